@@ -1,0 +1,450 @@
+//! Clauses to a scheme: what is missing, double, or contradicts itself. All faults are
+//! collected; a scheme comes out only if there is none.
+
+use super::clauses::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
+use super::diagnostic::{Diagnostic, Span};
+use super::layouts::LayoutSyntax;
+use crate::format::Number;
+use crate::layout::{Component, Field, Grain, Shape};
+use crate::scheme::{
+    Accumulate, Activation, Arithmetic, Rule, ScaleType, Scheme, Shift, Store, Zero,
+    default_layout, default_name,
+};
+
+/// Builds the scheme and reports every fault.
+pub fn check(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) -> Option<Scheme> {
+    let before = faults.len();
+    duplicates(syntax, faults);
+    missing(syntax, faults);
+    let mut checker = Checker { syntax, faults, layouts: Vec::new() };
+    let scheme = checker.scheme()?;
+    checker.rules(&scheme);
+    checker.stores(&scheme);
+    (faults.len() == before).then_some(scheme)
+}
+
+/// Clauses that may stand more than once.
+const REPEATED: &[&str] = &["scale", "pack"];
+
+fn duplicates(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) {
+    for (position, (clause, span)) in syntax.clauses.iter().enumerate() {
+        let keyword = clause.keyword();
+        let again = syntax.clauses[..position].iter().any(|(other, _)| other.keyword() == keyword);
+        if again && !REPEATED.contains(&keyword) {
+            let fault = Diagnostic::new(*span, format!("a second `{keyword}` clause"));
+            faults.push(fault.help("one is enough; leave one out"));
+        }
+    }
+}
+
+fn missing(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) {
+    let needed = [
+        ("weight", "weight: u4 - 8"),
+        ("pack", "pack: u32 [k:8 | k, n]"),
+        ("activation", "activation: bf16"),
+    ];
+    for (keyword, example) in needed {
+        let there = syntax.clauses.iter().any(|(clause, _)| clause.keyword() == keyword);
+        if !there && !syntax.broken.contains(&keyword) {
+            let message = format!("the scheme has no `{keyword}` clause");
+            faults
+                .push(Diagnostic::new(syntax.span, message).help(format!("add one: `{example}`")));
+        }
+    }
+}
+
+struct Checker<'a> {
+    syntax: &'a SchemeSyntax,
+    faults: &'a mut Vec<Diagnostic>,
+    /// Where the layout of each store is written.
+    layouts: Vec<Option<&'a LayoutSyntax>>,
+}
+
+impl<'a> Checker<'a> {
+    fn fault(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
+        self.faults.push(Diagnostic::new(span, message).help(help));
+    }
+
+    fn find<T>(&self, pick: impl Fn(&'a Clause) -> Option<T>) -> Option<(T, Span)> {
+        self.syntax.clauses.iter().find_map(|(clause, span)| Some((pick(clause)?, *span)))
+    }
+
+    fn scheme(&mut self) -> Option<Scheme> {
+        let (weight, _) = self.find(|clause| match clause {
+            Clause::Weight(weight) => Some(weight.clone()),
+            _ => None,
+        })?;
+        let zero = self.find(|clause| match clause {
+            Clause::Zero { kind, group, .. } => Some((*kind, *group)),
+            _ => None,
+        });
+        let asymmetric = zero.is_some();
+        let scales: Vec<&ScaleSyntax> = self
+            .syntax
+            .clauses
+            .iter()
+            .filter_map(|(clause, _)| match clause {
+                Clause::Scale(scale) => Some(scale),
+                _ => None,
+            })
+            .collect();
+        let first_group = scales.first().map(|scale| scale.group);
+        let zero = zero.and_then(|((kind, group), span)| {
+            let group = self.group_of(group.or(first_group), "zero", span)?;
+            Some(Zero { kind, group })
+        });
+        let shift = self.find(|clause| match clause {
+            Clause::Shift { number, group, .. } => Some((*number, *group)),
+            _ => None,
+        });
+        let shift = shift.and_then(|((number, group), span)| {
+            let group = self.group_of(group.or(first_group), "shift", span)?;
+            Some(Shift { number, group })
+        });
+        let activations: Vec<Activation> = self
+            .find(|clause| match clause {
+                Clause::Activation(list) => Some(list),
+                _ => None,
+            })
+            .map_or_else(Vec::new, |(list, _)| {
+                list.iter().map(ActivationSyntax::to_model).collect()
+            });
+        let model = |scale: &&ScaleSyntax| scale.to_model(&weight, asymmetric);
+        let mut scheme = Scheme {
+            name: self.syntax.name.clone(),
+            summary: self.syntax.docs.join("\n"),
+            scales: scales.iter().map(model).collect(),
+            weight,
+            zero,
+            shift,
+            index: self
+                .find(|clause| match clause {
+                    Clause::Index { number, .. } => Some(*number),
+                    _ => None,
+                })
+                .map(|(number, _)| number),
+            stores: Vec::new(),
+            activations,
+            bias: self
+                .find(|clause| match clause {
+                    Clause::Bias { number, .. } => Some(*number),
+                    _ => None,
+                })
+                .map(|(number, _)| number),
+            accumulate: self.choice(
+                |c| if let Clause::Accumulate(a) = c { Some(*a) } else { None },
+                Accumulate::F32,
+            ),
+            output: self
+                .find(|clause| match clause {
+                    Clause::Output(number) => Some(*number),
+                    _ => None,
+                })
+                .map(|(number, _)| number),
+            arithmetic: self.choice(
+                |c| if let Clause::Arithmetic(a) = c { Some(*a) } else { None },
+                Arithmetic::F32,
+            ),
+            experts: self
+                .find(|clause| match clause {
+                    Clause::Experts(experts) => Some(*experts),
+                    _ => None,
+                })
+                .map(|(experts, _)| experts),
+            targets: self
+                .find(|clause| match clause {
+                    Clause::Targets(targets) => Some(targets.clone()),
+                    _ => None,
+                })
+                .map_or_else(Vec::new, |(targets, _)| targets),
+        };
+        self.collect_stores(&mut scheme);
+        Some(scheme)
+    }
+
+    fn choice<T: Copy>(&self, pick: impl Fn(&'a Clause) -> Option<T>, default: T) -> T {
+        self.find(pick).map_or(default, |(value, _)| value)
+    }
+
+    fn group_of<T>(&mut self, group: Option<T>, what: &str, span: Span) -> Option<T> {
+        if group.is_none() {
+            self.fault(
+                span,
+                format!("what shares one {what}? there is no scale to take the group from"),
+                format!("say so: `{what}: ... per 1x128`"),
+            );
+        }
+        group
+    }
+
+    /// One store a clause that has a layout, or whose component no other layout places.
+    fn collect_stores(&mut self, scheme: &mut Scheme) {
+        let clauses = &self.syntax.clauses;
+        let mut packs = 0;
+        for (clause, _) in clauses {
+            if let Clause::Pack { layout, name } = clause {
+                let name = name.clone().unwrap_or_else(|| match packs {
+                    0 => default_name(Component::Code),
+                    more => format!("{}_{}", default_name(Component::Code), more + 1),
+                });
+                packs += 1;
+                self.push(scheme, Component::Code, Some(layout), Some(name));
+            }
+        }
+        let mut level = 0;
+        for (clause, _) in clauses {
+            match clause {
+                Clause::Scale(scale) => {
+                    self.stored(scheme, Component::Scale(level), &scale.stored);
+                    level = level.saturating_add(1);
+                }
+                Clause::Zero { stored, .. } => self.stored(scheme, Component::Zero, stored),
+                Clause::Shift { stored, .. } => self.stored(scheme, Component::Shift, stored),
+                Clause::Index { stored, .. } => self.stored(scheme, Component::Index, stored),
+                Clause::Bias { stored, .. } => self.stored(scheme, Component::Bias, stored),
+                Clause::Activation(list) => self.activation_stores(scheme, list),
+                _ => {}
+            }
+        }
+    }
+
+    fn activation_stores(&mut self, scheme: &mut Scheme, list: &'a [ActivationSyntax]) {
+        let quantised = list.iter().find_map(|activation| match activation {
+            ActivationSyntax::Quantised { zero, scales, .. } => Some((zero, scales)),
+            ActivationSyntax::Float(_) => None,
+        });
+        let Some((zero, scales)) = quantised else { return };
+        for (level, (scale, _)) in scales.iter().enumerate() {
+            let component = Component::InputScale(u8::try_from(level).unwrap_or(u8::MAX));
+            if scale.fixed {
+                self.stored(scheme, component, &scale.stored);
+            }
+        }
+        if let (Some((_, stored)), Some(_)) = (zero, scheme.grains(Component::InputZero)) {
+            self.stored(scheme, Component::InputZero, stored);
+        }
+    }
+
+    fn stored(&mut self, scheme: &mut Scheme, component: Component, stored: &'a Stored) {
+        let elsewhere = scheme.stores.iter().any(|store| store.layout.holds(component));
+        if stored.layout.is_some() || !elsewhere {
+            self.push(scheme, component, stored.layout.as_ref(), stored.name.clone());
+        }
+    }
+
+    fn push(
+        &mut self,
+        scheme: &mut Scheme,
+        owner: Component,
+        written: Option<&'a LayoutSyntax>,
+        name: Option<String>,
+    ) {
+        let layout =
+            written.map_or_else(|| default_layout(owner), |written| written.layout.clone());
+        let name = name.unwrap_or_else(|| default_name(owner));
+        scheme.stores.push(Store { name, owner, layout });
+        self.layouts.push(written);
+    }
+
+    /// Contradictions between clauses.
+    fn rules(&mut self, scheme: &Scheme) {
+        let float_code = scheme.weight.code.is_float();
+        for (clause, span) in &self.syntax.clauses {
+            match clause {
+                Clause::Zero { .. } if float_code => self.fault(
+                    *span,
+                    "a zero point for a float code",
+                    "float codes are symmetric about 0; leave the zero point out, or use `shift`",
+                ),
+                Clause::Weight(weight) if float_code && weight.offset != 0 => self.fault(
+                    *span,
+                    "an offset for a float code",
+                    "float codes carry their sign; leave the offset out",
+                ),
+                Clause::Accumulate(Accumulate::I32) => self.integers_only(scheme, *span),
+                Clause::Scale(scale) => self.scale_rules(scale, *span, scheme.zero.is_some()),
+                Clause::Index { number, .. } if number.is_float() => self.fault(
+                    *span,
+                    format!("a group index of type {number}"),
+                    "a group index is an integer, `index: i32`",
+                ),
+                Clause::Index { .. } if !grouped(scheme) => self.fault(
+                    *span,
+                    "a group index, but no scale or zero point varies along k",
+                    "give the scale a group along k, `per 1x128`, or leave the index out",
+                ),
+                Clause::Shift { number, .. } if !matches!(number, Number::Float(_)) => self.fault(
+                    *span,
+                    format!("a shift of type {number}"),
+                    "a shift is a float, `shift: f16`",
+                ),
+                Clause::Activation(list) => self.activation_rules(list),
+                _ => {}
+            }
+        }
+        if scheme.scales.len() > 8 {
+            self.fault(self.syntax.span, "more than 8 scale levels", "merge some");
+        }
+    }
+
+    fn integers_only(&mut self, scheme: &Scheme, span: Span) {
+        let float_activation = |activation: &Activation| match activation {
+            Activation::Float(_) => true,
+            Activation::Quantised(quantiser) => quantiser.code.is_float(),
+        };
+        if scheme.weight.code.is_float() {
+            self.fault(span, "i32 sums of float codes", "accumulate in f32");
+        } else if scheme.activations.iter().any(float_activation) {
+            self.fault(
+                span,
+                "i32 sums of float activations",
+                "quantise the activation to integers, `i8 { scale: own per token }`, or \
+                 accumulate in f32",
+            );
+        }
+    }
+
+    fn scale_rules(&mut self, scale: &ScaleSyntax, span: Span, asymmetric: bool) {
+        if scale.number == ScaleType::Own {
+            self.fault(span, "a stored scale needs a type", "name it: `scale: bf16 per 1x128`");
+        }
+        if scale.fixed {
+            self.fault(span, "every weight scale is stored", "leave `static` out");
+        }
+        self.range_needs_zero(scale.rule, asymmetric, span);
+    }
+
+    fn range_needs_zero(&mut self, rule: Option<Rule>, asymmetric: bool, span: Span) {
+        if matches!(rule, Some(Rule::Range(_))) && !asymmetric {
+            self.fault(
+                span,
+                "a scale from the whole range needs a zero point",
+                "add `zero`, or choose the scale `from amax / ...`",
+            );
+        }
+    }
+
+    fn activation_rules(&mut self, list: &[ActivationSyntax]) {
+        let mut quantised = 0;
+        for activation in list {
+            let ActivationSyntax::Quantised { code, zero, scales, .. } = activation else {
+                continue;
+            };
+            quantised += 1;
+            let here = scales.first().map_or(self.syntax.span, |(_, span)| *span);
+            if quantised == 2 {
+                self.fault(
+                    here,
+                    "two quantised activations",
+                    "name one, beside any float types; a second one is a scheme of its own",
+                );
+            }
+            if scales.is_empty() {
+                self.fault(
+                    self.syntax.span,
+                    format!("the activation is quantised to {code} without a scale"),
+                    format!("add one: `{code} {{ scale: own per token }}`"),
+                );
+            }
+            if zero.is_some() && code.is_float() {
+                self.fault(here, "a zero point for a float activation", "leave `zero` out");
+            }
+            for (scale, span) in scales {
+                if scale.fixed && scale.number == ScaleType::Own {
+                    self.fault(*span, "a static scale is stored and needs a type", "name its type");
+                }
+                if scale.fixed && scale.group.rows != Grain::All {
+                    self.fault(
+                        *span,
+                        "a static scale cannot be per token",
+                        "tokens are known at run time only: `per tensor`",
+                    );
+                }
+                self.range_needs_zero(scale.rule, zero.is_some(), *span);
+            }
+        }
+    }
+
+    /// Every layout binds, and every bit of every component is placed once.
+    fn stores(&mut self, scheme: &Scheme) {
+        // Divisible by every usual digit, so that no ragged edge hides a fault.
+        let probe = Shape {
+            experts: if scheme.experts.is_some() { 6 } else { 1 },
+            n: 1 << 13,
+            k: 15 << 13,
+        };
+        for (store, written) in scheme.stores.iter().zip(self.layouts.clone()) {
+            if let Err(error) = scheme.bind(store, probe) {
+                let span = written.map_or(self.syntax.span, |written| {
+                    let digit = error.digit.and_then(|digit| written.digits.get(digit));
+                    digit.copied().unwrap_or(written.span)
+                });
+                let mut fault = Diagnostic::new(span, error.message);
+                fault.help = error.help;
+                self.faults.push(fault);
+            }
+        }
+        for component in scheme.components() {
+            self.placed_once(scheme, component);
+        }
+        for (position, store) in scheme.stores.iter().enumerate() {
+            if scheme.stores[..position].iter().any(|other| other.name == store.name) {
+                let message = format!("two stored tensors are named \"{}\"", store.name);
+                let span = self.layouts[position].map_or(self.syntax.span, |l| l.span);
+                self.fault(span, message, "name one of them otherwise: `as \"name\"`");
+            }
+        }
+    }
+
+    fn placed_once(&mut self, scheme: &Scheme, component: Component) {
+        let Some(grains) = scheme.grains(component) else { return };
+        let mut placed = vec![false; grains.bits as usize];
+        let mut twice = None;
+        for (store, written) in scheme.stores.iter().zip(&self.layouts) {
+            for field in store.layout.fields() {
+                let Field::Bits { component: here, range } = field else { continue };
+                if here != component {
+                    continue;
+                }
+                let (low, high) = range.unwrap_or((0, grains.bits as u8));
+                for bit in low..high {
+                    match placed.get_mut(usize::from(bit)) {
+                        Some(slot) if !*slot => *slot = true,
+                        Some(_) => {
+                            let span = written.map_or(self.syntax.span, |w| w.span);
+                            twice = twice.or(Some((bit, span)));
+                        }
+                        // Beyond the width: binding has reported it.
+                        None => return,
+                    }
+                }
+            }
+        }
+        if let Some((bit, span)) = twice {
+            self.fault(
+                span,
+                format!("bit {bit} of `{component}` is placed twice"),
+                "each bit has one place: leave one out, or cut the code into slices, `code[0..4]`",
+            );
+        } else if let Some(bit) = placed.iter().position(|placed| !placed) {
+            let span = scheme
+                .stores
+                .iter()
+                .zip(&self.layouts)
+                .find(|(store, _)| store.layout.holds(component))
+                .and_then(|(_, written)| written.map(|w| w.span))
+                .unwrap_or(self.syntax.span);
+            self.fault(
+                span,
+                format!("bit {bit} of `{component}` is placed nowhere"),
+                format!("place all {} bits of it", grains.bits),
+            );
+        }
+    }
+}
+
+fn grouped(scheme: &Scheme) -> bool {
+    let along_k = |cols: Grain| matches!(cols, Grain::Each(_));
+    scheme.scales.iter().any(|scale| along_k(scale.group.cols))
+        || scheme.zero.is_some_and(|zero| along_k(zero.group.cols))
+}

@@ -1,0 +1,98 @@
+//! What is wrong with a scheme's text, where, and what would be right.
+
+use std::fmt;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+/// A half-open range of bytes of the text (or of token numbers, behind the macro).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Span {
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+}
+
+impl Span {
+    /// The smallest span that holds both.
+    pub fn to(self, other: Self) -> Self {
+        Self { start: self.start.min(other.start), end: self.end.max(other.end) }
+    }
+}
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Where.
+    pub span: Span,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// A mistake without a remedy.
+    pub fn new(span: Span, message: impl Into<String>) -> Self {
+        Self { span, message: message.into(), help: None }
+    }
+
+    /// Adds what would be right.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// All mistakes of one text; displays as annotated source, in the order of the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostics {
+    text: String,
+    faults: Vec<Diagnostic>,
+}
+
+impl Diagnostics {
+    pub(crate) fn new(text: &str, mut faults: Vec<Diagnostic>) -> Self {
+        faults.sort_by_key(|fault| fault.span.start);
+        faults.dedup();
+        Self { text: text.to_owned(), faults }
+    }
+
+    /// The mistakes, in the order of the text.
+    pub fn faults(&self) -> &[Diagnostic] {
+        &self.faults
+    }
+
+    /// Line and column, both from 1, of a byte of the text.
+    pub fn line_column(&self, byte: usize) -> (usize, usize) {
+        let before = self.text.get(..byte).unwrap_or(&self.text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+        (line, column)
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let renderer = Renderer::plain();
+        for (number, fault) in self.faults.iter().enumerate() {
+            if number > 0 {
+                f.write_str("\n\n")?;
+            }
+            let start = fault.span.start.min(self.text.len());
+            let end = fault.span.end.clamp(start, self.text.len());
+            let source = Snippet::source(self.text.as_str())
+                .annotation(AnnotationKind::Primary.span(start..end));
+            let mut group: Group<'_> =
+                Level::ERROR.primary_title(fault.message.as_str()).element(source);
+            if let Some(help) = &fault.help {
+                group = group.element(Level::HELP.message(help.as_str()));
+            }
+            f.write_str(&renderer.render(&[group]))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Diagnostics {}

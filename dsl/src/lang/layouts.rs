@@ -1,0 +1,317 @@
+//! Layouts as text.
+
+use super::diagnostic::{Diagnostic, Span};
+use super::lex::TokenKind;
+use super::reader::{Parsed, Reader, nearest};
+use crate::layout::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, WordType};
+
+/// A layout and the spans that its faults are reported at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayoutSyntax {
+    /// The layout.
+    pub layout: Layout,
+    /// All of it.
+    pub span: Span,
+    /// Each digit, in the order of the text.
+    pub digits: Vec<Span>,
+    /// Each field that is written out, in the order of the text.
+    pub fields: Vec<Span>,
+}
+
+/// Deeper trees than this are refused, so that no input exhausts the stack.
+const DEEPEST: usize = 16;
+
+struct Layouts<'r, 'a> {
+    reader: &'r mut Reader<'a>,
+    own: Component,
+    digits: Vec<Span>,
+    fields: Vec<Span>,
+}
+
+pub(super) fn layout(reader: &mut Reader<'_>, own: Component) -> Parsed<LayoutSyntax> {
+    let start = reader.span();
+    let mut layouts = Layouts { reader, own, digits: Vec::new(), fields: Vec::new() };
+    let layout = layouts.layout(0)?;
+    let Layouts { reader, digits, fields, .. } = layouts;
+    Ok(LayoutSyntax { layout, span: reader.since(start), digits, fields })
+}
+
+/// Whether a layout starts here.
+pub(super) fn at_layout(reader: &Reader<'_>) -> bool {
+    let word = matches!(reader.peek(), Some(TokenKind::Word(word)) if word_bits(word).is_some());
+    let bracket = reader.peek_second() == Some(&TokenKind::Mark('['))
+        || matches!(reader.peek_second(), Some(TokenKind::Word(word)) if word == "msf");
+    reader.at_mark('[') || reader.at_mark('{') || reader.at_word("for") || word && bracket
+}
+
+/// Outputs of a fragment, `[.. ; .. ; ..]`.
+pub(super) fn fragment(reader: &mut Reader<'_>) -> Parsed<Vec<Vec<Digit>>> {
+    let mut layouts =
+        Layouts { reader, own: Component::Code, digits: Vec::new(), fields: Vec::new() };
+    layouts.reader.mark('[', "that opens the fragment")?;
+    let mut outputs = vec![Vec::new()];
+    while !layouts.reader.take_mark(']') {
+        if layouts.reader.take_mark(';') {
+            outputs.push(Vec::new());
+            continue;
+        }
+        let digit = layouts.digit(0)?;
+        if let Some(output) = outputs.last_mut() {
+            output.push(digit);
+        }
+        let ends = layouts.reader.at_mark(']') || layouts.reader.at_mark(';');
+        if !ends {
+            layouts.reader.mark(',', "between two digits")?;
+        }
+    }
+    Ok(outputs)
+}
+
+impl Layouts<'_, '_> {
+    fn layout(&mut self, depth: usize) -> Parsed<Layout> {
+        if depth > DEEPEST {
+            let message = format!("layouts nest at most {DEEPEST} deep");
+            return Err(Diagnostic::new(self.reader.span(), message));
+        }
+        if self.reader.take_mark('{') {
+            let mut parts = Vec::new();
+            loop {
+                parts.push(self.layout(depth + 1)?);
+                if !self.reader.take_mark(',') || self.reader.at_mark('}') {
+                    break;
+                }
+            }
+            self.reader.mark('}', "that closes the record")?;
+            return Ok(Layout::Sequence(parts));
+        }
+        if self.reader.take_word("for") {
+            let digits = self.bracketed_digits()?;
+            let body = Box::new(self.layout(depth + 1)?);
+            return Ok(Layout::For { digits, body });
+        }
+        if self.reader.at_mark('[') {
+            let digits = self.bracketed_digits()?;
+            return Ok(Layout::elements(self.own, digits));
+        }
+        if let Some(TokenKind::Word(word)) = self.reader.peek()
+            && let Some((signed, bits)) = word_bits(word)
+        {
+            return self.word(signed, bits);
+        }
+        Ok(Layout::Field(self.field()?))
+    }
+
+    fn bracketed_digits(&mut self) -> Parsed<Vec<Digit>> {
+        self.reader.mark('[', "before the digits")?;
+        let mut digits = Vec::new();
+        while !self.reader.take_mark(']') {
+            digits.push(self.digit(0)?);
+            if !self.reader.at_mark(']') {
+                self.reader.mark(',', "between two digits")?;
+            }
+        }
+        Ok(digits)
+    }
+
+    fn word(&mut self, signed: bool, bits: u32) -> Parsed<Layout> {
+        let span = self.reader.span();
+        self.reader.skip();
+        if ![8, 16, 32, 64].contains(&bits) {
+            let fault = Diagnostic::new(span, format!("there are no words of {bits} bits"));
+            return Err(fault.help("words have 8, 16, 32 or 64 bits"));
+        }
+        let msf = self.reader.take_word("msf");
+        let word = WordType { bits: bits as u8, signed, msf };
+        self.reader.mark('[', "before what fills the word")?;
+        let (mut fields, mut inner, mut order) = (Vec::new(), Vec::new(), Vec::new());
+        while !self.reader.at_mark(']') && !self.reader.at_mark('|') {
+            if self.at_digit() {
+                inner.push(self.digit(0)?);
+            } else if inner.is_empty() {
+                fields.push(self.field()?);
+            } else {
+                return Err(self.reader.expected("a digit (fields come before the digits)"));
+            }
+            if !self.reader.at_mark(']') && !self.reader.at_mark('|') {
+                self.reader.mark(',', "between two parts of the run")?;
+            }
+        }
+        if fields.is_empty() && inner.is_empty() {
+            return Err(self.reader.expected("what fills the word: fields or digits"));
+        }
+        if fields.is_empty() {
+            fields.push(Field::all(self.own));
+        }
+        if self.reader.take_mark('|') {
+            while !self.reader.at_mark(']') {
+                order.push(self.place(&order)?);
+                if !self.reader.at_mark(']') {
+                    self.reader.mark(',', "between two digits")?;
+                }
+            }
+        }
+        self.reader.mark(']', "that closes the word")?;
+        Ok(Layout::Word { word, fields, inner, order })
+    }
+
+    fn place(&mut self, before: &[Place]) -> Parsed<Place> {
+        let span = self.reader.span();
+        if !self.reader.take_word("w") {
+            return self.digit(0).map(Place::Digit);
+        }
+        if before.contains(&Place::Word) {
+            return Err(Diagnostic::new(span, "the word digit `w` stands here twice"));
+        }
+        Ok(Place::Word)
+    }
+
+    fn at_digit(&self) -> bool {
+        let axis =
+            matches!(self.reader.peek(), Some(TokenKind::Word(word)) if axis(word).is_some());
+        self.reader.at_mark('~') || axis
+    }
+
+    fn digit(&mut self, depth: usize) -> Parsed<Digit> {
+        let start = self.reader.span();
+        let down = self.reader.take_mark('~');
+        let (name, span) = self.reader.word("a digit, such as `k:8`, `n` or `k/2:4`")?;
+        let Some(axis) = axis(name) else {
+            let fault = Diagnostic::new(span, format!("`{name}` is not an axis"));
+            return Err(fault.help(
+                "the axes are n (output rows), k (input columns), g (groups along k), e (experts); \
+                 `w` is the word of a run and stands after the `|`",
+            ));
+        };
+        let part = self.part()?;
+        let swizzle = if self.reader.take_mark('^') {
+            if depth > 0 {
+                return Err(Diagnostic::new(span, "a digit is XORed with one other digit"));
+            }
+            let digits = self.digits.len();
+            let other = self.digit(depth + 1)?;
+            self.digits.truncate(digits);
+            Some(Box::new(other))
+        } else {
+            None
+        };
+        self.digits.push(self.reader.since(start));
+        Ok(Digit { axis, part, down, swizzle })
+    }
+
+    fn part(&mut self) -> Parsed<Part> {
+        let mut stride = 1;
+        if self.reader.take_mark('/') {
+            if self.reader.take_mark('/') {
+                let size = self.reader.integer("the number of parts")?;
+                return Ok(Part::Top { size });
+            }
+            if self.reader.take_word("top") {
+                self.reader.mark(':', "before the number of parts")?;
+                let size = self.reader.integer("the number of parts")?;
+                return Ok(Part::Top { size });
+            }
+            stride = self.reader.integer("the digit's stride, or `top`")?;
+            self.reader.mark(':', "before the digit's size")?;
+        } else if !self.reader.take_mark(':') {
+            return Ok(Part::Open);
+        }
+        if self.reader.take_mark('*') {
+            return Ok(Part::Whole);
+        }
+        let size = self.reader.integer("the digit's size")?;
+        Ok(Part::Sized { stride, size })
+    }
+
+    fn field(&mut self) -> Parsed<Field> {
+        let start = self.reader.span();
+        if self.reader.take_word("pad") {
+            let span = self.reader.span();
+            let bits = self.reader.integer("the number of bits")?;
+            let bits = u8::try_from(bits).ok().filter(|bits| (1..=64).contains(bits));
+            let bits = bits.ok_or_else(|| Diagnostic::new(span, "a pad has 1 to 64 bits"))?;
+            let fill = self.fill()?;
+            self.fields.push(self.reader.since(start));
+            return Ok(Field::Pad { bits, fill });
+        }
+        let (name, span) = self.reader.word("a component, such as `code` or `scale`")?;
+        let Some(component) = component(name) else {
+            let mut fault = Diagnostic::new(span, format!("`{name}` is not a component"));
+            let names = ["code", "scale", "zero", "shift", "index", "bias", "pad", "input_scale"];
+            fault.help = Some(match nearest(name, &names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "the components are code, scale, scale2, zero, shift, index, bias, \
+                         input_scale, input_zero"
+                    .to_owned(),
+            });
+            return Err(fault);
+        };
+        let mut range = None;
+        if self.reader.take_mark('[') {
+            let low = self.reader.integer("the first bit of the slice")?;
+            self.reader.mark('.', "of `low..high`")?;
+            self.reader.mark('.', "of `low..high`")?;
+            let high = self.reader.integer("one past the last bit of the slice")?;
+            self.reader.mark(']', "that closes the slice")?;
+            let bit = |bit: u32| {
+                u8::try_from(bit).map_err(|_| Diagnostic::new(span, "no code has so many bits"))
+            };
+            range = Some((bit(low)?, bit(high)?));
+        }
+        self.fields.push(self.reader.since(start));
+        Ok(Field::Bits { component, range })
+    }
+
+    fn fill(&mut self) -> Parsed<Fill> {
+        if !self.reader.take_mark('=') {
+            return Ok(Fill::Zero);
+        }
+        if self.reader.take_word("sign") {
+            return Ok(Fill::Sign);
+        }
+        let span = self.reader.span();
+        match self.reader.integer("what fills the pad: 0, 1 or sign")? {
+            0 => Ok(Fill::Zero),
+            1 => Ok(Fill::One),
+            _ => Err(Diagnostic::new(span, "a pad is filled with 0, 1 or sign")),
+        }
+    }
+}
+
+fn axis(name: &str) -> Option<Axis> {
+    match name {
+        "n" => Some(Axis::N),
+        "k" => Some(Axis::K),
+        "g" => Some(Axis::G),
+        "e" => Some(Axis::E),
+        _ => None,
+    }
+}
+
+/// Signedness and width of `u32`, `i8` and the like.
+fn word_bits(name: &str) -> Option<(bool, u32)> {
+    let (signed, digits) = match name.as_bytes().first()? {
+        b'u' => (false, &name[1..]),
+        b'i' => (true, &name[1..]),
+        _ => return None,
+    };
+    digits.parse().ok().map(|bits| (signed, bits))
+}
+
+fn component(name: &str) -> Option<Component> {
+    let level = |rest: &str| match rest {
+        "" => Some(0),
+        digits => digits.parse::<u8>().ok().filter(|level| *level >= 2).map(|level| level - 1),
+    };
+    match name {
+        "code" => Some(Component::Code),
+        "zero" => Some(Component::Zero),
+        "shift" => Some(Component::Shift),
+        "index" => Some(Component::Index),
+        "bias" => Some(Component::Bias),
+        "input_zero" => Some(Component::InputZero),
+        _ => match name.strip_prefix("input_scale") {
+            Some(rest) => level(rest).map(Component::InputScale),
+            None => level(name.strip_prefix("scale")?).map(Component::Scale),
+        },
+    }
+}

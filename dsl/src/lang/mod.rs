@@ -1,0 +1,81 @@
+//! The scheme language as text: `lex -> parse -> check`, and `print` back.
+//!
+//! In: the text of one scheme. Out: a [`Scheme`](crate::Scheme), or every mistake at once with
+//! its span. Start at [`parse`](self::parse); docs/scheme-language.md is the reference.
+
+mod check;
+mod clauses;
+mod diagnostic;
+mod layouts;
+mod lex;
+mod print;
+mod reader;
+
+pub use check::check;
+pub use clauses::{Clause, SchemeSyntax};
+pub use diagnostic::{Diagnostic, Diagnostics, Span};
+pub use layouts::LayoutSyntax;
+pub use lex::{Token, TokenKind, lex};
+
+use crate::Scheme;
+use crate::layout::{Component, Fragment, Layout};
+
+/// Reads one scheme.
+///
+/// # Errors
+/// Every mistake of the text, each with its span; see [`Diagnostics`].
+pub fn parse(text: &str) -> Result<Scheme, Diagnostics> {
+    let mut faults = Vec::new();
+    let tokens = lex(text, &mut faults);
+    let scheme = parse_tokens(&tokens, text.len(), &mut faults);
+    match scheme {
+        Some(scheme) if faults.is_empty() => Ok(scheme),
+        _ => Err(Diagnostics::new(text, faults)),
+    }
+}
+
+/// The pipeline behind both doors: tokens of a text file or of a macro.
+///
+/// `end` is the position reported where the input stops too early.
+pub fn parse_tokens(tokens: &[Token], end: usize, faults: &mut Vec<Diagnostic>) -> Option<Scheme> {
+    let syntax = clauses::parse(tokens, end, faults)?;
+    check(&syntax, faults)
+}
+
+/// Reads a layout on its own; a bare run of digits is of `own`.
+///
+/// # Errors
+/// Every mistake of the text.
+pub fn parse_layout(text: &str, own: Component) -> Result<Layout, Diagnostics> {
+    let mut faults = Vec::new();
+    let tokens = lex(text, &mut faults);
+    let mut reader = reader::Reader::new(&tokens, text.len());
+    let layout = layouts::layout(&mut reader, own)
+        .and_then(|layout| reader.finish().map(|()| layout))
+        .map_err(|fault| faults.push(fault));
+    match layout {
+        Ok(syntax) if faults.is_empty() => Ok(syntax.layout),
+        _ => Err(Diagnostics::new(text, faults)),
+    }
+}
+
+/// Reads a matrix instruction's fragment, `[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]`.
+///
+/// # Errors
+/// Every mistake of the text; digits that do not form a chain.
+pub fn parse_fragment(text: &str) -> Result<Fragment, Diagnostics> {
+    let mut faults = Vec::new();
+    let tokens = lex(text, &mut faults);
+    let mut reader = reader::Reader::new(&tokens, text.len());
+    let whole = Span { start: 0, end: text.len() };
+    let fragment = layouts::fragment(&mut reader)
+        .and_then(|outputs| reader.finish().map(|()| outputs))
+        .and_then(|outputs| {
+            Fragment::new(outputs).map_err(|error| Diagnostic::new(whole, error.to_string()))
+        })
+        .map_err(|fault| faults.push(fault));
+    match fragment {
+        Ok(fragment) if faults.is_empty() => Ok(fragment),
+        _ => Err(Diagnostics::new(text, faults)),
+    }
+}

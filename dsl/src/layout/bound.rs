@@ -1,0 +1,293 @@
+//! A layout with numbers, and its two functions: address of a bit, and what lies at an address.
+
+use super::bind::Grains;
+use super::{Axis, Component, Fill, Shape};
+
+/// A point of the index space (expert, row, column).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Index {
+    /// Expert.
+    pub e: u64,
+    /// Output row.
+    pub n: u64,
+    /// Input column.
+    pub k: u64,
+}
+
+impl Index {
+    fn on(self, axis: Axis) -> u64 {
+        match axis {
+            Axis::E => self.e,
+            Axis::N => self.n,
+            Axis::K | Axis::G => self.k,
+        }
+    }
+
+    fn add(&mut self, axis: Axis, amount: u64) {
+        match axis {
+            Axis::E => self.e += amount,
+            Axis::N => self.n += amount,
+            Axis::K | Axis::G => self.k += amount,
+        }
+    }
+}
+
+/// A digit with numbers: `floor(i / stride) mod size` of e, n or k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundDigit {
+    /// [`Axis::E`], [`Axis::N`] or [`Axis::K`].
+    pub axis: Axis,
+    /// In indices of the axis.
+    pub stride: u64,
+    /// Number of values.
+    pub size: u64,
+    /// Counts down.
+    pub down: bool,
+    /// Axis, stride and size of the digit that this one is XORed with.
+    pub swizzle: Option<(Axis, u64, u64)>,
+}
+
+impl BoundDigit {
+    /// Position of an index along this digit.
+    fn value(&self, index: Index) -> u64 {
+        let mut value = index.on(self.axis) / self.stride % self.size;
+        if let Some((axis, stride, size)) = self.swizzle {
+            value ^= index.on(axis) / stride % size;
+        }
+        if self.down { self.size - 1 - value } else { value }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum NodePlace {
+    Word,
+    Digit(BoundDigit),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Node {
+    Bits {
+        component: Component,
+        grains: Grains,
+        low: u32,
+        high: u32,
+    },
+    Pad {
+        fill: Fill,
+    },
+    /// Offsets in bits.
+    Sequence(Vec<(u64, Node)>),
+    /// Stride in bits.
+    For {
+        digit: BoundDigit,
+        stride: u64,
+        body: Box<Node>,
+    },
+    Word {
+        width: u64,
+        msf: bool,
+        /// Bits in a run.
+        run: u64,
+        /// Words in a run.
+        words: u64,
+        /// Offset in the run, width, field.
+        fields: Vec<(u64, u64, Node)>,
+        /// Offset in the run per step, digit.
+        inner: Vec<(u64, BoundDigit)>,
+        /// Offset in bits per step, place.
+        places: Vec<(u64, NodePlace)>,
+    },
+}
+
+/// What lies at a bit address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// A bit of a component's element; the index is the element's first.
+    Bit(Element),
+    /// A pad that copies the top bit of the field before it: that field's component and index.
+    Sign(Component, Index),
+    /// A hole: a pad, the rest of a word, or an index beyond a ragged edge.
+    Hole(Fill),
+}
+
+/// One bit of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// The component.
+    pub component: Component,
+    /// The first index that the element stands for.
+    pub index: Index,
+    /// Bit of the element, 0 = least significant.
+    pub bit: u32,
+}
+
+/// A layout bound to a shape.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    shape: Shape,
+    pub(super) root: Node,
+    bits: u64,
+    dims: Vec<u64>,
+}
+
+impl Bound {
+    pub(super) fn new(shape: Shape, root: Node, bits: u64, dims: Vec<u64>) -> Self {
+        Self { shape, root, bits, dims }
+    }
+
+    /// The shape that the layout was bound to.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Size of the stored tensor in bits.
+    pub fn bits(&self) -> u64 {
+        self.bits
+    }
+
+    /// Size of the stored tensor in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bits.div_ceil(8)
+    }
+
+    /// Dimensions of the stored tensor in its word or element type, slowest first.
+    pub fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+
+    /// Bit address of one bit of a component's element at an index inside the shape.
+    ///
+    /// `None` if the layout does not place that bit.
+    pub fn address(&self, element: Element) -> Option<u64> {
+        self.root.address(element)
+    }
+
+    /// What lies at a bit address below [`Bound::bits`].
+    pub fn slot(&self, address: u64) -> Slot {
+        let mut digits = Vec::with_capacity(8);
+        let leaf = self.root.slot(address, &mut digits);
+        let index = self.index(&digits);
+        let inside =
+            index.e < self.shape.experts && index.n < self.shape.n && index.k < self.shape.k;
+        match leaf {
+            Leaf::Hole(fill) => Slot::Hole(fill),
+            _ if !inside => Slot::Hole(Fill::Zero),
+            Leaf::Sign(component) => Slot::Sign(component, index),
+            Leaf::Bit { component, bit } => Slot::Bit(Element { component, index, bit }),
+        }
+    }
+
+    /// Sums digit values to an index; swizzled digits last, since they read plain ones.
+    fn index(&self, digits: &[(BoundDigit, u64)]) -> Index {
+        let mut index = Index::default();
+        let plain = |digit: &BoundDigit, value: u64| {
+            if digit.down { digit.size - 1 - value } else { value }
+        };
+        for (digit, value) in digits.iter().filter(|(digit, _)| digit.swizzle.is_none()) {
+            index.add(digit.axis, plain(digit, *value) * digit.stride);
+        }
+        for (digit, value) in digits {
+            if let Some((axis, stride, size)) = digit.swizzle {
+                let value = plain(digit, *value) ^ (index.on(axis) / stride % size);
+                index.add(digit.axis, value * digit.stride);
+            }
+        }
+        index
+    }
+}
+
+enum Leaf {
+    Bit { component: Component, bit: u32 },
+    Sign(Component),
+    Hole(Fill),
+}
+
+impl Node {
+    fn address(&self, element: Element) -> Option<u64> {
+        match self {
+            Self::Bits { component, low, high, .. } => {
+                let here = *component == element.component;
+                (here && (*low..*high).contains(&element.bit)).then(|| u64::from(element.bit - low))
+            }
+            Self::Pad { .. } => None,
+            Self::Sequence(parts) => {
+                parts.iter().find_map(|(offset, node)| Some(offset + node.address(element)?))
+            }
+            Self::For { digit, stride, body } => {
+                Some(body.address(element)? + digit.value(element.index) * stride)
+            }
+            Self::Word { width, msf, fields, inner, places, .. } => {
+                let (offset, bits, within) = fields.iter().find_map(|(offset, bits, node)| {
+                    Some((*offset, *bits, node.address(element)?))
+                })?;
+                // In a most-significant-first run the top bit of a field comes first.
+                let within = if *msf { bits - 1 - within } else { within };
+                let step: u64 =
+                    inner.iter().map(|(stride, digit)| digit.value(element.index) * stride).sum();
+                let position = offset + within + step;
+                let (word, bit) = (position / width, position % width);
+                let bit = if *msf { width - 1 - bit } else { bit };
+                let placed: u64 = places
+                    .iter()
+                    .map(|(stride, place)| match place {
+                        NodePlace::Word => word * stride,
+                        NodePlace::Digit(digit) => digit.value(element.index) * stride,
+                    })
+                    .sum();
+                Some(placed + bit)
+            }
+        }
+    }
+
+    fn slot(&self, address: u64, digits: &mut Vec<(BoundDigit, u64)>) -> Leaf {
+        match self {
+            Self::Bits { component, low, .. } => {
+                Leaf::Bit { component: *component, bit: low + address as u32 }
+            }
+            Self::Pad { fill } => Leaf::Hole(*fill),
+            Self::Sequence(parts) => {
+                let at = parts.partition_point(|(offset, _)| *offset <= address).saturating_sub(1);
+                let (offset, node) = &parts[at];
+                node.slot(address - offset, digits)
+            }
+            Self::For { digit, stride, body } => {
+                digits.push((*digit, address / stride));
+                body.slot(address % stride, digits)
+            }
+            Self::Word { width, msf, run, fields, inner, places, .. } => {
+                let (mut rest, bit) = (address / width, address % width);
+                let mut word = 0;
+                for (stride, place) in places.iter().rev() {
+                    let value = rest / (stride / width);
+                    rest %= stride / width;
+                    match place {
+                        NodePlace::Word => word = value,
+                        NodePlace::Digit(digit) => digits.push((*digit, value)),
+                    }
+                }
+                let bit = if *msf { width - 1 - bit } else { bit };
+                let mut position = word * width + bit;
+                if position >= *run {
+                    return Leaf::Hole(Fill::Zero);
+                }
+                for (stride, digit) in inner.iter().rev() {
+                    digits.push((*digit, position / stride));
+                    position %= stride;
+                }
+                let at = fields.partition_point(|(offset, ..)| *offset <= position) - 1;
+                let (offset, bits, node) = &fields[at];
+                let within = position - offset;
+                let within = if *msf { bits - 1 - within } else { within };
+                let leaf = node.slot(within, digits);
+                sign_of_field_before(leaf, fields[..at].last().map(|(.., node)| node))
+            }
+        }
+    }
+}
+
+fn sign_of_field_before(leaf: Leaf, before: Option<&Node>) -> Leaf {
+    match (leaf, before) {
+        (Leaf::Hole(Fill::Sign), Some(Node::Bits { component, .. })) => Leaf::Sign(*component),
+        (leaf, _) => leaf,
+    }
+}

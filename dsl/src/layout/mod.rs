@@ -1,0 +1,232 @@
+//! The layout algebra: where each bit of each component of a scheme lies.
+//!
+//! In: a [`Layout`], a symbolic tree of five constructors over digits of the axes n, k, g, e.
+//! Out: a [`Bound`] layout for one [`Shape`], which answers in both directions:
+//! [`Bound::address`] (component, index, bit -> bit address) and [`Bound::slot`] (bit address
+//! -> what lies there). Bit address a is bit `a % 8` (0 = least significant) of byte `a / 8`.
+//!
+//! Reading order: this file (the tree), `bind` (digits get numbers), `bound` (addresses both
+//! ways), `runs` (the same map as affine runs), `transform` (moving a component from one
+//! layout to another), `fragment` (the notation for matrix instructions).
+
+mod bind;
+mod bound;
+mod display;
+mod fragment;
+mod runs;
+mod transform;
+
+pub use bind::{BindError, Grain, Grains};
+pub use bound::{Bound, BoundDigit, Element, Index, Slot};
+pub use fragment::{Fragment, FragmentError, Point};
+pub use runs::{Run, RunDigit};
+pub use transform::{Method, Recode, Transform, TransformError, read_bits, write_bits};
+
+/// The extents of a stored matrix: `experts` matrices of `n` output rows by `k` input columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Number of stacked experts E; 1 for a plain layer.
+    pub experts: u64,
+    /// Output features N.
+    pub n: u64,
+    /// Input features K.
+    pub k: u64,
+}
+
+impl Shape {
+    /// A plain [N, K] weight.
+    pub const fn matrix(n: u64, k: u64) -> Self {
+        Self { experts: 1, n, k }
+    }
+
+    /// E * N * K, or `None` beyond `u64`.
+    pub fn elements(self) -> Option<u64> {
+        self.experts.checked_mul(self.n)?.checked_mul(self.k)
+    }
+}
+
+/// One part of a stored scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Component {
+    /// The weight's code, one per (n, k).
+    Code,
+    /// A level of the weight's scale, counted from 0.
+    Scale(u8),
+    /// The zero point.
+    Zero,
+    /// The per-group shift of min-style formats.
+    Shift,
+    /// The group index of each k (act-order).
+    Index,
+    /// The bias, one per n.
+    Bias,
+    /// A stored (static) scale level of the activation.
+    InputScale(u8),
+    /// A stored (static) zero point of the activation.
+    InputZero,
+}
+
+/// An axis that a digit can be of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Axis {
+    /// The expert.
+    E,
+    /// The output row; counts row groups where the component has one value per several rows.
+    N,
+    /// The input column.
+    K,
+    /// The group along k: `g` is `k` in units of the component's group.
+    G,
+}
+
+/// Which part of its axis a digit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// `floor(i / stride) mod size`, written `k/stride:size` (`k:size` for stride 1).
+    Sized {
+        /// Distance between neighbouring values, in units of the axis.
+        stride: u32,
+        /// Number of values.
+        size: u32,
+    },
+    /// What the other digits of the chain leave, written as the bare axis.
+    Open,
+    /// The top digit of `size` equal parts, written `k/top:size`.
+    Top {
+        /// Number of parts.
+        size: u32,
+    },
+    /// The whole axis as one digit, written `k:*`.
+    Whole,
+}
+
+/// A digit of an axis, possibly counting down, possibly XORed with another digit of the same
+/// power-of-two size (a shared-memory swizzle).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Digit {
+    /// The axis.
+    pub axis: Axis,
+    /// The part of the axis.
+    pub part: Part,
+    /// `~k:2`: value `size - 1 - v` instead of `v`.
+    pub down: bool,
+    /// `k:8 ^ n:8`: value `v XOR` the other digit's value.
+    pub swizzle: Option<Box<Digit>>,
+}
+
+impl Digit {
+    /// A plain digit.
+    pub const fn new(axis: Axis, part: Part) -> Self {
+        Self { axis, part, down: false, swizzle: None }
+    }
+}
+
+/// A step in the placement of words: a digit, or which word of a run it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A digit of an axis.
+    Digit(Digit),
+    /// `w`: the number of the word within the run.
+    Word,
+}
+
+/// What the bits of a pad hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fill {
+    /// All bits 0.
+    Zero,
+    /// All bits 1.
+    One,
+    /// Copies of the top bit of the field before it.
+    Sign,
+}
+
+/// A leaf of a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// Bits `range.0 .. range.1` of a component at the current index; all of them if `None`.
+    Bits {
+        /// The component.
+        component: Component,
+        /// A slice of its bits, half open.
+        range: Option<(u8, u8)>,
+    },
+    /// Bits that hold nothing.
+    Pad {
+        /// How many.
+        bits: u8,
+        /// What they hold.
+        fill: Fill,
+    },
+}
+
+impl Field {
+    /// All bits of a component.
+    pub const fn all(component: Component) -> Self {
+        Self::Bits { component, range: None }
+    }
+}
+
+/// The words that a run of fields is cut into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WordType {
+    /// Width in bits: 8, 16, 32 or 64.
+    pub bits: u8,
+    /// Whether checkpoints store it in a signed integer type; no meaning for its bits.
+    pub signed: bool,
+    /// Most-significant-first: the run, read as a bit string with each code's top bit first,
+    /// fills each word from its top bit down.
+    pub msf: bool,
+}
+
+/// A layout tree. Everything is placed least significant bit of memory first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// A leaf.
+    Field(Field),
+    /// One layout after the other: a record.
+    Sequence(Vec<Layout>),
+    /// The body once per value of the digits, the first digit fastest.
+    For {
+        /// The digits, fastest first.
+        digits: Vec<Digit>,
+        /// What is repeated.
+        body: Box<Layout>,
+    },
+    /// A run of fields, repeated over `inner` (first fastest), cut into words; the words are
+    /// placed in the order of `order` (first fastest).
+    Word {
+        /// The word.
+        word: WordType,
+        /// What one step of the run holds, lowest first.
+        fields: Vec<Field>,
+        /// The digits that fill the run.
+        inner: Vec<Digit>,
+        /// Where the words go.
+        order: Vec<Place>,
+    },
+}
+
+impl Layout {
+    /// `[d0, d1, ...]`: the component's own elements, the first digit fastest.
+    pub fn elements(component: Component, digits: Vec<Digit>) -> Self {
+        Self::For { digits, body: Box::new(Self::Field(Field::all(component))) }
+    }
+
+    /// Every field of the tree, in memory order.
+    pub fn fields(&self) -> Vec<Field> {
+        match self {
+            Self::Field(field) => vec![*field],
+            Self::Sequence(parts) => parts.iter().flat_map(Self::fields).collect(),
+            Self::For { body, .. } => body.fields(),
+            Self::Word { fields, .. } => fields.clone(),
+        }
+    }
+
+    /// Whether any field is of the component.
+    pub fn holds(&self, wanted: Component) -> bool {
+        self.fields()
+            .iter()
+            .any(|field| matches!(field, Field::Bits { component, .. } if *component == wanted))
+    }
+}

@@ -1,0 +1,309 @@
+//! A bound layout as affine runs: for every field, a bit address that is a constant plus a sum
+//! of digit value times bit stride.
+//!
+//! Where a code may cross a word, the pattern repeats every `lcm(step, word)` bits: the steps
+//! of one period are written out, one run each (two where the word boundary cuts the code),
+//! with their digit held at a constant.
+
+use super::bind::Grains;
+use super::bound::{Bound, BoundDigit, Node, NodePlace};
+use super::{Axis, Component, Fill};
+
+/// One loop of a run, or a digit held at a constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunDigit {
+    /// e, n or k.
+    pub axis: Axis,
+    /// In indices of the axis.
+    pub stride: u64,
+    /// Number of values.
+    pub size: u64,
+    /// Bits of address per value.
+    pub place: i64,
+    /// The only value that this run is for.
+    pub fixed: Option<u64>,
+}
+
+/// Bits `low..high` of a component, stored contiguously (least significant first) at
+/// `base + sum(value * place)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The component.
+    pub component: Component,
+    /// Its grains.
+    pub grains: Grains,
+    /// First bit of the component.
+    pub low: u32,
+    /// One past the last bit.
+    pub high: u32,
+    /// How many bits above the field repeat its top bit.
+    pub sign_extension: u32,
+    /// Address of the first bit at index 0.
+    pub base: i64,
+    /// The digits.
+    pub digits: Vec<RunDigit>,
+}
+
+/// More runs than this are not worth writing out.
+const MOST_RUNS: u64 = 4096;
+
+impl Bound {
+    /// The runs of one component, or `None` where the layout is not affine (swizzles).
+    pub fn runs(&self, component: Component) -> Option<Vec<Run>> {
+        let mut runs = Vec::new();
+        self.root.runs(component, 0, &[], &mut runs)?;
+        for run in &mut runs {
+            run.digits.retain(|digit| digit.size > 1 || digit.fixed.is_some());
+        }
+        Some(runs)
+    }
+}
+
+/// A digit of `place` bits a step; moves the base where it counts down.
+fn step(digit: &BoundDigit, place: i64, base: &mut i64) -> Option<RunDigit> {
+    if digit.swizzle.is_some() {
+        return None;
+    }
+    let BoundDigit { axis, stride, size, .. } = *digit;
+    let place = if digit.down {
+        *base += place * (size as i64 - 1);
+        -place
+    } else {
+        place
+    };
+    Some(RunDigit { axis, stride, size, place, fixed: None })
+}
+
+impl Node {
+    fn runs(
+        &self,
+        wanted: Component,
+        base: i64,
+        outer: &[RunDigit],
+        runs: &mut Vec<Run>,
+    ) -> Option<()> {
+        match self {
+            Self::Pad { .. } => Some(()),
+            Self::Bits { component, grains, low, high } => {
+                if *component == wanted {
+                    runs.push(Run {
+                        component: wanted,
+                        grains: *grains,
+                        low: *low,
+                        high: *high,
+                        sign_extension: 0,
+                        base,
+                        digits: outer.to_vec(),
+                    });
+                }
+                Some(())
+            }
+            Self::Sequence(parts) => {
+                for (offset, node) in parts {
+                    node.runs(wanted, base + *offset as i64, outer, runs)?;
+                }
+                Some(())
+            }
+            Self::For { digit, stride, body } => {
+                let mut base = base;
+                let mut digits = outer.to_vec();
+                digits.push(step(digit, *stride as i64, &mut base)?);
+                body.runs(wanted, base, &digits, runs)
+            }
+            Self::Word { width, msf, run, words, fields, inner, places } => {
+                let mut base = base;
+                let mut digits = outer.to_vec();
+                let mut word_stride = *width as i64;
+                for (stride, place) in places {
+                    match place {
+                        NodePlace::Word => word_stride = *stride as i64,
+                        NodePlace::Digit(digit) => {
+                            digits.push(step(digit, *stride as i64, &mut base)?);
+                        }
+                    }
+                }
+                let cut = Cut {
+                    width: *width as i64,
+                    msf: *msf,
+                    word_stride,
+                    contiguous: *words == 1 || !*msf && word_stride == *width as i64,
+                };
+                cut.fields(wanted, fields, *run, inner, base, &digits, runs)
+            }
+        }
+    }
+}
+
+/// How the bits of a run go into words.
+struct Cut {
+    width: i64,
+    msf: bool,
+    word_stride: i64,
+    /// The run's positions are memory's own: one word, or words one after the other.
+    contiguous: bool,
+}
+
+impl Cut {
+    #[expect(clippy::too_many_arguments, reason = "the parts of one Word node")]
+    fn fields(
+        &self,
+        wanted: Component,
+        fields: &[(u64, u64, Node)],
+        run: u64,
+        inner: &[(u64, BoundDigit)],
+        base: i64,
+        outer: &[RunDigit],
+        runs: &mut Vec<Run>,
+    ) -> Option<()> {
+        let single = run <= self.width as u64;
+        // Where the steps go: looped over, or (code may cross a word) written out.
+        let (looped, written) = if self.contiguous && (single || !self.msf) {
+            (inner.iter().map(|(place, digit)| (*place as i64, *digit)).collect(), Vec::new())
+        } else {
+            self.split(fields, inner)?
+        };
+        for (position, (offset, bits, node)) in fields.iter().enumerate() {
+            let Node::Bits { component, grains, low, high } = node else { continue };
+            if *component != wanted {
+                continue;
+            }
+            let sign_extension = match fields.get(position + 1) {
+                Some((_, pad, Node::Pad { fill: Fill::Sign })) => *pad as u32,
+                _ => 0,
+            };
+            for constants in combinations(&written) {
+                let mut start = *offset as i64;
+                let mut digits = outer.to_vec();
+                for ((place, digit), value) in written.iter().zip(&constants) {
+                    let position = if digit.down { digit.size - 1 - value } else { *value };
+                    start += place * position as i64;
+                    digits.push(RunDigit {
+                        axis: digit.axis,
+                        stride: digit.stride,
+                        size: digit.size,
+                        place: 0,
+                        fixed: Some(*value),
+                    });
+                }
+                let mut shift = 0;
+                for (place, digit) in &looped {
+                    digits.push(step(
+                        digit,
+                        if self.msf && single { -place } else { *place },
+                        &mut shift,
+                    )?);
+                }
+                for piece in self.pieces(start, *bits as i64, single) {
+                    runs.push(Run {
+                        component: wanted,
+                        grains: *grains,
+                        low: low + piece.low as u32,
+                        high: low + piece.high as u32,
+                        sign_extension,
+                        base: base + shift + piece.address,
+                        digits: digits.clone(),
+                    });
+                }
+                debug_assert!(u64::from(high - low) == *bits);
+            }
+        }
+        Some(())
+    }
+
+    /// Splits the steps into written-out and looped digits at the period of the word pattern.
+    #[expect(clippy::type_complexity, reason = "two lists of the same pairs")]
+    fn split(
+        &self,
+        fields: &[(u64, u64, Node)],
+        inner: &[(u64, BoundDigit)],
+    ) -> Option<(Vec<(i64, BoundDigit)>, Vec<(i64, BoundDigit)>)> {
+        let step: u64 = fields.iter().map(|(_, bits, _)| bits).sum();
+        let width = self.width as u64;
+        let period = width / gcd(step.max(1), width);
+        let mut looped = Vec::new();
+        let mut written = Vec::new();
+        let mut runs = 1u64;
+        for (place, digit) in inner {
+            let steps_below = place / step.max(1);
+            if steps_below >= period && steps_below % period == 0 {
+                looped.push((self.words_of(*place)?, *digit));
+                continue;
+            }
+            let steps_left = period.div_ceil(steps_below.max(1));
+            let splits = steps_left < digit.size
+                && period.is_multiple_of(steps_below.max(1))
+                && !digit.down
+                && digit.swizzle.is_none();
+            if splits {
+                let below = BoundDigit { size: steps_left, ..*digit };
+                let above = BoundDigit {
+                    stride: digit.stride * steps_left,
+                    size: digit.size.div_ceil(steps_left),
+                    ..*digit
+                };
+                written.push((*place as i64, below));
+                looped.push((self.words_of(place * steps_left)?, above));
+                runs = runs.checked_mul(steps_left)?;
+            } else {
+                if digit.swizzle.is_some() {
+                    return None;
+                }
+                written.push((*place as i64, *digit));
+                runs = runs.checked_mul(digit.size)?;
+            }
+        }
+        (runs <= MOST_RUNS).then_some((looped, written))
+    }
+
+    /// Address step of a position step that is whole words.
+    fn words_of(&self, positions: u64) -> Option<i64> {
+        let positions = positions as i64;
+        (positions % self.width == 0).then_some(positions / self.width * self.word_stride)
+    }
+
+    /// The parts of a field at position `start` of the run, cut at word boundaries.
+    fn pieces(&self, start: i64, bits: i64, single: bool) -> Vec<Piece> {
+        if self.contiguous && (single || !self.msf) {
+            // Most-significant-first in one word: the field's top bit is at position `start`.
+            let address = if self.msf { self.width - start - bits } else { start };
+            return vec![Piece { low: 0, high: bits, address }];
+        }
+        let mut pieces = Vec::new();
+        let mut at = start;
+        while at < start + bits {
+            let end = (start + bits).min((at / self.width + 1) * self.width);
+            let word = at / self.width * self.word_stride;
+            pieces.push(if self.msf {
+                Piece {
+                    low: start + bits - end,
+                    high: start + bits - at,
+                    address: word + self.width - (end - at / self.width * self.width),
+                }
+            } else {
+                Piece { low: at - start, high: end - start, address: word + at % self.width }
+            });
+            at = end;
+        }
+        pieces
+    }
+}
+
+struct Piece {
+    low: i64,
+    high: i64,
+    address: i64,
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Every tuple of values of the digits, `[]` alone if there are none.
+fn combinations(digits: &[(i64, BoundDigit)]) -> Vec<Vec<u64>> {
+    digits.iter().fold(vec![Vec::new()], |tuples, (_, digit)| {
+        let extend = |tuple: &Vec<u64>| -> Vec<Vec<u64>> {
+            (0..digit.size).map(|value| [&tuple[..], &[value]].concat()).collect()
+        };
+        tuples.iter().flat_map(extend).collect()
+    })
+}

@@ -1,0 +1,199 @@
+//! The activation quantiser: x to codes, and the reals that the codes stand for.
+
+use super::quantise::{Arith, Codes, Extent, choose_scale, choose_zero, round_code};
+use super::value::decode_all;
+use super::{Plain, ReferenceError};
+use crate::format::{FloatFormat, Number};
+use crate::layout::{Component, Grain};
+use crate::scheme::{Code, Group, Quantiser, ScaleType, Scheme, Weight};
+
+/// A quantised activation [M, K].
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantisedActivation {
+    /// Values of the codes, [M, K].
+    pub codes: Vec<f64>,
+    /// Zero point of each element (0 where there is none), [M, K].
+    pub zeros: Vec<f64>,
+    /// Product of the scale levels of each element, [M, K].
+    pub scales: Vec<f64>,
+}
+
+impl QuantisedActivation {
+    /// `x~ = (code - zero) * scale`, [M, K].
+    pub fn values(&self) -> Vec<f64> {
+        let parts = self.codes.iter().zip(&self.zeros).zip(&self.scales);
+        parts.map(|((code, zero), scale)| (code - zero) * scale).collect()
+    }
+}
+
+/// Stored scales and zero point of an activation, decoded: by level, one value a column group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StaticInput {
+    /// By level; empty where the level is dynamic.
+    pub scales: Vec<Vec<f64>>,
+    /// Zero points.
+    pub zeros: Vec<f64>,
+}
+
+impl StaticInput {
+    /// The static input parameters of a layer (of its first expert).
+    pub fn of(scheme: &Scheme, plain: &Plain) -> Self {
+        let Some(quantiser) = scheme.quantiser() else { return Self::default() };
+        let scales = (0u8..).zip(&quantiser.scales).map(|(level, scale)| {
+            let number = scale.stored_number().filter(|_| scale.stored);
+            number.map_or_else(Vec::new, |number| {
+                decode_all(number, plain.of(Component::InputScale(level)))
+            })
+        });
+        let zeros = quantiser
+            .zero
+            .map_or_else(Vec::new, |number| decode_all(number, plain.of(Component::InputZero)));
+        Self { scales: scales.collect(), zeros }
+    }
+}
+
+/// Quantises `x` [M, K], whose elements are values of `own`.
+///
+/// # Errors
+/// [`ReferenceError::StaticInput`] if a static scale is missing, [`ReferenceError::Length`]
+/// if `x` is not whole rows of K.
+pub fn quantise_activation(
+    scheme: &Scheme,
+    quantiser: &Quantiser,
+    x: &[f64],
+    k: usize,
+    own: FloatFormat,
+    given: &StaticInput,
+) -> Result<QuantisedActivation, ReferenceError> {
+    let tokens = x.len() / k.max(1);
+    if tokens * k != x.len() {
+        let (expected, found) = (((tokens + 1) * k) as u64, x.len() as u64);
+        return Err(ReferenceError::Length { what: "x", expected, found });
+    }
+    let codes = Codes::of(&Weight { code: Code::Number(quantiser.code), offset: 0 });
+    let base = Arith::new(scheme.arithmetic, own);
+    let grid = Grid { tokens, k };
+    // Coarsest level first: the finer ones make up for it.
+    let mut factors: Option<Vec<f64>> = None;
+    let mut arith = base;
+    for (level, scale) in quantiser.scales.iter().enumerate().rev() {
+        let number = match scale.number {
+            ScaleType::Own => Number::Float(own),
+            ScaleType::Number(number) => number,
+        };
+        let groups = grid.groups(scale.group);
+        let mut stored = vec![f64::NAN; groups.len()];
+        if scale.stored {
+            let missing = || ReferenceError::StaticInput(Component::InputScale(level as u8));
+            let values = given.scales.get(level).ok_or_else(missing)?;
+            for (slot, group) in stored.iter_mut().zip(&groups) {
+                *slot = *values.get(group.column).ok_or_else(missing)?;
+            }
+        } else {
+            for (slot, group) in stored.iter_mut().zip(&groups) {
+                let extent = Extent::of(group.indices(k).map(|at| x[at]));
+                let outer = factors.as_ref().map(|factors| factors[group.first(k)]);
+                let code = choose_scale(scale, number, extent, &codes, base, outer);
+                *slot = number.decode(code);
+            }
+        }
+        arith = arith.with(scale.stored_number());
+        let outer = factors.take();
+        let mut product = vec![0.0; x.len()];
+        for (value, group) in stored.iter().zip(&groups) {
+            for at in group.indices(k) {
+                product[at] = match (&outer, scale.divide) {
+                    (None, false) => *value,
+                    (None, true) => arith.div(1.0, *value),
+                    (Some(outer), false) => arith.mul(outer[at], *value),
+                    (Some(outer), true) => arith.div(outer[at], *value),
+                };
+            }
+        }
+        factors = Some(product);
+    }
+    let scales = factors.unwrap_or_else(|| vec![1.0; x.len()]);
+    let zeros = zero_points(quantiser, &grid, x, &scales, &codes, arith, given)?;
+    let float = match quantiser.code {
+        Number::Float(format) => Some(format),
+        _ => None,
+    };
+    let rounded = x.iter().zip(&scales).zip(&zeros).map(|((x, scale), zero)| {
+        let mut scaled = arith.div(*x, *scale);
+        if quantiser.zero.is_some() {
+            scaled = arith.add(scaled, *zero);
+        }
+        round_code(scaled, &codes, float, quantiser.ties)
+    });
+    Ok(QuantisedActivation { codes: rounded.collect(), zeros, scales })
+}
+
+fn zero_points(
+    quantiser: &Quantiser,
+    grid: &Grid,
+    x: &[f64],
+    scales: &[f64],
+    codes: &Codes,
+    arith: Arith,
+    given: &StaticInput,
+) -> Result<Vec<f64>, ReferenceError> {
+    let mut zeros = vec![0.0; x.len()];
+    let (Some(number), Some(level)) = (quantiser.zero, quantiser.scales.first()) else {
+        return Ok(zeros);
+    };
+    for group in grid.groups(level.group) {
+        let zero = if level.stored {
+            let missing = || ReferenceError::StaticInput(Component::InputZero);
+            *given.zeros.get(group.column).ok_or_else(missing)?
+        } else {
+            let extent = Extent::of(group.indices(grid.k).map(|at| x[at]));
+            let zero = choose_zero(extent, scales[group.first(grid.k)], codes, arith);
+            number.round(zero)
+        };
+        for at in group.indices(grid.k) {
+            zeros[at] = zero;
+        }
+    }
+    Ok(zeros)
+}
+
+struct Grid {
+    tokens: usize,
+    k: usize,
+}
+
+struct Cell {
+    rows: std::ops::Range<usize>,
+    columns: std::ops::Range<usize>,
+    /// Number of the column group.
+    column: usize,
+}
+
+impl Grid {
+    fn groups(&self, group: Group) -> Vec<Cell> {
+        let step = |grain: Grain, extent: usize| match grain {
+            Grain::Each(count) => count as usize,
+            Grain::All => extent.max(1),
+        };
+        let (by_row, by_column) = (step(group.rows, self.tokens), step(group.cols, self.k));
+        let mut cells = Vec::new();
+        for row in (0..self.tokens).step_by(by_row) {
+            for (column, first) in (0..self.k).step_by(by_column).enumerate() {
+                let rows = row..(row + by_row).min(self.tokens);
+                cells.push(Cell { rows, columns: first..(first + by_column).min(self.k), column });
+            }
+        }
+        cells
+    }
+}
+
+impl Cell {
+    fn indices(&self, k: usize) -> impl Iterator<Item = usize> {
+        let columns = self.columns.clone();
+        self.rows.clone().flat_map(move |row| columns.clone().map(move |column| row * k + column))
+    }
+
+    fn first(&self, k: usize) -> usize {
+        self.rows.start * k + self.columns.start
+    }
+}

@@ -1,0 +1,79 @@
+//! The scalar reference: what a scheme means, one element at a time, written to be read.
+//!
+//! In: a [`Scheme`](crate::Scheme) and packed tensors or float weights. Out: plain codes
+//! ([`unpack`], [`pack`]), real weights ([`dequantise`]), quantised weights ([`quantise`]),
+//! quantised activations ([`quantise_activation`]), products ([`matmul`]). Reals are `f64`;
+//! the only roundings are those that the scheme declares. It is slow and obvious on purpose;
+//! the layout transforms and every kernel are checked against it, and it is checked against
+//! files written by other people's software.
+
+mod activation;
+mod pack;
+mod quantise;
+mod value;
+
+pub use activation::{QuantisedActivation, StaticInput, quantise_activation};
+pub use pack::{Packed, Plain, pack, unpack};
+pub use quantise::{Arith, quantise};
+pub use value::{Decoder, dequantise, matmul};
+
+use crate::layout::{BindError, Component};
+
+/// Why the reference could not do its work.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ReferenceError {
+    /// A layout does not fit the shape.
+    #[error("tensor \"{store}\": {error}")]
+    Bind {
+        /// The store.
+        store: String,
+        /// What does not fit.
+        error: BindError,
+    },
+    /// A stored tensor is not there.
+    #[error("the tensor \"{0}\" is missing")]
+    Missing(String),
+    /// A stored tensor has the wrong size.
+    #[error("the tensor \"{store}\" has {found} bytes, the scheme and the shape take {expected}")]
+    Size {
+        /// The store.
+        store: String,
+        /// Bytes by the layout.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// A slice has the wrong length.
+    #[error("{what} has {found} values, expected {expected}")]
+    Length {
+        /// Which slice.
+        what: &'static str,
+        /// Values expected.
+        expected: u64,
+        /// Values found.
+        found: u64,
+    },
+    /// A group index points outside the groups.
+    #[error("the group index of k = {k} is {group}, but there are {groups} groups")]
+    Group {
+        /// The column.
+        k: u64,
+        /// Its group.
+        group: u64,
+        /// Number of groups.
+        groups: u64,
+    },
+    /// A scale is NaN or (where it divides) zero.
+    #[error("{component} number {element} is {value}, which is not a scale")]
+    Scale {
+        /// The level.
+        component: Component,
+        /// Its position.
+        element: u64,
+        /// Its value.
+        value: f64,
+    },
+    /// The activation's static scale was not given.
+    #[error("the activation needs {0}, which the checkpoint has to give")]
+    StaticInput(Component),
+}

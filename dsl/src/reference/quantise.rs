@@ -1,0 +1,415 @@
+//! Quantising: how scales and zero points are chosen and how codes are rounded, in the
+//! arithmetic that the scheme declares. Weights and activations share every step.
+
+use std::collections::BTreeMap;
+
+use super::pack::{elements, position};
+use super::{Plain, ReferenceError};
+use crate::format::{BF16, F16, F32, FloatFormat, Number, Overflow, exp2, floor_log2};
+use crate::layout::{Component, Grains, Index, Shape};
+use crate::scheme::{
+    Arithmetic, Code, Group, Rule, ScaleLevel, ScaleType, Scheme, Ties, Weight, ZeroKind,
+};
+
+/// Arithmetic of a tensor library: each operation in f32, rounded to the tensor's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arith(FloatFormat);
+
+impl Arith {
+    /// The declared arithmetic on a tensor of type `own`.
+    pub fn new(arithmetic: Arithmetic, own: FloatFormat) -> Self {
+        match arithmetic {
+            Arithmetic::F32 => Self(F32),
+            Arithmetic::Own => Self(own),
+        }
+    }
+
+    /// The type in which a value of this arithmetic and one of `number` are combined: the
+    /// wider one, and f32 for the two 16-bit types together.
+    pub fn with(self, number: Option<Number>) -> Self {
+        match number {
+            Some(Number::Float(format)) if format == F32 => Self(F32),
+            Some(Number::Float(format))
+                if (format == F16 || format == BF16) && format != self.0 =>
+            {
+                Self(F32)
+            }
+            _ => self,
+        }
+    }
+
+    /// `a / b`.
+    pub fn div(self, a: f64, b: f64) -> f64 {
+        self.round(f64::from(a as f32 / b as f32))
+    }
+
+    /// `a * b`.
+    pub fn mul(self, a: f64, b: f64) -> f64 {
+        self.round(f64::from(a as f32 * b as f32))
+    }
+
+    /// `a + b`.
+    pub fn add(self, a: f64, b: f64) -> f64 {
+        self.round(f64::from(a as f32 + b as f32))
+    }
+
+    /// To the type.
+    pub fn round(self, x: f64) -> f64 {
+        self.0.round(x)
+    }
+}
+
+/// Smallest and largest of the values that share a scale, 0 included.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extent {
+    low: f64,
+    high: f64,
+}
+
+impl Extent {
+    pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
+        values.fold(Self::default(), |extent, value| Self {
+            low: extent.low.min(value),
+            high: extent.high.max(value),
+        })
+    }
+
+    fn amax(self) -> f64 {
+        self.high.max(-self.low)
+    }
+}
+
+/// What a scale level applies to.
+pub(super) struct Codes {
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+impl Codes {
+    pub(super) fn of(weight: &Weight) -> Self {
+        let (low, high) = weight.range();
+        Self { low, high }
+    }
+}
+
+/// Chooses one scale: its stored code in `number`.
+///
+/// `outer` is the factor of the coarser levels (1 if there is none), which the finer level
+/// has to make up for.
+pub(super) fn choose_scale(
+    level: &ScaleLevel,
+    number: Number,
+    extent: Extent,
+    codes: &Codes,
+    arith: Arith,
+    outer: Option<f64>,
+) -> u32 {
+    if let Rule::Pow2 { above } = level.rule {
+        return choose_power(number, extent.amax(), codes, arith, above.map(f64::from_bits));
+    }
+    let chosen = match level.rule {
+        Rule::Range(divisor) => {
+            let range = arith.add(extent.high, -extent.low);
+            arith.div(range, f64::from_bits(divisor))
+        }
+        Rule::Amax(divisor) if level.divide => {
+            // The stored number divides, so it is the reciprocal of the scale.
+            let stored = arith.div(f64::from_bits(divisor), extent.amax());
+            let stored = if stored.is_finite() { stored } else { 1.0 };
+            return number.encode(stored, Overflow::Saturate);
+        }
+        Rule::Amax(divisor) => arith.div(extent.amax(), f64::from_bits(divisor)),
+        Rule::Pow2 { .. } => return 0,
+    };
+    let chosen = match outer {
+        Some(factor) => arith.with(Some(Number::Float(F32))).div(chosen, factor),
+        None => chosen,
+    };
+    let code = number.encode(chosen, Overflow::Saturate);
+    if number.decode(code) != 0.0 {
+        return code;
+    }
+    // A group of zeros: the scale must not be 0, since codes are divided by it. The smallest
+    // step of its type above 1 is what compressed-tensors stores.
+    let epsilon = match number {
+        Number::Float(format) if format.bits() <= 16 => format.epsilon(),
+        _ => arith.0.epsilon(),
+    };
+    number.encode(epsilon, Overflow::Saturate)
+}
+
+/// `2^(floor(log2(amax)) - emax)`, after rounding a mantissa of at least `above` up to 2.
+/// Source: OCP MX v1.0, section 6.3; the thresholds are those of the quantising software.
+fn choose_power(number: Number, amax: f64, codes: &Codes, arith: Arith, above: Option<f64>) -> u32 {
+    let largest = codes.high.max(-codes.low);
+    if amax == 0.0 || !amax.is_finite() {
+        return number.encode(exp2(-127), Overflow::Saturate);
+    }
+    let mut exponent = floor_log2(amax);
+    // floor(log2) of a subnormal of the type would need its own case; as a power it is exact.
+    if above.is_some_and(|above| amax / exp2(exponent) >= above) {
+        exponent += 1;
+    }
+    let scale = exp2((exponent - floor_log2(largest)).clamp(-127, 127));
+    // In f16 the smallest powers underflow; quantisers put 1 in the place of that 0.
+    let usable = arith.round(scale) != 0.0;
+    number.encode(if usable { scale } else { 1.0 }, Overflow::Saturate)
+}
+
+/// Rounds `value`, already divided by its scale, to a code's value.
+pub(super) fn round_code(value: f64, codes: &Codes, float: Option<FloatFormat>, ties: Ties) -> f64 {
+    let value = value.clamp(codes.low, codes.high);
+    match (float, ties) {
+        (Some(format), _) => format.decode(format.encode(value, Overflow::Saturate)),
+        (None, Ties::Even) => value.round_ties_even(),
+        (None, Ties::Away) => value.round(),
+    }
+}
+
+/// The zero point that maps the smallest value to the smallest code.
+pub(super) fn choose_zero(extent: Extent, scale: f64, codes: &Codes, arith: Arith) -> f64 {
+    let zero = arith.add(codes.low, -arith.div(extent.low, scale));
+    zero.clamp(codes.low, codes.high)
+}
+
+/// Quantises a weight [E, N, K] whose elements are values of `own`.
+///
+/// Scales are chosen by each level's rule, coarsest level first; codes are clamped, then
+/// rounded to nearest even. A scheme with a group index gets the trivial one (k / group).
+///
+/// # Errors
+/// [`ReferenceError::Length`] if `w` is not E * N * K values.
+pub fn quantise(
+    scheme: &Scheme,
+    shape: Shape,
+    w: &[f64],
+    own: FloatFormat,
+    bias: Option<&[f64]>,
+) -> Result<Plain, ReferenceError> {
+    let expected = shape.experts * shape.n * shape.k;
+    if w.len() as u64 != expected {
+        let found = w.len() as u64;
+        return Err(ReferenceError::Length { what: "the weight", expected, found });
+    }
+    let mut quantiser = WeightQuantiser {
+        scheme,
+        shape,
+        values: w.to_vec(),
+        arith: Arith::new(scheme.arithmetic, own),
+        codes: Codes::of(&scheme.weight),
+        components: BTreeMap::new(),
+    };
+    quantiser.shift();
+    quantiser.scales();
+    quantiser.zero_points();
+    quantiser.index();
+    quantiser.bias(bias)?;
+    quantiser.codes();
+    quantiser.inputs();
+    Ok(Plain { shape, components: quantiser.components })
+}
+
+struct WeightQuantiser<'a> {
+    scheme: &'a Scheme,
+    shape: Shape,
+    values: Vec<f64>,
+    arith: Arith,
+    codes: Codes,
+    components: BTreeMap<Component, Vec<u32>>,
+}
+
+impl WeightQuantiser<'_> {
+    fn grains(group: Group) -> Grains {
+        Grains { bits: 32, rows: group.rows, cols: group.cols }
+    }
+
+    /// The extent of every group.
+    fn extents(&self, group: Group) -> Vec<Extent> {
+        let grains = Self::grains(group);
+        let (rows, cols) = grains.elements(self.shape);
+        let mut extents = vec![Extent::default(); (self.shape.experts * rows * cols) as usize];
+        for (index, value) in indices(self.shape).zip(&self.values) {
+            let extent = &mut extents[position(grains, self.shape, index)];
+            extent.low = extent.low.min(*value);
+            extent.high = extent.high.max(*value);
+        }
+        extents
+    }
+
+    /// Min-style formats: the shift is the smallest value, and the rest is not negative.
+    fn shift(&mut self) {
+        let Some(shift) = self.scheme.shift else { return };
+        let grains = Self::grains(shift.group);
+        let (rows, cols) = grains.elements(self.shape);
+        let mut lows = vec![f64::INFINITY; (self.shape.experts * rows * cols) as usize];
+        for (index, value) in indices(self.shape).zip(&self.values) {
+            let low = &mut lows[position(grains, self.shape, index)];
+            *low = low.min(*value);
+        }
+        let codes: Vec<u32> =
+            lows.iter().map(|low| shift.number.encode(*low, Overflow::Saturate)).collect();
+        for (index, value) in indices(self.shape).zip(&mut self.values) {
+            *value -= shift.number.decode(codes[position(grains, self.shape, index)]);
+        }
+        self.components.insert(Component::Shift, codes);
+    }
+
+    fn scales(&mut self) {
+        let levels = self.scheme.scales.len();
+        for level in (0..levels).rev() {
+            let scale = &self.scheme.scales[level];
+            let Some(number) = scale.stored_number() else { continue };
+            let grains = Self::grains(scale.group);
+            let coarser = level + 1 < levels;
+            let arith = self.arith;
+            let starts: Vec<Index> = elements(grains, self.shape).collect();
+            let extents = self.extents(scale.group);
+            let codes = starts.iter().zip(extents).map(|(index, extent)| {
+                let outer = coarser.then(|| self.factor(level + 1, *index));
+                choose_scale(scale, number, extent, &self.codes, arith, outer)
+            });
+            let codes = codes.collect();
+            self.components.insert(Component::Scale(level as u8), codes);
+        }
+    }
+
+    /// The factor of the levels from `first` on, as the quantiser computes it.
+    fn factor(&self, first: usize, index: Index) -> f64 {
+        let mut arith = self.arith;
+        let mut factor = None;
+        for (level, scale) in self.scheme.scales.iter().enumerate().skip(first) {
+            let ScaleType::Number(number) = scale.number else { continue };
+            let codes = &self.components[&Component::Scale(level as u8)];
+            let at = position(Self::grains(scale.group), self.shape, index);
+            let value = number.decode(codes[at]);
+            arith = arith.with(Some(number));
+            factor = Some(match (factor, scale.divide) {
+                (None, false) => value,
+                (None, true) => arith.div(1.0, value),
+                (Some(product), false) => arith.mul(product, value),
+                (Some(product), true) => arith.div(product, value),
+            });
+        }
+        factor.unwrap_or(1.0)
+    }
+
+    /// The arithmetic once every level's type has joined in.
+    fn joined(&self) -> Arith {
+        let numbers = self.scheme.scales.iter().map(ScaleLevel::stored_number);
+        numbers.fold(self.arith, Arith::with)
+    }
+
+    fn zero_points(&mut self) {
+        let Some(zero) = self.scheme.zero else { return };
+        let grains = Self::grains(zero.group);
+        let extents = self.extents(zero.group);
+        let starts: Vec<Index> = elements(grains, self.shape).collect();
+        let stored = starts.iter().zip(extents).map(|(index, extent)| {
+            let scale = self.factor(0, *index);
+            let value = choose_zero(extent, scale, &self.codes, self.joined());
+            match zero.kind {
+                ZeroKind::Float(number) => number.encode(value, Overflow::Saturate),
+                ZeroKind::Codes { number, plus, wraps } => {
+                    let stored = value.round_ties_even() - f64::from(plus);
+                    let size = f64::from(number.mask()) + 1.0;
+                    let stored = if wraps { stored.rem_euclid(size) } else { stored };
+                    number.encode(stored, Overflow::Saturate)
+                }
+            }
+        });
+        let stored = stored.collect();
+        self.components.insert(Component::Zero, stored);
+    }
+
+    fn index(&mut self) {
+        let Some(number) = self.scheme.index else { return };
+        let cols = self.scheme.scales.iter().find_map(|scale| match scale.group.cols {
+            crate::layout::Grain::Each(cols) => Some(u64::from(cols)),
+            crate::layout::Grain::All => None,
+        });
+        let group =
+            |k: u64| number.encode((k / cols.unwrap_or(u64::MAX)) as f64, Overflow::Saturate);
+        let codes = (0..self.shape.experts).flat_map(|_| (0..self.shape.k).map(group)).collect();
+        self.components.insert(Component::Index, codes);
+    }
+
+    fn bias(&mut self, bias: Option<&[f64]>) -> Result<(), ReferenceError> {
+        let Some(number) = self.scheme.bias else { return Ok(()) };
+        let expected = self.shape.experts * self.shape.n;
+        let codes = match bias {
+            None => vec![0; expected as usize],
+            Some(bias) if bias.len() as u64 == expected => {
+                bias.iter().map(|value| number.encode(*value, Overflow::Special)).collect()
+            }
+            Some(bias) => {
+                let found = bias.len() as u64;
+                return Err(ReferenceError::Length { what: "the bias", expected, found });
+            }
+        };
+        self.components.insert(Component::Bias, codes);
+        Ok(())
+    }
+
+    fn codes(&mut self) {
+        let zeros = self.components.get(&Component::Zero).cloned();
+        let arith = self.joined();
+        let code = |(index, value): (Index, &f64)| {
+            let mut scaled = arith.div(*value, self.factor(0, index));
+            if let (Some(zero), Some(codes)) = (self.scheme.zero, &zeros) {
+                let at = position(Self::grains(zero.group), self.shape, index);
+                scaled = arith.add(scaled, zero.kind.decode(codes[at]));
+            }
+            self.encode(scaled)
+        };
+        let codes = indices(self.shape).zip(&self.values).map(code).collect();
+        self.components.insert(Component::Code, codes);
+    }
+
+    fn encode(&self, scaled: f64) -> u32 {
+        let offset = f64::from(self.scheme.weight.offset);
+        match &self.scheme.weight.code {
+            Code::Number(number) => {
+                let float = match number {
+                    Number::Float(format) => Some(*format),
+                    _ => None,
+                };
+                let value = round_code(scaled, &self.codes, float, Ties::Even);
+                number.encode(value + offset, Overflow::Saturate)
+            }
+            Code::Codebook(values) => {
+                let distance =
+                    |bits: &u32| (f64::from(f32::from_bits(*bits)) - offset - scaled).abs();
+                let nearest = (0u32..)
+                    .zip(values)
+                    .min_by(|(_, a), (_, b)| distance(a).total_cmp(&distance(b)));
+                nearest.map_or(0, |(code, _)| code)
+            }
+        }
+    }
+
+    /// Static input scales are not known from weights: 1, to be set by calibration.
+    fn inputs(&mut self) {
+        let Some(quantiser) = self.scheme.quantiser() else { return };
+        let count = |grains: Grains| {
+            let (rows, cols) = grains.elements(self.shape);
+            (self.shape.experts * rows * cols) as usize
+        };
+        for level in 0..quantiser.scales.len() {
+            let component = Component::InputScale(level as u8);
+            let stored = quantiser.scales[level].stored_number();
+            if let (Some(grains), Some(number)) = (self.scheme.grains(component), stored) {
+                let one = number.encode(1.0, Overflow::Saturate);
+                self.components.insert(component, vec![one; count(grains)]);
+            }
+        }
+        if let Some(grains) = self.scheme.grains(Component::InputZero) {
+            self.components.insert(Component::InputZero, vec![0; count(grains)]);
+        }
+    }
+}
+
+fn indices(shape: Shape) -> impl Iterator<Item = Index> {
+    (0..shape.experts).flat_map(move |e| {
+        (0..shape.n).flat_map(move |n| (0..shape.k).map(move |k| Index { e, n, k }))
+    })
+}

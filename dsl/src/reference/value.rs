@@ -1,0 +1,159 @@
+//! From codes to reals: the dequantised weight and the product.
+
+use super::pack::position;
+use super::{Plain, ReferenceError};
+use crate::Scheme;
+use crate::format::Number;
+use crate::layout::{Component, Grain, Grains, Index};
+
+/// Decodes single weights; holds the decoded scales, zero points and shifts of one layer.
+pub struct Decoder<'a> {
+    scheme: &'a Scheme,
+    plain: &'a Plain,
+    codes: Grains,
+    /// Per level: its grains and its values, as factors' stored numbers.
+    scales: Vec<(Grains, Vec<f64>)>,
+    zero: Option<(Grains, Vec<f64>)>,
+    shift: Option<(Grains, Vec<f64>)>,
+}
+
+impl<'a> Decoder<'a> {
+    /// Decodes what is per group.
+    ///
+    /// # Errors
+    /// [`ReferenceError::Scale`] for a NaN scale or a zero divisor (an E8M0 byte of 0xFF is
+    /// NaN); [`ReferenceError::Group`] for a group index beyond the groups.
+    pub fn new(scheme: &'a Scheme, plain: &'a Plain) -> Result<Self, ReferenceError> {
+        let missing = |component: Component| ReferenceError::Missing(component.to_string());
+        let part = |component: Component, decode: &dyn Fn(u32) -> f64| {
+            let grains = scheme.grains(component).ok_or_else(|| missing(component))?;
+            let values: Vec<f64> = plain.of(component).iter().map(|code| decode(*code)).collect();
+            Ok::<_, ReferenceError>((grains, values))
+        };
+        let codes = scheme.grains(Component::Code).ok_or_else(|| missing(Component::Code))?;
+        let mut scales = Vec::new();
+        for (level, scale) in (0u8..).zip(&scheme.scales) {
+            let component = Component::Scale(level);
+            let number = scale.stored_number().ok_or_else(|| missing(component))?;
+            let (grains, values) = part(component, &|code| number.decode(code))?;
+            let wrong = |value: &f64| value.is_nan() || scale.divide && *value == 0.0;
+            if let Some(element) = values.iter().position(wrong) {
+                let value = values[element];
+                return Err(ReferenceError::Scale { component, element: element as u64, value });
+            }
+            scales.push((grains, values));
+        }
+        let zero = match scheme.zero {
+            Some(zero) => Some(part(Component::Zero, &|code| zero.kind.decode(code))?),
+            None => None,
+        };
+        let shift = match scheme.shift {
+            Some(shift) => Some(part(Component::Shift, &|code| shift.number.decode(code))?),
+            None => None,
+        };
+        let decoder = Self { scheme, plain, codes, scales, zero, shift };
+        decoder.check_index()?;
+        Ok(decoder)
+    }
+
+    /// Every group index must name a group of every component that is grouped along k.
+    fn check_index(&self) -> Result<(), ReferenceError> {
+        let Some(number) = self.scheme.index else { return Ok(()) };
+        let grouped = self.scales.iter().chain(&self.zero).chain(&self.shift);
+        let groups = grouped
+            .filter(|(grains, _)| matches!(grains.cols, Grain::Each(_)))
+            .map(|(grains, _)| grains.elements(self.plain.shape).1)
+            .min();
+        let Some(groups) = groups else { return Ok(()) };
+        for (k, code) in (0..).zip(self.plain.of(Component::Index)) {
+            let group = number.decode(*code);
+            if !(0.0..groups as f64).contains(&group) {
+                return Err(ReferenceError::Group { k, group: group as u64, groups });
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, part: &(Grains, Vec<f64>), index: Index) -> f64 {
+        let (grains, values) = part;
+        let mut index = index;
+        if let (Grain::Each(cols), Some(number)) = (grains.cols, self.scheme.index) {
+            // Act-order: the group is looked up, not counted.
+            let shape = self.plain.shape;
+            let at = index.e * shape.k + index.k;
+            let group = number.decode(self.plain.of(Component::Index)[at as usize]);
+            index.k = group as u64 * u64::from(cols);
+        }
+        values[position(*grains, self.plain.shape, index)]
+    }
+
+    /// `w[n,k]` of one expert, as an exact real (up to the rounding of `f64`).
+    pub fn weight(&self, index: Index) -> f64 {
+        let code = self.plain.of(Component::Code)[position(self.codes, self.plain.shape, index)];
+        let mut value = self.scheme.weight.decode(code);
+        if let Some(zero) = &self.zero {
+            value -= self.value(zero, index);
+        }
+        for (part, level) in self.scales.iter().zip(&self.scheme.scales) {
+            let scale = self.value(part, index);
+            value = if level.divide { value / scale } else { value * scale };
+        }
+        match &self.shift {
+            Some(shift) => value + self.value(shift, index),
+            None => value,
+        }
+    }
+}
+
+/// The real weight, [E, N, K].
+///
+/// # Errors
+/// Those of [`Decoder::new`].
+pub fn dequantise(scheme: &Scheme, plain: &Plain) -> Result<Vec<f64>, ReferenceError> {
+    let decoder = Decoder::new(scheme, plain)?;
+    let shape = plain.shape;
+    let rows = (0..shape.experts).flat_map(|e| (0..shape.n).map(move |n| (e, n)));
+    let row = |(e, n)| (0..shape.k).map(move |k| Index { e, n, k });
+    Ok(rows.flat_map(row).map(|index| decoder.weight(index)).collect())
+}
+
+/// `y[m,n] = sum_k x[m,k] w[n,k] + bias[n]` of one expert, summed in `f64`: y is [M, N].
+///
+/// `x` is [M, K]: the activation as the scheme has it, after its quantiser if there is one.
+///
+/// # Errors
+/// Those of [`Decoder::new`]; [`ReferenceError::Length`] if `x` is not whole rows.
+pub fn matmul(
+    scheme: &Scheme,
+    plain: &Plain,
+    expert: u64,
+    x: &[f64],
+) -> Result<Vec<f64>, ReferenceError> {
+    let decoder = Decoder::new(scheme, plain)?;
+    let (n, k) = (plain.shape.n as usize, plain.shape.k as usize);
+    let tokens = x.len() / k;
+    if tokens * k != x.len() {
+        let (expected, found) = (((tokens + 1) * k) as u64, x.len() as u64);
+        return Err(ReferenceError::Length { what: "x", expected, found });
+    }
+    let bias = |row: usize| match scheme.bias {
+        Some(number) => number.decode(plain.of(Component::Bias)[expert as usize * n + row]),
+        None => 0.0,
+    };
+    let mut y = vec![0.0; tokens * n];
+    for row in 0..n {
+        let at = |k: usize| Index { e: expert, n: row as u64, k: k as u64 };
+        let weights: Vec<f64> = (0..k).map(|k| decoder.weight(at(k))).collect();
+        for token in 0..tokens {
+            let inputs = &x[token * k..(token + 1) * k];
+            let sum: f64 = inputs.iter().zip(&weights).map(|(x, w)| x * w).sum();
+            y[token * n + row] = sum + bias(row);
+        }
+    }
+    Ok(y)
+}
+
+/// `Number::decode` of a whole slice.
+pub(super) fn decode_all(number: Number, codes: &[u32]) -> Vec<f64> {
+    codes.iter().map(|code| number.decode(*code)).collect()
+}
