@@ -315,42 +315,44 @@ pub struct Scheme {
 impl Scheme {
     /// Width and grains of a component, `None` if the scheme does not have it.
     pub fn grains(&self, component: Component) -> Option<Grains> {
-        let grains = |number: Number, group: Group| Grains {
-            bits: number.bits(),
-            rows: group.rows,
-            cols: group.cols,
+        let group = match component {
+            Component::Code => Group::along_k(1),
+            Component::Scale(level) => self.scales.get(usize::from(level))?.group,
+            Component::Zero => self.zero?.group,
+            Component::Shift => self.shift?.group,
+            Component::Index => Group { rows: Grain::All, cols: Grain::Each(1) },
+            Component::Bias => Group::ROW,
+            Component::InputScale(level) => self.quantiser()?.scales.get(usize::from(level))?.group,
+            Component::InputZero => self.quantiser()?.scales.first()?.group,
         };
+        let bits = match (component, self.number(component)) {
+            (_, Some(number)) => number.bits(),
+            (Component::Code, None) => self.weight.code.bits(),
+            (_, None) => return None,
+        };
+        Some(Grains { bits, rows: group.rows, cols: group.cols })
+    }
+
+    /// The stored type of a component; `None` if it is not stored, or is a codebook's code.
+    pub fn number(&self, component: Component) -> Option<Number> {
         match component {
-            Component::Code => Some(Grains {
-                bits: self.weight.code.bits(),
-                rows: Grain::Each(1),
-                cols: Grain::Each(1),
-            }),
-            Component::Scale(level) => {
-                let scale = self.scales.get(usize::from(level))?;
-                Some(grains(scale.stored_number()?, scale.group))
-            }
-            Component::Zero => self.zero.map(|zero| grains(zero.kind.number(), zero.group)),
-            Component::Shift => self.shift.map(|shift| grains(shift.number, shift.group)),
-            Component::Index => self.index.map(|number| Grains {
-                bits: number.bits(),
-                rows: Grain::All,
-                cols: Grain::Each(1),
-            }),
-            Component::Bias => self.bias.map(|number| Grains {
-                bits: number.bits(),
-                rows: Grain::Each(1),
-                cols: Grain::All,
-            }),
+            Component::Code => match self.weight.code {
+                Code::Number(number) => Some(number),
+                Code::Codebook(_) => None,
+            },
+            Component::Scale(level) => self.scales.get(usize::from(level))?.stored_number(),
+            Component::Zero => self.zero.map(|zero| zero.kind.number()),
+            Component::Shift => self.shift.map(|shift| shift.number),
+            Component::Index => self.index,
+            Component::Bias => self.bias,
             Component::InputScale(level) => {
                 let scale = self.quantiser()?.scales.get(usize::from(level))?;
-                let number = scale.stored_number().filter(|_| scale.stored)?;
-                Some(grains(number, scale.group))
+                scale.stored_number().filter(|_| scale.stored)
             }
             Component::InputZero => {
                 let quantiser = self.quantiser()?;
-                let scale = quantiser.scales.first().filter(|scale| scale.stored)?;
-                quantiser.zero.map(|number| grains(number, scale.group))
+                let stored = quantiser.scales.first().is_some_and(|scale| scale.stored);
+                quantiser.zero.filter(|_| stored)
             }
         }
     }

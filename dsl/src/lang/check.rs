@@ -192,43 +192,32 @@ impl<'a> Checker<'a> {
             }
         }
         let mut level = 0;
+        let mut parts: Vec<(Component, &'a Stored)> = Vec::new();
         for (clause, _) in clauses {
             match clause {
                 Clause::Scale(scale) => {
-                    self.stored(scheme, Component::Scale(level), &scale.stored);
+                    parts.push((Component::Scale(level), &scale.stored));
                     level = level.saturating_add(1);
                 }
-                Clause::Zero { stored, .. } => self.stored(scheme, Component::Zero, stored),
-                Clause::Shift { stored, .. } => self.stored(scheme, Component::Shift, stored),
-                Clause::Index { stored, .. } => self.stored(scheme, Component::Index, stored),
-                Clause::Bias { stored, .. } => self.stored(scheme, Component::Bias, stored),
-                Clause::Activation(list) => self.activation_stores(scheme, list),
+                Clause::Zero { stored, .. } => parts.push((Component::Zero, stored)),
+                Clause::Shift { stored, .. } => parts.push((Component::Shift, stored)),
+                Clause::Index { stored, .. } => parts.push((Component::Index, stored)),
+                Clause::Bias { stored, .. } => parts.push((Component::Bias, stored)),
+                Clause::Activation(list) => activation_parts(scheme, list, &mut parts),
                 _ => {}
             }
         }
-    }
-
-    fn activation_stores(&mut self, scheme: &mut Scheme, list: &'a [ActivationSyntax]) {
-        let quantised = list.iter().find_map(|activation| match activation {
-            ActivationSyntax::Quantised { zero, scales, .. } => Some((zero, scales)),
-            ActivationSyntax::Float(_) => None,
-        });
-        let Some((zero, scales)) = quantised else { return };
-        for (level, (scale, _)) in scales.iter().enumerate() {
-            let component = Component::InputScale(u8::try_from(level).unwrap_or(u8::MAX));
-            if scale.fixed {
-                self.stored(scheme, component, &scale.stored);
+        // The same stores, whatever the order of the clauses.
+        parts.sort_by_key(|(component, _)| *component);
+        for (component, stored) in &parts {
+            let holds = |written: &LayoutSyntax| written.layout.holds(*component);
+            let elsewhere = scheme.stores.iter().any(|store| store.layout.holds(*component))
+                || parts.iter().any(|(_, other)| other.layout.as_ref().is_some_and(holds));
+            // What is not a component for a fault of its clause has been reported.
+            let known = scheme.grains(*component).is_some();
+            if known && (stored.layout.is_some() || !elsewhere) {
+                self.push(scheme, *component, stored.layout.as_ref(), stored.name.clone());
             }
-        }
-        if let (Some((_, stored)), Some(_)) = (zero, scheme.grains(Component::InputZero)) {
-            self.stored(scheme, Component::InputZero, stored);
-        }
-    }
-
-    fn stored(&mut self, scheme: &mut Scheme, component: Component, stored: &'a Stored) {
-        let elsewhere = scheme.stores.iter().any(|store| store.layout.holds(component));
-        if stored.layout.is_some() || !elsewhere {
-            self.push(scheme, component, stored.layout.as_ref(), stored.name.clone());
         }
     }
 
@@ -346,6 +335,9 @@ impl<'a> Checker<'a> {
                     format!("add one: `{code} {{ scale: own per token }}`"),
                 );
             }
+            if scales.len() > 8 {
+                self.fault(here, "more than 8 scale levels", "merge some");
+            }
             if zero.is_some() && code.is_float() {
                 self.fault(here, "a zero point for a float activation", "leave `zero` out");
             }
@@ -377,7 +369,8 @@ impl<'a> Checker<'a> {
             if let Err(error) = scheme.bind(store, probe) {
                 let span = written.map_or(self.syntax.span, |written| {
                     let digit = error.digit.and_then(|digit| written.digits.get(digit));
-                    digit.copied().unwrap_or(written.span)
+                    let field = error.field.and_then(|field| written.fields.get(field));
+                    digit.or(field).copied().unwrap_or(written.span)
                 });
                 let mut fault = Diagnostic::new(span, error.message);
                 fault.help = error.help;
@@ -401,7 +394,7 @@ impl<'a> Checker<'a> {
         let mut placed = vec![false; grains.bits as usize];
         let mut twice = None;
         for (store, written) in scheme.stores.iter().zip(&self.layouts) {
-            for field in store.layout.fields() {
+            for (position, field) in store.layout.fields().into_iter().enumerate() {
                 let Field::Bits { component: here, range } = field else { continue };
                 if here != component {
                     continue;
@@ -411,7 +404,8 @@ impl<'a> Checker<'a> {
                     match placed.get_mut(usize::from(bit)) {
                         Some(slot) if !*slot => *slot = true,
                         Some(_) => {
-                            let span = written.map_or(self.syntax.span, |w| w.span);
+                            let span = written.and_then(|w| w.fields.get(position).copied());
+                            let span = span.unwrap_or(self.syntax.span);
                             twice = twice.or(Some((bit, span)));
                         }
                         // Beyond the width: binding has reported it.
@@ -427,19 +421,42 @@ impl<'a> Checker<'a> {
                 "each bit has one place: leave one out, or cut the code into slices, `code[0..4]`",
             );
         } else if let Some(bit) = placed.iter().position(|placed| !placed) {
-            let span = scheme
-                .stores
-                .iter()
-                .zip(&self.layouts)
-                .find(|(store, _)| store.layout.holds(component))
-                .and_then(|(_, written)| written.map(|w| w.span))
-                .unwrap_or(self.syntax.span);
+            // A clause that is missing or cannot be read has been reported.
+            if component == Component::Code && self.syntax.broken.contains(&"pack") {
+                return;
+            }
+            let mut stores = scheme.stores.iter().zip(&self.layouts);
+            let own = |store: &Store| store.layout.holds(component) || store.owner == component;
+            let Some((_, written)) = stores.find(|(store, _)| own(store)) else { return };
+            let span = written.map_or(self.syntax.span, |w| w.span);
             self.fault(
                 span,
                 format!("bit {bit} of `{component}` is placed nowhere"),
                 format!("place all {} bits of it", grains.bits),
             );
         }
+    }
+}
+
+/// What a quantised activation stores: its static levels and their zero point.
+fn activation_parts<'a>(
+    scheme: &Scheme,
+    list: &'a [ActivationSyntax],
+    parts: &mut Vec<(Component, &'a Stored)>,
+) {
+    let quantised = list.iter().find_map(|activation| match activation {
+        ActivationSyntax::Quantised { zero, scales, .. } => Some((zero.as_deref(), scales)),
+        ActivationSyntax::Float(_) => None,
+    });
+    let Some((zero, scales)) = quantised else { return };
+    for (level, (scale, _)) in scales.iter().enumerate() {
+        let component = Component::InputScale(u8::try_from(level).unwrap_or(u8::MAX));
+        if scale.fixed && scale.group.rows == Grain::All {
+            parts.push((component, &scale.stored));
+        }
+    }
+    if let (Some((_, stored)), Some(_)) = (zero, scheme.grains(Component::InputZero)) {
+        parts.push((Component::InputZero, stored));
     }
 }
 

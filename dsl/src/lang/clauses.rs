@@ -47,7 +47,7 @@ pub enum ActivationSyntax {
         /// Code type.
         code: Number,
         /// Zero point type and store.
-        zero: Option<(Number, Stored)>,
+        zero: Option<Box<(Number, Stored)>>,
         /// Levels, each with its span.
         scales: Vec<(ScaleSyntax, Span)>,
         /// How halves round.
@@ -186,18 +186,19 @@ pub(super) fn parse(
             faults.push(reader.expected("`}` that closes the scheme"));
             return Some(syntax);
         }
-        let start = reader.span();
-        match clause(&mut reader) {
+        let (start, position) = (reader.span(), reader.position());
+        let levels = syntax.clauses.iter().filter(|(c, _)| matches!(c, Clause::Scale(_))).count();
+        match clause(&mut reader, u8::try_from(levels).unwrap_or(u8::MAX)) {
             Ok(clause) => syntax.clauses.push((clause, reader.since(start))),
             Err((keyword, fault)) => {
                 faults.push(fault);
                 syntax.broken.extend(keyword);
-                reader.recover();
+                reader.recover(position);
             }
         }
         if !reader.take_mark(',') && !reader.at_mark('}') && reader.peek().is_some() {
             faults.push(reader.expected("`,` or `}` after the clause"));
-            reader.recover();
+            reader.recover(reader.position());
             reader.take_mark(',');
         }
     }
@@ -222,7 +223,8 @@ fn header(reader: &mut Reader<'_>) -> Parsed<SchemeSyntax> {
 
 type Broken = (Option<&'static str>, Diagnostic);
 
-fn clause(reader: &mut Reader<'_>) -> Result<Clause, Broken> {
+/// `level` is the number of scale clauses before this one.
+fn clause(reader: &mut Reader<'_>, level: u8) -> Result<Clause, Broken> {
     let (word, span) = reader.word("a clause").map_err(|fault| (None, fault))?;
     let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == word) else {
         let fault = Diagnostic::new(span, format!("there is no clause `{word}`"));
@@ -235,10 +237,10 @@ fn clause(reader: &mut Reader<'_>) -> Result<Clause, Broken> {
         let meant = near.and_then(|near| KEYWORDS.iter().find(|keyword| **keyword == near));
         return Err((meant.copied(), fault.help(help)));
     };
-    body(reader, keyword).map_err(|fault| (Some(*keyword), fault))
+    body(reader, keyword, level).map_err(|fault| (Some(*keyword), fault))
 }
 
-fn body(reader: &mut Reader<'_>, keyword: &str) -> Parsed<Clause> {
+fn body(reader: &mut Reader<'_>, keyword: &str, level: u8) -> Parsed<Clause> {
     reader.mark(':', "after the clause's name")?;
     match keyword {
         "weight" => weight(reader).map(Clause::Weight),
@@ -248,7 +250,7 @@ fn body(reader: &mut Reader<'_>, keyword: &str) -> Parsed<Clause> {
             let group = optional_group(reader)?;
             Ok(Clause::Shift { number, group, stored: stored(reader, Component::Shift)? })
         }
-        "scale" => scale(reader, Component::Scale(0)).map(Clause::Scale),
+        "scale" => scale(reader, Component::Scale(level)).map(Clause::Scale),
         "index" => {
             let number = number(reader)?;
             Ok(Clause::Index { number, stored: stored(reader, Component::Index)? })
@@ -533,7 +535,17 @@ fn activation(reader: &mut Reader<'_>) -> Parsed<ActivationSyntax> {
                 let scale = scale(reader, Component::InputScale(level))?;
                 scales.push((scale, reader.since(start)));
             }
-            "zero" => zero = Some((code_type(reader)?, stored(reader, Component::InputZero)?)),
+            "zero" if zero.is_some() => {
+                return Err(Diagnostic::new(span, "a second `zero`").help("one is enough"));
+            }
+            "zero" => {
+                let at = reader.span();
+                let number = code_type(reader)?;
+                if number.is_float() {
+                    return Err(Diagnostic::new(at, "a zero point of an activation is an integer"));
+                }
+                zero = Some(Box::new((number, stored(reader, Component::InputZero)?)));
+            }
             "ties" => {
                 let (word, span) = reader.word("even or away")?;
                 ties = match word {
@@ -568,7 +580,7 @@ impl ActivationSyntax {
                 };
                 Activation::Quantised(Quantiser {
                     code: *code,
-                    zero: zero.as_ref().map(|(number, _)| *number),
+                    zero: zero.as_ref().map(|zero| zero.0),
                     scales: scales.iter().map(model).collect(),
                     ties: *ties,
                 })
@@ -591,13 +603,15 @@ impl ScaleSyntax {
     }
 }
 
-/// Powers of two for e8m0; the whole range for asymmetric codes; else the largest magnitude
-/// over half of the codes' range, which is the largest value of a symmetric float.
+/// Powers of two for e8m0; the whole range for asymmetric codes; the largest magnitude over the
+/// largest code where no code is negative, else over half of the codes' range, which is the
+/// largest value of a symmetric float.
 pub(super) fn default_rule(number: ScaleType, weight: &Weight, asymmetric: bool) -> Rule {
     let (low, high) = weight.range();
     match number {
         ScaleType::Number(Number::E8m0) => Rule::pow2(None),
         _ if asymmetric => Rule::range(high - low),
+        _ if low == 0.0 => Rule::amax(high),
         _ => Rule::amax((high - low) / 2.0),
     }
 }

@@ -73,10 +73,13 @@ impl Diagnostics {
     }
 }
 
+/// More mistakes than these are counted, not shown: what is no scheme at all has thousands.
+const MOST_SHOWN: usize = 20;
+
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let renderer = Renderer::plain();
-        for (number, fault) in self.faults.iter().enumerate() {
+        for (number, fault) in self.faults.iter().take(MOST_SHOWN).enumerate() {
             if number > 0 {
                 f.write_str("\n\n")?;
             }
@@ -91,7 +94,10 @@ impl fmt::Display for Diagnostics {
             }
             f.write_str(&renderer.render(&[group]))?;
         }
-        Ok(())
+        match self.faults.len().saturating_sub(MOST_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n\nand {more} more mistakes"),
+        }
     }
 }
 

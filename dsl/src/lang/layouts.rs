@@ -14,7 +14,7 @@ pub struct LayoutSyntax {
     pub span: Span,
     /// Each digit, in the order of the text.
     pub digits: Vec<Span>,
-    /// Each field that is written out, in the order of the text.
+    /// Each field, in the order of the text; one that is not written has its word's span.
     pub fields: Vec<Span>,
 }
 
@@ -90,7 +90,9 @@ impl Layouts<'_, '_> {
             return Ok(Layout::For { digits, body });
         }
         if self.reader.at_mark('[') {
+            let start = self.reader.span();
             let digits = self.bracketed_digits()?;
+            self.fields.push(self.reader.since(start));
             return Ok(Layout::elements(self.own, digits));
         }
         if let Some(TokenKind::Word(word)) = self.reader.peek()
@@ -139,7 +141,8 @@ impl Layouts<'_, '_> {
         if fields.is_empty() && inner.is_empty() {
             return Err(self.reader.expected("what fills the word: fields or digits"));
         }
-        if fields.is_empty() {
+        let implied = fields.is_empty();
+        if implied {
             fields.push(Field::all(self.own));
         }
         if self.reader.take_mark('|') {
@@ -151,6 +154,9 @@ impl Layouts<'_, '_> {
             }
         }
         self.reader.mark(']', "that closes the word")?;
+        if implied {
+            self.fields.push(self.reader.since(span));
+        }
         Ok(Layout::Word { word, fields, inner, order })
     }
 
@@ -199,7 +205,6 @@ impl Layouts<'_, '_> {
     }
 
     fn part(&mut self) -> Parsed<Part> {
-        let mut stride = 1;
         if self.reader.take_mark('/') {
             if self.reader.take_mark('/') {
                 let size = self.reader.integer("the number of parts")?;
@@ -210,16 +215,19 @@ impl Layouts<'_, '_> {
                 let size = self.reader.integer("the number of parts")?;
                 return Ok(Part::Top { size });
             }
-            stride = self.reader.integer("the digit's stride, or `top`")?;
+            let stride = self.reader.integer("the digit's stride, or `top`")?;
             self.reader.mark(':', "before the digit's size")?;
-        } else if !self.reader.take_mark(':') {
+            let size = self.reader.integer("the digit's size")?;
+            return Ok(Part::Sized { stride, size });
+        }
+        if !self.reader.take_mark(':') {
             return Ok(Part::Open);
         }
         if self.reader.take_mark('*') {
             return Ok(Part::Whole);
         }
         let size = self.reader.integer("the digit's size")?;
-        Ok(Part::Sized { stride, size })
+        Ok(Part::Sized { stride: 1, size })
     }
 
     fn field(&mut self) -> Parsed<Field> {

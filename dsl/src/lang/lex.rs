@@ -70,7 +70,8 @@ fn top_digit(rest: &str, before: Option<&Token>, at: usize) -> bool {
     let glued = before.is_some_and(|token| {
         token.span.end == at && matches!(&token.kind, TokenKind::Word(word) if word.len() == 1)
     });
-    glued && rest[1..].starts_with('/') && rest[2..].starts_with(|c: char| c.is_ascii_digit())
+    let after = rest.strip_prefix("//");
+    glued && after.is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit()))
         || second_slash(rest, before, at)
 }
 

@@ -1,7 +1,7 @@
 //! The scheme language as text: `lex -> parse -> check`, and `print` back.
 //!
-//! In: the text of one scheme. Out: a [`Scheme`](crate::Scheme), or every mistake at once with
-//! its span. Start at [`parse`](self::parse); docs/scheme-language.md is the reference.
+//! In: the text of one scheme. Out: a [`Scheme`], or every mistake at once with
+//! its span. Start at [`parse()`]; docs/scheme-language.md is the reference.
 
 mod check;
 mod clauses;
@@ -20,11 +20,19 @@ pub use lex::{Token, TokenKind, lex};
 use crate::Scheme;
 use crate::layout::{Component, Fragment, Layout};
 
+/// A longer text is not read: whatever it holds, it takes neither time nor memory.
+const MOST_BYTES: usize = 1 << 16;
+
 /// Reads one scheme.
 ///
 /// # Errors
 /// Every mistake of the text, each with its span; see [`Diagnostics`].
 pub fn parse(text: &str) -> Result<Scheme, Diagnostics> {
+    if text.len() > MOST_BYTES {
+        let message = format!("{} bytes are no scheme; one has at most {MOST_BYTES}", text.len());
+        let start = Span { start: 0, end: 0 };
+        return Err(Diagnostics::new("", vec![Diagnostic::new(start, message)]));
+    }
     let mut faults = Vec::new();
     let tokens = lex(text, &mut faults);
     let scheme = parse_tokens(&tokens, text.len(), &mut faults);

@@ -135,8 +135,14 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Skips to the next `,` or `}` of this nesting level.
-    pub(super) fn recover(&mut self) {
+    /// Number of the next token, to [`Reader::recover`] from.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Skips to the next `,` or `}` of the nesting level of the token number `start`.
+    pub(super) fn recover(&mut self, start: usize) {
+        self.at = start;
         let mut depth = 0usize;
         while let Some(kind) = self.peek() {
             match kind {

@@ -63,6 +63,8 @@ pub struct BindError {
     pub help: Option<String>,
     /// The digit at fault: its number in the order of the text.
     pub digit: Option<usize>,
+    /// The field at fault: its number in the order of the text.
+    pub field: Option<usize>,
     /// Set if the fault lies in the shape and not in the layout.
     pub of_shape: bool,
 }
@@ -71,11 +73,11 @@ impl BindError {
     fn new(digit: Option<usize>, message: impl Into<String>, help: impl Into<String>) -> Self {
         let help = help.into();
         let help = (!help.is_empty()).then_some(help);
-        Self { message: message.into(), help, digit, of_shape: false }
+        Self { message: message.into(), help, digit, field: None, of_shape: false }
     }
 
     fn shape(message: impl Into<String>) -> Self {
-        Self { message: message.into(), help: None, digit: None, of_shape: true }
+        Self { message: message.into(), help: None, digit: None, field: None, of_shape: true }
     }
 }
 
@@ -108,7 +110,7 @@ impl Layout {
                 shape.experts, shape.n, shape.k
             )));
         }
-        let mut binder = Binder { shape, grains, resolved: Vec::new() };
+        let mut binder = Binder { shape, grains, resolved: Vec::new(), fields: 0 };
         binder.resolve(self, &mut Vec::new())?;
         let mut next = 0;
         let (root, bits) = binder.build(self, &mut next)?;
@@ -190,6 +192,8 @@ struct Binder<'a> {
     shape: Shape,
     grains: &'a dyn Fn(Component) -> Option<Grains>,
     resolved: Vec<Option<Resolved>>,
+    /// Fields resolved so far.
+    fields: usize,
 }
 
 impl<'a> Binder<'a> {
@@ -235,10 +239,36 @@ impl<'a> Binder<'a> {
     }
 
     fn resolve_field(&mut self, field: Field, path: &[(usize, &Digit)]) -> Result<(), BindError> {
-        let Field::Bits { component, .. } = field else { return Ok(()) };
-        let grains = self.grains_of(component)?;
+        let position = self.fields;
+        self.fields += 1;
+        let Field::Bits { component, range } = field else { return Ok(()) };
+        let here = |error: BindError| BindError { field: Some(position), ..error };
+        let grains = self.grains_of(component).map_err(here)?;
+        slice(component, range, grains.bits).map_err(here)?;
         for axis in [Axis::E, Axis::N, Axis::K] {
             self.resolve_chain(component, grains, axis, path)?;
+        }
+        self.swizzles(path)
+    }
+
+    /// A digit is XORed with a plain one: else two indices could have one place.
+    fn swizzles(&self, path: &[(usize, &Digit)]) -> Result<(), BindError> {
+        let swizzled = || path.iter().filter(|(_, digit)| digit.swizzle.is_some());
+        for (id, digit) in swizzled() {
+            let Some(other) = digit.swizzle.as_deref() else { continue };
+            let Part::Sized { stride, size } = other.part else { continue };
+            let (low, high) = (u64::from(stride), u64::from(stride) * u64::from(size));
+            let overlaps = |digit: &Resolved| {
+                let top = digit.stride.saturating_mul(digit.size);
+                digit.axis == other.axis && digit.size > 1 && low < top && digit.stride < high
+            };
+            if swizzled().filter_map(|(id, _)| self.resolved[*id].as_ref()).any(overlaps) {
+                return Err(BindError::new(
+                    Some(*id),
+                    format!("`{other}` is not plain: it is XORed itself"),
+                    "XOR with a digit that stands alone elsewhere in the layout",
+                ));
+            }
         }
         Ok(())
     }
@@ -342,20 +372,7 @@ impl<'a> Binder<'a> {
             Field::Pad { bits, fill } => Ok((Node::Pad { fill }, u64::from(bits))),
             Field::Bits { component, range } => {
                 let grains = self.grains_of(component)?;
-                let (low, high) = match range {
-                    Some((low, high)) => (u32::from(low), u32::from(high)),
-                    None => (0, grains.bits),
-                };
-                if low >= high || high > grains.bits {
-                    return Err(BindError::new(
-                        None,
-                        format!(
-                            "`{component}[{low}..{high}]` is not a part of its {} bits",
-                            grains.bits
-                        ),
-                        format!("a slice is low..high with low < high <= {}", grains.bits),
-                    ));
-                }
+                let (low, high) = slice(component, range, grains.bits)?;
                 let node = Node::Bits { component, grains, low, high };
                 Ok((node, u64::from(high - low)))
             }
@@ -453,6 +470,24 @@ impl<'a> Binder<'a> {
     }
 }
 
+/// First bit, and one past the last, of a field.
+fn slice(
+    component: Component,
+    range: Option<(u8, u8)>,
+    bits: u32,
+) -> Result<(u32, u32), BindError> {
+    let Some((low, high)) = range else { return Ok((0, bits)) };
+    let (low, high) = (u32::from(low), u32::from(high));
+    if low < high && high <= bits {
+        return Ok((low, high));
+    }
+    Err(BindError::new(
+        None,
+        format!("`{component}[{low}..{high}]` is not a part of its {bits} bits"),
+        format!("a slice is low..high with low < high <= {bits}"),
+    ))
+}
+
 fn swizzle_digit(id: usize, size: u64, other: &Digit) -> Result<(Axis, u64, u64), BindError> {
     let fault = |message: String| {
         BindError::new(Some(id), message, "XOR digits of the same power-of-two size, `k:8 ^ n:8`")
@@ -460,6 +495,9 @@ fn swizzle_digit(id: usize, size: u64, other: &Digit) -> Result<(Axis, u64, u64)
     let Part::Sized { stride, size: other_size } = other.part else {
         return Err(fault(format!("`{other}` needs a size to be XORed")));
     };
+    if stride == 0 {
+        return Err(fault(format!("the digit `{other}` has stride 0")));
+    }
     if other.axis == Axis::G {
         return Err(fault(format!("`{other}`: name the column digit `k` in a swizzle")));
     }

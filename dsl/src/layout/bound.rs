@@ -177,6 +177,11 @@ impl Bound {
         }
     }
 
+    /// Grains of a component and the mask of its bits that are stored here.
+    pub(super) fn held(&self, component: Component) -> Option<(Grains, u32)> {
+        self.root.held(component)
+    }
+
     /// Sums digit values to an index; swizzled digits last, since they read plain ones.
     fn index(&self, digits: &[(BoundDigit, u64)]) -> Index {
         let mut index = Index::default();
@@ -203,6 +208,23 @@ enum Leaf {
 }
 
 impl Node {
+    fn held(&self, wanted: Component) -> Option<(Grains, u32)> {
+        let join = |parts: &mut dyn Iterator<Item = &Self>| {
+            let held = parts.filter_map(|node| node.held(wanted));
+            held.reduce(|(grains, mask), (_, more)| (grains, mask | more))
+        };
+        match self {
+            Self::Pad { .. } => None,
+            Self::Bits { component, grains, low, high } => {
+                let below = |bit: u32| ((1u64 << bit) - 1) as u32;
+                (*component == wanted).then(|| (*grains, below(*high) & !below(*low)))
+            }
+            Self::Sequence(parts) => join(&mut parts.iter().map(|(_, node)| node)),
+            Self::For { body, .. } => body.held(wanted),
+            Self::Word { fields, .. } => join(&mut fields.iter().map(|(.., node)| node)),
+        }
+    }
+
     fn address(&self, element: Element) -> Option<u64> {
         match self {
             Self::Bits { component, low, high, .. } => {

@@ -7,7 +7,7 @@
 
 use super::bind::Grains;
 use super::bound::{Bound, BoundDigit, Node, NodePlace};
-use super::{Axis, Component, Fill};
+use super::{Axis, Component, Fill, Shape};
 
 /// One loop of a run, or a digit held at a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +51,9 @@ impl Bound {
     /// The runs of one component, or `None` where the layout is not affine (swizzles).
     pub fn runs(&self, component: Component) -> Option<Vec<Run>> {
         let mut runs = Vec::new();
-        self.root.runs(component, 0, &[], &mut runs)?;
+        self.root.runs(component, self.shape(), 0, &[], &mut runs)?;
         for run in &mut runs {
-            run.digits.retain(|digit| digit.size > 1 || digit.fixed.is_some());
+            run.digits.retain(|digit| digit.size > 1);
         }
         Some(runs)
     }
@@ -78,6 +78,7 @@ impl Node {
     fn runs(
         &self,
         wanted: Component,
+        shape: Shape,
         base: i64,
         outer: &[RunDigit],
         runs: &mut Vec<Run>,
@@ -100,7 +101,7 @@ impl Node {
             }
             Self::Sequence(parts) => {
                 for (offset, node) in parts {
-                    node.runs(wanted, base + *offset as i64, outer, runs)?;
+                    node.runs(wanted, shape, base + *offset as i64, outer, runs)?;
                 }
                 Some(())
             }
@@ -108,7 +109,7 @@ impl Node {
                 let mut base = base;
                 let mut digits = outer.to_vec();
                 digits.push(step(digit, *stride as i64, &mut base)?);
-                body.runs(wanted, base, &digits, runs)
+                body.runs(wanted, shape, base, &digits, runs)
             }
             Self::Word { width, msf, run, words, fields, inner, places } => {
                 let mut base = base;
@@ -123,6 +124,7 @@ impl Node {
                     }
                 }
                 let cut = Cut {
+                    shape,
                     width: *width as i64,
                     msf: *msf,
                     word_stride,
@@ -136,6 +138,7 @@ impl Node {
 
 /// How the bits of a run go into words.
 struct Cut {
+    shape: Shape,
     width: i64,
     msf: bool,
     word_stride: i64,
@@ -185,6 +188,11 @@ impl Cut {
                         fixed: Some(*value),
                     });
                 }
+                // The sign is the code's, which a slice below it does not hold.
+                let signed = *high == grains.bits && self.in_one_word(start, *bits, sign_extension);
+                if sign_extension > 0 && !signed {
+                    return None;
+                }
                 let mut shift = 0;
                 for (place, digit) in &looped {
                     digits.push(step(
@@ -194,6 +202,8 @@ impl Cut {
                     )?);
                 }
                 for piece in self.pieces(start, *bits as i64, single) {
+                    let top = piece.high == *bits as i64;
+                    let sign_extension = if top { sign_extension } else { 0 };
                     runs.push(Run {
                         component: wanted,
                         grains: *grains,
@@ -208,6 +218,15 @@ impl Cut {
             }
         }
         Some(())
+    }
+
+    /// Whether a code's bits and copies of its sign are contiguous, and few enough for one
+    /// [`super::write_bits`].
+    fn in_one_word(&self, start: i64, bits: u64, sign_extension: u32) -> bool {
+        let top = start + bits as i64 - 1;
+        let last = top + i64::from(sign_extension);
+        let contiguous = self.contiguous || top / self.width == last / self.width;
+        contiguous && bits + u64::from(sign_extension) <= 56
     }
 
     /// Splits the steps into written-out and looped digits at the period of the word pattern.
@@ -225,12 +244,21 @@ impl Cut {
         let mut runs = 1u64;
         for (place, digit) in inner {
             let steps_below = place / step.max(1);
-            if steps_below >= period && steps_below % period == 0 {
+            if steps_below >= period && steps_below.is_multiple_of(period) {
                 looped.push((self.words_of(*place)?, *digit));
                 continue;
             }
             let steps_left = period.div_ceil(steps_below.max(1));
+            // An upper part that reaches too far must meet the edge, not the next digit.
+            let extent = match digit.axis {
+                Axis::E => self.shape.experts,
+                Axis::N => self.shape.n,
+                Axis::K | Axis::G => self.shape.k,
+            };
+            let whole = digit.size.is_multiple_of(steps_left)
+                || digit.stride.saturating_mul(digit.size) >= extent;
             let splits = steps_left < digit.size
+                && whole
                 && period.is_multiple_of(steps_below.max(1))
                 && !digit.down
                 && digit.swizzle.is_none();

@@ -146,14 +146,16 @@ impl Transform {
         if source.shape() != destination.shape() {
             return Err(TransformError::Shapes(source.shape(), destination.shape()));
         }
+        let (grains, _) = source
+            .held(component)
+            .filter(|held| destination.held(component).as_ref() == Some(held))
+            .ok_or(TransformError::Component(component))?;
         let steps = match (source.runs(component), destination.runs(component)) {
-            (Some(from), Some(to)) => {
-                let grains = shared_grains(component, &from, &to)?;
-                match nests(&from, &to, source.shape(), &recode) {
-                    Some(nests) => Steps::Nest(nests),
-                    None => staged(component, source, destination, grains)?,
-                }
-            }
+            (Some(from), Some(to)) => match nests(&from, &to, source.shape(), &recode) {
+                Some(nests) => Steps::Nest(nests),
+                None => staged(component, [source, destination], [&from, &to], grains)
+                    .unwrap_or(Steps::Gather),
+            },
             _ => Steps::Gather,
         };
         let (source, destination) = (source.clone(), destination.clone());
@@ -226,36 +228,15 @@ impl Transform {
         });
     }
 
+    /// Bits of a whole code.
     fn width(&self) -> u32 {
-        let widest = |bound: &Bound| {
-            (0..32u32)
-                .take_while(|&bit| {
-                    let element =
-                        Element { component: self.component, index: Default::default(), bit };
-                    bound.address(element).is_some()
-                })
-                .count()
-        };
-        widest(&self.source) as u32
+        self.source.held(self.component).map_or(0, |(grains, _)| grains.bits)
     }
 }
 
 fn check_size(side: &'static str, bound: &Bound, found: usize) -> Result<(), TransformError> {
     let (expected, found) = (bound.bytes(), found as u64);
     if expected == found { Ok(()) } else { Err(TransformError::Size { side, expected, found }) }
-}
-
-fn shared_grains(component: Component, from: &[Run], to: &[Run]) -> Result<Grains, TransformError> {
-    let fault = TransformError::Component(component);
-    let bits = |runs: &[Run]| runs.iter().fold(0u32, |bits, run| bits | mask(run.low, run.high));
-    let grains = from.first().map(|run| run.grains).ok_or(fault.clone())?;
-    let alike = to.first().map(|run| run.grains) == Some(grains) && bits(from) == bits(to);
-    if alike { Ok(grains) } else { Err(fault) }
-}
-
-fn mask(low: u32, high: u32) -> u32 {
-    let ones = |bits: u32| if bits >= 32 { u32::MAX } else { (1 << bits) - 1 };
-    ones(high) & !ones(low)
 }
 
 impl Layout {
@@ -278,19 +259,24 @@ impl Layout {
     }
 }
 
+/// Through plain codes; `None` if a side's own digits do not nest.
 fn staged(
     component: Component,
-    source: &Bound,
-    destination: &Bound,
+    [source, destination]: [&Bound; 2],
+    [from, to]: [&[Run]; 2],
     grains: Grains,
-) -> Result<Steps, TransformError> {
-    let fault = TransformError::Component(component);
-    let plain = Layout::plain(component, grains.bits)
-        .bind(source.shape(), &|_| Some(grains))
-        .map_err(|_| fault)?;
-    let first = Transform::new(component, source, &plain, Recode::Keep)?;
-    let second = Transform::new(component, &plain, destination, Recode::Keep)?;
-    Ok(Steps::Staged(Box::new((first, second))))
+) -> Option<Steps> {
+    let plain = Layout::plain(component, grains.bits);
+    let plain = plain.bind(source.shape(), &|_| Some(grains)).ok()?;
+    let codes = plain.runs(component)?;
+    let direct = |source: &Bound, destination: &Bound, from: &[Run], to: &[Run]| {
+        let steps = Steps::Nest(nests(from, to, source.shape(), &Recode::Keep)?);
+        let (source, destination) = (source.clone(), destination.clone());
+        Some(Transform { component, source, destination, recode: Recode::Keep, steps })
+    };
+    let first = direct(source, &plain, from, &codes)?;
+    let second = direct(&plain, destination, &codes, to)?;
+    Some(Steps::Staged(Box::new((first, second))))
 }
 
 /// Recodes codes that lie in slots of 8, 16 or 32 bits.
@@ -348,12 +334,13 @@ fn pair(a: &Run, b: &Run, low: u32, high: u32, shape: Shape) -> Option<Pairing> 
         cuts.sort_unstable();
         cuts.dedup();
         for (at, &stride) in cuts.iter().enumerate() {
-            let size = match cuts.get(at + 1) {
-                Some(next) if next % stride == 0 => next / stride,
+            let (size, modulus) = match cuts.get(at + 1) {
+                Some(next) if next % stride == 0 => (next / stride, next / stride),
                 Some(_) => return None,
-                None => extents[axis].div_ceil(stride),
+                // A step that is written out may lie beyond the edge: it keeps its value.
+                None => (extents[axis].div_ceil(stride), u64::MAX),
             };
-            let (from_a, from_b) = (part(&of_a, stride, size), part(&of_b, stride, size));
+            let (from_a, from_b) = (part(&of_a, stride, modulus), part(&of_b, stride, modulus));
             let fixed = match (from_a.1, from_b.1) {
                 (Some(x), Some(y)) if x != y => return Some(Pairing::Disjoint),
                 (x, y) => x.or(y),
@@ -496,7 +483,12 @@ impl Nest {
             }
             word |= self.extended(code) << step.destination;
         }
-        write_bits(bytes, at.destination as u64, self.span, word);
+        // Steps beyond a ragged edge, which write nothing, may lie below the first address.
+        if word != 0 {
+            let below = (-at.destination).max(0);
+            let span = self.span - below as u32;
+            write_bits(bytes, (at.destination + below) as u64, span, word >> below);
+        }
     }
 
     fn extended(&self, code: u32) -> u64 {

@@ -94,8 +94,8 @@ impl Codes {
 
 /// Chooses one scale: its stored code in `number`.
 ///
-/// `outer` is the factor of the coarser levels (1 if there is none), which the finer level
-/// has to make up for.
+/// `outer` is the factor of the coarser levels, which the finer level has to make up for. A
+/// level that divides stores the reciprocal of its factor.
 pub(super) fn choose_scale(
     level: &ScaleLevel,
     number: Number,
@@ -104,28 +104,27 @@ pub(super) fn choose_scale(
     arith: Arith,
     outer: Option<f64>,
 ) -> u32 {
-    if let Rule::Pow2 { above } = level.rule {
-        return choose_power(number, extent.amax(), codes, arith, above.map(f64::from_bits));
-    }
-    let chosen = match level.rule {
+    let wide = arith.with(Some(Number::Float(F32)));
+    let within = |factor: f64| outer.map_or(factor, |outer| wide.div(factor, outer));
+    let factor = match level.rule {
+        Rule::Pow2 { above } => {
+            let amax = within(extent.amax());
+            choose_power(amax, codes, arith, above.map(f64::from_bits))
+        }
         Rule::Range(divisor) => {
             let range = arith.add(extent.high, -extent.low);
-            arith.div(range, f64::from_bits(divisor))
+            within(arith.div(range, f64::from_bits(divisor)))
         }
-        Rule::Amax(divisor) if level.divide => {
-            // The stored number divides, so it is the reciprocal of the scale.
-            let stored = arith.div(f64::from_bits(divisor), extent.amax());
-            let stored = if stored.is_finite() { stored } else { 1.0 };
-            return number.encode(stored, Overflow::Saturate);
+        // Divided the other way round, so that the stored reciprocal is rounded once.
+        Rule::Amax(divisor) if level.divide && outer.is_none() => {
+            return stored_divisor(number, arith.div(f64::from_bits(divisor), extent.amax()));
         }
-        Rule::Amax(divisor) => arith.div(extent.amax(), f64::from_bits(divisor)),
-        Rule::Pow2 { .. } => return 0,
+        Rule::Amax(divisor) => within(arith.div(extent.amax(), f64::from_bits(divisor))),
     };
-    let chosen = match outer {
-        Some(factor) => arith.with(Some(Number::Float(F32))).div(chosen, factor),
-        None => chosen,
-    };
-    let code = number.encode(chosen, Overflow::Saturate);
+    if level.divide {
+        return stored_divisor(number, arith.div(1.0, factor));
+    }
+    let code = number.encode(factor, Overflow::Saturate);
     if number.decode(code) != 0.0 {
         return code;
     }
@@ -138,22 +137,27 @@ pub(super) fn choose_scale(
     number.encode(epsilon, Overflow::Saturate)
 }
 
-/// `2^(floor(log2(amax)) - emax)`, after rounding a mantissa of at least `above` up to 2.
+/// The code of a divisor; where everything is 0 there is no reciprocal, and 1 does.
+fn stored_divisor(number: Number, divisor: f64) -> u32 {
+    let usable = divisor.is_finite() && number.round(divisor) != 0.0;
+    number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
+}
+
+/// `2^(floor(log2(amax)) - emax)`, after rounding a mantissa of at least `above` up to 2; emax
+/// is the exponent of the largest code.
 /// Source: OCP MX v1.0, section 6.3; the thresholds are those of the quantising software.
-fn choose_power(number: Number, amax: f64, codes: &Codes, arith: Arith, above: Option<f64>) -> u32 {
+fn choose_power(amax: f64, codes: &Codes, arith: Arith, above: Option<f64>) -> f64 {
     let largest = codes.high.max(-codes.low);
-    if amax == 0.0 || !amax.is_finite() {
-        return number.encode(exp2(-127), Overflow::Saturate);
-    }
-    let mut exponent = floor_log2(amax);
-    // floor(log2) of a subnormal of the type would need its own case; as a power it is exact.
-    if above.is_some_and(|above| amax / exp2(exponent) >= above) {
-        exponent += 1;
-    }
-    let scale = exp2((exponent - floor_log2(largest)).clamp(-127, 127));
+    let exponent = if amax == 0.0 || !amax.is_finite() {
+        -127
+    } else {
+        let floor = floor_log2(amax);
+        let up = above.is_some_and(|above| amax / exp2(floor) >= above);
+        (floor + i32::from(up) - floor_log2(largest)).clamp(-127, 127)
+    };
     // In f16 the smallest powers underflow; quantisers put 1 in the place of that 0.
-    let usable = arith.round(scale) != 0.0;
-    number.encode(if usable { scale } else { 1.0 }, Overflow::Saturate)
+    let scale = exp2(exponent);
+    if arith.round(scale) == 0.0 { 1.0 } else { scale }
 }
 
 /// Rounds `value`, already divided by its scale, to a code's value.

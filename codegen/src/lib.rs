@@ -1,0 +1,10 @@
+//! From a scheme to what is computed for it.
+//!
+//! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: whether the
+//! target can run it, or a typed reason why not ([`plan::support`]), and the plan that the
+//! portable path follows ([`plan::portable`]). This crate knows no driver.
+
+#![forbid(unsafe_code)]
+
+pub mod plan;
+pub mod target;

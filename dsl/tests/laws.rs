@@ -1,0 +1,271 @@
+//! The laws of the layout algebra, on random layouts and random ragged shapes.
+//!
+//! A layout is drawn from a tape of random bytes, so that a failing case shrinks to a short
+//! one; it prints as the notation and the shape that reproduce it.
+
+mod random_layout;
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use proptest::{prop_assert, prop_assert_eq};
+use quantloom_dsl::layout::{
+    Bound, Component, Element, Fill, Layout, Method, Recode, Shape, Slot, Transform,
+    TransformError, read_bits,
+};
+use quantloom_dsl::parse_layout;
+use random_layout::{CODE, Case, SCALE, Tape, copy, word};
+
+type Checked = Result<(), TestCaseError>;
+
+fn check(cases: u32, law: impl Fn(&mut Tape<'_>) -> Checked) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let outcome = runner.run(&vec(any::<u8>(), 120), |bytes| law(&mut Tape(bytes.iter())));
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, bytes)) => panic!("{reason}\nfrom the tape {bytes:?}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn transform(
+    component: Component,
+    from: &Bound,
+    to: &Bound,
+    recode: &Recode,
+    source: &[u8],
+    destination: &mut [u8],
+) -> Result<Method, TestCaseError> {
+    let fail = |error| TestCaseError::fail(format!("{error}"));
+    let transform = Transform::new(component, from, to, recode.clone()).map_err(fail)?;
+    transform.run(source, destination).map_err(fail)?;
+    Ok(transform.method())
+}
+
+fn recode(tape: &mut Tape<'_>, bits: u32) -> Recode {
+    match tape.pick(3) {
+        0 => Recode::Keep,
+        1 => Recode::Xor(tape.pick(1 << bits) as u32),
+        _ => {
+            let mut table: Vec<u32> = (0..1 << bits).collect();
+            let (shift, swap) = (tape.pick(1 << bits), tape.pick(1 << bits));
+            table.rotate_left(shift);
+            table.swap(0, swap);
+            Recode::Table(table)
+        }
+    }
+}
+
+#[test]
+fn addresses_and_slots_are_inverse() {
+    check(400, |tape| {
+        let case = Case::draw(tape);
+        let bound = &case.bound;
+        let mut placed = HashSet::new();
+        for component in case.components() {
+            let bits = case.grains(component).map_or(0, |grains| grains.bits);
+            for index in case.elements(component) {
+                for bit in 0..bits {
+                    let element = Element { component, index, bit };
+                    let address = bound.address(element);
+                    prop_assert!(address.is_some_and(|at| at < bound.bits()), "{case}");
+                    let address = address.unwrap_or(0);
+                    prop_assert!(placed.insert(address), "{case}: twice at {address}");
+                    prop_assert_eq!(bound.slot(address), Slot::Bit(element), "{}", case);
+                }
+            }
+        }
+        for address in 0..bound.bits() {
+            let filled = matches!(bound.slot(address), Slot::Bit(_));
+            prop_assert_eq!(filled, placed.contains(&address), "{} at {}", case, address);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn layouts_print_and_read_back() {
+    check(400, |tape| {
+        let layout = Case::draw(tape).layout;
+        let text = layout.display(CODE).to_string();
+        prop_assert_eq!(parse_layout(&text, CODE), Ok(layout), "{}", text);
+        Ok(())
+    });
+}
+
+/// Plain codes through a layout and back; what is no code keeps its fill.
+#[test]
+fn reading_gives_what_was_written() {
+    check(400, |tape| {
+        let case = Case::draw(tape);
+        for component in case.components() {
+            let bits = case.grains(component).map_or(0, |grains| grains.bits);
+            let plain = case.bind(&Layout::plain(component, bits));
+            let codes = copy(&case, component, &case.random(tape), &plain, &Recode::Keep);
+            let mut stored = case.bound.blank(&case.layout);
+            transform(component, &plain, &case.bound, &Recode::Keep, &codes, &mut stored)?;
+            let mut back = vec![0; plain.bytes() as usize];
+            transform(component, &case.bound, &plain, &Recode::Keep, &stored, &mut back)?;
+            prop_assert_eq!(&back, &codes, "{}", case);
+            for address in 0..case.bound.bits() {
+                let expected = match case.bound.slot(address) {
+                    Slot::Hole(fill) => u64::from(fill == Fill::One),
+                    Slot::Sign(of, index) if of == component => {
+                        let top = Element { component, index, bit: bits - 1 };
+                        case.bound.address(top).map_or(0, |at| read_bits(&stored, at, 1))
+                    }
+                    Slot::Sign(..) => 0,
+                    Slot::Bit(at) if at.component != component => 0,
+                    Slot::Bit(_) => continue,
+                };
+                let found = read_bits(&stored, address, 1);
+                prop_assert_eq!(found, expected, "{} at {}", case, address);
+            }
+        }
+        Ok(())
+    });
+}
+
+/// A transform does what copying bit by bit through the addresses does, recoded or not,
+/// whichever way it runs; and its inverse undoes it.
+#[test]
+fn transforms_copy_bit_by_bit() {
+    let reached = RefCell::new(Vec::new());
+    check(1000, |tape| {
+        let from = Case::draw(tape);
+        let to = Case::draw_with(tape, from.bits, from.bound.shape());
+        let recode = recode(tape, from.bits);
+        let source = from.random(tape);
+        let expected = copy(&from, CODE, &source, &to.bound, &recode);
+        let mut found = vec![0; to.bound.bytes() as usize];
+        let method = transform(CODE, &from.bound, &to.bound, &recode, &source, &mut found)?;
+        reached.borrow_mut().push(method);
+        prop_assert!(found == expected, "{method:?} {recode:?}\n  {from}\n  {to}");
+
+        let inverse = recode.inverse();
+        prop_assert!(inverse.is_some(), "{recode:?}");
+        let mut back = vec![0; from.bound.bytes() as usize];
+        transform(CODE, &to.bound, &from.bound, &inverse.unwrap(), &found, &mut back)?;
+        let kept = copy(&from, CODE, &source, &from.bound, &Recode::Keep);
+        prop_assert!(back == kept, "back, {recode:?}\n  {from}\n  {to}");
+        Ok(())
+    });
+    let reached = reached.into_inner();
+    for method in [Method::Nest, Method::Staged, Method::Gather] {
+        let times = reached.iter().filter(|other| **other == method).count();
+        assert!(times >= 50, "{method:?} is reached {times} times only");
+    }
+}
+
+#[test]
+fn transforms_compose() {
+    check(400, |tape| {
+        let a = Case::draw(tape);
+        let [b, c] = [(); 2].map(|()| Case::draw_with(tape, a.bits, a.bound.shape()));
+        let source = a.random(tape);
+        let run = |from: &Case, to: &Case, bytes: &[u8]| -> Result<Vec<u8>, TestCaseError> {
+            let mut out = vec![0; to.bound.bytes() as usize];
+            transform(CODE, &from.bound, &to.bound, &Recode::Keep, bytes, &mut out)?;
+            Ok(out)
+        };
+        let direct = run(&a, &c, &source)?;
+        let by_b = run(&b, &c, &run(&a, &b, &source)?)?;
+        prop_assert!(direct == by_b, "\n  {a}\n  {b}\n  {c}");
+        Ok(())
+    });
+}
+
+/// A slice of a code on both sides, as a store of one bit plane has it.
+#[test]
+fn transforms_move_bit_planes() {
+    check(300, |tape| {
+        let shape = tape.shape();
+        let bits = 2 + tape.pick(7) as u32;
+        let cut = bits as u8 / 2;
+        let slice = [(0, cut), (cut, bits as u8)][tape.pick(2)];
+        let mut plane = || Case::new(word(tape, slice, bits, shape), bits, None, shape);
+        let (from, to) = (plane(), plane());
+        let source = from.random(tape);
+        let recode = [Recode::Keep, Recode::Xor(tape.pick(1 << bits) as u32)][tape.pick(2)].clone();
+        let expected = copy(&from, CODE, &source, &to.bound, &recode);
+        let mut found = vec![0; to.bound.bytes() as usize];
+        let method = transform(CODE, &from.bound, &to.bound, &recode, &source, &mut found)?;
+        prop_assert!(found == expected, "{method:?}\n  {from}\n  {to}");
+        Ok(())
+    });
+}
+
+#[test]
+fn transforms_refuse_what_is_not_alike() {
+    let case = |text, bits, k| {
+        let layout = parse_layout(text, CODE).unwrap();
+        Case::new(layout, bits, None, Shape::matrix(8, k)).bound
+    };
+    let new = |from: &Bound, to: &Bound| {
+        Transform::new(CODE, from, to, Recode::Keep).map(|transform| transform.method())
+    };
+    let (a, b) = (case("[k, n]", 4, 8), case("u32 [k:8 | k, n]", 4, 8));
+    let swizzled = case("u8 [k:2 | k/2:4 ^ n:4, k, n]", 4, 8);
+    assert_eq!(new(&a, &b), Ok(Method::Nest));
+    assert_eq!(new(&a, &swizzled), Ok(Method::Gather));
+    let wider = case("[k, n]", 5, 8);
+    let slice = case("u8 [code[0..2], k:4 | k, n]", 4, 8);
+    let longer = case("[k, n]", 4, 16);
+    for other in [&a, &b, &swizzled] {
+        assert_eq!(new(other, &wider), Err(TransformError::Component(CODE)));
+        assert_eq!(new(other, &slice), Err(TransformError::Component(CODE)));
+        assert!(matches!(new(other, &longer), Err(TransformError::Shapes(..))));
+        assert!(Transform::new(SCALE, other, &a, Recode::Keep).is_err());
+    }
+    let short = Transform::new(CODE, &a, &b, Recode::Keep).unwrap().run(&[0; 32], &mut [0; 31]);
+    let side = "destination";
+    assert_eq!(short, Err(TransformError::Size { side, expected: 32, found: 31 }));
+}
+
+#[test]
+fn recodes_have_inverses() {
+    assert_eq!(Recode::Keep.inverse(), Some(Recode::Keep));
+    assert_eq!(Recode::Xor(0x88).inverse(), Some(Recode::Xor(0x88)));
+    assert_eq!(Recode::Table(vec![2, 0, 1]).inverse(), Some(Recode::Table(vec![1, 2, 0])));
+    assert_eq!(Recode::Table(vec![0, 0]).inverse(), None);
+    assert_eq!(Recode::Table(vec![0, 2]).inverse(), None);
+}
+
+/// Short forms and what they stand for.
+const SUGAR: &[(&str, &str)] = &[
+    ("[n, g, e]", "for [n, g, e] code"),
+    ("[k, n, e]", "for [e] for [n] for [k] code"),
+    ("u32 [k:8 | n, k, e]", "u32 [code, k:8 | n, k, e]"),
+    ("u32 [k:8 | n, k, e]", "for [n, k, e] u32 [k:8]"),
+    ("u32 [k:8 | n, k, e]", "for [e] for [k] for [n] u32 [k/1:2, k/2:4]"),
+    ("u32 [k:8 | w, n, k, e]", "u32 [k:8 | n, k, e]"),
+    ("u32 [k:* | w, n, e]", "u32 [k:2, k | w, n, e]"),
+    ("u32 [k:32 | w, n, k, e]", "u8 [k:32 | w, n, k, e]"),
+    ("u32 [n/2:4, n:2 | n, k, e]", "u32 [n/2:2, n/4:2, n:2 | n, k, e]"),
+    ("u8 [k:2 | k, n//2, n, e]", "u8 [k:2 | k, n/top:2, n, e]"),
+    ("i8 [code, pad 4 | k, n, e]", "u8 [code, pad 4 | k, n, e]"),
+    ("u8 [code[0..4], k:2 | k, n, e]", "u8 [code[0..2], code[2..4], k:2 | k, n, e]"),
+];
+
+#[test]
+fn sugar_is_its_expansion() {
+    for (short, long) in SUGAR {
+        for (n, k) in [(16, 64), (5, 37), (1, 1)] {
+            let shape = Shape { experts: 2, n, k };
+            let [a, b] = [short, long].map(|text| {
+                let layout = parse_layout(text, CODE).unwrap_or_else(|error| panic!("{error}"));
+                Case::new(layout, 4, None, shape)
+            });
+            assert_eq!(a.bound.bits(), b.bound.bits(), "{short} = {long}, {n} x {k}");
+            for address in 0..a.bound.bits() {
+                let (a, b) = (a.bound.slot(address), b.bound.slot(address));
+                assert_eq!(a, b, "{short} = {long}, {n} x {k}, bit {address}");
+            }
+        }
+    }
+}

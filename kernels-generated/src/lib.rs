@@ -1,0 +1,161 @@
+//! The standard catalogue: the schemes that vLLM's quantised methods and compressed-tensors'
+//! presets name, each a `.scheme` file of this crate.
+//!
+//! In: a name. Out: a [`Scheme`]. The files are the source; `docs/scheme-language.md` says how
+//! to read them.
+
+#![forbid(unsafe_code)]
+
+use std::sync::OnceLock;
+
+use quantloom_dsl::{Scheme, parse};
+
+/// One catalogue file.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// File name without extension, which is the scheme's name.
+    pub name: &'static str,
+    /// The file.
+    pub text: &'static str,
+}
+
+macro_rules! entries {
+    ($($name:literal),* $(,)?) => {
+        &[$(Entry { name: $name, text: include_str!(concat!("../schemes/", $name, ".scheme")) }),*]
+    };
+}
+
+/// Every file of `schemes/`, sorted by name.
+pub const ENTRIES: &[Entry] = entries![
+    "arm_w4a8_channel",
+    "arm_w4a8_g32",
+    "awq4",
+    "ct_fp8",
+    "ct_fp8_block",
+    "ct_fp8_dynamic",
+    "ct_mxfp4",
+    "ct_mxfp4a16",
+    "ct_mxfp4xfp8",
+    "ct_mxfp6a16",
+    "ct_mxfp6a8",
+    "ct_mxfp8",
+    "ct_mxfp8a16",
+    "ct_mxint4",
+    "ct_nvfp4",
+    "ct_nvfp4a16",
+    "ct_w2a16",
+    "ct_w2a4",
+    "ct_w2a8",
+    "ct_w3a16",
+    "ct_w3a16_aligned",
+    "ct_w3a4",
+    "ct_w3a8",
+    "ct_w4a16",
+    "ct_w4a16_asym",
+    "ct_w4a16_bias",
+    "ct_w4a4",
+    "ct_w4a8",
+    "ct_w4afp8",
+    "ct_w5a16",
+    "ct_w5a16_aligned",
+    "ct_w5a8",
+    "ct_w6a16",
+    "ct_w6a16_aligned",
+    "ct_w6a8",
+    "ct_w7a16",
+    "ct_w7a16_aligned",
+    "ct_w7a8",
+    "ct_w8a16",
+    "ct_w8a8",
+    "fp8_block",
+    "fp8_fnuz_block",
+    "fp8_fnuz_channel",
+    "gpt_oss_mxfp4_down",
+    "gpt_oss_mxfp4_gate_up",
+    "gptq3_v1",
+    "gptq3_v1_actorder",
+    "gptq3_v2",
+    "gptq3_v2_actorder",
+    "gptq4_v1",
+    "gptq4_v1_actorder",
+    "gptq4_v2",
+    "gptq4_v2_actorder",
+    "gptq8_v1",
+    "gptq8_v1_actorder",
+    "gptq8_v2",
+    "gptq8_v2_actorder",
+    "modelopt_fp8",
+    "modelopt_nvfp4",
+    "modelopt_nvfp4a16",
+    "quark_w8a8_int8_channel",
+    "quark_w8a8_int8_channel_static",
+    "quark_w8a8_int8_tensor",
+    "quark_w8a8_int8_tensor_static",
+    "quark_w_mxfp4",
+    "quark_w_mxfp4_a_fp8",
+    "quark_w_mxfp4_a_mxfp4",
+    "quark_w_mxfp4_a_mxfp6_e2m3",
+    "quark_w_mxfp4_a_mxfp6_e3m2",
+    "quark_w_mxfp6_e2m3",
+    "quark_w_mxfp6_e2m3_a_fp8",
+    "quark_w_mxfp6_e2m3_a_mxfp4",
+    "quark_w_mxfp6_e2m3_a_mxfp6_e2m3",
+    "quark_w_mxfp6_e2m3_a_mxfp6_e3m2",
+    "quark_w_mxfp6_e3m2",
+    "quark_w_mxfp6_e3m2_a_fp8",
+    "quark_w_mxfp6_e3m2_a_mxfp4",
+    "quark_w_mxfp6_e3m2_a_mxfp6_e2m3",
+    "quark_w_mxfp6_e3m2_a_mxfp6_e3m2",
+];
+
+/// Every scheme of the catalogue, sorted by name.
+pub fn catalogue() -> &'static [Scheme] {
+    static SCHEMES: OnceLock<Vec<Scheme>> = OnceLock::new();
+    // A file that does not parse is left out here and fails this crate's tests.
+    SCHEMES.get_or_init(|| ENTRIES.iter().filter_map(|entry| parse(entry.text).ok()).collect())
+}
+
+/// The catalogue's scheme of a name.
+pub fn scheme(name: &str) -> Option<&'static Scheme> {
+    catalogue().iter().find(|scheme| scheme.name == name)
+}
+
+/// The catalogue's name of a scheme, if it has one: all but name and summary is the same.
+pub fn name_of(scheme: &Scheme) -> Option<&'static str> {
+    catalogue().iter().find(|entry| entry.same_meaning(scheme)).map(|entry| entry.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_listed() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/schemes");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|file| file.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+            .collect();
+        files.sort();
+        assert_eq!(files, ENTRIES.iter().map(|entry| entry.name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_file_is_a_scheme_in_its_printed_form() {
+        for entry in ENTRIES {
+            let scheme =
+                parse(entry.text).unwrap_or_else(|faults| panic!("{}\n{faults}", entry.name));
+            assert_eq!(scheme.name, entry.name);
+            assert!(!scheme.summary.is_empty(), "{} has no summary", entry.name);
+            assert_eq!(scheme.to_string(), entry.text, "{} is not in its printed form", entry.name);
+        }
+    }
+
+    #[test]
+    fn no_two_schemes_are_the_same() {
+        for (position, scheme) in catalogue().iter().enumerate() {
+            let twin = catalogue()[..position].iter().find(|other| other.same_meaning(scheme));
+            assert!(twin.is_none(), "{} and {}", scheme.name, twin.unwrap().name);
+        }
+    }
+}

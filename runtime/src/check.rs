@@ -1,0 +1,279 @@
+//! A checkpoint against the results that its own software left in it.
+//!
+//! In: a checkpoint with `ref.*` tensors. Out: one [`Finding`] a comparison, with the measured
+//! error, the bound and where the bound comes from. For a layer P the references are
+//! `ref.P.weight`, `ref.P.x`, `ref.P.y` (without `P.` if it is the only layer), or, for
+//! stacked experts, `ref.X` with X the last part of the name, stored as [E, K, N].
+
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
+use quantloom_dsl::{Activation, Scheme};
+
+use crate::checkpoint::{Checkpoint, CheckpointError, Layer, Tensor, Tensors};
+use crate::forward::{Input, as_called, forward};
+use crate::tensor::{float_format, reals};
+use crate::unpacked::Unpacked;
+
+/// What was compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The decoded weight, element by element.
+    Weight,
+    /// The product, by its norm.
+    Product,
+    /// Reading the layer at all.
+    Layer,
+}
+
+/// How a comparison ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Within the bound.
+    Pass,
+    /// Beyond it, or not computable: why.
+    Fail(String),
+    /// There is something to compare with, but this version does not compute it: why.
+    NotChecked(String),
+}
+
+/// One comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// The layer's name.
+    pub layer: String,
+    /// What was compared.
+    pub subject: Subject,
+    /// Measured error: roundings for a weight, relative norm for a product.
+    pub error: Option<f64>,
+    /// The largest error that passes, in the same unit.
+    pub bound: Option<f64>,
+    /// What the error is measured in.
+    pub unit: &'static str,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// Compares every layer that has references.
+pub fn check(checkpoint: &Checkpoint) -> Vec<Finding> {
+    let tensors = checkpoint.tensors();
+    let alone = checkpoint.layers().count() == 1;
+    let mut findings = Vec::new();
+    for (name, layer) in checkpoint.layers() {
+        match layer {
+            Ok(layer) => check_layer(layer, tensors, alone, &mut findings),
+            Err(error) => findings.push(failed(name, error)),
+        }
+    }
+    let whole = !alone && tensors.get("ref.y").is_some();
+    if whole {
+        let reason = "it is the whole expert layer's, which this version does not compute";
+        findings.push(Finding {
+            layer: "ref.y".to_owned(),
+            subject: Subject::Product,
+            error: None,
+            bound: None,
+            unit: "",
+            verdict: Verdict::NotChecked(reason.to_owned()),
+        });
+    }
+    findings
+}
+
+fn failed(layer: &str, error: &CheckpointError) -> Finding {
+    Finding {
+        layer: layer.to_owned(),
+        subject: Subject::Layer,
+        error: None,
+        bound: None,
+        unit: "",
+        verdict: Verdict::Fail(error.to_string()),
+    }
+}
+
+fn check_layer(layer: &Layer, tensors: &Tensors, alone: bool, findings: &mut Vec<Finding>) {
+    let reference = |what: &str| {
+        let named = tensors.get(&format!("ref.{}.{what}", layer.name()));
+        named.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
+    };
+    let last = layer.name().rsplit('.').next().unwrap_or("");
+    let stacked = tensors.get(&format!("ref.{last}"));
+    if reference("weight").is_none() && stacked.is_none() && reference("y").is_none() {
+        return;
+    }
+    let unpacked = match layer.unpack() {
+        Ok(unpacked) => unpacked,
+        Err(error) => return findings.push(failed(layer.name(), &error.into())),
+    };
+    let expected = reference("weight").map(|tensor| (tensor, false));
+    if let Some((tensor, transposed)) = expected.or(stacked.map(|tensor| (tensor, true))) {
+        findings.push(check_weight(layer, &unpacked, tensor, transposed));
+    }
+    if let (Some(x), Some(y)) = (reference("x"), reference("y")) {
+        findings.push(check_product(layer, &unpacked, x, y));
+    }
+}
+
+/// The narrowest of bf16, f16 and f32 that holds every value: the type that the reference was
+/// rounded to, whatever wider type it is stored in.
+fn computed_in(values: &[f64]) -> FloatFormat {
+    let holds = |format: &FloatFormat| values.iter().all(|value| format.round(*value) == *value);
+    [BF16, F16].into_iter().find(holds).unwrap_or(F32)
+}
+
+/// Half the distance to the next value of the format.
+fn half_ulp(format: FloatFormat, value: f64) -> f64 {
+    let number = Number::Float(format);
+    let code = number.encode(value.abs(), Overflow::Saturate);
+    let below = if code + 1 > format.max_code() { code - 1 } else { code };
+    (number.decode(below + 1) - number.decode(below)) / 2.0
+}
+
+/// The distance in half units in the last place of the reference; two NaNs are alike, and a NaN
+/// is infinitely far from a number.
+fn roundings(format: FloatFormat, ours: f64, other: f64) -> f64 {
+    if ours == other || ours.is_nan() && other.is_nan() {
+        return 0.0;
+    }
+    let roundings = (ours - other).abs() / half_ulp(format, other);
+    if roundings.is_nan() { f64::INFINITY } else { roundings }
+}
+
+fn check_weight(layer: &Layer, unpacked: &Unpacked, tensor: &Tensor, transposed: bool) -> Finding {
+    let shape = layer.shape();
+    let mut finding = Finding {
+        layer: layer.name().to_owned(),
+        subject: Subject::Weight,
+        error: None,
+        bound: None,
+        unit: "roundings",
+        verdict: Verdict::Pass,
+    };
+    let (e, n, k) = (shape.experts, shape.n, shape.k);
+    let expected: Vec<u64> = match (transposed, e) {
+        (true, _) => vec![e, k, n],
+        (false, 1) => vec![n, k],
+        (false, _) => vec![e, n, k],
+    };
+    let found: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
+    let Some(reference) = reals(tensor).filter(|_| found == expected) else {
+        let what =
+            format!("the reference is {found:?} {:?}, expected {expected:?}", tensor.dtype());
+        finding.verdict = Verdict::Fail(what);
+        return finding;
+    };
+    let format = computed_in(&reference);
+    let bound = weight_bound(layer.scheme(), format);
+    finding.bound = Some(bound);
+    let ours = unpacked.decode_rows(0..e * n);
+    let mut worst = (0.0f64, 0);
+    for (at, value) in ours.iter().enumerate() {
+        let other = if transposed {
+            let (row, k_at) = (at as u64 / k, at as u64 % k);
+            let (expert, n_at) = (row / n, row % n);
+            reference[((expert * k + k_at) * n + n_at) as usize]
+        } else {
+            reference[at]
+        };
+        let roundings = roundings(format, f64::from(*value), other);
+        if roundings > worst.0 {
+            worst = (roundings, at);
+        }
+    }
+    finding.error = Some(worst.0);
+    if worst.0 > bound {
+        let (row, column) = (worst.1 as u64 / k, worst.1 as u64 % k);
+        let what = format!(
+            "w[{row}, {column}] is {}, {:.2} roundings of {format} off the reference",
+            ours[worst.1], worst.0
+        );
+        finding.verdict = Verdict::Fail(what);
+    }
+    finding
+}
+
+/// In half units in the last place of the type that the reference was computed in.
+///
+/// Software that computes in f32 rounds once for each scale level; ours is the exact value
+/// rounded once to f32, so that each of its roundings counts. Software that computes in a
+/// 16-bit type rounds once to it; an f32 rounding (of the product of two levels) that comes
+/// first moves that by 2^-13 of an f16 rounding or 2^-16 of a bf16 one at the most.
+fn weight_bound(scheme: &Scheme, format: FloatFormat) -> f64 {
+    match format {
+        F32 => scheme.scales.len().max(1) as f64,
+        _ => 1.0 + 1.0 / 4096.0,
+    }
+}
+
+/// Relative norm of the difference that passes.
+///
+/// The reference multiplies weights and activations that it rounded to its 16-bit type (unit
+/// roundoff u = 2^-8 for bf16, each rounding at most u/2 and u/sqrt(12) on average over a
+/// binade), and rounds the sum: three independent roundings, sqrt(3) * 2^-8 / sqrt(3) = 0.4%
+/// relative at the worst phase of the binades, 0.6% with room for the summation order. That is
+/// the whole error where the codes of the activation are the reference's own. Software that
+/// divides in another type differs by a step in a few codes: a share p of flipped codes of b
+/// bits adds about sqrt(p) * 2^(1-b) * 3.5 (a step against the deviation of normal data);
+/// the bounds of 2, 4 and 8% are p = 1/2 at 8 bits, 1/8 at 6, and 1/30 at 4.
+fn product_bound(scheme: &Scheme) -> f64 {
+    match scheme.activations.first() {
+        Some(Activation::Quantised(quantiser)) => match quantiser.code.bits() {
+            7.. => 0.02,
+            5..=6 => 0.04,
+            _ => 0.08,
+        },
+        _ => 0.006,
+    }
+}
+
+fn check_product(layer: &Layer, unpacked: &Unpacked, x: &Tensor, y: &Tensor) -> Finding {
+    let mut finding = Finding {
+        layer: layer.name().to_owned(),
+        subject: Subject::Product,
+        error: None,
+        bound: Some(product_bound(layer.scheme())),
+        unit: "relative norm",
+        verdict: Verdict::Pass,
+    };
+    match product_error(layer, unpacked, x, y) {
+        Err(what) => finding.verdict = Verdict::Fail(what),
+        Ok(error) => {
+            finding.error = Some(error);
+            let bound = finding.bound.unwrap_or(0.0);
+            if error > bound {
+                let what = format!("the product is {:.2}% off the reference", error * 100.0);
+                finding.verdict = Verdict::Fail(what);
+            }
+        }
+    }
+    finding
+}
+
+fn product_error(
+    layer: &Layer,
+    unpacked: &Unpacked,
+    x: &Tensor,
+    y: &Tensor,
+) -> Result<f64, String> {
+    let reference = reals(y).ok_or("ref.y is not a float tensor")?;
+    let input = input(x).ok_or("ref.x is not a float tensor")?;
+    // Before it is computed: a narrow x and a narrow weight have a product beyond their sizes.
+    let rows = input.values.len() as u64 / layer.shape().k;
+    let expected = rows.saturating_mul(layer.shape().n);
+    if input.shape.last() == Some(&layer.shape().k) && expected != reference.len() as u64 {
+        return Err(format!("ref.y has {} values, the product {expected}", reference.len()));
+    }
+    let scheme = as_called(layer.scheme(), layer.family(), input.shape.len());
+    let ours = forward(&scheme, unpacked, 0, &input).map_err(|error| error.to_string())?;
+    let differences = ours.iter().zip(&reference).map(|(a, b)| f64::from(*a) - b);
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let error = norm(&mut differences.into_iter()) / norm(&mut reference.iter().copied());
+    if error.is_nan() { Err("the product or its reference is NaN".to_owned()) } else { Ok(error) }
+}
+
+/// A tensor of the file as an activation.
+pub fn input(tensor: &Tensor) -> Option<Input> {
+    Some(Input {
+        values: reals(tensor)?,
+        shape: tensor.shape().iter().map(|size| *size as u64).collect(),
+        own: float_format(tensor.dtype())?,
+    })
+}

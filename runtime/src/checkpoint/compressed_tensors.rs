@@ -1,0 +1,399 @@
+//! compressed-tensors: `config_groups` of weight and activation settings, each with targets.
+//!
+//! Source: compressed-tensors 0.20.0, `quantization/quant_args.py` (settings),
+//! `compressors/*` (tensor names and packing), `quantization/utils/helpers.py` (scales).
+
+use std::borrow::Cow;
+
+use quantloom_dsl::layout::Shape;
+use safetensors::Dtype;
+use serde_json::{Map, Value};
+
+use super::config::Fields;
+use super::ct_presets as presets;
+use super::gptq::{bias_clause, float_name};
+use super::layer::{LayerError, Recognised};
+use super::patterns::{self, Compiler, Pattern};
+use super::{CheckpointError, Found, Source, having};
+
+struct Group {
+    targets: Vec<Pattern>,
+    /// Names of module classes, which a file does not know: they match every layer.
+    every_layer: bool,
+    settings: Map<String, Value>,
+    format: Option<String>,
+}
+
+pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+    let fields = source.fields;
+    refuse_beyond_schemes(fields)?;
+    let mut compiler = Compiler::new();
+    let groups = groups(fields, &mut compiler)?;
+    let ignore = fields.list("ignore")?;
+    let ignore: Vec<Pattern> =
+        ignore.into_iter().map(|text| compiler.target(text)).collect::<Result<_, _>>()?;
+    let mut names = having(source.tensors, "weight_packed");
+    names.extend(having(source.tensors, "weight_scale"));
+    names.sort();
+    names.dedup();
+    let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
+        if patterns::any(&ignore, layer)? {
+            let what = "`ignore` names it, but it stores quantised tensors";
+            return Err(LayerError::new(layer, what).into());
+        }
+        let group = group_of(&groups, layer)?
+            .ok_or_else(|| LayerError::new(layer, "no group of `config_groups` targets it"))?;
+        LayerReader { source, layer, group }.read(fields.place)
+    };
+    let found = names.into_iter().map(|layer| {
+        let recognised = recognise(&layer);
+        (layer, recognised)
+    });
+    Ok(found.collect())
+}
+
+/// Sparsity and rotations change what a layer computes, and are not part of a scheme.
+fn refuse_beyond_schemes(fields: Fields<'_>) -> Result<(), CheckpointError> {
+    if let Some(sparsity) = fields.object("sparsity_config")?
+        && let Some(format) = sparsity.text("format")?.filter(|format| *format != "dense")
+    {
+        return Err(
+            fields.fault(format!("`sparsity_config` of format `{format}` is not supported"))
+        );
+    }
+    if let Some(transforms) = fields.object("transform_config")?
+        && let Some(groups) = transforms.object("config_groups")?
+        && !groups.object.is_empty()
+    {
+        return Err(fields.fault("`transform_config` (rotated weights) is not supported"));
+    }
+    Ok(())
+}
+
+fn groups(fields: Fields<'_>, compiler: &mut Compiler) -> Result<Vec<Group>, CheckpointError> {
+    let all = fields.needed("config_groups", fields.object("config_groups")?)?;
+    let global = fields.text("format")?.filter(|format| *format != "mixed-precision");
+    let mut groups = Vec::new();
+    for (name, value) in all.object {
+        let settings: Cow<'_, Map<String, Value>> = match value {
+            Value::Object(settings) => Cow::Borrowed(settings),
+            // A preset's name with a list of targets.
+            Value::Array(targets) => Cow::Owned(
+                presets::settings(name, targets)
+                    .ok_or_else(|| fields.fault(format!("the preset `{name}` is not known")))?,
+            ),
+            other => return Err(fields.fault(format!("the group `{name}` is {other}"))),
+        };
+        let of = Fields { object: &settings, place: fields.place };
+        let targets = of.list("targets")?;
+        let class = |target: &&str| target.starts_with(|c: char| c.is_ascii_uppercase());
+        let every_layer = targets.iter().any(class);
+        let patterns = targets.iter().filter(|target| !class(target));
+        groups.push(Group {
+            every_layer,
+            targets: patterns.map(|target| compiler.target(target)).collect::<Result<_, _>>()?,
+            format: of.text("format")?.or(global).map(str::to_owned),
+            settings: settings.into_owned(),
+        });
+    }
+    Ok(groups)
+}
+
+/// The group that targets a layer: by exact name, else by expression, else by class.
+fn group_of<'g>(groups: &'g [Group], layer: &str) -> Result<Option<&'g Group>, CheckpointError> {
+    for exact in [true, false] {
+        for group in groups {
+            for target in &group.targets {
+                if matches!(target, Pattern::Exact(_)) == exact && target.matches(layer)? {
+                    return Ok(Some(group));
+                }
+            }
+        }
+    }
+    Ok(groups.iter().find(|group| group.every_layer))
+}
+
+struct LayerReader<'a> {
+    source: &'a Source<'a>,
+    layer: &'a str,
+    group: &'a Group,
+}
+
+/// The settings of weights or activations.
+struct Args<'a> {
+    fields: Fields<'a>,
+    bits: i64,
+    float: bool,
+    symmetric: bool,
+    strategy: &'a str,
+}
+
+impl<'a> Args<'a> {
+    fn read(fields: Fields<'a>) -> Result<Self, CheckpointError> {
+        let number = fields.text("type")?.unwrap_or("int");
+        let group = fields.integer("group_size")?;
+        // Without a strategy the library infers it from the group size.
+        let inferred = match group {
+            None => "tensor",
+            Some(-1) => "channel",
+            Some(_) => "group",
+        };
+        Ok(Self {
+            fields,
+            bits: fields.integer("num_bits")?.unwrap_or(8),
+            float: match number {
+                "float" => true,
+                "int" => false,
+                other => return Err(fields.fault(format!("the type `{other}` is not known"))),
+            },
+            symmetric: fields.flag("symmetric")?.unwrap_or(true),
+            strategy: fields.text("strategy")?.unwrap_or(inferred),
+        })
+    }
+
+    /// E8M0 scales: float codes in groups of 32, with `uint8` scales.
+    fn is_mx(&self) -> Result<bool, CheckpointError> {
+        let bytes = matches!(self.fields.text("scale_dtype")?, Some("torch.uint8" | "uint8"));
+        Ok(self.float && bytes)
+    }
+
+    /// The mantissa from which the largest magnitude rounds up.
+    fn mx_rule(&self) -> &'static str {
+        if self.bits == 6 { "pow2 above 1.9375" } else { "pow2 above 1.75" }
+    }
+
+    fn float_code(&self) -> Result<&'static str, CheckpointError> {
+        match self.bits {
+            4 => Ok("e2m1"),
+            6 => Ok("e2m3"),
+            8 => Ok("e4m3"),
+            bits => Err(self.fields.fault(format!("float codes of {bits} bits are not known"))),
+        }
+    }
+
+    fn group(&self) -> Result<String, CheckpointError> {
+        let size = self.fields.group_size("group_size")?;
+        match self.strategy {
+            "tensor" => Ok("tensor".to_owned()),
+            "channel" => Ok("channel".to_owned()),
+            "token" => Ok("token".to_owned()),
+            "group" | "tensor_group" => {
+                Ok(format!("1x{}", self.fields.needed("group_size", size)?))
+            }
+            "block" => {
+                let block = self.fields.get("block_structure").and_then(Value::as_array);
+                let side = |at: usize| {
+                    let side = block?.get(at)?.as_u64()?;
+                    (1..=1 << 24).contains(&side).then_some(side)
+                };
+                match (side(0), side(1)) {
+                    (Some(rows), Some(cols)) => Ok(format!("{rows}x{cols}")),
+                    _ => Err(self.fields.fault("`block_structure` is not two block sizes")),
+                }
+            }
+            other => Err(self.fields.fault(format!("the strategy `{other}` is not known"))),
+        }
+    }
+}
+
+impl LayerReader<'_> {
+    fn fault(&self, what: impl Into<String>) -> CheckpointError {
+        LayerError::new(self.layer, what).into()
+    }
+
+    fn read(&self, place: &str) -> Result<Recognised, CheckpointError> {
+        let settings = Fields { object: &self.group.settings, place };
+        let weights = settings.needed("weights", settings.object("weights")?)?;
+        let weights = Args::read(weights)?;
+        if let Some(outputs) = settings.get("output_activations") {
+            return Err(self.fault(format!("quantised outputs are not supported: {outputs}")));
+        }
+        let format = self.group.format.as_deref().unwrap_or("");
+        if ["marlin-24", "sparse-24-bitmask", "sparse-bitmask"].contains(&format) {
+            return Err(self.fault(format!("the format `{format}` is outside the scheme language")));
+        }
+        let (weight, pack, zero, shape) = self.codes(&weights)?;
+        let scales = self.scales(&weights)?;
+        let activation = match settings.object("input_activations")? {
+            None => "bf16 | f16".to_owned(),
+            Some(inputs) => self.activation(&Args::read(inputs)?)?,
+        };
+        // A group index that was never filled is stored as -1, which means none.
+        let filled = |tensor: &&super::Tensor| !tensor.bytes().chunks(4).any(|k| k == [0xff; 4]);
+        let index = match self.source.tensor(self.layer, "weight_g_idx").filter(filled) {
+            Some(_) => "index: i32 as \"weight_g_idx\",",
+            None => "",
+        };
+        let bias = bias_clause(self.source, self.layer)?;
+        let scheme = format!(
+            "CompressedTensors {{ weight: {weight}, {zero} {scales} {index} pack: {pack},
+               activation: {activation}, {bias} arithmetic: own }}"
+        );
+        Ok(Recognised { scheme: scheme.into(), shape })
+    }
+
+    /// Weight, pack and zero clauses, and the shape.
+    fn codes(&self, args: &Args<'_>) -> Result<(String, String, String, Shape), CheckpointError> {
+        let packed = self.source.tensor(self.layer, "weight_packed");
+        let plain = self.source.tensor(self.layer, "weight");
+        if args.float {
+            if !args.symmetric {
+                return Err(self.fault("float codes with zero points are not supported"));
+            }
+            let code = args.float_code()?;
+            let (pack, tensor, per_byte) = match (args.bits, packed, plain) {
+                (4, Some(tensor), _) => ("u8 [k:2 | k, n] as \"weight_packed\"", tensor, (2, 1)),
+                (6, Some(tensor), _) => ("u8 [k:4 | w, k, n] as \"weight_packed\"", tensor, (4, 3)),
+                (8, _, Some(tensor)) => ("[k, n]", tensor, (1, 1)),
+                _ => return Err(self.fault(format!("no tensor holds its {}-bit codes", args.bits))),
+            };
+            let [n, bytes] = self.two(tensor.shape(), "its codes")?;
+            if bytes * per_byte.0 % per_byte.1 != 0 {
+                return Err(self.fault(format!("{bytes} bytes a row are not whole codes")));
+            }
+            let shape = Shape::matrix(n, bytes * per_byte.0 / per_byte.1);
+            return Ok((code.to_owned(), pack.to_owned(), String::new(), shape));
+        }
+        let bits = args.bits;
+        if !(1..=8).contains(&bits) {
+            return Err(self.fault(format!("integer codes of {bits} bits are not supported")));
+        }
+        match (packed, plain) {
+            (Some(tensor), _) => self.packed_integers(args, tensor.shape(), tensor.dtype()),
+            (None, Some(tensor)) => {
+                let [n, k] = self.two(tensor.shape(), "`weight`")?;
+                let pack = match 8 - bits {
+                    0 => "[k, n]".to_owned(),
+                    pad => format!("i8 [code, pad {pad} = sign | k, n]"),
+                };
+                let zero = if args.symmetric { "" } else { "zero: i8," };
+                Ok((format!("i{bits}"), pack, zero.to_owned(), Shape::matrix(n, k)))
+            }
+            (None, None) => Err(self.fault("neither `weight_packed` nor `weight` is there")),
+        }
+    }
+
+    fn packed_integers(
+        &self,
+        args: &Args<'_>,
+        packed: &[usize],
+        dtype: Dtype,
+    ) -> Result<(String, String, String, Shape), CheckpointError> {
+        let bits = args.bits as u64;
+        let [rows, words] = self.two(packed, "`weight_packed`")?;
+        if dtype != Dtype::I32 {
+            return Err(self.fault(format!("`weight_packed` is of type {dtype:?}, expected I32")));
+        }
+        let [n, k] = self.weight_shape()?;
+        if n != rows {
+            return Err(
+                self.fault(format!("`weight_shape` says {n} rows, `weight_packed` has {rows}"))
+            );
+        }
+        let too_wide = || self.fault(format!("`weight_shape` says {k} columns"));
+        let dense = k.checked_mul(bits).ok_or_else(too_wide)?.div_ceil(32);
+        let aligned = k.div_ceil(32 / bits);
+        // The two packings of 3, 5, 6 and 7 bits differ in width beyond 150 columns.
+        let (pack, zeros) = if words == dense {
+            ("i32 [k:* | w, n]".to_owned(), "i32 [n:* | g, w]".to_owned())
+        } else if words == aligned {
+            let codes = 32 / bits;
+            (format!("i32 [k:{codes} | k, n]"), format!("i32 [n:{codes} | g, n]"))
+        } else {
+            return Err(self.fault(format!(
+                "`weight_packed` has {words} words a row; {k} codes of {bits} bits take {dense} \
+                 (dense) or {aligned} (aligned)"
+            )));
+        };
+        let (weight, zero) = if args.symmetric {
+            (format!("u{bits} - {}", 1 << (bits - 1)), String::new())
+        } else {
+            let zero = format!("zero: u{bits} {zeros} as \"weight_zero_point\",");
+            (format!("u{bits}"), zero)
+        };
+        let pack = format!("{pack} as \"weight_packed\"");
+        Ok((weight, pack, zero, Shape::matrix(n, k)))
+    }
+
+    /// The values of the tensor `weight_shape`.
+    fn weight_shape(&self) -> Result<[u64; 2], CheckpointError> {
+        let tensor = self.source.needed(self.layer, "weight_shape")?;
+        let width = match tensor.dtype() {
+            Dtype::I64 => 8,
+            Dtype::I32 => 4,
+            other => return Err(self.fault(format!("`weight_shape` is of type {other:?}"))),
+        };
+        let value = |bytes: &[u8]| {
+            let mut eight = [0; 8];
+            eight[..bytes.len()].copy_from_slice(bytes);
+            let negative = bytes.last().is_some_and(|top| top & 0x80 != 0);
+            if negative { None } else { Some(u64::from_le_bytes(eight)).filter(|v| *v > 0) }
+        };
+        let values: Vec<Option<u64>> = tensor.bytes().chunks_exact(width).map(value).collect();
+        match values.as_slice() {
+            [Some(n), Some(k)] => Ok([*n, *k]),
+            _ => Err(self.fault("`weight_shape` is not two sizes [N, K]")),
+        }
+    }
+
+    fn two(&self, shape: &[usize], what: &str) -> Result<[u64; 2], CheckpointError> {
+        match shape {
+            // Not empty, and therefore smaller than the file: nothing overflows below.
+            [n, k] if *n > 0 && *k > 0 => Ok([*n as u64, *k as u64]),
+            other => Err(self.fault(format!("{what}: shape {other:?}, expected [N, K]"))),
+        }
+    }
+
+    fn scales(&self, args: &Args<'_>) -> Result<String, CheckpointError> {
+        let tensor = self.source.needed(self.layer, "weight_scale")?;
+        let group = args.group()?;
+        if args.is_mx()? {
+            return Ok(format!("scale: e8m0 per {group} from {},", args.mx_rule()));
+        }
+        if args.strategy == "tensor_group" {
+            // Both scales of NVFP4 together reach 448 * 6; the global one is a divisor.
+            return Ok(format!(
+                "scale: e4m3 per {group},
+                 scale: divide f32 per tensor from amax / 2688 [g] as \"weight_global_scale\","
+            ));
+        }
+        let number = float_name(self.layer, "weight_scale", tensor.dtype())?;
+        let layout = if group == "tensor" { "[g]" } else { "" };
+        Ok(format!("scale: {number} per {group} {layout},"))
+    }
+
+    fn activation(&self, args: &Args<'_>) -> Result<String, CheckpointError> {
+        let code =
+            if args.float { args.float_code()?.to_owned() } else { format!("i{}", args.bits) };
+        let group = match args.strategy {
+            "channel" | "block" => {
+                let what = format!("activations per {} are not supported", args.strategy);
+                return Err(self.fault(what));
+            }
+            _ => args.group()?,
+        };
+        if args.is_mx()? {
+            return Ok(format!("{code} {{ scale: e8m0 per {group} from {} }}", args.mx_rule()));
+        }
+        let dynamic = args.fields.get("dynamic");
+        if args.strategy == "tensor_group" {
+            let fixed = if dynamic == Some(&Value::Bool(true)) { "" } else { "static" };
+            let name = if fixed.is_empty() { "" } else { "as \"input_global_scale\"" };
+            return Ok(format!(
+                "{code} {{ scale: e4m3 per {group},
+                   scale: divide f32 per tensor from amax / 2688 {fixed} {name} }}"
+            ));
+        }
+        let zero = match (args.symmetric, args.float) {
+            (true, _) => "",
+            (false, false) => "zero: i8,",
+            (false, true) => return Err(self.fault("float activations with zero points")),
+        };
+        if dynamic == Some(&Value::Bool(true)) {
+            return Ok(format!("{code} {{ {zero} scale: own per {group} }}"));
+        }
+        let tensor = self.source.needed(self.layer, "input_scale")?;
+        let number = float_name(self.layer, "input_scale", tensor.dtype())?;
+        Ok(format!("{code} {{ {zero} scale: {number} per {group} static }}"))
+    }
+}

@@ -1,0 +1,167 @@
+//! Where a checkpoint says how it is quantised, and reading fields of that JSON with errors
+//! that name the field.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::CheckpointError;
+use super::files::Tensors;
+
+/// A configuration and where it was found.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file or metadata key.
+    pub place: String,
+    /// The `quantization_config` object.
+    pub value: Map<String, Value>,
+}
+
+/// Larger JSON files than this are not configurations.
+const MOST_BYTES: u64 = 64 << 20;
+
+pub(super) fn read_json(path: &Path) -> Result<Value, CheckpointError> {
+    let io = |error| CheckpointError::Io { path: path.to_owned(), error };
+    let fault = |what: String| CheckpointError::Config { place: path.display().to_string(), what };
+    let bytes = std::fs::metadata(path).map_err(io)?.len();
+    if bytes > MOST_BYTES {
+        return Err(fault(format!("{bytes} bytes of JSON are too many")));
+    }
+    let text = std::fs::read_to_string(path).map_err(io)?;
+    serde_json::from_str(&text).map_err(|error| fault(format!("it is not valid JSON: {error}")))
+}
+
+/// A message whose end is cut off where it quotes too much of a file: each of many layers may
+/// repeat it.
+pub(super) fn shortened(mut message: String) -> String {
+    const MOST: usize = 1000;
+    if message.len() > MOST {
+        message.truncate(message.floor_char_boundary(MOST));
+        message.push_str("...");
+        message.shrink_to_fit();
+    }
+    message
+}
+
+/// Looks in the files' metadata, then in `config.json` and `hf_quant_config.json` beside them.
+pub(super) fn find(
+    path: Option<&Path>,
+    tensors: &Tensors,
+) -> Result<Option<Config>, CheckpointError> {
+    for key in ["quantization_config", "config"] {
+        let Some(text) = tensors.metadata(key) else { continue };
+        let place = format!("the metadata key `{key}`");
+        let value: Value = serde_json::from_str(text).map_err(|error| CheckpointError::Config {
+            place: place.clone(),
+            what: format!("it is not valid JSON: {error}"),
+        })?;
+        if let Some(config) = quantization(value, key == "quantization_config") {
+            return Ok(Some(Config { place, value: config }));
+        }
+    }
+    let directory = path.and_then(|path| if path.is_dir() { Some(path) } else { path.parent() });
+    for name in ["config.json", "hf_quant_config.json"] {
+        let Some(file) = directory.map(|directory| directory.join(name)) else { continue };
+        if !file.is_file() {
+            continue;
+        }
+        if let Some(config) = quantization(read_json(&file)?, false) {
+            return Ok(Some(Config { place: file.display().to_string(), value: config }));
+        }
+    }
+    Ok(None)
+}
+
+/// The quantisation object of a model's configuration, or the value itself.
+fn quantization(value: Value, itself: bool) -> Option<Map<String, Value>> {
+    let Value::Object(mut object) = value else { return None };
+    for key in ["quantization_config", "compression_config", "quantization"] {
+        if let Some(Value::Object(mut inner)) = object.remove(key) {
+            if key == "quantization" {
+                // ModelOpt's own file names its producer beside the object.
+                inner.entry("quant_method").or_insert_with(|| Value::from("modelopt"));
+            }
+            return Some(inner);
+        }
+    }
+    itself.then_some(object)
+}
+
+/// Reads fields of one object; every fault names the field.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a> {
+    pub(super) object: &'a Map<String, Value>,
+    pub(super) place: &'a str,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn fault(&self, what: impl Into<String>) -> CheckpointError {
+        CheckpointError::Config { place: self.place.to_owned(), what: shortened(what.into()) }
+    }
+
+    /// The value of a key; a JSON null counts as absent.
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.fault(format!("`{key}` is {other}, expected a string"))),
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.fault(format!("`{key}` is {other}, expected true or false"))),
+        }
+    }
+
+    pub(super) fn integer(&self, key: &str) -> Result<Option<i64>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => value
+                .as_i64()
+                .map(Some)
+                .ok_or_else(|| self.fault(format!("`{key}` is {value}, expected an integer"))),
+        }
+    }
+
+    pub(super) fn needed<T>(&self, key: &str, value: Option<T>) -> Result<T, CheckpointError> {
+        value.ok_or_else(|| self.fault(format!("`{key}` is missing")))
+    }
+
+    pub(super) fn object(&self, key: &str) -> Result<Option<Fields<'a>>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(object)) => Ok(Some(Fields { object, place: self.place })),
+            Some(other) => Err(self.fault(format!("`{key}` is {other}, expected an object"))),
+        }
+    }
+
+    pub(super) fn list(&self, key: &str) -> Result<Vec<&'a str>, CheckpointError> {
+        let fault = || self.fault(format!("`{key}` is not a list of strings"));
+        match self.get(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(items)) => {
+                items.iter().map(|item| item.as_str().ok_or_else(fault)).collect()
+            }
+            Some(_) => Err(fault()),
+        }
+    }
+
+    /// A group size: `None` for -1 (a whole row).
+    pub(super) fn group_size(&self, key: &str) -> Result<Option<u32>, CheckpointError> {
+        match self.integer(key)? {
+            None | Some(-1) => Ok(None),
+            Some(size) => u32::try_from(size)
+                .ok()
+                .filter(|size| (1..=1 << 24).contains(size))
+                .map(Some)
+                .ok_or_else(|| self.fault(format!("`{key}` is {size}, which is no group size"))),
+        }
+    }
+}

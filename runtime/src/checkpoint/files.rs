@@ -1,0 +1,232 @@
+//! Safetensors files, memory-mapped: one file, or a directory of shards.
+//!
+//! In: a path. Out: [`Tensors`], every tensor's type, shape and bytes by name. The headers are
+//! validated by the `safetensors` crate (sizes, offsets, overlap, length of the file); nothing
+//! is copied and nothing is allocated by what a header claims.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Formatter;
+use std::fs::File;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+
+use super::CheckpointError;
+
+/// A file's bytes: mapped, or already in memory.
+enum Bytes {
+    Map(Mmap),
+    Memory(Vec<u8>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Map(map) => map,
+            Self::Memory(bytes) => bytes,
+        }
+    }
+}
+
+/// One tensor of a file.
+#[derive(Clone)]
+pub struct Tensor {
+    map: Arc<Bytes>,
+    start: usize,
+    end: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+impl Tensor {
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Dimensions, slowest first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The raw little-endian bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map[self.start..self.end]
+    }
+}
+
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}{:?}", self.dtype, self.shape)
+    }
+}
+
+/// The tensors of a checkpoint by name, and the metadata of its files.
+#[derive(Debug, Default)]
+pub struct Tensors {
+    tensors: BTreeMap<String, Tensor>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl Tensors {
+    /// Maps one file, or every shard of a directory.
+    ///
+    /// # Errors
+    /// A path that cannot be read, a file that is not valid safetensors, a tensor that two
+    /// shards hold.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let mut tensors = Self::default();
+        for file in shards(path)? {
+            tensors.map(&file)?;
+        }
+        Ok(tensors)
+    }
+
+    /// A tensor by its full name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// Every name, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// The value of a metadata key.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+
+    fn map(&mut self, path: &Path) -> Result<(), CheckpointError> {
+        let io = |error| CheckpointError::Io { path: path.to_owned(), error };
+        // Asked before it is opened: opening a pipe would wait for its writer.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
+            return Err(CheckpointError::NotAFile(path.to_owned()));
+        }
+        let file = File::open(path).map_err(io)?;
+        // SAFETY: the map is read-only and lives as long as every `Tensor` of it. As with every
+        // mapped file, another process that truncates the file meanwhile makes reads fault;
+        // checkpoints are not written in place, by us or by the software we read from.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        self.add(path, Bytes::Map(map))
+    }
+
+    /// The tensors of a file that is in memory already.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Safetensors`].
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, CheckpointError> {
+        let mut tensors = Self::default();
+        tensors.add(Path::new("the file in memory"), Bytes::Memory(bytes))?;
+        Ok(tensors)
+    }
+
+    fn add(&mut self, path: &Path, bytes: Bytes) -> Result<(), CheckpointError> {
+        let map = Arc::new(bytes);
+        let invalid =
+            |error| CheckpointError::Safetensors { path: path.to_owned(), error: Box::new(error) };
+        let (length, header) = SafeTensors::read_metadata(&map).map_err(invalid)?;
+        if let Some(name) = twice(&map[8..8 + length]) {
+            return Err(CheckpointError::Twice(name));
+        }
+        if let Some(entries) = header.metadata() {
+            self.metadata.extend(entries.iter().map(|(k, v)| (k.clone(), v.clone())));
+        }
+        let file = SafeTensors::deserialize(&map).map_err(invalid)?;
+        for (name, view) in file.iter() {
+            let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
+            let tensor = Tensor {
+                map: map.clone(),
+                start,
+                end: start + view.data().len(),
+                dtype: view.dtype(),
+                shape: view.shape().to_vec(),
+            };
+            if self.tensors.insert(name.to_owned(), tensor).is_some() {
+                return Err(CheckpointError::Twice(name.to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first key that a JSON object has more than once; the last one would win silently.
+fn twice(header: &[u8]) -> Option<String> {
+    struct Names;
+    impl<'de> Visitor<'de> for Names {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let (mut seen, mut twice) = (HashSet::new(), None);
+            while let Some((name, _)) = map.next_entry::<String, IgnoredAny>()? {
+                if let Some(name) = seen.replace(name) {
+                    twice = twice.or(Some(name));
+                }
+            }
+            Ok(twice)
+        }
+    }
+    // That it is valid JSON has been checked.
+    serde_json::Deserializer::from_slice(header).deserialize_map(Names).unwrap_or(None)
+}
+
+/// The files of a checkpoint: the path itself, the shards that an index names, or every
+/// `.safetensors` file of the directory.
+fn shards(path: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let io = |error| CheckpointError::Io { path: path.to_owned(), error };
+    if !std::fs::metadata(path).map_err(io)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let index = path.join("model.safetensors.index.json");
+    if index.is_file() {
+        return indexed(path, &index);
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(io)? {
+        let file = entry.map_err(io)?.path();
+        if file.extension().is_some_and(|extension| extension == "safetensors") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(CheckpointError::NoTensors(path.to_owned()));
+    }
+    Ok(files)
+}
+
+fn indexed(directory: &Path, index: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let value = super::config::read_json(index)?;
+    let fault = |what: &str| CheckpointError::Config {
+        place: index.display().to_string(),
+        what: what.to_owned(),
+    };
+    let map = value.get("weight_map").and_then(|map| map.as_object());
+    let map = map.ok_or_else(|| fault("it has no `weight_map` object"))?;
+    let mut files = Vec::new();
+    for name in map.values() {
+        let name = name.as_str().ok_or_else(|| fault("a shard's name is not a string"))?;
+        let mut parts = Path::new(name).components();
+        let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+        if !plain {
+            return Err(fault(&format!("the shard `{name}` is not a file of this directory")));
+        }
+        files.push(directory.join(name));
+    }
+    files.sort();
+    files.dedup();
+    if files.is_empty() {
+        return Err(fault("its `weight_map` is empty"));
+    }
+    Ok(files)
+}

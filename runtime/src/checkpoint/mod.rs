@@ -1,0 +1,345 @@
+//! Checkpoints: which layers are quantised, and what scheme each of them is.
+//!
+//! In: a safetensors file or a model directory, as other people's software wrote it. Out: a
+//! [`Checkpoint`] whose [`Layer`]s carry a [`quantloom_dsl::Scheme`] value, a shape and their stored tensors,
+//! checked against each other. Each family of formats is a file of its own that turns its
+//! configuration into scheme text; start with `gptq`, the shortest.
+
+mod awq;
+mod compressed_tensors;
+mod config;
+mod ct_presets;
+mod describe;
+mod files;
+mod fp8;
+mod gpt_oss;
+mod gptq;
+mod layer;
+mod modelopt;
+mod own;
+mod patterns;
+mod quark;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+pub use config::Config;
+pub use describe::{Description, Extras, describe};
+pub use files::{Tensor, Tensors};
+pub use layer::{Layer, LayerError};
+pub use safetensors::Dtype;
+pub use write::{Entry, Writer, element_dtype, tensor_name};
+
+use config::Fields;
+use layer::{Recognised, Schemes};
+
+/// Software whose files are read, by the name of its configuration's `quant_method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// compressed-tensors (llm-compressor).
+    CompressedTensors,
+    /// GPTQ (AutoGPTQ, GPTQModel).
+    Gptq,
+    /// AWQ (AutoAWQ).
+    Awq,
+    /// AMD Quark.
+    Quark,
+    /// NVIDIA ModelOpt.
+    ModelOpt,
+    /// FP8 as DeepSeek and transformers write it.
+    Fp8,
+    /// gpt-oss MXFP4 experts.
+    GptOss,
+    /// Written by `quantloom quantize` with the scheme itself as the configuration.
+    Quantloom,
+}
+
+impl Family {
+    /// The name of the software.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CompressedTensors => "compressed-tensors",
+            Self::Gptq => "GPTQ",
+            Self::Awq => "AWQ",
+            Self::Quark => "Quark",
+            Self::ModelOpt => "ModelOpt",
+            Self::Fp8 => "FP8",
+            Self::GptOss => "gpt-oss",
+            Self::Quantloom => "Quantloom",
+        }
+    }
+}
+
+/// Why a checkpoint could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The operating system refused.
+    #[error("cannot read {}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A directory or a device where a file was expected.
+    #[error("{} is not a file", .0.display())]
+    NotAFile(PathBuf),
+    /// A directory without tensors.
+    #[error("{} holds no .safetensors file", .0.display())]
+    NoTensors(PathBuf),
+    /// The file's header or size is wrong.
+    #[error("{} is not a valid safetensors file: {error}", path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Box<safetensors::SafeTensorError>,
+    },
+    /// Two tensors of one name, in one header or in two shards.
+    #[error("the tensor \"{0}\" is there twice")]
+    Twice(String),
+    /// The configuration is unknown or contradicts itself.
+    #[error("the quantisation configuration in {place}: {what}")]
+    Config {
+        /// Where it was found.
+        place: String,
+        /// What is wrong, naming the field.
+        what: String,
+    },
+    /// A pattern of the configuration cannot be used.
+    #[error("the pattern `{pattern}`: {what}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// Why not.
+        what: String,
+    },
+    /// A layer's tensors contradict its configuration.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+}
+
+/// Which GPTQ version to believe; files that mislabel it exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GptqVersion {
+    /// The stored zero point is zero - 1.
+    V1,
+    /// The stored zero point is the zero point.
+    V2,
+}
+
+/// How to read a checkpoint where its files leave a choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Overrides `checkpoint_format` of a GPTQ file.
+    pub gptq_version: Option<GptqVersion>,
+    /// A GPTQ version 1 file's all-ones stored zero point means 0 and not 2^bits.
+    pub gptq_zero_wraps: bool,
+}
+
+/// An opened checkpoint.
+pub struct Checkpoint {
+    tensors: Tensors,
+    config: Option<Config>,
+    family: Family,
+    layers: Vec<(String, Result<Layer, CheckpointError>)>,
+}
+
+impl Checkpoint {
+    /// Opens a `.safetensors` file or a model directory and recognises its layers.
+    ///
+    /// # Errors
+    /// Files that cannot be read or are invalid; a configuration of an unknown kind. A layer
+    /// that cannot be recognised is an error of that layer alone: see [`Checkpoint::layers`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// [`Checkpoint::open`] with choices.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, CheckpointError> {
+        let path = path.as_ref();
+        let tensors = Tensors::open(path)?;
+        let config = config::find(Some(path), &tensors)?;
+        Self::new(tensors, config, options)
+    }
+
+    /// A checkpoint that is one safetensors file in memory.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_bytes(bytes: Vec<u8>, options: Options) -> Result<Self, CheckpointError> {
+        let tensors = Tensors::from_bytes(bytes)?;
+        let config = config::find(None, &tensors)?;
+        Self::new(tensors, config, options)
+    }
+
+    fn new(
+        tensors: Tensors,
+        config: Option<Config>,
+        options: Options,
+    ) -> Result<Self, CheckpointError> {
+        let (family, mut found) = recognise(&tensors, config.as_ref(), options)?;
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut schemes = Schemes::default();
+        let layers = found
+            .into_iter()
+            .map(|(name, recognised)| {
+                let layer = recognised.and_then(|recognised| {
+                    Ok(Layer::assemble(&name, family, recognised, &mut schemes, &tensors)?)
+                });
+                (name, layer)
+            })
+            .collect();
+        Ok(Self { tensors, config, family, layers })
+    }
+
+    /// The software that wrote it.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// The configuration, if there is one.
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// Every tensor.
+    pub fn tensors(&self) -> &Tensors {
+        &self.tensors
+    }
+
+    /// The quantised layers by name; one that contradicts itself is an error of its own.
+    pub fn layers(&self) -> impl Iterator<Item = (&str, Result<&Layer, &CheckpointError>)> {
+        self.layers.iter().map(|(name, layer)| (name.as_str(), layer.as_ref()))
+    }
+
+    /// One quantised layer.
+    ///
+    /// # Errors
+    /// [`LayerFault`]: names that exist, or what is wrong with the layer.
+    pub fn layer(&self, name: &str) -> Result<&Layer, LayerFault<'_>> {
+        let found = self.layers.iter().find(|(layer, _)| layer == name);
+        match found {
+            Some((_, Ok(layer))) => Ok(layer),
+            Some((_, Err(error))) => Err(LayerFault::Broken(error)),
+            None => {
+                let known: Vec<&str> = self.layers.iter().map(|(name, _)| name.as_str()).collect();
+                let shown = match known.len() {
+                    0 => "none".to_owned(),
+                    1..=8 => known.join(", "),
+                    more => format!("{}, ... ({more} in all)", known[..8].join(", ")),
+                };
+                Err(LayerFault::Missing { name: name.to_owned(), known: shown })
+            }
+        }
+    }
+}
+
+/// Why a layer cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerFault<'a> {
+    /// It is not there.
+    #[error("there is no quantised layer \"{name}\"; there are: {known}")]
+    Missing {
+        /// The name asked for.
+        name: String,
+        /// Names that exist.
+        known: String,
+    },
+    /// It is there and contradicts itself.
+    #[error("{0}")]
+    Broken(&'a CheckpointError),
+}
+
+type Found = Vec<(String, Result<Recognised, CheckpointError>)>;
+
+/// What every family gets to see.
+struct Source<'a> {
+    tensors: &'a Tensors,
+    fields: Fields<'a>,
+    options: Options,
+}
+
+fn recognise(
+    tensors: &Tensors,
+    config: Option<&Config>,
+    options: Options,
+) -> Result<(Family, Found), CheckpointError> {
+    let Some(config) = config else {
+        // No configuration: only formats that can be told by their tensors' names.
+        return Ok((Family::GptOss, gpt_oss::layers(tensors)));
+    };
+    let fields = Fields { object: &config.value, place: &config.place };
+    let source = Source { tensors, fields, options };
+    let method = fields.text("quant_method")?;
+    match method {
+        Some("compressed-tensors") => {
+            Ok((Family::CompressedTensors, compressed_tensors::layers(&source)?))
+        }
+        Some("gptq") => Ok((Family::Gptq, gptq::layers(&source)?)),
+        Some("awq") => Ok((Family::Awq, awq::layers(&source)?)),
+        Some("quark") => Ok((Family::Quark, quark::layers(&source)?)),
+        Some("modelopt" | "modelopt_fp4") => Ok((Family::ModelOpt, modelopt::layers(&source)?)),
+        Some("fp8") => Ok((Family::Fp8, fp8::layers(&source)?)),
+        Some("mxfp4") => Ok((Family::GptOss, gpt_oss::layers(tensors))),
+        Some("quantloom") => Ok((Family::Quantloom, own::layers(&source)?)),
+        Some(other) => Err(fields.fault(format!(
+            "the quant_method `{other}` is not known; known are compressed-tensors, gptq, awq, \
+             quark, modelopt, fp8, mxfp4, quantloom"
+        ))),
+        // compressed-tensors wrote no method in its first releases.
+        None if fields.get("config_groups").is_some() => {
+            Ok((Family::CompressedTensors, compressed_tensors::layers(&source)?))
+        }
+        None => Err(fields.fault("`quant_method` is missing")),
+    }
+}
+
+impl Source<'_> {
+    /// Layers that have a tensor of this name, by layer name.
+    fn having(&self, suffix: &str) -> Vec<String> {
+        having(self.tensors, suffix)
+    }
+
+    fn tensor(&self, layer: &str, name: &str) -> Option<&Tensor> {
+        self.tensors.get(&tensor_name(layer, name))
+    }
+
+    fn needed(&self, layer: &str, name: &str) -> Result<&Tensor, LayerError> {
+        self.tensor(layer, name).ok_or_else(|| {
+            LayerError::new(
+                layer,
+                format!("the tensor \"{}\" is missing", tensor_name(layer, name)),
+            )
+        })
+    }
+
+    /// The sizes of a tensor of two dimensions that is not empty, and therefore smaller than
+    /// its file: what is computed from them does not overflow.
+    fn matrix(&self, layer: &str, name: &str, expected: &str) -> Result<[u64; 2], LayerError> {
+        match self.needed(layer, name)?.shape() {
+            &[rows, columns] if rows > 0 && columns > 0 => Ok([rows as u64, columns as u64]),
+            other => {
+                Err(LayerError::new(layer, format!("`{name}` is {other:?}, expected {expected}")))
+            }
+        }
+    }
+}
+
+fn having(tensors: &Tensors, suffix: &str) -> Vec<String> {
+    let layer = |name: &str| {
+        if suffix.starts_with('_') {
+            return name.strip_suffix(suffix).map(str::to_owned);
+        }
+        let rest = name.strip_suffix(suffix)?;
+        if rest.is_empty() {
+            Some(String::new())
+        } else {
+            rest.strip_suffix('.').map(str::to_owned)
+        }
+    };
+    tensors.names().filter_map(layer).collect()
+}

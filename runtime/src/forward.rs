@@ -1,0 +1,72 @@
+//! A layer's forward pass as its own software calls it: quantise the activation, multiply, add
+//! the bias.
+
+use std::borrow::Cow;
+
+use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::layout::Grain;
+use quantloom_dsl::{Activation, Group, Scheme};
+
+use crate::checkpoint::Family;
+use crate::portable::{self, ProductError};
+use crate::unpacked::Unpacked;
+
+/// An activation tensor [..., K] and the type whose values it holds.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// Values, row-major.
+    pub values: Vec<f64>,
+    /// Dimensions, slowest first; the last is K.
+    pub shape: Vec<u64>,
+    /// The element type, in which `own` scales are computed.
+    pub own: FloatFormat,
+}
+
+/// The scheme with which a family's software calls a layer on an input of this rank.
+///
+/// compressed-tensors takes the scale of its `token` strategy over every dimension but the
+/// first two (`compute_dynamic_scales_and_zp`): one a token for [B, T, K], but a single one for
+/// a two-dimensional [M, K]. A result that it computed can only be met by doing the same.
+pub fn as_called(scheme: &Scheme, family: Family, rank: usize) -> Cow<'_, Scheme> {
+    let per_token = |activation: &Activation| match activation {
+        Activation::Quantised(quantiser) => {
+            quantiser.scales.iter().any(|scale| scale.group == Group::ROW && !scale.stored)
+        }
+        Activation::Float(_) => false,
+    };
+    let whole = family == Family::CompressedTensors && rank == 2;
+    if !whole || !scheme.activations.iter().any(per_token) {
+        return Cow::Borrowed(scheme);
+    }
+    let mut scheme = scheme.clone();
+    for activation in &mut scheme.activations {
+        if let Activation::Quantised(quantiser) = activation {
+            for scale in &mut quantiser.scales {
+                if scale.group == Group::ROW {
+                    scale.group.rows = Grain::All;
+                }
+            }
+        }
+    }
+    Cow::Owned(scheme)
+}
+
+/// `y = x~ w^T + bias` of one expert, [..., N] in `f32`.
+///
+/// # Errors
+/// See [`ProductError`].
+pub fn forward(
+    scheme: &Scheme,
+    weight: &Unpacked,
+    expert: u64,
+    x: &Input,
+) -> Result<Vec<f32>, ProductError> {
+    let found = x.shape.last().copied().unwrap_or(1);
+    let expected = weight.shape().k;
+    if found != expected {
+        return Err(ProductError::Columns { expected, found });
+    }
+    let values = portable::activation(scheme, weight, &x.values, x.own)?;
+    let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
+    portable::matmul(weight, expert, &values)
+}

@@ -1,0 +1,15 @@
+//! The runtime of Quantloom: what a program that multiplies needs at run time.
+//!
+//! In: a checkpoint and an activation. Out: a product. [`checkpoint`] recognises the layers of
+//! other people's files; [`unpacked`] takes a layer out of its packing; [`portable`] multiplies
+//! on any machine. This crate knows the scheme language and no emitter.
+
+pub mod check;
+pub mod checkpoint;
+pub mod forward;
+pub mod measure;
+pub mod pack;
+pub mod portable;
+pub mod quantise;
+pub mod tensor;
+pub mod unpacked;

@@ -1,0 +1,31 @@
+//! Float tensors of a checkpoint as reals.
+
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
+use safetensors::Dtype;
+
+use crate::checkpoint::Tensor;
+
+/// The float format of a tensor's elements, if it is of f32, f16 or bf16.
+pub fn float_format(dtype: Dtype) -> Option<FloatFormat> {
+    match dtype {
+        Dtype::F32 => Some(F32),
+        Dtype::F16 => Some(F16),
+        Dtype::BF16 => Some(BF16),
+        _ => None,
+    }
+}
+
+/// The elements of an f32, f16 or bf16 tensor, which `f64` holds exactly.
+pub fn reals(tensor: &Tensor) -> Option<Vec<f64>> {
+    let format = float_format(tensor.dtype())?;
+    let number = Number::Float(format);
+    let value = |bytes: &[u8]| {
+        number.decode(bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte)))
+    };
+    Some(tensor.bytes().chunks_exact(format.bits() as usize / 8).map(value).collect())
+}
+
+/// `f32` values as little-endian bytes.
+pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}

@@ -1,0 +1,354 @@
+//! A layer taken out of its packing: plain codes and decoded scales, row by row as reals.
+//!
+//! In: a scheme, a shape and stored bytes. Out: [`Unpacked`], which decodes rows of the weight
+//! to `f32`. Codes move through the layout transforms; each weight is computed in `f64` in the
+//! order of the definition and rounded once.
+
+use quantloom_dsl::layout::{
+    BindError, Component, Grain, Grains, Layout, Recode, Shape, Transform, TransformError,
+};
+use quantloom_dsl::reference::StaticInput;
+use quantloom_dsl::{Scheme, Store};
+use rayon::prelude::*;
+
+/// Why stored bytes could not be taken apart.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum UnpackError {
+    /// A stored tensor is not there.
+    #[error("the tensor \"{0}\" is missing")]
+    Missing(String),
+    /// A layout does not fit.
+    #[error("the tensor \"{store}\": {error}")]
+    Bind {
+        /// The store.
+        store: String,
+        /// What does not fit.
+        error: BindError,
+    },
+    /// A transform refused.
+    #[error("the tensor \"{store}\": {error}")]
+    Transform {
+        /// The store.
+        store: String,
+        /// Why.
+        error: TransformError,
+    },
+    /// A scale that is no scale.
+    #[error("the tensor \"{store}\": number {element} is {value}, which is not a scale")]
+    Scale {
+        /// The store.
+        store: String,
+        /// Position among its elements.
+        element: usize,
+        /// The value.
+        value: f64,
+    },
+    /// A group index outside the groups.
+    #[error(
+        "the tensor \"{store}\": the group index of k = {k} is {group}, but there are {groups} groups"
+    )]
+    Group {
+        /// The store.
+        store: String,
+        /// The column.
+        k: usize,
+        /// Its group.
+        group: u32,
+        /// Number of groups.
+        groups: u64,
+    },
+}
+
+/// What is per group: decoded values in the order (expert, row group, column group).
+#[derive(Clone, Debug)]
+struct Part {
+    grains: Grains,
+    values: Vec<f64>,
+}
+
+/// Plain codes and decoded parts of one layer.
+#[derive(Clone, Debug)]
+pub struct Unpacked {
+    scheme: Scheme,
+    shape: Shape,
+    /// [E, N, K], one byte a code.
+    codes: Vec<u8>,
+    /// Value of each code less the offset.
+    values: Vec<f64>,
+    scales: Vec<(Part, bool)>,
+    zero: Option<Part>,
+    shift: Option<Part>,
+    index: Option<Vec<u32>>,
+    bias: Option<Vec<f64>>,
+    input: StaticInput,
+    /// Columns over which everything that is grouped along k is constant.
+    stride: usize,
+}
+
+impl Unpacked {
+    /// Takes a layer apart; `stored` gives the bytes of a store by its name.
+    ///
+    /// # Errors
+    /// See [`UnpackError`].
+    pub fn new<'b>(
+        scheme: &Scheme,
+        shape: Shape,
+        stored: &dyn Fn(&str) -> Option<&'b [u8]>,
+    ) -> Result<Self, UnpackError> {
+        let source = Source { scheme, shape, stored };
+        let codes = source.plain(Component::Code)?;
+        let width = scheme.weight.code.bits();
+        let values = (0..1u32 << width).map(|code| scheme.weight.decode(code)).collect();
+        let mut scales = Vec::new();
+        for (level, scale) in (0u8..).zip(&scheme.scales) {
+            let component = Component::Scale(level);
+            let part = source.part(component, &|code| {
+                scale.stored_number().map_or(f64::NAN, |number| number.decode(code))
+            })?;
+            source.check_scales(component, &part.values, scale.divide)?;
+            scales.push((part, scale.divide));
+        }
+        let zero = match scheme.zero {
+            Some(zero) => Some(source.part(Component::Zero, &|code| zero.kind.decode(code))?),
+            None => None,
+        };
+        let shift = match scheme.shift {
+            Some(shift) => Some(source.part(Component::Shift, &|code| shift.number.decode(code))?),
+            None => None,
+        };
+        let bias = match scheme.bias {
+            Some(number) => Some(source.part(Component::Bias, &|code| number.decode(code))?.values),
+            None => None,
+        };
+        let mut unpacked = Self {
+            scheme: scheme.clone(),
+            shape,
+            codes,
+            values,
+            scales,
+            zero,
+            shift,
+            index: None,
+            bias,
+            input: source.input()?,
+            stride: 1,
+        };
+        if scheme.index.is_some() {
+            let index = source.codes(Component::Index)?;
+            unpacked.check_index(&index)?;
+            unpacked.index = Some(index);
+        }
+        unpacked.stride = unpacked.common_columns();
+        Ok(unpacked)
+    }
+
+    /// The scheme.
+    pub fn scheme(&self) -> &Scheme {
+        &self.scheme
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Plain codes [E, N, K].
+    pub fn codes(&self) -> &[u8] {
+        &self.codes
+    }
+
+    /// Bias [E, N], decoded.
+    pub fn bias(&self) -> Option<&[f64]> {
+        self.bias.as_deref()
+    }
+
+    /// Stored scales and zero points of the activation.
+    pub fn input(&self) -> &StaticInput {
+        &self.input
+    }
+
+    fn grouped(&self) -> impl Iterator<Item = &Part> {
+        self.scales.iter().map(|(part, _)| part).chain(&self.zero).chain(&self.shift)
+    }
+
+    fn check_index(&self, index: &[u32]) -> Result<(), UnpackError> {
+        let groups = self
+            .grouped()
+            .filter(|part| matches!(part.grains.cols, Grain::Each(_)))
+            .map(|part| part.grains.elements(self.shape).1)
+            .min();
+        let Some(groups) = groups else { return Ok(()) };
+        match index.iter().position(|group| u64::from(*group) >= groups) {
+            None => Ok(()),
+            Some(k) => {
+                let store = store_name(&self.scheme, Component::Index);
+                Err(UnpackError::Group { store, k, group: index[k], groups })
+            }
+        }
+    }
+
+    /// 1 with a group index; else the greatest common divisor of all groups along k.
+    fn common_columns(&self) -> usize {
+        fn gcd(a: usize, b: usize) -> usize {
+            if b == 0 { a } else { gcd(b, a % b) }
+        }
+        if self.index.is_some() {
+            return 1;
+        }
+        let groups = self.grouped().filter_map(|part| match part.grains.cols {
+            Grain::Each(cols) => Some(cols as usize),
+            Grain::All => None,
+        });
+        let common = groups.fold(0, gcd);
+        if common == 0 { self.shape.k as usize } else { common }
+    }
+
+    fn value(&self, part: &Part, expert: u64, n: u64, k: u64) -> f64 {
+        let (rows, cols) = part.grains.elements(self.shape);
+        let group = match (&self.index, part.grains.cols) {
+            (Some(index), Grain::Each(_)) => u64::from(index[(expert * self.shape.k + k) as usize]),
+            (_, grain) => grain.group(k),
+        };
+        part.values[((expert * rows + part.grains.rows.group(n)) * cols + group) as usize]
+    }
+
+    /// Decodes `w[n, ..]` of an expert into `row`, K values.
+    ///
+    /// # Panics
+    /// If `row` is not K long or the row is outside the shape.
+    pub fn decode_row(&self, expert: u64, n: u64, row: &mut [f32]) {
+        let k = self.shape.k as usize;
+        assert_eq!(row.len(), k, "a row has K values");
+        let first = (expert * self.shape.n + n) as usize * k;
+        let codes = &self.codes[first..first + k];
+        for (run, (out, codes)) in
+            row.chunks_mut(self.stride).zip(codes.chunks(self.stride)).enumerate()
+        {
+            let at = (run * self.stride) as u64;
+            let zero = self.zero.as_ref().map_or(0.0, |part| self.value(part, expert, n, at));
+            let shift = self.shift.as_ref().map_or(0.0, |part| self.value(part, expert, n, at));
+            let mut scales = [(1.0, false); 8];
+            let levels = self.scales.len().min(scales.len());
+            for (slot, (part, divide)) in scales.iter_mut().zip(&self.scales) {
+                *slot = (self.value(part, expert, n, at), *divide);
+            }
+            for (out, code) in out.iter_mut().zip(codes) {
+                let mut value = self.values[usize::from(*code)] - zero;
+                for (scale, divide) in &scales[..levels] {
+                    value = if *divide { value / scale } else { value * scale };
+                }
+                *out = (value + shift) as f32;
+            }
+        }
+    }
+
+    /// Decodes rows `rows` of the stacked [E * N, K] weight, in parallel.
+    pub fn decode_rows(&self, rows: std::ops::Range<u64>) -> Vec<f32> {
+        let k = self.shape.k as usize;
+        let mut out = vec![0.0; (rows.end - rows.start) as usize * k];
+        out.par_chunks_mut(k).enumerate().for_each(|(offset, row)| {
+            let at = rows.start + offset as u64;
+            self.decode_row(at / self.shape.n, at % self.shape.n, row);
+        });
+        out
+    }
+}
+
+/// The name of the store that holds a component, or (if none does) the component's.
+fn store_name(scheme: &Scheme, component: Component) -> String {
+    let store = scheme.stores_of(component).next();
+    store.map_or_else(|| component.to_string(), |store| store.name.clone())
+}
+
+struct Source<'a, 'b> {
+    scheme: &'a Scheme,
+    shape: Shape,
+    stored: &'a dyn Fn(&str) -> Option<&'b [u8]>,
+}
+
+impl Source<'_, '_> {
+    /// One slot of 8, 16 or 32 bits an element.
+    fn plain(&self, component: Component) -> Result<Vec<u8>, UnpackError> {
+        let missing = || UnpackError::Missing(component.to_string());
+        let grains = self.scheme.grains(component).ok_or_else(missing)?;
+        let plain = Layout::plain(component, grains.bits)
+            .bind(self.shape, &|_| Some(grains))
+            .map_err(|error| UnpackError::Bind { store: component.to_string(), error })?;
+        let mut bytes = vec![0; plain.bytes() as usize];
+        let mut found = false;
+        for store in self.scheme.stores_of(component) {
+            found = true;
+            self.transform(component, store, &plain, &mut bytes)?;
+        }
+        if found { Ok(bytes) } else { Err(missing()) }
+    }
+
+    fn transform(
+        &self,
+        component: Component,
+        store: &Store,
+        plain: &quantloom_dsl::layout::Bound,
+        bytes: &mut [u8],
+    ) -> Result<(), UnpackError> {
+        let name = || store.name.clone();
+        let stored = (self.stored)(&store.name).ok_or_else(|| UnpackError::Missing(name()))?;
+        let bound = self
+            .scheme
+            .bind(store, self.shape)
+            .map_err(|error| UnpackError::Bind { store: name(), error })?;
+        let fault = |error| UnpackError::Transform { store: name(), error };
+        let transform = Transform::new(component, &bound, plain, Recode::Keep).map_err(fault)?;
+        tracing::debug!(store = store.name, %component, method = ?transform.method(), "unpack");
+        transform.run(stored, bytes).map_err(fault)
+    }
+
+    fn codes(&self, component: Component) -> Result<Vec<u32>, UnpackError> {
+        let bits = self.scheme.grains(component).map_or(32, |grains| grains.bits);
+        let slot = (bits.next_power_of_two().max(8) / 8) as usize;
+        let word =
+            |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+        Ok(self.plain(component)?.chunks_exact(slot).map(word).collect())
+    }
+
+    fn part(&self, component: Component, decode: &dyn Fn(u32) -> f64) -> Result<Part, UnpackError> {
+        let missing = || UnpackError::Missing(component.to_string());
+        let grains = self.scheme.grains(component).ok_or_else(missing)?;
+        let values = self.codes(component)?.into_iter().map(decode).collect();
+        Ok(Part { grains, values })
+    }
+
+    /// NaN is no scale, and 0 no divisor.
+    fn check_scales(
+        &self,
+        component: Component,
+        values: &[f64],
+        divide: bool,
+    ) -> Result<(), UnpackError> {
+        let wrong = |value: &f64| value.is_nan() || divide && *value == 0.0;
+        match values.iter().position(wrong) {
+            None => Ok(()),
+            Some(element) => {
+                let store = store_name(self.scheme, component);
+                Err(UnpackError::Scale { store, element, value: values[element] })
+            }
+        }
+    }
+
+    fn input(&self) -> Result<StaticInput, UnpackError> {
+        let Some(quantiser) = self.scheme.quantiser() else { return Ok(StaticInput::default()) };
+        let decoded = |component: Component| match self.scheme.number(component) {
+            None => Ok(Vec::new()),
+            Some(number) => {
+                let codes = self.codes(component)?;
+                Ok(codes.into_iter().map(|code| number.decode(code)).collect())
+            }
+        };
+        let scales = (0u8..).zip(&quantiser.scales).map(|(level, scale)| {
+            let values = decoded(Component::InputScale(level))?;
+            self.check_scales(Component::InputScale(level), &values, scale.divide)?;
+            Ok(values)
+        });
+        let scales = scales.collect::<Result<_, UnpackError>>()?;
+        Ok(StaticInput { scales, zeros: decoded(Component::InputZero)? })
+    }
+}

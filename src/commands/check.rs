@@ -1,0 +1,100 @@
+//! `quantloom check`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use quantloom::runtime::check::{Finding, Subject, Verdict, check};
+
+use super::{Reading, label, say, say_error, table};
+use crate::progress::Progress;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Safetensors files (or model directories) that carry ref.* tensors.
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// What multiplies.
+    #[arg(long, default_value = "auto")]
+    backend: String,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    super::run::backend(&arguments.backend)?;
+    let mut rows = table(&["file", "layer", "scheme", "compared", "error", "bound", "verdict"]);
+    let mut faults = Vec::new();
+    let mut notes = Vec::new();
+    let (mut compared, mut skipped) = (0, 0);
+    let progress = Progress::new("checking", arguments.paths.len() as u64);
+    for path in &arguments.paths {
+        let file = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let before = compared + skipped + faults.len();
+        match arguments.reading.open(path) {
+            Err(error) => faults.push(format!("{}: {error:#}", path.display())),
+            Ok(checkpoint) => {
+                for finding in check(&checkpoint) {
+                    let layer = checkpoint.layer(&finding.layer).ok();
+                    let scheme = layer.map_or(String::new(), |layer| label(layer.scheme()));
+                    rows.add_row(row(&file, &scheme, &finding));
+                    match &finding.verdict {
+                        Verdict::Pass => compared += 1,
+                        Verdict::NotChecked(why) => {
+                            skipped += 1;
+                            notes.push(format!("{file}: {} is not checked: {why}", finding.layer));
+                        }
+                        Verdict::Fail(what) => {
+                            faults.push(format!("{}: {}: {what}", path.display(), finding.layer));
+                        }
+                    }
+                }
+                if compared + skipped + faults.len() == before {
+                    faults.push(format!(
+                        "{}: it holds nothing to compare with: no quantised layer that has ref.* \
+                         tensors",
+                        path.display()
+                    ));
+                }
+            }
+        }
+        progress.advance(1);
+    }
+    drop(progress);
+    say(rows)?;
+    for note in notes {
+        say(note)?;
+    }
+    say(format_args!("{compared} passed, {} failed, {skipped} not checked", faults.len()))?;
+    for fault in &faults {
+        say_error(&format!("quantloom: {fault}"));
+    }
+    Ok(faults.is_empty())
+}
+
+fn row(file: &str, scheme: &str, finding: &Finding) -> [String; 7] {
+    let subject = match finding.subject {
+        Subject::Weight => "weight",
+        Subject::Product => "product",
+        Subject::Layer => "layer",
+    };
+    let shown = |value: Option<f64>| match (value, finding.subject) {
+        (None, _) => String::new(),
+        (Some(value), Subject::Product) => format!("{:.2}%", value * 100.0),
+        (Some(value), _) => format!("{value:.2} {}", finding.unit),
+    };
+    let verdict = match &finding.verdict {
+        Verdict::Pass => "ok".to_owned(),
+        Verdict::Fail(_) => "FAILED".to_owned(),
+        Verdict::NotChecked(_) => "not checked".to_owned(),
+    };
+    [
+        file.to_owned(),
+        finding.layer.clone(),
+        scheme.to_owned(),
+        subject.to_owned(),
+        shown(finding.error),
+        shown(finding.bound),
+        verdict,
+    ]
+}

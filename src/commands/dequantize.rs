@@ -1,0 +1,60 @@
+//! `quantloom dequantize`
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::Args;
+use quantloom::runtime::checkpoint::{Dtype, Entry, Writer};
+use quantloom::runtime::tensor::f32_bytes;
+
+use super::{Reading, say, shape, size};
+use crate::progress::Progress;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A .safetensors file or a model directory.
+    path: PathBuf,
+    /// The layer, as `inspect` names it.
+    #[arg(long, value_name = "NAME")]
+    layer: String,
+    /// The file to write: the tensor `weight`, f32 [N, K] (experts [E, N, K]).
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+/// Decoded values held at a time.
+const CHUNK: u64 = 1 << 22;
+
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let checkpoint = arguments.reading.open(&arguments.path)?;
+    let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
+    let of = layer.shape();
+    let rows = of.experts * of.n;
+    let progress = Progress::new("decoding", rows);
+    let unpacked = layer.unpack()?;
+    let dims = if of.experts == 1 && layer.scheme().experts.is_none() {
+        vec![of.n, of.k]
+    } else {
+        vec![of.experts, of.n, of.k]
+    };
+    let bytes = rows * of.k * 4;
+    let entry = Entry { name: "weight".to_owned(), dtype: Dtype::F32, shape: dims, bytes };
+    let cannot = || format!("cannot write {}", arguments.out.display());
+    let mut writer =
+        Writer::create(&arguments.out, vec![entry], &BTreeMap::new()).with_context(cannot)?;
+    let step = (CHUNK / of.k).max(1);
+    for first in (0..rows).step_by(step as usize) {
+        let last = (first + step).min(rows);
+        let values = unpacked.decode_rows(first..last);
+        writer.write(&f32_bytes(&values)).with_context(cannot)?;
+        progress.advance(last - first);
+    }
+    writer.finish().with_context(cannot)?;
+    drop(progress);
+    let out = arguments.out.display();
+    say(format_args!("wrote {out}: weight, f32, {}, {}", shape(of), size(bytes)))?;
+    Ok(true)
+}

@@ -1,0 +1,185 @@
+//! One file a subcommand; each `run` returns whether all is well.
+
+mod check;
+pub(crate) mod demo;
+mod dequantize;
+mod devices;
+mod inspect;
+mod quantize;
+mod run;
+mod schemes;
+mod show;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
+use quantloom::dsl::{Scheme, parse};
+use quantloom::runtime::checkpoint::{Checkpoint, GptqVersion, Options};
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Every backend: present or not, and why not.
+    Devices,
+    /// The catalogue of schemes: name, bits per weight, targets, meaning.
+    Schemes(schemes::Arguments),
+    /// A scheme, what is derived from it, and a picture of its packing.
+    Show(show::Arguments),
+    /// The quantised layers of a file or a model directory, and each one's scheme.
+    Inspect(inspect::Arguments),
+    /// Decodes a layer's weight to f32.
+    Dequantize(dequantize::Arguments),
+    /// Quantises the float weights of a checkpoint into a scheme's own checkpoint layout.
+    Quantize(quantize::Arguments),
+    /// Multiplies an activation with a layer: y = x w^T + bias.
+    Run(run::Arguments),
+    /// Compares decoded weights and products with the ref.* tensors of the files.
+    Check(check::Arguments),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> Result<bool> {
+        match self {
+            Self::Devices => devices::run(),
+            Self::Schemes(arguments) => schemes::run(&arguments),
+            Self::Show(arguments) => show::run(&arguments),
+            Self::Inspect(arguments) => inspect::run(&arguments),
+            Self::Dequantize(arguments) => dequantize::run(&arguments),
+            Self::Quantize(arguments) => quantize::run(&arguments),
+            Self::Run(arguments) => run::run(&arguments),
+            Self::Check(arguments) => check::run(&arguments),
+        }
+    }
+}
+
+/// How to read a checkpoint where its files leave a choice.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Reading {
+    /// Read a GPTQ file's zero points as this version stores them, whatever the file says:
+    /// v1 stores the zero point less one.
+    #[arg(long, value_enum)]
+    gptq_version: Option<Version>,
+    /// In a GPTQ v1 file, read a stored zero point of all ones as 0 instead of 2^bits.
+    #[arg(long)]
+    gptq_zero_wraps: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Version {
+    V1,
+    V2,
+}
+
+impl Reading {
+    pub(crate) fn open(self, path: &Path) -> Result<Checkpoint> {
+        let version = self.gptq_version.map(|version| match version {
+            Version::V1 => GptqVersion::V1,
+            Version::V2 => GptqVersion::V2,
+        });
+        let options = Options { gptq_version: version, gptq_zero_wraps: self.gptq_zero_wraps };
+        Ok(Checkpoint::open_with(path, options)?)
+    }
+}
+
+/// A catalogue name, or the path of a `.scheme` file.
+pub(crate) fn scheme(argument: &str) -> Result<Scheme> {
+    if let Some(scheme) = quantloom::kernels::scheme(argument) {
+        return Ok(scheme.clone());
+    }
+    let path = PathBuf::from(argument);
+    if path.extension().is_none_or(|extension| extension != "scheme") {
+        let near = nearest_scheme(argument);
+        bail!(
+            "there is no scheme \"{argument}\"{}; `quantloom schemes` lists the catalogue, and a \
+             file's name ends in .scheme",
+            near.map_or(String::new(), |near| format!(" (did you mean {near}?)"))
+        );
+    }
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let scheme = parse(&text)
+        .map_err(|faults| anyhow::anyhow!("{} is not a valid scheme\n{faults}", path.display()))?;
+    let refused = quantloom::codegen::plan::refused_targets(&scheme);
+    if let Some(refusal) = refused.first() {
+        bail!("{}: its `targets` clause: {refusal}", path.display());
+    }
+    Ok(scheme)
+}
+
+fn nearest_scheme(name: &str) -> Option<&'static str> {
+    let shares = |candidate: &str| {
+        let same = name.chars().zip(candidate.chars()).take_while(|(a, b)| a == b).count();
+        (same, usize::MAX - candidate.len().abs_diff(name.len()))
+    };
+    let names = quantloom::kernels::ENTRIES.iter().map(|entry| entry.name);
+    names.max_by_key(|candidate| shares(candidate)).filter(|near| shares(near).0 >= 3)
+}
+
+/// The catalogue's name of a scheme, or a short description of it.
+pub(crate) fn label(scheme: &Scheme) -> String {
+    if let Some(name) = quantloom::kernels::name_of(scheme) {
+        return name.to_owned();
+    }
+    let group = scheme.scales.first().map_or(String::new(), |scale| {
+        use quantloom::dsl::layout::Grain;
+        match (scale.group.rows, scale.group.cols) {
+            (Grain::All, _) => " per tensor".to_owned(),
+            (_, Grain::All) => " per channel".to_owned(),
+            (Grain::Each(1), Grain::Each(cols)) => format!(" g{cols}"),
+            (Grain::Each(rows), Grain::Each(cols)) => format!(" {rows}x{cols}"),
+        }
+    });
+    let activation = match scheme.quantiser() {
+        Some(quantiser) => quantiser.code.to_string(),
+        None => "16-bit".to_owned(),
+    };
+    let zero = if scheme.zero.is_some() { " with zero points" } else { "" };
+    let order = if scheme.index.is_some() { ", act-order" } else { "" };
+    format!("{}{group}{zero}{order}, {activation} activations", scheme.weight)
+}
+
+/// A line under the header and no other.
+const HEADER_LINE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+pub(crate) fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(HEADER_LINE)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header.to_vec());
+    table
+}
+
+/// Prints a line to stdout; a closed pipe is an error that `main` knows.
+pub(crate) fn say(line: impl std::fmt::Display) -> Result<()> {
+    writeln!(std::io::stdout(), "{line}")?;
+    Ok(())
+}
+
+/// Prints a line to stderr, if anybody listens.
+pub(crate) fn say_error(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Bytes in a unit that a person reads.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// `N x K`, with the number of experts in front if there are several.
+pub(crate) fn shape(shape: quantloom::dsl::layout::Shape) -> String {
+    match shape.experts {
+        1 => format!("{} x {}", shape.n, shape.k),
+        experts => format!("{experts} x {} x {}", shape.n, shape.k),
+    }
+}

@@ -1,0 +1,74 @@
+//! `quantloom quantize`
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use quantloom::runtime::checkpoint::Tensors;
+use quantloom::runtime::quantise::{Candidate, candidates, quantise_checkpoint};
+
+use super::{say, scheme, shape, size, table};
+use crate::progress::Progress;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A .safetensors file or a model directory with float weights.
+    path: PathBuf,
+    /// A catalogue name or a .scheme file.
+    #[arg(long)]
+    scheme: String,
+    /// The file to write, in the scheme's own checkpoint layout.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Quantise only layers whose name contains one of these.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Leave layers as they are whose name contains one of these.
+    #[arg(long, value_name = "TEXT", default_values_t = ["lm_head", "embed", "norm", "router"].map(str::to_owned))]
+    ignore: Vec<String>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let scheme = scheme(&arguments.scheme)?;
+    let tensors = Tensors::open(&arguments.path)?;
+    let contains = |layer: &str, texts: &[String]| texts.iter().any(|text| layer.contains(text));
+    let wanted = |candidate: &Candidate| {
+        let only = arguments.only.is_empty() || contains(&candidate.layer, &arguments.only);
+        only && !contains(&candidate.layer, &arguments.ignore)
+    };
+    let chosen: Vec<Candidate> = candidates(&tensors, &scheme).into_iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        bail!(
+            "{} holds no float weight to quantise: {} tensors named *.weight are looked for{}",
+            arguments.path.display(),
+            if scheme.experts.is_some() { "three-dimensional" } else { "two-dimensional" },
+            if arguments.only.is_empty() { "" } else { ", and --only leaves none" }
+        );
+    }
+    let static_input = scheme.quantiser().is_some_and(|q| q.scales.iter().any(|s| s.stored));
+    let weights: u64 = chosen.iter().filter_map(|candidate| candidate.shape.elements()).sum();
+    let progress = Progress::new("quantising", weights);
+    let outcomes = quantise_checkpoint(&tensors, &scheme, &chosen, &arguments.out, &|weights| {
+        progress.advance(weights);
+    });
+    drop(progress);
+    let outcomes = outcomes.context("nothing was written")?;
+    let mut rows = table(&["layer", "shape", "before", "after", "SQNR"]);
+    for outcome in &outcomes {
+        rows.add_row([
+            outcome.layer.clone(),
+            shape(outcome.shape),
+            size(outcome.bytes.0),
+            size(outcome.bytes.1),
+            format!("{:.2} dB", outcome.sqnr),
+        ]);
+    }
+    say(rows)?;
+    if static_input {
+        say(
+            "the activation's static scales are 1: weights alone do not tell them, calibrate them",
+        )?;
+    }
+    say(format_args!("wrote {}", arguments.out.display()))?;
+    Ok(true)
+}

@@ -1,0 +1,126 @@
+//! `quantloom run`
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use quantloom::runtime::check::input;
+use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
+use quantloom::runtime::forward::{as_called, forward};
+use quantloom::runtime::tensor::f32_bytes;
+
+use super::{Reading, say, say_error};
+use crate::progress::Progress;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A .safetensors file or a model directory.
+    path: PathBuf,
+    /// The layer, as `inspect` names it.
+    #[arg(long, value_name = "NAME")]
+    layer: String,
+    /// The activation: a safetensors file and a tensor's name, FILE:NAME; f32, f16 or bf16,
+    /// [M, K] or [B, M, K].
+    #[arg(long, value_name = "FILE:NAME")]
+    input: String,
+    /// What multiplies: `auto` takes the best that is present.
+    #[arg(long, default_value = "auto")]
+    backend: String,
+    /// Of a layer of stacked experts, the one to multiply with.
+    #[arg(long, default_value_t = 0)]
+    expert: u64,
+    /// One dynamic activation scale a token, or one for all of x. `auto` does what the
+    /// checkpoint's own software does: compressed-tensors takes one for all of a
+    /// two-dimensional x, and one a token of a three-dimensional one.
+    #[arg(long, value_enum, default_value_t = Tokens::Auto)]
+    token_scale: Tokens,
+    /// The file to write: the tensor `y`, f32 [M, N].
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Tokens {
+    Auto,
+    PerToken,
+    WholeTensor,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    backend(&arguments.backend)?;
+    let checkpoint = arguments.reading.open(&arguments.path)?;
+    let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
+    let (file, name) = arguments
+        .input
+        .rsplit_once(':')
+        .context("--input is FILE:NAME, a safetensors file and the name of a tensor in it")?;
+    let file = Tensors::open(Path::new(file))?;
+    let tensor = file.get(name).with_context(|| {
+        let names: Vec<&str> = file.names().take(12).collect();
+        format!("the input file has no tensor \"{name}\"; it has {}", names.join(", "))
+    })?;
+    let x = input(tensor).with_context(|| {
+        format!("the tensor \"{name}\" is of type {:?}; f32, f16 and bf16 multiply", tensor.dtype())
+    })?;
+    if x.shape.is_empty() || x.shape.last() != Some(&layer.shape().k) {
+        bail!(
+            "the tensor \"{name}\" is {:?}; its last dimension must be K = {}",
+            x.shape,
+            layer.shape().k
+        );
+    }
+    let rank = match arguments.token_scale {
+        Tokens::Auto => x.shape.len(),
+        Tokens::PerToken => 3,
+        Tokens::WholeTensor => 2,
+    };
+    let scheme = as_called(layer.scheme(), layer.family(), rank);
+    if arguments.token_scale == Tokens::Auto && *scheme != *layer.scheme() {
+        say_error(
+            "quantloom: note: x is two-dimensional, so that one activation scale is taken for all \
+             of it, as compressed-tensors does; --token-scale per-token takes one a token",
+        );
+    }
+    let progress = Progress::new("multiplying", 0);
+    let unpacked = layer.unpack()?;
+    let y = forward(&scheme, &unpacked, arguments.expert, &x)?;
+    drop(progress);
+    let mut dims = x.shape.clone();
+    if let Some(last) = dims.last_mut() {
+        *last = layer.shape().n;
+    }
+    let bytes = f32_bytes(&y);
+    let entry = Entry {
+        name: "y".to_owned(),
+        dtype: Dtype::F32,
+        shape: dims.clone(),
+        bytes: bytes.len() as u64,
+    };
+    let cannot = || format!("cannot write {}", arguments.out.display());
+    let mut writer =
+        Writer::create(&arguments.out, vec![entry], &BTreeMap::new()).with_context(cannot)?;
+    if !bytes.is_empty() {
+        writer.write(&bytes).with_context(cannot)?;
+    }
+    writer.finish().with_context(cannot)?;
+    say(format_args!("wrote {}: y, f32, {dims:?}, portable", arguments.out.display()))?;
+    Ok(true)
+}
+
+/// Refuses backends that this version does not have, by name.
+pub(super) fn backend(name: &str) -> Result<()> {
+    match name {
+        "auto" | "portable" => Ok(()),
+        "cpu" | "cuda" | "hip" | "wgpu" => {
+            bail!("the backend {name} is not in this version; `quantloom devices` lists what is")
+        }
+        sim if sim.starts_with("sim:") => bail!("the simulator is not in this version"),
+        other => bail!(
+            "there is no backend \"{other}\"; they are auto, portable, cpu, cuda, hip, wgpu and \
+             sim:TARGET"
+        ),
+    }
+}

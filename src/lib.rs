@@ -1,0 +1,36 @@
+//! Quantloom: a compiler for quantised matrix products.
+//!
+//! In: a quantisation scheme, declared in ten lines or read off a checkpoint. Out: its layout
+//! transforms, its scalar reference, its products. This crate is the face: it re-exports the
+//! scheme language ([`dsl`]), the plans ([`codegen`]), the runtime ([`runtime`]) and the
+//! catalogue ([`kernels`]), and holds the `quantloom` command (feature `cli`).
+//!
+//! ```
+//! use quantloom::prelude::*;
+//!
+//! let scheme = parse(
+//!     "W4A16G128 {
+//!         weight:     u4 - 8,
+//!         scale:      bf16 per 1x128,
+//!         pack:       u32 [k:8 | k, n],
+//!         activation: bf16 | f16,
+//!     }",
+//! )?;
+//! assert_eq!(scheme.bits_per_weight(), 4.125);
+//! # Ok::<(), quantloom::dsl::Diagnostics>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub use quantloom_codegen as codegen;
+pub use quantloom_dsl as dsl;
+pub use quantloom_kernels as kernels;
+pub use quantloom_runtime as runtime;
+
+/// What most users need.
+pub mod prelude {
+    pub use quantloom_dsl::layout::Shape;
+    pub use quantloom_dsl::{Scheme, parse};
+    pub use quantloom_runtime::checkpoint::{Checkpoint, Layer};
+    pub use quantloom_runtime::unpacked::Unpacked;
+}

@@ -1,0 +1,49 @@
+//! The `quantloom` command. Without a subcommand it does the main job on the checkpoint that
+//! ships with it. Exit status: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod picture;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use commands::Command;
+
+/// A compiler for quantised matrix products: inspect, decode, multiply and check checkpoints.
+///
+/// Without a command it takes the checkpoint that ships with it, recognises each layer's
+/// scheme, repacks, multiplies, compares with the file's own results, and measures its speed.
+#[derive(Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Some(command) => command.run(),
+        None => commands::demo::run(),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            commands::say_error(&format!("quantloom: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The reader of our output went away (`quantloom schemes | head`): nothing is wrong.
+fn closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

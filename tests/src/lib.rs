@@ -1,0 +1,242 @@
+//! What the tests of Quantloom share: where the golden files are, how files are made, and how
+//! the command is run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use quantloom_dsl::layout::{Component, Grain, Index, Shape};
+use quantloom_dsl::reference::{Packed, Plain};
+use quantloom_dsl::{Scheme, ZeroKind};
+use quantloom_runtime::checkpoint::{Layer, Tensors};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+/// The folder of files written by other people's software.
+pub fn golden() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/golden"))
+}
+
+/// A golden file by its name without extension.
+pub fn golden_file(name: &str) -> PathBuf {
+    golden().join(format!("{name}.safetensors"))
+}
+
+/// The checkpoint that ships with the command.
+pub fn demo_file() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo.safetensors"))
+}
+
+/// What a run of the command left.
+#[derive(Debug)]
+pub struct Ran {
+    /// The command line, for messages.
+    pub line: String,
+    /// Exit status; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Ran {
+    /// Itself, if it ended with status 0.
+    ///
+    /// # Panics
+    /// With the whole output if not.
+    pub fn done(self) -> Self {
+        assert_eq!(self.code, Some(0), "{}\n{}{}", self.line, self.out, self.err);
+        self
+    }
+
+    /// Its standard output as JSON.
+    ///
+    /// # Panics
+    /// If it is not JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{}: {error}", self.line))
+    }
+}
+
+/// Runs the built command.
+///
+/// # Panics
+/// If there is no command to run.
+pub fn quantloom<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Ran {
+    let output = Command::new(binary())
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{} does not start: {error}", binary().display()));
+    let shown = arguments.iter().map(|a| a.as_ref().to_string_lossy()).collect::<Vec<_>>();
+    Ran {
+        line: format!("quantloom {}", shown.join(" ")),
+        code: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The command, built as this test was. `cargo test` does not build another package's program
+/// (nor notice that it is stale), so that is asked for here; it takes no time if it is fresh.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let test = std::env::current_exe().expect("a test knows its own path");
+        // TARGET/PROFILE/deps/TEST
+        let folder = test.parent().and_then(Path::parent).expect("tests lie in deps").to_owned();
+        let target = folder.parent().expect("a profile lies in the target folder");
+        let profile = match folder.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(profile) => profile,
+        };
+        let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["build", "--quiet", "--offline", "--package", "quantloom", "--bin", "quantloom"])
+            .args(["--profile", profile])
+            .arg("--target-dir")
+            .arg(target)
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+            .output();
+        let binary = folder.join(format!("quantloom{}", std::env::consts::EXE_SUFFIX));
+        let said = match built {
+            Ok(output) if output.status.success() => String::new(),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        assert!(
+            said.is_empty() && binary.is_file(),
+            "the command {} is not there; build it with `cargo build --profile {profile} -p \
+             quantloom`: {said}",
+            binary.display()
+        );
+        binary
+    })
+}
+
+/// Reproducible numbers (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    /// Below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.bits() % end
+    }
+
+    /// Between 0 and 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// About normal, deviation 1: the sum of twelve uniform numbers.
+    pub fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
+    }
+
+    /// Normal values as bf16, by cutting the lower half of the f32.
+    pub fn bf16(&mut self, count: usize, deviation: f64) -> Vec<u16> {
+        let value = |random: &mut Self| ((random.normal() * deviation) as f32).to_bits();
+        (0..count).map(|_| (value(self) >> 16) as u16).collect()
+    }
+}
+
+/// What bf16 codes are worth.
+pub fn bf16_values(codes: &[u16]) -> Vec<f64> {
+    codes.iter().map(|code| f64::from(f32::from_bits(u32::from(*code) << 16))).collect()
+}
+
+/// A tensor of a file to make.
+pub type Made = (Dtype, Vec<usize>, Vec<u8>);
+
+/// A tensor of bf16 codes.
+pub fn bf16_tensor(shape: &[usize], codes: &[u16]) -> Made {
+    (Dtype::BF16, shape.to_vec(), codes.iter().flat_map(|code| code.to_le_bytes()).collect())
+}
+
+/// A tensor of f32 values.
+pub fn f32_tensor(shape: &[usize], values: &[f32]) -> Made {
+    (Dtype::F32, shape.to_vec(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
+}
+
+/// Writes a safetensors file with another writer than ours; `config` goes into its metadata.
+///
+/// # Panics
+/// If a tensor's bytes are not its shape's.
+pub fn write_file(path: &Path, tensors: &BTreeMap<String, Made>, config: Option<&str>) {
+    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+        (name, TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor of its shape"))
+    });
+    let metadata =
+        config.map(|text| [("quantization_config".to_owned(), text.to_owned())].into());
+    safetensors::serialize_to_file(views, metadata, path).expect("written");
+}
+
+/// Every tensor of a file, to make another of.
+///
+/// # Panics
+/// If it cannot be read.
+pub fn tensors_of(path: &Path) -> BTreeMap<String, Made> {
+    let tensors = Tensors::open(path).expect("a safetensors file");
+    let made = |name: &str| {
+        let tensor = tensors.get(name).expect("a tensor that it names");
+        (name.to_owned(), (tensor.dtype(), tensor.shape().to_vec(), tensor.bytes().to_vec()))
+    };
+    tensors.names().map(made).collect()
+}
+
+/// The stored tensors of a layer, for the reference.
+pub fn packed(layer: &Layer) -> Packed {
+    layer.stores().map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).collect()
+}
+
+/// The element of a component that an index belongs to.
+fn element(scheme: &Scheme, plain: &Plain, component: Component, index: Index) -> u32 {
+    let grains = scheme.grains(component).expect("a component of the scheme");
+    let count = |grain: Grain, extent: u64| match grain {
+        Grain::Each(each) => extent.div_ceil(u64::from(each)),
+        Grain::All => 1,
+    };
+    let at = |grain: Grain, of: u64| match grain {
+        Grain::Each(each) => of / u64::from(each),
+        Grain::All => 0,
+    };
+    let Shape { n, k, .. } = plain.shape;
+    let row = index.e * count(grains.rows, n) + at(grains.rows, index.n);
+    let column = match (scheme.index, grains.cols, component) {
+        (Some(_), Grain::Each(_), Component::Scale(_) | Component::Zero) => {
+            u64::from(plain.of(Component::Index)[(index.e * k + index.k) as usize])
+        }
+        _ => at(grains.cols, index.k),
+    };
+    plain.of(component)[(row * count(grains.cols, k) + column) as usize]
+}
+
+/// Code value, zero point and product of the scales of one weight, read off the plain codes
+/// without the reference's decoder.
+pub fn parts(scheme: &Scheme, plain: &Plain, index: Index) -> (f64, f64, f64) {
+    let code = scheme.weight.decode(element(scheme, plain, Component::Code, index));
+    let zero = scheme.zero.map_or(0.0, |zero| {
+        let stored = element(scheme, plain, Component::Zero, index);
+        match zero.kind {
+            ZeroKind::Codes { number, plus, .. } => number.decode(stored) + f64::from(plus),
+            ZeroKind::Float(number) => number.decode(stored),
+        }
+    });
+    let mut scale = 1.0;
+    for (level, of) in (0u8..).zip(&scheme.scales) {
+        let number = of.stored_number().expect("a weight's scale has a type");
+        let value = number.decode(element(scheme, plain, Component::Scale(level), index));
+        scale = if of.divide { scale / value } else { scale * value };
+    }
+    (code, zero, scale)
+}
