@@ -109,6 +109,11 @@ const BAD: &[Bad] = &[
         )],
     },
     Bad {
+        text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n], pack: u8 [code[4..6], k: | k, n],
+            activation: bf16 }",
+        faults: &[("|", "expected the digit's size, found `|`", "")],
+    },
+    Bad {
         text: "S { weight: u4, pack: u8 [code[2..5], pad 5 | k, n], activation: bf16 }",
         faults: &[("code[2..5]", "`code[2..5]` is not a part of its 4 bits", "high <= 4")],
     },

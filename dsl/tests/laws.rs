@@ -5,7 +5,7 @@
 
 mod random_layout;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 use proptest::collection::vec;
@@ -13,8 +13,8 @@ use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use proptest::{prop_assert, prop_assert_eq};
 use quantloom_dsl::layout::{
-    Bound, Component, Element, Fill, Layout, Method, Recode, Shape, Slot, Transform,
-    TransformError, read_bits,
+    Axis, Bound, Component, Element, Fill, Index, Layout, Method, Recode, Run, RunDigit, Shape,
+    Slot, Transform, TransformError, read_bits,
 };
 use quantloom_dsl::parse_layout;
 use random_layout::{CODE, Case, SCALE, Tape, copy, word};
@@ -86,6 +86,51 @@ fn addresses_and_slots_are_inverse() {
         }
         Ok(())
     });
+}
+
+/// Each bit lies in exactly one affine run, at the address that the algebra gives it.
+#[test]
+fn runs_are_the_addresses() {
+    let (affine, swizzled) = (Cell::new(0), Cell::new(0));
+    check(300, |tape| {
+        let case = Case::draw(tape);
+        for component in case.components() {
+            let Some(runs) = case.bound.runs(component) else {
+                swizzled.set(swizzled.get() + 1);
+                continue;
+            };
+            affine.set(affine.get() + 1);
+            let bits = case.grains(component).map_or(0, |grains| grains.bits);
+            for index in case.elements(component) {
+                let here = |run: &&Run| run.digits.iter().all(|digit| at(digit, index).is_some());
+                let runs: Vec<&Run> = runs.iter().filter(here).collect();
+                for bit in 0..bits {
+                    let address = |run: &&Run| {
+                        let steps = run.digits.iter().filter_map(|digit| at(digit, index));
+                        run.base + steps.sum::<i64>() + i64::from(bit - run.low)
+                    };
+                    let holds = |run: &&&Run| (run.low..run.high).contains(&bit);
+                    let found: Vec<i64> = runs.iter().filter(holds).map(address).collect();
+                    let expected = case.bound.address(Element { component, index, bit });
+                    prop_assert_eq!(found, [expected.unwrap() as i64], "{}, {:?}", case, index);
+                }
+            }
+        }
+        Ok(())
+    });
+    assert!(affine.get() >= 100 && swizzled.get() >= 10, "{affine:?} affine, {swizzled:?} not");
+}
+
+/// Bits of address of an index along a digit; `None` if the run is for another value of it.
+fn at(digit: &RunDigit, index: Index) -> Option<i64> {
+    let index = match digit.axis {
+        Axis::E => index.e,
+        Axis::N => index.n,
+        Axis::K | Axis::G => index.k,
+    };
+    let value = index / digit.stride % digit.size;
+    let held = digit.fixed.is_none_or(|fixed| fixed == value);
+    held.then_some(value as i64 * digit.place)
 }
 
 #[test]
