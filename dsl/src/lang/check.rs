@@ -1,9 +1,9 @@
 //! Clauses to a scheme: what is missing, double, or contradicts itself. All faults are
 //! collected; a scheme comes out only if there is none.
 
-use super::clauses::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
 use super::diagnostic::{Diagnostic, Span};
 use super::layouts::LayoutSyntax;
+use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
 use crate::format::Number;
 use crate::layout::{Component, Field, Grain, Shape};
 use crate::scheme::{
@@ -217,6 +217,12 @@ impl<'a> Checker<'a> {
             let known = scheme.grains(*component).is_some();
             if known && (stored.layout.is_some() || !elsewhere) {
                 self.push(scheme, *component, stored.layout.as_ref(), stored.name.clone());
+            } else if known && let Some(name) = &stored.name {
+                self.fault(
+                    self.syntax.span,
+                    format!("`{component}` is named \"{name}\", but lies in another tensor"),
+                    "name the tensor where its layout is written, and leave the name out here",
+                );
             }
         }
     }
@@ -342,6 +348,14 @@ impl<'a> Checker<'a> {
                 self.fault(here, "a zero point for a float activation", "leave `zero` out");
             }
             for (scale, span) in scales {
+                let stored = &scale.stored;
+                if !scale.fixed && (stored.layout.is_some() || stored.name.is_some()) {
+                    self.fault(
+                        *span,
+                        "a dynamic scale is not stored, and has no layout or name",
+                        "leave them out, or say `static` before them",
+                    );
+                }
                 if scale.fixed && scale.number == ScaleType::Own {
                     self.fault(*span, "a static scale is stored and needs a type", "name its type");
                 }

@@ -1,140 +1,15 @@
 //! Tokens to clauses. Each clause is read on its own: a mistake in one does not hide another.
 
 use super::diagnostic::{Diagnostic, Span};
-use super::layouts::{self, LayoutSyntax};
+use super::layouts;
 use super::lex::{Token, TokenKind};
 use super::reader::{Parsed, Reader, nearest};
+use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
 use crate::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use crate::layout::{Component, Grain};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, Rule, ScaleLevel,
-    ScaleType, Ties, Weight, ZeroKind,
+    Accumulate, Arithmetic, Code, Experts, Group, Rule, ScaleType, Ties, Weight, ZeroKind,
 };
-
-/// What a clause stores, if it says so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// Its layout.
-    pub layout: Option<LayoutSyntax>,
-    /// Its name in a checkpoint.
-    pub name: Option<String>,
-}
-
-/// A scale level as written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScaleSyntax {
-    /// The type.
-    pub number: ScaleType,
-    /// What shares one scale.
-    pub group: Group,
-    /// Whether it divides.
-    pub divide: bool,
-    /// How it is chosen, if written.
-    pub rule: Option<Rule>,
-    /// `static`, of an activation's level.
-    pub fixed: bool,
-    /// Where it is stored.
-    pub stored: Stored,
-}
-
-/// An activation as written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ActivationSyntax {
-    /// A float type.
-    Float(Number),
-    /// A quantiser.
-    Quantised {
-        /// Code type.
-        code: Number,
-        /// Zero point type and store.
-        zero: Option<Box<(Number, Stored)>>,
-        /// Levels, each with its span.
-        scales: Vec<(ScaleSyntax, Span)>,
-        /// How halves round.
-        ties: Ties,
-    },
-}
-
-/// One clause.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Clause {
-    /// `weight: u4 - 8`
-    Weight(Weight),
-    /// `zero: u4 + 1 ...`
-    Zero {
-        /// Kind.
-        kind: ZeroKind,
-        /// Group, if it is not the first scale's.
-        group: Option<Group>,
-        /// Store.
-        stored: Stored,
-    },
-    /// `shift: f16 ...`
-    Shift {
-        /// Type.
-        number: Number,
-        /// Group, if it is not the first scale's.
-        group: Option<Group>,
-        /// Store.
-        stored: Stored,
-    },
-    /// `scale: bf16 per 1x128 ...`
-    Scale(ScaleSyntax),
-    /// `index: i32 ...`
-    Index {
-        /// Type.
-        number: Number,
-        /// Store.
-        stored: Stored,
-    },
-    /// `pack: u32 [k:8 | k, n]`
-    Pack {
-        /// The layout.
-        layout: LayoutSyntax,
-        /// The name.
-        name: Option<String>,
-    },
-    /// `activation: bf16 | f16`
-    Activation(Vec<ActivationSyntax>),
-    /// `bias: bf16`
-    Bias {
-        /// Type.
-        number: Number,
-        /// Store.
-        stored: Stored,
-    },
-    /// `accumulate: i32`
-    Accumulate(Accumulate),
-    /// `output: bf16`
-    Output(Number),
-    /// `arithmetic: own`
-    Arithmetic(Arithmetic),
-    /// `experts: interleaved`
-    Experts(Experts),
-    /// `targets: sm_80 | neon`
-    Targets(Vec<String>),
-}
-
-impl Clause {
-    /// The word before the colon.
-    pub fn keyword(&self) -> &'static str {
-        match self {
-            Self::Weight(_) => "weight",
-            Self::Zero { .. } => "zero",
-            Self::Shift { .. } => "shift",
-            Self::Scale(_) => "scale",
-            Self::Index { .. } => "index",
-            Self::Pack { .. } => "pack",
-            Self::Activation(_) => "activation",
-            Self::Bias { .. } => "bias",
-            Self::Accumulate(_) => "accumulate",
-            Self::Output(_) => "output",
-            Self::Arithmetic(_) => "arithmetic",
-            Self::Experts(_) => "experts",
-            Self::Targets(_) => "targets",
-        }
-    }
-}
 
 const KEYWORDS: &[&str] = &[
     "weight",
@@ -151,21 +26,6 @@ const KEYWORDS: &[&str] = &[
     "experts",
     "targets",
 ];
-
-/// A scheme as written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SchemeSyntax {
-    /// Its name.
-    pub name: String,
-    /// The doc comment's lines.
-    pub docs: Vec<String>,
-    /// Clauses that could be read, each with its span.
-    pub clauses: Vec<(Clause, Span)>,
-    /// Keywords of clauses that could not be read; their faults are reported already.
-    pub broken: Vec<&'static str>,
-    /// The name's span.
-    pub span: Span,
-}
 
 /// Reads `/// doc`, `pub Name { clause, ... }`.
 pub(super) fn parse(
@@ -564,54 +424,4 @@ fn activation(reader: &mut Reader<'_>) -> Parsed<ActivationSyntax> {
         }
     }
     Ok(ActivationSyntax::Quantised { code, zero, scales, ties })
-}
-
-impl ActivationSyntax {
-    /// The model's value, with the default rule where none is written.
-    pub(super) fn to_model(&self) -> Activation {
-        match self {
-            Self::Float(number) => Activation::Float(*number),
-            Self::Quantised { code, zero, scales, ties } => {
-                let asymmetric = zero.is_some();
-                let weight = Weight { code: Code::Number(*code), offset: 0 };
-                let model = |(scale, _): &(ScaleSyntax, Span)| ScaleLevel {
-                    stored: scale.fixed,
-                    ..scale.to_model(&weight, asymmetric)
-                };
-                Activation::Quantised(Quantiser {
-                    code: *code,
-                    zero: zero.as_ref().map(|zero| zero.0),
-                    scales: scales.iter().map(model).collect(),
-                    ties: *ties,
-                })
-            }
-        }
-    }
-}
-
-impl ScaleSyntax {
-    /// The model's value, with the default rule where none is written.
-    pub(super) fn to_model(&self, weight: &Weight, asymmetric: bool) -> ScaleLevel {
-        let rule = self.rule.unwrap_or_else(|| default_rule(self.number, weight, asymmetric));
-        ScaleLevel {
-            number: self.number,
-            group: self.group,
-            divide: self.divide,
-            rule,
-            stored: true,
-        }
-    }
-}
-
-/// Powers of two for e8m0; the whole range for asymmetric codes; the largest magnitude over the
-/// largest code where no code is negative, else over half of the codes' range, which is the
-/// largest value of a symmetric float.
-pub(super) fn default_rule(number: ScaleType, weight: &Weight, asymmetric: bool) -> Rule {
-    let (low, high) = weight.range();
-    match number {
-        ScaleType::Number(Number::E8m0) => Rule::pow2(None),
-        _ if asymmetric => Rule::range(high - low),
-        _ if low == 0.0 => Rule::amax(high),
-        _ => Rule::amax((high - low) / 2.0),
-    }
 }

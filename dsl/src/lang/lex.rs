@@ -96,9 +96,11 @@ fn number_length(rest: &str) -> usize {
     let mut length = 0;
     while let Some(&byte) = bytes.get(length) {
         let point = byte == b'.' && bytes.get(length + 1).is_some_and(u8::is_ascii_digit);
+        // `1e-3` is one token, as in Rust.
         let exponent_sign = matches!(byte, b'-' | b'+')
+            && length > 1
             && matches!(bytes[length - 1], b'e' | b'E')
-            && bytes[..length].contains(&b'.');
+            && bytes[..length - 1].iter().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'_'));
         if !(byte.is_ascii_alphanumeric() || byte == b'_' || point || exponent_sign) {
             break;
         }

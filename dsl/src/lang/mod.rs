@@ -10,12 +10,13 @@ mod layouts;
 mod lex;
 mod print;
 mod reader;
+mod syntax;
 
 pub use check::check;
-pub use clauses::{Clause, SchemeSyntax};
 pub use diagnostic::{Diagnostic, Diagnostics, Span};
 pub use layouts::LayoutSyntax;
 pub use lex::{Token, TokenKind, lex};
+pub use syntax::{Clause, SchemeSyntax};
 
 use crate::Scheme;
 use crate::layout::{Component, Fragment, Layout};

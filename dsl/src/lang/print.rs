@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use super::clauses::default_rule;
+use super::syntax::default_rule;
 use crate::layout::{Component, Grain};
 use crate::scheme::{
     Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, Rule, ScaleLevel,

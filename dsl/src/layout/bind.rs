@@ -6,6 +6,7 @@
 //! each axis: start at the grain, each stride the product of what lies below, cover the axis.
 
 use super::bound::{Bound, BoundDigit, Node, NodePlace};
+use super::chain::{Resolved, resolve_digits, swizzle_digit};
 use super::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, Shape, WordType};
 
 /// How many consecutive indices of an axis share one element of a component.
@@ -70,7 +71,11 @@ pub struct BindError {
 }
 
 impl BindError {
-    fn new(digit: Option<usize>, message: impl Into<String>, help: impl Into<String>) -> Self {
+    pub(super) fn new(
+        digit: Option<usize>,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
         let help = help.into();
         let help = (!help.is_empty()).then_some(help);
         Self { message: message.into(), help, digit, field: None, of_shape: false }
@@ -116,69 +121,6 @@ impl Layout {
         let (root, bits) = binder.build(self, &mut next)?;
         Ok(Bound::new(shape, root, bits, self.dims(&binder.resolved, bits)))
     }
-
-    /// Sizes of the stored tensor's dimensions, slowest first: one a digit; `w` joins the
-    /// neighbouring digit of the axis that its run is of.
-    fn dims(&self, resolved: &[Option<Resolved>], bits: u64) -> Vec<u64> {
-        let size = |id: usize| resolved[id].map_or(1, |digit| digit.size);
-        let mut dims: Vec<u64> = match self {
-            Self::For { digits, body } => {
-                let mut dims: Vec<u64> = (0..digits.len()).map(size).collect();
-                let total: u64 = dims.iter().product();
-                let of_elements = matches!(**body, Self::Field(Field::Bits { range: None, .. }));
-                if !of_elements && total > 0 {
-                    dims.insert(0, bits / 8 / total);
-                }
-                dims
-            }
-            Self::Word { word, inner, order, .. } => {
-                let mut id = inner.len();
-                let mut dims: Vec<(Option<Axis>, u64)> = Vec::new();
-                let mut placed = 1;
-                for place in order {
-                    if let Place::Digit(digit) = place {
-                        dims.push((Some(digit.axis), size(id)));
-                        placed *= size(id);
-                        id += 1;
-                    } else {
-                        dims.push((None, 0));
-                    }
-                }
-                let words = bits / u64::from(word.bits);
-                join_word_dim(dims, words / placed.max(1), inner)
-            }
-            _ => vec![bits / 8],
-        };
-        dims.reverse();
-        dims
-    }
-}
-
-fn join_word_dim(dims: Vec<(Option<Axis>, u64)>, words: u64, inner: &[Digit]) -> Vec<u64> {
-    let axis = inner.first().map(|digit| digit.axis);
-    let Some(at) = dims.iter().position(|(axis, _)| axis.is_none()) else {
-        return dims.into_iter().map(|(_, size)| size).collect();
-    };
-    let mut sizes: Vec<u64> = dims.iter().map(|(_, size)| *size).collect();
-    let same = |other: Option<&(Option<Axis>, u64)>| other.is_some_and(|(a, _)| *a == axis);
-    if same(dims.get(at + 1)) {
-        sizes[at + 1] *= words;
-        sizes.remove(at);
-    } else if at > 0 && same(dims.get(at - 1)) {
-        sizes[at - 1] *= words;
-        sizes.remove(at);
-    } else {
-        sizes[at] = words;
-    }
-    sizes
-}
-
-/// A digit with numbers, in units of e, n and k (never of groups).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Resolved {
-    axis: Axis,
-    stride: u64,
-    size: u64,
 }
 
 /// What stands before a pad in a word.
@@ -486,141 +428,6 @@ fn slice(
         format!("`{component}[{low}..{high}]` is not a part of its {bits} bits"),
         format!("a slice is low..high with low < high <= {bits}"),
     ))
-}
-
-fn swizzle_digit(id: usize, size: u64, other: &Digit) -> Result<(Axis, u64, u64), BindError> {
-    let fault = |message: String| {
-        BindError::new(Some(id), message, "XOR digits of the same power-of-two size, `k:8 ^ n:8`")
-    };
-    let Part::Sized { stride, size: other_size } = other.part else {
-        return Err(fault(format!("`{other}` needs a size to be XORed")));
-    };
-    if stride == 0 {
-        return Err(fault(format!("the digit `{other}` has stride 0")));
-    }
-    if other.axis == Axis::G {
-        return Err(fault(format!("`{other}`: name the column digit `k` in a swizzle")));
-    }
-    if u64::from(other_size) != size || !size.is_power_of_two() {
-        return Err(fault(format!("cannot XOR {size} values with {other_size}")));
-    }
-    Ok((other.axis, u64::from(stride), u64::from(other_size)))
-}
-
-/// Numbers for one axis's digits of one leaf, in the order given.
-fn resolve_digits(
-    component: Component,
-    axis: Axis,
-    grain: Grain,
-    extent: u64,
-    chain: &[(usize, &Digit)],
-) -> Result<Vec<Resolved>, BindError> {
-    let of = axis.to_string();
-    let unit = match grain {
-        Grain::Each(count) => u64::from(count),
-        Grain::All => extent.max(1),
-    };
-    if chain.is_empty() {
-        return if grain.elements(extent) <= 1 {
-            Ok(Vec::new())
-        } else {
-            Err(BindError::new(
-                None,
-                format!(
-                    "the layout of `{component}` has no digit of {of}, but its values vary along it"
-                ),
-                format!("add the digit `{of}`"),
-            ))
-        };
-    }
-    // Explicit digits, sorted by stride, must count up from the grain without gap or overlap.
-    let mut sized: Vec<(u64, u64, usize)> = Vec::new();
-    for (id, digit) in chain {
-        if let Part::Sized { stride, size } = digit.part {
-            if stride == 0 || size == 0 {
-                return Err(BindError::new(
-                    Some(*id),
-                    format!("the digit `{digit}` has stride {stride} and size {size}"),
-                    "stride and size are at least 1",
-                ));
-            }
-            // g counts groups, n counts row groups, k always counts columns.
-            let units = if digit.axis == Axis::K { 1 } else { unit };
-            sized.push((u64::from(stride).saturating_mul(units), u64::from(size), *id));
-        }
-    }
-    sized.sort_unstable();
-    let mut covered = unit;
-    for (stride, size, id) in &sized {
-        if *stride != covered {
-            let wrong = if *stride < covered { "overlap" } else { "leave a gap" };
-            return Err(BindError::new(
-                Some(*id),
-                format!(
-                    "the digits of {of} {wrong}: the ones below reach {covered}, this one steps by {stride}"
-                ),
-                format!("the next digit of the chain starts at stride {covered}"),
-            ));
-        }
-        covered = covered.saturating_mul(*size);
-    }
-    let rest: Vec<&(usize, &Digit)> =
-        chain.iter().filter(|(_, d)| !matches!(d.part, Part::Sized { .. })).collect();
-    let mut top: Option<u64> = None;
-    let mut open = 0;
-    for (id, digit) in &rest {
-        let one_too_many = match digit.part {
-            Part::Top { size } => top.replace(u64::from(size)).is_some() || size == 0,
-            Part::Whole => chain.len() > 1,
-            _ => {
-                open += 1;
-                open > 1
-            }
-        };
-        if one_too_many {
-            return Err(BindError::new(
-                Some(*id),
-                format!("`{digit}` covers what another digit of {of} covers already"),
-                format!("one digit of {of} may be open; give the others a size, `{of}:8`"),
-            ));
-        }
-    }
-    if rest.is_empty() && covered < extent {
-        return Err(BindError::new(
-            chain.last().map(|(id, _)| *id),
-            format!("the digits of {of} cover {covered} of {extent}"),
-            format!("add the open digit `{of}` for what remains"),
-        ));
-    }
-    let remaining = extent.div_ceil(covered);
-    let top_stride = top.map(|parts| remaining.div_ceil(parts) * covered);
-    if let Some(stride) = top_stride
-        && open == 0
-        && stride != covered
-    {
-        return Err(BindError::new(
-            chain.last().map(|(id, _)| *id),
-            format!("nothing covers {of} below its top digit"),
-            format!("add the open digit `{of}`"),
-        ));
-    }
-    let resolve_one = |digit: &Digit| -> Resolved {
-        let axis = if digit.axis == Axis::G { Axis::K } else { digit.axis };
-        let (stride, size) = match digit.part {
-            Part::Sized { stride, size } => {
-                let units = if digit.axis == Axis::K { 1 } else { unit };
-                (u64::from(stride).saturating_mul(units), u64::from(size))
-            }
-            Part::Open => match top_stride {
-                Some(stride) => (covered, stride / covered),
-                None => (covered, remaining),
-            },
-            Part::Top { size } => (top_stride.unwrap_or(covered), u64::from(size)),
-            Part::Whole => (unit, extent.div_ceil(unit)),
-        };
-        Resolved { axis, stride, size }
-    };
-    Ok(chain.iter().map(|(_, digit)| resolve_one(digit)).collect())
 }
 
 fn mul(a: u64, b: u64) -> Result<u64, BindError> {

@@ -5,22 +5,27 @@
 //! [`Bound::address`] (component, index, bit -> bit address) and [`Bound::slot`] (bit address
 //! -> what lies there). Bit address a is bit `a % 8` (0 = least significant) of byte `a / 8`.
 //!
-//! Reading order: this file (the tree), `bind` (digits get numbers), `bound` (addresses both
-//! ways), `runs` (the same map as affine runs), `transform` (moving a component from one
-//! layout to another), `fragment` (the notation for matrix instructions).
+//! Reading order: this file (the tree), `bind` and `chain` (digits get numbers), `bound`
+//! (addresses both ways), `runs` (the same map as affine runs), `transform` and `nest` (moving a
+//! component from one layout to another), `fragment` (the notation for matrix instructions).
 
 mod bind;
+mod bits;
 mod bound;
+mod chain;
+mod dims;
 mod display;
 mod fragment;
+mod nest;
 mod runs;
 mod transform;
 
 pub use bind::{BindError, Grain, Grains};
+pub use bits::{read_bits, write_bits};
 pub use bound::{Bound, BoundDigit, Element, Index, Slot};
 pub use fragment::{Fragment, FragmentError, Point};
 pub use runs::{Run, RunDigit};
-pub use transform::{Method, Recode, Transform, TransformError, read_bits, write_bits};
+pub use transform::{Method, Recode, Transform, TransformError};
 
 /// The extents of a stored matrix: `experts` matrices of `n` output rows by `k` input columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,61 @@
+//! The dimensions of a stored tensor.
+
+use super::chain::Resolved;
+use super::{Axis, Digit, Field, Layout, Place};
+
+impl Layout {
+    /// Sizes of the stored tensor's dimensions, slowest first: one a digit; `w` joins the
+    /// neighbouring digit of the axis that its run is of.
+    pub(super) fn dims(&self, resolved: &[Option<Resolved>], bits: u64) -> Vec<u64> {
+        let size = |id: usize| resolved[id].map_or(1, |digit| digit.size);
+        let mut dims: Vec<u64> = match self {
+            Self::For { digits, body } => {
+                let mut dims: Vec<u64> = (0..digits.len()).map(size).collect();
+                let total: u64 = dims.iter().product();
+                let of_elements = matches!(**body, Self::Field(Field::Bits { range: None, .. }));
+                if !of_elements && total > 0 {
+                    dims.insert(0, bits / 8 / total);
+                }
+                dims
+            }
+            Self::Word { word, inner, order, .. } => {
+                let mut id = inner.len();
+                let mut dims: Vec<(Option<Axis>, u64)> = Vec::new();
+                let mut placed = 1;
+                for place in order {
+                    if let Place::Digit(digit) = place {
+                        dims.push((Some(digit.axis), size(id)));
+                        placed *= size(id);
+                        id += 1;
+                    } else {
+                        dims.push((None, 0));
+                    }
+                }
+                let words = bits / u64::from(word.bits);
+                join_word_dim(dims, words / placed.max(1), inner)
+            }
+            _ => vec![bits / 8],
+        };
+        dims.reverse();
+        dims
+    }
+}
+
+fn join_word_dim(dims: Vec<(Option<Axis>, u64)>, words: u64, inner: &[Digit]) -> Vec<u64> {
+    let axis = inner.first().map(|digit| digit.axis);
+    let Some(at) = dims.iter().position(|(axis, _)| axis.is_none()) else {
+        return dims.into_iter().map(|(_, size)| size).collect();
+    };
+    let mut sizes: Vec<u64> = dims.iter().map(|(_, size)| *size).collect();
+    let same = |other: Option<&(Option<Axis>, u64)>| other.is_some_and(|(a, _)| *a == axis);
+    if same(dims.get(at + 1)) {
+        sizes[at + 1] *= words;
+        sizes.remove(at);
+    } else if at > 0 && same(dims.get(at - 1)) {
+        sizes[at - 1] *= words;
+        sizes.remove(at);
+    } else {
+        sizes[at] = words;
+    }
+    sizes
+}
