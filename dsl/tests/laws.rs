@@ -245,6 +245,37 @@ fn transforms_move_bit_planes() {
     });
 }
 
+/// Two slices in stores of their own: moved one after the other they make whole codes, and
+/// whole codes part into them again.
+#[test]
+fn transforms_join_bit_planes() {
+    check(300, |tape| {
+        let shape = tape.shape();
+        let bits = 2 + tape.pick(7) as u32;
+        let cut = bits as u8 / 2;
+        let whole = Case::new(word(tape, (0, bits as u8), bits, shape), bits, None, shape);
+        let mut joined = vec![0; whole.bound.bytes() as usize];
+        let mut expected = joined.clone();
+        let slices = [(0, cut), (cut, bits as u8)];
+        let planes =
+            slices.map(|slice| Case::new(word(tape, slice, bits, shape), bits, None, shape));
+        let stored = planes.each_ref().map(|plane| plane.random(tape));
+        for (plane, bytes) in planes.iter().zip(&stored) {
+            transform(CODE, &plane.bound, &whole.bound, &Recode::Keep, bytes, &mut joined)?;
+            let copied = copy(plane, CODE, bytes, &whole.bound, &Recode::Keep);
+            expected.iter_mut().zip(copied).for_each(|(byte, more)| *byte |= more);
+        }
+        prop_assert!(joined == expected, "\n  {whole}");
+        for (plane, bytes) in planes.iter().zip(&stored) {
+            let mut back = vec![0; bytes.len()];
+            transform(CODE, &whole.bound, &plane.bound, &Recode::Keep, &joined, &mut back)?;
+            let parted = copy(&whole, CODE, &joined, &plane.bound, &Recode::Keep);
+            prop_assert!(back == parted, "\n  {whole}\n  {plane}");
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn transforms_refuse_what_is_not_alike() {
     let case = |text, bits, k| {
@@ -263,7 +294,8 @@ fn transforms_refuse_what_is_not_alike() {
     let longer = case("[k, n]", 4, 16);
     for other in [&a, &b, &swizzled] {
         assert_eq!(new(other, &wider), Err(TransformError::Component(CODE)));
-        assert_eq!(new(other, &slice), Err(TransformError::Component(CODE)));
+        let recoded = Transform::new(CODE, other, &slice, Recode::Xor(1)).map(|_| ());
+        assert_eq!(recoded, Err(TransformError::Component(CODE)));
         assert!(matches!(new(other, &longer), Err(TransformError::Shapes(..))));
         assert!(Transform::new(SCALE, other, &a, Recode::Keep).is_err());
     }

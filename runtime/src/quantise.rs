@@ -183,7 +183,8 @@ fn layer_entries(scheme: &Scheme, layer: &str, shape: Shape) -> Result<Vec<Entry
             Err(error) => Err(QuantiseError::Layer { name, what: error.to_string() }),
             // A layout may pad what it stores, but not to a multiple of it.
             Ok(bound) if bound.bytes() > (1 << 20) + 64 * weights => {
-                let what = format!("its layout takes {} bytes for {weights} weights", bound.bytes());
+                let bytes = bound.bytes();
+                let what = format!("its layout takes {bytes} bytes for {weights} weights");
                 Err(QuantiseError::Layer { name, what })
             }
             Ok(bound) => Ok(Entry {
@@ -213,8 +214,13 @@ fn quantise_layer(
         return Err(fault(format!("value {at} is {}", w[at])));
     }
     let bias = scheme.bias.and_then(|_| tensors.get(&bias_name(scheme, &candidate.layer)));
-    let bias = bias.and_then(reals);
     let shape = candidate.shape;
+    let rows = shape.experts * shape.n;
+    let read = |tensor: &Tensor| {
+        let values = reals(tensor).filter(|values| values.len() as u64 == rows);
+        values.ok_or_else(|| fault(format!("its bias is {tensor:?}, expected {rows} floats")))
+    };
+    let bias = bias.map(read).transpose()?;
     let reference = |error: ReferenceError| fault(error.to_string());
     let unpack = |error: UnpackError| fault(error.to_string());
     let plain = quantise_rows(scheme, shape, &w, candidate.own, bias.as_deref(), progress)

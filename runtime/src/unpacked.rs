@@ -221,25 +221,36 @@ impl Unpacked {
         assert_eq!(row.len(), k, "a row has K values");
         let first = (expert * self.shape.n + n) as usize * k;
         let codes = &self.codes[first..first + k];
+        let mut table = [0.0f32; 256];
         for (run, (out, codes)) in
             row.chunks_mut(self.stride).zip(codes.chunks(self.stride)).enumerate()
         {
-            let at = (run * self.stride) as u64;
-            let zero = self.zero.as_ref().map_or(0.0, |part| self.value(part, expert, n, at));
-            let shift = self.shift.as_ref().map_or(0.0, |part| self.value(part, expert, n, at));
-            let mut scales = [(1.0, false); 8];
-            let levels = self.scales.len().min(scales.len());
-            for (slot, (part, divide)) in scales.iter_mut().zip(&self.scales) {
-                *slot = (self.value(part, expert, n, at), *divide);
-            }
-            for (out, code) in out.iter_mut().zip(codes) {
-                let mut value = self.values[usize::from(*code)] - zero;
-                for (scale, divide) in &scales[..levels] {
-                    value = if *divide { value / scale } else { value * scale };
+            let group = self.group(expert, n, (run * self.stride) as u64);
+            let levels = &group.scales[..self.scales.len()];
+            // Decoding every possible code once pays where the run is longer than the table.
+            if codes.len() >= 2 * self.values.len() {
+                for (slot, value) in table.iter_mut().zip(&self.values) {
+                    *slot = group.weight(*value, levels);
                 }
-                *out = (value + shift) as f32;
+                for (out, code) in out.iter_mut().zip(codes) {
+                    *out = table[usize::from(*code)];
+                }
+            } else {
+                for (out, code) in out.iter_mut().zip(codes) {
+                    *out = group.weight(self.values[usize::from(*code)], levels);
+                }
             }
         }
+    }
+
+    /// What the columns of the run at `k` share.
+    fn group(&self, expert: u64, n: u64, k: u64) -> Group {
+        let of = |part: &Option<Part>| part.as_ref().map_or(0.0, |p| self.value(p, expert, n, k));
+        let mut scales = [(1.0, false); MOST_LEVELS];
+        for (slot, (part, divide)) in scales.iter_mut().zip(&self.scales) {
+            *slot = (self.value(part, expert, n, k), *divide);
+        }
+        Group { zero: of(&self.zero), shift: of(&self.shift), scales }
     }
 
     /// Decodes rows `rows` of the stacked [E * N, K] weight, in parallel.
@@ -260,6 +271,27 @@ fn store_name(scheme: &Scheme, component: Component) -> String {
     store.map_or_else(|| component.to_string(), |store| store.name.clone())
 }
 
+/// A scheme has no more scale levels than this: the language's checks say so.
+const MOST_LEVELS: usize = 8;
+
+/// Zero point, shift and scale levels of one group.
+struct Group {
+    zero: f64,
+    shift: f64,
+    /// Value, and whether it divides.
+    scales: [(f64, bool); MOST_LEVELS],
+}
+
+impl Group {
+    /// The definition's order of operations, rounded once.
+    fn weight(&self, value: f64, levels: &[(f64, bool)]) -> f32 {
+        let product = levels.iter().fold(value - self.zero, |product, (scale, divide)| {
+            if *divide { product / scale } else { product * scale }
+        });
+        (product + self.shift) as f32
+    }
+}
+
 struct Source<'a, 'b> {
     scheme: &'a Scheme,
     shape: Shape,
@@ -271,33 +303,35 @@ impl Source<'_, '_> {
     fn plain(&self, component: Component) -> Result<Vec<u8>, UnpackError> {
         let missing = || UnpackError::Missing(component.to_string());
         let grains = self.scheme.grains(component).ok_or_else(missing)?;
-        let plain = Layout::plain(component, grains.bits)
-            .bind(self.shape, &|_| Some(grains))
-            .map_err(|error| UnpackError::Bind { store: component.to_string(), error })?;
-        let mut bytes = vec![0; plain.bytes() as usize];
-        let mut found = false;
+        let mut bytes = Vec::new();
         for store in self.scheme.stores_of(component) {
-            found = true;
-            self.transform(component, store, &plain, &mut bytes)?;
+            self.transform(component, grains, store, &mut bytes)?;
         }
-        if found { Ok(bytes) } else { Err(missing()) }
+        if bytes.is_empty() { Err(missing()) } else { Ok(bytes) }
     }
 
+    /// Adds what a store holds; `bytes` are allocated when a store has been seen to be whole.
     fn transform(
         &self,
         component: Component,
+        grains: Grains,
         store: &Store,
-        plain: &quantloom_dsl::layout::Bound,
-        bytes: &mut [u8],
+        bytes: &mut Vec<u8>,
     ) -> Result<(), UnpackError> {
         let name = || store.name.clone();
         let stored = (self.stored)(&store.name).ok_or_else(|| UnpackError::Missing(name()))?;
-        let bound = self
-            .scheme
-            .bind(store, self.shape)
-            .map_err(|error| UnpackError::Bind { store: name(), error })?;
+        let unbound = |error| UnpackError::Bind { store: name(), error };
         let fault = |error| UnpackError::Transform { store: name(), error };
-        let transform = Transform::new(component, &bound, plain, Recode::Keep).map_err(fault)?;
+        let bound = self.scheme.bind(store, self.shape).map_err(unbound)?;
+        let (expected, found) = (bound.bytes(), stored.len() as u64);
+        if expected != found {
+            return Err(fault(TransformError::Size { side: "source", expected, found }));
+        }
+        let plain = Layout::plain(component, grains.bits)
+            .bind(self.shape, &|_| Some(grains))
+            .map_err(unbound)?;
+        bytes.resize(plain.bytes() as usize, 0);
+        let transform = Transform::new(component, &bound, &plain, Recode::Keep).map_err(fault)?;
         tracing::debug!(store = store.name, %component, method = ?transform.method(), "unpack");
         transform.run(stored, bytes).map_err(fault)
     }

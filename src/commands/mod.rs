@@ -108,13 +108,15 @@ pub(crate) fn scheme(argument: &str) -> Result<Scheme> {
     Ok(scheme)
 }
 
+/// The name that is fewest typing mistakes away, or the shortest that contains the text.
 fn nearest_scheme(name: &str) -> Option<&'static str> {
-    let shares = |candidate: &str| {
-        let same = name.chars().zip(candidate.chars()).take_while(|(a, b)| a == b).count();
-        (same, usize::MAX - candidate.len().abs_diff(name.len()))
-    };
-    let names = quantloom::kernels::ENTRIES.iter().map(|entry| entry.name);
-    names.max_by_key(|candidate| shares(candidate)).filter(|near| shares(near).0 >= 3)
+    let names = || quantloom::kernels::ENTRIES.iter().map(|entry| entry.name);
+    let distance = |candidate: &str| strsim::damerau_levenshtein(name, candidate);
+    let typed = names().min_by_key(|candidate| distance(candidate));
+    let part = || names().filter(|candidate| name.len() >= 3 && candidate.contains(name));
+    typed
+        .filter(|near| distance(near) <= 2)
+        .or_else(|| part().min_by_key(|candidate| candidate.len()))
 }
 
 /// The catalogue's name of a scheme, or a short description of it.

@@ -78,16 +78,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Tokens::WholeTensor => 2,
     };
     let scheme = as_called(layer.scheme(), layer.family(), rank);
+    let progress = Progress::new("multiplying", 0);
+    let unpacked = layer.unpack()?;
+    let y = forward(&scheme, &unpacked, arguments.expert, &x)?;
+    drop(progress);
     if arguments.token_scale == Tokens::Auto && *scheme != *layer.scheme() {
         say_error(
             "quantloom: note: x is two-dimensional, so that one activation scale is taken for all \
              of it, as compressed-tensors does; --token-scale per-token takes one a token",
         );
     }
-    let progress = Progress::new("multiplying", 0);
-    let unpacked = layer.unpack()?;
-    let y = forward(&scheme, &unpacked, arguments.expert, &x)?;
-    drop(progress);
     let mut dims = x.shape.clone();
     if let Some(last) = dims.last_mut() {
         *last = layer.shape().n;

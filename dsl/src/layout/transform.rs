@@ -64,7 +64,8 @@ pub enum TransformError {
     /// The two sides are bound to different shapes.
     #[error("the layouts are bound to different shapes: {0:?} and {1:?}")]
     Shapes(Shape, Shape),
-    /// A component is missing on one side, or has another width or grain.
+    /// A component is missing on one side, has another width or grain, or has to be recoded
+    /// where the sides hold different bits of it.
     #[error("`{0}` is not stored alike on both sides")]
     Component(Component),
     /// A buffer has the wrong size.
@@ -97,7 +98,8 @@ enum Steps {
 }
 
 impl Transform {
-    /// Plans the move of `component` from `source` to `destination`.
+    /// Plans the move of `component` from `source` to `destination`: of all its bits that both
+    /// hold, so that the slices of a code come together in several moves.
     ///
     /// # Errors
     /// [`TransformError::Shapes`], [`TransformError::Component`].
@@ -110,10 +112,7 @@ impl Transform {
         if source.shape() != destination.shape() {
             return Err(TransformError::Shapes(source.shape(), destination.shape()));
         }
-        let (grains, _) = source
-            .held(component)
-            .filter(|held| destination.held(component).as_ref() == Some(held))
-            .ok_or(TransformError::Component(component))?;
+        let grains = common(component, source, destination, &recode)?;
         let steps = match (source.runs(component), destination.runs(component)) {
             (Some(from), Some(to)) => match nests(&from, &to, source.shape(), &recode) {
                 Some(nests) => Steps::Nest(nests),
@@ -195,6 +194,30 @@ impl Transform {
     /// Bits of a whole code.
     fn width(&self) -> u32 {
         self.source.held(self.component).map_or(0, |(grains, _)| grains.bits)
+    }
+}
+
+/// The grains of a component that both sides hold bits of. What is recoded must be the same bits
+/// on both sides, and whole codes if it is by a table.
+fn common(
+    component: Component,
+    source: &Bound,
+    destination: &Bound,
+    recode: &Recode,
+) -> Result<Grains, TransformError> {
+    let (held, other) = (source.held(component), destination.held(component));
+    let (Some((grains, bits)), Some((other_grains, other_bits))) = (held, other) else {
+        return Err(TransformError::Component(component));
+    };
+    let fits = match recode {
+        Recode::Keep => bits & other_bits != 0,
+        Recode::Xor(_) => bits == other_bits,
+        Recode::Table(_) => bits == other_bits && bits.count_ones() == grains.bits,
+    };
+    if grains == other_grains && fits {
+        Ok(grains)
+    } else {
+        Err(TransformError::Component(component))
     }
 }
 

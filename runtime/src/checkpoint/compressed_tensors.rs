@@ -301,8 +301,8 @@ impl LayerReader<'_> {
             (format!("i32 [k:{codes} | k, n]"), format!("i32 [n:{codes} | g, n]"))
         } else {
             return Err(self.fault(format!(
-                "`weight_packed` has {words} words a row; {k} codes of {bits} bits take {dense} \
-                 (dense) or {aligned} (aligned)"
+                "`weight_packed` has {words} words a row; by `weight_shape` it holds {k} codes of \
+                 {bits} bits, which take {dense} (dense) or {aligned} (aligned)"
             )));
         };
         let (weight, zero) = if args.symmetric {

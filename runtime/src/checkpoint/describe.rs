@@ -85,13 +85,14 @@ pub fn describe(scheme: &Scheme, layers: &[(String, Shape)]) -> Vec<Description>
         };
         found.push(Description { config: Some(config), extras });
     }
+    // Quark can say per-tensor FP8 in the same tensors too; they are ModelOpt's by name.
+    for config in modelopt(scheme).into_iter().chain(fp8(scheme)) {
+        found.push(Description { config: Some(config), extras: Extras::None });
+    }
     if let Some(config) = quark(scheme) {
         let int8 = scheme.weight.code == Code::Number(Number::Int(8));
         let extras = if int8 { Extras::ZeroZeroPoints } else { Extras::None };
         found.push(Description { config: Some(config), extras });
-    }
-    for config in modelopt(scheme).into_iter().chain(fp8(scheme)) {
-        found.push(Description { config: Some(config), extras: Extras::None });
     }
     found.push(Description { config: Some(own::config(scheme, layers)), extras: Extras::None });
     found

@@ -98,6 +98,14 @@ impl Writer {
         entries: Vec<Entry>,
         metadata: &BTreeMap<String, String>,
     ) -> std::io::Result<Self> {
+        // Renaming would put a file in the place of a device, a pipe or a link.
+        let path = match std::fs::metadata(path) {
+            Ok(there) if !there.is_file() => {
+                return Err(invalid("what is there is not an ordinary file".to_owned()));
+            }
+            Ok(_) => std::fs::canonicalize(path)?,
+            Err(_) => path.to_owned(),
+        };
         let mut header = Map::new();
         if !metadata.is_empty() {
             header.insert("__metadata__".to_owned(), json!(metadata));
@@ -122,7 +130,7 @@ impl Writer {
         let mut file = BufWriter::new(NamedTempFile::new_in(directory)?);
         file.write_all(&(text.len() as u64).to_le_bytes())?;
         file.write_all(&text)?;
-        Ok(Self { path: path.to_owned(), file, left: entries.into_iter(), current: None })
+        Ok(Self { path, file, left: entries.into_iter(), current: None })
     }
 
     /// Writes the next bytes of the current entry; an entry that is full gives way to the next.
