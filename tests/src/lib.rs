@@ -176,8 +176,7 @@ pub fn write_file(path: &Path, tensors: &BTreeMap<String, Made>, config: Option<
     let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
         (name, TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor of its shape"))
     });
-    let metadata =
-        config.map(|text| [("quantization_config".to_owned(), text.to_owned())].into());
+    let metadata = config.map(|text| [("quantization_config".to_owned(), text.to_owned())].into());
     safetensors::serialize_to_file(views, metadata, path).expect("written");
 }
 

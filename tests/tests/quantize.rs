@@ -1,0 +1,357 @@
+//! Float weights into every scheme of the catalogue and back, through a file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quantloom_dsl::format::{BF16, Number};
+use quantloom_dsl::layout::{Component, Index, Shape};
+use quantloom_dsl::reference::{Plain, quantise, unpack};
+use quantloom_dsl::{Arithmetic, Code, Rule, ScaleType, Scheme};
+use quantloom_kernels::{catalogue, scheme};
+use quantloom_runtime::checkpoint::{Checkpoint, Dtype, Layer, Tensors};
+use quantloom_runtime::quantise::{Outcome, candidates, quantise_checkpoint};
+use quantloom_tests::{
+    Made, Random, bf16_tensor, bf16_values, packed, parts, quantloom, tensors_of, write_file,
+};
+
+/// Schemes that no other software's configuration can say.
+const FALL_BACK: &[&str] =
+    &["arm_w4a8_channel", "arm_w4a8_g32", "fp8_fnuz_block", "fp8_fnuz_channel"];
+
+/// The `quant_method` with which a scheme's own software writes it; `None` for gpt-oss, which
+/// goes by its tensors' names.
+fn method(name: &str) -> Option<&'static str> {
+    let by_prefix = [
+        ("ct_", "compressed-tensors"),
+        ("gptq", "gptq"),
+        ("awq", "awq"),
+        ("quark_", "quark"),
+        ("modelopt_", "modelopt"),
+        ("fp8_block", "fp8"),
+    ];
+    match by_prefix.iter().find(|(prefix, _)| name.starts_with(prefix)) {
+        Some((_, method)) => Some(method),
+        None if name.starts_with("gpt_oss") => None,
+        None => Some("quantloom"),
+    }
+}
+
+/// A layer of the float checkpoint.
+struct Float {
+    layer: String,
+    shape: Shape,
+    weight: Vec<u16>,
+    bias: Option<Vec<u16>>,
+}
+
+/// Two layers, the second with a bias; a block and a row of zeros in the first.
+fn floats(scheme: &Scheme) -> Vec<Float> {
+    let mut random = Random(7);
+    let mut float = |at: usize, n: u64, k: u64| {
+        let experts = if scheme.experts.is_some() { 2 } else { 1 };
+        let shape = Shape { experts, n, k };
+        let name = match scheme.experts {
+            None => ["self_attn.q_proj", "mlp.down_proj"][at],
+            Some(quantloom_dsl::Experts::Single) => "mlp.experts.down_proj",
+            Some(_) => "mlp.experts.gate_up_proj",
+        };
+        let mut weight = random.bf16(shape.elements().unwrap() as usize, 0.05);
+        if at == 0 {
+            weight[3 * k as usize + 128..][..128].fill(0);
+            weight[5 * k as usize..][..k as usize].fill(0);
+        }
+        let bias = (at == 1).then(|| random.bf16((experts * n) as usize, 1.0));
+        Float { layer: format!("model.layers.{at}.{name}"), shape, weight, bias }
+    };
+    vec![float(0, 96, 384), float(1, 64, 256)]
+}
+
+fn untouched() -> BTreeMap<String, Made> {
+    let mut random = Random(8);
+    BTreeMap::from([
+        ("lm_head.weight".to_owned(), bf16_tensor(&[16, 64], &random.bf16(1024, 1.0))),
+        ("model.norm.weight".to_owned(), bf16_tensor(&[64], &random.bf16(64, 1.0))),
+        ("model.rotary.steps".to_owned(), (Dtype::I64, vec![2], (0..16).collect())),
+        ("model.empty".to_owned(), (Dtype::F32, vec![0, 4], Vec::new())),
+    ])
+}
+
+fn dims(shape: Shape, stacked: bool) -> Vec<usize> {
+    let all = [shape.experts as usize, shape.n as usize, shape.k as usize];
+    all[usize::from(!stacked)..].to_vec()
+}
+
+fn float_file(path: &Path, scheme: &Scheme, layers: &[Float]) {
+    let stacked = scheme.experts.is_some();
+    let mut tensors = untouched();
+    for float in layers {
+        let weight = bf16_tensor(&dims(float.shape, stacked), &float.weight);
+        let join = if stacked { ("", "_bias") } else { (".weight", ".bias") };
+        tensors.insert(format!("{}{}", float.layer, join.0), weight);
+        if let Some(bias) = &float.bias {
+            let all = dims(float.shape, stacked);
+            let bias = bf16_tensor(&all[..all.len() - 1], bias);
+            tensors.insert(format!("{}{}", float.layer, join.1), bias);
+        }
+    }
+    write_file(path, &tensors, None);
+}
+
+fn quantised(scheme: &Scheme, from: &Path, to: &Path) -> Vec<Outcome> {
+    let tensors = Tensors::open(from).unwrap();
+    let mut chosen = candidates(&tensors, scheme);
+    chosen.retain(|candidate| candidate.layer.contains("layers"));
+    let told = AtomicU64::new(0);
+    let progress = |weights: u64| {
+        told.fetch_add(weights, Ordering::Relaxed);
+    };
+    let outcomes =
+        quantise_checkpoint(&tensors, scheme, &chosen, to, &progress).expect(&scheme.name);
+    let weights: u64 = chosen.iter().filter_map(|candidate| candidate.shape.elements()).sum();
+    assert_eq!((told.into_inner(), outcomes.len()), (weights, 2), "{}", scheme.name);
+    outcomes
+}
+
+#[test]
+fn every_scheme_reads_back_equal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("float.safetensors"), folder.path().join("q.safetensors"));
+    let mut fall_back = Vec::new();
+    for scheme in catalogue() {
+        let layers = floats(scheme);
+        float_file(&from, scheme, &layers);
+        let outcomes = quantised(scheme, &from, &to);
+        let checkpoint = Checkpoint::open(&to).unwrap();
+        assert_eq!(checkpoint.layers().count(), 2, "{}", scheme.name);
+        for (float, outcome) in layers.iter().zip(&outcomes) {
+            assert_eq!(outcome.layer, float.layer);
+            let layer = checkpoint.layer(&float.layer).unwrap();
+            reads_back(scheme, float, layer, outcome);
+        }
+        let written = tensors_of(&to);
+        for (name, tensor) in untouched() {
+            assert!(written[&name] == tensor, "{}: {name} was changed", scheme.name);
+        }
+        let config: Option<serde_json::Value> = Tensors::open(&to)
+            .unwrap()
+            .metadata("quantization_config")
+            .map(|text| serde_json::from_str(text).unwrap());
+        let said = config.as_ref().map(|config| config["quant_method"].as_str().unwrap());
+        assert_eq!(said, method(&scheme.name), "{}", scheme.name);
+        if said == Some("quantloom") {
+            fall_back.push(scheme.name.as_str());
+        }
+        assert_eq!(files_in(folder.path()), 2, "no temporary file stays");
+    }
+    assert_eq!(fall_back, FALL_BACK);
+}
+
+fn files_in(folder: &Path) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+fn reads_back(scheme: &Scheme, float: &Float, layer: &Layer, outcome: &Outcome) {
+    let case = format!("{}: {}", scheme.name, float.layer);
+    let w = bf16_values(&float.weight);
+    let bias = float.bias.as_ref().map(|bias| bf16_values(bias));
+    // A bias that the scheme does not know stays as it is, and the layer has it.
+    let mut expected = scheme.clone();
+    if let (None, Some(_)) = (scheme.bias, &bias) {
+        expected.bias = Some(Number::Float(BF16));
+        let read = layer.scheme().stores_of(Component::Bias).next().expect(&case);
+        expected.stores.push(read.clone());
+        let sort = |scheme: &mut Scheme| scheme.stores.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut read = layer.scheme().clone();
+        sort(&mut read);
+        sort(&mut expected);
+        assert!(read.same_meaning(&expected), "{case}:\n{}\nnot\n{expected}", layer.scheme());
+    } else {
+        assert!(layer.scheme().same_meaning(scheme), "{case}:\n{}", layer.scheme());
+    }
+    assert_eq!(layer.shape(), float.shape, "{case}");
+    let plain = unpack(layer.scheme(), float.shape, &packed(layer)).unwrap();
+    let reference = quantise(scheme, float.shape, &w, BF16, bias.as_deref()).unwrap();
+    for (component, codes) in &reference.components {
+        assert!(plain.of(*component) == codes, "{case}: {component}");
+    }
+    let unpacked = layer.unpack().unwrap();
+    let decoded = unpacked.decode_rows(0..float.shape.experts * float.shape.n);
+    within_half_a_step(scheme, &reference, &w, &decoded, &case);
+
+    let read = unpacked.bias().map(<[f64]>::to_vec);
+    let given =
+        bias.or(scheme.bias.map(|_| vec![0.0; (float.shape.experts * float.shape.n) as usize]));
+    let Some((read, given)) = read.zip(given.clone()) else {
+        return assert!(given.is_none(), "{case}: the bias is lost");
+    };
+    for (read, given) in read.iter().zip(given) {
+        assert!((read - given).abs() <= given.abs() * (-11f64).exp2(), "{case}: bias");
+    }
+    let noise: f64 = w.iter().zip(&decoded).map(|(w, d)| (w - f64::from(*d)).powi(2)).sum();
+    let sqnr = 10.0 * (w.iter().map(|w| w * w).sum::<f64>() / noise).log10();
+    assert!((sqnr - outcome.sqnr).abs() < 1e-6, "{case}: {sqnr} dB, said {}", outcome.sqnr);
+    let least = least_sqnr(scheme);
+    assert!((least..least + 12.0).contains(&sqnr), "{case}: {sqnr} dB, expected {least} or more");
+}
+
+/// dB. Integers: normal weights fill 2^b steps with at least 2 * 4.5 deviations, and the error
+/// of a step is 1 / sqrt(12) of it. Floats: an error of half a step of 2^-m at most, so
+/// 2^-(m+1) / sqrt(3) relative, one bit more lost to clamping and to what is near zero.
+fn least_sqnr(scheme: &Scheme) -> f64 {
+    match &scheme.weight.code {
+        Code::Number(Number::Float(format)) => 6.02 * f64::from(format.mantissa_bits) + 4.77,
+        code => 6.02 * f64::from(code.bits()) - 20.0 * (9.0 / 12f64.sqrt()).log10(),
+    }
+}
+
+/// Each weight is within half a step of its code, and each scale uses the codes' range.
+///
+/// In units of the scale, q = w / s. The quantiser's own roundings move q by a few u, u being
+/// 2^-8 in bf16 (`arithmetic: own`) and 2^-24 in f32, and the stored scale by its own u; a
+/// zero point is rounded too, by half a step more.
+fn within_half_a_step(scheme: &Scheme, plain: &Plain, w: &[f64], decoded: &[f32], case: &str) {
+    let (low, high) = scheme.weight.range();
+    let arithmetic = match scheme.arithmetic {
+        Arithmetic::Own => (-8f64).exp2(),
+        Arithmetic::F32 => (-24f64).exp2(),
+    };
+    let stored = |number: ScaleType| match number {
+        ScaleType::Number(Number::Float(format)) => (-f64::from(format.mantissa_bits) - 1.0).exp2(),
+        _ => 0.0,
+    };
+    let rule = scheme.scales[0].rule;
+    // Smallest scale that the rule may give: how far beyond the codes a weight may then lie.
+    let reach = match rule {
+        Rule::Amax(divisor) => f64::from_bits(divisor),
+        Rule::Range(_) => high - low + 1.0,
+        Rule::Pow2 { above } => {
+            let threshold = above.map_or(2.0, f64::from_bits);
+            threshold * high.log2().floor().exp2()
+        }
+    };
+    let reach = reach * (1.0 + 4.0 * arithmetic + stored(scheme.scales[0].number));
+    let shape = plain.shape;
+    let mut largest: f64 = 0.0;
+    for (at, (w, decoded)) in w.iter().zip(decoded).enumerate() {
+        let (row, k) = (at as u64 / shape.k, at as u64 % shape.k);
+        let index = Index { e: row / shape.n, n: row % shape.n, k };
+        let (code, zero, scale) = parts(scheme, plain, index);
+        let place = format!("{case}: w[{row}, {k}] = {w}, {decoded} = ({code} - {zero}) * {scale}");
+        let exact = (code - zero) * scale;
+        assert!((f64::from(*decoded) - exact).abs() <= exact.abs() * (-23f64).exp2(), "{place}");
+        assert!(scale.is_normal() && (*w != 0.0 || exact == 0.0), "{place}");
+        let q = w / scale;
+        largest = largest.max(q.abs());
+        assert!(q.abs() <= reach, "{place}: the scale is too small");
+        let half = match &scheme.weight.code {
+            Code::Number(Number::Float(format)) => {
+                let lowest = 1.0 - f64::from((1 << (format.exponent_bits - 1)) - 1);
+                let exponent = q.abs().min(high).log2().floor().max(lowest);
+                (exponent - f64::from(format.mantissa_bits) - 1.0).exp2()
+            }
+            _ if scheme.zero.is_some() => 1.0,
+            _ => 0.5,
+        };
+        let beyond = (q - high).max(low - q).max(0.0);
+        let slack = 4.0 * arithmetic * (q.abs() + zero.abs());
+        let clamped = if scheme.zero.is_some() { 0.0 } else { beyond };
+        let bound = half.max(clamped) + slack + reach * (-22f64).exp2();
+        assert!((q - (code - zero)).abs() <= bound, "{place}: off by more than {bound} steps");
+    }
+    assert!(largest >= high / 2.0 * 0.99, "{case}: the codes are used up to {largest} only");
+}
+
+/// bf16 of an f32, nearest even: written out here, apart from the crate's formats.
+fn bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+fn f32_of(code: u16) -> f32 {
+    f32::from_bits(u32::from(code) << 16)
+}
+
+/// compressed-tensors' rule, from its description alone: scale = bf16(amax / ((2^b - 1) / 2)),
+/// code = round(clamp(bf16(w / scale))), half to even.
+#[test]
+fn integer_codes_are_those_of_compressed_tensors() {
+    // Name, bits, group (0: the row), packed.
+    let packed = (2..=8).map(|bits| (format!("ct_w{bits}a16"), bits, 128, true));
+    let with_int8 = (2..=7).map(|bits| (format!("ct_w{bits}a8"), bits, 128, false));
+    let with_int4 = (2..=4).map(|bits| (format!("ct_w{bits}a4"), bits, 128, false));
+    let others =
+        [("ct_w4afp8", 4, 128, false), ("ct_w8a8", 8, 0, false), ("ct_mxint4", 4, 32, true)];
+    let others = others.map(|(name, bits, group, packed)| (name.to_owned(), bits, group, packed));
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("float.safetensors"), folder.path().join("q.safetensors"));
+    let mut compared = 0;
+    for (name, bits, group, packed) in packed.chain(with_int8).chain(with_int4).chain(others) {
+        let scheme = scheme(&name).expect(&name);
+        let layers = floats(scheme);
+        float_file(&from, scheme, &layers);
+        quantised(scheme, &from, &to);
+        let file = tensors_of(&to);
+        for float in &layers {
+            let (n, k) = (float.shape.n as usize, float.shape.k as usize);
+            let group = if group == 0 { k } else { group };
+            let stored = |tensor: &str| &file[&format!("{}.{tensor}", float.layer)];
+            let (codes, scales) = if packed {
+                assert_eq!(
+                    stored("weight_shape").2,
+                    [n as u64, k as u64].map(u64::to_le_bytes).concat()
+                );
+                (&stored("weight_packed").2, &stored("weight_scale"))
+            } else {
+                (&stored("weight").2, &stored("weight_scale"))
+            };
+            assert_eq!((scales.0, &scales.1), (Dtype::BF16, &vec![n, k / group]), "{name}");
+            let row_bytes = codes.len() / n;
+            let half = (f32::from(1u16 << bits) - 1.0) / 2.0;
+            let limit = f32::from(1u16 << (bits - 1));
+            for (at, group_of) in float.weight.chunks(group).enumerate() {
+                let found = u16::from_le_bytes([scales.2[2 * at], scales.2[2 * at + 1]]);
+                let amax = group_of.iter().map(|w| f32_of(*w).abs()).fold(0.0, f32::max);
+                if amax > 0.0 {
+                    assert_eq!(found, bf16(amax / half), "{name}: scale {at}");
+                }
+                for (offset, w) in group_of.iter().enumerate() {
+                    let place = at * group + offset;
+                    let (row, column) = (place / k, place % k);
+                    let bytes = &codes[row * row_bytes..][..row_bytes];
+                    let code = if packed {
+                        let bit = |bit: usize| i32::from(bytes[bit / 8] >> (bit % 8) & 1);
+                        let first = column * bits;
+                        (0..bits).map(|b| bit(first + b) << b).sum::<i32>() - (1 << (bits - 1))
+                    } else {
+                        i32::from(bytes[column] as i8)
+                    };
+                    let scaled = f32_of(bf16(f32_of(*w) / f32_of(found)));
+                    let right = scaled.clamp(-limit, limit - 1.0).round_ties_even() as i32;
+                    assert_eq!(code, right, "{name}: w[{row}, {column}]");
+                }
+            }
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 19);
+}
+
+/// The command writes what the library writes, and leaves `lm_head` and norms as they are.
+#[test]
+fn the_command_quantises_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["ct_w4a16", "gptq3_v1", "awq4", "modelopt_nvfp4", "gpt_oss_mxfp4_gate_up"] {
+        let scheme = scheme(name).unwrap();
+        float_file(&path("float"), scheme, &floats(scheme));
+        quantised(scheme, &path("float"), &path("by_library"));
+        let (from, to) = (path("float"), path("by_command"));
+        let arguments = ["quantize".as_ref(), from.as_os_str(), "--scheme".as_ref(), name.as_ref()];
+        let ran = quantloom(&[&arguments[..], &["--out".as_ref(), to.as_os_str()]].concat()).done();
+        let read = |name: &str| std::fs::read(path(name)).unwrap();
+        assert!(read("by_library") == read("by_command"), "{name}");
+        assert_eq!(ran.out.matches(" dB").count(), 2, "a line of accuracy each:\n{}", ran.out);
+        assert!(!ran.out.contains("lm_head"), "{}", ran.out);
+    }
+}
