@@ -72,10 +72,10 @@ pub struct Outcome {
 }
 
 /// The float matrices of a checkpoint that a scheme can store: two dimensions, or three for a
-/// scheme with experts.
+/// scheme with experts. `ref.*` tensors are results to compare with, and are not weights.
 pub fn candidates(tensors: &Tensors, scheme: &Scheme) -> Vec<Candidate> {
     let candidate = |name: &str| {
-        let tensor = tensors.get(name)?;
+        let tensor = tensors.get(name).filter(|_| !name.starts_with("ref."))?;
         let own = float_format(tensor.dtype())?;
         let layer = match name.strip_suffix("weight") {
             Some(layer) => layer.strip_suffix('.').unwrap_or(layer),

@@ -69,7 +69,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     for fault in &faults {
         say_error(&format!("quantloom: {fault}"));
     }
-    Ok(faults.is_empty())
+    // A comparison of nothing is no success.
+    Ok(faults.is_empty() && compared > 0)
 }
 
 fn row(file: &str, scheme: &str, finding: &Finding) -> [String; 7] {

@@ -1,10 +1,10 @@
 //! `quantloom quantize`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use quantloom::runtime::checkpoint::Tensors;
+use quantloom::runtime::checkpoint::{Checkpoint, Tensors};
 use quantloom::runtime::quantise::{Candidate, candidates, quantise_checkpoint};
 
 use super::{say, scheme, shape, size, table};
@@ -23,18 +23,22 @@ pub(crate) struct Arguments {
     /// Quantise only layers whose name contains one of these.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Leave layers as they are whose name contains one of these.
+    /// Leave layers as they are whose name contains one of these. Layers named `gate` (routers
+    /// of experts) are left too, unless --only names them.
     #[arg(long, value_name = "TEXT", default_values_t = ["lm_head", "embed", "norm", "router"].map(str::to_owned))]
     ignore: Vec<String>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
+    refuse_quantised(&arguments.path)?;
     let tensors = Tensors::open(&arguments.path)?;
     let contains = |layer: &str, texts: &[String]| texts.iter().any(|text| layer.contains(text));
     let wanted = |candidate: &Candidate| {
         let only = arguments.only.is_empty() || contains(&candidate.layer, &arguments.only);
-        only && !contains(&candidate.layer, &arguments.ignore)
+        let router =
+            arguments.only.is_empty() && candidate.layer.rsplit('.').next() == Some("gate");
+        only && !router && !contains(&candidate.layer, &arguments.ignore)
     };
     let chosen: Vec<Candidate> = candidates(&tensors, &scheme).into_iter().filter(wanted).collect();
     if chosen.is_empty() {
@@ -71,4 +75,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     say(format_args!("wrote {}", arguments.out.display()))?;
     Ok(true)
+}
+
+/// A file has one quantisation configuration: a second one would make the first one's layers
+/// unreadable.
+fn refuse_quantised(path: &Path) -> Result<()> {
+    let checkpoint = Checkpoint::open(path)?;
+    let layers = checkpoint.layers().count();
+    if checkpoint.config().is_some() || layers > 0 {
+        bail!(
+            "{} is quantised already ({}, {layers} layers); quantize starts from float weights, \
+             `quantloom dequantize` gives those of a layer",
+            path.display(),
+            checkpoint.family().name()
+        );
+    }
+    Ok(())
 }

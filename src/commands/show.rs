@@ -1,6 +1,7 @@
 //! `quantloom show`
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -47,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     say(targets)?;
     if let Some(path) = &arguments.svg {
-        std::fs::write(path, picture(&scheme))
+        write_whole(path, &picture(&scheme))
             .with_context(|| format!("cannot write {}", path.display()))?;
         say(format_args!("wrote {}", path.display()))?;
     }
@@ -71,4 +72,22 @@ fn portable(plan: &plan::PortablePlan) -> String {
         plan.table,
         plan.levels
     )
+}
+
+/// Writes beside the target and renames, so that nothing half-written stays.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        let what = "what is there is not an ordinary file";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        builder.permissions(std::fs::Permissions::from_mode(0o644));
+    }
+    let mut file = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).map(|_| ()).map_err(|error| error.error)
 }
