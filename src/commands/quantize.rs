@@ -40,13 +40,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             arguments.only.is_empty() && candidate.layer.rsplit('.').next() == Some("gate");
         only && !router && !contains(&candidate.layer, &arguments.ignore)
     };
-    let chosen: Vec<Candidate> = candidates(&tensors, &scheme).into_iter().filter(wanted).collect();
-    if chosen.is_empty() {
+    let (chosen, left): (Vec<Candidate>, Vec<Candidate>) =
+        candidates(&tensors, &scheme).into_iter().partition(wanted);
+    if let (true, Some(left)) = (chosen.is_empty(), left.first()) {
         bail!(
-            "{} holds no float weight to quantise: {} tensors named *.weight are looked for{}",
+            "--only and --ignore leave no layer of {} to quantise; {} would be one: `--only {}`",
             arguments.path.display(),
-            if scheme.experts.is_some() { "three-dimensional" } else { "two-dimensional" },
-            if arguments.only.is_empty() { "" } else { ", and --only leaves none" }
+            left.layer,
+            left.layer
+        );
+    }
+    if chosen.is_empty() {
+        let dimensions = if scheme.experts.is_some() { "three" } else { "two" };
+        bail!(
+            "{} holds no float weight to quantise: {dimensions}-dimensional tensors named *.weight \
+             are looked for",
+            arguments.path.display()
         );
     }
     let static_input = scheme.quantiser().is_some_and(|q| q.scales.iter().any(|s| s.stored));

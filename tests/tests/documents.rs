@@ -66,7 +66,8 @@ fn the_same_input_gives_the_same_bytes() {
         let scheme = "ct_w4a16";
         let float = path(&format!("{out}.float"));
         std::fs::copy(path(out), &float).unwrap();
-        quantloom(&["quantize", &float, "--scheme", scheme, "--out", &path(&format!("{out}.q"))]).done();
+        quantloom(&["quantize", &float, "--scheme", scheme, "--out", &path(&format!("{out}.q"))])
+            .done();
     }
     for suffix in ["", ".q"] {
         let bytes = |name: &str| std::fs::read(path(&format!("{name}{suffix}"))).unwrap();

@@ -731,7 +731,7 @@ fn the_command_says_one_sentence() {
     };
     let padded = scheme("padded.scheme", "f16 per 1x32", "u32 [k:8 | k/8:134217728, n]");
     let weight = golden("moe_mixtral");
-    let quantize = ["quantize", &weight, "--out", &out, "--scheme"];
+    let quantize = ["quantize", &weight, "--only", "gate", "--out", &out, "--scheme"];
     refuses(folder.path(), &[&quantize[..], &[&padded]].concat(), "takes");
     let wide = scheme("wide.scheme", "f16 per 1x16777216", "u32 [k:8 | k, n]");
     quantloom(&[&quantize[..], &[&wide]].concat()).done();
