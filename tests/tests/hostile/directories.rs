@@ -1,0 +1,63 @@
+//! Directories of shards, and what is no file.
+
+use quantloom_runtime::checkpoint::Checkpoint;
+use serde_json::json;
+
+use crate::file::File;
+
+#[test]
+fn directories_that_lie() {
+    let good = File::golden("ct_w4a16").bytes();
+    let map = |shard: &str| json!({"weight_map": {"layer.weight_packed": shard}}).to_string();
+    let indices = [
+        (map("../shard.safetensors"), "../shard.safetensors"),
+        (map("sub/shard.safetensors"), "sub/shard.safetensors"),
+        (map("/etc/passwd"), "/etc/passwd"),
+        (map("/"), "not a file of this directory"),
+        (map("."), "not a file of this directory"),
+        (map(".."), "not a file of this directory"),
+        (map(""), "not a file of this directory"),
+        (map("missing.safetensors"), "missing.safetensors"),
+        (map("a\u{0}b"), "cannot read"),
+        (map("folder"), "is not a file"),
+        (json!({"weight_map": {"a": 7}}).to_string(), "not a string"),
+        (json!({"weight_map": {}}).to_string(), "weight_map"),
+        (json!({"weight_map": ["shard.safetensors"]}).to_string(), "weight_map"),
+        (json!([]).to_string(), "weight_map"),
+        ("{".to_owned(), "not valid JSON"),
+        ("[".repeat(100_000), "not valid JSON"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let open = || Checkpoint::open(folder.path()).map(|_| ()).map_err(|e| e.to_string());
+    assert!(open().unwrap_err().contains("holds no .safetensors file"));
+    std::fs::write(path("shard.safetensors"), &good).unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    assert_eq!(open(), Ok(()));
+    for (index, word) in &indices {
+        std::fs::write(path("model.safetensors.index.json"), index).unwrap();
+        let error = open().expect_err(word);
+        assert!(error.contains(word), "{index:.80}: {error}");
+    }
+    std::fs::remove_file(path("model.safetensors.index.json")).unwrap();
+    std::fs::write(path("again.safetensors"), &good).unwrap();
+    assert!(open().unwrap_err().contains("is there twice"));
+    std::fs::write(path("again.safetensors"), b"").unwrap();
+    assert!(open().unwrap_err().contains("again.safetensors is not a valid safetensors file"));
+    std::fs::remove_file(path("again.safetensors")).unwrap();
+    std::fs::create_dir(path("again.safetensors")).unwrap();
+    assert!(open().unwrap_err().contains("again.safetensors is not a file"));
+}
+
+/// Opening a pipe waits for a writer that does not come.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_not_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe.safetensors");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    if made.is_ok_and(|status| status.success()) {
+        let error = Checkpoint::open(&pipe).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("is not a file"), "{error}");
+    }
+}
