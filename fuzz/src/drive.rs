@@ -1,5 +1,5 @@
 //! What is done with hostile input, and what must hold. The fuzz targets call it, and
-//! tests/tests/hostile.rs replays the corpus through it without a fuzzer.
+//! tests/tests/hostile replays the corpus through it without a fuzzer.
 
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{Plain, pack, unpack};
