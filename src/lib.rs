@@ -34,3 +34,8 @@ pub mod prelude {
     pub use quantloom_runtime::checkpoint::{Checkpoint, Layer};
     pub use quantloom_runtime::unpacked::Unpacked;
 }
+
+/// The README's examples, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -8,7 +8,7 @@
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{Activation, Scheme};
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Layer, Tensor, Tensors};
+use crate::checkpoint::{Checkpoint, CheckpointError, Family, Layer, Tensor, Tensors};
 use crate::forward::{Input, as_called, forward};
 use crate::tensor::{float_format, reals};
 use crate::unpacked::Unpacked;
@@ -63,7 +63,8 @@ pub fn check(checkpoint: &Checkpoint) -> Vec<Finding> {
             Err(error) => findings.push(failed(name, error)),
         }
     }
-    let whole = !alone && tensors.get("ref.y").is_some();
+    let experts = checkpoint.family() == Family::GptOss && checkpoint.layers().next().is_some();
+    let whole = experts && tensors.get("ref.y").is_some();
     if whole {
         let reason = "it is the whole expert layer's, which this version does not compute";
         findings.push(Finding {
@@ -161,7 +162,7 @@ fn check_weight(layer: &Layer, unpacked: &Unpacked, tensor: &Tensor, transposed:
         return finding;
     };
     let format = computed_in(&reference);
-    let bound = weight_bound(layer.scheme(), format);
+    let bound = weight_bound(format);
     finding.bound = Some(bound);
     let ours = unpacked.decode_rows(0..e * n);
     let mut worst = (0.0f64, 0);
@@ -192,13 +193,13 @@ fn check_weight(layer: &Layer, unpacked: &Unpacked, tensor: &Tensor, transposed:
 
 /// In half units in the last place of the type that the reference was computed in.
 ///
-/// Software that computes in f32 rounds once for each scale level; ours is the exact value
-/// rounded once to f32, so that each of its roundings counts. Software that computes in a
-/// 16-bit type rounds once to it; an f32 rounding (of the product of two levels) that comes
-/// first moves that by 2^-13 of an f16 rounding or 2^-16 of a bf16 one at the most.
-fn weight_bound(scheme: &Scheme, format: FloatFormat) -> f64 {
+/// One rounding: products of codes of at most 8 bits and scale levels of at most 8 are exact in
+/// f32, so that only the last multiplication rounds, and ours is the exact value rounded once.
+/// Where software computes in a 16-bit type, the product of two levels is rounded to f32 before,
+/// which moves the result by 2^-13 of an f16 rounding or 2^-16 of a bf16 one at the most.
+fn weight_bound(format: FloatFormat) -> f64 {
     match format {
-        F32 => scheme.scales.len().max(1) as f64,
+        F32 => 1.0,
         _ => 1.0 + 1.0 / 4096.0,
     }
 }
@@ -254,7 +255,7 @@ fn product_error(
     y: &Tensor,
 ) -> Result<f64, String> {
     let reference = reals(y).ok_or("ref.y is not a float tensor")?;
-    let input = input(x).ok_or("ref.x is not a float tensor")?;
+    let input = input(x, layer.scheme()).ok_or("ref.x is not a float tensor")?;
     // Before it is computed: a narrow x and a narrow weight have a product beyond their sizes.
     let rows = input.values.len() as u64 / layer.shape().k;
     let expected = rows.saturating_mul(layer.shape().n);
@@ -269,11 +270,19 @@ fn product_error(
     if error.is_nan() { Err("the product or its reference is NaN".to_owned()) } else { Ok(error) }
 }
 
-/// A tensor of the file as an activation.
-pub fn input(tensor: &Tensor) -> Option<Input> {
-    Some(Input {
-        values: reals(tensor)?,
-        shape: tensor.shape().iter().map(|size| *size as u64).collect(),
-        own: float_format(tensor.dtype())?,
-    })
+/// A tensor of a file as an activation of a layer of this scheme.
+///
+/// A model computes in one type. Where f32 merely carries values of the 16-bit type of the
+/// layer's scales (bf16 if those are of no such type), that is the activation's own type.
+pub fn input(tensor: &Tensor, scheme: &Scheme) -> Option<Input> {
+    let values = reals(tensor)?;
+    let stored = float_format(tensor.dtype())?;
+    let model = match scheme.scales.first().and_then(|scale| scale.stored_number()) {
+        Some(Number::Float(F32)) => F32,
+        Some(Number::Float(F16)) => F16,
+        _ => BF16,
+    };
+    let carried = stored == F32 && values.iter().all(|value| model.round(*value) == *value);
+    let shape = tensor.shape().iter().map(|size| *size as u64).collect();
+    Some(Input { values, shape, own: if carried { model } else { stored } })
 }

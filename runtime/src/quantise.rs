@@ -4,6 +4,7 @@
 //! as the scheme's own software stores it (or, where no software does, with the scheme's text
 //! as its configuration), everything else copied. One layer is in memory at a time.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use quantloom_dsl::Scheme;
@@ -248,36 +249,44 @@ fn quantise_layer(
     })
 }
 
-/// The first description with which a small file of this scheme reads back as this scheme.
+/// The first description with which small files of this scheme, as ragged as the layers are,
+/// read back as this scheme and shape.
 fn choose_description(
     scheme: &Scheme,
     layers: &[(String, Shape)],
 ) -> Result<Description, QuantiseError> {
-    let mut candidates = describe(scheme, layers);
-    let last = candidates.pop();
-    for candidate in candidates {
-        if reads_back(scheme, &candidate)? {
-            return Ok(candidate);
-        }
-    }
-    last.ok_or_else(|| QuantiseError::Nothing("the scheme cannot be described".to_owned()))
-}
-
-fn reads_back(scheme: &Scheme, description: &Description) -> Result<bool, QuantiseError> {
-    let folder = tempfile::tempdir()
-        .map_err(|error| QuantiseError::Write { path: std::env::temp_dir(), error })?;
-    let path = folder.path().join("probe.safetensors");
-    let write = |error| QuantiseError::Write { path: path.clone(), error };
     let columns = scheme.scales.iter().filter_map(|scale| match scale.group.cols {
         Grain::Each(cols) => Some(u64::from(cols)),
         Grain::All => None,
     });
-    let k = 2 * columns.max().unwrap_or(128).max(128);
-    if k > 1 << 16 {
-        // No software's groups are so wide; the scheme's own text describes it.
-        return Ok(false);
+    let whole = 2 * columns.max().unwrap_or(128).clamp(128, 4096).next_multiple_of(64);
+    // Words and bytes hold at most 64 codes: what is left over of that decides.
+    let probe = |(_, shape): &(String, Shape)| (64 + shape.n % 64, whole + shape.k % 64);
+    let probes: BTreeSet<(u64, u64)> = layers.iter().map(probe).collect();
+    let mut candidates = describe(scheme, layers);
+    let last = candidates.pop();
+    'candidates: for candidate in candidates {
+        for (n, k) in &probes {
+            if !reads_back(scheme, &candidate, *n, *k)? {
+                continue 'candidates;
+            }
+        }
+        return Ok(candidate);
     }
-    let shape = Shape { experts: if scheme.experts.is_some() { 2 } else { 1 }, n: 64, k };
+    last.ok_or_else(|| QuantiseError::Nothing("the scheme cannot be described".to_owned()))
+}
+
+fn reads_back(
+    scheme: &Scheme,
+    description: &Description,
+    n: u64,
+    k: u64,
+) -> Result<bool, QuantiseError> {
+    let folder = tempfile::tempdir()
+        .map_err(|error| QuantiseError::Write { path: std::env::temp_dir(), error })?;
+    let path = folder.path().join("probe.safetensors");
+    let write = |error| QuantiseError::Write { path: path.clone(), error };
+    let shape = Shape { experts: if scheme.experts.is_some() { 2 } else { 1 }, n, k };
     // Any weights do: what is compared is what the tensors and the configuration say.
     let value = |at: u64| f64::from((((at * 2_654_435_761) >> 7) % 2001) as f32 / 1000.0 - 1.0);
     let w: Vec<f64> = (0..shape.elements().unwrap_or(0)).map(value).collect();

@@ -29,6 +29,7 @@ pub(crate) struct Arguments {
 const CHUNK: u64 = 1 << 22;
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    super::keep_input(&arguments.out, &arguments.path)?;
     let checkpoint = arguments.reading.open(&arguments.path)?;
     let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
     let of = layer.shape();

@@ -89,7 +89,8 @@ pub(crate) fn scheme(argument: &str) -> Result<Scheme> {
         return Ok(scheme.clone());
     }
     let path = PathBuf::from(argument);
-    if path.extension().is_none_or(|extension| extension != "scheme") {
+    let named = path.extension().is_some_and(|extension| extension == "scheme");
+    if !named && !path.is_file() {
         let near = nearest_scheme(argument);
         bail!(
             "there is no scheme \"{argument}\"{}; `quantloom schemes` lists the catalogue, and a \
@@ -99,7 +100,8 @@ pub(crate) fn scheme(argument: &str) -> Result<Scheme> {
     }
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read {}", path.display()))?;
-    let scheme = parse(&text)
+    // Some editors begin a file with a byte order mark.
+    let scheme = parse(text.trim_start_matches('\u{feff}'))
         .map_err(|faults| anyhow::anyhow!("{} is not a valid scheme\n{faults}", path.display()))?;
     let refused = quantloom::codegen::plan::refused_targets(&scheme);
     if let Some(refusal) = refused.first() {
@@ -119,10 +121,26 @@ fn nearest_scheme(name: &str) -> Option<&'static str> {
         .or_else(|| part().min_by_key(|candidate| candidate.len()))
 }
 
+/// Refuses to put an output in the place of an input.
+pub(crate) fn keep_input(out: &Path, input: &Path) -> Result<()> {
+    let (Ok(out), Ok(input)) = (out.canonicalize(), input.canonicalize()) else { return Ok(()) };
+    if out == input || out.starts_with(&input) {
+        bail!("--out {} is an input; write to another file", out.display());
+    }
+    Ok(())
+}
+
 /// The catalogue's name of a scheme, or a short description of it.
 pub(crate) fn label(scheme: &Scheme) -> String {
     if let Some(name) = quantloom::kernels::name_of(scheme) {
         return name.to_owned();
+    }
+    // A layer may have a bias that its scheme in the catalogue does not speak of.
+    let mut plain = scheme.clone();
+    plain.bias = None;
+    plain.stores.retain(|store| store.owner != quantloom::dsl::layout::Component::Bias);
+    if let Some(name) = quantloom::kernels::name_of(&plain) {
+        return format!("{name} + bias");
     }
     let group = scheme.scales.first().map_or(String::new(), |scale| {
         use quantloom::dsl::layout::Grain;

@@ -31,6 +31,7 @@ pub(crate) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
+    super::keep_input(&arguments.out, &arguments.path)?;
     refuse_quantised(&arguments.path)?;
     let tensors = Tensors::open(&arguments.path)?;
     let contains = |layer: &str, texts: &[String]| texts.iter().any(|text| layer.contains(text));

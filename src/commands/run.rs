@@ -53,16 +53,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     backend(&arguments.backend)?;
     let checkpoint = arguments.reading.open(&arguments.path)?;
     let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
+    super::keep_input(&arguments.out, &arguments.path)?;
     let (file, name) = arguments
         .input
         .rsplit_once(':')
         .context("--input is FILE:NAME, a safetensors file and the name of a tensor in it")?;
+    super::keep_input(&arguments.out, Path::new(file))?;
     let file = Tensors::open(Path::new(file))?;
     let tensor = file.get(name).with_context(|| {
         let names: Vec<&str> = file.names().take(12).collect();
         format!("the input file has no tensor \"{name}\"; it has {}", names.join(", "))
     })?;
-    let x = input(tensor).with_context(|| {
+    let x = input(tensor, layer.scheme()).with_context(|| {
         format!("the tensor \"{name}\" is of type {:?}; f32, f16 and bf16 multiply", tensor.dtype())
     })?;
     if x.shape.is_empty() || x.shape.last() != Some(&layer.shape().k) {

@@ -365,3 +365,49 @@ fn a_directory_of_shards_is_a_model() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.err.contains("model-2-of-2.safetensors"), "{}", ran.err);
 }
+
+/// An input is not written over, however it is spelled.
+#[test]
+fn an_input_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    std::fs::copy(golden_file("ct_w4a16"), path("a.safetensors")).unwrap();
+    let before = std::fs::read(path("a.safetensors")).unwrap();
+    let (file, spelled) = (path("a.safetensors"), path("./a.safetensors"));
+    let input = format!("{file}:ref.x");
+    let layer = ["--layer", "layer", "--out", &spelled];
+    for command in [vec!["dequantize", &file], vec!["run", &file, "--input", &input]] {
+        let ran = quantloom(&[&command[..], &layer[..]].concat());
+        assert_eq!(ran.code, Some(1), "{}", ran.line);
+        assert!(ran.err.contains("is an input"), "{}", ran.err);
+    }
+    assert!(std::fs::read(&file).unwrap() == before);
+}
+
+/// A file whose configuration was left behind is not called unquantised.
+#[test]
+fn a_missing_configuration_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bare.safetensors");
+    let tensor = (Dtype::I32, vec![2, 2], vec![0; 16]);
+    write_file(&path, &[("l.weight_packed".to_owned(), tensor)].into(), None);
+    let path = path.to_string_lossy().into_owned();
+    for command in ["inspect", "check"] {
+        let ran = quantloom(&[command, &path]);
+        assert_eq!(ran.code, Some(1), "{}", ran.line);
+        assert!(ran.err.contains("no quantization_config"), "{}", ran.err);
+    }
+}
+
+/// Text files as some editors leave them.
+#[test]
+fn scheme_files_of_other_editors() {
+    let folder = tempfile::tempdir().unwrap();
+    let text =
+        "\u{feff}S {\r\n weight: u4 - 8,\r\n pack: u8 [k:2 | k, n],\r\n activation: f16 }\r\n";
+    for name in ["a.scheme", "without_extension"] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        quantloom(&["show", &path.to_string_lossy()]).done();
+    }
+}

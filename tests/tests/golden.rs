@@ -173,7 +173,7 @@ fn every_product_is_the_files_own() {
         if file == "gpt_oss_mxfp4" {
             continue; // its ref.y is that of the router and both products
         }
-        let x = input(x).unwrap();
+        let x = input(x, layer.scheme()).unwrap();
         let ours = product(layer, &x);
         let error = relative_norm(&ours, &y);
         assert!(error <= 0.006, "{file}: {:.3}%\nagain: quantloom check {file}", error * 100.0);
@@ -201,7 +201,7 @@ fn token_scales_are_taken_as_the_rank_says() {
     for file in files {
         let checkpoint = Checkpoint::open(golden_file(file)).unwrap();
         let layer = checkpoint.layer("layer").unwrap();
-        let x = input(checkpoint.tensors().get("ref.x").unwrap()).unwrap();
+        let x = input(checkpoint.tensors().get("ref.x").unwrap(), layer.scheme()).unwrap();
         let [tokens, k] = x.shape[..] else { panic!("{file}: x has two dimensions") };
         let stacked = Input { shape: vec![1, tokens, k], ..x.clone() };
         let (whole, each) = (product(layer, &x), product(layer, &stacked));
@@ -218,9 +218,10 @@ fn token_scales_are_taken_as_the_rank_says() {
     for (name, layer) in demo.layers() {
         let reference = |what: &str| demo.tensors().get(&format!("ref.{name}.{what}"));
         let Some(y) = reference("y_token") else { continue };
-        let x = input(reference("x").unwrap()).unwrap();
+        let layer = layer.unwrap();
+        let x = input(reference("x").unwrap(), layer.scheme()).unwrap();
         let stacked = Input { shape: [&[1], &x.shape[..]].concat(), ..x };
-        let error = relative_norm(&product(layer.unwrap(), &stacked), &reals(y).unwrap());
+        let error = relative_norm(&product(layer, &stacked), &reals(y).unwrap());
         assert!(error <= 0.006, "{name}: {:.3}%", error * 100.0);
         compared += 1;
     }
@@ -274,9 +275,18 @@ fn the_gptq_version_can_be_overridden() {
 fn the_activations_type_is_part_of_its_quantiser() {
     let checkpoint = Checkpoint::open(golden_file("ct_w8a8")).unwrap();
     let layer = checkpoint.layer("layer").unwrap();
-    let x = input(checkpoint.tensors().get("ref.x").unwrap()).unwrap();
+    let x = input(checkpoint.tensors().get("ref.x").unwrap(), layer.scheme()).unwrap();
     let other = Input { own: F32, ..x.clone() };
     assert_ne!(product(layer, &x), product(layer, &other));
+    // f32 that merely carries bf16 values is the model's bf16.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    let bytes = x.values.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect();
+    let shape = x.shape.iter().map(|size| *size as usize).collect();
+    write_file(&path, &[("x".to_owned(), (Dtype::F32, shape, bytes))].into(), None);
+    let file = Tensors::open(&path).unwrap();
+    let carried = input(file.get("x").unwrap(), layer.scheme()).unwrap();
+    assert_eq!(product(layer, &x), product(layer, &carried));
 }
 
 /// Golden layers under other names in one file: (file, name).

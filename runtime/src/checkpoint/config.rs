@@ -28,7 +28,8 @@ pub(super) fn read_json(path: &Path) -> Result<Value, CheckpointError> {
         return Err(fault(format!("{bytes} bytes of JSON are too many")));
     }
     let text = std::fs::read_to_string(path).map_err(io)?;
-    serde_json::from_str(&text).map_err(|error| fault(format!("it is not valid JSON: {error}")))
+    let text = text.trim_start_matches('\u{feff}');
+    serde_json::from_str(text).map_err(|error| fault(format!("it is not valid JSON: {error}")))
 }
 
 /// A message whose end is cut off where it quotes too much of a file: each of many layers may
@@ -84,7 +85,11 @@ fn quantization(value: Value, itself: bool) -> Option<Map<String, Value>> {
             return Some(inner);
         }
     }
-    itself.then_some(object)
+    // Models of several parts keep the language model's configuration in an object of its own.
+    match object.remove("text_config") {
+        Some(text @ Value::Object(_)) if !itself => quantization(text, false),
+        _ => itself.then_some(object),
+    }
 }
 
 /// Reads fields of one object; every fault names the field.

@@ -106,6 +106,12 @@ pub enum CheckpointError {
         /// What is wrong, naming the field.
         what: String,
     },
+    /// Tensors look quantised, but nothing says how.
+    #[error(
+        "the tensor \"{0}\" is of a quantised layer, but there is no quantization_config: neither in \
+         the file's metadata nor in a config.json beside it"
+    )]
+    NoConfig(String),
     /// A pattern of the configuration cannot be used.
     #[error("the pattern `{pattern}`: {what}")]
     Pattern {
@@ -270,7 +276,16 @@ fn recognise(
 ) -> Result<(Family, Found), CheckpointError> {
     let Some(config) = config else {
         // No configuration: only formats that can be told by their tensors' names.
-        return Ok((Family::GptOss, gpt_oss::layers(tensors)));
+        let found = gpt_oss::layers(tensors);
+        let quantised = |name: &&str| {
+            ["weight_packed", "qweight", "weight_scale", "weight_scale_inv"]
+                .iter()
+                .any(|known| name.rsplit('.').next() == Some(known))
+        };
+        return match tensors.names().find(quantised) {
+            Some(name) if found.is_empty() => Err(CheckpointError::NoConfig(name.to_owned())),
+            _ => Ok((Family::GptOss, found)),
+        };
     };
     let fields = Fields { object: &config.value, place: &config.place };
     let source = Source { tensors, fields, options };
