@@ -9,9 +9,9 @@ use quantloom_dsl::layout::Shape;
 use safetensors::Dtype;
 use serde_json::{Map, Value};
 
+use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::ct_presets as presets;
-use super::gptq::{bias_clause, float_name};
 use super::layer::{LayerError, Recognised};
 use super::patterns::{self, Compiler, Pattern};
 use super::{CheckpointError, Found, Source, having};

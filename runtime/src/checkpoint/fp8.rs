@@ -4,7 +4,7 @@
 use quantloom_dsl::layout::Shape;
 use serde_json::Value;
 
-use super::gptq::{bias_clause, float_name};
+use super::clause::{bias_clause, float_name};
 use super::layer::Recognised;
 use super::{CheckpointError, Found, Source};
 

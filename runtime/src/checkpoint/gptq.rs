@@ -6,6 +6,7 @@
 use quantloom_dsl::layout::Shape;
 use serde_json::Value;
 
+use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::layer::{LayerError, Recognised};
 use super::patterns::{Compiler, Pattern};
@@ -173,29 +174,4 @@ fn has_order(
             u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])) == k / group
         });
     Ok(settings.act_order && settings.group.is_some() || !trivial)
-}
-
-/// The language's name of a 16- or 32-bit float tensor's type.
-pub(super) fn float_name(
-    layer: &str,
-    tensor: &str,
-    dtype: safetensors::Dtype,
-) -> Result<&'static str, LayerError> {
-    match dtype {
-        safetensors::Dtype::F32 => Ok("f32"),
-        safetensors::Dtype::F16 => Ok("f16"),
-        safetensors::Dtype::BF16 => Ok("bf16"),
-        other => {
-            let what = format!("`{tensor}` is of type {other:?}, expected F32, F16 or BF16");
-            Err(LayerError::new(layer, what))
-        }
-    }
-}
-
-/// `bias: TYPE,` if the layer has one.
-pub(super) fn bias_clause(source: &Source<'_>, layer: &str) -> Result<String, LayerError> {
-    match source.tensor(layer, "bias") {
-        None => Ok(String::new()),
-        Some(bias) => Ok(format!("bias: {},", float_name(layer, "bias", bias.dtype())?)),
-    }
 }

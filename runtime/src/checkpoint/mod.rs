@@ -6,6 +6,7 @@
 //! configuration into scheme text; start with `gptq`, the shortest.
 
 mod awq;
+mod clause;
 mod compressed_tensors;
 mod config;
 mod ct_presets;

@@ -3,7 +3,7 @@
 
 use quantloom_dsl::layout::Shape;
 
-use super::gptq::{bias_clause, float_name};
+use super::clause::{bias_clause, float_name};
 use super::layer::{LayerError, Recognised};
 use super::patterns::{self, Compiler, Pattern};
 use super::{CheckpointError, Found, Source};

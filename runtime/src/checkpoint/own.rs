@@ -10,7 +10,7 @@ use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::{Scheme, Store, default_layout, default_name, parse};
 use serde_json::{Map, Value, json};
 
-use super::gptq::float_name;
+use super::clause::float_name;
 use super::layer::{LayerError, Recognised};
 use super::{CheckpointError, Found, Source};
 

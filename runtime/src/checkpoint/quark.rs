@@ -4,8 +4,8 @@
 
 use quantloom_dsl::layout::Shape;
 
+use super::clause::{bias_clause, float_name};
 use super::config::Fields;
-use super::gptq::{bias_clause, float_name};
 use super::layer::{LayerError, Recognised};
 use super::patterns::{self, Compiler, Pattern};
 use super::{CheckpointError, Found, Source};
