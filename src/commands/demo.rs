@@ -9,7 +9,7 @@ use quantloom::dsl::layout::{Component, Grain, Shape};
 use quantloom::dsl::reference::Plain;
 use quantloom::runtime::check::{Finding, Subject, Verdict, check};
 use quantloom::runtime::checkpoint::{Checkpoint, Options};
-use quantloom::runtime::measure::{median_seconds, multiply_rate, read_bandwidth};
+use quantloom::runtime::measure::{Arithmetic, Memory, median_seconds, rates};
 use quantloom::runtime::pack::{pack, quantise_rows};
 use quantloom::runtime::portable;
 use quantloom::runtime::unpacked::Unpacked;
@@ -71,7 +71,9 @@ pub(crate) fn run() -> Result<bool> {
 }
 
 fn speed(schemes: &[Scheme]) -> Result<()> {
-    let (read, multiply) = (read_bandwidth(), multiply_rate());
+    let read = Memory::beyond_the_caches().best_of(5);
+    let fma = rates().into_iter().find(|rate| rate.arithmetic == Arithmetic::F32Fma);
+    let multiply = fma.map_or(f64::NAN, |rate| rate.giga);
     say(format_args!(
         "\nThe same schemes on a synthetic {WIDE} x {WIDE} layer, one token. This machine reads \
          {read:.1} GB/s and multiplies {multiply:.0} GOP/s (f32) on {} threads.",

@@ -1,0 +1,37 @@
+//! The machine's own rates, as denominators: how fast it reads memory, how fast it multiplies.
+//!
+//! In: nothing. Out: [`Memory`], which samples the read bandwidth as often as it is asked (a
+//! shared machine's changes from second to second, so that a fair share is taken beside each
+//! measurement), [`rates`], the peak of each multiplying instruction, and [`median_seconds`].
+
+mod memory;
+mod rates;
+
+use std::time::{Duration, Instant};
+
+pub use memory::{Memory, last_level_cache};
+pub use rates::{Arithmetic, Rate, rates};
+
+/// Median seconds of a call: at least `least` calls and until `budget` is spent.
+pub fn median_seconds(least: usize, budget: Duration, mut call: impl FnMut()) -> f64 {
+    call();
+    let start = Instant::now();
+    let mut times = Vec::new();
+    while times.len() < least || start.elapsed() < budget && times.len() < 1000 {
+        times.push(seconds(&mut call));
+    }
+    median(&mut times)
+}
+
+/// Seconds of one call.
+pub fn seconds(call: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    call();
+    start.elapsed().as_secs_f64()
+}
+
+/// The middle value, the upper one of two; NaN of none.
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,339 @@
+//! How fast this machine multiplies from registers: one row an instruction.
+//!
+//! In: nothing. Out: [`rates`], each instruction that this CPU has with what all threads
+//! together reach. A burst is a loop of fourteen independent accumulators (more than latency
+//! times ports of any core that has the instruction), written in assembly, so that no compiler
+//! takes anything out of it or spills anything into it.
+
+use std::time::Instant;
+
+/// What an instruction computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// 8-bit integers into 32-bit sums.
+    Int8Dot,
+    /// bf16 products into f32 sums.
+    Bf16Dot,
+    /// f32 fused multiply-add.
+    F32Fma,
+}
+
+impl Arithmetic {
+    /// As a table shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Int8Dot => "int8 dot",
+            Self::Bf16Dot => "bf16 dot",
+            Self::F32Fma => "f32 fma",
+        }
+    }
+}
+
+/// A measured rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// What it computes.
+    pub arithmetic: Arithmetic,
+    /// The instruction, with the width of its registers.
+    pub instruction: &'static str,
+    /// The set that has it.
+    pub set: &'static str,
+    /// 10^9 operations a second, a multiplication and an addition each one, on all threads.
+    pub giga: f64,
+}
+
+/// One instruction: how often it is in a round, and what it does.
+struct Row {
+    arithmetic: Arithmetic,
+    instruction: &'static str,
+    set: &'static str,
+    /// Multiplications and additions of one accumulator's turn.
+    operations: u64,
+    present: fn() -> bool,
+    burst: fn(u64),
+}
+
+/// Accumulators of a burst.
+const ACCUMULATORS: u64 = 14;
+
+/// Every rate of this CPU, the fastest of each kind first.
+pub fn rates() -> Vec<Rate> {
+    let mut rates: Vec<Rate> = ROWS.iter().filter(|row| (row.present)()).map(measured).collect();
+    rates.sort_by(|a, b| {
+        let kind = |rate: &Rate| rate.arithmetic as u8;
+        kind(a).cmp(&kind(b)).then(b.giga.total_cmp(&a.giga))
+    });
+    rates
+}
+
+/// The best of several bursts of about ten milliseconds on every thread of the pool.
+fn measured(row: &Row) -> Rate {
+    let seconds = |rounds: u64| {
+        let start = Instant::now();
+        rayon::broadcast(|_| (row.burst)(rounds));
+        start.elapsed().as_secs_f64()
+    };
+    let mut rounds = 1 << 12;
+    while seconds(rounds) < 0.01 && rounds < 1 << 40 {
+        rounds *= 2;
+    }
+    let best = (0..7).map(|_| seconds(rounds)).fold(f64::INFINITY, f64::min);
+    let operations = row.operations * ACCUMULATORS * rounds * rayon::current_num_threads() as u64;
+    Rate {
+        arithmetic: row.arithmetic,
+        instruction: row.instruction,
+        set: row.set,
+        giga: operations as f64 / best / 1e9,
+    }
+}
+
+/// f32 multiply-adds as this build's plain Rust reaches them.
+fn plain(rounds: u64) {
+    let (a, b) = (std::hint::black_box([0.999f32; 8]), std::hint::black_box([1e-3f32; 8]));
+    let mut sums = [[1.0f32; 8]; ACCUMULATORS as usize];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            for ((sum, a), b) in sum.iter_mut().zip(&a).zip(&b) {
+                *sum = *sum * a + b;
+            }
+        }
+    }
+    std::hint::black_box(sums);
+}
+
+const PLAIN: Row = Row {
+    arithmetic: Arithmetic::F32Fma,
+    instruction: "plain Rust",
+    set: "portable",
+    operations: 16,
+    present: || true,
+    burst: plain,
+};
+
+#[cfg(target_arch = "aarch64")]
+use arm::ROWS;
+#[cfg(target_arch = "x86_64")]
+use x86::ROWS;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ROWS: &[Row] = &[PLAIN];
+
+/// Operands of the bursts: as bytes, small integers; as bf16, about 1; as f32, about 1. No sum
+/// of them ever is subnormal or NaN, which some cores handle in microcode.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[repr(align(64))]
+struct Operand([u32; 16]);
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+static OPERAND: Operand = Operand([0x3f81_3f82; 16]);
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::{asm, is_x86_feature_detected as has};
+
+    use super::{Arithmetic, OPERAND, PLAIN, Row};
+
+    /// A loop over accumulators 0 to 13; registers 14 and 15 hold the operand.
+    macro_rules! burst {
+        ($name:ident, $load:literal, $before:literal $(, twice $between:literal)?, $after:literal) => {
+            fn $name(rounds: u64) {
+                let operand = OPERAND.0.as_ptr();
+                // SAFETY: `present` of the row that holds this function has seen the set; only
+                // vector registers change, all named below, and the operand's 64 bytes are read.
+                unsafe {
+                    asm!(
+                        "vzeroall",
+                        concat!($load, "14, [{operand}]"),
+                        concat!($load, "15, [{operand}]"),
+                        "2:",
+                        concat!($before, "0" $(, $between, "0")?, $after),
+                        concat!($before, "1" $(, $between, "1")?, $after),
+                        concat!($before, "2" $(, $between, "2")?, $after),
+                        concat!($before, "3" $(, $between, "3")?, $after),
+                        concat!($before, "4" $(, $between, "4")?, $after),
+                        concat!($before, "5" $(, $between, "5")?, $after),
+                        concat!($before, "6" $(, $between, "6")?, $after),
+                        concat!($before, "7" $(, $between, "7")?, $after),
+                        concat!($before, "8" $(, $between, "8")?, $after),
+                        concat!($before, "9" $(, $between, "9")?, $after),
+                        concat!($before, "10" $(, $between, "10")?, $after),
+                        concat!($before, "11" $(, $between, "11")?, $after),
+                        concat!($before, "12" $(, $between, "12")?, $after),
+                        concat!($before, "13" $(, $between, "13")?, $after),
+                        "dec {rounds}",
+                        "jnz 2b",
+                        "vzeroupper",
+                        operand = in(reg) operand,
+                        rounds = inout(reg) rounds => _,
+                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                        out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                        out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                        out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                        options(nostack, readonly),
+                    );
+                }
+            }
+        };
+    }
+
+    burst!(vpdpbusd_zmm, "vmovups zmm", "vpdpbusd zmm", ", zmm14, zmm15");
+    burst!(vpdpbusd_ymm, "vmovups ymm", "vpdpbusd ymm", ", ymm14, ymm15");
+    burst!(vpdpbusd_vex, "vmovups ymm", "{{vex}} vpdpbusd ymm", ", ymm14, ymm15");
+    burst!(
+        vpmaddubsw_ymm,
+        "vmovups ymm",
+        "vpmaddubsw ymm15, ymm14, ymm14\nvpmaddwd ymm15, ymm15, ymm14\nvpaddd ymm",
+        twice ", ymm",
+        ", ymm15"
+    );
+    burst!(vdpbf16ps_zmm, "vmovups zmm", "vdpbf16ps zmm", ", zmm14, zmm15");
+    burst!(fma_zmm, "vmovups zmm", "vfmadd231ps zmm", ", zmm14, zmm15");
+    burst!(fma_ymm, "vmovups ymm", "vfmadd231ps ymm", ", ymm14, ymm15");
+
+    const fn row(
+        arithmetic: Arithmetic,
+        (instruction, set): (&'static str, &'static str),
+        operations: u64,
+        present: fn() -> bool,
+        burst: fn(u64),
+    ) -> Row {
+        Row { arithmetic, instruction, set, operations, present, burst }
+    }
+
+    use Arithmetic::{Bf16Dot, F32Fma, Int8Dot};
+    pub(super) const ROWS: &[Row] = &[
+        row(Int8Dot, ("vpdpbusd zmm", "AVX-512 VNNI"), 128, || has!("avx512vnni"), vpdpbusd_zmm),
+        row(
+            Int8Dot,
+            ("vpdpbusd ymm", "AVX-512VL VNNI"),
+            64,
+            || has!("avx512vnni") && has!("avx512vl"),
+            vpdpbusd_ymm,
+        ),
+        row(Int8Dot, ("vpdpbusd ymm", "AVX-VNNI"), 64, || has!("avxvnni"), vpdpbusd_vex),
+        row(
+            Int8Dot,
+            ("vpmaddubsw, vpmaddwd, vpaddd ymm", "AVX2"),
+            64,
+            || has!("avx2"),
+            vpmaddubsw_ymm,
+        ),
+        row(Bf16Dot, ("vdpbf16ps zmm", "AVX-512 BF16"), 64, || has!("avx512bf16"), vdpbf16ps_zmm),
+        row(F32Fma, ("vfmadd231ps zmm", "AVX-512F"), 32, || has!("avx512f"), fma_zmm),
+        row(F32Fma, ("vfmadd231ps ymm", "FMA"), 16, || has!("fma"), fma_ymm),
+        PLAIN,
+    ];
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use std::arch::{asm, is_aarch64_feature_detected as has};
+
+    use super::{Arithmetic, OPERAND, PLAIN, Row};
+
+    /// A loop over accumulators v0 to v13; v14 and v15 hold the operand.
+    macro_rules! burst {
+        ($name:ident, $feature:literal, $before:literal, $after:literal) => {
+            fn $name(rounds: u64) {
+                #[target_feature(enable = $feature)]
+                fn burst(rounds: u64) {
+                    let operand = OPERAND.0.as_ptr();
+                    // SAFETY: only vector registers change, all named below, and 16 bytes of
+                    // the operand's 64 are read.
+                    unsafe {
+                        asm!(
+                            "ldr q14, [{operand}]",
+                            "ldr q15, [{operand}]",
+                            "movi v0.16b, #0",
+                            "movi v1.16b, #0",
+                            "movi v2.16b, #0",
+                            "movi v3.16b, #0",
+                            "movi v4.16b, #0",
+                            "movi v5.16b, #0",
+                            "movi v6.16b, #0",
+                            "movi v7.16b, #0",
+                            "movi v8.16b, #0",
+                            "movi v9.16b, #0",
+                            "movi v10.16b, #0",
+                            "movi v11.16b, #0",
+                            "movi v12.16b, #0",
+                            "movi v13.16b, #0",
+                            "2:",
+                            concat!($before, "0", $after),
+                            concat!($before, "1", $after),
+                            concat!($before, "2", $after),
+                            concat!($before, "3", $after),
+                            concat!($before, "4", $after),
+                            concat!($before, "5", $after),
+                            concat!($before, "6", $after),
+                            concat!($before, "7", $after),
+                            concat!($before, "8", $after),
+                            concat!($before, "9", $after),
+                            concat!($before, "10", $after),
+                            concat!($before, "11", $after),
+                            concat!($before, "12", $after),
+                            concat!($before, "13", $after),
+                            "subs {rounds}, {rounds}, #1",
+                            "b.ne 2b",
+                            operand = in(reg) operand,
+                            rounds = inout(reg) rounds => _,
+                            out("v0") _, out("v1") _, out("v2") _, out("v3") _,
+                            out("v4") _, out("v5") _, out("v6") _, out("v7") _,
+                            out("v8") _, out("v9") _, out("v10") _, out("v11") _,
+                            out("v12") _, out("v13") _, out("v14") _, out("v15") _,
+                            options(nostack, readonly),
+                        );
+                    }
+                }
+                // SAFETY: `present` of the row that holds this function has seen the set.
+                unsafe { burst(rounds) }
+            }
+        };
+    }
+
+    burst!(smmla, "i8mm", "smmla v", ".4s, v14.16b, v15.16b");
+    burst!(sdot, "dotprod", "sdot v", ".4s, v14.16b, v15.16b");
+    burst!(bfmmla, "bf16", "bfmmla v", ".4s, v14.8h, v15.8h");
+    burst!(bfdot, "bf16", "bfdot v", ".4s, v14.8h, v15.8h");
+    burst!(fmla, "neon", "fmla v", ".4s, v14.4s, v15.4s");
+
+    const fn row(
+        arithmetic: Arithmetic,
+        (instruction, set): (&'static str, &'static str),
+        operations: u64,
+        present: fn() -> bool,
+        burst: fn(u64),
+    ) -> Row {
+        Row { arithmetic, instruction, set, operations, present, burst }
+    }
+
+    use Arithmetic::{Bf16Dot, F32Fma, Int8Dot};
+    pub(super) const ROWS: &[Row] = &[
+        row(Int8Dot, ("smmla", "i8mm"), 64, || has!("i8mm"), smmla),
+        row(Int8Dot, ("sdot", "dotprod"), 32, || has!("dotprod"), sdot),
+        row(Bf16Dot, ("bfmmla", "bf16"), 32, || has!("bf16"), bfmmla),
+        row(Bf16Dot, ("bfdot", "bf16"), 16, || has!("bf16"), bfdot),
+        row(F32Fma, ("fmla", "NEON"), 8, || has!("neon"), fmla),
+        PLAIN,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_multiplies_floats() {
+        let rates = rates();
+        assert!(rates.iter().any(|rate| rate.arithmetic == Arithmetic::F32Fma));
+        for pair in rates.windows(2) {
+            let kinds = (pair[0].arithmetic as u8, pair[1].arithmetic as u8);
+            assert!(kinds.0 < kinds.1 || kinds.0 == kinds.1 && pair[0].giga >= pair[1].giga);
+        }
+        // A core of any of these sets is clocked between 0.1 and 10 GHz and has one to eight ports.
+        for (rate, row) in ROWS.iter().filter(|row| (row.present)()).map(|row| (measured(row), row))
+        {
+            let turns = rate.giga / row.operations as f64 / rayon::current_num_threads() as f64;
+            assert!((0.01..80.0).contains(&turns), "{rate:?}");
+        }
+    }
+}
