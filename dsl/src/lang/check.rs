@@ -153,10 +153,12 @@ impl<'a> Checker<'a> {
                 .map(|(experts, _)| experts),
             targets: self
                 .find(|clause| match clause {
-                    Clause::Targets(targets) => Some(targets.clone()),
+                    Clause::Targets(targets) => Some(targets),
                     _ => None,
                 })
-                .map_or_else(Vec::new, |(targets, _)| targets),
+                .map_or_else(Vec::new, |(targets, _)| {
+                    targets.iter().map(|(name, _)| name.clone()).collect()
+                }),
         };
         self.collect_stores(&mut scheme);
         Some(scheme)

@@ -51,15 +51,27 @@ pub(super) fn parse(
         match clause(&mut reader, u8::try_from(levels).unwrap_or(u8::MAX)) {
             Ok(clause) => syntax.clauses.push((clause, reader.since(start))),
             Err((keyword, fault)) => {
+                let at = fault.span;
                 faults.push(fault);
                 syntax.broken.extend(keyword);
                 reader.recover(position);
+                // Where the clause broke off because the next one starts, that is all there is.
+                if at == reader.span() {
+                    reader.take_mark(',');
+                    continue;
+                }
             }
         }
         if !reader.take_mark(',') && !reader.at_mark('}') && reader.peek().is_some() {
-            faults.push(reader.expected("`,` or `}` after the clause"));
-            reader.recover(reader.position());
-            reader.take_mark(',');
+            if reader.at_clause() {
+                let message = format!("a comma is missing before {}", reader.found());
+                let fault = Diagnostic::new(reader.span(), message);
+                faults.push(fault.help("clauses are separated by commas"));
+            } else {
+                faults.push(reader.expected("`,` or `}` after the clause"));
+                reader.recover(reader.position());
+                reader.take_mark(',');
+            }
         }
     }
     if let Err(fault) = reader.finish() {
@@ -148,11 +160,14 @@ fn body(reader: &mut Reader<'_>, keyword: &str, level: u8) -> Parsed<Clause> {
             ],
         ),
         _ => {
-            let mut targets = vec![reader.word("a target's name")?.0.to_owned()];
-            while reader.take_mark('|') {
-                targets.push(reader.word("a target's name")?.0.to_owned());
+            let mut targets = Vec::new();
+            loop {
+                let (name, span) = reader.word("a target's name")?;
+                targets.push((name.to_owned(), span));
+                if !reader.take_mark('|') {
+                    return Ok(Clause::Targets(targets));
+                }
             }
-            Ok(Clause::Targets(targets))
         }
     }
 }

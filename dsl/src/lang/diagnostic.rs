@@ -4,7 +4,7 @@ use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-/// A half-open range of bytes of the text (or of token numbers, behind the macro).
+/// A half-open range of bytes of the text, or of the numbers of a macro's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
     /// First byte.

@@ -27,7 +27,8 @@ pub struct Token {
     pub span: Span,
 }
 
-const MARKS: &str = "{}[]():,|-+/*~^=.;";
+/// Characters that are tokens.
+pub(super) const MARKS: &str = "{}[]():,|-+/*~^=.;";
 
 /// Splits a text into tokens; what is not a token is reported and skipped.
 pub fn lex(text: &str, faults: &mut Vec<Diagnostic>) -> Vec<Token> {

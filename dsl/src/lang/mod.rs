@@ -1,7 +1,8 @@
 //! The scheme language as text: `lex -> parse -> check`, and `print` back.
 //!
-//! In: the text of one scheme. Out: a [`Scheme`], or every mistake at once with
-//! its span. Start at [`parse()`]; docs/scheme-language.md is the reference.
+//! In: the text of one scheme, or a macro's tokens (`tokens`, a feature). Out: a [`Scheme`], or
+//! every mistake at once with its span. Start at [`parse()`]; docs/scheme-language.md is the
+//! reference.
 
 mod check;
 mod clauses;
@@ -11,12 +12,16 @@ mod lex;
 mod print;
 mod reader;
 mod syntax;
+#[cfg(feature = "tokens")]
+mod tokens;
 
 pub use check::check;
 pub use diagnostic::{Diagnostic, Diagnostics, Span};
 pub use layouts::LayoutSyntax;
 pub use lex::{Token, TokenKind, lex};
 pub use syntax::{Clause, SchemeSyntax};
+#[cfg(feature = "tokens")]
+pub use tokens::Declaration;
 
 use crate::Scheme;
 use crate::layout::{Component, Fragment, Layout};
@@ -47,8 +52,17 @@ pub fn parse(text: &str) -> Result<Scheme, Diagnostics> {
 ///
 /// `end` is the position reported where the input stops too early.
 pub fn parse_tokens(tokens: &[Token], end: usize, faults: &mut Vec<Diagnostic>) -> Option<Scheme> {
-    let syntax = clauses::parse(tokens, end, faults)?;
+    let syntax = parse_syntax(tokens, end, faults)?;
     check(&syntax, faults)
+}
+
+/// The clauses as written, those that could be read, before they are checked together.
+pub fn parse_syntax(
+    tokens: &[Token],
+    end: usize,
+    faults: &mut Vec<Diagnostic>,
+) -> Option<SchemeSyntax> {
+    clauses::parse(tokens, end, faults)
 }
 
 /// Reads a layout on its own; a bare run of digits is of `own`.

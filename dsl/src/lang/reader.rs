@@ -120,12 +120,26 @@ impl<'a> Reader<'a> {
     pub(super) fn expected(&self, what: &str) -> Diagnostic {
         let found = match self.peek() {
             None => "the text ends".to_owned(),
-            Some(TokenKind::Word(text) | TokenKind::Number(text)) => format!("found `{text}`"),
-            Some(TokenKind::Text(text)) => format!("found \"{text}\""),
-            Some(TokenKind::Doc(_)) => "found a doc comment".to_owned(),
-            Some(TokenKind::Mark(mark)) => format!("found `{mark}`"),
+            Some(_) => format!("found {}", self.found()),
         };
         Diagnostic::new(self.span(), format!("expected {what}, {found}"))
+    }
+
+    /// The next token, quoted.
+    pub(super) fn found(&self) -> String {
+        match self.peek() {
+            None => "the end".to_owned(),
+            Some(TokenKind::Word(text) | TokenKind::Number(text)) => format!("`{text}`"),
+            Some(TokenKind::Text(text)) => format!("\"{text}\""),
+            Some(TokenKind::Doc(_)) => "a doc comment".to_owned(),
+            Some(TokenKind::Mark(mark)) => format!("`{mark}`"),
+        }
+    }
+
+    /// Whether a clause starts here: outside brackets, only a clause's name has a colon.
+    pub(super) fn at_clause(&self) -> bool {
+        matches!(self.peek(), Some(TokenKind::Word(_)))
+            && self.peek_second() == Some(&TokenKind::Mark(':'))
     }
 
     pub(super) fn finish(&self) -> Parsed<()> {
@@ -140,12 +154,13 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// Skips to the next `,` or `}` of the nesting level of the token number `start`.
+    /// Skips to the next `,`, `}` or clause of the nesting level of the token number `start`.
     pub(super) fn recover(&mut self, start: usize) {
         self.at = start;
         let mut depth = 0usize;
         while let Some(kind) = self.peek() {
             match kind {
+                TokenKind::Word(_) if depth == 0 && self.at > start && self.at_clause() => return,
                 TokenKind::Mark('[' | '{' | '(') => depth += 1,
                 TokenKind::Mark(',' | '}') if depth == 0 => return,
                 TokenKind::Mark(']' | '}' | ')') => depth = depth.saturating_sub(1),

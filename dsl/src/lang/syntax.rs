@@ -108,8 +108,8 @@ pub enum Clause {
     Arithmetic(Arithmetic),
     /// `experts: interleaved`
     Experts(Experts),
-    /// `targets: sm_80 | neon`
-    Targets(Vec<String>),
+    /// `targets: sm_80 | neon`, each with its span.
+    Targets(Vec<(String, Span)>),
 }
 
 impl Clause {

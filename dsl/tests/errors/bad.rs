@@ -1,0 +1,301 @@
+//! Texts with mistakes, and what is said about them.
+
+/// Per mistake, in the order of the text: what is underlined, how the message starts, and a
+/// part of the help.
+pub(crate) struct Bad {
+    pub(crate) text: &'static str,
+    #[allow(dead_code, reason = "the macro's door is compared with the text's")]
+    pub(crate) faults: &'static [(&'static str, &'static str, &'static str)],
+}
+
+/// One table for both doors.
+pub(crate) const BAD: &[Bad] = &[
+    Bad {
+        text: "S { wieght: u4, pack: u32 [k:8 | k, n], activation: bf16 }",
+        faults: &[("wieght", "there is no clause `wieght`", "did you mean `weight`?")],
+    },
+    Bad {
+        text: "S { weight: u4, colour: red, pack: u32 [k:8 | k, n], activation: bf16 }",
+        faults: &[("colour", "there is no clause `colour`", "the clauses are weight, zero,")],
+    },
+    Bad {
+        text: "S { weight: u4, scale: bf61 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }",
+        faults: &[("bf61", "there is no number type `bf61`", "did you mean `bf16`?")],
+    },
+    Bad {
+        text: "S { weight: e4m3fnux, pack: [k, n], activation: bf16 }",
+        faults: &[("e4m3fnux", "there is no number type `e4m3fnux`", "did you mean `e4m3fnuz`?")],
+    },
+    Bad {
+        text: "S { weight: u9, pack: [k, n], activation: bf16 }",
+        faults: &[("u9", "`u9` cannot be a code", "at most 8 bits")],
+    },
+    Bad {
+        text: "S { weight: e8m0, pack: [k, n], activation: bf16 }",
+        faults: &[("e8m0", "`e8m0` cannot be a code", "at most 8 bits")],
+    },
+    Bad {
+        text: "S { weight: codebook(0, 1, 2), pack: [k, n], activation: bf16 }",
+        faults: &[("codebook(0, 1, 2)", "a codebook of 3 values", "a power of two of values")],
+    },
+    Bad {
+        text: "S { weight: u4, weight: u4 - 8, pack: u32 [k:8 | k, n], activation: bf16 }",
+        faults: &[("weight: u4 - 8", "a second `weight` clause", "leave one out")],
+    },
+    Bad {
+        text: "S { }",
+        faults: &[
+            ("S", "the scheme has no `weight` clause", "`weight: u4 - 8`"),
+            ("S", "the scheme has no `pack` clause", "`pack: u32 [k:8 | k, n]`"),
+            ("S", "the scheme has no `activation` clause", "`activation: bf16`"),
+        ],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u32 [k:8 | k/16:4, k, n], activation: bf16 }",
+        faults: &[(
+            "k/16:4",
+            "the digits of k leave a gap: the ones below reach 8, this one steps by 16",
+            "starts at stride 8",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u32 [k:8 | k/4:4, k, n], activation: bf16 }",
+        faults: &[(
+            "k/4:4",
+            "the digits of k overlap: the ones below reach 8, this one steps by 4",
+            "starts at stride 8",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u32 [k:8 | n], activation: bf16 }",
+        faults: &[("k:8", "the digits of k cover 8 of 122880", "add the open digit `k`")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u32 [k:8 | k], activation: bf16 }",
+        faults: &[(
+            "u32 [k:8 | k]",
+            "the layout of `code` has no digit of n, but its values vary along it",
+            "add the digit `n`",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u32 [k:8 | k, k, n], activation: bf16 }",
+        faults: &[("k", "`k` covers what another digit of k covers already", "may be open")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u32 [k:8 | k/4:*, n], activation: bf16 }",
+        faults: &[("*", "expected the digit's size, found `*`", "")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u32 [k:8 | k:/2, k, n], activation: bf16 }",
+        faults: &[("/", "expected the digit's size, found `/`", "")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code, code | k, n], activation: bf16 }",
+        faults: &[("code", "bit 0 of `code` is placed twice", "each bit has one place")],
+    },
+    Bad {
+        text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n] as \"low\",
+            pack: u8 [code[3..6], pad 1, k:2 | k, n] as \"high\", activation: bf16 }",
+        faults: &[("code[3..6]", "bit 3 of `code` is placed twice", "cut the code into slices")],
+    },
+    Bad {
+        text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n], activation: bf16 }",
+        faults: &[(
+            "u8 [code[0..4], k:2 | k, n]",
+            "bit 4 of `code` is placed nowhere",
+            "place all 6 bits",
+        )],
+    },
+    Bad {
+        text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n], pack: u8 [code[4..6], k: | k, n],
+            activation: bf16 }",
+        faults: &[("|", "expected the digit's size, found `|`", "")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code[2..5], pad 5 | k, n], activation: bf16 }",
+        faults: &[("code[2..5]", "`code[2..5]` is not a part of its 4 bits", "high <= 4")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code | k, n], activation: bf16 }",
+        faults: &[(
+            "u8 [code | k, n]",
+            "the run takes 4 bits and leaves 4 of 8 unused",
+            "or say so: `pad 4`",
+        )],
+    },
+    Bad {
+        text: "S { weight: u3, pack: u32 [k:32 | n, k], activation: bf16 }",
+        faults: &[("u32 [k:32 | n, k]", "a run of 96 bits fills 3 words of 32", "word digit `w`")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u12 [k:3 | k, n], activation: bf16 }",
+        faults: &[("u12", "there are no words of 12 bits", "8, 16, 32 or 64 bits")],
+    },
+    Bad {
+        text: "S { weight: u4, scale: f16 per 1x3, pack: for [k, n] { scale, [k:3] }, activation: bf16 }",
+        faults: &[(
+            "for [k, n] { scale, [k:3] }",
+            "a part of this record takes 12 bits",
+            "whole bytes",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [cod, k:2 | k, n], activation: bf16 }",
+        faults: &[("cod", "`cod` is not a component", "did you mean `code`?")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: for [k, n] { u8 [k:2], zero }, activation: bf16 }",
+        faults: &[("zero", "the layout places `zero`, which the scheme does not have", "declare")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u32 [k:8 | k, m], activation: bf16 }",
+        faults: &[("m", "`m` is not an axis", "the axes are n (output rows), k")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [k:2 | k/2:8 ^ n:4, k, n], activation: bf16 }",
+        faults: &[("k/2:8 ^ n:4", "cannot XOR 8 values with 4", "same power-of-two size")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [k:2 | k/2:8 ^ n/0:8, k, n], activation: bf16 }",
+        faults: &[("k/2:8 ^ n/0:8", "the digit `n/0:8` has stride 0", "")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [k:2 | k/2:8 ^ k/2:8, k, n], activation: bf16 }",
+        faults: &[(
+            "k/2:8 ^ k/2:8",
+            "`k/2:8` is not plain: it is XORed itself",
+            "a digit that stands alone",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [k:2 | k/2:8 ^ n:8, k, n:8 ^ k/2:8, n], activation: bf16 }",
+        faults: &[(
+            "k/2:8 ^ n:8",
+            "`n:8` is not plain: it is XORed itself",
+            "a digit that stands alone",
+        )],
+    },
+    Bad {
+        text: "S { weight: e2m1, zero: u4 per 1x32, pack: u8 [k:2 | k, n], activation: bf16 }",
+        faults: &[("zero: u4 per 1x32", "a zero point for a float code", "leave the zero point")],
+    },
+    Bad {
+        text: "S { weight: e2m1 - 1, pack: u8 [k:2 | k, n], activation: bf16 }",
+        faults: &[("weight: e2m1 - 1", "an offset for a float code", "leave the offset out")],
+    },
+    Bad {
+        text: "S { weight: u4, zero: u4, pack: u8 [k:2 | k, n], activation: bf16 }",
+        faults: &[("zero: u4", "what shares one zero? there is no scale to take", "per 1x128")],
+    },
+    Bad {
+        text: "S { weight: e2m1, pack: u8 [k:2 | k, n], activation: i8 { scale: own per token },
+            accumulate: i32 }",
+        faults: &[("accumulate: i32", "i32 sums of float codes", "accumulate in f32")],
+    },
+    Bad {
+        text: "S { weight: i8, pack: [k, n], activation: bf16, accumulate: i32 }",
+        faults: &[("accumulate: i32", "i32 sums of float activations", "quantise the activation")],
+    },
+    Bad {
+        text: "S { weight: i8, pack: [k, n], activation: bf16, accumulate: i23 }",
+        faults: &[("i23", "`i23` is not a choice here", "did you mean `i32`?")],
+    },
+    Bad {
+        text: "S { weight: i8, pack: [k, n], activation: i8 }",
+        faults: &[("i8", "how is the activation quantised to i8?", "scale: own per token")],
+    },
+    Bad {
+        text: "S { weight: i8, pack: [k, n], activation: i8 { scale: f32 per token static } }",
+        faults: &[("scale: f32 per token static", "a static scale cannot be per token", "tensor")],
+    },
+    Bad {
+        text: "S { weight: i8, scale: own per channel, pack: [k, n], activation: bf16 }",
+        faults: &[("scale: own per channel", "a stored scale needs a type", "name it")],
+    },
+    Bad {
+        text: "S { weight: u4, scale: f16 per 1x32 from range / 15, pack: u8 [k:2 | k, n],
+            activation: bf16 }",
+        faults: &[(
+            "scale: f16 per 1x32 from range / 15",
+            "a scale from the whole range needs a zero point",
+            "add `zero`",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, scale: f16 per row, pack: u8 [k:2 | k, n], activation: bf16 }",
+        faults: &[("row", "`row` is not a group", "`channel`, `token` or `tensor`")],
+    },
+    Bad {
+        text: "S { weight: u4, scale: f16 per channel, index: i32, pack: u8 [k:2 | k, n],
+            activation: bf16 }",
+        faults: &[(
+            "index: i32",
+            "a group index, but no scale or zero point varies along k",
+            "group along k",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, scale: f16 per 1x32, pack: u8 [k:2 | k, n] as \"weight_scale\",
+            activation: bf16 }",
+        faults: &[("S", "two stored tensors are named \"weight_scale\"", "as \"name\"")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [k:2 | k, n], activation: bf16",
+        faults: &[("", "expected `}` that closes the scheme, the text ends", "")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [k:2 | k, n] as \"weight, activation: bf16 }",
+        faults: &[
+            ("S", "the scheme has no `activation` clause", "activation: bf16"),
+            ("\"weight, activation: bf16 }", "this name does not end", "close it with"),
+            ("", "expected the tensor's name in quotes, the text ends", ""),
+            ("", "expected `}` that closes the scheme, the text ends", ""),
+        ],
+    },
+    Bad {
+        text: "S { weight: ü4, pack: u8 [k:2 | k, n], activation: bf16 }",
+        faults: &[("ü", "`ü` has no meaning in a scheme", ""), ("4", "expected a number type", "")],
+    },
+    Bad {
+        text: "S { weight: u4 - 8 scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }",
+        faults: &[("scale", "a comma is missing before `scale`", "separated by commas")],
+    },
+    Bad {
+        text: "S { weight: u4 - 8 scael: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }",
+        faults: &[
+            ("scael", "a comma is missing before `scael`", "separated by commas"),
+            ("scael", "there is no clause `scael`", "`scale`"),
+        ],
+    },
+    Bad {
+        text: "S { weight: u44 pack: u32 [k:8 | k, n] as activation: bf16 output: f32 }",
+        faults: &[
+            ("u44", "there is no number type `u44`", "`u4`"),
+            ("pack", "a comma is missing before `pack`", "separated by commas"),
+            ("activation", "expected the tensor's name in quotes, found `activation`", ""),
+            ("output", "a comma is missing before `output`", "separated by commas"),
+        ],
+    },
+    Bad {
+        text: "S { weight: u4 u5 pack: u32 [k:8 | k, n], activation: bf16 }",
+        faults: &[("u5", "expected `,` or `}` after the clause, found `u5`", "")],
+    },
+    Bad {
+        text: "S { weight: u4,, pack: u32 [k:8 | k, n], activation: bf16 }",
+        faults: &[(",", "expected a clause, found `,`", "")],
+    },
+    Bad {
+        text: "S { weight: u4, scael: f16 per 1x32, zero: u44, pack: u32 [k:4 | k, nn],
+            activation: i8, accumulate: i16, targets: sm_80 | , output: u8 }",
+        faults: &[
+            ("scael", "there is no clause `scael`", "`scale`"),
+            ("u44", "there is no number type `u44`", "`u4`"),
+            ("nn", "`nn` is not an axis", "the axes are"),
+            ("i8", "how is the activation quantised to i8?", "say how"),
+            ("i16", "`i16` is not a choice here", ""),
+            (",", "expected a target's name, found `,`", ""),
+            ("u8", "`u8` is not f32, f16 or bf16", ""),
+        ],
+    },
+];
