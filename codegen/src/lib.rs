@@ -1,10 +1,12 @@
 //! From a scheme to what is computed for it.
 //!
 //! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: whether the
-//! target can run it, or a typed reason why not ([`plan::support`]), and the plan that the
-//! portable path follows ([`plan::portable`]). This crate knows no driver.
+//! target can run it, or a typed reason why not ([`plan::support`]), the plan that the portable
+//! path follows ([`plan::portable`]), and GPU kernels as values of the kernel IR ([`mod@ir`]).
+//! This crate knows no driver.
 
 #![forbid(unsafe_code)]
 
+pub mod ir;
 pub mod plan;
 pub mod target;

@@ -1,6 +1,10 @@
-//! The targets by name: one row each.
+//! The targets by name: one row each, with the facts that schedules, verifier and emitters ask.
+
+mod feature;
 
 use std::fmt;
+
+pub use feature::{AVAILABILITY, Availability, Chips, Feature, PtxVersion};
 
 /// A place where products run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,22 +15,122 @@ pub struct Target {
     pub summary: &'static str,
     /// Whether this version has kernels for it.
     pub has_kernels: bool,
+    /// What a kernel can count on, if it is a GPU with an instruction set of its own.
+    pub gpu: Option<&'static Gpu>,
 }
 
+/// What a kernel can count on.
+///
+/// Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; AMD
+/// CDNA3 and CDNA4 instruction set architecture documents, "LDS".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// The instruction set.
+    pub chip: Chip,
+    /// Lanes of a warp (wavefront).
+    pub warp: u32,
+    /// Warps of a warp group, where there are any.
+    pub warp_group: Option<u32>,
+    /// Threads of a block at most.
+    pub block_threads: u32,
+    /// Threads of a multiprocessor (compute unit) at most.
+    pub processor_threads: u32,
+    /// 32-bit registers of a multiprocessor.
+    pub registers: u32,
+    /// Bytes of shared memory that a block can have at most.
+    pub block_shared: u32,
+    /// Bytes of shared memory of a multiprocessor.
+    pub processor_shared: u32,
+    /// Bytes of it that the system keeps for each block.
+    pub reserved_shared: u32,
+    /// Banks of shared memory, 4 bytes wide.
+    pub banks: u32,
+    /// The PTX version that introduced it; `None` if it is not reached through PTX.
+    pub ptx: Option<PtxVersion>,
+}
+
+/// An instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chip {
+    /// NVIDIA, `sm_<number>`.
+    Sm {
+        /// 10 times the compute capability.
+        number: u32,
+        /// The `a` variant: instructions of this chip alone.
+        own: bool,
+    },
+    /// AMD, by its name.
+    Gfx(&'static str),
+}
+
+const SM_80: Gpu = Gpu {
+    chip: Chip::Sm { number: 80, own: false },
+    warp: 32,
+    warp_group: None,
+    block_threads: 1024,
+    processor_threads: 2048,
+    registers: 65_536,
+    block_shared: 163 << 10,
+    processor_shared: 164 << 10,
+    reserved_shared: 1 << 10,
+    banks: 32,
+    ptx: Some(PtxVersion(7, 0)),
+};
+const SM_89: Gpu = Gpu {
+    chip: Chip::Sm { number: 89, own: false },
+    processor_threads: 1536,
+    block_shared: 99 << 10,
+    processor_shared: 100 << 10,
+    ptx: Some(PtxVersion(7, 8)),
+    ..SM_80
+};
+const SM_90A: Gpu = Gpu {
+    chip: Chip::Sm { number: 90, own: true },
+    warp_group: Some(4),
+    block_shared: 227 << 10,
+    processor_shared: 228 << 10,
+    ptx: Some(PtxVersion(8, 0)),
+    ..SM_80
+};
+const GFX942: Gpu = Gpu {
+    chip: Chip::Gfx("gfx942"),
+    warp: 64,
+    warp_group: None,
+    block_threads: 1024,
+    processor_threads: 2048,
+    registers: 131_072,
+    block_shared: 64 << 10,
+    processor_shared: 64 << 10,
+    reserved_shared: 0,
+    banks: 32,
+    ptx: None,
+};
+const GFX950: Gpu = Gpu {
+    chip: Chip::Gfx("gfx950"),
+    block_shared: 160 << 10,
+    processor_shared: 160 << 10,
+    banks: 64,
+    ..GFX942
+};
+
 const fn planned(name: &'static str, summary: &'static str) -> Target {
-    Target { name, summary, has_kernels: false }
+    Target { name, summary, has_kernels: false, gpu: None }
+}
+
+const fn gpu(name: &'static str, summary: &'static str, gpu: &'static Gpu) -> Target {
+    Target { name, summary, has_kernels: false, gpu: Some(gpu) }
 }
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    Target { name: "portable", summary: "plain Rust on any machine", has_kernels: true },
+    Target { has_kernels: true, ..planned("portable", "plain Rust on any machine") },
     planned("x86", "AVX2, AVX-512 with VNNI and BF16"),
     planned("neon", "Arm NEON, dotprod, i8mm, bf16"),
-    planned("sm_80", "NVIDIA Ampere"),
-    planned("sm_89", "NVIDIA Ada"),
-    planned("sm_90a", "NVIDIA Hopper"),
-    planned("gfx942", "AMD CDNA3"),
-    planned("gfx950", "AMD CDNA4"),
+    gpu("sm_80", "NVIDIA Ampere", &SM_80),
+    gpu("sm_89", "NVIDIA Ada", &SM_89),
+    gpu("sm_90a", "NVIDIA Hopper", &SM_90A),
+    gpu("gfx942", "AMD CDNA3", &GFX942),
+    gpu("gfx950", "AMD CDNA4", &GFX950),
     planned("wgsl", "any GPU through WGSL"),
     planned("spirv", "any GPU through SPIR-V"),
     planned("msl", "Apple GPUs through Metal"),
@@ -35,6 +139,21 @@ pub const TARGETS: &[Target] = &[
 /// The target of a name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
+}
+
+impl Target {
+    /// Whether the target has an instruction.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.gpu.is_some_and(|gpu| feature.rows(gpu.chip).next().is_some())
+    }
+
+    /// The lowest PTX version in which the target has an instruction; `None` if it never has, or
+    /// is not reached through PTX.
+    pub fn ptx(&self, feature: Feature) -> Option<PtxVersion> {
+        let gpu = self.gpu?;
+        let lowest = feature.rows(gpu.chip).filter_map(|row| row.ptx).min()?;
+        Some(lowest.max(gpu.ptx?))
+    }
 }
 
 impl fmt::Display for Target {

@@ -1,0 +1,225 @@
+//! A kernel and its interface: buffers, parameters, shared memory, launch.
+
+use super::{Body, Register, Swizzle, Word};
+use crate::target::Target;
+
+/// One kernel.
+///
+/// Its arguments, in order: the buffers as 64-bit addresses, the parameters as 32-bit unsigned
+/// integers, the tensor maps as 128-byte descriptors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// The entry point's name: letters, digits and `_`.
+    pub name: String,
+    /// What it computes, a line or more for whoever reads the emitted text.
+    pub summary: String,
+    /// Where it runs.
+    pub target: &'static Target,
+    /// Global memory, by slot.
+    pub buffers: Vec<Buffer>,
+    /// Scalars given at launch.
+    pub parameters: Vec<Parameter>,
+    /// Descriptors for tensor copies.
+    pub tensors: Vec<TensorMap>,
+    /// Shared memory.
+    pub shared: Vec<SharedBlock>,
+    /// Arrays of mbarriers, in shared memory.
+    pub barriers: Vec<BarrierArray>,
+    /// How it is launched.
+    pub launch: Launch,
+    /// The registers that the body uses.
+    pub registers: Vec<Register>,
+    /// What each thread does.
+    pub body: Body,
+}
+
+/// Number of a buffer in [`Kernel::buffers`], which is its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// Number of a parameter in [`Kernel::parameters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParameterId(pub u32);
+
+/// Number of a tensor map in [`Kernel::tensors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TensorId(pub u32);
+
+/// Number of a block in [`Kernel::shared`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SharedId(pub u32);
+
+/// Number of an array in [`Kernel::barriers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BarrierId(pub u32);
+
+/// A buffer: an array of words in global memory that starts at a multiple of 16 bytes. No two
+/// buffers of a launch overlap, unless both are only read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Its name in the text.
+    pub name: String,
+    /// What its indices count.
+    pub word: Word,
+    /// What the kernel may do with it.
+    pub access: Access,
+    /// Its extents in words, slowest first; their product is its length.
+    pub shape: Vec<Extent>,
+    /// What lies where, for the reader: in the layout notation where it is a layout.
+    pub layout: String,
+}
+
+/// What a kernel may do with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Read; written by no kernel that may still run when this one starts (weights, scales).
+    Constant,
+    /// Read; perhaps written by the kernel launched before (activations).
+    ReadOnly,
+    /// Every word is written at most once in a launch, and never read.
+    WriteOnce,
+    /// Read and written, by several blocks with atomics and fences; its contents outlive the
+    /// launch.
+    Workspace,
+}
+
+/// A number that is known at generation or at launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// A constant.
+    Constant(u32),
+    /// A launch parameter.
+    Parameter(ParameterId),
+    /// A launch parameter divided by a constant, rounded up.
+    CeilDiv(ParameterId, u32),
+}
+
+impl Extent {
+    /// Its value, `None` if the parameter is not given or a division is by 0.
+    pub fn value(self, parameters: &[u32]) -> Option<u32> {
+        match self {
+            Self::Constant(value) => Some(value),
+            Self::Parameter(id) => parameters.get(id.0 as usize).copied(),
+            Self::CeilDiv(id, by) => {
+                (by != 0).then_some(())?;
+                parameters.get(id.0 as usize).map(|value| value.div_ceil(by))
+            }
+        }
+    }
+}
+
+/// A 32-bit scalar given at launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its name in the text.
+    pub name: String,
+    /// What it means, with its unit.
+    pub meaning: String,
+}
+
+/// A view of a buffer for tensor copies: a box of up to five dimensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorMap {
+    /// Its name in the text.
+    pub name: String,
+    /// The memory it describes; its word is the tensor's element.
+    pub buffer: BufferId,
+    /// Extents in elements, fastest first.
+    pub extents: Vec<Extent>,
+    /// Distance between neighbours along each dimension in elements; the first is 1.
+    pub strides: Vec<Extent>,
+    /// The box that one copy moves, in elements, fastest first. Elements outside of the extents
+    /// are read as 0 and not written.
+    pub tile: Vec<u32>,
+    /// How the box lies in shared memory: fastest dimension first, without gaps, then permuted.
+    pub swizzle: Swizzle,
+}
+
+/// A block of shared memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedBlock {
+    /// Its name in the text.
+    pub name: String,
+    /// What its indices count.
+    pub word: Word,
+    /// Its length in words.
+    pub len: u32,
+    /// Alignment of its start in bytes, a power of two of at least 16.
+    pub align: u32,
+    /// What lies where, for the reader.
+    pub layout: String,
+    /// It lies over the start of another block, which is dead by then; it must not be longer.
+    pub over: Option<SharedId>,
+}
+
+impl SharedBlock {
+    /// Its size in bytes.
+    pub const fn bytes(&self) -> u32 {
+        self.len * self.word.bytes()
+    }
+}
+
+/// An array of mbarriers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BarrierArray {
+    /// Its name in the text.
+    pub name: String,
+    /// Number of mbarriers.
+    pub len: u32,
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks in x, y and z.
+    pub grid: [Extent; 3],
+    /// Threads of a block, a multiple of the warp.
+    pub threads: u32,
+    /// Blocks that must fit on a multiprocessor at the same time; bounds the registers.
+    pub min_blocks: u32,
+    /// Blocks of a cluster, along x; 1 = none.
+    pub cluster: u32,
+    /// Launched so that it may overlap the end of the kernel before it.
+    pub programmatic: bool,
+}
+
+/// Where the parts of shared memory lie, in bytes from its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedMap {
+    /// Start of each array of mbarriers (8 bytes each).
+    pub barriers: Vec<u32>,
+    /// Start of each block.
+    pub blocks: Vec<u32>,
+    /// All of it.
+    pub bytes: u32,
+}
+
+impl Kernel {
+    /// Where the parts of shared memory lie: mbarriers first, then the blocks in order.
+    pub fn shared_map(&self) -> SharedMap {
+        let mut bytes = 0u32;
+        let mut barriers = Vec::new();
+        for array in &self.barriers {
+            barriers.push(bytes);
+            bytes = bytes.saturating_add(array.len.saturating_mul(8));
+        }
+        let mut blocks: Vec<u32> = Vec::new();
+        for block in &self.shared {
+            match block.over.and_then(|under| blocks.get(under.0 as usize)) {
+                Some(&start) => blocks.push(start),
+                None => {
+                    bytes = bytes.checked_next_multiple_of(block.align.max(1)).unwrap_or(u32::MAX);
+                    blocks.push(bytes);
+                    bytes = bytes.saturating_add(block.len.saturating_mul(block.word.bytes()));
+                }
+            }
+        }
+        SharedMap { barriers, blocks, bytes }
+    }
+
+    /// Warps of a block.
+    pub fn warps(&self) -> u32 {
+        let warp = self.target.gpu.map_or(1, |gpu| gpu.warp);
+        self.launch.threads / warp.max(1)
+    }
+}

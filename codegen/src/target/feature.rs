@@ -1,0 +1,169 @@
+//! Which chip has which instruction, and since which version of PTX: one table.
+
+use std::fmt;
+
+use super::Chip;
+
+/// A version of the PTX language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PtxVersion(pub u8, pub u8);
+
+/// A group of instructions that come and go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Feature {
+    /// Loads, stores, arithmetic, shuffles, barriers, scoped atomics: what every chip has.
+    Base,
+    /// Any function of three bits in one instruction.
+    Lop3,
+    /// Select bytes of two words.
+    Permute,
+    /// Four products of bytes and their sum.
+    Dot4,
+    /// Packed arithmetic on two f16.
+    PackedF16,
+    /// Packed fused multiply-add on two bf16.
+    PackedBf16Fma,
+    /// Packed add, subtract and multiply on two bf16.
+    PackedBf16,
+    /// Two f32 rounded to a packed pair of 16-bit floats.
+    PackHalf,
+    /// e4m3 to f16 and f32 to e4m3.
+    ConvertE4m3,
+    /// Loads that do not stay in the first cache.
+    NoAllocate,
+    /// `cp.async`.
+    CpAsync,
+    /// mbarriers without a blocking wait of their own (`test_wait`).
+    Mbarrier,
+    /// mbarriers with `try_wait`, byte counts and their fence.
+    MbarrierBytes,
+    /// Bulk copies, tensor copies, async-proxy fences.
+    Bulk,
+    /// Clusters.
+    Cluster,
+    /// Programmatic dependent launch.
+    GridDependency,
+    /// `setmaxnreg`.
+    RegisterShift,
+    /// Several numbered barriers a block.
+    NamedBarrier,
+    /// `ldmatrix`.
+    LdMatrix,
+    /// `stmatrix`.
+    StMatrix,
+    /// `movmatrix`.
+    MovMatrix,
+    /// `mma` on 16-bit floats.
+    Mma16,
+    /// `mma` on bytes.
+    MmaS8,
+    /// `mma` on FP8.
+    MmaE4m3,
+    /// `wgmma`.
+    Wgmma,
+    /// MFMA 16x16x16 on 16-bit floats, 16x16x32 on bytes and FP8.
+    Mfma,
+    /// MFMA 16x16x32 on 16-bit floats, 16x16x64 on bytes.
+    MfmaWide,
+}
+
+/// Chips that a row of the table is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chips {
+    /// NVIDIA chips from this number on.
+    SmFrom(u32),
+    /// The `a` variant of one NVIDIA chip.
+    SmOwn(u32),
+    /// One AMD chip.
+    Gfx(&'static str),
+}
+
+/// A row: these chips have this instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Availability {
+    /// The instruction.
+    pub feature: Feature,
+    /// The chips.
+    pub chips: Chips,
+    /// The lowest PTX version, for NVIDIA chips.
+    pub ptx: Option<PtxVersion>,
+}
+
+const fn sm(feature: Feature, from: u32, major: u8, minor: u8) -> Availability {
+    Availability { feature, chips: Chips::SmFrom(from), ptx: Some(PtxVersion(major, minor)) }
+}
+
+const fn own(feature: Feature, number: u32, major: u8, minor: u8) -> Availability {
+    Availability { feature, chips: Chips::SmOwn(number), ptx: Some(PtxVersion(major, minor)) }
+}
+
+const fn gfx(feature: Feature, name: &'static str) -> Availability {
+    Availability { feature, chips: Chips::Gfx(name), ptx: None }
+}
+
+/// The table. Sources: the "PTX ISA Notes" and "Target ISA Notes" of each instruction in the PTX
+/// ISA manual, checked with ptxas; for AMD, the builtins that clang accepts for the chip.
+pub const AVAILABILITY: &[Availability] = &[
+    sm(Feature::Base, 80, 7, 0),
+    gfx(Feature::Base, "gfx942"),
+    gfx(Feature::Base, "gfx950"),
+    sm(Feature::Lop3, 80, 7, 0),
+    sm(Feature::Permute, 80, 7, 0),
+    gfx(Feature::Permute, "gfx942"),
+    gfx(Feature::Permute, "gfx950"),
+    sm(Feature::Dot4, 80, 7, 0),
+    gfx(Feature::Dot4, "gfx942"),
+    gfx(Feature::Dot4, "gfx950"),
+    sm(Feature::PackedF16, 80, 7, 0),
+    gfx(Feature::PackedF16, "gfx942"),
+    gfx(Feature::PackedF16, "gfx950"),
+    sm(Feature::PackedBf16Fma, 80, 7, 0),
+    sm(Feature::PackedBf16, 90, 7, 8),
+    sm(Feature::PackHalf, 80, 7, 0),
+    gfx(Feature::PackHalf, "gfx942"),
+    gfx(Feature::PackHalf, "gfx950"),
+    sm(Feature::ConvertE4m3, 89, 8, 1),
+    sm(Feature::ConvertE4m3, 90, 7, 8),
+    sm(Feature::NoAllocate, 80, 7, 4),
+    gfx(Feature::NoAllocate, "gfx942"),
+    gfx(Feature::NoAllocate, "gfx950"),
+    sm(Feature::CpAsync, 80, 7, 0),
+    sm(Feature::Mbarrier, 80, 7, 1),
+    sm(Feature::MbarrierBytes, 90, 8, 0),
+    sm(Feature::Bulk, 90, 8, 0),
+    sm(Feature::Cluster, 90, 7, 8),
+    sm(Feature::GridDependency, 90, 7, 8),
+    own(Feature::RegisterShift, 90, 8, 0),
+    sm(Feature::NamedBarrier, 80, 7, 0),
+    sm(Feature::LdMatrix, 80, 7, 0),
+    sm(Feature::StMatrix, 90, 7, 8),
+    sm(Feature::MovMatrix, 80, 7, 8),
+    sm(Feature::Mma16, 80, 7, 0),
+    sm(Feature::MmaS8, 80, 7, 0),
+    sm(Feature::MmaE4m3, 89, 8, 4),
+    own(Feature::Wgmma, 90, 8, 0),
+    gfx(Feature::Mfma, "gfx942"),
+    gfx(Feature::Mfma, "gfx950"),
+    gfx(Feature::MfmaWide, "gfx950"),
+];
+
+impl Feature {
+    /// Rows of the table that hold for a chip.
+    pub(super) fn rows(self, chip: Chip) -> impl Iterator<Item = &'static Availability> {
+        AVAILABILITY.iter().filter(move |row| {
+            row.feature == self
+                && match (row.chips, chip) {
+                    (Chips::SmFrom(from), Chip::Sm { number, .. }) => number >= from,
+                    (Chips::SmOwn(of), Chip::Sm { number, own }) => own && number == of,
+                    (Chips::Gfx(of), Chip::Gfx(name)) => of == name,
+                    _ => false,
+                }
+        })
+    }
+}
+
+impl fmt::Display for PtxVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}

@@ -1,0 +1,76 @@
+//! The rows of the matrix instructions hang together: each layout is a bijection of the operand
+//! onto its registers and lanes, and D of the NVIDIA rows is what their documents' formulas say.
+
+use quantloom_codegen::ir::{MATRIX_OPS, MatrixOp, MatrixScope};
+use quantloom_codegen::target::{TARGETS, Target};
+use quantloom_dsl::layout::Point;
+use quantloom_dsl::parse_fragment;
+
+fn home(row: &MatrixOp) -> &'static Target {
+    TARGETS.iter().find(|target| target.has(row.needs)).unwrap()
+}
+
+#[test]
+fn layouts_fill_registers_and_lanes() {
+    for row in MATRIX_OPS {
+        let warp = home(row).gpu.unwrap().warp;
+        let [m, n, k] = row.shape;
+        let registers = row.registers(warp);
+        let operands = [
+            (row.a_layout, (m, k), row.a, registers[0]),
+            (row.b_layout, (n, k), row.b, registers[1]),
+            (row.d_layout, (m, n), row.d, registers[2]),
+        ];
+        for (text, extents, element, count) in operands {
+            if text.is_empty() {
+                assert_eq!(row.scope, MatrixScope::WarpGroup, "{}", row.name);
+                continue;
+            }
+            let fragment = parse_fragment(text).unwrap();
+            assert_eq!(fragment.extents(), extents, "{}: {text}", row.name);
+            let sizes = [32 / element.bits(), count, row.threads(warp)];
+            assert_eq!(fragment.sizes(), sizes, "{}: {text}", row.name);
+        }
+    }
+}
+
+#[test]
+fn names_are_unique() {
+    let mut names: Vec<_> = MATRIX_OPS.iter().map(|row| row.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), MATRIX_OPS.len());
+}
+
+/// PTX ISA, mma.m16n8k16: A: row = groupID for a0, a1, a4, a5, groupID + 8 otherwise; col =
+/// 2 threadID_in_group + (i & 1), + 8 for i >= 4. C: row = groupID for c0, c1, groupID + 8
+/// otherwise; col = 2 threadID_in_group + (i & 1). For 8-bit A: row = groupID for i in 0..4 and
+/// 8..12; col = 4 threadID_in_group + (i & 3), + 16 for i >= 8.
+#[test]
+fn nvidia_rows_are_the_documents_formulas() {
+    for row in MATRIX_OPS.iter().filter(|row| row.name.starts_with("mma.")) {
+        let (a, d) = (parse_fragment(row.a_layout).unwrap(), parse_fragment(row.d_layout).unwrap());
+        for lane in 0..32 {
+            let (group, within) = (lane / 4, lane % 4);
+            for i in 0..4 {
+                let point = Point { n: group + 8 * (i / 2), k: 2 * within + i % 2 };
+                assert_eq!(d.place(point), [0, i, lane], "{}", row.name);
+            }
+            if row.shape[2] == 16 {
+                for i in 0..8 {
+                    let low = matches!(i, 0 | 1 | 4 | 5);
+                    let n = group + if low { 0 } else { 8 };
+                    let k = 2 * within + (i & 1) + if i >= 4 { 8 } else { 0 };
+                    assert_eq!(a.place(Point { n, k }), [i % 2, i / 2, lane], "{}", row.name);
+                }
+            } else {
+                for i in 0..16 {
+                    let low = i < 4 || (8..12).contains(&i);
+                    let n = group + if low { 0 } else { 8 };
+                    let k = 4 * within + (i & 3) + if i >= 8 { 16 } else { 0 };
+                    assert_eq!(a.place(Point { n, k }), [i % 4, i / 4, lane], "{}", row.name);
+                }
+            }
+        }
+    }
+}
