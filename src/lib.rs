@@ -27,6 +27,43 @@ pub use quantloom_dsl as dsl;
 pub use quantloom_kernels as kernels;
 pub use quantloom_runtime as runtime;
 
+/// Declares a scheme as a type: the product op of the scheme, with its layout transforms.
+///
+/// The language is that of `.scheme` files, `docs/scheme-language.md`. A mistake is an error of
+/// the compiler at the token that is wrong.
+///
+/// ```
+/// use quantloom::prelude::*;
+///
+/// quantloom::scheme! {
+///     /// int4 weights in groups of 128.
+///     pub W4A16G128 {
+///         weight:     u4 - 8,
+///         scale:      bf16 per 1x128,
+///         pack:       u32 [k:8 | k, n],
+///         activation: bf16 | f16,
+///     }
+/// }
+///
+/// assert_eq!(W4A16G128::scheme().bits_per_weight(), 4.125);
+/// ```
+#[cfg(feature = "macros")]
+#[macro_export]
+macro_rules! scheme {
+    ($($declaration:tt)*) => {
+        $crate::__private::scheme_impl! { ($crate::__private) $($declaration)* }
+    };
+}
+
+/// What [`scheme!`] expands to looks here.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod __private {
+    pub use quantloom_dsl as dsl;
+    pub use quantloom_macros::scheme_impl;
+    pub use quantloom_runtime as runtime;
+}
+
 /// What most users need.
 pub mod prelude {
     pub use quantloom_dsl::layout::Shape;

@@ -3,10 +3,12 @@
 //! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: whether the
 //! target can run it, or a typed reason why not ([`plan::support`]), the plan that the portable
 //! path follows ([`plan::portable`]), and GPU kernels as values of the kernel IR ([`mod@ir`]).
-//! This crate knows no driver.
+//! `expand` (feature `rust`) is what `scheme!` does with a declaration. This crate knows no driver.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "rust")]
+pub mod expand;
 pub mod ir;
 pub mod plan;
 pub mod target;

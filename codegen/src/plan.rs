@@ -35,19 +35,24 @@ pub fn supported(scheme: &Scheme) -> impl Iterator<Item = &'static Target> {
     TARGETS.iter().filter(move |target| support(scheme, target).is_ok())
 }
 
+/// The target of a name that a scheme's author wrote.
+///
+/// # Errors
+/// There is none; the nearest name, if one is near.
+pub fn known(name: &str) -> Result<&'static Target, Refusal> {
+    target(name).ok_or_else(|| {
+        let near = TARGETS
+            .iter()
+            .map(|target| (strsim::damerau_levenshtein(name, target.name), target.name))
+            .filter(|(distance, _)| *distance <= 2)
+            .min();
+        Refusal::Unknown { name: name.to_owned(), nearest: near.map(|(_, name)| name) }
+    })
+}
+
 /// Refusals of the targets that the scheme's author insists on.
 pub fn refused_targets(scheme: &Scheme) -> Vec<Refusal> {
-    let refusal = |name: &String| match target(name) {
-        Some(target) => support(scheme, target).err(),
-        None => {
-            let near = TARGETS
-                .iter()
-                .map(|target| (strsim::damerau_levenshtein(name, target.name), target.name))
-                .filter(|(distance, _)| *distance <= 2)
-                .min();
-            Some(Refusal::Unknown { name: name.clone(), nearest: near.map(|(_, name)| name) })
-        }
-    };
+    let refusal = |name: &String| known(name).and_then(|target| support(scheme, target)).err();
     scheme.targets.iter().filter_map(refusal).collect()
 }
 

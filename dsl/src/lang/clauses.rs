@@ -75,7 +75,7 @@ pub(super) fn parse(
         }
     }
     if let Err(fault) = reader.finish() {
-        faults.push(fault);
+        faults.push(fault.help("a declaration is of one scheme"));
     }
     Some(syntax)
 }

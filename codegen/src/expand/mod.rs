@@ -1,0 +1,94 @@
+//! What `scheme!` does: a declaration in, the op that it declares out.
+//!
+//! In: `(root) declaration`, the tokens that a facade's `scheme!` hands over; `root` is a path
+//! to a module with `dsl` and `runtime` in it, so that the expansion resolves in any crate and
+//! under any name. Out: a type of the declared name with what the runtime asks of a declared
+//! scheme. If the declaration has mistakes: an error at the place of each, all at once
+//! ([`errors`]), and the same type, so that the rest of the user's file is still checked.
+//! Start at [`scheme`].
+
+mod errors;
+mod op;
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use quantloom_dsl::lang::{self, Clause, Declaration, Diagnostic, SchemeSyntax, Span};
+use quantloom_dsl::{Scheme, parse};
+use quote::quote;
+
+use crate::plan;
+
+/// Expands `(root) declaration`.
+pub fn scheme(input: TokenStream) -> TokenStream {
+    let mut input = input.into_iter();
+    let root = match input.next() {
+        Some(TokenTree::Group(root)) if root.delimiter() == Delimiter::Parenthesis => root.stream(),
+        _ => return quote!(::core::compile_error! { "call `scheme!` of a Quantloom crate" }),
+    };
+    let mut faults = Vec::new();
+    let declaration = Declaration::read(input.collect(), &mut faults);
+    let syntax = lang::parse_syntax(&declaration.tokens, declaration.end(), &mut faults);
+    let scheme = syntax.as_ref().and_then(|syntax| lang::check(syntax, &mut faults));
+    targets(syntax.as_ref(), scheme.as_ref(), &mut faults);
+    let nameable = nameable(&declaration, &mut faults);
+    let errors = errors::errors(&declaration, faults);
+    let scheme = match scheme {
+        Some(scheme) if errors.is_empty() => Some(scheme),
+        _ => stand_in(),
+    };
+    let op = scheme.filter(|_| nameable).map(|scheme| op::op(&root, &declaration, &scheme));
+    quote!(#errors #op)
+}
+
+/// Judges the targets that the author insists on; a scheme with mistakes only by their names.
+fn targets(syntax: Option<&SchemeSyntax>, scheme: Option<&Scheme>, faults: &mut Vec<Diagnostic>) {
+    let clauses = syntax.into_iter().flat_map(|syntax| &syntax.clauses);
+    let listed = clauses.filter_map(|(clause, _)| match clause {
+        Clause::Targets(targets) => Some(targets),
+        _ => None,
+    });
+    for (name, span) in listed.flatten() {
+        let target = match plan::known(name) {
+            Ok(target) => target,
+            Err(unknown) => {
+                let names: Vec<&str> = crate::target::TARGETS.iter().map(|t| t.name).collect();
+                let help = format!("the targets are {}", names.join(", "));
+                faults.push(Diagnostic::new(*span, unknown.to_string()).help(help));
+                continue;
+            }
+        };
+        if let Some(Err(refusal)) = scheme.map(|scheme| plan::support(scheme, target)) {
+            let message = format!("`{name}` does not run this scheme: {refusal}");
+            let help = "list only what must be supported; without `targets`, the scheme runs \
+                        wherever it can";
+            faults.push(Diagnostic::new(*span, message).help(help));
+        }
+    }
+}
+
+/// Words that Rust keeps for itself and that may be the name of a text's scheme.
+const KEYWORDS: &[&str] = &[
+    "_", "Self", "abstract", "as", "async", "await", "become", "box", "break", "const", "continue",
+    "crate", "do", "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if",
+    "impl", "in", "let", "loop", "macro", "match", "mod", "move", "mut", "override", "priv", "pub",
+    "ref", "return", "self", "static", "struct", "super", "trait", "true", "try", "type", "typeof",
+    "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
+];
+
+/// Whether a type can have the scheme's name.
+fn nameable(declaration: &Declaration, faults: &mut Vec<Diagnostic>) -> bool {
+    let Some(name) = &declaration.name else { return false };
+    let keyword = KEYWORDS.iter().any(|keyword| name == keyword);
+    if keyword {
+        let text = name.to_string();
+        let named = |token: &&lang::Token| token.kind == lang::TokenKind::Word(text.clone());
+        let span = declaration.tokens.iter().find(named).map_or(Span::default(), |t| t.span);
+        let message = format!("`{text}` is a word of Rust's own, and no name for a scheme");
+        faults.push(Diagnostic::new(span, message).help("name it as a type, such as `W4A16G128`"));
+    }
+    !keyword
+}
+
+/// In place of a scheme with mistakes: what is declared with it is still a type of its kind.
+fn stand_in() -> Option<Scheme> {
+    parse("StandIn { weight: u8, pack: [k, n], activation: f32 }").ok()
+}

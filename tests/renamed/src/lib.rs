@@ -1,0 +1,50 @@
+//! A user of Quantloom that calls it `loom`, forbids unsafe code and hides what Rust's prelude
+//! offers: the expansion of `scheme!` must not depend on any of them.
+
+#![forbid(unsafe_code)]
+#![deny(warnings)]
+
+loom::scheme! {
+    /// int4 weights in groups of 128.
+    pub W4A16G128 {
+        weight:     u4 - 8,
+        scale:      bf16 per 1x128,
+        pack:       u32 [k:8 | k, n],
+        activation: bf16 | f16,
+    }
+}
+
+/// Names that an expansion might mean otherwise.
+pub mod shadowed {
+    #![no_implicit_prelude]
+    #![allow(non_camel_case_types, dead_code, missing_docs)]
+
+    mod core {}
+    mod std {}
+    mod quantloom {}
+    mod runtime {}
+    struct Option;
+    struct Result;
+    struct String;
+    type u8 = ();
+    type usize = ();
+
+    ::loom::scheme! {
+        /// MXFP4.
+        pub MxFp4 {
+            weight:     e2m1,
+            scale:      e8m0 per 1x32,
+            pack:       u8 [k:2 | k, n],
+            activation: bf16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn both_are_what_they_say() {
+        assert_eq!(super::W4A16G128::scheme().name, "W4A16G128");
+        assert_eq!(super::shadowed::MxFp4::scheme().summary, "MXFP4.");
+    }
+}

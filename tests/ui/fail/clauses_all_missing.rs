@@ -1,0 +1,6 @@
+quantloom::scheme! {
+    pub W4 {
+    }
+}
+
+fn main() {}

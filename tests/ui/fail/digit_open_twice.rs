@@ -1,0 +1,9 @@
+quantloom::scheme! {
+    pub W4 {
+        weight: u4 - 8,
+        pack: u32 [k:8 | k, k, n],
+        activation: bf16,
+    }
+}
+
+fn main() {}

@@ -1,0 +1,7 @@
+quantloom::scheme! {
+    pub {
+        weight: u4 - 8,
+    }
+}
+
+fn main() {}

@@ -1,0 +1,3 @@
+quantloom::scheme! {}
+
+fn main() {}

@@ -1,0 +1,10 @@
+quantloom::scheme! {
+    pub W4 {
+        weight: u4 - 8,
+        scale: bf16 per 1x128,
+        pack: u32 [k:8 | k, n] as "weight\n",
+        activation: bf16,
+    }
+}
+
+fn main() {}
