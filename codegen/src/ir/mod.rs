@@ -1,7 +1,7 @@
 //! The kernel IR: one GPU kernel as a typed, structured, SIMT program.
 //!
-//! In: what a schedule writes through the builder. Out: a [`Kernel`], which the verifier turns
-//! into what every emitter and the simulator take. Start at [`Kernel`], then [`Statement`] and
+//! In: what a schedule writes through the [`Builder`]. Out: a [`Kernel`], which [`verify`] turns
+//! into the [`Verified`] one that every emitter and the simulator take. Start at [`Kernel`], then [`Statement`] and
 //! [`Op`]; `arithmetic` has the value operations, `memory` the addresses, `matrix` the table of
 //! matrix instructions.
 //!
@@ -77,13 +77,20 @@
 //! The printer prints these numbers; simulator and verifier report them.
 
 mod arithmetic;
+mod builder;
+mod hash;
 mod kernel;
 mod matrix;
 mod memory;
 mod op;
+mod print;
 mod register;
+mod verify;
+mod walk;
 
 pub use arithmetic::{Binary, Compare, Half, Side, Ternary, Unary};
+pub use builder::Builder;
+pub use hash::ContentHash;
 pub use kernel::{
     Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, Launch, Parameter,
     ParameterId, SharedBlock, SharedId, SharedMap, TensorId, TensorMap,
@@ -94,3 +101,5 @@ pub use matrix::{
 pub use memory::{Address, Cache, Mask, Order, Scope, Space, Swizzle, Width, Word};
 pub use op::{BarrierRef, Body, Fetch, Op, Role, Shuffle, Special, Statement, Vote};
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
+pub use verify::{Fault, Refusal, Refusals, Verified, verify};
+pub use walk::Touch;

@@ -33,7 +33,7 @@ pub struct RegisterId(pub u32);
 /// A mutable register array, one copy per thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
-    /// A name for the reader; not necessarily unique.
+    /// Its name in the text: unique; letters, digits and `_`, and no number after the last `_`.
     pub name: String,
     /// The type of its elements.
     pub ty: Type,

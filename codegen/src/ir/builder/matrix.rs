@@ -1,0 +1,29 @@
+//! Matrix operations.
+
+use super::Builder;
+use crate::ir::{Addend, Address, MatrixOp, MatrixOperand, Op, Reg, Type, Uniformity};
+
+impl Builder {
+    /// A fragment: fresh registers that are the same in no two threads.
+    pub fn fragment(&mut self, ty: Type, len: u32) -> Vec<Reg> {
+        self.fresh_array(ty, len, Uniformity::Varying)
+    }
+
+    /// Loads 1, 2 or 4 matrices of 8 rows of 16 bytes.
+    pub fn load_matrix(&mut self, from: Address, count: u32, transpose: bool) -> Vec<Reg> {
+        let dst = self.fragment(Type::U32, count);
+        self.push(Op::MatrixLoad { dst: dst.clone(), from, transpose });
+        dst
+    }
+
+    /// d = a b + c in warp scope.
+    pub fn matrix(&mut self, op: &'static MatrixOp, d: &[Reg], a: &[Reg], b: &[Reg], c: Addend) {
+        let (a, b) = (MatrixOperand::Registers(a.to_vec()), MatrixOperand::Registers(b.to_vec()));
+        self.push(Op::Matrix { op, d: d.to_vec(), a, b, c });
+    }
+
+    /// d += a b in warp scope.
+    pub fn matrix_add(&mut self, op: &'static MatrixOp, d: &[Reg], a: &[Reg], b: &[Reg]) {
+        self.matrix(op, d, a, b, Addend::Registers(d.to_vec()));
+    }
+}

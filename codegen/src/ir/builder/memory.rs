@@ -1,0 +1,112 @@
+//! Loads, stores, copies, barriers.
+
+use super::Builder;
+use crate::ir::{
+    Access, Address, BufferId, Cache, Fetch, Mask, Op, Operand, Order, Reg, Scope, SharedId, Space,
+    Type, Uniformity, Width,
+};
+
+/// Anything that is an array.
+impl From<BufferId> for Space {
+    fn from(id: BufferId) -> Self {
+        Self::Global(id)
+    }
+}
+
+impl From<SharedId> for Space {
+    fn from(id: SharedId) -> Self {
+        Self::Shared(id)
+    }
+}
+
+impl Address {
+    /// Word `index` of an array.
+    pub fn new(space: impl Into<Space>, index: impl Into<Operand>) -> Self {
+        Self { space: space.into(), index: index.into(), offset: 0 }
+    }
+
+    /// `words` further.
+    #[must_use]
+    pub const fn plus(self, words: u32) -> Self {
+        Self { offset: self.offset + words, ..self }
+    }
+}
+
+impl Mask {
+    /// Where it is false, words are 0.
+    pub fn or_zero(condition: impl Into<Operand>) -> Self {
+        Self { condition: condition.into(), fill: Operand::U32(0) }
+    }
+}
+
+impl Builder {
+    /// Loads words.
+    pub fn load(&mut self, from: Address, width: Width) -> Vec<Reg> {
+        self.load_as(Type::U32, from, width, None, Cache::Default)
+    }
+
+    /// Loads registers of a type, with a mask and a cache hint.
+    pub fn load_as(
+        &mut self,
+        ty: Type,
+        from: Address,
+        width: Width,
+        mask: Option<Mask>,
+        cache: Cache,
+    ) -> Vec<Reg> {
+        let mut uniformity = self.control.min(self.uniformity(from.index));
+        if let Some(mask) = mask {
+            uniformity = uniformity.min(self.uniformity(mask.condition));
+            uniformity = uniformity.min(self.uniformity(mask.fill));
+        }
+        if let Space::Global(buffer) = from.space
+            && self.kernel.buffers[buffer.0 as usize].access == Access::Workspace
+        {
+            uniformity = uniformity.min(Uniformity::Warp);
+        }
+        let dst = self.fresh_array(ty, width.registers() as u32, uniformity);
+        self.push(Op::Load { dst: dst.clone(), from, width, mask, cache });
+        dst
+    }
+
+    /// Loads into registers that keep their identity.
+    pub fn load_into(
+        &mut self,
+        dst: &[Reg],
+        from: Address,
+        width: Width,
+        mask: Option<Mask>,
+        cache: Cache,
+    ) {
+        self.push(Op::Load { dst: dst.to_vec(), from, width, mask, cache });
+    }
+
+    /// Stores values where the mask is true.
+    pub fn store(&mut self, to: Address, values: &[Operand], width: Width, mask: Option<Operand>) {
+        self.push(Op::Store { to, values: values.to_vec(), width, mask });
+    }
+
+    /// Starts a copy from global to shared memory; zeros where the mask is false.
+    pub fn copy_async(&mut self, to: Address, from: Address, width: Width, mask: Option<Operand>) {
+        self.push(Op::CopyAsync { to, from, width, mask });
+    }
+
+    /// The old value of a word that is changed at once.
+    pub fn atomic(
+        &mut self,
+        op: Fetch,
+        at: Address,
+        value: impl Into<Operand>,
+        order: Order,
+        scope: Scope,
+    ) -> Operand {
+        let dst = self.fresh_as(Type::U32, Uniformity::Varying);
+        self.push(Op::Atomic { dst: Some(dst), op, at, value: value.into(), order, scope });
+        dst.into()
+    }
+
+    /// All threads of the block wait for each other.
+    pub fn barrier(&mut self) {
+        self.push(Op::Barrier);
+    }
+}

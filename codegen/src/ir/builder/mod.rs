@@ -1,0 +1,331 @@
+//! Writes a kernel so that a schedule reads like the algorithm.
+//!
+//! In: calls in program order. Out: a [`Kernel`], not yet verified. Values are [`Operand`]s: an
+//! operation on constants is done at once, any other becomes a statement whose result is a fresh
+//! register, as uniform as its operands and the place where it stands. What must keep its identity
+//! (an accumulator, a ring's position) is a [`Builder::variable`] or [`Builder::array`], written
+//! with [`Builder::set`]. A mistake in types shows in the verifier, with the statement's number.
+//!
+//! `values` has arithmetic, `memory` loads, stores, copies and barriers, `matrix` the matrix
+//! operations.
+
+mod matrix;
+mod memory;
+mod values;
+
+use std::collections::HashMap;
+
+use super::{
+    Access, BarrierArray, BarrierId, Body, Buffer, BufferId, Extent, Kernel, Launch, Op, Operand,
+    Parameter, ParameterId, Reg, Register, RegisterId, Role, SharedBlock, SharedId, Special,
+    Statement, TensorId, TensorMap, Type, Uniformity, Word,
+};
+use crate::target::Target;
+
+/// Writes a kernel.
+#[derive(Debug)]
+pub struct Builder {
+    kernel: Kernel,
+    /// The body being written; the bodies around it are on the stack of calls.
+    body: Body,
+    control: Uniformity,
+    /// How often a name was used. Only looked up, never walked.
+    names: HashMap<String, u32>,
+}
+
+impl Builder {
+    /// A kernel without statements.
+    pub fn new(name: &str, summary: &str, target: &'static Target, launch: Launch) -> Self {
+        let kernel = Kernel {
+            name: name.to_owned(),
+            summary: summary.to_owned(),
+            target,
+            buffers: Vec::new(),
+            parameters: Vec::new(),
+            tensors: Vec::new(),
+            shared: Vec::new(),
+            barriers: Vec::new(),
+            launch,
+            registers: Vec::new(),
+            body: Vec::new(),
+        };
+        Self { kernel, body: Vec::new(), control: Uniformity::Block, names: HashMap::new() }
+    }
+
+    /// The kernel as it was written.
+    pub fn finish(mut self) -> Kernel {
+        self.kernel.body = self.body;
+        self.kernel
+    }
+
+    /// Where the kernel runs.
+    pub fn target(&self) -> &'static Target {
+        self.kernel.target
+    }
+
+    /// Lanes of a warp.
+    pub fn warp_size(&self) -> u32 {
+        self.kernel.target.gpu.map_or(1, |gpu| gpu.warp)
+    }
+
+    /// Declares the buffer of the next slot.
+    pub fn buffer(
+        &mut self,
+        name: &str,
+        word: Word,
+        access: Access,
+        shape: &[Extent],
+        layout: &str,
+    ) -> BufferId {
+        let id = BufferId(self.kernel.buffers.len() as u32);
+        let (name, layout) = (name.to_owned(), layout.to_owned());
+        self.kernel.buffers.push(Buffer { name, word, access, shape: shape.to_vec(), layout });
+        id
+    }
+
+    /// Declares a launch parameter.
+    pub fn parameter(&mut self, name: &str, meaning: &str) -> ParameterId {
+        let id = ParameterId(self.kernel.parameters.len() as u32);
+        let (name, meaning) = (name.to_owned(), meaning.to_owned());
+        self.kernel.parameters.push(Parameter { name, meaning });
+        id
+    }
+
+    /// Says how many blocks are launched, where that depends on parameters.
+    pub fn grid(&mut self, grid: [Extent; 3]) {
+        self.kernel.launch.grid = grid;
+    }
+
+    /// Declares a tensor map.
+    pub fn tensor(&mut self, map: TensorMap) -> TensorId {
+        let id = TensorId(self.kernel.tensors.len() as u32);
+        self.kernel.tensors.push(map);
+        id
+    }
+
+    /// Declares a block of shared memory.
+    pub fn shared(&mut self, name: &str, word: Word, len: u32, layout: &str) -> SharedId {
+        self.shared_block(name, word, len, layout, 16, None)
+    }
+
+    /// Declares a block of shared memory with an alignment, or over a block that is dead by then.
+    pub fn shared_block(
+        &mut self,
+        name: &str,
+        word: Word,
+        len: u32,
+        layout: &str,
+        align: u32,
+        over: Option<SharedId>,
+    ) -> SharedId {
+        let id = SharedId(self.kernel.shared.len() as u32);
+        let (name, layout) = (name.to_owned(), layout.to_owned());
+        self.kernel.shared.push(SharedBlock { name, word, len, align, layout, over });
+        id
+    }
+
+    /// Declares an array of mbarriers.
+    pub fn barriers(&mut self, name: &str, len: u32) -> BarrierId {
+        let id = BarrierId(self.kernel.barriers.len() as u32);
+        self.kernel.barriers.push(BarrierArray { name: name.to_owned(), len });
+        id
+    }
+
+    /// Declares a register array that keeps its identity.
+    pub fn array(&mut self, name: &str, ty: Type, len: u32, uniformity: Uniformity) -> Vec<Reg> {
+        let count = self.names.entry(name.to_owned()).or_insert(0);
+        *count += 1;
+        let name = if *count == 1 { name.to_owned() } else { format!("{name}v{count}") };
+        let id = RegisterId(self.kernel.registers.len() as u32);
+        self.kernel.registers.push(Register { name, ty, len, uniformity });
+        (0..len).map(|at| Reg { id, at }).collect()
+    }
+
+    /// Declares a register that keeps its identity.
+    pub fn variable(&mut self, name: &str, ty: Type, uniformity: Uniformity) -> Reg {
+        let id = RegisterId(self.kernel.registers.len() as u32);
+        self.array(name, ty, 1, uniformity);
+        Reg { id, at: 0 }
+    }
+
+    /// A variable with this value, as uniform as the value and this place.
+    pub fn named(&mut self, name: &str, value: impl Into<Operand>) -> Operand {
+        let value = value.into();
+        let uniformity = self.uniformity(value).min(self.control);
+        let reg = self.variable(name, self.type_of(value), uniformity);
+        self.set(reg, value);
+        reg.into()
+    }
+
+    /// An accumulator: f32 registers that start at 0.
+    pub fn zeros(&mut self, name: &str, len: u32) -> Vec<Reg> {
+        let regs = self.array(name, Type::F32, len, Uniformity::Varying);
+        for reg in &regs {
+            self.set(*reg, 0.0f32);
+        }
+        regs
+    }
+
+    /// reg = value.
+    pub fn set(&mut self, reg: Reg, value: impl Into<Operand>) {
+        self.push(Op::Copy { dst: reg, a: value.into() });
+    }
+
+    /// Adds an operation.
+    pub fn push(&mut self, op: Op) {
+        self.body.push(Statement::Op(op));
+    }
+
+    /// A line for whoever reads the emitted text.
+    pub fn comment(&mut self, text: &str) {
+        self.push(Op::Comment(text.to_owned()));
+    }
+
+    /// Something that the thread knows of itself.
+    pub fn special(&mut self, value: Special) -> Operand {
+        let (name, uniformity) = match value {
+            Special::Thread => ("thread", Uniformity::Varying),
+            Special::Lane => ("lane", Uniformity::Varying),
+            Special::Warp => ("warp", Uniformity::Warp),
+            Special::Block(_) => ("block", Uniformity::Block),
+            Special::Blocks(_) => ("blocks", Uniformity::Block),
+            Special::ClusterBlock => ("rank", Uniformity::Block),
+        };
+        let dst = self.variable(name, Type::U32, uniformity.min(self.control));
+        self.push(Op::Special { dst, value });
+        dst.into()
+    }
+
+    /// The value of a launch parameter.
+    pub fn argument(&mut self, parameter: ParameterId) -> Operand {
+        let name = self.kernel.parameters[parameter.0 as usize].name.clone();
+        let dst = self.variable(&name, Type::U32, self.control);
+        self.push(Op::Parameter { dst, parameter });
+        dst.into()
+    }
+
+    /// Runs a loop over `start..end` in steps; `step` builds one turn and is called once.
+    pub fn for_each(
+        &mut self,
+        start: impl Into<Operand>,
+        end: impl Into<Operand>,
+        step: impl Into<Operand>,
+        name: &str,
+        turn: impl FnOnce(&mut Self, Operand),
+    ) {
+        let (start, end, step) = (start.into(), end.into(), step.into());
+        let bounds = [start, end, step].map(|bound| self.uniformity(bound));
+        let control = bounds.into_iter().fold(self.control, Uniformity::min);
+        let counter = self.variable(name, Type::U32, control);
+        let body = self.within(control, |b| turn(b, counter.into()));
+        self.body.push(Statement::For { counter, start, end, step, body });
+    }
+
+    /// Runs statements where the condition is true.
+    pub fn when(&mut self, condition: impl Into<Operand>, then: impl FnOnce(&mut Self)) {
+        let condition = condition.into();
+        let control = self.uniformity(condition).min(self.control);
+        let then = self.within(control, then);
+        self.body.push(Statement::If { condition, then, otherwise: Vec::new() });
+    }
+
+    /// Runs one of two sides.
+    pub fn choose(
+        &mut self,
+        condition: impl Into<Operand>,
+        then: impl FnOnce(&mut Self),
+        otherwise: impl FnOnce(&mut Self),
+    ) {
+        let condition = condition.into();
+        let control = self.uniformity(condition).min(self.control);
+        let then = self.within(control, then);
+        let otherwise = self.within(control, otherwise);
+        self.body.push(Statement::If { condition, then, otherwise });
+    }
+
+    /// Runs `body` as long as what `test` computes is true.
+    pub fn repeat_while(
+        &mut self,
+        uniformity: Uniformity,
+        test: impl FnOnce(&mut Self) -> Operand,
+        body: impl FnOnce(&mut Self),
+    ) {
+        let control = uniformity.min(self.control);
+        let condition = self.variable("more", Type::Pred, control);
+        let test = self.within(control, |b| {
+            let value = test(b);
+            b.set(condition, value);
+        });
+        let body = self.within(control, body);
+        self.body.push(Statement::While { test, condition, body });
+    }
+
+    /// A role of some warps, for [`Builder::roles`].
+    pub fn role(
+        &mut self,
+        name: &str,
+        warps: std::ops::Range<u32>,
+        registers: Option<u32>,
+        body: impl FnOnce(&mut Self),
+    ) -> Role {
+        let group = self.kernel.target.gpu.and_then(|gpu| gpu.warp_group);
+        let whole = group.is_some_and(|by| warps.start % by == 0 && warps.end % by == 0);
+        let control = if whole { Uniformity::WarpGroup } else { Uniformity::Warp };
+        let body = self.within(control, body);
+        Role { name: name.to_owned(), warps, registers, body }
+    }
+
+    /// The warps part ways; the last statement.
+    pub fn roles(&mut self, roles: Vec<Role>) {
+        self.body.push(Statement::Roles(roles));
+    }
+
+    /// The type of a value.
+    pub fn type_of(&self, value: Operand) -> Type {
+        match value {
+            Operand::Reg(reg) => self.kernel.registers[reg.id.0 as usize].ty,
+            Operand::U32(_) => Type::U32,
+            Operand::F32(_) => Type::F32,
+            Operand::Pred(_) => Type::Pred,
+        }
+    }
+
+    /// Which threads hold the same value.
+    pub fn uniformity(&self, value: Operand) -> Uniformity {
+        match value {
+            Operand::Reg(reg) => self.kernel.registers[reg.id.0 as usize].uniformity,
+            _ => Uniformity::Block,
+        }
+    }
+
+    fn within(&mut self, control: Uniformity, write: impl FnOnce(&mut Self)) -> Body {
+        let outer = std::mem::take(&mut self.body);
+        let outer_control = std::mem::replace(&mut self.control, control);
+        write(self);
+        self.control = outer_control;
+        std::mem::replace(&mut self.body, outer)
+    }
+
+    /// A fresh register for a result of these operands.
+    fn fresh(&mut self, ty: Type, operands: &[Operand]) -> Reg {
+        let uniformity =
+            operands.iter().fold(self.control, |least, value| least.min(self.uniformity(*value)));
+        self.fresh_as(ty, uniformity)
+    }
+
+    fn fresh_as(&mut self, ty: Type, uniformity: Uniformity) -> Reg {
+        self.fresh_array(ty, 1, uniformity)[0]
+    }
+
+    fn fresh_array(&mut self, ty: Type, len: u32, uniformity: Uniformity) -> Vec<Reg> {
+        let id = RegisterId(self.kernel.registers.len() as u32);
+        let letter = match ty {
+            Type::Pred => 'p',
+            Type::U32 => 'u',
+            Type::F32 => 'f',
+        };
+        let name = format!("{letter}{}", id.0);
+        self.kernel.registers.push(Register { name, ty, len, uniformity });
+        (0..len).map(|at| Reg { id, at }).collect()
+    }
+}

@@ -1,0 +1,299 @@
+//! What holds along the program: how uniform control is, which registers have been written on
+//! every way here, which are under a matrix operation in flight, whether earlier grids are done.
+//!
+//! Loops are walked twice, the second time from the state at the end of the first, so that what
+//! one turn leaves to the next is seen.
+
+use std::collections::BTreeSet;
+
+use super::{Fault, Findings};
+use crate::ir::{
+    Access, Addend, Address, Body, MatrixOperand, MatrixScope, Op, Operand, Reg, Shuffle, Space,
+    Special, Statement, Uniformity,
+};
+
+pub(super) fn check(findings: &mut Findings<'_>) {
+    let kernel = findings.kernel;
+    let mut flow = Flow { findings, at: 0 };
+    let state = State { waited: !kernel.launch.programmatic, ..State::default() };
+    flow.body(&kernel.body, Uniformity::Block, state);
+}
+
+/// A group of matrix operations: what they write and what they read from registers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
+    writes: BTreeSet<Reg>,
+    reads: BTreeSet<Reg>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// Written on every way here.
+    written: BTreeSet<Reg>,
+    /// Written by something else than a matrix operation since the last fence.
+    unfenced: BTreeSet<Reg>,
+    /// The open group, and the closed ones from oldest to newest.
+    open: Group,
+    closed: Vec<Group>,
+    /// Earlier grids are done.
+    waited: bool,
+}
+
+impl State {
+    /// What holds where two ways meet.
+    fn meet(mut self, other: Self) -> Self {
+        self.written.retain(|reg| other.written.contains(reg));
+        self.unfenced.extend(other.unfenced);
+        self.open.writes.extend(other.open.writes);
+        self.open.reads.extend(other.open.reads);
+        for group in other.closed {
+            if !self.closed.contains(&group) {
+                self.closed.push(group);
+            }
+        }
+        self.waited &= other.waited;
+        self
+    }
+
+    fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.closed.iter().chain([&self.open])
+    }
+}
+
+struct Flow<'f, 'k> {
+    findings: &'f mut Findings<'k>,
+    at: usize,
+}
+
+impl<'k> Flow<'_, 'k> {
+    fn refuse(&mut self, fault: Fault) {
+        self.findings.refuse(Some(self.at), fault);
+    }
+
+    fn uniformity(&self, operand: Operand) -> Uniformity {
+        match operand.reg().and_then(|reg| self.findings.register(reg)) {
+            Some(register) => register.uniformity,
+            None => Uniformity::Block,
+        }
+    }
+
+    fn body(&mut self, body: &'k Body, control: Uniformity, mut state: State) -> State {
+        for statement in body {
+            state = self.statement(statement, control, state);
+        }
+        state
+    }
+
+    fn statement(
+        &mut self,
+        statement: &'k Statement,
+        control: Uniformity,
+        mut state: State,
+    ) -> State {
+        match statement {
+            Statement::Op(op) => {
+                self.operation(op, control, &mut state);
+                self.at += 1;
+                state
+            }
+            Statement::If { condition, then, otherwise } => {
+                self.read(*condition, &state);
+                let control = control.min(self.uniformity(*condition));
+                self.at += 1;
+                let taken = self.body(then, control, state.clone());
+                let left = self.body(otherwise, control, state);
+                taken.meet(left)
+            }
+            Statement::For { counter, start, end, step, body } => {
+                let mut inner = control;
+                for bound in [*start, *end, *step] {
+                    self.read(bound, &state);
+                    inner = inner.min(self.uniformity(bound));
+                }
+                self.write(*counter, inner, &mut state);
+                let (head, mut written) = (self.at, Vec::new());
+                super::super::walk::each_op(body, &mut |op| written.extend(op.writes()));
+                if written.contains(counter) {
+                    let name = self.findings.name(*counter);
+                    self.refuse(Fault::CounterWritten(name));
+                }
+                self.at += 1;
+                let mut once = self.body(body, inner, state.clone());
+                once.written.insert(*counter);
+                self.at = head + 1;
+                let twice = self.body(body, inner, once.meet(state.clone()));
+                state = state.meet(twice);
+                state.written.remove(counter);
+                state
+            }
+            Statement::While { test, condition, body } => {
+                let inner = control.min(self.uniformity((*condition).into()));
+                let head = self.at;
+                self.at += 1;
+                let mut tested = self.body(test, inner, state);
+                self.read((*condition).into(), &tested);
+                for _ in 0..2 {
+                    let turned = self.body(body, inner, tested.clone());
+                    self.at = head + 1;
+                    let again = self.body(test, inner, turned);
+                    tested = tested.meet(again);
+                }
+                self.at = head + statement.count();
+                tested
+            }
+            Statement::Roles(roles) => {
+                self.at += 1;
+                let group = self.findings.kernel.target.gpu.and_then(|gpu| gpu.warp_group);
+                for role in roles {
+                    let whole = group.is_some_and(|by| {
+                        role.warps.start.is_multiple_of(by) && role.warps.end.is_multiple_of(by)
+                    });
+                    let inner = if whole { Uniformity::WarpGroup } else { Uniformity::Warp };
+                    self.body(&role.body, control.min(inner), state.clone());
+                }
+                state
+            }
+        }
+    }
+
+    fn read(&mut self, operand: Operand, state: &State) {
+        let Some(reg) = operand.reg() else { return };
+        if !state.written.contains(&reg) {
+            self.refuse(Fault::Undefined(self.findings.name(reg)));
+        }
+        if state.groups().any(|group| group.writes.contains(&reg)) {
+            self.refuse(Fault::InFlight(self.findings.name(reg)));
+        }
+    }
+
+    /// A write of a value of this uniformity, control included.
+    fn write(&mut self, reg: Reg, found: Uniformity, state: &mut State) {
+        let promised = self.uniformity(reg.into());
+        if promised > found {
+            let name = self.findings.name(reg);
+            self.refuse(Fault::NotUniform { name, promised, found });
+        }
+        if state.groups().any(|group| group.writes.contains(&reg) || group.reads.contains(&reg)) {
+            self.refuse(Fault::InFlight(self.findings.name(reg)));
+        }
+        state.written.insert(reg);
+        state.unfenced.insert(reg);
+    }
+
+    fn operation(&mut self, op: &'k Op, control: Uniformity, state: &mut State) {
+        let needs = op.demands();
+        if needs > control {
+            self.refuse(Fault::Divergent { needs, control });
+        }
+        match op {
+            Op::GridWait => state.waited = true,
+            Op::MatrixFence => state.unfenced.clear(),
+            Op::MatrixCommit => state.closed.push(std::mem::take(&mut state.open)),
+            Op::MatrixWait { pending } => {
+                let done = state.closed.len().saturating_sub(*pending as usize);
+                state.closed.drain(..done);
+            }
+            Op::Matrix { op: row, d, a, b, c } if row.scope == MatrixScope::WarpGroup => {
+                return self.warp_group_matrix(d, a, b, c, state);
+            }
+            _ => {}
+        }
+        for operand in op.reads() {
+            self.read(operand, state);
+        }
+        for (address, ..) in op.touches() {
+            self.touch(address, state);
+        }
+        let found = self.result(op, control);
+        for reg in op.writes() {
+            self.write(reg, found, state);
+        }
+    }
+
+    fn touch(&mut self, address: Address, state: &State) {
+        let Space::Global(id) = address.space else { return };
+        let buffer = &self.findings.kernel.buffers[id.0 as usize];
+        if !state.waited && buffer.access != Access::Constant {
+            self.refuse(Fault::BeforeGridWait(buffer.name.clone()));
+        }
+    }
+
+    /// How uniform what the operation writes is.
+    fn result(&self, op: &Op, control: Uniformity) -> Uniformity {
+        let operands = || op.reads().into_iter().map(|operand| self.uniformity(operand));
+        let least = operands().fold(control, Uniformity::min);
+        match op {
+            // A promise of the author; the simulator holds him to it.
+            Op::Uniform { .. } => control,
+            Op::Special { value, .. } => control.min(match value {
+                Special::Thread | Special::Lane => Uniformity::Varying,
+                Special::Warp => Uniformity::Warp,
+                Special::Block(_) | Special::Blocks(_) | Special::ClusterBlock => Uniformity::Block,
+            }),
+            Op::Load { from, .. } => match from.space {
+                Space::Global(id)
+                    if self.findings.kernel.buffers[id.0 as usize].access == Access::Workspace =>
+                {
+                    least.min(Uniformity::Warp)
+                }
+                _ => least,
+            },
+            Op::Vote { .. } | Op::Ballot { .. } => Uniformity::Warp,
+            Op::Shuffle { op: Shuffle::Index, by, .. } => {
+                self.uniformity(*by).min(Uniformity::Warp)
+            }
+            Op::Shuffle { .. }
+            | Op::Atomic { .. }
+            | Op::AtomicLoad { .. }
+            | Op::MatrixLoad { .. }
+            | Op::MatrixTranspose { .. }
+            | Op::Matrix { .. } => Uniformity::Varying,
+            _ => least,
+        }
+    }
+
+    fn warp_group_matrix(
+        &mut self,
+        d: &[Reg],
+        a: &MatrixOperand,
+        b: &MatrixOperand,
+        c: &Addend,
+        state: &mut State,
+    ) {
+        let mut used: Vec<Reg> = Vec::new();
+        for operand in [a, b] {
+            match operand {
+                MatrixOperand::Registers(regs) => {
+                    for reg in regs {
+                        self.read((*reg).into(), state);
+                    }
+                    used.extend(regs);
+                    state.open.reads.extend(regs);
+                }
+                MatrixOperand::Shared(tile) => self.read(tile.index, state),
+            }
+        }
+        for reg in d {
+            if matches!(c, Addend::Registers(_)) && !state.written.contains(reg) {
+                self.refuse(Fault::Undefined(self.findings.name(*reg)));
+            }
+            // Products that follow one another into the same accumulators are in order.
+            if state.groups().any(|group| group.reads.contains(reg)) {
+                self.refuse(Fault::InFlight(self.findings.name(*reg)));
+            }
+            if self.uniformity((*reg).into()) != Uniformity::Varying {
+                let (name, promised) = (self.findings.name(*reg), self.uniformity((*reg).into()));
+                let found = Uniformity::Varying;
+                self.refuse(Fault::NotUniform { name, promised, found });
+            }
+            state.written.insert(*reg);
+        }
+        used.extend(d);
+        for reg in used {
+            if state.unfenced.contains(&reg) {
+                self.refuse(Fault::Unfenced(self.findings.name(reg)));
+            }
+        }
+        state.open.writes.extend(d);
+    }
+}
