@@ -6,10 +6,13 @@
 
 pub mod check;
 pub mod checkpoint;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod forward;
 pub mod measure;
 pub mod pack;
 pub mod portable;
 pub mod quantise;
+pub mod source;
 pub mod tensor;
 pub mod unpacked;

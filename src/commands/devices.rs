@@ -1,9 +1,19 @@
 //! `quantloom devices`
 
 use anyhow::Result;
+use clap::Args;
 use quantloom::codegen::target::TARGETS;
+use quantloom::runtime::cuda::{devices, selftest};
 
 use super::{say, table};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Try everything that the GPU backends rest on, on this device of each, and print a line
+    /// each; exit 1 if something is wrong.
+    #[arg(long, value_name = "DEVICE", num_args = 0..=1, default_missing_value = "0")]
+    test: Option<u32>,
+}
 
 /// A backend of the command line and the targets that it runs.
 const BACKENDS: &[(&str, &[&str])] = &[
@@ -14,19 +24,54 @@ const BACKENDS: &[(&str, &[&str])] = &[
     ("wgpu", &["wgsl"]),
 ];
 
-pub(super) fn run() -> Result<bool> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    match arguments.test {
+        Some(device) => test(device),
+        None => list(),
+    }
+}
+
+/// One line a check, as soon as it is done.
+fn test(device: u32) -> Result<bool> {
+    let mut printed = Ok(());
+    let good = selftest::run(device, &mut |check| {
+        if printed.is_ok() {
+            printed = say(format_args!("cuda  {check}"));
+        }
+    });
+    printed.map(|()| good)
+}
+
+fn list() -> Result<bool> {
     let mut rows = table(&["backend", "state", "why"]);
     for (backend, targets) in BACKENDS {
-        let has = |name: &&&str| TARGETS.iter().any(|t| t.name == **name && t.has_kernels);
-        if targets.iter().any(|target| has(&target)) {
-            let what = format!("{} on {threads} threads", std::env::consts::ARCH);
-            rows.add_row([*backend, "present", &what]);
-        } else {
-            let why = format!("this version generates no kernels for {}", targets.join(", "));
-            rows.add_row([*backend, "absent", &why]);
+        let has = |name: &&str| TARGETS.iter().any(|t| t.name == *name && t.has_kernels);
+        let kernels = targets.iter().any(has);
+        let none = || format!("this version generates no kernels for {}", targets.join(", "));
+        for (present, what) in hardware(backend) {
+            match (present, kernels) {
+                (true, true) => rows.add_row([*backend, "present", &what]),
+                (true, false) => rows.add_row([*backend, "absent", &format!("{what}; {}", none())]),
+                (false, _) => rows.add_row([*backend, "absent", &what]),
+            };
         }
     }
     say(rows)?;
     Ok(true)
+}
+
+/// The devices of a backend, or why there is none.
+fn hardware(backend: &str) -> Vec<(bool, String)> {
+    match backend {
+        "portable" | "cpu" => {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            vec![(true, format!("{} on {threads} threads", std::env::consts::ARCH))]
+        }
+        "cuda" => match devices() {
+            Ok(devices) if devices.is_empty() => vec![(false, "no device".to_owned())],
+            Ok(devices) => devices.iter().map(|device| (true, device.to_string())).collect(),
+            Err(error) => vec![(false, error.to_string())],
+        },
+        _ => vec![(false, "this version does not look for it".to_owned())],
+    }
 }

@@ -22,7 +22,7 @@ use quantloom::runtime::checkpoint::{Checkpoint, GptqVersion, Options};
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Every backend: present or not, and why not.
-    Devices,
+    Devices(devices::Arguments),
     /// The catalogue of schemes: name, bits per weight, targets, meaning.
     Schemes(schemes::Arguments),
     /// A scheme, what is derived from it, and a picture of its packing.
@@ -42,7 +42,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<bool> {
         match self {
-            Self::Devices => devices::run(),
+            Self::Devices(arguments) => devices::run(&arguments),
             Self::Schemes(arguments) => schemes::run(&arguments),
             Self::Show(arguments) => show::run(&arguments),
             Self::Inspect(arguments) => inspect::run(&arguments),

@@ -1,0 +1,197 @@
+//! Timing of kernels as a model meets them: the weights of each call come from memory.
+//!
+//! In: a call on copy i of the weights. Out: a [`Timing`]. The method: the weights rotate over
+//! [`copies`] that exceed the L2 twice; each copy is called once to warm up; a graph holds one
+//! call a copy; the figure is the median over replays of the graph, by events, a call. Random
+//! data, since equal bits draw less power and run at higher clocks.
+
+use std::sync::Arc;
+
+use super::buffer::Buffer;
+use super::device::Context;
+use super::error::CudaError;
+use super::graph::Graph;
+use super::image_cache::ImageCache;
+use super::launch::Argument;
+use super::loader;
+use super::module::Kernel;
+use super::stream::{Event, Stream};
+use crate::source::{Access, Count, KernelText, LaunchRule, Parameter, Problem, Scalar};
+
+/// Replays before the ones that count.
+const WARM_UP: usize = 2;
+/// Replays that count.
+const REPLAYS: usize = 7;
+
+/// Copies of weights of `bytes` bytes that exceed the L2 twice, at least 3 and at most 24.
+pub fn copies(bytes: u64, l2_bytes: u64) -> usize {
+    // In floating point and truncated, as the peers' script does it.
+    let past_twice = (2.2 * l2_bytes as f64 / bytes.max(1) as f64) as usize;
+    past_twice.saturating_add(1).clamp(3, 24)
+}
+
+/// The time of one call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    /// Microseconds a call: the median of `replays`.
+    pub microseconds: f64,
+    /// Microseconds a call of each replay, in ascending order.
+    pub replays: Vec<f64>,
+    /// Calls of a replay.
+    pub calls: usize,
+}
+
+impl Timing {
+    /// From microseconds a call of each replay, in any order. Of an even number the upper of the
+    /// two in the middle counts.
+    fn new(mut replays: Vec<f64>, calls: usize) -> Self {
+        replays.sort_by(f64::total_cmp);
+        let microseconds = replays.get(replays.len() / 2).copied().unwrap_or(f64::NAN);
+        Self { microseconds, replays, calls }
+    }
+
+    /// Bytes of a call a time, in GB/s.
+    pub fn gigabytes_per_second(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.microseconds / 1e3
+    }
+}
+
+/// Times `call`, which queues one call on the copy of the weights whose number it is given.
+///
+/// # Errors
+/// The error of `call`, or what the driver answered.
+pub fn time(
+    stream: &Stream,
+    copies: usize,
+    mut call: impl FnMut(usize, &Stream) -> Result<(), CudaError>,
+) -> Result<Timing, CudaError> {
+    for copy in (0..copies).chain(0..copies.min(2)) {
+        call(copy, stream)?;
+    }
+    stream.synchronize()?;
+    let mut graph =
+        Graph::capture(stream, |stream| (0..copies).try_for_each(|copy| call(copy, stream)))?;
+    let (start, end) = (Event::new(stream.context())?, Event::new(stream.context())?);
+    let mut replays = Vec::with_capacity(REPLAYS);
+    for replay in 0..WARM_UP + REPLAYS {
+        start.record(stream)?;
+        graph.launch(stream)?;
+        end.record(stream)?;
+        stream.synchronize()?;
+        if replay >= WARM_UP {
+            replays.push(end.since(&start)?.as_secs_f64() * 1e6 / copies as f64);
+        }
+    }
+    Ok(Timing::new(replays, copies))
+}
+
+/// A call's time as it is, and with overlapping launches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timings {
+    /// Each launch after the one before.
+    pub serial: Timing,
+    /// With programmatic dependent launch.
+    pub overlapped: Timing,
+}
+
+/// As [`time`], without and with overlap, which `call` is told last.
+///
+/// # Errors
+/// As [`time`].
+pub fn time_both(
+    stream: &Stream,
+    copies: usize,
+    mut call: impl FnMut(usize, &Stream, bool) -> Result<(), CudaError>,
+) -> Result<Timings, CudaError> {
+    Ok(Timings {
+        serial: time(stream, copies, |copy, stream| call(copy, stream, false))?,
+        overlapped: time(stream, copies, |copy, stream| call(copy, stream, true))?,
+    })
+}
+
+/// Word `at` of the random data of a seed: the 32-bit mixer "lowbias32" over a Weyl sequence.
+pub fn random_word(at: u32, seed: u32) -> u32 {
+    let mut x = at.wrapping_mul(0x9E37_79B1).wrapping_add(seed);
+    x ^= x >> 16;
+    x = x.wrapping_mul(0x7FEB_352D);
+    x ^= x >> 15;
+    x = x.wrapping_mul(0x846C_A68B);
+    x ^ (x >> 16)
+}
+
+/// Fills buffers with [`random_word`]s, on the device.
+pub struct RandomFill(Arc<Kernel>);
+
+impl RandomFill {
+    /// Loads the kernel.
+    ///
+    /// # Errors
+    /// As [`loader::load`].
+    pub fn new(context: &Context, cache: &ImageCache) -> Result<Self, CudaError> {
+        Ok(Self(loader::load(context, cache, &fill_text())?.0))
+    }
+
+    /// Fills a buffer, in the order of the stream. One of 2^32 words or more is refused.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn fill(
+        &self,
+        stream: &Stream,
+        buffer: &mut Buffer<u32>,
+        seed: u32,
+    ) -> Result<(), CudaError> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let multiprocessors = u64::from(stream.context().info().multiprocessors);
+        let problem = Problem { m: 1, n: buffer.len() as u64, k: 1, multiprocessors };
+        let arguments = [Argument::Write(buffer.write_to()), Argument::U32(seed)];
+        // SAFETY: the text writes n words from y on, as its rule says; freeing the buffer waits.
+        unsafe { self.0.launch(stream, &problem, false, &arguments) }
+    }
+}
+
+/// The fill as a text with its rule.
+pub(super) fn fill_text() -> KernelText<'static> {
+    let blocks = Count::N.ceil_div(256).min(Count::Multiprocessors * 8);
+    let parameters = vec![
+        Parameter::buffer("y", Access::Write, Count::N * 4),
+        Parameter::size("n", Count::N),
+        Parameter::scalar("seed", Scalar::U32),
+    ];
+    KernelText {
+        entry: "fill_random".into(),
+        text: include_str!("ptx/fill_random.ptx").into(),
+        rule: std::borrow::Cow::Owned(LaunchRule::plain(blocks, 256, parameters)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_the_peers() {
+        // (bytes, L2 bytes, int(2.2 * L2 / bytes) + 1 clamped to 3..=24 by hand)
+        let mib = 1u64 << 20;
+        let cases = [
+            (32 * mib, 60 * mib, 5),  // 132 / 32 = 4.1
+            (132 * mib, 60 * mib, 3), // 1 + 1, at least 3
+            (mib, 60 * mib, 24),      // 133, at most 24
+            (8 * mib, 60 * mib, 17),  // 16.5
+            (66 * mib, 60 * mib, 3),  // exactly 2, and one more
+            (0, 60 * mib, 24),
+        ];
+        for (bytes, l2, expected) in cases {
+            assert_eq!(copies(bytes, l2), expected, "{bytes} bytes, L2 {l2}");
+        }
+    }
+
+    #[test]
+    fn the_median_of_an_unsorted_list() {
+        let timing = Timing::new(vec![9.0, 1.0, 5.0, 7.0, 3.0, 2.0, 8.0], 4);
+        assert_eq!(timing.microseconds, 5.0);
+        assert_eq!(timing.gigabytes_per_second(10_000), 2.0);
+    }
+}

@@ -1,0 +1,343 @@
+//! Memory: buffers of a device and page-locked ones of the host, and copies between them.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::device::Context;
+use super::error::CudaError;
+use super::stream::Stream;
+
+mod element {
+    pub trait Sealed {}
+}
+
+/// A type that buffers hold: any bits are a value of it. bf16 and f16 travel as `u16`.
+pub trait Element: element::Sealed + Copy + Default + Send + Sync + 'static {}
+
+macro_rules! elements {
+    ($($type:ty)*) => { $(impl element::Sealed for $type {} impl Element for $type {})* };
+}
+elements! { u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 }
+
+/// Part of a device's memory that a kernel may read.
+#[derive(Clone, Copy)]
+pub struct DeviceSlice<'b> {
+    address: u64,
+    bytes: u64,
+    buffer: PhantomData<&'b ()>,
+}
+
+/// Part of a device's memory that a kernel may write.
+pub struct DeviceSliceMut<'b> {
+    address: u64,
+    bytes: u64,
+    buffer: PhantomData<&'b mut ()>,
+}
+
+macro_rules! slices {
+    ($($slice:ident)*) => { $(impl $slice<'_> {
+        /// Memory that another library allocated.
+        ///
+        /// # Safety
+        /// `bytes` bytes from the address on are device memory of the context that the slice is
+        /// used with, and stay so until the work that is queued with it is done.
+        pub unsafe fn from_raw(address: u64, bytes: u64) -> Self {
+            Self { address, bytes, buffer: PhantomData }
+        }
+
+        /// The device address.
+        pub fn address(&self) -> u64 {
+            self.address
+        }
+
+        /// Bytes from the address on.
+        pub fn bytes(&self) -> u64 {
+            self.bytes
+        }
+    })* };
+}
+slices! { DeviceSlice DeviceSliceMut }
+
+/// `len` elements in a device's memory.
+///
+/// Freeing waits for the work of the device, so that a buffer is not taken away from a kernel
+/// that still runs; a graph that is launched later does not keep its buffers.
+pub struct Buffer<T> {
+    context: Context,
+    address: u64,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Buffer<T> {
+    /// Memory with whatever is in it.
+    ///
+    /// # Errors
+    /// What the driver answered, as `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub fn uninitialised(context: &Context, len: usize) -> Result<Self, CudaError> {
+        let bytes = size_of::<T>().saturating_mul(len);
+        let mut address = 0;
+        if bytes > 0 {
+            context.enter()?.call(
+                || format!("allocating {bytes} bytes on CUDA device {}", context.info().ordinal),
+                // SAFETY: `address` may be written.
+                |driver| unsafe { (driver.cuMemAlloc_v2)(&mut address, bytes) },
+            )?;
+        }
+        Ok(Self { context: context.clone(), address, len, element: PhantomData })
+    }
+
+    /// Memory full of 0, in the order of a stream.
+    ///
+    /// # Errors
+    /// As [`Self::uninitialised`].
+    pub fn zeroed(stream: &Stream, len: usize) -> Result<Self, CudaError> {
+        let mut buffer = Self::uninitialised(stream.context(), len)?;
+        buffer.fill_bytes(stream, 0)?;
+        Ok(buffer)
+    }
+
+    /// A copy of host memory. Waits for it.
+    ///
+    /// # Errors
+    /// As [`Self::uninitialised`].
+    pub fn from_host(stream: &Stream, values: &[T]) -> Result<Self, CudaError> {
+        let mut buffer = Self::uninitialised(stream.context(), values.len())?;
+        buffer.write(stream, values)?;
+        Ok(buffer)
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<T>() * self.len
+    }
+
+    /// All of it, to be read.
+    pub fn read(&self) -> DeviceSlice<'_> {
+        DeviceSlice { address: self.address, bytes: self.bytes() as u64, buffer: PhantomData }
+    }
+
+    /// All of it, to be written.
+    pub fn write_to(&mut self) -> DeviceSliceMut<'_> {
+        DeviceSliceMut { address: self.address, bytes: self.bytes() as u64, buffer: PhantomData }
+    }
+
+    /// Some elements of it, to be read; `None` beyond the end.
+    pub fn range(&self, range: Range<usize>) -> Option<DeviceSlice<'_>> {
+        if range.start > range.end || range.end > self.len {
+            return None;
+        }
+        let (first, bytes) = (range.start * size_of::<T>(), range.len() * size_of::<T>());
+        let address = self.address + first as u64;
+        Some(DeviceSlice { address, bytes: bytes as u64, buffer: PhantomData })
+    }
+
+    fn same_length(&self, doing: &'static str, found: usize) -> Result<(), CudaError> {
+        let expected = self.len;
+        if expected == found { Ok(()) } else { Err(CudaError::Length { doing, expected, found }) }
+    }
+
+    fn same_device(&self, doing: &'static str, stream: &Stream) -> Result<(), CudaError> {
+        if self.context.is(stream.context()) { Ok(()) } else { Err(CudaError::Mixed(doing)) }
+    }
+
+    /// Sets every byte, in the order of the stream.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn fill_bytes(&mut self, stream: &Stream, byte: u8) -> Result<(), CudaError> {
+        self.same_device("filling a buffer", stream)?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.context.enter()?.call(
+            || "filling a buffer".to_owned(),
+            // SAFETY: the buffer has `bytes` bytes from its address on.
+            |driver| unsafe {
+                (driver.cuMemsetD8Async)(self.address, byte, self.bytes(), stream.handle())
+            },
+        )
+    }
+
+    /// Copies host memory into all of the buffer, after what is queued on the stream, and waits.
+    ///
+    /// # Errors
+    /// Another length, or what the driver answered.
+    pub fn write(&mut self, stream: &Stream, values: &[T]) -> Result<(), CudaError> {
+        // SAFETY: `values` are borrowed until the copy is done, which `synchronize` waits for.
+        unsafe { self.queue_write(stream, values) }?;
+        stream.synchronize()
+    }
+
+    /// Copies all of the buffer into host memory, after what is queued on the stream, and waits.
+    ///
+    /// # Errors
+    /// Another length, or what the driver answered.
+    pub fn read_into(&self, stream: &Stream, values: &mut [T]) -> Result<(), CudaError> {
+        // SAFETY: `values` are borrowed until the copy is done, which `synchronize` waits for.
+        unsafe { self.queue_read(stream, values) }?;
+        stream.synchronize()
+    }
+
+    /// All of the buffer as a vector, after what is queued on the stream.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn to_host(&self, stream: &Stream) -> Result<Vec<T>, CudaError> {
+        let mut values = vec![T::default(); self.len];
+        self.read_into(stream, &mut values)?;
+        Ok(values)
+    }
+
+    /// Queues a copy of host memory into all of the buffer. It overlaps with the host where the
+    /// memory is page-locked ([`Pinned`]).
+    ///
+    /// # Safety
+    /// `values` live, unchanged, until the stream has done the copy.
+    ///
+    /// # Errors
+    /// Another length, or what the driver answered.
+    pub unsafe fn queue_write(&mut self, stream: &Stream, values: &[T]) -> Result<(), CudaError> {
+        self.same_length("copying to a device", values.len())?;
+        self.same_device("copying to a device", stream)?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        let from = values.as_ptr().cast::<c_void>();
+        self.context.enter()?.call(
+            || format!("copying {} bytes to a device", self.bytes()),
+            // SAFETY: both sides have `bytes` bytes; the caller keeps `values`.
+            |driver| unsafe {
+                (driver.cuMemcpyHtoDAsync_v2)(self.address, from, self.bytes(), stream.handle())
+            },
+        )
+    }
+
+    /// Queues a copy of all of the buffer into host memory. It overlaps with the host where the
+    /// memory is page-locked ([`Pinned`]).
+    ///
+    /// # Safety
+    /// `values` live, untouched, until the stream has done the copy.
+    ///
+    /// # Errors
+    /// Another length, or what the driver answered.
+    pub unsafe fn queue_read(&self, stream: &Stream, values: &mut [T]) -> Result<(), CudaError> {
+        self.same_length("copying from a device", values.len())?;
+        self.same_device("copying from a device", stream)?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        let to = values.as_mut_ptr().cast::<c_void>();
+        self.context.enter()?.call(
+            || format!("copying {} bytes from a device", self.bytes()),
+            // SAFETY: both sides have `bytes` bytes, any bits are an element; the caller keeps
+            // `values`.
+            |driver| unsafe {
+                (driver.cuMemcpyDtoHAsync_v2)(to, self.address, self.bytes(), stream.handle())
+            },
+        )
+    }
+
+    /// Queues a copy of all of another buffer of the same device.
+    ///
+    /// # Errors
+    /// Another length or device, or what the driver answered.
+    pub fn copy_from(&mut self, stream: &Stream, other: &Self) -> Result<(), CudaError> {
+        self.same_length("copying on a device", other.len)?;
+        self.same_device("copying on a device", stream)?;
+        other.same_device("copying on a device", stream)?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        let (to, from) = (self.address, other.address);
+        self.context.enter()?.call(
+            || format!("copying {} bytes on a device", self.bytes()),
+            // SAFETY: both sides have `bytes` bytes, and freeing one waits for the copy.
+            |driver| unsafe {
+                (driver.cuMemcpyDtoDAsync_v2)(to, from, self.bytes(), stream.handle())
+            },
+        )
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        if self.address == 0 {
+            return;
+        }
+        if let Ok(current) = self.context.enter() {
+            // SAFETY: allocated by `uninitialised` and used by nobody after this.
+            current.release("freeing a buffer", |driver| unsafe {
+                (driver.cuMemFree_v2)(self.address)
+            });
+        }
+    }
+}
+
+/// `len` elements of page-locked host memory: copies from and to it run beside the host.
+pub struct Pinned<T> {
+    context: Context,
+    values: *mut T,
+    len: usize,
+}
+
+// SAFETY: it owns its memory, and the elements are plain numbers.
+unsafe impl<T: Element> Send for Pinned<T> {}
+// SAFETY: as for `Send`; writing needs `&mut`.
+unsafe impl<T: Element> Sync for Pinned<T> {}
+
+impl<T: Element> Pinned<T> {
+    /// Memory full of 0.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn zeroed(context: &Context, len: usize) -> Result<Self, CudaError> {
+        let bytes = size_of::<T>().saturating_mul(len).max(1);
+        let mut values = std::ptr::null_mut();
+        context.enter()?.call(
+            || format!("allocating {bytes} bytes of page-locked memory"),
+            // SAFETY: `values` may be written.
+            |driver| unsafe { (driver.cuMemAllocHost_v2)(&mut values, bytes) },
+        )?;
+        // SAFETY: the driver has just given `bytes` bytes.
+        unsafe { values.cast::<u8>().write_bytes(0, bytes) };
+        Ok(Self { context: context.clone(), values: values.cast(), len })
+    }
+}
+
+impl<T> std::ops::Deref for Pinned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements were allocated, page-aligned, and set to 0.
+        unsafe { std::slice::from_raw_parts(self.values, self.len) }
+    }
+}
+
+impl<T> std::ops::DerefMut for Pinned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.values, self.len) }
+    }
+}
+
+impl<T> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        if let Ok(current) = self.context.enter() {
+            // SAFETY: allocated by `zeroed` and used by nobody after this.
+            current.release("freeing page-locked memory", |driver| unsafe {
+                (driver.cuMemFreeHost)(self.values.cast())
+            });
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! NVIDIA GPUs through the driver API: kernels come as PTX text, nothing is linked, no toolkit is
+//! needed, and a machine without a driver is an error value.
+//!
+//! In: a [`KernelSource`](crate::source::KernelSource) and device memory. Out: kernels queued on
+//! a stream. Start at [`Context`] (a device), then [`Loader`] (key -> text -> image -> kernel),
+//! then [`Kernel::launch`]. One idea a file:
+//!
+//! | file | what |
+//! |---|---|
+//! | `driver` | the library: found once, each function looked up once |
+//! | `device` | devices and their facts, contexts |
+//! | `stream`, `graph`, `buffer` | order and time, repetition, memory |
+//! | `link` | PTX -> image, by the driver's own compiler |
+//! | `image_cache` | images on disk |
+//! | `module`, `loader` | image -> kernel; key -> kernel |
+//! | `launch`, `tensor_map` | what a kernel is given, checked against its rule |
+//! | `bench` | timing |
+//! | `selftest` | all of the above on a real device |
+//!
+//! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
+//! context current than it found. Only [`Kernel::launch`], asynchronous copies of borrowed memory
+//! and foreign handles are `unsafe`: what a kernel's text does is beyond the compiler's sight.
+
+pub mod bench;
+mod buffer;
+mod device;
+mod driver;
+mod error;
+mod graph;
+mod image_cache;
+mod launch;
+mod link;
+mod loader;
+mod module;
+pub mod selftest;
+mod stream;
+mod tensor_map;
+
+pub use buffer::{Buffer, DeviceSlice, DeviceSliceMut, Element, Pinned};
+pub use device::{Context, DeviceInfo, devices, runs};
+pub use driver::{Driver, version_text};
+pub use error::{CudaError, LaunchFault};
+pub use graph::Graph;
+pub use image_cache::{ImageCache, ImageKey, VARIABLE};
+pub use launch::{Argument, Limits, Prepared};
+pub use link::text_target;
+pub use loader::{Loader, Origin, load};
+pub use module::{Kernel, KernelFacts};
+pub use stream::{Event, Stream};
+pub use tensor_map::{TensorMap, TensorMapFault, TensorShape};
