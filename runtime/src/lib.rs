@@ -4,15 +4,21 @@
 //! other people's files; [`unpacked`] takes a layer out of its packing; [`portable`] multiplies
 //! on any machine. This crate knows the scheme language and no emitter.
 
+mod buffer;
 pub mod check;
 pub mod checkpoint;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod cpu;
+pub mod device;
+pub mod element;
 pub mod forward;
 pub mod measure;
+pub mod op;
 pub mod pack;
 pub mod portable;
 pub mod quantise;
 pub mod source;
+pub mod select;
 pub mod tensor;
 pub mod unpacked;

@@ -157,6 +157,24 @@ impl Unpacked {
         &self.codes
     }
 
+    /// Group index of each column [E, K], if columns are in activation order.
+    pub(crate) fn index(&self) -> Option<&[u32]> {
+        self.index.as_deref()
+    }
+
+    /// What the group of a weight decides, with the levels that are constant along k apart.
+    pub(crate) fn folded(&self, expert: u64, n: u64, k: u64) -> Folded {
+        let group = self.group(expert, n, k);
+        let mut folded = Folded { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
+        for ((part, _), (value, divide)) in self.scales.iter().zip(group.scales) {
+            // A shift is added after all levels.
+            let whole_row = part.grains.cols == Grain::All && self.shift.is_none();
+            let into = if whole_row { &mut folded.factor } else { &mut folded.scale };
+            *into = if divide { *into / value } else { *into * value };
+        }
+        folded
+    }
+
     /// Bias [E, N], decoded.
     pub fn bias(&self) -> Option<&[f64]> {
         self.bias.as_deref()
@@ -269,6 +287,19 @@ impl Unpacked {
 fn store_name(scheme: &Scheme, component: Component) -> String {
     let store = scheme.stores_of(component).next();
     store.map_or_else(|| component.to_string(), |store| store.name.clone())
+}
+
+/// `w = factor * (scale * (value - zero) + shift)`, the value less the scheme's constant offset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Folded {
+    /// Levels that vary along k.
+    pub(crate) scale: f64,
+    /// Levels that are constant along k.
+    pub(crate) factor: f64,
+    /// Zero point.
+    pub(crate) zero: f64,
+    /// Shift.
+    pub(crate) shift: f64,
 }
 
 /// A scheme has no more scale levels than this: the language's checks say so.

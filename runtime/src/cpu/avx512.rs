@@ -1,0 +1,164 @@
+//! AVX-512 with VNNI: a vector is one zmm register.
+
+use std::arch::x86_64::*;
+
+use super::vector::{Tiling, Vector};
+
+/// One zmm register.
+///
+/// Every operation needs the features that [`super::isa::enter`] has found before it hands out
+/// this type; that is the SAFETY of each of them.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Avx512(__m512i);
+
+impl Avx512 {
+    #[inline(always)]
+    fn f32(self) -> __m512 {
+        // SAFETY: see the type.
+        unsafe { _mm512_castsi512_ps(self.0) }
+    }
+
+    #[inline(always)]
+    fn of(floats: __m512) -> Self {
+        // SAFETY: see the type.
+        Self(unsafe { _mm512_castps_si512(floats) })
+    }
+}
+
+/// Wraps one intrinsic; the SAFETY is that of [`Avx512`].
+macro_rules! op {
+    ($call:expr) => {
+        // SAFETY: see `Avx512`; no memory is touched.
+        Self(unsafe { $call })
+    };
+}
+
+impl Vector for Avx512 {
+    // 24 sums, two operands, a token: 27 of 32 registers.
+    const TILING: Tiling =
+        Tiling { dot_tokens: 12, dot_panels: 2, dot_columns: 4, fma_tokens: 12, fma_panels: 2 };
+
+    #[inline(always)]
+    fn load(bytes: &[u8; 64]) -> Self {
+        // SAFETY: see the type; 64 bytes are there, and the load takes any alignment.
+        Self(unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) })
+    }
+    #[inline(always)]
+    fn store(self, bytes: &mut [u8; 64]) {
+        // SAFETY: see the type; 64 bytes are there, and the store takes any alignment.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), self.0) }
+    }
+    #[inline(always)]
+    fn splat(word: u32) -> Self {
+        op!(_mm512_set1_epi32(word as i32))
+    }
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        op!(_mm512_and_si512(self.0, other.0))
+    }
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        op!(_mm512_or_si512(self.0, other.0))
+    }
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        op!(_mm512_xor_si512(self.0, other.0))
+    }
+    #[inline(always)]
+    fn shl<const BITS: u32>(self) -> Self {
+        op!(_mm512_slli_epi32::<BITS>(self.0))
+    }
+    #[inline(always)]
+    fn shr<const BITS: u32>(self) -> Self {
+        op!(_mm512_srli_epi32::<BITS>(self.0))
+    }
+    #[inline(always)]
+    fn sar<const BITS: u32>(self) -> Self {
+        op!(_mm512_srai_epi32::<BITS>(self.0))
+    }
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        op!(_mm512_add_epi32(self.0, other.0))
+    }
+    #[inline(always)]
+    fn equal(self, other: Self) -> Self {
+        // SAFETY: see the type.
+        Self(unsafe { _mm512_movm_epi32(_mm512_cmpeq_epi32_mask(self.0, other.0)) })
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16]) -> Self {
+        // SAFETY: see the type; the table's 16 bytes are there.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            Self(_mm512_shuffle_epi8(table, self.0))
+        }
+    }
+    #[inline(always)]
+    fn to_f32(self) -> Self {
+        // SAFETY: see the type.
+        Self::of(unsafe { _mm512_cvtepi32_ps(self.0) })
+    }
+    #[inline(always)]
+    fn table_f32(self, table: &[f32; 16]) -> Self {
+        // SAFETY: see the type; the table's 64 bytes are there. The permutation reads the low
+        // four bits of a lane.
+        unsafe { Self::of(_mm512_permutexvar_ps(self.0, _mm512_loadu_ps(table.as_ptr()))) }
+    }
+    #[inline(always)]
+    fn gather_f32(self, table: &[f32; 256]) -> Self {
+        // SAFETY: see the type; the mask keeps every index inside the table.
+        unsafe {
+            let index = _mm512_and_si512(self.0, _mm512_set1_epi32(255));
+            Self::of(_mm512_i32gather_ps::<4>(index, table.as_ptr()))
+        }
+    }
+    #[inline(always)]
+    fn load_f32(values: &[f32; 16]) -> Self {
+        // SAFETY: see the type; 16 values are there.
+        Self::of(unsafe { _mm512_loadu_ps(values.as_ptr()) })
+    }
+    #[inline(always)]
+    fn store_f32(self, values: &mut [f32; 16]) {
+        // SAFETY: see the type; there is room for 16 values.
+        unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self.f32()) }
+    }
+    #[inline(always)]
+    fn load_bf16(bits: &[u16; 16]) -> Self {
+        // SAFETY: see the type; 32 bytes are there.
+        unsafe {
+            let bits = _mm256_loadu_si256(bits.as_ptr().cast());
+            Self(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+        }
+    }
+    #[inline(always)]
+    fn load_f16(bits: &[u16; 16]) -> Self {
+        // SAFETY: see the type; 32 bytes are there.
+        unsafe { Self::of(_mm512_cvtph_ps(_mm256_loadu_si256(bits.as_ptr().cast()))) }
+    }
+    #[inline(always)]
+    fn add_f32(self, other: Self) -> Self {
+        // SAFETY: see the type.
+        Self::of(unsafe { _mm512_add_ps(self.f32(), other.f32()) })
+    }
+    #[inline(always)]
+    fn mul_f32(self, other: Self) -> Self {
+        // SAFETY: see the type.
+        Self::of(unsafe { _mm512_mul_ps(self.f32(), other.f32()) })
+    }
+    #[inline(always)]
+    fn fma_f32(self, factor: Self, term: Self) -> Self {
+        // SAFETY: see the type.
+        Self::of(unsafe { _mm512_fmadd_ps(self.f32(), factor.f32(), term.f32()) })
+    }
+    #[inline(always)]
+    fn dot(self, codes: Self, x: Self) -> Self {
+        op!(_mm512_dpbusd_epi32(self.0, codes.0, x.0))
+    }
+    #[inline(always)]
+    fn prefetch(bytes: &[u8; 64], ahead: usize) {
+        let address = bytes.as_ptr().wrapping_add(ahead);
+        // SAFETY: see the type; a prefetch of any address is harmless.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+}

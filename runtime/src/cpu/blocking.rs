@@ -1,0 +1,514 @@
+//! The loops around the kernels: panels over threads, blocks of K, tiles of tokens, epilogue.
+//!
+//! In: a native weight, packed tokens, the result's place. Out: y. Up to [`FUSED`] tokens a panel
+//! is decoded on the fly and read once. Beyond, a thread takes a group of panels, decodes a
+//! block of their columns into its own cache, and runs all tiles of tokens over it before it
+//! takes the next block; sums wait in `f32`. Panels are handed out by a counter, so that a thread
+//! that is held up does not hold up the others.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+use super::decode::{CHUNK, DotRow, FmaRow, Piece, Scales};
+use super::family::Decode;
+use super::isa::{Isa, Kernel, enter};
+use super::native::{Native, PANEL, Path};
+use super::tile::{DotBlock, DotTokens, Sums};
+use super::tokens::{Tile, padded, tiles};
+use super::vector::Vector;
+use crate::buffer::{Cut, bytes_of};
+use crate::element::{Bf16, F16, ValuesMut, f32_to_bf16, f32_to_f16};
+
+/// Most tokens of the product that decodes on the fly.
+pub const FUSED: usize = 4;
+
+/// Columns between two visits to the group parameters, at most: integer sums.
+const DOT_PIECE: usize = 1024;
+/// The same of `f32` sums: as long as a chain of additions gets.
+const FMA_PIECE: usize = 256;
+/// Columns of a block of decoded codes: with two panels 32 KiB.
+const DOT_BLOCK: usize = 1024;
+/// Columns of a block of decoded weights: with two panels 32 KiB.
+const FMA_BLOCK: usize = 256;
+
+/// How a product is cut up; a function of the weight, the set and the number of tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocking {
+    /// Path.
+    pub path: Path,
+    /// Tokens M.
+    pub tokens: usize,
+    /// M with the zeros that fill up tiles.
+    pub padded: usize,
+    /// Whether panels are decoded on the fly.
+    pub fused: bool,
+    /// Tokens of the largest tile.
+    pub tile: usize,
+    /// Panels of a tile.
+    pub panels: usize,
+    /// Columns of a token that lie together (integers).
+    pub together: usize,
+    /// Columns of a piece.
+    pub piece: usize,
+    /// Pieces of a panel.
+    pub pieces: usize,
+    /// Columns of a decoded block, whole pieces.
+    pub block: usize,
+}
+
+impl Blocking {
+    /// Cuts up a product of `tokens` tokens.
+    pub fn new(weight: &Native, path: Path, isa: Isa, tokens: usize) -> Self {
+        let tiling = isa.tiling();
+        let fused = tokens <= FUSED;
+        let (most, tile, panels, block) = match path {
+            Path::Dot => (DOT_PIECE, tiling.dot_tokens, tiling.dot_panels, DOT_BLOCK),
+            Path::Fma => (FMA_PIECE, tiling.fma_tokens, tiling.fma_panels, FMA_BLOCK),
+        };
+        let piece = piece(weight, most);
+        let tile = if fused { tokens.max(1) } else { tile };
+        Self {
+            path,
+            tokens,
+            padded: if fused { tokens } else { padded(tokens, tile) },
+            fused,
+            tile,
+            panels,
+            together: if fused { 4 } else { tiling.dot_columns },
+            piece,
+            pieces: weight.columns().div_ceil(piece),
+            block: (block / piece).max(1) * piece,
+        }
+    }
+
+    /// The tiles of tokens.
+    pub fn tiles(&self) -> impl Iterator<Item = Tile> + use<> {
+        let fused = self.fused && self.tokens > 0;
+        let one = fused.then_some(Tile { first: 0, size: self.tokens });
+        let tokens = if self.fused { 0 } else { self.tokens };
+        one.into_iter().chain(tiles(tokens, self.tile))
+    }
+
+    /// Bytes that a thread works in.
+    pub fn scratch(&self) -> usize {
+        if self.fused {
+            return bytes_of::<[f32; 16]>(FUSED);
+        }
+        let sums = bytes_of::<[f32; 16]>(self.padded * self.panels);
+        let decoded = match self.path {
+            Path::Dot => {
+                bytes_of::<[u8; 64]>(self.block / 4 * self.panels)
+                    + bytes_of::<[f32; 16]>(self.block / self.piece * self.panels)
+            }
+            Path::Fma => bytes_of::<[f32; 16]>(self.block * self.panels),
+        };
+        sums + decoded
+    }
+}
+
+/// Columns of a piece: the largest part of a group, in whole chunks, of at most `most` columns.
+fn piece(weight: &Native, most: usize) -> usize {
+    let group = weight.group();
+    if !weight.grouped() {
+        return group.min(most);
+    }
+    if group <= most {
+        return group;
+    }
+    let chunks = group / CHUNK;
+    let parts = (1..=chunks).find(|parts| chunks % parts == 0 && group / parts <= most);
+    group / parts.unwrap_or(chunks)
+}
+
+/// The tokens, packed.
+#[derive(Clone, Copy, Debug)]
+pub enum Tokens<'a> {
+    /// For [`Path::Dot`].
+    Codes {
+        /// [tile][step][token] words of four codes.
+        x: &'a [u32],
+        /// [tile][piece][token].
+        starts: &'a [i32],
+        /// [tile][piece][token], where the weight adds something per group; else empty.
+        sums: &'a [f32],
+        /// [token]: scale of x.
+        scales: &'a [f32],
+        /// [token]: zero point of x; empty where there is none.
+        zeros: &'a [f32],
+    },
+    /// For [`Path::Fma`].
+    Values {
+        /// [tile][column][token].
+        x: &'a [f32],
+        /// [tile][piece][token], where the weight adds something per group; else empty.
+        sums: &'a [f32],
+    },
+}
+
+/// A product, ready to run.
+pub(super) struct Product<'a> {
+    pub(super) weight: &'a Native,
+    pub(super) expert: usize,
+    pub(super) family: &'a dyn Decode,
+    pub(super) isa: Isa,
+    pub(super) blocking: Blocking,
+    pub(super) tokens: Tokens<'a>,
+}
+
+/// y [M, N], written by several threads, each its own columns.
+enum Target {
+    F32(*mut f32),
+    F16(*mut F16),
+    Bf16(*mut Bf16),
+}
+
+struct Output {
+    target: Target,
+    /// Row length N; rows.
+    n: usize,
+    tokens: usize,
+}
+
+// SAFETY: the pointer is that of an exclusive borrow which outlives the threads (`Product::run`
+// holds it), and `store` is called for each (token, column) by the one thread that has the panel.
+unsafe impl Sync for Output {}
+
+impl Output {
+    /// Writes one element; what is outside y is ignored.
+    #[inline(always)]
+    fn store(&self, token: usize, column: usize, value: f32) {
+        if token >= self.tokens || column >= self.n {
+            return;
+        }
+        let at = token * self.n + column;
+        // SAFETY: `at` is below tokens * n, the length that `run` has checked; see `Sync` above.
+        unsafe {
+            match self.target {
+                Target::F32(y) => y.add(at).write(value),
+                Target::F16(y) => y.add(at).write(F16(f32_to_f16(value))),
+                Target::Bf16(y) => y.add(at).write(Bf16(f32_to_bf16(value))),
+            }
+        }
+    }
+}
+
+impl Product<'_> {
+    /// Computes y [M, n]; `scratch` is divided among as many tasks as it has room for.
+    pub(super) fn run(&self, n: usize, y: &mut ValuesMut<'_>, scratch: &mut [[u8; 64]]) {
+        let tokens = self.blocking.tokens;
+        if y.len() != tokens * n || tokens == 0 {
+            return;
+        }
+        let target = match y {
+            ValuesMut::F32(y) => Target::F32(y.as_mut_ptr()),
+            ValuesMut::F16(y) => Target::F16(y.as_mut_ptr()),
+            ValuesMut::Bf16(y) => Target::Bf16(y.as_mut_ptr()),
+        };
+        let output = Output { target, n, tokens };
+        let next = AtomicUsize::new(0);
+        let panels = self.weight.panels();
+        let each = self.blocking.scratch() / 64;
+        scratch.par_chunks_exact_mut(each.max(1)).for_each(|scratch| {
+            if self.blocking.fused {
+                let batch = self.batch();
+                while let Some(first) = claim(&next, batch, panels) {
+                    for panel in first..(first + batch).min(panels) {
+                        self.fused(panel, &output, scratch);
+                    }
+                }
+            } else {
+                let batch = self.blocking.panels;
+                while let Some(first) = claim(&next, batch, panels) {
+                    match batch {
+                        1 => self.blocked::<1>(first, &output, scratch),
+                        _ => self.blocked::<2>(first, &output, scratch),
+                    }
+                }
+            }
+        });
+    }
+
+    /// Panels that a thread takes at once: some 256 KiB of codes, a stream worth prefetching.
+    fn batch(&self) -> usize {
+        let bytes = self.weight.columns() * PANEL * self.family.bits() / 8;
+        ((256 << 10) / bytes.max(1)).clamp(1, 16)
+    }
+
+    fn fused(&self, panel: usize, output: &Output, scratch: &mut [[u8; 64]]) {
+        let tokens = self.blocking.tokens;
+        let planes = self.weight.planes(self.expert, panel);
+        let groups = self.weight.groups_of(self.expert, panel);
+        let piece = self.blocking.piece;
+        let sums: &mut [[f32; 16]] = Cut::new(scratch).take(tokens);
+        match self.tokens {
+            Tokens::Codes { x, starts, .. } => {
+                let row = DotRow { planes, groups, piece, tokens, x, starts };
+                self.family.dot_row(self.isa, row, sums);
+            }
+            Tokens::Values { x, sums: x_sums } => {
+                let row = FmaRow { planes, groups, piece, tokens, x, sums: x_sums };
+                self.family.fma_row(self.isa, row, sums);
+            }
+        }
+        let tile = Tile { first: 0, size: tokens };
+        self.epilogue::<1>(panel, tile, sums, output);
+    }
+
+    fn blocked<const P: usize>(&self, first: usize, output: &Output, scratch: &mut [[u8; 64]]) {
+        let Blocking { padded, block, .. } = self.blocking;
+        let mut cut = Cut::new(scratch);
+        let sums: &mut [[f32; 16]] = cut.take(padded * P);
+        sums.fill([0.0; 16]);
+        let columns = self.weight.columns();
+        let here = P.min(self.weight.panels() - first);
+        match self.tokens {
+            Tokens::Codes { x, starts, .. } => {
+                let codes: &mut [[u8; 64]] = cut.take(block / 4 * P);
+                let scales: &mut [[f32; 16]] = cut.take(block / self.blocking.piece * P);
+                for start in (0..columns).step_by(block) {
+                    let end = (start + block).min(columns);
+                    let scales = self.decode_codes::<P>(first, here, start..end, codes, scales);
+                    enter(
+                        self.isa,
+                        DotTiles::<P> {
+                            blocking: &self.blocking,
+                            columns,
+                            start,
+                            codes: codes.as_chunks().0.get(..(end - start) / 4).unwrap_or(&[]),
+                            scales,
+                            narrow: self.family.bits() < 8,
+                            x,
+                            starts,
+                            sums,
+                        },
+                    );
+                }
+            }
+            Tokens::Values { x, .. } => {
+                let weights: &mut [[f32; 16]] = cut.take(block * P);
+                for start in (0..columns).step_by(block) {
+                    let end = (start + block).min(columns);
+                    for p in 0..here {
+                        let piece = Piece {
+                            planes: self.lines(first + p, start..end),
+                            first: start,
+                            groups: self.weight.groups_of(self.expert, first + p),
+                        };
+                        self.family.decode_values(self.isa, piece, &mut weights[p..], P);
+                    }
+                    let weights = weights.as_chunks().0.get(..end - start).unwrap_or(&[]);
+                    let blocking = &self.blocking;
+                    enter(self.isa, FmaTiles::<P> { blocking, columns, start, weights, x, sums });
+                }
+            }
+        }
+        for p in 0..here {
+            for tile in self.blocking.tiles() {
+                let sums = &mut sums[tile.first * P..][..tile.size * P];
+                if P == 1 {
+                    self.epilogue::<P>(first + p, tile, sums, output);
+                } else {
+                    self.epilogue::<P>(first + p, tile, &mut sums[p..], output);
+                }
+            }
+        }
+    }
+
+    /// The lines of some columns of a panel.
+    fn lines(&self, panel: usize, columns: std::ops::Range<usize>) -> &[[u8; 64]] {
+        let bits = self.family.bits();
+        let planes = self.weight.planes(self.expert, panel);
+        &planes[columns.start / CHUNK * bits..columns.end / CHUNK * bits]
+    }
+
+    /// Decodes a block to codes, and widens its scales: [piece][panel].
+    fn decode_codes<'s, const P: usize>(
+        &self,
+        first: usize,
+        here: usize,
+        columns: std::ops::Range<usize>,
+        codes: &mut [[u8; 64]],
+        scales: &'s mut [[f32; 16]],
+    ) -> &'s [[[f32; 16]; P]] {
+        let piece = self.blocking.piece;
+        for p in 0..here {
+            let lines = self.lines(first + p, columns.clone());
+            self.family.decode_codes(self.isa, lines, &mut codes[p..], P);
+            let groups = self.weight.groups_of(self.expert, first + p);
+            for (at, column) in columns.clone().step_by(piece).enumerate() {
+                let group = column / groups.columns;
+                scales[at * P + p] = match groups.scales {
+                    Scales::Bf16(rows) => rows[group].map(crate::element::bf16_to_f32),
+                    Scales::F16(rows) => rows[group].map(crate::element::f16_to_f32),
+                    Scales::F32(rows) => rows[group],
+                };
+            }
+        }
+        let pieces = columns.len().div_ceil(piece);
+        scales.as_chunks().0.get(..pieces).unwrap_or(&[])
+    }
+
+    /// Sums of a panel and a tile, `P` apart, to y.
+    fn epilogue<const P: usize>(
+        &self,
+        panel: usize,
+        tile: Tile,
+        sums: &mut [[f32; 16]],
+        output: &Output,
+    ) {
+        let rows = self.weight.rows_of(self.expert, panel);
+        let add = self.weight.groups_of(self.expert, panel).add;
+        for (m, sums) in sums.iter_mut().step_by(P).enumerate() {
+            let token = tile.first + m;
+            if token >= self.blocking.tokens {
+                break;
+            }
+            let (scale, zero) = match self.tokens {
+                Tokens::Codes { sums: x_sums, scales, zeros, .. } => {
+                    if let Some(add) = add {
+                        self.add_groups(add, x_sums, tile, m, sums);
+                    }
+                    (scales[token], zeros.get(token).copied())
+                }
+                Tokens::Values { .. } => (1.0, None),
+            };
+            for (r, sum) in sums.iter().enumerate() {
+                let sum = match zero {
+                    Some(zero) => sum - zero * rows.sums[r],
+                    None => *sum,
+                };
+                let product = sum * (scale * rows.factor[r]);
+                let value = match rows.bias {
+                    Some(bias) => product + bias[r],
+                    None => product,
+                };
+                output.store(token, panel * PANEL + r, value);
+            }
+        }
+    }
+
+    /// `sums += add[g] * sum of x over g`, for one token.
+    fn add_groups(
+        &self,
+        add: &[[f32; 16]],
+        x_sums: &[f32],
+        tile: Tile,
+        m: usize,
+        sums: &mut [f32; 16],
+    ) {
+        let Blocking { piece, pieces, .. } = self.blocking;
+        for at in 0..pieces {
+            let x_sum = x_sums[tile.first * pieces + at * tile.size + m];
+            let add = &add[at * piece / self.weight.group()];
+            for (sum, add) in sums.iter_mut().zip(add) {
+                *sum += add * x_sum;
+            }
+        }
+    }
+}
+
+/// The next `batch` panels.
+fn claim(next: &AtomicUsize, batch: usize, panels: usize) -> Option<usize> {
+    let first = next.fetch_add(batch, Ordering::Relaxed);
+    (first < panels).then_some(first)
+}
+
+/// All tiles of tokens on a block of codes.
+struct DotTiles<'a, const P: usize> {
+    blocking: &'a Blocking,
+    columns: usize,
+    start: usize,
+    codes: &'a [[[u8; 64]; P]],
+    scales: &'a [[[f32; 16]; P]],
+    narrow: bool,
+    x: &'a [u32],
+    starts: &'a [i32],
+    sums: &'a mut [[f32; 16]],
+}
+
+impl<const P: usize> Kernel for DotTiles<'_, P> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        for tile in self.blocking.tiles() {
+            match (tile.size, self.narrow) {
+                (12, true) => self.tile::<V, 12, true>(tile),
+                (12, false) => self.tile::<V, 12, false>(tile),
+                (8, true) => self.tile::<V, 8, true>(tile),
+                (8, false) => self.tile::<V, 8, false>(tile),
+                (4, true) => self.tile::<V, 4, true>(tile),
+                (4, false) => self.tile::<V, 4, false>(tile),
+                (2, true) => self.tile::<V, 2, true>(tile),
+                (2, false) => self.tile::<V, 2, false>(tile),
+                (_, true) => self.tile::<V, 1, true>(tile),
+                (_, false) => self.tile::<V, 1, false>(tile),
+            }
+        }
+    }
+}
+
+impl<const P: usize> DotTiles<'_, P> {
+    #[inline(always)]
+    fn tile<V: Vector, const M: usize, const NARROW: bool>(&mut self, tile: Tile) {
+        if M > V::TILING.dot_tokens {
+            return;
+        }
+        let piece = self.blocking.piece;
+        let first = tile.first * self.columns / 4;
+        let (x, _) = self.x[first..].as_chunks::<M>();
+        let from = self.start / 4;
+        let starts = tile.first * self.blocking.pieces;
+        let (starts, _) = self.starts[starts..].as_chunks::<M>();
+        let (sums, _) = self.sums[tile.first * P..].as_chunks_mut::<P>();
+        let (sums, _) = sums.as_chunks_mut::<M>();
+        let Some(sums) = sums.first_mut() else { return };
+        let sums: &mut Sums<M, P> = sums;
+        let block = DotBlock { codes: self.codes, piece: piece / 4, scales: self.scales };
+        let tokens = DotTokens {
+            x: &x[from..from + self.codes.len()],
+            starts: &starts[self.start / piece..][..self.scales.len()],
+        };
+        V::dot_tile::<M, P, NARROW>(block, tokens, sums);
+    }
+}
+
+/// All tiles of tokens on a block of weights.
+struct FmaTiles<'a, const P: usize> {
+    blocking: &'a Blocking,
+    columns: usize,
+    start: usize,
+    weights: &'a [[[f32; 16]; P]],
+    x: &'a [f32],
+    sums: &'a mut [[f32; 16]],
+}
+
+impl<const P: usize> Kernel for FmaTiles<'_, P> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        for tile in self.blocking.tiles() {
+            match tile.size {
+                12 => self.tile::<V, 12>(tile),
+                8 => self.tile::<V, 8>(tile),
+                4 => self.tile::<V, 4>(tile),
+                2 => self.tile::<V, 2>(tile),
+                _ => self.tile::<V, 1>(tile),
+            }
+        }
+    }
+}
+
+impl<const P: usize> FmaTiles<'_, P> {
+    #[inline(always)]
+    fn tile<V: Vector, const M: usize>(&mut self, tile: Tile) {
+        if M > V::TILING.fma_tokens {
+            return;
+        }
+        let (x, _) = self.x[tile.first * self.columns..].as_chunks::<M>();
+        let (sums, _) = self.sums[tile.first * P..].as_chunks_mut::<P>();
+        let (sums, _) = sums.as_chunks_mut::<M>();
+        let Some(sums) = sums.first_mut() else { return };
+        V::fma_tile::<M, P>(self.weights, &x[self.start..self.start + self.weights.len()], sums);
+    }
+}

@@ -1,0 +1,323 @@
+//! What is compiled once per family and instruction set: decoding a piece of a panel for the
+//! tiles, and products of a panel with 1 to 4 tokens that decode on the fly.
+//!
+//! In: the planes and group parameters of a panel ([`super::native`]), packed tokens
+//! ([`super::tokens`]). Out: codes, weights, or sums of 16 rows per token. A *piece* is the run
+//! of columns between two visits to the group parameters: a group or a part of one.
+
+use super::family::Family;
+use super::isa::{Isa, Kernel, enter};
+use super::vector::Vector;
+
+/// Columns of a chunk.
+pub const CHUNK: usize = 32;
+
+/// The scales of a panel: a row of 16 a group, in the narrowest type that holds them all.
+#[derive(Clone, Copy, Debug)]
+pub enum Scales<'a> {
+    /// bf16: also e8m0, e4m3 and other short scales.
+    Bf16(&'a [[u16; 16]]),
+    /// f16.
+    F16(&'a [[u16; 16]]),
+    /// `f32`.
+    F32(&'a [[f32; 16]]),
+}
+
+impl Scales<'_> {
+    /// The scales of a group.
+    #[inline(always)]
+    pub fn row<V: Vector>(self, group: usize) -> V {
+        match self {
+            Self::Bf16(rows) => V::load_bf16(&rows[group]),
+            Self::F16(rows) => V::load_f16(&rows[group]),
+            Self::F32(rows) => V::load_f32(&rows[group]),
+        }
+    }
+}
+
+/// What is per group of a panel's columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Groups<'a> {
+    /// Columns of a group: 4, 8, 16 or a multiple of 32.
+    pub columns: usize,
+    /// Scales.
+    pub scales: Scales<'a>,
+    /// Added to value times scale; see [`super::native`].
+    pub add: Option<&'a [[f32; 16]]>,
+}
+
+/// A piece of a panel to be decoded to weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// Its chunks.
+    pub planes: &'a [[u8; 64]],
+    /// Its first column, a multiple of 32: where it stands among the groups.
+    pub first: usize,
+    /// The panel's groups.
+    pub groups: Groups<'a>,
+}
+
+/// A panel times few tokens, integers.
+#[derive(Clone, Copy, Debug)]
+pub struct DotRow<'a> {
+    /// All chunks of the panel.
+    pub planes: &'a [[u8; 64]],
+    /// Its groups; `add` is not looked at.
+    pub groups: Groups<'a>,
+    /// Columns of a piece, a multiple of 32 that divides a group (or is one of several equal
+    /// parts of the only group; the last piece may be shorter).
+    pub piece: usize,
+    /// Tokens, 1 to 4.
+    pub tokens: usize,
+    /// [step of 4 columns][token], four signed bytes each.
+    pub x: &'a [u32],
+    /// [piece][token]: what a sum starts from.
+    pub starts: &'a [i32],
+}
+
+/// A panel times few tokens, `f32`.
+#[derive(Clone, Copy, Debug)]
+pub struct FmaRow<'a> {
+    /// All chunks of the panel.
+    pub planes: &'a [[u8; 64]],
+    /// Its groups.
+    pub groups: Groups<'a>,
+    /// Columns of a piece: 4, 8, 16 or a multiple of 32 that divides a group (or as in
+    /// [`DotRow::piece`]).
+    pub piece: usize,
+    /// Tokens, 1 to 4.
+    pub tokens: usize,
+    /// [column][token].
+    pub x: &'a [f32],
+    /// [piece][token]: the sum of x over a piece.
+    pub sums: &'a [f32],
+}
+
+struct Codes<'a, F> {
+    family: &'a F,
+    planes: &'a [[u8; 64]],
+    out: &'a mut [[u8; 64]],
+    stride: usize,
+}
+
+pub(super) fn codes<F: Family>(
+    family: &F,
+    isa: Isa,
+    planes: &[[u8; 64]],
+    out: &mut [[u8; 64]],
+    stride: usize,
+) {
+    enter(isa, Codes { family, planes, out, stride });
+}
+
+impl<F: Family> Kernel for Codes<'_, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let chunks = self.planes.chunks_exact(F::BITS);
+        let outs = self.out.chunks_mut(8 * self.stride);
+        for (planes, out) in chunks.zip(outs) {
+            let codes: [V; 8] = V::arrange(self.family.codes(planes));
+            for (codes, out) in codes.into_iter().zip(out.iter_mut().step_by(self.stride)) {
+                codes.store(out);
+            }
+        }
+    }
+}
+
+struct Weights<'a, F> {
+    family: &'a F,
+    piece: Piece<'a>,
+    out: &'a mut [[f32; 16]],
+    stride: usize,
+}
+
+pub(super) fn values<F: Family>(
+    family: &F,
+    isa: Isa,
+    piece: Piece<'_>,
+    out: &mut [[f32; 16]],
+    stride: usize,
+) {
+    enter(isa, Weights { family, piece, out, stride });
+}
+
+impl<F: Family> Kernel for Weights<'_, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { family, piece: Piece { planes, first, groups }, out, stride } = self;
+        let chunks = planes.chunks_exact(F::BITS);
+        let outs = out.chunks_mut(CHUNK * stride);
+        for (chunk, (planes, out)) in chunks.zip(outs).enumerate() {
+            let column = first + chunk * CHUNK;
+            let codes: [V; 8] = family.codes(planes);
+            let mut group = column / groups.columns;
+            let mut scale: V = groups.scales.row(group);
+            for (q, codes) in codes.into_iter().enumerate() {
+                if (column + 4 * q) / groups.columns != group {
+                    group += 1;
+                    scale = groups.scales.row(group);
+                }
+                let values = family.values(codes);
+                for (j, value) in values.into_iter().enumerate() {
+                    let weight = match groups.add {
+                        Some(add) => value.fma_f32(scale, V::load_f32(&add[group])),
+                        None => value.mul_f32(scale),
+                    };
+                    if let Some(out) = out.get_mut((4 * q + j) * stride) {
+                        weight.store_f32(out);
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct Dot<'a, F> {
+    family: &'a F,
+    row: DotRow<'a>,
+    sums: &'a mut [[f32; 16]],
+}
+
+pub(super) fn dot_row<F: Family>(family: &F, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]) {
+    enter(isa, Dot { family, row, sums });
+}
+
+impl<F: Family> Kernel for Dot<'_, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        match self.row.tokens {
+            1 => self.tokens::<V, 1>(),
+            2 => self.tokens::<V, 2>(),
+            3 => self.tokens::<V, 3>(),
+            _ => self.tokens::<V, 4>(),
+        }
+    }
+}
+
+impl<F: Family> Dot<'_, F> {
+    #[inline(always)]
+    fn tokens<V: Vector, const M: usize>(self) {
+        let Self { family, row, sums } = self;
+        let per_chunk = F::BITS;
+        let (x, _) = row.x.as_chunks::<M>();
+        let (starts, _) = row.starts.as_chunks::<M>();
+        let mut totals = [V::splat(0); M];
+        let pieces = row.planes.chunks(per_chunk * (row.piece / CHUNK));
+        let pieces = pieces.zip(x.chunks(row.piece / 4)).zip(starts);
+        for (piece, ((planes, x), starts)) in pieces.enumerate() {
+            // Two chains a token hide the latency of the products.
+            let mut even = [V::splat(0); M];
+            let mut odd = [V::splat(0); M];
+            for (even, start) in even.iter_mut().zip(starts) {
+                *even = V::splat(*start as u32);
+            }
+            for (planes, x) in planes.chunks_exact(per_chunk).zip(x.as_chunks::<8>().0) {
+                for line in planes {
+                    V::prefetch(line, AHEAD);
+                }
+                let codes: [V; 8] = family.codes(planes);
+                for q in 0..4 {
+                    for m in 0..M {
+                        let (first, second) = (V::splat(x[2 * q][m]), V::splat(x[2 * q + 1][m]));
+                        if F::BITS < 8 {
+                            even[m] = even[m].dot_narrow(codes[2 * q], first);
+                            odd[m] = odd[m].dot_narrow(codes[2 * q + 1], second);
+                        } else {
+                            even[m] = even[m].dot(codes[2 * q], first);
+                            odd[m] = odd[m].dot(codes[2 * q + 1], second);
+                        }
+                    }
+                }
+            }
+            let scale: V = row.groups.scales.row(piece * row.piece / row.groups.columns);
+            for m in 0..M {
+                totals[m] = even[m].add(odd[m]).to_f32().fma_f32(scale, totals[m]);
+            }
+        }
+        for (total, sums) in totals.into_iter().zip(sums) {
+            total.store_f32(sums);
+        }
+    }
+}
+
+/// How far ahead of the chunk in hand the stream is asked for, in bytes: about the time of a
+/// memory access at the speed of a core's stream.
+const AHEAD: usize = 2048;
+
+struct Fma<'a, F> {
+    family: &'a F,
+    row: FmaRow<'a>,
+    sums: &'a mut [[f32; 16]],
+}
+
+pub(super) fn fma_row<F: Family>(family: &F, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]) {
+    enter(isa, Fma { family, row, sums });
+}
+
+impl<F: Family> Kernel for Fma<'_, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        match self.row.tokens {
+            1 => self.tokens::<V, 1>(),
+            2 => self.tokens::<V, 2>(),
+            3 => self.tokens::<V, 3>(),
+            _ => self.tokens::<V, 4>(),
+        }
+    }
+}
+
+impl<F: Family> Fma<'_, F> {
+    #[inline(always)]
+    fn tokens<V: Vector, const M: usize>(self) {
+        let Self { family, row, sums } = self;
+        let Groups { columns, scales, add } = row.groups;
+        let (x, _) = row.x.as_chunks::<M>();
+        let (x_sums, _) = row.sums.as_chunks::<M>();
+        let mut totals = [V::splat(0); M];
+        // Four chains a token, one for each column of a vector of codes.
+        let mut parts = [[V::splat(0); 4]; M];
+        let (mut piece, mut left) = (0, row.piece);
+        let last = x.len();
+        for (chunk, (planes, x)) in
+            row.planes.chunks_exact(F::BITS).zip(x.as_chunks::<CHUNK>().0).enumerate()
+        {
+            for line in planes {
+                V::prefetch(line, AHEAD);
+            }
+            let codes: [V; 8] = family.codes(planes);
+            for (q, codes) in codes.into_iter().enumerate() {
+                let values = family.values(codes);
+                for j in 0..4 {
+                    for m in 0..M {
+                        parts[m][j] =
+                            values[j].fma_f32(V::splat(x[4 * q + j][m].to_bits()), parts[m][j]);
+                    }
+                }
+                left -= 4;
+                if left == 0 || chunk * CHUNK + 4 * q + 4 == last {
+                    let group = piece * row.piece / columns;
+                    let scale: V = scales.row(group);
+                    for m in 0..M {
+                        let [a, b, c, d] = parts[m];
+                        let part = a.add_f32(b).add_f32(c.add_f32(d));
+                        totals[m] = part.fma_f32(scale, totals[m]);
+                        if let Some(add) = add {
+                            let sum = V::splat(x_sums[piece][m].to_bits());
+                            totals[m] = V::load_f32(&add[group]).fma_f32(sum, totals[m]);
+                        }
+                        parts[m] = [V::splat(0); 4];
+                    }
+                    piece += 1;
+                    left = row.piece;
+                }
+            }
+        }
+        for (total, sums) in totals.into_iter().zip(sums) {
+            total.store_f32(sums);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What a code type decides: how a chunk of its codes becomes operands.
+//!
+//! In: the planes of a chunk (16 rows n by 32 columns k, see [`super::native`]). Out: eight
+//! vectors of 64 codes, and for each of them four vectors of 16 `f32` values. Everything else
+//! (groups, scales, zero points, tiles, threads) is the same for all code types and lies
+//! elsewhere.
+//!
+//! A [`Family`] is a page of plain safe Rust over [`Vector`]; `codegen::emit::rust` writes one
+//! for each code type, after the model of [`U4`]. Whatever no family serves runs on [`Universal`],
+//! which looks values up in a table. [`Decode`] is the object-safe side that the drivers hold.
+
+use quantloom_dsl::Code;
+use quantloom_dsl::format::Number;
+
+use super::decode::{self, DotRow, FmaRow, Piece};
+use super::isa::Isa;
+use super::vector::Vector;
+
+/// A code type's decoder.
+pub trait Family: Send + Sync + 'static {
+    /// Its name, that of the code type: `u4`, `e2m1`.
+    const NAME: &'static str;
+    /// Width of a stored code in bits: a chunk is this many vectors.
+    const BITS: usize;
+
+    /// Whether the codes of a scheme are this family's. A signed integer is stored with its
+    /// sign bit flipped, so that `u4` serves `i4` as well; see [`stored_code`].
+    fn serves(&self, code: &Code) -> bool;
+
+    /// Puts the planes of a chunk together, one code a byte: vector q holds columns `4q..4q+4`
+    /// of the 16 rows, byte `4r + j` being row r, column `4q + j`.
+    ///
+    /// `planes` are the chunk's `BITS` vectors, plane after plane, the widest (8, 4, 2, 1) first
+    /// and the low bits of the code in the first plane. A byte of a plane of width p holds 8/p
+    /// codes, columns 4 apart: field i of byte b of the plane's vector v is byte b of vector
+    /// `q = v * 8/p + i`.
+    fn codes<V: Vector>(&self, planes: &[[u8; 64]]) -> [V; 8];
+
+    /// The values of one vector of codes as `f32`, column j of the four in vector j.
+    ///
+    /// Integers give the value of the unsigned code: what is subtracted from it (offset, sign
+    /// bit, zero point) is a number of the group.
+    fn values<V: Vector>(&self, codes: V) -> [V; 4];
+}
+
+/// The object-safe side of a family: its work compiled for every instruction set.
+///
+/// Implemented for every [`Family`]; nobody else needs to.
+pub trait Decode: Send + Sync {
+    /// The family's name.
+    fn name(&self) -> &'static str;
+    /// Bits of a stored code.
+    fn bits(&self) -> usize;
+    /// See [`Family::serves`].
+    fn serves(&self, code: &Code) -> bool;
+    /// Decodes a piece of a panel to codes: [step of 4 columns] vectors, `stride` apart in `out`.
+    fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize);
+    /// Decodes a piece of a panel to weights: [column] vectors of 16 rows, `stride` apart.
+    fn decode_values(&self, isa: Isa, piece: Piece<'_>, out: &mut [[f32; 16]], stride: usize);
+    /// A panel times 1 to 4 tokens by integer dot products, nothing stored in between.
+    fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]);
+    /// A panel times 1 to 4 tokens in `f32`, nothing stored in between.
+    fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]);
+}
+
+impl<F: Family> Decode for F {
+    fn name(&self) -> &'static str {
+        F::NAME
+    }
+    fn bits(&self) -> usize {
+        F::BITS
+    }
+    fn serves(&self, code: &Code) -> bool {
+        Family::serves(self, code)
+    }
+    fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize) {
+        decode::codes(self, isa, planes, out, stride);
+    }
+    fn decode_values(&self, isa: Isa, piece: Piece<'_>, out: &mut [[f32; 16]], stride: usize) {
+        decode::values(self, isa, piece, out, stride);
+    }
+    fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]) {
+        decode::dot_row(self, isa, row, sums);
+    }
+    fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]) {
+        decode::fma_row(self, isa, row, sums);
+    }
+}
+
+/// Families that a program knows: a list in a `static`, such as the catalogue's.
+pub type Families = &'static [&'static dyn Decode];
+
+/// The decoder of a weight.
+#[derive(Clone)]
+pub enum Decoder {
+    /// One of a program's families.
+    Known(&'static dyn Decode),
+    /// The table of a code type that no family serves.
+    Table(Universal),
+}
+
+impl Decoder {
+    /// The decoder itself.
+    pub fn get(&self) -> &dyn Decode {
+        match self {
+            Self::Known(family) => *family,
+            Self::Table(table) => table,
+        }
+    }
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Decoder({})", self.get().name())
+    }
+}
+
+/// Widths of the planes that a code of `bits` bits is cut into, low bits first.
+pub fn planes(bits: usize) -> impl Iterator<Item = usize> {
+    [8, 4, 2, 1].into_iter().filter(move |width| bits & width != 0)
+}
+
+/// The code that is stored for a code of a scheme: two's complement integers get their sign bit
+/// flipped and so count upwards from 0.
+pub fn stored_code(code: &Code) -> StoredCode {
+    match *code {
+        Code::Number(Number::Int(bits)) => {
+            let sign = 1 << (bits - 1);
+            StoredCode { flip: sign as u8, offset: sign }
+        }
+        _ => StoredCode { flip: 0, offset: 0 },
+    }
+}
+
+/// How a scheme's code is stored in native panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredCode {
+    /// XORed to the code.
+    pub flip: u8,
+    /// Unsigned stored code less this = the integer that the code stands for.
+    pub offset: i32,
+}
+
+/// 4-bit integers.
+#[derive(Clone, Copy, Debug)]
+pub struct U4;
+
+impl Family for U4 {
+    const NAME: &'static str = "u4";
+    const BITS: usize = 4;
+
+    fn serves(&self, code: &Code) -> bool {
+        matches!(code, Code::Number(Number::Uint(4) | Number::Int(4)))
+    }
+
+    #[inline(always)]
+    fn codes<V: Vector>(&self, planes: &[[u8; 64]]) -> [V; 8] {
+        let low = V::splat(0x0f0f_0f0f);
+        let (a, b) = (V::load(&planes[0]), V::load(&planes[1]));
+        let (c, d) = (V::load(&planes[2]), V::load(&planes[3]));
+        [
+            a.and(low),
+            a.shr::<4>().and(low),
+            b.and(low),
+            b.shr::<4>().and(low),
+            c.and(low),
+            c.shr::<4>().and(low),
+            d.and(low),
+            d.shr::<4>().and(low),
+        ]
+    }
+
+    #[inline(always)]
+    fn values<V: Vector>(&self, codes: V) -> [V; 4] {
+        let byte = V::splat(0xff);
+        [
+            codes.and(byte).to_f32(),
+            codes.shr::<8>().and(byte).to_f32(),
+            codes.shr::<16>().and(byte).to_f32(),
+            codes.shr::<24>().to_f32(),
+        ]
+    }
+}
+
+/// Any code of at most 8 bits, one byte each, with a table of its values.
+#[derive(Clone, Debug)]
+pub struct Universal {
+    table: Box<[f32; 256]>,
+    number: Code,
+}
+
+impl Universal {
+    /// The table of a code type. Integers count from 0, as [`stored_code`] stores them.
+    pub fn new(code: &Code) -> Self {
+        let StoredCode { flip, offset } = stored_code(code);
+        let mut table = Box::new([0.0; 256]);
+        for (stored, value) in (0u32..1 << code.bits()).zip(table.iter_mut()) {
+            *value = (code.decode(stored ^ u32::from(flip)) + f64::from(offset)) as f32;
+        }
+        Self { table, number: code.clone() }
+    }
+}
+
+impl Family for Universal {
+    const NAME: &'static str = "table";
+    const BITS: usize = 8;
+
+    fn serves(&self, code: &Code) -> bool {
+        *code == self.number
+    }
+
+    #[inline(always)]
+    fn codes<V: Vector>(&self, planes: &[[u8; 64]]) -> [V; 8] {
+        let mut codes = [V::splat(0); 8];
+        for (codes, bytes) in codes.iter_mut().zip(planes) {
+            *codes = V::load(bytes);
+        }
+        codes
+    }
+
+    #[inline(always)]
+    fn values<V: Vector>(&self, codes: V) -> [V; 4] {
+        let byte = V::splat(0xff);
+        [
+            codes.and(byte).gather_f32(&self.table),
+            codes.shr::<8>().and(byte).gather_f32(&self.table),
+            codes.shr::<16>().and(byte).gather_f32(&self.table),
+            codes.shr::<24>().gather_f32(&self.table),
+        ]
+    }
+}

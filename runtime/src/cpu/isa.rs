@@ -1,0 +1,232 @@
+//! Instruction sets: their names, whether this machine has them, and the one place where code is
+//! compiled for them.
+//!
+//! In: a [`Kernel`], generic over [`Vector`]. Out: its run on the vectors of an [`Isa`].
+//! [`enter`] is called once per piece of work of a thread, never inside a hot loop.
+
+use std::fmt;
+
+use super::vector::{Portable, Tiling, Vector};
+
+/// An instruction set that products are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Isa {
+    /// Plain Rust, as the compiler's base target has it.
+    Portable,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, VL, DQ, VBMI and VNNI.
+    Avx512,
+    /// [`Isa::Avx512`] with AVX512_BF16.
+    Avx512Bf16,
+    /// AArch64 NEON.
+    Neon,
+    /// NEON with the dot product instructions.
+    NeonDot,
+    /// [`Isa::NeonDot`] with the 8-bit matrix products.
+    NeonI8mm,
+    /// [`Isa::NeonI8mm`] with the bf16 products.
+    NeonBf16,
+}
+
+impl Isa {
+    /// Every set, from the most general to the most special of each architecture.
+    pub const ALL: [Self; 8] = [
+        Self::Portable,
+        Self::Avx2,
+        Self::Avx512,
+        Self::Avx512Bf16,
+        Self::Neon,
+        Self::NeonDot,
+        Self::NeonI8mm,
+        Self::NeonBf16,
+    ];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Avx512Bf16 => "avx512_bf16",
+            Self::Neon => "neon",
+            Self::NeonDot => "neon_dot",
+            Self::NeonI8mm => "neon_i8mm",
+            Self::NeonBf16 => "neon_bf16",
+        }
+    }
+
+    /// The set of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|isa| isa.name() == name)
+    }
+
+    /// Whether this version has kernels for the set and this machine can run them.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(self) -> Result<(), Absent> {
+        let absent = |missing| Err(Absent { isa: self, missing });
+        match self {
+            Self::Portable => Ok(()),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => match missing_x86(self) {
+                None => Ok(()),
+                Some(feature) => absent(Missing::Feature(feature)),
+            },
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => absent(Missing::Architecture("x86_64")),
+            Self::Neon | Self::NeonDot | Self::NeonI8mm | Self::NeonBf16 => {
+                absent(Missing::Architecture("aarch64"))
+            }
+        }
+    }
+
+    /// The sets that this machine runs, best first.
+    pub fn present() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().rev().filter(|isa| isa.check().is_ok())
+    }
+
+    /// The best set that this machine runs.
+    pub fn best() -> Self {
+        Self::present().next().unwrap_or(Self::Portable)
+    }
+
+    /// The sizes of the set's register tiles.
+    pub(crate) fn tiling(self) -> Tiling {
+        struct Ask;
+        impl Kernel for Ask {
+            type Out = Tiling;
+            #[inline(always)]
+            fn run<V: Vector>(self) -> Tiling {
+                V::TILING
+            }
+        }
+        enter(self, Ask)
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a machine lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It is of another architecture.
+    Architecture(&'static str),
+    /// The processor (or the operating system) does not offer a feature.
+    Feature(&'static str),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Architecture(name) => {
+                write!(f, "it is for {name}, this machine is {}", std::env::consts::ARCH)
+            }
+            Self::Feature(name) => write!(f, "this processor has no {name}"),
+        }
+    }
+}
+
+/// Why a set cannot run here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the instruction set {isa} is not present: {missing}")]
+pub struct Absent {
+    /// The set.
+    pub isa: Isa,
+    /// What is missing.
+    pub missing: Missing,
+}
+
+/// Work that is written once and compiled for each set.
+///
+/// `run` and everything that it calls with a `V` must be `#[inline(always)]`, or it is compiled
+/// without the set's instructions: right, but slow. No closures around vector operations.
+pub(crate) trait Kernel {
+    /// What it returns.
+    type Out;
+    /// Does the work.
+    fn run<V: Vector>(self) -> Self::Out;
+}
+
+/// Runs a kernel on the vectors of a set.
+///
+/// A set that this machine has not runs as [`Isa::Portable`]: the result is the same.
+pub(crate) fn enter<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 if present(isa) => {
+            // SAFETY: `present` has found every feature that the function enables.
+            unsafe { enter_avx512(kernel) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 if present(isa) => {
+            // SAFETY: `present` has found every feature that the function enables.
+            unsafe { enter_avx2(kernel) }
+        }
+        _ => kernel.run::<Portable>(),
+    }
+}
+
+/// [`Isa::check`]: the standard library caches what it asks of the processor.
+#[cfg(target_arch = "x86_64")]
+fn present(isa: Isa) -> bool {
+    isa.check().is_ok()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c,bmi1,bmi2"
+)]
+fn enter_avx512<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<super::avx512::Avx512>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
+fn enter_avx2<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<super::avx2::Avx2>()
+}
+
+/// The first feature of the set that is not there.
+#[cfg(target_arch = "x86_64")]
+fn missing_x86(isa: Isa) -> Option<&'static str> {
+    macro_rules! first_missing {
+        ($($feature:tt)*) => {
+            [$(($feature, is_x86_feature_detected!($feature))),*]
+                .into_iter()
+                .find(|(_, there)| !there)
+                .map(|(feature, _)| feature)
+        };
+    }
+    let avx2 = || first_missing!("avx2" "fma" "f16c" "bmi1" "bmi2");
+    let avx512 =
+        || first_missing!("avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vbmi" "avx512vnni");
+    let bf16 = || first_missing!("avx512bf16");
+    match isa {
+        Isa::Avx2 => avx2(),
+        Isa::Avx512 => avx2().or_else(avx512),
+        Isa::Avx512Bf16 => avx2().or_else(avx512).or_else(bf16),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_foreign_sets_are_refused() {
+        for isa in Isa::ALL {
+            assert_eq!(Isa::from_name(isa.name()), Some(isa));
+        }
+        let foreign = if cfg!(target_arch = "x86_64") { Isa::Neon } else { Isa::Avx2 };
+        let why = foreign.check().unwrap_err().to_string();
+        assert!(why.contains(foreign.name()) && why.contains(std::env::consts::ARCH), "{why}");
+        assert_eq!(Isa::present().last(), Some(Isa::Portable));
+    }
+}

@@ -1,0 +1,448 @@
+//! The native weight: one layout for every instruction set.
+//!
+//! In: an [`Unpacked`] layer. Out: a [`Native`] weight. A *panel* is 16 rows n, a *chunk* 16 rows
+//! by 32 columns k; N is padded to 16 and K to 32 with codes 0. A code of b bits is cut into
+//! planes of 8, 4, 2, 1 bits ([`planes`]); a plane of width p is, in the layout language, `u8
+//! [k/4:(8/p) | k:4, n:16, k, n]`: byte order k%4, then n%16, the fields of a byte being columns 4
+//! apart. The planes of a chunk follow each other, chunks follow along k, panels follow along n:
+//! one stream.
+//!
+//! What is per group lies beside it, 16 rows at a time:
+//! `w[n, k] = factor[n] * (scale[g][n] * integer + add[g][n])`, where scale levels that are
+//! constant along k make the factor, the others the scale, and zero point and shift the
+//! [`Native::add`]. Where columns are not in groups of 4, 8, 16 or a multiple of 32 neighbours
+//! (act-order, odd group sizes), they are reordered and groups filled up; x follows.
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::layout::{Component, Grain, Shape};
+use rayon::prelude::*;
+
+use super::decode::{CHUNK, Groups, Scales};
+use super::family::{StoredCode, planes, stored_code};
+use super::tokens::{Columns, NO_COLUMN};
+use crate::buffer::Buffer;
+use crate::unpacked::Unpacked;
+
+/// Rows of a panel.
+pub const PANEL: usize = 16;
+
+/// What the products of a weight are computed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Integer dot products with int8 activations, exact sums over a piece.
+    Dot,
+    /// `f32` multiply-adds.
+    Fma,
+}
+
+#[derive(Clone, Debug)]
+enum ScaleStore {
+    Bf16(Vec<[u16; PANEL]>),
+    F16(Vec<[u16; PANEL]>),
+    F32(Vec<[f32; PANEL]>),
+}
+
+/// A weight in native panels.
+#[derive(Clone, Debug)]
+pub struct Native {
+    /// Bits of a stored code.
+    bits: usize,
+    /// Experts, panels of each, chunks of each panel.
+    experts: usize,
+    panels: usize,
+    chunks: usize,
+    /// Columns of x.
+    given: usize,
+    /// [expert][panel][chunk][bits] lines.
+    codes: Buffer,
+    /// Columns of a group, and groups of a panel.
+    group: usize,
+    groups: usize,
+    /// [expert][panel][group].
+    scales: ScaleStore,
+    add: Option<Vec<[f32; PANEL]>>,
+    /// [expert][padded n].
+    factor: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    /// [expert][padded n]: sum of w / factor over k.
+    row_sums: Vec<f32>,
+    /// [expert]: native column -> column.
+    order: Option<Vec<Vec<u32>>>,
+    /// Unsigned stored code less this = integer.
+    offset: i32,
+}
+
+/// How the columns of one expert are arranged.
+struct Arrangement {
+    order: Option<Vec<u32>>,
+    /// A column of each native group, if it has one.
+    source: Vec<Option<u64>>,
+}
+
+impl Native {
+    /// Packs a layer for a path, its codes `bits` wide.
+    pub fn new(weight: &Unpacked, path: Path, bits: usize) -> Self {
+        let scheme = weight.scheme();
+        let shape = weight.shape();
+        let (group, mut arranged) = arrange(weight);
+        // Stacked experts have one number of columns.
+        let most = arranged.iter().map(|columns| columns.source.len()).max().unwrap_or(0);
+        let ordered = arranged.iter().any(|columns| columns.order.is_some());
+        let columns = if ordered { most * group } else { shape.k as usize };
+        let native = columns.next_multiple_of(CHUNK);
+        let groups = native.div_ceil(group);
+        for columns in &mut arranged {
+            columns.source.resize(groups, None);
+            if let Some(order) = &mut columns.order {
+                order.resize(native, NO_COLUMN);
+            }
+        }
+        let stored = stored_code(&scheme.weight.code);
+        let mut packed = Self {
+            bits,
+            experts: shape.experts as usize,
+            panels: (shape.n as usize).div_ceil(PANEL),
+            chunks: native / CHUNK,
+            given: shape.k as usize,
+            codes: Buffer::default(),
+            group,
+            groups,
+            scales: ScaleStore::F32(Vec::new()),
+            add: None,
+            factor: Vec::new(),
+            bias: None,
+            row_sums: Vec::new(),
+            order: None,
+            offset: stored.offset + scheme.weight.offset,
+        };
+        packed.groups(weight, path, &arranged);
+        packed.rows(weight);
+        let orders: Option<Vec<Vec<u32>>> =
+            arranged.into_iter().map(|columns| columns.order).collect();
+        packed.order = orders;
+        packed.codes(weight, stored, path);
+        packed
+    }
+
+    /// Panels of an expert.
+    pub fn panels(&self) -> usize {
+        self.panels
+    }
+
+    /// Native columns, padding included.
+    pub fn columns(&self) -> usize {
+        self.chunks * CHUNK
+    }
+
+    /// Columns of a group.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// Whether there is more than one group along k.
+    pub fn grouped(&self) -> bool {
+        self.groups > 1
+    }
+
+    /// Unsigned stored code less this = the integer that the code stands for.
+    pub fn offset(&self) -> i32 {
+        self.offset
+    }
+
+    /// Bytes of codes and group parameters that a product reads.
+    pub fn bytes(&self) -> usize {
+        let scales = match &self.scales {
+            ScaleStore::Bf16(rows) | ScaleStore::F16(rows) => size_of_val(rows.as_slice()),
+            ScaleStore::F32(rows) => size_of_val(rows.as_slice()),
+        };
+        let add = self.add.as_ref().map_or(0, |rows| size_of_val(rows.as_slice()));
+        self.codes.len() + scales + add
+    }
+
+    /// How the columns of x meet those of an expert.
+    pub fn order(&self, expert: usize) -> Columns<'_> {
+        let order = self.order.as_ref().and_then(|orders| orders.get(expert));
+        Columns { given: self.given, native: self.columns(), order: order.map(Vec::as_slice) }
+    }
+
+    /// The chunks of a panel.
+    pub fn planes(&self, expert: usize, panel: usize) -> &[[u8; 64]] {
+        let lines = self.chunks * self.bits;
+        let first = (expert * self.panels + panel) * lines;
+        &self.codes.lines()[first..first + lines]
+    }
+
+    /// The groups of a panel.
+    pub fn groups_of(&self, expert: usize, panel: usize) -> Groups<'_> {
+        let first = (expert * self.panels + panel) * self.groups;
+        let range = first..first + self.groups;
+        Groups {
+            columns: self.group,
+            scales: match &self.scales {
+                ScaleStore::Bf16(rows) => Scales::Bf16(&rows[range.clone()]),
+                ScaleStore::F16(rows) => Scales::F16(&rows[range.clone()]),
+                ScaleStore::F32(rows) => Scales::F32(&rows[range.clone()]),
+            },
+            add: self.add.as_ref().map(|rows| &rows[range]),
+        }
+    }
+
+    /// Factor, bias and row sum of a panel's rows.
+    pub fn rows_of(&self, expert: usize, panel: usize) -> Rows<'_> {
+        let first = (expert * self.panels + panel) * PANEL;
+        let range = first..first + PANEL;
+        Rows {
+            factor: &self.factor[range.clone()],
+            bias: self.bias.as_ref().map(|bias| &bias[range.clone()]),
+            sums: &self.row_sums[range],
+        }
+    }
+
+    /// Folds what is per group.
+    fn groups(&mut self, weight: &Unpacked, path: Path, arranged: &[Arrangement]) {
+        let shape = weight.shape();
+        let rows = self.panels * self.groups;
+        let mut scales = vec![[0.0f32; PANEL]; self.experts * rows];
+        let mut adds = scales.clone();
+        let offset = match path {
+            // Integer sums start from it.
+            Path::Dot => 0.0,
+            Path::Fma => f64::from(self.offset),
+        };
+        let groups = self.groups;
+        scales.par_iter_mut().zip(&mut adds).enumerate().for_each(|(at, (scales, adds))| {
+            let (expert, panel, group) = (at / rows, at % rows / groups, at % groups);
+            let Some(k) = arranged[expert].source[group] else { return };
+            for (row, (scale, add)) in scales.iter_mut().zip(adds).enumerate() {
+                let n = (panel * PANEL + row) as u64;
+                if n < shape.n {
+                    let part = weight.folded(expert as u64, n, k);
+                    *scale = part.scale as f32;
+                    *add = (part.shift - part.scale * (part.zero + offset)) as f32;
+                }
+            }
+        });
+        if adds.iter().flatten().any(|add| *add != 0.0) {
+            self.add = Some(adds);
+        }
+        self.scales = narrowest(scales);
+    }
+
+    /// What is per row.
+    fn rows(&mut self, weight: &Unpacked) {
+        let shape = weight.shape();
+        let (n, panels) = (shape.n as usize, self.panels);
+        let padded = |value: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
+            let at = |at: usize| (at / (panels * PANEL), at % (panels * PANEL));
+            let rows = (0..self.experts * panels * PANEL).map(at);
+            rows.map(|(e, row)| if row < n { value(e, row) } else { 0.0 }).collect()
+        };
+        let factor = padded(&|e, row| weight.folded(e as u64, row as u64, 0).factor as f32);
+        let bias = weight.bias().map(|bias| padded(&|e, row| bias[e * n + row] as f32));
+        (self.factor, self.bias) = (factor, bias);
+    }
+
+    /// Codes into planes, and the sums of the rows.
+    fn codes(&mut self, weight: &Unpacked, stored: StoredCode, path: Path) {
+        let shape = weight.shape();
+        let (n, k) = (shape.n as usize, shape.k as usize);
+        let lines = self.chunks * self.bits;
+        let mut codes = Buffer::zeroed(self.experts * self.panels * lines * 64);
+        let mut sums = vec![[0.0f32; PANEL]; self.experts * self.panels];
+        let packed = &*self;
+        codes.lines_mut().par_chunks_mut(lines.max(1)).zip(&mut sums).enumerate().for_each(
+            |(at, (out, sums))| {
+                let (expert, panel) = (at / packed.panels, at % packed.panels);
+                let columns = packed.order(expert);
+                let mut chunks = vec![[0u8; PANEL * CHUNK]; packed.chunks];
+                let mut row = vec![0u8; columns.native];
+                for r in 0..PANEL.min(n - panel * PANEL) {
+                    let first = ((expert * n) + panel * PANEL + r) * k;
+                    let source = &weight.codes()[first..first + k];
+                    // The fill is a code whose stored form is 0.
+                    columns.gather(source, stored.flip, &mut row);
+                    for (chunk, row) in chunks.iter_mut().zip(row.as_chunks::<CHUNK>().0) {
+                        for (column, code) in row.iter().enumerate() {
+                            let (q, j) = (column / 4, column % 4);
+                            chunk[q * 64 + r * 4 + j] = code ^ stored.flip;
+                        }
+                    }
+                    if path == Path::Dot {
+                        sums[r] = packed.row_sum(expert, panel, r, &row, stored.flip, columns);
+                    }
+                }
+                for (chunk, out) in chunks.iter().zip(out.chunks_exact_mut(packed.bits)) {
+                    pack_planes(chunk, out);
+                }
+            },
+        );
+        self.codes = codes;
+        self.row_sums = sums.into_iter().flatten().collect();
+    }
+
+    /// The sum of w / factor over a row, of integer codes.
+    fn row_sum(
+        &self,
+        expert: usize,
+        panel: usize,
+        r: usize,
+        row: &[u8],
+        flip: u8,
+        columns: Columns<'_>,
+    ) -> f32 {
+        let groups = self.groups_of(expert, panel);
+        let mut sum = 0.0f64;
+        for (group, codes) in row.chunks(self.group).enumerate() {
+            let first = group * self.group;
+            let real = |at: usize| match columns.order {
+                None => first + at < columns.given,
+                Some(order) => order[first + at] != NO_COLUMN,
+            };
+            let (mut total, mut count) = (0i64, 0i64);
+            for (at, code) in codes.iter().enumerate() {
+                if real(at) {
+                    total += i64::from(code ^ flip) - i64::from(self.offset);
+                    count += 1;
+                }
+            }
+            let scale = match groups.scales {
+                Scales::Bf16(rows) => crate::element::bf16_to_f32(rows[group][r]),
+                Scales::F16(rows) => crate::element::f16_to_f32(rows[group][r]),
+                Scales::F32(rows) => rows[group][r],
+            };
+            let add = groups.add.map_or(0.0, |add| add[group][r]);
+            sum += f64::from(scale) * total as f64 + f64::from(add) * count as f64;
+        }
+        sum as f32
+    }
+}
+
+/// What is per row of a panel: 16 each.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Product of the scale levels that are constant along k.
+    pub factor: &'a [f32],
+    /// Bias.
+    pub bias: Option<&'a [f32]>,
+    /// Sum of w / factor over k (integer products only).
+    pub sums: &'a [f32],
+}
+
+/// The planes of a chunk of one code a byte, `[q][row][column % 4]`.
+fn pack_planes(chunk: &[u8; PANEL * CHUNK], out: &mut [[u8; 64]]) {
+    let (vectors, _) = chunk.as_chunks::<64>();
+    let (mut line, mut low) = (0, 0);
+    for width in planes(out.len()) {
+        let fields = 8 / width;
+        let mask = (0xffu16 >> (8 - width)) as u8;
+        for vectors in vectors.chunks_exact(fields) {
+            for (field, codes) in vectors.iter().enumerate() {
+                for (out, code) in out[line].iter_mut().zip(codes) {
+                    *out |= (code >> low & mask) << (width * field);
+                }
+            }
+            line += 1;
+        }
+        low += width;
+    }
+}
+
+/// bf16 if it holds every scale, else f16 if that does.
+fn narrowest(scales: Vec<[f32; PANEL]>) -> ScaleStore {
+    use crate::element::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+    let holds = |narrow: fn(f32) -> u16, wide: fn(u16) -> f32| {
+        scales.par_iter().flatten().all(|scale| wide(narrow(*scale)).to_bits() == scale.to_bits())
+    };
+    let narrowed = |narrow: fn(f32) -> u16| scales.par_iter().map(|row| row.map(narrow)).collect();
+    if holds(f32_to_bf16, bf16_to_f32) {
+        ScaleStore::Bf16(narrowed(f32_to_bf16))
+    } else if holds(f32_to_f16, f16_to_f32) {
+        ScaleStore::F16(narrowed(f32_to_f16))
+    } else {
+        ScaleStore::F32(scales)
+    }
+}
+
+/// Columns of a native group, and the arrangement of each expert's columns.
+fn arrange(weight: &Unpacked) -> (usize, Vec<Arrangement>) {
+    let shape = weight.shape();
+    let k = shape.k as usize;
+    let group = group_columns(weight.scheme(), shape);
+    let whole = |group: usize| matches!(group, 4 | 8 | 16) || group.is_multiple_of(CHUNK);
+    let Some(index) = weight.index() else {
+        if group >= k {
+            let one = || Arrangement { order: None, source: vec![Some(0)] };
+            return (k.next_multiple_of(CHUNK), (0..shape.experts).map(|_| one()).collect());
+        }
+        let source = || (0..k).step_by(group).map(|column| Some(column as u64)).collect();
+        if whole(group) {
+            let plain = || Arrangement { order: None, source: source() };
+            return (group, (0..shape.experts).map(|_| plain()).collect());
+        }
+        let width = filled_columns(group);
+        let filled = || {
+            let columns = (0..k as u32).collect::<Vec<u32>>();
+            let order = columns.chunks(group).flat_map(|columns| filled_up(columns, width));
+            Arrangement { order: Some(order.collect()), source: source() }
+        };
+        return (width, (0..shape.experts).map(|_| filled()).collect());
+    };
+    let sorted: Vec<Vec<u32>> = index
+        .chunks(k)
+        .map(|index| {
+            let mut columns: Vec<u32> = (0..k as u32).collect();
+            columns.sort_by_key(|column| index[*column as usize]);
+            columns
+        })
+        .collect();
+    // Act-order over a whole K: every group has its number of columns, in sorted order.
+    let regular = whole(group)
+        && sorted.iter().zip(index.chunks(k)).all(|(columns, index)| {
+            columns.chunks(group).all(|columns| {
+                columns.iter().all(|column| index[*column as usize] == index[columns[0] as usize])
+            })
+        });
+    let width = if regular { group } else { CHUNK };
+    let arranged = sorted.iter().zip(index.chunks(k)).map(|(columns, index)| {
+        let (mut order, mut source) = (Vec::new(), Vec::new());
+        for same in columns.chunk_by(|a, b| index[*a as usize] == index[*b as usize]) {
+            for columns in same.chunks(width) {
+                source.push(Some(u64::from(columns[0])));
+                order.extend(filled_up(columns, width));
+            }
+        }
+        Arrangement { order: Some(order), source }
+    });
+    (width, arranged.collect())
+}
+
+/// Columns of a group that is filled up.
+fn filled_columns(group: usize) -> usize {
+    if group > 16 { group.next_multiple_of(CHUNK) } else { group.next_power_of_two().max(4) }
+}
+
+/// Columns of a scheme's native groups, if columns are in no order of their own.
+pub(crate) fn dot_columns(scheme: &Scheme, shape: Shape) -> usize {
+    let group = group_columns(scheme, shape);
+    if group >= shape.k as usize { group.next_multiple_of(CHUNK) } else { filled_columns(group) }
+}
+
+fn filled_up(columns: &[u32], width: usize) -> impl Iterator<Item = u32> + '_ {
+    let fill = width.saturating_sub(columns.len());
+    columns.iter().copied().chain(std::iter::repeat_n(NO_COLUMN, fill))
+}
+
+/// The greatest common divisor of all groups along k; K or more if there are none.
+fn group_columns(scheme: &Scheme, shape: Shape) -> usize {
+    fn gcd(a: u64, b: u64) -> u64 {
+        if b == 0 { a } else { gcd(b, a % b) }
+    }
+    let levels = (0u8..).take(scheme.scales.len()).map(Component::Scale);
+    let parts = levels.chain([Component::Zero, Component::Shift]);
+    let columns = parts.filter_map(|part| match scheme.grains(part)?.cols {
+        Grain::Each(columns) => Some(u64::from(columns)),
+        Grain::All => None,
+    });
+    let common = columns.fold(0, gcd);
+    if common == 0 { shape.k as usize } else { common as usize }
+}

@@ -1,0 +1,105 @@
+//! Register tiles: tokens by panels, on operands that are already decoded.
+//!
+//! In: a block of decoded panels, the packed tokens of a tile. Out: their products, added to
+//! `sums`. Nothing here knows a code type; these are the two loops in which a product of many
+//! tokens spends its time. A set with instructions of another shape (`smmla`) overrides the tile
+//! functions of [`Vector`], which call what is here by default.
+
+use super::vector::Vector;
+
+/// Sums of a tile: 16 rows of each panel for each token.
+pub type Sums<const M: usize, const P: usize> = [[[f32; 16]; P]; M];
+
+/// A block of decoded codes: P panels, whole pieces of their columns.
+#[derive(Clone, Copy, Debug)]
+pub struct DotBlock<'a, const P: usize> {
+    /// [step of 4 columns][panel], each chunk of 8 steps as [`Vector::arrange`] leaves it.
+    pub codes: &'a [[[u8; 64]; P]],
+    /// Steps of a piece; the last piece may be shorter.
+    pub piece: usize,
+    /// [piece][panel]: scales of its rows.
+    pub scales: &'a [[[f32; 16]; P]],
+}
+
+/// The tokens of a tile of integer products.
+#[derive(Clone, Copy, Debug)]
+pub struct DotTokens<'a, const M: usize> {
+    /// [step of 4 columns][token], four signed bytes each.
+    pub x: &'a [[u32; M]],
+    /// [piece][token]: what a sum starts from.
+    pub starts: &'a [[i32; M]],
+}
+
+/// `sums += scale * (start + codes . x)` over the pieces of a block.
+///
+/// The M x P integer sums of a piece live in registers; the `f32` sums in the first-level cache.
+#[inline(always)]
+pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
+    block: DotBlock<'_, P>,
+    tokens: DotTokens<'_, M>,
+    sums: &mut Sums<M, P>,
+) {
+    let codes = block.codes.chunks(block.piece);
+    let pieces = codes.zip(tokens.x.chunks(block.piece)).zip(tokens.starts).zip(block.scales);
+    for (((codes, x), starts), scales) in pieces {
+        let mut parts = [[V::splat(0); P]; M];
+        for m in 0..M {
+            for p in 0..P {
+                parts[m][p] = V::splat(starts[m] as u32);
+            }
+        }
+        for (codes, x) in codes.iter().zip(x) {
+            let mut operand = [V::splat(0); P];
+            for p in 0..P {
+                operand[p] = V::load(&codes[p]);
+            }
+            for m in 0..M {
+                let token = V::splat(x[m]);
+                for p in 0..P {
+                    parts[m][p] = if NARROW {
+                        parts[m][p].dot_narrow(operand[p], token)
+                    } else {
+                        parts[m][p].dot(operand[p], token)
+                    };
+                }
+            }
+        }
+        for p in 0..P {
+            let scale = V::load_f32(&scales[p]);
+            for m in 0..M {
+                let sum = V::load_f32(&sums[m][p]);
+                parts[m][p].to_f32().fma_f32(scale, sum).store_f32(&mut sums[m][p]);
+            }
+        }
+    }
+}
+
+/// `sums += weights . x` over the columns of a block.
+///
+/// The M x P sums of a block live in registers.
+#[inline(always)]
+pub fn fma_tile<V: Vector, const M: usize, const P: usize>(
+    weights: &[[[f32; 16]; P]],
+    x: &[[f32; M]],
+    sums: &mut Sums<M, P>,
+) {
+    let mut parts = [[V::splat(0); P]; M];
+    for (weights, x) in weights.iter().zip(x) {
+        let mut operand = [V::splat(0); P];
+        for p in 0..P {
+            operand[p] = V::load_f32(&weights[p]);
+        }
+        for m in 0..M {
+            let token = V::splat(x[m].to_bits());
+            for p in 0..P {
+                parts[m][p] = operand[p].fma_f32(token, parts[m][p]);
+            }
+        }
+    }
+    for m in 0..M {
+        for p in 0..P {
+            let sum = V::load_f32(&sums[m][p]);
+            sum.add_f32(parts[m][p]).store_f32(&mut sums[m][p]);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Activations as the kernels read them: tiles of a few tokens, columns slowest, one stream.
+//!
+//! In: rows of x (`f32`, or signed 8-bit codes). Out: `[tile][column][token]` for `f32` and
+//! `[tile][step of 4 columns][token]` words of four codes for integers, the sums over each piece,
+//! and what an integer sum starts from. Reading the rows of x where they lie would be as many
+//! streams as tokens, a power of two apart: they fight for the same sets of the first-level cache.
+
+/// A tile of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Its first token; also the tokens (padded) of all tiles before it.
+    pub first: usize,
+    /// Tokens of the tile: 1, 2, 4, 8 or 12; those beyond M are zeros.
+    pub size: usize,
+}
+
+/// The tiles of `tokens` tokens: as many of the largest size as fit, then the smallest that
+/// holds the rest.
+pub fn tiles(tokens: usize, largest: usize) -> impl Iterator<Item = Tile> {
+    let whole = tokens / largest;
+    let rest = tokens % largest;
+    let size = [1, 2, 4, 8, 12].into_iter().find(|size| *size >= rest).unwrap_or(largest);
+    let size = size.min(largest);
+    let last = (rest > 0).then_some(Tile { first: whole * largest, size });
+    (0..whole).map(move |tile| Tile { first: tile * largest, size: largest }).chain(last)
+}
+
+/// Tokens of all tiles, zeros included.
+pub fn padded(tokens: usize, largest: usize) -> usize {
+    tiles(tokens, largest).map(|tile| tile.size).sum()
+}
+
+/// The columns of a product in native order.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a> {
+    /// Columns of x.
+    pub given: usize,
+    /// Native columns, a multiple of 32.
+    pub native: usize,
+    /// The column of x that each native column multiplies ([`NO_COLUMN`]: none); `None` if they
+    /// are the same, and those beyond x none.
+    pub order: Option<&'a [u32]>,
+}
+
+/// A native column that only fills up a group.
+pub const NO_COLUMN: u32 = u32::MAX;
+
+impl Columns<'_> {
+    /// Brings a row into native order; `fill` where there is no column.
+    pub fn gather<T: Copy>(self, row: &[T], fill: T, out: &mut [T]) {
+        match self.order {
+            None => {
+                let (given, rest) = out.split_at_mut(row.len().min(out.len()));
+                given.copy_from_slice(&row[..given.len()]);
+                rest.fill(fill);
+            }
+            Some(order) => {
+                for (out, column) in out.iter_mut().zip(order) {
+                    *out = row.get(*column as usize).copied().unwrap_or(fill);
+                }
+            }
+        }
+    }
+}
+
+/// Puts one token's codes, in native order, into its place in a tile's words.
+pub fn place_codes(row: &[i8], token: usize, size: usize, columns: usize, out: &mut [u32]) {
+    let words = columns / 4;
+    let (row, _) = row.as_chunks::<4>();
+    for (step, row) in row.chunks(words).enumerate() {
+        let at = (step * size + token) * words;
+        for (out, codes) in out[at..].iter_mut().zip(row) {
+            *out = u32::from_le_bytes(codes.map(|code| code as u8));
+        }
+    }
+}
+
+/// Puts one token's values, in native order, into its place in a tile.
+pub fn place_values(row: &[f32], token: usize, size: usize, out: &mut [f32]) {
+    for (out, value) in out[token..].iter_mut().step_by(size).zip(row) {
+        *out = *value;
+    }
+}
+
+/// Sums of a row over pieces: exact for codes, correctly rounded from `f64` for values.
+pub fn piece_sums_i32(row: &[i8], piece: usize) -> impl Iterator<Item = i32> {
+    row.chunks(piece).map(|codes| codes.iter().map(|code| i32::from(*code)).sum())
+}
+
+/// See [`piece_sums_i32`].
+pub fn piece_sums_f32(row: &[f32], piece: usize) -> impl Iterator<Item = f32> {
+    row.chunks(piece).map(|values| values.iter().map(|value| f64::from(*value)).sum::<f64>() as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cover_every_token_once() {
+        for largest in [1, 2, 4, 8, 12] {
+            for tokens in 0..60 {
+                let mut next = 0;
+                for tile in tiles(tokens, largest) {
+                    assert_eq!(tile.first, next);
+                    assert!(tile.size <= largest && [1, 2, 4, 8, 12].contains(&tile.size));
+                    next += tile.size;
+                }
+                assert!(next >= tokens && next < tokens + largest.max(4), "{tokens} {largest}");
+            }
+        }
+    }
+}

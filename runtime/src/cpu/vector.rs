@@ -1,0 +1,273 @@
+//! 64 bytes as an instruction set holds them: what kernels and generated families are written in.
+//!
+//! In: bytes. Out: bytes. A [`Vector`] is 64 bytes, seen as 64 codes, as 16 integers of 32 bits
+//! or as 16 `f32`, lane r being row r of a panel. One zmm register, two ymm, four NEON registers,
+//! or (here) an array that any compiler can vectorise.
+//!
+//! The operations are safe to call and their bodies `#[inline(always)]`, but those of a real
+//! instruction set are only right where the set is present. So the types that implement this trait
+//! stay private to [`crate::cpu`]: code elsewhere is generic over `V: Vector` and is handed a
+//! vector type by [`super::isa::enter`], which asks the processor first.
+
+use super::tile::{self, DotBlock, DotTokens, Sums};
+
+/// 64 bytes: 64 codes, 16 integers of 32 bits, or 16 `f32`.
+///
+/// Lanes are numbered from the lowest address; byte j of a lane is bits `8j..8j+8`.
+pub trait Vector: Copy {
+    /// How the set likes its tiles.
+    const TILING: Tiling;
+
+    /// 64 bytes from memory, of any alignment.
+    fn load(bytes: &[u8; 64]) -> Self;
+    /// 64 bytes to memory.
+    fn store(self, bytes: &mut [u8; 64]);
+    /// The same 32 bits in every lane.
+    fn splat(word: u32) -> Self;
+    /// Bitwise and.
+    fn and(self, other: Self) -> Self;
+    /// Bitwise or.
+    fn or(self, other: Self) -> Self;
+    /// Bitwise exclusive or.
+    fn xor(self, other: Self) -> Self;
+    /// Each lane shifted left by `BITS` < 32, zeros coming in.
+    fn shl<const BITS: u32>(self) -> Self;
+    /// Each lane shifted right by `BITS` < 32, zeros coming in.
+    fn shr<const BITS: u32>(self) -> Self;
+    /// Each lane shifted right by `BITS` < 32, its sign coming in.
+    fn sar<const BITS: u32>(self) -> Self;
+    /// Sum of each lane, modulo 2^32.
+    fn add(self, other: Self) -> Self;
+    /// Lanes that are equal become all ones, the others 0.
+    fn equal(self, other: Self) -> Self;
+    /// Each byte, which must be below 16, replaced by `table[byte]`.
+    fn lookup(self, table: &[u8; 16]) -> Self;
+
+    /// Each lane, a signed integer, as an `f32` (rounded to nearest even).
+    fn to_f32(self) -> Self;
+    /// `table[lane % 16]`: only the low four bits of a lane count.
+    fn table_f32(self, table: &[f32; 16]) -> Self;
+    /// `table[lane]`; every lane must be below 256.
+    fn gather_f32(self, table: &[f32; 256]) -> Self;
+    /// 16 `f32` from memory.
+    fn load_f32(values: &[f32; 16]) -> Self;
+    /// 16 `f32` to memory.
+    fn store_f32(self, values: &mut [f32; 16]);
+    /// 16 bf16 numbers, widened.
+    fn load_bf16(bits: &[u16; 16]) -> Self;
+    /// 16 f16 numbers, widened.
+    fn load_f16(bits: &[u16; 16]) -> Self;
+    /// Sums of `f32` lanes.
+    fn add_f32(self, other: Self) -> Self;
+    /// Products of `f32` lanes.
+    fn mul_f32(self, other: Self) -> Self;
+    /// `self * factor + term` in `f32` lanes: rounded once where the set has a fused
+    /// multiply-add, twice where it has not (the bound of [`super::bound`] counts two).
+    fn fma_f32(self, factor: Self, term: Self) -> Self;
+
+    /// `self + codes . x`: to each lane, a signed sum, adds the four products of an unsigned byte
+    /// of `codes` and a signed byte of `x`. Exact as long as the sum fits 32 bits.
+    fn dot(self, codes: Self, x: Self) -> Self;
+    /// [`Vector::dot`] for codes below 128, which some sets multiply with fewer instructions.
+    #[inline(always)]
+    fn dot_narrow(self, codes: Self, x: Self) -> Self {
+        self.dot(codes, x)
+    }
+
+    /// How the eight vectors of codes of a chunk are stored for [`super::tile::Tile::dot_tile`]; a
+    /// set that overrides that function may want another order.
+    #[inline(always)]
+    fn arrange(codes: [Self; 8]) -> [Self; 8] {
+        codes
+    }
+
+    /// Asks for the cache line `ahead` bytes after the start of `bytes`; beyond the end of what
+    /// there is nothing happens.
+    #[inline(always)]
+    fn prefetch(_bytes: &[u8; 64], _ahead: usize) {}
+
+    /// [`tile::dot_tile`], or the set's own form of it: M is 1, 2, 4, 8 or 12 and at most
+    /// `TILING.dot_tokens`, P at most `TILING.dot_panels`; `NARROW` says that all codes are below
+    /// 128.
+    #[inline(always)]
+    fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
+        block: DotBlock<'_, P>,
+        tokens: DotTokens<'_, M>,
+        sums: &mut Sums<M, P>,
+    ) {
+        tile::dot_tile::<Self, M, P, NARROW>(block, tokens, sums);
+    }
+
+    /// [`tile::fma_tile`], or the set's own form of it; M and P as above, of `fma_`.
+    #[inline(always)]
+    fn fma_tile<const M: usize, const P: usize>(
+        weights: &[[[f32; 16]; P]],
+        x: &[[f32; M]],
+        sums: &mut Sums<M, P>,
+    ) {
+        tile::fma_tile::<Self, M, P>(weights, x, sums);
+    }
+}
+
+/// The sizes of a set's register tiles; tokens by panels of 16 rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// Tokens of the largest tile of integer dot products: 1, 2, 4, 8 or 12.
+    pub dot_tokens: usize,
+    /// Panels of that tile: 1 or 2.
+    pub dot_panels: usize,
+    /// Columns of a token that lie together in such a tile: 4, or 8 where the set multiplies 8 at
+    /// once. The tokens of [`DotTokens`] are then [step of 8 columns][token][2 words].
+    pub dot_columns: usize,
+    /// Tokens of the largest tile of `f32` products: 1, 2, 4, 8 or 12.
+    pub fma_tokens: usize,
+    /// Panels of that tile: 1 or 2.
+    pub fma_panels: usize,
+}
+
+/// Plain Rust: sixteen words.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct Portable([u32; 16]);
+
+impl Portable {
+    #[inline(always)]
+    fn map(self, f: impl Fn(u32) -> u32) -> Self {
+        let mut out = self.0;
+        for word in &mut out {
+            *word = f(*word);
+        }
+        Self(out)
+    }
+
+    #[inline(always)]
+    fn zip(self, other: Self, f: impl Fn(u32, u32) -> u32) -> Self {
+        let mut out = self.0;
+        for (word, other) in out.iter_mut().zip(other.0) {
+            *word = f(*word, other);
+        }
+        Self(out)
+    }
+
+    #[inline(always)]
+    fn zip_f32(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        self.zip(other, |a, b| f(f32::from_bits(a), f32::from_bits(b)).to_bits())
+    }
+}
+
+impl Vector for Portable {
+    const TILING: Tiling =
+        Tiling { dot_tokens: 4, dot_panels: 1, dot_columns: 4, fma_tokens: 4, fma_panels: 1 };
+
+    #[inline(always)]
+    fn load(bytes: &[u8; 64]) -> Self {
+        let mut words = [0; 16];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        Self(words)
+    }
+    #[inline(always)]
+    fn store(self, bytes: &mut [u8; 64]) {
+        for (word, bytes) in self.0.iter().zip(bytes.as_chunks_mut::<4>().0) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+    #[inline(always)]
+    fn splat(word: u32) -> Self {
+        Self([word; 16])
+    }
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        self.zip(other, |a, b| a & b)
+    }
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        self.zip(other, |a, b| a | b)
+    }
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        self.zip(other, |a, b| a ^ b)
+    }
+    #[inline(always)]
+    fn shl<const BITS: u32>(self) -> Self {
+        self.map(|word| word << BITS)
+    }
+    #[inline(always)]
+    fn shr<const BITS: u32>(self) -> Self {
+        self.map(|word| word >> BITS)
+    }
+    #[inline(always)]
+    fn sar<const BITS: u32>(self) -> Self {
+        self.map(|word| ((word as i32) >> BITS) as u32)
+    }
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        self.zip(other, u32::wrapping_add)
+    }
+    #[inline(always)]
+    fn equal(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a == b { u32::MAX } else { 0 })
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16]) -> Self {
+        self.map(|word| {
+            u32::from_le_bytes(word.to_le_bytes().map(|byte| table[usize::from(byte & 15)]))
+        })
+    }
+    #[inline(always)]
+    fn to_f32(self) -> Self {
+        self.map(|word| (word as i32 as f32).to_bits())
+    }
+    #[inline(always)]
+    fn table_f32(self, table: &[f32; 16]) -> Self {
+        self.map(|word| table[(word & 15) as usize].to_bits())
+    }
+    #[inline(always)]
+    fn gather_f32(self, table: &[f32; 256]) -> Self {
+        self.map(|word| table[(word & 255) as usize].to_bits())
+    }
+    #[inline(always)]
+    fn load_f32(values: &[f32; 16]) -> Self {
+        Self(values.map(f32::to_bits))
+    }
+    #[inline(always)]
+    fn store_f32(self, values: &mut [f32; 16]) {
+        *values = self.0.map(f32::from_bits);
+    }
+    #[inline(always)]
+    fn load_bf16(bits: &[u16; 16]) -> Self {
+        Self(bits.map(|bits| u32::from(bits) << 16))
+    }
+    #[inline(always)]
+    fn load_f16(bits: &[u16; 16]) -> Self {
+        Self(bits.map(|bits| crate::element::f16_to_f32(bits).to_bits()))
+    }
+    #[inline(always)]
+    fn add_f32(self, other: Self) -> Self {
+        self.zip_f32(other, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn mul_f32(self, other: Self) -> Self {
+        self.zip_f32(other, |a, b| a * b)
+    }
+    #[inline(always)]
+    fn fma_f32(self, factor: Self, term: Self) -> Self {
+        // `f32::mul_add` without the instruction is a slow library call.
+        self.mul_f32(factor).add_f32(term)
+    }
+    #[inline(always)]
+    fn dot(self, codes: Self, x: Self) -> Self {
+        let mut out = self.0;
+        for ((sum, codes), x) in out.iter_mut().zip(codes.0).zip(x.0) {
+            let mut total = *sum as i32;
+            for byte in 0..4 {
+                let code = (codes >> (8 * byte)) & 255;
+                let x = i32::from((x >> (8 * byte)) as u8 as i8);
+                total = total.wrapping_add(code as i32 * x);
+            }
+            *sum = total as u32;
+        }
+        Self(out)
+    }
+}

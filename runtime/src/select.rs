@@ -1,0 +1,175 @@
+//! Which kernel a product runs on, and why not another.
+//!
+//! In: a device, a scheme, a shape. Out: a [`Selection`]: the kernel that was chosen and, for each
+//! one passed over, a typed [`Refusal`]. Candidates are tried best first; the first that nothing
+//! speaks against is taken.
+
+use std::fmt;
+
+use quantloom_dsl::format::Number;
+use quantloom_dsl::layout::{Grain, Shape};
+use quantloom_dsl::{Activation, Code, Quantiser, Scheme};
+
+use crate::cpu::isa::{Absent, Isa};
+use crate::cpu::native::{Path, dot_columns};
+use crate::device::Device;
+
+/// A kernel by what distinguishes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelName {
+    /// Instruction set.
+    pub isa: Isa,
+    /// How it multiplies.
+    pub path: Path,
+    /// The family that decodes: a code type, or `table`.
+    pub family: &'static str,
+}
+
+impl fmt::Display for KernelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = match self.path {
+            Path::Dot => "i8 dot",
+            Path::Fma => "f32 fma",
+        };
+        write!(f, "{}, {} decode, {path}", self.isa, self.family)
+    }
+}
+
+/// Why a kernel was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The machine has not the instructions.
+    #[error(transparent)]
+    Absent(#[from] Absent),
+    /// The device was made for another set.
+    #[error("the device was asked for {0}")]
+    OtherSet(Isa),
+    /// Integer products need integer codes.
+    #[error("integer products need integer codes, the weight's are {0}")]
+    FloatCodes(String),
+    /// Integer products need an int8 activation.
+    #[error(
+        "integer products need an activation quantised to integers of at most 8 bits, this one is {0}"
+    )]
+    Activation(String),
+    /// The scale of x does not come out of the sum.
+    #[error("integer products need one activation scale a row, this one has one per {0} columns")]
+    ActivationGroups(u32),
+    /// Groups are too short or do not end with a chunk.
+    #[error("integer products need groups of whole chunks of 32 columns, these are {0} columns")]
+    Groups(usize),
+    /// No family was generated for the code type.
+    #[error("no decoder is generated for {0}; the table of its values serves")]
+    NoFamily(String),
+    /// Another one comes first.
+    #[error("{0} comes first")]
+    Later(String),
+}
+
+/// A kernel that was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Which.
+    pub kernel: String,
+    /// Why.
+    pub why: Refusal,
+}
+
+/// The kernel that was chosen and those that were not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// What runs.
+    pub kernel: KernelName,
+    /// What does not, in the order of trial.
+    pub passed: Vec<Passed>,
+}
+
+impl Selection {
+    /// A line for the kernel and one for each that was passed over.
+    pub fn explain(&self) -> String {
+        let mut lines = vec![format!("{} is chosen", self.kernel)];
+        lines.extend(self.passed.iter().map(|passed| format!("{}: {}", passed.kernel, passed.why)));
+        lines.join("\n")
+    }
+}
+
+/// Chooses the kernel for a scheme and a shape on a device.
+pub fn select(device: &Device, scheme: &Scheme, shape: Shape) -> Selection {
+    let family = device.family(&scheme.weight.code).map(|family| family.name());
+    select_with(device, family, scheme, shape)
+}
+
+/// The same with a decoder that the scheme brings along.
+pub(crate) fn select_with(
+    device: &Device,
+    family: Option<&'static str>,
+    scheme: &Scheme,
+    shape: Shape,
+) -> Selection {
+    let mut passed = Vec::new();
+    for isa in Isa::ALL.into_iter().rev().filter(|isa| *isa != device.isa()) {
+        let why = match isa.check() {
+            Err(absent) => Refusal::Absent(absent),
+            Ok(()) => Refusal::OtherSet(device.isa()),
+        };
+        passed.push(Passed { kernel: isa.name().to_owned(), why });
+    }
+    let family = match family {
+        Some(family) => family,
+        None => {
+            let why = Refusal::NoFamily(code_name(&scheme.weight.code));
+            passed.push(Passed { kernel: "generated decode".to_owned(), why });
+            "table"
+        }
+    };
+    let isa = device.isa();
+    let path = match refuse_dot(scheme, shape) {
+        None => Path::Dot,
+        Some(why) => {
+            passed.push(Passed { kernel: format!("{isa}, i8 dot"), why });
+            Path::Fma
+        }
+    };
+    let kernel = KernelName { isa, path, family };
+    if path == Path::Dot {
+        let why = Refusal::Later(kernel.to_string());
+        passed.push(Passed { kernel: format!("{isa}, f32 fma"), why });
+    }
+    tracing::debug!(scheme = scheme.name, %kernel, "select");
+    Selection { kernel, passed }
+}
+
+/// Why integer products do not compute a scheme, if they do not.
+fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Refusal> {
+    if scheme.weight.code.is_float() {
+        return Some(Refusal::FloatCodes(code_name(&scheme.weight.code)));
+    }
+    let quantiser = match scheme.activations.first() {
+        Some(Activation::Quantised(quantiser)) => quantiser,
+        Some(Activation::Float(number)) => return Some(Refusal::Activation(number.to_string())),
+        None => return Some(Refusal::Activation("not given".to_owned())),
+    };
+    if !matches!(quantiser.code, Number::Int(1..=8)) {
+        return Some(Refusal::Activation(quantiser.code.to_string()));
+    }
+    if let Some(columns) = grouped_columns(quantiser, shape) {
+        return Some(Refusal::ActivationGroups(columns));
+    }
+    let columns = dot_columns(scheme, shape);
+    (!columns.is_multiple_of(32)).then_some(Refusal::Groups(columns))
+}
+
+/// Columns that share a scale of x, if those are not all.
+fn grouped_columns(quantiser: &Quantiser, shape: Shape) -> Option<u32> {
+    quantiser.scales.iter().find_map(|scale| match scale.group.cols {
+        Grain::Each(columns) if u64::from(columns) < shape.k => Some(columns),
+        _ => None,
+    })
+}
+
+fn code_name(code: &Code) -> String {
+    match code {
+        Code::Number(number) => number.to_string(),
+        Code::Codebook(values) => format!("a codebook of {}", values.len()),
+    }
+}
