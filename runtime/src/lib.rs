@@ -7,9 +7,9 @@
 mod buffer;
 pub mod check;
 pub mod checkpoint;
+pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod cpu;
 pub mod device;
 pub mod element;
 pub mod forward;
@@ -18,7 +18,7 @@ pub mod op;
 pub mod pack;
 pub mod portable;
 pub mod quantise;
-pub mod source;
 pub mod select;
+pub mod source;
 pub mod tensor;
 pub mod unpacked;
