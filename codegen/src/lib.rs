@@ -1,9 +1,10 @@
 //! From a scheme to what is computed for it.
 //!
 //! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: whether the
-//! target can run it, or a typed reason why not ([`plan::support`]), the plan that the portable
-//! path follows ([`plan::portable`]), and GPU kernels as values of the kernel IR ([`mod@ir`]).
-//! `expand` (feature `rust`) is what `scheme!` does with a declaration. This crate knows no driver.
+//! target can run it, or a typed reason why not ([`plan::support`]), what is computed there
+//! ([`plan::plan()`]: sequences of steps, products, scales, layouts), and GPU kernels as values
+//! of the kernel IR ([`mod@ir`]). `expand` (feature `rust`) is what `scheme!` does with a
+//! declaration. This crate knows no driver.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,11 @@
 //! The targets by name: one row each, with the facts that schedules, verifier and emitters ask.
 
+mod class;
 mod feature;
 
 use std::fmt;
 
+pub use class::Class;
 pub use feature::{AVAILABILITY, Availability, Chips, Feature, PtxVersion};
 
 /// A place where products run.
@@ -13,6 +15,8 @@ pub struct Target {
     pub name: &'static str,
     /// What it is.
     pub summary: &'static str,
+    /// What plans know of it.
+    pub class: Class,
     /// Whether this version has kernels for it.
     pub has_kernels: bool,
     /// What a kernel can count on, if it is a GPU with an instruction set of its own.
@@ -113,27 +117,27 @@ const GFX950: Gpu = Gpu {
     ..GFX942
 };
 
-const fn planned(name: &'static str, summary: &'static str) -> Target {
-    Target { name, summary, has_kernels: false, gpu: None }
+const fn planned(name: &'static str, summary: &'static str, class: Class) -> Target {
+    Target { name, summary, class, has_kernels: false, gpu: None }
 }
 
-const fn gpu(name: &'static str, summary: &'static str, gpu: &'static Gpu) -> Target {
-    Target { name, summary, has_kernels: false, gpu: Some(gpu) }
+const fn gpu(name: &'static str, summary: &'static str, class: Class, gpu: &'static Gpu) -> Target {
+    Target { gpu: Some(gpu), ..planned(name, summary, class) }
 }
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    Target { has_kernels: true, ..planned("portable", "plain Rust on any machine") },
-    planned("x86", "AVX2, AVX-512 with VNNI and BF16"),
-    planned("neon", "Arm NEON, dotprod, i8mm, bf16"),
-    gpu("sm_80", "NVIDIA Ampere", &SM_80),
-    gpu("sm_89", "NVIDIA Ada", &SM_89),
-    gpu("sm_90a", "NVIDIA Hopper", &SM_90A),
-    gpu("gfx942", "AMD CDNA3", &GFX942),
-    gpu("gfx950", "AMD CDNA4", &GFX950),
-    planned("wgsl", "any GPU through WGSL"),
-    planned("spirv", "any GPU through SPIR-V"),
-    planned("msl", "Apple GPUs through Metal"),
+    Target { has_kernels: true, ..planned("portable", "plain Rust on any machine", Class::Lanes) },
+    planned("x86", "AVX2, AVX-512 with VNNI and BF16", Class::Lanes),
+    planned("neon", "Arm NEON, dotprod, i8mm, bf16", Class::Lanes),
+    gpu("sm_80", "NVIDIA Ampere", Class::Ampere, &SM_80),
+    gpu("sm_89", "NVIDIA Ada", Class::Ada, &SM_89),
+    gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A),
+    gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
+    gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
+    planned("wgsl", "any GPU through WGSL", Class::Shader),
+    planned("spirv", "any GPU through SPIR-V", Class::Shader),
+    planned("msl", "Apple GPUs through Metal", Class::Shader),
 ];
 
 /// The target of a name.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use quantloom::codegen::plan;
-use quantloom::codegen::target::TARGETS;
-use quantloom::dsl::layout::Method;
+use quantloom::codegen::target::{TARGETS, Target};
+use quantloom::dsl::{Activation, Scheme};
 
 use super::{say, scheme, table};
 use crate::picture::picture;
@@ -40,11 +40,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     say(stores)?;
     let mut targets = table(&["target", "plan"]);
     for target in TARGETS {
-        let text = match plan::support(&scheme, target) {
-            Err(refusal) => format!("refused: {refusal}"),
-            Ok(()) => portable(&plan::portable(&scheme)),
-        };
-        targets.add_row([target.name.to_owned(), text]);
+        targets.add_row([target.name.to_owned(), planned(&scheme, target)]);
     }
     say(targets)?;
     if let Some(path) = &arguments.svg {
@@ -55,23 +51,28 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-fn portable(plan: &plan::PortablePlan) -> String {
-    let method = |method: &Method| match method {
-        Method::Nest => "one loop nest",
-        Method::Staged => "two loop nests",
-        Method::Gather => "bit by bit",
-    };
-    let moves: Vec<String> =
-        plan.transforms.iter().map(|(store, how)| format!("{store} by {}", method(how))).collect();
-    let run = plan.run.map_or("rows".to_owned(), |run| format!("runs of {run} columns"));
-    let quantises = if plan.quantises { "quantise x; " } else { "" };
-    format!(
-        "{quantises}unpack {}; decode {run} through a table of {} and {} scale(s) to f32; f32 dot \
-         products",
-        moves.join(", "),
-        plan.table,
-        plan.levels
-    )
+/// The plans for each of the scheme's activations, equal ones once; or why there is none.
+fn planned(scheme: &Scheme, target: &'static Target) -> String {
+    if let Err(refusal) = plan::support(scheme, target) {
+        return format!("refused: {refusal}");
+    }
+    let mut plans: Vec<(String, Vec<String>)> = Vec::new();
+    for activation in &scheme.activations {
+        let text = match plan::plan(scheme, activation, target) {
+            Ok(plan) => plan.to_string(),
+            Err(refusal) => format!("refused: {refusal}"),
+        };
+        let name = match activation {
+            Activation::Float(number) => number.to_string(),
+            Activation::Quantised(quantiser) => quantiser.code.to_string(),
+        };
+        match plans.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, names)) => names.push(name),
+            None => plans.push((text, vec![name])),
+        }
+    }
+    let plans = plans.iter().map(|(text, names)| format!("x in {}\n{text}", names.join(" or ")));
+    plans.collect::<Vec<_>>().join("\n")
 }
 
 /// Writes beside the target and renames, so that nothing half-written stays.

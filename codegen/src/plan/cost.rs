@@ -1,0 +1,118 @@
+//! What steps cost: one row a class of targets. The planner takes the cheapest sequence.
+//!
+//! A cost is in issued instructions; `None` means that the class has no such instruction and that
+//! a sequence with it is not for this class. Sources: PTX ISA (targets of `lop3`, `prmt`,
+//! `fma.bf16x2`, `cvt.f16x2.e4m3x2`); AMD's instruction set documents for CDNA3 and CDNA4, where
+//! packed bf16 arithmetic goes through f32.
+
+use super::sequence::Sequence;
+use super::step::{Half, Step};
+use crate::target::Class;
+
+/// Costs of one class.
+#[derive(Clone, Copy, Debug)]
+pub struct CostRow {
+    /// The class.
+    pub class: Class,
+    /// And, or, exclusive or, addition, shifts of 32-bit words.
+    pub word: u32,
+    /// A function of three bits.
+    pub lop3: Option<u32>,
+    /// A byte permutation.
+    pub prmt: Option<u32>,
+    /// Arithmetic on two bf16.
+    pub bf16: Option<u32>,
+    /// Arithmetic on two f16.
+    pub f16: Option<u32>,
+    /// Conversion of two 8-bit floats to f16.
+    pub convert_f16: Option<u32>,
+    /// Arithmetic, comparison and conversion in f32.
+    pub f32: u32,
+    /// A table of 16 f32.
+    pub table_16: Option<u32>,
+    /// A table of 256 f32.
+    pub table_256: Option<u32>,
+}
+
+const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
+    CostRow {
+        class,
+        word: 1,
+        lop3: Some(1),
+        prmt: Some(1),
+        bf16: Some(bf16),
+        f16: Some(1),
+        convert_f16,
+        f32: 1,
+        table_16: None,
+        table_256: None,
+    }
+}
+
+/// Every class.
+pub const COSTS: &[CostRow] = &[
+    CostRow {
+        class: Class::Lanes,
+        word: 1,
+        lop3: None,
+        prmt: None,
+        bf16: None,
+        f16: None,
+        convert_f16: None,
+        f32: 1,
+        table_16: Some(1),
+        // A gather reads its lanes one by one.
+        table_256: Some(16),
+    },
+    gpu(Class::Ampere, 1, None),
+    gpu(Class::Ada, 1, Some(1)),
+    gpu(Class::Hopper, 1, Some(1)),
+    CostRow { lop3: Some(2), ..gpu(Class::Cdna3, 15, None) },
+    CostRow { lop3: Some(1), ..gpu(Class::Cdna4, 5, None) },
+    CostRow {
+        class: Class::Shader,
+        word: 1,
+        lop3: None,
+        prmt: None,
+        bf16: None,
+        f16: None,
+        convert_f16: None,
+        f32: 1,
+        table_16: None,
+        table_256: None,
+    },
+];
+
+/// The costs of a class.
+pub fn costs(class: Class) -> &'static CostRow {
+    COSTS.iter().find(|row| row.class == class).unwrap_or(&COSTS[0])
+}
+
+impl CostRow {
+    fn step(&self, step: &Step) -> Option<u32> {
+        match step {
+            Step::And(..)
+            | Step::Or(..)
+            | Step::Xor(..)
+            | Step::Add(..)
+            | Step::Shl(..)
+            | Step::Shr(..) => Some(self.word),
+            Step::Lop3 { .. } => self.lop3,
+            Step::Prmt { .. } => self.prmt,
+            Step::Fma16(Half::Bf16, ..) | Step::Sub16(Half::Bf16, ..) => self.bf16,
+            Step::Fma16(Half::F16, ..) | Step::Sub16(Half::F16, ..) => self.f16,
+            Step::CvtF16 { .. } => self.convert_f16,
+            Step::IntToF32(_) | Step::FmaF32(..) | Step::MinF32(..) | Step::Equal(..) => {
+                Some(self.f32)
+            }
+            Step::LookupF32 { table, .. } if table.len() <= 16 => self.table_16,
+            Step::LookupF32 { .. } => self.table_256,
+        }
+    }
+
+    /// Instructions per 1,000 codes; `None` if the class lacks one.
+    pub fn of(&self, sequence: &Sequence) -> Option<u32> {
+        let total = sequence.steps.iter().map(|step| self.step(step)).sum::<Option<u32>>()?;
+        Some(total * 1000 / sequence.unit() as u32)
+    }
+}

@@ -1,0 +1,123 @@
+//! The dequantisation plan: which sequences take packed codes to a product's operand.
+
+use std::fmt;
+
+use quantloom_dsl::format::Number;
+use quantloom_dsl::layout::Recode;
+use quantloom_dsl::{Code, Weight};
+
+use super::cost::costs;
+use super::operand::Operand;
+use super::sequence::{Sequence, Yield};
+use super::templates::{Ask, TEMPLATES, planes, planes_to_bytes};
+use crate::target::Class;
+
+/// From packed codes to elements of an operand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DequantPlan {
+    /// The codes as they are stored natively; their values are those of the scheme's codes.
+    pub weight: Weight,
+    /// What the layout transform does to each code of the checkpoint.
+    pub recode: Recode,
+    /// Slices of the code that are stored apart, low bits first.
+    pub planes: Vec<(u8, u8)>,
+    /// One after the other: the words that one puts out are the next one's input words. Empty if
+    /// the stored code is the operand's element.
+    pub stages: Vec<Sequence>,
+    /// Element type of the result.
+    pub operand: Operand,
+    /// Instructions per 1,000 codes.
+    pub cost: u32,
+}
+
+impl DequantPlan {
+    /// The cheapest way on a class of targets; where two cost the same, one that leaves no
+    /// correction, and then the earlier template.
+    /// `None` if no template makes this operand of these codes there.
+    pub fn new(weight: &Weight, operand: Operand, class: Class) -> Option<Self> {
+        let as_stored = (weight.clone(), Recode::Keep);
+        let ways = [Some(as_stored), counted_from_zero(weight)].into_iter().flatten();
+        let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
+        // `min_by_key` takes the first of equals.
+        plans.min_by_key(|plan| (plan.cost, plan.yields().0 != 0))
+    }
+
+    /// What each element is: `(value + add) * 2^exponent`.
+    pub fn yields(&self) -> (i32, i32) {
+        match self.stages.last().map(|stage| stage.yields) {
+            Some(Yield::Value { add, exponent }) => (add, exponent),
+            // The code itself, read as an unsigned integer or as the element's own format.
+            _ => (self.weight.offset, 0),
+        }
+    }
+
+    /// Codes for NaN or infinity that come out as something else.
+    pub fn lost(&self) -> &[u32] {
+        self.stages.last().map_or(&[], |stage| &stage.lost)
+    }
+
+    /// Whether codes go through bytes first.
+    pub fn joins_planes(&self) -> bool {
+        self.stages.first().is_some_and(|stage| stage.yields == Yield::Code)
+    }
+}
+
+/// Names of the templates, in order.
+impl fmt::Display for DequantPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.stages.is_empty() {
+            return f.write_str("as stored");
+        }
+        for (position, stage) in self.stages.iter().enumerate() {
+            let arrow = if position > 0 { " -> " } else { "" };
+            write!(f, "{arrow}{}", stage.template)?;
+        }
+        Ok(())
+    }
+}
+
+/// A signed code with its top bit flipped counts from 0; the offset makes up for it.
+fn counted_from_zero(weight: &Weight) -> Option<(Weight, Recode)> {
+    let Code::Number(Number::Int(bits)) = weight.code else { return None };
+    let top = 1u32 << (bits - 1);
+    let code = Code::Number(Number::Uint(bits));
+    Some((Weight { code, offset: weight.offset + top as i32 }, Recode::Xor(top)))
+}
+
+fn candidates(weight: Weight, recode: &Recode, operand: Operand, class: Class) -> Vec<DequantPlan> {
+    let bits = weight.code.bits();
+    let slices = planes(bits);
+    let mut chains: Vec<Vec<Sequence>> = Vec::new();
+    let decode = |field| {
+        let ask = Ask { weight: &weight, field, operand };
+        TEMPLATES.iter().filter_map(move |template| (template.make)(&ask)).collect::<Vec<_>>()
+    };
+    let to_bytes = || planes_to_bytes(&weight);
+    if is_element(&weight, operand) {
+        chains.push(if bits == 8 { Vec::new() } else { vec![to_bytes()] });
+    }
+    if slices.len() == 1 {
+        chains.extend(decode(bits).into_iter().map(|last| vec![last]));
+    }
+    if bits < 8 {
+        chains.extend(decode(8).into_iter().map(|last| vec![to_bytes(), last]));
+    }
+    let row = costs(class);
+    let plan = |stages: Vec<Sequence>| {
+        let cost = stages.iter().map(|stage| row.of(stage)).sum::<Option<u32>>()?;
+        let (weight, recode, planes) = (weight.clone(), recode.clone(), slices.clone());
+        Some(DequantPlan { weight, recode, planes, stages, operand, cost })
+    };
+    chains.into_iter().filter_map(plan).collect()
+}
+
+/// Whether a byte that holds the code is an element of the operand, perhaps of a value that is
+/// larger by the offset.
+fn is_element(weight: &Weight, operand: Operand) -> bool {
+    match (&weight.code, operand) {
+        (Code::Number(Number::Uint(_)), Operand::U8) => true,
+        (Code::Number(Number::Uint(bits)), Operand::I8) => *bits < 8,
+        (Code::Number(number), _) => *number == operand.number() && number.bits() == 8,
+        (Code::Codebook(_), _) => false,
+    }
+}

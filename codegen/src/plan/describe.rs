@@ -1,0 +1,66 @@
+//! A plan as a few lines that a person reads: `quantloom show`, the headers of emitted files.
+
+use std::fmt;
+
+use quantloom_dsl::Accumulate;
+use quantloom_dsl::layout::{Component, Recode};
+
+use super::Plan;
+use super::scale::{LevelPlan, Place, ScalePlan};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { compute, dequant, native, .. } = self;
+        let product = compute.product;
+        let sum = match product.sum {
+            Accumulate::F32 => "f32",
+            Accumulate::I32 => "i32",
+        };
+        let quantises = if compute.quantises { ", x quantised first" } else { "" };
+        let (weight, x) = (product.weight, product.activation);
+        writeln!(f, "product: {}, {weight} x {x}, sums in {sum}{quantises}", product.name)?;
+        let (per_code, rest) = (dequant.cost / 1000, dequant.cost % 1000 / 10);
+        writeln!(f, "decode: {dequant}, {per_code}.{rest:02} instructions a code")?;
+        let recoded = match dequant.recode {
+            Recode::Keep => String::new(),
+            Recode::Xor(mask) => format!(", each code XOR {mask:#x}"),
+            Recode::Table(_) => ", each code recoded".to_owned(),
+        };
+        let layout = native.layout.display(Component::Code);
+        let (rows, columns) = (native.rows, native.columns);
+        writeln!(f, "codes: {layout}, padded to {rows} x {columns}{recoded}")?;
+        write!(f, "scales: {}", self.scale)
+    }
+}
+
+impl fmt::Display for ScalePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let run = match self.run {
+            Some(columns) => format!("{columns} columns"),
+            None => "the row".to_owned(),
+        };
+        let level = |of: &str, (number, level): (usize, &LevelPlan)| {
+            let divides = if level.divide { " (divides)" } else { "" };
+            let place = match level.place {
+                Place::Weight => "on the weight".to_owned(),
+                Place::Run => format!("on the sum of {run}"),
+                Place::Epilogue => "in the epilogue".to_owned(),
+            };
+            format!("{of}{} {place}{divides}", number + 1)
+        };
+        let mut parts: Vec<String> =
+            self.levels.iter().enumerate().map(|at| level("level ", at)).collect();
+        parts.extend(self.input.iter().enumerate().map(|at| level("input level ", at)));
+        if self.corrects {
+            let number = if self.corrects_by_group { "a term of each group" } else { "a constant" };
+            parts.push(format!("{number} times the sum of x over {run}"));
+        }
+        if self.exponent != 0 {
+            parts.push(format!("2^{} into the scales", -self.exponent));
+        }
+        if self.sorts_columns {
+            parts.push("columns sorted by group, x gathered".to_owned());
+        }
+        f.write_str(&parts.join("; "))
+    }
+}

@@ -1,0 +1,92 @@
+//! Plans: what must be computed for a scheme, before any target's text.
+//!
+//! In: a [`Scheme`], one of its activations, a [`Target`]. Out: a [`Plan`] of four parts, or a
+//! typed [`Refusal`]:
+//! - [`ComputePlan`]: the product in which weights and activation meet ([`compute`]);
+//! - [`DequantPlan`]: the steps from packed codes to that product's operand ([`dequant`]);
+//! - [`ScalePlan`]: where scales, zero points and shifts are applied ([`scale`]);
+//! - [`NativeLayout`]: where the codes lie so that all this reads memory in order ([`native`]).
+//!
+//! Start at [`plan()`]. A sequence of steps is data ([`sequence`], [`step`]): [`interpret`] runs
+//! it bit by bit, every emitter prints it, [`templates`] makes it, [`cost`] says what it costs.
+//! Nothing here knows a vendor's text; a class of targets is a row in each table.
+
+pub mod compute;
+pub mod cost;
+pub mod dequant;
+mod describe;
+pub mod interpret;
+pub mod name;
+pub mod native;
+pub mod operand;
+pub mod scale;
+pub mod sequence;
+pub mod step;
+mod support;
+pub mod templates;
+
+use quantloom_dsl::{Activation, Scheme};
+
+pub use compute::{ComputePlan, Product};
+pub use dequant::DequantPlan;
+pub use name::kernel_name;
+pub use native::NativeLayout;
+pub use operand::Operand;
+pub use scale::ScalePlan;
+pub use sequence::Sequence;
+pub use support::{Refusal, known, refused_targets, support, supported};
+
+use crate::target::Target;
+
+/// What is computed for a scheme with one kind of activation on one target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The target.
+    pub target: &'static Target,
+    /// The activation.
+    pub activation: Activation,
+    /// The product.
+    pub compute: ComputePlan,
+    /// From codes to its operand.
+    pub dequant: DequantPlan,
+    /// Scales, zero points, shifts.
+    pub scale: ScalePlan,
+    /// Where the codes lie.
+    pub native: NativeLayout,
+}
+
+/// The plan for a scheme with one of its activations, by the first product that all parts of a
+/// plan exist for. Whether the target has kernels is another question: [`support`].
+///
+/// # Errors
+/// Why there is none: the last obstacle.
+pub fn plan(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &'static Target,
+) -> Result<Plan, Refusal> {
+    let mut obstacle = Refusal::NoProduct {
+        weight: scheme.weight.to_string(),
+        activation: match activation {
+            Activation::Float(number) => number.to_string(),
+            Activation::Quantised(quantiser) => format!("quantised {}", quantiser.code),
+        },
+        target: target.name,
+    };
+    for compute in ComputePlan::all(scheme, activation, target.class) {
+        let operand = compute.product.weight;
+        let code = || scheme.weight.to_string();
+        let Some(dequant) = DequantPlan::new(&scheme.weight, operand, target.class) else {
+            obstacle = Refusal::NoSequence { code: code(), operand, target: target.name };
+            continue;
+        };
+        let Some(native) = NativeLayout::new(&dequant, &compute.product, target.class) else {
+            obstacle = Refusal::NoLayout { code: code(), operand, target: target.name };
+            continue;
+        };
+        let scale = ScalePlan::new(scheme, activation, &compute, &dequant);
+        let activation = activation.clone();
+        return Ok(Plan { target, activation, compute, dequant, scale, native });
+    }
+    Err(obstacle)
+}

@@ -1,0 +1,61 @@
+//! Names of kernels: what is computed, the tile, the target: `q4g128_bf16__m16n64k64__sm90a`.
+
+use quantloom_dsl::format::{NUMBER_BF16, Number};
+use quantloom_dsl::layout::Grain;
+use quantloom_dsl::{Activation, Code, Group, ScaleType, Scheme};
+
+use crate::target::Target;
+
+/// The name of a scheme's kernel for an activation, a tile and a target.
+///
+/// Code (`q4` for integers of four bits, else the format), `z` with zero points, `s` with shifts,
+/// then per scale level its group (`g128` columns, `c` a row, `t` all, `b128x128` a block) and
+/// its type unless that is bf16; the activation; the tile; the target without underscores.
+/// Packing is not part of it: one kernel serves them all.
+pub fn kernel_name(
+    scheme: &Scheme,
+    activation: &Activation,
+    tile: &str,
+    target: &Target,
+) -> String {
+    let code = match &scheme.weight.code {
+        Code::Number(Number::Uint(bits) | Number::Int(bits)) => format!("q{bits}"),
+        Code::Number(number) => number.to_string(),
+        Code::Codebook(values) => format!("book{}", values.len().ilog2()),
+    };
+    let zero = if scheme.zero.is_some() { "z" } else { "" };
+    let shift = if scheme.shift.is_some() { "s" } else { "" };
+    let scales: String = scheme
+        .scales
+        .iter()
+        .map(|scale| {
+            let number = match scale.number {
+                ScaleType::Own | ScaleType::Number(NUMBER_BF16) => String::new(),
+                ScaleType::Number(number) => number.to_string(),
+            };
+            group(scale.group) + &number
+        })
+        .collect();
+    let order = if scheme.index.is_some() { "o" } else { "" };
+    let x = match activation {
+        Activation::Float(number) => number.to_string(),
+        Activation::Quantised(quantiser) => {
+            let groups = quantiser.scales.iter().map(|scale| match scale.group.cols {
+                Grain::Each(cols) => format!("g{cols}"),
+                Grain::All => String::new(),
+            });
+            format!("{}{}", quantiser.code, groups.collect::<String>())
+        }
+    };
+    let target = target.name.replace('_', "");
+    format!("{code}{zero}{shift}{scales}{order}_{x}__{tile}__{target}")
+}
+
+fn group(group: Group) -> String {
+    match (group.rows, group.cols) {
+        (Grain::All, _) => "t".to_owned(),
+        (_, Grain::All) => "c".to_owned(),
+        (Grain::Each(1), Grain::Each(cols)) => format!("g{cols}"),
+        (Grain::Each(rows), Grain::Each(cols)) => format!("b{rows}x{cols}"),
+    }
+}

@@ -1,0 +1,206 @@
+//! Native layouts: where codes lie in memory so that what a product's lane loads is what the
+//! sequence decodes, in order.
+//!
+//! Nothing is laid out by hand. The sequence says in which order the codes of a word come out (as
+//! elements of a register, as registers), the product's fragment says which row and column each
+//! element, register and lane holds; put together they are a chain of digits, printed in the
+//! layout language and read by its parser.
+
+use quantloom_dsl::layout::{Component, Layout};
+use quantloom_dsl::parse_layout;
+
+use super::compute::Product;
+use super::dequant::DequantPlan;
+use super::sequence::Sequence;
+use crate::target::Class;
+
+/// A digit of two values: axis and stride.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bit {
+    axis: char,
+    stride: u32,
+}
+
+const fn n(stride: u32) -> Bit {
+    Bit { axis: 'n', stride }
+}
+
+const fn k(stride: u32) -> Bit {
+    Bit { axis: 'k', stride }
+}
+
+/// How a class holds the weight's operand: which rows and columns are the elements of a register,
+/// a lane's registers, and the lanes.
+struct Holding {
+    classes: &'static [Class],
+    /// Bits of an element.
+    bits: &'static [u32],
+    /// Inside a register.
+    element: &'static [Bit],
+    /// Registers of a lane, as many as are needed.
+    registers: &'static [Bit],
+    lanes: &'static [Bit],
+    /// Words that a lane loads at once, as a power of two; lanes lie side by side in memory after
+    /// that many words.
+    lane_words: u32,
+}
+
+const NVIDIA: &[Class] = &[Class::Ampere, Class::Ada, Class::Hopper];
+
+/// Sources: PTX ISA, matrix fragments for mma.m16n8k16 (16-bit A) and mma.m16n8k32 (8-bit A),
+/// and the same with the k steps that follow as further registers.
+const HOLDINGS: &[Holding] = &[
+    // A lane is a row; four columns a word.
+    Holding {
+        classes: &[Class::Lanes],
+        bits: &[8, 32],
+        element: &[k(1), k(2)],
+        registers: &[k(4), k(8), k(16)],
+        lanes: &[n(1), n(2), n(4), n(8)],
+        lane_words: 0,
+    },
+    Holding {
+        classes: NVIDIA,
+        bits: &[16],
+        element: &[k(1)],
+        registers: &[n(8), k(8), k(16), k(32), k(64), k(128)],
+        lanes: &[k(2), k(4), n(1), n(2), n(4)],
+        lane_words: 2,
+    },
+    Holding {
+        classes: NVIDIA,
+        bits: &[8],
+        element: &[k(1), k(2)],
+        registers: &[n(8), k(16), k(32), k(64), k(128), k(256)],
+        lanes: &[k(4), k(8), n(1), n(2), n(4)],
+        lane_words: 2,
+    },
+];
+
+/// Where the codes of a weight lie for a product.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NativeLayout {
+    /// All planes, one layout.
+    pub layout: Layout,
+    /// N is padded to a multiple of this; pad codes are 0.
+    pub rows: u32,
+    /// K is padded to a multiple of this.
+    pub columns: u32,
+}
+
+impl NativeLayout {
+    /// `None` if the class has no fragment table yet, or the sequence wants bits of one code apart.
+    pub fn new(dequant: &DequantPlan, product: &Product, class: Class) -> Option<Self> {
+        let bits = product.weight.bits();
+        let holding =
+            HOLDINGS.iter().find(|row| row.classes.contains(&class) && row.bits.contains(&bits))?;
+        let chain = Chain::new(dequant, holding)?;
+        let planes: Vec<String> = dequant
+            .planes
+            .iter()
+            .map(|&plane| chain.plane(plane, dequant.weight.code.bits(), holding))
+            .collect();
+        let text = match &planes[..] {
+            [only] => format!("{}, k, n]", only.trim_end_matches(']')),
+            several => format!("for [k, n] {{ {} }}", several.join(", ")),
+        };
+        let layout = parse_layout(&text, Component::Code).ok()?;
+        let of = |axis| {
+            let held = chain.codes.iter().chain(holding.lanes).filter(|bit| bit.axis == axis);
+            1 << held.count()
+        };
+        Some(Self { layout, rows: of('n'), columns: of('k') })
+    }
+}
+
+/// Codes that a lane holds in one piece where planes are joined, as a power of two: those that
+/// fill a word of a plane of one bit. A vector machine always takes as many.
+const UNIT: usize = 5;
+
+/// The codes that a lane holds in one piece, in the order in which they are numbered.
+struct Chain {
+    /// Per bit of a code's number, what it counts.
+    codes: Vec<Bit>,
+    /// Whether planes are joined: the number's low bits count bytes, the next ones places.
+    joined: bool,
+    /// Bits of the number that count the codes of a word (the bytes, where planes are joined).
+    in_word: usize,
+}
+
+impl Chain {
+    fn new(dequant: &DequantPlan, holding: &Holding) -> Option<Self> {
+        let joined = dequant.joins_planes();
+        // What orders them.
+        let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
+        let field = if joined { 8 } else { dequant.weight.code.bits() };
+        let in_word = (32 / field).ilog2() as usize;
+        let elements = holding.element.len();
+        let registers = in_word.checked_sub(elements)?;
+        let (element, register) = (holding.element, holding.registers.get(..registers)?);
+        let mut codes = match last.map(order) {
+            None | Some(Some(Order::ElementsFirst)) => [element, register].concat(),
+            Some(Some(Order::RegistersFirst)) => [register, element].concat(),
+            Some(None) => return None,
+        };
+        // The words after this one hold the registers that follow.
+        let unit = joined || holding.lane_words == 0;
+        let more = if unit { UNIT - in_word } else { holding.lane_words as usize };
+        codes.extend(holding.registers.get(registers..registers + more)?);
+        Some(Self { codes, joined, in_word })
+    }
+
+    /// The layout of one plane, without the open digits.
+    fn plane(&self, (low, high): (u8, u8), bits: u32, holding: &Holding) -> String {
+        let (bytes, after) = self.codes.split_at(self.in_word);
+        let places = if self.joined { (8 / u32::from(high - low)).ilog2() as usize } else { 0 };
+        let (place, words) = after.split_at(places);
+        let inner = digits(&[place, bytes].concat());
+        let order = match holding.lane_words {
+            0 => digits(&[holding.lanes, words].concat()),
+            _ => digits(&[words, holding.lanes].concat()),
+        };
+        let code = match u32::from(high - low) == bits {
+            true => String::new(),
+            false => format!("code[{low}..{high}], "),
+        };
+        format!("u32 [{code}{inner} | {order}]")
+    }
+}
+
+enum Order {
+    /// Code 0 and code 1 are neighbours in a register.
+    ElementsFirst,
+    /// Code 0 and code 1 begin two registers.
+    RegistersFirst,
+}
+
+/// How a sequence of one input word numbers its codes; `None` if their bits lie apart.
+fn order(sequence: &Sequence) -> Option<Order> {
+    let whole = (0, sequence.weight.code.bits() as u8);
+    let [fields] = &sequence.inputs[..] else { return None };
+    if fields.iter().any(|field| field.slice != whole) {
+        return None;
+    }
+    // With one element a word, what lies side by side are the bytes that become registers.
+    let neighbours = |codes: &Vec<u8>| codes.len() == 1 || codes[1] == codes[0] + 1;
+    let all = sequence.outputs.iter().all(|output| neighbours(&output.codes));
+    Some(if all { Order::ElementsFirst } else { Order::RegistersFirst })
+}
+
+/// Digits of two values as digits: neighbours of one axis join.
+fn digits(bits: &[Bit]) -> String {
+    let mut joined: Vec<(Bit, u32)> = Vec::new();
+    for bit in bits {
+        match joined.last_mut() {
+            Some((first, size)) if first.axis == bit.axis && first.stride * *size == bit.stride => {
+                *size *= 2;
+            }
+            _ => joined.push((*bit, 2)),
+        }
+    }
+    let text = |(bit, size): &(Bit, u32)| match bit.stride {
+        1 => format!("{}:{size}", bit.axis),
+        stride => format!("{}/{stride}:{size}", bit.axis),
+    };
+    joined.iter().map(text).collect::<Vec<_>>().join(", ")
+}

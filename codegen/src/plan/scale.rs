@@ -1,0 +1,144 @@
+//! The scale plan: where each level of scales, the zero point and the shift are applied.
+//!
+//! The meaning is a real number, so a factor may stand anywhere it commutes to: on the weight,
+//! on the sum over a run of columns, or on the finished row. What is constant along k goes to the
+//! epilogue; what changes along k goes to the sums where the product keeps sums of runs apart,
+//! else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
+//! scale * zero`, times the sum of x over the run.
+
+use quantloom_dsl::format::Number;
+use quantloom_dsl::layout::Grain;
+use quantloom_dsl::{Activation, Scheme};
+
+use super::compute::ComputePlan;
+use super::dequant::DequantPlan;
+use super::operand::Operand;
+
+/// Where a factor is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On each weight as it is decoded.
+    Weight,
+    /// On the sum over a run of columns.
+    Run,
+    /// Once a result.
+    Epilogue,
+}
+
+/// One level of scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelPlan {
+    /// Where it is applied.
+    pub place: Place,
+    /// Whether it divides.
+    pub divide: bool,
+}
+
+/// Where everything that is not a code goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalePlan {
+    /// Per scale level of the weight, finest first.
+    pub levels: Vec<LevelPlan>,
+    /// Per scale level of a quantised activation.
+    pub input: Vec<LevelPlan>,
+    /// Columns that share everything that changes along k; `None` = the whole row.
+    pub run: Option<u32>,
+    /// Whether a term times the sum of x is added, for the zero point, the shift, or what the
+    /// sequence leaves (`add`).
+    pub corrects: bool,
+    /// Whether that term is stored per group, and not one number for the whole weight.
+    pub corrects_by_group: bool,
+    /// The decoded elements are `2^exponent` too large: a scale makes up for it.
+    pub exponent: i32,
+    /// Whether columns are sorted by group and x is gathered.
+    pub sorts_columns: bool,
+}
+
+impl ScalePlan {
+    /// Places the scales of a scheme for one product.
+    pub fn new(
+        scheme: &Scheme,
+        activation: &Activation,
+        compute: &ComputePlan,
+        dequant: &DequantPlan,
+    ) -> Self {
+        let (add, exponent) = dequant.yields();
+        let by_run =
+            if compute.product.weight == Operand::F32 { Place::Weight } else { Place::Run };
+        // A shift is added after the scales: a factor of the finished row would reach it too.
+        let at_the_end = if scheme.shift.is_some() { by_run } else { Place::Epilogue };
+        let place = |cols: Grain, by_run: Place, at_the_end: Place| match cols {
+            Grain::All => at_the_end,
+            Grain::Each(_) => by_run,
+        };
+        let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
+            place: place(scale.group.cols, by_run, at_the_end),
+            divide: scale.divide,
+        };
+        let input = match activation {
+            Activation::Float(_) => Vec::new(),
+            Activation::Quantised(quantiser) => {
+                let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
+                    place: place(scale.group.cols, Place::Run, Place::Epilogue),
+                    divide: scale.divide,
+                };
+                quantiser.scales.iter().map(level).collect()
+            }
+        };
+        let corrects_by_group = scheme.zero.is_some() || scheme.shift.is_some();
+        Self {
+            levels: scheme.scales.iter().map(level).collect(),
+            input,
+            run: run(scheme, activation),
+            corrects: corrects_by_group || add != 0,
+            corrects_by_group,
+            exponent,
+            sorts_columns: scheme.index.is_some(),
+        }
+    }
+}
+
+/// Columns over which all scales, zero points and shifts are constant.
+fn run(scheme: &Scheme, activation: &Activation) -> Option<u32> {
+    fn gcd(a: u32, b: u32) -> u32 {
+        if b == 0 { a } else { gcd(b, a % b) }
+    }
+    let scales = match activation {
+        Activation::Float(_) => &[][..],
+        Activation::Quantised(quantiser) => &quantiser.scales,
+    };
+    let groups = scheme.scales.iter().chain(scales).map(|scale| scale.group.cols);
+    let groups = groups.chain(scheme.zero.map(|zero| zero.group.cols));
+    let groups = groups.chain(scheme.shift.map(|shift| shift.group.cols));
+    let run = groups.fold(0, |run, cols| match cols {
+        Grain::Each(cols) => gcd(run, cols),
+        Grain::All => run,
+    });
+    (run > 0).then_some(run)
+}
+
+/// A power of two that stays in the scales, and the rest, for the epilogue's factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerMove {
+    /// Each scale is multiplied with two to this.
+    pub scales: i32,
+    /// The result is multiplied with two to this.
+    pub epilogue: i32,
+}
+
+/// Splits `2^exponent` between scales of type `number`, whose values lie between `smallest`
+/// and `largest` in magnitude (zeros left out), and the epilogue, so that no scale overflows or
+/// loses bits: as much as possible stays in the scales.
+///
+/// `None` if the scales span more than the type holds normally, wherever they are moved.
+pub fn move_power(exponent: i32, smallest: f64, largest: f64, number: Number) -> Option<PowerMove> {
+    let Number::Float(format) = number else { return None };
+    let (top, bottom) = (largest.log2().floor() as i32, smallest.log2().floor() as i32);
+    let most = format.max().log2().floor() as i32;
+    let least = 1 - format.bias();
+    let (up, down) = (most - top, least - bottom);
+    (down <= up).then(|| {
+        let scales = exponent.clamp(down, up);
+        PowerMove { scales, epilogue: exponent - scales }
+    })
+}

@@ -1,0 +1,293 @@
+//! A sequence: straight-line steps from words of packed codes to words of an operand.
+//!
+//! Everything about it is data: where the bits of each code lie in the input words, the steps,
+//! and which code each element of an output word is. So it can be interpreted, printed by any
+//! emitter, and proved: [`Sequence::prove`] runs every code at every position against the number
+//! formats.
+
+use quantloom_dsl::{Code, Weight};
+
+use super::interpret::interpret;
+use super::operand::Operand;
+use super::step::{Arg, Register, Step};
+
+/// Some bits of a code in an input word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Field {
+    /// Lowest bit in the word.
+    pub at: u8,
+    /// Which bits of the code, half open.
+    pub slice: (u8, u8),
+    /// Which code of the unit.
+    pub code: u8,
+}
+
+/// A word that the sequence produces.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Output {
+    /// Where it is.
+    pub register: Register,
+    /// The code that each element stands for, lowest element first.
+    pub codes: Vec<u8>,
+}
+
+/// What an element of the output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Yield {
+    /// The code itself: bytes for a later sequence or an integer product.
+    Code,
+    /// `(value + add) * 2^exponent`, exactly, where value is the code's value less the offset.
+    Value {
+        /// Left for the zero point's place: the sums must be corrected by `add * sum(x)`.
+        add: i32,
+        /// Left for a scale: it must be multiplied by `2^-exponent`.
+        exponent: i32,
+    },
+}
+
+/// Straight-line steps from packed codes to an operand.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Sequence {
+    /// Name of the template that made it.
+    pub template: &'static str,
+    /// What the codes are.
+    pub weight: Weight,
+    /// Type of the output's elements.
+    pub operand: Operand,
+    /// What each element is.
+    pub yields: Yield,
+    /// Per input word, what lies in it.
+    pub inputs: Vec<Vec<Field>>,
+    /// The steps; step i defines register `inputs.len() + i`.
+    pub steps: Vec<Step>,
+    /// The results.
+    pub outputs: Vec<Output>,
+    /// Codes for NaN or infinity that come out as something else: they must not occur in weights
+    /// that go this way.
+    pub lost: Vec<u32>,
+}
+
+/// What is wrong with a sequence.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SequenceFault {
+    /// A step or an output reads a register that nothing has written.
+    #[error("{template}: register {register} is read before it is written")]
+    Unwritten {
+        /// The template.
+        template: &'static str,
+        /// The register.
+        register: u16,
+    },
+    /// Bits of a code are nowhere, twice, or on top of another's; or an output is missing.
+    #[error("{template}: code {code} of the unit is not placed exactly once on both sides")]
+    Placement {
+        /// The template.
+        template: &'static str,
+        /// The code's number in the unit.
+        code: usize,
+    },
+    /// An element is not what it should be.
+    #[error(
+        "{template}: code {code:#x} at position {position} gives {found}, and should give {expected}"
+    )]
+    Value {
+        /// The template.
+        template: &'static str,
+        /// The code.
+        code: u32,
+        /// Its number in the unit.
+        position: usize,
+        /// What it should give.
+        expected: f64,
+        /// What the steps give.
+        found: f64,
+    },
+}
+
+impl Sequence {
+    /// Codes that one run of the steps decodes.
+    pub fn unit(&self) -> usize {
+        self.outputs.iter().map(|output| output.codes.len()).sum()
+    }
+
+    /// The input words that hold the given codes.
+    pub fn pack(&self, codes: &[u32]) -> Vec<u32> {
+        let word = |fields: &Vec<Field>| {
+            fields.iter().fold(0, |word, field| {
+                let (low, high) = field.slice;
+                let bits = codes[usize::from(field.code)] >> low & ((1u32 << (high - low)) - 1);
+                word | bits << field.at
+            })
+        };
+        self.inputs.iter().map(word).collect()
+    }
+
+    /// The elements that the steps make of codes, in the order of the codes, as bits.
+    pub fn run(&self, codes: &[u32]) -> Vec<u32> {
+        let words = interpret(self, &self.pack(codes));
+        let bits = self.operand.bits();
+        let mask = self.operand.number().mask();
+        let mut elements = vec![0; self.unit()];
+        for (output, word) in self.outputs.iter().zip(words) {
+            for (element, code) in (0u32..).zip(&output.codes) {
+                elements[usize::from(*code)] = word >> (bits * element) & mask;
+            }
+        }
+        elements
+    }
+
+    /// What the element of a code should be worth; NaN and infinity where the code is that.
+    pub fn expected(&self, code: u32) -> f64 {
+        match self.yields {
+            Yield::Code => f64::from(code),
+            Yield::Value { add, exponent } => {
+                (self.weight.decode(code) + f64::from(add)) * 2f64.powi(exponent)
+            }
+        }
+    }
+
+    /// Whether steps read only what is there, and each code's bits and element are placed once.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn check(&self) -> Result<(), SequenceFault> {
+        let template = self.template;
+        let mut written = self.inputs.len();
+        let is_written = |arg: &Arg, written: usize| match arg {
+            Arg::Register(Register(register)) if usize::from(*register) >= written => {
+                Err(SequenceFault::Unwritten { template, register: *register })
+            }
+            _ => Ok(()),
+        };
+        for step in &self.steps {
+            for arg in step.args() {
+                is_written(&arg, written)?;
+            }
+            written += 1;
+        }
+        for output in &self.outputs {
+            is_written(&Arg::Register(output.register), written)?;
+        }
+        self.check_placement()
+    }
+
+    fn check_placement(&self) -> Result<(), SequenceFault> {
+        let fault = |code| SequenceFault::Placement { template: self.template, code };
+        let mut held = vec![0u32; self.unit()];
+        for fields in &self.inputs {
+            let mut taken = 0u32;
+            for field in fields {
+                let code = usize::from(field.code);
+                let width = field.slice.1 - field.slice.0;
+                let bits =
+                    (1u32.checked_shl(width.into()).unwrap_or(0).wrapping_sub(1)) << field.at;
+                let slice = ((1u32 << width) - 1) << field.slice.0;
+                if code >= held.len() || taken & bits != 0 || held[code] & slice != 0 {
+                    return Err(fault(code));
+                }
+                taken |= bits;
+                held[code] |= slice;
+            }
+        }
+        let whole = (1u32 << self.weight.code.bits()) - 1;
+        let mut seen = vec![false; self.unit()];
+        for code in self.outputs.iter().flat_map(|output| &output.codes) {
+            let slot = seen.get_mut(usize::from(*code)).ok_or_else(|| fault((*code).into()))?;
+            *slot = true;
+        }
+        let missing = (0..held.len()).find(|code| held[*code] != whole || !seen[*code]);
+        missing.map_or(Ok(()), |code| Err(fault(code)))
+    }
+
+    /// Runs every code at every position, in several neighbourhoods, against the number formats.
+    ///
+    /// # Errors
+    /// The first code that comes out wrong.
+    pub fn prove(&self) -> Result<(), SequenceFault> {
+        self.check()?;
+        let mask = (1u32 << self.weight.code.bits()) - 1;
+        // Neighbours equal, rising, falling, and unlike: what leaks over a field's edge shows.
+        for step in [0, 1, mask, 0x5b] {
+            for code in 0..=mask {
+                let at = |position: u32| (code + position * step) & mask;
+                let codes: Vec<u32> = (0..self.unit() as u32).map(at).collect();
+                self.compare(&codes)?;
+            }
+        }
+        // Each code alone, among zeros and among ones.
+        for around in [0, mask] {
+            for code in 0..=mask {
+                for position in 0..self.unit() {
+                    let mut codes = vec![around; self.unit()];
+                    codes[position] = code;
+                    self.compare(&codes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, codes: &[u32]) -> Result<(), SequenceFault> {
+        for (position, (element, code)) in self.run(codes).into_iter().zip(codes).enumerate() {
+            let expected = self.expected(*code);
+            let found = self.operand.number().decode(element);
+            let same = expected == found || expected.is_nan() && found.is_nan();
+            if !same && !self.lost.contains(code) {
+                let (template, code) = (self.template, *code);
+                return Err(SequenceFault::Value { template, code, position, expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The codes of a weight that are NaN or infinite.
+pub fn special_codes(weight: &Weight) -> Vec<u32> {
+    match &weight.code {
+        Code::Number(_) => {
+            let all = 0..1u32 << weight.code.bits();
+            all.filter(|code| !weight.decode(*code).is_finite()).collect()
+        }
+        Code::Codebook(_) => Vec::new(),
+    }
+}
+
+/// Writes a sequence step by step.
+pub(super) struct Draft {
+    inputs: usize,
+    steps: Vec<Step>,
+}
+
+impl Draft {
+    pub(super) fn new(inputs: usize) -> Self {
+        Self { inputs, steps: Vec::new() }
+    }
+
+    pub(super) fn input(&self, number: usize) -> Register {
+        Register(number as u16)
+    }
+
+    pub(super) fn push(&mut self, step: Step) -> Register {
+        self.steps.push(step);
+        Register((self.inputs + self.steps.len() - 1) as u16)
+    }
+
+    /// `w >> by`, or `w` itself.
+    pub(super) fn shr(&mut self, word: Register, by: u32) -> Register {
+        if by == 0 { word } else { self.push(Step::Shr(word.into(), by as u8)) }
+    }
+
+    /// `w << by`, or `w` itself.
+    pub(super) fn shl(&mut self, word: Register, by: u32) -> Register {
+        if by == 0 { word } else { self.push(Step::Shl(word.into(), by as u8)) }
+    }
+
+    /// Bits move up by a signed amount.
+    pub(super) fn shift(&mut self, word: Register, up: i32) -> Register {
+        if up >= 0 { self.shl(word, up as u32) } else { self.shr(word, up.unsigned_abs()) }
+    }
+
+    pub(super) fn steps(self) -> Vec<Step> {
+        self.steps
+    }
+}

@@ -1,0 +1,129 @@
+//! The steps that sequences are made of: operations on 32-bit words, without control flow.
+//!
+//! A register holds one 32-bit word and is written once: the inputs of a sequence are its first
+//! registers, and each step defines the next one. On a GPU a register is a thread's; on a vector
+//! machine every 32-bit lane runs the same steps. `interpret` gives each step its meaning, bit by
+//! bit; emitters only print them.
+
+/// A 32-bit register, by number: inputs first, then one a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Register(pub u16);
+
+/// What a step reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arg {
+    /// An earlier register.
+    Register(Register),
+    /// A constant.
+    Word(u32),
+}
+
+impl From<Register> for Arg {
+    fn from(register: Register) -> Self {
+        Self::Register(register)
+    }
+}
+
+impl From<u32> for Arg {
+    fn from(word: u32) -> Self {
+        Self::Word(word)
+    }
+}
+
+/// A 16-bit float, two of which fill a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+/// One operation. Floating-point steps round to nearest, ties to even, and keep subnormals.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Bitwise and.
+    And(Arg, Arg),
+    /// Bitwise or.
+    Or(Arg, Arg),
+    /// Bitwise exclusive or.
+    Xor(Arg, Arg),
+    /// Sum modulo 2^32.
+    Add(Arg, Arg),
+    /// Bits move to higher places, by less than 32.
+    Shl(Arg, u8),
+    /// Bits move to lower places and zeros follow, by less than 32.
+    Shr(Arg, u8),
+    /// Any function of three bits, in each bit: bit `a*4 + b*2 + c` of the table.
+    Lop3 {
+        /// Index bit 2.
+        a: Arg,
+        /// Index bit 1.
+        b: Arg,
+        /// Index bit 0.
+        c: Arg,
+        /// The function's table.
+        table: u8,
+    },
+    /// Bytes of two words: nibble i of `select` (its low three bits) picks byte i of the result
+    /// out of `low` (0..4) and `high` (4..8).
+    Prmt {
+        /// Bytes 0 to 3.
+        low: Arg,
+        /// Bytes 4 to 7.
+        high: Arg,
+        /// Four selectors of four bits; bit 3 of each is not used and must be 0.
+        select: Arg,
+    },
+    /// `a * b + c` in both halves, rounded once.
+    Fma16(Half, Arg, Arg, Arg),
+    /// `a - b` in both halves.
+    Sub16(Half, Arg, Arg),
+    /// Two e4m3 or e5m2 codes of a word as two f16; NaN stays NaN.
+    CvtF16 {
+        /// e5m2 instead of e4m3.
+        e5m2: bool,
+        /// Four codes.
+        codes: Arg,
+        /// The upper two of them.
+        high: bool,
+    },
+    /// The low bits of the word as an index into a table of f32, given as bits: 16 entries
+    /// (of which the low four bits choose one), or 256 (then the index must be below).
+    LookupF32 {
+        /// The table.
+        table: Vec<u32>,
+        /// The index.
+        index: Arg,
+    },
+    /// The word, a signed integer, as f32.
+    IntToF32(Arg),
+    /// `a * b + c` in f32, rounded once.
+    FmaF32(Arg, Arg, Arg),
+    /// The smaller of two f32; neither is NaN.
+    MinF32(Arg, Arg),
+    /// All ones if the words are equal, else 0.
+    Equal(Arg, Arg),
+}
+
+impl Step {
+    /// What the step reads.
+    pub fn args(&self) -> Vec<Arg> {
+        match self {
+            Self::And(a, b)
+            | Self::Or(a, b)
+            | Self::Xor(a, b)
+            | Self::Add(a, b)
+            | Self::Sub16(_, a, b)
+            | Self::MinF32(a, b)
+            | Self::Equal(a, b) => vec![*a, *b],
+            Self::Shl(a, _) | Self::Shr(a, _) | Self::IntToF32(a) => vec![*a],
+            Self::Lop3 { a, b, c, .. } | Self::Fma16(_, a, b, c) | Self::FmaF32(a, b, c) => {
+                vec![*a, *b, *c]
+            }
+            Self::Prmt { low, high, select } => vec![*low, *high, *select],
+            Self::CvtF16 { codes, .. } => vec![*codes],
+            Self::LookupF32 { index, .. } => vec![*index],
+        }
+    }
+}

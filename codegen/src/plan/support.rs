@@ -1,0 +1,92 @@
+//! Whether a target runs a scheme, and the reasons why not.
+
+use quantloom_dsl::Scheme;
+
+use super::operand::Operand;
+use super::plan;
+use crate::target::{TARGETS, Target, target};
+
+/// Why a target does not run a scheme.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No kernels are generated for the target in this version.
+    #[error("no kernels are generated for {0} in this version")]
+    NoKernels(&'static str),
+    /// The target multiplies nothing that holds both sides exactly.
+    #[error("{target} has no product of {weight} weights and {activation} activations")]
+    NoProduct {
+        /// The weight's clause.
+        weight: String,
+        /// The activation's clause.
+        activation: String,
+        /// The target.
+        target: &'static str,
+    },
+    /// No sequence makes the product's operand of these codes.
+    #[error("there is no sequence from {code} to {operand} for {target}")]
+    NoSequence {
+        /// The weight's clause.
+        code: String,
+        /// What the product reads.
+        operand: Operand,
+        /// The target.
+        target: &'static str,
+    },
+    /// The target's operand has no layout yet, or the sequence wants a code's bits apart.
+    #[error("there is no native layout of {code} for {operand} operands of {target}")]
+    NoLayout {
+        /// The weight's clause.
+        code: String,
+        /// What the product reads.
+        operand: Operand,
+        /// The target.
+        target: &'static str,
+    },
+    /// The scheme's author lists a target that does not exist.
+    #[error("there is no target `{name}`{}", nearest.map_or(String::new(), |near| format!("; did you mean `{near}`?")))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The nearest name that exists.
+        nearest: Option<&'static str>,
+    },
+}
+
+/// Whether the target runs the scheme, with at least one of its activations.
+///
+/// # Errors
+/// The reason why not.
+pub fn support(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> {
+    if !target.has_kernels {
+        return Err(Refusal::NoKernels(target.name));
+    }
+    let mut plans = scheme.activations.iter().map(|activation| plan(scheme, activation, target));
+    let first = plans.next().unwrap_or(Err(Refusal::NoKernels(target.name))).map(|_| ());
+    if plans.any(|plan| plan.is_ok()) { Ok(()) } else { first }
+}
+
+/// The targets that run a scheme.
+pub fn supported(scheme: &Scheme) -> impl Iterator<Item = &'static Target> {
+    TARGETS.iter().filter(move |target| support(scheme, target).is_ok())
+}
+
+/// The target of a name that a scheme's author wrote.
+///
+/// # Errors
+/// There is none; the nearest name, if one is near.
+pub fn known(name: &str) -> Result<&'static Target, Refusal> {
+    target(name).ok_or_else(|| {
+        let near = TARGETS
+            .iter()
+            .map(|target| (strsim::damerau_levenshtein(name, target.name), target.name))
+            .filter(|(distance, _)| *distance <= 2)
+            .min();
+        Refusal::Unknown { name: name.to_owned(), nearest: near.map(|(_, name)| name) }
+    })
+}
+
+/// Refusals of the targets that the scheme's author insists on.
+pub fn refused_targets(scheme: &Scheme) -> Vec<Refusal> {
+    let refusal = |name: &String| known(name).and_then(|target| support(scheme, target)).err();
+    scheme.targets.iter().filter_map(refusal).collect()
+}

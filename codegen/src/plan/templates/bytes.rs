@@ -1,0 +1,84 @@
+//! Bit planes to one code a byte.
+//!
+//! A code of b bits is cut into planes of 8, 4, 2 and 1 bits, low bits first, so that every plane
+//! fills words without gaps. In a word of a plane of p bits, each byte holds `8 / p` codes that
+//! are four apart: a shift by a multiple of p and one mask bring four codes, one a byte, in
+//! order. A unit is 32 codes: 8 words of bytes.
+
+use quantloom_dsl::Weight;
+
+use super::super::operand::Operand;
+use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
+use super::super::step::{Register, Step};
+use super::PLANES_TO_BYTES;
+
+/// Codes of a unit.
+const UNIT: u32 = 32;
+
+/// The planes of a code of the given width: slices of its bits, low ones first.
+pub fn planes(bits: u32) -> Vec<(u8, u8)> {
+    let mut low = 0;
+    let mut planes = Vec::new();
+    for width in [8, 4, 2, 1] {
+        if bits & width != 0 {
+            planes.push((low as u8, (low + width) as u8));
+            low += width;
+        }
+    }
+    planes
+}
+
+/// Joins the planes of 32 codes.
+pub fn planes_to_bytes(weight: &Weight) -> Sequence {
+    let planes = planes(weight.code.bits());
+    let mut inputs = Vec::new();
+    let mut first_word = Vec::new();
+    for &(low, high) in &planes {
+        first_word.push(inputs.len() as u32);
+        let width = u32::from(high - low);
+        let per_byte = 8 / width;
+        for word in 0..UNIT / 4 / per_byte {
+            let field = |byte: u32, place: u32| Field {
+                at: (8 * byte + width * place) as u8,
+                slice: (low, high),
+                code: (4 * (per_byte * word + place) + byte) as u8,
+            };
+            let places = (0..4).flat_map(|byte| (0..per_byte).map(move |place| (byte, place)));
+            inputs.push(places.map(|(byte, place)| field(byte, place)).collect::<Vec<_>>());
+        }
+    }
+    let mut draft = Draft::new(inputs.len());
+    let outputs = (0..UNIT / 4).map(|q| {
+        let mut joined: Option<Register> = None;
+        for (&(low, high), first) in planes.iter().zip(&first_word) {
+            let width = u32::from(high - low);
+            let per_byte = 8 / width;
+            let word = draft.input((first + q / per_byte) as usize);
+            // Shifted within the byte: what comes from the next byte is masked off.
+            let moved = draft.shift(word, i32::from(low) - (width * (q % per_byte)) as i32);
+            let mask = ((1u32 << width) - 1) << low;
+            let part = if mask == 0xff {
+                moved
+            } else {
+                draft.push(Step::And(moved.into(), (mask * 0x0101_0101).into()))
+            };
+            joined = Some(match joined {
+                None => part,
+                Some(below) => draft.push(Step::Or(below.into(), part.into())),
+            });
+        }
+        let register = joined.unwrap_or(Register(0));
+        Output { register, codes: (0..4).map(|byte| (4 * q + byte) as u8).collect() }
+    });
+    let outputs = outputs.collect();
+    Sequence {
+        template: PLANES_TO_BYTES,
+        weight: weight.clone(),
+        operand: Operand::U8,
+        yields: Yield::Code,
+        inputs,
+        steps: draft.steps(),
+        outputs,
+        lost: Vec::new(),
+    }
+}

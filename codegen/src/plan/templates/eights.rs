@@ -1,0 +1,83 @@
+//! Templates to 8-bit elements, four in a word.
+
+use quantloom_dsl::format::{E2M1, Number};
+use quantloom_dsl::{Code, Weight};
+
+use super::super::operand::Operand;
+use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
+use super::super::step::Step;
+use super::{Ask, integer};
+
+/// A code in the top bits of a signed byte is its signed value times a power of two: nothing is
+/// moved down, the bits below are cleared.
+pub(super) fn top_bits_s8(ask: &Ask<'_>) -> Option<Sequence> {
+    let (bits, flip, offset) = integer(ask.weight)?;
+    let field = ask.field;
+    if ask.operand != Operand::I8 || bits != field || !(2..=4).contains(&field) {
+        return None;
+    }
+    // The top bit's weight is negative: an unsigned code flips it, and is then less by half.
+    let turn = if flip == 0 { 0x8080_8080 } else { 0 };
+    let mask = 0xff & !((1u32 << (8 - bits)) - 1);
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let per_byte = 8 / field;
+    let outputs = (0..per_byte).map(|place| {
+        let topped = draft.shl(word, 8 - field - place * field);
+        let (a, b, c) = (topped.into(), (mask * 0x0101_0101).into(), turn.into());
+        let register = draft.push(Step::Lop3 { a, b, c, table: 0x6A });
+        let code = |byte: u32| (byte * per_byte + place) as u8;
+        Output { register, codes: (0..4).map(code).collect() }
+    });
+    let outputs = outputs.collect();
+    let fields = (0..(32 / field) as u8)
+        .map(|code| Field { at: code * field as u8, slice: (0, bits as u8), code })
+        .collect();
+    Some(Sequence {
+        template: "top_bits_s8",
+        weight: ask.weight.clone(),
+        operand: ask.operand,
+        yields: Yield::Value { add: offset - (1 << (bits - 1)), exponent: 8 - bits as i32 },
+        inputs: vec![fields],
+        steps: draft.steps(),
+        outputs,
+        lost: Vec::new(),
+    })
+}
+
+/// Magnitudes select from eight bytes; signs lie apart, where a shift by four brings them to the
+/// top of each byte.
+pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
+    let is_e2m1 = *ask.weight == Weight { code: Code::Number(Number::Float(E2M1)), offset: 0 };
+    if !is_e2m1 || ask.operand != Operand::E4m3 || ask.field != 4 {
+        return None;
+    }
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    // e4m3 of 0, 0.5, 1, 1.5, then 2, 3, 4, 6.
+    let (low, high) = (0x3C38_3000.into(), 0x4C48_4440.into());
+    let signs = 0x8080_8080.into();
+    let select = draft.push(Step::And(word.into(), 0x7777_7777.into()));
+    let first = draft.push(Step::Prmt { low, high, select: select.into() });
+    let select = draft.shr(select, 16);
+    let second = draft.push(Step::Prmt { low, high, select: select.into() });
+    let topped = draft.shl(word, 4);
+    let signed = [(topped, first), (word, second)].map(|(signed, magnitude)| {
+        draft.push(Step::Lop3 { a: signed.into(), b: signs, c: magnitude.into(), table: 0xEA })
+    });
+    let magnitudes = (0..8u8).map(|code| Field { at: 4 * code, slice: (0, 3), code });
+    let sign = |code: u8| Field { at: 8 * (code % 4) + 3 + code / 4 * 4, slice: (3, 4), code };
+    Some(Sequence {
+        template: "table_e4m3",
+        weight: ask.weight.clone(),
+        operand: ask.operand,
+        yields: Yield::Value { add: 0, exponent: 0 },
+        inputs: vec![magnitudes.chain((0..8).map(sign)).collect()],
+        steps: draft.steps(),
+        outputs: vec![
+            Output { register: signed[0], codes: vec![0, 1, 2, 3] },
+            Output { register: signed[1], codes: vec![4, 5, 6, 7] },
+        ],
+        lost: Vec::new(),
+    })
+}

@@ -1,0 +1,242 @@
+//! Templates to 16-bit elements, two in a word. The constants and orders were derived from the
+//! formats; the tricks are those of the fast int4 kernels (Kim et al., "Who Says Elephants Can't
+//! Run", 2022, section 3.2) and of the float formats' shared field order.
+
+use quantloom_dsl::format::{BF16, E4M3, F16, FloatFormat, Number, Overflow, Variant};
+use quantloom_dsl::{Code, Weight};
+
+use super::super::operand::Operand;
+use super::super::sequence::{Draft, Field, Output, Sequence, Yield, special_codes};
+use super::super::step::{Half, Register, Step};
+use super::{Ask, integer, twice};
+
+/// `(a & b) | c`
+const AND_OR: u8 = 0xEA;
+/// `(a & b) ^ c`
+const AND_XOR: u8 = 0x6A;
+/// `(~a & b) | c`
+const NOT_AND_OR: u8 = 0xAE;
+
+/// 128 in bf16: its seven mantissa bits count in ones.
+const BF16_128: u32 = 0x4300;
+const BF16_ONE: u32 = 0x3f80;
+/// 1024 in f16: its ten mantissa bits count in ones.
+const F16_1024: u32 = 0x6400;
+
+/// A word full of fields of one width, code j in field j.
+fn one_word(weight: &Weight, field: u32) -> Vec<Field> {
+    let bits = weight.code.bits() as u8;
+    let fields = 0..(32 / field) as u8;
+    fields.map(|code| Field { at: code * field as u8, slice: (0, bits), code }).collect()
+}
+
+/// The code of a number in a format, if the format holds it exactly.
+fn exact(format: FloatFormat, value: f64) -> Option<u32> {
+    let code = format.encode(value, Overflow::Special);
+    (format.decode(code) == value).then_some(code)
+}
+
+fn every_value_fits(weight: &Weight, format: FloatFormat, add: i32, exponent: i32) -> bool {
+    let fits = |code| {
+        let value = (weight.decode(code) + f64::from(add)) * 2f64.powi(exponent);
+        !value.is_finite() || exact(format, value).is_some()
+    };
+    (0..1u32 << weight.code.bits()).all(fits)
+}
+
+fn sequence(
+    template: &'static str,
+    ask: &Ask<'_>,
+    yields: Yield,
+    draft: Draft,
+    outputs: Vec<Output>,
+) -> Sequence {
+    Sequence {
+        template,
+        weight: ask.weight.clone(),
+        operand: ask.operand,
+        yields,
+        inputs: vec![one_word(ask.weight, ask.field)],
+        steps: draft.steps(),
+        outputs,
+        lost: Vec::new(),
+    }
+}
+
+/// Field j and the field at the same place of the upper half.
+fn pair(register: Register, lower: u32, field: u32) -> Output {
+    Output { register, codes: vec![lower as u8, (lower + 16 / field) as u8] }
+}
+
+const EXACT: Yield = Yield::Value { add: 0, exponent: 0 };
+
+/// `((w >> j) & mask | 128) - (128 + offset)`.
+pub(super) fn magic_bf16(ask: &Ask<'_>) -> Option<Sequence> {
+    let (bits, flip, offset) = integer(ask.weight)?;
+    let fits = bits <= 7 && bits <= ask.field && every_value_fits(ask.weight, BF16, 0, 0);
+    if ask.operand != Operand::Bf16 || !fits {
+        return None;
+    }
+    let base = exact(BF16, -f64::from(128 + offset))?;
+    let mask = (1u32 << bits) - 1;
+    let table = if flip == 0 { AND_OR } else { AND_XOR };
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let outputs = (0..16 / ask.field).map(|j| {
+        let shifted = draft.shr(word, j * ask.field);
+        let (b, c) = (twice(mask).into(), twice(BF16_128 | flip).into());
+        let under = draft.push(Step::Lop3 { a: shifted.into(), b, c, table });
+        let (one, base) = (twice(BF16_ONE).into(), twice(base).into());
+        let value = draft.push(Step::Fma16(Half::Bf16, under.into(), one, base));
+        pair(value, j, ask.field)
+    });
+    let outputs = outputs.collect();
+    Some(sequence("magic_bf16", ask, EXACT, draft, outputs))
+}
+
+/// As `magic_bf16`; ten mantissa bits take a code at several places before a shift is needed,
+/// and the product of the fma moves it back.
+pub(super) fn magic_f16(ask: &Ask<'_>) -> Option<Sequence> {
+    let (bits, flip, offset) = integer(ask.weight)?;
+    let fits = bits <= ask.field && ask.field <= 4 && every_value_fits(ask.weight, F16, 0, 0);
+    if ask.operand != Operand::F16 || !fits {
+        return None;
+    }
+    let mask = (1u32 << bits) - 1;
+    let table = if flip == 0 { AND_OR } else { AND_XOR };
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let mut shifted = word;
+    let mut outputs = Vec::new();
+    for j in 0..16 / ask.field {
+        let place = j * ask.field % 8;
+        if place == 0 {
+            shifted = draft.shr(word, j * ask.field);
+        }
+        let (b, c) = (twice(mask << place).into(), twice(F16_1024 | flip << place).into());
+        let under = draft.push(Step::Lop3 { a: shifted.into(), b, c, table });
+        let step = if place == 0 {
+            let base = exact(F16, f64::from(1024 + offset))?;
+            Step::Sub16(Half::F16, under.into(), twice(base).into())
+        } else {
+            let unit = 2f64.powi(-(place as i32));
+            let (unit, base) = (exact(F16, unit)?, -(1024.0 * unit + f64::from(offset)));
+            let (unit, base) = (twice(unit).into(), twice(exact(F16, base)?).into());
+            Step::Fma16(Half::F16, under.into(), unit, base)
+        };
+        outputs.push(pair(draft.push(step), j, ask.field));
+    }
+    Some(sequence("magic_f16", ask, EXACT, draft, outputs))
+}
+
+/// Byte 0x64 over each code byte makes 1024 + code.
+pub(super) fn magic_f16_bytes(ask: &Ask<'_>) -> Option<Sequence> {
+    let (_, flip, offset) = integer(ask.weight)?;
+    let fits = ask.field == 8 && every_value_fits(ask.weight, F16, 0, 0);
+    if ask.operand != Operand::F16 || !fits {
+        return None;
+    }
+    let base = exact(F16, f64::from(1024 + offset))?;
+    let mut draft = Draft::new(1);
+    let mut word = draft.input(0);
+    if flip != 0 {
+        word = draft.push(Step::Xor(word.into(), twice(flip | flip << 8).into()));
+    }
+    let mut outputs = Vec::new();
+    for (lower, select) in [(0, 0x5250u32), (1, 0x5351)] {
+        let (low, high) = (word.into(), 0x6464_6464.into());
+        let under = draft.push(Step::Prmt { low, high, select: select.into() });
+        let value = draft.push(Step::Sub16(Half::F16, under.into(), twice(base).into()));
+        outputs.push(pair(value, lower, 8));
+    }
+    Some(sequence("magic_f16_bytes", ask, EXACT, draft, outputs))
+}
+
+/// The low seven bits under 128, the top bit as -128 or -256, and their sum: code - 128, which
+/// is a signed code's own value.
+pub(super) fn halves_bf16(ask: &Ask<'_>) -> Option<Sequence> {
+    let (bits, flip, offset) = integer(ask.weight)?;
+    let yields = Yield::Value { add: offset - 128, exponent: 0 };
+    if ask.operand != Operand::Bf16 || bits != 8 || ask.field != 8 {
+        return None;
+    }
+    // Top bit set: a signed code is 128 less than its low bits, an unsigned one 0 less.
+    let table = if flip == 0 { NOT_AND_OR } else { AND_OR };
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let outputs = (0..2).map(|j| {
+        let shifted = draft.shr(word, 8 * j);
+        let (b, c) = (twice(0x7f).into(), twice(BF16_128).into());
+        let low = draft.push(Step::Lop3 { a: shifted.into(), b, c, table: AND_OR });
+        let (b, c) = (twice(0x80).into(), twice(0x8000 | BF16_128).into());
+        let top = draft.push(Step::Lop3 { a: shifted.into(), b, c, table });
+        let one = twice(BF16_ONE).into();
+        pair(draft.push(Step::Fma16(Half::Bf16, low.into(), one, top.into())), j, 8)
+    });
+    let outputs = outputs.collect();
+    Some(sequence("halves_bf16", ask, yields, draft, outputs))
+}
+
+/// Two codes an instruction, every special code kept.
+pub(super) fn convert_f16(ask: &Ask<'_>) -> Option<Sequence> {
+    let e5m2 = match ask.weight.code {
+        Code::Number(Number::Float(E4M3)) => false,
+        Code::Number(Number::Float(format)) if format == FloatFormat::new(5, 2, Variant::Ieee) => {
+            true
+        }
+        _ => return None,
+    };
+    if ask.operand != Operand::F16 || ask.field != 8 || ask.weight.offset != 0 {
+        return None;
+    }
+    let mut draft = Draft::new(1);
+    let word = draft.input(0).into();
+    let outputs = [false, true].map(|high| {
+        let register = draft.push(Step::CvtF16 { e5m2, codes: word, high });
+        let first = if high { 2 } else { 0 };
+        Output { register, codes: vec![first, first + 1] }
+    });
+    Some(sequence("convert_f16", ask, EXACT, draft, outputs.to_vec()))
+}
+
+/// Sign to the sign, magnitude to the low end of the exponent and the high end of the mantissa:
+/// a subnormal code becomes a subnormal, everything is too small by the difference of the biases.
+pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
+    let half = match ask.operand {
+        Operand::Bf16 => BF16,
+        Operand::F16 => F16,
+        _ => return None,
+    };
+    let Code::Number(Number::Float(format)) = ask.weight.code else { return None };
+    // As wide an exponent is right only where its top codes mean the same.
+    let exponents = format.exponent_bits < half.exponent_bits
+        || format.exponent_bits == half.exponent_bits && format.variant == Variant::Ieee;
+    let narrower =
+        exponents && format.mantissa_bits <= half.mantissa_bits && format.bits() <= ask.field;
+    if !narrower || ask.weight.offset != 0 || ask.field < 4 {
+        return None;
+    }
+    let (bits, field) = (format.bits(), ask.field);
+    let exponent = format.bias() - half.bias();
+    let magnitude = (1u32 << (bits - 1)) - 1;
+    let place = u32::from(half.mantissa_bits - format.mantissa_bits);
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let outputs = (0..16 / field).map(|j| {
+        // The pair's signs come to the top of each half, from the topmost field downwards.
+        let topped = draft.shl(word, field - bits + j * field);
+        let lowered = draft.shift(topped, place as i32 - (16 - bits as i32));
+        let low = draft.push(Step::And(lowered.into(), twice(magnitude << place).into()));
+        let (b, c) = (twice(0x8000).into(), low.into());
+        let value = draft.push(Step::Lop3 { a: topped.into(), b, c, table: AND_OR });
+        pair(value, 16 / field - 1 - j, field)
+    });
+    let outputs = outputs.collect();
+    let yields = Yield::Value { add: 0, exponent };
+    let mut sequence = sequence("shift_half", ask, yields, draft, outputs);
+    // Where the exponents are equally wide the special codes fall on each other.
+    if format.exponent_bits < half.exponent_bits {
+        sequence.lost = special_codes(ask.weight);
+    }
+    Some(sequence)
+}

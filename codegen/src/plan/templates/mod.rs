@@ -1,0 +1,121 @@
+//! The named sequence templates, each a function from what is wanted to a [`Sequence`], or
+//! nothing where the template does not apply. `tests/sequences.rs` proves every sequence that any
+//! of them makes, over all codes.
+//!
+//! A template is given the codes' type, the width of the field in which each lies (the code in
+//! the field's low bits), and the operand wanted. Two kinds: `bytes` joins bit planes to bytes,
+//! whatever the code is; all others decode fields of a word to elements.
+
+mod bytes;
+mod eights;
+mod halves;
+mod singles;
+
+use quantloom_dsl::format::Number;
+use quantloom_dsl::{Code, Weight};
+
+use super::operand::Operand;
+use super::sequence::Sequence;
+
+pub use bytes::{planes, planes_to_bytes};
+
+/// What a template is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask<'a> {
+    /// What the codes are.
+    pub weight: &'a Weight,
+    /// Bits from one code to the next in the input word: 1, 2, 4 or 8.
+    pub field: u32,
+    /// Element type of the output.
+    pub operand: Operand,
+}
+
+/// A template: a row for documents, and the function.
+#[derive(Clone, Copy, Debug)]
+pub struct Template {
+    /// Its name, as in a manifest.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// The sequence, if the template applies.
+    pub make: fn(&Ask<'_>) -> Option<Sequence>,
+}
+
+/// Name of the template that joins bit planes.
+pub const PLANES_TO_BYTES: &str = "planes_to_bytes";
+
+/// The templates that decode fields, in the order in which ties of cost are decided.
+pub const TEMPLATES: &[Template] = &[
+    Template {
+        name: "magic_bf16",
+        summary: "an integer code ORed under the exponent of 128, and 128 subtracted: bf16",
+        make: halves::magic_bf16,
+    },
+    Template {
+        name: "magic_f16",
+        summary: "an integer code ORed under the exponent of 1024, at two or more places: f16",
+        make: halves::magic_f16,
+    },
+    Template {
+        name: "magic_f16_bytes",
+        summary: "a byte put under the exponent of 1024 by a byte permutation: f16",
+        make: halves::magic_f16_bytes,
+    },
+    Template {
+        name: "halves_bf16",
+        summary: "an 8-bit integer as the sum of its low seven bits and its top bit: bf16",
+        make: halves::halves_bf16,
+    },
+    Template {
+        name: "convert_f16",
+        summary: "e4m3 or e5m2 by the conversion instruction, two at a time: f16",
+        make: halves::convert_f16,
+    },
+    Template {
+        name: "shift_half",
+        summary: "a small float shifted into place, a power of two left to the scale: bf16, f16",
+        make: halves::shift_half,
+    },
+    Template {
+        name: "top_bits_s8",
+        summary: "2- and 4-bit integers in the top bits of a byte, a power of two too large: i8",
+        make: eights::top_bits_s8,
+    },
+    Template {
+        name: "table_e4m3",
+        summary: "e2m1 through a byte permutation as a table of eight, signs apart: e4m3",
+        make: eights::table_e4m3,
+    },
+    Template {
+        name: "convert_f32",
+        summary: "an integer byte by conversion: f32",
+        make: singles::convert_f32,
+    },
+    Template {
+        name: "rebase_f32",
+        summary: "a small float under f32's exponent, subnormal codes by a fused step: f32",
+        make: singles::rebase_f32,
+    },
+    Template {
+        name: "table_f32",
+        summary: "a code through a table of its values: f32",
+        make: singles::table_f32,
+    },
+];
+
+/// An integer code as an unsigned one: `(width, flip, offset)` with value = `(code ^ flip) - offset`.
+pub(super) fn integer(weight: &Weight) -> Option<(u32, u32, i32)> {
+    match weight.code {
+        Code::Number(Number::Uint(bits)) => Some((bits.into(), 0, weight.offset)),
+        Code::Number(Number::Int(bits)) => {
+            let top = 1u32 << (bits - 1);
+            Some((bits.into(), top, weight.offset + top as i32))
+        }
+        _ => None,
+    }
+}
+
+/// The same word twice over: a constant for both halves.
+pub(super) const fn twice(half: u32) -> u32 {
+    half | half << 16
+}

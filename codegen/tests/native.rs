@@ -1,0 +1,281 @@
+//! Native layouts against the sequences and the fragments they are made of: random codes are put
+//! where the layout says, the words that a lane loads are decoded, and every element must be the
+//! one that the product's operand holds there.
+
+use quantloom_codegen::plan::interpret::interpret;
+use quantloom_codegen::plan::{DequantPlan, Plan, plan};
+use quantloom_codegen::target::{Class, TARGETS, Target};
+use quantloom_dsl::layout::{Bound, Component, Element, Grain, Grains, Index, Shape, write_bits};
+use quantloom_dsl::{Scheme, parse, parse_fragment, parse_layout};
+
+fn scheme(weight: &str, activation: &str) -> Scheme {
+    let text = format!(
+        "s {{ weight: {weight}, scale: f32 per 1x128, pack: u8 [code, pad {} | k, n], \
+         activation: {activation} }}",
+        8 - quantloom_dsl::format::Number::from_name(weight).unwrap().bits()
+    );
+    let text = text.replace(", pad 0 ", " ");
+    parse(&text).unwrap_or_else(|faults| panic!("{text}\n{faults}"))
+}
+
+fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|target| target.name == name).unwrap()
+}
+
+fn plan_of(scheme: &Scheme, name: &str) -> Result<Plan, String> {
+    plan(scheme, &scheme.activations[0], target(name)).map_err(|refusal| refusal.to_string())
+}
+
+fn bind(plan: &Plan, shape: Shape) -> Bound {
+    let bits = plan.dequant.weight.code.bits();
+    let grains = Grains { bits, rows: Grain::Each(1), cols: Grain::Each(1) };
+    plan.native.layout.bind(shape, &|part| (part == Component::Code).then_some(grains)).unwrap()
+}
+
+/// A code for each (n, k), different ones side by side.
+fn code(n: u64, k: u64, bits: u32) -> u32 {
+    let mixed = (n * 7919 + k * 104_729 + (n * k) % 251).wrapping_mul(0x9E37_79B9);
+    (mixed >> 7) as u32 & ((1 << bits) - 1)
+}
+
+/// The native bytes of a matrix of those codes.
+fn pack(plan: &Plan, bound: &Bound, shape: Shape) -> Vec<u8> {
+    let bits = plan.dequant.weight.code.bits();
+    let mut bytes = vec![0; bound.bytes() as usize];
+    for n in 0..shape.n {
+        for k in 0..shape.k {
+            for bit in 0..bits {
+                let index = Index { e: 0, n, k };
+                let at = bound.address(Element { component: Component::Code, index, bit });
+                write_bits(&mut bytes, at.unwrap(), 1, u64::from(code(n, k, bits) >> bit & 1));
+            }
+        }
+    }
+    bytes
+}
+
+/// The words that the stages make of one piece's words, in the order of the outputs.
+fn decode(dequant: &DequantPlan, words: &[u32]) -> Vec<u32> {
+    let mut words = words.to_vec();
+    for stage in &dequant.stages {
+        words = words.chunks(stage.inputs.len()).flat_map(|unit| interpret(stage, unit)).collect();
+    }
+    words
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+const CODES: &[&str] =
+    &["u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "i4", "i7", "i8", "e2m1", "e2m3", "e4m3"];
+
+/// 16 lanes, a row each; four columns a word: as the vector machines read it.
+#[test]
+fn a_lane_is_a_row_on_vector_machines() {
+    let shape = Shape { experts: 1, n: 48, k: 96 };
+    for weight in CODES {
+        for activation in ["bf16", "i8 { scale: f32 per token }"] {
+            if weight.starts_with('e') && activation != "bf16" {
+                continue;
+            }
+            let scheme = scheme(weight, activation);
+            let plan = plan_of(&scheme, "x86").unwrap();
+            assert_eq!((plan.native.rows, plan.native.columns), (16, 32), "{weight}");
+            let bound = bind(&plan, shape);
+            let bytes = pack(&plan, &bound, shape);
+            let bits = plan.dequant.weight.code.bits();
+            // Chunks of 16 rows by 32 columns, one after the other along k.
+            let chunk = 16 * 32 * bits as usize / 8;
+            for (position, bytes) in bytes.chunks(chunk).enumerate() {
+                let (panel, first) = (position as u64 / 3, position as u64 % 3 * 32);
+                for lane in 0..16u64 {
+                    let lane_words: Vec<u32> =
+                        words(bytes).into_iter().skip(lane as usize).step_by(16).collect();
+                    check_row(&plan, &lane_words, panel * 16 + lane, first);
+                }
+            }
+        }
+    }
+}
+
+/// The decoded words of a lane are columns `first..first + 32` of row n, in order.
+fn check_row(plan: &Plan, lane_words: &[u32], n: u64, first: u64) {
+    let (dequant, bits) = (&plan.dequant, plan.dequant.weight.code.bits());
+    let (add, exponent) = dequant.yields();
+    let operand = plan.compute.product.weight;
+    for (at, word) in decode(dequant, lane_words).into_iter().enumerate() {
+        for element in 0..operand.per_word() {
+            let k = first + (at * operand.per_word() + element) as u64;
+            let element = word >> (operand.bits() * element as u32) & operand.number().mask();
+            let wanted = dequant.weight.decode(code(n, k, bits)) + f64::from(add);
+            let (found, wanted) = (operand.number().decode(element), wanted * 2f64.powi(exponent));
+            let same = found == wanted || found.is_nan() && wanted.is_nan();
+            assert!(same, "{} {dequant}: w[{n}, {k}] = {found}, not {wanted}", dequant.weight);
+        }
+    }
+}
+
+/// The layout that all CPU kernels share, as it is agreed for each plane.
+#[test]
+fn the_shared_layout_is_the_agreed_one() {
+    let grains = |bits| Grains { bits, rows: Grain::Each(1), cols: Grain::Each(1) };
+    let shape = Shape { experts: 1, n: 48, k: 96 };
+    let of_code = |bits: u32| move |part| (part == Component::Code).then_some(grains(bits));
+    for (weight, width) in [("u1", 1), ("u2", 2), ("u4", 4), ("u8", 8)] {
+        let plan = plan_of(&scheme(weight, "bf16"), "neon").unwrap();
+        let inner = if width == 8 { "code".to_owned() } else { format!("k/4:{}", 8 / width) };
+        let agreed = format!("u8 [{inner} | k:4, n:16, k, n]");
+        let agreed = parse_layout(&agreed, Component::Code).unwrap();
+        let agreed = agreed.bind(shape, &of_code(width)).unwrap();
+        let ours = bind(&plan, shape);
+        assert_eq!(agreed.bytes(), ours.bytes(), "{weight}");
+        for address in 0..agreed.bits() {
+            assert_eq!(agreed.slot(address), ours.slot(address), "{weight} bit {address}");
+        }
+    }
+}
+
+/// A lane of a warp loads words in order; decoded, they are the registers of the operands of
+/// consecutive k steps.
+#[test]
+fn a_lane_holds_its_fragment_on_matrix_machines() {
+    const A16: &str = "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]";
+    const A8: &str = "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8]";
+    let rows = [
+        ("u1", "bf16", "sm_80", A16),
+        ("u2", "bf16", "sm_80", A16),
+        ("u4", "bf16", "sm_90a", A16),
+        ("u4", "f16", "sm_90a", A16),
+        ("i4", "bf16", "sm_90a", A16),
+        ("e2m1", "bf16", "sm_90a", A16),
+        ("u8", "bf16", "sm_90a", A16),
+        ("i8", "f16", "sm_80", A16),
+        ("e4m3", "f16", "sm_90a", A16),
+        ("e4m3", "bf16", "sm_90a", A16),
+        ("i8", "i8 { scale: f32 per token }", "sm_90a", A8),
+        ("i4", "i8 { scale: f32 per token }", "sm_80", A8),
+        ("i2", "i8 { scale: f32 per token }", "sm_80", A8),
+        ("u3", "bf16", "sm_90a", A16),
+        ("u5", "bf16", "sm_90a", A16),
+        ("u6", "f16", "sm_80", A16),
+        ("i7", "bf16", "sm_90a", A16),
+        ("e2m3", "bf16", "sm_90a", A16),
+        ("u5", "i8 { scale: f32 per token }", "sm_90a", A8),
+        ("e4m3", "e4m3 { scale: f32 per token }", "sm_89", A8),
+    ];
+    for (weight, activation, name, fragment) in rows {
+        let plan = plan_of(&scheme(weight, activation), name).unwrap();
+        let fragment = parse_fragment(fragment).unwrap();
+        let (rows, step) = fragment.extents();
+        let sizes = fragment.sizes();
+        let (columns, bits) = (plan.native.columns, plan.dequant.weight.code.bits());
+        assert_eq!(plan.native.rows, rows, "{weight} {activation}");
+        let shape = Shape { experts: 1, n: 32, k: u64::from(columns) * 3 };
+        let bound = bind(&plan, shape);
+        let bytes = pack(&plan, &bound, shape);
+        let piece = (rows * columns * bits / 8) as usize;
+        if plan.dequant.planes.len() == 1 && !plan.dequant.joins_planes() {
+            // What a lane loads at once: 16 bytes.
+            assert_eq!(piece / 32, 16, "{weight} {activation}");
+        }
+        for (position, bytes) in bytes.chunks(piece).enumerate() {
+            let (tile, first) = (position as u64 / 3, position as u64 % 3 * u64::from(columns));
+            for lane in 0..32 {
+                let registers = decode(&plan.dequant, &lane_words(&plan.dequant, bytes, lane));
+                // Registers are numbered by the first of their codes: units, then fragments.
+                let numbered = number_registers(&plan.dequant, registers);
+                for (register, word) in numbered.into_iter().enumerate() {
+                    let operand = plan.compute.product.weight;
+                    for element in 0..operand.per_word() {
+                        let (of_step, k_step) =
+                            (register as u32 % sizes[1], register as u32 / sizes[1]);
+                        let point = fragment.point(&[element as u32, of_step, lane as u32]);
+                        let n = tile * 16 + u64::from(point.n);
+                        let k = first + u64::from(k_step * step + point.k);
+                        let bits_of =
+                            word >> (operand.bits() * element as u32) & operand.number().mask();
+                        let found = operand.number().decode(bits_of);
+                        let (add, exponent) = plan.dequant.yields();
+                        let code = code(n, k, bits);
+                        let wanted = plan.dequant.weight.decode(code) + f64::from(add);
+                        let wanted = wanted * 2f64.powi(exponent);
+                        let lost = plan.dequant.lost().contains(&code);
+                        let same = found == wanted || found.is_nan() && wanted.is_nan() || lost;
+                        assert!(
+                            same,
+                            "{weight} {activation} {name}: w[{n}, {k}] lane {lane} register {register}: {found}, not {wanted}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The words of one lane of 32 in a piece: plane after plane, its words side by side.
+fn lane_words(dequant: &DequantPlan, piece: &[u8], lane: usize) -> Vec<u32> {
+    let bits = dequant.weight.code.bits() as usize;
+    let mut first = 0;
+    let of_plane = |&(low, high): &(u8, u8)| {
+        let bytes = piece.len() * usize::from(high - low) / bits;
+        let plane = &piece[first..first + bytes];
+        first += bytes;
+        words(&plane[bytes / 32 * lane..bytes / 32 * (lane + 1)])
+    };
+    dequant.planes.iter().flat_map(of_plane).collect()
+}
+
+/// Outputs of a sequence come in the order of its steps; registers are counted by their codes.
+fn number_registers(dequant: &DequantPlan, registers: Vec<u32>) -> Vec<u32> {
+    let Some(last) = dequant.stages.last() else { return registers };
+    let mut order: Vec<usize> = (0..last.outputs.len()).collect();
+    order.sort_by_key(|output| last.outputs[*output].codes[0]);
+    let unit = |words: &[u32]| order.iter().map(|at| words[*at]).collect::<Vec<_>>();
+    registers.chunks(order.len()).flat_map(unit).collect()
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused_by_name() {
+    let refused = |weight: &str, activation: &str, name: &str| {
+        plan_of(&scheme(weight, activation), name).unwrap_err()
+    };
+    assert_eq!(
+        refused("u4", "f32", "sm_90a"),
+        "sm_90a has no product of u4 weights and f32 activations"
+    );
+    assert_eq!(
+        refused("e4m3", "f32", "wgsl"),
+        "there is no native layout of e4m3 for f32 operands of wgsl"
+    );
+    let codebook = "s { weight: codebook(0, 1, 2.5, 4), scale: f32 per 1x128, pack: u8 [k:4 | k, n], activation: bf16 }";
+    assert_eq!(
+        plan_of(&parse(codebook).unwrap(), "sm_80").unwrap_err(),
+        "there is no sequence from codebook(0, 1, 2.5, 4) to bf16 for sm_80"
+    );
+}
+
+/// A product that a chip lacks is replaced by a wider one that it has.
+#[test]
+fn the_next_product_takes_over() {
+    let plan = plan_of(&scheme("e2m1", "e4m3 { scale: f32 per token }"), "sm_89").unwrap();
+    assert_eq!(
+        (plan.compute.product.name, plan.dequant.to_string()),
+        ("mma_bf16", "shift_half".to_owned())
+    );
+    let hopper = plan_of(&scheme("e4m3", "e4m3 { scale: f32 per token }"), "sm_90a").unwrap();
+    assert_eq!(hopper.compute.product.name, "mma_bf16");
+    let grouped = "i8 { scale: f32 per 1x32 }";
+    let grouped = plan_of(&scheme("i4", grouped), "x86").unwrap();
+    assert_eq!(grouped.compute.product.name, "fma_f32");
+}
+
+/// Classes are rows of a table each: none is forgotten.
+#[test]
+fn every_class_has_a_row_of_costs() {
+    use quantloom_codegen::plan::cost::COSTS;
+    for target in TARGETS {
+        assert_eq!(COSTS.iter().filter(|row| row.class == target.class).count(), 1, "{target}");
+    }
+    assert!(TARGETS.iter().filter(|target| target.class == Class::Lanes).count() == 3);
+}

@@ -1,0 +1,223 @@
+//! Every sequence that any template makes, over all codes, positions and neighbours; and that
+//! templates make what they are there for, at the cost that was counted by hand.
+
+use quantloom_codegen::plan::interpret::interpret;
+use quantloom_codegen::plan::sequence::{SequenceFault, Yield};
+use quantloom_codegen::plan::step::{Arg, Step};
+use quantloom_codegen::plan::templates::{Ask, TEMPLATES, planes, planes_to_bytes};
+use quantloom_codegen::plan::{DequantPlan, Operand, Sequence};
+use quantloom_codegen::target::Class;
+use quantloom_dsl::format::Number;
+use quantloom_dsl::{Code, Weight};
+
+const OPERANDS: [Operand; 6] =
+    [Operand::U8, Operand::I8, Operand::E4m3, Operand::F16, Operand::Bf16, Operand::F32];
+
+fn weight(text: &str) -> Weight {
+    let (name, offset) = text.split_once(" - ").unwrap_or((text, "0"));
+    let number = Number::from_name(name).unwrap_or_else(|| panic!("{name}"));
+    Weight { code: Code::Number(number), offset: offset.parse().unwrap() }
+}
+
+/// Integers with the usual offset and with odd ones, and every small float of the catalogue.
+fn weights() -> Vec<Weight> {
+    let mut all = Vec::new();
+    for bits in 1..=8u32 {
+        for offset in [0, 1, 3, 1 << (bits - 1), (1 << bits) - 1] {
+            all.push(weight(&format!("u{bits} - {offset}")));
+            all.push(weight(&format!("i{bits} - {offset}")));
+        }
+    }
+    let floats = "e2m1 e1m2 e3m0 e2m3 e3m2 e2m2 e3m4 e4m3 e4m3fnuz e5m2 e5m2fnuz e4m3ieee e5m2fn";
+    all.extend(floats.split(' ').map(weight));
+    all.push(Weight {
+        code: Code::Codebook((0..16).map(|v| (v as f32 * 0.37).to_bits()).collect()),
+        offset: 0,
+    });
+    all.push(Weight {
+        code: Code::Codebook((0..4).map(|v| (v as f32 - 1.7).to_bits()).collect()),
+        offset: 1,
+    });
+    all
+}
+
+fn every_sequence() -> Vec<Sequence> {
+    let weights = weights();
+    let mut all: Vec<Sequence> = weights.iter().map(planes_to_bytes).collect();
+    for weight in &weights {
+        for operand in OPERANDS {
+            for field in [1, 2, 4, 8] {
+                if field < weight.code.bits() {
+                    continue;
+                }
+                let ask = Ask { weight, field, operand };
+                all.extend(TEMPLATES.iter().filter_map(|template| (template.make)(&ask)));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn every_sequence_is_right_for_every_code() {
+    let sequences = every_sequence();
+    for sequence in &sequences {
+        if let Err(fault) = sequence.prove() {
+            panic!("{} -> {}: {fault}\n{:#?}", sequence.weight, sequence.operand, sequence.steps);
+        }
+    }
+    // No template is dead, and none is more than a dozen's share.
+    for template in TEMPLATES {
+        let made = sequences.iter().filter(|sequence| sequence.template == template.name).count();
+        assert!(made > 0, "{} makes nothing", template.name);
+    }
+    assert!(TEMPLATES.len() < 12, "{} templates", TEMPLATES.len() + 1);
+}
+
+#[test]
+fn special_codes_are_kept_or_said_to_be_lost() {
+    for sequence in every_sequence() {
+        for code in &sequence.lost {
+            assert!(!sequence.weight.decode(*code).is_finite(), "{}", sequence.template);
+        }
+        // What goes to f32 or through a conversion keeps them all.
+        if sequence.operand == Operand::F32 || sequence.template == "convert_f16" {
+            assert_eq!(sequence.lost, [], "{} of {}", sequence.template, sequence.weight);
+        }
+    }
+}
+
+/// Instructions per unit as counted by hand, and what is left to the scale and the zero point.
+#[test]
+fn the_cheapest_sequences_are_these() {
+    // Codes, operand, class, templates, instructions, codes of the unit, add, exponent.
+    type Row = (&'static str, Operand, Class, &'static str, u32, u32, i32, i32);
+    const ROWS: &[Row] = &[
+        ("u4 - 8", Operand::Bf16, Class::Ampere, "magic_bf16", 11, 8, 0, 0),
+        ("i4", Operand::Bf16, Class::Ampere, "magic_bf16", 11, 8, 0, 0),
+        ("u4 - 8", Operand::F16, Class::Hopper, "magic_f16", 9, 8, 0, 0),
+        ("u8 - 128", Operand::F16, Class::Ampere, "magic_f16_bytes", 4, 4, 0, 0),
+        ("i8", Operand::Bf16, Class::Hopper, "halves_bf16", 7, 4, 0, 0),
+        ("u8 - 128", Operand::Bf16, Class::Hopper, "halves_bf16", 7, 4, 0, 0),
+        ("u8", Operand::Bf16, Class::Hopper, "halves_bf16", 7, 4, -128, 0),
+        ("e2m1", Operand::Bf16, Class::Hopper, "shift_half", 15, 8, 0, -126),
+        ("e4m3", Operand::Bf16, Class::Hopper, "shift_half", 7, 4, 0, -120),
+        ("e4m3", Operand::F16, Class::Hopper, "convert_f16", 2, 4, 0, 0),
+        ("e4m3", Operand::F16, Class::Ampere, "shift_half", 7, 4, 0, -8),
+        ("u4 - 8", Operand::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
+        ("i4", Operand::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
+        ("e2m1", Operand::E4m3, Class::Ada, "table_e4m3", 7, 8, 0, 0),
+        ("i8", Operand::I8, Class::Hopper, "as stored", 0, 1, 0, 0),
+        ("u4 - 8", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
+        ("i4", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
+        ("e2m1", Operand::F32, Class::Lanes, "planes_to_bytes -> table_f32", 12 + 8 * 7, 32, 0, 0),
+    ];
+    for &(code, operand, class, templates, steps, unit, add, exponent) in ROWS {
+        let plan = DequantPlan::new(&weight(code), operand, class)
+            .unwrap_or_else(|| panic!("{code} to {operand} on {class:?}"));
+        let found = (plan.to_string(), plan.cost, plan.yields());
+        assert_eq!(
+            found,
+            (templates.to_owned(), steps * 1000 / unit, (add, exponent)),
+            "{code} to {operand}"
+        );
+    }
+}
+
+/// Constants that were published for these tricks, found again in the steps.
+#[test]
+fn the_published_constants_are_there() {
+    let constants = |code: &str, operand, field| {
+        let weight = weight(code);
+        let ask = Ask { weight: &weight, field, operand };
+        let made = TEMPLATES.iter().find_map(|template| (template.make)(&ask)).unwrap();
+        let args = made.steps.iter().flat_map(Step::args).collect::<Vec<_>>();
+        args.into_iter()
+            .filter_map(|arg| if let Arg::Word(word) = arg { Some(word) } else { None })
+            .collect::<Vec<_>>()
+    };
+    let table = [
+        ("u4 - 8", Operand::Bf16, 4, vec![0x000f_000f, 0x4300_4300, 0xC308_C308]),
+        ("u4 - 8", Operand::F16, 4, vec![0x6400_6400, 0x6408_6408, 0x2C00_2C00, 0xD480_D480]),
+        ("u8 - 128", Operand::F16, 8, vec![0x6464_6464, 0x5250, 0x5351]),
+        ("i8", Operand::Bf16, 8, vec![0x007f_007f, 0x0080_0080, 0xC300_C300]),
+        ("e2m1", Operand::Bf16, 4, vec![0x8000_8000, 0x01C0_01C0]),
+        ("e4m3", Operand::Bf16, 8, vec![0x8000_8000, 0x07F0_07F0]),
+    ];
+    for (code, operand, field, wanted) in table {
+        let found = constants(code, operand, field);
+        for constant in wanted {
+            assert!(found.contains(&constant), "{code} to {operand}: {constant:#x} in {found:x?}");
+        }
+    }
+}
+
+#[test]
+fn widths_are_cut_into_planes() {
+    let cut = |bits| planes(bits).into_iter().map(|(low, high)| high - low).collect::<Vec<_>>();
+    let expected: [&[u8]; 8] = [&[1], &[2], &[2, 1], &[4], &[4, 1], &[4, 2], &[4, 2, 1], &[8]];
+    for (bits, widths) in (1..).zip(expected) {
+        assert_eq!(cut(bits), widths, "{bits} bits");
+    }
+}
+
+/// The proof bites: one bit of one constant, one shift, one register, one field out of place.
+#[test]
+fn a_wrong_step_is_found() {
+    let mut caught = 0;
+    for sequence in every_sequence() {
+        let weight = &sequence.weight;
+        // A signed code of one bit has a mask that is all sign: some changes of a table are none.
+        let one_bit = weight.code.bits() == 1;
+        if sequence.yields == Yield::Code || weight.offset != 0 || weight.code.bits() > 4 || one_bit
+        {
+            continue;
+        }
+        let mut turned = sequence.clone();
+        turned.outputs.reverse();
+        for (output, right) in turned.outputs.iter_mut().zip(&sequence.outputs) {
+            output.codes.clone_from(&right.codes);
+        }
+        if turned != sequence {
+            assert!(turned.prove().is_err(), "{}: outputs exchanged", sequence.template);
+            caught += 1;
+        }
+        let mut late = sequence.clone();
+        late.steps.pop();
+        assert!(matches!(late.prove(), Err(SequenceFault::Unwritten { .. })), "{}", late.template);
+        for at in 0..sequence.steps.len() {
+            let mut wrong = sequence.clone();
+            let changed = match &mut wrong.steps[at] {
+                Step::Shl(_, by) | Step::Shr(_, by) => {
+                    *by ^= 1;
+                    true
+                }
+                Step::Lop3 { table, .. } => {
+                    *table ^= 0x40;
+                    true
+                }
+                Step::Sub16(_, _, Arg::Word(word)) => {
+                    *word ^= 1 << 16;
+                    true
+                }
+                _ => false,
+            };
+            if changed {
+                assert!(wrong.prove().is_err(), "{} of {weight}: step {at}", wrong.template);
+                caught += 1;
+            }
+        }
+    }
+    assert!(caught > 200, "{caught}");
+}
+
+#[test]
+fn interpreting_is_what_emitters_must_print() {
+    // The unit of a u4 - 8 word in the order that the fragment wants: nibbles j and j + 4.
+    let weight = weight("u4 - 8");
+    let ask = Ask { weight: &weight, field: 4, operand: Operand::Bf16 };
+    let sequence = TEMPLATES.iter().find_map(|template| (template.make)(&ask)).unwrap();
+    // Codes 0..8 of one word: values -8..0, bf16 of -8, -4 in the first register.
+    let words = interpret(&sequence, &[0x7654_3210]);
+    assert_eq!(words, [0xC080_C100, 0xC040_C0E0, 0xC000_C0C0, 0xBF80_C0A0]);
+}
