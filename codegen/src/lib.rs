@@ -3,11 +3,12 @@
 //! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: whether the
 //! target can run it, or a typed reason why not ([`plan::support`]), what is computed there
 //! ([`plan::plan()`]: sequences of steps, products, scales, layouts), and GPU kernels as values
-//! of the kernel IR ([`mod@ir`]). `expand` (feature `rust`) is what `scheme!` does with a
+//! of the kernel IR ([`mod@ir`]) and as text ([`emit`]). `expand` (feature `rust`) is what `scheme!` does with a
 //! declaration. This crate knows no driver.
 
 #![forbid(unsafe_code)]
 
+pub mod emit;
 #[cfg(feature = "rust")]
 pub mod expand;
 pub mod ir;

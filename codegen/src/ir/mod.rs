@@ -103,3 +103,4 @@ pub use op::{BarrierRef, Body, Fetch, Op, Role, Shuffle, Special, Statement, Vot
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
 pub use verify::{Fault, Refusal, Refusals, Verified, verify};
 pub use walk::Touch;
+pub(crate) use walk::each_op;

@@ -387,8 +387,8 @@ pub enum Op {
     /// Makes the thread's writes to shared memory visible to the async proxy.
     FenceAsync,
     /// Starts to copy bytes from global to shared memory, both 16-byte aligned, a multiple of 16
-    /// bytes; the mbarrier's current phase expects them and counts them when they are there. Each
-    /// thread that runs it starts one.
+    /// bytes; when they are there, they are counted off the bytes that the mbarrier's current phase
+    /// expects (the counting may come before the expecting). Each thread that runs it starts one.
     BulkLoad {
         /// Shared.
         to: Address,
@@ -411,7 +411,7 @@ pub enum Op {
     },
     /// Starts to copy a box of a tensor map to shared memory. With `multicast`, bit i of the mask
     /// says that block i of the cluster gets it too, at the same place, and counts its bytes on its
-    /// own mbarrier of that number.
+    /// own mbarrier of that number. Bytes are counted as by [`Op::BulkLoad`].
     TensorLoad {
         /// Shared; aligned to 128 bytes, with a swizzle to 8 times its bytes.
         to: Address,

@@ -1,9 +1,11 @@
 //! What an operation reads, writes, touches and needs: one place for verifier, builder, printer
 //! and emitters.
 
+use std::collections::BTreeSet;
+
 use super::{
-    Addend, Address, BarrierRef, Binary, Body, Cache, Half, MatrixOperand, MatrixScope, Op,
-    Operand, Reg, Statement, Ternary, Unary, Uniformity,
+    Addend, Address, BarrierRef, Binary, Body, Cache, Half, Kernel, MatrixOperand, MatrixScope, Op,
+    Operand, Reg, Role, Statement, Ternary, Unary, Uniformity,
 };
 use crate::target::Feature;
 
@@ -244,7 +246,6 @@ impl Op {
             | Self::MatrixLoad { .. }
             | Self::MatrixStore { .. }
             | Self::MatrixTranspose { .. } => Uniformity::Warp,
-            Self::Uniform { .. } => Uniformity::Varying,
             _ => Uniformity::Varying,
         }
     }
@@ -271,6 +272,28 @@ pub(crate) fn each_op<'k>(body: &'k Body, visit: &mut dyn FnMut(&'k Op)) {
             }
         }
     }
+}
+
+impl Kernel {
+    /// Instructions that the target must have, each once.
+    pub fn features(&self) -> BTreeSet<Feature> {
+        let mut features = BTreeSet::new();
+        each_op(&self.body, &mut |op| {
+            features.insert(op.needs());
+        });
+        if roles(&self.body).any(|role| role.registers.is_some()) {
+            features.insert(Feature::RegisterShift);
+        }
+        features
+    }
+}
+
+fn roles(body: &Body) -> impl Iterator<Item = &Role> {
+    let last = body.last().into_iter();
+    last.flat_map(|statement| match statement {
+        Statement::Roles(roles) => roles.as_slice(),
+        _ => &[],
+    })
 }
 
 impl Statement {

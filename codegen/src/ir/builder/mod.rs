@@ -269,7 +269,8 @@ impl Builder {
         body: impl FnOnce(&mut Self),
     ) -> Role {
         let group = self.kernel.target.gpu.and_then(|gpu| gpu.warp_group);
-        let whole = group.is_some_and(|by| warps.start % by == 0 && warps.end % by == 0);
+        let whole =
+            group.is_some_and(|by| warps.start.is_multiple_of(by) && warps.end.is_multiple_of(by));
         let control = if whole { Uniformity::WarpGroup } else { Uniformity::Warp };
         let body = self.within(control, body);
         Role { name: name.to_owned(), warps, registers, body }

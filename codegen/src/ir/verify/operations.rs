@@ -320,10 +320,8 @@ impl<'k> Walk<'_, 'k> {
                 }
                 self.mask(*mask);
             }
-            Op::MbarrierInit { arrivals, .. } => {
-                if !(1..1 << 20).contains(arrivals) {
-                    self.refuse(Fault::Value(format!("an mbarrier of {arrivals} arrivals")));
-                }
+            Op::MbarrierInit { arrivals, .. } if !(1..1 << 20).contains(arrivals) => {
+                self.refuse(Fault::Value(format!("an mbarrier of {arrivals} arrivals")));
             }
             Op::MbarrierArrive { expect: Some(value), .. }
             | Op::MbarrierWait { parity: value, .. } => self.value("value", U32, *value),

@@ -1,0 +1,139 @@
+//! Addresses: an index becomes a byte address in a register, once for all accesses that share it;
+//! the constant part goes into the instruction.
+
+use super::Writer;
+use crate::ir::{Address, BarrierRef, Body, Operand, Reg, Space, Statement};
+
+/// What an address register was made of: the buffer, or the size of a shared word, and the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum AddressKey {
+    Global(u32, Reg),
+    Shared(u32, Reg),
+}
+
+impl AddressKey {
+    const fn index(self) -> Reg {
+        match self {
+            Self::Global(_, reg) | Self::Shared(_, reg) => reg,
+        }
+    }
+}
+
+impl Writer<'_> {
+    /// `base+constant`, to be put in brackets.
+    pub(super) fn address(&mut self, address: Address) -> String {
+        match address.space {
+            Space::Global(id) => {
+                let buffer = &self.kernel.buffers[id.0 as usize];
+                let (name, bytes) = (format!("%{}", buffer.name), buffer.word.bytes());
+                let constant = u64::from(address.offset) * u64::from(bytes);
+                match address.index {
+                    Operand::Reg(reg) => {
+                        let at = self.at(AddressKey::Global(id.0, reg), |this, at| {
+                            let index = this.reg(reg);
+                            this.line(&format!("mad.wide.u32 %at{at}, {index}, {bytes}, {name};"));
+                        });
+                        self.far(&format!("%at{at}"), constant)
+                    }
+                    index => {
+                        let index = constant_index(index);
+                        self.far(&name, constant + index * u64::from(bytes))
+                    }
+                }
+            }
+            Space::Shared(id) => {
+                let block = &self.kernel.shared[id.0 as usize];
+                let bytes = block.word.bytes();
+                let start = self.kernel.shared_map().blocks[id.0 as usize];
+                self.near(address.index, bytes, start + address.offset * bytes)
+            }
+        }
+    }
+
+    /// An mbarrier's address.
+    pub(super) fn mbarrier(&mut self, barrier: BarrierRef) -> String {
+        let start = self.kernel.shared_map().barriers[barrier.array.0 as usize];
+        self.near(barrier.index, 8, start)
+    }
+
+    /// A shared address: `bytes` times the index, and a constant.
+    pub(super) fn near(&mut self, index: Operand, bytes: u32, constant: u32) -> String {
+        match index {
+            Operand::Reg(reg) => {
+                let at = self.at(AddressKey::Shared(bytes, reg), |this, at| {
+                    let index = this.reg(reg);
+                    this.line(&format!("mad.lo.u32 %near{at}, {index}, {bytes}, %shared;"));
+                });
+                format!("%near{at}+{constant}")
+            }
+            index => format!("%shared+{}", constant + constant_index(index) as u32 * bytes),
+        }
+    }
+
+    /// Adds what does not fit an instruction's signed 32-bit constant to the register.
+    fn far(&mut self, base: &str, constant: u64) -> String {
+        if constant < 1 << 31 {
+            return format!("{base}+{constant}");
+        }
+        self.addresses += 1;
+        let at = self.addresses;
+        self.line(&format!("add.u64 %at{at}, {base}, {constant};"));
+        format!("%at{at}")
+    }
+
+    fn at(&mut self, key: AddressKey, make: impl FnOnce(&mut Self, u32)) -> u32 {
+        if let Some(at) = self.known.get(&key) {
+            return *at;
+        }
+        self.addresses += 1;
+        let at = self.addresses;
+        make(self, at);
+        self.known.insert(key, at);
+        at
+    }
+
+    /// The register is about to be written: addresses made of it are no longer its own.
+    pub(super) fn forget(&mut self, reg: Reg) {
+        self.known.retain(|key, _| key.index() != reg);
+    }
+
+    /// Forgets what any statement of the body changes.
+    pub(super) fn forget_all_of(&mut self, body: &Body) {
+        let mut counters = Vec::new();
+        counters_of(body, &mut counters);
+        crate::ir::each_op(body, &mut |op| counters.extend(op.writes()));
+        for reg in counters {
+            self.forget(reg);
+        }
+    }
+}
+
+fn constant_index(index: Operand) -> u64 {
+    match index {
+        Operand::U32(index) => index.into(),
+        _ => 0,
+    }
+}
+
+fn counters_of(body: &Body, counters: &mut Vec<Reg>) {
+    for statement in body {
+        match statement {
+            Statement::Op(_) => {}
+            Statement::If { then, otherwise, .. } => {
+                counters_of(then, counters);
+                counters_of(otherwise, counters);
+            }
+            Statement::For { counter, body, .. } => {
+                counters.push(*counter);
+                counters_of(body, counters);
+            }
+            Statement::While { test, body, .. } => {
+                counters_of(test, counters);
+                counters_of(body, counters);
+            }
+            Statement::Roles(roles) => {
+                roles.iter().for_each(|role| counters_of(&role.body, counters));
+            }
+        }
+    }
+}

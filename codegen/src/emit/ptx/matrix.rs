@@ -1,0 +1,125 @@
+//! Matrix operations.
+
+use super::Writer;
+use crate::ir::{
+    Addend, Element, MatrixOp, MatrixOperand, MatrixScope, Op, Reg, SharedTile, Swizzle,
+};
+
+impl Writer<'_> {
+    pub(super) fn matrix(&mut self, op: &Op) {
+        match op {
+            Op::MatrixLoad { dst, from, transpose } => {
+                let (at, count, regs) = (self.address(*from), dst.len(), self.regs(dst));
+                let way = if *transpose { ".trans" } else { "" };
+                self.line(&format!(
+                    "ldmatrix.sync.aligned.m8n8.x{count}{way}.shared.b16 {{{regs}}}, [{at}];"
+                ));
+            }
+            Op::MatrixStore { to, values, transpose } => {
+                let (at, count, regs) = (self.address(*to), values.len(), self.values(values));
+                let way = if *transpose { ".trans" } else { "" };
+                self.line(&format!(
+                    "stmatrix.sync.aligned.m8n8.x{count}{way}.shared.b16 [{at}], {{{regs}}};"
+                ));
+            }
+            Op::MatrixTranspose { dst, a } => {
+                let (dst, a) = (self.reg(*dst), self.value(*a));
+                self.line(&format!("movmatrix.sync.aligned.m8n8.trans.b16 {dst}, {a};"));
+            }
+            Op::Matrix { op, d, a, b, c } => match op.scope {
+                MatrixScope::Warp => self.warp_matrix(op, d, a, b, c),
+                MatrixScope::WarpGroup => self.warp_group_matrix(op, d, a, b, c),
+            },
+            Op::MatrixFence => self.line("wgmma.fence.sync.aligned;"),
+            Op::MatrixCommit => self.line("wgmma.commit_group.sync.aligned;"),
+            Op::MatrixWait { pending } => {
+                self.line(&format!("wgmma.wait_group.sync.aligned {pending};"));
+            }
+            _ => {}
+        }
+    }
+
+    fn warp_matrix(
+        &mut self,
+        op: &MatrixOp,
+        d: &[Reg],
+        a: &MatrixOperand,
+        b: &MatrixOperand,
+        c: &Addend,
+    ) {
+        let registers = |this: &Self, operand: &MatrixOperand| match operand {
+            MatrixOperand::Registers(regs) => this.regs(regs),
+            MatrixOperand::Shared(_) => String::new(),
+        };
+        let (a, b) = (registers(self, a), registers(self, b));
+        let c = match c {
+            Addend::Registers(regs) => self.regs(regs),
+            Addend::Zero => {
+                let (which, name) =
+                    if op.d == Element::F32 { (0, "%zero") } else { (1, "%zero_word") };
+                self.wants_zero[which] = true;
+                vec![name; d.len()].join(", ")
+            }
+        };
+        let (mnemonic, d) = (op.mnemonic, self.regs(d));
+        self.line(&format!("{mnemonic} {{{d}}}, {{{a}}}, {{{b}}}, {{{c}}};"));
+    }
+
+    /// `wgmma`: an operand in shared memory is a 64-bit descriptor (PTX ISA, "Matrix descriptor
+    /// format"); a predicate says whether D is added; 16-bit floats name the signs of A and B and
+    /// whether they are transposed, 8-bit floats only the signs, integers neither.
+    fn warp_group_matrix(
+        &mut self,
+        op: &MatrixOp,
+        d: &[Reg],
+        a: &MatrixOperand,
+        b: &MatrixOperand,
+        c: &Addend,
+    ) {
+        let n = self.label();
+        self.line(&format!("{{ .reg .pred keep; .reg .b64 a{n}, b{n};"));
+        let keep = u32::from(matches!(c, Addend::Registers(_)));
+        self.line(&format!("setp.ne.b32 keep, {keep}, 0;"));
+        let mut from_registers = false;
+        let mut operand = |this: &mut Self, operand: &MatrixOperand, name: String| match operand {
+            MatrixOperand::Registers(regs) => {
+                from_registers = true;
+                format!("{{{}}}", this.regs(regs))
+            }
+            MatrixOperand::Shared(tile) => {
+                this.descriptor(tile, &name);
+                name
+            }
+        };
+        let first = operand(self, a, format!("a{n}"));
+        let second = operand(self, b, format!("b{n}"));
+        let tail = match (op.a.bits(), op.d) {
+            (_, Element::S32) => "",
+            (16, _) if from_registers => ", 1, 1, 0",
+            (16, _) => ", 1, 1, 0, 0",
+            _ => ", 1, 1",
+        };
+        let (mnemonic, d) = (op.mnemonic, self.regs(d));
+        self.line(&format!("{mnemonic} {{{d}}}, {first}, {second}, keep{tail}; }}"));
+    }
+
+    fn descriptor(&mut self, tile: &SharedTile, name: &str) {
+        let block = &self.kernel.shared[tile.block.0 as usize];
+        let bytes = block.word.bytes();
+        let start = self.kernel.shared_map().blocks[tile.block.0 as usize] + tile.offset * bytes;
+        let at = self.near(tile.index, bytes, start);
+        let (mode, leading) = match tile.swizzle {
+            Swizzle::None => (0u64, tile.leading >> 4),
+            Swizzle::B128 => (1, 1),
+            Swizzle::B64 => (2, 1),
+            Swizzle::B32 => (3, 1),
+        };
+        let constant = mode << 62 | u64::from(tile.stride >> 4) << 32 | u64::from(leading) << 16;
+        let (base, plus) = at.split_once('+').unwrap_or((&at, "0"));
+        self.line(&format!("{{ .reg .b32 place; add.u32 place, {base}, {plus};"));
+        self.line("and.b32 place, place, 0x3ffff;");
+        self.line("shr.u32 place, place, 4;");
+        self.line(&format!("cvt.u64.u32 {name}, place;"));
+        self.line(&format!("or.b64 {name}, {name}, {constant:#018x}; }}"));
+    }
+}

@@ -1,0 +1,286 @@
+//! PTX for NVIDIA GPUs.
+//!
+//! In: a verified kernel for an `sm_*` target. Out: the text of a module with one entry, in the
+//! lowest PTX version that has the instructions used. Binding contract: the entry's parameters are
+//! the buffers as 64-bit global addresses, the launch parameters as `.u32`, the tensor maps as 128
+//! bytes, in the kernel's order; shared memory is dynamic, [`Kernel::shared_map`] bytes, to be
+//! given (and above 48 KiB opted in to) at launch; grid, block and cluster as in
+//! [`Kernel::launch`].
+//!
+//! Names: `$lane` is the kernel's register `lane`, `$acc_3` element 3 of its register array `acc`,
+//! `%...` belongs to the emitter. `body` has control flow, the other files one family of operations
+//! each. A multiply and an add are never contracted: every float instruction names its rounding.
+
+mod address;
+mod arithmetic;
+mod body;
+mod matrix;
+mod memory;
+mod sync;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::ir::{Access, Extent, Kernel, Operand, Reg, Type, Verified, Word};
+use crate::target::{Chip, PtxVersion};
+
+use address::AddressKey;
+
+/// The kernel is for another kind of target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("kernel {kernel} is for {target}; PTX is for sm_* targets")]
+pub struct NotForPtx {
+    /// The kernel's name.
+    pub kernel: String,
+    /// Its target.
+    pub target: &'static str,
+}
+
+/// The text of a kernel.
+///
+/// # Errors
+/// [`NotForPtx`] if the target is no NVIDIA GPU.
+pub fn emit(kernel: &Verified<Kernel>) -> Result<String, NotForPtx> {
+    let version = version(kernel)
+        .ok_or_else(|| NotForPtx { kernel: kernel.name.clone(), target: kernel.target.name })?;
+    let mut writer = Writer {
+        kernel,
+        text: String::new(),
+        depth: 1,
+        labels: 0,
+        addresses: 0,
+        known: BTreeMap::new(),
+        wants_zero: [false; 2],
+    };
+    writer.body(&kernel.body);
+    let (body, addresses, zero) = (writer.text, writer.addresses, writer.wants_zero);
+    Ok(module(kernel, version, &body, addresses, zero))
+}
+
+/// The lowest PTX version that has all instructions of the kernel.
+pub fn version(kernel: &Verified<Kernel>) -> Option<PtxVersion> {
+    let gpu = kernel.target.gpu?;
+    let mut version = gpu.ptx?;
+    let mut all = true;
+    let launch = kernel.launch;
+    let of_launch = [
+        (launch.cluster > 1, crate::target::Feature::Cluster),
+        (launch.programmatic, crate::target::Feature::GridDependency),
+    ];
+    let of_launch = of_launch.into_iter().filter_map(|(used, feature)| used.then_some(feature));
+    for feature in of_launch.chain(kernel.features()) {
+        match kernel.target.ptx(feature) {
+            Some(lowest) => version = version.max(lowest),
+            None => all = false,
+        }
+    }
+    all.then_some(version)
+}
+
+/// Writes the statements of one kernel.
+struct Writer<'k> {
+    kernel: &'k Kernel,
+    text: String,
+    depth: usize,
+    labels: u32,
+    addresses: u32,
+    /// Addresses that are in a register, while the index that they were made of is unchanged.
+    known: BTreeMap<AddressKey, u32>,
+    /// Whether the zeros that a matrix operation adds are needed, as f32 and as integers.
+    wants_zero: [bool; 2],
+}
+
+impl Writer<'_> {
+    fn line(&mut self, line: &str) {
+        let pad = "    ".repeat(self.depth);
+        // Writing into a string cannot fail.
+        let _ = writeln!(self.text, "{pad}{line}");
+    }
+
+    fn label(&mut self) -> u32 {
+        self.labels += 1;
+        self.labels
+    }
+
+    fn reg(&self, reg: Reg) -> String {
+        let register = &self.kernel.registers[reg.id.0 as usize];
+        if register.len == 1 {
+            format!("${}", register.name)
+        } else {
+            format!("${}_{}", register.name, reg.at)
+        }
+    }
+
+    fn value(&self, operand: Operand) -> String {
+        match operand {
+            Operand::Reg(reg) => self.reg(reg),
+            Operand::U32(value) if value > 0xffff => format!("{value:#010x}"),
+            Operand::U32(value) => value.to_string(),
+            Operand::F32(value) => format!("0f{:08X}", value.to_bits()),
+            Operand::Pred(value) => u32::from(value).to_string(),
+        }
+    }
+
+    fn regs(&self, regs: &[Reg]) -> String {
+        regs.iter().map(|reg| self.reg(*reg)).collect::<Vec<_>>().join(", ")
+    }
+
+    fn values(&self, values: &[Operand]) -> String {
+        values.iter().map(|value| self.value(*value)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// `@$p `, or nothing; `None` if the guard is the constant false.
+    fn guard(&self, mask: Option<Operand>) -> Option<String> {
+        match mask {
+            None | Some(Operand::Pred(true)) => Some(String::new()),
+            Some(Operand::Pred(false)) => None,
+            Some(mask) => Some(format!("@{} ", self.value(mask))),
+        }
+    }
+
+    fn number(&self) -> u32 {
+        match self.kernel.target.gpu.map(|gpu| gpu.chip) {
+            Some(Chip::Sm { number, .. }) => number,
+            _ => 0,
+        }
+    }
+}
+
+fn extent(kernel: &Kernel, extent: Extent) -> String {
+    match extent {
+        Extent::Constant(value) => value.to_string(),
+        Extent::Parameter(id) => kernel.parameters[id.0 as usize].name.clone(),
+        Extent::CeilDiv(id, by) => {
+            format!("ceil({} / {by})", kernel.parameters[id.0 as usize].name)
+        }
+    }
+}
+
+/// Everything around the statements.
+fn module(
+    kernel: &Kernel,
+    version: PtxVersion,
+    body: &str,
+    addresses: u32,
+    zero: [bool; 2],
+) -> String {
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = write_module(&mut text, kernel, version, body, addresses, zero);
+    text
+}
+
+fn write_module(
+    out: &mut String,
+    kernel: &Kernel,
+    version: PtxVersion,
+    body: &str,
+    addresses: u32,
+    zero: [bool; 2],
+) -> std::fmt::Result {
+    let launch = kernel.launch;
+    let map = kernel.shared_map();
+    writeln!(out, "// {}", kernel.name)?;
+    for line in kernel.summary.lines() {
+        writeln!(out, "// {line}")?;
+    }
+    let [x, y, z] = launch.grid.map(|part| extent(kernel, part));
+    writeln!(
+        out,
+        "//\n// grid {x} x {y} x {z}, {} threads, {} bytes shared",
+        launch.threads, map.bytes
+    )?;
+    for buffer in &kernel.buffers {
+        let shape: Vec<String> = buffer.shape.iter().map(|part| extent(kernel, *part)).collect();
+        let access = match buffer.access {
+            Access::Constant => "constant",
+            Access::ReadOnly => "read only",
+            Access::WriteOnce => "written once",
+            Access::Workspace => "workspace",
+        };
+        let word = match buffer.word {
+            Word::U8 => "bytes",
+            Word::U16 => "16-bit words",
+            Word::U32 => "32-bit words",
+        };
+        let (name, layout) = (&buffer.name, &buffer.layout);
+        writeln!(out, "// {name}: {word} [{}], {access}; {layout}", shape.join(", "))?;
+    }
+    for parameter in &kernel.parameters {
+        writeln!(out, "// {}: {}", parameter.name, parameter.meaning)?;
+    }
+    for (array, start) in kernel.barriers.iter().zip(&map.barriers) {
+        writeln!(out, "// shared + {start}: {} mbarriers `{}`", array.len, array.name)?;
+    }
+    for (block, start) in kernel.shared.iter().zip(&map.blocks) {
+        let (name, bytes, layout) = (&block.name, block.bytes(), &block.layout);
+        writeln!(out, "// shared + {start}: {name}, {bytes} bytes; {layout}")?;
+    }
+    writeln!(out, "\n.version {version}\n.target {}\n.address_size 64\n", kernel.target.name)?;
+    if map.bytes > 0 {
+        let align = kernel.shared.iter().map(|block| block.align).fold(16, u32::max);
+        writeln!(out, ".extern .shared .align {align} .b8 shared_memory[];\n")?;
+    }
+    write!(out, ".visible .entry {}(", kernel.name)?;
+    let buffers =
+        kernel.buffers.iter().map(|b| format!(".param .u64 .ptr .global .align 16 arg_{}", b.name));
+    let scalars = kernel.parameters.iter().map(|p| format!(".param .u32 arg_{}", p.name));
+    let maps = kernel.tensors.iter().map(|t| format!(".param .align 64 .b8 arg_{}[128]", t.name));
+    let arguments: Vec<String> = buffers.chain(scalars).chain(maps).collect();
+    writeln!(out, "\n    {}\n)", arguments.join(",\n    "))?;
+    writeln!(out, ".maxntid {}, 1, 1\n.minnctapersm {}", launch.threads, launch.min_blocks)?;
+    if launch.cluster > 1 {
+        writeln!(out, ".explicitcluster\n.reqnctapercluster {}, 1, 1", launch.cluster)?;
+    }
+    writeln!(out, "{{")?;
+    write_registers(out, kernel)?;
+    writeln!(out, "    .reg .b64 %at<{}>, %state;", addresses + 1)?;
+    for buffer in &kernel.buffers {
+        let name = &buffer.name;
+        writeln!(out, "    .reg .b64 %{name};")?;
+        writeln!(out, "    ld.param.u64 %{name}, [arg_{name}];")?;
+        writeln!(out, "    cvta.to.global.u64 %{name}, %{name};")?;
+    }
+    for map in &kernel.tensors {
+        let name = &map.name;
+        writeln!(out, "    .reg .b64 %{name};")?;
+        writeln!(out, "    mov.b64 %{name}, arg_{name};")?;
+        writeln!(out, "    cvta.param.u64 %{name}, %{name};")?;
+    }
+    if map.bytes > 0 {
+        writeln!(out, "    .reg .b32 %shared, %near<{}>;", addresses + 1)?;
+        writeln!(out, "    mov.u32 %shared, shared_memory;")?;
+    }
+    if zero[0] {
+        writeln!(out, "    .reg .f32 %zero;\n    mov.f32 %zero, 0f00000000;")?;
+    }
+    if zero[1] {
+        writeln!(out, "    .reg .b32 %zero_word;\n    mov.b32 %zero_word, 0;")?;
+    }
+    writeln!(out, "\n{body}    ret;\n}}")
+}
+
+/// `.reg` lines: scalars and arrays of one type after another, wrapped.
+fn write_registers(out: &mut String, kernel: &Kernel) -> std::fmt::Result {
+    for (ty, name) in [(Type::Pred, "pred"), (Type::U32, "b32"), (Type::F32, "f32")] {
+        let mut line = String::new();
+        for register in kernel.registers.iter().filter(|register| register.ty == ty) {
+            let item = match register.len {
+                1 => format!("${}", register.name),
+                len => format!("${}_<{len}>", register.name),
+            };
+            if line.len() + item.len() > 84 {
+                writeln!(out, "    .reg .{name} {line};")?;
+                line.clear();
+            }
+            if !line.is_empty() {
+                line.push_str(", ");
+            }
+            line.push_str(&item);
+        }
+        if !line.is_empty() {
+            writeln!(out, "    .reg .{name} {line};")?;
+        }
+    }
+    Ok(())
+}
