@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+#[cfg(target_arch = "aarch64")]
+use super::neon::{self, Neon};
 use super::vector::{Portable, Tiling, Vector};
 
 /// An instruction set that products are compiled for.
@@ -76,6 +78,14 @@ impl Isa {
             },
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => absent(Missing::Architecture("x86_64")),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon | Self::NeonDot | Self::NeonI8mm | Self::NeonBf16 => {
+                match missing_arm(self) {
+                    None => Ok(()),
+                    Some(feature) => absent(Missing::Feature(feature)),
+                }
+            }
+            #[cfg(not(target_arch = "aarch64"))]
             Self::Neon | Self::NeonDot | Self::NeonI8mm | Self::NeonBf16 => {
                 absent(Missing::Architecture("aarch64"))
             }
@@ -168,12 +178,24 @@ pub(crate) fn enter<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
             // SAFETY: `present` has found every feature that the function enables.
             unsafe { enter_avx2(kernel) }
         }
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm | Isa::NeonBf16 if present(isa) => {
+            // SAFETY: `present` has found every feature that the function enables.
+            unsafe { enter_neon_i8mm(kernel) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot if present(isa) => {
+            // SAFETY: `present` has found every feature that the function enables.
+            unsafe { enter_neon_dot(kernel) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => kernel.run::<Neon<neon::Base>>(),
         _ => kernel.run::<Portable>(),
     }
 }
 
 /// [`Isa::check`]: the standard library caches what it asks of the processor.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn present(isa: Isa) -> bool {
     isa.check().is_ok()
 }
@@ -190,6 +212,18 @@ fn enter_avx512<K: Kernel>(kernel: K) -> K::Out {
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
 fn enter_avx2<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<super::avx2::Avx2>()
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod,i8mm")]
+fn enter_neon_i8mm<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Neon<neon::I8mm>>()
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+fn enter_neon_dot<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Neon<neon::Dot>>()
 }
 
 /// The first feature of the set that is not there.
@@ -213,6 +247,21 @@ fn missing_x86(isa: Isa) -> Option<&'static str> {
         Isa::Avx512Bf16 => avx2().or_else(avx512).or_else(bf16),
         _ => None,
     }
+}
+
+/// The first feature of the set that is not there.
+#[cfg(target_arch = "aarch64")]
+fn missing_arm(isa: Isa) -> Option<&'static str> {
+    use std::arch::is_aarch64_feature_detected as detected;
+    let features = [
+        (Isa::Neon, "neon", detected!("neon")),
+        (Isa::NeonDot, "dotprod", detected!("dotprod")),
+        (Isa::NeonI8mm, "i8mm", detected!("i8mm")),
+        (Isa::NeonBf16, "bf16", detected!("bf16")),
+    ];
+    // Each set has all that those before it have.
+    let needed = features.into_iter().filter(|(set, ..)| *set <= isa);
+    needed.map(|(_, feature, there)| (feature, there)).find(|(_, there)| !there).map(|(f, _)| f)
 }
 
 #[cfg(test)]

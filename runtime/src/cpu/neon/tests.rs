@@ -1,0 +1,230 @@
+//! The loops of NEON against scalar ones, exactly.
+//!
+//! All numbers are integers and powers of two small enough that `f32` sums are exact in any
+//! order, so that every comparison is of equal bits.
+
+use std::arch::is_aarch64_feature_detected;
+
+use super::{Base, Dot, I8mm, Neon};
+use crate::cpu::tile::{DotBlock, DotTokens, Sums};
+use crate::cpu::vector::{Portable, Vector};
+
+/// A linear congruential generator: the upper bits of its state.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+}
+
+/// What codes and x are filled with.
+#[derive(Clone, Copy, Debug)]
+enum Fill {
+    /// Any values.
+    Random,
+    /// The largest code by the least x: where a sum of 16 bits would overflow.
+    Least,
+    /// The largest code by the largest x.
+    Largest,
+    /// The code 0 (which is -128 when made signed) by the least x.
+    Zero,
+}
+
+const PANELS: usize = 1;
+
+/// Steps of a piece, and of the block: a whole piece and a shorter one.
+const SHAPES: [(usize, usize); 3] = [(8, 16), (16, 24), (32, 32)];
+
+fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, piece: usize, steps: usize) {
+    let case = format!("M {M}, narrow {NARROW}, {fill:?}, {steps} steps in pieces of {piece}");
+    let mut random = Random(1);
+    let most = if NARROW { 127 } else { 255 };
+    let mut code = || match fill {
+        Fill::Random => (random.next() % (most + 1)) as u8,
+        Fill::Least | Fill::Largest => most as u8,
+        Fill::Zero => 0,
+    };
+    let codes: Vec<[u8; 64]> = (0..steps).map(|_| std::array::from_fn(|_| code())).collect();
+    let mut random = Random(2);
+    let mut value = || match fill {
+        Fill::Random => random.next() as i8,
+        Fill::Least | Fill::Zero => i8::MIN,
+        Fill::Largest => i8::MAX,
+    };
+    // [token][step][column]
+    let x: Vec<Vec<[i8; 4]>> =
+        (0..M).map(|_| (0..steps).map(|_| std::array::from_fn(|_| value())).collect()).collect();
+    let pieces = steps.div_ceil(piece);
+    let mut random = Random(3);
+    let starts: Vec<[i32; M]> =
+        (0..pieces).map(|_| std::array::from_fn(|_| random.next() as i32 % 4096)).collect();
+    let scales: Vec<[[f32; 16]; PANELS]> = (0..pieces)
+        .map(|_| [std::array::from_fn(|_| [0.5, 1.0, -1.0][random.next() as usize % 3])])
+        .collect();
+
+    let mut expected = [[0.0f64; 16]; M];
+    for (m, sums) in expected.iter_mut().enumerate() {
+        for (row, sum) in sums.iter_mut().enumerate() {
+            for at in 0..pieces {
+                let mut part = i64::from(starts[at][m]);
+                for step in at * piece..((at + 1) * piece).min(steps) {
+                    for column in 0..4 {
+                        let code = i64::from(codes[step][4 * row + column]);
+                        part += code * i64::from(x[m][step][column]);
+                    }
+                }
+                *sum += f64::from(scales[at][0][row]) * part as f64;
+            }
+        }
+    }
+
+    let mut arranged = codes.clone();
+    for chunk in arranged.as_chunks_mut::<8>().0 {
+        let vectors = V::arrange(std::array::from_fn(|q| V::load(&chunk[q])));
+        for (bytes, vector) in chunk.iter_mut().zip(vectors) {
+            vector.store(bytes);
+        }
+    }
+    let word = |m: usize, step: usize| u32::from_le_bytes(x[m][step].map(|byte| byte as u8));
+    let words = V::TILING.dot_columns / 4;
+    let flat: Vec<u32> = (0..steps / words)
+        .flat_map(|run| (0..M).flat_map(move |m| (0..words).map(move |w| (m, run * words + w))))
+        .map(|(m, step)| word(m, step))
+        .collect();
+    let codes = arranged.as_chunks::<PANELS>().0;
+    let mut sums: Sums<M, PANELS> = [[[0.0; 16]]; M];
+    V::dot_tile::<M, PANELS, NARROW>(
+        DotBlock { codes, piece, scales: &scales },
+        DotTokens { x: flat.as_chunks::<M>().0, starts: &starts },
+        &mut sums,
+    );
+    for m in 0..M {
+        for row in 0..16 {
+            let (found, expected) = (sums[m][0][row], expected[m][row]);
+            assert_eq!(f64::from(found), expected, "token {m}, row {row}: {case}");
+        }
+    }
+}
+
+fn dot_tiles<V: Vector>() {
+    for (piece, steps) in SHAPES {
+        for fill in [Fill::Random, Fill::Least, Fill::Largest, Fill::Zero] {
+            dot_tile::<V, 1, true>(fill, piece, steps);
+            dot_tile::<V, 2, true>(fill, piece, steps);
+            dot_tile::<V, 4, true>(fill, piece, steps);
+            dot_tile::<V, 1, false>(fill, piece, steps);
+            dot_tile::<V, 2, false>(fill, piece, steps);
+            dot_tile::<V, 4, false>(fill, piece, steps);
+        }
+    }
+}
+
+fn fma_tile<V: Vector, const M: usize>() {
+    let mut random = Random(4);
+    let mut small = || (random.next() % 255) as f32 - 127.0;
+    let weights: Vec<[[f32; 16]; PANELS]> =
+        (0..37).map(|_| [std::array::from_fn(|_| small())]).collect();
+    let x: Vec<[f32; M]> = (0..37).map(|_| std::array::from_fn(|_| small())).collect();
+    let start: Sums<M, PANELS> = std::array::from_fn(|_| [std::array::from_fn(|_| small())]);
+    let mut sums = start;
+    V::fma_tile(&weights, &x, &mut sums);
+    for m in 0..M {
+        for row in 0..16 {
+            let products = weights.iter().zip(&x).map(|(weights, x)| weights[0][row] * x[m]);
+            let expected = start[m][0][row] + products.sum::<f32>();
+            assert_eq!(sums[m][0][row], expected, "token {m} of {M}, row {row}");
+        }
+    }
+}
+
+/// What an operation left in a vector's lanes.
+fn words<V: Vector>(vector: V) -> [u32; 16] {
+    let mut bytes = [0; 64];
+    vector.store(&mut bytes);
+    let lanes = bytes.as_chunks::<4>().0;
+    std::array::from_fn(|lane| u32::from_le_bytes(lanes[lane]))
+}
+
+/// Every operation of [`Vector`], each named, on the vectors that `random` gives.
+fn operations<V: Vector>(random: &mut Random) -> Vec<(&'static str, [u32; 16])> {
+    let mut bytes = || std::array::from_fn(|_| random.next() as u8);
+    let (a, b, c) = (V::load(&bytes()), V::load(&bytes()), V::load(&bytes()));
+    let nibbles: [u8; 64] = bytes().map(|byte| byte & 15);
+    let narrow: [u8; 64] = bytes().map(|byte| byte & 127);
+    let table: [u8; 16] = std::array::from_fn(|at| 17 * at as u8 ^ 0x5a);
+    let halves: [u16; 16] = std::array::from_fn(|at| 0x3c00 + 0x0123 * at as u16);
+    let floats: [f32; 16] = std::array::from_fn(|at| 1.5 * at as f32 - 7.0);
+    let wide: [f32; 256] = std::array::from_fn(|at| at as f32 * 0.25);
+    let small = |vector: V| vector.and(V::splat(0xff)).to_f32();
+    vec![
+        ("splat", words(V::splat(0x0403_0201))),
+        ("and", words(a.and(b))),
+        ("or", words(a.or(b))),
+        ("xor", words(a.xor(b))),
+        ("shl", words(a.shl::<5>())),
+        ("shr", words(a.shr::<5>())),
+        ("sar", words(a.sar::<5>())),
+        ("shl 0", words(a.shl::<0>())),
+        ("shr 31", words(a.shr::<31>())),
+        ("add", words(a.add(b))),
+        ("equal", words(a.and(V::splat(3)).equal(b.and(V::splat(3))))),
+        ("lookup", words(V::load(&nibbles).lookup(&table))),
+        ("to_f32", words(a.to_f32())),
+        ("table_f32", words(a.table_f32(&floats))),
+        ("gather_f32", words(a.and(V::splat(0xff)).gather_f32(&wide))),
+        ("load_f32", words(V::load_f32(&floats))),
+        ("load_bf16", words(V::load_bf16(&halves))),
+        ("load_f16", words(V::load_f16(&halves))),
+        ("add_f32", words(small(a).add_f32(small(b)))),
+        ("mul_f32", words(small(a).mul_f32(small(b)))),
+        ("fma_f32", words(small(a).fma_f32(small(b), small(c)))),
+        ("dot", words(a.dot(b, c))),
+        ("dot_narrow", words(a.dot_narrow(V::load(&narrow), c))),
+        ("dot, extreme", words(a.dot(V::splat(0), V::splat(0x8080_8080)))),
+        ("dot, largest", words(a.dot(V::splat(u32::MAX), V::splat(0x8080_8080)))),
+        ("dot_narrow, extreme", words(a.dot_narrow(V::splat(0x7f7f_7f7f), V::splat(0x8080_8080)))),
+    ]
+}
+
+/// All of a set's own code.
+fn check<P: super::vector::Products>() {
+    for seed in 0..50 {
+        let ours = operations::<Neon<P>>(&mut Random(seed));
+        let portable = operations::<Portable>(&mut Random(seed));
+        for ((name, ours), (_, portable)) in ours.into_iter().zip(portable) {
+            assert_eq!(ours, portable, "{name}, seed {seed}");
+        }
+    }
+    dot_tiles::<Neon<P>>();
+    fma_tile::<Neon<P>, 1>();
+    fma_tile::<Neon<P>, 2>();
+    fma_tile::<Neon<P>, 4>();
+}
+
+#[test]
+fn base_neon_agrees_with_scalar_loops() {
+    check::<Base>();
+}
+
+#[test]
+fn dotprod_agrees_with_scalar_loops() {
+    if is_aarch64_feature_detected!("dotprod") {
+        check::<Dot>();
+    }
+}
+
+#[test]
+fn i8mm_agrees_with_scalar_loops() {
+    if is_aarch64_feature_detected!("i8mm") {
+        check::<I8mm>();
+    }
+}
+
+#[test]
+fn the_portable_tile_meets_the_same_scalar_loops() {
+    dot_tiles::<Portable>();
+    fma_tile::<Portable, 4>();
+}

@@ -1,0 +1,328 @@
+//! Register tiles of NEON: up to four tokens by one panel of 16 rows, 16 accumulators.
+//!
+//! In: decoded blocks and packed tokens as [`crate::cpu::tile`] defines them. Out: products added
+//! to the sums. Four words of x, one a token, lie in one register, so that `sdot` and `fmla` take
+//! a token by its lane; `usmmla` takes tokens and rows in pairs of eight columns, in which
+//! order the codes are put when they are decoded and x when it is packed. How many instructions each loop
+//! spends is counted in `docs/performance/cpu.md`.
+
+use core::arch::aarch64::*;
+
+use super::instruction::{sdot, sdot_lane, smlal2, smull2, usmmla};
+use crate::cpu::tile::{DotBlock, DotTokens, Sums};
+
+/// Tokens of a tile.
+pub(super) const TOKENS: usize = 4;
+
+/// Runs a statement for constants, one after another: an index of registers must be known.
+macro_rules! for_each {
+    ($name:ident in $($value:literal)* => $body:expr) => {
+        $({ const $name: usize = $value; $body; })*
+    };
+}
+
+/// The codes of a panel at one step of four columns: 16 rows.
+type Step = [u8; 64];
+
+/// Register `j` of a step.
+#[inline(always)]
+fn register(step: &Step, j: usize) -> uint8x16_t {
+    let bytes = &step.as_chunks::<16>().0[j];
+    // SAFETY: 16 bytes, of any alignment.
+    unsafe { vld1q_u8(bytes.as_ptr()) }
+}
+
+/// Four words from `first`, zeros beyond the end.
+#[inline(always)]
+fn words(x: &[u32], first: usize) -> uint32x4_t {
+    let mut words = [0; 4];
+    if first + 4 <= x.len() {
+        words.copy_from_slice(&x[first..first + 4]);
+    } else if first < x.len() {
+        for_each!(I in 0 1 2 => if first + I < x.len() {
+            words[I] = x[first + I];
+        });
+    }
+    // SAFETY: four words.
+    unsafe { vld1q_u32(words.as_ptr()) }
+}
+
+/// Codes less 128: unsigned becomes signed.
+#[inline(always)]
+pub(super) fn signed(codes: uint8x16_t) -> int8x16_t {
+    neon!(vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(128))))
+}
+
+/// `sums += scales * parts`; lane r of register j is row 4j + r.
+#[inline(always)]
+fn add_scaled(parts: [int32x4_t; 4], scales: &[f32; 16], sums: &mut [f32; 16]) {
+    let scales = scales.as_chunks::<4>().0;
+    let sums = sums.as_chunks_mut::<4>().0;
+    for_each!(J in 0 1 2 3 => {
+        // SAFETY: four `f32` each.
+        unsafe {
+            let total = vfmaq_f32(
+                vld1q_f32(sums[J].as_ptr()),
+                vcvtq_f32_s32(parts[J]),
+                vld1q_f32(scales[J].as_ptr()),
+            );
+            vst1q_f32(sums[J].as_mut_ptr(), total);
+        }
+    });
+}
+
+/// What a piece multiplies, and what it is scaled with.
+struct Piece<'a, const M: usize, const P: usize> {
+    codes: &'a [[Step; P]],
+    x: &'a [[u32; M]],
+    starts: &'a [i32; M],
+    scales: &'a [f32; 16],
+}
+
+#[inline(always)]
+fn pieces<'a, const M: usize, const P: usize>(
+    block: DotBlock<'a, P>,
+    tokens: DotTokens<'a, M>,
+) -> impl Iterator<Item = Piece<'a, M, P>> {
+    let steps = block.codes.chunks(block.piece).zip(tokens.x.chunks(block.piece));
+    steps.zip(tokens.starts).zip(block.scales).map(|(((codes, x), starts), scales)| Piece {
+        codes,
+        x,
+        starts,
+        scales: &scales[0],
+    })
+}
+
+/// [`crate::cpu::tile::dot_tile`] with `sdot`.
+#[inline(always)]
+pub(super) fn sdot_tile<const M: usize, const P: usize, const NARROW: bool>(
+    block: DotBlock<'_, P>,
+    tokens: DotTokens<'_, M>,
+    sums: &mut Sums<M, P>,
+) {
+    for piece in pieces(block, tokens) {
+        let parts = sdot_piece::<M, P, NARROW>(&piece);
+        for_each!(T in 0 1 2 3 => if T < M {
+            add_scaled(parts[T], piece.scales, &mut sums[T][0]);
+        });
+    }
+}
+
+#[inline(always)]
+fn sdot_piece<const M: usize, const P: usize, const NARROW: bool>(
+    piece: &Piece<'_, M, P>,
+) -> [[int32x4_t; 4]; TOKENS] {
+    let mut parts = [[neon!(vdupq_n_s32(0)); 4]; TOKENS];
+    for_each!(T in 0 1 2 3 => if T < M {
+        parts[T] = [neon!(vdupq_n_s32(piece.starts[T])); 4];
+    });
+    let mut x_sums = neon!(vdupq_n_s32(0));
+    for (codes, x) in piece.codes.as_chunks::<4>().0.iter().zip(piece.x.as_chunks::<4>().0) {
+        for_each!(S in 0 1 2 3 => {
+            let x = neon!(vreinterpretq_s8_u32(words(&x[S], 0)));
+            let mut operand = [neon!(vdupq_n_s8(0)); 4];
+            for_each!(J in 0 1 2 3 => {
+                let codes = register(&codes[S][0], J);
+                operand[J] =
+                    if NARROW { neon!(vreinterpretq_s8_u8(codes)) } else { signed(codes) };
+            });
+            if !NARROW {
+                x_sums = sdot(x_sums, x, neon!(vdupq_n_s8(1)));
+            }
+            for_each!(T in 0 1 2 3 => {
+                if T < M {
+                    for_each!(J in 0 1 2 3 => {
+                        parts[T][J] = sdot_lane::<{ T as i32 }>(parts[T][J], operand[J], x);
+                    });
+                }
+            });
+        });
+    }
+    if !NARROW {
+        // What `signed` took from each code comes back as 128 times the sum of x.
+        let taken = neon!(vshlq_n_s32::<7>(x_sums));
+        for_each!(T in 0 1 2 3 => {
+            let taken = neon!(vdupq_laneq_s32::<{ T as i32 }>(taken));
+            for_each!(J in 0 1 2 3 => {
+                parts[T][J] = neon!(vaddq_s32(parts[T][J], taken));
+            });
+        });
+    }
+    parts
+}
+
+/// The order in which [`usmmla_tile`] reads a chunk: two steps (q, q + 1) become registers of
+/// two rows and eight columns, row pair i in register i of the two.
+#[inline(always)]
+pub(super) fn arrange(codes: [[uint8x16_t; 4]; 8]) -> [[uint8x16_t; 4]; 8] {
+    let mut out = codes;
+    for (out, codes) in out.as_chunks_mut::<2>().0.iter_mut().zip(codes.as_chunks::<2>().0) {
+        for j in 0..4 {
+            let (low, high) =
+                neon!((vreinterpretq_u32_u8(codes[0][j]), vreinterpretq_u32_u8(codes[1][j])));
+            out[j / 2][2 * (j % 2)] = neon!(vreinterpretq_u8_u32(vzip1q_u32(low, high)));
+            out[j / 2][2 * (j % 2) + 1] = neon!(vreinterpretq_u8_u32(vzip2q_u32(low, high)));
+        }
+    }
+    out
+}
+
+/// [`crate::cpu::tile::dot_tile`] with `usmmla`, on codes that [`arrange`] has put in order.
+///
+/// Codes are unsigned as the instruction takes them: all widths are alike.
+#[inline(always)]
+pub(super) fn usmmla_tile<const M: usize, const P: usize>(
+    block: DotBlock<'_, P>,
+    tokens: DotTokens<'_, M>,
+    sums: &mut Sums<M, P>,
+) {
+    for piece in pieces(block, tokens) {
+        let parts = usmmla_piece(&piece);
+        for_each!(T in 0 1 2 3 => if T < M {
+            add_scaled(parts[T], piece.scales, &mut sums[T][0]);
+        });
+    }
+}
+
+#[inline(always)]
+fn usmmla_piece<const M: usize, const P: usize>(
+    piece: &Piece<'_, M, P>,
+) -> [[int32x4_t; 4]; TOKENS] {
+    // [token pair][row pair]: (row, token) = (0, 0), (0, 1), (1, 0), (1, 1).
+    let starts = neon!(vreinterpretq_s64_u32(words(&piece.starts.map(|start| start as u32), 0)));
+    let mut pairs = [
+        [neon!(vreinterpretq_s32_s64(vdupq_laneq_s64::<0>(starts))); 8],
+        [neon!(vreinterpretq_s32_s64(vdupq_laneq_s64::<1>(starts))); 8],
+    ];
+    for (codes, x) in piece.codes.as_chunks::<4>().0.iter().zip(piece.x.as_chunks::<4>().0) {
+        for_each!(HALF in 0 1 => {
+            // [token][two words of four columns]
+            let x = x[2 * HALF..2 * HALF + 2].as_flattened();
+            let x = [0, 2].map(|token| words(x, 2 * token));
+            let x = x.map(|words| neon!(vreinterpretq_s8_u32(words)));
+            for_each!(I in 0 1 2 3 4 5 6 7 => {
+                let rows = register(&codes[2 * HALF + I / 4][0], I % 4);
+                pairs[0][I] = usmmla(pairs[0][I], rows, x[0]);
+                if M > 2 {
+                    pairs[1][I] = usmmla(pairs[1][I], rows, x[1]);
+                }
+            });
+        });
+    }
+    let mut parts = [[neon!(vdupq_n_s32(0)); 4]; TOKENS];
+    for_each!(T in 0 1 => for_each!(J in 0 1 2 3 => {
+        let (above, below) = (pairs[T][2 * J], pairs[T][2 * J + 1]);
+        parts[2 * T][J] = neon!(vuzp1q_s32(above, below));
+        parts[2 * T + 1][J] = neon!(vuzp2q_s32(above, below));
+    }));
+    parts
+}
+
+/// [`crate::cpu::tile::dot_tile`] with base NEON's products of 8 bits to 16.
+#[inline(always)]
+pub(super) fn smull_tile<const M: usize, const P: usize, const NARROW: bool>(
+    block: DotBlock<'_, P>,
+    tokens: DotTokens<'_, M>,
+    sums: &mut Sums<M, P>,
+) {
+    for_each!(FIRST in 0 2 => if FIRST < M {
+        for piece in pieces(block, tokens) {
+            let parts = smull_piece::<M, P, NARROW>(FIRST, &piece);
+            for_each!(T in 0 1 => if FIRST + T < M {
+                add_scaled(parts[T], piece.scales, &mut sums[FIRST + T][0]);
+            });
+        }
+    });
+}
+
+/// Two tokens: each row has two lanes of 32 bits until the end of the piece, one for columns 0
+/// and 1 of a step, one for 2 and 3.
+#[inline(always)]
+fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
+    first: usize,
+    piece: &Piece<'_, M, P>,
+) -> [[int32x4_t; 4]; 2] {
+    let zero = neon!(vdupq_n_s32(0));
+    let mut lanes = [[zero; 8]; 2];
+    let mut x_sums = [zero; 2];
+    let token = |x: &[u32; M], t: usize| {
+        neon!(vreinterpretq_s8_u32(vdupq_n_u32(x[(first + t).min(M - 1)])))
+    };
+    for (codes, x) in piece.codes.as_chunks::<2>().0.iter().zip(piece.x.as_chunks::<2>().0) {
+        let x = [[token(&x[0], 0), token(&x[0], 1)], [token(&x[1], 0), token(&x[1], 1)]];
+        for_each!(J in 0 1 2 3 => {
+            let codes = [register(&codes[0][0], J), register(&codes[1][0], J)];
+            for_each!(T in 0 1 => if first + T < M {
+                if NARROW {
+                    let codes = codes.map(|codes| neon!(vreinterpretq_s8_u8(codes)));
+                    // Two products of a code up to 127 and x >= -128 are at least -32512: they
+                    // fit 16 bits.
+                    let low = neon!(vmlal_s8(
+                        vmull_s8(vget_low_s8(codes[0]), vget_low_s8(x[0][T])),
+                        vget_low_s8(codes[1]),
+                        vget_low_s8(x[1][T])
+                    ));
+                    let high = smlal2(smull2(codes[0], x[0][T]), codes[1], x[1][T]);
+                    lanes[T][2 * J] = neon!(vpadalq_s16(lanes[T][2 * J], low));
+                    lanes[T][2 * J + 1] = neon!(vpadalq_s16(lanes[T][2 * J + 1], high));
+                } else {
+                    for_each!(S in 0 1 => {
+                        let codes = signed(codes[S]);
+                        // One product is at most 2^14; two could be 2^15, one too many.
+                        let low = neon!(vmull_s8(vget_low_s8(codes), vget_low_s8(x[S][T])));
+                        let high = smull2(codes, x[S][T]);
+                        lanes[T][2 * J] = neon!(vpadalq_s16(lanes[T][2 * J], low));
+                        lanes[T][2 * J + 1] = neon!(vpadalq_s16(lanes[T][2 * J + 1], high));
+                    });
+                }
+            });
+        });
+        if !NARROW {
+            for_each!(T in 0 1 => for_each!(S in 0 1 => {
+                x_sums[T] = neon!(vpadalq_s16(x_sums[T], vpaddlq_s8(x[S][T])));
+            }));
+        }
+    }
+    let mut parts = [[zero; 4]; 2];
+    for_each!(T in 0 1 => if first + T < M {
+        let start = neon!(vdupq_n_s32(piece.starts[first + T]));
+        // What `signed` took from each code comes back as 128 times the sum of x.
+        let start = neon!(vaddq_s32(start, vshlq_n_s32::<7>(x_sums[T])));
+        for_each!(J in 0 1 2 3 => {
+            let rows = neon!(vpaddq_s32(lanes[T][2 * J], lanes[T][2 * J + 1]));
+            parts[T][J] = neon!(vaddq_s32(rows, start));
+        });
+    });
+    parts
+}
+
+/// [`crate::cpu::tile::fma_tile`], a token by its lane.
+#[inline(always)]
+pub(super) fn fma_tile<const M: usize, const P: usize>(
+    weights: &[[[f32; 16]; P]],
+    x: &[[f32; M]],
+    sums: &mut Sums<M, P>,
+) {
+    let mut parts = [[neon!(vdupq_n_f32(0.0)); 4]; TOKENS];
+    for (weights, x) in weights.iter().zip(x) {
+        let x = neon!(vreinterpretq_f32_u32(words(&x.map(f32::to_bits), 0)));
+        let weights = weights[0].as_chunks::<4>().0;
+        for_each!(J in 0 1 2 3 => {
+            // SAFETY: four `f32`.
+            let weights = unsafe { vld1q_f32(weights[J].as_ptr()) };
+            for_each!(T in 0 1 2 3 => if T < M {
+                parts[T][J] = neon!(vfmaq_laneq_f32::<{ T as i32 }>(parts[T][J], weights, x));
+            });
+        });
+    }
+    for_each!(T in 0 1 2 3 => if T < M {
+        let sums = sums[T][0].as_chunks_mut::<4>().0;
+        for_each!(J in 0 1 2 3 => {
+            // SAFETY: four `f32`.
+            unsafe {
+                let sum = vld1q_f32(sums[J].as_ptr());
+                vst1q_f32(sums[J].as_mut_ptr(), vaddq_f32(sum, parts[T][J]));
+            }
+        });
+    });
+}
