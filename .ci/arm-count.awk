@@ -35,11 +35,10 @@ counting && /^ *[0-9a-f]+:/ {
     at[address] = length_
     if ($2 ~ /^(b\..*|b|cbn?z|tbn?z)$/)
         for (field = 3; field <= NF; field++) if ($field ~ /^[0-9a-f]+$/) target[length_] = $field
-    if ($2 ~ /^u?sdot$|^sdot$/) per[length_] = 16
+    # A product by the lane of a token; sums of x multiply whole registers by ones.
+    if ($2 == "sdot" && $0 ~ /4b\[/) per[length_] = 16
     else if ($2 ~ /^(us|s)mmla$/) per[length_] = 32
     else if ($2 ~ /^s(mull|mlal)2?$/) per[length_] = 8
-    else if ($2 == "bfdot") per[length_] = 8
-    else if ($2 == "bfmmla") per[length_] = 16
-    else if ($2 == "fmla" && $0 ~ /\.s\[/) per[length_] = 4
+    else if (name == "fmla" && $2 == "fmla") per[length_] = 4
 }
 END { if (counting) report() }

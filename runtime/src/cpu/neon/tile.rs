@@ -305,7 +305,12 @@ pub(super) fn fma_tile<const M: usize, const P: usize>(
 ) {
     let mut parts = [[neon!(vdupq_n_f32(0.0)); 4]; TOKENS];
     for (weights, x) in weights.iter().zip(x) {
-        let x = neon!(vreinterpretq_f32_u32(words(&x.map(f32::to_bits), 0)));
+        let x = if M >= TOKENS {
+            // SAFETY: at least four `f32`.
+            unsafe { vld1q_f32(x.as_ptr()) }
+        } else {
+            neon!(vreinterpretq_f32_u32(words(&x.map(f32::to_bits), 0)))
+        };
         let weights = weights[0].as_chunks::<4>().0;
         for_each!(J in 0 1 2 3 => {
             // SAFETY: four `f32`.
