@@ -1,6 +1,6 @@
 //! The declared type.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, Span, TokenStream};
 use quantloom_dsl::Scheme;
 use quantloom_dsl::lang::{Declaration, TokenKind};
 use quote::{quote, quote_spanned};
@@ -10,10 +10,13 @@ pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme)
     let (visibility, name) = (&declaration.visibility, &declaration.name);
     let docs = docs(declaration, scheme);
     let text = scheme.to_string();
+    // What the compiler says about the type, it says at its name.
+    let place = name.as_ref().map_or_else(Span::call_site, Ident::span);
+    let item = quote_spanned!(place=> struct #name;);
     quote! {
         #docs
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-        #visibility struct #name;
+        #visibility #item
 
         impl #name {
             /// The declaration, as it is printed.

@@ -16,7 +16,7 @@ pub fn check(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) -> Option<Sche
     let before = faults.len();
     duplicates(syntax, faults);
     missing(syntax, faults);
-    let mut checker = Checker { syntax, faults, layouts: Vec::new() };
+    let mut checker = Checker { syntax, faults, layouts: Vec::new(), names: Vec::new() };
     let scheme = checker.scheme()?;
     checker.rules(&scheme);
     checker.stores(&scheme);
@@ -58,6 +58,8 @@ struct Checker<'a> {
     faults: &'a mut Vec<Diagnostic>,
     /// Where the layout of each store is written.
     layouts: Vec<Option<&'a LayoutSyntax>>,
+    /// Where the name of each store is written.
+    names: Vec<Option<Span>>,
 }
 
 impl<'a> Checker<'a> {
@@ -185,12 +187,12 @@ impl<'a> Checker<'a> {
         let mut packs = 0;
         for (clause, _) in clauses {
             if let Clause::Pack { layout, name } = clause {
-                let name = name.clone().unwrap_or_else(|| match packs {
+                let usual = match packs {
                     0 => default_name(Component::Code),
                     more => format!("{}_{}", default_name(Component::Code), more + 1),
-                });
+                };
                 packs += 1;
-                self.push(scheme, Component::Code, Some(layout), Some(name));
+                self.push(scheme, Component::Code, Some(layout), name.as_ref(), usual);
             }
         }
         let mut level = 0;
@@ -218,10 +220,11 @@ impl<'a> Checker<'a> {
             // What is not a component for a fault of its clause has been reported.
             let known = scheme.grains(*component).is_some();
             if known && (stored.layout.is_some() || !elsewhere) {
-                self.push(scheme, *component, stored.layout.as_ref(), stored.name.clone());
-            } else if known && let Some(name) = &stored.name {
+                let (layout, name) = (stored.layout.as_ref(), stored.name.as_ref());
+                self.push(scheme, *component, layout, name, default_name(*component));
+            } else if known && let Some((name, span)) = &stored.name {
                 self.fault(
-                    self.syntax.span,
+                    *span,
                     format!("`{component}` is named \"{name}\", but lies in another tensor"),
                     "name the tensor where its layout is written, and leave the name out here",
                 );
@@ -234,11 +237,13 @@ impl<'a> Checker<'a> {
         scheme: &mut Scheme,
         owner: Component,
         written: Option<&'a LayoutSyntax>,
-        name: Option<String>,
+        name: Option<&(String, Span)>,
+        usual: String,
     ) {
         let layout =
             written.map_or_else(|| default_layout(owner), |written| written.layout.clone());
-        let name = name.unwrap_or_else(|| default_name(owner));
+        self.names.push(name.map(|(_, span)| *span));
+        let name = name.map_or(usual, |(name, _)| name.clone());
         scheme.stores.push(Store { name, owner, layout });
         self.layouts.push(written);
     }
@@ -324,11 +329,12 @@ impl<'a> Checker<'a> {
     fn activation_rules(&mut self, list: &[ActivationSyntax]) {
         let mut quantised = 0;
         for activation in list {
-            let ActivationSyntax::Quantised { code, zero, scales, .. } = activation else {
+            let ActivationSyntax::Quantised { code, zero, scales, span: here, .. } = activation
+            else {
                 continue;
             };
+            let here = *here;
             quantised += 1;
-            let here = scales.first().map_or(self.syntax.span, |(_, span)| *span);
             if quantised == 2 {
                 self.fault(
                     here,
@@ -338,7 +344,7 @@ impl<'a> Checker<'a> {
             }
             if scales.is_empty() {
                 self.fault(
-                    self.syntax.span,
+                    here,
                     format!("the activation is quantised to {code} without a scale"),
                     format!("add one: `{code} {{ scale: own per token }}`"),
                 );
@@ -397,11 +403,11 @@ impl<'a> Checker<'a> {
             self.placed_once(scheme, component);
         }
         for (position, store) in scheme.stores.iter().enumerate() {
-            if scheme.stores[..position].iter().any(|other| other.name == store.name) {
-                let message = format!("two stored tensors are named \"{}\"", store.name);
-                let span = self.layouts[position].map_or(self.syntax.span, |l| l.span);
-                self.fault(span, message, "name one of them otherwise: `as \"name\"`");
-            }
+            let named_so = |other: &Store| other.name == store.name;
+            let Some(first) = scheme.stores[..position].iter().position(named_so) else { continue };
+            let span = self.names[position].or(self.names[first]).unwrap_or(self.syntax.span);
+            let message = format!("two stored tensors are named \"{}\"", store.name);
+            self.fault(span, message, "name one of them otherwise: `as \"name\"`");
         }
     }
 

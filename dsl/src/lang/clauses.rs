@@ -397,6 +397,7 @@ fn activation(reader: &mut Reader<'_>) -> Parsed<ActivationSyntax> {
                 .help(format!("say how: `{number} {{ scale: own per token }}`")))
         };
     }
+    let opens = reader.span();
     let code = code_type(reader)?;
     reader.mark('{', "before the quantiser's clauses")?;
     let (mut zero, mut scales, mut ties) = (None, Vec::new(), Ties::Even);
@@ -438,5 +439,5 @@ fn activation(reader: &mut Reader<'_>) -> Parsed<ActivationSyntax> {
             reader.mark(',', "between two clauses")?;
         }
     }
-    Ok(ActivationSyntax::Quantised { code, zero, scales, ties })
+    Ok(ActivationSyntax::Quantised { code, zero, scales, ties, span: reader.since(opens) })
 }

@@ -103,15 +103,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `as "name"`, if it is there.
-    pub(super) fn name(&mut self) -> Parsed<Option<String>> {
+    /// `as "name"`, if it is there, and where the name stands.
+    pub(super) fn name(&mut self) -> Parsed<Option<(String, Span)>> {
         if !self.take_word("as") {
             return Ok(None);
         }
+        let span = self.span();
         match self.peek() {
             Some(TokenKind::Text(name)) if !name.is_empty() => {
                 self.skip();
-                Ok(Some(name.clone()))
+                Ok(Some((name.clone(), span)))
             }
             _ => Err(self.expected("the tensor's name in quotes")),
         }

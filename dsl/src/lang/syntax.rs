@@ -13,8 +13,8 @@ use crate::scheme::{
 pub struct Stored {
     /// Its layout.
     pub layout: Option<LayoutSyntax>,
-    /// Its name in a checkpoint.
-    pub name: Option<String>,
+    /// Its name in a checkpoint, and where that stands.
+    pub name: Option<(String, Span)>,
 }
 
 /// A scale level as written.
@@ -49,6 +49,8 @@ pub enum ActivationSyntax {
         scales: Vec<(ScaleSyntax, Span)>,
         /// How halves round.
         ties: Ties,
+        /// From its code type to its closing brace.
+        span: Span,
     },
 }
 
@@ -88,8 +90,8 @@ pub enum Clause {
     Pack {
         /// The layout.
         layout: LayoutSyntax,
-        /// The name.
-        name: Option<String>,
+        /// The name, and where it stands.
+        name: Option<(String, Span)>,
     },
     /// `activation: bf16 | f16`
     Activation(Vec<ActivationSyntax>),
@@ -153,7 +155,7 @@ impl ActivationSyntax {
     pub(super) fn to_model(&self) -> Activation {
         match self {
             Self::Float(number) => Activation::Float(*number),
-            Self::Quantised { code, zero, scales, ties } => {
+            Self::Quantised { code, zero, scales, ties, .. } => {
                 let asymmetric = zero.is_some();
                 let weight = Weight { code: Code::Number(*code), offset: 0 };
                 let model = |(scale, _): &(ScaleSyntax, Span)| ScaleLevel {

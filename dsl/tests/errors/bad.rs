@@ -238,7 +238,23 @@ pub(crate) const BAD: &[Bad] = &[
     Bad {
         text: "S { weight: u4, scale: f16 per 1x32, pack: u8 [k:2 | k, n] as \"weight_scale\",
             activation: bf16 }",
-        faults: &[("S", "two stored tensors are named \"weight_scale\"", "as \"name\"")],
+        faults: &[(
+            "\"weight_scale\"",
+            "two stored tensors are named \"weight_scale\"",
+            "as \"name\"",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, scale: f16 per 1x32 as \"lost\", activation: bf16,
+            pack: for [k, n] { scale, u8 [k/16:2 | k:16] } }",
+        faults: &[("\"lost\"", "`scale` is named \"lost\", but lies in another", "leave the name")],
+    },
+    Bad {
+        text: "S { weight: i8, pack: [k, n], activation: bf16 | i8 { } | e4m3 { scale: own per token } }",
+        faults: &[
+            ("i8 { }", "the activation is quantised to i8 without a scale", "own per token"),
+            ("e4m3 { scale: own per token }", "two quantised activations", "a scheme of its own"),
+        ],
     },
     Bad {
         text: "S { weight: u4, pack: u8 [k:2 | k, n], activation: bf16",
