@@ -10,6 +10,25 @@ use std::sync::OnceLock;
 
 use quantloom_dsl::{Scheme, parse};
 
+/// Declares a scheme of one's own beside the catalogue's, for a crate without the facade
+/// `quantloom`: it depends on this crate and on `quantloom-macros`, under that name. This crate
+/// itself depends on no macro.
+///
+/// What it declares is what `quantloom::scheme!` declares.
+#[macro_export]
+macro_rules! scheme {
+    ($($declaration:tt)*) => {
+        ::quantloom_macros::scheme_impl! { ($crate::__private) $($declaration)* }
+    };
+}
+
+/// What [`scheme!`] expands to looks here.
+#[doc(hidden)]
+pub mod __private {
+    pub use quantloom_dsl as dsl;
+    pub use quantloom_runtime as runtime;
+}
+
 /// One catalogue file.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {

@@ -28,14 +28,15 @@ pub fn scheme(input: TokenStream) -> TokenStream {
     let declaration = Declaration::read(input.collect(), &mut faults);
     let syntax = lang::parse_syntax(&declaration.tokens, declaration.end(), &mut faults);
     let scheme = syntax.as_ref().and_then(|syntax| lang::check(syntax, &mut faults));
+    // What is left of a scheme with mistakes is not what its author meant.
+    let scheme = scheme.filter(|_| faults.is_empty());
     targets(syntax.as_ref(), scheme.as_ref(), &mut faults);
     let nameable = nameable(&declaration, &mut faults);
     let errors = errors::errors(&declaration, faults);
-    let scheme = match scheme {
-        Some(scheme) if errors.is_empty() => Some(scheme),
-        _ => stand_in(),
-    };
-    let op = scheme.filter(|_| nameable).map(|scheme| op::op(&root, &declaration, &scheme));
+    let op = scheme
+        .or_else(stand_in)
+        .filter(|_| nameable)
+        .map(|scheme| op::op(&root, &declaration, &scheme));
     quote!(#errors #op)
 }
 
