@@ -45,7 +45,7 @@ pub use quantloom_runtime as runtime;
 ///     }
 /// }
 ///
-/// assert_eq!(W4A16G128::scheme().bits_per_weight(), 4.125);
+/// assert_eq!(W4A16G128::scheme().map(Scheme::bits_per_weight), Some(4.125));
 /// ```
 #[cfg(feature = "macros")]
 #[macro_export]
@@ -69,6 +69,8 @@ pub mod prelude {
     pub use quantloom_dsl::layout::Shape;
     pub use quantloom_dsl::{Scheme, parse};
     pub use quantloom_runtime::checkpoint::{Checkpoint, Layer};
+    pub use quantloom_runtime::device::Device;
+    pub use quantloom_runtime::op::{Declared, Packed, Weight};
     pub use quantloom_runtime::unpacked::Unpacked;
 }
 

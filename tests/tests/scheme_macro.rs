@@ -5,7 +5,10 @@
 #![deny(missing_docs)]
 
 use quantloom::prelude::*;
+use quantloom_dsl::format::F32;
 use quantloom_dsl::lang::{Declaration, parse_tokens};
+use quantloom_dsl::layout::Component;
+use quantloom_dsl::reference;
 
 /// Declares a scheme and compares it with its own text.
 macro_rules! same_as_text {
@@ -100,7 +103,9 @@ fn the_catalogue_reads_alike_through_both_doors() {
         let written = parse(entry.text).unwrap();
         assert_eq!(scheme.as_ref(), Some(&written), "{}", entry.name);
 
-        let undocumented: proc_macro2::TokenStream = stream.into_iter().skip(2).collect();
+        // `#` and `[doc = ..]` for each line.
+        let docs = 2 * entry.text.lines().filter(|line| line.starts_with("///")).count();
+        let undocumented: proc_macro2::TokenStream = stream.into_iter().skip(docs).collect();
         let respaced = parse(&undocumented.to_string()).unwrap();
         assert_eq!(Scheme { summary: written.summary.clone(), ..respaced }, written);
     }
@@ -140,6 +145,8 @@ mod places {
     }
     both!(Private: e4m3, 128x128);
 
+    use quantloom::prelude::Declared;
+
     pub(crate) fn private() -> Option<&'static super::Scheme> {
         Private::scheme()
     }
@@ -149,8 +156,6 @@ mod places {
         Local::scheme()
     }
 }
-
-use quantloom::runtime::op::Declared;
 
 #[test]
 fn a_scheme_stands_where_a_type_stands() {
@@ -185,4 +190,94 @@ quantloom_kernels::scheme! {
 #[test]
 fn the_catalogues_crate_declares_too() {
     assert_eq!(BesideTheCatalogue::scheme().unwrap().name, "BesideTheCatalogue");
+}
+
+/// A scheme of each kind of code, every code in every place of a chunk: what is generated for it
+/// multiplies as the reference.
+fn multiplies<S: Declared>() {
+    let scheme = S::scheme().unwrap();
+    // Ragged in both directions: 2 panels of 16 rows, 3 chunks of 32 columns.
+    let shape = Shape { experts: 1, n: 19, k: 87 };
+    let (n, k, tokens) = (shape.n as usize, shape.k as usize, 3);
+    let weights = vec![1.0; n * k];
+    let mut plain = reference::quantise(scheme, shape, &weights, F32, None).unwrap();
+    let codes = 1u32 << scheme.weight.code.bits();
+    for (at, code) in plain.components.get_mut(&Component::Code).unwrap().iter_mut().enumerate() {
+        let candidates = (0..codes).map(|step| (at as u32 * 7 + step) % codes);
+        let finite = |code: &u32| scheme.weight.decode(*code).is_finite();
+        *code = candidates.into_iter().find(finite).unwrap();
+    }
+    let stores = reference::pack(scheme, &plain).unwrap();
+    let unpacked = |name: &str| stores.get(name).map(Vec::as_slice);
+    let unpacked = Unpacked::new(scheme, shape, &unpacked).unwrap();
+    let x: Vec<f32> = (0..tokens * k).map(|at| (at * 37 % 101) as f32 - 50.0).collect();
+    let real = reference::dequantise(scheme, &plain).unwrap();
+    for device in [Device::portable(), Device::cpu()] {
+        let weight = Packed::<S>::new(unpacked.clone()).unwrap().prepare(&device).unwrap();
+        let y = weight.matmul(&x).unwrap();
+        for (at, y) in y.iter().enumerate() {
+            let (x, row) = (&x[at / n * k..][..k], &real[at % n * k..][..k]);
+            let terms = || x.iter().zip(row).map(|(x, w)| f64::from(*x) * w);
+            // Each of the K products and sums rounds once, to 2^-24 of what it is at most; each
+            // weight is rounded twice.
+            let bound = terms().map(f64::abs).sum::<f64>() * (k as f64 + 3.0) * 2f64.powi(-24);
+            let expected: f64 = terms().sum();
+            let error = (f64::from(*y) - expected).abs();
+            let (name, token, row) = (&scheme.name, at / n, at % n);
+            assert!(
+                error <= bound,
+                "{name}, {}: y[{token}, {row}] = {y}, {expected}",
+                device.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_generated_multiplies_as_the_reference() {
+    macro_rules! code {
+        ($name:ident, $($code:tt)*) => {{
+            quantloom::scheme! {
+                $name { weight: $($code)*, scale: f32 per 1x32, pack: [k, n], activation: f32 }
+            }
+            multiplies::<$name>();
+        }};
+    }
+    code!(U3, u3 - 4);
+    code!(I4, i4);
+    code!(U7, u7);
+    code!(E2m1, e2m1);
+    code!(E3m2, e3m2);
+    code!(E4m3, e4m3);
+    code!(Book, codebook(-1, -0.75, -0.5, -0.25, 0, 0.1, 0.7, 3));
+}
+
+/// The example of the README, on a file of other people's software.
+#[test]
+fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
+    quantloom::scheme! {
+        /// compressed-tensors W4A16.
+        W4A16 {
+            weight: u4 - 8,
+            scale: bf16 per 1x128,
+            pack: i32 [k:* | w, n] as "weight_packed",
+            activation: bf16 | f16,
+            arithmetic: own,
+        }
+    }
+    quantloom::scheme! {
+        Other { weight: u4 - 8, scale: bf16 per 1x64, pack: [k, n], activation: bf16 }
+    }
+    let checkpoint = Checkpoint::open(quantloom_tests::golden_file("ct_w4a16")).unwrap();
+    let layer = checkpoint.layers().find_map(|(_, layer)| layer.ok()).unwrap();
+    let weight = W4A16::load(layer).unwrap().prepare(&Device::best().unwrap()).unwrap();
+    let x = vec![1.0f32; layer.shape().k as usize];
+    let y = weight.matmul(&x).unwrap();
+    let portable = quantloom::runtime::portable::matmul(&layer.unpack().unwrap(), 0, &x).unwrap();
+    assert_eq!(y.len(), portable.len());
+    for (y, portable) in y.iter().zip(&portable) {
+        assert!((y - portable).abs() <= 1e-4 * portable.abs().max(1.0), "{y} {portable}");
+    }
+    let refusal = Other::load(layer).unwrap_err().to_string();
+    assert!(refusal.contains("is of another scheme than declared"), "{refusal}");
 }

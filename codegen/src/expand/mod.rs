@@ -8,6 +8,7 @@
 //! Start at [`scheme`].
 
 mod errors;
+mod family;
 mod op;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};

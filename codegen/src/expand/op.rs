@@ -5,7 +5,12 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::lang::{Declaration, TokenKind};
 use quote::{quote, quote_spanned};
 
+use super::family;
+
 /// The type of the declaration's name, and what makes it a declared scheme.
+///
+/// The rest is in a block of its own, so that no other name reaches the user's file, and names
+/// all by full paths, so that no name of the user's file reaches the rest.
 pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme) -> TokenStream {
     let (visibility, name) = (&declaration.visibility, &declaration.name);
     let docs = docs(declaration, scheme);
@@ -13,22 +18,46 @@ pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme)
     // What the compiler says about the type, it says at its name.
     let place = name.as_ref().map_or_else(Span::call_site, Ident::span);
     let item = quote_spanned!(place=> struct #name;);
+    let family = family::family(&scheme.weight.code);
     quote! {
         #docs
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[derive(
+            ::core::clone::Clone,
+            ::core::marker::Copy,
+            ::core::fmt::Debug,
+            ::core::default::Default,
+            ::core::cmp::PartialEq,
+            ::core::cmp::Eq,
+            ::core::hash::Hash,
+        )]
         #visibility #item
 
-        impl #name {
-            /// The declaration, as it is printed.
-            pub const TEXT: &'static str = #text;
+        const _: () = {
+            mod __family {
+                use ::core::prelude::rust_2024::*;
+                use #root::dsl::Code;
+                use #root::dsl::format::Number;
+                use #root::runtime::cpu::family::Family;
+                use #root::runtime::cpu::vector::Vector;
 
-            /// The scheme.
-            pub fn scheme() -> &'static #root::dsl::Scheme {
-                static SCHEME: ::std::sync::LazyLock<#root::dsl::Scheme> =
-                    ::std::sync::LazyLock::new(|| #root::dsl::parse(#name::TEXT).expect("checked"));
-                &SCHEME
+                #family
             }
-        }
+
+            impl #root::runtime::op::Declared for #name {
+                const TEXT: &'static ::core::primitive::str = #text;
+                type Family = __family::Decoder;
+                const FAMILY: &'static __family::Decoder = &__family::Decoder;
+
+                fn cell() -> &'static ::std::sync::OnceLock<
+                    ::core::option::Option<#root::dsl::Scheme>,
+                > {
+                    static CELL: ::std::sync::OnceLock<
+                        ::core::option::Option<#root::dsl::Scheme>,
+                    > = ::std::sync::OnceLock::new();
+                    &CELL
+                }
+            }
+        };
     }
 }
 

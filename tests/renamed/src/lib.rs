@@ -28,10 +28,13 @@ pub mod shadowed {
     struct String;
     type u8 = ();
     type usize = ();
+    type str = ();
+    trait Clone {}
+    trait Family {}
 
     ::loom::scheme! {
         /// MXFP4.
-        pub MxFp4 {
+        pub Scheme {
             weight:     e2m1,
             scale:      e8m0 per 1x32,
             pack:       u8 [k:2 | k, n],
@@ -42,9 +45,11 @@ pub mod shadowed {
 
 #[cfg(test)]
 mod tests {
+    use loom::prelude::*;
+
     #[test]
     fn both_are_what_they_say() {
-        assert_eq!(super::W4A16G128::scheme().name, "W4A16G128");
-        assert_eq!(super::shadowed::MxFp4::scheme().summary, "MXFP4.");
+        assert_eq!(super::W4A16G128::scheme().unwrap().name, "W4A16G128");
+        assert_eq!(super::shadowed::Scheme::scheme().unwrap().summary, "MXFP4.");
     }
 }

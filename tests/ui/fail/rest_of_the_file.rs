@@ -10,12 +10,15 @@ mod schemes {
     }
 }
 
+use quantloom::prelude::*;
 use schemes::W4;
 
-fn bits<T: Copy>(_: T) -> f64 {
-    W4::scheme().bits_per_weight()
+fn multiply(layer: &Layer, x: &[f32]) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
+    let weight: Weight<W4> = W4::load(layer)?.prepare(&Device::cpu())?;
+    Ok(weight.matmul(x)?)
 }
 
 fn main() {
-    let bits: u32 = bits(W4);
+    let _ = W4::default();
+    let text: u32 = W4::TEXT;
 }
