@@ -7,6 +7,7 @@
 mod buffer;
 pub mod check;
 pub mod checkpoint;
+pub mod conformance;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

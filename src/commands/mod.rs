@@ -1,5 +1,6 @@
 //! One file a subcommand; each `run` returns whether all is well.
 
+mod backend;
 mod check;
 pub(crate) mod demo;
 mod dequantize;
@@ -9,6 +10,8 @@ mod quantize;
 mod run;
 mod schemes;
 mod show;
+mod sizes;
+mod verify;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -37,6 +40,8 @@ pub(crate) enum Command {
     Run(run::Arguments),
     /// Compares decoded weights and products with the ref.* tensors of the files.
     Check(check::Arguments),
+    /// Multiplies random layers on real backends, and compares each element with the reference.
+    Verify(verify::Arguments),
 }
 
 impl Command {
@@ -50,6 +55,7 @@ impl Command {
             Self::Quantize(arguments) => quantize::run(&arguments),
             Self::Run(arguments) => run::run(&arguments),
             Self::Check(arguments) => check::run(&arguments),
+            Self::Verify(arguments) => verify::run(&arguments),
         }
     }
 }

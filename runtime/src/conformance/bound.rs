@@ -1,0 +1,89 @@
+//! How far a product in `f32` may be from the exact one.
+//!
+//! In: the weights and tokens of a case, each taken apart. Out: one bound an element of y.
+//!
+//! **Derivation.** With u = 2^-24, every `f32` operation gives its exact result times (1 + d),
+//! |d| <= u, plus an e, |e| <= 2^-150, that is not 0 only where the result is subnormal. A kernel
+//! computes `y[m,n] = f * (sum_g s_g * sum_k c_k x_k + a_g * sum_k x_k) - z_x * (row sum) + bias`
+//! in some order, where c is the code as the kernel stores it (unsigned integers: the value plus
+//! an offset o), s the scale levels that vary along k, f those that do not, and
+//! `a = shift - s * (zero + o)`. By the triangle inequality the error is at most, with r the most
+//! roundings that any one term passes through,
+//!
+//! `r u / (1 - r u) * sum_k X_k W_k + u' |y| + bias terms + underflow`, where
+//! `X_k = (|x code| + |x zero|) * |x scales|` (for a float activation |x|) and
+//! `W_k = (|v| + |zero| + 2 o') * |scales| + |shift|`, o' = |o| where the kernel sums stored
+//! codes in floating point, 0 where it sums integers, which is exact.
+//!
+//! r counts, for one term: at most [`FIXED`] operations outside of sums (the table beside it), one
+//! addition a column of a piece (a piece of [`PIECE`] columns at most) and two a piece; integers
+//! need none inside a piece. Pieces are at most one a group and one a chunk of 32 columns.
+//!
+//! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors
+//! that are multiplied later, each of which is at most the larger of itself and 1.
+
+use quantloom_dsl::format::FloatFormat;
+
+use crate::cpu::native::Path;
+
+/// Half the distance of 1 and the next `f32`.
+const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+/// Half the smallest `f32`, 2^-150.
+const TINY: f64 = f64::from_bits((1023 - 150) << 52);
+
+/// Operations that a term passes through outside of sums, at most: x to `f32` 1, scale to `f32`
+/// 1, the group's addend 1, an integer sum to `f32` 1, value times scale plus addend 2, product
+/// with x 1, sum of x times addend 2, the factor to `f32` 1, x's scale to `f32` 1, scale times
+/// factor 1, the sum times that 1, x's zero point times the row sum 3, bias to `f32` and its
+/// addition 2.
+const FIXED: usize = 18;
+/// Columns that are added in one chain before a group's scale is applied, at most.
+const PIECE: usize = 256;
+
+/// How many roundings a term of a product meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chain {
+    roundings: usize,
+    /// Whether stored codes are summed in floating point, their offset taken off afterwards.
+    pub(super) offset: bool,
+}
+
+impl Chain {
+    /// The chain of a kernel's path for K columns in so many groups.
+    pub(super) fn of(path: Path, k: usize, groups: usize) -> Self {
+        let pieces = 2 * (k.div_ceil(32) + groups);
+        match path {
+            Path::Dot => Self { roundings: pieces + FIXED, offset: false },
+            Path::Fma => Self { roundings: k.min(PIECE) + pieces + FIXED, offset: true },
+        }
+    }
+}
+
+/// The parts of one element of y that its bound is made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sizes {
+    /// The exact y.
+    pub(super) y: f64,
+    /// `sum_k X_k W_k`, without offsets.
+    pub(super) terms: f64,
+    /// `sum_k X_k * scales`: times twice the offset what the offset adds to `terms`.
+    pub(super) offsets: f64,
+    /// `sum_k` of the product of max(1, factor).
+    pub(super) factors: f64,
+    /// |bias|.
+    pub(super) bias: f64,
+}
+
+/// The largest error of y in a result type.
+pub(super) fn bound(sizes: Sizes, chain: Chain, offset: f64, output: FloatFormat) -> f64 {
+    let roundings = chain.roundings as f64 * UNIT;
+    let offsets = if chain.offset { 2.0 * offset * sizes.offsets } else { 0.0 };
+    let sums = roundings / (1.0 - roundings) * (sizes.terms + offsets + sizes.bias);
+    let underflow = FIXED as f64 * TINY * (sizes.factors + 1.0);
+    let computed = sums + underflow;
+    // The result's own rounding: half a unit in the last place of the type, of its largest
+    // possible magnitude; a subnormal one has the unit of the smallest normal number.
+    let magnitude = sizes.y.abs() + computed;
+    let smallest = output.decode(1) / 2.0;
+    computed + (magnitude * output.epsilon() / 2.0).max(smallest)
+}

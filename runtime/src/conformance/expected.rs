@@ -1,0 +1,187 @@
+//! What a case should give: the exact product and what its bound is made of.
+//!
+//! In: plain codes and tokens. Out: for each y[m, n] its [`Sizes`]. Weights and products come from
+//! [`quantloom_dsl::reference`]; magnitudes are read off the plain codes here.
+
+use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::layout::{Component, Grain, Grains, Index, Shape};
+use quantloom_dsl::reference::{
+    Decoder, Plain, ReferenceError, StaticInput, matmul, quantise_activation,
+};
+use quantloom_dsl::{Activation, Quantiser, Scheme};
+
+use super::bound::Sizes;
+
+/// Row-major [N, K] of one expert, taken apart.
+pub(super) struct Weights<'a> {
+    scheme: &'a Scheme,
+    plain: &'a Plain,
+    expert: u64,
+    /// `(|v| + |zero|) * |scales| + |shift|`.
+    terms: Vec<f64>,
+    /// `|scales|`.
+    scales: Vec<f64>,
+    /// `max(1, |v| + |zero|) * max(1, |scale|) * ...`.
+    factors: Vec<f64>,
+}
+
+/// Tokens as the scheme multiplies them, [M, K].
+pub(super) struct Seen {
+    /// After the quantiser.
+    values: Vec<f64>,
+    /// `(|code| + |zero|) * |scales|`, or |x|.
+    terms: Vec<f64>,
+    /// `max(1, |code| + |zero|) * max(1, |scales|)`.
+    factors: Vec<f64>,
+}
+
+impl<'a> Weights<'a> {
+    pub(super) fn new(
+        scheme: &'a Scheme,
+        plain: &'a Plain,
+        expert: u64,
+    ) -> Result<Self, ReferenceError> {
+        // Refuses what is no layer.
+        Decoder::new(scheme, plain)?;
+        let parts = Parts::new(scheme, plain);
+        let Shape { n, k, .. } = plain.shape;
+        let mut weights = Self {
+            scheme,
+            plain,
+            expert,
+            terms: Vec::new(),
+            scales: Vec::new(),
+            factors: Vec::new(),
+        };
+        for index in (0..n).flat_map(|n| (0..k).map(move |k| Index { e: expert, n, k })) {
+            let value = scheme.weight.decode(parts.code(Component::Code, index));
+            let zero = scheme
+                .zero
+                .map_or(0.0, |zero| zero.kind.decode(parts.code(Component::Zero, index)).abs());
+            let shift = scheme.shift.map_or(0.0, |shift| {
+                shift.number.decode(parts.code(Component::Shift, index)).abs()
+            });
+            let size = value.abs() + zero;
+            let (mut scales, mut factors) = (1.0, size.max(1.0));
+            for (level, of) in (0u8..).zip(&scheme.scales) {
+                let Some(number) = of.stored_number() else { continue };
+                let scale = number.decode(parts.code(Component::Scale(level), index)).abs();
+                let scale = if of.divide { 1.0 / scale } else { scale };
+                scales *= scale;
+                factors *= scale.max(1.0);
+            }
+            weights.terms.push(size * scales + shift);
+            weights.scales.push(scales);
+            weights.factors.push(factors + shift);
+        }
+        Ok(weights)
+    }
+
+    /// Sizes of y [M, N].
+    pub(super) fn times(&self, x: &Seen) -> Result<Vec<Sizes>, ReferenceError> {
+        let Shape { n, k, .. } = self.plain.shape;
+        let (n, k) = (n as usize, k as usize);
+        let y = matmul(self.scheme, self.plain, self.expert, &x.values)?;
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let sizes = y.iter().enumerate().map(|(at, y)| {
+            let (token, row) = (at / n * k, at % n * k);
+            let (token, row) = (token..token + k, row..row + k);
+            Sizes {
+                y: *y,
+                terms: dot(&x.terms[token.clone()], &self.terms[row.clone()]),
+                offsets: dot(&x.terms[token.clone()], &self.scales[row.clone()]),
+                factors: dot(&x.factors[token], &self.factors[row]),
+                bias: self.scheme.bias.map_or(0.0, |number| {
+                    let at = self.expert as usize * n + at % n;
+                    number.decode(self.plain.of(Component::Bias)[at]).abs()
+                }),
+            }
+        });
+        Ok(sizes.collect())
+    }
+}
+
+impl Seen {
+    /// Quantises the tokens, whose elements are of type `own`, if the scheme does.
+    pub(super) fn new(
+        scheme: &Scheme,
+        plain: &Plain,
+        tokens: &[f64],
+        own: FloatFormat,
+    ) -> Result<Self, ReferenceError> {
+        let Some(quantiser) = quantiser(scheme) else {
+            return Ok(Self {
+                values: tokens.to_vec(),
+                terms: tokens.iter().map(|x| x.abs()).collect(),
+                factors: tokens.iter().map(|x| x.abs().max(1.0)).collect(),
+            });
+        };
+        let given = StaticInput::of(scheme, plain);
+        let k = plain.shape.k as usize;
+        let x = quantise_activation(scheme, quantiser, tokens, k, own, &given)?;
+        let parts = || {
+            let codes = x.codes.iter().zip(&x.zeros).map(|(code, zero)| code.abs() + zero.abs());
+            codes.zip(x.scales.iter().map(|scale| scale.abs()))
+        };
+        Ok(Self {
+            values: x.values(),
+            terms: parts().map(|(code, scale)| code * scale).collect(),
+            factors: parts().map(|(code, scale)| code.max(1.0) * scale.max(1.0)).collect(),
+        })
+    }
+}
+
+/// The quantiser through which x goes: the first activation decides.
+fn quantiser(scheme: &Scheme) -> Option<&Quantiser> {
+    match scheme.activations.first() {
+        Some(Activation::Quantised(quantiser)) => Some(quantiser),
+        _ => None,
+    }
+}
+
+/// Whether what a token becomes depends on the others: a dynamic scale over several tokens.
+pub(super) fn tokens_share_a_scale(scheme: &Scheme) -> bool {
+    let shares = |quantiser: &Quantiser| {
+        quantiser.scales.iter().any(|scale| !scale.stored && scale.group.rows != Grain::Each(1))
+    };
+    quantiser(scheme).is_some_and(shares)
+}
+
+/// Groups along k: of the finest component that is cut there.
+pub(super) fn groups(scheme: &Scheme, shape: Shape) -> usize {
+    let columns = |component: Component| {
+        let grains = scheme.grains(component)?;
+        matches!(component, Component::Scale(_) | Component::Zero | Component::Shift)
+            .then(|| grains.elements(shape).1)
+    };
+    let most = scheme.components().into_iter().filter_map(columns).max();
+    most.unwrap_or(1) as usize
+}
+
+/// Codes by index, with the group index of act-order looked up.
+struct Parts<'a> {
+    scheme: &'a Scheme,
+    plain: &'a Plain,
+}
+
+impl<'a> Parts<'a> {
+    fn new(scheme: &'a Scheme, plain: &'a Plain) -> Self {
+        Self { scheme, plain }
+    }
+
+    fn code(&self, component: Component, index: Index) -> u32 {
+        let Some(grains) = self.scheme.grains(component) else { return 0 };
+        let Grains { rows, cols, .. } = grains;
+        let shape = self.plain.shape;
+        let column = match (self.scheme.index, cols, component) {
+            (_, _, Component::Code) | (None, ..) | (_, Grain::All, _) => cols.group(index.k),
+            (Some(_), Grain::Each(_), _) => {
+                let at = index.e * shape.k + index.k;
+                u64::from(self.plain.of(Component::Index)[at as usize])
+            }
+        };
+        let (of_n, of_k) = grains.elements(shape);
+        let at = (index.e * of_n + rows.group(index.n)) * of_k + column;
+        self.plain.of(component)[at as usize]
+    }
+}

@@ -1,0 +1,537 @@
+//! The conformance kit: a scheme's products on every backend present, against the reference.
+//!
+//! In: a scheme. Out: a [`Summary`] a backend, or the first [`Failure`] with the command that
+//! reproduces it. One line in a test is enough:
+//!
+//! ```
+//! # use quantloom_runtime::{conformance, device::DeviceError};
+//! # let scheme = quantloom_dsl::parse("s { weight: i8, scale: bf16 per 1x32, pack: [k, n], \
+//! #     activation: f32 }").unwrap();
+//! conformance::check(&scheme)?;
+//! # Ok::<(), conformance::Failure>(())
+//! ```
+//!
+//! A case is a scheme, a shape, M and a seed: they alone decide all numbers ([`draw`]). Every
+//! element of y is compared with the f64 reference, within the bound that `bound` derives.
+
+mod bound;
+pub mod draw;
+mod expected;
+
+use std::fmt;
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::reference::{Plain, ReferenceError};
+
+use crate::cpu::isa::Isa;
+use crate::device::{Device, DeviceError};
+use crate::element::{self, Values, ValuesMut};
+use crate::op::{Declared, Op, Packed, ProductError, Weight, Workspace};
+use crate::pack::pack;
+use crate::select::Selection;
+use crate::unpacked::{UnpackError, Unpacked};
+use bound::{Chain, bound};
+use expected::{Seen, Weights, groups, tokens_share_a_scale};
+
+/// Compares a scheme's products on every backend present, with the default [`Suite`].
+///
+/// # Errors
+/// The first [`Failure`].
+pub fn check(scheme: &Scheme) -> Result<Vec<Summary>, Failure> {
+    let backends = present()?;
+    Suite::default().run(scheme, &backends, &|_| {}).into_iter().collect()
+}
+
+/// [`check`] of a declared scheme, with the decoder that was generated for it.
+///
+/// # Errors
+/// The first [`Failure`].
+pub fn check_declared<S: Declared>() -> Result<Vec<Summary>, Failure> {
+    let scheme = S::scheme().ok_or(Failure::Declaration)?;
+    let backends: Vec<Backend> = present()?.into_iter().map(Backend::declared::<S>).collect();
+    Suite::default().run(scheme, &backends, &|_| {}).into_iter().collect()
+}
+
+fn present() -> Result<Vec<Backend>, DeviceError> {
+    Isa::present().map(|isa| Device::named(isa.name()).map(Backend::from)).collect()
+}
+
+/// Prepares a weight for products.
+type Prepare = dyn Fn(&Device, &Scheme, &Unpacked) -> Result<Box<dyn Op>, ProductError> + Sync;
+
+/// Where products run, and how a weight gets there.
+pub struct Backend {
+    device: Device,
+    prepare: Box<Prepare>,
+}
+
+impl From<Device> for Backend {
+    fn from(device: Device) -> Self {
+        Self::new(device, |device, scheme, weight| Ok(Box::new(device.prepare(scheme, weight)?)))
+    }
+}
+
+impl Backend {
+    /// A device, and how a weight is prepared for it.
+    pub fn new<P>(device: Device, prepare: P) -> Self
+    where
+        P: Fn(&Device, &Scheme, &Unpacked) -> Result<Box<dyn Op>, ProductError> + Sync + 'static,
+    {
+        Self { device, prepare: Box::new(prepare) }
+    }
+
+    /// The same device, preparing with a declared scheme's own decoder.
+    #[must_use]
+    pub fn declared<S: Declared>(self) -> Self {
+        Self::new(self.device, |device, _, weight| {
+            let weight = Packed::<S>::new(weight.clone())?.prepare(device)?;
+            Ok(Box::new(Typed(weight)))
+        })
+    }
+
+    /// Its name on the command line.
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+}
+
+/// A declared scheme's weight as an [`Op`].
+struct Typed<S>(Weight<S>);
+
+impl<S: Declared> Op for Typed<S> {
+    fn scheme(&self) -> &Scheme {
+        self.0.op().scheme()
+    }
+    fn shape(&self) -> Shape {
+        self.0.op().shape()
+    }
+    fn selection(&self) -> &Selection {
+        self.0.op().selection()
+    }
+    fn workspace_size(&self, tokens: usize) -> usize {
+        self.0.op().workspace_size(tokens)
+    }
+    fn matmul_into(
+        &self,
+        expert: u64,
+        x: Values<'_>,
+        y: ValuesMut<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<(), ProductError> {
+        self.0.op().matmul_into(expert, x, y, workspace)
+    }
+}
+
+/// What is multiplied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suite {
+    /// N x K.
+    pub shapes: Vec<(u64, u64)>,
+    /// Values of M.
+    pub tokens: Vec<usize>,
+    /// Seeds; six in a row have every [`draw::Regime`].
+    pub seeds: Vec<u64>,
+    /// Of the values of M, each pair of a shape and a seed takes every so-manieth, starting
+    /// elsewhere; 1 for all.
+    pub every: usize,
+}
+
+impl Default for Suite {
+    /// M of 1 to 17; N and K that are whole panels and chunks, ragged, tiny, longer than a block.
+    fn default() -> Self {
+        let shapes =
+            vec![(48, 256), (33, 160), (17, 321), (5, 37), (130, 640), (19, 2592), (300, 96)];
+        Self { shapes, tokens: (1..=17).collect(), seeds: (0..12).collect(), every: 3 }
+    }
+}
+
+/// The numbers of a comparison: they decide everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The scheme's name.
+    pub scheme: String,
+    /// The backend's name.
+    pub backend: String,
+    /// The kernel that ran; empty if none did.
+    pub kernel: String,
+    /// The weight's shape.
+    pub shape: Shape,
+    /// M.
+    pub tokens: usize,
+    /// The seed.
+    pub seed: u64,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shape { n, k, .. } = self.shape;
+        let regime = draw::Regime::of(self.seed);
+        write!(f, "scheme {}, backend {}", self.scheme, self.backend)?;
+        if !self.kernel.is_empty() {
+            write!(f, " ({})", self.kernel)?;
+        }
+        write!(f, ", N x K = {n} x {k}, M = {}, seed {} ({regime:?})", self.tokens, self.seed)
+    }
+}
+
+impl Case {
+    /// The command that does it again.
+    pub fn again(&self) -> String {
+        let Shape { n, k, .. } = self.shape;
+        let Self { scheme, backend, tokens, seed, .. } = self;
+        format!(
+            "quantloom verify {scheme} --backend {backend} --shape {n}x{k} --m {tokens} --seed {seed}"
+        )
+    }
+}
+
+/// An element beyond its bound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Miss {
+    /// Expert, row of x, row of w.
+    pub at: (u64, usize, usize),
+    /// Ours.
+    pub y: f64,
+    /// The exact value.
+    pub reference: f64,
+    /// The largest error that passes.
+    pub bound: f64,
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at: (expert, m, n), y, reference, bound } = self;
+        if *expert > 0 {
+            write!(f, "expert {expert}: ")?;
+        }
+        write!(f, "y[{m}, {n}] = {y:e}, reference {reference:e}, bound {bound:e}")
+    }
+}
+
+/// Why a scheme does not conform.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Failure {
+    /// A wrong result.
+    #[error("{case}: {miss}; {misses} of {elements} elements are beyond their bounds\nagain: {again}", again = case.again())]
+    Miss {
+        /// Where.
+        case: Box<Case>,
+        /// The first one.
+        miss: Miss,
+        /// How many.
+        misses: usize,
+        /// Elements of y.
+        elements: usize,
+    },
+    /// The product was refused.
+    #[error("{case}: {error}\nagain: {again}", again = case.again())]
+    Refused {
+        /// Where.
+        case: Box<Case>,
+        /// Why.
+        error: ProductError,
+    },
+    /// The reference refused the layer that was drawn.
+    #[error("{case}: the reference refuses the layer: {error}")]
+    Reference {
+        /// Where.
+        case: Box<Case>,
+        /// Why.
+        error: ReferenceError,
+    },
+    /// The layer that was drawn could not be packed or unpacked.
+    #[error("{case}: {error}")]
+    Pack {
+        /// Where.
+        case: Box<Case>,
+        /// Why.
+        error: UnpackError,
+    },
+    /// A device went away.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No shape of the suite fits the scheme's layouts.
+    #[error("scheme {0}: no shape of the suite fits its layouts; give one with --shape NxK")]
+    NoShape(String),
+    /// The declaration is not valid.
+    #[error("the declared scheme does not parse")]
+    Declaration,
+}
+
+/// What was compared on a backend, all of it within its bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// The backend's name.
+    pub backend: String,
+    /// The kernels that ran.
+    pub kernels: Vec<String>,
+    /// Products.
+    pub products: usize,
+    /// Elements of y.
+    pub elements: usize,
+    /// The largest error of an `f32` result over its bound (that of a 16-bit result is mostly the
+    /// rounding to it).
+    pub share: f64,
+}
+
+impl Suite {
+    /// Shapes that fit the scheme's layouts.
+    fn fitting(&self, scheme: &Scheme) -> Vec<Shape> {
+        let experts = if scheme.experts.is_some() { 2 } else { 1 };
+        let shapes = self.shapes.iter().map(|(n, k)| Shape { experts, n: *n, k: *k });
+        let fits =
+            |shape: &Shape| scheme.stores.iter().all(|store| scheme.bind(store, *shape).is_ok());
+        shapes.filter(fits).collect()
+    }
+
+    /// Pairs of shape and seed that [`Suite::run`] takes for a scheme.
+    pub fn steps(&self, scheme: &Scheme) -> usize {
+        self.fitting(scheme).len() * self.seeds.len()
+    }
+
+    /// Compares on each backend, until its first failure; `progress` is told of each step.
+    pub fn run(
+        &self,
+        scheme: &Scheme,
+        backends: &[Backend],
+        progress: &dyn Fn(usize),
+    ) -> Vec<Result<Summary, Failure>> {
+        let summary = |backend: &Backend| {
+            Ok(Summary {
+                backend: backend.name().to_owned(),
+                kernels: Vec::new(),
+                products: 0,
+                elements: 0,
+                share: 0.0,
+            })
+        };
+        let mut results: Vec<Result<Summary, Failure>> = backends.iter().map(summary).collect();
+        let shapes = self.fitting(scheme);
+        if shapes.is_empty() {
+            let none = || Err(Failure::NoShape(scheme.name.clone()));
+            return backends.iter().map(|_| none()).collect();
+        }
+        let mut workspace = Workspace::default();
+        for (at, shape) in shapes.into_iter().enumerate() {
+            for seed in &self.seeds {
+                let turn = at + *seed as usize;
+                let taken = |m: &usize| (m + turn).is_multiple_of(self.every.max(1));
+                let tokens: Vec<usize> = self.tokens.iter().copied().filter(taken).collect();
+                let step = Step { scheme, shape, seed: *seed, tokens };
+                step.run(backends, &mut results, &mut workspace);
+                progress(1);
+            }
+        }
+        results
+    }
+}
+
+/// One shape and seed, all values of M.
+struct Step<'a> {
+    scheme: &'a Scheme,
+    shape: Shape,
+    seed: u64,
+    tokens: Vec<usize>,
+}
+
+/// What one M gives.
+struct Expected {
+    expert: u64,
+    tokens: usize,
+    sizes: Vec<bound::Sizes>,
+}
+
+impl Step<'_> {
+    fn case(&self, backend: &str, tokens: usize) -> Box<Case> {
+        Box::new(Case {
+            scheme: self.scheme.name.clone(),
+            backend: backend.to_owned(),
+            kernel: String::new(),
+            shape: self.shape,
+            tokens,
+            seed: self.seed,
+        })
+    }
+
+    fn run(
+        &self,
+        backends: &[Backend],
+        results: &mut [Result<Summary, Failure>],
+        workspace: &mut Workspace,
+    ) {
+        let plain = draw::layer(self.scheme, self.shape, self.seed);
+        let own = draw::own_type(self.scheme, self.seed);
+        let most = self.tokens.iter().copied().max().unwrap_or(0);
+        let k = self.shape.k as usize;
+        let x = draw::tokens(self.scheme, own, most, k, self.seed);
+        let of_reference = |error| Failure::Reference { case: self.case("all", most), error };
+        let of_pack = |error| Failure::Pack { case: self.case("all", most), error };
+        let layer = self.expected(&plain, &x, own).map_err(of_reference).and_then(|expected| {
+            let packed = pack(self.scheme, &plain).map_err(of_pack)?;
+            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+            let weight = Unpacked::new(self.scheme, self.shape, &stored).map_err(of_pack)?;
+            Ok((expected, weight))
+        });
+        for (backend, result) in backends.iter().zip(results) {
+            let Ok(summary) = result else { continue };
+            let done = match &layer {
+                Err(failure) => Err(failure.clone()),
+                Ok((expected, weight)) => {
+                    self.compare(backend, weight, expected, &x, own, summary, workspace)
+                }
+            };
+            if let Err(failure) = done {
+                *result = Err(failure);
+            }
+        }
+    }
+
+    /// The first and the last expert, every M.
+    fn expected(
+        &self,
+        plain: &Plain,
+        x: &[f64],
+        own: FloatFormat,
+    ) -> Result<Vec<Expected>, ReferenceError> {
+        let (n, k) = (self.shape.n as usize, self.shape.k as usize);
+        let mut all = Vec::new();
+        let mut experts = vec![0, self.shape.experts - 1];
+        experts.dedup();
+        for expert in experts {
+            let weights = Weights::new(self.scheme, plain, expert)?;
+            // A token is the same whatever M is, unless it shares a scale with the others.
+            let together = !tokens_share_a_scale(self.scheme);
+            let seen = |x: &[f64]| Seen::new(self.scheme, plain, x, own);
+            let whole = if together { Some(weights.times(&seen(x)?)?) } else { None };
+            for tokens in &self.tokens {
+                let sizes = match &whole {
+                    Some(sizes) => sizes[..tokens * n].to_vec(),
+                    None => weights.times(&seen(&x[..tokens * k])?)?,
+                };
+                all.push(Expected { expert, tokens: *tokens, sizes });
+            }
+        }
+        Ok(all)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call, all of them needed")]
+    fn compare(
+        &self,
+        backend: &Backend,
+        weight: &Unpacked,
+        expected: &[Expected],
+        x: &[f64],
+        own: FloatFormat,
+        summary: &mut Summary,
+        workspace: &mut Workspace,
+    ) -> Result<(), Failure> {
+        let refused = |tokens: usize, kernel: &str| {
+            let mut case = self.case(backend.name(), tokens);
+            kernel.clone_into(&mut case.kernel);
+            move |error| Failure::Refused { case, error }
+        };
+        let most = self.tokens.iter().copied().max().unwrap_or(0);
+        let op =
+            (backend.prepare)(&backend.device, self.scheme, weight).map_err(refused(most, ""))?;
+        let kernel = op.selection().kernel.to_string();
+        if !summary.kernels.contains(&kernel) {
+            summary.kernels.push(kernel.clone());
+        }
+        let (n, k) = (self.shape.n as usize, self.shape.k as usize);
+        let groups = groups(self.scheme, self.shape);
+        let chain = Chain::of(op.selection().kernel.path, k, groups);
+        let offset = stored_offset(self.scheme);
+        for Expected { expert, tokens, sizes } in expected {
+            // Every fourth result is asked for in the activation's own type.
+            let sixteen = (tokens + self.seed as usize).is_multiple_of(4) && own != F32;
+            let output = if sixteen { own } else { F32 };
+            let y =
+                product(&*op, *expert, (&x[..tokens * k], own), (tokens * n, output), workspace)
+                    .map_err(refused(*tokens, &kernel))?;
+            let mut first = None;
+            let mut misses = 0;
+            for (at, (y, sizes)) in y.iter().zip(sizes).enumerate() {
+                let bound = bound(*sizes, chain, offset, output);
+                let share = error_over_bound(*y, sizes.y, bound, output);
+                if share > 1.0 {
+                    misses += 1;
+                    let at = (*expert, at / n, at % n);
+                    first = first.or(Some(Miss { at, y: *y, reference: sizes.y, bound }));
+                } else if output == F32 {
+                    summary.share = summary.share.max(share);
+                }
+            }
+            summary.products += 1;
+            summary.elements += y.len();
+            if let Some(miss) = first {
+                let mut case = self.case(backend.name(), *tokens);
+                case.kernel.clone_from(&kernel);
+                return Err(Failure::Miss { case, miss, misses, elements: y.len() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// At most 1 is within the bound; a NaN is right only where the reference is NaN, an infinity
+/// only where the reference is that infinity or its bound reaches beyond the type's range.
+fn error_over_bound(y: f64, reference: f64, bound: f64, output: FloatFormat) -> f64 {
+    let beyond = y.is_infinite() && reference * y.signum() + bound >= output.max();
+    if y == reference || y.is_nan() && reference.is_nan() || beyond {
+        return 0.0;
+    }
+    let share = (y - reference).abs() / bound;
+    if share.is_nan() { f64::INFINITY } else { share }
+}
+
+/// What a kernel may add to integer codes to store them unsigned, and takes off again: the
+/// scheme's own offset and half of the range of a signed code.
+fn stored_offset(scheme: &Scheme) -> f64 {
+    let sign = match scheme.weight.code {
+        quantloom_dsl::Code::Number(Number::Int(bits)) => f64::from(1u32 << (bits - 1)),
+        _ => 0.0,
+    };
+    sign + f64::from(scheme.weight.offset).abs()
+}
+
+/// y as f64, of tokens of a type, in a type; places that the product does not write are seen.
+fn product(
+    op: &dyn Op,
+    expert: u64,
+    (x, own): (&[f64], FloatFormat),
+    (elements, output): (usize, FloatFormat),
+    workspace: &mut Workspace,
+) -> Result<Vec<f64>, ProductError> {
+    const UNWRITTEN: f32 = 4.2e37;
+    const UNWRITTEN_HALF: u16 = u16::MAX; // NaN in either type
+    let halves: Vec<u16> =
+        x.iter().map(|x| Number::Float(own).encode(*x, Overflow::Special) as u16).collect();
+    let f32s: Vec<f32> = x.iter().map(|x| *x as f32).collect();
+    let f16s: Vec<element::F16> = halves.iter().copied().map(element::F16).collect();
+    let bf16s: Vec<element::Bf16> = halves.iter().copied().map(element::Bf16).collect();
+    let x = match own {
+        F16 => Values::F16(&f16s),
+        BF16 => Values::Bf16(&bf16s),
+        _ => Values::F32(&f32s),
+    };
+    let decoded = |bits: u16| Number::Float(output).decode(u32::from(bits));
+    match output {
+        F16 => {
+            let mut y = vec![element::F16(UNWRITTEN_HALF); elements];
+            op.matmul_into(expert, x, ValuesMut::F16(&mut y), workspace)?;
+            Ok(y.into_iter().map(|y| decoded(y.0)).collect())
+        }
+        BF16 => {
+            let mut y = vec![element::Bf16(UNWRITTEN_HALF); elements];
+            op.matmul_into(expert, x, ValuesMut::Bf16(&mut y), workspace)?;
+            Ok(y.into_iter().map(|y| decoded(y.0)).collect())
+        }
+        _ => {
+            let mut y = vec![UNWRITTEN; elements];
+            op.matmul_into(expert, x, ValuesMut::F32(&mut y), workspace)?;
+            Ok(y.into_iter().map(f64::from).collect())
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Shapes and values of M on the command line.
+
+/// `NxK`, two whole numbers from 1 on.
+pub(crate) fn shape(text: &str) -> Result<(u64, u64), String> {
+    let wrong = || format!("\"{text}\" is not NxK, such as 4096x4096");
+    let (n, k) = text.split_once('x').ok_or_else(wrong)?;
+    let size = |text: &str| text.trim().parse().ok().filter(|size| (1..1 << 32).contains(size));
+    Ok((size(n).ok_or_else(wrong)?, size(k).ok_or_else(wrong)?))
+}
+
+/// Values of M: `1,8,32` or `1-17`, from 1 on.
+pub(crate) fn tokens(text: &str) -> Result<Vec<usize>, String> {
+    let wrong = || format!("\"{text}\" is no list of M, such as 1,8,32 or 1-17");
+    let one = |text: &str| {
+        text.trim().parse::<usize>().ok().filter(|m| (1..1 << 20).contains(m)).ok_or_else(wrong)
+    };
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => all.extend(one(first)?..=one(last)?),
+            None => all.push(one(part)?),
+        }
+    }
+    if all.is_empty() { Err(wrong()) } else { Ok(all) }
+}
+
+/// A list that clap takes as one value.
+#[derive(Clone, Debug)]
+pub(crate) struct Tokens(pub(crate) Vec<usize>);
+
+impl std::str::FromStr for Tokens {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        tokens(text).map(Self)
+    }
+}

@@ -1,0 +1,198 @@
+//! The conformance kit: it passes what is right, and finds each of a list of faults.
+
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::conformance::{self, Backend, Failure, Suite};
+use quantloom_runtime::device::Device;
+use quantloom_runtime::element::{Values, ValuesMut};
+use quantloom_runtime::op::{Op, ProductError, Workspace};
+use quantloom_runtime::select::Selection;
+use quantloom_runtime::unpacked::Unpacked;
+
+/// What a broken kernel does to a right result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// One column of the weight is never multiplied.
+    DroppedColumn,
+    /// The columns after the last whole chunk of 32 are left out.
+    RaggedChunk,
+    /// The bias is added twice.
+    BiasTwice,
+    /// The bias is forgotten.
+    NoBias,
+    /// NaN becomes 0.
+    NanSwallowed,
+    /// The last token of a tile of four is not computed.
+    TokenTail,
+    /// The last row of a panel of 16 is not written.
+    RowUnwritten,
+    /// Two neighbouring rows are exchanged.
+    RowsExchanged,
+    /// Each result is off by a few units of its last place but four.
+    LostBits,
+}
+
+/// A right product, broken afterwards.
+struct Broken {
+    op: Box<dyn Op>,
+    fault: Fault,
+    /// [E, N, K]
+    weights: Vec<f32>,
+    bias: Option<Vec<f64>>,
+}
+
+impl Op for Broken {
+    fn scheme(&self) -> &Scheme {
+        self.op.scheme()
+    }
+    fn shape(&self) -> Shape {
+        self.op.shape()
+    }
+    fn selection(&self) -> &Selection {
+        self.op.selection()
+    }
+    fn workspace_size(&self, tokens: usize) -> usize {
+        self.op.workspace_size(tokens)
+    }
+    fn matmul_into(
+        &self,
+        expert: u64,
+        x: Values<'_>,
+        mut y: ValuesMut<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<(), ProductError> {
+        let before = match &y {
+            ValuesMut::F32(y) => y.first().copied().unwrap_or(0.0),
+            _ => 0.0,
+        };
+        let whole = match &mut y {
+            ValuesMut::F32(y) => ValuesMut::F32(y),
+            ValuesMut::F16(y) => ValuesMut::F16(y),
+            ValuesMut::Bf16(y) => ValuesMut::Bf16(y),
+        };
+        self.op.matmul_into(expert, x, whole, workspace)?;
+        // 16-bit results stay right: the fault is to be seen in f32.
+        if let ValuesMut::F32(y) = &mut y {
+            self.harm(expert, x, y, before);
+        }
+        Ok(())
+    }
+}
+
+impl Broken {
+    fn harm(&self, expert: u64, x: Values<'_>, y: &mut [f32], before: f32) {
+        let Shape { n, k, .. } = self.shape();
+        let (n, k) = (n as usize, k as usize);
+        let rows = &self.weights[expert as usize * n * k..][..n * k];
+        let part = |token: usize, row: usize, columns: std::ops::Range<usize>| -> f32 {
+            columns.map(|k_at| x.get(token * k + k_at) * rows[row * k + k_at]).sum()
+        };
+        for (at, y) in y.iter_mut().enumerate() {
+            let (token, row) = (at / n, at % n);
+            match self.fault {
+                Fault::DroppedColumn => *y -= part(token, row, k / 2..k / 2 + 1),
+                Fault::RaggedChunk => *y -= part(token, row, k / 32 * 32..k),
+                Fault::BiasTwice => *y += self.bias_of(expert, row),
+                Fault::NoBias => *y -= self.bias_of(expert, row),
+                Fault::NanSwallowed if y.is_nan() => *y = 0.0,
+                Fault::TokenTail if token % 4 == 3 => *y = 0.0,
+                Fault::RowUnwritten if row % 16 == 15 => *y = before,
+                Fault::LostBits => *y = f32::from_bits(y.to_bits() & !0xfff),
+                _ => {}
+            }
+        }
+        if self.fault == Fault::RowsExchanged {
+            y.chunks_mut(n).filter(|token| token.len() > 1).for_each(|token| token.swap(0, 1));
+        }
+    }
+
+    fn bias_of(&self, expert: u64, row: usize) -> f32 {
+        let at = expert as usize * self.shape().n as usize + row;
+        self.bias.as_ref().map_or(0.0, |bias| bias[at] as f32)
+    }
+}
+
+fn broken(fault: Fault) -> Backend {
+    Backend::new(Device::cpu(), move |device, scheme, weight: &Unpacked| {
+        let op = Box::new(device.prepare(scheme, weight)?);
+        let shape = weight.shape();
+        let weights = weight.decode_rows(0..shape.experts * shape.n);
+        let bias = weight.bias().map(<[f64]>::to_vec);
+        Ok(Box::new(Broken { op, fault, weights, bias }))
+    })
+}
+
+/// A float activation, so that a column's share can be taken out; float codes with NaN.
+fn schemes() -> [Scheme; 3] {
+    [
+        "ints { weight: i8, scale: bf16 per 1x32, pack: [k, n], activation: f32, bias: f32 }",
+        "floats { weight: e4m3, scale: f16 per 1x32, pack: [k, n], activation: f32, bias: f32 }",
+        "odd { weight: u3, zero: u3, scale: f32 per 1x20, pack: u32 [k:* | w, n],
+               activation: f32, bias: f32 }",
+    ]
+    .map(|text| parse(text).unwrap())
+}
+
+#[test]
+fn what_is_right_conforms() {
+    for scheme in schemes() {
+        let done = conformance::check(&scheme).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(done.iter().any(|summary| summary.backend == "portable"));
+        for summary in done {
+            assert!(summary.products > 100 && summary.elements > 100_000, "{summary:?}");
+            // A bound that no kernel comes near would find nothing.
+            assert!((0.01..=1.0).contains(&summary.share), "{summary:?}");
+        }
+    }
+}
+
+#[test]
+fn each_fault_is_found() {
+    let [ints, floats, odd] = schemes();
+    for (fault, scheme) in [
+        (Fault::DroppedColumn, &ints),
+        (Fault::DroppedColumn, &odd),
+        (Fault::RaggedChunk, &ints),
+        (Fault::BiasTwice, &floats),
+        (Fault::NoBias, &ints),
+        (Fault::NanSwallowed, &floats),
+        (Fault::TokenTail, &ints),
+        (Fault::RowUnwritten, &ints),
+        (Fault::RowsExchanged, &odd),
+        (Fault::LostBits, &ints),
+    ] {
+        let backends = [broken(fault)];
+        let result = Suite::default().run(scheme, &backends, &|_| {}).remove(0);
+        let Err(Failure::Miss { case, miss, .. }) = result else {
+            panic!("{fault:?} in {} is not found: {result:?}", scheme.name)
+        };
+        // What reproduces it names everything that decides the numbers.
+        let again = case.again();
+        let Shape { n, k, .. } = case.shape;
+        let tail = format!("--shape {n}x{k} --m {} --seed {}", case.tokens, case.seed);
+        assert!(again.starts_with(&format!("quantloom verify {} ", scheme.name)), "{again}");
+        assert!(again.ends_with(&tail) && miss.at.1 < case.tokens, "{again}");
+        // And does: that case alone fails in the same place.
+        let alone = Suite {
+            shapes: vec![(n, k)],
+            tokens: vec![case.tokens],
+            seeds: vec![case.seed],
+            every: 1,
+        };
+        let result = alone.run(scheme, &backends, &|_| {}).remove(0);
+        let Err(Failure::Miss { miss: same, .. }) = result else { panic!("{again}: {result:?}") };
+        assert_eq!(
+            (same.at, same.reference.to_bits()),
+            (miss.at, miss.reference.to_bits()),
+            "{again}"
+        );
+    }
+}
+
+#[test]
+fn comparing_nothing_is_no_success() {
+    let scheme = parse("s { weight: i8, pack: [k, n], activation: f32 }").unwrap();
+    let suite = Suite { shapes: Vec::new(), ..Suite::default() };
+    let result = suite.run(&scheme, &[Device::portable().into()], &|_| {}).remove(0);
+    assert!(matches!(result, Err(Failure::NoShape(_))), "{result:?}");
+}
