@@ -13,23 +13,23 @@ use super::module::Kernel;
 use crate::source::{KernelKey, KernelSource, KernelText};
 
 /// Where a kernel's image came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Origin {
     /// From the disk.
     Kept,
     /// Compiled now, and kept if the cache is on.
     Compiled,
-    /// Compiled now in a way that gives no image to keep.
-    NotKept,
+    /// Compiled now by the module loader, which gives no image, since the linker refused: why.
+    NotKept(Box<CudaError>),
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kept => "kept image",
-            Self::Compiled => "compiled",
-            Self::NotKept => "compiled, not kept",
-        })
+        match self {
+            Self::Kept => f.write_str("kept image"),
+            Self::Compiled => f.write_str("compiled"),
+            Self::NotKept(why) => write!(f, "compiled, not kept: {why}"),
+        }
     }
 }
 
@@ -75,7 +75,7 @@ pub fn load(
     match ready(&terminated) {
         Ok(kernel) => {
             tracing::warn!(%error, "a kernel's image cannot be kept");
-            Ok((kernel, Origin::NotKept))
+            Ok((kernel, Origin::NotKept(Box::new(error))))
         }
         Err(_) => Err(error),
     }

@@ -1,0 +1,128 @@
+//! The hand-written texts: against their rules, and with the real assembler where it is.
+
+#![allow(clippy::print_stderr)]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use quantloom_runtime::cuda::bench::random_word;
+use quantloom_runtime::cuda::selftest::texts;
+use quantloom_runtime::cuda::{runs, text_target};
+use quantloom_runtime::source::{ParameterKind, Scalar};
+
+#[test]
+fn targets() {
+    let cases = [
+        ("sm_80", (8, 0), true),
+        ("sm_80", (9, 0), true),
+        ("sm_80", (12, 0), true),
+        ("sm_89", (8, 6), false),
+        ("sm_90", (8, 9), false),
+        ("sm_90", (10, 0), true),
+        ("sm_90a", (9, 0), true),
+        ("sm_90a", (10, 0), false),
+        ("sm_100a", (10, 0), true),
+        ("gfx942", (9, 0), false),
+        ("sm_", (9, 0), false),
+    ];
+    for (target, compute, expected) in cases {
+        assert_eq!(runs(target, compute), expected, "{target} {compute:?}");
+    }
+    let lines = [
+        (".version 8.0\n.target sm_90a\n", Some("sm_90a")),
+        ("// .target sm_80\n  .target\tsm_89, debug\n", Some("sm_89")),
+        (".version 8.0\n", None),
+        (".target \n", None),
+    ];
+    for (text, expected) in lines {
+        assert_eq!(text_target(text), expected, "{text:?}");
+    }
+}
+
+/// The parameters of an entry point: their PTX types, in order.
+fn parameters(text: &str, entry: &str) -> Vec<String> {
+    let (_, rest) = text.split_once(&format!(".entry {entry}(")).unwrap();
+    let (list, _) = rest.split_once(')').unwrap();
+    let list = list.split(',').map(str::trim).filter(|parameter| !parameter.is_empty());
+    list.map(|parameter| {
+        let (declaration, name) = parameter.rsplit_once(' ').unwrap();
+        let array = name.find('[').map_or("", |at| &name[at..]);
+        format!("{}{array}", declaration.trim_start_matches(".param "))
+    })
+    .collect()
+}
+
+#[test]
+fn each_rule_has_its_texts_parameters() {
+    for text in texts::all() {
+        let expected = text.rule.parameters.iter().map(|parameter| match parameter.kind {
+            ParameterKind::Buffer { .. } | ParameterKind::Scalar(Scalar::U64) => ".u64",
+            ParameterKind::Size(_) | ParameterKind::Scalar(Scalar::U32) => ".u32",
+            ParameterKind::Scalar(Scalar::I32) => ".s32",
+            ParameterKind::Scalar(Scalar::F32) => ".f32",
+            ParameterKind::TensorMap(_) => ".align 64 .b8[128]",
+        });
+        let expected: Vec<_> = expected.collect();
+        assert_eq!(parameters(&text.text, &text.entry), expected, "{}", text.entry);
+    }
+}
+
+/// `ptxas` on the path, or where `pip install nvidia-cuda-nvcc` puts it.
+fn assembler() -> Option<PathBuf> {
+    let answers = |path: &PathBuf| {
+        Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    let there =
+        "import nvidia, os; print(os.path.join(list(nvidia.__path__)[0], 'cu13/bin/ptxas'))";
+    let package = Command::new("python3").args(["-c", there]).output().ok();
+    let package = package.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let candidates = [Some("ptxas".to_owned()), package];
+    candidates.into_iter().flatten().map(PathBuf::from).find(answers)
+}
+
+#[test]
+fn the_assembler_takes_each_text() {
+    let Some(ptxas) = assembler() else {
+        eprintln!("skipped: ptxas not found");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for text in texts::all() {
+        let path = folder.path().join(format!("{}.ptx", text.entry));
+        std::fs::write(&path, text.text.as_bytes()).unwrap();
+        let target = text_target(&text.text).unwrap();
+        for architecture in ["sm_80", "sm_89", "sm_90", "sm_90a"] {
+            let number = |name: &str| name.trim_start_matches("sm_").trim_end_matches('a').parse();
+            let (needed, given): (u32, u32) =
+                (number(target).unwrap(), number(architecture).unwrap());
+            if given < needed || target.ends_with('a') && target != architecture {
+                continue;
+            }
+            let mut command = Command::new(&ptxas);
+            command.args(["-v", "-arch", architecture, "-o"]).arg(folder.path().join("image"));
+            let output = command.arg(&path).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let what = format!("ptxas -v -arch {architecture} {}.ptx\n{said}", text.entry);
+            assert!(output.status.success(), "{what}");
+            assert!(said.contains("0 bytes spill stores, 0 bytes spill loads"), "{what}");
+            assert!(said.contains("0 bytes stack frame"), "{what}");
+            assert!(!said.contains("C75") && !said.contains("warning"), "{what}");
+        }
+    }
+}
+
+/// By hand from the three steps of the mixer, so that a change of a constant shows here before it
+/// shows as another set of data on the device.
+#[test]
+fn random_words() {
+    assert_eq!(random_word(0, 0), 0);
+    let mut ones = [0u32; 32];
+    for at in 0..10_000 {
+        let word = random_word(at, 9);
+        for (bit, ones) in ones.iter_mut().enumerate() {
+            *ones += word >> bit & 1;
+        }
+    }
+    // 10,000 fair bits: 5,000 with a deviation of 50; six deviations, 32 times.
+    assert!(ones.iter().all(|ones| (4700..5300).contains(ones)), "{ones:?}");
+}

@@ -1,0 +1,526 @@
+//! A driver without a GPU: a `libcuda.so` that the test compiles, whose device is the host.
+//!
+//! Memory is the host's, compiling keeps the text, and the kernels of the self-test are done here
+//! by name, from the parameters that the launch passed: a third transcription beside their PTX
+//! and what the self-test expects. What a real driver refuses (shared memory without opting in,
+//! a text of an `a` target without its own target number, work on a capturing stream that
+//! waits), this one refuses.
+//!
+//! `FAKE_LOG`: a file that gets a line a call, `function=result`. `FAKE_FAIL=function=code`: that function fails.
+//! `FAKE_FOREIGN`: images of other processes do not load. `FAKE_LOCAL`: kernels spill.
+
+#![allow(non_snake_case, unused_variables)]
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io::Write as _;
+use std::sync::{Mutex, MutexGuard};
+
+type Result = i32;
+type Handle = *mut c_void;
+
+const INVALID_VALUE: Result = 1;
+const OUT_OF_MEMORY: Result = 2;
+const INVALID_IMAGE: Result = 200;
+const NO_BINARY: Result = 209;
+const INVALID_PTX: Result = 218;
+const NOT_FOUND: Result = 500;
+const CAPTURE_UNSUPPORTED: Result = 900;
+
+/// One launch, with its parameters' bytes.
+#[derive(Clone)]
+struct Work {
+    kernel: String,
+    blocks: u32,
+    threads: u32,
+    cluster: u32,
+    overlaps: bool,
+    parameters: Vec<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct State {
+    contexts: Vec<usize>,
+    capturing: Option<(usize, Vec<Work>)>,
+    graphs: HashMap<usize, Vec<Work>>,
+    events: HashMap<usize, u64>,
+    blocks: HashMap<u64, (*mut u8, usize)>,
+    links: HashMap<usize, Link>,
+    modules: HashMap<usize, String>,
+    functions: HashMap<usize, (String, u32)>,
+    /// Nanoseconds.
+    clock: u64,
+    next: usize,
+}
+
+// The pointers are only the host's memory.
+unsafe impl Send for State {}
+
+struct Link {
+    log: *mut u8,
+    log_size: usize,
+    target: usize,
+    image: Vec<u8>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+struct Locked(MutexGuard<'static, Option<State>>);
+
+impl std::ops::Deref for Locked {
+    type Target = State;
+    fn deref(&self) -> &State {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl std::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl State {
+    fn handle(&mut self) -> usize {
+        self.next += 16;
+        self.next
+    }
+}
+
+/// The state, or the failure that was asked for.
+fn enter(function: &str) -> std::result::Result<Locked, Result> {
+    if let Ok(failing) = std::env::var("FAKE_FAIL") {
+        let (name, code) = failing.split_once('=').unwrap();
+        if name == function {
+            return Err(code.parse().unwrap());
+        }
+    }
+    let mut state = STATE.lock().unwrap();
+    state.get_or_insert_default();
+    Ok(Locked(state))
+}
+
+/// A call and its result, to the log.
+fn note(function: &str, result: Result) -> Result {
+    if let Some(path) = std::env::var_os("FAKE_LOG") {
+        let mut log = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(log, "{function}={result}").unwrap();
+    }
+    result
+}
+
+macro_rules! driver {
+    ($(fn $name:ident($state:ident $(, $argument:ident: $type:ty)* $(,)?) $body:block)*) => {
+        $(#[unsafe(no_mangle)]
+        #[allow(unused_mut, unused_unsafe)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> Result {
+            let call = || match enter(stringify!($name)) {
+                Ok(mut $state) => unsafe { $body },
+                Err(code) => code,
+            };
+            let result = call();
+            note(stringify!($name), result)
+        })*
+    };
+}
+
+const NAMES: &[Row] = &[
+    (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
+    (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+    (100, c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
+    (INVALID_PTX, c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
+    (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
+];
+
+type Row = (Result, &'static CStr, &'static CStr);
+
+fn words(code: Result, to: *mut *const c_char, of: fn(&Row) -> &'static CStr) -> Result {
+    match NAMES.iter().find(|row| row.0 == code) {
+        Some(row) => unsafe { *to = of(row).as_ptr(); 0 },
+        None => INVALID_VALUE,
+    }
+}
+
+#[repr(C)]
+pub struct Config {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: Handle,
+    attributes: *const Attribute,
+    count: c_uint,
+}
+
+#[repr(C)]
+pub struct Attribute {
+    id: c_uint,
+    pad: u32,
+    value: [u32; 16],
+}
+
+/// Bytes of each parameter, from the kernel's text.
+fn signature(kernel: &str) -> &'static [usize] {
+    match kernel {
+        "vector_add" => &[8, 8, 8, 4],
+        "shared_mirror" => &[8, 8, 4],
+        "cluster_ring" => &[8],
+        "overlap_first" | "overlap_second" => &[8, 8, 8, 4],
+        "tma_box" => &[8, 8, 4, 4, 128],
+        "fill_random" => &[8, 4, 4],
+        _ => &[],
+    }
+}
+
+unsafe fn run(state: &mut State, work: &Work) {
+    state.clock += if work.overlaps { 500 } else { 1000 };
+    let p64 = |at: usize| u64::from_le_bytes(work.parameters[at][..8].try_into().unwrap());
+    let p32 = |at: usize| u32::from_le_bytes(work.parameters[at][..4].try_into().unwrap());
+    let at = |address: u64, i: u32| (address as *mut u32).wrapping_add(i as usize);
+    let threads = work.blocks * work.threads;
+    unsafe {
+        match work.kernel.as_str() {
+            "vector_add" => {
+                for i in 0..p32(3).min(threads) {
+                    *at(p64(2), i) = (*at(p64(0), i)).wrapping_add(*at(p64(1), i));
+                }
+            }
+            "shared_mirror" => {
+                let words = p32(2);
+                for i in 0..words {
+                    *at(p64(1), words - 1 - i) = *at(p64(0), i);
+                }
+            }
+            "cluster_ring" => {
+                let c = work.cluster;
+                for block in 0..work.blocks {
+                    let neighbour = if block % c == c - 1 { block + 1 - c } else { block + 1 };
+                    *at(p64(0), block) = neighbour + 1 + 1000 * c;
+                }
+            }
+            "overlap_first" => {
+                for i in 0..p32(3).min(threads) {
+                    *at(p64(1), i) = (*at(p64(0), i)).wrapping_add(1);
+                }
+                state.clock += 50_000;
+                *(p64(2) as *mut u64) = state.clock;
+            }
+            "overlap_second" => {
+                for i in 0..p32(3).min(threads) {
+                    *at(p64(1), i) = *at(p64(0), i) << 1;
+                }
+                let began = if work.overlaps { state.clock - 49_000 } else { state.clock };
+                *(p64(2) as *mut u64).add(1) = began;
+            }
+            "tma_box" => tma_box(work, p64(1), p32(2), p32(3)),
+            "fill_random" => {
+                let (n, seed) = (p32(1), p32(2));
+                for i in 0..n {
+                    let mut x = i.wrapping_mul(0x9E37_79B1).wrapping_add(seed);
+                    for (shift, factor) in [(16, 0x7FEB_352Du32), (15, 0x846C_A68B), (16, 1)] {
+                        x = (x ^ (x >> shift)).wrapping_mul(factor);
+                    }
+                    *at(p64(0), i) = x;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The map's 128 bytes as `cuTensorMapEncodeTiled` below leaves them.
+unsafe fn tma_box(work: &Work, y: u64, column: u32, row: u32) {
+    let field = |at: usize| {
+        u64::from_le_bytes(work.parameters[4][8 * at..8 * at + 8].try_into().unwrap())
+    };
+    let (address, columns, rows, pitch) = (field(0), field(1), field(2), field(3));
+    let (box_columns, box_rows, swizzle) = (field(4), field(5), field(6));
+    assert_eq!((box_columns * 2 * box_rows, swizzle), (1024, 3));
+    for byte in (0..1024u64).step_by(2) {
+        let (r, c) = (u64::from(row) + byte / 128, u64::from(column) + byte % 128 / 2);
+        let inside = r < rows && c < columns;
+        let from = (address + r * pitch + c * 2) as *const u16;
+        let value = if inside { unsafe { *from } } else { 0 };
+        // Bits 4 to 6 of the address are XORed with bits 7 to 9.
+        let to = byte ^ ((byte >> 7 & 7) << 4);
+        unsafe { *((y + to) as *mut u16) = value };
+    }
+    unsafe { *((y + 1024) as *mut u32) = 1 };
+}
+
+driver! {
+    fn cuInit(state, flags: c_uint) { if flags == 0 { 0 } else { INVALID_VALUE } }
+    fn cuDriverGetVersion(state, to: *mut c_int) { *to = 13000; 0 }
+    fn cuGetErrorName(state, code: i32, to: *mut *const c_char) { words(code, to, |row| row.1) }
+    fn cuGetErrorString(state, code: i32, to: *mut *const c_char) { words(code, to, |row| row.2) }
+    fn cuDeviceGetCount(state, to: *mut c_int) { *to = 1; 0 }
+    fn cuDeviceGet(state, to: *mut c_int, ordinal: c_int) {
+        *to = 7;
+        if ordinal == 0 { 0 } else { INVALID_VALUE }
+    }
+    fn cuDeviceGetName(state, to: *mut c_char, len: c_int, device: c_int) {
+        let name = c"Fake GPU";
+        assert!(device == 7 && len as usize > name.count_bytes());
+        name.as_ptr().copy_to(to, name.count_bytes() + 1);
+        0
+    }
+    fn cuDeviceGetAttribute(state, to: *mut c_int, attribute: c_int, device: c_int) {
+        *to = match attribute {
+            16 => 132,
+            38 => 60 << 20,
+            75 => 9,
+            76 => 0,
+            97 => 227 << 10,
+            _ => return INVALID_VALUE,
+        };
+        0
+    }
+    fn cuDeviceTotalMem_v2(state, to: *mut usize, device: c_int) { *to = 141 << 30; 0 }
+    fn cuDevicePrimaryCtxRetain(state, to: *mut Handle, device: c_int) { *to = 0x70 as Handle; 0 }
+    fn cuDevicePrimaryCtxRelease_v2(state, device: c_int) { 0 }
+    fn cuCtxPushCurrent_v2(state, context: Handle) { state.contexts.push(context as usize); 0 }
+    fn cuCtxPopCurrent_v2(state, to: *mut Handle) {
+        let Some(context) = state.contexts.pop() else { return INVALID_VALUE };
+        *to = context as Handle;
+        0
+    }
+    fn cuStreamCreate(state, to: *mut Handle, flags: c_uint) {
+        *to = state.handle() as Handle;
+        if flags == 1 { 0 } else { INVALID_VALUE }
+    }
+    fn cuStreamDestroy_v2(state, stream: Handle) { 0 }
+    fn cuStreamSynchronize(state, stream: Handle) {
+        match &state.capturing {
+            Some((capturing, _)) if *capturing == stream as usize => CAPTURE_UNSUPPORTED,
+            _ => 0,
+        }
+    }
+    fn cuStreamWaitEvent(state, stream: Handle, event: Handle, flags: c_uint) { 0 }
+    fn cuStreamBeginCapture_v2(state, stream: Handle, mode: c_int) {
+        if state.capturing.is_some() || stream.is_null() || mode != 1 {
+            return CAPTURE_UNSUPPORTED;
+        }
+        state.capturing = Some((stream as usize, Vec::new()));
+        0
+    }
+    fn cuStreamEndCapture(state, stream: Handle, to: *mut Handle) {
+        match state.capturing.take() {
+            Some((capturing, work)) if capturing == stream as usize => {
+                let graph = state.handle();
+                state.graphs.insert(graph, work);
+                *to = graph as Handle;
+                0
+            }
+            _ => CAPTURE_UNSUPPORTED,
+        }
+    }
+    fn cuGraphInstantiateWithFlags(state, to: *mut Handle, graph: Handle, flags: u64) {
+        let executable = state.handle();
+        let work = state.graphs[&(graph as usize)].clone();
+        state.graphs.insert(executable, work);
+        *to = executable as Handle;
+        0
+    }
+    fn cuGraphLaunch(state, graph: Handle, stream: Handle) {
+        let work = state.graphs[&(graph as usize)].clone();
+        for work in &work {
+            run(&mut state, work);
+        }
+        0
+    }
+    fn cuGraphExecDestroy(state, graph: Handle) { state.graphs.remove(&(graph as usize)); 0 }
+    fn cuGraphDestroy(state, graph: Handle) { state.graphs.remove(&(graph as usize)); 0 }
+    fn cuEventCreate(state, to: *mut Handle, flags: c_uint) { *to = state.handle() as Handle; 0 }
+    fn cuEventRecord(state, event: Handle, stream: Handle) {
+        let now = state.clock;
+        state.events.insert(event as usize, now);
+        0
+    }
+    fn cuEventSynchronize(state, event: Handle) { 0 }
+    fn cuEventElapsedTime(state, to: *mut f32, start: Handle, end: Handle) {
+        let (start, end) = (state.events[&(start as usize)], state.events[&(end as usize)]);
+        *to = (end - start) as f32 / 1e6;
+        0
+    }
+    fn cuEventDestroy_v2(state, event: Handle) { state.events.remove(&(event as usize)); 0 }
+    fn cuMemAlloc_v2(state, to: *mut u64, bytes: usize) {
+        if bytes > 1 << 40 {
+            return OUT_OF_MEMORY;
+        }
+        // From 256 bytes on, as a driver's; what is in it is not 0.
+        let block = vec![0xA5u8; bytes + 256].leak();
+        let address = (block.as_ptr() as u64).next_multiple_of(256);
+        state.blocks.insert(address, (block.as_mut_ptr(), bytes + 256));
+        *to = address;
+        0
+    }
+    fn cuMemFree_v2(state, address: u64) {
+        let Some((block, bytes)) = state.blocks.remove(&address) else { return INVALID_VALUE };
+        drop(Vec::from_raw_parts(block, bytes, bytes));
+        0
+    }
+    fn cuMemAllocHost_v2(state, to: *mut *mut c_void, bytes: usize) {
+        let block = vec![0xA5u64; bytes.div_ceil(8)].leak();
+        *to = block.as_mut_ptr().cast();
+        0
+    }
+    fn cuMemFreeHost(state, block: *mut c_void) { 0 }
+    fn cuMemcpyHtoDAsync_v2(state, to: u64, from: *const u8, bytes: usize, stream: Handle) {
+        from.copy_to(to as *mut u8, bytes);
+        0
+    }
+    fn cuMemcpyDtoHAsync_v2(state, to: *mut u8, from: u64, bytes: usize, stream: Handle) {
+        to.copy_from(from as *const u8, bytes);
+        0
+    }
+    fn cuMemcpyDtoDAsync_v2(state, to: u64, from: u64, bytes: usize, stream: Handle) {
+        (from as *const u8).copy_to(to as *mut u8, bytes);
+        0
+    }
+    fn cuMemsetD8Async(state, to: u64, byte: u8, bytes: usize, stream: Handle) {
+        (to as *mut u8).write_bytes(byte, bytes);
+        0
+    }
+    fn cuLinkCreate_v2(state, count: c_uint, keys: *const c_int, values: *const usize,
+                       to: *mut Handle) {
+        let mut link = Link { log: std::ptr::null_mut(), log_size: 0, target: 0, image: vec![] };
+        for at in 0..count as usize {
+            let value = *values.add(at);
+            match *keys.add(at) {
+                5 => link.log = value as *mut u8,
+                6 => link.log_size = value,
+                9 => link.target = value,
+                _ => return INVALID_VALUE,
+            }
+        }
+        let handle = state.handle();
+        state.links.insert(handle, link);
+        *to = handle as Handle;
+        0
+    }
+    fn cuLinkAddData_v2(state, link: Handle, kind: c_int, data: *const c_char, size: usize,
+                        name: *const c_char, count: c_uint, keys: Handle, values: Handle) {
+        let text = CStr::from_ptr(data);
+        if kind != 1 || size != text.count_bytes() + 1 || name.is_null() || count != 0 {
+            return INVALID_VALUE;
+        }
+        let text = text.to_str().unwrap();
+        let link = state.links.get_mut(&(link as usize)).unwrap();
+        if text.contains("nonsense") {
+            let line = b"ptxas fatal   : line 5; error: nonsense\n";
+            let len = line.len().min(link.log_size);
+            line.as_ptr().copy_to(link.log, len);
+            return INVALID_PTX;
+        }
+        let accelerated = text.contains(".target sm_90a");
+        if link.target != if accelerated { 65536 + 90 } else { 0 } {
+            return NO_BINARY;
+        }
+        link.image = format!("FAKE {}\n{text}", std::process::id()).into_bytes();
+        0
+    }
+    fn cuLinkComplete(state, link: Handle, image: *mut *const u8, size: *mut usize) {
+        let link = &state.links[&(link as usize)];
+        *image = link.image.as_ptr();
+        *size = link.image.len();
+        0
+    }
+    fn cuLinkDestroy(state, link: Handle) { state.links.remove(&(link as usize)); 0 }
+    fn cuModuleLoadData(state, to: *mut Handle, image: *const c_char) {
+        // An image does not end in 0, but its length is in it: here, the last brace.
+        let mut bytes = Vec::new();
+        while !matches!((bytes.last(), *image.add(bytes.len())), (_, 0) | (Some(b'}'), _)) {
+            bytes.push(*image.add(bytes.len()) as u8);
+        }
+        let text = String::from_utf8(bytes).unwrap();
+        let own = format!("FAKE {}\n", std::process::id());
+        let foreign = std::env::var_os("FAKE_FOREIGN").is_some();
+        if foreign && text.starts_with("FAKE") && !text.starts_with(&own) {
+            return INVALID_IMAGE;
+        }
+        if text.contains("nonsense") {
+            return INVALID_PTX;
+        }
+        let module = state.handle();
+        state.modules.insert(module, text);
+        *to = module as Handle;
+        0
+    }
+    fn cuModuleUnload(state, module: Handle) { state.modules.remove(&(module as usize)); 0 }
+    fn cuModuleGetFunction(state, to: *mut Handle, module: Handle, name: *const c_char) {
+        let name = CStr::from_ptr(name).to_str().unwrap().to_owned();
+        if !state.modules[&(module as usize)].contains(&format!(".entry {name}(")) {
+            return NOT_FOUND;
+        }
+        let function = state.handle();
+        state.functions.insert(function, (name, 48 << 10));
+        *to = function as Handle;
+        0
+    }
+    fn cuFuncGetAttribute(state, to: *mut c_int, attribute: c_int, function: Handle) {
+        *to = match attribute {
+            0 => 1024,
+            1 => 0,
+            3 => if std::env::var_os("FAKE_LOCAL").is_some() { 8 } else { 0 },
+            4 => 12,
+            _ => return INVALID_VALUE,
+        };
+        0
+    }
+    fn cuFuncSetAttribute(state, function: Handle, attribute: c_int, value: c_int) {
+        if attribute != 8 || value > 227 << 10 {
+            return INVALID_VALUE;
+        }
+        state.functions.get_mut(&(function as usize)).unwrap().1 = value as u32;
+        0
+    }
+    fn cuLaunchKernelEx(state, config: *const Config, function: Handle,
+                        parameters: *const *const u8, extra: Handle) {
+        let config = &*config;
+        let (kernel, shared) = state.functions[&(function as usize)].clone();
+        let (mut cluster, mut overlaps) = (1, false);
+        for at in 0..config.count as usize {
+            let attribute = &*config.attributes.add(at);
+            match attribute.id {
+                4 => cluster = attribute.value[0] * attribute.value[1] * attribute.value[2],
+                6 => overlaps = attribute.value[0] == 1,
+                _ => return INVALID_VALUE,
+            }
+        }
+        let shape = (config.grid[1], config.grid[2], config.block[1], config.block[2]);
+        if config.shared > shared || config.block[0] > 1024 || shape != (1, 1, 1, 1) {
+            return INVALID_VALUE;
+        }
+        let bytes = signature(&kernel).iter().enumerate();
+        let parameters = bytes.map(|(at, bytes)| {
+            std::slice::from_raw_parts(*parameters.add(at), *bytes).to_vec()
+        });
+        let parameters = parameters.collect();
+        let (blocks, threads) = (config.grid[0], config.block[0]);
+        let work = Work { kernel, blocks, threads, cluster, overlaps, parameters };
+        match &mut state.capturing {
+            Some((stream, captured)) if *stream == config.stream as usize => captured.push(work),
+            _ => run(&mut state, &work),
+        }
+        0
+    }
+}
+
+#[cfg(not(before_12))]
+driver! {
+    fn cuTensorMapEncodeTiled(state, to: *mut u64, kind: c_int, rank: c_uint, address: u64,
+                              dims: *const u64, strides: *const u64, tile: *const c_uint,
+                              steps: *const c_uint, interleave: c_int, swizzle: c_int,
+                              promotion: c_int, fill: c_int) {
+        // 16-bit words, two dimensions, every element, no interleave, 0 beyond the edges.
+        let plain = (*steps, *steps.add(1), interleave, fill) == (1, 1, 0, 0);
+        if kind != 1 || rank != 2 || !plain || !(to as usize).is_multiple_of(64) {
+            return INVALID_VALUE;
+        }
+        let tile = [u64::from(*tile), u64::from(*tile.add(1))];
+        let fields = [address, *dims, *dims.add(1), *strides, tile[0], tile[1], swizzle as u64];
+        for (at, field) in fields.into_iter().enumerate() {
+            *to.add(at) = field;
+        }
+        0
+    }
+}
