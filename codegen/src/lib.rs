@@ -13,4 +13,6 @@ pub mod emit;
 pub mod expand;
 pub mod ir;
 pub mod plan;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod target;

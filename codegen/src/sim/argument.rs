@@ -1,0 +1,101 @@
+//! What a launch is given: parameters, and the contents of the buffers.
+
+use crate::ir::{Access, Buffer, Kernel};
+
+/// Arguments of a launch, in the order of the kernel's declarations.
+#[derive(Clone, Debug, Default)]
+pub struct Arguments {
+    /// The parameters.
+    pub parameters: Vec<u32>,
+    /// The buffers. After a run, write-once buffers and workspaces hold what the kernel left.
+    pub buffers: Vec<Contents>,
+}
+
+/// The bytes of a buffer, some of which may hold nothing yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Whether each byte holds something; all do if it is empty.
+    known: Vec<bool>,
+}
+
+impl Contents {
+    /// Bytes that all hold something.
+    pub fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes, known: Vec::new() }
+    }
+
+    /// The words of a buffer of [`Word::U32`](crate::ir::Word::U32).
+    pub fn of_words(words: &[u32]) -> Self {
+        Self::of(words.iter().flat_map(|word| word.to_le_bytes()).collect())
+    }
+
+    /// That many bytes of poison: outputs, and workspaces that no launch has written.
+    pub fn poison(bytes: usize) -> Self {
+        Self { bytes: vec![0xcd; bytes], known: vec![false; bytes] }
+    }
+
+    /// The words of the bytes.
+    pub fn words(&self) -> Vec<u32> {
+        let words = self.bytes.chunks_exact(4);
+        words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+    }
+
+    pub(super) fn known(&self, start: usize, bytes: usize) -> bool {
+        self.known.is_empty() || self.known[start..start + bytes].iter().all(|&known| known)
+    }
+
+    pub(super) fn set(&mut self, start: usize, data: &[u8]) {
+        self.bytes[start..start + data.len()].copy_from_slice(data);
+        if !self.known.is_empty() {
+            self.known[start..start + data.len()].fill(true);
+        }
+    }
+
+    /// The bytes that hold nothing: the first, and how many.
+    pub(super) fn missing(&self) -> Option<(usize, usize)> {
+        let first = self.known.iter().position(|&known| !known)?;
+        Some((first, self.known.iter().filter(|&&known| !known).count()))
+    }
+}
+
+impl Arguments {
+    /// Checks that the arguments are those that the kernel declares.
+    pub(super) fn check(&self, kernel: &Kernel) -> Result<(), String> {
+        let counts = [
+            ("parameters", kernel.parameters.len(), self.parameters.len()),
+            ("buffers", kernel.buffers.len(), self.buffers.len()),
+        ];
+        for (what, declared, given) in counts {
+            if declared != given {
+                return Err(format!("{declared} {what} are declared, {given} given"));
+            }
+        }
+        for (buffer, contents) in kernel.buffers.iter().zip(&self.buffers) {
+            let declared = words(buffer, &self.parameters)
+                .and_then(|words| words.checked_mul(u64::from(buffer.word.bytes())))
+                .ok_or_else(|| format!("the shape of `{}` has no value", buffer.name))?;
+            if declared != contents.bytes.len() as u64 {
+                return Err(format!(
+                    "buffer `{}` has {declared} bytes, {} given",
+                    buffer.name,
+                    contents.bytes.len()
+                ));
+            }
+            let readable = matches!(buffer.access, Access::Constant | Access::ReadOnly);
+            if readable && contents.missing().is_some() {
+                return Err(format!("buffer `{}` is only read and holds poison", buffer.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The length of a buffer in words.
+pub(super) fn words(buffer: &Buffer, parameters: &[u32]) -> Option<u64> {
+    buffer
+        .shape
+        .iter()
+        .try_fold(1u64, |product, extent| product.checked_mul(u64::from(extent.value(parameters)?)))
+}

@@ -1,0 +1,55 @@
+//! The simulator is tried on small kernels of each kind (`kernels`), which must be right on every
+//! seed, and on the same kernels with a fault put in (`faults`), which the right detector must name.
+
+mod arithmetic;
+mod faults;
+mod good;
+mod kernels;
+
+use super::{Arguments, Fault, Options, Report, run_unverified};
+use crate::ir::Kernel;
+
+/// A kernel, its arguments, and what its outputs must hold.
+struct Case {
+    kernel: Kernel,
+    arguments: Arguments,
+    /// Buffer and its words.
+    expected: Vec<(usize, Vec<u32>)>,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+enum Outcome {
+    Right(Report),
+    WrongResult(String),
+    Fault(Box<Fault>),
+}
+
+impl Outcome {
+    /// The detector that spoke, `right` if none did.
+    fn detector(&self) -> &'static str {
+        match self {
+            Self::Right(_) => "right",
+            Self::WrongResult(_) => "result",
+            Self::Fault(fault) => fault.kind.detector(),
+        }
+    }
+}
+
+fn simulate(case: &Case, seed: u64) -> Outcome {
+    let mut arguments = case.arguments.clone();
+    let options = Options { seed, limit: 1 << 20, ..Options::default() };
+    let report = match run_unverified(&case.kernel, &mut arguments, &options) {
+        Ok(report) => report,
+        Err(fault) => return Outcome::Fault(fault),
+    };
+    for (buffer, expected) in &case.expected {
+        let got = arguments.buffers[*buffer].words();
+        if let Some(at) = (0..expected.len()).find(|&at| got[at] != expected[at]) {
+            let name = &case.kernel.buffers[*buffer].name;
+            let (got, want) = (got[at], expected[at]);
+            return Outcome::WrongResult(format!("{name}[{at}] = {got:#x}, expected {want:#x}"));
+        }
+    }
+    Outcome::Right(report)
+}
