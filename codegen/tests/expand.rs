@@ -57,7 +57,7 @@ fn the_catalogue_expands_without_errors_and_always_alike() {
         total += took;
         slowest = slowest.max((took, name.clone()));
         assert_eq!(count(expansion.clone(), "compile_error"), 0, "{name}");
-        assert_eq!(count(expansion.clone(), "struct"), 1, "{name}");
+        assert_eq!(count(expansion.clone(), "Declared"), 1, "{name}");
         assert_eq!(expansion.to_string(), expand(text).to_string(), "{name}");
     }
     let (took, name) = slowest;
@@ -72,7 +72,7 @@ fn each_mistake_is_one_error_and_the_type_is_there_all_the_same() {
         let faults = parse(bad.text).unwrap_err().faults().len();
         let expansion = expand(bad.text);
         assert_eq!(count(expansion.clone(), "compile_error"), faults, "{}", bad.text);
-        assert_eq!(count(expansion, "struct"), 1, "{}", bad.text);
+        assert_eq!(count(expansion, "Declared"), 1, "{}", bad.text);
     }
 }
 
@@ -95,7 +95,7 @@ fn without_a_name_there_is_no_type() {
     for text in ["", "pub", "pub {}", "fn { weight: u4 }", "{}"] {
         let expansion = expand(text);
         assert!(count(expansion.clone(), "compile_error") > 0, "{text}");
-        assert_eq!(count(expansion, "struct"), 0, "{text}");
+        assert_eq!(count(expansion, "Declared"), 0, "{text}");
     }
     let without_root = expand::scheme("S { weight: u4 }".parse().unwrap());
     assert_eq!(count(without_root, "compile_error"), 1);

@@ -177,16 +177,11 @@ impl Tokens<'_> {
     fn literal(&mut self, literal: &Literal) {
         let text = literal.to_string();
         let place = literal.span();
-        // A macro may hand over `-1` as one literal.
-        let positive = text.strip_prefix('-').unwrap_or(&text);
-        if positive.len() < text.len() {
-            self.push(TokenKind::Mark('-'), place);
-        }
-        if positive.starts_with(|first: char| first.is_ascii_digit()) {
+        if text.starts_with(|first: char| first.is_ascii_digit()) {
             // `1.` is one token of Rust's and two of the language's.
-            let number = positive.strip_suffix('.').unwrap_or(positive);
+            let number = text.strip_suffix('.').unwrap_or(&text);
             self.push(TokenKind::Number(number.to_owned()), place);
-            if number.len() < positive.len() {
+            if number.len() < text.len() {
                 self.push(TokenKind::Mark('.'), place);
             }
             return;
