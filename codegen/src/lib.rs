@@ -3,8 +3,9 @@
 //! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: whether the
 //! target can run it, or a typed reason why not ([`plan::support`]), what is computed there
 //! ([`plan::plan()`]: sequences of steps, products, scales, layouts), and GPU kernels as values
-//! of the kernel IR ([`mod@ir`]) and as text ([`emit`]). `expand` (feature `rust`) is what `scheme!` does with a
-//! declaration. This crate knows no driver.
+//! of the kernel IR ([`mod@ir`]), written by [`schedule`]s and printed by [`emit`]. `expand` (feature
+//! `rust`) is what `scheme!` does with a declaration, `sim` (feature `sim`) runs kernels here. This
+//! crate knows no driver.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ pub mod emit;
 pub mod expand;
 pub mod ir;
 pub mod plan;
+pub mod schedule;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod target;

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod assembler;
+pub mod products;
 
 use quantloom_codegen::ir::*;
 use quantloom_codegen::target::{Feature, Target, target};
@@ -124,6 +125,8 @@ pub fn arithmetic(target: &'static Target) -> Kernel {
         let value = b.ternary(op, a, c, c);
         store(&mut b, value);
     }
+    let packed = b.ternary(Ternary::FmaPacked(Bf16), words, 0x3f80_3f80u32, 0xc308_c308u32);
+    store(&mut b, packed);
     let compare = [
         Compare::Equal,
         Compare::NotEqual,

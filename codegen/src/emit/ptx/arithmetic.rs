@@ -16,7 +16,11 @@ impl Writer<'_> {
             Op::Unary { dst, op, a } => self.unary(*dst, *op, *a),
             Op::Binary { dst, op, a, b } => self.binary(*dst, *op, *a, *b),
             Op::Ternary { dst, op, a, b, c } => {
-                let operands = self.values(&[*a, *b, *c]);
+                let operands = match op {
+                    // Packed instructions take no constants.
+                    Ternary::FmaPacked(_) => [*a, *b, *c].map(|value| self.held(value)).join(", "),
+                    _ => self.values(&[*a, *b, *c]),
+                };
                 let dst = self.reg(*dst);
                 let line = match op {
                     Ternary::Mad => format!("mad.lo.u32 {dst}, {operands};"),
@@ -138,7 +142,14 @@ impl Writer<'_> {
     }
 
     fn binary(&mut self, dst: Reg, op: Binary, a: Operand, b: Operand) {
-        let (dst, first, second) = (self.reg(dst), self.value(a), self.value(b));
+        let packed =
+            matches!(op, Binary::AddPacked(_) | Binary::SubPacked(_) | Binary::MulPacked(_));
+        let (first, second) = match packed {
+            // Packed instructions take no constants.
+            true => (self.held(a), self.held(b)),
+            false => (self.value(a), self.value(b)),
+        };
+        let dst = self.reg(dst);
         let name = match op {
             Binary::Add => "add.u32".to_owned(),
             Binary::Sub => "sub.u32".to_owned(),

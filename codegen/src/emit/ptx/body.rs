@@ -44,7 +44,9 @@ impl Writer<'_> {
                         self.line(&format!("@!%go{n} bra{uni} END{n};"));
                     }
                     let outer = self.known.clone();
+                    // Unrolling is the schedule's decision.
                     self.text.push_str(&format!("LOOP{n}:\n"));
+                    self.line(".pragma \"nounroll\";");
                     self.inside(body);
                     self.line(&format!("add.u32 {name}, {name}, {step_text};"));
                     self.line(&format!("setp.lt.u32 %go{n}, {name}, {end_text};"));

@@ -55,10 +55,11 @@ impl Writer<'_> {
         let c = match c {
             Addend::Registers(regs) => self.regs(regs),
             Addend::Zero => {
-                let (which, name) =
-                    if op.d == Element::F32 { (0, "%zero") } else { (1, "%zero_word") };
-                self.wants_zero[which] = true;
-                vec![name; d.len()].join(", ")
+                let zero = match op.d {
+                    Element::F32 => self.held(0.0f32.into()),
+                    _ => self.held(0u32.into()),
+                };
+                vec![zero; d.len()].join(", ")
             }
         };
         let (mnemonic, d) = (op.mnemonic, self.regs(d));

@@ -18,7 +18,7 @@ mod matrix;
 mod memory;
 mod sync;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::ir::{Access, Extent, Kernel, Operand, Reg, Type, Verified, Word};
@@ -50,11 +50,10 @@ pub fn emit(kernel: &Verified<Kernel>) -> Result<String, NotForPtx> {
         labels: 0,
         addresses: 0,
         known: BTreeMap::new(),
-        wants_zero: [false; 2],
+        constants: BTreeSet::new(),
     };
     writer.body(&kernel.body);
-    let (body, addresses, zero) = (writer.text, writer.addresses, writer.wants_zero);
-    Ok(module(kernel, version, &body, addresses, zero))
+    Ok(module(&writer, version))
 }
 
 /// The lowest PTX version that has all instructions of the kernel.
@@ -86,8 +85,9 @@ struct Writer<'k> {
     addresses: u32,
     /// Addresses that are in a register, while the index that they were made of is unchanged.
     known: BTreeMap<AddressKey, u32>,
-    /// Whether the zeros that a matrix operation adds are needed, as f32 and as integers.
-    wants_zero: [bool; 2],
+    /// Constants that stand in registers, since their instructions take no constants: words, and
+    /// whether as f32.
+    constants: BTreeSet<(bool, u32)>,
 }
 
 impl Writer<'_> {
@@ -119,6 +119,17 @@ impl Writer<'_> {
             Operand::F32(value) => format!("0f{:08X}", value.to_bits()),
             Operand::Pred(value) => u32::from(value).to_string(),
         }
+    }
+
+    /// The operand in a register, for instructions that take no constants.
+    fn held(&mut self, operand: Operand) -> String {
+        let (float, word) = match operand {
+            Operand::U32(word) => (false, word),
+            Operand::F32(value) => (true, value.to_bits()),
+            operand => return self.value(operand),
+        };
+        self.constants.insert((float, word));
+        constant(float, word)
     }
 
     fn regs(&self, regs: &[Reg]) -> String {
@@ -157,27 +168,15 @@ fn extent(kernel: &Kernel, extent: Extent) -> String {
 }
 
 /// Everything around the statements.
-fn module(
-    kernel: &Kernel,
-    version: PtxVersion,
-    body: &str,
-    addresses: u32,
-    zero: [bool; 2],
-) -> String {
+fn module(writer: &Writer<'_>, version: PtxVersion) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail.
-    let _ = write_module(&mut text, kernel, version, body, addresses, zero);
+    let _ = write_module(&mut text, writer, version);
     text
 }
 
-fn write_module(
-    out: &mut String,
-    kernel: &Kernel,
-    version: PtxVersion,
-    body: &str,
-    addresses: u32,
-    zero: [bool; 2],
-) -> std::fmt::Result {
+fn write_module(out: &mut String, writer: &Writer<'_>, version: PtxVersion) -> std::fmt::Result {
+    let (kernel, addresses) = (writer.kernel, writer.addresses);
     let launch = kernel.launch;
     let map = kernel.shared_map();
     writeln!(out, "// {}", kernel.name)?;
@@ -251,13 +250,17 @@ fn write_module(
         writeln!(out, "    .reg .b32 %shared, %near<{}>;", addresses + 1)?;
         writeln!(out, "    mov.u32 %shared, shared_memory;")?;
     }
-    if zero[0] {
-        writeln!(out, "    .reg .f32 %zero;\n    mov.f32 %zero, 0f00000000;")?;
+    for &(float, word) in &writer.constants {
+        let (name, ty) = (constant(float, word), if float { "f32" } else { "b32" });
+        let value = if float { format!("0f{word:08X}") } else { format!("{word:#010x}") };
+        writeln!(out, "    .reg .{ty} {name};\n    mov.{ty} {name}, {value};")?;
     }
-    if zero[1] {
-        writeln!(out, "    .reg .b32 %zero_word;\n    mov.b32 %zero_word, 0;")?;
-    }
-    writeln!(out, "\n{body}    ret;\n}}")
+    writeln!(out, "\n{}    ret;\n}}", writer.text)
+}
+
+/// The register of a constant.
+fn constant(float: bool, word: u32) -> String {
+    format!("%{}{word:08x}", if float { "f" } else { "c" })
 }
 
 /// `.reg` lines: scalars and arrays of one type after another, wrapped.

@@ -1,0 +1,77 @@
+//! The decode schedule: its kernels verify, and assemble without spills or local memory; what it
+//! does not take, it says.
+
+#![allow(clippy::print_stdout, reason = "a skipped part says so")]
+
+mod kernels;
+
+use kernels::assembler;
+use kernels::products::{SCHEMES, problem};
+use quantloom_codegen::emit::ptx;
+use quantloom_codegen::ir::verify;
+use quantloom_codegen::schedule::decode::{DecodeTile, decode};
+use quantloom_codegen::schedule::{Problem, Unscheduled};
+use quantloom_codegen::target::target;
+use quantloom_dsl::parse;
+
+#[test]
+fn kernels_verify_and_assemble() {
+    let ptxas = assembler::find();
+    if ptxas.is_none() {
+        println!("skipped: ptxas not found");
+    }
+    // Large, ragged, and small with K split over blocks; every target and scheme meets two.
+    let cases = [((8192, 8192), [1, 8], 1), ((5760, 2880), [4, 16], 1), ((41, 200), [2, 8], 2)];
+    let products = [("sym", 0), ("sym", 1), ("asym", 0), ("halves", 0)];
+    for (at, sm) in ["sm_80", "sm_89", "sm_90a"].into_iter().enumerate() {
+        for (of, (scheme, activation)) in products.into_iter().enumerate() {
+            let (shape, tokens, splits) = cases[(at + of) % 3];
+            let problem = problem(scheme, activation, sm, shape);
+            for tokens in tokens {
+                let tile = DecodeTile::choose(&problem, tokens).unwrap();
+                let kernel = decode(&problem, DecodeTile { splits, ..tile }).unwrap();
+                let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+                let text = ptx::emit(&kernel).unwrap();
+                let Some(ptxas) = &ptxas else { continue };
+                let assembled = assembler::assemble(ptxas, &text, sm);
+                assert!(assembled.is_clean(), "{}:\n{}", kernel.name, assembled.report);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_taken_is_said() {
+    let cases = [
+        ("weight: u4 - 8, scale: bf16 per 1x32", (4096, 4096), "groups of 32 columns"),
+        ("weight: u4 - 8, scale: bf16 per 1x128, bias: bf16", (4096, 4096), "a bias"),
+        ("weight: u4 - 8, scale: f32 per 1x128", (4096, 4096), "neither bf16 nor f16"),
+        ("weight: e2m1, scale: bf16 per 1x128", (4096, 4096), "codes decoded by"),
+        ("weight: u4 - 8, scale: bf16 per 1x128", (4096, 100), "K = 100: expected a multiple of 8"),
+        ("weight: u4 - 8, scale: bf16 per 1x128", (0, 128), "N = 0"),
+    ];
+    for (clauses, shape, expected) in cases {
+        let text = format!("a {{ {clauses}, pack: u32 [k:8 | k, n], activation: bf16 }}");
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+        let target = target("sm_90a").unwrap();
+        let error = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap_err();
+        assert!(error.to_string().contains(expected), "{text}: {error}");
+    }
+    let amd = parse(SCHEMES[0].1).unwrap();
+    let target = target("gfx942").unwrap();
+    assert!(Problem::new(&amd, &amd.activations[0], target, (4096, 4096)).is_err());
+    let problem = problem("sym", 0, "sm_90a", (4096, 4096));
+    assert!(matches!(
+        DecodeTile::choose(&problem, 17),
+        Err(Unscheduled::Shape { what: "M", value: 17, .. })
+    ));
+    let tile = DecodeTile::choose(&problem, 1).unwrap();
+    for wrong in [
+        DecodeTile { tokens: 3, ..tile },
+        DecodeTile { stages: 3, ..tile },
+        DecodeTile { splits: 33, ..tile },
+        DecodeTile { row_tiles: 0, ..tile },
+    ] {
+        assert!(matches!(decode(&problem, wrong), Err(Unscheduled::Tile(_))), "{wrong:?}");
+    }
+}

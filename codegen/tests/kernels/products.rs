@@ -1,0 +1,30 @@
+//! Products to make kernels of.
+
+use quantloom_codegen::schedule::Problem;
+use quantloom_codegen::target::target;
+use quantloom_dsl::parse;
+
+/// Symmetric int4 in groups of 128, and with zero points.
+pub const SCHEMES: &[(&str, &str)] = &[
+    (
+        "sym",
+        "sym { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
+    ),
+    (
+        "asym",
+        "asym { weight: u4, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, \
+         pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
+    ),
+    (
+        "halves",
+        "halves { weight: u4 - 8, scale: f16 per 1x64, pack: u32 [k:8 | k, n], activation: f16 }",
+    ),
+];
+
+/// The product of a scheme above with its activation of this number.
+pub fn problem(scheme: &str, activation: usize, sm: &str, shape: (u32, u32)) -> Problem {
+    let text = SCHEMES.iter().find(|(name, _)| *name == scheme).unwrap().1;
+    let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let activation = scheme.activations[activation].clone();
+    Problem::new(&scheme, &activation, target(sm).unwrap(), shape).unwrap()
+}

@@ -1,0 +1,328 @@
+//! The verifier: each refusal has a case, a kernel that is right but for one thing.
+
+mod kernels;
+
+use kernels::{launch, sm};
+use quantloom_codegen::ir::*;
+use quantloom_codegen::target::target;
+
+/// What every case starts from: a target, a launch, and some declarations.
+struct Case {
+    b: Builder,
+    w: BufferId,
+    x: BufferId,
+    y: BufferId,
+    tile: SharedId,
+    lane: Operand,
+    thread: Operand,
+}
+
+fn case(name: &str, shape: Launch) -> Case {
+    let mut b = Builder::new("case", "A case.", sm(name), shape);
+    let n = Extent::Constant(1024);
+    let w = b.buffer("w", Word::U32, Access::Constant, &[n], "weights");
+    let x = b.buffer("x", Word::U32, Access::ReadOnly, &[n], "x");
+    let y = b.buffer("y", Word::U32, Access::WriteOnce, &[n], "y");
+    let tile = b.shared("tile", Word::U32, 256, "a tile");
+    let (lane, thread) = (b.special(Special::Lane), b.special(Special::Thread));
+    Case { b, w, x, y, tile, lane, thread }
+}
+
+/// The names of the faults.
+fn faults(kernel: Kernel) -> Vec<String> {
+    match verify(kernel) {
+        Ok(_) => Vec::new(),
+        Err(refusals) => {
+            let name = |refusal: &Refusal| {
+                let text = format!("{:?}", refusal.fault);
+                text.split([' ', '(']).next().unwrap_or_default().to_owned()
+            };
+            refusals.refusals.iter().map(name).collect()
+        }
+    }
+}
+
+/// Builds one kernel and names the fault that it should have, alone.
+fn refused(expected: &str, shape: Launch, name: &str, write: impl FnOnce(&mut Case)) {
+    let mut case = case(name, shape);
+    write(&mut case);
+    let found = faults(case.b.finish());
+    assert!(!found.is_empty(), "{expected}: was taken");
+    assert!(found.iter().all(|fault| fault == expected), "{expected}: found {found:?}");
+}
+
+const SM: &str = "sm_90a";
+
+#[test]
+fn the_kernels_of_the_other_tests_are_taken() {
+    for name in ["sm_80", "sm_89", SM] {
+        for kernel in kernels::all(name) {
+            assert_eq!(faults(kernel), [] as [&str; 0]);
+        }
+    }
+}
+
+#[test]
+fn declarations() {
+    let b = Builder::new("a", "", target("wgsl").unwrap(), launch(32));
+    assert_eq!(faults(b.finish()), ["NotAGpu"]);
+    let plain = launch(64);
+    refused("Name", plain, SM, |c| {
+        c.b.buffer("w", Word::U32, Access::Constant, &[Extent::Constant(1)], "again");
+    });
+    refused("Name", plain, SM, |c| {
+        c.b.variable("sum_3", Type::U32, Uniformity::Varying);
+    });
+    for wrong in [
+        launch(33),
+        launch(2048),
+        Launch { min_blocks: 0, ..plain },
+        Launch { min_blocks: 33, ..plain },
+        Launch { cluster: 9, ..plain },
+    ] {
+        refused("Launch", wrong, SM, |_| {});
+    }
+    refused("Unavailable", Launch { programmatic: true, ..plain }, "sm_80", |_| {});
+    refused("SharedSize", plain, SM, |c| {
+        c.b.shared("large", Word::U32, 58_112, "more than 227 KiB");
+    });
+    refused("Declaration", plain, SM, |c| {
+        c.b.shared_block("long", Word::U32, 257, "over a shorter one", 16, Some(c.tile));
+    });
+    refused("Declaration", plain, SM, |c| {
+        c.b.shared_block("askew", Word::U32, 8, "", 24, None);
+    });
+    refused("Unknown", plain, SM, |c| {
+        let shape = [Extent::Parameter(ParameterId(0))];
+        c.b.buffer("z", Word::U32, Access::Constant, &shape, "");
+    });
+}
+
+#[test]
+fn operands() {
+    let plain = launch(64);
+    refused("Unknown", plain, SM, |c| {
+        let reg = Reg { id: RegisterId(99), at: 0 };
+        c.b.push(Op::Copy { dst: reg, a: reg.into() });
+    });
+    refused("ArrayBounds", plain, SM, |c| {
+        let array = c.b.array("four", Type::U32, 4, Uniformity::Varying);
+        c.b.set(Reg { at: 4, ..array[0] }, 1u32);
+    });
+    refused("WrongType", plain, SM, |c| {
+        c.b.binary(Binary::AddF32, c.lane, 1.0f32);
+    });
+    refused("Count", plain, SM, |c| {
+        let dst = c.b.array("two", Type::U32, 2, Uniformity::Varying);
+        c.b.load_into(&dst, Address::new(c.w, 0u32), Width::B128, None, Cache::Default);
+    });
+    refused("Value", plain, SM, |c| {
+        c.b.push(Op::NamedBarrier { id: 16, threads: 64, wait: true });
+    });
+    refused("Value", plain, SM, |c| c.b.for_each(0u32, 4u32, 0u32, "i", |_, _| {}));
+    refused("Unavailable", plain, "sm_80", |c| {
+        c.b.binary(Binary::SubPacked(Half::Bf16), c.lane, c.lane);
+    });
+    refused("Unavailable", plain, "sm_89", |c| c.b.push(Op::FenceAsync));
+    refused("CounterWritten", plain, SM, |c| {
+        c.b.for_each(0u32, 4u32, 1u32, "i", |b, i| {
+            b.set(i.reg().unwrap(), 0u32);
+        });
+    });
+}
+
+#[test]
+fn memory() {
+    let plain = launch(64);
+    let values = [Operand::U32(0); 4];
+    refused("BufferAccess", plain, SM, |c| {
+        c.b.load(Address::new(c.y, c.lane), Width::B32);
+    });
+    for buffer in 0..2 {
+        refused("BufferAccess", plain, SM, |c| {
+            let to = Address::new([c.w, c.x][buffer], c.lane);
+            c.b.store(to, &values[..1], Width::B32, None);
+        });
+    }
+    refused("BufferAccess", plain, SM, |c| {
+        let from = Address::new(c.x, c.lane);
+        c.b.load_as(Type::U32, from, Width::B32, None, Cache::Stream);
+    });
+    refused("BufferAccess", plain, SM, |c| {
+        let at = Address::new(c.y, 0u32);
+        c.b.atomic(Fetch::Add, at, 1u32, Order::Relaxed, Scope::Device);
+    });
+    refused("Misaligned", plain, SM, |c| {
+        c.b.store(Address::new(c.tile, c.lane).plus(2), &values, Width::B128, None);
+    });
+    refused("OutOfBounds", plain, SM, |c| {
+        c.b.store(Address::new(c.tile, c.lane).plus(256), &values[..1], Width::B32, None);
+    });
+    refused("OutOfBounds", plain, SM, |c| {
+        c.b.load(Address::new(c.w, 1023u32).plus(1), Width::B32);
+    });
+    refused("WrongSpace", plain, SM, |c| {
+        let (to, from) = (Address::new(c.y, 0u32), Address::new(c.w, 0u32));
+        c.b.copy_async(to, from, Width::B128, None);
+    });
+    let early = Launch { programmatic: true, ..plain };
+    refused("BeforeGridWait", early, SM, |c| {
+        c.b.load(Address::new(c.w, c.lane), Width::B32);
+        c.b.load(Address::new(c.x, c.lane), Width::B32);
+        c.b.push(Op::GridWait);
+    });
+    refused("BeforeGridWait", early, SM, |c| {
+        let some = c.b.less(c.lane, 7u32);
+        c.b.when(some, |b| b.push(Op::GridWait));
+        c.b.store(Address::new(c.y, c.thread), &values[..1], Width::B32, None);
+    });
+}
+
+#[test]
+fn flow() {
+    let plain = launch(64);
+    refused("Divergent", plain, SM, |c| {
+        let some = c.b.less(c.thread, 7u32);
+        c.b.when(some, |b| b.barrier());
+    });
+    refused("Divergent", plain, SM, |c| {
+        let end = c.lane;
+        c.b.for_each(0u32, end, 1u32, "i", |b, i| {
+            b.shuffle(Shuffle::Xor, i, 1u32);
+        });
+    });
+    refused("NotUniform", plain, SM, |c| {
+        let block = c.b.variable("same", Type::U32, Uniformity::Block);
+        c.b.set(block, c.lane);
+    });
+    refused("NotUniform", plain, SM, |c| {
+        let warp = c.b.special(Special::Warp);
+        let first = c.b.equal(warp, 0u32);
+        let block = c.b.variable("same", Type::U32, Uniformity::Block);
+        c.b.when(first, |b| b.set(block, 1u32));
+    });
+    refused("Undefined", plain, SM, |c| {
+        let reg = c.b.variable("never", Type::U32, Uniformity::Varying);
+        c.b.add(reg, 1u32);
+    });
+    refused("Undefined", plain, SM, |c| {
+        let reg = c.b.variable("sometimes", Type::U32, Uniformity::Varying);
+        let some = c.b.less(c.thread, 7u32);
+        c.b.when(some, |b| b.set(reg, 1u32));
+        c.b.add(reg, 1u32);
+    });
+    refused("Undefined", plain, SM, |c| {
+        let mut counter = None;
+        c.b.for_each(0u32, 4u32, 1u32, "i", |_, i| counter = Some(i));
+        c.b.add(counter.unwrap(), 1u32);
+    });
+}
+
+/// A product of a warp group into `d`, of registers `a`.
+fn product(b: &mut Builder, tile: SharedId, d: &[Reg], a: &[Reg], c: Addend) {
+    let op = matrix_op("wgmma.m64n8k16.bf16", b.target()).unwrap();
+    let shared = SharedTile {
+        block: tile,
+        index: 0u32.into(),
+        offset: 0,
+        leading: 128,
+        stride: 256,
+        swizzle: Swizzle::None,
+    };
+    let (a, shared) = (MatrixOperand::Registers(a.to_vec()), MatrixOperand::Shared(shared));
+    b.push(Op::Matrix { op, d: d.to_vec(), a, b: shared, c });
+}
+
+#[test]
+fn in_flight() {
+    let group = launch(128);
+    let fragments = |c: &mut Case| {
+        let a = c.b.array("a", Type::U32, 4, Uniformity::Varying);
+        a.iter().for_each(|reg| c.b.set(*reg, 0u32));
+        (a, c.b.zeros("d", 4))
+    };
+    let wait = |b: &mut Builder, pending| {
+        b.push(Op::MatrixCommit);
+        b.push(Op::MatrixWait { pending });
+    };
+    refused("Unfenced", group, SM, |c| {
+        let (a, d) = fragments(c);
+        product(&mut c.b, c.tile, &d, &a, Addend::Zero);
+        wait(&mut c.b, 0);
+    });
+    for touched in ["the sum is read", "the operand is written", "another group is waited for"] {
+        refused("InFlight", group, SM, |c| {
+            let (a, d) = fragments(c);
+            c.b.push(Op::MatrixFence);
+            product(&mut c.b, c.tile, &d, &a, Addend::Registers(d.clone()));
+            match touched {
+                "the sum is read" => {
+                    c.b.add_f32(d[0], 1.0f32);
+                }
+                "the operand is written" => c.b.set(a[0], 1u32),
+                _ => {
+                    wait(&mut c.b, 1);
+                    c.b.add_f32(d[0], 1.0f32);
+                }
+            }
+            wait(&mut c.b, 0);
+        });
+    }
+    // What one turn of a loop leaves in flight, the next one must not touch.
+    refused("InFlight", group, SM, |c| {
+        let (a, d) = fragments(c);
+        let tile = c.tile;
+        c.b.for_each(0u32, 4u32, 1u32, "i", |b, i| {
+            b.set(a[0], i);
+            b.push(Op::MatrixFence);
+            product(b, tile, &d, &a, Addend::Registers(d.clone()));
+            b.push(Op::MatrixCommit);
+        });
+        c.b.push(Op::MatrixWait { pending: 0 });
+    });
+    let mut right = case(SM, group);
+    let (a, d) = fragments(&mut right);
+    let tile = right.tile;
+    right.b.for_each(0u32, 4u32, 1u32, "i", |b, i| {
+        b.set(a[0], i);
+        b.push(Op::MatrixFence);
+        product(b, tile, &d, &a, Addend::Registers(d.clone()));
+        wait(b, 0);
+    });
+    right.b.add_f32(d[0], 1.0f32);
+    assert_eq!(faults(right.b.finish()), [] as [&str; 0]);
+}
+
+#[test]
+fn roles() {
+    let three = launch(384);
+    let with = |first: u32, others: u32| {
+        move |c: &mut Case| {
+            let producer = c.b.role("producer", 0..4, Some(first), |_| {});
+            let consumers = c.b.role("consumers", 4..12, Some(others), |_| {});
+            c.b.roles(vec![producer, consumers]);
+        }
+    };
+    // 65,536 registers / 384 threads = 168 each at launch: three groups share 504.
+    for (first, others) in [(24, 240), (40, 232)] {
+        let mut right = case(SM, three);
+        with(first, others)(&mut right);
+        assert_eq!(faults(right.b.finish()), [] as [&str; 0]);
+    }
+    refused("RegisterSum", three, SM, with(24, 248));
+    refused("Roles", three, SM, with(24, 236));
+    refused("Roles", three, SM, |c| {
+        let first = c.b.role("producer", 0..4, None, |_| {});
+        c.b.roles(vec![first]);
+    });
+    refused("Roles", three, SM, |c| {
+        let all = c.b.role("all", 0..12, None, |_| {});
+        c.b.roles(vec![all]);
+        c.b.barrier();
+    });
+    refused("Divergent", three, SM, |c| {
+        let first = c.b.role("producer", 0..4, None, |b| b.barrier());
+        let others = c.b.role("consumers", 4..12, None, |_| {});
+        c.b.roles(vec![first, others]);
+    });
+}

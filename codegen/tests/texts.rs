@@ -1,0 +1,55 @@
+//! A few kernels as text, to be read: the IR and the PTX of a decode product, and of the operations
+//! that no schedule uses yet.
+
+mod kernels;
+
+use kernels::products::problem;
+use kernels::{memory, sm, warp_groups};
+use quantloom_codegen::emit::ptx;
+use quantloom_codegen::ir::{Kernel, verify};
+use quantloom_codegen::schedule::decode::{DecodeTile, decode};
+
+fn decoded(scheme: &str, target: &str, tile: DecodeTile) -> Kernel {
+    decode(&problem(scheme, 0, target, (256, 1024)), tile).unwrap()
+}
+
+fn shown(name: &str, kernel: Kernel) {
+    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("../../snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| {
+        insta::assert_snapshot!(format!("{name}.ir"), kernel.to_string());
+        insta::assert_snapshot!(format!("{name}.ptx"), ptx::emit(&kernel).unwrap());
+    });
+}
+
+const TILE: DecodeTile = DecodeTile {
+    tokens: 1,
+    row_tiles: 1,
+    warps: 4,
+    min_blocks: 2,
+    stages: 2,
+    splits: 1,
+    programmatic: true,
+};
+
+#[test]
+fn kernels_read_well() {
+    shown("decode_sm_90a", decoded("sym", "sm_90a", TILE));
+    let tile = DecodeTile { tokens: 8, splits: 2, programmatic: false, ..TILE };
+    shown("decode_zeros_split_sm_80", decoded("asym", "sm_80", tile));
+    shown("memory_sm_80", memory(sm("sm_80")));
+    shown("warp_groups_sm_90a", warp_groups());
+}
+
+#[test]
+fn contents_decide_the_hash() {
+    let hash = |tile| decoded("sym", "sm_90a", tile).content_hash();
+    assert_eq!(hash(TILE), hash(TILE));
+    assert_ne!(hash(TILE), hash(DecodeTile { warps: 8, ..TILE }));
+    let mut renamed = decoded("sym", "sm_90a", TILE);
+    renamed.buffers[0].layout.push('!');
+    assert_ne!(hash(TILE), renamed.content_hash());
+}
