@@ -121,15 +121,19 @@ const fn planned(name: &'static str, summary: &'static str, class: Class) -> Tar
     Target { name, summary, class, has_kernels: false, gpu: None }
 }
 
+const fn cpu(name: &'static str, summary: &'static str) -> Target {
+    Target { has_kernels: true, ..planned(name, summary, Class::Lanes) }
+}
+
 const fn gpu(name: &'static str, summary: &'static str, class: Class, gpu: &'static Gpu) -> Target {
     Target { gpu: Some(gpu), ..planned(name, summary, class) }
 }
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    Target { has_kernels: true, ..planned("portable", "plain Rust on any machine", Class::Lanes) },
-    planned("x86", "AVX2, AVX-512 with VNNI and BF16", Class::Lanes),
-    planned("neon", "Arm NEON, dotprod, i8mm, bf16", Class::Lanes),
+    cpu("portable", "plain Rust on any machine"),
+    cpu("x86", "AVX2, AVX-512 with VNNI"),
+    cpu("neon", "Arm NEON, with dotprod, with i8mm"),
     gpu("sm_80", "NVIDIA Ampere", Class::Ampere, &SM_80),
     gpu("sm_89", "NVIDIA Ada", Class::Ada, &SM_89),
     gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A),

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use quantloom::codegen::target::TARGETS;
+use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::{devices, selftest};
 
 use super::{say, table};
@@ -63,9 +64,15 @@ fn list() -> Result<bool> {
 /// The devices of a backend, or why there is none.
 fn hardware(backend: &str) -> Vec<(bool, String)> {
     match backend {
-        "portable" | "cpu" => {
-            let threads = std::thread::available_parallelism().map_or(1, usize::from);
-            vec![(true, format!("{} on {threads} threads", std::env::consts::ARCH))]
+        "portable" => vec![(true, processor())],
+        "cpu" => {
+            let sets = Isa::ALL.into_iter().filter(|isa| *isa != Isa::Portable);
+            let sets: Vec<_> =
+                sets.rev().filter(|isa| isa.check().is_ok()).map(Isa::name).collect();
+            match sets.as_slice() {
+                [] => vec![(false, format!("{}: no instruction set has kernels", processor()))],
+                sets => vec![(true, format!("{}: {}", processor(), sets.join(", ")))],
+            }
         }
         "cuda" => match devices() {
             Ok(devices) if devices.is_empty() => vec![(false, "no device".to_owned())],
@@ -74,4 +81,10 @@ fn hardware(backend: &str) -> Vec<(bool, String)> {
         },
         _ => vec![(false, "this version does not look for it".to_owned())],
     }
+}
+
+/// The processor and its threads.
+fn processor() -> String {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{} on {threads} threads", std::env::consts::ARCH)
 }
