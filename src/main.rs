@@ -6,6 +6,7 @@
 mod commands;
 mod picture;
 mod progress;
+mod whole;
 
 use std::process::ExitCode;
 

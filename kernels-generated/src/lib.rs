@@ -1,13 +1,24 @@
 //! The standard catalogue: the schemes that vLLM's quantised methods and compressed-tensors'
 //! presets name, each a `.scheme` file of this crate.
 //!
-//! In: a name. Out: a [`Scheme`]. The files are the source; `docs/scheme-language.md` says how
-//! to read them.
+//! In: a name. Out: a [`Scheme`], or the type of that scheme in [`ops`], which loads, prepares and
+//! multiplies. The files are the source (`docs/scheme-language.md` says how to read them);
+//! [`families`] (the decoders of their code types), [`ops`] and MANIFEST are generated from them
+//! by `quantloom-catalogue` and checked in, so that nothing is generated where this crate is used.
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod declare;
+// The printer's lines, not those of rustfmt: the same text on every version of it.
+#[rustfmt::skip]
+pub mod families;
+#[rustfmt::skip]
+pub mod ops;
+
 use std::sync::OnceLock;
 
+pub use families::FAMILIES;
 use quantloom_dsl::{Scheme, parse};
 
 /// Declares a scheme of one's own beside the catalogue's, for a crate without the facade

@@ -5,6 +5,7 @@ mod check;
 pub(crate) mod demo;
 mod dequantize;
 mod devices;
+mod emit;
 mod inspect;
 mod quantize;
 mod run;
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Schemes(schemes::Arguments),
     /// A scheme, what is derived from it, and a picture of its packing.
     Show(show::Arguments),
+    /// The generated code of a scheme's kernels.
+    Emit(emit::Arguments),
     /// The quantised layers of a file or a model directory, and each one's scheme.
     Inspect(inspect::Arguments),
     /// Decodes a layer's weight to f32.
@@ -50,6 +53,7 @@ impl Command {
             Self::Devices(arguments) => devices::run(&arguments),
             Self::Schemes(arguments) => schemes::run(&arguments),
             Self::Show(arguments) => show::run(&arguments),
+            Self::Emit(arguments) => emit::run(&arguments),
             Self::Inspect(arguments) => inspect::run(&arguments),
             Self::Dequantize(arguments) => dequantize::run(&arguments),
             Self::Quantize(arguments) => quantize::run(&arguments),

@@ -1,7 +1,6 @@
 //! `quantloom show`
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -11,6 +10,7 @@ use quantloom::dsl::{Activation, Scheme};
 
 use super::{say, scheme, table};
 use crate::picture::picture;
+use crate::whole::write_whole;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -73,22 +73,4 @@ fn planned(scheme: &Scheme, target: &'static Target) -> String {
     }
     let plans = plans.iter().map(|(text, names)| format!("x in {}\n{text}", names.join(" or ")));
     plans.collect::<Vec<_>>().join("\n")
-}
-
-/// Writes beside the target and renames, so that nothing half-written stays.
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        let what = "what is there is not an ordinary file";
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        builder.permissions(std::fs::Permissions::from_mode(0o644));
-    }
-    let mut file = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path).map(|_| ()).map_err(|error| error.error)
 }

@@ -11,7 +11,7 @@ use safetensors::Dtype;
 use serde_json::json;
 
 const SUBCOMMANDS: &[&str] =
-    &["devices", "schemes", "show", "inspect", "dequantize", "quantize", "run", "check"];
+    &["devices", "schemes", "show", "emit", "inspect", "dequantize", "quantize", "run", "check"];
 
 /// A folder whose files are named relative to it in a command line: `@name` is a file of it.
 struct Folder(tempfile::TempDir);

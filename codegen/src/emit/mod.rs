@@ -1,5 +1,7 @@
-//! Text from kernels, one folder a language. Every emitter takes a
+//! Text from plans and kernels, one folder a language. GPU emitters take a
 //! [`Verified`](crate::ir::Verified) kernel: what is not verified cannot be printed. The same
-//! kernel gives the same bytes.
+//! input gives the same bytes.
 
 pub mod ptx;
+#[cfg(feature = "rust")]
+pub mod rust;

@@ -8,7 +8,6 @@
 //! Start at [`scheme`].
 
 mod errors;
-mod family;
 mod op;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};

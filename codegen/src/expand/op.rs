@@ -3,9 +3,9 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quantloom_dsl::Scheme;
 use quantloom_dsl::lang::{Declaration, TokenKind};
-use quote::{quote, quote_spanned};
+use quote::{format_ident, quote, quote_spanned};
 
-use super::family;
+use crate::emit::rust::family;
 
 /// The type of the declaration's name, and what makes it a declared scheme.
 ///
@@ -18,7 +18,12 @@ pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme)
     // What the compiler says about the type, it says at its name.
     let place = name.as_ref().map_or_else(Span::call_site, Ident::span);
     let item = quote_spanned!(place=> struct #name;);
-    let family = family::family(&scheme.weight.code);
+    // Every code of the language has one; should it not, the compiler says why.
+    let family =
+        family(&scheme.weight.code, &format_ident!("Decoder"), root).unwrap_or_else(|error| {
+            let message = error.to_string();
+            quote_spanned!(place=> ::core::compile_error! { #message })
+        });
     quote! {
         #docs
         #[derive(
@@ -35,10 +40,6 @@ pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme)
         const _: () = {
             mod __family {
                 use ::core::prelude::rust_2024::*;
-                use #root::dsl::Code;
-                use #root::dsl::format::Number;
-                use #root::runtime::cpu::family::Family;
-                use #root::runtime::cpu::vector::Vector;
 
                 #family
             }

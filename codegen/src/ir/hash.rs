@@ -13,10 +13,17 @@ impl Kernel {
     /// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv) of the kernel's text. It tells kernels apart
     /// that differ by accident, not by malice.
     pub fn content_hash(&self) -> ContentHash {
+        ContentHash::of(self)
+    }
+}
+
+impl ContentHash {
+    /// The same number for anything that is printed.
+    pub fn of(text: &dyn fmt::Display) -> Self {
         let mut hash = Fnv(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
         // Writing into a hash cannot fail.
-        let _ = write!(hash, "{self}");
-        ContentHash(hash.0)
+        let _ = write!(hash, "{text}");
+        Self(hash.0)
     }
 }
 

@@ -60,7 +60,8 @@ pub const COSTS: &[CostRow] = &[
         f16: None,
         convert_f16: None,
         f32: 1,
-        table_16: Some(1),
+        // Two permutations and a blend, where a register holds eight.
+        table_16: Some(3),
         // A gather reads its lanes one by one.
         table_256: Some(16),
     },
@@ -96,15 +97,14 @@ impl CostRow {
             | Step::Xor(..)
             | Step::Add(..)
             | Step::Shl(..)
-            | Step::Shr(..) => Some(self.word),
+            | Step::Shr(..)
+            | Step::Sar(..) => Some(self.word),
             Step::Lop3 { .. } => self.lop3,
             Step::Prmt { .. } => self.prmt,
             Step::Fma16(Half::Bf16, ..) | Step::Sub16(Half::Bf16, ..) => self.bf16,
             Step::Fma16(Half::F16, ..) | Step::Sub16(Half::F16, ..) => self.f16,
             Step::CvtF16 { .. } => self.convert_f16,
-            Step::IntToF32(_) | Step::FmaF32(..) | Step::MinF32(..) | Step::Equal(..) => {
-                Some(self.f32)
-            }
+            Step::IntToF32(_) | Step::AddF32(..) | Step::Equal(..) => Some(self.f32),
             Step::LookupF32 { table, .. } if table.len() <= 16 => self.table_16,
             Step::LookupF32 { .. } => self.table_256,
         }

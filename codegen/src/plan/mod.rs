@@ -38,6 +38,9 @@ pub use support::{Refusal, known, refused_targets, support, supported};
 
 use crate::target::Target;
 
+/// The tile that a decoder for lanes works on, in names: 16 rows by 32 columns.
+pub const LANES_TILE: &str = "n16k32";
+
 /// What is computed for a scheme with one kind of activation on one target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

@@ -62,6 +62,8 @@ pub struct Sequence {
     pub steps: Vec<Step>,
     /// The results.
     pub outputs: Vec<Output>,
+    /// What a text calls registers and constants; no meaning.
+    pub names: Vec<(Arg, &'static str)>,
     /// Codes for NaN or infinity that come out as something else: they must not occur in weights
     /// that go this way.
     pub lost: Vec<u32>,
@@ -256,11 +258,12 @@ pub fn special_codes(weight: &Weight) -> Vec<u32> {
 pub(super) struct Draft {
     inputs: usize,
     steps: Vec<Step>,
+    names: Vec<(Arg, &'static str)>,
 }
 
 impl Draft {
     pub(super) fn new(inputs: usize) -> Self {
-        Self { inputs, steps: Vec::new() }
+        Self { inputs, steps: Vec::new(), names: Vec::new() }
     }
 
     pub(super) fn input(&self, number: usize) -> Register {
@@ -287,7 +290,16 @@ impl Draft {
         if up >= 0 { self.shl(word, up as u32) } else { self.shr(word, up.unsigned_abs()) }
     }
 
-    pub(super) fn steps(self) -> Vec<Step> {
-        self.steps
+    /// What a text calls a register or a constant.
+    pub(super) fn name(&mut self, what: impl Into<Arg>, name: &'static str) {
+        let what = what.into();
+        if !self.names.iter().any(|(known, _)| *known == what) {
+            self.names.push((what, name));
+        }
+    }
+
+    /// The steps, and the names.
+    pub(super) fn finish(self) -> (Vec<Step>, Vec<(Arg, &'static str)>) {
+        (self.steps, self.names)
     }
 }

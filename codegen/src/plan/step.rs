@@ -54,6 +54,8 @@ pub enum Step {
     Shl(Arg, u8),
     /// Bits move to lower places and zeros follow, by less than 32.
     Shr(Arg, u8),
+    /// Bits move to lower places and copies of the top bit follow, by less than 32.
+    Sar(Arg, u8),
     /// Any function of three bits, in each bit: bit `a*4 + b*2 + c` of the table.
     Lop3 {
         /// Index bit 2.
@@ -98,10 +100,8 @@ pub enum Step {
     },
     /// The word, a signed integer, as f32.
     IntToF32(Arg),
-    /// `a * b + c` in f32, rounded once.
-    FmaF32(Arg, Arg, Arg),
-    /// The smaller of two f32; neither is NaN.
-    MinF32(Arg, Arg),
+    /// `a + b` in f32.
+    AddF32(Arg, Arg),
     /// All ones if the words are equal, else 0.
     Equal(Arg, Arg),
 }
@@ -115,15 +115,48 @@ impl Step {
             | Self::Xor(a, b)
             | Self::Add(a, b)
             | Self::Sub16(_, a, b)
-            | Self::MinF32(a, b)
+            | Self::AddF32(a, b)
             | Self::Equal(a, b) => vec![*a, *b],
-            Self::Shl(a, _) | Self::Shr(a, _) | Self::IntToF32(a) => vec![*a],
-            Self::Lop3 { a, b, c, .. } | Self::Fma16(_, a, b, c) | Self::FmaF32(a, b, c) => {
-                vec![*a, *b, *c]
-            }
+            Self::Shl(a, _) | Self::Shr(a, _) | Self::Sar(a, _) | Self::IntToF32(a) => vec![*a],
+            Self::Lop3 { a, b, c, .. } | Self::Fma16(_, a, b, c) => vec![*a, *b, *c],
             Self::Prmt { low, high, select } => vec![*low, *high, *select],
             Self::CvtF16 { codes, .. } => vec![*codes],
             Self::LookupF32 { index, .. } => vec![*index],
+        }
+    }
+
+    /// The same step on other registers.
+    #[must_use]
+    pub fn with_registers(&self, to: &dyn Fn(Register) -> Register) -> Self {
+        let at = |arg: &Arg| match arg {
+            Arg::Register(register) => Arg::Register(to(*register)),
+            Arg::Word(word) => Arg::Word(*word),
+        };
+        match self {
+            Self::And(a, b) => Self::And(at(a), at(b)),
+            Self::Or(a, b) => Self::Or(at(a), at(b)),
+            Self::Xor(a, b) => Self::Xor(at(a), at(b)),
+            Self::Add(a, b) => Self::Add(at(a), at(b)),
+            Self::Shl(a, by) => Self::Shl(at(a), *by),
+            Self::Shr(a, by) => Self::Shr(at(a), *by),
+            Self::Sar(a, by) => Self::Sar(at(a), *by),
+            Self::Lop3 { a, b, c, table } => {
+                Self::Lop3 { a: at(a), b: at(b), c: at(c), table: *table }
+            }
+            Self::Prmt { low, high, select } => {
+                Self::Prmt { low: at(low), high: at(high), select: at(select) }
+            }
+            Self::Fma16(half, a, b, c) => Self::Fma16(*half, at(a), at(b), at(c)),
+            Self::Sub16(half, a, b) => Self::Sub16(*half, at(a), at(b)),
+            Self::CvtF16 { e5m2, codes, high } => {
+                Self::CvtF16 { e5m2: *e5m2, codes: at(codes), high: *high }
+            }
+            Self::LookupF32 { table, index } => {
+                Self::LookupF32 { table: table.clone(), index: at(index) }
+            }
+            Self::IntToF32(a) => Self::IntToF32(at(a)),
+            Self::AddF32(a, b) => Self::AddF32(at(a), at(b)),
+            Self::Equal(a, b) => Self::Equal(at(a), at(b)),
         }
     }
 }

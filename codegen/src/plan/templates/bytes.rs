@@ -15,6 +15,13 @@ use super::PLANES_TO_BYTES;
 /// Codes of a unit.
 const UNIT: u32 = 32;
 
+/// Names of the planes and of their masks, by how many there are.
+const NAMES: [&[[&str; 2]]; 3] = [
+    &[["plane", "mask"]],
+    &[["low", "low_mask"], ["high", "high_mask"]],
+    &[["low", "low_mask"], ["middle", "middle_mask"], ["high", "high_mask"]],
+];
+
 /// The planes of a code of the given width: slices of its bits, low ones first.
 pub fn planes(bits: u32) -> Vec<(u8, u8)> {
     let mut low = 0;
@@ -71,13 +78,28 @@ pub fn planes_to_bytes(weight: &Weight) -> Sequence {
         Output { register, codes: (0..4).map(|byte| (4 * q + byte) as u8).collect() }
     });
     let outputs = outputs.collect();
+    for (at, (first, &(low, high))) in first_word.iter().zip(&planes).enumerate() {
+        let [plane, mask] = NAMES[planes.len() - 1][at];
+        let (first, input) = (*first as usize, &draft);
+        let registers: Vec<Register> = (first..inputs.len())
+            .map(|word| input.input(word))
+            .take_while(|word| inputs[usize::from(word.0)][0].slice == (low, high))
+            .collect();
+        for register in registers {
+            draft.name(register, plane);
+        }
+        let ones = (1u32 << (high - low)) - 1;
+        draft.name((ones << low) * 0x0101_0101, mask);
+    }
+    let (steps, names) = draft.finish();
     Sequence {
         template: PLANES_TO_BYTES,
         weight: weight.clone(),
         operand: Operand::U8,
         yields: Yield::Code,
         inputs,
-        steps: draft.steps(),
+        steps,
+        names,
         outputs,
         lost: Vec::new(),
     }

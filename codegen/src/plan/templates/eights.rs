@@ -33,13 +33,15 @@ pub(super) fn top_bits_s8(ask: &Ask<'_>) -> Option<Sequence> {
     let fields = (0..(32 / field) as u8)
         .map(|code| Field { at: code * field as u8, slice: (0, bits as u8), code })
         .collect();
+    let (steps, names) = draft.finish();
     Some(Sequence {
         template: "top_bits_s8",
         weight: ask.weight.clone(),
         operand: ask.operand,
         yields: Yield::Value { add: offset - (1 << (bits - 1)), exponent: 8 - bits as i32 },
         inputs: vec![fields],
-        steps: draft.steps(),
+        steps,
+        names,
         outputs,
         lost: Vec::new(),
     })
@@ -67,13 +69,15 @@ pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
     });
     let magnitudes = (0..8u8).map(|code| Field { at: 4 * code, slice: (0, 3), code });
     let sign = |code: u8| Field { at: 8 * (code % 4) + 3 + code / 4 * 4, slice: (3, 4), code };
+    let (steps, names) = draft.finish();
     Some(Sequence {
         template: "table_e4m3",
         weight: ask.weight.clone(),
         operand: ask.operand,
         yields: Yield::Value { add: 0, exponent: 0 },
         inputs: vec![magnitudes.chain((0..8).map(sign)).collect()],
-        steps: draft.steps(),
+        steps,
+        names,
         outputs: vec![
             Output { register: signed[0], codes: vec![0, 1, 2, 3] },
             Output { register: signed[1], codes: vec![4, 5, 6, 7] },

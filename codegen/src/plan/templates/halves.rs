@@ -51,13 +51,15 @@ fn sequence(
     draft: Draft,
     outputs: Vec<Output>,
 ) -> Sequence {
+    let (steps, names) = draft.finish();
     Sequence {
         template,
         weight: ask.weight.clone(),
         operand: ask.operand,
         yields,
         inputs: vec![one_word(ask.weight, ask.field)],
-        steps: draft.steps(),
+        steps,
+        names,
         outputs,
         lost: Vec::new(),
     }

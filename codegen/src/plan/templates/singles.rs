@@ -24,6 +24,7 @@ fn each_byte(
         Output { register, codes: vec![byte as u8] }
     });
     let outputs = outputs.collect();
+    let (steps, names) = draft.finish();
     let slice = (0, weight.code.bits() as u8);
     let field = |code: u8| Field { at: 8 * code, slice, code };
     Sequence {
@@ -32,7 +33,8 @@ fn each_byte(
         operand: Operand::F32,
         yields,
         inputs: vec![(0..BYTES as u8).map(field).collect()],
-        steps: draft.steps(),
+        steps,
+        names,
         outputs,
         lost: Vec::new(),
     }
@@ -41,6 +43,7 @@ fn each_byte(
 /// Byte `byte` of a word, zeros above.
 fn byte_of(draft: &mut Draft, word: Register, byte: u32) -> Register {
     let moved = draft.shr(word, 8 * byte);
+    draft.name(0xff, "byte");
     if byte == 3 { moved } else { draft.push(Step::And(moved.into(), 0xff.into())) }
 }
 
@@ -62,10 +65,10 @@ pub(super) fn convert_f32(ask: &Ask<'_>) -> Option<Sequence> {
 }
 
 /// The magnitude under f32's exponent field, the biases' difference added: y. That is right
-/// where the code is normal; a subnormal code has gained an implicit one, the smallest normal
-/// value's half, and lacks a factor of two: `2 y - c` is right there, c the smallest normal value.
-/// It is the smaller of the two exactly where `y < c`. No f32 on the way is subnormal: where
-/// subnormals cost a processor a hundred cycles, this does not.
+/// where the code is normal. A subnormal code has gained an implicit one and lacks a factor of
+/// two: there, below the smallest normal value c, `y + (y - c)` is right, and everywhere the sum
+/// of y and `min(y - c, 0)`. No f32 on the way is subnormal, which costs some processors a
+/// hundred cycles. Codes for NaN and infinity are told by their bits.
 pub(super) fn rebase_f32(ask: &Ask<'_>) -> Option<Sequence> {
     let Code::Number(Number::Float(format)) = ask.weight.code else { return None };
     if !wants_f32(ask) || ask.weight.offset != 0 {
@@ -73,32 +76,56 @@ pub(super) fn rebase_f32(ask: &Ask<'_>) -> Option<Sequence> {
     }
     let bits = format.bits();
     let place = u32::from(F32.mantissa_bits - format.mantissa_bits);
-    let magnitude = ((1u32 << (bits - 1)) - 1) << place;
-    let rebias = ((F32.bias() - format.bias()) as u32) << F32.mantissa_bits;
-    let least = -(2f64.powi(1 - format.bias()) as f32);
-    let two = 2f32.to_bits();
+    let ones = ((1u32 << (bits - 1)) - 1) << place;
+    let exponents = ones & !((1 << F32.mantissa_bits) - 1);
+    let bias = ((F32.bias() - format.bias()) as u32) << F32.mantissa_bits;
+    let least = (-(2f64.powi(1 - format.bias())) as f32).to_bits();
+    let top = 0x8000_0000u32;
     let yields = Yield::Value { add: 0, exponent: 0 };
-    let special = match format.variant {
-        Variant::Finite => None,
-        // The one magnitude that is NaN.
-        Variant::Fn => Some(magnitude),
-        Variant::Ieee | Variant::Fnuz => return None,
-    };
     Some(each_byte("rebase_f32", ask.weight, yields, |draft, word, byte| {
-        let sign = draft.shl(word, 32 - 8 * byte - bits);
-        let mut sign = draft.push(Step::And(sign.into(), 0x8000_0000.into()));
-        let code = draft.shift(word, place as i32 - 8 * byte as i32);
-        let code = draft.push(Step::And(code.into(), magnitude.into()));
+        // The code in the word's top bits; what lies below it is another's.
+        let code = draft.shl(word, 32 - 8 * byte - bits);
+        let sign = draft.push(Step::And(code.into(), top.into()));
+        let lowered = draft.shr(code, 32 - bits - place);
+        let magnitude = draft.push(Step::And(lowered.into(), ones.into()));
+        let special = match format.variant {
+            Variant::Finite => None,
+            Variant::Fn => Some(draft.push(Step::Equal(magnitude.into(), ones.into()))),
+            Variant::Fnuz => {
+                let whole = draft.push(Step::Or(magnitude.into(), sign.into()));
+                Some(draft.push(Step::Equal(whole.into(), top.into())))
+            }
+            Variant::Ieee => {
+                let exponent = draft.push(Step::And(magnitude.into(), exponents.into()));
+                let largest = draft.push(Step::Equal(exponent.into(), exponents.into()));
+                draft.name(0x7f80_0000, "infinity");
+                // The exponent of infinity; the mantissa tells it from NaN.
+                Some(draft.push(Step::And(largest.into(), 0x7f80_0000.into())))
+            }
+        };
+        let normal = draft.push(Step::Add(magnitude.into(), bias.into()));
+        let over = draft.push(Step::AddF32(normal.into(), least.into()));
+        let under = draft.push(Step::Sar(over.into(), 31));
+        let lack = draft.push(Step::And(over.into(), under.into()));
+        let value = draft.push(Step::AddF32(normal.into(), lack.into()));
+        let mut value = draft.push(Step::Or(value.into(), sign.into()));
         if let Some(special) = special {
-            // All ones is a NaN, whatever it is ORed to.
-            let nan = draft.push(Step::Equal(code.into(), special.into()));
-            sign = draft.push(Step::Or(sign.into(), nan.into()));
+            value = draft.push(Step::Or(value.into(), special.into()));
         }
-        let normal = draft.push(Step::Add(code.into(), rebias.into()));
-        let twice = Step::FmaF32(normal.into(), two.into(), least.to_bits().into());
-        let subnormal = draft.push(twice);
-        let value = draft.push(Step::MinF32(normal.into(), subnormal.into()));
-        draft.push(Step::Or(value.into(), sign.into()))
+        for (register, name) in [
+            (code, "code"),
+            (sign, "sign"),
+            (magnitude, "magnitude"),
+            (normal, "normal"),
+            (over, "over"),
+        ] {
+            draft.name(register, name);
+        }
+        for (constant, name) in [(top, "top"), (ones, "ones"), (bias, "bias"), (least, "least")] {
+            draft.name(constant, name);
+        }
+        draft.name(exponents, "exponents");
+        value
     }))
 }
 

@@ -1,0 +1,35 @@
+//! MANIFEST: a line per kernel of the catalogue.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use quantloom_dsl::Scheme;
+
+use super::{AGAIN, CatalogueError, File};
+use crate::emit::rust::page::family_page;
+use crate::ir::ContentHash;
+use crate::plan::{LANES_TILE, kernel_name, plan};
+use crate::target::{Class, TARGETS};
+
+pub(super) fn file(schemes: &[Scheme]) -> Result<File, CatalogueError> {
+    let mut lines: BTreeMap<String, String> = BTreeMap::new();
+    for scheme in schemes {
+        let hash = ContentHash::of(&family_page(&scheme.weight.code, AGAIN)?);
+        for target in TARGETS.iter().filter(|target| target.class == Class::Lanes) {
+            for activation in &scheme.activations {
+                let Ok(plan) = plan(scheme, activation, target) else { continue };
+                let name = kernel_name(scheme, activation, LANES_TILE, target);
+                lines.insert(name, format!("{hash}  {}", plan.dequant));
+            }
+        }
+    }
+    let width = lines.keys().map(String::len).max().unwrap_or(0);
+    let mut text = format!(
+        "# Every kernel of the catalogue: name, hash of its generated text, sequences.\n# Schemes \
+         that differ only in their packing share a kernel.\n# Again: {AGAIN}\n"
+    );
+    for (name, rest) in &lines {
+        let _ = writeln!(text, "{name:width$}  {rest}");
+    }
+    Ok(File { path: "MANIFEST".to_owned(), text })
+}

@@ -1,0 +1,48 @@
+//! The catalogue's schemes as types.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use quantloom_dsl::Scheme;
+
+use super::families::serving;
+use super::{AGAIN, CatalogueError, File};
+
+/// `ct_w4a16` as a type: `CtW4a16`.
+fn type_name(scheme: &str) -> String {
+    let part = |part: &str| {
+        let mut letters = part.chars();
+        letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+    };
+    scheme.split('_').map(part).collect::<Vec<String>>().concat()
+}
+
+pub(super) fn file(schemes: &[Scheme]) -> Result<File, CatalogueError> {
+    let mut uses: BTreeMap<String, String> = BTreeMap::new();
+    let mut types = String::new();
+    for scheme in schemes {
+        let no_family = || CatalogueError::NoFamily {
+            scheme: scheme.name.clone(),
+            code: scheme.weight.to_string(),
+        };
+        let (module, family) = serving(&scheme.weight.code).ok_or_else(no_family)?;
+        for line in scheme.summary.lines() {
+            let _ = writeln!(types, "    /// {line}");
+        }
+        let name = &scheme.name;
+        let _ = writeln!(types, "    {} = {name:?}, {family};\n", type_name(name));
+        uses.insert(module, family);
+    }
+    let uses: String = uses.iter().fold(String::new(), |mut text, (module, family)| {
+        let _ = writeln!(text, "use crate::families::{module}::{family};");
+        text
+    });
+    let text = format!(
+        "//! The catalogue's schemes as types, one each: what `scheme!` would declare from the \
+         same text.\n//!\n//! In: a checkpoint's layer. Out: a prepared weight, \
+         `CtW4a16::load(&layer)?.prepare(&device)?`.\n//!\n//! Generated; do not edit.\n//! Again: \
+         `{AGAIN}`.\n\nuse quantloom_runtime::op::Declared;\n\n{uses}\ndeclared! {{\n{}}}\n",
+        types.trim_end_matches('\n').to_owned() + "\n"
+    );
+    Ok(File { path: "src/ops.rs".to_owned(), text })
+}

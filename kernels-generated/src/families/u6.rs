@@ -1,0 +1,59 @@
+//! `u6`: 6-bit integers; signed ones are stored with their top bit flipped.
+//!
+//! Codes are stored in planes: bits 0 to 3 and bits 4 to 5.
+//! Where they lie in a chunk says `quantloom_runtime::cpu::native`.
+//!
+//! Generated from the sequences of `quantloom_codegen::plan`; do not edit.
+//! Again: `cargo run -p quantloom-codegen --features catalogue --bin quantloom-catalogue -- --write`.
+
+use quantloom_dsl::Code;
+use quantloom_dsl::format::Number;
+use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::vector::Vector;
+
+/// The decoder of `u6` codes.
+#[derive(Clone, Copy, Debug)]
+pub struct U6;
+
+impl Family for U6 {
+    const NAME: &'static str = "u6";
+    const BITS: usize = 6;
+
+    fn serves(&self, code: &Code) -> bool {
+        matches!(code, Code::Number(Number::Uint(6) | Number::Int(6)))
+    }
+
+    #[inline(always)]
+    fn codes<V: Vector>(&self, planes: &[[u8; 64]]) -> [V; 8] {
+        let low = [
+            V::load(&planes[0]),
+            V::load(&planes[1]),
+            V::load(&planes[2]),
+            V::load(&planes[3]),
+        ];
+        let high = [V::load(&planes[4]), V::load(&planes[5])];
+        let low_mask = V::splat(0x0f0f_0f0f);
+        let high_mask = V::splat(0x3030_3030);
+        [
+            low[0].and(low_mask).or(high[0].shl::<4>().and(high_mask)),
+            low[0].shr::<4>().and(low_mask).or(high[0].shl::<2>().and(high_mask)),
+            low[1].and(low_mask).or(high[0].and(high_mask)),
+            low[1].shr::<4>().and(low_mask).or(high[0].shr::<2>().and(high_mask)),
+            low[2].and(low_mask).or(high[1].shl::<4>().and(high_mask)),
+            low[2].shr::<4>().and(low_mask).or(high[1].shl::<2>().and(high_mask)),
+            low[3].and(low_mask).or(high[1].and(high_mask)),
+            low[3].shr::<4>().and(low_mask).or(high[1].shr::<2>().and(high_mask)),
+        ]
+    }
+
+    #[inline(always)]
+    fn values<V: Vector>(&self, codes: V) -> [V; 4] {
+        let byte = V::splat(0xff);
+        [
+            codes.and(byte).to_f32(),
+            codes.shr::<8>().and(byte).to_f32(),
+            codes.shr::<16>().and(byte).to_f32(),
+            codes.shr::<24>().to_f32(),
+        ]
+    }
+}

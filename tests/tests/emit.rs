@@ -1,0 +1,79 @@
+//! `quantloom emit` and the plans of `quantloom show`.
+
+use quantloom_tests::quantloom;
+
+/// A file per kernel, whole, twice the same; what is printed is what is written.
+#[test]
+fn a_file_per_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = ["a", "b"].map(|name| {
+        let out = folder.path().join(name).join("deeper");
+        let arguments =
+            ["emit", "ct_w4a16_asym", "--target", "x86", "--out", &out.to_string_lossy()];
+        let said = quantloom(&arguments).done().out;
+        let mut names: Vec<String> = std::fs::read_dir(&out)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["q4zg128_bf16__n16k32__x86.rs", "q4zg128_f16__n16k32__x86.rs"]);
+        assert!(names.iter().all(|name| said.contains(name)), "{said}");
+        std::fs::read_to_string(out.join(&names[0])).unwrap()
+    });
+    assert_eq!(texts[0], texts[1]);
+    let printed = quantloom(&["emit", "ct_w4a16_asym", "--target", "x86"]).done().out;
+    assert_eq!(printed, texts[0]);
+    assert!(printed.contains("Again: `quantloom emit ct_w4a16_asym --target x86`."), "{printed}");
+    assert!(printed.contains("impl Family for U4"), "{printed}");
+}
+
+/// A scheme of one's own, of a code type that the catalogue has no decoder for.
+#[test]
+fn a_scheme_file_is_emitted_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.scheme");
+    let text = "own { weight: codebook(-1, -0.25, 0.5, 3), scale: f16 per 1x64, \
+                pack: u8 [k:4 | k, n], activation: f32 }";
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_string_lossy();
+    let printed = quantloom(&["emit", &path, "--target", "portable"]).done().out;
+    assert!(
+        printed.contains("struct Codebook4") && printed.contains("-0.25, 0.5, 3.0"),
+        "{printed}"
+    );
+    let shown = quantloom(&["show", &path]).done().out;
+    assert!(shown.contains("planes_to_bytes -> table_f32"), "{shown}");
+}
+
+#[test]
+fn what_cannot_be_emitted_is_said_in_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "kept").unwrap();
+    for (target, said) in [
+        ("sm_90a", "no text is emitted for sm_90a"),
+        ("x68", "did you mean `x86`?"),
+        ("toaster", "there is no target `toaster`"),
+    ] {
+        let out = folder.path().join("none");
+        let arguments = ["emit", "ct_w4a16", "--target", target, "--out", &out.to_string_lossy()];
+        let ran = quantloom(&arguments);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{}", ran.line);
+        assert!(ran.err.contains(said) && ran.err.lines().count() == 1, "{}", ran.err);
+        assert!(!out.exists());
+    }
+    let arguments = ["emit", "ct_w4a16", "--target", "x86", "--out", &file.to_string_lossy()];
+    assert_eq!(quantloom(&arguments).code, Some(1));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    assert_eq!(quantloom(&["emit", "ct_w4a16"]).code, Some(2));
+}
+
+/// Every scheme of the catalogue has a plan on each vector machine.
+#[test]
+fn plans_are_shown() {
+    let shown = quantloom(&["show", "ct_w4a8"]).done().out;
+    for said in ["dot_u8s8, u8 x i8", "u32 [k/4:2, k:4 | n:16, k/8:4, k, n]", "each code XOR 0x8"] {
+        assert_eq!(shown.matches(said).count(), 3, "{said}: {shown}");
+    }
+    assert!(shown.contains("refused: no kernels are generated for gfx942"), "{shown}");
+}
