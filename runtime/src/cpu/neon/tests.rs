@@ -156,8 +156,9 @@ fn operations<V: Vector>(random: &mut Random) -> Vec<(&'static str, [u32; 16])> 
     let narrow: [u8; 64] = bytes().map(|byte| byte & 127);
     let table: [u8; 16] = std::array::from_fn(|at| (17 * at as u8) ^ 0x5a);
     let halves: [u16; 16] = std::array::from_fn(|at| 0x3c00 + 0x0123 * at as u16);
-    let floats: [f32; 16] = std::array::from_fn(|at| 1.5 * at as f32 - 7.0);
-    let wide: [f32; 256] = std::array::from_fn(|at| at as f32 * 0.25);
+    // Thirds and sevenths, so that no byte of a value is like another.
+    let floats: [f32; 16] = std::array::from_fn(|at| (at as f32 + 0.5) / 3.0);
+    let wide: [f32; 256] = std::array::from_fn(|at| (at as f32 + 0.5) / 7.0);
     let small = |vector: V| vector.and(V::splat(0xff)).to_f32();
     vec![
         ("splat", words(V::splat(0x0403_0201))),
