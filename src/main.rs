@@ -5,6 +5,7 @@
 
 mod commands;
 mod picture;
+mod plot;
 mod progress;
 mod whole;
 

@@ -20,6 +20,8 @@ use std::sync::OnceLock;
 
 pub use families::FAMILIES;
 use quantloom_dsl::{Scheme, parse};
+/// Checkpoints, devices and products: what a crate needs that depends on this one alone.
+pub use quantloom_runtime as runtime;
 
 /// Declares a scheme of one's own beside the catalogue's, for a crate without the facade
 /// `quantloom`: it depends on this crate and on `quantloom-macros`, under that name. This crate

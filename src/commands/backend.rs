@@ -17,7 +17,7 @@ pub(crate) fn device(name: &str) -> Result<Device> {
             present()
         ),
         name => match Device::named(name) {
-            Ok(device) => Ok(device),
+            Ok(device) => Ok(device.with_families(quantloom::kernels::FAMILIES)),
             Err(error) => match Isa::from_name(name) {
                 // By name: what the processor lacks.
                 Some(_) => Err(anyhow!("{error}; present are {}", present())),

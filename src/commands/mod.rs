@@ -1,6 +1,7 @@
 //! One file a subcommand; each `run` returns whether all is well.
 
 mod backend;
+mod bench;
 mod check;
 pub(crate) mod demo;
 mod dequantize;
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Run(run::Arguments),
     /// Compares decoded weights and products with the ref.* tensors of the files.
     Check(check::Arguments),
+    /// How fast products are, beside how fast this machine reads and multiplies.
+    Bench(bench::Arguments),
     /// Multiplies random layers on real backends, and compares each element with the reference.
     Verify(verify::Arguments),
 }
@@ -59,6 +62,7 @@ impl Command {
             Self::Quantize(arguments) => quantize::run(&arguments),
             Self::Run(arguments) => run::run(&arguments),
             Self::Check(arguments) => check::run(&arguments),
+            Self::Bench(arguments) => bench::run(&arguments),
             Self::Verify(arguments) => verify::run(&arguments),
         }
     }
@@ -212,4 +216,22 @@ pub(crate) fn shape(shape: quantloom::dsl::layout::Shape) -> String {
         1 => format!("{} x {}", shape.n, shape.k),
         experts => format!("{experts} x {} x {}", shape.n, shape.k),
     }
+}
+
+/// Writes beside the target and renames, so that nothing half-written stays.
+pub(crate) fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        let what = "what is there is not an ordinary file";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        builder.permissions(std::fs::Permissions::from_mode(0o644));
+    }
+    let mut file = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).map(|_| ()).map_err(|error| error.error)
 }

@@ -10,8 +10,23 @@ use quantloom_tests::{
 use safetensors::Dtype;
 use serde_json::json;
 
+<<<<<<< HEAD
 const SUBCOMMANDS: &[&str] =
     &["devices", "schemes", "show", "emit", "inspect", "dequantize", "quantize", "run", "check"];
+=======
+const SUBCOMMANDS: &[&str] = &[
+    "devices",
+    "schemes",
+    "show",
+    "inspect",
+    "dequantize",
+    "quantize",
+    "run",
+    "check",
+    "bench",
+    "verify",
+];
+>>>>>>> 008bc47 (Speed: quantloom bench with a plot; beside candle; a crate downstream; steps of CI)
 
 /// A folder whose files are named relative to it in a command line: `@name` is a file of it.
 struct Folder(tempfile::TempDir);
@@ -92,6 +107,14 @@ fn wrong_usage_is_status_2() {
         "run %gptq4 --layer layer --input @x:x --out @y --expert -1",
         "quantize %gptq4 --scheme ct_w4a16",
         "check",
+        "verify",
+        "verify ct_w4a16 --shape 16",
+        "verify ct_w4a16 --shape 0x16",
+        "verify ct_w4a16 --m 1,,3",
+        "verify ct_w4a16 --m 9-",
+        "verify ct_w4a16 --seed -1",
+        "bench --shape 16x",
+        "bench --m 0",
     ] {
         let ran = quantloom(&folder.arguments(line));
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{}\n{}", ran.line, ran.err);
@@ -156,6 +179,12 @@ fn failures_are_one_sentence_and_leave_nothing() {
         ("run %ct_w4a16 --layer layer --input @x:x --expert 1 --out @y", "expert"),
         ("run %ct_w4a16 --layer layer --input @x:x --backend tpu --out @y", "portable"),
         ("run %ct_w4a16 --layer layer --input @x:x --backend cuda --out @y", "devices"),
+        ("verify ct_w4a61", "ct_w4a16"),
+        ("verify ct_w4a16 --backend tpu", "present are auto, cpu"),
+        ("verify ct_w4a16 --backend tpu", "absent are"),
+        ("verify ct_w4a16 --backend hip", "present are auto, cpu"),
+        ("bench --scheme zzz", "quantloom schemes"),
+        ("bench --backend tpu", "portable"),
         ("run %ct_w4a16 --layer layer --input @x:x --out @empty/none/y", "none"),
         ("run %ct_w4a16 --layer layer --input @x:x --out @empty", "empty"),
         ("run %ct_w4a16 --layer layer --input @x:x --out @socket", "ordinary file"),
@@ -410,4 +439,73 @@ fn scheme_files_of_other_editors() {
         std::fs::write(&path, text).unwrap();
         quantloom(&["show", &path.to_string_lossy()]).done();
     }
+}
+
+/// A set that this processor lacks is refused by its name and what is missing, not replaced.
+#[test]
+fn an_absent_instruction_set_is_refused_by_name() {
+    let foreign = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon_dot" };
+    for line in ["verify ct_w4a16 --backend", "bench --backend"] {
+        let folder = Folder::new();
+        let ran = quantloom(&folder.arguments(&format!("{line} {foreign}")));
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{}", ran.line);
+        let says = |text: &str| ran.err.contains(text);
+        assert!(says(foreign) && says(std::env::consts::ARCH) && says("portable"), "{}", ran.err);
+    }
+}
+
+/// One row a scheme and backend; what is asked for is what is multiplied.
+#[test]
+fn verify_compares_on_every_backend() {
+    let folder = Folder::new();
+    let line = "verify ct_w4a16 gptq4_v1_actorder --shape 33x160 --m 1,5-6 --seed 4";
+    let ran = quantloom(&folder.arguments(line)).done();
+    let rows: Vec<Vec<&str>> =
+        ran.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    for scheme in ["ct_w4a16", "gptq4_v1_actorder"] {
+        let portable = rows.iter().find(|row| row.starts_with(&[scheme, "portable"]));
+        let portable = portable.unwrap_or_else(|| panic!("{}", ran.out));
+        // Three products of 33 rows and 12 tokens in all, within the bound.
+        assert_eq!(portable.last(), Some(&"ok"), "{}", ran.out);
+        assert!(portable.contains(&"3") && portable.contains(&"396"), "{}", ran.out);
+    }
+    let rows = rows.iter().filter(|row| row.last() == Some(&"ok")).count();
+    assert!(ran.out.contains(&format!("{rows} passed, 0 failed")), "{}", ran.out);
+    let one = quantloom(&folder.arguments(&format!("{line} --backend portable"))).done();
+    assert!(one.out.contains("2 passed, 0 failed"), "{}", one.out);
+}
+
+/// The machine's rates, a row a scheme and M, and both files.
+#[test]
+fn bench_measures_and_draws() {
+    let folder = Folder::new();
+    let line =
+        "bench --scheme ct_w4a8 --scheme ct_mxfp4a16 --shape 96x160 --m 1,3 --backend portable";
+    let ran = quantloom(&folder.arguments(&format!("{line} --json @b.json --plot @b.svg"))).done();
+    assert!(ran.out.contains("GB/s at best") && ran.out.contains("f32 fma"), "{}", ran.out);
+    let text = std::fs::read_to_string(folder.path("b.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&json["backend"], &json["n"], &json["k"]),
+        (&json!("portable"), &json!(96), &json!(160))
+    );
+    let cells: Vec<(&str, u64)> = json["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cell| {
+            for what in ["seconds", "weight_bytes", "gb_per_second", "gop_per_second"] {
+                assert!(cell[what].as_f64().unwrap() > 0.0, "{what}: {cell}");
+            }
+            let rate = 2.0 * 96.0 * 160.0 * cell["m"].as_f64().unwrap() / 1e9;
+            let rate = rate / cell["seconds"].as_f64().unwrap();
+            assert!((cell["gop_per_second"].as_f64().unwrap() / rate - 1.0).abs() < 1e-9, "{cell}");
+            (cell["scheme"].as_str().unwrap(), cell["m"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(cells, [("ct_w4a8", 1), ("ct_w4a8", 3), ("ct_mxfp4a16", 1), ("ct_mxfp4a16", 3)]);
+    let svg = std::fs::read_to_string(folder.path("b.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    assert_eq!((svg.matches("<polyline").count(), svg.contains("ct_mxfp4a16")), (4, true));
+    assert_eq!(folder.names().len(), 2);
 }

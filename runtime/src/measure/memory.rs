@@ -31,17 +31,26 @@ impl Memory {
         Self { words }
     }
 
+    /// Words of a thread's stream.
+    fn stream(&self) -> usize {
+        self.words.len() / (rayon::current_num_threads() * STREAMS) / LINE * LINE
+    }
+
+    /// Bytes that a sample reads.
+    pub fn bytes(&self) -> usize {
+        rayon::current_num_threads() * STREAMS * self.stream() * 8
+    }
+
     /// Reads all of it once with every thread of the pool; 10^9 bytes a second.
     pub fn sample(&self) -> f64 {
-        let threads = rayon::current_num_threads();
-        let stream = self.words.len() / (threads * STREAMS) / LINE * LINE;
+        let stream = self.stream();
         let seconds = seconds(|| {
             rayon::broadcast(|thread| {
                 let first = thread.index() * STREAMS * stream;
                 black_box(sum(&self.words[first..][..STREAMS * stream], stream));
             });
         });
-        (threads * STREAMS * stream * 8) as f64 / seconds / 1e9
+        self.bytes() as f64 / seconds / 1e9
     }
 
     /// The best of so many samples.

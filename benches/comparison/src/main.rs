@@ -1,0 +1,152 @@
+//! Quantloom beside candle's `QMatMul`, in one process, in turns.
+//!
+//! In: nothing, or `--budget SECONDS` of a cell. Out: a Markdown table. W4A8 (int4 in groups of
+//! 32, dynamic int8 activations) beside candle's Q4K (4.5 bits a weight, activations quantised to
+//! int8 in blocks); W4A16 beside candle's f32 product. Data is random; each call takes another
+//! copy of its weight, all copies of a weight together being twice the last level of cache.
+//! Both take all threads; `RAYON_NUM_THREADS=2` limits both.
+
+mod candle;
+mod contest;
+mod ours;
+
+use std::error::Error;
+use std::time::Duration;
+
+use contest::{Contestant, medians};
+use quantloom::runtime::measure::{Arithmetic, Memory, last_level_cache, rates};
+use quantloom::runtime::op::Op as _;
+
+const SHAPES: [(usize, usize); 2] = [(4096, 4096), (14336, 4096)];
+const TOKENS: [usize; 4] = [1, 8, 32, 128];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let budget = Duration::from_secs_f64(budget()?);
+    let memory = Memory::beyond_the_caches();
+    let dot = rates().into_iter().find(|rate| rate.arithmetic == Arithmetic::Int8Dot);
+    let dot = dot.ok_or("this machine has no 8-bit dot product")?;
+    println!(
+        "{} threads; from registers {} computes {:.0} GOP/s; {} beside candle 0.11.\n",
+        rayon::current_num_threads(),
+        dot.instruction,
+        dot.giga,
+        ours::device().name(),
+    );
+    println!(
+        "| N x K | M | W4A8 | Q4K | faster | read | of bandwidth | of {} | W4A16 | f32 | faster |",
+        dot.instruction
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    let (mut eight, mut sixteen) = (Vec::new(), Vec::new());
+    for (n, k) in SHAPES {
+        let shape = Shape::new(n, k)?;
+        for m in TOKENS {
+            let (quantised, float) = shape.row(m, &memory, dot.giga, budget)?;
+            eight.push(quantised);
+            sixteen.push(float);
+        }
+    }
+    println!();
+    for (name, ratios) in [("W4A8 against Q4K", eight), ("W4A16 against f32", sixteen)] {
+        let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64;
+        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        println!("{name}: {:.2}x in geometric mean, {least:.2}x at least.", mean.exp());
+    }
+    Ok(())
+}
+
+/// Seconds of a cell.
+fn budget() -> Result<f64, Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => Ok(2.0),
+        ["--budget", seconds] => Ok(seconds.parse()?),
+        _ => Err("the only option is --budget SECONDS".into()),
+    }
+}
+
+/// All weights of a shape.
+struct Shape {
+    n: usize,
+    k: usize,
+    w4a8: ours::Layer,
+    w4a16: ours::Layer,
+    q4k: Vec<candle_core::quantized::QMatMul>,
+    f32: Vec<candle_core::Tensor>,
+}
+
+impl Shape {
+    fn new(n: usize, k: usize) -> Result<Self, Box<dyn Error>> {
+        let copies = |bytes: usize| (2 * last_level_cache()).div_ceil(bytes).max(2);
+        Ok(Self {
+            n,
+            k,
+            w4a8: ours::layer(ours::W4A8, n, k)?,
+            w4a16: ours::layer(ours::W4A16, n, k)?,
+            // 144 bytes for 256 weights.
+            q4k: candle::q4k(n, k, copies(n * k / 256 * 144))?,
+            f32: candle::f32(n, k, copies(4 * n * k))?,
+        })
+    }
+
+    /// Measures and prints a row; how many times faster than candle we are.
+    fn row(
+        &self,
+        m: usize,
+        memory: &Memory,
+        dot: f64,
+        budget: Duration,
+    ) -> Result<(f64, f64), Box<dyn Error>> {
+        let Self { n, k, w4a8, w4a16, q4k, f32 } = self;
+        let tokens = candle::tokens(m, *k)?;
+        let mut eight = ours::Call::new(w4a8, m);
+        let mut sixteen = ours::Call::new(w4a16, m);
+        let mut contestants = [
+            Contestant {
+                copies: w4a8.copies.len(),
+                call: Box::new(|turn| eight.multiply(&w4a8.copies[turn])),
+            },
+            Contestant {
+                copies: q4k.len(),
+                call: Box::new(|turn| Ok(candle::quantised(&q4k[turn], &tokens)?)),
+            },
+            Contestant {
+                copies: w4a16.copies.len(),
+                call: Box::new(|turn| sixteen.multiply(&w4a16.copies[turn])),
+            },
+            Contestant {
+                copies: f32.len(),
+                call: Box::new(|turn| Ok(candle::float(&f32[turn], &tokens)?)),
+            },
+            Contestant {
+                copies: 1,
+                call: Box::new(|_| {
+                    memory.sample();
+                    Ok(())
+                }),
+            },
+        ];
+        let times = medians(&mut contestants, budget)?;
+        let [ours, theirs, ours16, theirs16, sample] = times[..] else {
+            return Err("five contestants have five times".into());
+        };
+        let bandwidth = memory.bytes() as f64 / sample;
+        let read = w4a8.copies[0].bytes() as f64 / ours;
+        let rate = 2.0 * (m * n * k) as f64 / ours;
+        let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
+        println!(
+            "| {n} x {k} | {m} | {} | {} | {:.2}x | {:.1} GB/s | {:.0}% of {:.1} | {:.0}% | {} | {} | {:.2}x |",
+            ms(ours),
+            ms(theirs),
+            theirs / ours,
+            read / 1e9,
+            read / bandwidth * 100.0,
+            bandwidth / 1e9,
+            rate / dot / 1e7,
+            ms(ours16),
+            ms(theirs16),
+            theirs16 / ours16,
+        );
+        Ok((theirs / ours, theirs16 / ours16))
+    }
+}

@@ -1,0 +1,77 @@
+//! Our side: products of random layers, prepared for the best instruction set of this machine.
+
+use std::error::Error;
+
+use quantloom::dsl::Scheme;
+use quantloom::dsl::format::F32;
+use quantloom::dsl::layout::Shape;
+use quantloom::runtime::conformance::draw;
+use quantloom::runtime::cpu::weight::CpuWeight;
+use quantloom::runtime::device::Device;
+use quantloom::runtime::measure::last_level_cache;
+use quantloom::runtime::op::{Op as _, Values, ValuesMut, Workspace};
+use quantloom::runtime::pack::pack;
+use quantloom::runtime::unpacked::Unpacked;
+
+/// int4 in groups of 32, activations quantised to int8 with one scale a token.
+pub const W4A8: &str = "w4a8_g32 {
+    weight: u4 - 8,
+    scale: bf16 per 1x32,
+    pack: u8 [k:2 | k, n],
+    activation: i8 { scale: f32 per token },
+}";
+
+/// int4 in groups of 32, activations as they are.
+pub const W4A16: &str = "w4a16_g32 {
+    weight: u4 - 8,
+    scale: bf16 per 1x32,
+    pack: u8 [k:2 | k, n],
+    activation: bf16 | f16,
+}";
+
+/// A prepared weight, as often as it takes to be twice the last level of cache.
+pub struct Layer {
+    pub scheme: Scheme,
+    pub copies: Vec<CpuWeight>,
+}
+
+/// A random layer.
+pub fn layer(text: &str, n: usize, k: usize) -> Result<Layer, Box<dyn Error>> {
+    let scheme = quantloom::dsl::parse(text)?;
+    let shape = Shape::matrix(n as u64, k as u64);
+    let packed = pack(&scheme, &draw::layer(&scheme, shape, 0))?;
+    let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+    let unpacked = Unpacked::new(&scheme, shape, &stored)?;
+    let weight = device().prepare(&scheme, &unpacked)?;
+    let count = (2 * last_level_cache()).div_ceil(weight.bytes());
+    Ok(Layer { scheme, copies: vec![weight; count] })
+}
+
+/// Where it runs.
+pub fn device() -> Device {
+    Device::cpu().with_families(quantloom::kernels::FAMILIES)
+}
+
+/// A place for what a product needs besides the weight.
+pub struct Call {
+    x: Vec<f32>,
+    y: Vec<f32>,
+    workspace: Workspace,
+}
+
+impl Call {
+    pub fn new(layer: &Layer, m: usize) -> Self {
+        let Shape { n, k, .. } = layer.copies[0].shape();
+        let x = draw::tokens(&layer.scheme, F32, m, k as usize, 0);
+        let x = x.into_iter().map(|x| x as f32).collect();
+        Self { x, y: vec![0.0; m * n as usize], workspace: Workspace::default() }
+    }
+
+    /// y = x w^T with one of the copies; x is `f32`, as candle's is, and quantised in the call.
+    pub fn multiply(&mut self, weight: &CpuWeight) -> Result<(), Box<dyn Error>> {
+        let y = ValuesMut::F32(&mut self.y);
+        weight.matmul_into(0, Values::F32(&self.x), y, &mut self.workspace)?;
+        std::hint::black_box(&self.y);
+        Ok(())
+    }
+}

@@ -1,0 +1,333 @@
+//! `quantloom bench`
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use quantloom::dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
+use quantloom::dsl::layout::Shape;
+use quantloom::dsl::{Activation, Scheme};
+use quantloom::runtime::conformance::draw;
+use quantloom::runtime::cpu::native::Path;
+use quantloom::runtime::cpu::weight::CpuWeight;
+use quantloom::runtime::device::Device;
+use quantloom::runtime::element::{Bf16, F16 as Half, Values, ValuesMut};
+use quantloom::runtime::measure::{
+    Arithmetic, Memory, Rate, last_level_cache, median, rates, seconds,
+};
+use quantloom::runtime::op::{Op as _, Workspace};
+use quantloom::runtime::pack::pack;
+use quantloom::runtime::unpacked::Unpacked;
+use serde_json::json;
+
+use super::sizes::{Tokens, shape};
+use super::{backend, say, scheme, table, write_whole};
+use crate::plot::{Line, plot};
+use crate::progress::Progress;
+
+/// How fast products are, beside how fast this machine reads and multiplies.
+#[derive(Args)]
+#[command(after_help = "Codes are random, each call takes another copy of the weight (all copies \
+    together are twice the last level of cache), times are medians; the read bandwidth is sampled \
+    between the calls, since a shared machine's changes.\n\n\
+    Examples:\n  \
+    quantloom bench\n  \
+    quantloom bench --scheme ct_w4a8 --shape 14336x4096 --m 1,8,32,128\n  \
+    quantloom bench --m 1,2,4,8,16,32,64,128 --plot rates.svg --json rates.json")]
+pub(crate) struct Arguments {
+    /// A catalogue name or a .scheme file; several may be given. Without one, seven that are
+    /// much used.
+    #[arg(long = "scheme", value_name = "SCHEME")]
+    schemes: Vec<String>,
+    /// The weight's shape.
+    #[arg(long, value_name = "NxK", value_parser = shape, default_value = "4096x4096")]
+    shape: (u64, u64),
+    /// Values of M: 1,8,32 or 1-17.
+    #[arg(long, value_name = "LIST", default_value = "1,8,32,128")]
+    m: Tokens,
+    /// What multiplies: `auto`, `cpu`, `portable`, or an instruction set by its name.
+    #[arg(long, default_value = "auto")]
+    backend: String,
+    /// Also write all numbers into this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also draw operations a second over M, below what the machine allows.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// What is measured where nothing is asked for.
+const USUAL: [&str; 7] = [
+    "ct_w4a8",
+    "ct_w8a8",
+    "ct_w4a16",
+    "ct_w4a16_asym",
+    "ct_fp8_dynamic",
+    "ct_mxfp4a16",
+    "ct_nvfp4a16",
+];
+
+/// One product of one M.
+struct Cell {
+    scheme: String,
+    kernel: String,
+    tokens: usize,
+    seconds: f64,
+    /// Bytes of the weight.
+    bytes: usize,
+    operations: f64,
+    /// 10^9 bytes a second that the machine read between the calls.
+    read: f64,
+    /// 10^9 operations a second that the machine multiplies from registers.
+    peak: f64,
+}
+
+impl Cell {
+    fn read_rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds / 1e9
+    }
+
+    fn rate(&self) -> f64 {
+        self.operations / self.seconds / 1e9
+    }
+
+    /// What reading the weight once and multiplying at the peak would allow.
+    fn roof(&self) -> f64 {
+        let bound_by_reading = self.operations / (self.bytes as f64 / self.read);
+        bound_by_reading.min(self.peak)
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let device = backend::device(&arguments.backend)?;
+    let names: Vec<&str> = match arguments.schemes.as_slice() {
+        [] => USUAL.to_vec(),
+        given => given.iter().map(String::as_str).collect(),
+    };
+    let schemes: Vec<Scheme> = names.into_iter().map(scheme).collect::<Result<_>>()?;
+    let (n, k) = arguments.shape;
+    let memory = Memory::beyond_the_caches();
+    let peaks = rates();
+    machine(&memory, &peaks)?;
+    let Tokens(tokens) = &arguments.m;
+    let progress = Progress::new("measuring", (schemes.len() * tokens.len()) as u64);
+    let mut cells = Vec::new();
+    for scheme in &schemes {
+        let bench = Bench::new(device, scheme, Shape::matrix(n, k))
+            .with_context(|| format!("scheme {}, N x K = {n} x {k}", scheme.name))?;
+        for tokens in tokens {
+            cells.push(bench.measure(*tokens, &memory, &peaks)?);
+            progress.advance(1);
+        }
+    }
+    drop(progress);
+    say(format_args!("\nN x K = {n} x {k}, {}", device.name()))?;
+    show(&cells)?;
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&as_json(arguments.shape, device, &peaks, &cells))?;
+        write_whole(path, &(text + "\n"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        say(format_args!("wrote {}", path.display()))?;
+    }
+    if let Some(path) = &arguments.plot {
+        write_whole(path, &drawn(arguments.shape, device, &cells))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        say(format_args!("wrote {}", path.display()))?;
+    }
+    Ok(true)
+}
+
+/// What the machine does at best, on all threads.
+fn machine(memory: &Memory, peaks: &[Rate]) -> Result<()> {
+    say(format_args!(
+        "This machine, {} threads, reads {:.1} GB/s at best. From registers it computes:",
+        rayon_threads(),
+        memory.best_of(5)
+    ))?;
+    let mut rows = table(&["", "instruction", "set", "GOP/s"]);
+    for rate in peaks {
+        let (kind, giga) = (rate.arithmetic.name(), format!("{:.0}", rate.giga));
+        rows.add_row([kind, rate.instruction, rate.set, &giga]);
+    }
+    say(rows)
+}
+
+fn rayon_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A weight, as often as it takes to be beyond the caches.
+struct Bench<'a> {
+    scheme: &'a Scheme,
+    copies: Vec<CpuWeight>,
+}
+
+/// Time of a cell.
+const BUDGET: Duration = Duration::from_millis(400);
+
+impl<'a> Bench<'a> {
+    fn new(device: Device, scheme: &'a Scheme, shape: Shape) -> Result<Self> {
+        let plain = draw::layer(scheme, shape, 0);
+        let packed = pack(scheme, &plain)?;
+        drop(plain);
+        let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+        let weight = device.prepare(scheme, &Unpacked::new(scheme, shape, &stored)?)?;
+        let count = (2 * last_level_cache()).div_ceil(weight.bytes().max(1)).clamp(1, 256);
+        Ok(Self { scheme, copies: vec![weight; count] })
+    }
+
+    fn measure(&self, tokens: usize, memory: &Memory, peaks: &[Rate]) -> Result<Cell> {
+        let weight = &self.copies[0];
+        let Shape { n, k, .. } = weight.shape();
+        let own = own_type(self.scheme);
+        let x = draw::tokens(self.scheme, own, tokens, k as usize, 0);
+        let x: Vec<u16> = x
+            .iter()
+            .map(|value| Number::Float(own).encode(*value, Overflow::Saturate) as u16)
+            .collect();
+        let (halves, bf16s): (Vec<Half>, Vec<Bf16>) =
+            (x.iter().copied().map(Half).collect(), x.into_iter().map(Bf16).collect());
+        let x = if own == F16 { Values::F16(&halves) } else { Values::Bf16(&bf16s) };
+        let mut y = vec![0.0f32; tokens * n as usize];
+        let mut workspace = Workspace::default();
+        let (mut times, mut reads) = (Vec::new(), Vec::new());
+        let start = Instant::now();
+        let mut turn = 0;
+        while times.len() < 9 || start.elapsed() < BUDGET {
+            reads.push(memory.sample());
+            // The first call of a round is not counted: it meets what the sample left behind.
+            for call in 0..5 {
+                let weight = &self.copies[turn % self.copies.len()];
+                turn += 1;
+                let mut done = Ok(());
+                let time = seconds(|| {
+                    done = weight.matmul_into(0, x, ValuesMut::F32(&mut y), &mut workspace);
+                });
+                done?;
+                if call > 0 {
+                    times.push(time);
+                }
+            }
+        }
+        let wanted = match weight.selection().kernel.path {
+            Path::Dot => Arithmetic::Int8Dot,
+            Path::Fma => Arithmetic::F32Fma,
+        };
+        let peak = peaks.iter().find(|rate| rate.arithmetic == wanted);
+        Ok(Cell {
+            scheme: self.scheme.name.clone(),
+            kernel: weight.selection().kernel.to_string(),
+            tokens,
+            seconds: median(&mut times),
+            bytes: weight.bytes(),
+            operations: 2.0 * (n * k) as f64 * tokens as f64,
+            read: median(&mut reads),
+            peak: peak.map_or(f64::NAN, |rate| rate.giga),
+        })
+    }
+}
+
+/// The 16-bit type that x has: the scheme's first one.
+fn own_type(scheme: &Scheme) -> FloatFormat {
+    let float = |activation: &Activation| match activation {
+        Activation::Float(Number::Float(format)) if *format == F16 => Some(F16),
+        _ => None,
+    };
+    scheme.activations.first().and_then(float).unwrap_or(BF16)
+}
+
+fn show(cells: &[Cell]) -> Result<()> {
+    let mut rows = table(&[
+        "scheme",
+        "kernel",
+        "M",
+        "time",
+        "weight read",
+        "of bandwidth",
+        "GOP/s",
+        "of peak",
+        "of roof",
+    ]);
+    for cell in cells {
+        rows.add_row([
+            cell.scheme.clone(),
+            cell.kernel.clone(),
+            cell.tokens.to_string(),
+            format!("{:.3} ms", cell.seconds * 1e3),
+            format!("{:.1} GB/s", cell.read_rate()),
+            format!("{:.0}%", cell.read_rate() / cell.read * 100.0),
+            format!("{:.1}", cell.rate()),
+            format!("{:.0}%", cell.rate() / cell.peak * 100.0),
+            format!("{:.0}%", cell.rate() / cell.roof() * 100.0),
+        ]);
+    }
+    say(rows)?;
+    say("of bandwidth: of what the machine read between the calls; of peak: of the fastest \
+         instruction of the kernel's kind; of roof: of the lower of the two limits")
+}
+
+fn as_json(
+    (n, k): (u64, u64),
+    device: Device,
+    peaks: &[Rate],
+    cells: &[Cell],
+) -> serde_json::Value {
+    let rate = |rate: &Rate| {
+        json!({
+            "arithmetic": rate.arithmetic.name(),
+            "instruction": rate.instruction,
+            "set": rate.set,
+            "gop_per_second": rate.giga,
+        })
+    };
+    let cell = |cell: &Cell| {
+        json!({
+            "scheme": cell.scheme,
+            "kernel": cell.kernel,
+            "m": cell.tokens,
+            "seconds": cell.seconds,
+            "weight_bytes": cell.bytes,
+            "gb_per_second": cell.read_rate(),
+            "machine_gb_per_second": cell.read,
+            "gop_per_second": cell.rate(),
+            "machine_gop_per_second": cell.peak,
+        })
+    };
+    json!({
+        "backend": device.name(),
+        "threads": rayon_threads(),
+        "n": n,
+        "k": k,
+        "rates": peaks.iter().map(rate).collect::<Vec<_>>(),
+        "results": cells.iter().map(cell).collect::<Vec<_>>(),
+    })
+}
+
+fn drawn((n, k): (u64, u64), device: Device, cells: &[Cell]) -> String {
+    let mut lines: Vec<Line> = Vec::new();
+    for cell in cells {
+        if lines.last().is_none_or(|line| line.name != cell.scheme) {
+            let bits = 8.0 * cell.bytes as f64 / (n * k) as f64;
+            let kernel = cell.kernel.split_once(", ").map_or("", |(_, kernel)| kernel);
+            let note = format!("{bits:.2} bits a weight, {kernel}");
+            lines.push(Line { name: cell.scheme.clone(), note, points: Vec::new() });
+        }
+        if let Some(line) = lines.last_mut() {
+            line.points.push((cell.tokens as f64, cell.rate(), cell.roof()));
+        }
+    }
+    let title = format!("y = x wᵀ, N × K = {n} × {k}, {}", device.name());
+    let mut reads: Vec<f64> = cells.iter().map(|cell| cell.read).collect();
+    let notes = [
+        format!(
+            "Solid: measured on {} threads, medians, weights beyond the caches.",
+            rayon_threads()
+        ),
+        format!(
+            "Dashed: the roof, reading the weights once ({:.0} GB/s) or multiplying at the peak.",
+            median(&mut reads)
+        ),
+    ];
+    plot(&title, &notes, &lines)
+}
