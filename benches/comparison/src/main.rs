@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use contest::{Contestant, medians};
 use quantloom::runtime::measure::{Arithmetic, Memory, last_level_cache, rates};
-use quantloom::runtime::op::Op as _;
 
 const SHAPES: [(usize, usize); 2] = [(4096, 4096), (14336, 4096)];
 const TOKENS: [usize; 4] = [1, 8, 32, 128];
