@@ -22,9 +22,10 @@ use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
 use super::sizes::{Tokens, shape};
-use super::{backend, say, scheme, table, write_whole};
+use super::{backend, say, scheme, table};
 use crate::plot::{Line, plot};
 use crate::progress::Progress;
+use crate::whole::write_whole;
 
 /// How fast products are, beside how fast this machine reads and multiplies.
 #[derive(Args)]

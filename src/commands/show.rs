@@ -8,7 +8,7 @@ use quantloom::codegen::plan;
 use quantloom::codegen::target::{TARGETS, Target};
 use quantloom::dsl::{Activation, Scheme};
 
-use super::{say, scheme, table, write_whole};
+use super::{say, scheme, table};
 use crate::picture::picture;
 use crate::whole::write_whole;
 

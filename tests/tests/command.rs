@@ -10,14 +10,11 @@ use quantloom_tests::{
 use safetensors::Dtype;
 use serde_json::json;
 
-<<<<<<< HEAD
-const SUBCOMMANDS: &[&str] =
-    &["devices", "schemes", "show", "emit", "inspect", "dequantize", "quantize", "run", "check"];
-=======
 const SUBCOMMANDS: &[&str] = &[
     "devices",
     "schemes",
     "show",
+    "emit",
     "inspect",
     "dequantize",
     "quantize",
@@ -26,7 +23,6 @@ const SUBCOMMANDS: &[&str] = &[
     "bench",
     "verify",
 ];
->>>>>>> 008bc47 (Speed: quantloom bench with a plot; beside candle; a crate downstream; steps of CI)
 
 /// A folder whose files are named relative to it in a command line: `@name` is a file of it.
 struct Folder(tempfile::TempDir);
