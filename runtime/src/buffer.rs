@@ -58,6 +58,8 @@ unsafe trait Plain: Copy {}
 // SAFETY: any bytes are a value of these, and none has padding.
 unsafe impl Plain for u8 {}
 // SAFETY: as above.
+unsafe impl Plain for i8 {}
+// SAFETY: as above.
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for i32 {}

@@ -9,6 +9,7 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{Activation, Scheme};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Family, Layer, Tensor, Tensors};
+use crate::device::Device;
 use crate::forward::{Input, as_called, forward};
 use crate::tensor::{float_format, reals};
 use crate::unpacked::Unpacked;
@@ -52,14 +53,14 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// Compares every layer that has references.
-pub fn check(checkpoint: &Checkpoint) -> Vec<Finding> {
+/// Compares every layer that has references; products are those of the device.
+pub fn check(checkpoint: &Checkpoint, device: Device) -> Vec<Finding> {
     let tensors = checkpoint.tensors();
     let alone = checkpoint.layers().count() == 1;
     let mut findings = Vec::new();
     for (name, layer) in checkpoint.layers() {
         match layer {
-            Ok(layer) => check_layer(layer, tensors, alone, &mut findings),
+            Ok(layer) => check_layer(layer, device, tensors, alone, &mut findings),
             Err(error) => findings.push(failed(name, error)),
         }
     }
@@ -90,7 +91,13 @@ fn failed(layer: &str, error: &CheckpointError) -> Finding {
     }
 }
 
-fn check_layer(layer: &Layer, tensors: &Tensors, alone: bool, findings: &mut Vec<Finding>) {
+fn check_layer(
+    layer: &Layer,
+    device: Device,
+    tensors: &Tensors,
+    alone: bool,
+    findings: &mut Vec<Finding>,
+) {
     let reference = |what: &str| {
         let named = tensors.get(&format!("ref.{}.{what}", layer.name()));
         named.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
@@ -109,7 +116,7 @@ fn check_layer(layer: &Layer, tensors: &Tensors, alone: bool, findings: &mut Vec
         findings.push(check_weight(layer, &unpacked, tensor, transposed));
     }
     if let (Some(x), Some(y)) = (reference("x"), reference("y")) {
-        findings.push(check_product(layer, &unpacked, x, y));
+        findings.push(check_product(layer, device, &unpacked, x, y));
     }
 }
 
@@ -225,7 +232,13 @@ fn product_bound(scheme: &Scheme) -> f64 {
     }
 }
 
-fn check_product(layer: &Layer, unpacked: &Unpacked, x: &Tensor, y: &Tensor) -> Finding {
+fn check_product(
+    layer: &Layer,
+    device: Device,
+    unpacked: &Unpacked,
+    x: &Tensor,
+    y: &Tensor,
+) -> Finding {
     let mut finding = Finding {
         layer: layer.name().to_owned(),
         subject: Subject::Product,
@@ -234,7 +247,7 @@ fn check_product(layer: &Layer, unpacked: &Unpacked, x: &Tensor, y: &Tensor) -> 
         unit: "relative norm",
         verdict: Verdict::Pass,
     };
-    match product_error(layer, unpacked, x, y) {
+    match product_error(layer, device, unpacked, x, y) {
         Err(what) => finding.verdict = Verdict::Fail(what),
         Ok(error) => {
             finding.error = Some(error);
@@ -250,6 +263,7 @@ fn check_product(layer: &Layer, unpacked: &Unpacked, x: &Tensor, y: &Tensor) -> 
 
 fn product_error(
     layer: &Layer,
+    device: Device,
     unpacked: &Unpacked,
     x: &Tensor,
     y: &Tensor,
@@ -263,7 +277,7 @@ fn product_error(
         return Err(format!("ref.y has {} values, the product {expected}", reference.len()));
     }
     let scheme = as_called(layer.scheme(), layer.family(), input.shape.len());
-    let ours = forward(&scheme, unpacked, 0, &input).map_err(|error| error.to_string())?;
+    let ours = forward(device, &scheme, unpacked, 0, &input).map_err(|error| error.to_string())?;
     let differences = ours.iter().zip(&reference).map(|(a, b)| f64::from(*a) - b);
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let error = norm(&mut differences.into_iter()) / norm(&mut reference.iter().copied());

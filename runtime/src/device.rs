@@ -5,7 +5,7 @@
 
 use quantloom_dsl::{Code, Scheme};
 
-use crate::cpu::family::{Decode, Decoder, Families, Universal};
+use crate::cpu::family::{BUILT_IN, Decode, Decoder, Families, Universal};
 use crate::cpu::isa::{Absent, Isa};
 use crate::cpu::weight::CpuWeight;
 use crate::op::ProductError;
@@ -19,7 +19,8 @@ pub enum DeviceError {
     Absent(#[from] Absent),
     /// No device is called that.
     #[error(
-        "there is no device \"{0}\"; they are auto, cpu and the instruction sets {names}",
+        "there is no backend \"{0}\"; they are auto, cpu, cuda, hip, wgpu, sim:TARGET and the \
+         instruction sets {names}",
         names = Isa::ALL.map(Isa::name).join(", ")
     )]
     Unknown(String),
@@ -90,7 +91,8 @@ impl Device {
 
     /// The known family that serves a code type.
     pub fn family(self, code: &Code) -> Option<&'static dyn Decode> {
-        self.families.iter().copied().find(|family| family.serves(code))
+        let known = self.families.iter().chain(BUILT_IN);
+        known.copied().find(|family| family.serves(code))
     }
 
     /// Prepares a weight for products as `scheme` says (that of the weight, or with another

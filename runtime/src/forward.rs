@@ -3,12 +3,14 @@
 
 use std::borrow::Cow;
 
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{BF16, F16, FloatFormat};
 use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Activation, Group, Scheme};
 
 use crate::checkpoint::Family;
-use crate::portable::{self, ProductError};
+use crate::device::Device;
+use crate::element::{Bf16, F16 as Half, Values, f32_to_bf16, f32_to_f16};
+use crate::op::{Op as _, ProductError};
 use crate::unpacked::Unpacked;
 
 /// An activation tensor [..., K] and the type whose values it holds.
@@ -51,11 +53,12 @@ pub fn as_called(scheme: &Scheme, family: Family, rank: usize) -> Cow<'_, Scheme
     Cow::Owned(scheme)
 }
 
-/// `y = x~ w^T + bias` of one expert, [..., N] in `f32`.
+/// `y = x~ w^T + bias` of one expert, [..., N] in `f32`, prepared and computed on a device.
 ///
 /// # Errors
 /// See [`ProductError`].
 pub fn forward(
+    device: Device,
     scheme: &Scheme,
     weight: &Unpacked,
     expert: u64,
@@ -66,7 +69,17 @@ pub fn forward(
     if found != expected {
         return Err(ProductError::Columns { expected, found });
     }
-    let values = portable::activation(scheme, weight, &x.values, x.own)?;
-    let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
-    portable::matmul(weight, expert, &values)
+    let op = device.prepare(scheme, weight)?;
+    let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
+    match x.own {
+        BF16 => {
+            let values: Vec<Bf16> = values.into_iter().map(|x| Bf16(f32_to_bf16(x))).collect();
+            op.matmul(expert, Values::Bf16(&values))
+        }
+        F16 => {
+            let values: Vec<Half> = values.into_iter().map(|x| Half(f32_to_f16(x))).collect();
+            op.matmul(expert, Values::F16(&values))
+        }
+        _ => op.matmul(expert, Values::F32(&values)),
+    }
 }

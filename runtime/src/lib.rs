@@ -1,8 +1,8 @@
 //! The runtime of Quantloom: what a program that multiplies needs at run time.
 //!
 //! In: a checkpoint and an activation. Out: a product. [`checkpoint`] recognises the layers of
-//! other people's files; [`unpacked`] takes a layer out of its packing; [`portable`] multiplies
-//! on any machine. This crate knows the scheme language and no emitter.
+//! other people's files; [`unpacked`] takes a layer out of its packing; a
+//! [`device`] prepares it, and the [`op`] that comes out multiplies ([`cpu`] on any machine). This crate knows the scheme language and no emitter.
 
 mod buffer;
 pub mod check;
@@ -17,7 +17,6 @@ pub mod forward;
 pub mod measure;
 pub mod op;
 pub mod pack;
-pub mod portable;
 pub mod quantise;
 pub mod select;
 pub mod source;

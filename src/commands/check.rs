@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    super::run::backend(&arguments.backend)?;
+    let device = super::device(&arguments.backend)?;
     let mut rows = table(&["file", "layer", "scheme", "compared", "error", "bound", "verdict"]);
     let mut faults = Vec::new();
     let mut notes = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         match arguments.reading.open(path) {
             Err(error) => faults.push(format!("{}: {error:#}", path.display())),
             Ok(checkpoint) => {
-                for finding in check(&checkpoint) {
+                for finding in check(&checkpoint, device) {
                     let layer = checkpoint.layer(&finding.layer).ok();
                     let scheme = layer.map_or(String::new(), |layer| label(layer.scheme()));
                     rows.add_row(row(&file, &scheme, &finding));

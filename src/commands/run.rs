@@ -50,7 +50,7 @@ enum Tokens {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    backend(&arguments.backend)?;
+    let device = super::device(&arguments.backend)?;
     let checkpoint = arguments.reading.open(&arguments.path)?;
     let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
     super::keep_input(&arguments.out, &arguments.path)?;
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = as_called(layer.scheme(), layer.family(), rank);
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
-    let y = forward(&scheme, &unpacked, arguments.expert, &x)?;
+    let y = forward(device, &scheme, &unpacked, arguments.expert, &x)?;
     drop(progress);
     if arguments.token_scale == Tokens::Auto && *scheme != *layer.scheme() {
         say_error(
@@ -108,21 +108,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         writer.write(&bytes).with_context(cannot)?;
     }
     writer.finish().with_context(cannot)?;
-    say(format_args!("wrote {}: y, f32, {dims:?}, portable", arguments.out.display()))?;
+    say(format_args!("wrote {}: y, f32, {dims:?}, {}", arguments.out.display(), device.name()))?;
     Ok(true)
-}
-
-/// Refuses backends that this version does not have, by name.
-pub(super) fn backend(name: &str) -> Result<()> {
-    match name {
-        "auto" | "portable" => Ok(()),
-        "cpu" | "cuda" | "hip" | "wgpu" => {
-            bail!("the backend {name} is not in this version; `quantloom devices` lists what is")
-        }
-        sim if sim.starts_with("sim:") => bail!("the simulator is not in this version"),
-        other => bail!(
-            "there is no backend \"{other}\"; they are auto, portable, cpu, cuda, hip, wgpu and \
-             sim:TARGET"
-        ),
-    }
 }

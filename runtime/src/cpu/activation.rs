@@ -1,20 +1,28 @@
 //! Activations into the workspace: widened or quantised, then packed in tiles.
 //!
-//! In: x [M, K] as the caller has it. Out: [`Tokens`]. The quantiser's codes are those of
-//! [`quantloom_dsl::reference::quantise_activation`], bit for bit.
+//! In: x [M, K] as the caller has it. Out: [`Tokens`]. Tiles are shared out among the threads
+//! where there are several; each thread has room for one row.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quantloom_dsl::reference::{StaticInput, quantise_activation};
 use quantloom_dsl::{Quantiser, Scheme};
+use rayon::prelude::*;
 
 use super::blocking::{Blocking, Tokens};
+use super::isa::{Isa, Kernel, enter};
 use super::native::{Native, Path};
+use super::quantiser::{Extent, RowQuantiser};
 use super::tokens::{Columns, piece_sums_f32, piece_sums_i32, place_codes, place_values};
+use super::vector::Vector;
 use crate::buffer::{Cut, bytes_of};
 use crate::element::Values;
 use crate::op::ProductError;
 
 /// What decides how x is read.
+#[derive(Clone, Copy)]
 pub(super) struct Input<'a> {
+    pub(super) isa: Isa,
     pub(super) scheme: &'a Scheme,
     pub(super) quantiser: Option<&'a Quantiser>,
     pub(super) given: &'a StaticInput,
@@ -23,11 +31,16 @@ pub(super) struct Input<'a> {
     pub(super) offset: i32,
 }
 
-/// Bytes that [`PackedTokens::new`] cuts off.
-pub(super) fn bytes(blocking: &Blocking, weight: &Native) -> usize {
+/// Bytes that a thread needs for a row: as given, and in native order.
+pub(super) fn row_bytes(weight: &Native) -> usize {
+    2 * (bytes_of::<f32>(weight.columns()) + bytes_of::<i8>(weight.columns()))
+}
+
+/// Bytes that [`PackedTokens`] take, those of the rows included.
+pub(super) fn bytes(blocking: &Blocking, weight: &Native, threads: usize) -> usize {
     let (tokens, pieces) = (blocking.padded, blocking.padded * blocking.pieces);
     let columns = weight.columns();
-    match blocking.path {
+    let packed = match blocking.path {
         Path::Dot => {
             bytes_of::<u32>(tokens * columns / 4)
                 + bytes_of::<i32>(pieces)
@@ -35,7 +48,8 @@ pub(super) fn bytes(blocking: &Blocking, weight: &Native) -> usize {
                 + 2 * bytes_of::<f32>(tokens)
         }
         Path::Fma => bytes_of::<f32>(tokens * columns) + bytes_of::<f32>(pieces),
-    }
+    };
+    packed + threads * row_bytes(weight)
 }
 
 /// Room for the tokens in a workspace.
@@ -78,82 +92,325 @@ impl<'a> PackedTokens<'a> {
         }
     }
 
-    /// Fills the room.
+    /// Fills the room; `rows` is that of the threads' rows.
     pub(super) fn pack(
         &mut self,
         input: &Input<'_>,
         blocking: &Blocking,
         x: Values<'_>,
+        rows: &mut [[u8; 64]],
+        threads: usize,
     ) -> Result<(), ProductError> {
         let k = input.columns.given;
-        let mut values = vec![0.0; x.len()];
-        x.widen(0, &mut values);
-        let quantised = match input.quantiser {
-            None => None,
-            Some(quantiser) => {
-                if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                    let (token, k) = (at / k, at % k);
-                    let value = f64::from(values[at]);
-                    return Err(ProductError::NotFinite { token, k, value });
-                }
-                let exact: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
-                let own = x.format();
-                let given = input.given;
-                Some(quantise_activation(input.scheme, quantiser, &exact, k, own, given)?)
-            }
-        };
+        let refused = AtomicUsize::new(usize::MAX);
+        let source = Source::new(input, x, &refused)?;
         let native = input.columns.native;
+        // Whole tiles, as many to each thread; the last tile may be smaller than the others.
+        let tile_count = blocking.tiles().count();
+        let share = tile_count.div_ceil(threads.max(1)).max(1) * blocking.tile;
+        let each = rows.len() / threads.max(1);
+        let pieces = blocking.pieces;
         match self {
             Self::Codes { x, starts, sums, scales, zeros } => {
-                let Some(quantised) = quantised else { return Ok(()) };
-                let mut row = vec![0i8; native];
-                for tile in blocking.tiles() {
-                    let x = &mut x[tile.first * native / 4..][..tile.size * native / 4];
-                    let first = tile.first * blocking.pieces;
-                    for m in 0..tile.size {
-                        row.fill(0);
-                        let token = tile.first + m;
-                        if token < blocking.tokens {
-                            let codes = &quantised.codes[token * k..(token + 1) * k];
-                            let codes: Vec<i8> = codes.iter().map(|code| *code as i8).collect();
-                            input.columns.gather(&codes, 0, &mut row);
-                            scales[token] = quantised.scales[token * k] as f32;
-                            zeros[token] = quantised.zeros[token * k] as f32;
-                        }
-                        place_codes(&row, m, tile.size, blocking.together, x);
-                        for (piece, sum) in piece_sums_i32(&row, blocking.piece).enumerate() {
-                            let at = first + piece * tile.size + m;
-                            starts[at] = -input.offset * sum;
-                            sums[at] = sum as f32;
-                        }
-                    }
+                let job = |(first, ((((x, starts), sums), (scales, zeros)), rows)): (
+                    usize,
+                    (
+                        (((&mut [u32], &mut [i32]), &mut [f32]), (&mut [f32], &mut [f32])),
+                        &mut [[u8; 64]],
+                    ),
+                )| {
+                    let out = CodesOut { x, starts, sums, scales, zeros };
+                    let first = first * share;
+                    enter(
+                        input.isa,
+                        PackCodes { source: &source, input, blocking, first, out, rows },
+                    );
+                };
+                if tile_count <= 1 {
+                    job((0, ((((x, starts), sums), (scales, zeros)), rows)));
+                } else {
+                    x.par_chunks_mut(share * native / 4)
+                        .zip(starts.par_chunks_mut(share * pieces))
+                        .zip(sums.par_chunks_mut(share * pieces))
+                        .zip(scales.par_chunks_mut(share).zip(zeros.par_chunks_mut(share)))
+                        .zip(rows.par_chunks_mut(each.max(1)))
+                        .enumerate()
+                        .for_each(job);
                 }
             }
             Self::Values { x, sums } => {
-                if let Some(quantised) = quantised {
-                    for (value, exact) in values.iter_mut().zip(quantised.values()) {
-                        *value = exact as f32;
-                    }
-                }
-                let mut row = vec![0.0f32; native];
-                for tile in blocking.tiles() {
-                    let x = &mut x[tile.first * native..][..tile.size * native];
-                    let first = tile.first * blocking.pieces;
-                    for m in 0..tile.size {
-                        row.fill(0.0);
-                        let token = tile.first + m;
-                        if token < blocking.tokens {
-                            let values = &values[token * k..(token + 1) * k];
-                            input.columns.gather(values, 0.0, &mut row);
-                        }
-                        place_values(&row, m, tile.size, x);
-                        for (piece, sum) in piece_sums_f32(&row, blocking.piece).enumerate() {
-                            sums[first + piece * tile.size + m] = sum;
-                        }
-                    }
+                let job = |(first, ((x, sums), rows)): (
+                    usize,
+                    ((&mut [f32], &mut [f32]), &mut [[u8; 64]]),
+                )| {
+                    let first = first * share;
+                    enter(
+                        input.isa,
+                        PackValues { source: &source, input, blocking, first, x, sums, rows },
+                    );
+                };
+                if tile_count <= 1 {
+                    job((0, ((x, sums), rows)));
+                } else {
+                    x.par_chunks_mut(share * native)
+                        .zip(sums.par_chunks_mut(share * pieces))
+                        .zip(rows.par_chunks_mut(each.max(1)))
+                        .enumerate()
+                        .for_each(job);
                 }
             }
         }
-        Ok(())
+        match refused.into_inner() {
+            usize::MAX => Ok(()),
+            at => Err(ProductError::NotFinite {
+                token: at / k,
+                k: at % k,
+                value: f64::from(x.get(at)),
+            }),
+        }
+    }
+}
+
+/// Where rows come from.
+struct Source<'a> {
+    x: Values<'a>,
+    k: usize,
+    way: Way<'a>,
+    /// Position of the first element that is not finite.
+    refused: &'a AtomicUsize,
+}
+
+enum Way<'a> {
+    /// As they are.
+    Given,
+    /// Row by row; with the extent of all of x where a scale is chosen from that.
+    Quantised(RowQuantiser<'a>, Extent),
+    /// By the reference: codes, zero points and scales of each element.
+    Reference(quantloom_dsl::reference::QuantisedActivation),
+}
+
+impl<'a> Source<'a> {
+    fn new(
+        input: &Input<'a>,
+        x: Values<'a>,
+        refused: &'a AtomicUsize,
+    ) -> Result<Self, ProductError> {
+        let k = input.columns.given;
+        let way = match input.quantiser {
+            None => Way::Given,
+            Some(quantiser) => {
+                let own = x.format();
+                match RowQuantiser::new(input.scheme, quantiser, input.given, own) {
+                    Some(fast) => {
+                        // A missing static scale is the same for every row.
+                        fast.parameters(&[], 0, Extent::default())?;
+                        let mut all = Extent::default();
+                        if fast.spans_rows() {
+                            let mut part = [0.0; 256];
+                            for first in (0..x.len()).step_by(part.len()) {
+                                let part = &mut part[..256.min(x.len() - first)];
+                                x.widen(first, part);
+                                all = all.with(Extent::of(part));
+                            }
+                        }
+                        Way::Quantised(fast, all)
+                    }
+                    None => {
+                        let exact: Vec<f64> = (0..x.len()).map(|at| f64::from(x.get(at))).collect();
+                        if let Some(at) = exact.iter().position(|value| !value.is_finite()) {
+                            let (token, k) = (at / k, at % k);
+                            return Err(ProductError::NotFinite { token, k, value: exact[at] });
+                        }
+                        let (scheme, given) = (input.scheme, input.given);
+                        Way::Reference(quantise_activation(
+                            scheme, quantiser, &exact, k, own, given,
+                        )?)
+                    }
+                }
+            }
+        };
+        Ok(Self { x, k, way, refused })
+    }
+
+    /// Widens a row; false if it holds what cannot be quantised.
+    #[inline(always)]
+    fn widen(&self, token: usize, row: &mut [f32]) -> bool {
+        self.x.widen(token * self.k, row);
+        if matches!(self.way, Way::Given) {
+            return true;
+        }
+        // The exponent of what is not finite is all ones.
+        let largest =
+            row.iter().fold(0, |most: u32, value| most.max(value.to_bits() & 0x7f80_0000));
+        if largest < 0x7f80_0000 {
+            return true;
+        }
+        let at = row.iter().position(|value| !value.is_finite()).unwrap_or(0);
+        self.refused.fetch_min(token * self.k + at, Ordering::Relaxed);
+        false
+    }
+
+    /// The codes of a row whose scale is one for all columns, and scale and zero point.
+    #[inline(always)]
+    fn codes(&self, token: usize, row: &mut [f32], codes: &mut [f32]) -> (f32, f32) {
+        if !self.widen(token, row) {
+            codes.fill(0.0);
+            return (0.0, 0.0);
+        }
+        match &self.way {
+            Way::Quantised(fast, all) => match fast.parameters(row, 0, *all) {
+                Ok(parameters) => {
+                    fast.codes(row, parameters, codes);
+                    (parameters.scale, parameters.zero)
+                }
+                Err(_) => (0.0, 0.0),
+            },
+            Way::Reference(all) => {
+                let at = token * self.k;
+                for (code, exact) in codes.iter_mut().zip(&all.codes[at..]) {
+                    *code = *exact as f32;
+                }
+                (all.scales[at] as f32, all.zeros[at] as f32)
+            }
+            Way::Given => (1.0, 0.0),
+        }
+    }
+
+    /// The values of a row as the scheme multiplies them, in place; `codes` is room for as many.
+    #[inline(always)]
+    fn values(&self, token: usize, row: &mut [f32], codes: &mut [f32]) {
+        if !self.widen(token, row) {
+            return;
+        }
+        match &self.way {
+            Way::Given => {}
+            Way::Quantised(fast, all) => {
+                let columns = fast.columns(self.k);
+                for first in (0..self.k).step_by(columns) {
+                    let range = first..(first + columns).min(self.k);
+                    let Ok(parameters) = fast.parameters(row, first, *all) else { return };
+                    fast.codes(&row[range.clone()], parameters, &mut codes[range.clone()]);
+                    for code in &mut codes[range] {
+                        *code = (*code - parameters.zero) * parameters.scale;
+                    }
+                }
+                row.copy_from_slice(&codes[..row.len()]);
+            }
+            Way::Reference(all) => {
+                for (at, value) in row.iter_mut().enumerate() {
+                    let at = token * self.k + at;
+                    *value = ((all.codes[at] - all.zeros[at]) * all.scales[at]) as f32;
+                }
+            }
+        }
+    }
+}
+
+/// A whole number of -128..128 as a byte. Added to 1.5 * 2^23 it lies in the low bits; the cast
+/// from `f32`, which has to mind NaN, is not vectorised.
+#[inline(always)]
+fn low_byte(code: f32) -> i8 {
+    (code + 12_582_912.0).to_bits() as i8
+}
+
+struct CodesOut<'a> {
+    x: &'a mut [u32],
+    starts: &'a mut [i32],
+    sums: &'a mut [f32],
+    scales: &'a mut [f32],
+    zeros: &'a mut [f32],
+}
+
+/// Quantises and packs some tiles; no vector operations of its own, but compiled for the set.
+struct PackCodes<'a, 'b> {
+    source: &'a Source<'b>,
+    input: &'a Input<'b>,
+    blocking: &'a Blocking,
+    /// First token of `out`.
+    first: usize,
+    out: CodesOut<'a>,
+    rows: &'a mut [[u8; 64]],
+}
+
+impl Kernel for PackCodes<'_, '_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { source, input, blocking, first, out, rows } = self;
+        let (k, native) = (input.columns.given, input.columns.native);
+        let mut cut = Cut::new(rows);
+        let (row, codes): (&mut [f32], &mut [f32]) = (cut.take(k), cut.take(k));
+        let (bytes, ordered): (&mut [i8], &mut [i8]) = (cut.take(k), cut.take(native));
+        let pieces = blocking.pieces;
+        let tokens = out.scales.len();
+        let mine =
+            blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
+        for tile in mine {
+            let begin = tile.first - first;
+            let x = &mut out.x[begin * native / 4..][..tile.size * native / 4];
+            for m in 0..tile.size {
+                let token = tile.first + m;
+                let (mut scale, mut zero) = (0.0, 0.0);
+                if token < blocking.tokens {
+                    (scale, zero) = source.codes(token, row, codes);
+                } else {
+                    codes.fill(0.0);
+                }
+                for (byte, code) in bytes.iter_mut().zip(codes.iter()) {
+                    *byte = low_byte(*code);
+                }
+                input.columns.gather(bytes, 0, ordered);
+                (out.scales[begin + m], out.zeros[begin + m]) = (scale, zero);
+                place_codes(ordered, m, tile.size, blocking.together, x);
+                for (piece, sum) in piece_sums_i32(ordered, blocking.piece).enumerate() {
+                    let at = begin * pieces + piece * tile.size + m;
+                    out.starts[at] = -input.offset * sum;
+                    out.sums[at] = sum as f32;
+                }
+            }
+        }
+    }
+}
+
+/// Widens or quantises and packs some tiles.
+struct PackValues<'a, 'b> {
+    source: &'a Source<'b>,
+    input: &'a Input<'b>,
+    blocking: &'a Blocking,
+    first: usize,
+    x: &'a mut [f32],
+    sums: &'a mut [f32],
+    rows: &'a mut [[u8; 64]],
+}
+
+impl Kernel for PackValues<'_, '_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { source, input, blocking, first, x, sums, rows } = self;
+        let (k, native) = (input.columns.given, input.columns.native);
+        let mut cut = Cut::new(rows);
+        let (row, ordered): (&mut [f32], &mut [f32]) = (cut.take(k), cut.take(native));
+        let pieces = blocking.pieces;
+        let tokens = x.len() / native;
+        let mine =
+            blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
+        for tile in mine {
+            let begin = tile.first - first;
+            let x = &mut x[begin * native..][..tile.size * native];
+            for m in 0..tile.size {
+                let token = tile.first + m;
+                if token < blocking.tokens {
+                    source.values(token, row, &mut ordered[..k]);
+                    input.columns.gather(row, 0.0, ordered);
+                } else {
+                    ordered.fill(0.0);
+                }
+                place_values(ordered, m, tile.size, x);
+                for (piece, sum) in piece_sums_f32(ordered, blocking.piece).enumerate() {
+                    sums[begin * pieces + piece * tile.size + m] = sum;
+                }
+            }
+        }
     }
 }

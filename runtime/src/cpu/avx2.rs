@@ -49,8 +49,14 @@ macro_rules! bits {
 
 impl Vector for Avx2 {
     // Eight sums in two halves, an operand of two and a token leave room for temporaries.
-    const TILING: Tiling =
-        Tiling { dot_tokens: 4, dot_panels: 1, dot_columns: 4, fma_tokens: 4, fma_panels: 1 };
+    const TILING: Tiling = Tiling {
+        fused_tokens: 4,
+        dot_tokens: 4,
+        dot_panels: 1,
+        dot_columns: 4,
+        fma_tokens: 4,
+        fma_panels: 1,
+    };
 
     #[inline(always)]
     fn load(bytes: &[u8; 64]) -> Self {

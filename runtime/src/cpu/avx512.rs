@@ -36,8 +36,14 @@ macro_rules! op {
 
 impl Vector for Avx512 {
     // 24 sums, two operands, a token: 27 of 32 registers.
-    const TILING: Tiling =
-        Tiling { dot_tokens: 12, dot_panels: 2, dot_columns: 4, fma_tokens: 12, fma_panels: 2 };
+    const TILING: Tiling = Tiling {
+        fused_tokens: 8,
+        dot_tokens: 12,
+        dot_panels: 2,
+        dot_columns: 4,
+        fma_tokens: 12,
+        fma_panels: 2,
+    };
 
     #[inline(always)]
     fn load(bytes: &[u8; 64]) -> Self {

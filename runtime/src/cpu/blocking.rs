@@ -1,6 +1,6 @@
 //! The loops around the kernels: panels over threads, blocks of K, tiles of tokens, epilogue.
 //!
-//! In: a native weight, packed tokens, the result's place. Out: y. Up to [`FUSED`] tokens a panel
+//! In: a native weight, packed tokens, the result's place. Out: y. Up to a few tokens a panel
 //! is decoded on the fly and read once. Beyond, a thread takes a group of panels, decodes a
 //! block of their columns into its own cache, and runs all tiles of tokens over it before it
 //! takes the next block; sums wait in `f32`. Panels are handed out by a counter, so that a thread
@@ -20,17 +20,15 @@ use super::vector::Vector;
 use crate::buffer::{Cut, bytes_of};
 use crate::element::{Bf16, F16, ValuesMut, f32_to_bf16, f32_to_f16};
 
-/// Most tokens of the product that decodes on the fly.
-pub const FUSED: usize = 4;
-
 /// Columns between two visits to the group parameters, at most: integer sums.
-const DOT_PIECE: usize = 1024;
+const DOT_PIECE: usize = 512;
 /// The same of `f32` sums: as long as a chain of additions gets.
-const FMA_PIECE: usize = 256;
-/// Columns of a block of decoded codes: with two panels 32 KiB.
-const DOT_BLOCK: usize = 1024;
-/// Columns of a block of decoded weights: with two panels 32 KiB.
-const FMA_BLOCK: usize = 256;
+const FMA_PIECE: usize = 128;
+/// Columns of a block of decoded codes: with two panels 16 KiB, which share a first-level cache
+/// with a tile of tokens, its sums and the scales.
+const DOT_BLOCK: usize = 512;
+/// Columns of a block of decoded weights: with two panels 16 KiB.
+const FMA_BLOCK: usize = 128;
 
 /// How a product is cut up; a function of the weight, the set and the number of tokens.
 #[derive(Clone, Copy, Debug)]
@@ -61,17 +59,17 @@ impl Blocking {
     /// Cuts up a product of `tokens` tokens.
     pub fn new(weight: &Native, path: Path, isa: Isa, tokens: usize) -> Self {
         let tiling = isa.tiling();
-        let fused = tokens <= FUSED;
+        let fused = tokens <= tiling.fused_tokens;
         let (most, tile, panels, block) = match path {
             Path::Dot => (DOT_PIECE, tiling.dot_tokens, tiling.dot_panels, DOT_BLOCK),
             Path::Fma => (FMA_PIECE, tiling.fma_tokens, tiling.fma_panels, FMA_BLOCK),
         };
         let piece = piece(weight, most);
-        let tile = if fused { tokens.max(1) } else { tile };
+        let tile = if fused { fused_tile(tokens) } else { tile };
         Self {
             path,
             tokens,
-            padded: if fused { tokens } else { padded(tokens, tile) },
+            padded: if fused { tile.min(tokens * tile) } else { padded(tokens, tile) },
             fused,
             tile,
             panels,
@@ -85,7 +83,7 @@ impl Blocking {
     /// The tiles of tokens.
     pub fn tiles(&self) -> impl Iterator<Item = Tile> + use<> {
         let fused = self.fused && self.tokens > 0;
-        let one = fused.then_some(Tile { first: 0, size: self.tokens });
+        let one = fused.then_some(Tile { first: 0, size: self.tile });
         let tokens = if self.fused { 0 } else { self.tokens };
         one.into_iter().chain(tiles(tokens, self.tile))
     }
@@ -93,7 +91,7 @@ impl Blocking {
     /// Bytes that a thread works in.
     pub fn scratch(&self) -> usize {
         if self.fused {
-            return bytes_of::<[f32; 16]>(FUSED);
+            return bytes_of::<[f32; 16]>(self.tile);
         }
         let sums = bytes_of::<[f32; 16]>(self.padded * self.panels);
         let decoded = match self.path {
@@ -105,6 +103,11 @@ impl Blocking {
         };
         sums + decoded
     }
+}
+
+/// Tokens of the one tile of a product that decodes on the fly.
+fn fused_tile(tokens: usize) -> usize {
+    if tokens > 4 { 8 } else { tokens.max(1) }
 }
 
 /// Columns of a piece: the largest part of a group, in whole chunks, of at most `most` columns.
@@ -236,7 +239,7 @@ impl Product<'_> {
     }
 
     fn fused(&self, panel: usize, output: &Output, scratch: &mut [[u8; 64]]) {
-        let tokens = self.blocking.tokens;
+        let tokens = self.blocking.tile;
         let planes = self.weight.planes(self.expert, panel);
         let groups = self.weight.groups_of(self.expert, panel);
         let piece = self.blocking.piece;

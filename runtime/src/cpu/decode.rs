@@ -1,5 +1,5 @@
 //! What is compiled once per family and instruction set: decoding a piece of a panel for the
-//! tiles, and products of a panel with 1 to 4 tokens that decode on the fly.
+//! tiles, and products of a panel with few tokens that decode on the fly.
 //!
 //! In: the planes and group parameters of a panel ([`super::native`]), packed tokens
 //! ([`super::tokens`]). Out: codes, weights, or sums of 16 rows per token. A *piece* is the run
@@ -7,6 +7,7 @@
 
 use super::family::Family;
 use super::isa::{Isa, Kernel, enter};
+use super::tile::each;
 use super::vector::Vector;
 
 /// Columns of a chunk.
@@ -67,7 +68,7 @@ pub struct DotRow<'a> {
     /// Columns of a piece, a multiple of 32 that divides a group (or is one of several equal
     /// parts of the only group; the last piece may be shorter).
     pub piece: usize,
-    /// Tokens, 1 to 4.
+    /// Tokens: 1, 2, 3, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
     /// [step of 4 columns][token], four signed bytes each.
     pub x: &'a [u32],
@@ -85,7 +86,7 @@ pub struct FmaRow<'a> {
     /// Columns of a piece: 4, 8, 16 or a multiple of 32 that divides a group (or as in
     /// [`DotRow::piece`]).
     pub piece: usize,
-    /// Tokens, 1 to 4.
+    /// Tokens: 1, 2, 3, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
     /// [column][token].
     pub x: &'a [f32],
@@ -189,17 +190,20 @@ impl<F: Family> Kernel for Dot<'_, F> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         match self.row.tokens {
-            1 => self.tokens::<V, 1>(),
-            2 => self.tokens::<V, 2>(),
-            3 => self.tokens::<V, 3>(),
-            _ => self.tokens::<V, 4>(),
+            1 => self.tokens::<V, 1, 4>(),
+            2 => self.tokens::<V, 2, 4>(),
+            3 => self.tokens::<V, 3, 2>(),
+            4 => self.tokens::<V, 4, 2>(),
+            _ if V::TILING.fused_tokens < 8 => {}
+            _ => self.tokens::<V, 8, 1>(),
         }
     }
 }
 
 impl<F: Family> Dot<'_, F> {
+    /// M tokens, C chains of products a token: enough to hide their latency.
     #[inline(always)]
-    fn tokens<V: Vector, const M: usize>(self) {
+    fn tokens<V: Vector, const M: usize, const C: usize>(self) {
         let Self { family, row, sums } = self;
         let per_chunk = F::BITS;
         let (x, _) = row.x.as_chunks::<M>();
@@ -208,40 +212,47 @@ impl<F: Family> Dot<'_, F> {
         let pieces = row.planes.chunks(per_chunk * (row.piece / CHUNK));
         let pieces = pieces.zip(x.chunks(row.piece / 4)).zip(starts);
         for (piece, ((planes, x), starts)) in pieces.enumerate() {
-            // Two chains a token hide the latency of the products.
-            let mut even = [V::splat(0); M];
-            let mut odd = [V::splat(0); M];
-            for (even, start) in even.iter_mut().zip(starts) {
-                *even = V::splat(*start as u32);
-            }
+            let mut parts = [[V::splat(0); C]; M];
+            each!(m in M {
+                parts[m][0] = V::splat(starts[m] as u32);
+            });
             for (planes, x) in planes.chunks_exact(per_chunk).zip(x.as_chunks::<8>().0) {
                 for line in planes {
                     V::prefetch(line, AHEAD);
                 }
                 let codes: [V; 8] = family.codes(planes);
-                for q in 0..4 {
-                    for m in 0..M {
-                        let (first, second) = (V::splat(x[2 * q][m]), V::splat(x[2 * q + 1][m]));
-                        if F::BITS < 8 {
-                            even[m] = even[m].dot_narrow(codes[2 * q], first);
-                            odd[m] = odd[m].dot_narrow(codes[2 * q + 1], second);
+                each!(q in STEPS {
+                    each!(m in M {
+                        let token = V::splat(x[q][m]);
+                        let part = &mut parts[m][q % C];
+                        *part = if F::BITS < 8 {
+                            part.dot_narrow(codes[q], token)
                         } else {
-                            even[m] = even[m].dot(codes[2 * q], first);
-                            odd[m] = odd[m].dot(codes[2 * q + 1], second);
-                        }
-                    }
-                }
+                            part.dot(codes[q], token)
+                        };
+                    });
+                });
             }
             let scale: V = row.groups.scales.row(piece * row.piece / row.groups.columns);
-            for m in 0..M {
-                totals[m] = even[m].add(odd[m]).to_f32().fma_f32(scale, totals[m]);
-            }
+            each!(m in M {
+                let mut part = parts[m][0];
+                if C > 1 {
+                    part = part.add(parts[m][1]);
+                }
+                if C > 2 {
+                    part = part.add(parts[m][2].add(parts[m][3]));
+                }
+                totals[m] = part.to_f32().fma_f32(scale, totals[m]);
+            });
         }
-        for (total, sums) in totals.into_iter().zip(sums) {
-            total.store_f32(sums);
-        }
+        each!(m in M {
+            totals[m].store_f32(&mut sums[m]);
+        });
     }
 }
+
+/// Steps of 4 columns of a chunk.
+const STEPS: usize = CHUNK / 4;
 
 /// How far ahead of the chunk in hand the stream is asked for, in bytes: about the time of a
 /// memory access at the speed of a core's stream.
@@ -262,24 +273,26 @@ impl<F: Family> Kernel for Fma<'_, F> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         match self.row.tokens {
-            1 => self.tokens::<V, 1>(),
-            2 => self.tokens::<V, 2>(),
-            3 => self.tokens::<V, 3>(),
-            _ => self.tokens::<V, 4>(),
+            1 => self.tokens::<V, 1, 4>(),
+            2 => self.tokens::<V, 2, 4>(),
+            3 => self.tokens::<V, 3, 2>(),
+            4 => self.tokens::<V, 4, 2>(),
+            _ if V::TILING.fused_tokens < 8 => {}
+            _ => self.tokens::<V, 8, 1>(),
         }
     }
 }
 
 impl<F: Family> Fma<'_, F> {
+    /// M tokens, C chains of additions a token.
     #[inline(always)]
-    fn tokens<V: Vector, const M: usize>(self) {
+    fn tokens<V: Vector, const M: usize, const C: usize>(self) {
         let Self { family, row, sums } = self;
         let Groups { columns, scales, add } = row.groups;
         let (x, _) = row.x.as_chunks::<M>();
         let (x_sums, _) = row.sums.as_chunks::<M>();
         let mut totals = [V::splat(0); M];
-        // Four chains a token, one for each column of a vector of codes.
-        let mut parts = [[V::splat(0); 4]; M];
+        let mut parts = [[V::splat(0); C]; M];
         let (mut piece, mut left) = (0, row.piece);
         let last = x.len();
         for (chunk, (planes, x)) in
@@ -289,35 +302,43 @@ impl<F: Family> Fma<'_, F> {
                 V::prefetch(line, AHEAD);
             }
             let codes: [V; 8] = family.codes(planes);
-            for (q, codes) in codes.into_iter().enumerate() {
-                let values = family.values(codes);
-                for j in 0..4 {
-                    for m in 0..M {
-                        parts[m][j] =
-                            values[j].fma_f32(V::splat(x[4 * q + j][m].to_bits()), parts[m][j]);
-                    }
-                }
+            each!(q in STEPS {
+                let values = family.values(codes[q]);
+                each!(j in LANES {
+                    each!(m in M {
+                        let token = V::splat(x[4 * q + j][m].to_bits());
+                        parts[m][j % C] = values[j].fma_f32(token, parts[m][j % C]);
+                    });
+                });
                 left -= 4;
                 if left == 0 || chunk * CHUNK + 4 * q + 4 == last {
                     let group = piece * row.piece / columns;
                     let scale: V = scales.row(group);
-                    for m in 0..M {
-                        let [a, b, c, d] = parts[m];
-                        let part = a.add_f32(b).add_f32(c.add_f32(d));
+                    each!(m in M {
+                        let mut part = parts[m][0];
+                        if C > 1 {
+                            part = part.add_f32(parts[m][1]);
+                        }
+                        if C > 2 {
+                            part = part.add_f32(parts[m][2].add_f32(parts[m][3]));
+                        }
                         totals[m] = part.fma_f32(scale, totals[m]);
                         if let Some(add) = add {
                             let sum = V::splat(x_sums[piece][m].to_bits());
                             totals[m] = V::load_f32(&add[group]).fma_f32(sum, totals[m]);
                         }
-                        parts[m] = [V::splat(0); 4];
-                    }
+                        parts[m] = [V::splat(0); C];
+                    });
                     piece += 1;
                     left = row.piece;
                 }
-            }
+            });
         }
-        for (total, sums) in totals.into_iter().zip(sums) {
-            total.store_f32(sums);
-        }
+        each!(m in M {
+            totals[m].store_f32(&mut sums[m]);
+        });
     }
 }
+
+/// Columns of a lane of codes.
+const LANES: usize = 4;

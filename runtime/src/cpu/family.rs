@@ -57,9 +57,9 @@ pub trait Decode: Send + Sync {
     fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize);
     /// Decodes a piece of a panel to weights: [column] vectors of 16 rows, `stride` apart.
     fn decode_values(&self, isa: Isa, piece: Piece<'_>, out: &mut [[f32; 16]], stride: usize);
-    /// A panel times 1 to 4 tokens by integer dot products, nothing stored in between.
+    /// A panel times few tokens by integer dot products, nothing stored in between.
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]);
-    /// A panel times 1 to 4 tokens in `f32`, nothing stored in between.
+    /// A panel times few tokens in `f32`, nothing stored in between.
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]);
 }
 
@@ -140,6 +140,9 @@ pub struct StoredCode {
     /// Unsigned stored code less this = the integer that the code stands for.
     pub offset: i32,
 }
+
+/// Families that every device knows: the model that generated ones follow.
+pub const BUILT_IN: Families = &[&U4];
 
 /// 4-bit integers.
 #[derive(Clone, Copy, Debug)]

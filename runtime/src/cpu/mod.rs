@@ -14,6 +14,7 @@ pub mod decode;
 pub mod family;
 pub mod isa;
 pub mod native;
+mod quantiser;
 pub mod tile;
 pub mod tokens;
 pub mod vector;

@@ -7,6 +7,21 @@
 
 use super::vector::Vector;
 
+/// Writes a body out for each index below a constant of at most 12. A loop that the compiler does
+/// not unroll before it splits arrays into registers would keep the sums of a tile in memory.
+macro_rules! each {
+    ($index:ident in $count:ident $body:block) => {
+        each!(@ $index $count $body 0 1 2 3 4 5 6 7 8 9 10 11)
+    };
+    (@ $index:ident $count:ident $body:block $($value:literal)*) => {
+        $(if $value < $count {
+            let $index: usize = $value;
+            $body
+        })*
+    };
+}
+pub(super) use each;
+
 /// Sums of a tile: 16 rows of each panel for each token.
 pub type Sums<const M: usize, const P: usize> = [[[f32; 16]; P]; M];
 
@@ -43,34 +58,34 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
     let pieces = codes.zip(tokens.x.chunks(block.piece)).zip(tokens.starts).zip(block.scales);
     for (((codes, x), starts), scales) in pieces {
         let mut parts = [[V::splat(0); P]; M];
-        for m in 0..M {
-            for p in 0..P {
+        each!(m in M {
+            each!(p in P {
                 parts[m][p] = V::splat(starts[m] as u32);
-            }
-        }
+            });
+        });
         for (codes, x) in codes.iter().zip(x) {
             let mut operand = [V::splat(0); P];
-            for p in 0..P {
+            each!(p in P {
                 operand[p] = V::load(&codes[p]);
-            }
-            for m in 0..M {
+            });
+            each!(m in M {
                 let token = V::splat(x[m]);
-                for p in 0..P {
+                each!(p in P {
                     parts[m][p] = if NARROW {
                         parts[m][p].dot_narrow(operand[p], token)
                     } else {
                         parts[m][p].dot(operand[p], token)
                     };
-                }
-            }
+                });
+            });
         }
-        for p in 0..P {
+        each!(p in P {
             let scale = V::load_f32(&scales[p]);
-            for m in 0..M {
+            each!(m in M {
                 let sum = V::load_f32(&sums[m][p]);
                 parts[m][p].to_f32().fma_f32(scale, sum).store_f32(&mut sums[m][p]);
-            }
-        }
+            });
+        });
     }
 }
 
@@ -86,20 +101,20 @@ pub fn fma_tile<V: Vector, const M: usize, const P: usize>(
     let mut parts = [[V::splat(0); P]; M];
     for (weights, x) in weights.iter().zip(x) {
         let mut operand = [V::splat(0); P];
-        for p in 0..P {
+        each!(p in P {
             operand[p] = V::load_f32(&weights[p]);
-        }
-        for m in 0..M {
+        });
+        each!(m in M {
             let token = V::splat(x[m].to_bits());
-            for p in 0..P {
+            each!(p in P {
                 parts[m][p] = operand[p].fma_f32(token, parts[m][p]);
-            }
-        }
+            });
+        });
     }
-    for m in 0..M {
-        for p in 0..P {
+    each!(m in M {
+        each!(p in P {
             let sum = V::load_f32(&sums[m][p]);
             sum.add_f32(parts[m][p]).store_f32(&mut sums[m][p]);
-        }
-    }
+        });
+    });
 }

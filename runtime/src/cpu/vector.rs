@@ -112,6 +112,8 @@ pub trait Vector: Copy {
 /// The sizes of a set's register tiles; tokens by panels of 16 rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
+    /// Most tokens of a product that decodes on the fly: 4 or 8.
+    pub fused_tokens: usize,
     /// Tokens of the largest tile of integer dot products: 1, 2, 4, 8 or 12.
     pub dot_tokens: usize,
     /// Panels of that tile: 1 or 2.
@@ -156,8 +158,14 @@ impl Portable {
 }
 
 impl Vector for Portable {
-    const TILING: Tiling =
-        Tiling { dot_tokens: 4, dot_panels: 1, dot_columns: 4, fma_tokens: 4, fma_panels: 1 };
+    const TILING: Tiling = Tiling {
+        fused_tokens: 4,
+        dot_tokens: 4,
+        dot_panels: 1,
+        dot_columns: 4,
+        fma_tokens: 4,
+        fma_panels: 1,
+    };
 
     #[inline(always)]
     fn load(bytes: &[u8; 64]) -> Self {

@@ -107,7 +107,7 @@ impl Op for CpuWeight {
     fn workspace_size(&self, tokens: usize) -> usize {
         let blocking = self.blocking(tokens);
         let threads = rayon::current_num_threads();
-        activation::bytes(&blocking, &self.native) + threads * blocking.scratch()
+        activation::bytes(&blocking, &self.native, threads) + threads * blocking.scratch()
     }
 
     fn matmul_into(
@@ -135,14 +135,17 @@ impl Op for CpuWeight {
             _ => None,
         };
         let mut packed = PackedTokens::new(&mut cut, &blocking, &self.native);
+        let threads = rayon::current_num_threads();
+        let rows = cut.take::<[u8; 64]>(activation::row_bytes(&self.native) / 64 * threads);
         let input = activation::Input {
+            isa: self.selection.kernel.isa,
             scheme: &self.scheme,
             quantiser,
             given: &self.input,
             columns: self.native.order(expert),
             offset: self.native.offset(),
         };
-        packed.pack(&input, &blocking, x)?;
+        packed.pack(&input, &blocking, x, rows, threads)?;
         let product = Product {
             weight: &self.native,
             expert,
