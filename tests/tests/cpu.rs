@@ -5,6 +5,7 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{self, Plain, StaticInput};
 use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::cpu::bound::{Magnitudes, bound, depth, weight_magnitudes};
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::device::Device;
 use quantloom_runtime::element::{Bf16, F16 as Half, Values};
@@ -55,7 +56,6 @@ fn check(scheme: &Scheme, shape: Shape, tokens: &[usize], seed: u64) {
     let plain = layer(scheme, shape, &mut random);
     let packed = reference::pack(scheme, &plain).unwrap();
     let weight = Unpacked::new(scheme, shape, &|name| packed.get(name).map(Vec::as_slice)).unwrap();
-    let real = reference::dequantise(scheme, &plain).unwrap();
     let (n, k) = (shape.n as usize, shape.k as usize);
     for isa in Isa::present() {
         let device = Device::named(isa.name()).unwrap();
@@ -64,22 +64,33 @@ fn check(scheme: &Scheme, shape: Shape, tokens: &[usize], seed: u64) {
             let x: Vec<f64> = (0..m * k).map(|_| own.round(random.real() * 3.0)).collect();
             let expert = shape.experts - 1;
             let y = product(&op, expert, &x, own);
-            let seen = match scheme.activations.first() {
+            let path = op.selection().kernel.path;
+            let weights: Vec<Vec<f64>> =
+                (0..shape.n).map(|n| weight_magnitudes(&weight, path, expert, n)).collect();
+            let (seen, sizes) = match scheme.activations.first() {
                 Some(Activation::Quantised(quantiser)) => {
                     let given = StaticInput::of(scheme, &plain);
-                    reference::quantise_activation(scheme, quantiser, &x, k, own, &given)
-                        .unwrap()
-                        .values()
+                    let quantised =
+                        reference::quantise_activation(scheme, quantiser, &x, k, own, &given)
+                            .unwrap();
+                    let parts = quantised.codes.iter().zip(&quantised.zeros).zip(&quantised.scales);
+                    let size = |((code, zero), scale): ((&f64, &f64), &f64)| {
+                        (code.abs() + zero.abs()) * scale.abs()
+                    };
+                    (quantised.values(), parts.map(size).collect::<Vec<f64>>())
                 }
-                _ => x.clone(),
+                _ => (x.clone(), x.iter().map(|x| x.abs()).collect()),
             };
             let expected = reference::matmul(scheme, &plain, expert, &seen).unwrap();
             for (at, (y, expected)) in y.iter().zip(&expected).enumerate() {
                 let (token, row) = (at / n, at % n);
-                let weights = &real[(expert as usize * n + row) * k..][..k];
-                let size: f64 =
-                    seen[token * k..][..k].iter().zip(weights).map(|(x, w)| (x * w).abs()).sum();
-                let bound = 1e-5 * size + 1e-6 * expected.abs() + 1e-7;
+                let products = sizes[token * k..][..k].iter().zip(&weights[row]);
+                let magnitudes = Magnitudes {
+                    products: products.map(|(x, w)| x * w).sum(),
+                    bias: weight.bias().map_or(0.0, |b| b[expert as usize * n + row].abs()),
+                    result: expected.abs(),
+                };
+                let bound = bound(depth(&op, m), magnitudes, F32);
                 let error = (f64::from(*y) - expected).abs();
                 assert!(
                     error <= bound,

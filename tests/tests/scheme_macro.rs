@@ -255,6 +255,8 @@ fn what_is_generated_multiplies_as_the_reference() {
 /// The example of the README, on a file of other people's software.
 #[test]
 fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
+    use quantloom::runtime::op::Op as _;
+
     quantloom::scheme! {
         /// compressed-tensors W4A16.
         W4A16 {
@@ -273,7 +275,9 @@ fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
     let weight = W4A16::load(layer).unwrap().prepare(&Device::best().unwrap()).unwrap();
     let x = vec![1.0f32; layer.shape().k as usize];
     let y = weight.matmul(&x).unwrap();
-    let portable = quantloom::runtime::portable::matmul(&layer.unpack().unwrap(), 0, &x).unwrap();
+    let unpacked = layer.unpack().unwrap();
+    let portable = Device::portable().prepare(layer.scheme(), &unpacked).unwrap();
+    let portable = portable.matmul(0, (&x).into()).unwrap();
     assert_eq!(y.len(), portable.len());
     for (y, portable) in y.iter().zip(&portable) {
         assert!((y - portable).abs() <= 1e-4 * portable.abs().max(1.0), "{y} {portable}");

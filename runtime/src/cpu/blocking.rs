@@ -454,7 +454,7 @@ impl<const P: usize> Kernel for DotTiles<'_, P> {
 impl<const P: usize> DotTiles<'_, P> {
     #[inline(always)]
     fn tile<V: Vector, const M: usize, const NARROW: bool>(&mut self, tile: Tile) {
-        if M > V::TILING.dot_tokens {
+        if const { M > V::TILING.dot_tokens || P > V::TILING.dot_panels } {
             return;
         }
         let piece = self.blocking.piece;
@@ -505,7 +505,7 @@ impl<const P: usize> Kernel for FmaTiles<'_, P> {
 impl<const P: usize> FmaTiles<'_, P> {
     #[inline(always)]
     fn tile<V: Vector, const M: usize>(&mut self, tile: Tile) {
-        if M > V::TILING.fma_tokens {
+        if const { M > V::TILING.fma_tokens || P > V::TILING.fma_panels } {
             return;
         }
         let (x, _) = self.x[tile.first * self.columns..].as_chunks::<M>();

@@ -194,8 +194,11 @@ impl<F: Family> Kernel for Dot<'_, F> {
             2 => self.tokens::<V, 2, 4>(),
             3 => self.tokens::<V, 3, 2>(),
             4 => self.tokens::<V, 4, 2>(),
-            _ if V::TILING.fused_tokens < 8 => {}
-            _ => self.tokens::<V, 8, 1>(),
+            _ => {
+                if const { V::TILING.fused_tokens == 8 } {
+                    self.tokens::<V, 8, 1>();
+                }
+            }
         }
     }
 }
@@ -221,7 +224,7 @@ impl<F: Family> Dot<'_, F> {
                     V::prefetch(line, AHEAD);
                 }
                 let codes: [V; 8] = family.codes(planes);
-                each!(q in STEPS {
+                each!(q in [0 1 2 3 4 5 6 7] {
                     each!(m in M {
                         let token = V::splat(x[q][m]);
                         let part = &mut parts[m][q % C];
@@ -236,10 +239,10 @@ impl<F: Family> Dot<'_, F> {
             let scale: V = row.groups.scales.row(piece * row.piece / row.groups.columns);
             each!(m in M {
                 let mut part = parts[m][0];
-                if C > 1 {
+                if const { C > 1 } {
                     part = part.add(parts[m][1]);
                 }
-                if C > 2 {
+                if const { C > 2 } {
                     part = part.add(parts[m][2].add(parts[m][3]));
                 }
                 totals[m] = part.to_f32().fma_f32(scale, totals[m]);
@@ -250,9 +253,6 @@ impl<F: Family> Dot<'_, F> {
         });
     }
 }
-
-/// Steps of 4 columns of a chunk.
-const STEPS: usize = CHUNK / 4;
 
 /// How far ahead of the chunk in hand the stream is asked for, in bytes: about the time of a
 /// memory access at the speed of a core's stream.
@@ -277,8 +277,11 @@ impl<F: Family> Kernel for Fma<'_, F> {
             2 => self.tokens::<V, 2, 4>(),
             3 => self.tokens::<V, 3, 2>(),
             4 => self.tokens::<V, 4, 2>(),
-            _ if V::TILING.fused_tokens < 8 => {}
-            _ => self.tokens::<V, 8, 1>(),
+            _ => {
+                if const { V::TILING.fused_tokens == 8 } {
+                    self.tokens::<V, 8, 1>();
+                }
+            }
         }
     }
 }
@@ -302,9 +305,9 @@ impl<F: Family> Fma<'_, F> {
                 V::prefetch(line, AHEAD);
             }
             let codes: [V; 8] = family.codes(planes);
-            each!(q in STEPS {
+            each!(q in [0 1 2 3 4 5 6 7] {
                 let values = family.values(codes[q]);
-                each!(j in LANES {
+                each!(j in [0 1 2 3] {
                     each!(m in M {
                         let token = V::splat(x[4 * q + j][m].to_bits());
                         parts[m][j % C] = values[j].fma_f32(token, parts[m][j % C]);
@@ -316,10 +319,10 @@ impl<F: Family> Fma<'_, F> {
                     let scale: V = scales.row(group);
                     each!(m in M {
                         let mut part = parts[m][0];
-                        if C > 1 {
+                        if const { C > 1 } {
                             part = part.add_f32(parts[m][1]);
                         }
-                        if C > 2 {
+                        if const { C > 2 } {
                             part = part.add_f32(parts[m][2].add_f32(parts[m][3]));
                         }
                         totals[m] = part.fma_f32(scale, totals[m]);
@@ -339,6 +342,3 @@ impl<F: Family> Fma<'_, F> {
         });
     }
 }
-
-/// Columns of a lane of codes.
-const LANES: usize = 4;

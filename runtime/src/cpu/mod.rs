@@ -10,6 +10,7 @@
 
 pub(crate) mod activation;
 pub mod blocking;
+pub mod bound;
 pub mod decode;
 pub mod family;
 pub mod isa;

@@ -8,13 +8,20 @@
 use super::vector::Vector;
 
 /// Writes a body out for each index below a constant of at most 12. A loop that the compiler does
-/// not unroll before it splits arrays into registers would keep the sums of a tile in memory.
+/// not unroll before it splits arrays into registers would keep the sums of a tile in memory. The
+/// conditions are `const` blocks, so that what does not apply is never compiled.
 macro_rules! each {
+    ($index:ident in [$($value:literal)*] $body:block) => {
+        $({
+            let $index: usize = $value;
+            $body
+        })*
+    };
     ($index:ident in $count:ident $body:block) => {
         each!(@ $index $count $body 0 1 2 3 4 5 6 7 8 9 10 11)
     };
     (@ $index:ident $count:ident $body:block $($value:literal)*) => {
-        $(if $value < $count {
+        $(if const { $value < $count } {
             let $index: usize = $value;
             $body
         })*

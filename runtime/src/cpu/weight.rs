@@ -76,7 +76,8 @@ impl CpuWeight {
         self.native.bytes()
     }
 
-    fn blocking(&self, tokens: usize) -> Blocking {
+    /// How a product of M tokens is cut up.
+    pub fn blocking(&self, tokens: usize) -> Blocking {
         let kernel = &self.selection.kernel;
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens)
     }
