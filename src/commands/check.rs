@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let device = super::device(&arguments.backend)?;
+    let device = super::backend::device(&arguments.backend)?;
     let mut rows = table(&["file", "layer", "scheme", "compared", "error", "bound", "verdict"]);
     let mut faults = Vec::new();
     let mut notes = Vec::new();

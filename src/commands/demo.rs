@@ -26,7 +26,7 @@ const CHECKPOINT: &[u8] = include_bytes!("../../assets/demo.safetensors");
 const WIDE: u64 = 4096;
 
 pub(crate) fn run() -> Result<bool> {
-    let device = super::device("auto")?;
+    let device = super::backend::device("auto")?;
     let checkpoint = Checkpoint::from_bytes(CHECKPOINT.to_vec(), Options::default())?;
     say(format_args!(
         "The checkpoint that ships with this program, written by {}: each layer recognised, \

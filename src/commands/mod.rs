@@ -23,7 +23,6 @@ use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
 use quantloom::dsl::{Scheme, parse};
 use quantloom::runtime::checkpoint::{Checkpoint, GptqVersion, Options};
-use quantloom::runtime::device::Device;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -95,17 +94,6 @@ impl Reading {
         });
         let options = Options { gptq_version: version, gptq_zero_wraps: self.gptq_zero_wraps };
         Ok(Checkpoint::open_with(path, options)?)
-    }
-}
-
-/// The device of a `--backend`: auto, portable, cpu, or an instruction set by name.
-pub(crate) fn device(name: &str) -> Result<Device> {
-    match name {
-        "cuda" | "hip" | "wgpu" => {
-            bail!("the backend {name} is not in this version; `quantloom devices` lists what is")
-        }
-        sim if sim.starts_with("sim:") => bail!("the simulator is not in this version"),
-        other => Ok(Device::named(other)?),
     }
 }
 

@@ -50,7 +50,7 @@ enum Tokens {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let device = super::device(&arguments.backend)?;
+    let device = super::backend::device(&arguments.backend)?;
     let checkpoint = arguments.reading.open(&arguments.path)?;
     let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
     super::keep_input(&arguments.out, &arguments.path)?;
