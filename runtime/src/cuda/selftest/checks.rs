@@ -262,8 +262,9 @@ fn tensor_map(machine: &Machine) -> Result<String, Failure> {
         return Err(Failure::Wrong("the kernel's rule has no tensor".to_owned()));
     };
     let map = TensorMap::new(&machine.context, memory.read(), &shape)?;
-    // Beyond the last column and the last row, where the engine fills with 0.
-    let (column, row) = (60usize, 16usize);
+    // Beyond the last column and the last row, where the engine fills with 0; six rows inside, so
+    // that each of the three bits of the swizzle moves something.
+    let (column, row) = (60usize, 14usize);
     let mut y = Buffer::<u32>::zeroed(&machine.stream, 257)?;
     let arguments = [
         Argument::Read(memory.read()),
