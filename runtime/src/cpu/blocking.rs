@@ -107,7 +107,7 @@ impl Blocking {
 
 /// Tokens of the one tile of a product that decodes on the fly.
 fn fused_tile(tokens: usize) -> usize {
-    if tokens > 4 { 8 } else { tokens.max(1) }
+    tokens.next_power_of_two()
 }
 
 /// Columns of a piece: the largest part of a group, in whole chunks, of at most `most` columns.

@@ -68,7 +68,7 @@ pub struct DotRow<'a> {
     /// Columns of a piece, a multiple of 32 that divides a group (or is one of several equal
     /// parts of the only group; the last piece may be shorter).
     pub piece: usize,
-    /// Tokens: 1, 2, 3, 4 or 8, at most `TILING.fused_tokens`.
+    /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
     /// [step of 4 columns][token], four signed bytes each.
     pub x: &'a [u32],
@@ -86,7 +86,7 @@ pub struct FmaRow<'a> {
     /// Columns of a piece: 4, 8, 16 or a multiple of 32 that divides a group (or as in
     /// [`DotRow::piece`]).
     pub piece: usize,
-    /// Tokens: 1, 2, 3, 4 or 8, at most `TILING.fused_tokens`.
+    /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
     /// [column][token].
     pub x: &'a [f32],
@@ -191,14 +191,10 @@ impl<F: Family> Kernel for Dot<'_, F> {
     fn run<V: Vector>(self) {
         match self.row.tokens {
             1 => self.tokens::<V, 1, 4>(),
-            2 => self.tokens::<V, 2, 4>(),
-            3 => self.tokens::<V, 3, 2>(),
-            4 => self.tokens::<V, 4, 2>(),
-            _ => {
-                if const { V::TILING.fused_tokens == 8 } {
-                    self.tokens::<V, 8, 1>();
-                }
-            }
+            2 if const { V::TILING.fused_tokens >= 2 } => self.tokens::<V, 2, 4>(),
+            4 if const { V::TILING.fused_tokens >= 4 } => self.tokens::<V, 4, 2>(),
+            8 if const { V::TILING.fused_tokens >= 8 } => self.tokens::<V, 8, 1>(),
+            tokens => debug_assert!(false, "{tokens} tokens are not fused"),
         }
     }
 }
@@ -274,14 +270,10 @@ impl<F: Family> Kernel for Fma<'_, F> {
     fn run<V: Vector>(self) {
         match self.row.tokens {
             1 => self.tokens::<V, 1, 4>(),
-            2 => self.tokens::<V, 2, 4>(),
-            3 => self.tokens::<V, 3, 2>(),
-            4 => self.tokens::<V, 4, 2>(),
-            _ => {
-                if const { V::TILING.fused_tokens == 8 } {
-                    self.tokens::<V, 8, 1>();
-                }
-            }
+            2 if const { V::TILING.fused_tokens >= 2 } => self.tokens::<V, 2, 4>(),
+            4 if const { V::TILING.fused_tokens >= 4 } => self.tokens::<V, 4, 2>(),
+            8 if const { V::TILING.fused_tokens >= 8 } => self.tokens::<V, 8, 1>(),
+            tokens => debug_assert!(false, "{tokens} tokens are not fused"),
         }
     }
 }
@@ -305,8 +297,9 @@ impl<F: Family> Fma<'_, F> {
                 V::prefetch(line, AHEAD);
             }
             let codes: [V; 8] = family.codes(planes);
-            each!(q in [0 1 2 3 4 5 6 7] {
-                let values = family.values(codes[q]);
+            // A loop, not written out: what ends a piece would stand eight times in every kernel.
+            for (q, codes) in codes.into_iter().enumerate() {
+                let values = family.values(codes);
                 each!(j in [0 1 2 3] {
                     each!(m in M {
                         let token = V::splat(x[4 * q + j][m].to_bits());
@@ -335,7 +328,7 @@ impl<F: Family> Fma<'_, F> {
                     piece += 1;
                     left = row.piece;
                 }
-            });
+            }
         }
         each!(m in M {
             totals[m].store_f32(&mut sums[m]);

@@ -159,7 +159,7 @@ impl Portable {
 
 impl Vector for Portable {
     const TILING: Tiling = Tiling {
-        fused_tokens: 4,
+        fused_tokens: 1,
         dot_tokens: 4,
         dot_panels: 1,
         dot_columns: 4,
@@ -167,7 +167,7 @@ impl Vector for Portable {
         fma_panels: 1,
     };
 
-    #[inline(always)]
+    #[inline]
     fn load(bytes: &[u8; 64]) -> Self {
         let mut words = [0; 16];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -175,96 +175,96 @@ impl Vector for Portable {
         }
         Self(words)
     }
-    #[inline(always)]
+    #[inline]
     fn store(self, bytes: &mut [u8; 64]) {
         for (word, bytes) in self.0.iter().zip(bytes.as_chunks_mut::<4>().0) {
             *bytes = word.to_le_bytes();
         }
     }
-    #[inline(always)]
+    #[inline]
     fn splat(word: u32) -> Self {
         Self([word; 16])
     }
-    #[inline(always)]
+    #[inline]
     fn and(self, other: Self) -> Self {
         self.zip(other, |a, b| a & b)
     }
-    #[inline(always)]
+    #[inline]
     fn or(self, other: Self) -> Self {
         self.zip(other, |a, b| a | b)
     }
-    #[inline(always)]
+    #[inline]
     fn xor(self, other: Self) -> Self {
         self.zip(other, |a, b| a ^ b)
     }
-    #[inline(always)]
+    #[inline]
     fn shl<const BITS: u32>(self) -> Self {
         self.map(|word| word << BITS)
     }
-    #[inline(always)]
+    #[inline]
     fn shr<const BITS: u32>(self) -> Self {
         self.map(|word| word >> BITS)
     }
-    #[inline(always)]
+    #[inline]
     fn sar<const BITS: u32>(self) -> Self {
         self.map(|word| ((word as i32) >> BITS) as u32)
     }
-    #[inline(always)]
+    #[inline]
     fn add(self, other: Self) -> Self {
         self.zip(other, u32::wrapping_add)
     }
-    #[inline(always)]
+    #[inline]
     fn equal(self, other: Self) -> Self {
         self.zip(other, |a, b| if a == b { u32::MAX } else { 0 })
     }
-    #[inline(always)]
+    #[inline]
     fn lookup(self, table: &[u8; 16]) -> Self {
         self.map(|word| {
             u32::from_le_bytes(word.to_le_bytes().map(|byte| table[usize::from(byte & 15)]))
         })
     }
-    #[inline(always)]
+    #[inline]
     fn to_f32(self) -> Self {
         self.map(|word| (word as i32 as f32).to_bits())
     }
-    #[inline(always)]
+    #[inline]
     fn table_f32(self, table: &[f32; 16]) -> Self {
         self.map(|word| table[(word & 15) as usize].to_bits())
     }
-    #[inline(always)]
+    #[inline]
     fn gather_f32(self, table: &[f32; 256]) -> Self {
         self.map(|word| table[(word & 255) as usize].to_bits())
     }
-    #[inline(always)]
+    #[inline]
     fn load_f32(values: &[f32; 16]) -> Self {
         Self(values.map(f32::to_bits))
     }
-    #[inline(always)]
+    #[inline]
     fn store_f32(self, values: &mut [f32; 16]) {
         *values = self.0.map(f32::from_bits);
     }
-    #[inline(always)]
+    #[inline]
     fn load_bf16(bits: &[u16; 16]) -> Self {
         Self(bits.map(|bits| u32::from(bits) << 16))
     }
-    #[inline(always)]
+    #[inline]
     fn load_f16(bits: &[u16; 16]) -> Self {
         Self(bits.map(|bits| crate::element::f16_to_f32(bits).to_bits()))
     }
-    #[inline(always)]
+    #[inline]
     fn add_f32(self, other: Self) -> Self {
         self.zip_f32(other, |a, b| a + b)
     }
-    #[inline(always)]
+    #[inline]
     fn mul_f32(self, other: Self) -> Self {
         self.zip_f32(other, |a, b| a * b)
     }
-    #[inline(always)]
+    #[inline]
     fn fma_f32(self, factor: Self, term: Self) -> Self {
         // `f32::mul_add` without the instruction is a slow library call.
         self.mul_f32(factor).add_f32(term)
     }
-    #[inline(always)]
+    #[inline]
     fn dot(self, codes: Self, x: Self) -> Self {
         let mut out = self.0;
         for ((sum, codes), x) in out.iter_mut().zip(codes.0).zip(x.0) {
