@@ -112,22 +112,15 @@ impl<'a> PackedTokens<'a> {
         let pieces = blocking.pieces;
         match self {
             Self::Codes { x, starts, sums, scales, zeros } => {
-                let job = |(first, ((((x, starts), sums), (scales, zeros)), rows)): (
-                    usize,
-                    (
-                        (((&mut [u32], &mut [i32]), &mut [f32]), (&mut [f32], &mut [f32])),
-                        &mut [[u8; 64]],
-                    ),
-                )| {
-                    let out = CodesOut { x, starts, sums, scales, zeros };
-                    let first = first * share;
+                let job = |share_at: usize, out: CodesOut<'_>, rows: &mut [[u8; 64]]| {
+                    let first = share_at * share;
                     enter(
                         input.isa,
                         PackCodes { source: &source, input, blocking, first, out, rows },
                     );
                 };
                 if tile_count <= 1 {
-                    job((0, ((((x, starts), sums), (scales, zeros)), rows)));
+                    job(0, CodesOut { x, starts, sums, scales, zeros }, rows);
                 } else {
                     x.par_chunks_mut(share * native / 4)
                         .zip(starts.par_chunks_mut(share * pieces))
@@ -135,28 +128,28 @@ impl<'a> PackedTokens<'a> {
                         .zip(scales.par_chunks_mut(share).zip(zeros.par_chunks_mut(share)))
                         .zip(rows.par_chunks_mut(each.max(1)))
                         .enumerate()
-                        .for_each(job);
+                        .for_each(|(at, ((((x, starts), sums), (scales, zeros)), rows))| {
+                            job(at, CodesOut { x, starts, sums, scales, zeros }, rows);
+                        });
                 }
             }
             Self::Values { x, sums } => {
-                let job = |(first, ((x, sums), rows)): (
-                    usize,
-                    ((&mut [f32], &mut [f32]), &mut [[u8; 64]]),
-                )| {
-                    let first = first * share;
-                    enter(
-                        input.isa,
-                        PackValues { source: &source, input, blocking, first, x, sums, rows },
-                    );
-                };
+                let job =
+                    |share_at: usize, x: &mut [f32], sums: &mut [f32], rows: &mut [[u8; 64]]| {
+                        let first = share_at * share;
+                        enter(
+                            input.isa,
+                            PackValues { source: &source, input, blocking, first, x, sums, rows },
+                        );
+                    };
                 if tile_count <= 1 {
-                    job((0, ((x, sums), rows)));
+                    job(0, x, sums, rows);
                 } else {
                     x.par_chunks_mut(share * native)
                         .zip(sums.par_chunks_mut(share * pieces))
                         .zip(rows.par_chunks_mut(each.max(1)))
                         .enumerate()
-                        .for_each(job);
+                        .for_each(|(at, ((x, sums), rows))| job(at, x, sums, rows));
                 }
             }
         }

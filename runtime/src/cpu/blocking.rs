@@ -120,7 +120,7 @@ fn piece(weight: &Native, most: usize) -> usize {
         return group;
     }
     let chunks = group / CHUNK;
-    let parts = (1..=chunks).find(|parts| chunks % parts == 0 && group / parts <= most);
+    let parts = (1..=chunks).find(|parts| chunks.is_multiple_of(*parts) && group / parts <= most);
     group / parts.unwrap_or(chunks)
 }
 

@@ -424,7 +424,7 @@ mod tests {
                 4 => 0.0,
                 5 => unit.abs() * 0.3,
                 6 => {
-                    if random % 50 == 0 {
+                    if random.is_multiple_of(50) {
                         unit * 100.0
                     } else {
                         unit * 0.01
