@@ -13,7 +13,7 @@
 //! Reading order: this file, `program` (the flat program) and `decode`, `warp` and `step` (how it
 //! runs), `lanes` and `half` (arithmetic), `access`, `copies`, `mbarrier`, `products` (what touches
 //! memory), `clock`, `shared`, `global` (who may), `unit` (scheduling), `fault` and `count` (what
-//! comes out). docs/how-to-read-the-simulator.md explains the output.
+//! comes out).
 
 mod access;
 mod argument;
