@@ -86,6 +86,9 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
                 });
             });
         }
+        // Hidden from the optimiser: it would carry the sums of a tile from piece to piece in
+        // registers that there are not, that is, copy each to the stack and back.
+        let sums = std::hint::black_box(&mut *sums);
         each!(p in P {
             let scale = V::load_f32(&scales[p]);
             each!(m in M {
