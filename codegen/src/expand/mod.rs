@@ -4,7 +4,7 @@
 //! to a module with `dsl` and `runtime` in it, so that the expansion resolves in any crate and
 //! under any name. Out: a type of the declared name with what the runtime asks of a declared
 //! scheme. If the declaration has mistakes: an error at the place of each, all at once
-//! ([`errors`]), and the same type, so that the rest of the user's file is still checked.
+//! (`errors`), and the same type, so that the rest of the user's file is still checked.
 //! Start at [`scheme`].
 
 mod errors;

@@ -48,7 +48,7 @@ pub struct Other {
     pub point: Point,
     /// Whether it wrote.
     pub wrote: bool,
-    /// Who: "warp 3 lane 5", "the engine of mbarrier full[2]".
+    /// Who: "warp 3 lane 5", "the engine of mbarrier `full[2]`".
     pub who: String,
 }
 

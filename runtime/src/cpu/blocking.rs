@@ -129,22 +129,22 @@ fn piece(weight: &Native, most: usize) -> usize {
 pub enum Tokens<'a> {
     /// For [`Path::Dot`].
     Codes {
-        /// [tile][step][token] words of four codes.
+        /// `[tile][step][token]` words of four codes.
         x: &'a [u32],
-        /// [tile][piece][token].
+        /// `[tile][piece][token]`.
         starts: &'a [i32],
-        /// [tile][piece][token], where the weight adds something per group; else empty.
+        /// `[tile][piece][token]`, where the weight adds something per group; else empty.
         sums: &'a [f32],
-        /// [token]: scale of x.
+        /// `[token]`: scale of x.
         scales: &'a [f32],
-        /// [token]: zero point of x; empty where there is none.
+        /// `[token]`: zero point of x; empty where there is none.
         zeros: &'a [f32],
     },
     /// For [`Path::Fma`].
     Values {
-        /// [tile][column][token].
+        /// `[tile][column][token]`.
         x: &'a [f32],
-        /// [tile][piece][token], where the weight adds something per group; else empty.
+        /// `[tile][piece][token]`, where the weight adds something per group; else empty.
         sums: &'a [f32],
     },
 }
@@ -325,7 +325,7 @@ impl Product<'_> {
         &planes[columns.start / CHUNK * bits..columns.end / CHUNK * bits]
     }
 
-    /// Decodes a block to codes, and widens its scales: [piece][panel].
+    /// Decodes a block to codes, and widens its scales: `[piece][panel]`.
     fn decode_codes<'s, const P: usize>(
         &self,
         first: usize,

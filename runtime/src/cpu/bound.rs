@@ -6,7 +6,7 @@
 //! Let u = 2^-24, the largest relative error of one f32 rounding. A sum that is taken in any order
 //! with at most d roundings on the way of each term differs from the exact one by at most
 //! `d u / (1 - d u)` times the sum of the terms' magnitudes (Higham, Accuracy and Stability of
-//! Numerical Algorithms, section 3.1). The terms are x[k] * w[k] with w taken apart as the kernel
+//! Numerical Algorithms, section 3.1). The terms are `x[k] * w[k]` with w taken apart as the kernel
 //! takes it: `scale * value` and `scale * (zero point + offset)` cancel, so that their magnitudes
 //! count one by one ([`weight_magnitudes`]); likewise code and zero point of an asymmetric x.
 //!
@@ -33,7 +33,7 @@ use crate::unpacked::Unpacked;
 /// What one element of y is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Magnitudes {
-    /// Sum over k of |x[k]| (code and zero point apart) times [`weight_magnitudes`].
+    /// Sum over k of `|x[k]|` (code and zero point apart) times [`weight_magnitudes`].
     pub products: f64,
     /// |bias|.
     pub bias: f64,
@@ -63,7 +63,7 @@ pub fn bound(depth: usize, magnitudes: Magnitudes, output: FloatFormat) -> f64 {
     sum + 2.0 * unit * (magnitudes.bias + magnitudes.result) + stored + f64::from(f32::MIN_POSITIVE)
 }
 
-/// The magnitudes of a row of the weight as a path takes it apart, [K].
+/// The magnitudes of a row of the weight as a path takes it apart, `[K]`.
 pub fn weight_magnitudes(weight: &Unpacked, path: Path, expert: u64, n: u64) -> Vec<f64> {
     let shape = weight.shape();
     let scheme = weight.scheme();

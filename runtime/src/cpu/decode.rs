@@ -70,9 +70,9 @@ pub struct DotRow<'a> {
     pub piece: usize,
     /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
-    /// [step of 4 columns][token], four signed bytes each.
+    /// `[step of 4 columns][token]`, four signed bytes each.
     pub x: &'a [u32],
-    /// [piece][token]: what a sum starts from.
+    /// `[piece][token]`: what a sum starts from.
     pub starts: &'a [i32],
 }
 
@@ -88,9 +88,9 @@ pub struct FmaRow<'a> {
     pub piece: usize,
     /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
-    /// [column][token].
+    /// `[column][token]`.
     pub x: &'a [f32],
-    /// [piece][token]: the sum of x over a piece.
+    /// `[piece][token]`: the sum of x over a piece.
     pub sums: &'a [f32],
 }
 

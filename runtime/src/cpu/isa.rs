@@ -1,8 +1,8 @@
 //! Instruction sets: their names, whether this machine has them, and the one place where code is
 //! compiled for them.
 //!
-//! In: a [`Kernel`], generic over [`Vector`]. Out: its run on the vectors of an [`Isa`].
-//! [`enter`] is called once per piece of work of a thread, never inside a hot loop.
+//! In: a `Kernel`, generic over [`Vector`]. Out: its run on the vectors of an [`Isa`].
+//! `enter` is called once per piece of work of a thread, never inside a hot loop.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Products on the CPU.
 //!
 //! In: an unpacked layer, then activations. Out: y = x w^T + bias. A layer is packed once into
-//! native panels ([`native`]); a product packs its tokens ([`tokens`], [`activation`]) and loops
+//! native panels ([`native`]); a product packs its tokens ([`tokens`], `activation`) and loops
 //! over panels ([`blocking`]). What a code type decides is a [`family`]; what an instruction set
 //! decides is a [`vector`] (and, where it has instructions of another shape, its own [`tile`]s);
 //! [`isa`] compiles the one for the other. [`weight`] is the operation that callers hold.

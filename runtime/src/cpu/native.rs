@@ -10,7 +10,7 @@
 //! What is per group lies beside it, 16 rows at a time:
 //! `w[n, k] = factor[n] * (scale[g][n] * integer + add[g][n])`, where scale levels that are
 //! constant along k make the factor, the others the scale, and zero point and shift the
-//! [`Native::add`]. Where columns are not in groups of 4, 8, 16 or a multiple of 32 neighbours
+//! `Native::add`. Where columns are not in groups of 4, 8, 16 or a multiple of 32 neighbours
 //! (act-order, odd group sizes), they are reordered and groups filled up; x follows.
 
 use quantloom_dsl::Scheme;

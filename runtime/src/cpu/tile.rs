@@ -35,20 +35,20 @@ pub type Sums<const M: usize, const P: usize> = [[[f32; 16]; P]; M];
 /// A block of decoded codes: P panels, whole pieces of their columns.
 #[derive(Clone, Copy, Debug)]
 pub struct DotBlock<'a, const P: usize> {
-    /// [step of 4 columns][panel], each chunk of 8 steps as [`Vector::arrange`] leaves it.
+    /// `[step of 4 columns][panel]`, each chunk of 8 steps as [`Vector::arrange`] leaves it.
     pub codes: &'a [[[u8; 64]; P]],
     /// Steps of a piece; the last piece may be shorter.
     pub piece: usize,
-    /// [piece][panel]: scales of its rows.
+    /// `[piece][panel]`: scales of its rows.
     pub scales: &'a [[[f32; 16]; P]],
 }
 
 /// The tokens of a tile of integer products.
 #[derive(Clone, Copy, Debug)]
 pub struct DotTokens<'a, const M: usize> {
-    /// [step of 4 columns][token], four signed bytes each.
+    /// `[step of 4 columns][token]`, four signed bytes each.
     pub x: &'a [[u32; M]],
-    /// [piece][token]: what a sum starts from.
+    /// `[piece][token]`: what a sum starts from.
     pub starts: &'a [[i32; M]],
 }
 

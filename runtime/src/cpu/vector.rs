@@ -7,7 +7,7 @@
 //! The operations are safe to call and their bodies `#[inline(always)]`, but those of a real
 //! instruction set are only right where the set is present. So the types that implement this trait
 //! stay private to [`crate::cpu`]: code elsewhere is generic over `V: Vector` and is handed a
-//! vector type by [`super::isa::enter`], which asks the processor first.
+//! vector type by `super::isa::enter`, which asks the processor first.
 
 use super::tile::{self, DotBlock, DotTokens, Sums};
 
@@ -74,7 +74,7 @@ pub trait Vector: Copy {
         self.dot(codes, x)
     }
 
-    /// How the eight vectors of codes of a chunk are stored for [`super::tile::Tile::dot_tile`]; a
+    /// How the eight vectors of codes of a chunk are stored for [`Vector::dot_tile`]; a
     /// set that overrides that function may want another order.
     #[inline(always)]
     fn arrange(codes: [Self; 8]) -> [Self; 8] {
@@ -119,7 +119,7 @@ pub struct Tiling {
     /// Panels of that tile: 1 or 2.
     pub dot_panels: usize,
     /// Columns of a token that lie together in such a tile: 4, or 8 where the set multiplies 8 at
-    /// once. The tokens of [`DotTokens`] are then [step of 8 columns][token][2 words].
+    /// once. The tokens of [`DotTokens`] are then `[step of 8 columns][token][2 words]`.
     pub dot_columns: usize,
     /// Tokens of the largest tile of `f32` products: 1, 2, 4, 8 or 12.
     pub fma_tokens: usize,

@@ -1,7 +1,7 @@
 //! A prepared weight on the CPU: the operation that an engine holds.
 //!
 //! In: an unpacked layer and a device; then activations. Out: products. [`CpuWeight::new`] packs
-//! once; a product quantises or widens x into the workspace ([`super::activation`]) and runs the
+//! once; a product quantises or widens x into the workspace (`super::activation`) and runs the
 //! loops of [`super::blocking`].
 
 use quantloom_dsl::layout::Shape;
