@@ -6,11 +6,14 @@
 //! takes the next block; sums wait in `f32`. Panels are handed out by a counter, so that a thread
 //! that is held up does not hold up the others.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use super::decode::{CHUNK, DotRow, FmaRow, Piece, Scales};
+#[cfg(target_arch = "x86_64")]
+use super::amx;
+use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, Piece, Scales, streams};
 use super::family::Decode;
 use super::isa::{Isa, Kernel, enter};
 use super::native::{Native, PANEL, Path};
@@ -41,9 +44,11 @@ pub struct Blocking {
     pub padded: usize,
     /// Whether panels are decoded on the fly.
     pub fused: bool,
+    /// Whether matrix registers multiply: every tile is a whole one.
+    pub matrix: bool,
     /// Tokens of the largest tile.
     pub tile: usize,
-    /// Panels of a tile.
+    /// Panels of a tile, or read side by side.
     pub panels: usize,
     /// Columns of a token that lie together (integers).
     pub together: usize,
@@ -65,15 +70,30 @@ impl Blocking {
             Path::Fma => (FMA_PIECE, tiling.fma_tokens, tiling.fma_panels, FMA_BLOCK),
         };
         let piece = piece(weight, most);
+        let fused_panels = match path {
+            Path::Dot => streams(tokens),
+            Path::Fma => 1,
+        };
         let tile = if fused { fused_tile(tokens) } else { tile };
+        let matrix = (!fused && path == Path::Dot).then(|| matrix(weight, isa, piece)).flatten();
+        let tile = matrix.map_or(tile, |matrix| matrix.tokens);
         Self {
             path,
             tokens,
-            padded: if fused { tile.min(tokens * tile) } else { padded(tokens, tile) },
+            padded: match (fused, matrix) {
+                (true, _) => tile.min(tokens * tile),
+                (false, Some(_)) => tokens.next_multiple_of(tile),
+                (false, None) => padded(tokens, tile),
+            },
             fused,
+            matrix: matrix.is_some(),
             tile,
-            panels,
-            together: if fused { 4 } else { tiling.dot_columns },
+            panels: if fused { fused_panels } else { panels },
+            together: match matrix {
+                _ if fused => 4,
+                Some(matrix) => matrix.columns,
+                None => tiling.dot_columns,
+            },
             piece,
             pieces: weight.columns().div_ceil(piece),
             block: (block / piece).max(1) * piece,
@@ -84,14 +104,18 @@ impl Blocking {
     pub fn tiles(&self) -> impl Iterator<Item = Tile> + use<> {
         let fused = self.fused && self.tokens > 0;
         let one = fused.then_some(Tile { first: 0, size: self.tile });
-        let tokens = if self.fused { 0 } else { self.tokens };
+        let tokens = match (self.fused, self.matrix) {
+            (true, _) => 0,
+            (false, true) => self.padded,
+            (false, false) => self.tokens,
+        };
         one.into_iter().chain(tiles(tokens, self.tile))
     }
 
     /// Bytes that a thread works in.
     pub fn scratch(&self) -> usize {
         if self.fused {
-            return bytes_of::<[f32; 16]>(self.tile);
+            return bytes_of::<[f32; 16]>(self.tile * self.panels);
         }
         let sums = bytes_of::<[f32; 16]>(self.padded * self.panels);
         let decoded = match self.path {
@@ -103,6 +127,28 @@ impl Blocking {
         };
         sums + decoded
     }
+}
+
+/// How matrix registers multiply.
+#[derive(Clone, Copy)]
+struct Matrix {
+    /// Tokens of a tile.
+    tokens: usize,
+    /// Columns of a step.
+    columns: usize,
+}
+
+/// The matrix registers of a set, if it has any that multiply a weight.
+#[cfg(target_arch = "x86_64")]
+fn matrix(weight: &Native, isa: Isa, piece: usize) -> Option<Matrix> {
+    let takes = isa == Isa::Avx512Amx && amx::takes(weight, piece);
+    takes.then_some(Matrix { tokens: amx::SIDE, columns: amx::STEP })
+}
+
+/// The matrix registers of a set, if it has any that multiply a weight.
+#[cfg(not(target_arch = "x86_64"))]
+fn matrix(_: &Native, _: Isa, _: usize) -> Option<Matrix> {
+    None
 }
 
 /// Tokens of the one tile of a product that decodes on the fly.
@@ -178,21 +224,46 @@ struct Output {
 unsafe impl Sync for Output {}
 
 impl Output {
-    /// Writes one element; what is outside y is ignored.
+    /// Writes a panel's columns of a token; what is outside y is ignored.
     #[inline(always)]
-    fn store(&self, token: usize, column: usize, value: f32) {
-        if token >= self.tokens || column >= self.n {
+    fn store(&self, token: usize, panel: usize, values: &[f32; PANEL]) {
+        let first = panel * PANEL;
+        if token >= self.tokens || first >= self.n {
             return;
         }
-        let at = token * self.n + column;
-        // SAFETY: `at` is below tokens * n, the length that `run` has checked; see `Sync` above.
+        let columns = PANEL.min(self.n - first);
+        let at = token * self.n + first;
+        // SAFETY: `at + columns` is at most tokens * n, the length that `run` has checked; the
+        // elements are initialised, and no other thread touches them: see `Sync` above.
         unsafe {
             match self.target {
-                Target::F32(y) => y.add(at).write(value),
-                Target::F16(y) => y.add(at).write(F16(f32_to_f16(value))),
-                Target::Bf16(y) => y.add(at).write(Bf16(f32_to_bf16(value))),
+                Target::F32(y) => place(y.add(at), columns, values, |value| value),
+                Target::F16(y) => place(y.add(at), columns, values, |value| F16(f32_to_f16(value))),
+                Target::Bf16(y) => {
+                    place(y.add(at), columns, values, |value| Bf16(f32_to_bf16(value)));
+                }
             }
         }
+    }
+}
+
+/// Converts values to the first `columns` places at `y`.
+///
+/// # Safety
+/// There are as many initialised elements at `y`, and nobody else has them.
+#[inline(always)]
+unsafe fn place<T: Copy>(
+    y: *mut T,
+    columns: usize,
+    values: &[f32; PANEL],
+    convert: impl Fn(f32) -> T,
+) {
+    // SAFETY: the caller's promise.
+    let y = unsafe { std::slice::from_raw_parts_mut(y, columns) };
+    // A whole panel is a constant length, and so a few vectors.
+    match <&mut [T; PANEL]>::try_from(&mut *y) {
+        Ok(y) => y.iter_mut().zip(values).for_each(|(y, value)| *y = convert(*value)),
+        Err(_) => y.iter_mut().zip(values).for_each(|(y, value)| *y = convert(*value)),
     }
 }
 
@@ -216,8 +287,13 @@ impl Product<'_> {
             if self.blocking.fused {
                 let batch = self.batch();
                 while let Some(first) = claim(&next, batch, panels) {
-                    for panel in first..(first + batch).min(panels) {
-                        self.fused(panel, &output, scratch);
+                    let end = (first + batch).min(panels);
+                    for first in (first..end).step_by(self.blocking.panels) {
+                        self.fused(
+                            first..(first + self.blocking.panels).min(end),
+                            &output,
+                            scratch,
+                        );
                     }
                 }
             } else {
@@ -235,27 +311,30 @@ impl Product<'_> {
     /// Panels that a thread takes at once: some 256 KiB of codes, a stream worth prefetching.
     fn batch(&self) -> usize {
         let bytes = self.weight.columns() * PANEL * self.family.bits() / 8;
-        ((256 << 10) / bytes.max(1)).clamp(1, 16)
+        ((256 << 10) / bytes.max(1)).clamp(1, 16).next_multiple_of(self.blocking.panels)
     }
 
-    fn fused(&self, panel: usize, output: &Output, scratch: &mut [[u8; 64]]) {
-        let tokens = self.blocking.tile;
-        let planes = self.weight.planes(self.expert, panel);
-        let groups = self.weight.groups_of(self.expert, panel);
-        let piece = self.blocking.piece;
-        let sums: &mut [[f32; 16]] = Cut::new(scratch).take(tokens);
+    fn fused(&self, range: Range<usize>, output: &Output, scratch: &mut [[u8; 64]]) {
+        let Blocking { tile: tokens, panels: streams, piece, .. } = self.blocking;
+        // A panel that is missing at the end is computed as the last one again.
+        let panel =
+            |at: usize| self.weight.panel(self.expert, (range.start + at).min(range.end - 1));
+        let panels: [Panel<'_>; MOST_STREAMS] = std::array::from_fn(panel);
+        let sums: &mut [[f32; 16]] = Cut::new(scratch).take(streams * tokens);
         match self.tokens {
             Tokens::Codes { x, starts, .. } => {
-                let row = DotRow { planes, groups, piece, tokens, x, starts };
+                let row = DotRow { panels: &panels[..streams], piece, tokens, x, starts };
                 self.family.dot_row(self.isa, row, sums);
             }
             Tokens::Values { x, sums: x_sums } => {
-                let row = FmaRow { planes, groups, piece, tokens, x, sums: x_sums };
+                let row = FmaRow { panel: panels[0], piece, tokens, x, sums: x_sums };
                 self.family.fma_row(self.isa, row, sums);
             }
         }
         let tile = Tile { first: 0, size: tokens };
-        self.epilogue::<1>(panel, tile, sums, output);
+        for (panel, sums) in range.zip(sums.chunks_exact_mut(tokens)) {
+            self.epilogue(panel, tile, sums, 1, output);
+        }
     }
 
     fn blocked<const P: usize>(&self, first: usize, output: &Output, scratch: &mut [[u8; 64]]) {
@@ -272,20 +351,8 @@ impl Product<'_> {
                 for start in (0..columns).step_by(block) {
                     let end = (start + block).min(columns);
                     let scales = self.decode_codes::<P>(first, here, start..end, codes, scales);
-                    enter(
-                        self.isa,
-                        DotTiles::<P> {
-                            blocking: &self.blocking,
-                            columns,
-                            start,
-                            codes: codes.as_chunks().0.get(..(end - start) / 4).unwrap_or(&[]),
-                            scales,
-                            narrow: self.family.bits() < 8,
-                            x,
-                            starts,
-                            sums,
-                        },
-                    );
+                    let codes = &mut codes[..(end - start) / 4 * P];
+                    self.dot_tiles::<P>(start, codes, scales, x, starts, sums);
                 }
             }
             Tokens::Values { x, .. } => {
@@ -296,7 +363,7 @@ impl Product<'_> {
                         let piece = Piece {
                             planes: self.lines(first + p, start..end),
                             first: start,
-                            groups: self.weight.groups_of(self.expert, first + p),
+                            groups: self.weight.panel(self.expert, first + p).groups,
                         };
                         self.family.decode_values(self.isa, piece, &mut weights[p..], P);
                     }
@@ -308,20 +375,39 @@ impl Product<'_> {
         }
         for p in 0..here {
             for tile in self.blocking.tiles() {
-                let sums = &mut sums[tile.first * P..][..tile.size * P];
-                if P == 1 {
-                    self.epilogue::<P>(first + p, tile, sums, output);
-                } else {
-                    self.epilogue::<P>(first + p, tile, &mut sums[p..], output);
-                }
+                let sums = &sums[tile.first * P..][..tile.size * P];
+                self.epilogue(first + p, tile, &sums[p..], P, output);
             }
         }
+    }
+
+    /// All tiles of tokens on a decoded block that begins at column `start`.
+    fn dot_tiles<const P: usize>(
+        &self,
+        start: usize,
+        codes: &mut [[u8; 64]],
+        scales: &[[[f32; 16]; P]],
+        x: &[u32],
+        starts: &[i32],
+        sums: &mut [[f32; 16]],
+    ) {
+        let (blocking, columns) = (&self.blocking, self.weight.columns());
+        #[cfg(target_arch = "x86_64")]
+        if blocking.matrix {
+            let (scales, offset) = (scales.as_flattened(), self.weight.offset());
+            amx::Tiles { blocking, columns, start, codes, scales, offset, x, sums }.run();
+            return;
+        }
+        let (codes, narrow) = (codes.as_chunks().0, self.family.bits() < 8);
+        let tiles =
+            DotTiles::<P> { blocking, columns, start, codes, scales, narrow, x, starts, sums };
+        enter(self.isa, tiles);
     }
 
     /// The lines of some columns of a panel.
     fn lines(&self, panel: usize, columns: std::ops::Range<usize>) -> &[[u8; 64]] {
         let bits = self.family.bits();
-        let planes = self.weight.planes(self.expert, panel);
+        let planes = self.weight.panel(self.expert, panel).planes;
         &planes[columns.start / CHUNK * bits..columns.end / CHUNK * bits]
     }
 
@@ -338,7 +424,7 @@ impl Product<'_> {
         for p in 0..here {
             let lines = self.lines(first + p, columns.clone());
             self.family.decode_codes(self.isa, lines, &mut codes[p..], P);
-            let groups = self.weight.groups_of(self.expert, first + p);
+            let groups = self.weight.panel(self.expert, first + p).groups;
             for (at, column) in columns.clone().step_by(piece).enumerate() {
                 let group = column / groups.columns;
                 scales[at * P + p] = match groups.scales {
@@ -352,61 +438,78 @@ impl Product<'_> {
         scales.as_chunks().0.get(..pieces).unwrap_or(&[])
     }
 
-    /// Sums of a panel and a tile, `P` apart, to y.
-    fn epilogue<const P: usize>(
+    /// Sums of a panel and a tile, `apart` from token to token, to y.
+    fn epilogue(
         &self,
         panel: usize,
         tile: Tile,
-        sums: &mut [[f32; 16]],
+        sums: &[[f32; 16]],
+        apart: usize,
         output: &Output,
     ) {
-        let rows = self.weight.rows_of(self.expert, panel);
-        let add = self.weight.groups_of(self.expert, panel).add;
-        for (m, sums) in sums.iter_mut().step_by(P).enumerate() {
-            let token = tile.first + m;
-            if token >= self.blocking.tokens {
-                break;
-            }
-            let (scale, zero) = match self.tokens {
-                Tokens::Codes { sums: x_sums, scales, zeros, .. } => {
-                    if let Some(add) = add {
-                        self.add_groups(add, x_sums, tile, m, sums);
-                    }
-                    (scales[token], zeros.get(token).copied())
-                }
-                Tokens::Values { .. } => (1.0, None),
-            };
-            for (r, sum) in sums.iter().enumerate() {
-                let sum = match zero {
-                    Some(zero) => sum - zero * rows.sums[r],
-                    None => *sum,
-                };
-                let product = sum * (scale * rows.factor[r]);
-                let value = match rows.bias {
-                    Some(bias) => product + bias[r],
-                    None => product,
-                };
-                output.store(token, panel * PANEL + r, value);
-            }
-        }
+        enter(self.isa, Epilogue { product: self, panel, tile, sums, apart, output });
     }
 
-    /// `sums += add[g] * sum of x over g`, for one token.
-    fn add_groups(
+    /// `sum + add[g] * sum of x over g`, for one token.
+    #[inline(always)]
+    fn add_groups<V: Vector>(
         &self,
         add: &[[f32; 16]],
         x_sums: &[f32],
         tile: Tile,
         m: usize,
-        sums: &mut [f32; 16],
-    ) {
+        mut sum: V,
+    ) -> V {
         let Blocking { piece, pieces, .. } = self.blocking;
         for at in 0..pieces {
             let x_sum = x_sums[tile.first * pieces + at * tile.size + m];
-            let add = &add[at * piece / self.weight.group()];
-            for (sum, add) in sums.iter_mut().zip(add) {
-                *sum += add * x_sum;
+            let add = V::load_f32(&add[at * piece / self.weight.group()]);
+            sum = add.fma_f32(V::splat(x_sum.to_bits()), sum);
+        }
+        sum
+    }
+}
+
+/// What ends a panel and a tile.
+struct Epilogue<'a, 'b> {
+    product: &'a Product<'b>,
+    panel: usize,
+    tile: Tile,
+    sums: &'a [[f32; 16]],
+    apart: usize,
+    output: &'a Output,
+}
+
+impl Kernel for Epilogue<'_, '_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { product, panel, tile, sums, apart, output } = self;
+        let rows = product.weight.rows_of(product.expert, panel);
+        let add = product.weight.groups_of(product.expert, panel).add;
+        for (m, sums) in sums.iter().step_by(apart).enumerate() {
+            let token = tile.first + m;
+            if token >= product.blocking.tokens {
+                break;
             }
+            let mut sum = V::load_f32(sums);
+            let mut factor = V::load_f32(rows.factor);
+            if let Tokens::Codes { sums: x_sums, scales, zeros, .. } = product.tokens {
+                if let Some(add) = add {
+                    sum = product.add_groups(add, x_sums, tile, m, sum);
+                }
+                if let Some(zero) = zeros.get(token) {
+                    sum = V::load_f32(rows.sums).fma_f32(V::splat((-zero).to_bits()), sum);
+                }
+                factor = factor.mul_f32(V::splat(scales[token].to_bits()));
+            }
+            let mut value = sum.mul_f32(factor);
+            if let Some(bias) = rows.bias {
+                value = value.add_f32(V::load_f32(bias));
+            }
+            let mut values = [0.0; PANEL];
+            value.store_f32(&mut values);
+            output.store(token, panel, &values);
         }
     }
 }

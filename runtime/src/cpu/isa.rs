@@ -21,6 +21,8 @@ pub enum Isa {
     Avx512,
     /// [`Isa::Avx512`] with AVX512_BF16.
     Avx512Bf16,
+    /// [`Isa::Avx512Bf16`] with the 8-bit products of AMX, on Linux.
+    Avx512Amx,
     /// AArch64 NEON.
     Neon,
     /// NEON with the dot product instructions.
@@ -33,11 +35,12 @@ pub enum Isa {
 
 impl Isa {
     /// Every set, from the most general to the most special of each architecture.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Portable,
         Self::Avx2,
         Self::Avx512,
         Self::Avx512Bf16,
+        Self::Avx512Amx,
         Self::Neon,
         Self::NeonDot,
         Self::NeonI8mm,
@@ -51,6 +54,7 @@ impl Isa {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Avx512Bf16 => "avx512_bf16",
+            Self::Avx512Amx => "avx512_amx",
             Self::Neon => "neon",
             Self::NeonDot => "neon_dot",
             Self::NeonI8mm => "neon_i8mm",
@@ -72,12 +76,16 @@ impl Isa {
         match self {
             Self::Portable => Ok(()),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => match missing_x86(self) {
-                None => Ok(()),
-                Some(feature) => absent(Missing::Feature(feature)),
-            },
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 | Self::Avx512Amx => {
+                match missing_x86(self) {
+                    None => Ok(()),
+                    Some(feature) => absent(Missing::Feature(feature)),
+                }
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => absent(Missing::Architecture("x86_64")),
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 | Self::Avx512Amx => {
+                absent(Missing::Architecture("x86_64"))
+            }
             #[cfg(target_arch = "aarch64")]
             Self::Neon | Self::NeonDot | Self::NeonI8mm | Self::NeonBf16 => {
                 match missing_arm(self) {
@@ -169,7 +177,7 @@ pub(crate) trait Kernel {
 pub(crate) fn enter<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 if present(isa) => {
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Amx if present(isa) => {
             // SAFETY: `present` has found every feature that the function enables.
             unsafe { enter_avx512(kernel) }
         }
@@ -241,10 +249,12 @@ fn missing_x86(isa: Isa) -> Option<&'static str> {
     let avx512 =
         || first_missing!("avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vbmi" "avx512vnni");
     let bf16 = || first_missing!("avx512bf16");
+    let amx = || (!super::amx::present()).then_some("amx-int8");
     match isa {
         Isa::Avx2 => avx2(),
         Isa::Avx512 => avx2().or_else(avx512),
         Isa::Avx512Bf16 => avx2().or_else(avx512).or_else(bf16),
+        Isa::Avx512Amx => avx2().or_else(avx512).or_else(bf16).or_else(amx),
         _ => None,
     }
 }

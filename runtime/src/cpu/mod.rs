@@ -6,6 +6,8 @@
 //! decides is a [`vector`] (and, where it has instructions of another shape, its own [`tile`]s);
 //! [`isa`] compiles the one for the other. [`weight`] is the operation that callers hold.
 //!
+//! Matrix registers (AMX) take whole blocks of decoded codes instead of tiles.
+//!
 //! Start at [`native`] for the layout, at [`tile`] for the arithmetic.
 
 pub(crate) mod activation;
@@ -21,6 +23,8 @@ pub mod tokens;
 pub mod vector;
 pub mod weight;
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

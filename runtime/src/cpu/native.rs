@@ -17,7 +17,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::{Component, Grain, Shape};
 use rayon::prelude::*;
 
-use super::decode::{CHUNK, Groups, Scales};
+use super::decode::{CHUNK, Groups, Panel, Scales};
 use super::family::{StoredCode, planes, stored_code};
 use super::tokens::{Columns, NO_COLUMN};
 use crate::buffer::Buffer;
@@ -61,11 +61,11 @@ pub struct Native {
     /// [expert][panel][group].
     scales: ScaleStore,
     add: Option<Vec<[f32; PANEL]>>,
-    /// [expert][padded n].
-    factor: Vec<f32>,
-    bias: Option<Vec<f32>>,
-    /// [expert][padded n]: sum of w / factor over k.
-    row_sums: Vec<f32>,
+    /// [expert][panel].
+    factor: Vec<[f32; PANEL]>,
+    bias: Option<Vec<[f32; PANEL]>>,
+    /// [expert][panel]: sum of w / factor over k.
+    row_sums: Vec<[f32; PANEL]>,
     /// [expert]: native column -> column.
     order: Option<Vec<Vec<u32>>>,
     /// Unsigned stored code less this = integer.
@@ -149,6 +149,11 @@ impl Native {
         self.offset
     }
 
+    /// Bits of a stored code.
+    pub fn bits(&self) -> usize {
+        self.bits
+    }
+
     /// Bytes of codes and group parameters that a product reads.
     pub fn bytes(&self) -> usize {
         let scales = match &self.scales {
@@ -165,11 +170,12 @@ impl Native {
         Columns { given: self.given, native: self.columns(), order: order.map(Vec::as_slice) }
     }
 
-    /// The chunks of a panel.
-    pub fn planes(&self, expert: usize, panel: usize) -> &[[u8; 64]] {
+    /// A panel.
+    pub fn panel(&self, expert: usize, panel: usize) -> Panel<'_> {
         let lines = self.chunks * self.bits;
         let first = (expert * self.panels + panel) * lines;
-        &self.codes.lines()[first..first + lines]
+        let planes = &self.codes.lines()[first..first + lines];
+        Panel { planes, groups: self.groups_of(expert, panel) }
     }
 
     /// The groups of a panel.
@@ -189,13 +195,9 @@ impl Native {
 
     /// Factor, bias and row sum of a panel's rows.
     pub fn rows_of(&self, expert: usize, panel: usize) -> Rows<'_> {
-        let first = (expert * self.panels + panel) * PANEL;
-        let range = first..first + PANEL;
-        Rows {
-            factor: &self.factor[range.clone()],
-            bias: self.bias.as_ref().map(|bias| &bias[range.clone()]),
-            sums: &self.row_sums[range],
-        }
+        let at = expert * self.panels + panel;
+        let bias = self.bias.as_ref().map(|bias| &bias[at]);
+        Rows { factor: &self.factor[at], bias, sums: &self.row_sums[at] }
     }
 
     /// Folds what is per group.
@@ -232,10 +234,13 @@ impl Native {
     fn rows(&mut self, weight: &Unpacked) {
         let shape = weight.shape();
         let (n, panels) = (shape.n as usize, self.panels);
-        let padded = |value: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
-            let at = |at: usize| (at / (panels * PANEL), at % (panels * PANEL));
-            let rows = (0..self.experts * panels * PANEL).map(at);
-            rows.map(|(e, row)| if row < n { value(e, row) } else { 0.0 }).collect()
+        let padded = |value: &dyn Fn(usize, usize) -> f32| -> Vec<[f32; PANEL]> {
+            let panel = |at: usize| {
+                let (expert, first) = (at / panels, at % panels * PANEL);
+                let row = |r| if first + r < n { value(expert, first + r) } else { 0.0 };
+                std::array::from_fn(row)
+            };
+            (0..self.experts * panels).map(panel).collect()
         };
         let factor = padded(&|e, row| weight.folded(e as u64, row as u64, 0).factor as f32);
         let bias = weight.bias().map(|bias| padded(&|e, row| bias[e * n + row] as f32));
@@ -277,7 +282,7 @@ impl Native {
             },
         );
         self.codes = codes;
-        self.row_sums = sums.into_iter().flatten().collect();
+        self.row_sums = sums;
     }
 
     /// The sum of w / factor over a row, of integer codes.
@@ -321,11 +326,11 @@ impl Native {
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// Product of the scale levels that are constant along k.
-    pub factor: &'a [f32],
+    pub factor: &'a [f32; PANEL],
     /// Bias.
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<&'a [f32; PANEL]>,
     /// Sum of w / factor over k (integer products only).
-    pub sums: &'a [f32],
+    pub sums: &'a [f32; PANEL],
 }
 
 /// The planes of a chunk of one code a byte, `[q][row][column % 4]`.
