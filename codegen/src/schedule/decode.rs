@@ -130,6 +130,35 @@ impl DecodeTile {
         }
     }
 
+    /// The free choices by name.
+    pub(super) fn parameters(&self) -> Vec<(&'static str, u64)> {
+        let Self { tokens, row_tiles, warps, min_blocks, stages, splits, programmatic } = *self;
+        let programmatic = u32::from(programmatic);
+        let all = [
+            ("tokens", tokens),
+            ("row_tiles", row_tiles),
+            ("warps", warps),
+            ("min_blocks", min_blocks),
+            ("stages", stages),
+            ("splits", splits),
+            ("programmatic", programmatic),
+        ];
+        all.map(|(name, value)| (name, value.into())).to_vec()
+    }
+
+    /// The tile of these choices.
+    pub(super) fn read(of: impl Fn(&str) -> Result<u32, Unscheduled>) -> Result<Self, Unscheduled> {
+        Ok(Self {
+            tokens: of("tokens")?,
+            row_tiles: of("row_tiles")?,
+            warps: of("warps")?,
+            min_blocks: of("min_blocks")?,
+            stages: of("stages")?,
+            splits: of("splits")?,
+            programmatic: of("programmatic")? != 0,
+        })
+    }
+
     /// Its part of a kernel's name.
     fn name(&self) -> String {
         let Self { tokens, row_tiles, warps, min_blocks, stages, splits, programmatic } = self;
