@@ -68,7 +68,6 @@ fn what_is_not_taken_is_said() {
     let tile = DecodeTile::choose(&problem, 1).unwrap();
     for wrong in [
         DecodeTile { tokens: 3, ..tile },
-        DecodeTile { stages: 3, ..tile },
         DecodeTile { splits: 33, ..tile },
         DecodeTile { row_tiles: 0, ..tile },
     ] {

@@ -10,6 +10,7 @@ pub mod decode;
 mod dequantise;
 mod io;
 mod problem;
+mod results;
 
 pub use choose::{Chosen, choose};
 pub use io::{Io, PER_GROUP_LAYOUT};

@@ -1,0 +1,58 @@
+//! Every schedule in the simulator, on ragged shapes, against the exact product.
+
+mod kernels;
+
+use kernels::product::Product;
+use kernels::products::problem;
+use quantloom_codegen::ir::verify;
+use quantloom_codegen::schedule::Chosen;
+use quantloom_codegen::schedule::decode::DecodeTile;
+
+const DECODE: DecodeTile =
+    DecodeTile { tokens: 1, row_tiles: 1, warps: 4, min_blocks: 1, splits: 1, programmatic: false };
+
+/// Runs a schedule's kernel; what is wrong names the case.
+fn check(case: (&str, usize, &str, (u32, u32)), m: u32, chosen: Chosen) {
+    let (scheme, activation, sm, shape) = case;
+    let problem = problem(scheme, activation, sm, shape);
+    let kernel = chosen.write(&problem).unwrap();
+    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+    let product = Product::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
+    for seed in 0..2 {
+        let report = product.simulate(&kernel, 64, seed);
+        let report = report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
+        // An odd tile of rows leaves half a row of banks: where there are tokens, its sums clash.
+        if !matches!(chosen, Chosen::Decode(tile) if tile.row_tiles % 2 == 1 && tile.tokens > 1) {
+            assert_eq!(report.conflicts(), 0, "{}, M = {m}:\n{report}", kernel.name);
+        }
+    }
+}
+
+/// Shapes that no tile divides, K below a group, K that ends inside of a lane's columns.
+#[test]
+fn decode_products_are_right() {
+    let tile = |tokens, row_tiles, warps, splits| DecodeTile {
+        tokens,
+        row_tiles,
+        warps,
+        splits,
+        ..DECODE
+    };
+    let cases = [
+        (("sym", 0, "sm_90a", (40, 2880)), 1, tile(1, 1, 16, 1)),
+        (("sym", 0, "sm_80", (41, 200)), 1, tile(1, 2, 4, 2)),
+        (("sym", 1, "sm_90a", (100, 1096)), 3, tile(4, 2, 3, 1)),
+        (("asym", 0, "sm_80", (56, 1288)), 3, tile(4, 4, 4, 3)),
+        (("asym", 1, "sm_89", (48, 512)), 8, tile(8, 1, 4, 1)),
+        (("asym", 0, "sm_90a", (33, 2880)), 8, tile(8, 2, 8, 2)),
+        (("halves", 0, "sm_90a", (72, 328)), 5, tile(8, 3, 2, 1)),
+        (("halves", 0, "sm_80", (16, 8)), 1, tile(1, 1, 4, 1)),
+        (("sym", 0, "sm_90a", (24, 392)), 16, tile(16, 1, 4, 2)),
+        (("asym", 0, "sm_80", (80, 648)), 13, tile(16, 2, 4, 1)),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, Chosen::Decode(tile));
+        let early = case.2 == "sm_90a";
+        check(case, m, Chosen::Decode(DecodeTile { programmatic: early, ..tile }));
+    }
+}
