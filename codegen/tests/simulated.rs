@@ -7,6 +7,7 @@ use kernels::products::problem;
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::Chosen;
 use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::tile::TileShape;
 
 const DECODE: DecodeTile =
     DecodeTile { tokens: 1, row_tiles: 1, warps: 4, min_blocks: 1, splits: 1, programmatic: false };
@@ -21,8 +22,12 @@ fn check(case: (&str, usize, &str, (u32, u32)), m: u32, chosen: Chosen) {
     for seed in 0..2 {
         let report = product.simulate(&kernel, 64, seed);
         let report = report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
-        // An odd tile of rows leaves half a row of banks: where there are tokens, its sums clash.
-        if !matches!(chosen, Chosen::Decode(tile) if tile.row_tiles % 2 == 1 && tile.tokens > 1) {
+        // An odd tile of 16 rows leaves half a row of banks: where tokens follow, sums clash.
+        let (rows, tokens) = match chosen {
+            Chosen::Decode(tile) => (16 * tile.row_tiles, tile.tokens),
+            Chosen::Tile(shape) => (shape.rows, shape.tokens),
+        };
+        if rows.is_multiple_of(32) || tokens == 1 {
             assert_eq!(report.conflicts(), 0, "{}, M = {m}:\n{report}", kernel.name);
         }
     }
@@ -54,5 +59,42 @@ fn decode_products_are_right() {
         check(case, m, Chosen::Decode(tile));
         let early = case.2 == "sm_90a";
         check(case, m, Chosen::Decode(DecodeTile { programmatic: early, ..tile }));
+    }
+}
+
+const TILE: TileShape = TileShape {
+    tokens: 16,
+    rows: 32,
+    warps: 2,
+    min_blocks: 1,
+    stages: 3,
+    splits: 1,
+    programmatic: false,
+};
+
+/// M that no tile divides, one token, rows and columns with tails, K split, every number of stages.
+#[test]
+fn tile_products_are_right() {
+    let tile = |tokens, rows, warps, stages, splits| TileShape {
+        tokens,
+        rows,
+        warps,
+        stages,
+        splits,
+        ..TILE
+    };
+    let cases = [
+        (("sym", 0, "sm_90a", (40, 2880)), 17, tile(16, 32, 2, 3, 2)),
+        (("sym", 0, "sm_80", (41, 200)), 1, tile(16, 64, 2, 2, 1)),
+        (("sym", 1, "sm_89", (72, 392)), 3, tile(16, 64, 4, 4, 1)),
+        (("asym", 0, "sm_80", (100, 648)), 64, tile(64, 64, 2, 3, 3)),
+        (("asym", 1, "sm_90a", (48, 1288)), 19, tile(32, 32, 2, 4, 2)),
+        (("asym", 0, "sm_90a", (136, 136)), 8, tile(16, 128, 2, 2, 1)),
+        (("halves", 0, "sm_90a", (33, 328)), 65, tile(64, 32, 2, 3, 1)),
+        (("sym", 0, "sm_90a", (24, 8)), 130, tile(128, 16, 1, 2, 1)),
+    ];
+    for (case, m, shape) in cases {
+        let programmatic = case.2 == "sm_90a";
+        check(case, m, Chosen::Tile(TileShape { programmatic, ..shape }));
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::decode::{DecodeTile, decode};
 use super::problem::{Problem, Unscheduled};
+use super::tile::{TileShape, tile};
 use crate::ir::Kernel;
 
 /// A schedule and its free choices.
@@ -14,6 +15,8 @@ use crate::ir::Kernel;
 pub enum Chosen {
     /// The decode product, up to 16 tokens.
     Decode(DecodeTile),
+    /// The product in tiles, any number of tokens.
+    Tile(TileShape),
 }
 
 /// The schedule for a number of tokens (rows of x, M).
@@ -21,7 +24,10 @@ pub enum Chosen {
 /// # Errors
 /// If no schedule takes the problem with so many tokens.
 pub fn choose(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
-    DecodeTile::choose(problem, tokens).map(Chosen::Decode)
+    match tokens {
+        1..=16 => DecodeTile::choose(problem, tokens).map(Chosen::Decode),
+        _ => TileShape::choose(problem, tokens).map(Chosen::Tile),
+    }
 }
 
 impl Chosen {
@@ -31,14 +37,16 @@ impl Chosen {
     /// What the schedule does not take.
     pub fn write(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
         match self {
-            Self::Decode(tile) => decode(problem, *tile),
+            Self::Decode(choice) => decode(problem, *choice),
+            Self::Tile(choice) => tile(problem, *choice),
         }
     }
 
-    /// The most rows of x that one launch takes.
-    pub const fn tokens(&self) -> u32 {
+    /// The most rows of x that one launch takes; `None` if it takes any number.
+    pub const fn tokens(&self) -> Option<u32> {
         match self {
-            Self::Decode(tile) => tile.tokens,
+            Self::Decode(choice) => Some(choice.tokens),
+            Self::Tile(_) => None,
         }
     }
 
@@ -46,6 +54,7 @@ impl Chosen {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Decode(_) => "decode",
+            Self::Tile(_) => "tile",
         }
     }
 
@@ -53,7 +62,8 @@ impl Chosen {
     /// are the problem's.
     pub fn parameters(&self) -> Vec<(&'static str, u64)> {
         match self {
-            Self::Decode(tile) => tile.parameters(),
+            Self::Decode(choice) => choice.parameters(),
+            Self::Tile(choice) => choice.parameters(),
         }
     }
 
@@ -71,7 +81,10 @@ impl Chosen {
         };
         match name {
             "decode" => DecodeTile::read(of).map(Self::Decode),
-            _ => Err(Unscheduled::Tile(format!("there is no schedule {name}, only decode"))),
+            "tile" => TileShape::read(of).map(Self::Tile),
+            _ => {
+                Err(Unscheduled::Tile(format!("there is no schedule {name}, only decode and tile")))
+            }
         }
     }
 }
