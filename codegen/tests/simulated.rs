@@ -5,7 +5,7 @@ mod kernels;
 use kernels::product::Product;
 use kernels::products::problem;
 use quantloom_codegen::ir::verify;
-use quantloom_codegen::schedule::Chosen;
+use quantloom_codegen::schedule::{Chosen, choose};
 use quantloom_codegen::schedule::decode::DecodeTile;
 use quantloom_codegen::schedule::tile::TileShape;
 
@@ -96,5 +96,21 @@ fn tile_products_are_right() {
     for (case, m, shape) in cases {
         let programmatic = case.2 == "sm_90a";
         check(case, m, Chosen::Tile(TileShape { programmatic, ..shape }));
+    }
+}
+
+/// What `choose` takes, for every target and scheme, each on two of the shapes.
+#[test]
+fn chosen_products_are_right() {
+    let shapes = [(41, 200), (72, 2880), (100, 1096), (48, 8)];
+    let schemes = [("sym", 0), ("sym", 1), ("asym", 0), ("asym", 1), ("halves", 0)];
+    for (at, sm) in ["sm_80", "sm_89", "sm_90a"].into_iter().enumerate() {
+        for (of, (scheme, activation)) in schemes.into_iter().enumerate() {
+            for (turn, m) in [1, 3, 8, 16, 17, 64].into_iter().enumerate() {
+                let shape = shapes[(at + of + turn) % 4];
+                let problem = problem(scheme, activation, sm, shape);
+                check((scheme, activation, sm, shape), m, choose(&problem, m).unwrap());
+            }
+        }
     }
 }

@@ -14,9 +14,12 @@ use crate::ir::{
 
 /// Words from one token's sums to the next's: four more than the rows, so that the tokens of
 /// neighbouring lanes fall into different banks.
-pub(super) const fn pitch(rows: u32) -> u32 {
+const fn pitch(rows: u32) -> u32 {
     rows + 4
 }
+
+/// Words of shared memory for the count that the last block to arrive is found by.
+pub(super) const ORDER: u32 = 4;
 
 /// What a block has computed.
 pub(super) struct Results<'p> {
@@ -231,7 +234,7 @@ impl Workspace {
 
     /// Counts this block; true in all its threads if it is the last.
     fn arrive(&self, b: &mut Builder, results: &Results<'_>) -> Operand {
-        let flag = b.shared("order", Word::U32, 4, "how many blocks came before this one");
+        let flag = b.shared("order", Word::U32, ORDER, "how many blocks came before this one");
         b.comment("the last block to arrive adds the slots up");
         b.barrier();
         let thread = b.special(Special::Thread);

@@ -1,7 +1,7 @@
 //! The free choices of a decode kernel, and the ones that are good.
 
 use crate::schedule::problem::{Problem, Unscheduled};
-use crate::schedule::results;
+use crate::schedule::results::{ORDER, Results};
 use crate::target::Feature;
 
 /// The free choices of a decode kernel.
@@ -21,22 +21,25 @@ pub struct DecodeTile {
     pub programmatic: bool,
 }
 
-/// Tiles of rows up to which a block has one, so that a tile a block at two blocks a processor is
-/// about one wave of a large device (132 processors).
-const ONE_TILE: u32 = 256;
-
-/// Columns from which x, which every block reads, weighs more than an even share of rows.
+/// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
+/// rest.
+const PROCESSORS: u32 = 128;
+/// Tiles of rows up to which a block has one.
+const ONE_TILE: u32 = 2 * PROCESSORS;
+/// Columns from which x, which every block reads, weighs more than a second block a processor.
 const LONG: u32 = 16_384;
+/// Tiles that the warps of a processor should have under way; of groups of 128, 64 KB.
+const UNDER_WAY: u32 = 64;
 
 impl DecodeTile {
     /// The tile for a number of tokens, from measurements on an H200
     /// (docs/performance/decode.md).
     ///
-    /// Sixteen warps, and as many bytes in flight as registers allow: two blocks a processor, so
-    /// that one loads while the other adds up. Few rows: one tile of them a block, so that every
-    /// processor has work; more rows: two, which is again one wave and halves the reads of x. Where
-    /// K is long and there are rows enough for all processors: four tiles and one block, which
-    /// halves the reads of x once more at the same number of bytes in flight.
+    /// Few rows: one tile of them a block, so that every processor has two blocks, of which one
+    /// loads while the other adds up. More rows: two tiles, which is again one wave and halves the
+    /// reads of x. Where K is long: four tiles and one block, which halves the reads of x once more
+    /// with as many bytes under way. Other rows only where registers leave too few bytes under way
+    /// for that; blocks as large as there are groups for, since small ones were slower everywhere.
     ///
     /// # Errors
     /// If there are more tokens than this schedule takes.
@@ -70,34 +73,41 @@ impl DecodeTile {
                 && (bytes + gpu.reserved_shared) * tile.min_blocks <= gpu.processor_shared
                 && registers >= tile.registers(problem)
         };
-        // The wanted rows with as many warps as there are groups for, in as many blocks as fit; of
-        // equals the larger block. Fewer rows only where not even one warp could have those.
-        let rows = [4, 2, 1].into_iter().filter(|rows| *rows <= wanted);
-        let shapes = |rows| {
-            let warps = [16, 12, 8, 4, 2, 1].into_iter();
-            let warps = warps.filter(|warps| *warps <= problem.groups());
-            warps.flat_map(move |warps| (1..=8).map(move |blocks| of(rows, warps, blocks)))
-        };
-        let resident = |tile: &Self| (tile.warps * tile.min_blocks).min(32);
-        let best = |rows| {
-            let tiles = shapes(rows).filter(fits);
-            tiles.reduce(|best, tile| if resident(&tile) > resident(&best) { tile } else { best })
-        };
-        rows.filter_map(best).next().ok_or_else(unfit)
+        let processors = |rows: u32| problem.row_tiles().div_ceil(rows) >= PROCESSORS;
+        let rows = [wanted, 4, 2, 1].into_iter();
+        let rows = rows.filter(|&rows| rows <= wanted || processors(rows));
+        let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= problem.groups());
+        let tiles = warps.flat_map(|warps| {
+            let blocks = move |rows| (1..=2).map(move |blocks| of(rows, warps, blocks));
+            rows.clone().flat_map(blocks)
+        });
+        // Of equals, the first.
+        let best = tiles.filter(fits).reduce(|best, tile| {
+            if tile.under_way(problem) > best.under_way(problem) { tile } else { best }
+        });
+        best.ok_or_else(unfit)
+    }
+
+    /// Tiles that the warps of a processor have under way, as far as that helps.
+    fn under_way(&self, problem: &Problem) -> u32 {
+        let blocks = problem.row_tiles().div_ceil(self.row_tiles).div_ceil(PROCESSORS);
+        let blocks = self.min_blocks.min(blocks);
+        (self.row_tiles * self.warps * blocks).min(UNDER_WAY)
     }
 
     /// Registers of a thread without which the assembler spills, as it reported them for groups of
     /// 128 columns; a little too many where that does not decide anything.
     fn registers(&self, problem: &Problem) -> u32 {
         let token_tiles = self.tokens.div_ceil(problem.token_tile());
-        let zeros = if problem.zero { 4 } else { 0 };
-        40 + self.row_tiles * (12 + zeros + 24 * (token_tiles - 1))
+        let zeros = if problem.zero { 2 } else { 0 };
+        let sums = if self.tokens == 1 { 2 } else { 4 };
+        40 + self.row_tiles * (8 + sums + zeros + 24 * (token_tiles - 1))
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
     fn shared_bytes(&self, problem: &Problem) -> u32 {
         let rows = self.row_tiles * problem.plan.native.rows;
-        4 * self.warps * self.tokens * results::pitch(rows)
+        4 * (Results::words(rows, self.tokens, self.warps) + ORDER)
     }
 
     pub(super) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {

@@ -2,6 +2,7 @@
 
 use super::ring;
 use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::results::ORDER;
 use crate::target::Feature;
 
 /// The free choices of a tile kernel.
@@ -131,7 +132,7 @@ impl TileShape {
     fn fits(&self, problem: &Problem) -> bool {
         let Some(gpu) = problem.target().gpu else { return false };
         let threads = self.warps * gpu.warp * self.min_blocks;
-        let bytes = 4 * ring::words(*self, problem);
+        let bytes = 4 * (ring::words(*self, problem) + ORDER);
         let registers = ((gpu.registers / threads.max(1)) & !7).min(255);
         threads <= gpu.processor_threads
             && bytes <= gpu.block_shared
