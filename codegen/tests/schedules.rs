@@ -124,7 +124,8 @@ fn what_a_tile_does_not_take_is_said() {
         TileShape::choose(&problem, 0),
         Err(Unscheduled::Shape { what: "M", value: 0, .. })
     ));
-    let bytes = "a { weight: u8 - 128, scale: f16 per 1x128, pack: u8 [code | k, n], activation: f16 }";
+    let bytes =
+        "a { weight: u8 - 128, scale: f16 per 1x128, pack: u8 [code | k, n], activation: f16 }";
     let scheme = parse(bytes).unwrap();
     let target = target("sm_90a").unwrap();
     let problem = Problem::new(&scheme, &scheme.activations[0], target, (256, 256)).unwrap();

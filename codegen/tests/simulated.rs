@@ -5,9 +5,9 @@ mod kernels;
 use kernels::product::Product;
 use kernels::products::problem;
 use quantloom_codegen::ir::verify;
-use quantloom_codegen::schedule::{Chosen, choose};
 use quantloom_codegen::schedule::decode::DecodeTile;
 use quantloom_codegen::schedule::tile::TileShape;
+use quantloom_codegen::schedule::{Chosen, choose};
 
 const DECODE: DecodeTile =
     DecodeTile { tokens: 1, row_tiles: 1, warps: 4, min_blocks: 1, splits: 1, programmatic: false };
