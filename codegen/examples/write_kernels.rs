@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     match shape {
         [] => {
             for (n, k) in [(4096, 4096), (8192, 8192), (8192, 28_672), (5760, 2880), (1024, 4096)] {
-                for m in [1, 2, 4, 8, 16] {
+                for m in [1, 2, 4, 8, 16, 32, 64, 256] {
                     write_some(folder, (n, k, m), &named, &mut table)?;
                 }
             }
@@ -55,7 +55,21 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The chosen tile and others: rows a block, blocks a processor, with and without early launch.
+/// Other choices than the chosen: parameters and their values, each with each.
+type Others = &'static [(&'static [&'static str], &'static [&'static [&'static str]])];
+const DECODE: Others = &[
+    (&["row_tiles", "min_blocks"], &[&["1", "2"], &["2", "2"], &["2", "1"], &["4", "1"]]),
+    (&["programmatic"], &[&["1"], &["0"]]),
+];
+const TILE: Others = &[
+    (
+        &["rows", "warps", "min_blocks"],
+        &[&["256", "8", "1"], &["128", "8", "2"], &["128", "4", "2"], &["64", "4", "2"]],
+    ),
+    (&["splits"], &[&["1"], &["2"], &["4"]]),
+];
+
+/// The chosen kernel and others beside it.
 fn write_some(
     folder: &Path,
     shape: (u32, u32, u32),
@@ -63,18 +77,17 @@ fn write_some(
     table: &mut String,
 ) -> Result<()> {
     *table += &write(folder, shape, named)?;
-    let mut others: Vec<[(&str, &str); 3]> = Vec::new();
-    if shape.2 <= 16 {
-        for (rows, blocks) in [("1", "2"), ("2", "2"), ("2", "1"), ("4", "1")] {
-            for early in ["0", "1"] {
-                others.push([("row_tiles", rows), ("min_blocks", blocks), ("programmatic", early)]);
-            }
-        }
+    let mut all = vec![named.clone()];
+    for (names, values) in if shape.2 <= 16 { DECODE } else { TILE } {
+        let with = |named: &BTreeMap<_, _>, values: &[&'static str]| {
+            let mut named: BTreeMap<_, _> = named.clone();
+            named.extend(names.iter().copied().zip(values.iter().copied()));
+            named
+        };
+        all = all.iter().flat_map(|named| values.iter().map(|v| with(named, v))).collect();
     }
-    for other in others {
-        let mut named = named.clone();
-        named.extend(other);
-        // What is the same tile again is the same file; what does not fit is left out.
+    for named in all {
+        // What is the same kernel again is the same file; what does not fit is left out.
         if let Ok(line) = write(folder, shape, &named)
             && !table.contains(&line)
         {
