@@ -14,6 +14,7 @@
 //! | `image_cache` | images on disk |
 //! | `module`, `loader` | image -> kernel; key -> kernel |
 //! | `launch`, `tensor_map` | what a kernel is given, checked against its rule |
+//! | `executor` | the device as what products run on ([`crate::gpu`]) |
 //! | `bench` | timing |
 //! | `selftest` | all of the above on a real device |
 //!
@@ -26,6 +27,7 @@ mod buffer;
 mod device;
 mod driver;
 mod error;
+mod executor;
 mod graph;
 mod image_cache;
 mod launch;
@@ -40,6 +42,7 @@ pub use buffer::{Buffer, DeviceSlice, DeviceSliceMut, Element, Pinned};
 pub use device::{Context, DeviceInfo, devices, runs};
 pub use driver::{Driver, version_text};
 pub use error::{CudaError, LaunchFault};
+pub use executor::Cuda;
 pub use graph::Graph;
 pub use image_cache::{ImageCache, ImageKey, VARIABLE};
 pub use launch::{Argument, Limits, Prepared};
