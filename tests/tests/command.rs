@@ -22,6 +22,7 @@ const SUBCOMMANDS: &[&str] = &[
     "check",
     "bench",
     "verify",
+    "sim",
 ];
 
 /// A folder whose files are named relative to it in a command line: `@name` is a file of it.

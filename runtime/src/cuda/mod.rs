@@ -15,7 +15,7 @@
 //! | `module`, `loader` | image -> kernel; key -> kernel |
 //! | `launch`, `tensor_map` | what a kernel is given, checked against its rule |
 //! | `executor` | the device as what products run on ([`crate::gpu`]) |
-//! | `bench` | timing |
+//! | `bench`, `floor` | timing; how fast the device reads |
 //! | `selftest` | all of the above on a real device |
 //!
 //! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
@@ -28,6 +28,7 @@ mod device;
 mod driver;
 mod error;
 mod executor;
+mod floor;
 mod graph;
 mod image_cache;
 mod launch;
@@ -43,6 +44,7 @@ pub use device::{Context, DeviceInfo, devices, runs};
 pub use driver::{Driver, version_text};
 pub use error::{CudaError, LaunchFault};
 pub use executor::Cuda;
+pub use floor::ReadFloor;
 pub use graph::Graph;
 pub use image_cache::{ImageCache, ImageKey, VARIABLE};
 pub use launch::{Argument, Limits, Prepared};

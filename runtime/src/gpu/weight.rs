@@ -156,6 +156,42 @@ impl<E: Executor> GpuWeight<E> {
         &self.executor
     }
 
+    /// The same weight once more, in memory of its own: timing rotates over copies.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn copied(&self) -> Result<Self, E::Error> {
+        let mut made: Vec<(&Arc<Part<E::Memory>>, Arc<Part<E::Memory>>)> = Vec::new();
+        let mut products = Vec::new();
+        for product in &self.products {
+            let mut parts = Vec::new();
+            for part in &product.parts {
+                let known = made.iter().find(|(original, _)| Arc::ptr_eq(original, part));
+                let copy = match known {
+                    Some((_, copy)) => copy.clone(),
+                    None => {
+                        let bytes = self.executor.download(&part.memory)?;
+                        let memory = self.executor.upload(&bytes)?;
+                        let (native, bytes) = (part.native.clone(), part.bytes);
+                        let copy = Arc::new(Part { native, memory, bytes });
+                        made.push((part, copy.clone()));
+                        copy
+                    }
+                };
+                parts.push(copy);
+            }
+            let (activation, element) = (product.activation.clone(), product.element);
+            products.push(Product { activation, element, parts, choices: Mutex::default() });
+        }
+        Ok(Self {
+            executor: self.executor.clone(),
+            scheme: self.scheme.clone(),
+            shape: self.shape,
+            products,
+            refused: self.refused.clone(),
+        })
+    }
+
     /// The kernel for M tokens of a type.
     ///
     /// # Errors
