@@ -193,7 +193,7 @@ pub enum Failure {
         /// Where.
         case: Box<Case>,
         /// Why.
-        error: UnpackError,
+        error: Box<UnpackError>,
     },
     /// A device went away.
     #[error(transparent)]
@@ -336,7 +336,8 @@ impl Step<'_> {
         let k = self.shape.k as usize;
         let x = draw::tokens(self.scheme, own, most, k, self.seed);
         let of_reference = |error| Failure::Reference { case: self.case("all", most), error };
-        let of_pack = |error| Failure::Pack { case: self.case("all", most), error };
+        let of_pack =
+            |error| Failure::Pack { case: self.case("all", most), error: Box::new(error) };
         let layer = self.expected(&plain, &x, own).map_err(of_reference).and_then(|expected| {
             let packed = pack(self.scheme, &plain).map_err(of_pack)?;
             let stored = |name: &str| packed.get(name).map(Vec::as_slice);

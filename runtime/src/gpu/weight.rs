@@ -161,24 +161,19 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
-        let mut made: Vec<(&Arc<Part<E::Memory>>, Arc<Part<E::Memory>>)> = Vec::new();
-        let mut products = Vec::new();
+        let mut products: Vec<Product<E::Memory>> = Vec::new();
         for product in &self.products {
             let mut parts = Vec::new();
             for part in &product.parts {
-                let known = made.iter().find(|(original, _)| Arc::ptr_eq(original, part));
-                let copy = match known {
-                    Some((_, copy)) => copy.clone(),
+                let mut known = products.iter().flat_map(|product| &product.parts);
+                parts.push(match known.find(|known| known.native == part.native) {
+                    Some(known) => known.clone(),
                     None => {
                         let bytes = self.executor.download(&part.memory)?;
                         let memory = self.executor.upload(&bytes)?;
-                        let (native, bytes) = (part.native.clone(), part.bytes);
-                        let copy = Arc::new(Part { native, memory, bytes });
-                        made.push((part, copy.clone()));
-                        copy
+                        Arc::new(Part { native: part.native.clone(), memory, bytes: part.bytes })
                     }
-                };
-                parts.push(copy);
+                });
             }
             let (activation, element) = (product.activation.clone(), product.element);
             products.push(Product { activation, element, parts, choices: Mutex::default() });

@@ -26,6 +26,19 @@ use crate::whole::write_whole;
 /// What is measured where nothing is asked for.
 const USUAL: [&str; 2] = ["ct_w4a16", "ct_w4a16_asym"];
 
+/// Columns of the table.
+const HEADER: [&str; 9] = [
+    "scheme",
+    "M",
+    "programmatic",
+    "serial",
+    "floor",
+    "floor, serial",
+    "GB/s",
+    "TFLOP/s",
+    "kernel",
+];
+
 /// A product of one M, or why there is none.
 struct Cell {
     scheme: String,
@@ -158,23 +171,17 @@ impl<'a> Bench<'a> {
 
 fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
     say(format_args!("\nN x K = {n} x {k}; microseconds a call, in brackets over the floor"))?;
-    let mut rows = table(&[
-        "scheme",
-        "M",
-        "programmatic",
-        "serial",
-        "floor",
-        "floor, serial",
-        "GB/s",
-        "TFLOP/s",
-        "kernel",
-    ]);
+    let mut rows = table(&HEADER);
     for cell in cells {
         let (scheme, tokens) = (cell.scheme.clone(), cell.tokens.to_string());
         let timed = match &cell.outcome {
             Ok(timed) => timed,
             Err(why) => {
-                rows.add_row([scheme, tokens, format!("not scheduled: {why}")]);
+                let mut row = vec![String::new(); HEADER.len()];
+                row[0] = scheme;
+                row[1] = tokens;
+                row[HEADER.len() - 1] = format!("not scheduled: {why}");
+                rows.add_row(row);
                 continue;
             }
         };
