@@ -53,39 +53,58 @@ fn int4_products_are_right_on_ragged_shapes() {
 }
 
 #[test]
-fn more_rows_than_a_launch_takes_are_cut_into_pieces() {
-    let done = verify(simulator("sm_90a"), scheme("ct_w4a16"), (32, 256), &[17, 35]);
-    let done = done.unwrap_or_else(|failure| panic!("{failure}"));
-    assert_eq!((done.products, done.elements), (6, 3 * (17 + 35) * 32), "{done:?}");
+fn products_of_any_number_of_rows_are_right() {
+    for (name, shape, tokens) in [
+        ("ct_w4a16", (48, 256), &[17, 64, 130][..]),
+        ("ct_w4a16_asym", (41, 200), &[35]),
+        // Few rows of w and many groups: K is split over blocks.
+        ("ct_w4a16", (32, 2048), &[33]),
+    ] {
+        let done = verify(simulator("sm_90a"), scheme(name), shape, tokens)
+            .unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(done.products, tokens.len() * 3, "{name}: {done:?}");
+    }
 }
 
-/// The compiler's kernels, with K split over blocks.
-struct SplitK;
+/// The compiler's kernels, chosen in another way.
+struct Chosen(fn(&Request<'_>, u64) -> Result<Choice, Refusal>);
 
-impl KernelSource for SplitK {
+impl KernelSource for Chosen {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         Jit.text(key)
     }
 }
 
-impl Products for SplitK {
+impl Products for Chosen {
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         Jit.native(request)
     }
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
-        let mut choice = Jit.choose(request, tokens)?;
-        choice.key.schedule.parameters.insert("splits".to_owned(), 3);
-        Ok(choice)
+        self.0(request, tokens)
     }
 }
 
 #[test]
-fn blocks_that_split_k_find_their_workspaces() {
-    let simulator = simulator("sm_90a").with_source(Arc::new(SplitK));
-    let done = verify(simulator, scheme("ct_w4a16_asym"), (48, 512), &[1, 9]);
+fn more_rows_than_a_launch_takes_are_cut_into_pieces() {
+    let few = Chosen(|request, tokens| Jit.choose(request, tokens.min(16)));
+    let simulator = simulator("sm_90a").with_source(Arc::new(few));
+    let done = verify(simulator, scheme("ct_w4a16"), (32, 256), &[17, 35]);
     let done = done.unwrap_or_else(|failure| panic!("{failure}"));
-    assert_eq!(done.products, 6, "{done:?}");
+    assert_eq!((done.products, done.elements), (6, 3 * (17 + 35) * 32), "{done:?}");
+}
+
+#[test]
+fn blocks_that_split_k_find_their_workspaces() {
+    let split = Chosen(|request, tokens| {
+        let mut choice = Jit.choose(request, tokens)?;
+        choice.key.schedule.parameters.insert("splits".to_owned(), 3);
+        Ok(choice)
+    });
+    let simulator = simulator("sm_90a").with_source(Arc::new(split));
+    let done = verify(simulator, scheme("ct_w4a16_asym"), (48, 512), &[1, 9, 20]);
+    let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(done.products, 9, "{done:?}");
 }
 
 #[test]

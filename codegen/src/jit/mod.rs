@@ -78,9 +78,6 @@ impl From<JitError> for Refusal {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jit;
 
-/// Rows of x that the schedules for few tokens take, where none takes more.
-const FEW_TOKENS: u32 = 16;
-
 impl Jit {
     /// The kernel of a key, verified and not yet printed.
     ///
@@ -119,16 +116,12 @@ impl Products for Jit {
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
         let problem = problem(request)?;
         let most = u32::try_from(tokens).unwrap_or(u32::MAX);
-        let chosen = choose(&problem, most).or_else(|refusal| {
-            // What no schedule takes whole is cut into pieces.
-            if most > FEW_TOKENS { choose(&problem, FEW_TOKENS) } else { Err(refusal) }
-        });
-        let chosen = chosen.map_err(JitError::from)?;
+        let chosen = choose(&problem, most).map_err(JitError::from)?;
         let sizes = [("n", request.n), ("k", request.k)];
         let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
         let work = Work::product(request.scheme, request.activation, output(request));
         let key = KernelKey { work, schedule, target: request.target.to_owned() };
-        Ok(Choice { key, tokens: u64::from(chosen.tokens()) })
+        Ok(Choice { key, tokens: chosen.tokens().map_or(u64::MAX, u64::from) })
     }
 }
 

@@ -25,7 +25,8 @@ pub struct Request<'a> {
 pub struct Choice {
     /// The kernel.
     pub key: KernelKey,
-    /// The most rows of x that a launch of it takes; a larger product is cut into such pieces.
+    /// The most rows of x that a launch of it takes, [`u64::MAX`] if any number; a larger product is
+    /// cut into such pieces.
     pub tokens: u64,
 }
 

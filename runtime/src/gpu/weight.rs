@@ -362,11 +362,11 @@ impl<E: Executor> Op for GpuWeight<E> {
         if tokens == 0 {
             return Ok(());
         }
-        let most = self.choice(own, tokens as u64)?.tokens as usize;
+        let most = usize::try_from(self.choice(own, tokens as u64)?.tokens).unwrap_or(usize::MAX);
         let k = self.shape.k as usize;
         let mut result: Vec<u16> = Vec::with_capacity(y.len());
         for first in (0..tokens).step_by(most.max(1)) {
-            let last = tokens.min(first + most);
+            let last = tokens.min(first.saturating_add(most));
             let mut tensors = self.tensors(x.part(first * k..last * k))?;
             self.queue(&mut tensors, false).map_err(Into::into)?;
             result.extend(self.result(&tensors).map_err(Into::into)?);
