@@ -129,14 +129,23 @@ const fn gpu(name: &'static str, summary: &'static str, class: Class, gpu: &'sta
     Target { gpu: Some(gpu), ..planned(name, summary, class) }
 }
 
+const fn nvidia(
+    name: &'static str,
+    summary: &'static str,
+    class: Class,
+    of: &'static Gpu,
+) -> Target {
+    Target { has_kernels: true, ..gpu(name, summary, class, of) }
+}
+
 /// Every target.
 pub const TARGETS: &[Target] = &[
     cpu("portable", "plain Rust on any machine"),
     cpu("x86", "AVX2, AVX-512 with VNNI"),
     cpu("neon", "Arm NEON, with dotprod, with i8mm"),
-    gpu("sm_80", "NVIDIA Ampere", Class::Ampere, &SM_80),
-    gpu("sm_89", "NVIDIA Ada", Class::Ada, &SM_89),
-    gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A),
+    nvidia("sm_80", "NVIDIA Ampere", Class::Ampere, &SM_80),
+    nvidia("sm_89", "NVIDIA Ada", Class::Ada, &SM_89),
+    nvidia("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A),
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
     planned("wgsl", "any GPU through WGSL", Class::Shader),

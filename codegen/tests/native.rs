@@ -137,7 +137,7 @@ fn the_shared_layout_is_the_agreed_one() {
 }
 
 /// A lane of a warp loads words in order; decoded, they are the registers of the operands of
-/// consecutive k steps.
+/// consecutive k steps. Rows are the fragment's; the columns of a lane are neighbours.
 #[test]
 fn a_lane_holds_its_fragment_on_matrix_machines() {
     const A16: &str = "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]";
@@ -192,7 +192,11 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
                             (register as u32 % sizes[1], register as u32 / sizes[1]);
                         let point = fragment.point(&[element as u32, of_step, lane as u32]);
                         let n = tile * 16 + u64::from(point.n);
-                        let k = first + u64::from(k_step * step + point.k);
+                        // The lanes of a row share out its columns: neighbours to each.
+                        let lane_columns = lane as u32 % 4 * (columns / 4);
+                        let of_lane = lane_columns + k_step * (step / 4) + element as u32;
+                        let of_register = of_step / 2 * operand.per_word() as u32;
+                        let k = first + u64::from(of_lane + of_register);
                         let bits_of =
                             word >> (operand.bits() * element as u32) & operand.number().mask();
                         let found = operand.number().decode(bits_of);

@@ -53,6 +53,20 @@ fn refused(expected: &str, shape: Launch, name: &str, write: impl FnOnce(&mut Ca
 
 const SM: &str = "sm_90a";
 
+/// A constant place beyond a buffer is a fault, unless a mask may leave it out.
+#[test]
+fn what_a_mask_leaves_out_may_lie_anywhere() {
+    let plain = launch(128);
+    for (masked, expected) in [(true, &[][..]), (false, &["OutOfBounds"])] {
+        let mut case = case(SM, plain);
+        let few = case.b.less(case.lane, 7u32);
+        let mask = masked.then(|| Mask::or_zero(few));
+        let from = Address::new(case.w, 1024u32);
+        case.b.load_as(Type::U32, from, Width::B32, mask, Cache::Default);
+        assert_eq!(faults(case.b.finish()), expected, "masked: {masked}");
+    }
+}
+
 #[test]
 fn the_kernels_of_the_other_tests_are_taken() {
     for name in ["sm_80", "sm_89", SM] {

@@ -9,8 +9,9 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{Activation, Scheme};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Family, Layer, Tensor, Tensors};
-use crate::device::Device;
+use crate::device::Backend;
 use crate::forward::{Input, as_called, forward};
+use crate::op::ProductError;
 use crate::tensor::{float_format, reals};
 use crate::unpacked::Unpacked;
 
@@ -53,14 +54,14 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// Compares every layer that has references; products are those of the device.
-pub fn check(checkpoint: &Checkpoint, device: Device) -> Vec<Finding> {
+/// Compares every layer that has references; products are those of the backend.
+pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
     let tensors = checkpoint.tensors();
     let alone = checkpoint.layers().count() == 1;
     let mut findings = Vec::new();
     for (name, layer) in checkpoint.layers() {
         match layer {
-            Ok(layer) => check_layer(layer, device, tensors, alone, &mut findings),
+            Ok(layer) => check_layer(layer, backend, tensors, alone, &mut findings),
             Err(error) => findings.push(failed(name, error)),
         }
     }
@@ -93,7 +94,7 @@ fn failed(layer: &str, error: &CheckpointError) -> Finding {
 
 fn check_layer(
     layer: &Layer,
-    device: Device,
+    backend: &dyn Backend,
     tensors: &Tensors,
     alone: bool,
     findings: &mut Vec<Finding>,
@@ -116,7 +117,7 @@ fn check_layer(
         findings.push(check_weight(layer, &unpacked, tensor, transposed));
     }
     if let (Some(x), Some(y)) = (reference("x"), reference("y")) {
-        findings.push(check_product(layer, device, &unpacked, x, y));
+        findings.push(check_product(layer, backend, &unpacked, x, y));
     }
 }
 
@@ -234,7 +235,7 @@ fn product_bound(scheme: &Scheme) -> f64 {
 
 fn check_product(
     layer: &Layer,
-    device: Device,
+    backend: &dyn Backend,
     unpacked: &Unpacked,
     x: &Tensor,
     y: &Tensor,
@@ -247,8 +248,8 @@ fn check_product(
         unit: "relative norm",
         verdict: Verdict::Pass,
     };
-    match product_error(layer, device, unpacked, x, y) {
-        Err(what) => finding.verdict = Verdict::Fail(what),
+    match product_error(layer, backend, unpacked, x, y) {
+        Err(verdict) => finding.verdict = verdict,
         Ok(error) => {
             finding.error = Some(error);
             let bound = finding.bound.unwrap_or(0.0);
@@ -263,25 +264,30 @@ fn check_product(
 
 fn product_error(
     layer: &Layer,
-    device: Device,
+    backend: &dyn Backend,
     unpacked: &Unpacked,
     x: &Tensor,
     y: &Tensor,
-) -> Result<f64, String> {
-    let reference = reals(y).ok_or("ref.y is not a float tensor")?;
-    let input = input(x, layer.scheme()).ok_or("ref.x is not a float tensor")?;
+) -> Result<f64, Verdict> {
+    let fail = |what: &str| Verdict::Fail(what.to_owned());
+    let reference = reals(y).ok_or_else(|| fail("ref.y is not a float tensor"))?;
+    let input = input(x, layer.scheme()).ok_or_else(|| fail("ref.x is not a float tensor"))?;
     // Before it is computed: a narrow x and a narrow weight have a product beyond their sizes.
     let rows = input.values.len() as u64 / layer.shape().k;
     let expected = rows.saturating_mul(layer.shape().n);
     if input.shape.last() == Some(&layer.shape().k) && expected != reference.len() as u64 {
-        return Err(format!("ref.y has {} values, the product {expected}", reference.len()));
+        let what = format!("ref.y has {} values, the product {expected}", reference.len());
+        return Err(Verdict::Fail(what));
     }
     let scheme = as_called(layer.scheme(), layer.family(), input.shape.len());
-    let ours = forward(device, &scheme, unpacked, 0, &input).map_err(|error| error.to_string())?;
+    let ours = forward(backend, &scheme, unpacked, 0, &input).map_err(|error| match error {
+        ProductError::NotScheduled(_) => Verdict::NotChecked(error.to_string()),
+        error => Verdict::Fail(error.to_string()),
+    })?;
     let differences = ours.iter().zip(&reference).map(|(a, b)| f64::from(*a) - b);
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let error = norm(&mut differences.into_iter()) / norm(&mut reference.iter().copied());
-    if error.is_nan() { Err("the product or its reference is NaN".to_owned()) } else { Ok(error) }
+    if error.is_nan() { Err(fail("the product or its reference is NaN")) } else { Ok(error) }
 }
 
 /// A tensor of a file as an activation of a layer of this scheme.

@@ -1,6 +1,7 @@
 //! Where products run.
 //!
-//! In: a wish, or none. Out: a [`Device`], which prepares weights. Asking never panics and links
+//! In: a wish, or none. Out: a [`Device`], the CPU with one of its instruction sets, which prepares
+//! weights; or, with what a program brings along, another [`Backend`]. Asking never panics and links
 //! nothing that may be missing: what a machine has not is an [`Err`] that says so.
 
 use quantloom_dsl::{Code, Scheme};
@@ -8,7 +9,7 @@ use quantloom_dsl::{Code, Scheme};
 use crate::cpu::family::{BUILT_IN, Decode, Decoder, Families, Universal};
 use crate::cpu::isa::{Absent, Isa};
 use crate::cpu::weight::CpuWeight;
-use crate::op::ProductError;
+use crate::op::{Op, ProductError};
 use crate::unpacked::Unpacked;
 
 /// Why there is no such device.
@@ -24,6 +25,29 @@ pub enum DeviceError {
         names = Isa::ALL.map(Isa::name).join(", ")
     )]
     Unknown(String),
+}
+
+/// A device behind the one interface: what commands, checks and the conformance kit multiply on.
+pub trait Backend: Send + Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &str;
+
+    /// Prepares a weight for products as `scheme` says (that of the weight, or with another
+    /// activation).
+    ///
+    /// # Errors
+    /// See [`ProductError`].
+    fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError>;
+}
+
+impl Backend for Device {
+    fn name(&self) -> &str {
+        self.isa.name()
+    }
+
+    fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
+        Ok(Box::new((*self).prepare(scheme, weight)?))
+    }
 }
 
 /// A place where products run, and the decoders that are known there.

@@ -51,6 +51,19 @@ impl<'a> Values<'a> {
         }
     }
 
+    /// Some of them.
+    ///
+    /// # Panics
+    /// Beyond the end.
+    #[must_use]
+    pub fn part(self, range: std::ops::Range<usize>) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(&values[range]),
+            Self::F16(values) => Self::F16(&values[range]),
+            Self::Bf16(values) => Self::Bf16(&values[range]),
+        }
+    }
+
     /// Element `at` as `f32`.
     #[inline(always)]
     pub fn get(self, at: usize) -> f32 {

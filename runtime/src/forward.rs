@@ -8,9 +8,9 @@ use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Activation, Group, Scheme};
 
 use crate::checkpoint::Family;
-use crate::device::Device;
+use crate::device::Backend;
 use crate::element::{Bf16, F16 as Half, Values, f32_to_bf16, f32_to_f16};
-use crate::op::{Op as _, ProductError};
+use crate::op::ProductError;
 use crate::unpacked::Unpacked;
 
 /// An activation tensor [..., K] and the type whose values it holds.
@@ -53,12 +53,12 @@ pub fn as_called(scheme: &Scheme, family: Family, rank: usize) -> Cow<'_, Scheme
     Cow::Owned(scheme)
 }
 
-/// `y = x~ w^T + bias` of one expert, [..., N] in `f32`, prepared and computed on a device.
+/// `y = x~ w^T + bias` of one expert, [..., N] in `f32`, prepared and computed on a backend.
 ///
 /// # Errors
 /// See [`ProductError`].
 pub fn forward(
-    device: Device,
+    backend: &dyn Backend,
     scheme: &Scheme,
     weight: &Unpacked,
     expert: u64,
@@ -69,7 +69,7 @@ pub fn forward(
     if found != expected {
         return Err(ProductError::Columns { expected, found });
     }
-    let op = device.prepare(scheme, weight)?;
+    let op = backend.prepare(scheme, weight)?;
     let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
     match x.own {
         BF16 => {

@@ -2,7 +2,8 @@
 //!
 //! In: a checkpoint and an activation. Out: a product. [`checkpoint`] recognises the layers of
 //! other people's files; [`unpacked`] takes a layer out of its packing; a
-//! [`device`] prepares it, and the [`op`] that comes out multiplies ([`cpu`] on any machine). This crate knows the scheme language and no emitter.
+//! [`device`] prepares it, and the [`op`] that comes out multiplies ([`cpu`] on any machine,
+//! [`gpu`] where something runs kernels). This crate knows the scheme language and no emitter.
 
 mod buffer;
 pub mod check;
@@ -14,6 +15,7 @@ pub mod cuda;
 pub mod device;
 pub mod element;
 pub mod forward;
+pub mod gpu;
 pub mod measure;
 pub mod op;
 pub mod pack;

@@ -9,6 +9,7 @@
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
+use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::ReferenceError;
 use quantloom_dsl::{Scheme, parse};
@@ -19,8 +20,8 @@ use crate::cpu::family::{Decoder, Family};
 use crate::cpu::weight::CpuWeight;
 use crate::device::Device;
 pub use crate::element::{Bf16, F16, Values, ValuesMut};
-use crate::select::Selection;
-use crate::unpacked::Unpacked;
+use crate::source::Refusal;
+use crate::unpacked::{UnpackError, Unpacked};
 
 /// Why a product could not be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -73,6 +74,36 @@ pub enum ProductError {
     /// The scheme of a product is not that of its weight.
     #[error("the weight was unpacked by another scheme: {0} differs")]
     Scheme(&'static str),
+    /// The device has no kernel for it: why.
+    #[error("not scheduled: {0}")]
+    NotScheduled(String),
+    /// The weight does not fit the layout that the device's kernels read.
+    #[error(transparent)]
+    Pack(Box<UnpackError>),
+    /// The device failed: what it said.
+    #[error("{0}")]
+    Device(String),
+}
+
+impl From<Refusal> for ProductError {
+    fn from(why: Refusal) -> Self {
+        match why {
+            Refusal::Fault(fault) => Self::Device(fault.to_string()),
+            why => Self::NotScheduled(why.to_string()),
+        }
+    }
+}
+
+/// How a kernel adds up a product: what the bound of its error is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// Integers inside a piece of a group, `f32` over pieces.
+    Integer,
+    /// Stored codes times x in `f32`; offsets and zero points are taken off the sum.
+    Float,
+    /// Weights without their scale, exact in 16 bits, times x in matrix instructions that add in
+    /// `f32`; a scale multiplies the sum of its group.
+    Matrix,
 }
 
 /// A prepared product.
@@ -81,8 +112,17 @@ pub trait Op: Send + Sync {
     fn scheme(&self) -> &Scheme;
     /// The weight's shape.
     fn shape(&self) -> Shape;
-    /// The kernel that runs it, and why not another.
-    fn selection(&self) -> &Selection;
+    /// The kernel that multiplies M tokens.
+    fn kernel(&self, tokens: usize) -> String;
+    /// A line for that kernel and one for each that was passed over, with the reason.
+    fn explain(&self, tokens: usize) -> String;
+    /// How its kernels add up.
+    fn sums(&self) -> Sums;
+    /// The type to which y is rounded where x is of one type and the place for y of another: that
+    /// of the place, or a narrower one.
+    fn rounded_to(&self, _x: FloatFormat, y: FloatFormat) -> FloatFormat {
+        y
+    }
     /// Bytes of workspace for M tokens on the threads of the pool of the caller.
     fn workspace_size(&self, tokens: usize) -> usize;
     /// `y = x w^T + bias` of one expert (0 where there is one): x is [M, K], y [M, N].
@@ -110,6 +150,48 @@ pub trait Op: Send + Sync {
         let mut workspace = Workspace::default();
         self.matmul_into(expert, x, ValuesMut::F32(&mut y), &mut workspace)?;
         Ok(y)
+    }
+}
+
+/// M, if x of so many values is whole rows.
+pub(crate) fn tokens(shape: Shape, values: usize) -> Result<usize, ProductError> {
+    let (k, found) = (shape.k, values as u64);
+    match found.checked_rem(k) {
+        Some(0) => Ok((found / k) as usize),
+        _ => Err(ProductError::Rows { k, found }),
+    }
+}
+
+/// M, if x, y and the expert fit the weight.
+pub(crate) fn sizes(
+    shape: Shape,
+    expert: u64,
+    x: Values<'_>,
+    y: &ValuesMut<'_>,
+) -> Result<usize, ProductError> {
+    let tokens = tokens(shape, x.len())?;
+    let (expected, found) = (tokens as u64 * shape.n, y.len() as u64);
+    if expected != found {
+        return Err(ProductError::Result { expected, found });
+    }
+    if expert >= shape.experts {
+        return Err(ProductError::Expert { expert, experts: shape.experts });
+    }
+    Ok(tokens)
+}
+
+/// Refuses a scheme whose weights are not those of an unpacked layer.
+pub(crate) fn same_weight(scheme: &Scheme, weight: &Unpacked) -> Result<(), ProductError> {
+    let own = weight.scheme();
+    let differs = [
+        ("the weight's code type", own.weight != scheme.weight),
+        ("the scales", own.scales != scheme.scales),
+        ("the zero point", own.zero != scheme.zero),
+        ("the shift", own.shift != scheme.shift),
+    ];
+    match differs.into_iter().find(|(_, differs)| *differs) {
+        Some((what, _)) => Err(ProductError::Scheme(what)),
+        None => Ok(()),
     }
 }
 

@@ -431,6 +431,9 @@ pub enum Refusal {
     /// The source's own typed reason.
     #[error(transparent)]
     Reason(Arc<dyn std::error::Error + Send + Sync>),
+    /// The source failed at what it offers: a fault of its own, and no limit of the version.
+    #[error(transparent)]
+    Fault(Arc<dyn std::error::Error + Send + Sync>),
 }
 
 /// A source of kernel texts.

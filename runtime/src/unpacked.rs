@@ -4,6 +4,7 @@
 //! to `f32`. Codes move through the layout transforms; each weight is computed in `f64` in the
 //! order of the definition and rounded once.
 
+use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{
     BindError, Component, Grain, Grains, Layout, Recode, Shape, Transform, TransformError,
 };
@@ -42,6 +43,18 @@ pub enum UnpackError {
         element: usize,
         /// The value.
         value: f64,
+    },
+    /// A value that the type in which it is to be written does not hold.
+    #[error("the tensor \"{store}\": number {element} is {value}, which is no {number}")]
+    Inexact {
+        /// The store.
+        store: String,
+        /// Position among its elements.
+        element: usize,
+        /// The value.
+        value: f64,
+        /// The type.
+        number: Number,
     },
     /// A group index outside the groups.
     #[error(
@@ -155,6 +168,16 @@ impl Unpacked {
     /// Plain codes [E, N, K].
     pub fn codes(&self) -> &[u8] {
         &self.codes
+    }
+
+    /// Decoded scales of a level or zero points, in the order (expert, row group, column group).
+    pub(crate) fn values(&self, component: Component) -> Option<&[f64]> {
+        let part = match component {
+            Component::Scale(level) => self.scales.get(usize::from(level)).map(|(part, _)| part),
+            Component::Zero => self.zero.as_ref(),
+            _ => None,
+        };
+        part.map(|part| part.values.as_slice())
     }
 
     /// Group index of each column [E, K], if columns are in activation order.

@@ -1,9 +1,11 @@
-//! `quantloom bench`
+//! `quantloom bench`: here on the CPU, in `gpu` on a GPU.
+
+mod gpu;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
 use quantloom::dsl::layout::Shape;
@@ -21,8 +23,9 @@ use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
+use super::backend::{self, Place};
 use super::sizes::{Tokens, shape};
-use super::{backend, say, scheme, table};
+use super::{say, scheme, table};
 use crate::plot::{Line, plot};
 use crate::progress::Progress;
 use crate::whole::write_whole;
@@ -31,11 +34,14 @@ use crate::whole::write_whole;
 #[derive(Args)]
 #[command(after_help = "Codes are random, each call takes another copy of the weight (all copies \
     together are twice the last level of cache), times are medians; the read bandwidth is sampled \
-    between the calls, since a shared machine's changes.\n\n\
+    between the calls, since a shared machine's changes. On a GPU a graph holds one call a copy, \
+    with and without programmatic launch; beside it stands the time of a kernel that only reads \
+    the weight.\n\n\
     Examples:\n  \
     quantloom bench\n  \
     quantloom bench --scheme ct_w4a8 --shape 14336x4096 --m 1,8,32,128\n  \
-    quantloom bench --m 1,2,4,8,16,32,64,128 --plot rates.svg --json rates.json")]
+    quantloom bench --m 1,2,4,8,16,32,64,128 --plot rates.svg --json rates.json\n  \
+    quantloom bench --backend cuda --scheme ct_w4a16 --shape 8192x8192 --m 1,2,4,8 --json gpu.json")]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file; several may be given. Without one, seven that are
     /// much used.
@@ -47,13 +53,14 @@ pub(crate) struct Arguments {
     /// Values of M: 1,8,32 or 1-17.
     #[arg(long, value_name = "LIST", default_value = "1,8,32,128")]
     m: Tokens,
-    /// What multiplies: `auto`, `cpu`, `portable`, or an instruction set by its name.
+    /// What multiplies: `auto`, `cpu`, `portable`, an instruction set by its name, or `cuda`
+    /// (`cuda:1`), an NVIDIA GPU.
     #[arg(long, default_value = "auto")]
     backend: String,
     /// Also write all numbers into this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Also draw operations a second over M, below what the machine allows.
+    /// Also draw operations a second over M, below what the machine allows; of the CPU alone.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 }
@@ -101,7 +108,14 @@ impl Cell {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let device = backend::device(&arguments.backend)?;
+    let device = match backend::place(&arguments.backend)? {
+        Place::Cpu(device) => device,
+        Place::Cuda(device) => return gpu::run(arguments, &device),
+        Place::Simulator(_) => bail!(
+            "the simulator counts what a kernel asks for and has no time; `quantloom sim` shows \
+             the counts"
+        ),
+    };
     let names: Vec<&str> = match arguments.schemes.as_slice() {
         [] => USUAL.to_vec(),
         given => given.iter().map(String::as_str).collect(),

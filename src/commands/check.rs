@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     /// Safetensors files (or model directories) that carry ref.* tensors.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// What multiplies.
+    /// What multiplies: `auto`, `cpu`, an instruction set by its name, `cuda`, `sim:sm_90a`.
     #[arg(long, default_value = "auto")]
     backend: String,
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let device = super::backend::device(&arguments.backend)?;
+    let place = super::backend::place(&arguments.backend)?;
     let mut rows = table(&["file", "layer", "scheme", "compared", "error", "bound", "verdict"]);
     let mut faults = Vec::new();
     let mut notes = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         match arguments.reading.open(path) {
             Err(error) => faults.push(format!("{}: {error:#}", path.display())),
             Ok(checkpoint) => {
-                for finding in check(&checkpoint, device) {
+                for finding in check(&checkpoint, place.backend()) {
                     let layer = checkpoint.layer(&finding.layer).ok();
                     let scheme = layer.map_or(String::new(), |layer| label(layer.scheme()));
                     rows.add_row(row(&file, &scheme, &finding));

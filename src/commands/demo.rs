@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<bool> {
          unpacked, multiplied, and compared with the results in the file.",
         checkpoint.family().name()
     ))?;
-    let findings = check(&checkpoint, device);
+    let findings = check(&checkpoint, &device);
     let mut rows = table(&["layer", "scheme", "shape", "backend, kernel", "weight", "product", ""]);
     let mut schemes: Vec<Scheme> = Vec::new();
     for (name, layer) in checkpoint.layers() {

@@ -2,43 +2,58 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use quantloom::codegen::emit::rust::page::family_page;
+use quantloom::codegen::jit::Jit;
 use quantloom::codegen::plan::{self, LANES_TILE, kernel_name};
 use quantloom::codegen::target::{Class, Target};
 use quantloom::dsl::Scheme;
+use quantloom::runtime::gpu::{Products as _, Request};
+use quantloom::runtime::source::KernelSource as _;
 
+use super::sizes::shape;
 use super::{say, scheme};
 use crate::whole::write_whole;
 
 /// The generated code of a scheme's kernels.
 ///
 /// For x86, neon and portable this is the decoder of the scheme's codes, in Rust; everything
-/// else of a CPU kernel is the same for all schemes and lies in quantloom_runtime::cpu. Kernels
-/// are named after what they compute: code, group, activation, tile, target.
+/// else of a CPU kernel is the same for all schemes and lies in quantloom_runtime::cpu. For sm_80,
+/// sm_89 and sm_90a it is the whole kernel of a product, in PTX. Kernels are named after what they
+/// compute: code, group, activation, tile, target.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
-    /// x86, neon or portable.
+    /// x86, neon, portable; sm_80, sm_89, sm_90a.
     #[arg(long)]
     target: String,
-    /// Write KERNELNAME.rs files into this folder instead of printing them.
+    /// The weight's shape, for a GPU: N and K are constants of the text.
+    #[arg(long, value_name = "NxK", value_parser = shape, default_value = "4096x4096")]
+    shape: (u64, u64),
+    /// Rows of x, for a GPU: they decide the kernel, which may take more.
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    m: u64,
+    /// Write KERNELNAME.rs or KERNELNAME.ptx files into this folder instead of printing them.
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
-/// A kernel's name and its text.
+/// A kernel's name, its text, and the ending of its file.
 struct Emitted {
     name: String,
     text: String,
+    ending: &'static str,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
     let target = plan::known(&arguments.target)?;
-    let kernels = emit(&scheme, target, &arguments.scheme)?;
+    let kernels = match target.class {
+        Class::Lanes => decoders(&scheme, target, &arguments.scheme)?,
+        _ => products(&scheme, target, arguments)?,
+    };
     let Some(folder) = &arguments.out else {
         // Kernels that differ in their activations alone have one text.
         let mut printed: Vec<&str> = Vec::new();
@@ -53,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     for kernel in &kernels {
-        let path = folder.join(format!("{}.rs", kernel.name));
+        let path = folder.join(format!("{}.{}", kernel.name, kernel.ending));
         write_whole(&path, &kernel.text)
             .with_context(|| format!("cannot write {}", path.display()))?;
         say(format_args!("wrote {}", path.display()))?;
@@ -61,11 +76,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// A kernel for each activation that the target multiplies.
-fn emit(scheme: &Scheme, target: &'static Target, argument: &str) -> Result<Vec<Emitted>> {
-    if target.class != Class::Lanes {
-        bail!("no text is emitted for {target} in this version; x86, neon and portable have one");
-    }
+/// A decoder for each activation that the target multiplies.
+fn decoders(scheme: &Scheme, target: &'static Target, argument: &str) -> Result<Vec<Emitted>> {
     plan::support(scheme, target)?;
     let again = format!("quantloom emit {argument} --target {target}");
     let text = family_page(&scheme.weight.code, &again)?;
@@ -73,8 +85,34 @@ fn emit(scheme: &Scheme, target: &'static Target, argument: &str) -> Result<Vec<
     for activation in &scheme.activations {
         if plan::plan(scheme, activation, target).is_ok() {
             let name = kernel_name(scheme, activation, LANES_TILE, target);
-            kernels.push(Emitted { name, text: text.clone() });
+            kernels.push(Emitted { name, text: text.clone(), ending: "rs" });
         }
     }
     Ok(kernels)
+}
+
+/// The kernel of a product for each activation that a schedule takes.
+fn products(
+    scheme: &Scheme,
+    target: &'static Target,
+    arguments: &Arguments,
+) -> Result<Vec<Emitted>> {
+    let (n, k) = arguments.shape;
+    let mut kernels = Vec::new();
+    let mut refused = None;
+    for activation in &scheme.activations {
+        let request = Request { scheme, activation, target: target.name, n, k };
+        match Jit.choose(&request, arguments.m) {
+            Ok(choice) => {
+                let text = Jit.text(&choice.key)?;
+                let (name, text) = (text.entry.into_owned(), text.text.into_owned());
+                kernels.push(Emitted { name, text, ending: "ptx" });
+            }
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    match refused {
+        Some(why) if kernels.is_empty() => Err(why.into()),
+        _ => Ok(kernels),
+    }
 }

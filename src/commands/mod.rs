@@ -12,6 +12,7 @@ mod quantize;
 mod run;
 mod schemes;
 mod show;
+mod sim;
 mod sizes;
 mod verify;
 
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Bench(bench::Arguments),
     /// Multiplies random layers on real backends, and compares each element with the reference.
     Verify(verify::Arguments),
+    /// The kernels of a GPU on the simulator: what they cost, and y against the reference.
+    Sim(sim::Arguments),
 }
 
 impl Command {
@@ -64,6 +67,7 @@ impl Command {
             Self::Check(arguments) => check::run(&arguments),
             Self::Bench(arguments) => bench::run(&arguments),
             Self::Verify(arguments) => verify::run(&arguments),
+            Self::Sim(arguments) => sim::run(&arguments),
         }
     }
 }

@@ -24,7 +24,8 @@ pub(crate) struct Arguments {
     /// [M, K] or [B, M, K].
     #[arg(long, value_name = "FILE:NAME")]
     input: String,
-    /// What multiplies: `auto` takes the best that is present.
+    /// What multiplies: `auto` takes the best instruction set that is present; or one by its
+    /// name, `cuda`, `sim:sm_90a`.
     #[arg(long, default_value = "auto")]
     backend: String,
     /// Of a layer of stacked experts, the one to multiply with.
@@ -50,7 +51,7 @@ enum Tokens {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let device = super::backend::device(&arguments.backend)?;
+    let place = super::backend::place(&arguments.backend)?;
     let checkpoint = arguments.reading.open(&arguments.path)?;
     let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
     super::keep_input(&arguments.out, &arguments.path)?;
@@ -82,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = as_called(layer.scheme(), layer.family(), rank);
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
-    let y = forward(device, &scheme, &unpacked, arguments.expert, &x)?;
+    let y = forward(place.backend(), &scheme, &unpacked, arguments.expert, &x)?;
     drop(progress);
     if arguments.token_scale == Tokens::Auto && *scheme != *layer.scheme() {
         say_error(
@@ -108,6 +109,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         writer.write(&bytes).with_context(cannot)?;
     }
     writer.finish().with_context(cannot)?;
-    say(format_args!("wrote {}: y, f32, {dims:?}, {}", arguments.out.display(), device.name()))?;
+    say(format_args!("wrote {}: y, f32, {dims:?}, {}", arguments.out.display(), place.name()))?;
     Ok(true)
 }

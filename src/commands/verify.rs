@@ -3,7 +3,8 @@
 use anyhow::Result;
 use clap::Args;
 use quantloom::dsl::Scheme;
-use quantloom::runtime::conformance::{Backend, Failure, Suite, Summary};
+use quantloom::runtime::conformance::{Failure, Suite, Summary};
+use quantloom::runtime::device::Backend;
 
 use super::sizes::{Tokens, shape};
 use super::{backend, say, say_error, scheme, table};
@@ -19,14 +20,17 @@ use crate::progress::Progress;
     Examples:\n  \
     quantloom verify all\n  \
     quantloom verify ct_w4a16 gptq4_v1_actorder --backend avx2\n  \
-    quantloom verify my.scheme --backend portable --shape 33x160 --m 1-17 --seed 3"
+    quantloom verify my.scheme --backend portable --shape 33x160 --m 1-17 --seed 3\n  \
+    quantloom verify ct_w4a16 --backend cuda --shape 4096x4096 --m 1,3,16\n  \
+    quantloom verify ct_w4a16 --backend sim:sm_90a --shape 41x200 --m 1,3,16 --seed 0"
 )]
 pub(crate) struct Arguments {
     /// Catalogue names or .scheme files; `all` is the whole catalogue.
     #[arg(required = true, value_name = "SCHEME")]
     schemes: Vec<String>,
     /// What multiplies: `all` takes every instruction set that is present, `cpu` the best of
-    /// them, `portable` plain Rust; or one by its name.
+    /// them, `portable` plain Rust; or one by its name; `cuda` (`cuda:1`) an NVIDIA GPU,
+    /// `sim:sm_90a` its kernels on the simulator.
     #[arg(long, default_value = "all")]
     backend: String,
     /// Only this shape, instead of seven that are whole, ragged, tiny and long.
@@ -48,28 +52,40 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             name => schemes.push(scheme(name)?),
         }
     }
-    let devices = backend::devices(&arguments.backend)?;
-    let backends: Vec<Backend> = devices.into_iter().map(Backend::from).collect();
+    let places = backend::places(&arguments.backend)?;
+    let backends: Vec<&dyn Backend> = places.iter().map(backend::Place::backend).collect();
     let suite = suite(arguments);
     let steps: usize = schemes.iter().map(|scheme| suite.steps(scheme)).sum();
     let progress = Progress::new("verifying", steps as u64);
     let mut rows =
         table(&["scheme", "backend", "kernel", "products", "elements", "error / bound", "verdict"]);
     let mut failures = Vec::new();
-    let mut passed = 0;
+    let (mut passed, mut not_scheduled) = (0, 0);
+    let mut notes = Vec::new();
     for scheme in &schemes {
         let results = suite.run(scheme, &backends, &|steps| progress.advance(steps as u64));
         for (backend, result) in backends.iter().zip(results) {
-            rows.add_row(row(scheme, backend, &result));
+            rows.add_row(row(scheme, *backend, &result));
             match result {
-                Ok(_) => passed += 1,
+                Ok(done) => {
+                    passed += 1;
+                    notes.extend(done.not_scheduled);
+                }
+                Err(Failure::NotScheduled { .. }) => not_scheduled += 1,
                 Err(failure) => failures.push(failure),
             }
         }
     }
     drop(progress);
     say(rows)?;
-    say(format_args!("{passed} passed, {} failed", failures.len()))?;
+    for (case, why) in notes {
+        say(format_args!("{case} is not scheduled: {why}"))?;
+    }
+    let skipped = match not_scheduled {
+        0 => String::new(),
+        count => format!(", {count} not scheduled"),
+    };
+    say(format_args!("{passed} passed, {} failed{skipped}", failures.len()))?;
     for failure in &failures {
         say_error(&format!("quantloom: {failure}"));
     }
@@ -94,7 +110,7 @@ fn suite(arguments: &Arguments) -> Suite {
     suite
 }
 
-fn row(scheme: &Scheme, backend: &Backend, result: &Result<Summary, Failure>) -> [String; 7] {
+fn row(scheme: &Scheme, backend: &dyn Backend, result: &Result<Summary, Failure>) -> [String; 7] {
     let (scheme, backend) = (scheme.name.clone(), backend.name().to_owned());
     match result {
         Ok(done) => [
@@ -106,6 +122,10 @@ fn row(scheme: &Scheme, backend: &Backend, result: &Result<Summary, Failure>) ->
             format!("{:.3}", done.share),
             "ok".to_owned(),
         ],
+        Err(Failure::NotScheduled { why, .. }) => {
+            let none = String::new;
+            [scheme, backend, none(), none(), none(), none(), format!("not scheduled: {why}")]
+        }
         Err(failure) => {
             let kernel = match failure {
                 Failure::Miss { case, .. } => case.kernel.clone(),

@@ -22,6 +22,7 @@ const SUBCOMMANDS: &[&str] = &[
     "check",
     "bench",
     "verify",
+    "sim",
 ];
 
 /// A folder whose files are named relative to it in a command line: `@name` is a file of it.
@@ -174,7 +175,9 @@ fn failures_are_one_sentence_and_leave_nothing() {
         ("run %ct_w4a16 --layer nope --input @x:x --out @y", "there are: layer"),
         ("run %ct_w4a16 --layer layer --input @x:x --expert 1 --out @y", "expert"),
         ("run %ct_w4a16 --layer layer --input @x:x --backend tpu --out @y", "portable"),
-        ("run %ct_w4a16 --layer layer --input @x:x --backend cuda --out @y", "devices"),
+        ("run %ct_w4a16 --layer layer --input @x:x --backend cuda:99 --out @y", "cuda: "),
+        ("verify ct_w4a16 --backend cuda:99", "present are auto, cpu"),
+        ("verify ct_w4a16 --backend sim:sm_70", "only for sm_80, sm_89, sm_90a"),
         ("verify ct_w4a61", "ct_w4a16"),
         ("verify ct_w4a16 --backend tpu", "present are auto, cpu"),
         ("verify ct_w4a16 --backend tpu", "absent are"),

@@ -2,11 +2,10 @@
 
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
-use quantloom_runtime::conformance::{self, Backend, Failure, Suite};
-use quantloom_runtime::device::Device;
+use quantloom_runtime::conformance::{self, Failure, Suite};
+use quantloom_runtime::device::{Backend, Device};
 use quantloom_runtime::element::{Values, ValuesMut};
-use quantloom_runtime::op::{Op, ProductError, Workspace};
-use quantloom_runtime::select::Selection;
+use quantloom_runtime::op::{Op, ProductError, Sums, Workspace};
 use quantloom_runtime::unpacked::Unpacked;
 
 /// What a broken kernel does to a right result.
@@ -48,8 +47,14 @@ impl Op for Broken {
     fn shape(&self) -> Shape {
         self.op.shape()
     }
-    fn selection(&self) -> &Selection {
-        self.op.selection()
+    fn kernel(&self, tokens: usize) -> String {
+        self.op.kernel(tokens)
+    }
+    fn explain(&self, tokens: usize) -> String {
+        self.op.explain(tokens)
+    }
+    fn sums(&self) -> Sums {
+        self.op.sums()
     }
     fn workspace_size(&self, tokens: usize) -> usize {
         self.op.workspace_size(tokens)
@@ -112,14 +117,21 @@ impl Broken {
     }
 }
 
-fn broken(fault: Fault) -> Backend {
-    Backend::new(Device::cpu(), move |device, scheme, weight: &Unpacked| {
-        let op = Box::new(device.prepare(scheme, weight)?);
+/// The CPU, whose products are then broken.
+struct BreaksOn(Fault);
+
+impl Backend for BreaksOn {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
+        let op = Box::new(Device::cpu().prepare(scheme, weight)?);
         let shape = weight.shape();
         let weights = weight.decode_rows(0..shape.experts * shape.n);
         let bias = weight.bias().map(<[f64]>::to_vec);
-        Ok(Box::new(Broken { op, fault, weights, bias }))
-    })
+        Ok(Box::new(Broken { op, fault: self.0, weights, bias }))
+    }
 }
 
 /// A float activation, so that a column's share can be taken out; float codes with NaN.
@@ -161,7 +173,7 @@ fn each_fault_is_found() {
         (Fault::RowsExchanged, &odd),
         (Fault::LostBits, &ints),
     ] {
-        let backends = [broken(fault)];
+        let backends: [&dyn Backend; 1] = [&BreaksOn(fault)];
         let result = Suite::default().run(scheme, &backends, &|_| {}).remove(0);
         let Err(Failure::Miss { case, miss, .. }) = result else {
             panic!("{fault:?} in {} is not found: {result:?}", scheme.name)
@@ -193,6 +205,6 @@ fn each_fault_is_found() {
 fn comparing_nothing_is_no_success() {
     let scheme = parse("s { weight: i8, pack: [k, n], activation: f32 }").unwrap();
     let suite = Suite { shapes: Vec::new(), ..Suite::default() };
-    let result = suite.run(&scheme, &[Device::portable().into()], &|_| {}).remove(0);
+    let result = suite.run(&scheme, &[&Device::portable()], &|_| {}).remove(0);
     assert!(matches!(result, Err(Failure::NoShape(_))), "{result:?}");
 }

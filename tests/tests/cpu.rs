@@ -9,7 +9,6 @@ use quantloom_runtime::cpu::bound::{Magnitudes, bound, depth, weight_magnitudes}
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::device::Device;
 use quantloom_runtime::element::{Bf16, F16 as Half, Values};
-use quantloom_runtime::op::Op as _;
 use quantloom_runtime::unpacked::Unpacked;
 
 /// A fixed sequence of numbers in -1..1.

@@ -51,7 +51,7 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
     let file = folder.path().join("file");
     std::fs::write(&file, "kept").unwrap();
     for (target, said) in [
-        ("sm_90a", "no text is emitted for sm_90a"),
+        ("gfx942", "there are no kernels for gfx942 here, only for sm_80"),
         ("x68", "did you mean `x86`?"),
         ("toaster", "there is no target `toaster`"),
     ] {
@@ -66,6 +66,37 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
     assert_eq!(quantloom(&arguments).code, Some(1));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
     assert_eq!(quantloom(&["emit", "ct_w4a16"]).code, Some(2));
+}
+
+/// A kernel a type of x, named after its shape; its text says its target.
+#[test]
+fn a_product_for_a_gpu_is_a_whole_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_string_lossy().into_owned();
+    let shape = ["--shape", "512x1024", "--m", "3"];
+    for (target, suffix) in [("sm_80", "sm80"), ("sm_90a", "sm90a")] {
+        let arguments = ["emit", "awq4", "--target", target, "--out", &out];
+        let said = quantloom(&[&arguments[..], &shape[..]].concat()).done().out;
+        let mut files: Vec<std::path::PathBuf> = std::fs::read_dir(&out)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .filter(|path| path.to_string_lossy().ends_with(&format!("_n512k1024__{suffix}.ptx")))
+            .collect();
+        files.sort();
+        assert_eq!(files.len(), said.lines().count(), "{said}");
+        assert!(!files.is_empty(), "{said}");
+        for file in files {
+            let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+            let text = std::fs::read_to_string(&file).unwrap();
+            assert!(name.starts_with("q4zg128"), "{name}");
+            for said in [format!(".target {target}\n"), format!(".visible .entry {name}(")] {
+                assert!(text.contains(&said), "`{said}` is not in {name}:\n{text}");
+            }
+        }
+    }
+    let ran = quantloom(&["emit", "ct_fp8", "--target", "sm_90a"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{}", ran.line);
+    assert!(ran.err.contains("no schedule on sm_90a handles quantised activations"), "{}", ran.err);
 }
 
 /// Every scheme of the catalogue has a plan on each vector machine.

@@ -97,7 +97,7 @@ pub enum Cache {
     Default,
     /// Through the read-only path; the buffer is [`Access::Constant`](super::Access::Constant).
     Constant,
-    /// Read once: the same path, not kept near the processor.
+    /// Read once: not kept near the processor. The same buffers.
     Stream,
 }
 

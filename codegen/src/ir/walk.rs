@@ -165,6 +165,17 @@ impl Op {
         }
     }
 
+    /// Whether a mask decides if memory is touched.
+    pub fn is_masked(&self) -> bool {
+        match self {
+            Self::Load { mask, .. } => mask.is_some(),
+            Self::Store { mask, .. }
+            | Self::Prefetch { mask, .. }
+            | Self::CopyAsync { mask, .. } => mask.is_some(),
+            _ => false,
+        }
+    }
+
     /// The mbarrier that it uses.
     pub fn barrier(&self) -> Option<BarrierRef> {
         match self {

@@ -5,6 +5,12 @@
 //! elements of a register, as registers), the product's fragment says which row and column each
 //! element, register and lane holds; put together they are a chain of digits, printed in the
 //! layout language and read by its parser.
+//!
+//! **Which column meets which is free.** A product adds over k, so the columns of a piece may take
+//! any places along k, if those of x take the same. On matrix machines they are numbered so that a
+//! lane's columns are neighbours: first the elements of a register, then registers and words, then
+//! the lanes. Of 4-bit codes a lane t holds columns 16t to 16t + 15 of 64 (for product j of the
+//! piece 16t + 4j to 16t + 4j + 3), so that the x it meets are two loads of 16 bytes.
 
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::parse_layout;
@@ -106,7 +112,7 @@ impl NativeLayout {
         };
         let layout = parse_layout(&text, Component::Code).ok()?;
         let of = |axis| {
-            let held = chain.codes.iter().chain(holding.lanes).filter(|bit| bit.axis == axis);
+            let held = chain.codes.iter().chain(&chain.lanes).filter(|bit| bit.axis == axis);
             1 << held.count()
         };
         Some(Self { layout, rows: of('n'), columns: of('k') })
@@ -121,6 +127,8 @@ const UNIT: usize = 5;
 struct Chain {
     /// Per bit of a code's number, what it counts.
     codes: Vec<Bit>,
+    /// Per bit of a lane's number, what it counts.
+    lanes: Vec<Bit>,
     /// Whether planes are joined: the number's low bits count bytes, the next ones places.
     joined: bool,
     /// Bits of the number that count the codes of a word (the bytes, where planes are joined).
@@ -146,7 +154,15 @@ impl Chain {
         let unit = joined || holding.lane_words == 0;
         let more = if unit { UNIT - in_word } else { holding.lane_words as usize };
         codes.extend(holding.registers.get(registers..registers + more)?);
-        Some(Self { codes, joined, in_word })
+        let mut lanes = holding.lanes.to_vec();
+        // Strides grow from elements over registers to words, in whatever order codes come out.
+        let mut columns: Vec<&mut Bit> = codes.iter_mut().filter(|bit| bit.axis == 'k').collect();
+        columns.sort_by_key(|bit| bit.stride);
+        columns.extend(lanes.iter_mut().filter(|bit| bit.axis == 'k'));
+        for (number, bit) in columns.into_iter().enumerate() {
+            bit.stride = 1 << number;
+        }
+        Some(Self { codes, lanes, joined, in_word })
     }
 
     /// The layout of one plane, without the open digits.
@@ -156,8 +172,8 @@ impl Chain {
         let (place, words) = after.split_at(places);
         let inner = digits(&[place, bytes].concat());
         let order = match holding.lane_words {
-            0 => digits(&[holding.lanes, words].concat()),
-            _ => digits(&[words, holding.lanes].concat()),
+            0 => digits(&[&self.lanes[..], words].concat()),
+            _ => digits(&[words, &self.lanes[..]].concat()),
         };
         let code = match u32::from(high - low) == bits {
             true => String::new(),

@@ -1,9 +1,10 @@
 //! Whether a target runs a scheme, and the reasons why not.
 
-use quantloom_dsl::Scheme;
+use quantloom_dsl::{Activation, Scheme};
 
 use super::operand::Operand;
 use super::plan;
+use crate::schedule::{Problem, Unscheduled, choose};
 use crate::target::{TARGETS, Target, target};
 
 /// Why a target does not run a scheme.
@@ -42,6 +43,9 @@ pub enum Refusal {
         /// The target.
         target: &'static str,
     },
+    /// There is a plan, but no schedule of this version takes it.
+    #[error("{0}")]
+    NotScheduled(String),
     /// The scheme's author lists a target that does not exist.
     #[error("there is no target `{name}`{}", nearest.map_or(String::new(), |near| format!("; did you mean `{near}`?")))]
     Unknown {
@@ -60,9 +64,28 @@ pub fn support(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> 
     if !target.has_kernels {
         return Err(Refusal::NoKernels(target.name));
     }
-    let mut plans = scheme.activations.iter().map(|activation| plan(scheme, activation, target));
-    let first = plans.next().unwrap_or(Err(Refusal::NoKernels(target.name))).map(|_| ());
-    if plans.any(|plan| plan.is_ok()) { Ok(()) } else { first }
+    let kernel = |activation| match target.gpu {
+        None => plan(scheme, activation, target).map(|_| ()),
+        Some(_) => scheduled(scheme, activation, target),
+    };
+    let mut plans = scheme.activations.iter().map(kernel);
+    let first = plans.next().unwrap_or(Err(Refusal::NoKernels(target.name)));
+    if first.is_ok() || plans.any(|plan| plan.is_ok()) { Ok(()) } else { first }
+}
+
+/// Whether a schedule takes the product of a whole shape with one token.
+fn scheduled(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &'static Target,
+) -> Result<(), Refusal> {
+    const WHOLE: (u32, u32) = (4096, 4096);
+    let problem = Problem::new(scheme, activation, target, WHOLE);
+    match problem.and_then(|problem| choose(&problem, 1)) {
+        Ok(_) => Ok(()),
+        Err(Unscheduled::NoPlan(refusal)) => Err(refusal),
+        Err(other) => Err(Refusal::NotScheduled(other.to_string())),
+    }
 }
 
 /// The targets that run a scheme.

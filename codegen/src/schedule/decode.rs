@@ -4,144 +4,32 @@
 //!
 //! The weights are the A operand of the product, decoded in registers, so that y^T comes out with
 //! tokens as columns. A block owns `row_tiles` tiles of 16 rows; its warps split K by whole groups
-//! and add up in shared memory. A warp keeps one group's weights in flight: each piece is loaded
-//! again, for the next group, as soon as it is decoded. x comes in 16-byte copies through a ring
-//! of each warp's own, so that nobody waits for another warp before the end. Scales multiply the
-//! sums of a group in f32; zero points go into the constants with which decoding ends.
+//! and add up in shared memory. A warp has one group in registers, weights and x: it works through
+//! it, asks for all of the next one at once, and other warps work while that is under way. The first
+//! weights are asked for before the grid wait. x is small and comes from the second cache; no warp
+//! waits for another before the end. Scales multiply the sums of a group in f32; zero points go into
+//! the constants with which decoding ends.
 //!
-//! With `splits` > 1 the blocks of one row range split K too: each leaves its sums in a slot of its
-//! own, and the last to arrive adds the slots in order.
+//! That the loads stand together at the end of the turn is no accident: behind a branch the
+//! assembler cannot sink them to where they are needed.
+//!
+//! With `splits` > 1 the blocks of one row range split K too: see `results`.
 
-mod epilogue;
-mod ring;
+mod activation;
+mod choice;
 
 use crate::ir::{
-    Addend, Address, Binary, Builder, Cache, Extent, Kernel, Launch, Op, Operand, Reg, Side,
+    Addend, Address, Binary, Builder, Cache, Extent, Kernel, Launch, Mask, Op, Operand, Reg, Side,
     Special, Type, Uniformity, Width,
 };
-use crate::target::Feature;
 
-use super::dequantise::{Zeros, dequantise, takes_zeros, writable};
+use super::dequantise::{Zeros, steps, takes_zeros, writable};
 use super::io::Io;
 use super::problem::{Problem, Unscheduled};
-use ring::Ring;
+use super::results::{Held, Results};
+use activation::Activation;
 
-/// The free choices of a decode kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DecodeTile {
-    /// Rows of x at most: 1, 2, 4, 8 or 16.
-    pub tokens: u32,
-    /// Tiles of 16 rows of w a block.
-    pub row_tiles: u32,
-    /// Warps a block.
-    pub warps: u32,
-    /// Blocks that share a multiprocessor; bounds the registers.
-    pub min_blocks: u32,
-    /// Groups of x in a warp's ring: a power of two from 2 on.
-    pub stages: u32,
-    /// Blocks that split K.
-    pub splits: u32,
-    /// May start before the kernel before it has ended.
-    pub programmatic: bool,
-}
-
-impl DecodeTile {
-    /// The tile for a number of tokens, from measurements on an H200
-    /// (docs/add-a-schedule.md).
-    ///
-    /// # Errors
-    /// If there are more tokens than this schedule takes.
-    pub fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
-        if !(1..=16).contains(&tokens) {
-            let rule = "expected 1 to 16 in a decode product";
-            return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
-        }
-        let target = problem.target();
-        let unfit = || Unscheduled::Tile(format!("no block of a decode product fits {target}"));
-        let gpu = target.gpu.ok_or_else(unfit)?;
-        // Few rows: a tile a block, so that all processors have work. Many tokens: x, which every
-        // block reads, is read by fewer blocks.
-        let row_tiles = match (problem.row_tiles(), tokens) {
-            (..=256, ..=4) => 1,
-            (512.., 5..=8) => 4,
-            _ => 2,
-        };
-        let of = |warps, min_blocks| Self {
-            tokens: tokens.next_power_of_two(),
-            row_tiles,
-            warps,
-            min_blocks,
-            stages: 2,
-            splits: 1,
-            programmatic: target.has(Feature::GridDependency),
-        };
-        let fits = |tile: &Self| {
-            let threads = tile.warps * gpu.warp * tile.min_blocks;
-            let bytes = tile.shared_bytes(problem);
-            let registers = (gpu.registers / threads.max(1)) & !7;
-            threads <= gpu.processor_threads
-                && bytes <= gpu.block_shared
-                && (bytes + gpu.reserved_shared) * tile.min_blocks <= gpu.processor_shared
-                && registers >= tile.registers(problem)
-        };
-        // As many warps as there are loads to keep in flight; of equals, larger blocks.
-        // A multiprocessor deals a block's warps out to its four parts, which share no registers.
-        let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= problem.groups());
-        let tiles = warps.flat_map(|warps| (1..=8).map(move |blocks| of(warps, blocks)));
-        let resident = |tile: &Self| (tile.warps * tile.min_blocks).min(32);
-        let best = tiles
-            .filter(fits)
-            .reduce(|best, tile| if resident(&tile) > resident(&best) { tile } else { best });
-        best.ok_or_else(unfit)
-    }
-
-    /// Registers of a thread without which the assembler spills, as it reported them.
-    fn registers(&self, problem: &Problem) -> u32 {
-        let zeros = if problem.zero { 8 } else { 0 };
-        let more_tokens = self.tokens.div_ceil(TOKEN_TILE).saturating_sub(1) * 40;
-        let more_rows = self.row_tiles.saturating_sub(2) * 32;
-        64 + zeros + more_tokens + more_rows
-    }
-
-    /// Shared memory of a block in bytes: the rings, or the sums that later lie over them.
-    fn shared_bytes(&self, problem: &Problem) -> u32 {
-        let ring = self.warps * self.stages * self.tokens * problem.group * 2;
-        ring.max(self.warps * self.tokens * epilogue::pitch(self.row_tiles) * 4) + problem.group * 2
-    }
-
-    fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        let rules = [
-            (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
-            ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),
-            (self.warps > 0 && self.min_blocks > 0, "there is at least a warp and a block"),
-            (problem.group.is_power_of_two(), "groups of a power of two columns"),
-            (
-                self.stages.is_power_of_two() && (2..=16).contains(&self.stages),
-                "stages are 2, 4, 8 or 16",
-            ),
-            (
-                (1..=problem.groups()).contains(&self.splits),
-                "K is split into at most as many parts as it has groups",
-            ),
-        ];
-        match rules.into_iter().find(|(holds, _)| !holds) {
-            Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
-            None => Ok(()),
-        }
-    }
-
-    /// Its part of a kernel's name.
-    fn name(&self) -> String {
-        let Self { tokens, row_tiles, warps, min_blocks, stages, splits, programmatic } = self;
-        let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
-        let early = if *programmatic { "p" } else { "" };
-        let rows = 16 * row_tiles;
-        format!("decode_m{tokens}r{rows}w{warps}b{min_blocks}s{stages}{split}{early}")
-    }
-}
-
-/// Columns of a lane's B and D: tokens come in eights.
-const TOKEN_TILE: u32 = 8;
+pub use choice::DecodeTile;
 
 /// Everything that the parts of the kernel share.
 struct Decode<'p> {
@@ -224,7 +112,7 @@ impl<'p> Decode<'p> {
         let ragged = !problem.row_tiles().is_multiple_of(tile.row_tiles);
         b.comment("this lane's codes, and the scales of its rows g and g + 8");
         let lane_words = b.mul(self.lane, 4u32);
-        let row = b.shr(self.lane, 2u32);
+        let row = b.div(self.lane, problem.row_lanes());
         let row = b.mul(row, 2u32);
         for r in 0..if ragged { tile.row_tiles } else { 1 } {
             let number = b.add(first, r);
@@ -249,31 +137,59 @@ impl<'p> Decode<'p> {
     }
 
     fn write(&self, b: &mut Builder) {
-        let ring = Ring::declare(b, self);
-        let (start, end) = self.groups_of_warp(b);
-
-        b.comment("weights of the first group: constant, so before earlier kernels end");
-        let flight = self.in_flight(b);
-        // Also where a warp has no group: `start` is a group that is there.
-        self.load(b, &flight, start);
         if self.tile.programmatic {
-            b.push(Op::GridWait);
             b.push(Op::GridLaunch);
         }
-        b.comment("x of the first groups");
-        ring.fill(b, self, start, end);
-
+        let (start, end) = self.groups_of_warp(b);
+        b.comment("weights of the first group: constant, so before earlier kernels end");
+        let flight = self.in_flight(b);
+        let some = b.less(start, end);
+        self.load(b, &flight, start, some);
+        let x = Activation::place(b, self);
         let sums = self.accumulators(b);
+        if self.tile.programmatic {
+            b.push(Op::GridWait);
+        }
+        let words = Activation::in_flight(b, self);
+        x.load(b, self, &words, start, some);
         b.for_each(start, end, 1u32, "group", |b, group| {
-            let x = ring.next(b, self, group, end);
+            let parts = self.products(b, &words, &flight);
+            self.scale(b, &sums, &parts, &flight);
             let following = b.add(group, 1u32);
             let more = b.less(following, end);
-            let parts = self.products(b, &x, &flight, following, more);
-            self.scale(b, &sums, &parts, &flight);
-            b.when(more, |b| self.load_scales(b, &flight, following));
+            b.comment("all of the next group");
+            b.when(more, |b| {
+                self.load(b, &flight, following, true.into());
+                x.load(b, self, &words, following, true.into());
+            });
         });
+        let held = Held {
+            sums: &sums,
+            registers: self.columns(),
+            part: self.warp,
+            first_row: 0u32.into(),
+            lane: self.lane,
+        };
+        self.results(b).write(b, &held, None);
+    }
 
-        epilogue::write(b, self, &sums, &ring);
+    fn results(&self, b: &mut Builder) -> Results<'p> {
+        let (problem, tile) = (self.problem, self.tile);
+        let split = if tile.splits > 1 { b.special(Special::Block(1)) } else { 0u32.into() };
+        Results {
+            problem,
+            io: self.io,
+            rows: tile.row_tiles * problem.plan.native.rows,
+            tokens: tile.tokens,
+            parts: tile.warps,
+            splits: tile.splits,
+            at_once: 1,
+            warps: tile.warps,
+            m: self.m,
+            row_block: (self.block, problem.row_tiles().div_ceil(tile.row_tiles)),
+            token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
+            split,
+        }
     }
 
     /// Whole groups, as evenly as they go, over the warps of all blocks that split K.
@@ -305,13 +221,14 @@ impl<'p> Decode<'p> {
         InFlight { codes, scales, zeros }
     }
 
-    fn load(&self, b: &mut Builder, flight: &InFlight, group: Operand) {
+    /// Loads a group's codes, scales and zero points, where there is such a group.
+    fn load(&self, b: &mut Builder, flight: &InFlight, group: Operand, there: Operand) {
         for tile in 0..flight.codes.len() {
             for chunk in 0..flight.codes[tile].len() {
-                self.load_codes(b, flight, tile, chunk, group);
+                self.load_codes(b, flight, [tile, chunk], group, there);
             }
         }
-        self.load_scales(b, flight, group);
+        self.load_scales(b, flight, group, there);
     }
 
     /// One chunk of one tile: 16 bytes a lane, side by side.
@@ -319,44 +236,45 @@ impl<'p> Decode<'p> {
         &self,
         b: &mut Builder,
         flight: &InFlight,
-        tile: usize,
-        chunk: usize,
+        [tile, chunk]: [usize; 2],
         group: Operand,
+        there: Operand,
     ) {
         let (words, chunks) = (b.warp_size() * 4, self.problem.chunks());
         let (start, ahead) = Self::tile_start(&self.codes, tile, chunks * words);
         let at = b.mad(group, self.problem.group_chunks() * words, start);
         let from = Address::new(self.io.codes, at).plus(ahead + chunk as u32 * words);
-        let dst = &flight.codes[tile][chunk];
-        if chunks.is_multiple_of(self.problem.group_chunks()) {
-            b.load_into(dst, from, Width::B128, None, Cache::Stream);
+        let mask = if chunks.is_multiple_of(self.problem.group_chunks()) {
+            there
         } else {
             // The last group is short: its missing chunks meet zeros of x, whatever they are.
             let number = b.mad(group, self.problem.group_chunks(), chunk as u32);
-            let there = b.less(number, chunks);
-            let mask = crate::ir::Mask::or_zero(there);
-            b.load_into(dst, from, Width::B128, Some(mask), Cache::Stream);
-        }
+            let inside = b.less(number, chunks);
+            b.both(there, inside)
+        };
+        let dst = &flight.codes[tile][chunk];
+        b.load_into(dst, from, Width::B128, masked(mask), Cache::Stream);
     }
 
     /// Rows g and g + 8 of each tile: one word a lane.
-    fn load_scales(&self, b: &mut Builder, flight: &InFlight, group: Operand) {
+    fn load_scales(&self, b: &mut Builder, flight: &InFlight, group: Operand, there: Operand) {
         let rows = self.problem.plan.native.rows;
         for tile in 0..flight.scales.len() {
             let apart = self.problem.groups() * rows;
             let (start, ahead) = Self::tile_start(&self.scales, tile, apart);
             let at = b.mad(group, rows, start);
-            let from = Address::new(self.io.scales, at).plus(ahead);
-            b.load_into(&flight.scales[tile], from, Width::B32, None, Cache::Constant);
-            if let (Some(zeros), Some(dst)) = (self.io.zeros, flight.zeros.get(tile)) {
-                let from = Address::new(zeros, at).plus(ahead);
-                b.load_into(dst, from, Width::B32, None, Cache::Constant);
+            let buffers = [Some(self.io.scales), self.io.zeros];
+            let registers = [flight.scales.get(tile), flight.zeros.get(tile)];
+            for (buffer, dst) in buffers.into_iter().flatten().zip(registers.into_iter().flatten())
+            {
+                let from = Address::new(buffer, at).plus(ahead);
+                b.load_into(dst, from, Width::B32, masked(there), Cache::Default);
             }
         }
     }
 
     fn token_tiles(&self) -> u32 {
-        self.tile.tokens.div_ceil(TOKEN_TILE)
+        self.tile.tokens.div_ceil(self.problem.token_tile())
     }
 
     /// Registers of D that hold tokens: one column of two where there is one token.
@@ -370,48 +288,27 @@ impl<'p> Decode<'p> {
         (0..self.tile.row_tiles).map(|_| (0..tokens).map(|_| b.zeros("sum", 4)).collect()).collect()
     }
 
-    /// The products of one group, per tile of rows and of tokens. Each piece of codes is loaded
-    /// again, for the group that follows, as soon as it is decoded.
-    fn products(
-        &self,
-        b: &mut Builder,
-        x: &ring::Stage,
-        flight: &InFlight,
-        following: Operand,
-        more: Operand,
-    ) -> Vec<Vec<Vec<Reg>>> {
+    /// The products of one group, per tile of rows and of tokens.
+    fn products(&self, b: &mut Builder, x: &[Vec<Reg>], flight: &InFlight) -> Vec<Vec<Vec<Reg>>> {
         let op = self.problem.product;
         let sequence = &self.problem.plan.dequant.stages[0];
-        let (tiles, tokens) = (self.tile.row_tiles as usize, self.token_tiles());
-        let parts: Vec<Vec<Vec<Reg>>> =
-            (0..tiles).map(|_| (0..tokens).map(|_| b.fragment(Type::F32, 4)).collect()).collect();
-        for chunk in 0..self.problem.group_chunks() as usize {
-            b.comment(&format!("columns {} on", chunk as u32 * self.problem.plan.native.columns));
-            let fragments = x.fragments(b, self, chunk as u32);
-            for (tile, parts) in parts.iter().enumerate() {
-                let half = self.problem.activation;
-                let zeros = flight.zeros.get(tile);
-                let mut zeros = zeros.map(|zeros| Zeros::of_pair(b, half, zeros[0]));
-                // A step's A is used as soon as its registers are there: few live at a time.
-                let (mut registers, mut step) = (Vec::new(), 0);
-                for word in &flight.codes[tile][chunk] {
-                    registers.extend(dequantise(b, sequence, *word, zeros.as_mut()));
-                    while registers.len() >= 4 {
-                        let a: Vec<Reg> = registers.drain(..4).collect();
-                        for (part, fragments) in parts.iter().zip(&fragments) {
-                            let c = match (chunk, step) {
-                                (0, 0) => Addend::Zero,
-                                _ => Addend::Registers(part.clone()),
-                            };
-                            b.matrix(op, part, &a, &fragments[step], c);
-                        }
-                        step += 1;
-                    }
+        let mut all = Vec::new();
+        for (tile, chunks) in flight.codes.iter().enumerate() {
+            let parts: Vec<Vec<Reg>> = x.iter().map(|_| b.fragment(Type::F32, 4)).collect();
+            let zeros = flight.zeros.get(tile);
+            let mut zeros = zeros.map(|zeros| Zeros::of_pair(b, self.problem.activation, zeros[0]));
+            steps(b, sequence, &chunks.concat(), zeros.as_mut(), |b, step, a| {
+                for (part, x) in parts.iter().zip(x) {
+                    let c = match step {
+                        0 => Addend::Zero,
+                        _ => Addend::Registers(part.clone()),
+                    };
+                    b.matrix(op, part, &a, &x[2 * step..2 * step + 2], c);
                 }
-                b.when(more, |b| self.load_codes(b, flight, tile, chunk, following));
-            }
+            });
+            all.push(parts);
         }
-        parts
+        all
     }
 
     /// sums += scale * parts.
@@ -434,4 +331,9 @@ impl<'p> Decode<'p> {
             }
         }
     }
+}
+
+/// A mask, unless it is always true.
+fn masked(there: Operand) -> Option<Mask> {
+    (there != Operand::Pred(true)).then(|| Mask::or_zero(there))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
 use crate::plan::sequence::Sequence;
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
+use crate::target::Feature;
 
 /// Whether every step has an operation.
 pub(super) fn writable(sequence: &Sequence) -> bool {
@@ -82,7 +83,7 @@ pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
 
 /// Decodes one word of codes, less the zero points if there are any: the registers of the operand,
 /// in the order of the fragment.
-pub(super) fn dequantise(
+fn dequantise(
     b: &mut Builder,
     sequence: &Sequence,
     word: Reg,
@@ -98,7 +99,7 @@ pub(super) fn dequantise(
             let value = match step {
                 Step::Fma16(_, x, y, Arg::Word(constant)) => {
                     let constant = zeros.shifted(b, *constant, false, register);
-                    Some(b.ternary(Ternary::FmaPacked(zeros.half), arg(x), arg(y), constant))
+                    Some(fused(b, zeros.half, [arg(x), arg(y), constant]))
                 }
                 Step::Sub16(_, x, Arg::Word(constant)) => {
                     let constant = zeros.shifted(b, *constant, true, register);
@@ -132,9 +133,7 @@ pub(super) fn dequantise(
             Step::Prmt { low, high, select } => {
                 b.ternary(Ternary::Permute, arg(low), arg(high), arg(select))
             }
-            Step::Fma16(of, x, y, z) => {
-                b.ternary(Ternary::FmaPacked(half(of)), arg(x), arg(y), arg(z))
-            }
+            Step::Fma16(of, x, y, z) => fused(b, half(of), [arg(x), arg(y), arg(z)]),
             Step::Sub16(of, x, y) => b.binary(Binary::SubPacked(half(of)), arg(x), arg(y)),
             Step::CvtF16 { codes, high, .. } => {
                 let side = if *high { Side::High } else { Side::Low };
@@ -151,6 +150,38 @@ pub(super) fn dequantise(
     let value = |at: Register| values[usize::from(at.0)];
     outputs.iter().map(|output| in_register(b, value(output.register))).collect()
 }
+
+/// Decodes words of one lane's codes, in order, and gives `each` the registers of A of one step of
+/// the product after the other: a step's A can be used as soon as it is there.
+pub(super) fn steps(
+    b: &mut Builder,
+    sequence: &Sequence,
+    words: &[Reg],
+    mut zeros: Option<&mut Zeros>,
+    mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
+) {
+    let (mut registers, mut step) = (Vec::new(), 0);
+    for word in words {
+        registers.extend(dequantise(b, sequence, *word, zeros.as_deref_mut()));
+        while registers.len() >= A_REGISTERS {
+            each(b, step, registers.drain(..A_REGISTERS).collect());
+            step += 1;
+        }
+    }
+}
+
+/// x * y + z in both halves; where y is 1 and the target can, a sum: the same number without a
+/// register for the 1.
+fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
+    const ONES: Operand = Operand::U32(0x3f80_3f80);
+    if half == Half::Bf16 && y == ONES && b.target().has(Feature::PackedBf16) {
+        return b.binary(Binary::AddPacked(half), x, z);
+    }
+    b.ternary(Ternary::FmaPacked(half), x, y, z)
+}
+
+/// Registers of A of a 16-bit product of 16 columns.
+const A_REGISTERS: usize = 4;
 
 /// A value that a matrix operation can read.
 fn in_register(b: &mut Builder, value: Operand) -> Reg {

@@ -10,7 +10,7 @@ use super::Problem;
 /// The buffers of a product, by slot: codes, scales, x, y, then zero points if there are any.
 #[derive(Clone, Copy, Debug)]
 pub struct Io {
-    /// Rows of x and y.
+    /// Rows of x and y, at least 1.
     pub m: ParameterId,
     /// The codes, in the plan's native layout.
     pub codes: BufferId,
@@ -33,7 +33,7 @@ impl Io {
     pub fn declare(b: &mut Builder, problem: &Problem) -> Self {
         let native = &problem.plan.native;
         let fixed = Extent::Constant;
-        let m = b.parameter("m", "rows of x and y");
+        let m = b.parameter("m", "rows of x and y, at least 1");
         let rows = Extent::Parameter(m);
         let (tiles, chunks, groups) = (problem.row_tiles(), problem.chunks(), problem.groups());
         let lanes = b.warp_size();

@@ -1,14 +1,18 @@
 //! Schedules: kernels as algorithms, written through the [`Builder`](crate::ir::Builder).
 //!
 //! In: a [`Problem`] (a plan and a shape) and a tile. Out: a [`Kernel`](crate::ir::Kernel), not
-//! yet verified. Start at [`mod@decode`]. `problem` says what is multiplied and how it lies in
-//! memory, `io` declares a product's buffers, `dequantise` writes the plan's sequences. How to
-//! write one: docs/add-a-schedule.md.
+//! yet verified. Start at [`choose()`], then [`mod@decode`] and [`mod@tile`]. `problem` says what is
+//! multiplied and how it lies in memory, `io` declares a product's buffers, `dequantise` writes the
+//! plan's sequences, `results` what becomes of the sums. How to write one: docs/add-a-schedule.md.
 
+mod choose;
 pub mod decode;
 mod dequantise;
 mod io;
 mod problem;
+mod results;
+pub mod tile;
 
+pub use choose::{Chosen, choose};
 pub use io::{Io, PER_GROUP_LAYOUT};
 pub use problem::{Problem, Unscheduled};

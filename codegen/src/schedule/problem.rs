@@ -164,6 +164,21 @@ impl Problem {
         self.group / self.plan.native.columns
     }
 
+    /// Tokens of a product: columns of B and D.
+    pub fn token_tile(&self) -> u32 {
+        self.product.shape[1]
+    }
+
+    /// Lanes that share a row of A or a column of B, each with columns of its own along k.
+    pub fn row_lanes(&self) -> u32 {
+        self.target().gpu.map_or(1, |gpu| gpu.warp) / self.token_tile()
+    }
+
+    /// Neighbouring columns of a chunk that a lane holds.
+    pub fn lane_columns(&self) -> u32 {
+        self.plan.native.columns / self.row_lanes()
+    }
+
     /// The name of a kernel for this product.
     pub fn kernel_name(&self, tile: &str) -> String {
         let (scheme, activation) = &self.stem;

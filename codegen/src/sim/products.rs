@@ -430,3 +430,66 @@ fn truncated(products: impl Iterator<Item = f64> + Clone, c: f64) -> f32 {
     let sum: f64 = terms.map(|term| cut(term, top)).sum();
     if sum == 0.0 { 0.0 } else { cut(sum, exponent(sum)) as f32 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str) -> &'static MatrixOp {
+        MATRIX_OPS.iter().find(|row| row.name == name).expect("a row of the table")
+    }
+
+    /// d[0][0] of a product whose row 0 of A is given, B all ones, and C a constant.
+    fn first(name: &str, a_row: &[f64], c: f32, truncate: bool) -> f32 {
+        let op = row(name);
+        let [m, n, k] = op.shape.map(|extent| extent as usize);
+        let mut a = vec![0.0; m * k];
+        a[..a_row.len()].copy_from_slice(a_row);
+        let b = vec![1.0; k * n];
+        let c = vec![[c.to_bits(); 32]; m * n / 32];
+        let spots = spots(op).expect("layouts");
+        let d: Vec<Row<32>> = multiply(op, spots, (&a, &b), Some(&c), truncate);
+        let spot = spots.d[0];
+        f32::from_bits(d[usize::from(spot.register)][usize::from(spot.lane)])
+    }
+
+    /// Sums are exact until the one rounding at the end.
+    #[test]
+    fn a_product_rounds_once() {
+        let big = 2f64.powi(30);
+        assert_eq!(first("mma.m16n8k16.bf16", &[big, 1.0, -big], 0.5, false), 1.5);
+        // 2^24 + 1 is a tie of f32, which the addend decides.
+        let tie = [2f64.powi(24), 1.0];
+        assert_eq!(first("mma.m16n8k16.f16", &tie, 0.0, false), 16_777_216.0);
+        assert_eq!(first("mma.m16n8k16.f16", &tie, 1e-6, false), 16_777_218.0);
+    }
+
+    /// FP8 sums that are cut: what lies 14 bits below the largest term is lost, towards 0.
+    #[test]
+    fn truncated_fp8_sums_lose_small_terms() {
+        let name = "mma.m16n8k32.e4m3";
+        let terms = [256.0, 2f64.powi(-6), 2f64.powi(-6), -(2f64.powi(-6))];
+        assert_eq!(first(name, &terms, 0.0, false), 256.0 + 2f32.powi(-6));
+        assert_eq!(first(name, &terms, 0.0, true), 256.0);
+        // 13 bits below is kept.
+        assert_eq!(first(name, &[256.0, 2f64.powi(-5)], 0.0, true), 256.0 + 2f32.powi(-5));
+        // The addend is cut like a term.
+        assert_eq!(first(name, &[1.0], 65536.0, true), 65536.0);
+        assert_eq!(first(name, &[1.0], -8192.0, true), -8191.0);
+    }
+
+    /// Every row's layouts place each element of A, B and D once.
+    #[test]
+    fn every_row_has_spots() {
+        for op in MATRIX_OPS {
+            let spots = spots(op).unwrap_or_else(|| panic!("{}", op.name));
+            for list in [&spots.a, &spots.b, &spots.d] {
+                let mut places: Vec<_> =
+                    list.iter().map(|spot| (spot.register, spot.lane, spot.position)).collect();
+                places.sort_unstable();
+                places.dedup();
+                assert_eq!(places.len(), list.len(), "{}", op.name);
+            }
+        }
+    }
+}

@@ -43,6 +43,14 @@ pub fn find() -> Option<PathBuf> {
     })
 }
 
+/// Whether the assembler is of a release.
+pub fn is_version(ptxas: &PathBuf, release: &str) -> bool {
+    let output = Command::new(ptxas).arg("--version").output();
+    output.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout).contains(&format!("release {release},"))
+    })
+}
+
 /// Assembles a text for a target.
 pub fn assemble(ptxas: &PathBuf, text: &str, target: &str) -> Assembled {
     let folder = tempfile::tempdir().unwrap();

@@ -19,12 +19,17 @@
 //! addition a column of a piece (a piece of [`PIECE`] columns at most) and two a piece; integers
 //! need none inside a piece. Pieces are at most one a group and one a chunk of 32 columns.
 //!
+//! Matrix instructions take products exactly but may cut what lies below the last place of the
+//! largest term, where a rounding would be half of that: two roundings a column and two an
+//! instruction for what was summed before. Then two a group (its scale, its addition), one a warp
+//! and one a block that share K; weights carry no offset.
+//!
 //! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors
 //! that are multiplied later, each of which is at most the larger of itself and 1.
 
 use quantloom_dsl::format::FloatFormat;
 
-use crate::cpu::native::Path;
+use crate::op::Sums;
 
 /// Half the distance of 1 and the next `f32`.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
@@ -40,6 +45,11 @@ const FIXED: usize = 18;
 /// Columns that are added in one chain before a group's scale is applied, at most.
 const PIECE: usize = 256;
 
+/// Columns that one matrix instruction adds up, at least.
+const MATRIX_COLUMNS: usize = 8;
+/// Warps and blocks that share a row's K, at most.
+const MOST_PARTS: usize = 64;
+
 /// How many roundings a term of a product meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
@@ -49,12 +59,18 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// The chain of a kernel's path for K columns in so many groups.
-    pub(super) fn of(path: Path, k: usize, groups: usize) -> Self {
+    /// The chain of a kernel's sums for K columns in so many groups.
+    pub(super) fn of(sums: Sums, k: usize, groups: usize) -> Self {
         let pieces = 2 * (k.div_ceil(32) + groups);
-        match path {
-            Path::Dot => Self { roundings: pieces + FIXED, offset: false },
-            Path::Fma => Self { roundings: k.min(PIECE) + pieces + FIXED, offset: true },
+        match sums {
+            Sums::Integer => Self { roundings: pieces + FIXED, offset: false },
+            Sums::Float => Self { roundings: k.min(PIECE) + pieces + FIXED, offset: true },
+            Sums::Matrix => {
+                let group = k.div_ceil(groups.max(1));
+                let instructions = group + group.div_ceil(MATRIX_COLUMNS);
+                let roundings = 2 * instructions + 2 * groups + MOST_PARTS + FIXED;
+                Self { roundings, offset: false }
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use quantloom_dsl::reference::{
     Decoder, Plain, ReferenceError, StaticInput, matmul, quantise_activation,
 };
 use quantloom_dsl::{Activation, Quantiser, Scheme};
+use rayon::prelude::*;
 
 use super::bound::Sizes;
 
@@ -53,26 +54,13 @@ impl<'a> Weights<'a> {
             scales: Vec::new(),
             factors: Vec::new(),
         };
-        for index in (0..n).flat_map(|n| (0..k).map(move |k| Index { e: expert, n, k })) {
-            let value = scheme.weight.decode(parts.code(Component::Code, index));
-            let zero = scheme
-                .zero
-                .map_or(0.0, |zero| zero.kind.decode(parts.code(Component::Zero, index)).abs());
-            let shift = scheme.shift.map_or(0.0, |shift| {
-                shift.number.decode(parts.code(Component::Shift, index)).abs()
-            });
-            let size = value.abs() + zero;
-            let (mut scales, mut factors) = (1.0, size.max(1.0));
-            for (level, of) in (0u8..).zip(&scheme.scales) {
-                let Some(number) = of.stored_number() else { continue };
-                let scale = number.decode(parts.code(Component::Scale(level), index)).abs();
-                let scale = if of.divide { 1.0 / scale } else { scale };
-                scales *= scale;
-                factors *= scale.max(1.0);
-            }
-            weights.terms.push(size * scales + shift);
-            weights.scales.push(scales);
-            weights.factors.push(factors + shift);
+        let row = |n: u64| -> Vec<[f64; 3]> {
+            (0..k).map(|k| parts.sizes(Index { e: expert, n, k })).collect()
+        };
+        for [term, scale, factor] in (0..n).into_par_iter().flat_map_iter(row).collect::<Vec<_>>() {
+            weights.terms.push(term);
+            weights.scales.push(scale);
+            weights.factors.push(factor);
         }
         Ok(weights)
     }
@@ -83,7 +71,7 @@ impl<'a> Weights<'a> {
         let (n, k) = (n as usize, k as usize);
         let y = matmul(self.scheme, self.plain, self.expert, &x.values)?;
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-        let sizes = y.iter().enumerate().map(|(at, y)| {
+        let sizes = y.par_iter().enumerate().map(|(at, y)| {
             let (token, row) = (at / n * k, at % n * k);
             let (token, row) = (token..token + k, row..row + k);
             Sizes {
@@ -167,6 +155,28 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn new(scheme: &'a Scheme, plain: &'a Plain) -> Self {
         Self { scheme, plain }
+    }
+
+    /// Term, scales and factor of one weight: see [`Weights`].
+    fn sizes(&self, index: Index) -> [f64; 3] {
+        let scheme = self.scheme;
+        let value = scheme.weight.decode(self.code(Component::Code, index));
+        let zero = scheme
+            .zero
+            .map_or(0.0, |zero| zero.kind.decode(self.code(Component::Zero, index)).abs());
+        let shift = scheme
+            .shift
+            .map_or(0.0, |shift| shift.number.decode(self.code(Component::Shift, index)).abs());
+        let size = value.abs() + zero;
+        let (mut scales, mut factors) = (1.0, size.max(1.0));
+        for (level, of) in (0u8..).zip(&scheme.scales) {
+            let Some(number) = of.stored_number() else { continue };
+            let scale = number.decode(self.code(Component::Scale(level), index)).abs();
+            let scale = if of.divide { 1.0 / scale } else { scale };
+            scales *= scale;
+            factors *= scale.max(1.0);
+        }
+        [size * scales + shift, scales, factors + shift]
     }
 
     fn code(&self, component: Component, index: Index) -> u32 {

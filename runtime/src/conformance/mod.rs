@@ -15,6 +15,7 @@
 //! element of y is compared with the f64 reference, within the bound that `bound` derives.
 
 mod bound;
+mod declared;
 pub mod draw;
 mod expected;
 
@@ -26,22 +27,20 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{Plain, ReferenceError};
 
 use crate::cpu::isa::Isa;
-use crate::device::{Device, DeviceError};
+use crate::device::{Backend, Device, DeviceError};
 use crate::element::{self, Values, ValuesMut};
-use crate::op::{Declared, Op, Packed, ProductError, Weight, Workspace};
+use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
-use crate::select::Selection;
 use crate::unpacked::{UnpackError, Unpacked};
 use bound::{Chain, bound};
 use expected::{Seen, Weights, groups, tokens_share_a_scale};
 
-/// Compares a scheme's products on every backend present, with the default [`Suite`].
+/// Compares a scheme's products on every instruction set present, with the default [`Suite`].
 ///
 /// # Errors
 /// The first [`Failure`].
 pub fn check(scheme: &Scheme) -> Result<Vec<Summary>, Failure> {
-    let backends = present()?;
-    Suite::default().run(scheme, &backends, &|_| {}).into_iter().collect()
+    check_on(scheme, &|device| Box::new(device))
 }
 
 /// [`check`] of a declared scheme, with the decoder that was generated for it.
@@ -50,78 +49,17 @@ pub fn check(scheme: &Scheme) -> Result<Vec<Summary>, Failure> {
 /// The first [`Failure`].
 pub fn check_declared<S: Declared>() -> Result<Vec<Summary>, Failure> {
     let scheme = S::scheme().ok_or(Failure::Declaration)?;
-    let backends: Vec<Backend> = present()?.into_iter().map(Backend::declared::<S>).collect();
+    check_on(scheme, &|device| Box::new(declared::OnDevice::<S>::new(device)))
+}
+
+fn check_on(
+    scheme: &Scheme,
+    backend: &dyn Fn(Device) -> Box<dyn Backend>,
+) -> Result<Vec<Summary>, Failure> {
+    let named = |isa: Isa| Device::named(isa.name()).map(backend);
+    let backends: Vec<Box<dyn Backend>> = Isa::present().map(named).collect::<Result<_, _>>()?;
+    let backends: Vec<&dyn Backend> = backends.iter().map(Box::as_ref).collect();
     Suite::default().run(scheme, &backends, &|_| {}).into_iter().collect()
-}
-
-fn present() -> Result<Vec<Backend>, DeviceError> {
-    Isa::present().map(|isa| Device::named(isa.name()).map(Backend::from)).collect()
-}
-
-/// Prepares a weight for products.
-type Prepare = dyn Fn(&Device, &Scheme, &Unpacked) -> Result<Box<dyn Op>, ProductError> + Sync;
-
-/// Where products run, and how a weight gets there.
-pub struct Backend {
-    device: Device,
-    prepare: Box<Prepare>,
-}
-
-impl From<Device> for Backend {
-    fn from(device: Device) -> Self {
-        Self::new(device, |device, scheme, weight| Ok(Box::new(device.prepare(scheme, weight)?)))
-    }
-}
-
-impl Backend {
-    /// A device, and how a weight is prepared for it.
-    pub fn new<P>(device: Device, prepare: P) -> Self
-    where
-        P: Fn(&Device, &Scheme, &Unpacked) -> Result<Box<dyn Op>, ProductError> + Sync + 'static,
-    {
-        Self { device, prepare: Box::new(prepare) }
-    }
-
-    /// The same device, preparing with a declared scheme's own decoder.
-    #[must_use]
-    pub fn declared<S: Declared>(self) -> Self {
-        Self::new(self.device, |device, _, weight| {
-            let weight = Packed::<S>::new(weight.clone())?.prepare(device)?;
-            Ok(Box::new(Typed(weight)))
-        })
-    }
-
-    /// Its name on the command line.
-    pub fn name(&self) -> &str {
-        self.device.name()
-    }
-}
-
-/// A declared scheme's weight as an [`Op`].
-struct Typed<S>(Weight<S>);
-
-impl<S: Declared> Op for Typed<S> {
-    fn scheme(&self) -> &Scheme {
-        self.0.op().scheme()
-    }
-    fn shape(&self) -> Shape {
-        self.0.op().shape()
-    }
-    fn selection(&self) -> &Selection {
-        self.0.op().selection()
-    }
-    fn workspace_size(&self, tokens: usize) -> usize {
-        self.0.op().workspace_size(tokens)
-    }
-    fn matmul_into(
-        &self,
-        expert: u64,
-        x: Values<'_>,
-        y: ValuesMut<'_>,
-        workspace: &mut Workspace,
-    ) -> Result<(), ProductError> {
-        self.0.op().matmul_into(expert, x, y, workspace)
-    }
 }
 
 /// What is multiplied.
@@ -225,6 +163,14 @@ pub enum Failure {
         /// Elements of y.
         elements: usize,
     },
+    /// The backend has no kernel for any product of the suite.
+    #[error("{case}: {why}")]
+    NotScheduled {
+        /// The first one.
+        case: Box<Case>,
+        /// Why.
+        why: String,
+    },
     /// The product was refused.
     #[error("{case}: {error}\nagain: {again}", again = case.again())]
     Refused {
@@ -247,7 +193,7 @@ pub enum Failure {
         /// Where.
         case: Box<Case>,
         /// Why.
-        error: UnpackError,
+        error: Box<UnpackError>,
     },
     /// A device went away.
     #[error(transparent)]
@@ -274,6 +220,17 @@ pub struct Summary {
     /// The largest error of an `f32` result over its bound (that of a 16-bit result is mostly the
     /// rounding to it).
     pub share: f64,
+    /// Products that the backend has no kernel for: the first one and why, for each reason.
+    pub not_scheduled: Vec<(Case, String)>,
+}
+
+impl Summary {
+    /// Notes a product that was not scheduled, if its reason is a new one.
+    fn note(&mut self, case: Case, why: String) {
+        if self.not_scheduled.iter().all(|(_, known)| *known != why) {
+            self.not_scheduled.push((case, why));
+        }
+    }
 }
 
 impl Suite {
@@ -295,16 +252,17 @@ impl Suite {
     pub fn run(
         &self,
         scheme: &Scheme,
-        backends: &[Backend],
+        backends: &[&dyn Backend],
         progress: &dyn Fn(usize),
     ) -> Vec<Result<Summary, Failure>> {
-        let summary = |backend: &Backend| {
+        let summary = |backend: &&dyn Backend| {
             Ok(Summary {
                 backend: backend.name().to_owned(),
                 kernels: Vec::new(),
                 products: 0,
                 elements: 0,
                 share: 0.0,
+                not_scheduled: Vec::new(),
             })
         };
         let mut results: Vec<Result<Summary, Failure>> = backends.iter().map(summary).collect();
@@ -324,7 +282,18 @@ impl Suite {
                 progress(1);
             }
         }
-        results
+        results.into_iter().map(some_product).collect()
+    }
+}
+
+/// A summary of no product at all is a failure, of which the first reason is told.
+fn some_product(result: Result<Summary, Failure>) -> Result<Summary, Failure> {
+    let summary = result?;
+    match summary.not_scheduled.first() {
+        Some((case, why)) if summary.products == 0 => {
+            Err(Failure::NotScheduled { case: Box::new(case.clone()), why: why.clone() })
+        }
+        _ => Ok(summary),
     }
 }
 
@@ -357,7 +326,7 @@ impl Step<'_> {
 
     fn run(
         &self,
-        backends: &[Backend],
+        backends: &[&dyn Backend],
         results: &mut [Result<Summary, Failure>],
         workspace: &mut Workspace,
     ) {
@@ -367,7 +336,8 @@ impl Step<'_> {
         let k = self.shape.k as usize;
         let x = draw::tokens(self.scheme, own, most, k, self.seed);
         let of_reference = |error| Failure::Reference { case: self.case("all", most), error };
-        let of_pack = |error| Failure::Pack { case: self.case("all", most), error };
+        let of_pack =
+            |error| Failure::Pack { case: self.case("all", most), error: Box::new(error) };
         let layer = self.expected(&plain, &x, own).map_err(of_reference).and_then(|expected| {
             let packed = pack(self.scheme, &plain).map_err(of_pack)?;
             let stored = |name: &str| packed.get(name).map(Vec::as_slice);
@@ -379,7 +349,7 @@ impl Step<'_> {
             let done = match &layer {
                 Err(failure) => Err(failure.clone()),
                 Ok((expected, weight)) => {
-                    self.compare(backend, weight, expected, &x, own, summary, workspace)
+                    self.compare(*backend, weight, expected, &x, own, summary, workspace)
                 }
             };
             if let Err(failure) = done {
@@ -419,7 +389,7 @@ impl Step<'_> {
     #[expect(clippy::too_many_arguments, reason = "one call, all of them needed")]
     fn compare(
         &self,
-        backend: &Backend,
+        backend: &dyn Backend,
         weight: &Unpacked,
         expected: &[Expected],
         x: &[f64],
@@ -427,29 +397,41 @@ impl Step<'_> {
         summary: &mut Summary,
         workspace: &mut Workspace,
     ) -> Result<(), Failure> {
-        let refused = |tokens: usize, kernel: &str| {
+        let case = |tokens: usize, kernel: &str| {
             let mut case = self.case(backend.name(), tokens);
             kernel.clone_into(&mut case.kernel);
-            move |error| Failure::Refused { case, error }
+            case
         };
         let most = self.tokens.iter().copied().max().unwrap_or(0);
-        let op =
-            (backend.prepare)(&backend.device, self.scheme, weight).map_err(refused(most, ""))?;
-        let kernel = op.selection().kernel.to_string();
-        if !summary.kernels.contains(&kernel) {
-            summary.kernels.push(kernel.clone());
-        }
+        let op = match backend.prepare(self.scheme, weight) {
+            Ok(op) => op,
+            Err(ProductError::NotScheduled(why)) => {
+                summary.note(*case(most, ""), why);
+                return Ok(());
+            }
+            Err(error) => return Err(Failure::Refused { case: case(most, ""), error }),
+        };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
-        let groups = groups(self.scheme, self.shape);
-        let chain = Chain::of(op.selection().kernel.path, k, groups);
+        let chain = Chain::of(op.sums(), k, groups(self.scheme, self.shape));
         let offset = stored_offset(self.scheme);
         for Expected { expert, tokens, sizes } in expected {
             // Every fourth result is asked for in the activation's own type.
             let sixteen = (tokens + self.seed as usize).is_multiple_of(4) && own != F32;
             let output = if sixteen { own } else { F32 };
-            let y =
-                product(&*op, *expert, (&x[..tokens * k], own), (tokens * n, output), workspace)
-                    .map_err(refused(*tokens, &kernel))?;
+            let x = (&x[..tokens * k], own);
+            let y = match product(&*op, *expert, x, (tokens * n, output), workspace) {
+                Ok(y) => y,
+                Err(ProductError::NotScheduled(why)) => {
+                    summary.note(*case(*tokens, ""), why);
+                    continue;
+                }
+                Err(error) => {
+                    let case = case(*tokens, &op.kernel(*tokens));
+                    return Err(Failure::Refused { case, error });
+                }
+            };
+            let kernel = op.kernel(*tokens);
+            let output = op.rounded_to(own, output);
             let mut first = None;
             let mut misses = 0;
             for (at, (y, sizes)) in y.iter().zip(sizes).enumerate() {
@@ -459,15 +441,17 @@ impl Step<'_> {
                     misses += 1;
                     let at = (*expert, at / n, at % n);
                     first = first.or(Some(Miss { at, y: *y, reference: sizes.y, bound }));
-                } else if output == F32 {
+                } else if output == F32 || op.sums() == Sums::Matrix {
                     summary.share = summary.share.max(share);
                 }
             }
             summary.products += 1;
             summary.elements += y.len();
+            if !summary.kernels.contains(&kernel) {
+                summary.kernels.push(kernel.clone());
+            }
             if let Some(miss) = first {
-                let mut case = self.case(backend.name(), *tokens);
-                case.kernel.clone_from(&kernel);
+                let case = case(*tokens, &kernel);
                 return Err(Failure::Miss { case, miss, misses, elements: y.len() });
             }
         }

@@ -27,7 +27,6 @@ use quantloom_dsl::format::FloatFormat;
 use super::isa::Isa;
 use super::native::Path;
 use super::weight::CpuWeight;
-use crate::op::Op as _;
 use crate::unpacked::Unpacked;
 
 /// What one element of y is made of.

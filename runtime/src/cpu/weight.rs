@@ -10,11 +10,11 @@ use quantloom_dsl::{Activation, Scheme};
 use super::activation::{self, PackedTokens};
 use super::blocking::{Blocking, Product};
 use super::family::Decoder;
-use super::native::Native;
+use super::native::{Native, Path};
 use crate::buffer::Workspace;
 use crate::device::Device;
 use crate::element::{Values, ValuesMut};
-use crate::op::{Op, ProductError};
+use crate::op::{self, Op, ProductError, Sums};
 use crate::select::{Selection, select_with};
 use crate::unpacked::Unpacked;
 use quantloom_dsl::reference::StaticInput;
@@ -41,16 +41,7 @@ impl CpuWeight {
         scheme: &Scheme,
         weight: &Unpacked,
     ) -> Result<Self, ProductError> {
-        let own = weight.scheme();
-        let differs = [
-            ("the weight's code type", own.weight != scheme.weight),
-            ("the scales", own.scales != scheme.scales),
-            ("the zero point", own.zero != scheme.zero),
-            ("the shift", own.shift != scheme.shift),
-        ];
-        if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
-            return Err(ProductError::Scheme(what));
-        }
+        op::same_weight(scheme, weight)?;
         if !decoder.get().serves(&scheme.weight.code) {
             return Err(ProductError::Scheme("the decoder's code type"));
         }
@@ -82,13 +73,9 @@ impl CpuWeight {
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens)
     }
 
-    fn tokens(&self, x: Values<'_>) -> Result<usize, ProductError> {
-        let k = self.shape.k;
-        let found = x.len() as u64;
-        match found.checked_rem(k) {
-            Some(0) => Ok((found / k) as usize),
-            _ => Err(ProductError::Rows { k, found }),
-        }
+    /// The kernel that runs it, and why not another.
+    pub fn selection(&self) -> &Selection {
+        &self.selection
     }
 }
 
@@ -101,8 +88,19 @@ impl Op for CpuWeight {
         self.shape
     }
 
-    fn selection(&self) -> &Selection {
-        &self.selection
+    fn kernel(&self, _tokens: usize) -> String {
+        self.selection.kernel.to_string()
+    }
+
+    fn explain(&self, _tokens: usize) -> String {
+        self.selection.explain()
+    }
+
+    fn sums(&self) -> Sums {
+        match self.selection.kernel.path {
+            Path::Dot => Sums::Integer,
+            Path::Fma => Sums::Float,
+        }
     }
 
     fn workspace_size(&self, tokens: usize) -> usize {
@@ -118,15 +116,8 @@ impl Op for CpuWeight {
         mut y: ValuesMut<'_>,
         workspace: &mut Workspace,
     ) -> Result<(), ProductError> {
-        let tokens = self.tokens(x)?;
+        let tokens = op::sizes(self.shape, expert, x, &y)?;
         let n = self.shape.n as usize;
-        let (expected, found) = ((tokens * n) as u64, y.len() as u64);
-        if expected != found {
-            return Err(ProductError::Result { expected, found });
-        }
-        if expert >= self.shape.experts {
-            return Err(ProductError::Expert { expert, experts: self.shape.experts });
-        }
         let blocking = self.blocking(tokens);
         workspace.reserve(self.workspace_size(tokens));
         let mut cut = workspace.cut();

@@ -37,6 +37,14 @@ pub enum CudaError {
         /// The number of devices.
         count: u32,
     },
+    /// A device before all targets that kernels are made for.
+    #[error("{device} is {sm}; kernels are made for sm_80 and later")]
+    TooOld {
+        /// The product's name.
+        device: String,
+        /// Its target.
+        sm: String,
+    },
     /// The driver's compiler refused a text.
     #[error("compiling {entry}: {error}{}", log_lines(log))]
     Compile {

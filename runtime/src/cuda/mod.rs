@@ -14,7 +14,8 @@
 //! | `image_cache` | images on disk |
 //! | `module`, `loader` | image -> kernel; key -> kernel |
 //! | `launch`, `tensor_map` | what a kernel is given, checked against its rule |
-//! | `bench` | timing |
+//! | `executor` | the device as what products run on ([`crate::gpu`]) |
+//! | `bench`, `floor` | timing; how fast the device reads |
 //! | `selftest` | all of the above on a real device |
 //!
 //! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
@@ -26,6 +27,8 @@ mod buffer;
 mod device;
 mod driver;
 mod error;
+mod executor;
+mod floor;
 mod graph;
 mod image_cache;
 mod launch;
@@ -40,6 +43,8 @@ pub use buffer::{Buffer, DeviceSlice, DeviceSliceMut, Element, Pinned};
 pub use device::{Context, DeviceInfo, devices, runs};
 pub use driver::{Driver, version_text};
 pub use error::{CudaError, LaunchFault};
+pub use executor::Cuda;
+pub use floor::ReadFloor;
 pub use graph::Graph;
 pub use image_cache::{ImageCache, ImageKey, VARIABLE};
 pub use launch::{Argument, Limits, Prepared};

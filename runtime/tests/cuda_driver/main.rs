@@ -120,6 +120,13 @@ const CASES: &[Case] = &[
         &[("QUANTLOOM_CACHE", "off")],
         &["launching vector_add: buffer `c` has 396 bytes, the kernel touches 400"],
     ),
+    case(
+        "product",
+        Library::Whole,
+        &[("QUANTLOOM_CACHE", "off")],
+        &["product of 4-bit codes to bf16, decode(rows=2), sm_90a is chosen: y is right: true"],
+    ),
+    case("product", Library::None, &[], &["libcuda not found"]),
 ];
 
 /// What is made and what undoes it.

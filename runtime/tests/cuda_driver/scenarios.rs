@@ -5,14 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use quantloom_dsl::format::{BF16, Number};
-use quantloom_dsl::parse;
+use quantloom_dsl::layout::{Component, Grain, Grains, Recode, Shape};
+use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::cuda::{
-    Argument, Buffer, Context, CudaError, ImageCache, Kernel, Loader, Origin, Stream, devices,
-    load, selftest,
+    Argument, Buffer, Context, Cuda, CudaError, ImageCache, Kernel, Loader, Origin, Stream,
+    devices, load, selftest,
 };
+use quantloom_runtime::element::{Bf16, Values, ValuesMut};
+use quantloom_runtime::gpu::{Choice, Form, GpuDevice, NativePart, Products, Request};
+use quantloom_runtime::op::{Op as _, Workspace};
 use quantloom_runtime::source::{
-    KernelKey, KernelSource, KernelText, Problem, Refusal, Schedule, Work,
+    Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
+    Schedule, Work,
 };
+use quantloom_runtime::unpacked::Unpacked;
 
 /// Runs a scenario by its name.
 pub(crate) fn run(scenario: &str) {
@@ -30,6 +36,7 @@ pub(crate) fn run(scenario: &str) {
         "loader" => loader(),
         "refused" => refused(),
         "launch" => launch(),
+        "product" => product(),
         _ => panic!("no scenario {scenario}"),
     };
     if let Err(error) = result {
@@ -71,11 +78,13 @@ impl KernelSource for Refusing {
     }
 }
 
+fn scheme() -> Scheme {
+    parse("W4 { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }")
+        .unwrap()
+}
+
 fn key() -> KernelKey {
-    let scheme = parse(
-        "W4 { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }",
-    )
-    .unwrap();
+    let scheme = scheme();
     KernelKey {
         work: Work::product(&scheme, &scheme.activations[0], Number::Float(BF16)),
         schedule: Schedule::new("decode", [("rows", 2)]),
@@ -111,4 +120,53 @@ fn launch() -> Result<(), CudaError> {
     let problem = Problem { m: 1, n: 100, k: 1, multiprocessors: 132 };
     // SAFETY: the launch is refused; the text does what its rule says.
     unsafe { kernel.launch(&stream, &problem, false, &arguments) }
+}
+
+/// "Products" of this driver, which knows no matrices: y = w + x, words of the packed codes and of
+/// pairs of x, a row of x a launch.
+struct Sums;
+
+impl KernelSource for Sums {
+    fn text(&self, _: &KernelKey) -> Result<KernelText<'_>, Refusal> {
+        let parameters = vec![
+            Parameter::buffer("w", Access::Read, Count::K * 2),
+            Parameter::buffer("x", Access::Read, Count::M * Count::K * 2),
+            Parameter::buffer("y", Access::Write, Count::M * Count::N * 2),
+            Parameter::size("n", Count::K.ceil_div(2)),
+        ];
+        let rule = LaunchRule::plain(Count::K.ceil_div(512), 256, parameters);
+        Ok(KernelText { rule: Cow::Owned(rule), ..text() })
+    }
+}
+
+impl Products for Sums {
+    fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+        let layout = parse_layout("u32 [k:8 | k, n]", Component::Code).unwrap();
+        let grains = Grains { bits: 4, rows: Grain::Each(1), cols: Grain::Each(1) };
+        let (component, form) = (Component::Code, Form::Codes(Recode::Keep));
+        Ok(vec![NativePart { buffer: "w".to_owned(), component, layout, grains, form }])
+    }
+
+    fn choose(&self, request: &Request<'_>, _: u64) -> Result<Choice, Refusal> {
+        Ok(Choice { key: KernelKey { target: request.target.to_owned(), ..key() }, tokens: 1 })
+    }
+}
+
+/// A weight on the device and its op: three rows of x in three launches.
+fn product() -> Result<(), CudaError> {
+    let device = GpuDevice::new(Cuda::new(0, Arc::new(Sums))?);
+    // Codes 3, 0, 0, ... a row: the first word of w is 3, its others are 0.
+    let codes: Vec<u8> = (0..64 * 64 / 2).map(|at| if at == 0 { 3 } else { 0 }).collect();
+    let scales = [0x80, 0x3f].repeat(64);
+    let stored = |name: &str| Some(if name.contains("scale") { &scales[..] } else { &codes[..] });
+    let weight = Unpacked::new(&scheme(), Shape::matrix(64, 64), &stored).unwrap();
+    let weight = device.prepare(&scheme(), &weight).unwrap();
+    let x: Vec<Bf16> = (0..3 * 64).map(|at| Bf16(0x3f80 + at)).collect();
+    let mut y = vec![Bf16(0); 3 * 64];
+    let mut workspace = Workspace::default();
+    weight.matmul_into(0, Values::Bf16(&x), ValuesMut::Bf16(&mut y), &mut workspace).unwrap();
+    let expected = x.iter().enumerate().map(|(at, x)| Bf16(x.0 + if at % 64 == 0 { 3 } else { 0 }));
+    let right = expected.eq(y.iter().copied());
+    println!("{}: y is right: {right}", weight.explain(3));
+    Ok(())
 }

@@ -11,7 +11,9 @@ impl Writer<'_> {
                 let way = match cache {
                     Cache::Default => "",
                     Cache::Constant => ".nc",
-                    Cache::Stream => ".nc.L1::no_allocate",
+                    // Without `.nc`: loads of constants by that path are the assembler's to move,
+                    // and it moves them below a grid wait.
+                    Cache::Stream => ".L1::no_allocate",
                 };
                 let at = self.address(*from);
                 let guard = self.fill(dst, *mask);

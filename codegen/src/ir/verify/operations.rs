@@ -176,8 +176,11 @@ impl<'k> Walk<'_, 'k> {
 
     fn operation(&mut self, op: &'k Op) {
         self.needs(op.needs());
+        // What a mask leaves out may lie anywhere: the mask is known at run time.
+        let masked = op.is_masked();
         for (address, touch, bytes) in op.touches() {
-            self.address(address, touch, bytes);
+            let certain = !(masked && matches!(address.space, Space::Global(_)));
+            self.address(address, touch, bytes, certain);
         }
         if let Some(barrier) = op.barrier() {
             self.value("mbarrier's index", U32, barrier.index);
@@ -428,7 +431,7 @@ impl<'k> Walk<'_, 'k> {
         }
     }
 
-    fn address(&mut self, address: Address, touch: Touch, bytes: u32) {
+    fn address(&mut self, address: Address, touch: Touch, bytes: u32, certain: bool) {
         self.value("index", U32, address.index);
         let kernel = self.findings.kernel;
         let (name, word, len) = match address.space {
@@ -471,6 +474,7 @@ impl<'k> Walk<'_, 'k> {
         let to = from + u64::from(bytes.max(1));
         if let Some(len) = len.map(|len| len * u64::from(word.bytes()))
             && to > len
+            && certain
         {
             self.refuse(Fault::OutOfBounds { name, from, to, len });
         }
@@ -505,7 +509,7 @@ impl<'k> Walk<'_, 'k> {
                         index: tile.index,
                         offset: tile.offset,
                     };
-                    self.address(at, Touch::Read, 16);
+                    self.address(at, Touch::Read, 16, true);
                 }
             }
         }

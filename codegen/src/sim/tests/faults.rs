@@ -38,6 +38,7 @@ const FAULTS: &[Seeded] = &[
     seeded("block read after its memory was given away", kernels::staged, read_after_overlay, "overwritten"),
     // Poison.
     seeded("accumulator not cleared", kernels::ring, |k| drop_op(k, 0, copy_of_zero), "poison register"),
+    seeded("poison passed on by a copy", kernels::ring, copy_of_nothing, "poison register"),
     seeded("shared memory never filled", kernels::staged, |k| drop_op(k, 0, shared_store), "poison memory"),
     seeded("counter of a loop used behind it", kernels::divergent, counter_behind_loop, "poison register"),
     // Addresses.
@@ -359,6 +360,18 @@ fn counter_behind_loop(kernel: &mut Kernel) {
             values[0] = counter.into();
         }
         vec![store]
+    });
+}
+
+fn copy_of_nothing(kernel: &mut Kernel) {
+    let id = RegisterId(kernel.registers.len() as u32);
+    let (name, uniformity) = ("nothing".to_owned(), Uniformity::Varying);
+    kernel.registers.push(Register { name, ty: Type::U32, len: 1, uniformity });
+    replace(kernel, 0, copy_of_zero, &|mut copy| {
+        if let Op::Copy { a, .. } = &mut copy {
+            *a = Reg { id, at: 0 }.into();
+        }
+        vec![copy]
     });
 }
 

@@ -126,5 +126,7 @@ pub fn all() -> Vec<KernelText<'static>> {
         tma_box(),
         empty(),
         crate::cuda::bench::fill_text(),
+        crate::cuda::floor::read_once(512, 2, false),
+        crate::cuda::floor::read_once(512, 2, true),
     ]
 }

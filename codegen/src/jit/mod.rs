@@ -1,0 +1,181 @@
+//! Kernels made when they are asked for: the compiler as the runtime's source of texts.
+//!
+//! In: a [`KernelKey`] (or a [`Request`] and M, to choose one). Out: the text and its launch rule.
+//! The way is the same for everybody: key -> [`Problem`] -> schedule -> IR -> verified -> PTX;
+//! [`Jit::kernel`] stops before the last step, for the simulator. `rule` derives the launch rule
+//! from the kernel, `native` the constant buffers from the problem, `simulator` (feature `sim`) is
+//! an executor of these kernels on the CPU.
+
+mod native;
+mod rule;
+#[cfg(feature = "sim")]
+mod simulator;
+
+use std::sync::Arc;
+
+use quantloom_dsl::format::Number;
+use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::gpu::{Choice, NativePart, Products, Request};
+use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
+
+use crate::emit::ptx::{self, NotForPtx};
+use crate::ir::{Kernel, Verified, verify};
+use crate::schedule::{Chosen, Problem, Unscheduled, choose};
+use crate::target::{TARGETS, Target};
+
+pub use rule::{Unruled, launch_rule};
+#[cfg(feature = "sim")]
+pub use simulator::{SimError, Simulator};
+
+/// Why there is no kernel for a key.
+#[derive(Debug, thiserror::Error)]
+pub enum JitError {
+    /// No schedule takes it.
+    #[error(transparent)]
+    Unscheduled(#[from] Unscheduled),
+    /// The work is none that this source makes kernels for.
+    #[error("there are no kernels yet for: {0}")]
+    Work(String),
+    /// The key lacks a size that its text would hold as a constant.
+    #[error("the key of {schedule} does not say {size}, which its text needs")]
+    Size {
+        /// The schedule's name.
+        schedule: String,
+        /// `n` or `k`.
+        size: &'static str,
+    },
+    /// A schedule wrote a kernel that the verifier refuses: a fault of the schedule.
+    #[error("the kernel of {schedule} is not valid: {refusals}")]
+    Invalid {
+        /// The schedule's name.
+        schedule: String,
+        /// What the verifier says.
+        refusals: String,
+    },
+    /// The target is not reached through PTX.
+    #[error(transparent)]
+    Target(#[from] NotForPtx),
+    /// The layout of scales and zero points is no layout: a fault of the schedules.
+    #[error("the layout of scales and zero points: {0}")]
+    Layout(String),
+    /// The kernel cannot be launched by a rule.
+    #[error(transparent)]
+    Rule(#[from] Unruled),
+}
+
+impl From<JitError> for Refusal {
+    fn from(error: JitError) -> Self {
+        match error {
+            JitError::Invalid { .. } | JitError::Layout(_) | JitError::Rule(_) => {
+                Self::Fault(Arc::new(error))
+            }
+            limit => Self::Reason(Arc::new(limit)),
+        }
+    }
+}
+
+/// The compiler as a source of kernels. It holds nothing: the key decides everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Jit;
+
+impl Jit {
+    /// The kernel of a key, verified and not yet printed.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn kernel(&self, key: &KernelKey) -> Result<Verified<Kernel>, Refusal> {
+        let target = gpu(&key.target)?;
+        let kernel = written(key, target)?;
+        let schedule = key.schedule.name.clone();
+        let invalid = |refusals: crate::ir::Refusals| JitError::Invalid {
+            schedule,
+            refusals: refusals.to_string(),
+        };
+        Ok(verify(kernel).map_err(invalid)?)
+    }
+}
+
+impl KernelSource for Jit {
+    fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
+        let kernel = self.kernel(key)?;
+        let text = ptx::emit(&kernel).map_err(JitError::from)?;
+        let rule = launch_rule(&kernel).map_err(JitError::from)?;
+        Ok(KernelText {
+            entry: kernel.name.clone().into(),
+            text: text.into(),
+            rule: std::borrow::Cow::Owned(rule),
+        })
+    }
+}
+
+impl Products for Jit {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+        Ok(native::parts(&problem(request)?)?)
+    }
+
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+        let problem = problem(request)?;
+        let most = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let chosen = choose(&problem, most).map_err(JitError::from)?;
+        let sizes = [("n", request.n), ("k", request.k)];
+        let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
+        let work = Work::product(request.scheme, request.activation, output(request));
+        let key = KernelKey { work, schedule, target: request.target.to_owned() };
+        Ok(Choice { key, tokens: chosen.tokens().map_or(u64::MAX, u64::from) })
+    }
+}
+
+/// The type of y: the scheme's, or that of x.
+fn output(request: &Request<'_>) -> Number {
+    let own = match request.activation {
+        Activation::Float(number) => *number,
+        Activation::Quantised(quantiser) => quantiser.code,
+    };
+    request.scheme.output.unwrap_or(own)
+}
+
+/// A target whose kernels are texts of this compiler.
+fn gpu(name: &str) -> Result<&'static Target, Refusal> {
+    let kernels = |target: &&Target| target.gpu.is_some_and(|gpu| gpu.ptx.is_some());
+    let known = || TARGETS.iter().filter(kernels);
+    known().find(|target| target.name == name).ok_or_else(|| Refusal::Target {
+        target: name.to_owned(),
+        known: known().map(|target| target.name.to_owned()).collect(),
+    })
+}
+
+fn problem(request: &Request<'_>) -> Result<Problem, Refusal> {
+    let target = gpu(request.target)?;
+    Ok(posed(request.scheme, request.activation, target, (request.n, request.k))?)
+}
+
+fn posed(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &'static Target,
+    (n, k): (u64, u64),
+) -> Result<Problem, JitError> {
+    // What exceeds 32 bits is refused by the schedules' own limit, with its name.
+    let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+    Ok(Problem::new(scheme, activation, target, (size(n), size(k)))?)
+}
+
+/// The kernel that a key's schedule writes.
+fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError> {
+    let Work::Product { scheme, output } = &key.work else {
+        return Err(JitError::Work(key.work.to_string()));
+    };
+    let [activation @ Activation::Float(own)] = &scheme.activations[..] else {
+        return Err(JitError::Work(key.work.to_string()));
+    };
+    if own != output {
+        return Err(JitError::Work(format!("{} from {own}", key.work)));
+    }
+    let Schedule { name, parameters } = &key.schedule;
+    let size = |size: &'static str| {
+        let missing = || JitError::Size { schedule: name.clone(), size };
+        parameters.get(size).copied().ok_or_else(missing)
+    };
+    let problem = posed(scheme, activation, target, (size("n")?, size("k")?))?;
+    Ok(Chosen::read(name, parameters)?.write(&problem)?)
+}

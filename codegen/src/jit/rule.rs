@@ -1,0 +1,120 @@
+//! The launch rule of a kernel, derived from its interface.
+
+use quantloom_runtime::source::{
+    Access, Count, LaunchRule, Parameter, ParameterKind, Swizzle, TensorRule, TensorWord,
+};
+
+use crate::ir::{self, Extent, Kernel, Word};
+
+/// A part of a kernel's interface that no rule describes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unruled {
+    /// A scalar that is no size of the problem.
+    #[error("kernel {kernel}: the parameter `{parameter}` is none of m, n, k")]
+    Parameter {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        parameter: String,
+    },
+    /// A tensor map of elements that tensor maps do not have, or of no buffer.
+    #[error("kernel {kernel}: the tensor map `{map}` has no rule")]
+    TensorMap {
+        /// The kernel.
+        kernel: String,
+        /// The map.
+        map: String,
+    },
+}
+
+/// How a kernel is launched: its grid, block and shared memory, and its parameters in the order of
+/// the text (buffers, scalars, tensor maps).
+///
+/// # Errors
+/// See [`Unruled`].
+pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, Unruled> {
+    let scalars = scalars(kernel)?;
+    let count = |extent: Extent| count(extent, &scalars);
+    let mut parameters = Vec::new();
+    for buffer in &kernel.buffers {
+        let words = buffer.shape.iter().map(|extent| count(*extent)).reduce(|a, b| a * b);
+        let bytes = words.unwrap_or(Count::Fixed(1)) * u64::from(buffer.word.bytes());
+        parameters.push(Parameter::buffer(&buffer.name, access(buffer.access), bytes));
+    }
+    for (parameter, size) in kernel.parameters.iter().zip(&scalars) {
+        parameters.push(Parameter::size(&parameter.name, size.clone()));
+    }
+    for map in &kernel.tensors {
+        let unruled = || Unruled::TensorMap { kernel: kernel.name.clone(), map: map.name.clone() };
+        let buffer = kernel.buffers.get(map.buffer.0 as usize).ok_or_else(unruled)?;
+        let rule = TensorRule {
+            buffer: buffer.name.clone(),
+            word: tensor_word(buffer.word).ok_or_else(unruled)?,
+            dims: map.extents.iter().map(|extent| count(*extent)).collect(),
+            strides: map.strides.iter().skip(1).map(|stride| count(*stride)).collect(),
+            tile: map.tile.clone(),
+            swizzle: swizzle(map.swizzle),
+        };
+        let kind = ParameterKind::TensorMap(rule);
+        parameters.push(Parameter { name: map.name.clone(), kind });
+    }
+    let launch = kernel.launch;
+    Ok(LaunchRule {
+        grid: launch.grid.map(count),
+        threads: launch.threads,
+        cluster: [launch.cluster.max(1), 1, 1],
+        shared_bytes: u64::from(kernel.shared_map().bytes).into(),
+        overlaps: launch.programmatic,
+        parameters,
+    })
+}
+
+/// Each launch parameter as a size of the problem.
+fn scalars(kernel: &Kernel) -> Result<Vec<Count>, Unruled> {
+    let size = |parameter: &ir::Parameter| match parameter.name.as_str() {
+        "m" => Ok(Count::M),
+        "n" => Ok(Count::N),
+        "k" => Ok(Count::K),
+        _ => Err(Unruled::Parameter {
+            kernel: kernel.name.clone(),
+            parameter: parameter.name.clone(),
+        }),
+    };
+    kernel.parameters.iter().map(size).collect()
+}
+
+fn count(extent: Extent, scalars: &[Count]) -> Count {
+    // The verifier has seen that a parameter is declared.
+    let scalar = |id: ir::ParameterId| scalars.get(id.0 as usize).cloned().unwrap_or(Count::M);
+    match extent {
+        Extent::Constant(value) => Count::Fixed(u64::from(value)),
+        Extent::Parameter(id) => scalar(id),
+        Extent::CeilDiv(id, by) => scalar(id).ceil_div(u64::from(by)),
+    }
+}
+
+fn access(access: ir::Access) -> Access {
+    match access {
+        ir::Access::Constant | ir::Access::ReadOnly => Access::Read,
+        ir::Access::WriteOnce => Access::Write,
+        ir::Access::Workspace => Access::ReadWrite,
+    }
+}
+
+fn tensor_word(word: Word) -> Option<TensorWord> {
+    match word.bytes() {
+        1 => Some(TensorWord::U8),
+        2 => Some(TensorWord::U16),
+        4 => Some(TensorWord::U32),
+        _ => None,
+    }
+}
+
+fn swizzle(swizzle: ir::Swizzle) -> Swizzle {
+    match swizzle {
+        ir::Swizzle::None => Swizzle::None,
+        ir::Swizzle::B32 => Swizzle::B32,
+        ir::Swizzle::B64 => Swizzle::B64,
+        ir::Swizzle::B128 => Swizzle::B128,
+    }
+}

@@ -1,0 +1,191 @@
+//! The simulator as the executor of products: what a device does, on the CPU, with its counts.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quantloom_runtime::gpu::{Executor, Products, Slot};
+use quantloom_runtime::op::ProductError;
+use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
+
+use super::{Jit, JitError, gpu, launch_rule};
+use crate::ir::{Kernel, Verified};
+use crate::sim::{self, Arguments, Contents, Fault, Options, Report};
+use crate::target::Target;
+
+/// Why a launch on the simulator failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SimError {
+    /// There is no kernel.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A detector spoke.
+    #[error("{0}")]
+    Fault(Box<Fault>),
+    /// The launch does not fit its rule.
+    #[error("launching {kernel}: {what}")]
+    Launch {
+        /// The kernel.
+        kernel: String,
+        /// What does not fit.
+        what: String,
+    },
+}
+
+impl From<SimError> for ProductError {
+    fn from(error: SimError) -> Self {
+        match error {
+            SimError::Refused(why) => why.into(),
+            error => Self::Device(error.to_string()),
+        }
+    }
+}
+
+/// A kernel and its rule.
+pub struct Simulated {
+    kernel: Verified<Kernel>,
+    rule: LaunchRule,
+}
+
+/// Runs the kernels of [`Jit`] for a target, without one.
+pub struct Simulator {
+    name: String,
+    target: &'static Target,
+    source: Arc<dyn Products>,
+    options: Options,
+    kernels: Mutex<HashMap<KernelKey, Arc<Simulated>>>,
+    reports: Mutex<Vec<Report>>,
+}
+
+/// Multiprocessors that the simulated device says it has: those of an H200.
+const MULTIPROCESSORS: u64 = 132;
+
+impl Simulator {
+    /// The simulator of a GPU target.
+    ///
+    /// # Errors
+    /// A target that no kernels are made for.
+    pub fn new(target: &str) -> Result<Self, Refusal> {
+        let target = gpu(target)?;
+        Ok(Self {
+            name: format!("sim:{target}"),
+            target,
+            source: Arc::new(Jit),
+            options: Options::default(),
+            kernels: Mutex::default(),
+            reports: Mutex::default(),
+        })
+    }
+
+    /// With another order of blocks, warps and copies.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.options.seed = seed;
+        self
+    }
+
+    /// With another choice among the kernels of [`Jit`].
+    #[must_use]
+    pub fn with_source(self, source: Arc<dyn Products>) -> Self {
+        Self { source, ..self }
+    }
+
+    /// What the launches since the last call cost, in their order.
+    pub fn take_reports(&self) -> Vec<Report> {
+        std::mem::take(&mut *lock(&self.reports))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Simulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Executor for Simulator {
+    type Memory = Contents;
+    type Kernel = Arc<Simulated>;
+    type Error = SimError;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn target(&self) -> &str {
+        self.target.name
+    }
+
+    fn multiprocessors(&self) -> u64 {
+        MULTIPROCESSORS
+    }
+
+    fn source(&self) -> &dyn Products {
+        &*self.source
+    }
+
+    fn kernel(&self, key: &KernelKey) -> Result<Arc<Simulated>, SimError> {
+        if let Some(kernel) = lock(&self.kernels).get(key) {
+            return Ok(kernel.clone());
+        }
+        let kernel = Jit.kernel(key)?;
+        let rule = launch_rule(&kernel).map_err(|error| Refusal::from(JitError::from(error)))?;
+        let simulated = Arc::new(Simulated { kernel, rule });
+        lock(&self.kernels).insert(key.clone(), simulated.clone());
+        Ok(simulated)
+    }
+
+    fn rule<'k>(&self, kernel: &'k Arc<Simulated>) -> &'k LaunchRule {
+        &kernel.rule
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<Contents, SimError> {
+        Ok(Contents::of(bytes.to_vec()))
+    }
+
+    fn output(&self, bytes: u64) -> Result<Contents, SimError> {
+        Ok(Contents::poison(bytes as usize))
+    }
+
+    fn zeroed(&self, bytes: u64) -> Result<Contents, SimError> {
+        Ok(Contents::of(vec![0; bytes as usize]))
+    }
+
+    fn download(&self, memory: &Contents) -> Result<Vec<u8>, SimError> {
+        Ok(memory.bytes.clone())
+    }
+
+    fn launch(
+        &self,
+        kernel: &Arc<Simulated>,
+        problem: &Problem,
+        _overlap: bool,
+        slots: &mut [Slot<'_, Contents>],
+    ) -> Result<(), SimError> {
+        let fault = |what: String| SimError::Launch { kernel: kernel.kernel.name.clone(), what };
+        let mut parameters = Vec::new();
+        for parameter in &kernel.rule.parameters {
+            if let ParameterKind::Size(count) = &parameter.kind {
+                let size = count.of(problem).and_then(|size| u32::try_from(size).ok());
+                let what = || format!("the parameter `{}` has no 32-bit value", parameter.name);
+                parameters.push(size.ok_or_else(|| fault(what()))?);
+            }
+        }
+        let held = |slot: &mut Slot<'_, Contents>| match slot {
+            Slot::Read(memory) => (*memory).clone(),
+            Slot::Write(memory) => std::mem::take(*memory),
+        };
+        let mut given = Arguments { parameters, buffers: slots.iter_mut().map(held).collect() };
+        let report = sim::run(&kernel.kernel, &mut given, &self.options);
+        for (slot, left) in slots.iter_mut().zip(given.buffers) {
+            if let Slot::Write(memory) = slot {
+                **memory = left;
+            }
+        }
+        lock(&self.reports).push(report.map_err(SimError::Fault)?);
+        Ok(())
+    }
+}

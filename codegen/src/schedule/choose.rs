@@ -1,0 +1,90 @@
+//! Which schedule, with which free choices, multiplies so many rows of x.
+//!
+//! In: a [`Problem`] and a number of tokens. Out: a [`Chosen`], which writes the kernel, and is the
+//! name and the parameters of a kernel's key; [`Chosen::read`] is the way back from a key.
+
+use std::collections::BTreeMap;
+
+use super::decode::{DecodeTile, decode};
+use super::problem::{Problem, Unscheduled};
+use super::tile::{TileShape, tile};
+use crate::ir::Kernel;
+
+/// A schedule and its free choices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Chosen {
+    /// The decode product, up to 16 tokens.
+    Decode(DecodeTile),
+    /// The product in tiles, any number of tokens.
+    Tile(TileShape),
+}
+
+/// The schedule for a number of tokens (rows of x, M).
+///
+/// # Errors
+/// If no schedule takes the problem with so many tokens.
+pub fn choose(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
+    match tokens {
+        1..=16 => DecodeTile::choose(problem, tokens).map(Chosen::Decode),
+        _ => TileShape::choose(problem, tokens).map(Chosen::Tile),
+    }
+}
+
+impl Chosen {
+    /// Writes the kernel.
+    ///
+    /// # Errors
+    /// What the schedule does not take.
+    pub fn write(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
+        match self {
+            Self::Decode(choice) => decode(problem, *choice),
+            Self::Tile(choice) => tile(problem, *choice),
+        }
+    }
+
+    /// The most rows of x that one launch takes; `None` if it takes any number.
+    pub const fn tokens(&self) -> Option<u32> {
+        match self {
+            Self::Decode(choice) => Some(choice.tokens),
+            Self::Tile(_) => None,
+        }
+    }
+
+    /// The schedule's name in a kernel's key.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Decode(_) => "decode",
+            Self::Tile(_) => "tile",
+        }
+    }
+
+    /// The free choices by name, for a kernel's key. N and K, which are constants of the text too,
+    /// are the problem's.
+    pub fn parameters(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Self::Decode(choice) => choice.parameters(),
+            Self::Tile(choice) => choice.parameters(),
+        }
+    }
+
+    /// The schedule of a key: the inverse of [`Self::name`] and [`Self::parameters`]. Parameters
+    /// of other names are not looked at.
+    ///
+    /// # Errors
+    /// An unknown name, or a parameter that is missing or too large.
+    pub fn read(name: &str, parameters: &BTreeMap<String, u64>) -> Result<Self, Unscheduled> {
+        let of = |parameter: &str| {
+            let value = parameters.get(parameter).copied();
+            value.and_then(|value| u32::try_from(value).ok()).ok_or_else(|| {
+                Unscheduled::Tile(format!("schedule {name} needs the parameter {parameter}"))
+            })
+        };
+        match name {
+            "decode" => DecodeTile::read(of).map(Self::Decode),
+            "tile" => TileShape::read(of).map(Self::Tile),
+            _ => {
+                Err(Unscheduled::Tile(format!("there is no schedule {name}, only decode and tile")))
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The free choices of a decode kernel, and the ones that are good.
+
+use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::results::{ORDER, Results};
+use crate::target::Feature;
+
+/// The free choices of a decode kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DecodeTile {
+    /// Rows of x at most: 1, 2, 4, 8 or 16.
+    pub tokens: u32,
+    /// Tiles of 16 rows of w a block.
+    pub row_tiles: u32,
+    /// Warps a block.
+    pub warps: u32,
+    /// Blocks that share a multiprocessor; bounds the registers.
+    pub min_blocks: u32,
+    /// Blocks that split K.
+    pub splits: u32,
+    /// May start before the kernel before it has ended.
+    pub programmatic: bool,
+}
+
+/// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
+/// rest.
+const PROCESSORS: u32 = 128;
+/// Tiles of rows up to which a block has one.
+const ONE_TILE: u32 = 2 * PROCESSORS;
+/// Columns from which x, which every block reads, weighs more than a second block a processor.
+const LONG: u32 = 16_384;
+/// Tiles that the warps of a processor should have under way; of groups of 128, 64 KB.
+const UNDER_WAY: u32 = 64;
+
+impl DecodeTile {
+    /// The tile for a number of tokens, from measurements on an H200
+    /// (docs/performance/decode.md).
+    ///
+    /// Few rows: one tile of them a block, so that every processor has two blocks, of which one
+    /// loads while the other adds up. More rows: two tiles, which is again one wave and halves the
+    /// reads of x. Where K is long: four tiles and one block, which halves the reads of x once more
+    /// with as many bytes under way. Other rows only where registers leave too few bytes under way
+    /// for that; blocks as large as there are groups for, since small ones were slower everywhere.
+    ///
+    /// # Errors
+    /// If there are more tokens than this schedule takes.
+    pub fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        if !(1..=16).contains(&tokens) {
+            let rule = "expected 1 to 16 in a decode product";
+            return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
+        }
+        let target = problem.target();
+        let unfit = || Unscheduled::Tile(format!("no block of a decode product fits {target}"));
+        let gpu = target.gpu.ok_or_else(unfit)?;
+        let wanted = match problem.row_tiles() {
+            ..=ONE_TILE => 1,
+            tiles if tiles >= 2 * ONE_TILE && problem.k >= LONG => 4,
+            _ => 2,
+        };
+        let of = |row_tiles, warps, min_blocks| Self {
+            tokens: tokens.next_power_of_two(),
+            row_tiles,
+            warps,
+            min_blocks,
+            splits: 1,
+            programmatic: target.has(Feature::GridDependency),
+        };
+        let fits = |tile: &Self| {
+            let threads = tile.warps * gpu.warp * tile.min_blocks;
+            let bytes = tile.shared_bytes(problem);
+            let registers = (gpu.registers / threads.max(1)) & !7;
+            threads <= gpu.processor_threads
+                && bytes <= gpu.block_shared
+                && (bytes + gpu.reserved_shared) * tile.min_blocks <= gpu.processor_shared
+                && registers >= tile.registers(problem)
+        };
+        let processors = |rows: u32| problem.row_tiles().div_ceil(rows) >= PROCESSORS;
+        let rows = [wanted, 4, 2, 1].into_iter();
+        let rows = rows.filter(|&rows| rows <= wanted || processors(rows));
+        let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= problem.groups());
+        let tiles = warps.flat_map(|warps| {
+            let blocks = move |rows| (1..=2).map(move |blocks| of(rows, warps, blocks));
+            rows.clone().flat_map(blocks)
+        });
+        // Of equals, the first.
+        let best = tiles.filter(fits).reduce(|best, tile| {
+            if tile.under_way(problem) > best.under_way(problem) { tile } else { best }
+        });
+        best.ok_or_else(unfit)
+    }
+
+    /// Tiles that the warps of a processor have under way, as far as that helps.
+    fn under_way(&self, problem: &Problem) -> u32 {
+        let blocks = problem.row_tiles().div_ceil(self.row_tiles).div_ceil(PROCESSORS);
+        let blocks = self.min_blocks.min(blocks);
+        (self.row_tiles * self.warps * blocks).min(UNDER_WAY)
+    }
+
+    /// Registers of a thread without which the assembler spills, as it reported them for groups of
+    /// 128 columns; a little too many where that does not decide anything.
+    fn registers(&self, problem: &Problem) -> u32 {
+        let token_tiles = self.tokens.div_ceil(problem.token_tile());
+        let zeros = if problem.zero { 2 } else { 0 };
+        let sums = if self.tokens == 1 { 2 } else { 4 };
+        40 + self.row_tiles * (8 + sums + zeros + 24 * (token_tiles - 1))
+    }
+
+    /// Shared memory of a block in bytes: the sums of its warps.
+    fn shared_bytes(&self, problem: &Problem) -> u32 {
+        let rows = self.row_tiles * problem.plan.native.rows;
+        4 * (Results::words(rows, self.tokens, self.warps) + ORDER)
+    }
+
+    pub(super) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        let rules = [
+            (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
+            ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),
+            (self.warps > 0 && self.min_blocks > 0, "there is at least a warp and a block"),
+            (
+                (1..=problem.groups()).contains(&self.splits),
+                "K is split into at most as many parts as it has groups",
+            ),
+        ];
+        match rules.into_iter().find(|(holds, _)| !holds) {
+            Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The free choices by name.
+    pub(in crate::schedule) fn parameters(&self) -> Vec<(&'static str, u64)> {
+        let Self { tokens, row_tiles, warps, min_blocks, splits, programmatic } = *self;
+        let programmatic = u32::from(programmatic);
+        let all = [
+            ("tokens", tokens),
+            ("row_tiles", row_tiles),
+            ("warps", warps),
+            ("min_blocks", min_blocks),
+            ("splits", splits),
+            ("programmatic", programmatic),
+        ];
+        all.map(|(name, value)| (name, value.into())).to_vec()
+    }
+
+    /// The tile of these choices.
+    pub(in crate::schedule) fn read(
+        of: impl Fn(&str) -> Result<u32, Unscheduled>,
+    ) -> Result<Self, Unscheduled> {
+        Ok(Self {
+            tokens: of("tokens")?,
+            row_tiles: of("row_tiles")?,
+            warps: of("warps")?,
+            min_blocks: of("min_blocks")?,
+            splits: of("splits")?,
+            programmatic: of("programmatic")? != 0,
+        })
+    }
+
+    /// Its part of a kernel's name.
+    pub(super) fn name(&self) -> String {
+        let Self { tokens, row_tiles, warps, min_blocks, splits, programmatic } = self;
+        let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
+        let early = if *programmatic { "p" } else { "" };
+        let rows = 16 * row_tiles;
+        format!("decode_m{tokens}r{rows}w{warps}b{min_blocks}{split}{early}")
+    }
+}

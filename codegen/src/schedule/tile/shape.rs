@@ -1,0 +1,222 @@
+//! The free choices of a tile kernel, and the ones that are good.
+
+use super::ring;
+use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::results::ORDER;
+use crate::target::Feature;
+
+/// The free choices of a tile kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TileShape {
+    /// Rows of x a block: 16, 32, 64 or 128.
+    pub tokens: u32,
+    /// Rows of w a block: 16, 32 or 64 a warp.
+    pub rows: u32,
+    /// Warps a block.
+    pub warps: u32,
+    /// Blocks that share a multiprocessor; bounds the registers.
+    pub min_blocks: u32,
+    /// Groups in the ring, the one in use included.
+    pub stages: u32,
+    /// Blocks that split K.
+    pub splits: u32,
+    /// May start before the kernel before it has ended.
+    pub programmatic: bool,
+}
+
+/// Blocks to choose from: rows, warps, and how many share a processor.
+const BLOCKS: &[(u32, u32, u32)] =
+    &[(256, 8, 1), (128, 8, 2), (128, 4, 2), (64, 4, 2), (64, 2, 2), (32, 2, 2)];
+/// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
+/// rest.
+const PROCESSORS: u32 = 128;
+/// Groups that a block should have at least, so that filling its ring is not most of its time.
+const FEWEST_GROUPS: u32 = 4;
+/// Stages beyond which a ring hides nothing more.
+const MOST_STAGES: u32 = 4;
+/// Independent products that keep a warp's share of the matrix unit busy.
+const CHAINS: u32 = 4;
+
+impl TileShape {
+    /// The shape for a number of tokens.
+    ///
+    /// Few tokens are one block wide, so that w is read once; from 64 on blocks are 64 wide, which
+    /// with 32 rows a warp is what registers hold. The rest is decided by what passes through the
+    /// second cache: every block reads its tokens' x, so that more rows are better; and where blocks
+    /// are then too few for all processors K is split, which costs the sums of each part.
+    ///
+    /// # Errors
+    /// If no shape fits the target, or there are no tokens.
+    pub fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        if tokens == 0 {
+            return Err(Unscheduled::Shape {
+                what: "M",
+                value: tokens,
+                rule: "expected 1 or more",
+            });
+        }
+        let of = |(rows, warps, min_blocks), stages| Self {
+            tokens: tokens.checked_next_power_of_two().unwrap_or(64).clamp(16, 64),
+            rows,
+            warps,
+            min_blocks,
+            stages,
+            splits: 1,
+            programmatic: problem.target().has(Feature::GridDependency),
+        };
+        let fits = |shape: &Self| shape.check(problem).is_ok() && shape.fits(problem);
+        let fitting = BLOCKS.iter().filter_map(|&block| {
+            let stages = (2..=MOST_STAGES).rev();
+            stages.map(|stages| of(block, stages)).find(fits)
+        });
+        let split = fitting.map(|shape| {
+            let most = (problem.groups() / FEWEST_GROUPS).max(1);
+            let splits = shape.wanted() / shape.blocks(problem, tokens).max(1);
+            Self { splits: (splits as u32).clamp(1, most), ..shape }
+        });
+        let cheapest = split
+            .min_by(|one, other| one.cost(problem, tokens).total_cmp(&other.cost(problem, tokens)));
+        cheapest.ok_or_else(|| {
+            Unscheduled::Tile(format!("no tile of a product fits {}", problem.target()))
+        })
+    }
+
+    /// Blocks that give all processors of a large device as much as they can hold.
+    fn wanted(&self) -> u64 {
+        u64::from(PROCESSORS * self.min_blocks)
+    }
+
+    /// Blocks of other rows and tokens.
+    fn blocks(&self, problem: &Problem, tokens: u32) -> u64 {
+        u64::from(self.row_blocks(problem)) * u64::from(tokens.div_ceil(self.tokens))
+    }
+
+    /// Bytes through the second cache, as if it served the processors that have a block at a rate
+    /// of their own: w and x of each block, sums of 4 bytes written and read where K is split.
+    fn cost(&self, problem: &Problem, tokens: u32) -> f64 {
+        let (n, k) = (f64::from(problem.n), f64::from(problem.k));
+        let token_blocks = f64::from(tokens.div_ceil(self.tokens));
+        let padded = token_blocks * f64::from(self.tokens);
+        let w = token_blocks * n * k * f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
+        let x = 2.0 * padded * k * f64::from(self.row_blocks(problem));
+        let sums = if self.splits > 1 { 8.0 * f64::from(self.splits) * padded * n } else { 0.0 };
+        let blocks = self.blocks(problem, tokens) * u64::from(self.splits);
+        (w + x + sums) * (self.wanted() as f64 / blocks as f64).max(1.0)
+    }
+
+    /// Tiles of rows of a warp.
+    pub(super) fn row_tiles(&self, problem: &Problem) -> u32 {
+        self.rows / (self.warps * problem.plan.native.rows).max(1)
+    }
+
+    /// Blocks along the rows.
+    pub(super) fn row_blocks(&self, problem: &Problem) -> u32 {
+        problem.n.div_ceil(self.rows)
+    }
+
+    /// Tiles of tokens that are multiplied side by side.
+    pub(super) fn together(&self, problem: &Problem) -> u32 {
+        (CHAINS / self.row_tiles(problem)).max(1)
+    }
+
+    /// Registers of a thread without which the assembler spills: the sums, A of a group, and what
+    /// is on its way through them.
+    fn registers(&self, problem: &Problem) -> u32 {
+        let tiles = self.row_tiles(problem);
+        let sums = 4 * tiles * self.tokens / problem.token_tile();
+        let a = tiles * problem.group / 4;
+        sums + a + 72
+    }
+
+    /// Whether as many blocks as it wants share a multiprocessor of the target.
+    fn fits(&self, problem: &Problem) -> bool {
+        let Some(gpu) = problem.target().gpu else { return false };
+        let threads = self.warps * gpu.warp * self.min_blocks;
+        let bytes = 4 * (ring::words(*self, problem) + ORDER);
+        let registers = ((gpu.registers / threads.max(1)) & !7).min(255);
+        threads <= gpu.processor_threads
+            && bytes <= gpu.block_shared
+            && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.processor_shared
+            && registers >= self.registers(problem)
+    }
+
+    pub(super) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        let native = &problem.plan.native;
+        if problem.lane_columns() != 16 {
+            let what = format!("chunks of {} columns in a tile", native.columns);
+            return Err(Unscheduled::Scheme { target: problem.target().name, what });
+        }
+        let threads = self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp);
+        // A thread copies the same piece of every so many tokens, an even number of them.
+        let pieces = problem.group / 8;
+        let copied = threads / pieces.max(1);
+        let copies = copied > 0
+            && threads.is_multiple_of(pieces)
+            && copied.is_multiple_of(2)
+            && self.tokens.is_multiple_of(copied);
+        let per_warp = self.warps > 0
+            && self.rows.is_multiple_of(self.warps * native.rows)
+            && matches!(self.row_tiles(problem), 1 | 2 | 4);
+        let rules = [
+            (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
+            (per_warp, "a warp has 16, 32 or 64 rows"),
+            (self.min_blocks > 0, "there is at least a block"),
+            (
+                copies,
+                "the threads copy whole tokens' groups of x, an even number of tokens at once",
+            ),
+            ((2..=16).contains(&self.stages), "stages are 2 to 16"),
+            (
+                (1..=problem.groups()).contains(&self.splits),
+                "K is split into at most as many parts as it has groups",
+            ),
+        ];
+        if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
+            return Err(Unscheduled::Tile(format!("{self:?}: {rule}")));
+        }
+        if self.row_blocks(problem) > 65_535 {
+            let rule = "expected at most 65,535 blocks of rows";
+            return Err(Unscheduled::Shape { what: "N", value: problem.n, rule });
+        }
+        Ok(())
+    }
+
+    /// The free choices by name.
+    pub(in crate::schedule) fn parameters(&self) -> Vec<(&'static str, u64)> {
+        let Self { tokens, rows, warps, min_blocks, stages, splits, programmatic } = *self;
+        let programmatic = u32::from(programmatic);
+        let all = [
+            ("tokens", tokens),
+            ("rows", rows),
+            ("warps", warps),
+            ("min_blocks", min_blocks),
+            ("stages", stages),
+            ("splits", splits),
+            ("programmatic", programmatic),
+        ];
+        all.map(|(name, value)| (name, value.into())).to_vec()
+    }
+
+    /// The shape of these choices.
+    pub(in crate::schedule) fn read(
+        of: impl Fn(&str) -> Result<u32, Unscheduled>,
+    ) -> Result<Self, Unscheduled> {
+        Ok(Self {
+            tokens: of("tokens")?,
+            rows: of("rows")?,
+            warps: of("warps")?,
+            min_blocks: of("min_blocks")?,
+            stages: of("stages")?,
+            splits: of("splits")?,
+            programmatic: of("programmatic")? != 0,
+        })
+    }
+
+    /// Its part of a kernel's name.
+    pub(super) fn name(&self) -> String {
+        let Self { tokens, rows, warps, min_blocks, stages, splits, programmatic } = self;
+        let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
+        let early = if *programmatic { "p" } else { "" };
+        format!("tile_m{tokens}r{rows}w{warps}b{min_blocks}s{stages}{split}{early}")
+    }
+}

@@ -1,0 +1,133 @@
+//! The compiler as a source of kernels: texts, their launch rules, and what is refused.
+
+#![cfg(feature = "jit")]
+
+use quantloom_codegen::jit::{Jit, launch_rule};
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
+use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::gpu::{Form, Products as _, Request};
+use quantloom_runtime::source::{
+    Access, Count, KernelKey, KernelSource as _, ParameterKind, Problem, Refusal, Schedule, Work,
+};
+
+fn asymmetric() -> Scheme {
+    let text = "a { weight: u4, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, \
+                pack: u32 [k:8 | k, n], activation: bf16 | f16 }";
+    parse(text).unwrap_or_else(|faults| panic!("{faults:?}"))
+}
+
+fn request(scheme: &Scheme, activation: usize, shape: (u64, u64)) -> Request<'_> {
+    let activation = &scheme.activations[activation];
+    Request { scheme, activation, target: "sm_90a", n: shape.0, k: shape.1 }
+}
+
+#[test]
+fn a_rule_says_what_the_kernel_says() {
+    let scheme = asymmetric();
+    // N = 41 is 3 tiles of 16 rows, K = 200 is 4 chunks of 64 columns and 2 groups of 128.
+    let choice = Jit.choose(&request(&scheme, 0, (41, 200)), 3).unwrap();
+    let text = Jit.text(&choice.key).unwrap();
+    let kernel = Jit.kernel(&choice.key).unwrap();
+    assert_eq!(*text.rule, launch_rule(&kernel).unwrap());
+    assert!(text.text.contains(&format!(".visible .entry {}(", text.entry)), "{}", text.text);
+    let problem = Problem { m: 3, n: 41, k: 200, multiprocessors: 132 };
+    let rows = 16 * choice.key.schedule.parameters["row_tiles"];
+    let grid = text.rule.grid.clone().map(|count| count.of(&problem).unwrap());
+    assert_eq!(grid, [41u64.div_ceil(rows), 1, 1]);
+    assert_eq!(u64::from(text.rule.threads), 32 * choice.key.schedule.parameters["warps"]);
+    assert_eq!(text.rule.shared_bytes, Count::Fixed(u64::from(kernel.shared_map().bytes)));
+    assert!(text.rule.overlaps);
+    let parameters: Vec<(&str, Option<Access>, u64)> = text
+        .rule
+        .parameters
+        .iter()
+        .map(|parameter| match &parameter.kind {
+            ParameterKind::Buffer { access, bytes, .. } => {
+                (parameter.name.as_str(), Some(*access), bytes.of(&problem).unwrap())
+            }
+            ParameterKind::Size(count) => {
+                (parameter.name.as_str(), None, count.of(&problem).unwrap())
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [
+        ("w", Some(Access::Read), 3 * 16 * 4 * 64 / 2),
+        ("scale", Some(Access::Read), 3 * 16 * 2 * 2),
+        ("x", Some(Access::Read), 3 * 200 * 2),
+        ("y", Some(Access::Write), 3 * 41 * 2),
+        ("zero", Some(Access::Read), 3 * 16 * 2 * 2),
+        ("m", None, 3),
+    ];
+    assert_eq!(parameters, expected);
+}
+
+#[test]
+fn the_same_key_gives_the_same_text() {
+    let scheme = asymmetric();
+    for target in ["sm_80", "sm_89", "sm_90a"] {
+        let request = Request { target, ..request(&scheme, 1, (4096, 4096)) };
+        let choice = Jit.choose(&request, 16).unwrap();
+        let (first, second) = (Jit.text(&choice.key).unwrap(), Jit.text(&choice.key).unwrap());
+        assert_eq!(first, second);
+        assert!(first.text.contains(&format!(".target {target}\n")), "{target}");
+        // A grid waits for the one before it from sm_90 on.
+        assert_eq!(first.rule.overlaps, target == "sm_90a");
+    }
+}
+
+#[test]
+fn types_of_x_share_codes_and_scales() {
+    let scheme = asymmetric();
+    let [bf16, f16] = [0, 1].map(|of| Jit.native(&request(&scheme, of, (64, 256))).unwrap());
+    let names: Vec<&str> = bf16.iter().map(|part| part.buffer.as_str()).collect();
+    assert_eq!(names, ["w", "scale", "zero"]);
+    // Scales are stored as the scheme has them, zero points as numbers of x's type.
+    assert_eq!(bf16[1], f16[1]);
+    assert_eq!(bf16[2].form, Form::Numbers(NUMBER_BF16));
+    assert_eq!(f16[2].form, Form::Numbers(NUMBER_F16));
+}
+
+#[test]
+fn few_tokens_and_many_have_schedules_of_their_own() {
+    let scheme = asymmetric();
+    for (tokens, name, most) in [(1, "decode", 1), (9, "decode", 16), (1000, "tile", u64::MAX)] {
+        let choice = Jit.choose(&request(&scheme, 0, (256, 1024)), tokens).unwrap();
+        assert_eq!((choice.key.schedule.name.as_str(), choice.tokens), (name, most), "{tokens}");
+        assert!(!Jit.text(&choice.key).unwrap().text.is_empty());
+    }
+}
+
+#[test]
+fn what_has_no_kernel_says_why() {
+    let scheme = asymmetric();
+    let good = Jit.choose(&request(&scheme, 0, (64, 256)), 1).unwrap().key;
+    let without = |parameter: &str| {
+        let mut key = good.clone();
+        key.schedule.parameters.remove(parameter);
+        key
+    };
+    let cases = [
+        (without("n"), "does not say n"),
+        (without("k"), "does not say k"),
+        (without("warps"), "needs the parameter warps"),
+        (KernelKey { target: "gfx942".to_owned(), ..good.clone() }, "only for sm_80"),
+        (
+            KernelKey { schedule: Schedule::new("magic", [("n", 64), ("k", 256)]), ..good.clone() },
+            "magic",
+        ),
+        (KernelKey { work: Work::to_native(&scheme), ..good.clone() }, "native layout"),
+        (
+            KernelKey {
+                work: Work::product(&scheme, &scheme.activations[0], NUMBER_F16),
+                ..good.clone()
+            },
+            "from bf16",
+        ),
+    ];
+    for (key, expected) in cases {
+        let refusal = Jit.text(&key).unwrap_err();
+        assert!(!matches!(refusal, Refusal::Fault(_)), "{refusal}");
+        assert!(refusal.to_string().contains(expected), "`{expected}` is not in: {refusal}");
+    }
+}

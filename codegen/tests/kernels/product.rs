@@ -1,0 +1,195 @@
+//! A product of random numbers: the arguments of its kernel, laid out by hand here, and how far
+//! y may be from the exact product.
+
+use quantloom_codegen::ir::{Access, Kernel, Verified};
+use quantloom_codegen::schedule::Problem;
+use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
+use quantloom_dsl::format::{BF16, F16, FloatFormat, Overflow};
+use quantloom_dsl::layout::{Component, Element, Grain, Grains, Index, Shape, write_bits};
+
+use quantloom_codegen::ir::Half;
+
+/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// In -1..1.
+    fn signed(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+}
+
+fn format(half: Half) -> FloatFormat {
+    match half {
+        Half::Bf16 => BF16,
+        Half::F16 => F16,
+    }
+}
+
+/// A matrix of 16-bit floats: bits and values.
+struct Halves {
+    bits: Vec<u16>,
+    values: Vec<f64>,
+}
+
+impl Halves {
+    fn draw(count: usize, half: Half, mut value: impl FnMut() -> f64) -> Self {
+        let format = format(half);
+        let bits = (0..count).map(|_| format.encode(value(), Overflow::Saturate) as u16);
+        let bits: Vec<u16> = bits.collect();
+        let values = bits.iter().map(|&bits| format.decode(u32::from(bits))).collect();
+        Self { bits, values }
+    }
+}
+
+/// Random operands of a product.
+pub struct Product {
+    problem: Problem,
+    m: usize,
+    codes: Vec<u32>,
+    scales: Halves,
+    zeros: Option<Halves>,
+    x: Halves,
+}
+
+impl Product {
+    pub fn draw(problem: &Problem, m: usize, seed: u64) -> Self {
+        let (n, k, groups) = (problem.n as usize, problem.k as usize, problem.groups() as usize);
+        let mut random = Random(seed);
+        let codes = (0..n * k).map(|_| random.next() as u32 & 15).collect();
+        // Neighbouring groups differ by powers of two, so that a scale in the wrong place shows.
+        let size = |random: &mut Random| 2f64.powi(-(random.next() as i32 & 7) - 2);
+        let scales = Halves::draw(n * groups, problem.scale, || {
+            let size = size(&mut random);
+            size * (1.0 + random.signed() / 4.0)
+        });
+        let mut integer = || (random.next() & 15) as f64;
+        let zeros =
+            problem.zero.then(|| Halves::draw(n * groups, problem.activation, &mut integer));
+        let x = Halves::draw(m * k, problem.activation, || random.signed());
+        Self { problem: problem.clone(), m, codes, scales, zeros, x }
+    }
+
+    /// The arguments of a kernel, by the names of its buffers.
+    fn arguments(&self, kernel: &Kernel) -> Arguments {
+        let parameters = vec![self.m as u32];
+        let buffer = |buffer: &quantloom_codegen::ir::Buffer| {
+            let extents = buffer.shape.iter().map(|extent| extent.value(&parameters).unwrap());
+            let bytes = extents.product::<u32>() as usize * buffer.word.bytes() as usize;
+            let bytes_of = |halves: &[u16]| halves.iter().flat_map(|h| h.to_le_bytes()).collect();
+            let contents = match buffer.name.as_str() {
+                "w" => Contents::of(self.native_codes()),
+                "scale" => Contents::of(bytes_of(&self.per_group(&self.scales))),
+                "zero" => Contents::of(bytes_of(&self.per_group(self.zeros.as_ref().unwrap()))),
+                "x" => Contents::of(bytes_of(&self.x.bits)),
+                "arrivals" => Contents::of(vec![0; bytes]),
+                _ => Contents::poison(bytes),
+            };
+            assert_eq!(contents.bytes.len(), bytes, "{}", buffer.name);
+            contents
+        };
+        let buffers = kernel.buffers.iter().map(buffer).collect();
+        Arguments { parameters, buffers }
+    }
+
+    fn native_codes(&self) -> Vec<u8> {
+        let (n, k) = (u64::from(self.problem.n), u64::from(self.problem.k));
+        let grains = Grains { bits: 4, rows: Grain::Each(1), cols: Grain::Each(1) };
+        let native = &self.problem.plan.native;
+        let padded = |size: u64, to: u32| size.next_multiple_of(u64::from(to));
+        let shape = Shape { experts: 1, n: padded(n, native.rows), k: padded(k, native.columns) };
+        let of = |part| (part == Component::Code).then_some(grains);
+        let bound = native.layout.bind(shape, &of).unwrap();
+        let mut bytes = vec![0; bound.bytes() as usize];
+        for row in 0..n {
+            for column in 0..k {
+                let index = Index { e: 0, n: row, k: column };
+                let element = Element { component: Component::Code, index, bit: 0 };
+                let code = self.codes[(row * k + column) as usize];
+                write_bits(&mut bytes, bound.address(element).unwrap(), 4, u64::from(code));
+            }
+        }
+        bytes
+    }
+
+    /// Row g of a tile beside row g + 8, groups after one another; NaN where there is no row.
+    fn per_group(&self, halves: &Halves) -> Vec<u16> {
+        let (n, groups) = (self.problem.n as usize, self.problem.groups() as usize);
+        let mut all = vec![0x7fff; n.next_multiple_of(16) * groups];
+        for row in 0..n {
+            for group in 0..groups {
+                let place = row % 8 * 2 + row % 16 / 8;
+                all[(row / 16 * groups + group) * 16 + place] = halves.bits[row * groups + group];
+            }
+        }
+        all
+    }
+
+    /// y and how far a result may be from it, element by element. With u = 2^-24: a product of 16
+    /// columns rounds once (as the simulator does it), a group sums `group / 16` of them, its scale
+    /// once more, then groups, and what `parts` warps and blocks have, are added up: each term of the
+    /// sum meets at most so many roundings. y itself is rounded once to its type.
+    fn expected(&self, parts: usize) -> Vec<(f64, f64)> {
+        let (n, k) = (self.problem.n as usize, self.problem.k as usize);
+        let (group, groups) = (self.problem.group as usize, self.problem.groups() as usize);
+        let roundings = (group / 16 + groups + parts) as f64 * 2f64.powi(-24);
+        let format = format(self.problem.activation);
+        let smallest = format.decode(1) / 2.0;
+        let mut all = Vec::new();
+        for token in 0..self.m {
+            for row in 0..n {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for column in 0..k {
+                    let at = row * groups + column / group;
+                    let zero = self.zeros.as_ref().map_or(8.0, |zeros| zeros.values[at]);
+                    let code = f64::from(self.codes[row * k + column]);
+                    let term = self.x.values[token * k + column] * (code - zero);
+                    sum += term * self.scales.values[at];
+                    size += (term * self.scales.values[at]).abs();
+                }
+                let computed = roundings / (1.0 - roundings) * size;
+                let own = (sum.abs() + computed) * format.epsilon() / 2.0;
+                all.push((sum, computed + own.max(smallest)));
+            }
+        }
+        all
+    }
+
+    /// Runs the kernel in the simulator.
+    ///
+    /// # Errors
+    /// The simulator's fault, or the first element of y that is too far off.
+    pub fn simulate(
+        &self,
+        kernel: &Verified<Kernel>,
+        parts: u32,
+        seed: u64,
+    ) -> Result<Report, String> {
+        let mut arguments = self.arguments(kernel);
+        let options = Options { seed, limit: 1 << 24, ..Options::default() };
+        let report = run(kernel, &mut arguments, &options).map_err(|fault| fault.to_string())?;
+        let y = kernel.buffers.iter().position(|buffer| buffer.access == Access::WriteOnce);
+        let bytes = &arguments.buffers[y.unwrap()].bytes;
+        let format = format(self.problem.activation);
+        let n = self.problem.n as usize;
+        for (at, (expected, bound)) in self.expected(parts as usize).into_iter().enumerate() {
+            let bits = u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
+            let found = format.decode(u32::from(bits));
+            let off = (found - expected).abs();
+            // A NaN is too far off too.
+            if off.is_nan() || off > bound {
+                let place = format!("y[{}, {}]", at / n, at % n);
+                return Err(format!("{place} = {found}, expected {expected} within {bound}"));
+            }
+        }
+        Ok(report)
+    }
+}

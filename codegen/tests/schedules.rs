@@ -1,0 +1,134 @@
+//! The schedules: what is chosen verifies, and assembles without spills or local memory, in so many
+//! registers; what a schedule does not take, it says.
+
+#![allow(clippy::print_stdout, reason = "a skipped part says so")]
+
+mod kernels;
+
+use std::fmt::Write;
+
+use kernels::assembler;
+use kernels::products::{SCHEMES, problem};
+use quantloom_codegen::emit::ptx;
+use quantloom_codegen::ir::verify;
+use quantloom_codegen::schedule::decode::{DecodeTile, decode};
+use quantloom_codegen::schedule::tile::{TileShape, tile};
+use quantloom_codegen::schedule::{Chosen, Problem, Unscheduled, choose};
+use quantloom_codegen::target::target;
+use quantloom_dsl::parse;
+
+#[test]
+fn kernels_verify_and_assemble() {
+    let ptxas = assembler::find();
+    if ptxas.is_none() {
+        println!("skipped: ptxas not found");
+    }
+    // Large, long, ragged, and small with K split over blocks; every target and scheme meets two.
+    let cases = [
+        ((8192, 8192), [1, 8, 64], 1),
+        ((8192, 28_672), [8, 16, 17], 1),
+        ((5760, 2880), [4, 16, 257], 1),
+        ((41, 200), [2, 8, 33], 2),
+    ];
+    let products = [("sym", 0), ("sym", 1), ("asym", 0), ("halves", 0)];
+    let mut resources = String::new();
+    for (at, sm) in ["sm_80", "sm_89", "sm_90a"].into_iter().enumerate() {
+        for (of, (scheme, activation)) in products.into_iter().enumerate() {
+            for turn in 0..2 {
+                let (shape, tokens, splits) = cases[(at + of + 2 * turn) % 4];
+                let problem = problem(scheme, activation, sm, shape);
+                for tokens in tokens {
+                    let chosen = match choose(&problem, tokens).unwrap() {
+                        Chosen::Decode(tile) => Chosen::Decode(DecodeTile { splits, ..tile }),
+                        tile => tile,
+                    };
+                    let kernel = chosen.write(&problem).unwrap();
+                    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+                    let text = ptx::emit(&kernel).unwrap();
+                    let Some(ptxas) = &ptxas else { continue };
+                    let assembled = assembler::assemble(ptxas, &text, sm);
+                    assert!(assembled.is_clean(), "{}:\n{}", kernel.name, assembled.report);
+                    let registers = assembled.number_before("registers");
+                    let (name, bytes) = (&kernel.name, kernel.shared_map().bytes);
+                    writeln!(resources, "{name}: {registers} registers, {bytes} bytes shared")
+                        .unwrap();
+                }
+            }
+        }
+    }
+    // Registers are this assembler's; others count a little differently.
+    match ptxas.is_some_and(|ptxas| assembler::is_version(&ptxas, "13.0")) {
+        true => {
+            let mut settings = insta::Settings::clone_current();
+            settings.set_snapshot_path("../../snapshots");
+            settings.set_prepend_module_to_snapshot(false);
+            settings.set_omit_expression(true);
+            settings.bind(|| insta::assert_snapshot!("resources", resources));
+        }
+        false => println!("skipped: registers are compared for ptxas 13.0 only"),
+    }
+}
+
+#[test]
+fn what_is_not_taken_is_said() {
+    let cases = [
+        ("weight: u4 - 8, scale: bf16 per 1x32", (4096, 4096), "groups of 32 columns"),
+        ("weight: u4 - 8, scale: bf16 per 1x128, bias: bf16", (4096, 4096), "a bias"),
+        ("weight: u4 - 8, scale: f32 per 1x128", (4096, 4096), "neither bf16 nor f16"),
+        ("weight: e2m1, scale: bf16 per 1x128", (4096, 4096), "codes decoded by"),
+        ("weight: u4 - 8, scale: bf16 per 1x128", (4096, 100), "K = 100: expected a multiple of 8"),
+        ("weight: u4 - 8, scale: bf16 per 1x128", (0, 128), "N = 0"),
+    ];
+    for (clauses, shape, expected) in cases {
+        let text = format!("a {{ {clauses}, pack: u32 [k:8 | k, n], activation: bf16 }}");
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+        let target = target("sm_90a").unwrap();
+        let error = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap_err();
+        assert!(error.to_string().contains(expected), "{text}: {error}");
+    }
+    let amd = parse(SCHEMES[0].1).unwrap();
+    let target = target("gfx942").unwrap();
+    assert!(Problem::new(&amd, &amd.activations[0], target, (4096, 4096)).is_err());
+    let problem = problem("sym", 0, "sm_90a", (4096, 4096));
+    assert!(matches!(
+        DecodeTile::choose(&problem, 17),
+        Err(Unscheduled::Shape { what: "M", value: 17, .. })
+    ));
+    let tile = DecodeTile::choose(&problem, 1).unwrap();
+    for wrong in [
+        DecodeTile { tokens: 3, ..tile },
+        DecodeTile { splits: 33, ..tile },
+        DecodeTile { row_tiles: 0, ..tile },
+    ] {
+        assert!(matches!(decode(&problem, wrong), Err(Unscheduled::Tile(_))), "{wrong:?}");
+    }
+}
+
+#[test]
+fn what_a_tile_does_not_take_is_said() {
+    let problem = problem("sym", 0, "sm_90a", (4096, 4096));
+    let shape = TileShape::choose(&problem, 64).unwrap();
+    for (wrong, rule) in [
+        (TileShape { tokens: 48, ..shape }, "tokens are"),
+        (TileShape { rows: 24, ..shape }, "a warp has"),
+        (TileShape { rows: 1024, ..shape }, "a warp has"),
+        (TileShape { warps: 0, ..shape }, "a warp has"),
+        (TileShape { warps: 16, tokens: 16, ..shape }, "the threads copy"),
+        (TileShape { stages: 1, ..shape }, "stages are"),
+        (TileShape { splits: 33, ..shape }, "K is split"),
+    ] {
+        let error = tile(&problem, wrong).unwrap_err().to_string();
+        assert!(error.contains(rule), "{wrong:?}: {error}");
+    }
+    assert!(matches!(
+        TileShape::choose(&problem, 0),
+        Err(Unscheduled::Shape { what: "M", value: 0, .. })
+    ));
+    let bytes =
+        "a { weight: u8 - 128, scale: f16 per 1x128, pack: u8 [code | k, n], activation: f16 }";
+    let scheme = parse(bytes).unwrap();
+    let target = target("sm_90a").unwrap();
+    let problem = Problem::new(&scheme, &scheme.activations[0], target, (256, 256)).unwrap();
+    let error = tile(&problem, shape).unwrap_err().to_string();
+    assert!(error.contains("chunks of 32 columns"), "{error}");
+}

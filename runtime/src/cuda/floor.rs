@@ -1,0 +1,110 @@
+//! How fast this device reads a weight once: the floor below every product of few tokens.
+//!
+//! In: a number of bytes. Out: the [`Timings`] of a kernel that only reads them, taken as a
+//! product's are (`super::bench`), with the launch attributes that a product has.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::bench::{self, RandomFill, Timing, Timings};
+use super::buffer::Buffer;
+use super::error::CudaError;
+use super::image_cache::ImageCache;
+use super::launch::Argument;
+use super::loader;
+use super::module::Kernel;
+use super::stream::Stream;
+use crate::source::{Access, Count, KernelText, LaunchRule, Parameter, Problem};
+
+/// Threads of a block, and blocks a multiprocessor, of which the faster counts: 64 KiB in flight a
+/// multiprocessor or twice that.
+const SHAPES: [(u32, u64); 3] = [(512, 2), (512, 4), (256, 4)];
+
+/// Reads once.
+pub struct ReadFloor {
+    stream: Stream,
+    kernels: Vec<[Arc<Kernel>; 2]>,
+    fill: RandomFill,
+}
+
+impl ReadFloor {
+    /// Loads the kernels; a device without programmatic launch reads the same way twice.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn new(stream: Stream, cache: &ImageCache) -> Result<Self, CudaError> {
+        let context = stream.context();
+        let early = context.info().compute >= (9, 0);
+        let load =
+            |text: &KernelText<'_>| Ok::<_, CudaError>(loader::load(context, cache, text)?.0);
+        let both = |(threads, blocks)| {
+            let plain = load(&read_once(threads, blocks, false))?;
+            let overlapping =
+                if early { load(&read_once(threads, blocks, true))? } else { plain.clone() };
+            Ok::<_, CudaError>([plain, overlapping])
+        };
+        let kernels = SHAPES.into_iter().map(both).collect::<Result<_, _>>()?;
+        let fill = RandomFill::new(context, cache)?;
+        Ok(Self { stream, kernels, fill })
+    }
+
+    /// The time of reading so many bytes (whole pieces of 16), rotated past the L2.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn time(&self, bytes: u64) -> Result<Timings, CudaError> {
+        let info = self.stream.context().info();
+        let pieces = bytes / 16;
+        let copies = bench::copies(bytes, info.l2_bytes);
+        let mut data = Vec::new();
+        for seed in 0..copies as u32 {
+            let words = usize::try_from(pieces * 4).unwrap_or(usize::MAX);
+            let mut copy = Buffer::<u32>::uninitialised(self.stream.context(), words)?;
+            self.fill.fill(&self.stream, &mut copy, seed)?;
+            data.push(copy);
+        }
+        let mut found = Buffer::<u32>::zeroed(&self.stream, 4)?;
+        let multiprocessors = u64::from(info.multiprocessors);
+        let problem = Problem { m: 1, n: pieces, k: 1, multiprocessors };
+        let unknown = || Timing { microseconds: f64::INFINITY, replays: Vec::new(), calls: 0 };
+        let mut best = Timings { serial: unknown(), overlapped: unknown() };
+        for kernels in &self.kernels {
+            let timings = bench::time_both(&self.stream, copies, |copy, stream, overlap| {
+                let arguments =
+                    [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
+                let kernel = &kernels[usize::from(overlap)];
+                // SAFETY: the text reads `pieces` pieces and may store one word, as its rule
+                // says; the buffers outlive the graph of `time_both`.
+                unsafe { kernel.launch(stream, &problem, overlap, &arguments) }
+            })?;
+            best = Timings {
+                serial: faster(best.serial, timings.serial),
+                overlapped: faster(best.overlapped, timings.overlapped),
+            };
+        }
+        Ok(best)
+    }
+}
+
+fn faster(a: Timing, b: Timing) -> Timing {
+    if a.microseconds <= b.microseconds { a } else { b }
+}
+
+/// The text: as it stands, or with its early lines.
+pub(super) fn read_once(threads: u32, blocks: u64, early: bool) -> KernelText<'static> {
+    let plain = include_str!("ptx/read_once.ptx");
+    let text = if early {
+        let newer = plain.replace(".version 7.4\n.target sm_80", ".version 7.8\n.target sm_90");
+        Cow::Owned(newer.replace("// early: ", ""))
+    } else {
+        Cow::Borrowed(plain)
+    };
+    let parameters = vec![
+        Parameter::buffer("data", Access::Read, Count::N * 16),
+        Parameter::buffer("found", Access::Write, 4),
+        Parameter::size("pieces", Count::N),
+    ];
+    let rule = LaunchRule::plain(Count::Multiprocessors * blocks, threads, parameters);
+    let rule = LaunchRule { overlaps: early, ..rule };
+    KernelText { entry: "read_once".into(), text, rule: Cow::Owned(rule) }
+}

@@ -1,0 +1,24 @@
+//! Products on a GPU, whatever runs its kernels.
+//!
+//! In: [`Products`] (which kernel multiplies, how it wants the weight to lie), an [`Executor`]
+//! (memory and launches) and an unpacked layer. Out: a [`GpuWeight`], which is an
+//! [`Op`](crate::op::Op) like a weight on the CPU. The executors are
+//! [`Cuda`](crate::cuda::Cuda) and, in the compiler, the simulator: everything before an
+//! executor's `launch` is the same for both.
+//!
+//! | file | what |
+//! |---|---|
+//! | `products` | what is asked of a source of kernels besides their texts |
+//! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
+//! | `executor` | memory and launches, as a trait |
+//! | `weight` | the op: x in, pieces of M, launches, y out |
+
+mod executor;
+mod native;
+mod products;
+mod weight;
+
+pub use executor::{Executor, Slot};
+pub use native::{Form, NativePart};
+pub use products::{Choice, Products, Request};
+pub use weight::{GpuDevice, GpuWeight, Tensors};

@@ -1,0 +1,47 @@
+//! What is asked of a source of product kernels besides their texts.
+
+use quantloom_dsl::{Activation, Scheme};
+
+use super::native::NativePart;
+use crate::source::{KernelKey, KernelSource, Refusal};
+
+/// A product whose M is not known yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The weight's scheme.
+    pub scheme: &'a Scheme,
+    /// What x comes as: one of the scheme's activations.
+    pub activation: &'a Activation,
+    /// Where it runs: the target's name, as `sm_90a`.
+    pub target: &'a str,
+    /// Rows of w.
+    pub n: u64,
+    /// Columns of w and x.
+    pub k: u64,
+}
+
+/// A kernel for a number of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The kernel.
+    pub key: KernelKey,
+    /// The most rows of x that a launch of it takes, [`u64::MAX`] if any number; a larger product is
+    /// cut into such pieces.
+    pub tokens: u64,
+}
+
+/// A source of product kernels. Its kernels' buffers have names: `x`, `y`, those of
+/// [`Products::native`], and any for workspaces, which are 0 before the first launch.
+pub trait Products: KernelSource {
+    /// The constant buffers of the product, the same for every M.
+    ///
+    /// # Errors
+    /// Why no kernel of the source computes it.
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal>;
+
+    /// The kernel for M tokens.
+    ///
+    /// # Errors
+    /// Why none of the source takes them.
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal>;
+}

@@ -1,0 +1,425 @@
+//! A prepared weight on a GPU: the operation that an engine holds.
+//!
+//! In: an unpacked layer and an executor; then activations. Out: products. [`GpuWeight::new`] packs
+//! and uploads once per type of x; a product chooses the kernel for its M, cuts M into the pieces
+//! that it takes, and launches. For work that stays on the device (timing, an engine's own
+//! memory), [`GpuWeight::tensors`] and [`GpuWeight::queue`] are the two halves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{Activation, Scheme};
+
+use super::executor::{Executor, Slot};
+use super::native::NativePart;
+use super::products::{Choice, Request};
+use crate::buffer::Workspace;
+use crate::device::Backend;
+use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
+use crate::op::{self, Op, ProductError, Sums};
+use crate::source::{Access, ParameterKind, Problem, Refusal};
+use crate::unpacked::Unpacked;
+
+/// A device that products run on through an executor.
+pub struct GpuDevice<E>(Arc<E>);
+
+impl<E: Executor> GpuDevice<E> {
+    /// The device of an executor.
+    pub fn new(executor: E) -> Self {
+        Self(Arc::new(executor))
+    }
+
+    /// Its executor.
+    pub fn executor(&self) -> &E {
+        &self.0
+    }
+
+    /// Packs a weight for products as `scheme` says (that of the weight, or with another
+    /// activation), once for each type of x that kernels take.
+    ///
+    /// # Errors
+    /// [`ProductError::Scheme`], [`ProductError::NotScheduled`], or what the device says.
+    pub fn prepare(
+        &self,
+        scheme: &Scheme,
+        weight: &Unpacked,
+    ) -> Result<GpuWeight<E>, ProductError> {
+        GpuWeight::new(self.0.clone(), scheme, weight)
+    }
+}
+
+impl<E: Executor + 'static> Backend for GpuDevice<E> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
+        Ok(Box::new(self.prepare(scheme, weight)?))
+    }
+}
+
+/// A weight in the memory of a GPU, with all that its products need.
+pub struct GpuWeight<E: Executor> {
+    executor: Arc<E>,
+    scheme: Scheme,
+    shape: Shape,
+    /// By type of x, in the scheme's order.
+    products: Vec<Product<E::Memory>>,
+    /// Activations that no kernel takes, and why.
+    refused: Vec<(String, Refusal)>,
+}
+
+/// The products of one type of x.
+struct Product<M> {
+    activation: Activation,
+    element: FloatFormat,
+    /// Products of several types share the parts that are alike.
+    parts: Vec<Arc<Part<M>>>,
+    /// By M.
+    choices: Mutex<BTreeMap<u64, Choice>>,
+}
+
+/// A constant buffer on the device.
+struct Part<M> {
+    native: NativePart,
+    memory: M,
+    bytes: u64,
+}
+
+/// x, y and the workspaces of a launch on the device.
+pub struct Tensors<E: Executor> {
+    element: FloatFormat,
+    problem: Problem,
+    kernel: E::Kernel,
+    x: E::Memory,
+    y: E::Memory,
+    workspaces: Vec<E::Memory>,
+}
+
+/// What a source's rule gets wrong.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the kernel's rule names the buffer `{0}`, which is none of a product's")]
+struct UnknownBuffer(String);
+
+impl<E: Executor> GpuWeight<E> {
+    /// Packs and uploads an unpacked layer.
+    ///
+    /// # Errors
+    /// See [`GpuDevice::prepare`].
+    pub fn new(executor: Arc<E>, scheme: &Scheme, weight: &Unpacked) -> Result<Self, ProductError> {
+        op::same_weight(scheme, weight)?;
+        let shape = weight.shape();
+        let mut products: Vec<Product<E::Memory>> = Vec::new();
+        let mut refused = Vec::new();
+        for activation in &scheme.activations {
+            let target = executor.target();
+            let request = Request { scheme, activation, target, n: shape.n, k: shape.k };
+            let (element, native) = match (element(activation), executor.source().native(&request))
+            {
+                (Some(element), Ok(native)) => (element, native),
+                (None, Ok(_)) => continue,
+                (_, Err(refusal)) => {
+                    refused.push((described(activation), refusal));
+                    continue;
+                }
+            };
+            let mut parts = Vec::new();
+            for native in native {
+                let mut known = products.iter().flat_map(|product| &product.parts);
+                parts.push(match known.find(|known| known.native == native) {
+                    Some(known) => known.clone(),
+                    None => {
+                        let bytes = native
+                            .pack(weight)
+                            .map_err(|error| ProductError::Pack(Box::new(error)))?;
+                        let memory = executor.upload(&bytes).map_err(Into::into)?;
+                        Arc::new(Part { native, memory, bytes: bytes.len() as u64 })
+                    }
+                });
+            }
+            let activation = activation.clone();
+            products.push(Product { activation, element, parts, choices: Mutex::default() });
+        }
+        if products.is_empty() {
+            return Err(match refused.into_iter().next() {
+                Some((_, why)) => why.into(),
+                None => ProductError::NotScheduled("the scheme names no activation".to_owned()),
+            });
+        }
+        Ok(Self { executor, scheme: scheme.clone(), shape, products, refused })
+    }
+
+    /// The executor.
+    pub fn executor(&self) -> &E {
+        &self.executor
+    }
+
+    /// The same weight once more, in memory of its own: timing rotates over copies.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn copied(&self) -> Result<Self, E::Error> {
+        let mut products: Vec<Product<E::Memory>> = Vec::new();
+        for product in &self.products {
+            let mut parts = Vec::new();
+            for part in &product.parts {
+                let mut known = products.iter().flat_map(|product| &product.parts);
+                parts.push(match known.find(|known| known.native == part.native) {
+                    Some(known) => known.clone(),
+                    None => {
+                        let bytes = self.executor.download(&part.memory)?;
+                        let memory = self.executor.upload(&bytes)?;
+                        Arc::new(Part { native: part.native.clone(), memory, bytes: part.bytes })
+                    }
+                });
+            }
+            let (activation, element) = (product.activation.clone(), product.element);
+            products.push(Product { activation, element, parts, choices: Mutex::default() });
+        }
+        Ok(Self {
+            executor: self.executor.clone(),
+            scheme: self.scheme.clone(),
+            shape: self.shape,
+            products,
+            refused: self.refused.clone(),
+        })
+    }
+
+    /// The kernel for M tokens of a type.
+    ///
+    /// # Errors
+    /// No product of that type, or no kernel for so many tokens.
+    pub fn choice(&self, element: FloatFormat, tokens: u64) -> Result<Choice, ProductError> {
+        let product = self.product(element)?;
+        let choices = || product.choices.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(choice) = choices().get(&tokens) {
+            return Ok(choice.clone());
+        }
+        let request = Request {
+            scheme: &self.scheme,
+            activation: &product.activation,
+            target: self.executor.target(),
+            n: self.shape.n,
+            k: self.shape.k,
+        };
+        let choice = self.executor.source().choose(&request, tokens);
+        let choice = choice.map_err(ProductError::from)?;
+        choices().insert(tokens, choice.clone());
+        Ok(choice)
+    }
+
+    /// Uploads x, at most [`Choice::tokens`] rows of it, and makes room for y and workspaces.
+    ///
+    /// # Errors
+    /// See [`GpuWeight::choice`]; whatever the device says.
+    pub fn tensors(&self, x: Values<'_>) -> Result<Tensors<E>, ProductError> {
+        let element = x.format();
+        let bits = bits(x).ok_or_else(|| self.wrong_element(element))?;
+        let tokens = op::tokens(self.shape, x.len())? as u64;
+        let choice = self.choice(element, tokens)?;
+        let kernel = self.executor.kernel(&choice.key).map_err(Into::into)?;
+        let Shape { n, k, .. } = self.shape;
+        let problem = Problem { m: tokens, n, k, multiprocessors: self.executor.multiprocessors() };
+        let x: Vec<u8> = bits.into_iter().flat_map(u16::to_le_bytes).collect();
+        let mut workspaces = Vec::new();
+        for parameter in &self.executor.rule(&kernel).parameters {
+            let ParameterKind::Buffer { access: Access::ReadWrite, bytes, .. } = &parameter.kind
+            else {
+                continue;
+            };
+            // A rule that gives no number here is refused by the launch, with its name.
+            let bytes = bytes.of(&problem).unwrap_or(0);
+            workspaces.push(self.executor.zeroed(bytes).map_err(Into::into)?);
+        }
+        Ok(Tensors {
+            element,
+            problem,
+            kernel,
+            x: self.executor.upload(&x).map_err(Into::into)?,
+            y: self.executor.output(tokens * n * 2).map_err(Into::into)?,
+            workspaces,
+        })
+    }
+
+    /// Queues `y = x w^T` on the tensors of this weight, or of another one of the same scheme and
+    /// shape. Allocates nothing on the device.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn queue(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
+        let product = self.products.iter().find(|product| product.element == tensors.element);
+        let parts = product.map_or(&[][..], |product| &product.parts);
+        let mut slots = Vec::new();
+        let mut y = Some(&mut tensors.y);
+        let mut workspaces = tensors.workspaces.iter_mut();
+        for parameter in &self.executor.rule(&tensors.kernel).parameters {
+            let ParameterKind::Buffer { access, .. } = parameter.kind else { continue };
+            let part = parts.iter().find(|part| part.native.buffer == parameter.name);
+            let slot = match (part, access, parameter.name.as_str()) {
+                (Some(part), Access::Read, _) => Some(Slot::Read(&part.memory)),
+                (None, Access::Read, "x") => Some(Slot::Read(&tensors.x)),
+                (None, Access::Write, "y") => y.take().map(Slot::Write),
+                (None, Access::ReadWrite, _) => workspaces.next().map(Slot::Write),
+                _ => None,
+            };
+            let unknown = || Refusal::Fault(Arc::new(UnknownBuffer(parameter.name.clone())));
+            slots.push(slot.ok_or_else(unknown)?);
+        }
+        self.executor.launch(&tensors.kernel, &tensors.problem, overlap, &mut slots)
+    }
+
+    /// y, after all that was queued: [M, N] in the type of x, as its bits.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn result(&self, tensors: &Tensors<E>) -> Result<Vec<u16>, E::Error> {
+        let bytes = self.executor.download(&tensors.y)?;
+        Ok(bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect())
+    }
+
+    /// Bytes of codes, scales and zero points that a product with this type of x reads.
+    pub fn bytes(&self, element: FloatFormat) -> u64 {
+        let product = self.products.iter().find(|product| product.element == element);
+        product.map_or(0, |product| product.parts.iter().map(|part| part.bytes).sum())
+    }
+
+    fn product(&self, element: FloatFormat) -> Result<&Product<E::Memory>, ProductError> {
+        let product = self.products.iter().find(|product| product.element == element);
+        product.ok_or_else(|| self.wrong_element(element))
+    }
+
+    fn wrong_element(&self, element: FloatFormat) -> ProductError {
+        let refused = self.refused.iter().find(|(name, _)| *name == element.to_string());
+        if let Some((_, why)) = refused {
+            return why.clone().into();
+        }
+        let names: Vec<String> =
+            self.products.iter().map(|product| product.element.to_string()).collect();
+        let kernels = names.join(" and ");
+        let why = format!("x in {element}: the kernels of this weight multiply {kernels}");
+        ProductError::NotScheduled(why)
+    }
+}
+
+impl<E: Executor> Op for GpuWeight<E> {
+    fn scheme(&self) -> &Scheme {
+        &self.scheme
+    }
+
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn kernel(&self, tokens: usize) -> String {
+        let first = self.products.first().map_or(F32, |product| product.element);
+        match self.choice(first, tokens as u64) {
+            Ok(choice) => format!("{}, {}", choice.key.target, choice.key.schedule.name),
+            Err(why) => format!("none: {why}"),
+        }
+    }
+
+    fn explain(&self, tokens: usize) -> String {
+        let chosen =
+            self.products.iter().map(|product| match self.choice(product.element, tokens as u64) {
+                Ok(choice) => format!("{} is chosen", choice.key),
+                Err(why) => format!("x in {}: {why}", product.element),
+            });
+        let refused =
+            self.refused.iter().map(|(activation, why)| format!("x in {activation}: {why}"));
+        chosen.chain(refused).collect::<Vec<_>>().join("\n")
+    }
+
+    fn sums(&self) -> Sums {
+        Sums::Matrix
+    }
+
+    /// Kernels round y to the type of x.
+    fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
+        if y == F32 { x } else { y }
+    }
+
+    /// None: memory is the device's.
+    fn workspace_size(&self, _tokens: usize) -> usize {
+        0
+    }
+
+    fn matmul_into(
+        &self,
+        expert: u64,
+        x: Values<'_>,
+        mut y: ValuesMut<'_>,
+        _workspace: &mut Workspace,
+    ) -> Result<(), ProductError> {
+        let tokens = op::sizes(self.shape, expert, x, &y)?;
+        let (own, asked) = (x.format(), y.format());
+        self.product(own)?;
+        if asked != F32 && asked != own {
+            let why = format!("y in {asked} for x in {own}: kernels round y to the type of x");
+            return Err(ProductError::NotScheduled(why));
+        }
+        if tokens == 0 {
+            return Ok(());
+        }
+        let most = usize::try_from(self.choice(own, tokens as u64)?.tokens).unwrap_or(usize::MAX);
+        let k = self.shape.k as usize;
+        let mut result: Vec<u16> = Vec::with_capacity(y.len());
+        for first in (0..tokens).step_by(most.max(1)) {
+            let last = tokens.min(first.saturating_add(most));
+            let mut tensors = self.tensors(x.part(first * k..last * k))?;
+            self.queue(&mut tensors, false).map_err(Into::into)?;
+            result.extend(self.result(&tensors).map_err(Into::into)?);
+        }
+        store(&result, own, &mut y);
+        Ok(())
+    }
+}
+
+/// The 16-bit type of x, if that is what an activation is.
+fn element(activation: &Activation) -> Option<FloatFormat> {
+    match activation {
+        Activation::Float(Number::Float(format)) => {
+            [BF16, F16].into_iter().find(|known| known == format)
+        }
+        _ => None,
+    }
+}
+
+fn described(activation: &Activation) -> String {
+    match activation {
+        Activation::Float(number) => number.to_string(),
+        Activation::Quantised(quantiser) => format!("quantised {}", quantiser.code),
+    }
+}
+
+/// 16-bit elements as they are.
+fn bits(x: Values<'_>) -> Option<Vec<u16>> {
+    match x {
+        Values::F32(_) => None,
+        Values::F16(values) => Some(values.iter().map(|value| value.0).collect()),
+        Values::Bf16(values) => Some(values.iter().map(|value| value.0).collect()),
+    }
+}
+
+/// Results of a 16-bit type as they are, or widened.
+fn store(result: &[u16], own: FloatFormat, y: &mut ValuesMut<'_>) {
+    match y {
+        ValuesMut::F32(y) => {
+            let widen = if own == F16 { f16_to_f32 } else { bf16_to_f32 };
+            for (y, bits) in y.iter_mut().zip(result) {
+                *y = widen(*bits);
+            }
+        }
+        ValuesMut::F16(y) => {
+            for (y, bits) in y.iter_mut().zip(result) {
+                *y = Half(*bits);
+            }
+        }
+        ValuesMut::Bf16(y) => {
+            for (y, bits) in y.iter_mut().zip(result) {
+                *y = Bf16(*bits);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `quantloom bench --backend cuda`: times as a model meets them, beside the time of reading.
+//!
+//! The weights rotate over copies that exceed the L2 twice; a graph holds one call a copy; a figure
+//! is the median over replays. x and y are the same for all copies, as the peers have it.
+
+use anyhow::{Context as _, Result};
+use quantloom::dsl::Scheme;
+use quantloom::dsl::format::{F16, FloatFormat, Number, Overflow};
+use quantloom::dsl::layout::Shape;
+use quantloom::runtime::conformance::draw;
+use quantloom::runtime::cuda::bench::{Timings, copies, time_both};
+use quantloom::runtime::cuda::{Cuda, ImageCache, ReadFloor, Stream};
+use quantloom::runtime::element::{Bf16, F16 as Half, Values};
+use quantloom::runtime::gpu::{GpuDevice, GpuWeight};
+use quantloom::runtime::op::ProductError;
+use quantloom::runtime::pack::pack;
+use quantloom::runtime::unpacked::Unpacked;
+use serde_json::json;
+
+use super::super::sizes::Tokens;
+use super::super::{say, scheme, table};
+use super::{Arguments, own_type};
+use crate::progress::Progress;
+use crate::whole::write_whole;
+
+/// What is measured where nothing is asked for.
+const USUAL: [&str; 2] = ["ct_w4a16", "ct_w4a16_asym"];
+
+/// Columns of the table.
+const HEADER: [&str; 9] = [
+    "scheme",
+    "M",
+    "programmatic",
+    "serial",
+    "floor",
+    "floor, serial",
+    "GB/s",
+    "TFLOP/s",
+    "kernel",
+];
+
+/// A product of one M, or why there is none.
+struct Cell {
+    scheme: String,
+    tokens: usize,
+    outcome: Result<Timed, String>,
+}
+
+struct Timed {
+    kernel: String,
+    /// Bytes of codes, scales and zero points.
+    bytes: u64,
+    times: Timings,
+    /// Reading those bytes.
+    floor: Timings,
+}
+
+pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<bool> {
+    let executor = device.executor();
+    let context = executor.stream().context();
+    let names: Vec<&str> = match arguments.schemes.as_slice() {
+        [] => USUAL.to_vec(),
+        given => given.iter().map(String::as_str).collect(),
+    };
+    let schemes: Vec<Scheme> = names.into_iter().map(scheme).collect::<Result<_>>()?;
+    let floor = ReadFloor::new(Stream::new(context)?, &ImageCache::from_environment())?;
+    say(format_args!("{}", context.info()))?;
+    let (n, k) = arguments.shape;
+    let Tokens(tokens) = &arguments.m;
+    let progress = Progress::new("measuring", (schemes.len() * tokens.len()) as u64);
+    let mut cells = Vec::new();
+    for scheme in &schemes {
+        let own = own_type(scheme);
+        let cell = |tokens, outcome| Cell { scheme: scheme.name.clone(), tokens, outcome };
+        let bench = Bench::new(device, &floor, scheme, own, Shape::matrix(n, k))
+            .with_context(|| format!("scheme {}, N x K = {n} x {k}", scheme.name))?;
+        for tokens in tokens {
+            cells.push(match &bench {
+                Ok(bench) => cell(*tokens, bench.measure(*tokens)?),
+                Err(why) => cell(*tokens, Err(why.clone())),
+            });
+            progress.advance(1);
+        }
+    }
+    drop(progress);
+    show(arguments.shape, &cells)?;
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&as_json(arguments.shape, device, &cells))?;
+        write_whole(path, &(text + "\n"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        say(format_args!("wrote {}", path.display()))?;
+    }
+    Ok(cells.iter().any(|cell| cell.outcome.is_ok()))
+}
+
+/// A weight, as often as it takes to be beyond the L2.
+struct Bench<'a> {
+    device: &'a GpuDevice<Cuda>,
+    scheme: &'a Scheme,
+    own: FloatFormat,
+    weights: Vec<GpuWeight<Cuda>>,
+    floor: Timings,
+}
+
+impl<'a> Bench<'a> {
+    /// The inner error is the reason why nothing is scheduled.
+    fn new(
+        device: &'a GpuDevice<Cuda>,
+        floor: &ReadFloor,
+        scheme: &'a Scheme,
+        own: FloatFormat,
+        shape: Shape,
+    ) -> Result<Result<Self, String>> {
+        // With one type of x, so that the weight is there once.
+        let mut only = scheme.clone();
+        only.activations.retain(|activation| {
+            *activation == quantloom::dsl::Activation::Float(Number::Float(own))
+                || scheme.activations.len() == 1
+        });
+        let plain = draw::layer(scheme, shape, 0);
+        let packed = pack(scheme, &plain)?;
+        drop(plain);
+        let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+        let unpacked = Unpacked::new(scheme, shape, &stored)?;
+        let first = match device.prepare(&only, &unpacked) {
+            Ok(weight) => weight,
+            Err(ProductError::NotScheduled(why)) => return Ok(Err(why)),
+            Err(error) => return Err(error.into()),
+        };
+        drop((packed, unpacked));
+        let info = device.executor().stream().context().info();
+        let bytes = first.bytes(own);
+        let mut weights = vec![first];
+        while weights.len() < copies(bytes, info.l2_bytes) {
+            weights.push(weights[0].copied()?);
+        }
+        let floor = floor.time(bytes)?;
+        Ok(Ok(Self { device, scheme, own, weights, floor }))
+    }
+
+    fn measure(&self, tokens: usize) -> Result<Result<Timed, String>> {
+        let weight = &self.weights[0];
+        let choice = match weight.choice(self.own, tokens as u64) {
+            Ok(choice) if choice.tokens >= tokens as u64 => choice,
+            Ok(choice) => {
+                return Ok(Err(format!("a launch takes {} rows of x at most", choice.tokens)));
+            }
+            Err(ProductError::NotScheduled(why)) => return Ok(Err(why)),
+            Err(error) => return Err(error.into()),
+        };
+        let k = self.shape().k as usize;
+        let x = draw::tokens(self.scheme, self.own, tokens, k, 0);
+        let code = |x: &f64| Number::Float(self.own).encode(*x, Overflow::Saturate) as u16;
+        let (halves, bf16s): (Vec<Half>, Vec<Bf16>) =
+            x.iter().map(|x| (Half(code(x)), Bf16(code(x)))).unzip();
+        let x = if self.own == F16 { Values::F16(&halves) } else { Values::Bf16(&bf16s) };
+        let mut tensors = weight.tensors(x)?;
+        let stream = self.device.executor().stream();
+        let times = time_both(stream, self.weights.len(), |copy, _, overlap| {
+            self.weights[copy].queue(&mut tensors, overlap)
+        })?;
+        let kernel = choice.key.schedule.to_string();
+        Ok(Ok(Timed { kernel, bytes: weight.bytes(self.own), times, floor: self.floor.clone() }))
+    }
+
+    fn shape(&self) -> Shape {
+        use quantloom::runtime::op::Op as _;
+        self.weights[0].shape()
+    }
+}
+
+fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
+    say(format_args!("\nN x K = {n} x {k}; microseconds a call, in brackets over the floor"))?;
+    let mut rows = table(&HEADER);
+    for cell in cells {
+        let (scheme, tokens) = (cell.scheme.clone(), cell.tokens.to_string());
+        let timed = match &cell.outcome {
+            Ok(timed) => timed,
+            Err(why) => {
+                let mut row = vec![String::new(); HEADER.len()];
+                row[0] = scheme;
+                row[1] = tokens;
+                row[HEADER.len() - 1] = format!("not scheduled: {why}");
+                rows.add_row(row);
+                continue;
+            }
+        };
+        let Timings { serial, overlapped } = &timed.times;
+        let over = |time: f64, floor: f64| format!("{time:.2} ({:.2})", time / floor);
+        let (early, late) = (overlapped.microseconds, serial.microseconds);
+        let operations = 2.0 * (n * k) as f64 * cell.tokens as f64;
+        rows.add_row([
+            scheme,
+            tokens,
+            over(early, timed.floor.overlapped.microseconds),
+            over(late, timed.floor.serial.microseconds),
+            format!("{:.2}", timed.floor.overlapped.microseconds),
+            format!("{:.2}", timed.floor.serial.microseconds),
+            format!("{:.0}", overlapped.gigabytes_per_second(timed.bytes)),
+            format!("{:.1}", operations / early / 1e6),
+            timed.kernel.clone(),
+        ]);
+    }
+    say(rows)?;
+    say(
+        "programmatic: a launch may start before the one before it has ended; floor: a kernel that \
+         only reads codes, scales and zero points, launched and timed in the same way",
+    )
+}
+
+fn as_json((n, k): (u64, u64), device: &GpuDevice<Cuda>, cells: &[Cell]) -> serde_json::Value {
+    let info = device.executor().stream().context().info();
+    let cell = |cell: &Cell| match &cell.outcome {
+        Err(why) => json!({ "scheme": cell.scheme, "m": cell.tokens, "not_scheduled": why }),
+        Ok(timed) => json!({
+            "scheme": cell.scheme,
+            "m": cell.tokens,
+            "kernel": timed.kernel,
+            "weight_bytes": timed.bytes,
+            "copies": timed.times.serial.calls,
+            "us_programmatic": timed.times.overlapped.microseconds,
+            "us_serial": timed.times.serial.microseconds,
+            "us_floor_programmatic": timed.floor.overlapped.microseconds,
+            "us_floor_serial": timed.floor.serial.microseconds,
+            "replays_programmatic": timed.times.overlapped.replays,
+            "replays_serial": timed.times.serial.replays,
+        }),
+    };
+    json!({
+        "backend": "cuda",
+        "device": info.name,
+        "driver": info.driver_version,
+        "n": n,
+        "k": k,
+        "results": cells.iter().map(cell).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,91 @@
+//! The commands on a GPU's kernels, which the simulator runs: what they print, write and refuse.
+
+use std::collections::BTreeMap;
+
+use quantloom_tests::{Ran, Random, bf16_tensor, golden_file, quantloom, tensors_of, write_file};
+
+fn run(line: &str) -> Ran {
+    quantloom(&line.split_whitespace().collect::<Vec<_>>())
+}
+
+#[test]
+fn sim_prints_what_a_kernel_costs_and_compares() {
+    for (line, kernels) in [
+        ("ct_w4a16 --target sm_90a --shape 320x2880 --m 3", 2),
+        ("ct_w4a16_asym --target sm_80 --shape 64x512 --m 16 --seed 4", 2),
+        ("awq4 --target sm_89 --shape 72x648 --m 1 --seed 2", 1),
+        ("ct_w4a16 --target sm_90a --shape 16x128 --m 17", 2),
+    ] {
+        let ran = run(&format!("sim {line}")).done();
+        assert!(ran.out.matches("kernel q4").count() >= kernels, "{}\n{}", ran.line, ran.out);
+        for part in
+            ["warp instructions: ", "bank conflicts", "32-byte sectors", "within their bounds"]
+        {
+            assert!(ran.out.contains(part), "{}: no `{part}` in\n{}", ran.line, ran.out);
+        }
+    }
+    let ran = run("sim ct_fp8_block --target sm_90a");
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+    assert!(ran.err.contains("is not scheduled: no schedule on sm_90a"), "{}", ran.err);
+    for (line, code, said) in [
+        ("sim ct_w4a16 --target sm_91", 1, "only for sm_80, sm_89, sm_90a"),
+        ("sim ct_w4a16", 2, "--target"),
+        ("sim ct_w4a16 --target sm_90a --m 0", 2, "--m"),
+        ("bench --backend sim:sm_90a", 1, "has no time"),
+    ] {
+        let ran = run(line);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(code), ""), "{line}\n{}", ran.err);
+        assert!(ran.err.contains(said), "{line}\n{}", ran.err);
+    }
+}
+
+#[test]
+fn verify_tells_a_pass_from_what_is_not_scheduled() {
+    let ran = run("verify ct_w4a16 ct_fp8 --backend sim:sm_90a --shape 41x200 --m 1,3 --seed 0");
+    let ran = ran.done();
+    assert!(ran.out.contains("1 passed, 0 failed, 1 not scheduled"), "{}", ran.out);
+    assert!(ran.out.contains("not scheduled: no schedule on sm_90a"), "{}", ran.out);
+    assert!(ran.out.contains("sm_90a, "), "{}", ran.out);
+    let ran = run("verify ct_fp8 --backend sim:sm_90a --shape 41x200 --m 1 --seed 0");
+    assert_eq!(ran.code, Some(1), "nothing compared is no success: {}", ran.out);
+}
+
+#[test]
+fn check_does_not_count_what_it_did_not_compare() {
+    let files = ["ct_w4a16", "ct_w4a16_asym", "ct_w4a16_bias"].map(golden_file);
+    let mut arguments = vec!["check".into(), "--backend".into(), "sim:sm_80".into()];
+    arguments.extend(files.iter().map(|file| file.clone().into_os_string()));
+    let ran = quantloom(&arguments).done();
+    assert!(ran.out.contains("5 passed, 0 failed, 1 not checked"), "{}", ran.out);
+    assert!(ran.out.contains("not scheduled: no schedule on sm_80 handles a bias"), "{}", ran.out);
+}
+
+#[test]
+fn run_writes_the_cpus_result_but_for_its_rounding() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let x = Random(11).bf16(3 * 256, 1.0);
+    let tensors = BTreeMap::from([("x".to_owned(), bf16_tensor(&[3, 256], &x))]);
+    write_file(folder.path().join("x").as_path(), &tensors, None);
+    let layer = golden_file("ct_w4a16").to_string_lossy().into_owned();
+    let y = |backend: &str, out: &str| {
+        let (input, out) = (path("x") + ":x", path(out));
+        let line = ["run", &layer, "--layer", "layer", "--input", &input, "--out", &out];
+        let ran = quantloom(&[&line[..], &["--backend", backend]].concat()).done();
+        assert!(ran.out.contains(&format!(", {backend}")), "{}", ran.out);
+        let tensors = tensors_of(out.as_ref());
+        let (_, shape, bytes) = &tensors["y"];
+        assert_eq!(shape[0], 3);
+        let value = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+        bytes.chunks(4).map(value).collect::<Vec<f32>>()
+    };
+    let (cpu, gpu) = (y("portable", "cpu"), y("sim:sm_90a", "gpu"));
+    let largest = cpu.iter().fold(0.0f32, |largest, y| largest.max(y.abs()));
+    assert!(largest > 0.0 && cpu.len() == gpu.len());
+    for (cpu, gpu) in cpu.iter().zip(&gpu) {
+        // One rounding to bf16, and sums in another order.
+        let bound = cpu.abs() / 256.0 + largest * 1e-4;
+        assert!((cpu - gpu).abs() <= bound, "{cpu} on the CPU, {gpu} on the simulator");
+    }
+    assert_ne!(cpu, gpu, "the GPU's result is rounded to bf16");
+}
