@@ -211,6 +211,9 @@ impl<const L: usize> Warp<L> {
         for lane in lanes_of(live) {
             let start = self.resolve(world, to, (tile.bytes(), tile.align()), 1 << lane)?[lane];
             let corner: Vec<i64> = corner.iter().map(|row| i64::from(row[lane] as i32)).collect();
+            if let Some(kind) = tile.refuses(&corner) {
+                return fail_at(lane, kind);
+            }
             let mut data = vec![0; tile.bytes() as usize];
             for (element, byte) in tile.elements(&corner, start) {
                 let Some(source) = byte else { continue };
@@ -294,6 +297,9 @@ impl<const L: usize> Warp<L> {
         for lane in lanes_of(live) {
             let start = self.resolve(world, from, (tile.bytes(), tile.align()), 1 << lane)?[lane];
             let corner: Vec<i64> = corner.iter().map(|row| i64::from(row[lane] as i32)).collect();
+            if let Some(kind) = tile.refuses(&corner) {
+                return fail_at(lane, kind);
+            }
             let mut pieces = Vec::new();
             for (element, byte) in tile.elements(&corner, start) {
                 if let Some(byte) = byte {

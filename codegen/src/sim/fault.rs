@@ -111,6 +111,10 @@ pub enum FaultKind {
         /// What it must be a multiple of.
         align: u32,
     },
+    /// A box that does not begin at a multiple of 16 bytes of its tensor's fastest dimension: an
+    /// illegal instruction on an H200.
+    #[error("the box begins {0} bytes into the fastest dimension, not a multiple of 16")]
+    BoxStart(i64),
     /// An operation of all lanes, warps or threads that not all take part in.
     #[error("not all {0} take part")]
     Divergent(&'static str),
@@ -208,7 +212,7 @@ impl FaultKind {
             Self::BeingRead { .. } => "being read",
             Self::Race { .. } => "race",
             Self::OutOfBounds { .. } => "out of bounds",
-            Self::Misaligned { .. } => "misaligned",
+            Self::Misaligned { .. } | Self::BoxStart(_) => "misaligned",
             Self::Divergent(_) | Self::DivergentPoints(_) => "divergent",
             Self::Deadlock(_) => "deadlock",
             Self::Endless(_) => "endless",

@@ -1,5 +1,6 @@
 //! The box that a tensor copy moves: which bytes of the buffer, and where they lie in shared memory.
 
+use super::fault::FaultKind;
 use super::world::Setting;
 use crate::ir::{Swizzle, TensorId};
 
@@ -44,6 +45,12 @@ impl Tile {
             Swizzle::B64 => 8 * 64,
             Swizzle::B128 => 8 * 128,
         }
+    }
+
+    /// Why no box begins at `corner`.
+    pub(super) fn refuses(&self, corner: &[i64]) -> Option<FaultKind> {
+        let bytes = corner.first()? * i64::from(self.word);
+        (bytes % 16 != 0).then_some(FaultKind::BoxStart(bytes))
     }
 
     /// Each element of a box whose first element is at `corner`: its byte in shared memory, for a

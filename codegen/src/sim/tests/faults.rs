@@ -84,6 +84,7 @@ const FAULTS: &[Seeded] = &[
     seeded("one arrival too many expected", kernels::bulk, |k| op(k, 1, mbarrier_init, |op| arrivals(op, 33)), "deadlock"),
     seeded("missing mbarrier fence", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::MbarrierFence)), "barrier"),
     seeded("mbarrier used before a barrier", kernels::bulk, |k| drop_op(k, 0, barrier), "barrier"),
+    seeded("tensor copy from the middle of 16 bytes", kernels::tensor_group, |k| op(k, 0, |op| matches!(op, Op::TensorLoad { .. }), |op| if let Op::TensorLoad { at, .. } = op { at[0] = 4.into() }), "misaligned"),
     seeded("tensor copy not awaited", kernels::tensor_group, |k| drop_op(k, 0, mbarrier_wait), "in flight"),
     // Warp-group products.
     seeded("missing matrix fence", kernels::tensor_group, |k| drop_op(k, 0, |op| matches!(op, Op::MatrixFence)), "matrix fence"),

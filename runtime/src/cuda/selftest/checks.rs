@@ -263,8 +263,9 @@ fn tensor_map(machine: &Machine) -> Result<String, Failure> {
     };
     let map = TensorMap::new(&machine.context, memory.read(), &shape)?;
     // Beyond the last column and the last row, where the engine fills with 0; six rows inside, so
-    // that each of the three bits of the swizzle moves something.
-    let (column, row) = (60usize, 14usize);
+    // that each of the three bits of the swizzle moves something. A box begins at a multiple of 16
+    // bytes of its row: another column is an illegal instruction.
+    let (column, row) = (56usize, 14usize);
     let mut y = Buffer::<u32>::zeroed(&machine.stream, 257)?;
     let arguments = [
         Argument::Read(memory.read()),
