@@ -12,7 +12,6 @@
 
 pub(crate) mod activation;
 pub mod blocking;
-pub mod bound;
 pub mod decode;
 pub mod family;
 pub mod isa;

@@ -62,7 +62,7 @@ pub trait Vector: Copy {
     /// Products of `f32` lanes.
     fn mul_f32(self, other: Self) -> Self;
     /// `self * factor + term` in `f32` lanes: rounded once where the set has a fused
-    /// multiply-add, twice where it has not (the bound of [`super::bound`] counts two).
+    /// multiply-add, twice where it has not (the bound of `conformance::bound` counts two).
     fn fma_f32(self, factor: Self, term: Self) -> Self;
 
     /// `self + codes . x`: to each lane, a signed sum, adds the four products of an unsigned byte
