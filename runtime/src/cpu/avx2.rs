@@ -53,6 +53,7 @@ impl Vector for Avx2 {
         fused_tokens: 4,
         dot_tokens: 4,
         dot_panels: 1,
+        dot_held: false,
         dot_columns: 4,
         fma_tokens: 4,
         fma_panels: 1,

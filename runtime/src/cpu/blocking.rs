@@ -542,6 +542,8 @@ impl<const P: usize> Kernel for DotTiles<'_, P> {
                 (12, true) => self.tile::<V, 12, true>(tile),
                 (12, false) => self.tile::<V, 12, false>(tile),
                 (8, true) => self.tile::<V, 8, true>(tile),
+                (6, true) => self.tile::<V, 6, true>(tile),
+                (6, false) => self.tile::<V, 6, false>(tile),
                 (8, false) => self.tile::<V, 8, false>(tile),
                 (4, true) => self.tile::<V, 4, true>(tile),
                 (4, false) => self.tile::<V, 4, false>(tile),

@@ -54,13 +54,22 @@ pub struct DotTokens<'a, const M: usize> {
 
 /// `sums += scale * (start + codes . x)` over the pieces of a block.
 ///
-/// The M x P integer sums of a piece live in registers; the `f32` sums in the first-level cache.
+/// The M x P integer sums of a piece live in registers; the `f32` sums too where the set has as
+/// many ([`Tiling::dot_held`](super::vector::Tiling)), else in the first-level cache.
 #[inline(always)]
 pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
     sums: &mut Sums<M, P>,
 ) {
+    let mut held = [[V::splat(0); P]; M];
+    if const { V::TILING.dot_held } {
+        each!(m in M {
+            each!(p in P {
+                held[m][p] = V::load_f32(&sums[m][p]);
+            });
+        });
+    }
     let codes = block.codes.chunks(block.piece);
     let pieces = codes.zip(tokens.x.chunks(block.piece)).zip(tokens.starts).zip(block.scales);
     for (((codes, x), starts), scales) in pieces {
@@ -86,14 +95,30 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
                 });
             });
         }
-        // Hidden from the optimiser: it would carry the sums of a tile from piece to piece in
-        // registers that there are not, that is, copy each to the stack and back.
-        let sums = std::hint::black_box(&mut *sums);
-        each!(p in P {
-            let scale = V::load_f32(&scales[p]);
-            each!(m in M {
-                let sum = V::load_f32(&sums[m][p]);
-                parts[m][p].to_f32().fma_f32(scale, sum).store_f32(&mut sums[m][p]);
+        if const { V::TILING.dot_held } {
+            each!(p in P {
+                let scale = V::load_f32(&scales[p]);
+                each!(m in M {
+                    held[m][p] = parts[m][p].to_f32().fma_f32(scale, held[m][p]);
+                });
+            });
+        } else {
+            // Hidden from the optimiser: it would carry the sums of a tile from piece to piece in
+            // registers that there are not, that is, copy each to the stack and back.
+            let sums = std::hint::black_box(&mut *sums);
+            each!(p in P {
+                let scale = V::load_f32(&scales[p]);
+                each!(m in M {
+                    let sum = V::load_f32(&sums[m][p]);
+                    parts[m][p].to_f32().fma_f32(scale, sum).store_f32(&mut sums[m][p]);
+                });
+            });
+        }
+    }
+    if const { V::TILING.dot_held } {
+        each!(m in M {
+            each!(p in P {
+                held[m][p].store_f32(&mut sums[m][p]);
             });
         });
     }

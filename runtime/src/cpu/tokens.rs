@@ -10,7 +10,7 @@
 pub struct Tile {
     /// Its first token; also the tokens (padded) of all tiles before it.
     pub first: usize,
-    /// Tokens of the tile: 1, 2, 4, 8 or 12; those beyond M are zeros.
+    /// Tokens of the tile: 1, 2, 4, 6, 8, 12 or 16; those beyond M are zeros.
     pub size: usize,
 }
 
@@ -98,12 +98,12 @@ mod tests {
 
     #[test]
     fn tiles_cover_every_token_once() {
-        for largest in [1, 2, 4, 8, 12] {
+        for largest in [1, 2, 4, 6, 8, 12] {
             for tokens in 0..60 {
                 let mut next = 0;
                 for tile in tiles(tokens, largest) {
                     assert_eq!(tile.first, next);
-                    assert!(tile.size <= largest && [1, 2, 4, 8, 12].contains(&tile.size));
+                    assert!(tile.size <= largest && [1, 2, 4, 6, 8, 12].contains(&tile.size));
                     next += tile.size;
                 }
                 assert!(next >= tokens && next < tokens + largest.max(4), "{tokens} {largest}");

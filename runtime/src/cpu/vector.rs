@@ -86,7 +86,7 @@ pub trait Vector: Copy {
     #[inline(always)]
     fn prefetch(_bytes: &[u8; 64], _ahead: usize) {}
 
-    /// [`tile::dot_tile`], or the set's own form of it: M is 1, 2, 4, 8 or 12 and at most
+    /// [`tile::dot_tile`], or the set's own form of it: M is 1, 2, 4, 6, 8 or 12 and at most
     /// `TILING.dot_tokens`, P at most `TILING.dot_panels`; `NARROW` says that all codes are below
     /// 128.
     #[inline(always)]
@@ -114,10 +114,12 @@ pub trait Vector: Copy {
 pub struct Tiling {
     /// Most tokens of a product that decodes on the fly: 4 or 8.
     pub fused_tokens: usize,
-    /// Tokens of the largest tile of integer dot products: 1, 2, 4, 8 or 12.
+    /// Tokens of the largest tile of integer dot products: 1, 2, 4, 6, 8 or 12.
     pub dot_tokens: usize,
     /// Panels of that tile: 1 or 2.
     pub dot_panels: usize,
+    /// Whether registers hold the `f32` sums of such a tile beside its integer sums.
+    pub dot_held: bool,
     /// Columns of a token that lie together in such a tile: 4, or 8 where the set multiplies 8 at
     /// once. The tokens of [`DotTokens`] are then `[step of 8 columns][token][2 words]`.
     pub dot_columns: usize,
@@ -162,6 +164,7 @@ impl Vector for Portable {
         fused_tokens: 1,
         dot_tokens: 4,
         dot_panels: 1,
+        dot_held: false,
         dot_columns: 4,
         fma_tokens: 4,
         fma_panels: 1,

@@ -191,6 +191,7 @@ impl<P: Products> Vector for Neon<P> {
         fused_tokens: 4,
         dot_tokens: 4,
         dot_panels: 1,
+        dot_held: false,
         dot_columns: P::COLUMNS,
         fma_tokens: 4,
         fma_panels: 1,
