@@ -3,12 +3,14 @@
 //! In: a checkpoint with `ref.*` tensors. Out: one [`Finding`] a comparison, with the measured
 //! error, the bound and where the bound comes from. For a layer P the references are
 //! `ref.P.weight`, `ref.P.x`, `ref.P.y` (without `P.` if it is the only layer), or, for
-//! stacked experts, `ref.X` with X the last part of the name, stored as [E, K, N].
+//! stacked experts, `ref.X` with X the last part of the name, stored as [E, K, N]. Where a file has
+//! a weight and no product, an x of our own is multiplied with both.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{Activation, Scheme};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Family, Layer, Tensor, Tensors};
+use crate::conformance::draw;
 use crate::device::Backend;
 use crate::forward::{Input, as_called, forward};
 use crate::op::ProductError;
@@ -116,8 +118,14 @@ fn check_layer(
     if let Some((tensor, transposed)) = expected.or(stacked.map(|tensor| (tensor, true))) {
         findings.push(check_weight(layer, &unpacked, tensor, transposed));
     }
-    if let (Some(x), Some(y)) = (reference("x"), reference("y")) {
-        findings.push(check_product(layer, backend, &unpacked, x, y));
+    match (reference("x"), reference("y"), reference("weight")) {
+        (Some(x), Some(y), _) => {
+            findings.push(check_product(layer, backend, &unpacked, x, y));
+        }
+        (_, None, Some(weight)) => {
+            findings.extend(check_own_product(layer, backend, &unpacked, weight));
+        }
+        _ => {}
     }
 }
 
@@ -240,19 +248,48 @@ fn check_product(
     x: &Tensor,
     y: &Tensor,
 ) -> Finding {
+    product_finding(layer, product_error(layer, backend, unpacked, x, y))
+}
+
+/// The product of the file's own weight with an x that is drawn here, if x is no more than that;
+/// the reference is summed in f64.
+fn check_own_product(
+    layer: &Layer,
+    backend: &dyn Backend,
+    unpacked: &Unpacked,
+    weight: &Tensor,
+) -> Option<Finding> {
+    const TOKENS: usize = 5;
+    let (scheme, shape) = (layer.scheme(), layer.shape());
+    let (n, k) = (shape.n as usize, shape.k as usize);
+    let weight = reals(weight).filter(|weight| weight.len() == n * k)?;
+    if !matches!(scheme.activations.first(), Some(Activation::Float(_))) || scheme.bias.is_some() {
+        return None;
+    }
+    let own = draw::own_type(scheme, 0);
+    let values = draw::tokens(scheme, own, TOKENS, k, 0);
+    let dot = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+    let row = |x| weight.chunks(k).map(move |w| dot(x, w));
+    let reference: Vec<f64> = values.chunks(k).flat_map(row).collect();
+    let input = Input { values, shape: vec![TOKENS as u64, shape.k], own };
+    let ours = forward(backend, scheme, unpacked, 0, &input).map_err(refused);
+    Some(product_finding(layer, ours.and_then(|ours| relative_error(&ours, &reference))))
+}
+
+fn product_finding(layer: &Layer, error: Result<f64, Verdict>) -> Finding {
+    let bound = product_bound(layer.scheme());
     let mut finding = Finding {
         layer: layer.name().to_owned(),
         subject: Subject::Product,
         error: None,
-        bound: Some(product_bound(layer.scheme())),
+        bound: Some(bound),
         unit: "relative norm",
         verdict: Verdict::Pass,
     };
-    match product_error(layer, backend, unpacked, x, y) {
+    match error {
         Err(verdict) => finding.verdict = verdict,
         Ok(error) => {
             finding.error = Some(error);
-            let bound = finding.bound.unwrap_or(0.0);
             if error > bound {
                 let what = format!("the product is {:.2}% off the reference", error * 100.0);
                 finding.verdict = Verdict::Fail(what);
@@ -280,14 +317,26 @@ fn product_error(
         return Err(Verdict::Fail(what));
     }
     let scheme = as_called(layer.scheme(), layer.family(), input.shape.len());
-    let ours = forward(backend, &scheme, unpacked, 0, &input).map_err(|error| match error {
+    let ours = forward(backend, &scheme, unpacked, 0, &input).map_err(refused)?;
+    relative_error(&ours, &reference)
+}
+
+fn refused(error: ProductError) -> Verdict {
+    match error {
         ProductError::NotScheduled(_) => Verdict::NotChecked(error.to_string()),
         error => Verdict::Fail(error.to_string()),
-    })?;
-    let differences = ours.iter().zip(&reference).map(|(a, b)| f64::from(*a) - b);
+    }
+}
+
+/// The norm of the difference over that of the reference.
+fn relative_error(ours: &[f32], reference: &[f64]) -> Result<f64, Verdict> {
+    let differences = ours.iter().zip(reference).map(|(a, b)| f64::from(*a) - b);
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let error = norm(&mut differences.into_iter()) / norm(&mut reference.iter().copied());
-    if error.is_nan() { Err(fail("the product or its reference is NaN")) } else { Ok(error) }
+    if error.is_nan() {
+        return Err(Verdict::Fail("the product or its reference is NaN".to_owned()));
+    }
+    Ok(error)
 }
 
 /// A tensor of a file as an activation of a layer of this scheme.

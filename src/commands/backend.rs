@@ -2,13 +2,37 @@
 
 use std::sync::Arc;
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, anyhow, bail};
-use quantloom::codegen::jit::{Jit, Simulator};
+use clap::Args;
+use quantloom::codegen::jit::{Retuned, Simulator};
 use quantloom::codegen::target::TARGETS;
 use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::{Cuda, CudaError};
 use quantloom::runtime::device::{Backend, Device};
 use quantloom::runtime::gpu::GpuDevice;
+
+/// What a GPU's schedules are told beyond what they choose by themselves.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Tuning {
+    /// Free choices of a GPU's schedule that replace its own, to try another tile: NAME=VALUE, with
+    /// commas between several; `bench` shows the names.
+    #[arg(long = "tile", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = choice)]
+    choices: Vec<(String, u64)>,
+}
+
+fn choice(text: &str) -> Result<(String, u64), String> {
+    let wrong = || format!("\"{text}\" is not NAME=VALUE, such as row_tiles=2");
+    let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((name.trim().to_owned(), value.trim().parse().map_err(|_| wrong())?))
+}
+
+impl Tuning {
+    fn source(&self) -> Arc<Retuned> {
+        Arc::new(Retuned(self.choices.iter().cloned().collect::<BTreeMap<_, _>>()))
+    }
+}
 
 /// Where products run.
 pub(crate) enum Place {
@@ -38,22 +62,27 @@ impl Place {
 
 /// The place of a name.
 pub(crate) fn place(name: &str) -> Result<Place> {
+    tuned(name, &Tuning::default())
+}
+
+/// The place of a name, whose schedules are told something.
+pub(crate) fn tuned(name: &str, tuning: &Tuning) -> Result<Place> {
     let ordinal = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
     match name {
-        "cuda" => cuda(0).map(Place::Cuda),
-        _ if name.starts_with("sim:") => simulator(name, 0).map(Place::Simulator),
+        "cuda" => cuda(0, tuning).map(Place::Cuda),
+        _ if name.starts_with("sim:") => simulator(name, 0, tuning).map(Place::Simulator),
         _ => match ordinal {
-            Some(ordinal) => cuda(ordinal).map(Place::Cuda),
+            Some(ordinal) => cuda(ordinal, tuning).map(Place::Cuda),
             None => device(name).map(Place::Cpu),
         },
     }
 }
 
 /// The places of a name, where `all` is every instruction set that is present.
-pub(crate) fn places(name: &str) -> Result<Vec<Place>> {
+pub(crate) fn places(name: &str, tuning: &Tuning) -> Result<Vec<Place>> {
     match name {
         "all" => Isa::present().map(|isa| place(isa.name())).collect(),
-        name => Ok(vec![place(name)?]),
+        name => Ok(vec![tuned(name, tuning)?]),
     }
 }
 
@@ -81,8 +110,8 @@ pub(crate) fn device(name: &str) -> Result<Device> {
 }
 
 /// A GPU by the driver's number.
-fn cuda(ordinal: u32) -> Result<GpuDevice<Cuda>> {
-    match Cuda::new(ordinal, Arc::new(Jit)) {
+fn cuda(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Cuda>> {
+    match Cuda::new(ordinal, tuning.source()) {
         Ok(executor) => Ok(GpuDevice::new(executor)),
         Err(error @ CudaError::LibraryNotFound) => Err(anyhow!(
             "cuda: {error}; install NVIDIA's driver (525 or later; `quantloom devices --test` \
@@ -94,10 +123,10 @@ fn cuda(ordinal: u32) -> Result<GpuDevice<Cuda>> {
 }
 
 /// The simulator of a target, `sim:TARGET`; the seed orders its blocks, warps and copies.
-pub(crate) fn simulator(name: &str, seed: u64) -> Result<GpuDevice<Simulator>> {
+pub(crate) fn simulator(name: &str, seed: u64, tuning: &Tuning) -> Result<GpuDevice<Simulator>> {
     let target = name.strip_prefix("sim:").unwrap_or(name);
     let simulator = Simulator::new(target).map_err(|why| anyhow!("{why}"))?;
-    Ok(GpuDevice::new(simulator.with_seed(seed)))
+    Ok(GpuDevice::new(simulator.with_seed(seed).with_source(tuning.source())))
 }
 
 fn present() -> String {

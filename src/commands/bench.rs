@@ -57,6 +57,8 @@ pub(crate) struct Arguments {
     /// (`cuda:1`), an NVIDIA GPU.
     #[arg(long, default_value = "auto")]
     backend: String,
+    #[command(flatten)]
+    tuning: backend::Tuning,
     /// Also write all numbers into this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -108,7 +110,7 @@ impl Cell {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let device = match backend::place(&arguments.backend)? {
+    let device = match backend::tuned(&arguments.backend, &arguments.tuning)? {
         Place::Cpu(device) => device,
         Place::Cuda(device) => return gpu::run(arguments, &device),
         Place::Simulator(_) => bail!(

@@ -35,6 +35,8 @@ pub(crate) struct Arguments {
     /// Decides all numbers and orders.
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    tuning: backend::Tuning,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
@@ -50,7 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 
 /// One type of x: its launches' reports, and the comparison.
 fn one(arguments: &Arguments, scheme: &Scheme) -> Result<bool> {
-    let device = backend::simulator(&arguments.target, arguments.seed)?;
+    let device = backend::simulator(&arguments.target, arguments.seed, &arguments.tuning)?;
     let suite = Suite {
         shapes: vec![arguments.shape],
         tokens: vec![arguments.m as usize],
@@ -81,7 +83,7 @@ fn one(arguments: &Arguments, scheme: &Scheme) -> Result<bool> {
 
 /// What went wrong, and the command that shows it again.
 fn told(arguments: &Arguments, failure: &Failure) -> String {
-    let Arguments { scheme, target, shape: (n, k), m, seed } = arguments;
+    let Arguments { scheme, target, shape: (n, k), m, seed, .. } = arguments;
     let again = format!(
         "again: quantloom sim {scheme} --target {target} --shape {n}x{k} --m {m} --seed {seed}"
     );

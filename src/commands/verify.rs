@@ -33,6 +33,8 @@ pub(crate) struct Arguments {
     /// `sim:sm_90a` its kernels on the simulator.
     #[arg(long, default_value = "all")]
     backend: String,
+    #[command(flatten)]
+    tuning: backend::Tuning,
     /// Only this shape, instead of seven that are whole, ragged, tiny and long.
     #[arg(long, value_name = "NxK", value_parser = shape)]
     shape: Option<(u64, u64)>,
@@ -52,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             name => schemes.push(scheme(name)?),
         }
     }
-    let places = backend::places(&arguments.backend)?;
+    let places = backend::places(&arguments.backend, &arguments.tuning)?;
     let backends: Vec<&dyn Backend> = places.iter().map(backend::Place::backend).collect();
     let suite = suite(arguments);
     let steps: usize = schemes.iter().map(|scheme| suite.steps(scheme)).sum();

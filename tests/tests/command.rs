@@ -387,7 +387,7 @@ fn a_directory_of_shards_is_a_model() {
     assert_eq!((&found[0]["layer"], found.as_array().unwrap().len()), (&json!("layer"), 1));
     assert_eq!(found[0]["scheme"], "gptq4_v1_actorder");
     let ran = quantloom(&folder.arguments("check @")).done();
-    assert!(ran.out.contains("1 passed, 0 failed"), "{}", ran.out);
+    assert!(ran.out.contains("2 passed, 0 failed"), "{}", ran.out);
     std::fs::remove_file(folder.path("model-2-of-2.safetensors")).unwrap();
     let ran = quantloom(&folder.arguments("inspect @"));
     assert_eq!(ran.code, Some(1));

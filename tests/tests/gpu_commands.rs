@@ -27,7 +27,13 @@ fn sim_prints_what_a_kernel_costs_and_compares() {
     let ran = run("sim ct_fp8_block --target sm_90a");
     assert_eq!(ran.code, Some(1), "{}", ran.out);
     assert!(ran.err.contains("is not scheduled: no schedule on sm_90a"), "{}", ran.err);
+    let tuned = "sim ct_w4a16 --target sm_90a --shape 64x1024 --tile warps=2,splits=2";
+    let ran = run(tuned).done();
+    assert!(ran.out.contains("w2b") && ran.out.contains("blocks of 2 warps"), "{}", ran.out);
+    let ran = run("sim ct_w4a16 --target sm_90a --shape 64x1024 --tile wraps=2");
+    assert!(ran.err.contains("has no free choice `wraps`; it has"), "{}", ran.err);
     for (line, code, said) in [
+        ("sim ct_w4a16 --target sm_90a --tile warps", 2, "NAME=VALUE"),
         ("sim ct_w4a16 --target sm_91", 1, "only for sm_80, sm_89, sm_90a"),
         ("sim ct_w4a16", 2, "--target"),
         ("sim ct_w4a16 --target sm_90a --m 0", 2, "--m"),

@@ -3,10 +3,11 @@
 //! In: a [`KernelKey`] (or a [`Request`] and M, to choose one). Out: the text and its launch rule.
 //! The way is the same for everybody: key -> [`Problem`] -> schedule -> IR -> verified -> PTX;
 //! [`Jit::kernel`] stops before the last step, for the simulator. `rule` derives the launch rule
-//! from the kernel, `native` the constant buffers from the problem, `simulator` (feature `sim`) is
-//! an executor of these kernels on the CPU.
+//! from the kernel, `native` the constant buffers from the problem; `retuned` replaces free choices of
+//! a schedule, `simulator` (feature `sim`) is an executor of these kernels on the CPU.
 
 mod native;
+mod retuned;
 mod rule;
 #[cfg(feature = "sim")]
 mod simulator;
@@ -23,6 +24,7 @@ use crate::ir::{Kernel, Verified, verify};
 use crate::schedule::{Chosen, Problem, Unscheduled, choose};
 use crate::target::{TARGETS, Target};
 
+pub use retuned::Retuned;
 pub use rule::{Unruled, launch_rule};
 #[cfg(feature = "sim")]
 pub use simulator::{SimError, Simulator};
@@ -43,6 +45,16 @@ pub enum JitError {
         schedule: String,
         /// `n` or `k`.
         size: &'static str,
+    },
+    /// The schedule has no free choice of that name.
+    #[error("the schedule {schedule} has no free choice `{parameter}`; it has {known}")]
+    Parameter {
+        /// The schedule's name.
+        schedule: String,
+        /// The name.
+        parameter: String,
+        /// Those that it has.
+        known: String,
     },
     /// A schedule wrote a kernel that the verifier refuses: a fault of the schedule.
     #[error("the kernel of {schedule} is not valid: {refusals}")]

@@ -2,9 +2,9 @@
 //!
 //! In: [`Products`] (which kernel multiplies, how it wants the weight to lie), an [`Executor`]
 //! (memory and launches) and an unpacked layer. Out: a [`GpuWeight`], which is an
-//! [`Op`](crate::op::Op) like a weight on the CPU. The executors are
-//! [`Cuda`](crate::cuda::Cuda) and, in the compiler, the simulator: everything before an
-//! executor's `launch` is the same for both.
+//! [`Op`](crate::op::Op) like a weight on the CPU. The executors are `cuda::Cuda` (feature
+//! `cuda`) and, in the compiler, the simulator: everything before an executor's `launch` is the same
+//! for both.
 //!
 //! | file | what |
 //! |---|---|

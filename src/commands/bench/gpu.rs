@@ -3,6 +3,8 @@
 //! The weights rotate over copies that exceed the L2 twice; a graph holds one call a copy; a figure
 //! is the median over replays. x and y are the same for all copies, as the peers have it.
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::format::{F16, FloatFormat, Number, Overflow};
@@ -11,7 +13,7 @@ use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cuda::bench::{Timings, copies, time_both};
 use quantloom::runtime::cuda::{Cuda, ImageCache, ReadFloor, Stream};
 use quantloom::runtime::element::{Bf16, F16 as Half, Values};
-use quantloom::runtime::gpu::{GpuDevice, GpuWeight};
+use quantloom::runtime::gpu::{Executor as _, GpuDevice, GpuWeight};
 use quantloom::runtime::op::ProductError;
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
@@ -27,7 +29,7 @@ use crate::whole::write_whole;
 const USUAL: [&str; 2] = ["ct_w4a16", "ct_w4a16_asym"];
 
 /// Columns of the table.
-const HEADER: [&str; 9] = [
+const HEADER: [&str; 10] = [
     "scheme",
     "M",
     "programmatic",
@@ -36,6 +38,7 @@ const HEADER: [&str; 9] = [
     "floor, serial",
     "GB/s",
     "TFLOP/s",
+    "first use",
     "kernel",
 ];
 
@@ -48,6 +51,9 @@ struct Cell {
 
 struct Timed {
     kernel: String,
+    /// Milliseconds from the choice to a loaded kernel: emitted, then read from the cache of images
+    /// or compiled; next to nothing if an earlier cell has loaded it.
+    first_use: f64,
     /// Bytes of codes, scales and zero points.
     bytes: u64,
     times: Timings,
@@ -148,6 +154,9 @@ impl<'a> Bench<'a> {
             Err(ProductError::NotScheduled(why)) => return Ok(Err(why)),
             Err(error) => return Err(error.into()),
         };
+        let start = Instant::now();
+        self.device.executor().kernel(&choice.key)?;
+        let first_use = start.elapsed().as_secs_f64() * 1e3;
         let k = self.shape().k as usize;
         let x = draw::tokens(self.scheme, self.own, tokens, k, 0);
         let code = |x: &f64| Number::Float(self.own).encode(*x, Overflow::Saturate) as u16;
@@ -160,7 +169,8 @@ impl<'a> Bench<'a> {
             self.weights[copy].queue(&mut tensors, overlap)
         })?;
         let kernel = choice.key.schedule.to_string();
-        Ok(Ok(Timed { kernel, bytes: weight.bytes(self.own), times, floor: self.floor.clone() }))
+        let bytes = weight.bytes(self.own);
+        Ok(Ok(Timed { kernel, first_use, bytes, times, floor: self.floor.clone() }))
     }
 
     fn shape(&self) -> Shape {
@@ -198,6 +208,7 @@ fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
             format!("{:.2}", timed.floor.serial.microseconds),
             format!("{:.0}", overlapped.gigabytes_per_second(timed.bytes)),
             format!("{:.1}", operations / early / 1e6),
+            format!("{:.1} ms", timed.first_use),
             timed.kernel.clone(),
         ]);
     }
@@ -216,6 +227,7 @@ fn as_json((n, k): (u64, u64), device: &GpuDevice<Cuda>, cells: &[Cell]) -> serd
             "scheme": cell.scheme,
             "m": cell.tokens,
             "kernel": timed.kernel,
+            "ms_first_use": timed.first_use,
             "weight_bytes": timed.bytes,
             "copies": timed.times.serial.calls,
             "us_programmatic": timed.times.overlapped.microseconds,
