@@ -3,7 +3,7 @@
 #![cfg(feature = "jit")]
 
 use quantloom_codegen::jit::{Jit, launch_rule};
-use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::gpu::{Form, Products as _, Request};
 use quantloom_runtime::source::{
@@ -86,6 +86,23 @@ fn types_of_x_share_codes_and_scales() {
     assert_eq!(bf16[1], f16[1]);
     assert_eq!(bf16[2].form, Form::Numbers(NUMBER_BF16));
     assert_eq!(f16[2].form, Form::Numbers(NUMBER_F16));
+}
+
+#[test]
+fn a_bias_is_stored_as_f32() {
+    let text = "b { weight: u4 - 8, scale: bf16 per 1x128, bias: f16, pack: u32 [k:8 | k, n], \
+                activation: bf16 | f16 }";
+    let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let [bf16, f16] = [0, 1].map(|of| Jit.native(&request(&scheme, of, (41, 256))).unwrap());
+    let (part, form) = (&bf16[2], Form::Numbers(NUMBER_F32));
+    assert_eq!((part.buffer.as_str(), &part.form, part), ("bias", &form, &f16[2]));
+    // The rule's buffer is as long as what is packed: a number a row, no pads.
+    let choice = Jit.choose(&request(&scheme, 0, (41, 256)), 2).unwrap();
+    let rule = Jit.text(&choice.key).unwrap().rule.into_owned();
+    let bias = rule.parameters.iter().find(|parameter| parameter.name == "bias").unwrap();
+    let ParameterKind::Buffer { access, bytes, .. } = &bias.kind else { panic!("{bias:?}") };
+    let problem = Problem { m: 2, n: 41, k: 256, multiprocessors: 132 };
+    assert_eq!((*access, bytes.of(&problem).unwrap()), (Access::Read, 4 * 41));
 }
 
 #[test]

@@ -6,8 +6,8 @@ mod kernels;
 use kernels::product::Product;
 use kernels::products::problem;
 use quantloom_codegen::ir::{
-    Binary, Body, Buffer, Kernel, MatrixOperand, Op, Order, Side, Space, Statement, Ternary, Unary,
-    verify,
+    Binary, Body, Buffer, Kernel, MatrixOperand, Op, Operand, Order, Side, Space, Statement,
+    Ternary, Unary, verify,
 };
 use quantloom_codegen::schedule::decode::{DecodeTile, decode};
 use quantloom_codegen::schedule::tile::{TileShape, tile};
@@ -110,6 +110,24 @@ const BOTH: &[(&str, Mutation)] = &[
     }),
 ];
 
+const OF_BIAS: &[(&str, Mutation)] = &[
+    ("no bias", |buffers, _, op| match op {
+        Op::Load { from, mask: Some(mask), .. } if is(buffers, from.space, "bias") => {
+            mask.condition = Operand::Pred(false);
+        }
+        _ => {}
+    }),
+    ("the bias of the rows beside", |buffers, _, op| match op {
+        Op::Load { from, .. } if is(buffers, from.space, "bias") => from.offset ^= 8,
+        _ => {}
+    }),
+    // Where N is ragged, beyond the last row too.
+    ("the bias in each part", |buffers, _, op| match op {
+        Op::Load { from, mask, .. } if is(buffers, from.space, "bias") => *mask = None,
+        _ => {}
+    }),
+];
+
 const OF_TILE: &[(&str, Mutation)] = &[
     ("no wait for copies", |_, in_loop, op| {
         if matches!(op, Op::CopyWait { .. }) && in_loop {
@@ -162,10 +180,27 @@ fn what_is_wrong_is_found() {
         (tile(&problem, TILE).unwrap(), OF_TILE),
     ];
     for (kernel, mutations) in kernels {
-        assert_eq!(wrong(&kernel, &product, None), None, "{}", kernel.name);
-        for (name, mutation) in mutations {
-            let found = wrong(&kernel, &product, Some(*mutation));
-            assert!(found.is_some(), "{}: not found: {name}", kernel.name);
+        all_found(&kernel, &product, mutations);
+    }
+}
+
+#[test]
+fn a_bias_that_is_wrong_is_found() {
+    for n in [64, 40] {
+        let problem = problem("bias", 0, "sm_90a", (n, 840));
+        let product = Product::draw(&problem, 3, 12);
+        // Two parts of each: of warps, of blocks that split K.
+        for tile in [DecodeTile { splits: 1, ..DECODE }, DecodeTile { warps: 1, ..DECODE }] {
+            all_found(&decode(&problem, tile).unwrap(), &product, OF_BIAS);
         }
+        all_found(&tile(&problem, TILE).unwrap(), &product, OF_BIAS);
+    }
+}
+
+fn all_found(kernel: &Kernel, product: &Product, mutations: &[(&str, Mutation)]) {
+    assert_eq!(wrong(kernel, product, None), None, "{}", kernel.name);
+    for (name, mutation) in mutations {
+        let found = wrong(kernel, product, Some(*mutation));
+        assert!(found.is_some(), "{}: not found: {name}", kernel.name);
     }
 }

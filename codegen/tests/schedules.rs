@@ -30,7 +30,7 @@ fn kernels_verify_and_assemble() {
         ((5760, 2880), [4, 16, 257], 1),
         ((41, 200), [2, 8, 33], 2),
     ];
-    let products = [("sym", 0), ("sym", 1), ("asym", 0), ("halves", 0)];
+    let products = [("sym", 0), ("sym", 1), ("asym", 0), ("halves", 0), ("bias", 0)];
     let mut resources = String::new();
     for (at, sm) in ["sm_80", "sm_89", "sm_90a"].into_iter().enumerate() {
         for (of, (scheme, activation)) in products.into_iter().enumerate() {
@@ -73,7 +73,11 @@ fn kernels_verify_and_assemble() {
 fn what_is_not_taken_is_said() {
     let cases = [
         ("weight: u4 - 8, scale: bf16 per 1x32", (4096, 4096), "groups of 32 columns"),
-        ("weight: u4 - 8, scale: bf16 per 1x128, bias: bf16", (4096, 4096), "a bias"),
+        (
+            "weight: u4 - 8, scale: bf16 per 1x128, index: i32",
+            (4096, 4096),
+            "in the order of activation",
+        ),
         ("weight: u4 - 8, scale: f32 per 1x128", (4096, 4096), "neither bf16 nor f16"),
         ("weight: e2m1, scale: bf16 per 1x128", (4096, 4096), "codes decoded by"),
         ("weight: u4 - 8, scale: bf16 per 1x128", (4096, 100), "K = 100: expected a multiple of 8"),

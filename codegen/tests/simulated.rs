@@ -54,6 +54,9 @@ fn decode_products_are_right() {
         (("halves", 0, "sm_80", (16, 8)), 1, tile(1, 1, 4, 1)),
         (("sym", 0, "sm_90a", (24, 392)), 16, tile(16, 1, 4, 2)),
         (("asym", 0, "sm_80", (80, 648)), 13, tile(16, 2, 4, 1)),
+        (("bias", 0, "sm_90a", (40, 840)), 1, tile(1, 1, 4, 1)),
+        (("bias", 1, "sm_80", (41, 520)), 3, tile(4, 2, 2, 2)),
+        (("bias", 0, "sm_90a", (48, 392)), 11, tile(16, 4, 3, 3)),
     ];
     for (case, m, tile) in cases {
         check(case, m, Chosen::Decode(tile));
@@ -92,6 +95,8 @@ fn tile_products_are_right() {
         (("asym", 0, "sm_90a", (136, 136)), 8, tile(16, 128, 2, 2, 1)),
         (("halves", 0, "sm_90a", (33, 328)), 65, tile(64, 32, 2, 3, 1)),
         (("sym", 0, "sm_90a", (24, 8)), 130, tile(128, 16, 1, 2, 1)),
+        (("bias", 0, "sm_90a", (41, 520)), 19, tile(16, 32, 2, 3, 2)),
+        (("bias", 1, "sm_80", (72, 392)), 33, tile(32, 64, 2, 2, 1)),
     ];
     for (case, m, shape) in cases {
         let programmatic = case.2 == "sm_90a";
@@ -103,7 +108,7 @@ fn tile_products_are_right() {
 #[test]
 fn chosen_products_are_right() {
     let shapes = [(41, 200), (72, 2880), (100, 1096), (48, 8)];
-    let schemes = [("sym", 0), ("sym", 1), ("asym", 0), ("asym", 1), ("halves", 0)];
+    let schemes = [("sym", 0), ("sym", 1), ("asym", 0), ("asym", 1), ("halves", 0), ("bias", 1)];
     for (at, sm) in ["sm_80", "sm_89", "sm_90a"].into_iter().enumerate() {
         for (of, (scheme, activation)) in schemes.into_iter().enumerate() {
             for (turn, m) in [1, 3, 8, 16, 17, 64].into_iter().enumerate() {

@@ -170,11 +170,13 @@ impl Unpacked {
         &self.codes
     }
 
-    /// Decoded scales of a level or zero points, in the order (expert, row group, column group).
+    /// Decoded scales of a level, zero points or the bias, in the order (expert, row group, column
+    /// group).
     pub(crate) fn values(&self, component: Component) -> Option<&[f64]> {
         let part = match component {
             Component::Scale(level) => self.scales.get(usize::from(level)).map(|(part, _)| part),
             Component::Zero => self.zero.as_ref(),
+            Component::Bias => return self.bias(),
             _ => None,
         };
         part.map(|part| part.values.as_slice())

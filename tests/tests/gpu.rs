@@ -41,6 +41,7 @@ fn int4_products_are_right_on_ragged_shapes() {
         ("ct_w4a16", "sm_80", (48, 2880), &[1, 8]),
         ("ct_w4a16", "sm_89", (5, 8), &[1, 16]),
         ("ct_w4a16_asym", "sm_90a", (72, 648), &[1, 3, 8, 16]),
+        ("ct_w4a16_bias", "sm_90a", (41, 264), &[1, 3, 16]),
         ("awq4", "sm_90a", (48, 384), &[2, 16]),
         ("gptq4_v2", "sm_80", (33, 328), &[3, 8]),
     ] {
@@ -57,6 +58,7 @@ fn products_of_any_number_of_rows_are_right() {
     for (name, shape, tokens) in [
         ("ct_w4a16", (48, 256), &[17, 64, 130][..]),
         ("ct_w4a16_asym", (41, 200), &[35]),
+        ("ct_w4a16_bias", (72, 264), &[19]),
         // Few rows of w and many groups: K is split over blocks.
         ("ct_w4a16", (32, 2048), &[33]),
     ] {
@@ -148,14 +150,13 @@ fn golden(name: &str) -> Vec<Finding> {
 #[test]
 fn other_peoples_results_are_met() {
     // The last two have weights alone: those are multiplied with an x of our own.
-    for name in ["ct_w4a16", "ct_w4a16_asym", "gptq4", "awq4"] {
+    for name in ["ct_w4a16", "ct_w4a16_asym", "ct_w4a16_bias", "gptq4", "awq4"] {
         let findings = golden(name);
         let product = findings.iter().find(|finding| finding.subject == Subject::Product);
         let product = product.unwrap_or_else(|| panic!("{name} has no product: {findings:?}"));
         assert_eq!(product.verdict, Verdict::Pass, "{name}: {product:?}");
     }
     for (name, expected) in [
-        ("ct_w4a16_bias", "a bias"),
         ("gptq4_v1_actorder", "columns in the order of activation"),
         ("gptq8", "zero points other than integers of 4 bits"),
     ] {

@@ -1,4 +1,4 @@
-//! Decode products: y[M <= 16, N] = x w^T, bound by reading the weights once.
+//! Decode products: y[M <= 16, N] = x w^T + bias, bound by reading the weights once.
 //!
 //! In: a [`Problem`] and a [`DecodeTile`]. Out: a kernel, not yet verified.
 //!
@@ -147,6 +147,16 @@ impl<'p> Decode<'p> {
         self.load(b, &flight, start, some);
         let x = Activation::place(b, self);
         let sums = self.accumulators(b);
+        let held = Held {
+            sums: &sums,
+            registers: self.columns(),
+            part: self.warp,
+            first_row: 0u32.into(),
+            lane: self.lane,
+        };
+        if self.problem.bias {
+            self.results(b).begin(b, &held);
+        }
         if self.tile.programmatic {
             b.push(Op::GridWait);
         }
@@ -163,13 +173,6 @@ impl<'p> Decode<'p> {
                 x.load(b, self, &words, following, true.into());
             });
         });
-        let held = Held {
-            sums: &sums,
-            registers: self.columns(),
-            part: self.warp,
-            first_row: 0u32.into(),
-            lane: self.lane,
-        };
         self.results(b).write(b, &held, None);
     }
 

@@ -7,7 +7,8 @@ use crate::ir::{Access, BufferId, Builder, Extent, Half, ParameterId, Word};
 
 use super::Problem;
 
-/// The buffers of a product, by slot: codes, scales, x, y, then zero points if there are any.
+/// The buffers of a product, by slot: codes, scales, x, y, then zero points and the bias,
+/// where there are any.
 #[derive(Clone, Copy, Debug)]
 pub struct Io {
     /// Rows of x and y, at least 1.
@@ -23,10 +24,15 @@ pub struct Io {
     pub y: BufferId,
     /// A zero point per row and group, of the activation's type, laid out like the scales.
     pub zeros: Option<BufferId>,
+    /// The bias of each row of w, [N], f32: whatever the scheme stores fits into that.
+    pub bias: Option<BufferId>,
 }
 
 /// The layout of scales and zero points. Rows are padded to whole tiles.
 pub const PER_GROUP_LAYOUT: &str = "[n/8:2, n:8, g, n]";
+
+/// The layout of the bias.
+pub const BIAS_LAYOUT: &str = "[n]";
 
 impl Io {
     /// Declares them.
@@ -53,6 +59,10 @@ impl Io {
         let y_shape = [rows, fixed(problem.n)];
         let y = b.buffer("y", Word::U16, Access::WriteOnce, &y_shape, &format!("{half} [n, m]"));
         let zeros = problem.zero.then(|| per_group(b, "zero", problem.activation));
-        Self { m, codes, scales, x, y, zeros }
+        let bias = problem.bias.then(|| {
+            let layout = format!("f32 {BIAS_LAYOUT}");
+            b.buffer("bias", Word::U32, Access::Constant, &[fixed(problem.n)], &layout)
+        });
+        Self { m, codes, scales, x, y, zeros, bias }
     }
 }

@@ -37,7 +37,7 @@ pub enum Unscheduled {
     Tile(String),
 }
 
-/// A product y[M, N] = x[M, K] w[N, K]^T with w quantised.
+/// A product y[M, N] = x[M, K] w[N, K]^T + bias[N] with w quantised; the bias may be missing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     /// What is computed, and on which target.
@@ -52,6 +52,8 @@ pub struct Problem {
     pub scale: Half,
     /// Whether there is a zero point per group, stored like the scales.
     pub zero: bool,
+    /// Whether there is a bias per row of w, stored as f32.
+    pub bias: bool,
     /// Type of x and y, and of the operands of the product.
     pub activation: Half,
     /// Its matrix instruction of 16 columns.
@@ -91,7 +93,6 @@ impl Problem {
             (scheme.shift.is_some(), "shifts"),
             (scheme.index.is_some(), "columns in the order of activation"),
             (scheme.experts.is_some(), "experts"),
-            (scheme.bias.is_some(), "a bias"),
         ];
         if let Some((_, what)) = parts.into_iter().find(|(there, _)| *there) {
             return Err(unscheduled(what));
@@ -134,9 +135,9 @@ impl Problem {
         if !group.is_multiple_of(plan.native.columns) || group > 256 {
             return Err(unscheduled(&format!("groups of {group} columns")));
         }
-        let zero = scheme.zero.is_some();
+        let (zero, bias) = (scheme.zero.is_some(), scheme.bias.is_some());
         let stem = (scheme.clone(), activation.clone());
-        Ok(Self { plan, n, k, group, scale, zero, activation: half, product, stem })
+        Ok(Self { plan, n, k, group, scale, zero, bias, activation: half, product, stem })
     }
 
     /// Where it runs.
@@ -182,7 +183,8 @@ impl Problem {
     /// The name of a kernel for this product.
     pub fn kernel_name(&self, tile: &str) -> String {
         let (scheme, activation) = &self.stem;
-        let tile = format!("{tile}_n{}k{}", self.n, self.k);
+        let bias = if self.bias { "_bias" } else { "" };
+        let tile = format!("{tile}_n{}k{}{bias}", self.n, self.k);
         crate::plan::kernel_name(scheme, activation, &tile, self.target())
     }
 }

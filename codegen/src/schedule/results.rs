@@ -1,4 +1,9 @@
-//! Sums become y: through shared memory, and through the workspace where blocks split K.
+//! Where sums begin, and how they become y: through shared memory, and through the workspace where
+//! blocks split K.
+//!
+//! Of the parts that are added up in the end, the first one begins with the bias, the others with
+//! zero: so the bias is on its way together with the first weights, costs no register and no wait
+//! at the end, and is rounded to y once, with the rest.
 //!
 //! In: D of the products, per tile of rows and of tokens. Each lane leaves its sums in shared memory
 //! as `[part][token][row]`; then threads add the parts up and write rows that are neighbours. With
@@ -8,8 +13,8 @@
 use super::io::Io;
 use super::problem::Problem;
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Cache, Extent, Fetch, Op, Operand, Order, Reg,
-    Scope, SharedId, Special, Type, Uniformity, Width, Word,
+    Access, Address, Binary, BufferId, Builder, Cache, Extent, Fetch, Mask, Op, Operand, Order,
+    Reg, Scope, SharedId, Special, Type, Uniformity, Width, Word,
 };
 
 /// Words from one token's sums to the next's: four more than the rows, so that the tokens of
@@ -63,6 +68,40 @@ impl Results<'_> {
     /// Words of shared memory for a block's sums.
     pub(super) const fn words(rows: u32, tokens: u32, parts: u32) -> u32 {
         parts * tokens * pitch(rows)
+    }
+
+    /// The bias of their rows into the sums of the first part; elsewhere, and without a bias, they
+    /// stay what they are. May come before the grid wait.
+    pub(super) fn begin(&self, b: &mut Builder, held: &Held<'_>) {
+        let Some(bias) = self.io.bias else { return };
+        b.comment("the first part's sums begin with the bias of their rows");
+        let (of_block, of_split) = (b.equal(held.part, 0u32), b.equal(self.split, 0u32));
+        let first = b.both(of_block, of_split);
+        let row = b.div(held.lane, self.problem.row_lanes());
+        let row = b.add(row, held.first_row);
+        let row = b.mad(self.row_block.0, self.rows, row);
+        let (rows, n) = (self.problem.plan.native.rows, self.problem.n);
+        for (tile, of_tokens) in (0..).zip(held.sums) {
+            for half in 0..2 {
+                let further = rows * tile + 8 * half as u32;
+                let condition = if n.is_multiple_of(self.rows) {
+                    first
+                } else {
+                    let row = b.add(row, further);
+                    let row_is = b.less(row, n);
+                    b.both(first, row_is)
+                };
+                let from = Address::new(bias, row).plus(further);
+                let mask = Some(Mask { condition, fill: Operand::F32(0.0) });
+                let value = b.load_as(Type::F32, from, Width::B32, mask, Cache::Default);
+                // Registers 0 and 1 of D are of row g, 2 and 3 of row g + 8.
+                for sums in of_tokens {
+                    for &register in held.registers.iter().filter(|&at| at / 2 == half) {
+                        b.set(sums[register], value[0]);
+                    }
+                }
+            }
+        }
     }
 
     /// Writes y. Every warp comes here; what `over` holds is dead in all of them.

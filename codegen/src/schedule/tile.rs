@@ -1,4 +1,4 @@
-//! Products of any number of tokens: y[M, N] = x w^T in tiles of rows and tokens.
+//! Products of any number of tokens: y[M, N] = x w^T + bias in tiles of rows and tokens.
 //!
 //! In: a [`Problem`] and a [`TileShape`]. Out: a kernel, not yet verified.
 //!
@@ -106,14 +106,6 @@ impl<'p> Tile<'p> {
         let ring = Ring::declare(b, self);
         ring.fill(b, self, start, end);
         let sums = self.accumulators(b);
-        b.for_each(start, end, 1u32, "group", |b, group| {
-            let stage = ring.next(b, self, group, end);
-            let decoded = self.decode(b, &stage);
-            self.multiply(b, &stage, &decoded, &sums);
-        });
-        b.comment("every warp is done with the ring");
-        b.push(Op::CopyWait { pending: 0 });
-        b.barrier();
         let rows = self.shape.row_tiles(self.problem) * self.problem.plan.native.rows;
         let held = Held {
             sums: &sums,
@@ -122,7 +114,17 @@ impl<'p> Tile<'p> {
             first_row: b.mul(self.warp, rows),
             lane: self.lane,
         };
-        self.results(b).write(b, &held, Some(ring.block()));
+        let results = self.results(b);
+        results.begin(b, &held);
+        b.for_each(start, end, 1u32, "group", |b, group| {
+            let stage = ring.next(b, self, group, end);
+            let decoded = self.decode(b, &stage);
+            self.multiply(b, &stage, &decoded, &sums);
+        });
+        b.comment("every warp is done with the ring");
+        b.push(Op::CopyWait { pending: 0 });
+        b.barrier();
+        results.write(b, &held, Some(ring.block()));
     }
 
     /// Whole groups, as evenly as they go, over the blocks that split K.

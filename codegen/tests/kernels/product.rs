@@ -57,6 +57,7 @@ pub struct Product {
     codes: Vec<u32>,
     scales: Halves,
     zeros: Option<Halves>,
+    bias: Option<Vec<f32>>,
     x: Halves,
 }
 
@@ -75,7 +76,9 @@ impl Product {
         let zeros =
             problem.zero.then(|| Halves::draw(n * groups, problem.activation, &mut integer));
         let x = Halves::draw(m * k, problem.activation, || random.signed());
-        Self { problem: problem.clone(), m, codes, scales, zeros, x }
+        // Of the size of a product, so that a bias that is missing or there twice shows.
+        let bias = problem.bias.then(|| (0..n).map(|_| (8.0 * random.signed()) as f32).collect());
+        Self { problem: problem.clone(), m, codes, scales, zeros, bias, x }
     }
 
     /// The arguments of a kernel, by the names of its buffers.
@@ -89,6 +92,10 @@ impl Product {
                 "w" => Contents::of(self.native_codes()),
                 "scale" => Contents::of(bytes_of(&self.per_group(&self.scales))),
                 "zero" => Contents::of(bytes_of(&self.per_group(self.zeros.as_ref().unwrap()))),
+                "bias" => {
+                    let bias = self.bias.as_ref().unwrap();
+                    Contents::of(bias.iter().flat_map(|value| value.to_le_bytes()).collect())
+                }
                 "x" => Contents::of(bytes_of(&self.x.bits)),
                 "arrivals" => Contents::of(vec![0; bytes]),
                 _ => Contents::poison(bytes),
@@ -135,8 +142,8 @@ impl Product {
 
     /// y and how far a result may be from it, element by element. With u = 2^-24: a product of 16
     /// columns rounds once (as the simulator does it), a group sums `group / 16` of them, its scale
-    /// once more, then groups, and what `parts` warps and blocks have, are added up: each term of the
-    /// sum meets at most so many roundings. y itself is rounded once to its type.
+    /// once more, then groups, and what `parts` warps and blocks have, are added up, the bias as a
+    /// group: each term of the sum meets at most so many roundings. y itself is rounded once to its type.
     fn expected(&self, parts: usize) -> Vec<(f64, f64)> {
         let (n, k) = (self.problem.n as usize, self.problem.k as usize);
         let (group, groups) = (self.problem.group as usize, self.problem.groups() as usize);
@@ -146,7 +153,8 @@ impl Product {
         let mut all = Vec::new();
         for token in 0..self.m {
             for row in 0..n {
-                let (mut sum, mut size) = (0.0, 0.0);
+                let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[row]));
+                let (mut sum, mut size) = (bias, bias.abs());
                 for column in 0..k {
                     let at = row * groups + column / group;
                     let zero = self.zeros.as_ref().map_or(8.0, |zeros| zeros.values[at]);

@@ -4,7 +4,7 @@ use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
 
-/// Symmetric int4 in groups of 128, and with zero points.
+/// Symmetric int4 in groups of 128, with zero points, and with a bias.
 pub const SCHEMES: &[(&str, &str)] = &[
     (
         "sym",
@@ -18,6 +18,11 @@ pub const SCHEMES: &[(&str, &str)] = &[
     (
         "halves",
         "halves { weight: u4 - 8, scale: f16 per 1x64, pack: u32 [k:8 | k, n], activation: f16 }",
+    ),
+    (
+        "bias",
+        "bias { weight: u4, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, bias: f32, \
+         pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
     ),
 ];
 

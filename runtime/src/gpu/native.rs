@@ -22,7 +22,7 @@ pub enum Form {
 pub struct NativePart {
     /// The buffer's name in the kernel's rule.
     pub buffer: String,
-    /// What it holds: codes, the scales of a level, zero points.
+    /// What it holds: codes, the scales of a level, zero points, the bias.
     pub component: Component,
     /// Where: bound to N and K, whose tails it pads.
     pub layout: Layout,

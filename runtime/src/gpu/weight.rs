@@ -279,7 +279,7 @@ impl<E: Executor> GpuWeight<E> {
         Ok(bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect())
     }
 
-    /// Bytes of codes, scales and zero points that a product with this type of x reads.
+    /// Bytes of codes, scales, zero points and bias that a product with this type of x reads.
     pub fn bytes(&self, element: FloatFormat) -> u64 {
         let product = self.products.iter().find(|product| product.element == element);
         product.map_or(0, |product| product.parts.iter().map(|part| part.bytes).sum())
