@@ -58,7 +58,18 @@ fn main() -> Result<()> {
 /// Other choices than the chosen: parameters and their values, each with each.
 type Others = &'static [(&'static [&'static str], &'static [&'static [&'static str]])];
 const DECODE: Others = &[
-    (&["row_tiles", "min_blocks"], &[&["1", "2"], &["2", "2"], &["2", "1"], &["4", "1"]]),
+    (
+        &["row_tiles", "warps", "min_blocks"],
+        &[
+            &["1", "16", "2"],
+            &["2", "16", "2"],
+            &["2", "16", "1"],
+            &["2", "9", "2"],
+            &["4", "16", "1"],
+            &["4", "12", "1"],
+            &["4", "8", "1"],
+        ],
+    ),
     (&["programmatic"], &[&["1"], &["0"]]),
 ];
 const TILE: Others = &[

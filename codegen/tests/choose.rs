@@ -33,6 +33,43 @@ fn what_is_chosen_is_written_and_read_back() {
 }
 
 #[test]
+fn processors_without_rows_get_a_part_of_k() {
+    let tile = |shape, tokens| match choose(&problem("sym", 0, "sm_90a", shape), tokens).unwrap() {
+        Chosen::Decode(tile) => tile,
+        other => panic!("{other:?}"),
+    };
+    // Tiles of 16 rows, groups of 128 columns; turns of a warp without a split and with it.
+    for (n, k, tokens, splits) in [
+        (1024, 4096, 1, 2),   // 64 tiles, 32 groups: 2 turns of 16 warps, 1
+        (1024, 4096, 16, 2),  // the same
+        (512, 8192, 8, 4),    // 32 tiles, 64 groups: 4 turns, 1
+        (1024, 16_384, 1, 4), // 128 groups: 8 turns, 2, with two blocks a processor
+        (1024, 2048, 1, 1),   // 16 groups: 1 turn, which nothing makes shorter
+        (4096, 4096, 1, 1),   // as many blocks as are held at once
+        (8192, 28_672, 16, 1),
+    ] {
+        let tile = tile((n, k), tokens);
+        assert_eq!(tile.splits, splits, "{n} x {k}, M = {tokens}: {tile:?}");
+    }
+}
+
+/// A second tile of tokens doubles the registers and the bytes of x. Four tiles of rows halve its
+/// reads, and a block a processor is then one wave.
+#[test]
+fn many_tokens_and_rows_take_four_tiles_of_them() {
+    for scheme in ["sym", "asym"] {
+        for shape in [(8192, 8192), (8192, 28_672)] {
+            for tokens in [9, 16] {
+                let chosen = choose(&problem(scheme, 0, "sm_90a", shape), tokens).unwrap();
+                let Chosen::Decode(tile) = chosen else { panic!("{chosen:?}") };
+                let found = (tile.row_tiles, tile.warps, tile.min_blocks);
+                assert_eq!(found, (4, 12, 1), "{scheme} {shape:?} {tokens}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_key_that_says_too_little_is_refused() {
     let chosen = choose(&problem("sym", 0, "sm_90a", (4096, 4096)), 1).unwrap();
     for (missing, _) in chosen.parameters() {

@@ -38,8 +38,10 @@ impl DecodeTile {
     /// Few rows: one tile of them a block, so that every processor has two blocks, of which one
     /// loads while the other adds up. More rows: two tiles, which is again one wave and halves the
     /// reads of x. Where K is long: four tiles and one block, which halves the reads of x once more
-    /// with as many bytes under way. Other rows only where registers leave too few bytes under way
+    /// with as many bytes under way; so too beyond 8 tokens, whose registers leave room for one block
+    /// only, with 12 warps. Other rows only where registers leave too few bytes under way
     /// for that; blocks as large as there are groups for, since small ones were slower everywhere.
+    /// Where there are too few rows for all processors, blocks split K.
     ///
     /// # Errors
     /// If there are more tokens than this schedule takes.
@@ -56,13 +58,16 @@ impl DecodeTile {
             tiles if tiles >= 2 * ONE_TILE && problem.k >= LONG => 4,
             _ => 2,
         };
-        let of = |row_tiles, warps, min_blocks| Self {
-            tokens: tokens.next_power_of_two(),
-            row_tiles,
-            warps,
-            min_blocks,
-            splits: 1,
-            programmatic: target.has(Feature::GridDependency),
+        let of = |row_tiles, warps, min_blocks| {
+            let tile = Self {
+                tokens: tokens.next_power_of_two(),
+                row_tiles,
+                warps,
+                min_blocks,
+                splits: 1,
+                programmatic: target.has(Feature::GridDependency),
+            };
+            tile.split(problem)
         };
         let fits = |tile: &Self| {
             let threads = tile.warps * gpu.warp * tile.min_blocks;
@@ -88,11 +93,30 @@ impl DecodeTile {
         best.ok_or_else(unfit)
     }
 
+    /// With K split where there are fewer blocks than processors: over as few blocks as give the
+    /// fewest turns, of all that the processors hold at once. What a warp does in a turn is the
+    /// same, and turns follow one another, so that a split that saves none costs its sums alone.
+    fn split(self, problem: &Problem) -> Self {
+        let blocks = problem.row_tiles().div_ceil(self.row_tiles);
+        let most = if blocks < PROCESSORS { PROCESSORS * self.min_blocks / blocks } else { 1 };
+        let splits = (1..=most.min(problem.groups())).map(|splits| Self { splits, ..self });
+        splits.min_by_key(|tile| tile.turns(problem)).unwrap_or(self)
+    }
+
+    /// Groups of columns that a warp works through, at most.
+    fn turns(&self, problem: &Problem) -> u32 {
+        problem.groups().div_ceil(self.splits * self.warps)
+    }
+
     /// Tiles that the warps of a processor have under way, as far as that helps.
     fn under_way(&self, problem: &Problem) -> u32 {
-        let blocks = problem.row_tiles().div_ceil(self.row_tiles).div_ceil(PROCESSORS);
+        let blocks = problem.row_tiles().div_ceil(self.row_tiles) * self.splits;
+        let blocks = blocks.div_ceil(PROCESSORS);
         let blocks = self.min_blocks.min(blocks);
-        (self.row_tiles * self.warps * blocks).min(UNDER_WAY)
+        // Not more than there are: where blocks split K, some warps may have no group.
+        let working = (self.splits * self.warps).min(problem.groups());
+        let there = (problem.row_tiles() * working).div_ceil(PROCESSORS);
+        (self.row_tiles * self.warps * blocks).min(there).min(UNDER_WAY)
     }
 
     /// Registers of a thread without which the assembler spills, as it reported them for groups of
@@ -101,7 +125,9 @@ impl DecodeTile {
         let token_tiles = self.tokens.div_ceil(problem.token_tile());
         let zeros = if problem.zero { 2 } else { 0 };
         let sums = if self.tokens == 1 { 2 } else { 4 };
-        40 + self.row_tiles * (8 + sums + zeros + 24 * (token_tiles - 1))
+        // A second tile of tokens: its x and its part of a group once, its sums for each tile of rows.
+        let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
+        40 + self.row_tiles * (8 + sums + zeros) + further
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
