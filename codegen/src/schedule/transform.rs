@@ -11,14 +11,15 @@ mod affine;
 mod form;
 mod gather;
 
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32};
 use quantloom_dsl::layout::{Bound, Component, Field, Fill, Grain, Grains, Layout, Recode, Shape};
 use quantloom_dsl::{Scheme, Store, parse_layout};
 
 use self::form::{Form, Integer};
 use self::gather::{Gather, Side, THREADS, word};
-use super::io::PER_GROUP_LAYOUT;
+use super::io::{BIAS_LAYOUT, PER_GROUP_LAYOUT};
 use super::problem::{Problem, Unscheduled};
-use crate::ir::{Access, Builder, Extent, Kernel, Launch};
+use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
 
 /// What is moved: the contents of one constant buffer of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,11 +30,13 @@ pub enum Part {
     Scales,
     /// The zero points: small integers in a checkpoint, numbers of x's type natively.
     Zeros,
+    /// The bias, f32 natively.
+    Bias,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Codes, Self::Scales, Self::Zeros];
+    pub const ALL: [Self; 4] = [Self::Codes, Self::Scales, Self::Zeros, Self::Bias];
 
     /// The component of the scheme.
     pub const fn component(self) -> Component {
@@ -41,6 +44,7 @@ impl Part {
             Self::Codes => Component::Code,
             Self::Scales => Component::Scale(0),
             Self::Zeros => Component::Zero,
+            Self::Bias => Component::Bias,
         }
     }
 }
@@ -115,19 +119,22 @@ impl Transform<'_> {
     }
 
     fn native_layout(&self) -> Result<Layout, Unscheduled> {
-        match self.part {
-            Part::Codes => Ok(self.problem.plan.native.layout.clone()),
-            Part::Scales | Part::Zeros => parse_layout(PER_GROUP_LAYOUT, self.part.component())
-                .map_err(|faults| self.unscheduled(&format!("the native layout ({faults})"))),
-        }
+        let text = match self.part {
+            Part::Codes => return Ok(self.problem.plan.native.layout.clone()),
+            Part::Scales | Part::Zeros => PER_GROUP_LAYOUT,
+            Part::Bias => BIAS_LAYOUT,
+        };
+        parse_layout(text, self.part.component())
+            .map_err(|faults| self.unscheduled(&format!("the native layout ({faults})")))
     }
 
     fn native_grains(&self) -> Grains {
         let (bits, cols) = match self.part {
-            Part::Codes => (self.problem.plan.dequant.weight.code.bits(), 1),
-            Part::Scales | Part::Zeros => (16, self.problem.group),
+            Part::Codes => (self.problem.plan.dequant.weight.code.bits(), Grain::Each(1)),
+            Part::Scales | Part::Zeros => (16, Grain::Each(self.problem.group)),
+            Part::Bias => (32, Grain::All),
         };
-        Grains { bits, rows: Grain::Each(1), cols: Grain::Each(cols) }
+        Grains { bits, rows: Grain::Each(1), cols }
     }
 
     fn bind(&self, layout: &Layout, grains: Grains) -> Result<Bound, Unscheduled> {
@@ -168,6 +175,15 @@ impl Transform<'_> {
                 let integer = integer.ok_or_else(|| self.unscheduled("floats"))?;
                 let half = self.problem.activation;
                 Ok(if back { Form::Stored(integer, half) } else { Form::Number(integer, half) })
+            }
+            Part::Bias => {
+                let half = match self.scheme.number(Component::Bias) {
+                    Some(NUMBER_F32) => return Ok(Form::Keep),
+                    Some(NUMBER_BF16) => Half::Bf16,
+                    Some(NUMBER_F16) => Half::F16,
+                    _ => return Err(self.unscheduled("other than 16 or 32 bits")),
+                };
+                Ok(if back { Form::Narrow(half) } else { Form::Widen(half) })
             }
         }
     }

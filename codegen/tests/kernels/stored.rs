@@ -21,9 +21,9 @@ use super::product::Random;
 pub struct Stored {
     pub scheme: Scheme,
     pub problem: Problem,
-    packed: Packed,
-    /// By the order of [`Part::ALL`], as far as the scheme has them.
-    native: Vec<Vec<u8>>,
+    pub packed: Packed,
+    pub unpacked: Unpacked,
+    native: Vec<(Part, Vec<u8>)>,
 }
 
 impl Stored {
@@ -51,23 +51,27 @@ impl Stored {
         let unpacked = Unpacked::new(scheme, shape, &bytes).unwrap();
         let request = Request { scheme, activation, target: sm, n: n.into(), k: k.into() };
         let parts = Jit.native(&request).unwrap();
-        let native = parts.iter().map(|part| part.pack(&unpacked).unwrap()).collect();
-        Some(Self { scheme: scheme.clone(), problem, packed, native })
+        let of = |component| Part::ALL.into_iter().find(|part| part.component() == component);
+        let native = parts
+            .iter()
+            .map(|part| (of(part.component).unwrap(), part.pack(&unpacked).unwrap()))
+            .collect();
+        Some(Self { scheme: scheme.clone(), problem, packed, unpacked, native })
     }
 
     /// The parts that it has.
-    pub fn parts(&self) -> &'static [Part] {
-        &Part::ALL[..self.native.len()]
+    pub fn parts(&self) -> Vec<Part> {
+        self.native.iter().map(|(part, _)| *part).collect()
     }
 
     /// The array before and after a transform.
     pub fn arrays(&self, part: Part, direction: Direction) -> (&[u8], &[u8]) {
         let store = self.scheme.stores_of(part.component()).next().unwrap();
         let stored = &self.packed[&store.name];
-        let at = Part::ALL.iter().position(|other| *other == part).unwrap();
+        let (_, native) = self.native.iter().find(|(other, _)| *other == part).unwrap();
         match direction {
-            Direction::ToNative => (stored, &self.native[at]),
-            Direction::FromNative => (&self.native[at], stored),
+            Direction::ToNative => (stored, native),
+            Direction::FromNative => (native, stored),
         }
     }
 

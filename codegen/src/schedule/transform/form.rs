@@ -16,6 +16,10 @@ pub(super) enum Form {
     Number(Integer, Half),
     /// And such a number a stored zero point.
     Stored(Integer, Half),
+    /// A 16-bit float becomes f32.
+    Widen(Half),
+    /// And f32 a 16-bit float, rounded.
+    Narrow(Half),
 }
 
 /// How small integers are stored.
@@ -50,7 +54,8 @@ impl Form {
     pub(super) const fn written(self, bits: u64) -> u64 {
         match self {
             Self::Keep | Self::Xor(_) => bits,
-            Self::Number(..) => 16,
+            Self::Number(..) | Self::Narrow(_) => 16,
+            Self::Widen(_) => 32,
             Self::Stored(integer, _) => integer.bits as u64,
         }
     }
@@ -79,6 +84,14 @@ impl Form {
                 let value = b.unary(Unary::S32FromF32, value);
                 let value = b.sub(value, integer.plus as u32);
                 b.and(value, integer.mask())
+            }
+            Self::Widen(half) => {
+                let value = b.half_to_f32(half, Side::Low, element);
+                b.unary(Unary::AsU32, value)
+            }
+            Self::Narrow(half) => {
+                let value = b.unary(Unary::AsF32, element);
+                b.binary(Binary::Pack(half), value, 0.0f32)
             }
         }
     }
