@@ -272,7 +272,7 @@ fn check_own_product(
     let row = |x| weight.chunks(k).map(move |w| dot(x, w));
     let reference: Vec<f64> = values.chunks(k).flat_map(row).collect();
     let input = Input { values, shape: vec![TOKENS as u64, shape.k], own };
-    let ours = forward(backend, scheme, unpacked, 0, &input).map_err(refused);
+    let ours = forward(backend, scheme, layer, unpacked, 0, &input).map_err(refused);
     Some(product_finding(layer, ours.and_then(|ours| relative_error(&ours, &reference))))
 }
 
@@ -317,7 +317,7 @@ fn product_error(
         return Err(Verdict::Fail(what));
     }
     let scheme = as_called(layer.scheme(), layer.family(), input.shape.len());
-    let ours = forward(backend, &scheme, unpacked, 0, &input).map_err(refused)?;
+    let ours = forward(backend, &scheme, layer, unpacked, 0, &input).map_err(refused)?;
     relative_error(&ours, &reference)
 }
 

@@ -9,6 +9,7 @@ use quantloom_dsl::{Code, Scheme};
 use crate::cpu::family::{BUILT_IN, Decode, Decoder, Families, Universal};
 use crate::cpu::isa::{Absent, Isa};
 use crate::cpu::weight::CpuWeight;
+use crate::gpu::Stored;
 use crate::op::{Op, ProductError};
 use crate::unpacked::Unpacked;
 
@@ -38,6 +39,20 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// See [`ProductError`].
     fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError>;
+
+    /// The same where the stored tensors of the weight are at hand, packed as `scheme` says: a
+    /// device that brings those into place by itself takes them.
+    ///
+    /// # Errors
+    /// See [`ProductError`].
+    fn prepare_stored(
+        &self,
+        scheme: &Scheme,
+        weight: &Unpacked,
+        _stored: Stored<'_, '_>,
+    ) -> Result<Box<dyn Op>, ProductError> {
+        self.prepare(scheme, weight)
+    }
 }
 
 impl Backend for Device {

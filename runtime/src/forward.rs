@@ -7,7 +7,7 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat};
 use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Activation, Group, Scheme};
 
-use crate::checkpoint::Family;
+use crate::checkpoint::{Family, Layer};
 use crate::device::Backend;
 use crate::element::{Bf16, F16 as Half, Values, f32_to_bf16, f32_to_f16};
 use crate::op::ProductError;
@@ -53,13 +53,16 @@ pub fn as_called(scheme: &Scheme, family: Family, rank: usize) -> Cow<'_, Scheme
     Cow::Owned(scheme)
 }
 
-/// `y = x~ w^T + bias` of one expert, [..., N] in `f32`, prepared and computed on a backend.
+/// `y = x~ w^T + bias` of one expert of a layer, [..., N] in `f32`, prepared and computed on a
+/// backend: from its stored tensors where the backend takes those, else from what they were unpacked
+/// to.
 ///
 /// # Errors
 /// See [`ProductError`].
 pub fn forward(
     backend: &dyn Backend,
     scheme: &Scheme,
+    layer: &Layer,
     weight: &Unpacked,
     expert: u64,
     x: &Input,
@@ -69,7 +72,7 @@ pub fn forward(
     if found != expected {
         return Err(ProductError::Columns { expected, found });
     }
-    let op = backend.prepare(scheme, weight)?;
+    let op = backend.prepare_stored(scheme, weight, &|name| layer.store(name))?;
     let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
     match x.own {
         BF16 => {

@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = as_called(layer.scheme(), layer.family(), rank);
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
-    let y = forward(place.backend(), &scheme, &unpacked, arguments.expert, &x)?;
+    let y = forward(place.backend(), &scheme, layer, &unpacked, arguments.expert, &x)?;
     drop(progress);
     if arguments.token_scale == Tokens::Auto && *scheme != *layer.scheme() {
         say_error(

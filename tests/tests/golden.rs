@@ -130,7 +130,7 @@ fn every_weight_is_the_files_own() {
 /// The product of a layer as its software calls it.
 fn product(layer: &Layer, x: &Input) -> Vec<f32> {
     let scheme = as_called(layer.scheme(), layer.family(), x.shape.len());
-    forward(&Device::cpu(), &scheme, &layer.unpack().unwrap(), 0, x).unwrap()
+    forward(&Device::cpu(), &scheme, layer, &layer.unpack().unwrap(), 0, x).unwrap()
 }
 
 fn relative_norm(ours: &[f32], theirs: &[f64]) -> f64 {

@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::gpu::{Choice, NativePart, Products, Request};
+use quantloom_runtime::gpu::{Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
 use crate::emit::ptx::{self, NotForPtx};
 use crate::ir::{Kernel, Verified, verify};
+use crate::schedule::transform::{Direction, Part, transform};
 use crate::schedule::{Chosen, Problem, Unscheduled, choose};
 use crate::target::{TARGETS, Target};
 
@@ -43,7 +44,7 @@ pub enum JitError {
     Size {
         /// The schedule's name.
         schedule: String,
-        /// `n` or `k`.
+        /// `n`, `k`, or `part`.
         size: &'static str,
     },
     /// The schedule has no free choice of that name.
@@ -135,7 +136,29 @@ impl Products for Jit {
         let key = KernelKey { work, schedule, target: request.target.to_owned() };
         Ok(Choice { key, tokens: chosen.tokens().map_or(u64::MAX, u64::from) })
     }
+
+    fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
+        let component = part.component;
+        let none = |what: &str| JitError::Work(format!("`{component}` {what} as a transform"));
+        let number = Part::ALL.iter().position(|known| known.component() == component);
+        let number = number.ok_or_else(|| none("of no native buffer"))? as u64;
+        let mut stores = request.scheme.stores_of(component);
+        let store = stores.next().ok_or_else(|| none("in no store"))?.name.clone();
+        // The native form of some parts depends on the type of x.
+        let activations = vec![request.activation.clone()];
+        let scheme = Scheme { activations, ..request.scheme.clone() };
+        let sizes = [("n", request.n), ("k", request.k), ("part", number)];
+        let key = |work| {
+            let schedule = Schedule::new(TRANSFORM, sizes);
+            KernelKey { work, schedule, target: request.target.to_owned() }
+        };
+        let (to_native, from_native) = (Work::to_native(&scheme), Work::from_native(&scheme));
+        Ok(Moves { store, to_native: key(to_native), from_native: key(from_native) })
+    }
 }
+
+/// The name of the schedule of transforms in a key.
+const TRANSFORM: &str = "transform";
 
 /// The type of y: the scheme's, or that of x.
 fn output(request: &Request<'_>) -> Number {
@@ -174,20 +197,32 @@ fn posed(
 
 /// The kernel that a key's schedule writes.
 fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError> {
-    let Work::Product { scheme, output } = &key.work else {
-        return Err(JitError::Work(key.work.to_string()));
-    };
+    let none = || JitError::Work(key.work.to_string());
+    let scheme = key.work.scheme();
     let [activation @ Activation::Float(own)] = &scheme.activations[..] else {
-        return Err(JitError::Work(key.work.to_string()));
+        return Err(none());
     };
-    if own != output {
-        return Err(JitError::Work(format!("{} from {own}", key.work)));
-    }
     let Schedule { name, parameters } = &key.schedule;
     let size = |size: &'static str| {
         let missing = || JitError::Size { schedule: name.clone(), size };
         parameters.get(size).copied().ok_or_else(missing)
     };
-    let problem = posed(scheme, activation, target, (size("n")?, size("k")?))?;
-    Ok(Chosen::read(name, parameters)?.write(&problem)?)
+    let direction = match &key.work {
+        Work::Product { output, .. } if own != output => {
+            return Err(JitError::Work(format!("{} from {own}", key.work)));
+        }
+        Work::Product { .. } => None,
+        Work::ToNative(_) => Some(Direction::ToNative),
+        Work::FromNative(_) => Some(Direction::FromNative),
+    };
+    // What is multiplied, or would be.
+    let problem = || posed(scheme, activation, target, (size("n")?, size("k")?));
+    match direction {
+        None => Ok(Chosen::read(name, parameters)?.write(&problem()?)?),
+        Some(direction) if name == TRANSFORM => {
+            let part = usize::try_from(size("part")?).ok().and_then(|part| Part::ALL.get(part));
+            Ok(transform(&problem()?, scheme, *part.ok_or_else(none)?, direction)?)
+        }
+        Some(_) => Err(none()),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quantloom_runtime::gpu::{Choice, NativePart, Products, Request};
+use quantloom_runtime::gpu::{Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
 use super::{Jit, JitError};
@@ -43,5 +43,9 @@ impl Products for Retuned {
         let chosen = Chosen::read(&schedule.name, &schedule.parameters).map_err(JitError::from)?;
         choice.tokens = chosen.tokens().map_or(u64::MAX, u64::from);
         Ok(choice)
+    }
+
+    fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
+        Jit.moves(request, part)
     }
 }

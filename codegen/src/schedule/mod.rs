@@ -3,7 +3,9 @@
 //! In: a [`Problem`] (a plan and a shape) and a tile. Out: a [`Kernel`](crate::ir::Kernel), not
 //! yet verified. Start at [`choose()`], then [`mod@decode`] and [`mod@tile`]. `problem` says what is
 //! multiplied and how it lies in memory, `io` declares a product's buffers, `dequantise` writes the
-//! plan's sequences, `results` where sums begin and what becomes of them. How to write one: docs/add-a-schedule.md.
+//! plan's sequences, `results` where sums begin and what becomes of them; [`mod@transform`] fills a
+//! product's constant buffers from a checkpoint's tensors, and back. How to write one:
+//! docs/add-a-schedule.md.
 
 mod choose;
 pub mod decode;
@@ -12,6 +14,7 @@ mod io;
 mod problem;
 mod results;
 pub mod tile;
+pub mod transform;
 
 pub use choose::{Chosen, choose};
 pub use io::{BIAS_LAYOUT, Io, PER_GROUP_LAYOUT};

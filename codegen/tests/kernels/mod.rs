@@ -4,6 +4,8 @@
 pub mod assembler;
 pub mod product;
 pub mod products;
+#[cfg(feature = "jit")]
+pub mod stored;
 
 use quantloom_codegen::ir::*;
 use quantloom_codegen::target::{Feature, Target, target};

@@ -129,6 +129,11 @@ impl Layer {
         self.stores.iter().map(|(name, tensor)| (name.as_str(), tensor.bytes()))
     }
 
+    /// The bytes of a stored tensor by its store's name; `None` if the scheme has no such store.
+    pub fn store(&self, name: &str) -> Option<&[u8]> {
+        self.stores.get(name).map(Tensor::bytes)
+    }
+
     /// Bytes of all its stored tensors.
     pub fn bytes(&self) -> u64 {
         self.stores().map(|(_, bytes)| bytes.len() as u64).sum()
@@ -143,8 +148,7 @@ impl Layer {
         for store in &self.scheme.stores {
             self.check_sign_pads(store.name.as_str(), &store.layout)?;
         }
-        let bytes = |name: &str| self.stores.get(name).map(Tensor::bytes);
-        Unpacked::new(&self.scheme, self.shape, &bytes).map_err(fault)
+        Unpacked::new(&self.scheme, self.shape, &|name| self.store(name)).map_err(fault)
     }
 
     /// A code kept in a wider slot must be sign-extended there: anything else is not a code.

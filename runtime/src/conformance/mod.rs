@@ -342,14 +342,16 @@ impl Step<'_> {
             let packed = pack(self.scheme, &plain).map_err(of_pack)?;
             let stored = |name: &str| packed.get(name).map(Vec::as_slice);
             let weight = Unpacked::new(self.scheme, self.shape, &stored).map_err(of_pack)?;
-            Ok((expected, weight))
+            Ok((expected, weight, packed))
         });
         for (backend, result) in backends.iter().zip(results) {
             let Ok(summary) = result else { continue };
             let done = match &layer {
                 Err(failure) => Err(failure.clone()),
-                Ok((expected, weight)) => {
-                    self.compare(*backend, weight, expected, &x, own, summary, workspace)
+                Ok((expected, weight, packed)) => {
+                    let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+                    let op = backend.prepare_stored(self.scheme, weight, &stored);
+                    self.compare(*backend, op, expected, &x, own, summary, workspace)
                 }
             };
             if let Err(failure) = done {
@@ -390,7 +392,7 @@ impl Step<'_> {
     fn compare(
         &self,
         backend: &dyn Backend,
-        weight: &Unpacked,
+        op: Result<Box<dyn Op>, ProductError>,
         expected: &[Expected],
         x: &[f64],
         own: FloatFormat,
@@ -403,7 +405,7 @@ impl Step<'_> {
             case
         };
         let most = self.tokens.iter().copied().max().unwrap_or(0);
-        let op = match backend.prepare(self.scheme, weight) {
+        let op = match op {
             Ok(op) => op,
             Err(ProductError::NotScheduled(why)) => {
                 summary.note(*case(most, ""), why);

@@ -10,15 +10,18 @@
 //! |---|---|
 //! | `products` | what is asked of a source of kernels besides their texts |
 //! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
+//! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
 //! | `executor` | memory and launches, as a trait |
 //! | `weight` | the op: x in, pieces of M, launches, y out |
 
 mod executor;
 mod native;
 mod products;
+mod stored;
 mod weight;
 
 pub use executor::{Executor, Slot};
 pub use native::{Form, NativePart};
-pub use products::{Choice, Products, Request};
+pub use products::{Choice, Moves, Products, Request};
+pub use stored::Stored;
 pub use weight::{GpuDevice, GpuWeight, Tensors};

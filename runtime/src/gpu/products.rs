@@ -1,5 +1,7 @@
 //! What is asked of a source of product kernels besides their texts.
 
+use std::sync::Arc;
+
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativePart;
@@ -30,6 +32,24 @@ pub struct Choice {
     pub tokens: u64,
 }
 
+/// The kernels that move a part between a store of the scheme and its native buffer. Each has two
+/// buffers: the one that it reads, then the one that it writes whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moves {
+    /// The store that holds the part.
+    pub store: String,
+    /// The kernel from the store to the native buffer.
+    pub to_native: KernelKey,
+    /// The kernel back. It may be refused where the other is not: a store may hold more than the
+    /// part.
+    pub from_native: KernelKey,
+}
+
+/// A source without transforms.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("this source of kernels has no transforms from stored tensors")]
+struct NoTransforms;
+
 /// A source of product kernels. Its kernels' buffers have names: `x`, `y`, those of
 /// [`Products::native`], and any for workspaces, which are 0 before the first launch.
 pub trait Products: KernelSource {
@@ -44,4 +64,12 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why none of the source takes them.
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal>;
+
+    /// The transforms of a part of [`Products::native`]. Without them the host packs it.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn moves(&self, _request: &Request<'_>, _part: &NativePart) -> Result<Moves, Refusal> {
+        Err(Refusal::Reason(Arc::new(NoTransforms)))
+    }
 }

@@ -1,20 +1,22 @@
 //! A prepared weight on a GPU: the operation that an engine holds.
 //!
-//! In: an unpacked layer and an executor; then activations. Out: products. [`GpuWeight::new`] packs
-//! and uploads once per type of x; a product chooses the kernel for its M, cuts M into the pieces
+//! In: an unpacked layer, or a checkpoint's own bytes, and an executor; then activations. Out:
+//! products. [`GpuWeight::new`] packs and uploads once per type of x, [`GpuWeight::of_stored`]
+//! uploads what is stored and transforms it there; a product chooses the kernel for its M, cuts M into the pieces
 //! that it takes, and launches. For work that stays on the device (timing, an engine's own
 //! memory), [`GpuWeight::tensors`] and [`GpuWeight::queue`] are the two halves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
-use quantloom_dsl::layout::Shape;
+use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::{Activation, Scheme};
 
 use super::executor::{Executor, Slot};
 use super::native::NativePart;
 use super::products::{Choice, Request};
+use super::stored::{Filled, Source, Stored, packed, transformed};
 use crate::buffer::Workspace;
 use crate::device::Backend;
 use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
@@ -48,6 +50,19 @@ impl<E: Executor> GpuDevice<E> {
     ) -> Result<GpuWeight<E>, ProductError> {
         GpuWeight::new(self.0.clone(), scheme, weight)
     }
+
+    /// The same from a checkpoint's own bytes, which kernels on the device bring into place.
+    ///
+    /// # Errors
+    /// See [`GpuWeight::of_stored`].
+    pub fn prepare_stored(
+        &self,
+        scheme: &Scheme,
+        shape: Shape,
+        stored: Stored<'_, '_>,
+    ) -> Result<GpuWeight<E>, ProductError> {
+        GpuWeight::of_stored(self.0.clone(), scheme, shape, stored)
+    }
 }
 
 impl<E: Executor + 'static> Backend for GpuDevice<E> {
@@ -57,6 +72,16 @@ impl<E: Executor + 'static> Backend for GpuDevice<E> {
 
     fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
         Ok(Box::new(self.prepare(scheme, weight)?))
+    }
+
+    fn prepare_stored(
+        &self,
+        scheme: &Scheme,
+        weight: &Unpacked,
+        stored: Stored<'_, '_>,
+    ) -> Result<Box<dyn Op>, ProductError> {
+        op::same_weight(scheme, weight)?;
+        Ok(Box::new(self.prepare_stored(scheme, weight.shape(), stored)?))
     }
 }
 
@@ -86,6 +111,8 @@ struct Part<M> {
     native: NativePart,
     memory: M,
     bytes: u64,
+    /// How it was filled, where that is no matter of course.
+    note: Option<String>,
 }
 
 /// x, y and the workspaces of a launch on the device.
@@ -110,7 +137,33 @@ impl<E: Executor> GpuWeight<E> {
     /// See [`GpuDevice::prepare`].
     pub fn new(executor: Arc<E>, scheme: &Scheme, weight: &Unpacked) -> Result<Self, ProductError> {
         op::same_weight(scheme, weight)?;
-        let shape = weight.shape();
+        let fill = |_: &Request<'_>, part: &NativePart| packed(&*executor, weight, part);
+        Self::filled(&executor, scheme, weight.shape(), fill)
+    }
+
+    /// Uploads the stored tensors of a layer with this packing and transforms them on the device;
+    /// what no transform is scheduled for, the host packs. Unlike in unpacking, the values are not
+    /// looked at: a scale that is NaN makes results NaN.
+    ///
+    /// # Errors
+    /// See [`GpuDevice::prepare`]; [`ProductError::Pack`] for a store that is missing.
+    pub fn of_stored(
+        executor: Arc<E>,
+        scheme: &Scheme,
+        shape: Shape,
+        stored: Stored<'_, '_>,
+    ) -> Result<Self, ProductError> {
+        let mut source = Source::new(&*executor, shape, stored);
+        Self::filled(&executor, scheme, shape, |request, part| source.fill(request, part))
+    }
+
+    fn filled(
+        executor: &Arc<E>,
+        scheme: &Scheme,
+        shape: Shape,
+        mut fill: impl FnMut(&Request<'_>, &NativePart) -> Result<Filled<E::Memory>, ProductError>,
+    ) -> Result<Self, ProductError> {
+        let executor = executor.clone();
         let mut products: Vec<Product<E::Memory>> = Vec::new();
         let mut refused = Vec::new();
         for activation in &scheme.activations {
@@ -131,11 +184,8 @@ impl<E: Executor> GpuWeight<E> {
                 parts.push(match known.find(|known| known.native == native) {
                     Some(known) => known.clone(),
                     None => {
-                        let bytes = native
-                            .pack(weight)
-                            .map_err(|error| ProductError::Pack(Box::new(error)))?;
-                        let memory = executor.upload(&bytes).map_err(Into::into)?;
-                        Arc::new(Part { native, memory, bytes: bytes.len() as u64 })
+                        let Filled { memory, bytes, note } = fill(&request, &native)?;
+                        Arc::new(Part { native, memory, bytes, note })
                     }
                 });
             }
@@ -171,7 +221,8 @@ impl<E: Executor> GpuWeight<E> {
                     None => {
                         let bytes = self.executor.download(&part.memory)?;
                         let memory = self.executor.upload(&bytes)?;
-                        Arc::new(Part { native: part.native.clone(), memory, bytes: part.bytes })
+                        let (native, note) = (part.native.clone(), part.note.clone());
+                        Arc::new(Part { native, memory, bytes: part.bytes, note })
                     }
                 });
             }
@@ -187,6 +238,51 @@ impl<E: Executor> GpuWeight<E> {
         })
     }
 
+    /// The stored tensor that holds a component, as a checkpoint has it, made on the device from
+    /// what products read.
+    ///
+    /// # Errors
+    /// [`ProductError::NotScheduled`] where products read no such component or no transform leads
+    /// back, or what the device says.
+    pub fn stored(&self, component: Component) -> Result<Vec<u8>, ProductError> {
+        let holds = |part: &&Arc<Part<E::Memory>>| part.native.component == component;
+        let of = |product: &'_ Product<E::Memory>| product.parts.iter().find(holds).cloned();
+        let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
+        let none = || ProductError::NotScheduled(format!("products read no `{component}`"));
+        let (product, part) = found.ok_or_else(none)?;
+        let request = self.request(&product.activation);
+        let moves = self.executor.source().moves(&request, &part.native)?;
+        let (executor, shape) = (&*self.executor, self.shape);
+        let (memory, _) = transformed(executor, &moves.from_native, shape, &part.memory)?;
+        executor.download(&memory).map_err(Into::into)
+    }
+
+    /// The bytes that products read of a component with a type of x: codes, scales or zero points in
+    /// the native layout. `None` if there are none.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn native(
+        &self,
+        element: FloatFormat,
+        component: Component,
+    ) -> Result<Option<Vec<u8>>, E::Error> {
+        let product = self.products.iter().find(|product| product.element == element);
+        let mut parts = product.into_iter().flat_map(|product| &product.parts);
+        let part = parts.find(|part| part.native.component == component);
+        part.map(|part| self.executor.download(&part.memory)).transpose()
+    }
+
+    fn request<'s>(&'s self, activation: &'s Activation) -> Request<'s> {
+        Request {
+            scheme: &self.scheme,
+            activation,
+            target: self.executor.target(),
+            n: self.shape.n,
+            k: self.shape.k,
+        }
+    }
+
     /// The kernel for M tokens of a type.
     ///
     /// # Errors
@@ -197,13 +293,7 @@ impl<E: Executor> GpuWeight<E> {
         if let Some(choice) = choices().get(&tokens) {
             return Ok(choice.clone());
         }
-        let request = Request {
-            scheme: &self.scheme,
-            activation: &product.activation,
-            target: self.executor.target(),
-            n: self.shape.n,
-            k: self.shape.k,
-        };
+        let request = self.request(&product.activation);
         let choice = self.executor.source().choose(&request, tokens);
         let choice = choice.map_err(ProductError::from)?;
         choices().insert(tokens, choice.clone());
@@ -328,7 +418,9 @@ impl<E: Executor> Op for GpuWeight<E> {
             });
         let refused =
             self.refused.iter().map(|(activation, why)| format!("x in {activation}: {why}"));
-        chosen.chain(refused).collect::<Vec<_>>().join("\n")
+        let parts = self.products.iter().flat_map(|product| &product.parts);
+        let filled: BTreeSet<String> = parts.filter_map(|part| part.note.clone()).collect();
+        chosen.chain(refused).chain(filled).collect::<Vec<_>>().join("\n")
     }
 
     fn sums(&self) -> Sums {

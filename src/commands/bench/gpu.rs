@@ -16,7 +16,6 @@ use quantloom::runtime::element::{Bf16, F16 as Half, Values};
 use quantloom::runtime::gpu::{Executor as _, GpuDevice, GpuWeight};
 use quantloom::runtime::op::ProductError;
 use quantloom::runtime::pack::pack;
-use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
 use super::super::sizes::Tokens;
@@ -127,13 +126,12 @@ impl<'a> Bench<'a> {
         let packed = pack(scheme, &plain)?;
         drop(plain);
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-        let unpacked = Unpacked::new(scheme, shape, &stored)?;
-        let first = match device.prepare(&only, &unpacked) {
+        let first = match device.prepare_stored(&only, shape, &stored) {
             Ok(weight) => weight,
             Err(ProductError::NotScheduled(why)) => return Ok(Err(why)),
             Err(error) => return Err(error.into()),
         };
-        drop((packed, unpacked));
+        drop(packed);
         let info = device.executor().stream().context().info();
         let bytes = first.bytes(own);
         let mut weights = vec![first];

@@ -1,0 +1,217 @@
+//! Transforms on the device: what the host packs, bit for bit, and back to the checkpoint's bytes;
+//! for every scheme of the catalogue that schedules multiply.
+
+#![cfg(feature = "jit")]
+#![allow(clippy::print_stdout, reason = "a skipped part says so")]
+
+mod kernels;
+
+use std::path::Path;
+
+use kernels::assembler;
+use kernels::stored::Stored;
+use quantloom_codegen::emit::ptx;
+use quantloom_codegen::ir::{Binary, Body, Kernel, Op, Operand, Statement, Verified, verify};
+use quantloom_codegen::jit::Simulator;
+use quantloom_codegen::schedule::transform::{Direction, Part, transform};
+use quantloom_dsl::format::{BF16, F16};
+use quantloom_dsl::layout::Component;
+use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::gpu::GpuDevice;
+use quantloom_runtime::op::{Op as _, ProductError};
+
+const DIRECTIONS: [Direction; 2] = [Direction::ToNative, Direction::FromNative];
+
+fn catalogue() -> Vec<Scheme> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let texts = files.iter().map(|path| std::fs::read_to_string(path).unwrap());
+    texts.map(|text| parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"))).collect()
+}
+
+fn written(stored: &Stored, part: Part, direction: Direction) -> Kernel {
+    transform(&stored.problem, &stored.scheme, part, direction).unwrap()
+}
+
+fn verified(kernel: Kernel) -> Verified<Kernel> {
+    verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"))
+}
+
+/// N and K that no tile divides, K that ends inside of a lane's columns and of a group, odd N.
+#[test]
+fn the_device_packs_as_the_host_does() {
+    let mut names = Vec::new();
+    for scheme in catalogue() {
+        for activation in &scheme.activations {
+            for shape in [(41, 200), (48, 520), (16, 8), (136, 1288)] {
+                let Some(stored) = Stored::draw(&scheme, activation, "sm_90a", shape) else {
+                    continue;
+                };
+                names.push(scheme.name.clone());
+                for part in stored.parts() {
+                    for direction in DIRECTIONS {
+                        let kernel = verified(written(&stored, part, direction));
+                        let wrong = stored.check(&kernel, part, direction);
+                        wrong.unwrap_or_else(|wrong| {
+                            panic!("{} {shape:?}: {wrong}\n{kernel}", scheme.name)
+                        });
+                    }
+                }
+            }
+        }
+    }
+    names.dedup();
+    for name in ["awq4", "ct_w4a16", "ct_w4a16_asym", "ct_w4a16_bias", "gptq4_v1", "gptq4_v2"] {
+        assert!(names.iter().any(|known| known == name), "{name} is not among {names:?}");
+    }
+}
+
+fn of_catalogue(name: &str, sm: &'static str, shape: (u32, u32)) -> Stored {
+    let scheme = catalogue().into_iter().find(|scheme| scheme.name == name).unwrap();
+    Stored::draw(&scheme, &scheme.activations[0], sm, shape).unwrap()
+}
+
+#[test]
+fn transforms_assemble() {
+    let Some(ptxas) = assembler::find() else {
+        return println!("skipped: ptxas not found");
+    };
+    for name in ["awq4", "ct_w4a16_asym", "ct_w4a16_bias", "gptq4_v1"] {
+        for (sm, shape) in [("sm_90a", (1024, 2048)), ("sm_80", (41, 200))] {
+            let stored = of_catalogue(name, sm, shape);
+            for part in stored.parts() {
+                for direction in DIRECTIONS {
+                    let kernel = verified(written(&stored, part, direction));
+                    let text = ptx::emit(&kernel).unwrap();
+                    let assembled = assembler::assemble(&ptxas, &text, sm);
+                    assert!(assembled.is_clean(), "{name}:\n{}", assembled.report);
+                }
+            }
+        }
+    }
+}
+
+/// A thread writes 16 bytes where rows allow it.
+#[test]
+fn stores_are_wide() {
+    let stored = of_catalogue("awq4", "sm_90a", (256, 512));
+    for part in stored.parts() {
+        for direction in DIRECTIONS {
+            let kernel = written(&stored, part, direction);
+            assert!(kernel.summary.contains("a thread writes 128 bits"), "{}", kernel.summary);
+        }
+    }
+}
+
+/// Every operation, in order.
+fn each(body: &mut Body, change: &mut dyn FnMut(&mut Op)) {
+    for statement in body {
+        match statement {
+            Statement::Op(op) => change(op),
+            Statement::If { then, .. } => each(then, change),
+            other => panic!("a transform has no {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_found() {
+    type Mutation = fn(&mut Op);
+    let mistakes: [(&str, &str, Part, Mutation); 5] = [
+        ("two codes change places", "awq4", Part::Codes, |op| {
+            if let Op::Binary { op: Binary::And, b: Operand::U32(mask), .. } = op
+                && *mask == 0xf0
+            {
+                *mask = 0xf00;
+            }
+        }),
+        ("the next row", "gptq4_v2", Part::Codes, |op| {
+            if let Op::Load { from, .. } = op {
+                from.offset += 1;
+            }
+        }),
+        ("no mask", "ct_w4a16", Part::Codes, |op| {
+            if let Op::Load { mask, .. } = op {
+                *mask = None;
+            }
+        }),
+        ("zero points as they are stored", "gptq4_v1", Part::Zeros, |op| {
+            if let Op::Binary { op: Binary::Add | Binary::Sub, b: b @ Operand::U32(1), .. } = op {
+                *b = Operand::U32(0);
+            }
+        }),
+        ("two scales in one place", "ct_w4a16_asym", Part::Scales, |op| {
+            if let Op::Binary { op: Binary::Shl, b: b @ Operand::U32(16), .. } = op {
+                *b = Operand::U32(0);
+            }
+        }),
+    ];
+    for (what, name, part, mistake) in mistakes {
+        let stored = of_catalogue(name, "sm_90a", (41, 200));
+        let mut found = 0;
+        for direction in DIRECTIONS {
+            let mut kernel = written(&stored, part, direction);
+            let right = kernel.clone();
+            each(&mut kernel.body, &mut |op| mistake(op));
+            if kernel == right {
+                continue;
+            }
+            let outcome = stored.check(&verified(kernel), part, direction);
+            assert!(outcome.is_err(), "{what}, {direction:?}");
+            found += 1;
+        }
+        assert!(found > 0, "{what} changes nothing");
+    }
+}
+
+/// The same memory from stored tensors as from an unpacked layer, and the stored tensors back.
+#[test]
+fn a_weight_is_transformed_on_its_device() {
+    let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
+    for name in ["ct_w4a16_bias", "ct_w4a16_asym", "awq4", "gptq4_v1"] {
+        let layer = of_catalogue(name, "sm_90a", (41, 200));
+        let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
+        let shape = layer.unpacked.shape();
+        let host = device.prepare(&layer.scheme, &layer.unpacked).unwrap();
+        let weight = device.prepare_stored(&layer.scheme, shape, &stored).unwrap();
+        for part in layer.parts() {
+            let component = part.component();
+            for element in [BF16, F16] {
+                let [of_host, of_device] =
+                    [&host, &weight].map(|weight| weight.native(element, component).unwrap());
+                assert!(of_host.is_some() && of_host == of_device, "{name}: {component}");
+            }
+            let (_, bytes) = layer.arrays(part, Direction::FromNative);
+            assert_eq!(weight.stored(component).unwrap(), bytes, "{name}: {component}");
+        }
+        let explained = weight.explain(1);
+        assert!(explained.contains("w: transformed on the device"), "{explained}");
+        assert!(!explained.contains("by the host") && !host.explain(1).contains("transformed"));
+        let none = weight.stored(Component::Shift).unwrap_err();
+        assert!(matches!(none, ProductError::NotScheduled(_)), "{none}");
+        let missing = device.prepare_stored(&layer.scheme, shape, &|_| None);
+        assert!(matches!(missing, Err(ProductError::Pack(_))));
+    }
+}
+
+#[test]
+fn what_no_transform_takes_the_host_packs() {
+    let text = "a { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [~k:8 | k, n], \
+                activation: bf16 }";
+    let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let layer = Stored::draw(&scheme, &scheme.activations[0], "sm_90a", (41, 200)).unwrap();
+    let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
+    let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
+    let host = device.prepare(&scheme, &layer.unpacked).unwrap();
+    let weight = device.prepare_stored(&scheme, layer.unpacked.shape(), &stored).unwrap();
+    let explained = weight.explain(1);
+    assert!(explained.contains("w: packed by the host: no schedule on sm_90a"), "{explained}");
+    assert!(explained.contains("scale: transformed on the device"), "{explained}");
+    let [of_host, of_device] =
+        [&host, &weight].map(|weight| weight.native(BF16, Component::Code).unwrap());
+    assert_eq!(of_host, of_device);
+    let back = weight.stored(Component::Code).unwrap_err();
+    assert!(back.to_string().contains("words that are not all alike of code"), "{back}");
+}

@@ -1,0 +1,131 @@
+//! A checkpoint's own bytes to native buffers and back, by kernels where the source has some.
+//!
+//! In: the bytes of stored tensors. Out: the memory of a [`NativePart`], transformed on the device;
+//! where no transform is scheduled, packed by the host as before, which is said.
+
+use std::collections::BTreeMap;
+
+use quantloom_dsl::layout::Shape;
+
+use super::executor::{Executor, Slot};
+use super::native::NativePart;
+use super::products::Request;
+use crate::op::ProductError;
+use crate::source::{Access, KernelKey, ParameterKind, Problem};
+use crate::unpacked::{UnpackError, Unpacked};
+
+/// The bytes of stored tensors, by the names of their stores.
+pub type Stored<'s, 'b> = &'s dyn Fn(&str) -> Option<&'b [u8]>;
+
+/// Where native buffers are filled from.
+pub(super) struct Source<'s, 'b, E: Executor> {
+    executor: &'s E,
+    shape: Shape,
+    stored: Stored<'s, 'b>,
+    /// By store.
+    uploaded: BTreeMap<String, E::Memory>,
+    /// For parts that the host packs.
+    unpacked: Option<Unpacked>,
+}
+
+/// A native buffer, and how it was filled.
+pub(super) struct Filled<M> {
+    pub(super) memory: M,
+    pub(super) bytes: u64,
+    /// A line for whoever asks for an explanation.
+    pub(super) note: Option<String>,
+}
+
+impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
+    pub(super) fn new(executor: &'s E, shape: Shape, stored: Stored<'s, 'b>) -> Self {
+        Self { executor, shape, stored, uploaded: BTreeMap::new(), unpacked: None }
+    }
+
+    /// Fills a buffer.
+    pub(super) fn fill(
+        &mut self,
+        request: &Request<'_>,
+        part: &NativePart,
+    ) -> Result<Filled<E::Memory>, ProductError> {
+        match self.transform(request, part) {
+            Ok(filled) => Ok(filled),
+            Err(ProductError::NotScheduled(why)) => {
+                tracing::info!(buffer = part.buffer, why, "packed by the host");
+                let mut filled = self.pack(request, part)?;
+                filled.note = Some(format!("{}: packed by the host: {why}", part.buffer));
+                Ok(filled)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn transform(
+        &mut self,
+        request: &Request<'_>,
+        part: &NativePart,
+    ) -> Result<Filled<E::Memory>, ProductError> {
+        let moves = self.executor.source().moves(request, part)?;
+        // Before anything is uploaded for it.
+        self.executor.kernel(&moves.to_native).map_err(Into::into)?;
+        if !self.uploaded.contains_key(&moves.store) {
+            let missing =
+                || ProductError::Pack(Box::new(UnpackError::Missing(moves.store.clone())));
+            let bytes = (self.stored)(&moves.store).ok_or_else(missing)?;
+            let memory = self.executor.upload(bytes).map_err(Into::into)?;
+            self.uploaded.insert(moves.store.clone(), memory);
+        }
+        let stored = &self.uploaded[&moves.store];
+        let (memory, bytes) = transformed(self.executor, &moves.to_native, self.shape, stored)?;
+        tracing::debug!(buffer = part.buffer, store = moves.store, "transformed on the device");
+        let note = Some(format!("{}: transformed on the device", part.buffer));
+        Ok(Filled { memory, bytes, note })
+    }
+
+    fn pack(
+        &mut self,
+        request: &Request<'_>,
+        part: &NativePart,
+    ) -> Result<Filled<E::Memory>, ProductError> {
+        let unpacked = match self.unpacked.take() {
+            Some(unpacked) => unpacked,
+            None => Unpacked::new(request.scheme, self.shape, self.stored)
+                .map_err(|error| ProductError::Pack(Box::new(error)))?,
+        };
+        let filled = packed(self.executor, &unpacked, part);
+        self.unpacked = Some(unpacked);
+        filled
+    }
+}
+
+/// A buffer as the host packs it.
+pub(super) fn packed<E: Executor>(
+    executor: &E,
+    weight: &Unpacked,
+    part: &NativePart,
+) -> Result<Filled<E::Memory>, ProductError> {
+    let bytes = part.pack(weight).map_err(|error| ProductError::Pack(Box::new(error)))?;
+    let memory = executor.upload(&bytes).map_err(Into::into)?;
+    Ok(Filled { memory, bytes: bytes.len() as u64, note: None })
+}
+
+/// Runs a transform: the array that it writes, and its bytes.
+pub(super) fn transformed<E: Executor>(
+    executor: &E,
+    key: &KernelKey,
+    Shape { n, k, .. }: Shape,
+    from: &E::Memory,
+) -> Result<(E::Memory, u64), ProductError> {
+    let kernel = executor.kernel(key).map_err(Into::into)?;
+    let problem = Problem { m: 1, n, k, multiprocessors: executor.multiprocessors() };
+    let written =
+        executor.rule(&kernel).parameters.iter().find_map(|parameter| match &parameter.kind {
+            ParameterKind::Buffer { access: Access::Write, bytes, .. } => bytes.of(&problem),
+            _ => None,
+        });
+    let bytes = written.unwrap_or(0);
+    let mut memory = executor.output(bytes).map_err(Into::into)?;
+    // A rule with other buffers than these two is refused by the launch.
+    let mut slots = [Slot::Read(from), Slot::Write(&mut memory)];
+    executor.launch(&kernel, &problem, false, &mut slots).map_err(Into::into)?;
+    Ok((memory, bytes))
+}
