@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// two-dimensional x, and one a token of a three-dimensional one.
     #[arg(long, value_enum, default_value_t = Tokens::Auto)]
     token_scale: Tokens,
+    /// Also say which kernel multiplies, and why not another.
+    #[arg(long)]
+    explain: bool,
     /// The file to write: the tensor `y`, f32 [M, N].
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -83,6 +86,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = as_called(layer.scheme(), layer.family(), rank);
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
+    if arguments.explain {
+        let tokens = x.shape[..x.shape.len() - 1].iter().product::<u64>();
+        let op = place.backend().prepare(&scheme, &unpacked)?;
+        say_error(&op.explain(tokens as usize));
+    }
     let y = forward(place.backend(), &scheme, layer, &unpacked, arguments.expert, &x)?;
     drop(progress);
     if arguments.token_scale == Tokens::Auto && *scheme != *layer.scheme() {
