@@ -15,10 +15,7 @@ fn what_is_chosen_is_written_and_read_back() {
             let problem = problem("asym", 0, sm, shape);
             for tokens in [1, 3, 8, 16, 17, 64, 257] {
                 let chosen = choose(&problem, tokens).unwrap();
-                assert!(
-                    chosen.tokens().is_none_or(|most| most >= tokens),
-                    "{sm} {shape:?} {tokens}: {chosen:?}"
-                );
+                assert!(chosen.tokens(&problem) >= tokens, "{sm} {shape:?} {tokens}: {chosen:?}");
                 let parameters: BTreeMap<String, u64> = chosen
                     .parameters()
                     .into_iter()
@@ -30,6 +27,14 @@ fn what_is_chosen_is_written_and_read_back() {
             }
         }
     }
+}
+
+/// Elements are numbered in 32 bits: y [65537, 65536] would begin again at its first row.
+#[test]
+fn rows_beyond_32_bits_are_for_another_launch() {
+    let problem = problem("sym", 0, "sm_90a", (65_536, 65_536));
+    let most = choose(&problem, 65_537).unwrap().tokens(&problem);
+    assert!(most < 65_536 && most > 32_768, "{most}");
 }
 
 #[test]

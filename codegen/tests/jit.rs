@@ -108,9 +108,13 @@ fn a_bias_is_stored_as_f32() {
 #[test]
 fn few_tokens_and_many_have_schedules_of_their_own() {
     let scheme = asymmetric();
-    for (tokens, name, most) in [(1, "decode", 1), (9, "decode", 16), (1000, "tile", u64::MAX)] {
+    // Of a tile as many as have their elements of x, [M, 1024], numbered in 32 bits.
+    let tile = 1000..=u64::from(u32::MAX) / 1024;
+    for (tokens, name, most) in [(1, "decode", 1..=1), (9, "decode", 16..=16), (1000, "tile", tile)]
+    {
         let choice = Jit.choose(&request(&scheme, 0, (256, 1024)), tokens).unwrap();
-        assert_eq!((choice.key.schedule.name.as_str(), choice.tokens), (name, most), "{tokens}");
+        assert_eq!(choice.key.schedule.name, name, "{tokens}");
+        assert!(most.contains(&choice.tokens), "{tokens}: {}", choice.tokens);
         assert!(!Jit.text(&choice.key).unwrap().text.is_empty());
     }
 }

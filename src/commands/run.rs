@@ -88,7 +88,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let unpacked = layer.unpack()?;
     if arguments.explain {
         let tokens = x.shape[..x.shape.len() - 1].iter().product::<u64>();
-        let op = place.backend().prepare(&scheme, &unpacked)?;
+        let stored = |name: &str| layer.store(name);
+        let op = place.backend().prepare_stored(&scheme, &unpacked, &stored)?;
         say_error(&op.explain(tokens as usize));
     }
     let y = forward(place.backend(), &scheme, layer, &unpacked, arguments.expert, &x)?;

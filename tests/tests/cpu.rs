@@ -7,12 +7,13 @@ use quantloom_runtime::cpu::family::Families;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::device::{Backend, Device};
 
-/// Whole and ragged panels; K of whole storage words, for the packings that have no ragged form,
-/// and of whole steps of 64 columns, which the sets with matrix registers take. M: the products
+/// Whole and ragged panels, more of them than are read side by side; K of whole storage words, for
+/// the packings that have no ragged form, more than a decoded block, and of whole steps of 64
+/// columns, which the sets with matrix registers take. M: the products
 /// that decode on the fly, a tile and its rest, more than one tile of every set.
 fn check(scheme: &Scheme, families: Families, seeds: &[u64]) {
     let suite = Suite {
-        shapes: vec![(24, 384), (37, 352), (32, 64)],
+        shapes: vec![(24, 384), (70, 640), (32, 64)],
         tokens: vec![1, 2, 3, 5, 9, 17, 35],
         seeds: seeds.to_vec(),
         every: 1,

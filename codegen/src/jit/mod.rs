@@ -134,7 +134,7 @@ impl Products for Jit {
         let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
         let work = Work::product(request.scheme, request.activation, output(request));
         let key = KernelKey { work, schedule, target: request.target.to_owned() };
-        Ok(Choice { key, tokens: chosen.tokens().map_or(u64::MAX, u64::from) })
+        Ok(Choice { key, tokens: u64::from(chosen.tokens(&problem)) })
     }
 
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {

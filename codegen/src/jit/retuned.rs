@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quantloom_runtime::gpu::{Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
-use super::{Jit, JitError};
+use super::{Jit, JitError, problem};
 use crate::schedule::Chosen;
 
 /// [`Jit`], where each of these parameters of a schedule has this value.
@@ -41,7 +41,7 @@ impl Products for Retuned {
             }
         }
         let chosen = Chosen::read(&schedule.name, &schedule.parameters).map_err(JitError::from)?;
-        choice.tokens = chosen.tokens().map_or(u64::MAX, u64::from);
+        choice.tokens = u64::from(chosen.tokens(&problem(request)?));
         Ok(choice)
     }
 

@@ -42,11 +42,12 @@ impl Chosen {
         }
     }
 
-    /// The most rows of x that one launch takes; `None` if it takes any number.
-    pub const fn tokens(&self) -> Option<u32> {
+    /// The most rows of x that one launch takes: those of a decode tile; those whose elements of
+    /// x, of y and of the sums of a split K are numbered in 32 bits.
+    pub fn tokens(&self, problem: &Problem) -> u32 {
         match self {
-            Self::Decode(choice) => Some(choice.tokens),
-            Self::Tile(_) => None,
+            Self::Decode(choice) => choice.tokens,
+            Self::Tile(choice) => choice.most_tokens(problem),
         }
     }
 

@@ -132,6 +132,11 @@ impl Problem {
         if k == 0 || k > 1 << 24 || !k.is_multiple_of(8) {
             return shape("K", k, "expected a multiple of 8, up to 2^24");
         }
+        // Words of codes are numbered in 32 bits; a tile's lanes have four words a chunk.
+        let tiles = u64::from(n.div_ceil(plan.native.rows));
+        if tiles * u64::from(k.div_ceil(plan.native.columns)) * 128 > u64::from(u32::MAX) {
+            return shape("N", n, "expected fewer rows with so many columns: 2^32 words of codes");
+        }
         if !group.is_multiple_of(plan.native.columns) || group > 256 {
             return Err(unscheduled(&format!("groups of {group} columns")));
         }

@@ -75,8 +75,14 @@ pub fn tile(problem: &Problem, shape: TileShape) -> Result<Kernel, Unscheduled> 
     let summary = format!(
         "y[m, {}] = x[m, {}] w^T; codes by {}.\n\
          A block owns {} rows of w and {} tokens; its {} warps share out the rows.\n\
-         m times N and m times K stay below 2^32.",
-        problem.n, problem.k, problem.plan.dequant, shape.rows, shape.tokens, shape.warps,
+         m is at most {}: what is numbered stays below 2^32.",
+        problem.n,
+        problem.k,
+        problem.plan.dequant,
+        shape.rows,
+        shape.tokens,
+        shape.warps,
+        shape.most_tokens(problem),
     );
     let mut b = Builder::new(&name, &summary, problem.target(), launch);
     let this = Tile::start(&mut b, problem, shape);

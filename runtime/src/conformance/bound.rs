@@ -47,7 +47,7 @@ const PIECE: usize = 256;
 
 /// Columns that one matrix instruction adds up, at least.
 const MATRIX_COLUMNS: usize = 8;
-/// Warps and blocks that share a row's K, at most.
+/// Warps and blocks that share a row's K without a group each, at most: each group is counted besides.
 const MOST_PARTS: usize = 64;
 
 /// How many roundings a term of a product meets.

@@ -9,7 +9,7 @@
 //! panel's decoded codes are a B already, its step of 4 columns being 64 bytes. Half as many
 //! columns take as long.
 //!
-//! The compiler knows no tile registers, so all of them are named here, between
+//! The compiler knows no tile registers but as clobbers, so all of them are named here, between
 //! [`Configured::new`] and its drop. The intrinsics are not stable; the instructions are written
 //! as assembly. Their operation: Intel 64 and IA-32 Architectures Software Developer's Manual,
 //! volume 2, `TDPBSSD`, `TDPBSUD`, `LDTILECFG`.
@@ -20,6 +20,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 use super::blocking::Blocking;
+use super::isa::Isa;
 use super::native::Native;
 
 /// Tokens and rows of a tile.
@@ -146,11 +147,8 @@ pub(super) struct Tiles<'a> {
 impl Tiles<'_> {
     /// Adds the block's products to the sums.
     pub(super) fn run(self) {
-        if !present() {
-            debug_assert!(false, "AMX is chosen where it is not");
-            return;
-        }
-        // SAFETY: `present`; a processor with AMX has AVX-512.
+        assert!(Isa::Avx512Amx.check().is_ok(), "AMX is chosen where it is not");
+        // SAFETY: the set is there, and AVX-512 is part of it.
         unsafe { self.tiles() }
     }
 
@@ -168,7 +166,7 @@ impl Tiles<'_> {
                 }
             }
         }
-        // SAFETY: `run` has asked.
+        // SAFETY: the caller has asked.
         let _shaped = unsafe { Configured::new() };
         let words = codes.len() / panels * SIDE;
         for tile in blocking.tiles() {
@@ -203,6 +201,7 @@ impl Operands<'_> {
     #[target_feature(enable = "avx512f")]
     fn add<const UNSIGNED: bool>(&self, sums: &mut [[f32; 16]]) {
         let Self { x, codes, scales, panel, panels, piece } = *self;
+        assert_eq!(scales.len() / panels, x.len().div_ceil(piece * SIDE / 4), "a scale a piece");
         let mut totals = [_mm512_setzero_ps(); SIDE];
         for (total, sum) in totals.iter_mut().zip(sums[panel..].iter().step_by(panels)) {
             // SAFETY: 16 values are there.
@@ -250,49 +249,46 @@ fn product<const UNSIGNED: bool, const FIRST: bool>(
     panels: usize,
     part: &mut MaybeUninit<Part>,
 ) {
-    /// Assembly in which C, A and B are registers of either set.
-    macro_rules! tiles {
-        ($first:literal, $second:literal, $($operands:tt)*) => {
-            // SAFETY: the registers have been shaped; what is read and written, see below.
-            unsafe {
-                if FIRST { asm!($first, $($operands)*) } else { asm!($second, $($operands)*) }
-            }
-        };
-    }
-    tiles!("tilezero tmm0", "tilezero tmm3", options(nostack, nomem));
     let steps = x.len() / (SIDE * STEP / 4);
     // What the loads read: [16][STEP] bytes of x a step, [STEP / 4] lines of codes.
-    assert!(codes.len() > (steps * STEP / 4 - 1) * panels);
-    let (mut x, mut codes) = (x.as_ptr(), codes.as_ptr());
-    for _ in 0..steps {
-        tiles!(
-            "tileloadd tmm1, [{} + {}]",
-            "tileloadd tmm4, [{} + {}]",
-            in(reg) x,
-            in(reg) STEP,
-            options(nostack, readonly)
-        );
-        tiles!(
-            "tileloadd tmm2, [{} + {}]",
-            "tileloadd tmm5, [{} + {}]",
-            in(reg) codes,
-            in(reg) 64 * panels,
-            options(nostack, readonly)
-        );
-        if UNSIGNED {
-            tiles!("tdpbsud tmm0, tmm1, tmm2", "tdpbsud tmm3, tmm4, tmm5", options(nostack, nomem));
-        } else {
-            tiles!("tdpbssd tmm0, tmm1, tmm2", "tdpbssd tmm3, tmm4, tmm5", options(nostack, nomem));
-        }
-        x = x.wrapping_add(SIDE * STEP / 4);
-        codes = codes.wrapping_add(STEP / 4 * panels);
+    assert!(steps > 0 && codes.len() > (steps * STEP / 4 - 1) * panels);
+    /// The whole of it in one piece of assembly: nothing is left in a register between two.
+    macro_rules! tiles {
+        ($product:literal, $c:tt, $a:tt, $b:tt) => {
+            asm!(
+                concat!("tilezero ", $c),
+                "2:",
+                concat!("tileloadd ", $a, ", [{x} + {line}]"),
+                concat!("tileloadd ", $b, ", [{codes} + {stride}]"),
+                concat!($product, " ", $c, ", ", $a, ", ", $b),
+                "add {x}, {x_step}",
+                "add {codes}, {codes_step}",
+                "dec {steps}",
+                "jnz 2b",
+                concat!("tilestored [{part} + {line}], ", $c),
+                x = inout(reg) x.as_ptr() => _,
+                codes = inout(reg) codes.as_ptr() => _,
+                steps = inout(reg) steps => _,
+                part = in(reg) part.as_mut_ptr(),
+                line = in(reg) 4 * SIDE,
+                stride = in(reg) 64 * panels,
+                x_step = const SIDE * STEP,
+                codes_step = in(reg) 64 * panels * (STEP / 4),
+                out($c) _,
+                out($a) _,
+                out($b) _,
+                options(nostack),
+            )
+        };
     }
-    // A whole C.
-    tiles!(
-        "tilestored [{} + {}], tmm0",
-        "tilestored [{} + {}], tmm3",
-        in(reg) part.as_mut_ptr(),
-        in(reg) 4 * SIDE,
-        options(nostack)
-    );
+    // SAFETY: the registers have been shaped; every row that is read lies inside of x and of the
+    // codes, as asserted, and the result is a whole C.
+    unsafe {
+        match (UNSIGNED, FIRST) {
+            (true, true) => tiles!("tdpbsud", "tmm0", "tmm1", "tmm2"),
+            (true, false) => tiles!("tdpbsud", "tmm3", "tmm4", "tmm5"),
+            (false, true) => tiles!("tdpbssd", "tmm0", "tmm1", "tmm2"),
+            (false, false) => tiles!("tdpbssd", "tmm3", "tmm4", "tmm5"),
+        }
+    }
 }

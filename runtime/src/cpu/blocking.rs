@@ -282,8 +282,10 @@ impl Product<'_> {
         let output = Output { target, n, tokens };
         let next = AtomicUsize::new(0);
         let panels = self.weight.panels();
-        let each = self.blocking.scratch() / 64;
-        scratch.par_chunks_exact_mut(each.max(1)).for_each(|scratch| {
+        // A workspace that was larger before is not more tasks now.
+        let each = (self.blocking.scratch() / 64).max(1);
+        let all = scratch.len().min(each * rayon::current_num_threads());
+        scratch[..all].par_chunks_exact_mut(each).for_each(|scratch| {
             if self.blocking.fused {
                 let batch = self.batch();
                 while let Some(first) = claim(&next, batch, panels) {
@@ -542,9 +544,9 @@ impl<const P: usize> Kernel for DotTiles<'_, P> {
                 (12, true) => self.tile::<V, 12, true>(tile),
                 (12, false) => self.tile::<V, 12, false>(tile),
                 (8, true) => self.tile::<V, 8, true>(tile),
+                (8, false) => self.tile::<V, 8, false>(tile),
                 (6, true) => self.tile::<V, 6, true>(tile),
                 (6, false) => self.tile::<V, 6, false>(tile),
-                (8, false) => self.tile::<V, 8, false>(tile),
                 (4, true) => self.tile::<V, 4, true>(tile),
                 (4, false) => self.tile::<V, 4, false>(tile),
                 (2, true) => self.tile::<V, 2, true>(tile),

@@ -101,8 +101,8 @@ pub struct FmaRow<'a> {
 
 /// Panels that a product of few tokens by integers reads side by side. A core reads several
 /// streams faster than one: where one waits for its prefetcher at the end of a page, the others go
-/// on. Of what the machine reads, a Xeon read 67% at M = 1 with one stream, 87% with four, no more
-/// with eight. More tokens need the registers, and the time, for themselves.
+/// on. Four were as good as eight (docs/performance/cpu.md). More tokens need the registers, and the
+/// time, for themselves.
 pub const fn streams(tokens: usize) -> usize {
     match tokens {
         ..=2 => MOST_STREAMS,

@@ -112,7 +112,7 @@ pub trait Vector: Copy {
 /// The sizes of a set's register tiles; tokens by panels of 16 rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// Most tokens of a product that decodes on the fly: 4 or 8.
+    /// Most tokens of a product that decodes on the fly: 1, 2, 4 or 8.
     pub fused_tokens: usize,
     /// Tokens of the largest tile of integer dot products: 1, 2, 4, 6, 8 or 12.
     pub dot_tokens: usize,

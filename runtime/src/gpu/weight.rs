@@ -2,9 +2,9 @@
 //!
 //! In: an unpacked layer, or a checkpoint's own bytes, and an executor; then activations. Out:
 //! products. [`GpuWeight::new`] packs and uploads once per type of x, [`GpuWeight::of_stored`]
-//! uploads what is stored and transforms it there; a product chooses the kernel for its M, cuts M into the pieces
-//! that it takes, and launches. For work that stays on the device (timing, an engine's own
-//! memory), [`GpuWeight::tensors`] and [`GpuWeight::queue`] are the two halves.
+//! uploads what is stored and transforms it there; a product chooses the kernel for its M, cuts M
+//! into the pieces that it takes, and launches. For work that stays on the device (timing, an
+//! engine's own memory), [`GpuWeight::tensors`] and [`GpuWeight::queue`] are the two halves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -140,7 +140,8 @@ impl DecodeTile {
         let rules = [
             (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
             ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),
-            (self.warps > 0 && self.min_blocks > 0, "there is at least a warp and a block"),
+            ((1..=32).contains(&self.warps), "a block has 1 to 32 warps"),
+            ((1..=32).contains(&self.min_blocks), "a processor has 1 to 32 blocks"),
             (
                 (1..=problem.groups()).contains(&self.splits),
                 "K is split into at most as many parts as it has groups",

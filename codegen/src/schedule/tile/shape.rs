@@ -114,6 +114,16 @@ impl TileShape {
         problem.n.div_ceil(self.rows)
     }
 
+    /// The most rows of x, whole tiles, whose elements are numbered in 32 bits: of x and y, and of
+    /// the sums that blocks which split K leave behind.
+    pub(in crate::schedule) fn most_tokens(&self, problem: &Problem) -> u32 {
+        let padded = u64::from(self.row_blocks(problem)) * u64::from(self.rows);
+        let sums = if self.splits > 1 { padded * u64::from(self.splits) } else { padded };
+        let widest = sums.max(u64::from(problem.k));
+        let most = u64::from(u32::MAX) / widest / u64::from(self.tokens) * u64::from(self.tokens);
+        u32::try_from(most).unwrap_or(u32::MAX).max(self.tokens)
+    }
+
     /// Tiles of tokens that are multiplied side by side.
     pub(super) fn together(&self, problem: &Problem) -> u32 {
         (CHAINS / self.row_tiles(problem)).max(1)
