@@ -24,7 +24,7 @@ pub struct Io {
     pub y: BufferId,
     /// A zero point per row and group, of the activation's type, laid out like the scales.
     pub zeros: Option<BufferId>,
-    /// The bias of each row of w, [N], f32: whatever the scheme stores fits into that.
+    /// The bias of each row of w, `[N]`, f32: whatever the scheme stores fits into that.
     pub bias: Option<BufferId>,
 }
 

@@ -37,7 +37,7 @@ pub enum Unscheduled {
     Tile(String),
 }
 
-/// A product y[M, N] = x[M, K] w[N, K]^T + bias[N] with w quantised; the bias may be missing.
+/// A product `y[M, N] = x[M, K] w[N, K]^T + bias[N]` with w quantised; the bias may be missing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     /// What is computed, and on which target.
