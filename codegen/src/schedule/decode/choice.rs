@@ -26,8 +26,6 @@ pub struct DecodeTile {
 const PROCESSORS: u32 = 128;
 /// Tiles of rows up to which a block has one.
 const ONE_TILE: u32 = 2 * PROCESSORS;
-/// Columns from which x, which every block reads, weighs more than a second block a processor.
-const LONG: u32 = 16_384;
 /// Tiles that the warps of a processor should have under way; of groups of 128, 64 KB.
 const UNDER_WAY: u32 = 64;
 
@@ -37,11 +35,10 @@ impl DecodeTile {
     ///
     /// Few rows: one tile of them a block, so that every processor has two blocks, of which one
     /// loads while the other adds up. More rows: two tiles, which is again one wave and halves the
-    /// reads of x. Where K is long: four tiles and one block, which halves the reads of x once more
-    /// with as many bytes under way; so too beyond 8 tokens, whose registers leave room for one block
-    /// only, with 12 warps. Other rows only where registers leave too few bytes under way
-    /// for that; blocks as large as there are groups for, since small ones were slower everywhere.
-    /// Where there are too few rows for all processors, blocks split K.
+    /// reads of x. Beyond 8 tokens, whose registers leave room for one block only: four tiles and 12
+    /// warps, which halves the reads of x once more. Other rows only where registers leave too few
+    /// bytes under way for that; blocks as large as there are groups for, since small ones were
+    /// slower everywhere. Where there are too few rows for all processors, blocks split K.
     ///
     /// # Errors
     /// If there are more tokens than this schedule takes.
@@ -53,11 +50,7 @@ impl DecodeTile {
         let target = problem.target();
         let unfit = || Unscheduled::Tile(format!("no block of a decode product fits {target}"));
         let gpu = target.gpu.ok_or_else(unfit)?;
-        let wanted = match problem.row_tiles() {
-            ..=ONE_TILE => 1,
-            tiles if tiles >= 2 * ONE_TILE && problem.k >= LONG => 4,
-            _ => 2,
-        };
+        let wanted = if problem.row_tiles() <= ONE_TILE { 1 } else { 2 };
         let of = |row_tiles, warps, min_blocks| {
             let tile = Self {
                 tokens: tokens.next_power_of_two(),
