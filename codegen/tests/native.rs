@@ -9,8 +9,12 @@ use quantloom_dsl::layout::{Bound, Component, Element, Grain, Grains, Index, Sha
 use quantloom_dsl::{Scheme, parse, parse_fragment, parse_layout};
 
 fn scheme(weight: &str, activation: &str) -> Scheme {
+    scheme_in_groups(weight, activation, 128)
+}
+
+fn scheme_in_groups(weight: &str, activation: &str, group: u32) -> Scheme {
     let text = format!(
-        "s {{ weight: {weight}, scale: f32 per 1x128, pack: u8 [code, pad {} | k, n], \
+        "s {{ weight: {weight}, scale: f32 per 1x{group}, pack: u8 [code, pad {} | k, n], \
          activation: {activation} }}",
         8 - quantloom_dsl::format::Number::from_name(weight).unwrap().bits()
     );
@@ -137,35 +141,43 @@ fn the_shared_layout_is_the_agreed_one() {
 }
 
 /// A lane of a warp loads words in order; decoded, they are the registers of the operands of
-/// consecutive k steps. Rows are the fragment's; the columns of a lane are neighbours.
+/// consecutive k steps. Rows are the fragment's; the columns of a lane in a group, or a piece if that
+/// is shorter, are neighbours.
 #[test]
 fn a_lane_holds_its_fragment_on_matrix_machines() {
     const A16: &str = "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]";
     const A8: &str = "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8]";
     let rows = [
-        ("u1", "bf16", "sm_80", A16),
-        ("u2", "bf16", "sm_80", A16),
-        ("u4", "bf16", "sm_90a", A16),
-        ("u4", "f16", "sm_90a", A16),
-        ("i4", "bf16", "sm_90a", A16),
-        ("e2m1", "bf16", "sm_90a", A16),
-        ("u8", "bf16", "sm_90a", A16),
-        ("i8", "f16", "sm_80", A16),
-        ("e4m3", "f16", "sm_90a", A16),
-        ("e4m3", "bf16", "sm_90a", A16),
-        ("i8", "i8 { scale: f32 per token }", "sm_90a", A8),
-        ("i4", "i8 { scale: f32 per token }", "sm_80", A8),
-        ("i2", "i8 { scale: f32 per token }", "sm_80", A8),
-        ("u3", "bf16", "sm_90a", A16),
-        ("u5", "bf16", "sm_90a", A16),
-        ("u6", "f16", "sm_80", A16),
-        ("i7", "bf16", "sm_90a", A16),
-        ("e2m3", "bf16", "sm_90a", A16),
-        ("u5", "i8 { scale: f32 per token }", "sm_90a", A8),
-        ("e4m3", "e4m3 { scale: f32 per token }", "sm_89", A8),
+        ("u1", "bf16", "sm_80", A16, 128),
+        ("u2", "bf16", "sm_80", A16, 128),
+        ("u4", "bf16", "sm_90a", A16, 128),
+        ("u4", "f16", "sm_90a", A16, 128),
+        ("i4", "bf16", "sm_90a", A16, 128),
+        ("e2m1", "bf16", "sm_90a", A16, 128),
+        ("u8", "bf16", "sm_90a", A16, 128),
+        ("i8", "f16", "sm_80", A16, 128),
+        ("e4m3", "f16", "sm_90a", A16, 128),
+        ("e4m3", "bf16", "sm_90a", A16, 128),
+        ("i8", "i8 { scale: f32 per token }", "sm_90a", A8, 128),
+        ("i4", "i8 { scale: f32 per token }", "sm_80", A8, 128),
+        ("i2", "i8 { scale: f32 per token }", "sm_80", A8, 128),
+        ("u3", "bf16", "sm_90a", A16, 128),
+        ("u5", "bf16", "sm_90a", A16, 128),
+        ("u6", "f16", "sm_80", A16, 128),
+        ("i7", "bf16", "sm_90a", A16, 128),
+        ("e2m3", "bf16", "sm_90a", A16, 128),
+        ("u5", "i8 { scale: f32 per token }", "sm_90a", A8, 128),
+        ("e4m3", "e4m3 { scale: f32 per token }", "sm_89", A8, 128),
+        ("e2m1", "bf16", "sm_90a", A16, 32),
+        ("e2m1", "f16", "sm_90a", A16, 16),
+        ("u4", "bf16", "sm_80", A16, 64),
+        ("u8", "f16", "sm_90a", A16, 16),
+        ("e3m2", "bf16", "sm_90a", A16, 32),
+        ("u3", "f16", "sm_80", A16, 32),
+        ("i4", "i8 { scale: f32 per token }", "sm_90a", A8, 32),
     ];
-    for (weight, activation, name, fragment) in rows {
-        let plan = plan_of(&scheme(weight, activation), name).unwrap();
+    for (weight, activation, name, fragment, group) in rows {
+        let plan = plan_of(&scheme_in_groups(weight, activation, group), name).unwrap();
         let fragment = parse_fragment(fragment).unwrap();
         let (rows, step) = fragment.extents();
         let sizes = fragment.sizes();
@@ -193,10 +205,12 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
                         let point = fragment.point(&[element as u32, of_step, lane as u32]);
                         let n = tile * 16 + u64::from(point.n);
                         // The lanes of a row share out its columns: neighbours to each.
-                        let lane_columns = lane as u32 % 4 * (columns / 4);
-                        let of_lane = lane_columns + k_step * (step / 4) + element as u32;
+                        let shared = columns.min(group);
+                        let steps = shared / step;
+                        let of_lane = lane as u32 % 4 * (shared / 4) + element as u32;
+                        let of_step_k = k_step / steps * shared + k_step % steps * (step / 4);
                         let of_register = of_step / 2 * operand.per_word() as u32;
-                        let k = first + u64::from(of_lane + of_register);
+                        let k = first + u64::from(of_lane + of_step_k + of_register);
                         let bits_of =
                             word >> (operand.bits() * element as u32) & operand.number().mask();
                         let found = operand.number().decode(bits_of);
@@ -265,10 +279,10 @@ fn the_next_product_takes_over() {
     let plan = plan_of(&scheme("e2m1", "e4m3 { scale: f32 per token }"), "sm_89").unwrap();
     assert_eq!(
         (plan.compute.product.name, plan.dequant.to_string()),
-        ("mma_bf16", "shift_half".to_owned())
+        ("mma_f16", "shift_half".to_owned())
     );
     let hopper = plan_of(&scheme("e4m3", "e4m3 { scale: f32 per token }"), "sm_90a").unwrap();
-    assert_eq!(hopper.compute.product.name, "mma_bf16");
+    assert_eq!(hopper.compute.product.name, "mma_f16", "decoded by one conversion");
     let grouped = "i8 { scale: f32 per 1x32 }";
     let grouped = plan_of(&scheme("i4", grouped), "x86").unwrap();
     assert_eq!(grouped.compute.product.name, "fma_f32");

@@ -5,6 +5,7 @@ use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Accumulate, Activation, Code, Scheme};
 
 use super::operand::Operand;
+use super::scale::run;
 use crate::target::Class;
 
 /// A product instruction, as the planner sees it: one row each.
@@ -93,8 +94,16 @@ pub struct ComputePlan {
 impl ComputePlan {
     /// Every product that keeps the scheme's meaning on a class of targets, best first.
     pub fn all(scheme: &Scheme, activation: &Activation, class: Class) -> Vec<Self> {
+        // A matrix machine adds up whole steps, so that runs of columns must not end inside of one.
+        let run = run(scheme, activation).filter(|_| class != Lanes);
+        let whole = |product: &Product| run.is_none_or(|run| run.is_multiple_of(product.columns));
+        // What an integer product leaves of a zero point of x would be a term per row of w.
+        let zero = |product: &Product| class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation);
         let fits = |product: &&Product| {
-            product.classes.contains(&class) && keeps(scheme, activation, product)
+            product.classes.contains(&class)
+                && keeps(scheme, activation, product)
+                && whole(product)
+                && !zero(product)
         };
         let plan = |product: &Product| Self {
             product: *product,
@@ -103,6 +112,12 @@ impl ComputePlan {
         };
         PRODUCTS.iter().filter(fits).map(plan).collect()
     }
+}
+
+/// Whether x has a zero point. Code and zero point apart need eight bits each, their difference nine:
+/// those of a 16-bit float.
+fn asymmetric(activation: &Activation) -> bool {
+    matches!(activation, Activation::Quantised(quantiser) if quantiser.zero.is_some())
 }
 
 /// Whether the product's activation type holds what the scheme multiplies.

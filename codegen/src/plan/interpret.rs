@@ -69,7 +69,12 @@ fn lop3([a, b, c]: [u32; 3], table: u8) -> u32 {
 
 fn prmt(low: u32, high: u32, select: u32) -> u32 {
     let bytes = (u64::from(high) << 32 | u64::from(low)).to_le_bytes();
-    let byte = |at: u32| u32::from(bytes[(select >> (4 * at) & 7) as usize]) << (8 * at);
+    let byte = |at: u32| {
+        let selector = select >> (4 * at);
+        let byte = bytes[(selector & 7) as usize];
+        let byte = if selector & 8 == 0 { byte } else { 0u8.wrapping_sub(byte >> 7) };
+        u32::from(byte) << (8 * at)
+    };
     (0..4).map(byte).sum()
 }
 
@@ -122,6 +127,7 @@ mod tests {
     #[test]
     fn prmt_picks_bytes() {
         assert_eq!(prmt(0x3322_1100, 0x7766_5544, 0x7531), 0x7755_3311);
+        assert_eq!(prmt(0x8022_7f80, 0, 0xb998), 0xff00_00ff, "bit 3 copies the top bit");
     }
 
     #[test]

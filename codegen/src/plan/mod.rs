@@ -59,7 +59,8 @@ pub struct Plan {
 }
 
 /// The plan for a scheme with one of its activations, by the first product that all parts of a
-/// plan exist for. Whether the target has kernels is another question: [`support`].
+/// plan exist for, or one of operands as wide for which decoding is cheaper. Whether the target has
+/// kernels is another question: [`support`].
 ///
 /// # Errors
 /// Why there is none: the last obstacle.
@@ -76,6 +77,7 @@ pub fn plan(
         },
         target: target.name,
     };
+    let mut best: Option<Plan> = None;
     for compute in ComputePlan::all(scheme, activation, target.class) {
         let operand = compute.product.weight;
         let code = || scheme.weight.to_string();
@@ -83,13 +85,20 @@ pub fn plan(
             obstacle = Refusal::NoSequence { code: code(), operand, target: target.name };
             continue;
         };
-        let Some(native) = NativeLayout::new(&dequant, &compute.product, target.class) else {
+        let better = best.as_ref().is_none_or(|best: &Plan| {
+            best.dequant.operand.bits() == operand.bits() && dequant.cost < best.dequant.cost
+        });
+        if !better {
+            continue;
+        }
+        let scale = ScalePlan::new(scheme, activation, &compute, &dequant);
+        let layout = NativeLayout::new(&dequant, &compute.product, scale.run, target.class);
+        let Some(native) = layout else {
             obstacle = Refusal::NoLayout { code: code(), operand, target: target.name };
             continue;
         };
-        let scale = ScalePlan::new(scheme, activation, &compute, &dequant);
         let activation = activation.clone();
-        return Ok(Plan { target, activation, compute, dequant, scale, native });
+        best = Some(Plan { target, activation, compute, dequant, scale, native });
     }
-    Err(obstacle)
+    best.ok_or(obstacle)
 }

@@ -10,7 +10,9 @@
 //! any places along k, if those of x take the same. On matrix machines they are numbered so that a
 //! lane's columns are neighbours: first the elements of a register, then registers and words, then
 //! the lanes. Of 4-bit codes a lane t holds columns 16t to 16t + 15 of 64 (for product j of the
-//! piece 16t + 4j to 16t + 4j + 3), so that the x it meets are two loads of 16 bytes.
+//! piece 16t + 4j to 16t + 4j + 3), so that the x it meets are two loads of 16 bytes. Where columns
+//! share a scale in shorter runs than a piece, the lanes are counted within a run: of runs of 32, a
+//! lane t holds columns 8t to 8t + 7 of each, so that the sum of a run is one of whole steps.
 
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::parse_layout;
@@ -95,12 +97,19 @@ pub struct NativeLayout {
 }
 
 impl NativeLayout {
+    /// The layout for sums over runs of columns; `None` = over whole rows.
+    ///
     /// `None` if the class has no fragment table yet, or the sequence wants bits of one code apart.
-    pub fn new(dequant: &DequantPlan, product: &Product, class: Class) -> Option<Self> {
+    pub fn new(
+        dequant: &DequantPlan,
+        product: &Product,
+        run: Option<u32>,
+        class: Class,
+    ) -> Option<Self> {
         let bits = product.weight.bits();
         let holding =
             HOLDINGS.iter().find(|row| row.classes.contains(&class) && row.bits.contains(&bits))?;
-        let chain = Chain::new(dequant, holding)?;
+        let chain = Chain::new(dequant, holding, run)?;
         let planes: Vec<String> = dequant
             .planes
             .iter()
@@ -136,7 +145,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(dequant: &DequantPlan, holding: &Holding) -> Option<Self> {
+    fn new(dequant: &DequantPlan, holding: &Holding, run: Option<u32>) -> Option<Self> {
         let joined = dequant.joins_planes();
         // What orders them.
         let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
@@ -155,10 +164,15 @@ impl Chain {
         let more = if unit { UNIT - in_word } else { holding.lane_words as usize };
         codes.extend(holding.registers.get(registers..registers + more)?);
         let mut lanes = holding.lanes.to_vec();
-        // Strides grow from elements over registers to words, in whatever order codes come out.
+        // Strides grow from elements over registers to words, in whatever order codes come out; the
+        // lanes come where a run ends, or last.
         let mut columns: Vec<&mut Bit> = codes.iter_mut().filter(|bit| bit.axis == 'k').collect();
         columns.sort_by_key(|bit| bit.stride);
-        columns.extend(lanes.iter_mut().filter(|bit| bit.axis == 'k'));
+        let of_lanes: Vec<&mut Bit> = lanes.iter_mut().filter(|bit| bit.axis == 'k').collect();
+        let in_run = run.filter(|run| run.is_power_of_two());
+        let in_run = in_run.map_or(usize::MAX, |run| run.ilog2() as usize);
+        let after = in_run.saturating_sub(of_lanes.len()).min(columns.len());
+        columns.splice(after..after, of_lanes);
         for (number, bit) in columns.into_iter().enumerate() {
             bit.stride = 1 << number;
         }

@@ -99,7 +99,7 @@ impl ScalePlan {
 }
 
 /// Columns over which all scales, zero points and shifts are constant.
-fn run(scheme: &Scheme, activation: &Activation) -> Option<u32> {
+pub(super) fn run(scheme: &Scheme, activation: &Activation) -> Option<u32> {
     fn gcd(a: u32, b: u32) -> u32 {
         if b == 0 { a } else { gcd(b, a % b) }
     }

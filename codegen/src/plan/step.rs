@@ -68,13 +68,14 @@ pub enum Step {
         table: u8,
     },
     /// Bytes of two words: nibble i of `select` (its low three bits) picks byte i of the result
-    /// out of `low` (0..4) and `high` (4..8).
+    /// out of `low` (0..4) and `high` (4..8); where its bit 3 is set, eight copies of that byte's top
+    /// bit.
     Prmt {
         /// Bytes 0 to 3.
         low: Arg,
         /// Bytes 4 to 7.
         high: Arg,
-        /// Four selectors of four bits; bit 3 of each is not used and must be 0.
+        /// Four selectors of four bits.
         select: Arg,
     },
     /// `a * b + c` in both halves, rounded once.

@@ -7,7 +7,7 @@ use quantloom_dsl::{Code, Weight};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield, special_codes};
-use super::super::step::{Half, Register, Step};
+use super::super::step::{Arg, Half, Register, Step};
 use super::{Ask, integer, twice};
 
 /// `(a & b) | c`
@@ -16,6 +16,9 @@ const AND_OR: u8 = 0xEA;
 const AND_XOR: u8 = 0x6A;
 /// `(~a & b) | c`
 const NOT_AND_OR: u8 = 0xAE;
+
+/// `a & ~b`
+const AND_NOT: u8 = 0x30;
 
 /// 128 in bf16: its seven mantissa bits count in ones.
 const BF16_128: u32 = 0x4300;
@@ -203,10 +206,13 @@ pub(super) fn convert_f16(ask: &Ask<'_>) -> Option<Sequence> {
 
 /// Sign to the sign, magnitude to the low end of the exponent and the high end of the mantissa:
 /// a subnormal code becomes a subnormal, everything is too small by the difference of the biases.
+///
+/// In bf16 that is 2^-119 and less, where products with x leave the range of f32: a multiplication
+/// brings the values back. So it does where codes are NaN, which it adds to them.
 pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
-    let half = match ask.operand {
-        Operand::Bf16 => BF16,
-        Operand::F16 => F16,
+    let (half, step) = match ask.operand {
+        Operand::Bf16 => (BF16, Half::Bf16),
+        Operand::F16 => (F16, Half::F16),
         _ => return None,
     };
     let Code::Number(Number::Float(format)) = ask.weight.code else { return None };
@@ -220,25 +226,72 @@ pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
     }
     let (bits, field) = (format.bits(), ask.field);
     let exponent = format.bias() - half.bias();
+    let factor = exact(half, 2f64.powi(-exponent));
+    let multiplies = step == Half::Bf16 || NanCodes::of(format).is_some();
     let magnitude = (1u32 << (bits - 1)) - 1;
     let place = u32::from(half.mantissa_bits - format.mantissa_bits);
     let mut draft = Draft::new(1);
     let word = draft.input(0);
-    let outputs = (0..16 / field).map(|j| {
+    let mut outputs = Vec::new();
+    for j in 0..16 / field {
         // The pair's signs come to the top of each half, from the topmost field downwards.
         let topped = draft.shl(word, field - bits + j * field);
         let lowered = draft.shift(topped, place as i32 - (16 - bits as i32));
         let low = draft.push(Step::And(lowered.into(), twice(magnitude << place).into()));
         let (b, c) = (twice(0x8000).into(), low.into());
-        let value = draft.push(Step::Lop3 { a: topped.into(), b, c, table: AND_OR });
-        pair(value, 16 / field - 1 - j, field)
-    });
-    let outputs = outputs.collect();
-    let yields = Yield::Value { add: 0, exponent };
+        let mut value = draft.push(Step::Lop3 { a: topped.into(), b, c, table: AND_OR });
+        if multiplies {
+            let nan = NanCodes::of(format).map(|codes| codes.add(&mut draft, topped, low, place));
+            let addend = nan.map_or(twice(NEGATIVE_ZERO).into(), Arg::from);
+            let factor = twice(factor?).into();
+            value = draft.push(Step::Fma16(step, value.into(), factor, addend));
+        }
+        outputs.push(pair(value, 16 / field - 1 - j, field));
+    }
+    let yields = Yield::Value { add: 0, exponent: if multiplies { 0 } else { exponent } };
     let mut sequence = sequence("shift_half", ask, yields, draft, outputs);
     // Where the exponents are equally wide the special codes fall on each other.
-    if format.exponent_bits < half.exponent_bits {
+    if format.exponent_bits < half.exponent_bits && NanCodes::of(format).is_none() {
         sequence.lost = special_codes(ask.weight);
     }
     Some(sequence)
+}
+
+/// -0, which added to a number of either sign leaves it as it is.
+const NEGATIVE_ZERO: u32 = 0x8000;
+
+/// Which codes of a float without infinities are NaN.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NanCodes {
+    /// Those of the largest magnitude.
+    Largest(u32),
+    /// What would be the negative zero.
+    NegativeZero(u32),
+}
+
+impl NanCodes {
+    fn of(format: FloatFormat) -> Option<Self> {
+        let magnitude = (1u32 << (format.bits() - 1)) - 1;
+        match format.variant {
+            Variant::Fn => Some(Self::Largest(magnitude)),
+            Variant::Fnuz => Some(Self::NegativeZero(magnitude)),
+            Variant::Ieee | Variant::Finite => None,
+        }
+    }
+
+    /// NaN in the halves whose codes are, 0 in the others: a sum carries into the top bit where the
+    /// magnitude, which lies at `place`, is large enough, and a permutation copies that bit.
+    fn add(self, draft: &mut Draft, topped: Register, low: Register, place: u32) -> Register {
+        let (Self::Largest(from) | Self::NegativeZero(from)) = self;
+        let least = if self == Self::Largest(from) { from } else { 1 };
+        let carries = twice(0x8000 - (least << place));
+        let mut top = draft.push(Step::Add(low.into(), carries.into()));
+        if self == Self::NegativeZero(from) {
+            // A sign and no magnitude.
+            let (a, b, c) = (topped.into(), top.into(), 0.into());
+            top = draft.push(Step::Lop3 { a, b, c, table: AND_NOT });
+        }
+        let (low, high) = (top.into(), top.into());
+        draft.push(Step::Prmt { low, high, select: 0xbb99.into() })
+    }
 }
