@@ -205,7 +205,8 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
                         let point = fragment.point(&[element as u32, of_step, lane as u32]);
                         let n = tile * 16 + u64::from(point.n);
                         // The lanes of a row share out its columns: neighbours to each.
-                        let shared = columns.min(group);
+                        let operand_bytes = plan.compute.product.weight.bits() / 8;
+                        let shared = columns.min(group).min(128 / operand_bytes);
                         let steps = shared / step;
                         let of_lane = lane as u32 % 4 * (shared / 4) + element as u32;
                         let of_step_k = k_step / steps * shared + k_step % steps * (step / 4);

@@ -140,6 +140,9 @@ impl Products for Jit {
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
         let component = part.component;
         let none = |what: &str| JitError::Work(format!("`{component}` {what} as a transform"));
+        if !part.holds(component) {
+            return Err(none("among others, computed from them,").into());
+        }
         let number = Part::ALL.iter().position(|known| known.component() == component);
         let number = number.ok_or_else(|| none("of no native buffer"))? as u64;
         let mut stores = request.scheme.stores_of(component);
@@ -192,7 +195,12 @@ fn posed(
 ) -> Result<Problem, JitError> {
     // What exceeds 32 bits is refused by the schedules' own limit, with its name.
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-    Ok(Problem::new(scheme, activation, target, (size(n), size(k)))?)
+    let problem = Problem::new(scheme, activation, target, (size(n), size(k)))?;
+    if problem.input.prepared {
+        let what = "x that is prepared before a product".to_owned();
+        return Err(crate::schedule::Unscheduled::Scheme { target: target.name, what }.into());
+    }
+    Ok(problem)
 }
 
 /// The kernel that a key's schedule writes.

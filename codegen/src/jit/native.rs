@@ -1,60 +1,70 @@
 //! The constant buffers of a product, as every schedule reads them.
 
-use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
+use quantloom_dsl::format::NUMBER_F32;
 use quantloom_dsl::layout::{Component, Grain, Grains};
 use quantloom_dsl::parse_layout;
-use quantloom_runtime::gpu::{Form, NativePart};
+use quantloom_runtime::gpu::{Computed, Form, NativePart};
 
 use super::JitError;
-use crate::ir::Half;
-use crate::schedule::{BIAS_LAYOUT, PER_GROUP_LAYOUT, Problem};
+use crate::schedule::{Grouped, PER_ROW_LAYOUT, Problem, What};
 
-/// Codes, scales, zero points, bias: names and layouts are those of [`Io`](crate::schedule::Io).
+/// Codes and whatever goes with them: names and layouts are those of [`Io`](crate::schedule::Io).
 pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     let dequant = &problem.plan.dequant;
-    let codes = NativePart {
+    let grains = Grains {
+        bits: dequant.weight.code.bits(),
+        rows: Grain::Each(1),
+        cols: Grain::Each(1),
+    };
+    let mut parts = vec![NativePart {
         buffer: "w".to_owned(),
         component: Component::Code,
         layout: problem.plan.native.layout.clone(),
-        grains: Grains {
-            bits: dequant.weight.code.bits(),
-            rows: Grain::Each(1),
-            cols: Grain::Each(1),
-        },
+        grains,
         form: Form::Codes(dequant.recode.clone()),
-    };
-    let per_group = |buffer, component, half| {
-        let cols = Grain::Each(problem.group);
-        numbers(buffer, component, PER_GROUP_LAYOUT, cols, number(half))
-    };
-    let mut parts = vec![codes, per_group("scale", Component::Scale(0), problem.scale)?];
-    if problem.zero {
-        parts.push(per_group("zero", Component::Zero, problem.activation)?);
+    }];
+    let all = [("scale", problem.scale), ("zero", problem.zero), ("addend", problem.addend)];
+    for (buffer, grouped) in all {
+        if let Some(grouped) = grouped {
+            parts.push(per_group(problem, buffer, grouped)?);
+        }
+    }
+    let per_row = Grains { bits: 32, rows: Grain::Each(1), cols: Grain::All };
+    if problem.factor {
+        let form = Form::Computed(Computed::Factor);
+        parts.push(part("factor", Component::Scale(0), PER_ROW_LAYOUT, per_row, form)?);
     }
     if problem.bias {
-        parts.push(numbers("bias", Component::Bias, BIAS_LAYOUT, Grain::All, NUMBER_F32)?);
+        let form = Form::Numbers(NUMBER_F32);
+        parts.push(part("bias", Component::Bias, PER_ROW_LAYOUT, per_row, form)?);
     }
     Ok(parts)
 }
 
-/// A component of numbers, one for each row and `cols` columns.
-fn numbers(
+fn per_group(problem: &Problem, buffer: &str, grouped: Grouped) -> Result<NativePart, JitError> {
+    let layout = grouped.layout(problem.turn);
+    let (component, form) = match grouped.what {
+        What::Component(component) => (component, Form::Numbers(grouped.number)),
+        What::Scale => (Component::Scale(0), Form::Computed(Computed::Scale)),
+        What::Addend => {
+            let (add, _) = problem.plan.dequant.yields();
+            // Sums without scales of their own are as large as decoding leaves them.
+            let exponent = if problem.scale.is_some() { 0 } else { -problem.exponent() };
+            let addend = Computed::Addend { add, exponent };
+            (Component::Scale(0), Form::Computed(addend))
+        }
+    };
+    part(buffer, component, &layout, grouped.grains(), form)
+}
+
+fn part(
     buffer: &str,
     component: Component,
     layout: &str,
-    cols: Grain,
-    number: Number,
+    grains: Grains,
+    form: Form,
 ) -> Result<NativePart, JitError> {
     let layout =
         parse_layout(layout, component).map_err(|faults| JitError::Layout(faults.to_string()))?;
-    let grains = Grains { bits: number.bits(), rows: Grain::Each(1), cols };
-    let form = Form::Numbers(number);
     Ok(NativePart { buffer: buffer.to_owned(), component, layout, grains, form })
-}
-
-fn number(half: Half) -> Number {
-    match half {
-        Half::Bf16 => NUMBER_BF16,
-        Half::F16 => NUMBER_F16,
-    }
 }

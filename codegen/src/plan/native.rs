@@ -12,7 +12,8 @@
 //! the lanes. Of 4-bit codes a lane t holds columns 16t to 16t + 15 of 64 (for product j of the
 //! piece 16t + 4j to 16t + 4j + 3), so that the x it meets are two loads of 16 bytes. Where columns
 //! share a scale in shorter runs than a piece, the lanes are counted within a run: of runs of 32, a
-//! lane t holds columns 8t to 8t + 7 of each, so that the sum of a run is one of whole steps.
+//! lane t holds columns 8t to 8t + 7 of each, so that the sum of a run is one of whole steps. So they
+//! are within 128 bytes of x.
 
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::parse_layout;
@@ -85,6 +86,10 @@ const HOLDINGS: &[Holding] = &[
     },
 ];
 
+/// Bytes of a row of x that the lanes of a row share out at a time, at most: a row of shared memory's
+/// banks.
+pub const SHARED_BYTES: u32 = 128;
+
 /// Where the codes of a weight lie for a product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeLayout {
@@ -109,7 +114,8 @@ impl NativeLayout {
         let bits = product.weight.bits();
         let holding =
             HOLDINGS.iter().find(|row| row.classes.contains(&class) && row.bits.contains(&bits))?;
-        let chain = Chain::new(dequant, holding, run)?;
+        let most = SHARED_BYTES * 8 / bits;
+        let chain = Chain::new(dequant, holding, run.map_or(most, |run| run.min(most)))?;
         let planes: Vec<String> = dequant
             .planes
             .iter()
@@ -145,7 +151,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(dequant: &DequantPlan, holding: &Holding, run: Option<u32>) -> Option<Self> {
+    fn new(dequant: &DequantPlan, holding: &Holding, run: u32) -> Option<Self> {
         let joined = dequant.joins_planes();
         // What orders them.
         let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
@@ -169,8 +175,7 @@ impl Chain {
         let mut columns: Vec<&mut Bit> = codes.iter_mut().filter(|bit| bit.axis == 'k').collect();
         columns.sort_by_key(|bit| bit.stride);
         let of_lanes: Vec<&mut Bit> = lanes.iter_mut().filter(|bit| bit.axis == 'k').collect();
-        let in_run = run.filter(|run| run.is_power_of_two());
-        let in_run = in_run.map_or(usize::MAX, |run| run.ilog2() as usize);
+        let in_run = if run.is_power_of_two() { run.ilog2() as usize } else { usize::MAX };
         let after = in_run.saturating_sub(of_lanes.len()).min(columns.len());
         columns.splice(after..after, of_lanes);
         for (number, bit) in columns.into_iter().enumerate() {

@@ -3,12 +3,12 @@
 //! In: a [`Problem`] and a [`DecodeTile`]. Out: a kernel, not yet verified.
 //!
 //! The weights are the A operand of the product, decoded in registers, so that y^T comes out with
-//! tokens as columns. A block owns `row_tiles` tiles of 16 rows; its warps split K by whole groups
-//! and add up in shared memory. A warp has one group in registers, weights and x: it works through
+//! tokens as columns. A block owns `row_tiles` tiles of 16 rows; its warps split K by whole turns
+//! and add up in shared memory. A warp has one turn in registers, weights and x: it works through
 //! it, asks for all of the next one at once, and other warps work while that is under way. The first
 //! weights are asked for before the grid wait. x is small and comes from the second cache; no warp
-//! waits for another before the end. Scales multiply the sums of a group in f32; zero points go into
-//! the constants with which decoding ends.
+//! waits for another before the end. Scales multiply the sums of a run in f32 (`sums`); zero points
+//! go into the constants with which decoding ends, where those are small integers.
 //!
 //! That the loads stand together at the end of the turn is no accident: behind a branch the
 //! assembler cannot sink them to where they are needed.
@@ -19,14 +19,18 @@ mod activation;
 mod choice;
 
 use crate::ir::{
-    Addend, Address, Binary, Builder, Cache, Extent, Kernel, Launch, Mask, Op, Operand, Reg, Side,
-    Special, Type, Uniformity, Width,
+    Address, Binary, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, Op, Operand, Reg,
+    Special, Type, Uniformity,
 };
 
-use super::dequantise::{Zeros, steps, takes_zeros, writable};
+use super::chunk::{chunk_words, planes, tile_words, width};
+use super::constants::{Constants, Stretch};
+use super::dequantise::{Zeros, steps};
+use super::grouped::Grouped;
 use super::io::Io;
 use super::problem::{Problem, Unscheduled};
 use super::results::{Held, Results};
+use super::sums::{RunScales, Summing};
 use activation::Activation;
 
 pub use choice::DecodeTile;
@@ -42,20 +46,27 @@ struct Decode<'p> {
     block: Operand,
     /// Rows of x, at launch.
     m: Operand,
-    /// Per tile of rows, this lane's first word of codes.
-    codes: Vec<Operand>,
-    /// Per tile of rows, this lane's first pair of scales.
-    scales: Vec<Operand>,
+    /// Per tile of rows, this lane's first word of codes of each plane.
+    codes: Vec<Vec<Operand>>,
+    /// Scales, zero points, addends, as far as there are any.
+    grouped: Vec<PerGroup>,
 }
 
-/// What a warp holds of one group while it is on its way.
+/// Numbers of groups, and where this lane's lie.
+struct PerGroup {
+    of: Grouped,
+    buffer: BufferId,
+    /// Per tile of rows, the word of turn 0.
+    tiles: Vec<Operand>,
+    shift: Option<Operand>,
+}
+
+/// What a warp holds of one turn while it is on its way.
 struct InFlight {
-    /// Per tile and chunk, the codes.
+    /// Per tile and chunk, the codes: plane after plane.
     codes: Vec<Vec<Vec<Reg>>>,
-    /// Per tile, the scales of rows g and g + 8.
-    scales: Vec<Vec<Reg>>,
-    /// Per tile, the zero points of the same.
-    zeros: Vec<Vec<Reg>>,
+    /// Of each kind of numbers of groups, per tile.
+    grouped: Vec<Vec<Vec<Reg>>>,
 }
 
 /// Writes the kernel.
@@ -64,11 +75,6 @@ struct InFlight {
 /// What the schedule does not take.
 pub fn decode(problem: &Problem, tile: DecodeTile) -> Result<Kernel, Unscheduled> {
     tile.check(problem)?;
-    let sequence = &problem.plan.dequant.stages[0];
-    if !writable(sequence) || problem.zero && !takes_zeros(sequence) {
-        let what = format!("codes decoded by {}", sequence.template);
-        return Err(Unscheduled::Scheme { target: problem.target().name, what });
-    }
     let blocks = problem.row_tiles().div_ceil(tile.row_tiles);
     let grid = [blocks, tile.splits, 1].map(Extent::Constant);
     let warp = problem.target().gpu.map_or(32, |gpu| gpu.warp);
@@ -96,40 +102,57 @@ impl<'p> Decode<'p> {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let block = b.special(Special::Block(0));
         let m = b.argument(io.m);
-        let mut this =
-            Self { problem, tile, io, lane, warp, block, m, codes: Vec::new(), scales: Vec::new() };
+        let (codes, grouped) = (Vec::new(), Vec::new());
+        let mut this = Self { problem, tile, io, lane, warp, block, m, codes, grouped };
         this.place_tiles(b);
         this
     }
 
-    /// Where this lane's codes and scales of each tile begin. Tiles that follow one another are a
+    /// Where this lane's codes and numbers of each tile begin. Tiles that follow one another are a
     /// constant apart; where the last block is ragged, the tiles beyond the last are computed again
     /// and not stored.
     fn place_tiles(&mut self, b: &mut Builder) {
         let (problem, tile) = (self.problem, self.tile);
-        let rows = problem.plan.native.rows;
         let first = b.mul(self.block, tile.row_tiles);
         let ragged = !problem.row_tiles().is_multiple_of(tile.row_tiles);
-        b.comment("this lane's codes, and the scales of its rows g and g + 8");
-        let lane_words = b.mul(self.lane, 4u32);
-        let row = b.div(self.lane, problem.row_lanes());
-        let row = b.mul(row, 2u32);
-        for r in 0..if ragged { tile.row_tiles } else { 1 } {
+        b.comment("this lane's codes, and the numbers of its rows g and g + 8");
+        let tiles = if ragged { tile.row_tiles } else { 1 };
+        let numbers = (0..tiles).map(|r| {
             let number = b.add(first, r);
-            let number = if ragged {
-                b.binary(Binary::Min, number, problem.row_tiles() - 1)
-            } else {
-                number
-            };
-            let codes = b.mad(number, problem.chunks() * 4 * b.warp_size(), lane_words);
-            let scales = b.mad(number, problem.groups() * rows, row);
-            self.codes.push(codes);
-            self.scales.push(scales);
+            if ragged { b.binary(Binary::Min, number, problem.row_tiles() - 1) } else { number }
+        });
+        let numbers: Vec<Operand> = numbers.collect();
+        let planes = planes(problem).map(|(_, words)| b.mul(self.lane, words));
+        let planes: Vec<Operand> = planes.collect();
+        let place = |number: &Operand| {
+            let place = |lane: &Operand| b.mad(*number, tile_words(problem), *lane);
+            planes.iter().map(place).collect()
+        };
+        self.codes = numbers.iter().map(place).collect();
+        let all = [
+            (problem.scale, self.io.scale),
+            (problem.zero, self.io.zero),
+            (problem.addend, self.io.addend),
+        ];
+        for (of, buffer) in all {
+            let (Some(of), Some(buffer)) = (of, buffer) else { continue };
+            let own = of.lane_word(b, problem, self.lane);
+            // Where tiles share a number they are no constant apart.
+            let further = if of.rows > 1 && !ragged { tile.row_tiles } else { 1 };
+            let tiles = numbers.iter().flat_map(|&number| (0..further).map(move |r| (number, r)));
+            let tiles = tiles.map(|(number, r)| {
+                let number = b.add(number, r);
+                let word = of.tile_word(b, problem, number);
+                b.add(word, own)
+            });
+            let tiles = tiles.collect();
+            let shift = of.lane_shift(b, problem, self.lane);
+            self.grouped.push(PerGroup { of, buffer, tiles, shift });
         }
     }
 
     /// A tile's start, and the constant from there.
-    fn tile_start(starts: &[Operand], tile: usize, apart: u32) -> (Operand, u32) {
+    fn tile_start<T: Copy>(starts: &[T], tile: usize, apart: u32) -> (T, u32) {
         match starts {
             [first] => (*first, tile as u32 * apart),
             starts => (starts[tile], 0),
@@ -140,13 +163,38 @@ impl<'p> Decode<'p> {
         if self.tile.programmatic {
             b.push(Op::GridLaunch);
         }
-        let (start, end) = self.groups_of_warp(b);
-        b.comment("weights of the first group: constant, so before earlier kernels end");
+        let (start, end) = self.turns_of_warp(b);
+        b.comment("weights of the first turn: constant, so before earlier kernels end");
         let flight = self.in_flight(b);
         let some = b.less(start, end);
         self.load(b, &flight, start, some);
+        let (rows, tokens) = (self.rows(), self.tile.tokens);
+        let constants = Constants::declare(b, self.problem, rows, tokens);
+        let threads = self.tile.warps * b.warp_size();
+        let first = b.mul(self.block, rows);
+        let of_rows = Stretch { first, count: rows, end: self.problem.n.into() };
+        constants.copy_rows(b, &self.io, of_rows, threads);
         let x = Activation::place(b, self);
+        let summing = Summing::declare(b, self.problem);
         let sums = self.accumulators(b);
+        if self.tile.programmatic {
+            b.push(Op::GridWait);
+        }
+        let of_tokens = Stretch { first: 0u32.into(), count: tokens, end: self.m };
+        constants.copy_tokens(b, &self.io, of_tokens, threads);
+        let words = x.in_flight(b, self);
+        x.load(b, self, &words, start, some);
+        b.for_each(start, end, 1u32, "turn", |b, turn| {
+            self.multiply(b, &summing, &sums, &x, &words, &flight);
+            let following = b.add(turn, 1u32);
+            let more = b.less(following, end);
+            b.comment("all of the next turn");
+            b.when(more, |b| {
+                self.load(b, &flight, following, true.into());
+                x.load(b, self, &words, following, true.into());
+            });
+        });
+        b.push(Op::CopyWait { pending: 0 });
         let held = Held {
             sums: &sums,
             registers: self.columns(),
@@ -154,35 +202,22 @@ impl<'p> Decode<'p> {
             first_row: 0u32.into(),
             lane: self.lane,
         };
-        if self.problem.bias {
-            self.results(b).begin(b, &held);
-        }
-        if self.tile.programmatic {
-            b.push(Op::GridWait);
-        }
-        let words = Activation::in_flight(b, self);
-        x.load(b, self, &words, start, some);
-        b.for_each(start, end, 1u32, "group", |b, group| {
-            let parts = self.products(b, &words, &flight);
-            self.scale(b, &sums, &parts, &flight);
-            let following = b.add(group, 1u32);
-            let more = b.less(following, end);
-            b.comment("all of the next group");
-            b.when(more, |b| {
-                self.load(b, &flight, following, true.into());
-                x.load(b, self, &words, following, true.into());
-            });
-        });
-        self.results(b).write(b, &held, None);
+        self.results(b, constants).write(b, &held, None);
     }
 
-    fn results(&self, b: &mut Builder) -> Results<'p> {
+    /// Rows of a block.
+    fn rows(&self) -> u32 {
+        self.tile.row_tiles * self.problem.plan.native.rows
+    }
+
+    fn results(&self, b: &mut Builder, constants: Constants) -> Results<'p> {
         let (problem, tile) = (self.problem, self.tile);
         let split = if tile.splits > 1 { b.special(Special::Block(1)) } else { 0u32.into() };
         Results {
             problem,
             io: self.io,
-            rows: tile.row_tiles * problem.plan.native.rows,
+            constants,
+            rows: self.rows(),
             tokens: tile.tokens,
             parts: tile.warps,
             splits: tile.splits,
@@ -195,84 +230,80 @@ impl<'p> Decode<'p> {
         }
     }
 
-    /// Whole groups, as evenly as they go, over the warps of all blocks that split K.
-    fn groups_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
+    /// Whole turns, as evenly as they go, over the warps of all blocks that split K.
+    fn turns_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
         let parts = self.tile.splits * self.tile.warps;
-        let groups = self.problem.groups();
-        b.comment("this warp's groups of columns");
+        let turns = self.problem.turns();
+        b.comment("this warp's turns along K");
         let part = if self.tile.splits > 1 {
             let split = b.special(Special::Block(1));
             b.mad(split, self.tile.warps, self.warp)
         } else {
             self.warp
         };
-        let share = b.mul(part, groups);
+        let share = b.mul(part, turns);
         let start = b.div(share, parts);
-        let share = b.add(share, groups);
+        let share = b.add(share, turns);
         let end = b.div(share, parts);
         (start, end)
     }
 
     fn in_flight(&self, b: &mut Builder) -> InFlight {
-        let (tiles, chunks) = (self.tile.row_tiles, self.problem.group_chunks());
-        let codes = |b: &mut Builder| b.array("codes", Type::U32, 4, Uniformity::Varying);
-        let pair = |b: &mut Builder, name| b.array(name, Type::U32, 1, Uniformity::Varying);
+        let (tiles, chunks) = (self.tile.row_tiles, self.problem.turn_chunks());
+        let words = self.problem.lane_words();
+        let codes = |b: &mut Builder| b.array("codes", Type::U32, words, Uniformity::Varying);
         let codes = (0..tiles).map(|_| (0..chunks).map(|_| codes(b)).collect()).collect();
-        let scales = (0..tiles).map(|_| pair(b, "scales")).collect();
-        let zeros = if self.io.zeros.is_some() { tiles } else { 0 };
-        let zeros = (0..zeros).map(|_| pair(b, "zeros")).collect();
-        InFlight { codes, scales, zeros }
+        let mut numbers = |of: &PerGroup| {
+            let words = of.of.lane_words(self.problem);
+            let tile = |_| b.array("numbers", Type::U32, words, Uniformity::Varying);
+            (0..tiles).map(tile).collect()
+        };
+        let grouped = self.grouped.iter().map(&mut numbers).collect();
+        InFlight { codes, grouped }
     }
 
-    /// Loads a group's codes, scales and zero points, where there is such a group.
-    fn load(&self, b: &mut Builder, flight: &InFlight, group: Operand, there: Operand) {
-        for tile in 0..flight.codes.len() {
-            for chunk in 0..flight.codes[tile].len() {
-                self.load_codes(b, flight, [tile, chunk], group, there);
+    /// Loads a turn's codes and numbers of groups, where there is such a turn.
+    fn load(&self, b: &mut Builder, flight: &InFlight, turn: Operand, there: Operand) {
+        for (tile, chunks) in flight.codes.iter().enumerate() {
+            for (chunk, words) in (0..).zip(chunks) {
+                self.load_codes(b, words, (tile, chunk), turn, there);
             }
         }
-        self.load_scales(b, flight, group, there);
+        for (of, tiles) in self.grouped.iter().zip(&flight.grouped) {
+            of.load(b, self, tiles, turn, there);
+        }
     }
 
-    /// One chunk of one tile: 16 bytes a lane, side by side.
+    /// One chunk of one tile: of each plane the words of the lanes side by side.
     fn load_codes(
         &self,
         b: &mut Builder,
-        flight: &InFlight,
-        [tile, chunk]: [usize; 2],
-        group: Operand,
+        words: &[Reg],
+        (tile, chunk): (usize, u32),
+        turn: Operand,
         there: Operand,
     ) {
-        let (words, chunks) = (b.warp_size() * 4, self.problem.chunks());
-        let (start, ahead) = Self::tile_start(&self.codes, tile, chunks * words);
-        let at = b.mad(group, self.problem.group_chunks() * words, start);
-        let from = Address::new(self.io.codes, at).plus(ahead + chunk as u32 * words);
-        let mask = if chunks.is_multiple_of(self.problem.group_chunks()) {
+        let (problem, chunks) = (self.problem, self.problem.chunks());
+        let (starts, ahead) = match &self.codes[..] {
+            [first] => (first, tile as u32 * tile_words(problem)),
+            starts => (&starts[tile], 0),
+        };
+        let mask = if chunks.is_multiple_of(problem.turn_chunks()) {
             there
         } else {
-            // The last group is short: its missing chunks meet zeros of x, whatever they are.
-            let number = b.mad(group, self.problem.group_chunks(), chunk as u32);
+            // The last turn is short: its missing chunks meet zeros of x, whatever they are.
+            let number = b.mad(turn, problem.turn_chunks(), chunk);
             let inside = b.less(number, chunks);
             b.both(there, inside)
         };
-        let dst = &flight.codes[tile][chunk];
-        b.load_into(dst, from, Width::B128, masked(mask), Cache::Stream);
-    }
-
-    /// Rows g and g + 8 of each tile: one word a lane.
-    fn load_scales(&self, b: &mut Builder, flight: &InFlight, group: Operand, there: Operand) {
-        let rows = self.problem.plan.native.rows;
-        for tile in 0..flight.scales.len() {
-            let apart = self.problem.groups() * rows;
-            let (start, ahead) = Self::tile_start(&self.scales, tile, apart);
-            let at = b.mad(group, rows, start);
-            let buffers = [Some(self.io.scales), self.io.zeros];
-            let registers = [flight.scales.get(tile), flight.zeros.get(tile)];
-            for (buffer, dst) in buffers.into_iter().flatten().zip(registers.into_iter().flatten())
-            {
-                let from = Address::new(buffer, at).plus(ahead);
-                b.load_into(dst, from, Width::B32, masked(there), Cache::Default);
-            }
+        let mut words = words;
+        for ((first, plane), start) in planes(problem).zip(starts) {
+            let at = b.mad(turn, problem.turn_chunks() * chunk_words(problem), *start);
+            let from = Address::new(self.io.codes, at);
+            let from = from.plus(ahead + chunk * chunk_words(problem) + first);
+            let (own, after) = words.split_at(plane as usize);
+            b.load_into(own, from, width(plane), masked(mask), Cache::Stream);
+            words = after;
         }
     }
 
@@ -285,52 +316,108 @@ impl<'p> Decode<'p> {
         if self.tile.tokens == 1 { &[0, 2] } else { &[0, 1, 2, 3] }
     }
 
-    /// Per tile of rows and of tokens, the sums over this warp's groups.
+    /// Per tile of rows and of tokens, the sums over this warp's turns.
     fn accumulators(&self, b: &mut Builder) -> Vec<Vec<Vec<Reg>>> {
         let tokens = self.token_tiles();
         (0..self.tile.row_tiles).map(|_| (0..tokens).map(|_| b.zeros("sum", 4)).collect()).collect()
     }
 
-    /// The products of one group, per tile of rows and of tokens.
-    fn products(&self, b: &mut Builder, x: &[Vec<Reg>], flight: &InFlight) -> Vec<Vec<Vec<Reg>>> {
-        let op = self.problem.product;
-        let sequence = &self.problem.plan.dequant.stages[0];
-        let mut all = Vec::new();
-        for (tile, chunks) in flight.codes.iter().enumerate() {
-            let parts: Vec<Vec<Reg>> = x.iter().map(|_| b.fragment(Type::F32, 4)).collect();
-            let zeros = flight.zeros.get(tile);
-            let mut zeros = zeros.map(|zeros| Zeros::of_pair(b, self.problem.activation, zeros[0]));
-            steps(b, sequence, &chunks.concat(), zeros.as_mut(), |b, step, a| {
-                for (part, x) in parts.iter().zip(x) {
-                    let c = match step {
-                        0 => Addend::Zero,
-                        _ => Addend::Registers(part.clone()),
-                    };
-                    b.matrix(op, part, &a, &x[2 * step..2 * step + 2], c);
-                }
-            });
-            all.push(parts);
-        }
-        all
-    }
-
-    /// sums += scale * parts.
-    fn scale(
+    /// sums += what the turn in flight gives.
+    fn multiply(
         &self,
         b: &mut Builder,
+        summing: &Summing<'_>,
         sums: &[Vec<Vec<Reg>>],
-        parts: &[Vec<Vec<Reg>>],
+        x: &Activation,
+        words: &activation::InFlight,
         flight: &InFlight,
     ) {
-        b.comment("the group's scales, on its sums");
-        for ((sums, parts), scales) in sums.iter().zip(parts).zip(&flight.scales) {
-            // Registers 0 and 1 of D are of row g, 2 and 3 of row g + 8.
-            let scales = [Side::Low, Side::High]
-                .map(|side| b.half_to_f32(self.problem.scale, side, scales[0]));
-            for (sum, part) in sums.iter().zip(parts) {
-                for &at in self.columns() {
-                    b.accumulate(sum[at], scales[at / 2], part[at]);
+        let (problem, run_steps) = (self.problem, self.problem.run_steps() as usize);
+        let of_x: Vec<_> = words.x.iter().map(|x| summing.of_x(b, x)).collect();
+        for (tile, (chunks, sums)) in flight.codes.iter().zip(sums).enumerate() {
+            let numbers = Numbers { decode: self, flight, tile };
+            let mut zeros = numbers.zeros(b);
+            let mut parts: Vec<Vec<Reg>> = Vec::new();
+            steps(b, &problem.plan.dequant, chunks, zeros.as_mut(), |b, step, a| {
+                let (run, first) = (step / run_steps, step % run_steps == 0);
+                if first {
+                    parts = words.x.iter().map(|_| summing.part(b)).collect();
                 }
+                for (part, x) in parts.iter().zip(&words.x) {
+                    summing.step(b, part, &a, &x[2 * step..2 * step + 2], first);
+                }
+                if (step + 1) % run_steps > 0 {
+                    return;
+                }
+                let scales = numbers.scales(b, run as u32);
+                for (tokens, (part, sums)) in parts.iter().zip(sums).enumerate() {
+                    let tokens_of = x.scales(self, words, tokens, run as u32);
+                    let scales = RunScales { tokens: tokens_of, ..scales };
+                    let of_x = of_x[tokens].get(run);
+                    summing.add(b, sums, (part, of_x), scales, self.columns());
+                }
+            });
+        }
+    }
+}
+
+/// Numbers of groups of one tile of rows, in registers.
+struct Numbers<'d, 'p> {
+    decode: &'d Decode<'p>,
+    flight: &'d InFlight,
+    tile: usize,
+}
+
+impl Numbers<'_, '_> {
+    fn of(&self, buffer: Option<BufferId>) -> Option<(&PerGroup, &[Reg])> {
+        let mut all = self.decode.grouped.iter().zip(&self.flight.grouped);
+        let (of, tiles) = all.find(|(of, _)| Some(of.buffer) == buffer)?;
+        Some((of, &tiles[self.tile]))
+    }
+
+    /// The zero points of a turn, run by run.
+    fn zeros(&self, b: &mut Builder) -> Option<Zeros> {
+        let (problem, half) = (self.decode.problem, self.decode.problem.half()?);
+        let (PerGroup { of, .. }, words) = self.of(self.decode.io.zero)?;
+        let runs = 0..problem.turn / problem.run();
+        let pairs = runs.map(|run| of.pair(words, of.of_run(problem, run)));
+        let pairs: Vec<Reg> = pairs.collect();
+        Some(Zeros::of_pairs(b, half, &pairs, problem.run_steps()))
+    }
+
+    /// What multiplies the sums of a run.
+    fn scales(&self, b: &mut Builder, run: u32) -> RunScales {
+        let problem = self.decode.problem;
+        let mut values = |buffer, exponent| {
+            let (PerGroup { of, shift, .. }, words) = self.of(buffer)?;
+            Some(of.values(b, (words, *shift), of.of_run(problem, run), exponent))
+        };
+        let rows = values(self.decode.io.scale, problem.exponent());
+        RunScales { rows, tokens: None, addend: values(self.decode.io.addend, 0) }
+    }
+}
+
+impl PerGroup {
+    /// Loads the numbers of a turn, per tile of rows.
+    fn load(
+        &self,
+        b: &mut Builder,
+        decode: &Decode<'_>,
+        tiles: &[Vec<Reg>],
+        turn: Operand,
+        there: Operand,
+    ) {
+        let problem = decode.problem;
+        let [_, apart] = self.of.words(problem);
+        let turn = self.of.turn_word(b, problem, turn);
+        for (tile, words) in tiles.iter().enumerate() {
+            let (start, ahead) = Decode::tile_start(&self.tiles, tile, apart);
+            let at = b.add(turn, start);
+            // Numbers that several rows share begin anywhere: word by word.
+            let most = if self.of.rows > 1 { 1 } else { 4 };
+            for (piece, words) in (0..).zip(words.chunks(most)) {
+                let from = Address::new(self.buffer, at).plus(ahead + piece * most as u32);
+                b.load_into(words, from, width(words.len() as u32), masked(there), Cache::Default);
             }
         }
     }

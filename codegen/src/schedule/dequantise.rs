@@ -1,14 +1,22 @@
-//! A plan's sequence, written as operations of the kernel.
+//! A plan's sequences, written as operations of the kernel.
 
 use std::collections::BTreeMap;
 
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::Sequence;
+use crate::plan::DequantPlan;
+use crate::plan::sequence::{Sequence, Yield};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::target::Feature;
 
-/// Whether every step has an operation.
-pub(super) fn writable(sequence: &Sequence) -> bool {
+/// Whether every step of a plan has an operation.
+pub(super) fn writable(plan: &DequantPlan) -> bool {
+    let [first, after @ ..] = &plan.stages[..] else { return true };
+    let words = |sequence: &Sequence| sequence.inputs.len() == 1;
+    let first_takes = if plan.joins_planes() { true } else { words(first) };
+    first_takes && after.iter().all(words) && plan.stages.iter().all(has_operations)
+}
+
+fn has_operations(sequence: &Sequence) -> bool {
     let step = |step: &Step| {
         matches!(
             step,
@@ -25,37 +33,49 @@ pub(super) fn writable(sequence: &Sequence) -> bool {
                 | Step::CvtF16 { e5m2: false, .. }
         )
     };
-    sequence.inputs.len() == 1 && sequence.steps.iter().all(step)
+    sequence.steps.iter().all(step)
 }
 
-/// Zero points to take off what a sequence decodes: for each register of the operand, modulo their
-/// number, the zero point of its rows in both halves.
+/// Zero points to take off what a sequence decodes, by run of columns.
 pub(super) struct Zeros {
     half: Half,
-    rows: Vec<Operand>,
+    runs: Vec<OfRun>,
+    /// Steps of the product in a run.
+    steps: usize,
+}
+
+/// For each register of the operand, modulo their number, the zero point of its rows in both halves.
+struct OfRun {
+    rows: [Operand; 2],
     /// Constants less the zero points, by constant, sign and row: made once.
     made: BTreeMap<(u32, bool, usize), Operand>,
 }
 
 impl Zeros {
-    /// The zero points of rows g and g + 8 out of a word that holds both.
-    pub(super) fn of_pair(b: &mut Builder, half: Half, word: Reg) -> Self {
-        let rows =
-            [0x1010u32, 0x3232].map(|select| b.ternary(Ternary::Permute, word, word, select));
-        Self { half, rows: rows.to_vec(), made: BTreeMap::new() }
+    /// The zero points of rows g and g + 8 out of words that hold both, one a run of so many steps.
+    pub(super) fn of_pairs(b: &mut Builder, half: Half, words: &[Reg], steps: u32) -> Self {
+        let pair = |&word| {
+            let rows =
+                [0x1010u32, 0x3232].map(|select| b.ternary(Ternary::Permute, word, word, select));
+            OfRun { rows, made: BTreeMap::new() }
+        };
+        Self { half, runs: words.iter().map(pair).collect(), steps: steps as usize }
     }
 
-    /// constant - zero, or constant + zero, in both halves. Exact: both are small integers.
+    /// constant - zero, or constant + zero, in both halves of a register of the operand, numbered
+    /// from the first run on. Exact: both are small integers.
     fn shifted(&mut self, b: &mut Builder, constant: u32, plus: bool, register: usize) -> Operand {
-        let row = register % self.rows.len();
-        let (half, zero) = (self.half, self.rows[row]);
-        let factor = match (half, plus) {
+        let run = register / A_REGISTERS / self.steps;
+        let Some(OfRun { rows, made }) = self.runs.get_mut(run) else { return constant.into() };
+        let row = register % rows.len();
+        let factor = match (self.half, plus) {
             (Half::Bf16, true) => 0x3f80_3f80u32,
             (Half::Bf16, false) => 0xbf80_bf80,
             (Half::F16, true) => 0x3c00_3c00,
             (Half::F16, false) => 0xbc00_bc00,
         };
-        let made = self.made.entry((constant, plus, row));
+        let (half, zero) = (self.half, rows[row]);
+        let made = made.entry((constant, plus, row));
         *made.or_insert_with(|| b.ternary(Ternary::FmaPacked(half), zero, factor, constant))
     }
 }
@@ -81,17 +101,18 @@ pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
     })
 }
 
-/// Decodes one word of codes, less the zero points if there are any: the registers of the operand,
-/// in the order of the fragment.
-fn dequantise(
+/// Runs a sequence on its input words, less the zero points if there are any: the registers of its
+/// output, in the order of their codes. `before` registers of the operand came before them.
+fn run(
     b: &mut Builder,
     sequence: &Sequence,
-    word: Reg,
-    mut zeros: Option<&mut Zeros>,
+    words: &[Reg],
+    (mut zeros, before): (Option<&mut Zeros>, usize),
 ) -> Vec<Reg> {
-    let mut values: Vec<Operand> = vec![word.into()];
+    let mut values: Vec<Operand> = words.iter().map(|&word| word.into()).collect();
     for (at, step) in sequence.steps.iter().enumerate() {
         if let (Some(zeros), Some(register)) = (&mut zeros, output_of(sequence, at)) {
+            let register = before + register;
             let arg = |arg: &Arg| match arg {
                 Arg::Register(Register(at)) => values[usize::from(*at)],
                 Arg::Word(word) => Operand::U32(*word),
@@ -151,36 +172,56 @@ fn dequantise(
     outputs.iter().map(|output| in_register(b, value(output.register))).collect()
 }
 
-/// Decodes words of one lane's codes, in order, and gives `each` the registers of A of one step of
-/// the product after the other: a step's A can be used as soon as it is there.
+/// Decodes one lane's codes of a turn, chunk after chunk in their words, and gives `each` the
+/// registers of A of one step of the product after the other: a step's A can be used as soon as it is
+/// there.
 pub(super) fn steps(
     b: &mut Builder,
-    sequence: &Sequence,
-    words: &[Reg],
+    plan: &DequantPlan,
+    chunks: &[Vec<Reg>],
     mut zeros: Option<&mut Zeros>,
     mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
 ) {
     let (mut registers, mut step) = (Vec::new(), 0);
-    for word in words {
-        registers.extend(dequantise(b, sequence, *word, zeros.as_deref_mut()));
-        while registers.len() >= A_REGISTERS {
-            each(b, step, registers.drain(..A_REGISTERS).collect());
-            step += 1;
+    for chunk in chunks {
+        let joined = match &plan.stages[..] {
+            [planes, ..] if plan.joins_planes() => run(b, planes, chunk, (None, 0)),
+            _ => chunk.clone(),
+        };
+        let decode = plan.stages.last().filter(|last| last.yields != Yield::Code);
+        for word in joined {
+            let before = A_REGISTERS * step + registers.len();
+            match decode {
+                Some(sequence) => {
+                    let zeros = (zeros.as_deref_mut(), before);
+                    registers.extend(run(b, sequence, &[word], zeros));
+                }
+                None => registers.push(word),
+            }
+            while registers.len() >= A_REGISTERS {
+                each(b, step, registers.drain(..A_REGISTERS).collect());
+                step += 1;
+            }
         }
     }
 }
 
-/// x * y + z in both halves; where y is 1 and the target can, a sum: the same number without a
-/// register for the 1.
+/// x * y + z in both halves; where y is 1, or z is -0, and the target can, a sum or a product: the
+/// same number without a register for the constant.
 fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
     const ONES: Operand = Operand::U32(0x3f80_3f80);
-    if half == Half::Bf16 && y == ONES && b.target().has(Feature::PackedBf16) {
-        return b.binary(Binary::AddPacked(half), x, z);
+    const NOTHING: Operand = Operand::U32(0x8000_8000);
+    if half == Half::Bf16 && b.target().has(Feature::PackedBf16) {
+        match (y, z) {
+            (ONES, _) => return b.binary(Binary::AddPacked(half), x, z),
+            (_, NOTHING) => return b.binary(Binary::MulPacked(half), x, y),
+            _ => {}
+        }
     }
     b.ternary(Ternary::FmaPacked(half), x, y, z)
 }
 
-/// Registers of A of a 16-bit product of 16 columns.
+/// Registers of A of a step of the product.
 const A_REGISTERS: usize = 4;
 
 /// A value that a matrix operation can read.

@@ -3,36 +3,38 @@
 
 use quantloom_dsl::layout::Component;
 
-use crate::ir::{Access, BufferId, Builder, Extent, Half, ParameterId, Word};
-
 use super::Problem;
+use super::grouped::Grouped;
+use crate::ir::{Access, BufferId, Builder, Extent, ParameterId, Word};
 
-/// The buffers of a product, by slot: codes, scales, x, y, then zero points and the bias,
-/// where there are any.
+/// The buffers of a product, by slot: codes, x, y, then whatever of the others there is.
 #[derive(Clone, Copy, Debug)]
 pub struct Io {
     /// Rows of x and y, at least 1.
     pub m: ParameterId,
-    /// The codes, in the plan's native layout.
+    /// The codes, in the plan's native layout: `w`.
     pub codes: BufferId,
-    /// A scale per row and group: a tile's 16 rows side by side, row g beside row g + 8, as its
-    /// lanes want them; groups follow one another, then tiles.
-    pub scales: BufferId,
-    /// The activation, [M, K].
+    /// The activation, [M, columns of the input]: `x`.
     pub x: BufferId,
-    /// The result, [M, N].
+    /// The result, [M, N]: `y`.
     pub y: BufferId,
-    /// A zero point per row and group, of the activation's type, laid out like the scales.
-    pub zeros: Option<BufferId>,
-    /// The bias of each row of w, `[N]`, f32: whatever the scheme stores fits into that.
+    /// What multiplies the sum of a run: `scale`. This one, `zero` and `addend` lie as
+    /// [`Grouped::layout`] says.
+    pub scale: Option<BufferId>,
+    /// What is taken off codes: `zero`.
+    pub zero: Option<BufferId>,
+    /// What multiplies a run's sum of x: `addend`.
+    pub addend: Option<BufferId>,
+    /// What multiplies a row, `[N]`, f32: `factor`.
+    pub factor: Option<BufferId>,
+    /// The bias of each row of w, `[N]`, f32, whatever the scheme stores fits into that: `bias`.
     pub bias: Option<BufferId>,
+    /// The scales of x, f32 `[M, groups]`: `x_scale`.
+    pub x_scale: Option<BufferId>,
 }
 
-/// The layout of scales and zero points. Rows are padded to whole tiles.
-pub const PER_GROUP_LAYOUT: &str = "[n/8:2, n:8, g, n]";
-
-/// The layout of the bias.
-pub const BIAS_LAYOUT: &str = "[n]";
+/// The layout of what there is one of a row, f32.
+pub const PER_ROW_LAYOUT: &str = "[n]";
 
 impl Io {
     /// Declares them.
@@ -41,28 +43,40 @@ impl Io {
         let fixed = Extent::Constant;
         let m = b.parameter("m", "rows of x and y, at least 1");
         let rows = Extent::Parameter(m);
-        let (tiles, chunks, groups) = (problem.row_tiles(), problem.chunks(), problem.groups());
-        let lanes = b.warp_size();
-        let shape = [fixed(tiles), fixed(chunks), fixed(lanes * 4)];
+        let (tiles, chunks) = (problem.row_tiles(), problem.chunks());
+        let shape = [tiles, chunks, b.warp_size() * problem.lane_words()].map(fixed);
         let layout = format!("codes, {}", native.layout.display(Component::Code));
         let codes = b.buffer("w", Word::U32, Access::Constant, &shape, &layout);
-        let shape = [fixed(tiles), fixed(groups), fixed(native.rows)];
-        let per_group = |b: &mut Builder, name: &str, half: Half| {
-            let half = if half == Half::Bf16 { "bf16" } else { "f16" };
-            let layout = format!("{half} {PER_GROUP_LAYOUT} in groups of {}", problem.group);
-            b.buffer(name, Word::U16, Access::Constant, &shape, &layout)
+        let word = if problem.input_bytes() == 1 { Word::U8 } else { Word::U16 };
+        let shape = [rows, fixed(problem.input.columns)];
+        let layout = format!("{} [k, m]", problem.input.operand);
+        let x = b.buffer("x", word, Access::ReadOnly, &shape, &layout);
+        let word = if problem.output.bits() == 32 { Word::U32 } else { Word::U16 };
+        let shape = [rows, fixed(problem.n)];
+        let layout = format!("{} [n, m]", problem.output);
+        let y = b.buffer("y", word, Access::WriteOnce, &shape, &layout);
+        let grouped = |b: &mut Builder, name: &str, grouped: Option<Grouped>| {
+            let grouped = grouped?;
+            let shape = grouped.words(problem).map(fixed);
+            let Grouped { number, rows, columns, .. } = grouped;
+            let layout = grouped.layout(problem.turn);
+            let layout = format!("{number} {layout} in groups of {rows} x {columns}");
+            Some(b.buffer(name, Word::U32, Access::Constant, &shape, &layout))
         };
-        let scales = per_group(b, "scale", problem.scale);
-        let half = if problem.activation == Half::Bf16 { "bf16" } else { "f16" };
-        let x_shape = [rows, fixed(problem.k)];
-        let x = b.buffer("x", Word::U16, Access::ReadOnly, &x_shape, &format!("{half} [k, m]"));
-        let y_shape = [rows, fixed(problem.n)];
-        let y = b.buffer("y", Word::U16, Access::WriteOnce, &y_shape, &format!("{half} [n, m]"));
-        let zeros = problem.zero.then(|| per_group(b, "zero", problem.activation));
-        let bias = problem.bias.then(|| {
-            let layout = format!("f32 {BIAS_LAYOUT}");
-            b.buffer("bias", Word::U32, Access::Constant, &[fixed(problem.n)], &layout)
+        let scale = grouped(b, "scale", problem.scale);
+        let zero = grouped(b, "zero", problem.zero);
+        let addend = grouped(b, "addend", problem.addend);
+        let per_row = |b: &mut Builder, name: &str, there: bool| {
+            let layout = format!("f32 {PER_ROW_LAYOUT}");
+            let shape = [fixed(problem.n)];
+            there.then(|| b.buffer(name, Word::U32, Access::Constant, &shape, &layout))
+        };
+        let factor = per_row(b, "factor", problem.factor);
+        let bias = per_row(b, "bias", problem.bias);
+        let x_scale = problem.input_groups().map(|groups| {
+            let shape = [rows, fixed(groups)];
+            b.buffer("x_scale", Word::U32, Access::ReadOnly, &shape, "f32 [groups, m]")
         });
-        Self { m, codes, scales, x, y, zeros, bias }
+        Self { m, codes, x, y, scale, zero, addend, factor, bias, x_scale }
     }
 }

@@ -8,14 +8,19 @@
 //! docs/add-a-schedule.md.
 
 mod choose;
+mod chunk;
+mod constants;
 pub mod decode;
 mod dequantise;
+mod grouped;
 mod io;
 mod problem;
 mod results;
+mod sums;
 pub mod tile;
 pub mod transform;
 
 pub use choose::{Chosen, choose};
-pub use io::{BIAS_LAYOUT, Io, PER_GROUP_LAYOUT};
-pub use problem::{Problem, Unscheduled};
+pub use grouped::{Grouped, What};
+pub use io::{Io, PER_ROW_LAYOUT};
+pub use problem::{Input, InputScale, Problem, Unscheduled};

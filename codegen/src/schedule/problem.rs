@@ -1,10 +1,19 @@
 //! What is multiplied: a plan, a shape, and the native form of everything that is not x or y.
+//!
+//! The plan says where each scale, zero point and shift is applied; here they become at most four
+//! kinds of numbers, whatever the scheme calls them: what multiplies the sum of a run of columns
+//! ([`Problem::scale`]), what is taken off each code ([`Problem::zero`]), what multiplies a run's sum
+//! of x ([`Problem::addend`]), and what multiplies a finished row ([`Problem::factor`]).
 
-use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, Number};
-use quantloom_dsl::layout::Grain;
-use quantloom_dsl::{Activation, ScaleType, Scheme, ZeroKind};
+use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Number};
+use quantloom_dsl::layout::{Component, Grain};
+use quantloom_dsl::{Activation, ScaleType, Scheme, Zero, ZeroKind};
 
+use super::dequantise::{takes_zeros, writable};
+use super::grouped::{Grouped, What};
 use crate::ir::{Half, MatrixOp, matrix_op};
+use crate::plan::native::SHARED_BYTES;
+use crate::plan::scale::Place;
 use crate::plan::{Operand, Plan, Refusal, plan};
 use crate::target::Target;
 
@@ -37,6 +46,29 @@ pub enum Unscheduled {
     Tile(String),
 }
 
+/// x as a product reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Type of its elements.
+    pub operand: Operand,
+    /// Elements from one row to the next; beyond K they are 0.
+    pub columns: u32,
+    /// Whether a kernel before the product makes it of what the user gives: quantised, or with its
+    /// columns in the order of w's, or padded.
+    pub prepared: bool,
+    /// The scales that come with it.
+    pub scale: Option<InputScale>,
+}
+
+/// Scales of x, f32 `[M, groups]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputScale {
+    /// One a row.
+    Row,
+    /// One for so many columns.
+    Columns(u32),
+}
+
 /// A product `y[M, N] = x[M, K] w[N, K]^T + bias[N]` with w quantised; the bias may be missing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
@@ -46,21 +78,32 @@ pub struct Problem {
     pub n: u32,
     /// Input features.
     pub k: u32,
-    /// Columns that share a scale.
-    pub group: u32,
-    /// Type of the scales, as it is stored natively.
-    pub scale: Half,
-    /// Whether there is a zero point per group, stored like the scales.
-    pub zero: bool,
+    /// Columns that a warp works through at a time: whole chunks, whole runs or a part of one.
+    pub turn: u32,
+    /// Multiplies the sum of a run of columns.
+    pub scale: Option<Grouped>,
+    /// Taken off codes while they are decoded.
+    pub zero: Option<Grouped>,
+    /// Multiplies the sum of x over a run of columns.
+    pub addend: Option<Grouped>,
+    /// Whether a number per row, f32, multiplies the finished sum.
+    pub factor: bool,
     /// Whether there is a bias per row of w, stored as f32.
     pub bias: bool,
-    /// Type of x and y, and of the operands of the product.
-    pub activation: Half,
-    /// Its matrix instruction of 16 columns.
+    /// x.
+    pub input: Input,
+    /// Type of y: f32, f16 or bf16.
+    pub output: Number,
+    /// Its matrix instruction of 16 rows of w and 8 tokens.
     pub product: &'static MatrixOp,
     /// The part of a kernel's name that says what is computed.
     stem: (Scheme, Activation),
 }
+
+/// 32-bit words of codes that a lane has of a turn at most: what registers leave room for.
+const MOST_WORDS: u32 = 12;
+/// The longest turn.
+const LONGEST_TURN: u32 = 128;
 
 impl Problem {
     /// Poses the product of a scheme with one of its activations.
@@ -76,73 +119,56 @@ impl Problem {
         let plan = plan(scheme, activation, target)?;
         let unscheduled =
             |what: &str| Unscheduled::Scheme { target: target.name, what: what.into() };
-        let (half, row) = match plan.compute.product.weight {
-            Operand::Bf16 => (Half::Bf16, "mma.m16n8k16.bf16"),
-            Operand::F16 => (Half::F16, "mma.m16n8k16.f16"),
+        let operand = plan.compute.product.weight;
+        let row = match operand {
+            Operand::Bf16 => "mma.m16n8k16.bf16",
+            Operand::F16 => "mma.m16n8k16.f16",
+            Operand::I8 => "mma.m16n8k32.s8",
             operand => return Err(unscheduled(&format!("products in {operand}"))),
         };
-        let product =
-            matrix_op(row, target).ok_or_else(|| unscheduled("products of 16 x 8 x 16"))?;
-        if plan.compute.quantises {
-            return Err(unscheduled("quantised activations"));
-        }
-        if plan.dequant.stages.len() != 1 || plan.dequant.yields() != (0, 0) {
+        let product = matrix_op(row, target)
+            .ok_or_else(|| unscheduled("products of 16 rows and 8 tokens"))?;
+        if !writable(&plan.dequant) {
             return Err(unscheduled(&format!("codes decoded by {}", plan.dequant)));
         }
-        let parts = [
-            (scheme.shift.is_some(), "shifts"),
-            (scheme.index.is_some(), "columns in the order of activation"),
-            (scheme.experts.is_some(), "experts"),
-        ];
-        if let Some((_, what)) = parts.into_iter().find(|(there, _)| *there) {
-            return Err(unscheduled(what));
+        if !plan.dequant.lost().is_empty() {
+            return Err(unscheduled("codes for infinity"));
         }
-        let [level] = scheme.scales[..] else {
-            return Err(unscheduled(&format!("{} levels of scales", scheme.scales.len())));
-        };
-        let scale = match level.number {
-            ScaleType::Number(NUMBER_BF16) => Half::Bf16,
-            ScaleType::Number(NUMBER_F16) => Half::F16,
-            _ => return Err(unscheduled("scales that are neither bf16 nor f16")),
-        };
-        let (Grain::Each(1), Grain::Each(group), false) =
-            (level.group.rows, level.group.cols, level.divide)
-        else {
-            return Err(unscheduled("scales other than one factor per row and group"));
-        };
-        if scheme.zero.is_some_and(|zero| zero.group != level.group) {
-            return Err(unscheduled("zero points with groups of their own"));
+        if scheme.experts.is_some() {
+            return Err(unscheduled("experts"));
         }
-        // Zero points are taken off inside of the decoding, where sums of small integers are exact.
-        let small = |zero: &quantloom_dsl::Zero| match zero.kind {
-            ZeroKind::Codes { number: Number::Uint(bits) | Number::Int(bits), .. } => bits <= 4,
-            _ => false,
+        let output = match (scheme.output, activation) {
+            (Some(output), _) => output,
+            (None, Activation::Float(number)) => *number,
+            // As wide as what x comes as, which a quantiser does not say.
+            (None, Activation::Quantised(_)) => NUMBER_F32,
         };
-        if scheme.zero.is_some_and(|zero| !small(&zero)) {
-            return Err(unscheduled("zero points other than integers of 4 bits"));
-        }
-        if !matches!(activation, Activation::Float(number) if output(scheme, *number) == *number) {
-            return Err(unscheduled("a result of another type than x"));
+        let floats = [NUMBER_F32, Number::Float(F16), Number::Float(BF16)];
+        if !floats.contains(&output) {
+            return Err(unscheduled(&format!("results in {output}")));
         }
         let shape = |what, value, rule| Err(Unscheduled::Shape { what, value, rule });
         if n == 0 || n > 1 << 24 {
             return shape("N", n, "expected 1 to 2^24");
         }
-        // Rows of x are copied by 16 bytes.
-        if k == 0 || k > 1 << 24 || !k.is_multiple_of(8) {
-            return shape("K", k, "expected a multiple of 8, up to 2^24");
+        if k == 0 || k > 1 << 24 {
+            return shape("K", k, "expected 1 to 2^24");
         }
-        // Words of codes are numbered in 32 bits; a tile's lanes have four words a chunk.
-        let tiles = u64::from(n.div_ceil(plan.native.rows));
-        if tiles * u64::from(k.div_ceil(plan.native.columns)) * 128 > u64::from(u32::MAX) {
+        // Words of codes are numbered in 32 bits.
+        let words = u64::from(n.div_ceil(plan.native.rows))
+            * u64::from(k.div_ceil(plan.native.columns))
+            * u64::from(lane_words(&plan) * 32);
+        if words > u64::from(u32::MAX) {
             return shape("N", n, "expected fewer rows with so many columns: 2^32 words of codes");
         }
-        if !group.is_multiple_of(plan.native.columns) || group > 256 {
-            return Err(unscheduled(&format!("groups of {group} columns")));
-        }
-        let (zero, bias) = (scheme.zero.is_some(), scheme.bias.is_some());
+        let step = plan.compute.product.columns;
+        let turn = turn(&plan, step)
+            .ok_or_else(|| unscheduled(&format!("runs of {} columns", plan.scale.run.unwrap_or(0))))?;
+        let Numbers { scale, zero, addend, factor } = Numbers::of(scheme, &plan, (n, k), turn);
+        let input = input(activation, &plan, k, turn);
+        let bias = scheme.bias.is_some();
         let stem = (scheme.clone(), activation.clone());
-        Ok(Self { plan, n, k, group, scale, zero, bias, activation: half, product, stem })
+        Ok(Self { plan, n, k, turn, scale, zero, addend, factor, bias, input, output, product, stem })
     }
 
     /// Where it runs.
@@ -155,19 +181,39 @@ impl Problem {
         self.n.div_ceil(self.plan.native.rows)
     }
 
-    /// Pieces of columns that a lane loads at once, padded.
+    /// Pieces of columns in which codes lie, padded.
     pub fn chunks(&self) -> u32 {
         self.k.div_ceil(self.plan.native.columns)
     }
 
-    /// Groups of columns; the last one may be short.
-    pub fn groups(&self) -> u32 {
-        self.k.div_ceil(self.group)
+    /// Turns along K; the last one may be short.
+    pub fn turns(&self) -> u32 {
+        self.k.div_ceil(self.turn)
     }
 
-    /// Chunks of a group.
-    pub fn group_chunks(&self) -> u32 {
-        self.group / self.plan.native.columns
+    /// Chunks of a turn.
+    pub fn turn_chunks(&self) -> u32 {
+        self.turn / self.plan.native.columns
+    }
+
+    /// Words of codes that a lane has of a chunk, plane after plane.
+    pub fn lane_words(&self) -> u32 {
+        lane_words(&self.plan)
+    }
+
+    /// Words of codes that a lane has of a turn.
+    pub fn turn_words(&self) -> u32 {
+        self.turn_chunks() * self.lane_words()
+    }
+
+    /// Columns that share a scale, a turn at most: over so many a sum is kept apart.
+    pub fn run(&self) -> u32 {
+        self.plan.scale.run.map_or(self.turn, |run| run.min(self.turn))
+    }
+
+    /// Steps of the product in a run.
+    pub fn run_steps(&self) -> u32 {
+        self.run() / self.product.shape[2]
     }
 
     /// Tokens of a product: columns of B and D.
@@ -180,9 +226,48 @@ impl Problem {
         self.target().gpu.map_or(1, |gpu| gpu.warp) / self.token_tile()
     }
 
-    /// Neighbouring columns of a chunk that a lane holds.
+    /// Columns that the lanes of a row share out at a time, in one piece each.
+    pub fn shared_columns(&self) -> u32 {
+        let most = SHARED_BYTES / self.input_bytes();
+        self.run().min(self.plan.native.columns).min(most)
+    }
+
+    /// Neighbouring columns that a lane holds.
     pub fn lane_columns(&self) -> u32 {
-        self.plan.native.columns / self.row_lanes()
+        self.shared_columns() / self.row_lanes()
+    }
+
+    /// Bytes of an element of x.
+    pub fn input_bytes(&self) -> u32 {
+        self.input.operand.bits() / 8
+    }
+
+    /// Scales of a row of x, if it has scales: of the columns of the input.
+    pub fn input_groups(&self) -> Option<u32> {
+        match self.input.scale? {
+            InputScale::Row => Some(1),
+            InputScale::Columns(columns) => Some(self.input.columns.div_ceil(columns)),
+        }
+    }
+
+    /// The 16-bit type in which weights and x meet, if it is one.
+    pub fn half(&self) -> Option<Half> {
+        match self.input.operand {
+            Operand::F16 => Some(Half::F16),
+            Operand::Bf16 => Some(Half::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Whether sums are exact integers.
+    pub fn sums_integers(&self) -> bool {
+        self.input.operand == Operand::I8
+    }
+
+    /// What the sums of a run, as floats, are to be multiplied with besides their scales: decoding
+    /// leaves codes a power of two too large, which integers lose when they become floats.
+    pub fn exponent(&self) -> i32 {
+        if self.sums_integers() { 0 } else { -self.plan.dequant.yields().1 }
     }
 
     /// The name of a kernel for this product.
@@ -194,6 +279,119 @@ impl Problem {
     }
 }
 
-fn output(scheme: &Scheme, activation: Number) -> Number {
-    scheme.output.unwrap_or(activation)
+fn lane_words(plan: &Plan) -> u32 {
+    let lanes = plan.target.gpu.map_or(1, |gpu| gpu.warp);
+    plan.native.columns * plan.native.rows * plan.dequant.weight.code.bits() / (32 * lanes)
+}
+
+/// As many columns as registers leave room for, a power of two of whole chunks; `None` if runs do
+/// not fit into chunks, nor chunks into runs.
+fn turn(plan: &Plan, step: u32) -> Option<u32> {
+    let chunk = plan.native.columns;
+    // Bytes of x come in rows of 128: see the ring of the tile schedule.
+    let least = if plan.compute.product.activation.bits() == 8 { LONGEST_TURN } else { chunk };
+    let room = |turn: &u32| *turn <= least || turn / chunk * lane_words(plan) <= MOST_WORDS;
+    let turns = (0..).map(|more| chunk << more).take_while(|turn| *turn <= LONGEST_TURN.max(chunk));
+    let fits = |turn: &u32| match plan.scale.run {
+        None => true,
+        Some(run) if run < chunk => run.is_power_of_two() && run.is_multiple_of(step),
+        Some(run) => run.is_multiple_of(*turn) || turn.is_multiple_of(run),
+    };
+    turns.filter(|turn| *turn >= least && room(turn) && fits(turn)).last()
+}
+
+fn input(activation: &Activation, plan: &Plan, k: u32, turn: u32) -> Input {
+    let operand = plan.compute.product.activation;
+    let scale = match activation {
+        Activation::Float(_) => None,
+        Activation::Quantised(quantiser) => {
+            let columns = quantiser.scales.iter().filter_map(|level| match level.group.cols {
+                Grain::Each(columns) => Some(columns),
+                Grain::All => None,
+            });
+            Some(columns.min().map_or(InputScale::Row, InputScale::Columns))
+        }
+    };
+    // Rows of x are read by 16 bytes.
+    let whole = (k * operand.bits() / 8).is_multiple_of(16);
+    let prepared = scale.is_some() || plan.scale.sorts_columns || !whole;
+    let columns = if prepared { k.next_multiple_of(turn) } else { k };
+    Input { operand, columns, prepared, scale }
+}
+
+/// What multiplies, what is taken off, and what is added.
+struct Numbers {
+    scale: Option<Grouped>,
+    zero: Option<Grouped>,
+    addend: Option<Grouped>,
+    factor: bool,
+}
+
+impl Numbers {
+    fn of(scheme: &Scheme, plan: &Plan, (n, k): (u32, u32), turn: u32) -> Self {
+        let whole_row = k.next_multiple_of(turn);
+        let run = plan.scale.run.unwrap_or(whole_row);
+        let placed = |place: Place| {
+            let levels = (0u8..).zip(&plan.scale.levels).zip(&scheme.scales);
+            levels.filter(move |((_, level), _)| level.place == place)
+        };
+        let mut by_run = placed(Place::Run);
+        let scale = match (by_run.next(), by_run.next()) {
+            (None, _) => None,
+            (Some(((at, level), scale)), None) if !level.divide => {
+                let rows = match scale.group.rows {
+                    Grain::Each(rows) => rows,
+                    Grain::All => n.next_multiple_of(plan.native.rows),
+                };
+                let columns = match scale.group.cols {
+                    Grain::Each(columns) => columns,
+                    Grain::All => whole_row,
+                };
+                let number = match scale.number {
+                    ScaleType::Number(number) => number,
+                    ScaleType::Own => NUMBER_F32,
+                };
+                let what = What::Component(Component::Scale(at));
+                Grouped::stored(what, number, (rows, columns), plan.native.rows)
+            }
+            _ => None,
+        };
+        let scale = match scale {
+            None if placed(Place::Run).next().is_some() => {
+                Some(Grouped::computed(What::Scale, run))
+            }
+            scale => scale,
+        };
+        let (add, _) = plan.dequant.yields();
+        let zero = scheme.zero.and_then(|zero| taken_off(&zero, plan, add));
+        let adds = add != 0 || scheme.shift.is_some() || scheme.zero.is_some() && zero.is_none();
+        Self {
+            scale,
+            zero,
+            addend: adds.then(|| Grouped::computed(What::Addend, run)),
+            factor: placed(Place::Epilogue).next().is_some(),
+        }
+    }
+}
+
+/// Zero points that are taken off inside of the decoding, where sums of small integers are exact:
+/// `constant - zero` has 8 bits in bf16, 11 in f16.
+fn taken_off(zero: &Zero, plan: &Plan, add: i32) -> Option<Grouped> {
+    let (half, most) = match plan.dequant.operand {
+        Operand::Bf16 => (BF16, 7),
+        Operand::F16 => (F16, 8),
+        _ => return None,
+    };
+    let ZeroKind::Codes { number: Number::Uint(bits) | Number::Int(bits), .. } = zero.kind else {
+        return None;
+    };
+    let (Grain::Each(1), Grain::Each(columns)) = (zero.group.rows, zero.group.cols) else {
+        return None;
+    };
+    let last = plan.dequant.stages.last()?;
+    if add != 0 || bits > most || !takes_zeros(last) {
+        return None;
+    }
+    let what = What::Component(Component::Zero);
+    Grouped::stored(what, Number::Float(half), (1, columns), plan.native.rows)
 }

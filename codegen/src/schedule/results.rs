@@ -1,21 +1,18 @@
-//! Where sums begin, and how they become y: through shared memory, and through the workspace where
-//! blocks split K.
-//!
-//! Of the parts that are added up in the end, the first one begins with the bias, the others with
-//! zero: so the bias is on its way together with the first weights, costs no register and no wait
-//! at the end, and is rounded to y once, with the rest.
+//! How sums become y: through shared memory, and through the workspace where blocks split K.
 //!
 //! In: D of the products, per tile of rows and of tokens. Each lane leaves its sums in shared memory
 //! as `[part][token][row]`; then threads add the parts up and write rows that are neighbours. With
 //! `splits` > 1 a block leaves what it has in a slot of its own, and the last to arrive adds the
 //! slots in order: nothing waits, and the result does not depend on who was last.
 
+use super::constants::Constants;
 use super::io::Io;
 use super::problem::Problem;
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Cache, Extent, Fetch, Mask, Op, Operand, Order,
+    Access, Address, Binary, BufferId, Builder, Cache, Extent, Fetch, Half, Op, Operand, Order,
     Reg, Scope, SharedId, Special, Type, Uniformity, Width, Word,
 };
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
 
 /// Words from one token's sums to the next's: four more than the rows, so that the tokens of
 /// neighbouring lanes fall into different banks.
@@ -30,6 +27,8 @@ pub(super) const ORDER: u32 = 4;
 pub(super) struct Results<'p> {
     pub(super) problem: &'p Problem,
     pub(super) io: Io,
+    /// What finished sums are multiplied with, and the bias; their copies are done.
+    pub(super) constants: Constants,
     /// Rows of w of a block.
     pub(super) rows: u32,
     /// Tokens of a block.
@@ -68,40 +67,6 @@ impl Results<'_> {
     /// Words of shared memory for a block's sums.
     pub(super) const fn words(rows: u32, tokens: u32, parts: u32) -> u32 {
         parts * tokens * pitch(rows)
-    }
-
-    /// The bias of their rows into the sums of the first part; elsewhere, and without a bias, they
-    /// stay what they are. May come before the grid wait.
-    pub(super) fn begin(&self, b: &mut Builder, held: &Held<'_>) {
-        let Some(bias) = self.io.bias else { return };
-        b.comment("the first part's sums begin with the bias of their rows");
-        let (of_block, of_split) = (b.equal(held.part, 0u32), b.equal(self.split, 0u32));
-        let first = b.both(of_block, of_split);
-        let row = b.div(held.lane, self.problem.row_lanes());
-        let row = b.add(row, held.first_row);
-        let row = b.mad(self.row_block.0, self.rows, row);
-        let (rows, n) = (self.problem.plan.native.rows, self.problem.n);
-        for (tile, of_tokens) in (0..).zip(held.sums) {
-            for half in 0..2 {
-                let further = rows * tile + 8 * half as u32;
-                let condition = if n.is_multiple_of(self.rows) {
-                    first
-                } else {
-                    let row = b.add(row, further);
-                    let row_is = b.less(row, n);
-                    b.both(first, row_is)
-                };
-                let from = Address::new(bias, row).plus(further);
-                let mask = Some(Mask { condition, fill: Operand::F32(0.0) });
-                let value = b.load_as(Type::F32, from, Width::B32, mask, Cache::Default);
-                // Registers 0 and 1 of D are of row g, 2 and 3 of row g + 8.
-                for sums in of_tokens {
-                    for &register in held.registers.iter().filter(|&at| at / 2 == half) {
-                        b.set(sums[register], value[0]);
-                    }
-                }
-            }
-        }
     }
 
     /// Writes y. Every warp comes here; what `over` holds is dead in all of them.
@@ -193,9 +158,10 @@ impl Results<'_> {
         total
     }
 
-    /// Writes results, rounded, where there are some.
+    /// Finishes results, and writes them, rounded, where there are some.
     fn store(&self, b: &mut Builder, [token, row]: [Operand; 2], values: &[Operand]) {
         let problem = self.problem;
+        let values = self.constants.finish(b, [token, row], self.width(), values);
         let token = b.mad(self.token_block.0, self.tokens, token);
         let n = b.mad(self.row_block.0, self.rows, row);
         let token_is = b.less(token, self.m);
@@ -207,14 +173,19 @@ impl Results<'_> {
         };
         let at = b.mad(token, problem.n, n);
         let to = Address::new(self.io.y, at);
-        let pack = Binary::Pack(problem.activation);
-        match *values {
+        let half = match problem.output {
+            NUMBER_F16 => Half::F16,
+            NUMBER_BF16 => Half::Bf16,
+            _ => return b.store(to, &values, self.width(), Some(mask)),
+        };
+        let pack = Binary::Pack(half);
+        match values[..] {
             [v0, v1, v2, v3] => {
                 let words = [b.binary(pack, v0, v1), b.binary(pack, v2, v3)];
                 b.store(to, &words, Width::B64, Some(mask));
             }
             _ => {
-                for &value in values {
+                for value in values {
                     let word = b.binary(pack, value, value);
                     b.store(to, &[word], Width::B16, Some(mask));
                 }

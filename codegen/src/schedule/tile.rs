@@ -3,10 +3,10 @@
 //! In: a [`Problem`] and a [`TileShape`]. Out: a kernel, not yet verified.
 //!
 //! The weights are the A operand, decoded in registers, so that y^T comes out with tokens as
-//! columns. A block owns `rows` rows of w and `tokens` rows of x and walks along K, a group at a
-//! time; a ring in shared memory (`ring`) has the next groups under way. A warp decodes its own
-//! rows of a group once, then meets the tiles of tokens one after the other: the sums of a group of
-//! one tile are complete before the next begins, so that only they need registers beside the result.
+//! columns. A block owns `rows` rows of w and `tokens` rows of x and walks along K, a turn at a
+//! time; a ring in shared memory (`ring`) has the next turns under way. A warp decodes its own rows
+//! of a turn once, then meets the tiles of tokens one after the other: the sums of a run of one tile
+//! are complete before the next begins, so that only they need registers beside the result.
 //!
 //! Scales multiply those sums in f32. On the weights they would cost 4 packed multiplies a step of
 //! 16 columns, that is 32 a group of 128 and tile of rows, against half the tokens on the sums: as
@@ -17,12 +17,14 @@
 mod ring;
 mod shape;
 
-use crate::ir::{Addend, Builder, Extent, Kernel, Launch, Op, Operand, Reg, Side, Special, Type};
+use crate::ir::{Builder, Extent, Kernel, Launch, Op, Operand, Reg, Special};
 
-use super::dequantise::{Zeros, steps, takes_zeros, writable};
+use super::constants::{Constants, Stretch};
+use super::dequantise::{Zeros, steps};
 use super::io::Io;
 use super::problem::{Problem, Unscheduled};
 use super::results::{Held, Results};
+use super::sums::{RunScales, Summing};
 use ring::{Ring, Stage};
 
 pub use shape::TileShape;
@@ -44,12 +46,12 @@ struct Tile<'p> {
     m: Operand,
 }
 
-/// A warp's weights of one group.
+/// A warp's weights of one turn.
 struct Decoded {
-    /// Per tile of rows and step of 16 columns, A.
+    /// Per tile of rows and step of the product, A.
     a: Vec<Vec<Vec<Reg>>>,
-    /// Per tile of rows, the scales of rows g and g + 8.
-    scales: Vec<[Operand; 2]>,
+    /// Per tile of rows and run, what multiplies the sums.
+    scales: Vec<Vec<RunScales>>,
 }
 
 /// Writes the kernel.
@@ -58,11 +60,6 @@ struct Decoded {
 /// What the schedule does not take.
 pub fn tile(problem: &Problem, shape: TileShape) -> Result<Kernel, Unscheduled> {
     shape.check(problem)?;
-    let sequence = &problem.plan.dequant.stages[0];
-    if !writable(sequence) || problem.zero && !takes_zeros(sequence) {
-        let what = format!("codes decoded by {}", sequence.template);
-        return Err(Unscheduled::Scheme { target: problem.target().name, what });
-    }
     let warp = problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let launch = Launch {
         grid: [Extent::Constant(1); 3],
@@ -108,10 +105,27 @@ impl<'p> Tile<'p> {
         if self.shape.programmatic {
             b.push(Op::GridLaunch);
         }
-        let (start, end) = self.groups_of_block(b);
+        let (start, end) = self.turns_of_block(b);
         let ring = Ring::declare(b, self);
+        let constants = Constants::declare(b, self.problem, self.shape.rows, self.shape.tokens);
+        let threads = self.shape.warps * b.warp_size();
+        let first = b.mul(self.row_block, self.shape.rows);
+        let of_rows = Stretch { first, count: self.shape.rows, end: self.problem.n.into() };
+        constants.copy_rows(b, &self.io, of_rows, threads);
         ring.fill(b, self, start, end);
+        let first = b.mul(self.token_block, self.shape.tokens);
+        let of_tokens = Stretch { first, count: self.shape.tokens, end: self.m };
+        constants.copy_tokens(b, &self.io, of_tokens, threads);
+        let summing = Summing::declare(b, self.problem);
         let sums = self.accumulators(b);
+        b.for_each(start, end, 1u32, "turn", |b, turn| {
+            let stage = ring.next(b, self, turn, end);
+            let decoded = self.decode(b, &stage);
+            self.multiply(b, &summing, &stage, &decoded, &sums);
+        });
+        b.comment("every warp is done with the ring");
+        b.push(Op::CopyWait { pending: 0 });
+        b.barrier();
         let rows = self.shape.row_tiles(self.problem) * self.problem.plan.native.rows;
         let held = Held {
             sums: &sums,
@@ -120,26 +134,16 @@ impl<'p> Tile<'p> {
             first_row: b.mul(self.warp, rows),
             lane: self.lane,
         };
-        let results = self.results(b);
-        results.begin(b, &held);
-        b.for_each(start, end, 1u32, "group", |b, group| {
-            let stage = ring.next(b, self, group, end);
-            let decoded = self.decode(b, &stage);
-            self.multiply(b, &stage, &decoded, &sums);
-        });
-        b.comment("every warp is done with the ring");
-        b.push(Op::CopyWait { pending: 0 });
-        b.barrier();
-        results.write(b, &held, Some(ring.block()));
+        self.results(b, constants).write(b, &held, Some(ring.block()));
     }
 
-    /// Whole groups, as evenly as they go, over the blocks that split K.
-    fn groups_of_block(&self, b: &mut Builder) -> (Operand, Operand) {
-        let (groups, splits) = (self.problem.groups(), self.shape.splits);
-        b.comment("this block's groups of columns");
-        let share = b.mul(self.split, groups);
+    /// Whole turns, as evenly as they go, over the blocks that split K.
+    fn turns_of_block(&self, b: &mut Builder) -> (Operand, Operand) {
+        let (turns, splits) = (self.problem.turns(), self.shape.splits);
+        b.comment("this block's turns along K");
+        let share = b.mul(self.split, turns);
         let start = b.div(share, splits);
-        let share = b.add(share, groups);
+        let share = b.add(share, turns);
         let end = b.div(share, splits);
         (start, end)
     }
@@ -148,72 +152,86 @@ impl<'p> Tile<'p> {
         self.shape.tokens / self.problem.token_tile()
     }
 
-    /// Per tile of rows and of tokens, the sums over this block's groups.
+    /// Per tile of rows and of tokens, the sums over this block's turns.
     fn accumulators(&self, b: &mut Builder) -> Vec<Vec<Vec<Reg>>> {
         let (rows, tokens) = (self.shape.row_tiles(self.problem), self.token_tiles());
         (0..rows).map(|_| (0..tokens).map(|_| b.zeros("sum", 4)).collect()).collect()
     }
 
-    /// Decodes this warp's rows of a group.
+    /// Decodes this warp's rows of a turn.
     fn decode(&self, b: &mut Builder, stage: &Stage) -> Decoded {
-        let (problem, sequence) = (self.problem, &self.problem.plan.dequant.stages[0]);
+        let problem = self.problem;
+        let runs = problem.turn / problem.run();
         let mut decoded = Decoded { a: Vec::new(), scales: Vec::new() };
         b.comment("decode this warp's rows");
         for tile in 0..self.shape.row_tiles(problem) {
-            let words = stage.codes(b, self, tile);
-            let zeros = stage.zeros(b, self, tile);
-            let mut zeros = zeros.map(|word| Zeros::of_pair(b, problem.activation, word));
+            let chunks = stage.codes(b, self, tile);
+            let mut zeros = problem.half().zip(problem.zero).map(|(half, of)| {
+                let words = stage.zeros(b, self, tile);
+                let pair = |run| of.pair(&words, of.of_run(problem, run));
+                let pairs: Vec<Reg> = (0..runs).map(pair).collect();
+                Zeros::of_pairs(b, half, &pairs, problem.run_steps())
+            });
             let mut a = Vec::new();
-            steps(b, sequence, &words, zeros.as_mut(), |_, _, registers| a.push(registers));
+            steps(b, &problem.plan.dequant, &chunks, zeros.as_mut(), |_, _, registers| {
+                a.push(registers);
+            });
             decoded.a.push(a);
-            let pair = stage.scales(b, self, tile);
-            let side = |b: &mut Builder, side| b.half_to_f32(problem.scale, side, pair);
-            decoded.scales.push([side(b, Side::Low), side(b, Side::High)]);
+            decoded.scales.push(stage.scales(b, self, tile));
         }
         decoded
     }
 
-    /// sums += scale * (w x) of one group.
-    fn multiply(&self, b: &mut Builder, stage: &Stage, decoded: &Decoded, sums: &[Vec<Vec<Reg>>]) {
-        let op = self.problem.product;
+    /// sums += scale * (w x) of one turn, run by run.
+    fn multiply(
+        &self,
+        b: &mut Builder,
+        summing: &Summing<'_>,
+        stage: &Stage,
+        decoded: &Decoded,
+        sums: &[Vec<Vec<Reg>>],
+    ) {
         let together = self.shape.together(self.problem);
+        let run_steps = self.problem.run_steps() as usize;
         for first in (0..self.token_tiles()).step_by(together as usize) {
             b.comment(&format!("tokens {} on", first * self.problem.token_tile()));
             let tiles: Vec<u32> = (first..self.token_tiles()).take(together as usize).collect();
             let x: Vec<Vec<Reg>> = tiles.iter().map(|&tile| stage.x(b, self, tile)).collect();
-            let part = |b: &mut Builder| b.fragment(Type::F32, 4);
-            let parts: Vec<Vec<Vec<Reg>>> =
-                tiles.iter().map(|_| decoded.a.iter().map(|_| part(b)).collect()).collect();
-            // Step by step over all of them: neighbours do not wait for each other.
-            for step in 0..decoded.a.first().map_or(0, Vec::len) {
-                for (parts, x) in parts.iter().zip(&x) {
-                    for (part, a) in parts.iter().zip(&decoded.a) {
-                        let c = match step {
-                            0 => Addend::Zero,
-                            _ => Addend::Registers(part.clone()),
-                        };
-                        b.matrix(op, part, &a[step], &x[2 * step..2 * step + 2], c);
+            let of_x: Vec<_> = x.iter().map(|x| summing.of_x(b, x)).collect();
+            for run in 0..(self.problem.turn / self.problem.run()) as usize {
+                let parts: Vec<Vec<Vec<Reg>>> = tiles
+                    .iter()
+                    .map(|_| decoded.a.iter().map(|_| summing.part(b)).collect())
+                    .collect();
+                // Step by step over all of them: neighbours do not wait for each other.
+                for step in 0..run_steps {
+                    let at = run * run_steps + step;
+                    for (parts, x) in parts.iter().zip(&x) {
+                        for (part, a) in parts.iter().zip(&decoded.a) {
+                            summing.step(b, part, &a[at], &x[2 * at..2 * at + 2], step == 0);
+                        }
                     }
                 }
-            }
-            for (&tile, parts) in tiles.iter().zip(&parts) {
-                for ((part, scales), sums) in parts.iter().zip(&decoded.scales).zip(sums) {
-                    // Registers 0 and 1 of D are of row g, 2 and 3 of row g + 8.
-                    for (at, &sum) in sums[tile as usize].iter().enumerate() {
-                        b.accumulate(sum, scales[at / 2], part[at]);
+                for ((&tile, parts), of_x) in tiles.iter().zip(&parts).zip(&of_x) {
+                    let tokens = stage.x_scales(b, self, tile, run as u32);
+                    for ((part, scales), sums) in parts.iter().zip(&decoded.scales).zip(sums) {
+                        let scales = RunScales { tokens, ..scales[run] };
+                        let part = (&part[..], of_x.get(run));
+                        summing.add(b, &sums[tile as usize], part, scales, &[0, 1, 2, 3]);
                     }
                 }
             }
         }
     }
 
-    fn results(&self, b: &mut Builder) -> Results<'p> {
+    fn results(&self, b: &mut Builder, constants: Constants) -> Results<'p> {
         let (problem, shape) = (self.problem, self.shape);
         let token_blocks =
             if shape.splits > 1 { b.special(Special::Blocks(0)) } else { 1u32.into() };
         Results {
             problem,
             io: self.io,
+            constants,
             rows: shape.rows,
             tokens: shape.tokens,
             parts: 1,

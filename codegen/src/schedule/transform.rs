@@ -17,7 +17,8 @@ use quantloom_dsl::{Scheme, Store, parse_layout};
 
 use self::form::{Form, Integer};
 use self::gather::{Gather, Side, THREADS, word};
-use super::io::{BIAS_LAYOUT, PER_GROUP_LAYOUT};
+use super::grouped::{Grouped, What};
+use super::io::PER_ROW_LAYOUT;
 use super::problem::{Problem, Unscheduled};
 use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
 
@@ -73,7 +74,7 @@ pub fn transform(
     let this = Transform { problem, scheme, part, direction };
     let (store, stored) = this.stored()?;
     let native_layout = this.native_layout()?;
-    let native = this.bind(&native_layout, this.native_grains())?;
+    let native = this.bind(&native_layout, this.native_grains()?)?;
     let (stored, native) = (this.side(&stored)?, this.side(&native)?);
     let stored_text = store.layout.display(store.owner).to_string();
     let native_text = native_layout.display(part.component()).to_string();
@@ -121,20 +122,31 @@ impl Transform<'_> {
     fn native_layout(&self) -> Result<Layout, Unscheduled> {
         let text = match self.part {
             Part::Codes => return Ok(self.problem.plan.native.layout.clone()),
-            Part::Scales | Part::Zeros => PER_GROUP_LAYOUT,
-            Part::Bias => BIAS_LAYOUT,
+            Part::Scales | Part::Zeros => self.grouped()?.layout(self.problem.turn),
+            Part::Bias => PER_ROW_LAYOUT.to_owned(),
         };
-        parse_layout(text, self.part.component())
+        parse_layout(&text, self.part.component())
             .map_err(|faults| self.unscheduled(&format!("the native layout ({faults})")))
     }
 
-    fn native_grains(&self) -> Grains {
+    /// The native form of scales or zero points, which keeps their values.
+    fn grouped(&self) -> Result<Grouped, Unscheduled> {
+        let of = match self.part {
+            Part::Scales => self.problem.scale,
+            Part::Zeros => self.problem.zero,
+            Part::Codes | Part::Bias => None,
+        };
+        let kept = of.filter(|of| of.what == What::Component(self.part.component()));
+        kept.ok_or_else(|| self.unscheduled("products with other numbers made"))
+    }
+
+    fn native_grains(&self) -> Result<Grains, Unscheduled> {
         let (bits, cols) = match self.part {
             Part::Codes => (self.problem.plan.dequant.weight.code.bits(), Grain::Each(1)),
-            Part::Scales | Part::Zeros => (16, Grain::Each(self.problem.group)),
+            Part::Scales | Part::Zeros => return Ok(self.grouped()?.grains()),
             Part::Bias => (32, Grain::All),
         };
-        Grains { bits, rows: Grain::Each(1), cols }
+        Ok(Grains { bits, rows: Grain::Each(1), cols })
     }
 
     fn bind(&self, layout: &Layout, grains: Grains) -> Result<Bound, Unscheduled> {
@@ -164,7 +176,10 @@ impl Transform<'_> {
     fn form(&self) -> Result<Form, Unscheduled> {
         let back = self.direction == Direction::FromNative;
         match self.part {
-            Part::Scales => Ok(Form::Keep),
+            Part::Scales => {
+                let kept = self.scheme.number(self.part.component()) == Some(self.grouped()?.number);
+                if kept { Ok(Form::Keep) } else { Err(self.unscheduled("another type")) }
+            }
             Part::Codes => match self.problem.plan.dequant.recode {
                 Recode::Keep => Ok(Form::Keep),
                 Recode::Xor(mask) => Ok(Form::Xor(mask)),
@@ -173,7 +188,7 @@ impl Transform<'_> {
             Part::Zeros => {
                 let integer = self.scheme.zero.and_then(|zero| Integer::new(zero.kind));
                 let integer = integer.ok_or_else(|| self.unscheduled("floats"))?;
-                let half = self.problem.activation;
+                let half = self.problem.half().ok_or_else(|| self.unscheduled("integer products"))?;
                 Ok(if back { Form::Stored(integer, half) } else { Form::Number(integer, half) })
             }
             Part::Bias => {

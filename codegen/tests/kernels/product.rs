@@ -2,12 +2,10 @@
 //! y may be from the exact product.
 
 use quantloom_codegen::ir::{Access, Kernel, Verified};
-use quantloom_codegen::schedule::Problem;
+use quantloom_codegen::schedule::{Grouped, Problem};
 use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
-use quantloom_dsl::format::{BF16, F16, FloatFormat, Overflow};
+use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, Element, Grain, Grains, Index, Shape, write_bits};
-
-use quantloom_codegen::ir::Half;
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 pub struct Random(pub u64);
@@ -27,11 +25,16 @@ impl Random {
     }
 }
 
-fn format(half: Half) -> FloatFormat {
-    match half {
-        Half::Bf16 => BF16,
-        Half::F16 => F16,
+fn format(number: Number) -> FloatFormat {
+    match number {
+        Number::Float(format) => format,
+        other => panic!("{other} is no float"),
     }
+}
+
+/// Groups of a row; the last one may be short.
+fn groups(problem: &Problem) -> usize {
+    problem.k.div_ceil(problem.scale.unwrap().columns) as usize
 }
 
 /// A matrix of 16-bit floats: bits and values.
@@ -41,8 +44,8 @@ struct Halves {
 }
 
 impl Halves {
-    fn draw(count: usize, half: Half, mut value: impl FnMut() -> f64) -> Self {
-        let format = format(half);
+    fn draw(count: usize, number: Number, mut value: impl FnMut() -> f64) -> Self {
+        let format = format(number);
         let bits = (0..count).map(|_| format.encode(value(), Overflow::Saturate) as u16);
         let bits: Vec<u16> = bits.collect();
         let values = bits.iter().map(|&bits| format.decode(u32::from(bits))).collect();
@@ -63,19 +66,20 @@ pub struct Product {
 
 impl Product {
     pub fn draw(problem: &Problem, m: usize, seed: u64) -> Self {
-        let (n, k, groups) = (problem.n as usize, problem.k as usize, problem.groups() as usize);
+        let (n, k, groups) = (problem.n as usize, problem.k as usize, groups(problem));
+        let number = |grouped: Option<Grouped>| grouped.unwrap().number;
         let mut random = Random(seed);
         let codes = (0..n * k).map(|_| random.next() as u32 & 15).collect();
         // Neighbouring groups differ by powers of two, so that a scale in the wrong place shows.
         let size = |random: &mut Random| 2f64.powi(-(random.next() as i32 & 7) - 2);
-        let scales = Halves::draw(n * groups, problem.scale, || {
+        let scales = Halves::draw(n * groups, number(problem.scale), || {
             let size = size(&mut random);
             size * (1.0 + random.signed() / 4.0)
         });
         let mut integer = || (random.next() & 15) as f64;
         let zeros =
-            problem.zero.then(|| Halves::draw(n * groups, problem.activation, &mut integer));
-        let x = Halves::draw(m * k, problem.activation, || random.signed());
+            problem.zero.map(|of| Halves::draw(n * groups, of.number, &mut integer));
+        let x = Halves::draw(m * k, problem.output, || random.signed());
         // Of the size of a product, so that a bias that is missing or there twice shows.
         let bias = problem.bias.then(|| (0..n).map(|_| (8.0 * random.signed()) as f32).collect());
         Self { problem: problem.clone(), m, codes, scales, zeros, bias, x }
@@ -127,14 +131,19 @@ impl Product {
         bytes
     }
 
-    /// Row g of a tile beside row g + 8, groups after one another; NaN where there is no row.
+    /// Row g of a tile beside row g + 8, the groups of a turn one pair after another, turns after one
+    /// another; NaN where there is no row, 0 where there is no group.
     fn per_group(&self, halves: &Halves) -> Vec<u16> {
-        let (n, groups) = (self.problem.n as usize, self.problem.groups() as usize);
-        let mut all = vec![0x7fff; n.next_multiple_of(16) * groups];
+        let (n, groups) = (self.problem.n as usize, groups(&self.problem));
+        let of_turn = (self.problem.turn / self.problem.scale.unwrap().columns).max(1) as usize;
+        let padded = groups.next_multiple_of(of_turn);
+        let mut all = vec![0x7fff; n.next_multiple_of(16) * padded];
         for row in 0..n {
-            for group in 0..groups {
-                let place = row % 8 * 2 + row % 16 / 8;
-                all[(row / 16 * groups + group) * 16 + place] = halves.bits[row * groups + group];
+            for group in 0..padded {
+                let place = (row % 8 * of_turn + group % of_turn) * 2 + row % 16 / 8;
+                let turn = (row / 16 * padded + group / of_turn * of_turn) * 16;
+                let there = group < groups;
+                all[turn + place] = if there { halves.bits[row * groups + group] } else { 0 };
             }
         }
         all
@@ -146,9 +155,10 @@ impl Product {
     /// group: each term of the sum meets at most so many roundings. y itself is rounded once to its type.
     fn expected(&self, parts: usize) -> Vec<(f64, f64)> {
         let (n, k) = (self.problem.n as usize, self.problem.k as usize);
-        let (group, groups) = (self.problem.group as usize, self.problem.groups() as usize);
+        let group = self.problem.scale.unwrap().columns as usize;
+        let groups = groups(&self.problem);
         let roundings = (group / 16 + groups + parts) as f64 * 2f64.powi(-24);
-        let format = format(self.problem.activation);
+        let format = format(self.problem.output);
         let smallest = format.decode(1) / 2.0;
         let mut all = Vec::new();
         for token in 0..self.m {
@@ -186,7 +196,7 @@ impl Product {
         let report = run(kernel, &mut arguments, &options).map_err(|fault| fault.to_string())?;
         let y = kernel.buffers.iter().position(|buffer| buffer.access == Access::WriteOnce);
         let bytes = &arguments.buffers[y.unwrap()].bytes;
-        let format = format(self.problem.activation);
+        let format = format(self.problem.output);
         let n = self.problem.n as usize;
         for (at, (expected, bound)) in self.expected(parts as usize).into_iter().enumerate() {
             let bits = u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);

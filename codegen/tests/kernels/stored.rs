@@ -54,7 +54,7 @@ impl Stored {
         let of = |component| Part::ALL.into_iter().find(|part| part.component() == component);
         let native = parts
             .iter()
-            .map(|part| (of(part.component).unwrap(), part.pack(&unpacked).unwrap()))
+            .map(|part| (of(part.component).unwrap(), part.pack(&unpacked, None).unwrap()))
             .collect();
         Some(Self { scheme: scheme.clone(), problem, packed, unpacked, native })
     }

@@ -21,7 +21,7 @@ mod stored;
 mod weight;
 
 pub use executor::{Executor, Slot};
-pub use native::{Form, NativePart};
+pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 pub use products::{Choice, Moves, Products, Request};
 pub use stored::Stored;
 pub use weight::{GpuDevice, GpuWeight, Tensors};

@@ -3,10 +3,13 @@
 //! In: an unpacked layer. Out: the buffer's bytes. Nothing is indexed by hand: the source of the
 //! kernels says a layout, and the layout transforms move codes and numbers there, pads 0.
 
-use quantloom_dsl::format::{Number, Overflow};
-use quantloom_dsl::layout::{Bound, Component, Grains, Layout, Recode, Transform};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
-use crate::unpacked::{UnpackError, Unpacked};
+use quantloom_dsl::format::{Number, Overflow};
+use quantloom_dsl::layout::{Bound, Component, Grain, Grains, Layout, Recode, Shape, Transform};
+
+use crate::unpacked::{Folded, UnpackError, Unpacked};
 
 /// How the elements of a part are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +18,38 @@ pub enum Form {
     Codes(Recode),
     /// As numbers of a type that holds their values exactly.
     Numbers(Number),
+    /// As f32 that follow from several components of the scheme.
+    Computed(Computed),
+}
+
+/// Numbers that products want and no component holds, rounded to f32 once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Computed {
+    /// The product of the scales that change along K, divisors taken as such.
+    Scale,
+    /// The product of those that are constant along a row.
+    Factor,
+    /// `shift - scale * (zero + add)` with that scale, times `2^exponent`: what multiplies the sum of
+    /// x over a group of columns, where products multiply x with `code + add`.
+    Addend {
+        /// What decoding leaves on each code.
+        add: i32,
+        /// The power of two that sums are in units of.
+        exponent: i32,
+    },
+}
+
+impl Computed {
+    fn of(self, weight: &Unpacked, n: u64, k: u64) -> f64 {
+        let Folded { scale, factor, zero, shift } = weight.folded(0, n, k);
+        match self {
+            Self::Scale => scale,
+            Self::Factor => factor,
+            Self::Addend { add, exponent } => {
+                (shift - scale * (zero + f64::from(add))) * 2f64.powi(exponent)
+            }
+        }
+    }
 }
 
 /// A constant buffer of a product.
@@ -22,7 +57,8 @@ pub enum Form {
 pub struct NativePart {
     /// The buffer's name in the kernel's rule.
     pub buffer: String,
-    /// What it holds: codes, the scales of a level, zero points, the bias.
+    /// What it holds: codes, the scales of a level, zero points, the bias; of what is computed, the
+    /// component that the layout's digits are of.
     pub component: Component,
     /// Where: bound to N and K, whose tails it pads.
     pub layout: Layout,
@@ -33,54 +69,163 @@ pub struct NativePart {
 }
 
 impl NativePart {
-    /// The buffer's bytes for a layer.
+    /// Whether it holds this component's own values.
+    pub fn holds(&self, component: Component) -> bool {
+        self.component == component && !matches!(self.form, Form::Computed(_))
+    }
+
+    /// The buffer's bytes for a layer, its columns in another order if one is given.
     ///
     /// # Errors
     /// A layer without the component, a layout that does not hold the shape, a value that the
     /// numbers' type does not hold exactly.
-    pub fn pack(&self, weight: &Unpacked) -> Result<Vec<u8>, UnpackError> {
+    pub fn pack(
+        &self,
+        weight: &Unpacked,
+        order: Option<&ColumnOrder>,
+    ) -> Result<Vec<u8>, UnpackError> {
         let fault = |error| UnpackError::Transform { store: self.buffer.clone(), error };
-        let plain = self.bind(&Layout::plain(self.component, self.grains.bits), weight)?;
-        let native = self.bind(&self.layout, weight)?;
+        let shape = order.map_or(weight.shape(), |order| order.shape(weight.shape()));
+        let plain = self.bind(&Layout::plain(self.component, self.grains.bits), shape)?;
+        let native = self.bind(&self.layout, shape)?;
         let mut bytes = native.blank(&self.layout);
-        match &self.form {
+        let (source, recode) = match &self.form {
             Form::Codes(recode) => {
-                Transform::new(self.component, &plain, &native, recode.clone())
-                    .and_then(|transform| transform.run(weight.codes(), &mut bytes))
-                    .map_err(fault)?;
+                let codes = order.map(|order| order.codes(weight));
+                (codes.map_or(Cow::Borrowed(weight.codes()), Cow::Owned), recode.clone())
             }
             Form::Numbers(number) => {
-                let source = self.numbers(*number, weight)?;
-                Transform::new(self.component, &plain, &native, Recode::Keep)
-                    .and_then(|transform| transform.run(&source, &mut bytes))
-                    .map_err(fault)?;
+                let source = self.written(*number, &self.values(weight, order)?)?;
+                (Cow::Owned(source), Recode::Keep)
             }
-        }
+            Form::Computed(computed) => {
+                let (rows, cols) = self.grains.elements(shape);
+                let value = |at: u64| {
+                    let n = first_of(self.grains.rows, at / cols);
+                    let column = first_of(self.grains.cols, at % cols);
+                    let k = order.map_or(Some(column), |order| order.first_of(column, self.grains));
+                    let value = k.map_or(0.0, |k| computed.of(weight, n, k));
+                    (value as f32).to_le_bytes()
+                };
+                (Cow::Owned((0..rows * cols).flat_map(value).collect()), Recode::Keep)
+            }
+        };
+        Transform::new(self.component, &plain, &native, recode)
+            .and_then(|transform| transform.run(&source, &mut bytes))
+            .map_err(fault)?;
         Ok(bytes)
     }
 
-    fn bind(&self, layout: &Layout, weight: &Unpacked) -> Result<Bound, UnpackError> {
+    fn bind(&self, layout: &Layout, shape: Shape) -> Result<Bound, UnpackError> {
         let grains = |component| (component == self.component).then_some(self.grains);
         layout
-            .bind(weight.shape(), &grains)
+            .bind(shape, &grains)
             .map_err(|error| UnpackError::Bind { store: self.buffer.clone(), error })
     }
 
-    /// The component's values in plain order, an element a slot.
-    fn numbers(&self, number: Number, weight: &Unpacked) -> Result<Vec<u8>, UnpackError> {
+    /// The component's values in plain order.
+    fn values<'w>(
+        &self,
+        weight: &'w Unpacked,
+        order: Option<&ColumnOrder>,
+    ) -> Result<Cow<'w, [f64]>, UnpackError> {
         let values = weight
             .values(self.component)
             .ok_or_else(|| UnpackError::Missing(self.component.to_string()))?;
+        let (Some(order), Grain::Each(_)) = (order, self.grains.cols) else {
+            return Ok(Cow::Borrowed(values));
+        };
+        let (_, stored) = self.grains.elements(weight.shape());
+        let (rows, cols) = self.grains.elements(order.shape(weight.shape()));
+        let index = weight.index().unwrap_or_default();
+        let value = |at: u64| {
+            let column = order.first_of(first_of(self.grains.cols, at % cols), self.grains);
+            let group = column.and_then(|k| index.get(k as usize));
+            group.map_or(0.0, |&group| values[(at / cols * stored + u64::from(group)) as usize])
+        };
+        Ok((0..rows * cols).map(value).collect())
+    }
+
+    /// Values as numbers of a type that holds them, an element a slot.
+    fn written(&self, number: Number, values: &[f64]) -> Result<Vec<u8>, UnpackError> {
         let slot = (self.grains.bits.next_power_of_two().max(8) / 8) as usize;
         let mut bytes = Vec::with_capacity(values.len() * slot);
         for (element, value) in values.iter().enumerate() {
             let code = number.encode(*value, Overflow::Special);
-            if number.decode(code) != *value {
+            let found = number.decode(code);
+            if found != *value && !(found.is_nan() && value.is_nan()) {
                 let store = self.buffer.clone();
                 return Err(UnpackError::Inexact { store, element, value: *value, number });
             }
             bytes.extend_from_slice(&code.to_le_bytes()[..slot]);
         }
         Ok(bytes)
+    }
+}
+
+/// The first index of a group.
+fn first_of(grain: Grain, group: u64) -> u64 {
+    match grain {
+        Grain::Each(each) => group * u64::from(each),
+        Grain::All => 0,
+    }
+}
+
+/// Columns of w in the order of their groups, as a product along K wants them: whole groups side by
+/// side, padded where a group has fewer columns than the others, split where it has more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnOrder(Vec<u32>);
+
+/// No column: zero in w and x.
+pub const NO_COLUMN: u32 = u32::MAX;
+
+impl ColumnOrder {
+    /// By group index [K], in groups of so many columns; `None` if there is no index.
+    pub fn of(weight: &Unpacked) -> Option<Self> {
+        let index = weight.index()?;
+        let grouped = |scale: &quantloom_dsl::ScaleLevel| match scale.group.cols {
+            Grain::Each(columns) => Some(columns as usize),
+            Grain::All => None,
+        };
+        let columns = weight.scheme().scales.iter().find_map(grouped)?;
+        let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (column, group) in (0..).zip(index) {
+            groups.entry(*group).or_default().push(column);
+        }
+        let mut order = Vec::with_capacity(index.len());
+        for group in groups.values().flat_map(|group| group.chunks(columns)) {
+            order.extend(group);
+            order.resize(order.len().next_multiple_of(columns), NO_COLUMN);
+        }
+        Some(Self(order))
+    }
+
+    /// The column of w and x at each place, [`NO_COLUMN`] where there is none.
+    pub fn columns(&self) -> &[u32] {
+        &self.0
+    }
+
+    /// The shape of w in this order.
+    pub fn shape(&self, shape: Shape) -> Shape {
+        Shape { k: self.0.len() as u64, ..shape }
+    }
+
+    /// The first column of w from a place on, inside of its group.
+    fn first_of(&self, place: u64, grains: Grains) -> Option<u64> {
+        let places = self.0.get(place as usize..)?;
+        let group = match grains.cols {
+            Grain::Each(columns) => &places[..places.len().min(columns as usize)],
+            Grain::All => places,
+        };
+        group.iter().copied().find(|&column| column != NO_COLUMN).map(u64::from)
+    }
+
+    /// Codes [N, K] in this order, 0 where there is no column.
+    fn codes(&self, weight: &Unpacked) -> Vec<u8> {
+        let k = weight.shape().k as usize;
+        let row = |row: &[u8]| -> Vec<u8> {
+            self.0.iter().map(|&at| row.get(at as usize).copied().unwrap_or(0)).collect()
+        };
+        weight.codes().chunks(k.max(1)).flat_map(row).collect()
     }
 }

@@ -103,7 +103,7 @@ pub(super) fn packed<E: Executor>(
     weight: &Unpacked,
     part: &NativePart,
 ) -> Result<Filled<E::Memory>, ProductError> {
-    let bytes = part.pack(weight).map_err(|error| ProductError::Pack(Box::new(error)))?;
+    let bytes = part.pack(weight, None).map_err(|error| ProductError::Pack(Box::new(error)))?;
     let memory = executor.upload(&bytes).map_err(Into::into)?;
     Ok(Filled { memory, bytes: bytes.len() as u64, note: None })
 }

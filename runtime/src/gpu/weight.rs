@@ -245,7 +245,7 @@ impl<E: Executor> GpuWeight<E> {
     /// [`ProductError::NotScheduled`] where products read no such component or no transform leads
     /// back, or what the device says.
     pub fn stored(&self, component: Component) -> Result<Vec<u8>, ProductError> {
-        let holds = |part: &&Arc<Part<E::Memory>>| part.native.component == component;
+        let holds = |part: &&Arc<Part<E::Memory>>| part.native.holds(component);
         let of = |product: &'_ Product<E::Memory>| product.parts.iter().find(holds).cloned();
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
         let none = || ProductError::NotScheduled(format!("products read no `{component}`"));
@@ -269,7 +269,7 @@ impl<E: Executor> GpuWeight<E> {
     ) -> Result<Option<Vec<u8>>, E::Error> {
         let product = self.products.iter().find(|product| product.element == element);
         let mut parts = product.into_iter().flat_map(|product| &product.parts);
-        let part = parts.find(|part| part.native.component == component);
+        let part = parts.find(|part| part.native.holds(component));
         part.map(|part| self.executor.download(&part.memory)).transpose()
     }
 

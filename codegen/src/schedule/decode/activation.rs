@@ -1,77 +1,152 @@
 //! x straight from memory: the columns that a lane meets are neighbours in the native layout, so a
-//! lane reads its part of a token's chunk by 16-byte loads, and those words in order are B.
+//! lane reads its part of a token's run by loads of 8 or 16 bytes, and those words in order are B. So
+//! are its scales, where x has some that change along K.
 //!
 //! A lane beyond the last token reads that one again: a column of D depends on its own column of B
 //! alone, and what nobody asked for is not stored.
 
 use super::{Decode, masked};
-use crate::ir::{Address, Binary, Builder, Cache, Operand, Reg, Type, Uniformity, Width};
-
-/// Columns of a 16-byte load.
-const PIECE: u32 = 8;
+use crate::ir::{Address, Binary, Builder, Cache, Operand, Reg, Type, Uniformity};
+use crate::schedule::chunk::width;
+use crate::schedule::problem::InputScale;
 
 /// Where a lane reads x.
 pub(super) struct Activation {
-    /// The lane's first column of a chunk.
+    /// The lane's first column.
     column: Operand,
-    /// Per tile of tokens, the word of x there in the lane's row.
+    /// Per tile of tokens, the element of x there in the lane's row.
     sources: Vec<Operand>,
+    /// Per tile of tokens, the first scale of the lane's two columns of D.
+    scales: Vec<[Operand; 2]>,
+}
+
+/// What a warp holds of a turn of x while it is on its way.
+pub(super) struct InFlight {
+    /// Per tile of tokens the words of B, two for each step of the product.
+    pub(super) x: Vec<Vec<Reg>>,
+    /// Per tile of tokens the scales of two tokens.
+    scales: Vec<[Vec<Reg>; 2]>,
 }
 
 impl Activation {
     pub(super) fn place(b: &mut Builder, decode: &Decode<'_>) -> Self {
         let problem = decode.problem;
-        b.comment("x: this lane's row of tokens, its columns of a chunk");
+        b.comment("x: this lane's row of tokens, its columns of a run");
         let row = b.div(decode.lane, problem.row_lanes());
-        let column = b.rem(decode.lane, problem.row_lanes());
-        let column = b.mul(column, problem.lane_columns());
+        let in_row = b.rem(decode.lane, problem.row_lanes());
+        let column = b.mul(in_row, problem.lane_columns());
         let last = b.sub(decode.m, 1u32);
         let sources = (0..decode.token_tiles()).map(|tile| {
             let row = b.add(row, tile * problem.token_tile());
             let row = b.binary(Binary::Min, row, last);
-            b.mad(row, problem.k, column)
+            b.mad(row, problem.input.columns, column)
         });
-        Self { sources: sources.collect(), column }
+        let sources = sources.collect();
+        let groups = problem.input_groups().filter(|_| columns_of_scales(decode).is_some());
+        let scales = groups.into_iter().flat_map(|groups| {
+            (0..decode.token_tiles()).map(move |tile| (groups, tile))
+        });
+        let scales = scales.map(|(groups, tile)| {
+            [0, 1].map(|second| {
+                let token = b.mad(in_row, 2u32, tile * problem.token_tile() + second);
+                let token = b.binary(Binary::Min, token, last);
+                b.mul(token, groups)
+            })
+        });
+        Self { scales: scales.collect(), sources, column }
     }
 
-    /// Registers for a group of x: per tile of tokens the words of B, two for each step of the
-    /// product.
-    pub(super) fn in_flight(b: &mut Builder, decode: &Decode<'_>) -> Vec<Vec<Reg>> {
-        let words = decode.problem.group / decode.problem.row_lanes() / 2;
+    /// Registers for a turn of x.
+    pub(super) fn in_flight(&self, b: &mut Builder, decode: &Decode<'_>) -> InFlight {
+        let problem = decode.problem;
+        let words = problem.turn / problem.row_lanes() * problem.input_bytes() / 4;
         let tile = |_| b.array("x", Type::U32, words, Uniformity::Varying);
-        (0..decode.token_tiles()).map(tile).collect()
+        let x = (0..decode.token_tiles()).map(tile).collect();
+        let scales = self.scales.iter().map(|_| {
+            let scales = columns_of_scales(decode).map_or(0, |columns| of_turn(decode, columns));
+            [0, 1].map(|_| b.array("x_scales", Type::F32, scales, Uniformity::Varying))
+        });
+        InFlight { x, scales: scales.collect() }
     }
 
-    /// Loads a group of x, zeros where there is no column or no such group.
+    /// Loads a turn of x, zeros where there is no column or no such turn.
     pub(super) fn load(
         &self,
         b: &mut Builder,
         decode: &Decode<'_>,
-        words: &[Vec<Reg>],
-        group: Operand,
+        words: &InFlight,
+        turn: Operand,
         there: Operand,
     ) {
         let problem = decode.problem;
-        // The last group may end inside of a lane's columns, at a multiple of a piece.
-        let ragged = !problem.k.is_multiple_of(problem.group);
-        let column = ragged.then(|| b.mad(group, problem.group, self.column));
-        let chunks = (0..problem.group_chunks()).map(|chunk| chunk * problem.plan.native.columns);
-        let pieces = (0..problem.lane_columns()).step_by(PIECE as usize);
+        // The last turn may end inside of a lane's columns, at a multiple of a piece.
+        let ragged = !problem.input.columns.is_multiple_of(problem.turn);
+        let column = ragged.then(|| b.mad(turn, problem.turn, self.column));
+        let piece_words = (problem.lane_columns() * problem.input_bytes() / 4).min(4);
+        let piece_columns = piece_words * 4 / problem.input_bytes();
+        let stretches = (0..problem.turn).step_by(problem.shared_columns() as usize);
+        let pieces = (0..problem.lane_columns()).step_by(piece_columns as usize);
         let offsets: Vec<u32> =
-            chunks.flat_map(|chunk| pieces.clone().map(move |piece| chunk + piece)).collect();
+            stretches.flat_map(|first| pieces.clone().map(move |piece| first + piece)).collect();
         let firsts: Vec<Operand> =
-            self.sources.iter().map(|source| b.mad(group, problem.group, *source)).collect();
+            self.sources.iter().map(|source| b.mad(turn, problem.turn, *source)).collect();
         for (piece, offset) in offsets.into_iter().enumerate() {
             let mask = column.map_or(there, |column| {
                 let column = b.add(column, offset);
-                let column_is = b.less(column, problem.k);
+                let column_is = b.less(column, problem.input.columns);
                 b.both(there, column_is)
             });
-            for (first, words) in firsts.iter().zip(words) {
+            for (first, words) in firsts.iter().zip(&words.x) {
                 let from = Address::new(decode.io.x, *first).plus(offset);
-                let dst = &words[4 * piece..4 * piece + 4];
-                b.load_into(dst, from, Width::B128, masked(mask), Cache::Default);
+                let own = piece_words as usize;
+                let dst = &words[own * piece..own * (piece + 1)];
+                b.load_into(dst, from, width(piece_words), masked(mask), Cache::Default);
+            }
+        }
+        let (Some(columns), Some(buffer)) = (columns_of_scales(decode), decode.io.x_scale) else {
+            return;
+        };
+        let group = b.div(turn, (columns / problem.turn).max(1));
+        for (firsts, words) in self.scales.iter().zip(&words.scales) {
+            for (first, words) in firsts.iter().zip(words) {
+                let at = b.mad(group, of_turn(decode, columns), *first);
+                for (piece, words) in (0..).zip(words.chunks(4)) {
+                    let from = Address::new(buffer, at).plus(piece * 4);
+                    let mask = masked_f32(there);
+                    b.load_into(words, from, width(words.len() as u32), mask, Cache::Default);
+                }
             }
         }
     }
+
+    /// The scales of this lane's two tokens of a tile in a run.
+    pub(super) fn scales(
+        &self,
+        decode: &Decode<'_>,
+        words: &InFlight,
+        tile: usize,
+        run: u32,
+    ) -> Option<[Operand; 2]> {
+        let (columns, problem) = (columns_of_scales(decode)?, decode.problem);
+        let group = run * problem.run() / columns.min(problem.turn);
+        words.scales.get(tile).map(|tokens| [0, 1].map(|token: usize| tokens[token][group as usize].into()))
+    }
+}
+
+/// Columns that share a scale of x, if that changes along K.
+fn columns_of_scales(decode: &Decode<'_>) -> Option<u32> {
+    match decode.problem.input.scale {
+        Some(InputScale::Columns(columns)) => Some(columns),
+        Some(InputScale::Row) | None => None,
+    }
+}
+
+/// Scales of a row of x in a turn.
+fn of_turn(decode: &Decode<'_>, columns: u32) -> u32 {
+    (decode.problem.turn / columns).max(1)
+}
+
+fn masked_f32(there: Operand) -> Option<crate::ir::Mask> {
+    (there != Operand::Pred(true))
+        .then_some(crate::ir::Mask { condition: there, fill: Operand::F32(0.0) })
 }

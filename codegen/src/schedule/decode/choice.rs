@@ -1,5 +1,6 @@
 //! The free choices of a decode kernel, and the ones that are good.
 
+use crate::schedule::constants::Constants;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::{ORDER, Results};
 use crate::target::Feature;
@@ -26,8 +27,8 @@ pub struct DecodeTile {
 const PROCESSORS: u32 = 128;
 /// Tiles of rows up to which a block has one.
 const ONE_TILE: u32 = 2 * PROCESSORS;
-/// Tiles that the warps of a processor should have under way; of groups of 128, 64 KB.
-const UNDER_WAY: u32 = 64;
+/// Words of codes that the lanes of a processor's warps should have under way, each: 64 KB.
+const UNDER_WAY: u32 = 512;
 
 impl DecodeTile {
     /// The tile for a number of tokens, from measurements on an H200
@@ -37,7 +38,7 @@ impl DecodeTile {
     /// loads while the other adds up. More rows: two tiles, which is again one wave and halves the
     /// reads of x. Beyond 8 tokens, whose registers leave room for one block only: four tiles and 12
     /// warps, which halves the reads of x once more. Other rows only where registers leave too few
-    /// bytes under way for that; blocks as large as there are groups for, since small ones were
+    /// bytes under way for that; blocks as large as there are turns for, since small ones were
     /// slower everywhere. Where there are too few rows for all processors, blocks split K.
     ///
     /// # Errors
@@ -74,7 +75,7 @@ impl DecodeTile {
         let processors = |rows: u32| problem.row_tiles().div_ceil(rows) >= PROCESSORS;
         let rows = [wanted, 4, 2, 1].into_iter();
         let rows = rows.filter(|&rows| rows <= wanted || processors(rows));
-        let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= problem.groups());
+        let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= problem.turns());
         let tiles = warps.flat_map(|warps| {
             let blocks = move |rows| (1..=2).map(move |blocks| of(rows, warps, blocks));
             rows.clone().flat_map(blocks)
@@ -92,41 +93,48 @@ impl DecodeTile {
     fn split(self, problem: &Problem) -> Self {
         let blocks = problem.row_tiles().div_ceil(self.row_tiles);
         let most = if blocks < PROCESSORS { PROCESSORS * self.min_blocks / blocks } else { 1 };
-        let splits = (1..=most.min(problem.groups())).map(|splits| Self { splits, ..self });
+        let splits = (1..=most.min(problem.turns())).map(|splits| Self { splits, ..self });
         splits.min_by_key(|tile| tile.turns(problem)).unwrap_or(self)
     }
 
-    /// Groups of columns that a warp works through, at most.
+    /// Turns that a warp works through, at most.
     fn turns(&self, problem: &Problem) -> u32 {
-        problem.groups().div_ceil(self.splits * self.warps)
+        problem.turns().div_ceil(self.splits * self.warps)
     }
 
-    /// Tiles that the warps of a processor have under way, as far as that helps.
+    /// Words of codes that the lanes of a processor's warps have under way, as far as that helps.
     fn under_way(&self, problem: &Problem) -> u32 {
         let blocks = problem.row_tiles().div_ceil(self.row_tiles) * self.splits;
         let blocks = blocks.div_ceil(PROCESSORS);
         let blocks = self.min_blocks.min(blocks);
-        // Not more than there are: where blocks split K, some warps may have no group.
-        let working = (self.splits * self.warps).min(problem.groups());
+        // Not more than there are: where blocks split K, some warps may have no turn.
+        let working = (self.splits * self.warps).min(problem.turns());
         let there = (problem.row_tiles() * working).div_ceil(PROCESSORS);
-        (self.row_tiles * self.warps * blocks).min(there).min(UNDER_WAY)
+        let tiles = (self.row_tiles * self.warps * blocks).min(there);
+        (tiles * problem.turn_words()).min(UNDER_WAY)
     }
 
-    /// Registers of a thread without which the assembler spills, as it reported them for groups of
-    /// 128 columns; a little too many where that does not decide anything.
+    /// Registers of a thread without which the assembler spills, as it reported them; a little too
+    /// many where that does not decide anything.
     fn registers(&self, problem: &Problem) -> u32 {
         let token_tiles = self.tokens.div_ceil(problem.token_tile());
-        let zeros = if problem.zero { 2 } else { 0 };
+        let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
+        let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
+        let x = problem.turn / problem.row_lanes() * problem.input_bytes() / 4;
         let sums = if self.tokens == 1 { 2 } else { 4 };
-        // A second tile of tokens: its x and its part of a group once, its sums for each tile of rows.
+        // What the instruction begins with, and sums of x.
+        let integers = if problem.sums_integers() { 4 } else { 0 };
+        let of_x = if problem.addend.is_some() { 8 } else { 0 };
+        // A second tile of tokens: its x and its part of a run once, its sums for each tile of rows.
         let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
-        40 + self.row_tiles * (8 + sums + zeros) + further
+        23 + x + integers + of_x + self.row_tiles * (problem.turn_words() + sums + 2 * numbers - 1) + further
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
     fn shared_bytes(&self, problem: &Problem) -> u32 {
         let rows = self.row_tiles * problem.plan.native.rows;
-        4 * (Results::words(rows, self.tokens, self.warps) + ORDER)
+        let constants = Constants::words(problem, rows, self.tokens);
+        4 * (Results::words(rows, self.tokens, self.warps) + constants + ORDER)
     }
 
     pub(super) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
@@ -136,8 +144,8 @@ impl DecodeTile {
             ((1..=32).contains(&self.warps), "a block has 1 to 32 warps"),
             ((1..=32).contains(&self.min_blocks), "a processor has 1 to 32 blocks"),
             (
-                (1..=problem.groups()).contains(&self.splits),
-                "K is split into at most as many parts as it has groups",
+                (1..=problem.turns()).contains(&self.splits),
+                "K is split into at most as many parts as it has turns",
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {

@@ -1,50 +1,89 @@
-//! A block's ring in shared memory: what the next groups need, on its way by asynchronous copies.
+//! A block's ring in shared memory: what the next turns need, on its way by asynchronous copies.
 //!
-//! A stage holds x as `[chunk][token][piece]`, a piece being 8 columns (16 bytes), then of each warp
-//! its rows' codes as they lie in the native layout, a word of scales a lane, and zero points
-//! likewise. Piece p of token r of a chunk lies at place p ^ (r % 2): the four lanes of a token want
-//! every other piece, and those of two neighbouring tokens fill all banks. Codes and scales are read
-//! by the warp that copied them.
+//! A stage holds x as `[rows of 128 bytes][token][piece]`, a piece being 16 bytes, then of each warp
+//! its rows' codes as they lie in the native layout, then the numbers of its rows' groups likewise
+//! (`numbers`), then scales of x. Pieces of x are swizzled so that lanes which read together fill all
+//! banks: the four lanes of a token read neighbouring segments of 8, 16 or 32 bytes, those of two or
+//! four tokens at once. Codes and numbers are read by the warp that copied them.
+
+mod numbers;
 
 use super::Tile;
 use crate::ir::{
-    Address, Binary, Builder, Cache, Op, Operand, Reg, SharedId, Type, Uniformity, Width, Word,
+    Address, Binary, Builder, Op, Operand, Reg, SharedId, Type, Uniformity, Width, Word,
 };
+use crate::plan::native::SHARED_BYTES;
+use crate::schedule::chunk::{chunk_words, planes, tile_words, width};
 use crate::schedule::problem::Problem;
 use crate::schedule::results::Results;
+use crate::schedule::sums::RunScales;
 use crate::schedule::tile::TileShape;
+use numbers::{InputScales, Numbers};
 
-/// Columns of a piece of x: 16 bytes.
-const PIECE: u32 = 8;
-/// Words of 16 bytes.
+/// Bytes of a piece.
+const PIECE: u32 = 16;
+/// Words of a piece.
 const WORDS: u32 = 4;
+/// Words of a row of x: all banks.
+const ROW: u32 = SHARED_BYTES / 4;
+
+/// How pieces of x are permuted: piece p of token r is at place `p ^ ((r & mask) << shift)`.
+#[derive(Clone, Copy)]
+pub(super) struct Swizzle {
+    mask: u32,
+    shift: u32,
+    /// Words that a lane reads at once.
+    words: u32,
+}
+
+impl Swizzle {
+    fn new(problem: &Problem) -> Self {
+        // Lanes of a token side by side; of how many tokens a part of the warp reads at once, and by
+        // how many pieces these must part.
+        match problem.lane_columns() * problem.input_bytes() {
+            8 => Self { mask: 3, shift: 1, words: 2 },
+            16 => Self { mask: 1, shift: 2, words: 4 },
+            _ => Self { mask: 1, shift: 0, words: 4 },
+        }
+    }
+
+    /// Tokens after which it repeats.
+    pub(super) const fn tokens(self) -> u32 {
+        self.mask + 1
+    }
+
+    fn place(self, b: &mut Builder, piece: Operand, row: Operand) -> Operand {
+        let row = b.and(row, self.mask);
+        let row = b.mul(row, 1u32 << self.shift);
+        b.xor(piece, row)
+    }
+}
+
+/// How x is permuted for a problem.
+pub(super) fn swizzle(problem: &Problem) -> Swizzle {
+    Swizzle::new(problem)
+}
 
 /// Where the parts of a stage begin, in words.
 #[derive(Clone, Copy)]
 struct Parts {
-    /// Words of a token's chunk of x.
-    row: u32,
     codes: u32,
-    /// Words of a warp's codes.
-    warp_codes: u32,
-    scales: u32,
-    /// Words of a warp's scales, or zero points.
-    warp_scales: u32,
-    zeros: u32,
+    /// Words of a warp's codes of a tile of rows.
+    tile_codes: u32,
+    numbers: u32,
+    x_scales: u32,
     /// All of it.
     words: u32,
 }
 
 impl Parts {
     fn new(shape: TileShape, problem: &Problem) -> Self {
-        let lanes = problem.target().gpu.map_or(0, |gpu| gpu.warp);
-        let row = problem.plan.native.columns / 2;
-        let warp_codes = shape.row_tiles(problem) * problem.group_chunks() * lanes * WORDS;
-        let codes = problem.group_chunks() * shape.tokens * row;
-        let scales = codes + shape.warps * warp_codes;
-        let zeros = scales + shape.warps * lanes;
-        let words = if problem.zero { zeros + shape.warps * lanes } else { zeros };
-        Self { row, codes, warp_codes, scales, warp_scales: lanes, zeros, words }
+        let tile_codes = problem.turn_chunks() * chunk_words(problem);
+        let codes = problem.turn * problem.input_bytes() / 4 * shape.tokens;
+        let numbers = codes + shape.warps * shape.row_tiles(problem) * tile_codes;
+        let x_scales = numbers + Numbers::words(shape, problem);
+        let words = x_scales + InputScales::words(shape, problem);
+        Self { codes, tile_codes, numbers, x_scales, words }
     }
 }
 
@@ -59,7 +98,7 @@ pub(super) struct Ring {
     parts: Parts,
     /// Where the stage to be read begins.
     read: Reg,
-    /// x, this thread's part: the first place, the first word of x, its column in the group, and
+    /// x, this thread's part: the first place, the first element of x, its column in the turn, and
     /// for each of its rows whether it is one of x.
     x_to: Operand,
     x_from: Operand,
@@ -67,27 +106,26 @@ pub(super) struct Ring {
     x_rows: Vec<Operand>,
     /// Rows from one to the next of them.
     x_step: u32,
-    /// Per tile of rows, this lane's first word of codes.
+    /// Per tile of rows, the first word of codes that this lane copies.
     codes_from: Vec<Operand>,
-    /// This lane's place of codes in a stage.
+    /// This lane's first piece of codes in a stage.
     codes_to: Operand,
-    /// This lane's first scale, its place, and whether there is one.
-    scales_from: Operand,
-    scales_to: Operand,
-    scales_is: Operand,
-    /// Where this lane's even and odd pieces of x lie in the first tile of tokens.
-    x_at: [Operand; 2],
-    /// Where this lane's scales of its row lie.
-    scales_at: Operand,
+    /// Of each plane, this lane's first word in a stage.
+    codes_at: Vec<Operand>,
+    numbers: Numbers,
+    x_scales: Option<InputScales>,
+    /// Where this lane's words of a row of x lie in the first tile of tokens.
+    x_at: Vec<Operand>,
+    swizzle: Swizzle,
 }
 
-/// A group that has arrived.
-pub(super) struct Stage {
-    block: SharedId,
-    parts: Parts,
-    x: [Operand; 2],
-    codes: Operand,
-    scales: Operand,
+/// A turn that has arrived.
+pub(super) struct Stage<'r> {
+    ring: &'r Ring,
+    /// Where it begins.
+    start: Operand,
+    x: Vec<Operand>,
+    codes: Vec<Operand>,
 }
 
 impl Ring {
@@ -95,7 +133,7 @@ impl Ring {
         let (problem, shape) = (tile.problem, tile.shape);
         let parts = Parts::new(shape, problem);
         let layout = format!(
-            "{} stages of x [piece, token, chunk], swizzled, then codes, scales and zeros of each warp",
+            "{} stages of x [piece, token, row], swizzled, then codes and numbers of each warp",
             shape.stages
         );
         let block = b.shared_block("ring", Word::U32, words(shape, problem), &layout, 128, None);
@@ -103,63 +141,65 @@ impl Ring {
         b.set(read, 0u32);
 
         b.comment("x: the pieces that this thread copies");
-        let pieces = problem.group / PIECE;
-        let chunk_pieces = problem.plan.native.columns / PIECE;
+        let swizzle = Swizzle::new(problem);
+        let pieces = problem.turn * problem.input_bytes() / PIECE;
+        let row_pieces = SHARED_BYTES / PIECE;
         let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
         let (row, piece) = (b.div(thread, pieces), b.rem(thread, pieces));
         let x_step = shape.warps * b.warp_size() / pieces;
-        let chunk = b.div(piece, chunk_pieces);
-        let in_chunk = b.rem(piece, chunk_pieces);
-        let odd = b.and(row, 1u32);
-        let place = b.xor(in_chunk, odd);
-        let to = b.mad(chunk, shape.tokens, row);
-        let to = b.mul(to, parts.row);
+        let of_row = b.div(piece, row_pieces);
+        let in_row = b.rem(piece, row_pieces);
+        let place = swizzle.place(b, in_row, row);
+        let to = b.mad(of_row, shape.tokens, row);
+        let to = b.mul(to, ROW);
         let x_to = b.mad(place, WORDS, to);
         let token = b.mad(tile.token_block, shape.tokens, row);
-        let x_column = b.mul(piece, PIECE);
-        let x_from = b.mad(token, problem.k, x_column);
+        let x_column = b.mul(piece, PIECE / problem.input_bytes());
+        let x_from = b.mad(token, problem.input.columns, x_column);
         let x_rows = (0..shape.tokens / x_step).map(|i| {
             let token = b.add(token, i * x_step);
             b.less(token, tile.m)
         });
         let x_rows = x_rows.collect();
 
-        b.comment("codes and scales: what this lane copies");
-        let (tiles, chunks) = (shape.row_tiles(problem), problem.chunks());
+        b.comment("codes: what this lane copies, and what it reads");
+        let tiles = shape.row_tiles(problem);
         let first = b.mul(tile.row_block, shape.warps * tiles);
         let first = b.mad(tile.warp, tiles, first);
         let lane_words = b.mul(tile.lane, WORDS);
         let codes_from = (0..tiles).map(|r| {
             let number = b.add(first, r);
             let number = inside(b, tile, number);
-            b.mad(number, chunks * b.warp_size() * WORDS, lane_words)
+            b.mad(number, tile_words(problem), lane_words)
         });
         let codes_from = codes_from.collect();
-        let codes_to = b.mad(tile.warp, parts.warp_codes, lane_words);
-        let tile_lanes = problem.plan.native.rows / 2;
-        let number = b.div(tile.lane, tile_lanes);
-        let number = b.add(first, number);
-        let number = inside(b, tile, number);
-        let pair = b.rem(tile.lane, tile_lanes);
-        let pair = b.mul(pair, 2u32);
-        let scales_from = b.mad(number, problem.groups() * problem.plan.native.rows, pair);
-        let scales_to = b.mad(tile.warp, parts.warp_scales, tile.lane);
-        let scales_is = if tiles * tile_lanes < b.warp_size() {
-            b.less(tile.lane, tiles * tile_lanes)
-        } else {
-            true.into()
-        };
+        let of_warp = b.mad(tile.warp, tiles * parts.tile_codes, parts.codes);
+        let codes_to = b.add(of_warp, lane_words);
+        let codes_at = planes(problem).map(|(first, words)| {
+            let at = b.mad(tile.lane, words, of_warp);
+            b.add(at, first)
+        });
+        let codes_at = codes_at.collect();
+        let numbers = Numbers::declare(b, tile, first, parts.numbers);
+        let x_scales = InputScales::declare(b, tile, parts.x_scales);
 
-        b.comment("x and scales: what this lane reads");
+        b.comment("x: what this lane reads");
         let row = b.div(tile.lane, problem.row_lanes());
-        let piece = b.rem(tile.lane, problem.row_lanes());
-        let piece = b.mul(piece, problem.lane_columns() / PIECE);
-        let odd = b.and(row, 1u32);
-        let place = b.xor(piece, odd);
-        let at = b.mul(row, parts.row);
-        let even = b.mad(place, WORDS, at);
-        let x_at = [even, b.xor(even, WORDS)];
-        let scales_at = b.mad(tile.warp, parts.warp_scales, row);
+        let in_row = b.rem(tile.lane, problem.row_lanes());
+        let at_row = b.mul(row, ROW);
+        let segment = problem.lane_columns() * problem.input_bytes() / 4;
+        let stretches = (0..ROW).step_by((problem.row_lanes() * segment) as usize);
+        let firsts = stretches.flat_map(|first| {
+            (0..segment).step_by(swizzle.words as usize).map(move |word| first + word)
+        });
+        let x_at = firsts.map(|first| {
+            let word = b.mad(in_row, segment, first);
+            let (piece, in_piece) = (b.div(word, WORDS), b.rem(word, WORDS));
+            let place = swizzle.place(b, piece, row);
+            let at = b.mad(place, WORDS, in_piece);
+            b.add(at, at_row)
+        });
+        let x_at = x_at.collect();
         Self {
             block,
             parts,
@@ -171,11 +211,11 @@ impl Ring {
             x_step,
             codes_from,
             codes_to,
-            scales_from,
-            scales_to,
-            scales_is,
+            codes_at,
+            numbers,
+            x_scales,
             x_at,
-            scales_at,
+            swizzle,
         }
     }
 
@@ -186,33 +226,33 @@ impl Ring {
     /// Starts the copies of all stages but one: weights first, which no earlier kernel writes.
     pub(super) fn fill(&self, b: &mut Builder, tile: &Tile<'_>, start: Operand, end: Operand) {
         let ahead: Vec<u32> = (0..tile.shape.stages - 1).collect();
-        b.comment("the first groups: weights, then x");
+        b.comment("the first turns: weights, then x");
         for &ahead in &ahead {
-            let group = b.add(start, ahead);
-            let there = b.less(group, end);
+            let turn = b.add(start, ahead);
+            let there = b.less(turn, end);
             let stage = (ahead * self.parts.words).into();
-            b.when(there, |b| self.copy_weights(b, tile, group, stage));
+            b.when(there, |b| self.copy_weights(b, tile, turn, stage));
         }
         if tile.shape.programmatic {
             b.push(Op::GridWait);
         }
         for &ahead in &ahead {
-            let group = b.add(start, ahead);
-            let there = b.less(group, end);
+            let turn = b.add(start, ahead);
+            let there = b.less(turn, end);
             let stage = (ahead * self.parts.words).into();
-            b.when(there, |b| self.copy_x(b, tile, group, stage));
+            b.when(there, |b| self.copy_x(b, tile, turn, stage));
             b.push(Op::CopyCommit);
         }
     }
 
-    /// Waits for a group, starts the copy of one that comes later.
+    /// Waits for a turn, starts the copy of one that comes later.
     pub(super) fn next(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
-        group: Operand,
+        turn: Operand,
         end: Operand,
-    ) -> Stage {
+    ) -> Stage<'_> {
         let (stages, words) = (tile.shape.stages, self.parts.words);
         b.push(Op::CopyWait { pending: stages - 2 });
         // Everybody's copies are there, and all have read the stage before, which is filled next.
@@ -220,7 +260,7 @@ impl Ring {
         let first = b.equal(self.read, 0u32);
         let before = b.sub(self.read, words);
         let before = b.select(first, (stages - 1) * words, before);
-        let later = b.add(group, stages - 1);
+        let later = b.add(turn, stages - 1);
         let there = b.less(later, end);
         b.when(there, |b| {
             self.copy_weights(b, tile, later, before);
@@ -228,13 +268,12 @@ impl Ring {
         });
         b.push(Op::CopyCommit);
 
-        let stage = Stage {
-            block: self.block,
-            parts: self.parts,
-            x: self.x_at.map(|at| b.add(at, self.read)),
-            codes: b.add(self.codes_to, self.read),
-            scales: b.add(self.scales_at, self.read),
+        let start = b.named("stage", self.read);
+        let at = |b: &mut Builder, places: &[Operand]| -> Vec<Operand> {
+            places.iter().map(|&at| b.add(at, start)).collect()
         };
+        let (x, codes) = (at(b, &self.x_at), at(b, &self.codes_at));
+        let stage = Stage { ring: self, start, x, codes };
         let next = b.add(self.read, words);
         let last = b.equal(next, stages * words);
         let next = b.select(last, 0u32, next);
@@ -242,51 +281,55 @@ impl Ring {
         stage
     }
 
-    fn copy_x(&self, b: &mut Builder, tile: &Tile<'_>, group: Operand, stage: Operand) {
+    fn copy_x(&self, b: &mut Builder, tile: &Tile<'_>, turn: Operand, stage: Operand) {
         let problem = tile.problem;
+        let columns = problem.input.columns;
         let to = b.add(self.x_to, stage);
-        let from = b.mad(group, problem.group, self.x_from);
-        // The last group may end inside of a chunk, at a multiple of a piece: zeros beyond.
-        let column_is = (!problem.k.is_multiple_of(problem.group)).then(|| {
-            let column = b.mad(group, problem.group, self.x_column);
-            b.less(column, problem.k)
+        let from = b.mad(turn, problem.turn, self.x_from);
+        // The last turn may end inside of a row, at a multiple of a piece: zeros beyond.
+        let column_is = (!columns.is_multiple_of(problem.turn)).then(|| {
+            let column = b.mad(turn, problem.turn, self.x_column);
+            b.less(column, columns)
         });
         for (i, &row_is) in (0..).zip(&self.x_rows) {
             let mask = column_is.map_or(row_is, |column_is| b.both(row_is, column_is));
-            let to = Address::new(self.block, to).plus(i * self.x_step * self.parts.row);
-            let from = Address::new(tile.io.x, from).plus(i * self.x_step * problem.k);
+            let to = Address::new(self.block, to).plus(i * self.x_step * ROW);
+            let from = Address::new(tile.io.x, from).plus(i * self.x_step * columns);
             b.copy_async(to, from, Width::B128, Some(mask));
+        }
+        if let Some(scales) = &self.x_scales {
+            scales.copy(b, tile, self.block, turn, stage);
         }
     }
 
-    fn copy_weights(&self, b: &mut Builder, tile: &Tile<'_>, group: Operand, stage: Operand) {
+    fn copy_weights(&self, b: &mut Builder, tile: &Tile<'_>, turn: Operand, stage: Operand) {
         let problem = tile.problem;
-        let (chunks, words) = (problem.group_chunks(), b.warp_size() * WORDS);
+        let at_once = b.warp_size() * WORDS;
         let to = b.add(self.codes_to, stage);
+        let first = b.mul(turn, self.parts.tile_codes);
+        let own = b.mul(tile.lane, WORDS);
         for (r, &from) in (0..).zip(&self.codes_from) {
-            let from = b.mad(group, chunks * words, from);
-            for chunk in 0..chunks {
-                // The last group may be short: its missing chunks are zeros.
-                let there = (!problem.chunks().is_multiple_of(chunks)).then(|| {
-                    let number = b.mad(group, chunks, chunk);
-                    b.less(number, problem.chunks())
+            let from = b.add(from, first);
+            for word in (0..self.parts.tile_codes).step_by(at_once as usize) {
+                // A stage's last pieces may be fewer than lanes, and the last turn may be short: what
+                // is missing is zero.
+                let there = (!tile_words(problem).is_multiple_of(self.parts.tile_codes)).then(|| {
+                    let number = b.add(first, own);
+                    let number = b.add(number, word);
+                    b.less(number, tile_words(problem))
                 });
-                let to = Address::new(self.block, to);
-                let to = to.plus(self.parts.codes + (r * chunks + chunk) * words);
-                let from = Address::new(tile.io.codes, from).plus(chunk * words);
-                b.copy_async(to, from, Width::B128, there);
+                let to = Address::new(self.block, to).plus(r * self.parts.tile_codes + word);
+                let from = Address::new(tile.io.codes, from).plus(word);
+                let copy = |b: &mut Builder| b.copy_async(to, from, Width::B128, there);
+                if word + at_once <= self.parts.tile_codes {
+                    copy(b);
+                } else {
+                    let inside = b.less(own, self.parts.tile_codes - word);
+                    b.when(inside, copy);
+                }
             }
         }
-        let to = b.add(self.scales_to, stage);
-        let from = b.mad(group, problem.plan.native.rows, self.scales_from);
-        let buffers =
-            [(Some(tile.io.scales), self.parts.scales), (tile.io.zeros, self.parts.zeros)];
-        for (buffer, part) in buffers {
-            let Some(buffer) = buffer else { continue };
-            let to = Address::new(self.block, to).plus(part);
-            let mask = (self.scales_is != Operand::Pred(true)).then_some(self.scales_is);
-            b.copy_async(to, Address::new(buffer, from), Width::B32, mask);
-        }
+        self.numbers.copy(b, tile, self.block, turn, stage);
     }
 }
 
@@ -300,43 +343,52 @@ fn inside(b: &mut Builder, tile: &Tile<'_>, number: Operand) -> Operand {
     b.binary(Binary::Min, number, tiles - 1)
 }
 
-impl Stage {
-    fn word(&self, b: &mut Builder, tile: &Tile<'_>, part: u32, row_tile: u32) -> Reg {
-        let rows = tile.problem.plan.native.rows / 2;
-        let from = Address::new(self.block, self.scales).plus(part + row_tile * rows);
-        b.load_as(Type::U32, from, Width::B32, None, Cache::Default)[0]
+impl Stage<'_> {
+    /// What multiplies the sums of each run, of rows g and g + 8 of a tile.
+    pub(super) fn scales(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Vec<RunScales> {
+        self.ring.numbers.scales(b, tile, self.ring.block, self.start, row_tile)
     }
 
-    /// The scales of rows g and g + 8 of a tile.
-    pub(super) fn scales(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Reg {
-        self.word(b, tile, self.parts.scales, row_tile)
+    /// The words of the zero points of a tile.
+    pub(super) fn zeros(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Vec<Reg> {
+        self.ring.numbers.zeros(b, tile, self.ring.block, self.start, row_tile)
     }
 
-    /// Their zero points, if there are any.
-    pub(super) fn zeros(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Option<Reg> {
-        tile.problem.zero.then(|| self.word(b, tile, self.parts.zeros, row_tile))
+    /// The scales of this lane's two tokens of a tile in a run, if x has some there.
+    pub(super) fn x_scales(
+        &self,
+        b: &mut Builder,
+        tile: &Tile<'_>,
+        token_tile: u32,
+        run: u32,
+    ) -> Option<[Operand; 2]> {
+        let scales = self.ring.x_scales.as_ref()?;
+        Some(scales.read(b, tile, self.ring.block, self.start, (token_tile, run)))
     }
 
-    /// This lane's codes of a tile of rows.
-    pub(super) fn codes(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Vec<Reg> {
-        let (chunks, words) = (tile.problem.group_chunks(), b.warp_size() * WORDS);
-        let mut load = |chunk: u32| {
-            let from = Address::new(self.block, self.codes);
-            let from = from.plus(self.parts.codes + (row_tile * chunks + chunk) * words);
-            b.load(from, Width::B128)
+    /// This lane's codes of a tile of rows, per chunk.
+    pub(super) fn codes(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Vec<Vec<Reg>> {
+        let problem = tile.problem;
+        let tile_first = row_tile * self.ring.parts.tile_codes;
+        let chunk = |chunk: u32| {
+            let first = tile_first + chunk * chunk_words(problem);
+            let planes = planes(problem).zip(&self.codes).flat_map(|((_, words), &at)| {
+                b.load(Address::new(self.ring.block, at).plus(first), width(words))
+            });
+            planes.collect()
         };
-        (0..chunks).flat_map(&mut load).collect()
+        (0..problem.turn_chunks()).map(chunk).collect()
     }
 
     /// B of a tile of tokens: two words for each step of the product.
     pub(super) fn x(&self, b: &mut Builder, tile: &Tile<'_>, token_tile: u32) -> Vec<Reg> {
         let (problem, shape) = (tile.problem, tile.shape);
         let mut all = Vec::new();
-        for chunk in 0..problem.group_chunks() {
-            let row = chunk * shape.tokens + token_tile * problem.token_tile();
-            for at in self.x {
-                let from = Address::new(self.block, at).plus(row * self.parts.row);
-                all.extend(b.load(from, Width::B128));
+        for row in 0..problem.turn * problem.input_bytes() / SHARED_BYTES {
+            let row = row * shape.tokens + token_tile * problem.token_tile();
+            for &at in &self.x {
+                let from = Address::new(self.ring.block, at).plus(row * ROW);
+                all.extend(b.load(from, width(self.ring.swizzle.words)));
             }
         }
         all

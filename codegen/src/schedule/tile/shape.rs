@@ -1,6 +1,8 @@
 //! The free choices of a tile kernel, and the ones that are good.
 
 use super::ring;
+use crate::plan::native::SHARED_BYTES;
+use crate::schedule::constants::Constants;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::ORDER;
 use crate::target::Feature;
@@ -16,7 +18,7 @@ pub struct TileShape {
     pub warps: u32,
     /// Blocks that share a multiprocessor; bounds the registers.
     pub min_blocks: u32,
-    /// Groups in the ring, the one in use included.
+    /// Turns in the ring, the one in use included.
     pub stages: u32,
     /// Blocks that split K.
     pub splits: u32,
@@ -30,8 +32,8 @@ const BLOCKS: &[(u32, u32, u32)] =
 /// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
 /// rest.
 const PROCESSORS: u32 = 128;
-/// Groups that a block should have at least, so that filling its ring is not most of its time.
-const FEWEST_GROUPS: u32 = 4;
+/// Turns that a block should have at least, so that filling its ring is not most of its time.
+const FEWEST_TURNS: u32 = 4;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 4;
 /// Independent products that keep a warp's share of the matrix unit busy.
@@ -70,7 +72,7 @@ impl TileShape {
             stages.map(|stages| of(block, stages)).find(fits)
         });
         let split = fitting.map(|shape| {
-            let most = (problem.groups() / FEWEST_GROUPS).max(1);
+            let most = (problem.turns() / FEWEST_TURNS).max(1);
             let splits = shape.wanted() / shape.blocks(problem, tokens).max(1);
             Self { splits: (splits as u32).clamp(1, most), ..shape }
         });
@@ -98,7 +100,7 @@ impl TileShape {
         let token_blocks = f64::from(tokens.div_ceil(self.tokens));
         let padded = token_blocks * f64::from(self.tokens);
         let w = token_blocks * n * k * f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
-        let x = 2.0 * padded * k * f64::from(self.row_blocks(problem));
+        let x = f64::from(problem.input_bytes()) * padded * k * f64::from(self.row_blocks(problem));
         let sums = if self.splits > 1 { 8.0 * f64::from(self.splits) * padded * n } else { 0.0 };
         let blocks = self.blocks(problem, tokens) * u64::from(self.splits);
         (w + x + sums) * (self.wanted() as f64 / blocks as f64).max(1.0)
@@ -119,7 +121,7 @@ impl TileShape {
     pub(in crate::schedule) fn most_tokens(&self, problem: &Problem) -> u32 {
         let padded = u64::from(self.row_blocks(problem)) * u64::from(self.rows);
         let sums = if self.splits > 1 { padded * u64::from(self.splits) } else { padded };
-        let widest = sums.max(u64::from(problem.k));
+        let widest = sums.max(u64::from(problem.input.columns));
         let most = u64::from(u32::MAX) / widest / u64::from(self.tokens) * u64::from(self.tokens);
         u32::try_from(most).unwrap_or(u32::MAX).max(self.tokens)
     }
@@ -134,7 +136,7 @@ impl TileShape {
     fn registers(&self, problem: &Problem) -> u32 {
         let tiles = self.row_tiles(problem);
         let sums = 4 * tiles * self.tokens / problem.token_tile();
-        let a = tiles * problem.group / 4;
+        let a = tiles * 4 * problem.turn / problem.product.shape[2];
         sums + a + 72
     }
 
@@ -142,7 +144,8 @@ impl TileShape {
     fn fits(&self, problem: &Problem) -> bool {
         let Some(gpu) = problem.target().gpu else { return false };
         let threads = self.warps * gpu.warp * self.min_blocks;
-        let bytes = 4 * (ring::words(*self, problem) + ORDER);
+        let constants = Constants::words(problem, self.rows, self.tokens);
+        let bytes = 4 * (ring::words(*self, problem) + constants + ORDER);
         let registers = ((gpu.registers / threads.max(1)) & !7).min(255);
         threads <= gpu.processor_threads
             && bytes <= gpu.block_shared
@@ -152,17 +155,17 @@ impl TileShape {
 
     pub(super) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
         let native = &problem.plan.native;
-        if problem.lane_columns() != 16 {
-            let what = format!("chunks of {} columns in a tile", native.columns);
+        if !(problem.turn * problem.input_bytes()).is_multiple_of(SHARED_BYTES) {
+            let what = format!("turns of {} columns in a tile", problem.turn);
             return Err(Unscheduled::Scheme { target: problem.target().name, what });
         }
         let threads = self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp);
-        // A thread copies the same piece of every so many tokens, an even number of them.
-        let pieces = problem.group / 8;
+        // A thread copies the same piece of every so many tokens, after which the swizzle repeats.
+        let pieces = problem.turn * problem.input_bytes() / 16;
         let copied = threads / pieces.max(1);
         let copies = copied > 0
             && threads.is_multiple_of(pieces)
-            && copied.is_multiple_of(2)
+            && copied.is_multiple_of(ring::swizzle(problem).tokens())
             && self.tokens.is_multiple_of(copied);
         let per_warp = self.warps > 0
             && self.rows.is_multiple_of(self.warps * native.rows)
@@ -177,7 +180,7 @@ impl TileShape {
             ),
             ((2..=16).contains(&self.stages), "stages are 2 to 16"),
             (
-                (1..=problem.groups()).contains(&self.splits),
+                (1..=problem.turns()).contains(&self.splits),
                 "K is split into at most as many parts as it has groups",
             ),
         ];

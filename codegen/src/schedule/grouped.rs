@@ -1,0 +1,279 @@
+//! Numbers that rows and groups of columns share: where they lie natively, what a lane reads of them
+//! in a turn, and how that becomes f32.
+//!
+//! A product's lane holds rows g and g + 8 of a tile, so their numbers lie side by side, those of a
+//! turn's groups one pair after another: whatever a lane needs of a turn is one piece of memory.
+//! Where several rows share a number (blocks), it lies once, as f32.
+
+use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
+use quantloom_dsl::layout::{Component, Grain, Grains};
+
+use super::Problem;
+use crate::ir::{Binary, Builder, Compare, Half, Operand, Reg, Side, Unary};
+use crate::target::Feature;
+
+/// What the numbers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// A component of the scheme, its values kept.
+    Component(Component),
+    /// The product of all scales that change along K.
+    Scale,
+    /// `shift - scale * (zero + add)`, where decoding leaves `add` on each code.
+    Addend,
+}
+
+/// Numbers that rows and groups of columns share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grouped {
+    /// What they are.
+    pub what: What,
+    /// Their native type.
+    pub number: Number,
+    /// Rows that share one: 1, or whole tiles.
+    pub rows: u32,
+    /// Columns that share one.
+    pub columns: u32,
+}
+
+impl Grouped {
+    /// Numbers as they are stored; where several rows share one, as f32. `None` if tiles of rows do
+    /// not fit into groups, or the type has no way to f32.
+    pub(super) fn stored(
+        what: What,
+        number: Number,
+        (rows, columns): (u32, u32),
+        tile: u32,
+    ) -> Option<Self> {
+        let float = match number {
+            Number::E8m0 => true,
+            Number::Float(format) => {
+                matches!(format.bits(), 8 | 16 | 32) && (format.bits() > 8 || format.variant != Variant::Ieee)
+            }
+            Number::Uint(_) | Number::Int(_) => false,
+        };
+        let fits = rows == 1 || rows.is_multiple_of(tile);
+        let number = if rows == 1 { number } else { NUMBER_F32 };
+        (float && fits).then_some(Self { what, number, rows, columns })
+    }
+
+    /// Numbers that are computed when a weight is prepared: f32, one a row.
+    pub(super) const fn computed(what: What, columns: u32) -> Self {
+        Self { what, number: NUMBER_F32, rows: 1, columns }
+    }
+
+    /// The native layout, for [`Grouped::grains`].
+    pub fn layout(&self, turn: u32) -> String {
+        match (self.rows, self.of_turn(turn)) {
+            (1, 1) => "[n/8:2, n:8, g, n]".to_owned(),
+            (1, groups) => format!("[n/8:2, g:{groups}, n:8, g, n]"),
+            _ => "[g, n]".to_owned(),
+        }
+    }
+
+    /// Bits of a number, and how many rows and columns share it.
+    pub fn grains(&self) -> Grains {
+        let (rows, cols) = (Grain::Each(self.rows), Grain::Each(self.columns));
+        Grains { bits: self.number.bits(), rows, cols }
+    }
+
+    /// Groups of columns that begin in a turn, 1 if a turn is a part of one.
+    pub fn of_turn(&self, turn: u32) -> u32 {
+        (turn / self.columns).max(1)
+    }
+
+    /// Words of the buffer.
+    pub(super) fn words(&self, problem: &Problem) -> [u32; 2] {
+        let groups = problem.k.div_ceil(self.columns);
+        if self.rows > 1 {
+            return [problem.n.div_ceil(self.rows), groups];
+        }
+        let turns = groups.div_ceil(self.of_turn(problem.turn));
+        [problem.row_tiles(), turns * self.tile_words(problem)]
+    }
+
+    /// Bits that a lane reads of a turn.
+    fn lane_bits(&self, turn: u32) -> u32 {
+        let pair = if self.rows == 1 { 2 } else { 1 };
+        pair * self.of_turn(turn) * self.number.bits()
+    }
+
+    /// Words that a lane reads of a turn; two lanes may share one.
+    pub(super) fn lane_words(&self, problem: &Problem) -> u32 {
+        self.lane_bits(problem.turn).div_ceil(32)
+    }
+
+    /// Words of a tile of rows in a turn.
+    pub(super) fn tile_words(&self, problem: &Problem) -> u32 {
+        if self.rows > 1 {
+            return self.of_turn(problem.turn);
+        }
+        self.lane_bits(problem.turn) * problem.plan.native.rows / 64
+    }
+
+    /// The word of a tile where this lane's numbers lie.
+    pub(super) fn lane_word(&self, b: &mut Builder, problem: &Problem, lane: Operand) -> Operand {
+        if self.rows > 1 {
+            return 0u32.into();
+        }
+        let pair = b.div(lane, problem.row_lanes());
+        match self.lane_bits(problem.turn) {
+            bits @ ..32 => b.div(pair, 32 / bits),
+            bits => b.mul(pair, bits / 32),
+        }
+    }
+
+    /// By how much that word is to be shifted down for this lane; `None` if not at all.
+    pub(super) fn lane_shift(
+        &self,
+        b: &mut Builder,
+        problem: &Problem,
+        lane: Operand,
+    ) -> Option<Operand> {
+        let bits = self.lane_bits(problem.turn);
+        if self.rows > 1 || bits >= 32 {
+            return None;
+        }
+        let pair = b.div(lane, problem.row_lanes());
+        let place = b.rem(pair, 32 / bits);
+        Some(b.mul(place, bits))
+    }
+
+    /// The first word of a tile's numbers of a turn, counted from those of turn 0; all groups of a
+    /// turn, or the one that it is a part of.
+    pub(super) fn turn_word(&self, b: &mut Builder, problem: &Problem, turn: Operand) -> Operand {
+        let group = b.div(turn, (self.columns / problem.turn).max(1));
+        b.mul(group, self.tile_words(problem))
+    }
+
+    /// The word of turn 0 of a tile.
+    pub(super) fn tile_word(&self, b: &mut Builder, problem: &Problem, tile: Operand) -> Operand {
+        let [_, row] = self.words(problem);
+        let tile = b.div(tile, (self.rows / problem.plan.native.rows).max(1));
+        b.mul(tile, row)
+    }
+
+    /// The group of a turn that a run belongs to.
+    pub(super) fn of_run(&self, problem: &Problem, run: u32) -> u32 {
+        run * problem.run() / self.columns.min(problem.turn)
+    }
+
+    /// Both numbers of a group in a register, as they lie there, for numbers of 16 bits.
+    pub(super) fn pair(&self, words: &[Reg], group: u32) -> Reg {
+        words[group as usize]
+    }
+
+    /// The numbers of rows g and g + 8 in a group of a turn as f32, times a power of two.
+    pub(super) fn values(
+        &self,
+        b: &mut Builder,
+        (words, shift): (&[Reg], Option<Operand>),
+        group: u32,
+        exponent: i32,
+    ) -> [Operand; 2] {
+        let bits = self.number.bits();
+        let rows = if self.rows == 1 { 2 } else { 1 };
+        let first = group * rows * bits;
+        let mut word: Operand = words[(first / 32) as usize].into();
+        if let Some(shift) = shift {
+            word = b.shr(word, shift);
+        }
+        let at = first % 32;
+        if rows == 1 {
+            let value = number(b, self.number, word, at);
+            let value = scaled(b, self.number, value, exponent);
+            return [value; 2];
+        }
+        if let Some(values) = pair_of_e4m3(b, self.number, word, at) {
+            return values.map(|value| scaled(b, self.number, value, exponent));
+        }
+        let next: Operand = match at + bits {
+            32 => words[(first / 32) as usize + 1].into(),
+            _ => word,
+        };
+        let places = [(word, at), (next, (at + bits) % 32)];
+        places.map(|(word, at)| match self.number {
+            Number::E8m0 => power(b, word, at, exponent),
+            kind => {
+                let value = number(b, kind, word, at);
+                scaled(b, kind, value, exponent)
+            }
+        })
+    }
+}
+
+fn scaled(b: &mut Builder, number: Number, value: Operand, exponent: i32) -> Operand {
+    match (exponent, number) {
+        (0, _) | (_, Number::E8m0) => value,
+        _ => b.mul_f32(value, 2f32.powi(exponent)),
+    }
+}
+
+/// Two neighbouring e4m3 numbers by the conversion instruction.
+fn pair_of_e4m3(b: &mut Builder, number: Number, word: Operand, at: u32) -> Option<[Operand; 2]> {
+    let e4m3 = number == Number::Float(quantloom_dsl::format::E4M3);
+    if !e4m3 || !b.target().has(Feature::ConvertE4m3) {
+        return None;
+    }
+    let side = if at == 0 { Side::Low } else { Side::High };
+    let halves = b.unary(Unary::F16x2FromE4m3(side), word);
+    Some([Side::Low, Side::High].map(|side| b.half_to_f32(Half::F16, side, halves)))
+}
+
+/// The f32 value of a number whose lowest bit is at this place of a word.
+fn number(b: &mut Builder, number: Number, word: Operand, at: u32) -> Operand {
+    let side = if at == 0 { Side::Low } else { Side::High };
+    match number {
+        NUMBER_F32 => b.unary(Unary::AsF32, word),
+        Number::Float(BF16) => b.half_to_f32(Half::Bf16, side, word),
+        Number::Float(F16) => b.half_to_f32(Half::F16, side, word),
+        Number::Float(format) => float(b, format, word, at),
+        Number::E8m0 => power(b, word, at, 0),
+        Number::Uint(_) | Number::Int(_) => b.unary(Unary::F32FromU32, word),
+    }
+}
+
+/// `2^(code - 127 + exponent)` of an e8m0 code; infinity beyond f32, NaN of 255.
+fn power(b: &mut Builder, word: Operand, at: u32, exponent: i32) -> Operand {
+    const NAN: u32 = 0x7fc0_0000;
+    let code = b.shr(word, at);
+    let code = b.and(code, 0xffu32);
+    let bits = if exponent > 0 {
+        let code = b.add(code, exponent as u32);
+        let code = b.binary(Binary::Min, code, 0xffu32);
+        b.shl(code, 23u32)
+    } else {
+        let bits = b.shl(code, 23u32);
+        // 2^-127 is subnormal in f32.
+        b.binary(Binary::Max, bits, 0x0040_0000u32)
+    };
+    let is_nan = b.compare(Compare::Equal, code, 0xffu32);
+    let bits = b.select(is_nan, NAN, bits);
+    let value = b.unary(Unary::AsF32, bits);
+    if exponent < 0 { b.mul_f32(value, 2f32.powi(exponent)) } else { value }
+}
+
+/// A small float: sign and magnitude in their places of f32, which is too small by the difference of
+/// the biases.
+fn float(b: &mut Builder, format: FloatFormat, word: Operand, at: u32) -> Operand {
+    let bits = format.bits();
+    let magnitude = (1u32 << (bits - 1)) - 1;
+    let topped = b.shl(word, 32 - bits - at);
+    let sign = b.and(topped, 0x8000_0000u32);
+    let low = b.shr(word, at);
+    let low = b.and(low, magnitude);
+    let placed = b.shl(low, 23 - u32::from(format.mantissa_bits));
+    let value = b.binary(Binary::Or, sign, placed);
+    let value = b.unary(Unary::AsF32, value);
+    let value = b.mul_f32(value, 2f32.powi(127 - format.bias()));
+    let nan = match format.variant {
+        Variant::Fn => b.equal(low, magnitude),
+        Variant::Fnuz => {
+            let code = b.shr(word, at);
+            let code = b.and(code, magnitude * 2 + 1);
+            b.equal(code, magnitude + 1)
+        }
+        Variant::Ieee | Variant::Finite => return value,
+    };
+    b.select(nan, f32::NAN, value)
+}

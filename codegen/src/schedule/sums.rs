@@ -1,0 +1,137 @@
+//! How steps of the product become sums: of a run of columns in the product's own type, then scaled,
+//! in f32.
+//!
+//! The matrix instruction adds up the steps of a run. What multiplies a run's sum comes on it, not on
+//! the weights: each product is exact, and a scale costs a multiplication a result. A term times the
+//! sum of x needs that sum for each token: the same instruction gives it, with ones as weights.
+//!
+//! Integer sums begin at the bits of 1.5 * 2^23, under which an f32 counts in ones: they are floats
+//! as they stand, and what is taken off again takes the power of two along that decoding left. That
+//! holds for sums below 2^22 in magnitude; a run of 128 products of bytes stays below 2^21.
+
+use super::problem::Problem;
+use crate::ir::{Addend, Builder, Half, Operand, Reg, Ternary, Type, Unary, Uniformity};
+
+/// 1.5 * 2^23 in f32.
+const MAGIC: f32 = 12_582_912.0;
+
+/// What multiplies a run's sums.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RunScales {
+    /// Of rows g and g + 8.
+    pub(super) rows: Option<[Operand; 2]>,
+    /// Of this lane's two tokens.
+    pub(super) tokens: Option<[Operand; 2]>,
+    /// Of rows g and g + 8: multiplies the sum of x.
+    pub(super) addend: Option<[Operand; 2]>,
+}
+
+pub(super) struct Summing<'p> {
+    problem: &'p Problem,
+    /// A of ones, if sums of x are needed.
+    ones: Vec<Reg>,
+    /// Where integer sums begin.
+    start: Vec<Reg>,
+}
+
+impl<'p> Summing<'p> {
+    pub(super) fn declare(b: &mut Builder, problem: &'p Problem) -> Self {
+        let constants = |b: &mut Builder, name: &str, word: u32| {
+            let registers = b.array(name, Type::U32, 4, Uniformity::Varying);
+            for &register in &registers {
+                b.set(register, word);
+            }
+            registers
+        };
+        let one = match problem.half() {
+            Some(Half::Bf16) => 0x3f80_3f80,
+            Some(Half::F16) => 0x3c00_3c00,
+            None => 0x0101_0101,
+        };
+        let ones = problem.addend.map(|_| constants(b, "ones", one)).unwrap_or_default();
+        let integers = problem.sums_integers();
+        let start = if integers { constants(b, "start", MAGIC.to_bits()) } else { Vec::new() };
+        Self { problem, ones, start }
+    }
+
+    /// Registers for the sums of a run.
+    pub(super) fn part(&self, b: &mut Builder) -> Vec<Reg> {
+        let ty = if self.problem.sums_integers() { Type::U32 } else { Type::F32 };
+        b.fragment(ty, 4)
+    }
+
+    /// A step of a run: part += a x, from nothing in the run's first.
+    pub(super) fn step(&self, b: &mut Builder, part: &[Reg], a: &[Reg], x: &[Reg], first: bool) {
+        let addend = match first {
+            true if self.start.is_empty() => Addend::Zero,
+            true => Addend::Registers(self.start.clone()),
+            false => Addend::Registers(part.to_vec()),
+        };
+        b.matrix(self.problem.product, part, a, x, addend);
+    }
+
+    /// Per run of a turn, the sums of x of this lane's two tokens, if they are needed.
+    pub(super) fn of_x(&self, b: &mut Builder, x: &[Reg]) -> Vec<Vec<Reg>> {
+        if self.ones.is_empty() {
+            return Vec::new();
+        }
+        let steps = self.problem.run_steps() as usize;
+        let run = |x: &[Reg]| {
+            let part = self.part(b);
+            for (step, x) in x.chunks_exact(2).enumerate() {
+                self.step(b, &part, &self.ones, x, step == 0);
+            }
+            part
+        };
+        x.chunks_exact(2 * steps).map(run).collect()
+    }
+
+    /// sums += part, scaled, and the addend's share, in those registers that hold tokens.
+    pub(super) fn add(
+        &self,
+        b: &mut Builder,
+        sums: &[Reg],
+        (part, of_x): (&[Reg], Option<&Vec<Reg>>),
+        scales: RunScales,
+        registers: &[usize],
+    ) {
+        for &at in registers {
+            // Registers 0 and 1 of D are of row g, 2 and 3 of row g + 8; 0 and 2 of the first token.
+            let (row, token) = (at / 2, at % 2);
+            let tokens = scales.tokens.map(|tokens| tokens[token]);
+            let with_tokens = |b: &mut Builder, of_row: Operand| match tokens {
+                Some(tokens) => b.mul_f32(of_row, tokens),
+                None => of_row,
+            };
+            let part = self.as_float(b, part[at], self.problem.plan.dequant.yields().1);
+            match scales.rows.map(|rows| rows[row]) {
+                Some(of_row) => {
+                    let scale = with_tokens(b, of_row);
+                    b.accumulate(sums[at], scale, part);
+                }
+                None => match tokens {
+                    Some(tokens) => b.accumulate(sums[at], tokens, part),
+                    None => {
+                        let sum = b.add_f32(sums[at], part);
+                        b.set(sums[at], sum);
+                    }
+                },
+            }
+            if let (Some(addend), Some(of_x)) = (scales.addend, of_x) {
+                let addend = with_tokens(b, addend[row]);
+                let of_x = self.as_float(b, of_x[token], 0);
+                b.accumulate(sums[at], addend, of_x);
+            }
+        }
+    }
+
+    /// A sum as f32; an integer one without the power of two that its codes had.
+    fn as_float(&self, b: &mut Builder, sum: Reg, exponent: i32) -> Operand {
+        if self.start.is_empty() {
+            return sum.into();
+        }
+        let unit = 2f32.powi(-exponent);
+        let sum = b.unary(Unary::AsF32, sum);
+        b.ternary(Ternary::Fma, sum, unit, -MAGIC * unit)
+    }
+}
