@@ -4,9 +4,11 @@
 //! yet verified. Start at [`choose()`], then [`mod@decode`] and [`mod@tile`]. `problem` says what is
 //! multiplied and how it lies in memory, `io` declares a product's buffers, `dequantise` writes the
 //! plan's sequences, `results` where sums begin and what becomes of them; [`mod@transform`] fills a
-//! product's constant buffers from a checkpoint's tensors, and back. How to write one:
+//! product's constant buffers from a checkpoint's tensors, and back, [`mod@activation`] makes its
+//! operand of x. How to write one:
 //! docs/add-a-schedule.md.
 
+pub mod activation;
 mod choose;
 mod chunk;
 mod constants;

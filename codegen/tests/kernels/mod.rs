@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod assembler;
+pub mod operand;
 pub mod product;
 pub mod products;
 #[cfg(feature = "jit")]

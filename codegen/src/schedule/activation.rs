@@ -1,0 +1,301 @@
+//! The operand of x: a kernel before a product, which brings x into the form that the product reads.
+//!
+//! In: an [`ActivationProblem`], and x[M, K] in its own type. Out: kernels, not yet verified, which
+//! leave
+//! - `operand` [M, P], the product's elements, rows padded with zeros: x itself, or its codes: as
+//!   bytes, or as 16-bit floats, less the zero point there, which is exact;
+//! - `x_scale` [M, G] f32, the product of all levels of scales, of a row or of its groups;
+//! - `x_zero` [M, G] f32, the zero point, where codes are bytes and have one.
+//!
+//! Codes, scales and zero points are those of [`quantloom_dsl::reference::quantise_activation`], bit
+//! for bit: each operation is done in f32 and rounded to the type of its arithmetic, so that a
+//! factor of several levels is the reference's own (in f32 the correctly rounded product, within
+//! 2^-24 of the exact one, relative). The one exception is what a byte cannot say: a NaN among
+//! integers is 0 in `I8`.
+//!
+//! A thread has 8 neighbouring columns of a row, 16 bytes of a 16-bit x, and keeps them in registers
+//! from the maximum to the rounding. Where a scale is a whole row's, a block has the row; what does
+//! not fit the registers is read twice. Else several blocks share a row, and the lanes of a group
+//! find its maximum by shuffles. A scale of all of x needs a kernel before, which leaves the extents
+//! of its blocks' parts, and every warp of the next one looks through them: no word to reset, no
+//! order of blocks in the result.
+//!
+//! `problem` says what is made, `source` loads x, `extent` has minima and maxima, `rounding`
+//! arithmetic and short floats, `scale` chooses a level's scale, `levels` puts levels together,
+//! `code` makes the operand's words.
+
+mod code;
+mod extent;
+mod levels;
+mod problem;
+mod rounding;
+mod scale;
+mod source;
+
+use self::extent::{Extent, Running};
+use self::levels::{Given, Levels, OfRow};
+use self::source::{PIECE, Source};
+use crate::ir::{
+    Access, Address, BufferId, Builder, Extent as Count, Kernel, Launch, Op, Operand, ParameterId,
+    Reg, Special, Width, Word,
+};
+
+pub use problem::ActivationProblem;
+
+/// Threads of a block that has a whole row, at most.
+const ROW_THREADS: u32 = 512;
+/// Threads of any other block, at most.
+const THREADS: u32 = 256;
+/// Pieces of a row that a thread keeps in registers, at most.
+const HELD: u32 = 8;
+/// Extents that a lane looks through where the scale is that of all of x.
+const EXTENTS_OF_A_LANE: u32 = 8;
+/// Pieces that a thread asks for at once where it only looks for extents.
+const AHEAD: u32 = 4;
+
+/// Writes the kernels, in the order in which they are launched: one, or two where a scale is chosen
+/// from all of x. Their parameter is m, the rows of x. `programmatic` kernels may start while the
+/// kernel before them still runs.
+///
+/// | buffer | words | there if |
+/// |---|---|---|
+/// | `x` | own [M, K] | |
+/// | `order` | u32 [P], the column of x, [`u32::MAX`] for a zero | x is gathered |
+/// | `input_scale_L` | f32, one | level L (0 = the finest) is static |
+/// | `input_zero` | f32, one | the zero point is static |
+/// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |
+/// | `operand` | [M, P], in bytes or halves | |
+/// | `x_scale` | f32 [M, G] | x is quantised |
+/// | `x_zero` | f32 [M, G] | [`ActivationProblem::leaves_zeros`] |
+pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
+    let first = problem.spans_rows().then(|| extents(problem, programmatic));
+    first.into_iter().chain([operand(problem, programmatic)]).collect()
+}
+
+fn start(
+    problem: &ActivationProblem,
+    (what, summary): (&str, &str),
+    threads: u32,
+    programmatic: bool,
+) -> (Builder, ParameterId) {
+    let grid = [Count::Constant(1); 3];
+    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let mut b = Builder::new(&problem.kernel_name(what), summary, problem.target, launch);
+    let m = b.parameter("m", "rows of x, at least 1");
+    (b, m)
+}
+
+/// The buffer between the kernels.
+fn extents_buffer(b: &mut Builder, problem: &ActivationProblem, access: Access) -> BufferId {
+    let shape = [problem.parts(), 2].map(Count::Constant);
+    b.buffer("extents", Word::U32, access, &shape, "f32, smallest and largest of a part and 0")
+}
+
+/// The kernel that looks through all of x.
+fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
+    let parts = problem.parts();
+    let summary = format!("Smallest and largest of {parts} parts of x[m, {}].", problem.k);
+    let (mut b, m) = start(problem, ("extents", &summary), THREADS, programmatic);
+    b.grid([parts, 1, 1].map(Count::Constant));
+    let source = Source::declare(&mut b, problem, m, false);
+    let found = extents_buffer(&mut b, problem, Access::WriteOnce);
+    let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
+    let rows = b.argument(m);
+    // Pieces of x as one long row.
+    let total = b.mul(rows, problem.k);
+    let own = b.mad(block, THREADS, thread);
+    let own = b.mul(own, PIECE);
+    if programmatic {
+        b.push(Op::GridLaunch);
+        b.push(Op::GridWait);
+    }
+    let running = Running::start(&mut b, problem.signed());
+    let apart = parts * THREADS * PIECE;
+    b.for_each(0u32, total, apart * AHEAD, "at", |b, at| {
+        let first = b.add(own, at);
+        let mut load = |ahead: u32| {
+            let column = b.add(first, ahead * apart);
+            source.load(b, 0u32.into(), column, Some(total))
+        };
+        let pieces: Vec<Vec<Reg>> = (0..AHEAD).map(&mut load).collect();
+        for words in pieces {
+            let elements = source.elements(b, &words);
+            running.add(b, &elements);
+        }
+    });
+    let ends = running.extent().of_block(&mut b, THREADS).ends();
+    let (first, at) = (b.equal(thread, 0u32), b.mul(block, 2u32));
+    b.store(Address::new(found, at), &ends, Width::B64, Some(first));
+    b.finish()
+}
+
+/// How the pieces of a row are shared out.
+#[derive(Clone, Copy)]
+struct Walk {
+    threads: u32,
+    /// Pieces of a thread.
+    turns: u32,
+    /// Blocks of a row.
+    blocks: u32,
+}
+
+impl Walk {
+    fn new(problem: &ActivationProblem) -> Self {
+        let pieces = problem.padded / PIECE;
+        let threads = |most: u32| pieces.next_multiple_of(problem.warp()).min(most);
+        if problem.spans_columns() {
+            let threads = threads(ROW_THREADS);
+            Self { threads, turns: pieces.div_ceil(threads), blocks: 1 }
+        } else {
+            let threads = threads(THREADS);
+            Self { threads, turns: 1, blocks: pieces.div_ceil(threads) }
+        }
+    }
+
+    /// Columns from a turn of a thread to the next.
+    const fn apart(self) -> u32 {
+        self.threads * PIECE
+    }
+}
+
+/// The kernel that writes the operand.
+fn operand(problem: &ActivationProblem, programmatic: bool) -> Kernel {
+    let walk = Walk::new(problem);
+    let (k, padded, operand) = (problem.k, problem.padded, problem.operand);
+    let what = if problem.quantiser().is_some() { "quantise" } else { "copy" };
+    let blocks = if walk.blocks == 1 { "a block" } else { "several blocks" };
+    let summary = format!("x[m, {k}] as {operand} [m, {padded}]; a row is {blocks}'s.");
+    let (mut b, m) = start(problem, (what, &summary), walk.threads, programmatic);
+    b.grid([Count::Parameter(m), Count::Constant(walk.blocks), Count::Constant(1)]);
+    let this = Writer::declare(&mut b, problem, walk, m);
+    if programmatic {
+        b.push(Op::GridLaunch);
+    }
+    this.write(&mut b, programmatic);
+    b.finish()
+}
+
+/// Everything that the parts of the kernel share.
+struct Writer<'p> {
+    problem: &'p ActivationProblem,
+    walk: Walk,
+    source: Source,
+    levels: Option<Levels<'p>>,
+    operand: BufferId,
+    /// Number of the row, and its first element of x.
+    row: Operand,
+    first: Operand,
+    /// The thread's first column.
+    column: Operand,
+}
+
+impl<'p> Writer<'p> {
+    fn declare(
+        b: &mut Builder,
+        problem: &'p ActivationProblem,
+        walk: Walk,
+        m: ParameterId,
+    ) -> Self {
+        let source = Source::declare(b, problem, m, problem.gathers);
+        let given = problem.quantiser().map(|quantiser| Given::declare(b, problem, quantiser));
+        let word = if problem.operand.bits() == 8 { Word::U8 } else { Word::U16 };
+        let shape = [Count::Parameter(m), Count::Constant(problem.padded)];
+        let layout = format!("{} [p, m]", problem.operand);
+        let operand = b.buffer("operand", word, Access::WriteOnce, &shape, &layout);
+        let levels = given.map(|given| Levels::declare(b, problem, given, m));
+        let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
+        let first = b.mul(row, problem.k);
+        let number = match walk.blocks {
+            1 => thread,
+            _ => {
+                let block = b.special(Special::Block(1));
+                b.mad(block, walk.threads, thread)
+            }
+        };
+        let column = b.mul(number, PIECE);
+        Self { problem, walk, source, levels, operand, row, first, column }
+    }
+
+    /// Columns that the threads of a row reach, in all turns.
+    const fn reach(&self) -> u32 {
+        self.walk.blocks * self.walk.turns * self.walk.apart()
+    }
+
+    /// The piece of x at a column.
+    fn load(&self, b: &mut Builder, column: Operand) -> Vec<Reg> {
+        let columns = if self.problem.gathers { self.problem.padded } else { self.problem.k };
+        let limit = (self.reach() > columns).then_some(Operand::U32(columns));
+        self.source.load(b, self.first, column, limit)
+    }
+
+    fn write(&self, b: &mut Builder, programmatic: bool) {
+        let constants = self.levels.as_ref().map(|levels| levels.load_constants(b));
+        if programmatic {
+            b.push(Op::GridWait);
+        }
+        let outer = |b: &mut Builder, row: Option<Extent>| {
+            let levels = self.levels.as_ref().zip(constants.as_ref());
+            levels.map(|(levels, constants)| levels.of_row(b, constants, row))
+        };
+        let apart = self.walk.apart();
+        if !self.problem.spans_columns() {
+            let words = self.load(b, self.column);
+            let outer = outer(b, None);
+            self.finish(b, self.column, &words, outer.as_ref());
+        } else if self.walk.turns <= HELD {
+            let turns = (0..self.walk.turns).map(|turn| {
+                let column = b.add(self.column, turn * apart);
+                (column, self.load(b, column))
+            });
+            let turns: Vec<(Operand, Vec<Reg>)> = turns.collect();
+            let running = Running::start(b, self.problem.signed());
+            for (_, words) in &turns {
+                let elements = self.source.elements(b, words);
+                running.add(b, &elements);
+            }
+            let row = running.extent().of_block(b, self.walk.threads);
+            let outer = outer(b, Some(row));
+            for (column, words) in &turns {
+                self.finish(b, *column, words, outer.as_ref());
+            }
+        } else {
+            let running = Running::start(b, self.problem.signed());
+            b.for_each(0u32, self.reach(), apart, "at", |b, at| {
+                let column = b.add(self.column, at);
+                let words = self.load(b, column);
+                let elements = self.source.elements(b, &words);
+                running.add(b, &elements);
+            });
+            let row = running.extent().of_block(b, self.walk.threads);
+            let outer = outer(b, Some(row));
+            b.for_each(0u32, self.reach(), apart, "at", |b, at| {
+                let column = b.add(self.column, at);
+                let words = self.load(b, column);
+                self.finish(b, column, &words, outer.as_ref());
+            });
+        }
+    }
+
+    /// Writes a piece of the operand, and the scales that begin there.
+    fn finish(&self, b: &mut Builder, column: Operand, words: &[Reg], outer: Option<&OfRow>) {
+        let inside = match self.reach() > self.problem.padded {
+            true => b.less(column, self.problem.padded),
+            false => Operand::Pred(true),
+        };
+        let words = match (&self.levels, outer) {
+            (Some(levels), Some(outer)) => {
+                let elements = self.source.elements(b, words);
+                levels.quantise(b, outer, &elements, (self.row, column, inside))
+            }
+            _ => self.source.pairs(b, words),
+        };
+        let at = b.mad(self.row, self.problem.padded, column);
+        let width = if words.len() == 2 { Width::B64 } else { Width::B128 };
+        b.store(Address::new(self.operand, at), &words, width, masked(inside));
+    }
+}
+
+/// A mask, unless it is always true.
+fn masked(there: Operand) -> Option<Operand> {
+    (there != Operand::Pred(true)).then_some(there)
+}

@@ -1,0 +1,119 @@
+//! From scaled values to the words of the operand.
+
+use quantloom_dsl::format::{E4M3, Number};
+use quantloom_dsl::{Quantiser, Ties};
+
+use super::rounding::{at_least, at_most, round_to};
+use crate::ir::{Binary, Builder, Compare, Half, Operand, Ternary, Unary};
+use crate::plan;
+
+/// How codes of a quantiser are written as elements of an operand.
+pub(super) struct Codes<'q> {
+    pub(super) quantiser: &'q Quantiser,
+    pub(super) operand: plan::Operand,
+}
+
+impl Codes<'_> {
+    /// The words of a piece of scaled values, to which the zero point has been added. Where there
+    /// are pads, `there` says which elements are none.
+    pub(super) fn words(
+        &self,
+        b: &mut Builder,
+        scaled: &[Operand],
+        zero: Option<Operand>,
+        there: Option<&[Operand]>,
+    ) -> Vec<Operand> {
+        let padded = |b: &mut Builder, elements: Vec<Operand>, pad: Operand| match there {
+            None => elements,
+            Some(there) => {
+                let both = elements.into_iter().zip(there);
+                both.map(|(element, there)| b.select(*there, element, pad)).collect()
+            }
+        };
+        match self.operand {
+            plan::Operand::I8 => {
+                let codes = scaled.iter().map(|value| self.integer(b, *value)).collect();
+                let codes = padded(b, codes, 0u32.into());
+                codes.chunks_exact(4).map(|four| bytes(b, four)).collect()
+            }
+            plan::Operand::E4m3 => {
+                // The instruction itself rounds and saturates to e4m3.
+                let values = match self.quantiser.code == Number::Float(E4M3) {
+                    true => scaled.to_vec(),
+                    false => scaled.iter().map(|value| self.value(b, *value)).collect(),
+                };
+                let values = padded(b, values, 0.0f32.into());
+                values.chunks_exact(4).map(|four| float_bytes(b, four)).collect()
+            }
+            operand => {
+                let mut values: Vec<Operand> =
+                    scaled.iter().map(|value| self.value(b, *value)).collect();
+                if let Some(zero) = zero {
+                    let less = values.iter().map(|value| b.binary(Binary::SubF32, *value, zero));
+                    values = less.collect();
+                }
+                let values = padded(b, values, 0.0f32.into());
+                let half = if operand == plan::Operand::F16 { Half::F16 } else { Half::Bf16 };
+                let pair = |two: &[Operand]| b.binary(Binary::Pack(half), two[0], two[1]);
+                values.chunks_exact(2).map(pair).collect()
+            }
+        }
+    }
+
+    /// The value of the nearest code, f32; a NaN stays where the code type has one or is an integer.
+    fn value(&self, b: &mut Builder, scaled: Operand) -> Operand {
+        if let Number::Float(format) = self.quantiser.code {
+            return round_to(b, format, scaled);
+        }
+        let rounded = match self.quantiser.ties {
+            Ties::Even => b.unary(Unary::RoundEven, scaled),
+            Ties::Away => away(b, scaled),
+        };
+        let code = self.quantiser.code;
+        let rounded = at_least(b, rounded, code.min());
+        at_most(b, rounded, code.max())
+    }
+
+    /// The nearest code, an integer; 0 for a NaN.
+    fn integer(&self, b: &mut Builder, scaled: Operand) -> Operand {
+        let scaled = match self.quantiser.ties {
+            // As the conversion does.
+            Ties::Even => scaled,
+            Ties::Away => away(b, scaled),
+        };
+        let integer = b.unary(Unary::S32FromF32, scaled);
+        let [least, most] =
+            [self.quantiser.code.min(), self.quantiser.code.max()].map(|end| end as i32 as u32);
+        let integer = b.binary(Binary::MaxSigned, integer, least);
+        b.binary(Binary::MinSigned, integer, most)
+    }
+}
+
+/// The nearest integer, ties away from zero: the even one differs from a tie by a half.
+fn away(b: &mut Builder, value: Operand) -> Operand {
+    let magnitude = b.unary(Unary::Abs, value);
+    let even = b.unary(Unary::RoundEven, magnitude);
+    let rest = b.binary(Binary::SubF32, magnitude, even);
+    let down = b.compare(Compare::EqualF32, rest, 0.5f32);
+    let up = b.select(down, 1.0f32, 0.0f32);
+    let rounded = b.add_f32(even, up);
+    super::rounding::with_sign(b, rounded, value)
+}
+
+/// The low bytes of four words.
+fn bytes(b: &mut Builder, four: &[Operand]) -> Operand {
+    let [low, high] =
+        [0, 2].map(|at| b.ternary(Ternary::Permute, four[at], four[at + 1], 0x0040u32));
+    halves(b, low, high)
+}
+
+/// Four values as e4m3.
+fn float_bytes(b: &mut Builder, four: &[Operand]) -> Operand {
+    let [low, high] = [0, 2].map(|at| b.binary(Binary::PackE4m3, four[at], four[at + 1]));
+    halves(b, low, high)
+}
+
+/// The low halves of two words.
+fn halves(b: &mut Builder, low: Operand, high: Operand) -> Operand {
+    b.ternary(Ternary::Permute, low, high, 0x5410u32)
+}

@@ -1,0 +1,153 @@
+//! Smallest and largest of the values that share a scale, 0 included; a NaN is passed over.
+
+use crate::ir::{
+    Address, Binary, BufferId, Builder, Cache, Mask, Operand, Reg, Shuffle, Special, Type, Unary,
+    Uniformity, Width, Word,
+};
+
+/// The extent of some values.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    /// The smallest; `None` where only magnitudes are asked for.
+    low: Option<Operand>,
+    /// The largest, or the largest magnitude.
+    high: Operand,
+}
+
+impl Extent {
+    /// The extent of values; `signed` if both ends are wanted.
+    pub(super) fn of(b: &mut Builder, values: &[Operand], signed: bool) -> Self {
+        if signed {
+            let low = tree(b, Binary::MinF32, values.to_vec());
+            return Self { low: Some(low), high: tree(b, Binary::MaxF32, values.to_vec()) };
+        }
+        let magnitudes = values.iter().map(|value| b.unary(Unary::Abs, *value)).collect();
+        Self { low: None, high: tree(b, Binary::MaxF32, magnitudes) }
+    }
+
+    /// The extent of both.
+    fn with(self, b: &mut Builder, other: Self) -> Self {
+        let low = self.low.zip(other.low);
+        let low = low.map(|(low, other)| b.binary(Binary::MinF32, low, other));
+        Self { low, high: b.binary(Binary::MaxF32, self.high, other.high) }
+    }
+
+    /// Of the values of so many neighbouring lanes, a power of two.
+    pub(super) fn of_lanes(mut self, b: &mut Builder, lanes: u32) -> Self {
+        let mut by = lanes / 2;
+        while by > 0 {
+            let low = self.low.map(|low| b.shuffle(Shuffle::Xor, low, by));
+            let high = b.shuffle(Shuffle::Xor, self.high, by);
+            self = self.with(b, Self { low, high });
+            by /= 2;
+        }
+        self
+    }
+
+    /// Of the values of the block, by way of shared memory; used once a kernel.
+    pub(super) fn of_block(self, b: &mut Builder, threads: u32) -> Self {
+        let lanes = b.warp_size();
+        let of_warp = self.of_lanes(b, lanes);
+        let warps = threads / lanes;
+        if warps == 1 {
+            return of_warp;
+        }
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        // Each lane has the extent of a warp, neighbours those of all.
+        let each = warps.next_power_of_two();
+        let place = b.and(lane, each - 1);
+        let (first, is_warp) = (b.equal(lane, 0u32), b.less(place, warps));
+        let exchange = |b: &mut Builder, name: &str, value: Operand| {
+            let shared = b.shared(name, Word::U32, warps, "f32, one a warp");
+            b.store(Address::new(shared, warp), &[value], Width::B32, Some(first));
+            shared
+        };
+        let low = of_warp.low.map(|low| exchange(b, "lows", low));
+        let high = exchange(b, "highs", of_warp.high);
+        b.barrier();
+        let load = |b: &mut Builder, shared| {
+            let mask = Some(Mask { condition: is_warp, fill: 0.0f32.into() });
+            let from = Address::new(shared, place);
+            b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0].into()
+        };
+        let low = low.map(|low| load(b, low));
+        Self { low, high: load(b, high) }.of_lanes(b, each)
+    }
+
+    /// Of all of x: the parts' extents, as many a lane.
+    pub(super) fn of_parts(b: &mut Builder, parts: BufferId, each: u32, signed: bool) -> Self {
+        let lane = b.special(Special::Lane);
+        let first = b.mul(lane, 2 * each);
+        let mut words = Vec::new();
+        for at in (0..2 * each).step_by(4) {
+            let from = Address::new(parts, first).plus(at);
+            words.extend(b.load_as(Type::F32, from, Width::B128, None, Cache::Default));
+        }
+        let end = |side: usize| words[side..].iter().step_by(2).map(|word| (*word).into());
+        let low = signed.then(|| tree(b, Binary::MinF32, end(0).collect()));
+        let high = tree(b, Binary::MaxF32, end(1).collect());
+        let lanes = b.warp_size();
+        Self { low, high }.of_lanes(b, lanes)
+    }
+
+    /// The largest magnitude.
+    pub(super) fn amax(self, b: &mut Builder) -> Operand {
+        match self.low {
+            None => self.high,
+            Some(low) => {
+                let below = b.unary(Unary::Negate, low);
+                b.binary(Binary::MaxF32, self.high, below)
+            }
+        }
+    }
+
+    /// Smallest and largest; 0 and the largest magnitude where only that was asked for.
+    pub(super) fn ends(self) -> [Operand; 2] {
+        [self.low.unwrap_or(Operand::F32(0.0)), self.high]
+    }
+}
+
+/// An extent that grows.
+pub(super) struct Running {
+    low: Option<Reg>,
+    high: Reg,
+}
+
+impl Running {
+    /// Of nothing.
+    pub(super) fn start(b: &mut Builder, signed: bool) -> Self {
+        let mut zero = |name: &str| {
+            let end = b.variable(name, Type::F32, Uniformity::Varying);
+            b.set(end, 0.0f32);
+            end
+        };
+        Self { low: signed.then(|| zero("low")), high: zero("high") }
+    }
+
+    /// And of these values.
+    pub(super) fn add(&self, b: &mut Builder, values: &[Operand]) {
+        let extent = Extent::of(b, values, self.low.is_some());
+        let extent = self.extent().with(b, extent);
+        if let (Some(end), Some(low)) = (self.low, extent.low) {
+            b.set(end, low);
+        }
+        b.set(self.high, extent.high);
+    }
+
+    /// So far.
+    pub(super) fn extent(&self) -> Extent {
+        Extent { low: self.low.map(Operand::from), high: self.high.into() }
+    }
+}
+
+/// The minimum or maximum of values and 0, which comes last: NaNs alone give 0.
+fn tree(b: &mut Builder, op: Binary, mut values: Vec<Operand>) -> Operand {
+    while values.len() > 1 {
+        let pairs = values.chunks(2).map(|pair| match pair {
+            [one, other] => b.binary(op, *one, *other),
+            rest => rest[0],
+        });
+        values = pairs.collect();
+    }
+    values.first().map_or(Operand::F32(0.0), |end| b.binary(op, *end, 0.0f32))
+}

@@ -1,0 +1,224 @@
+//! All levels of a quantiser: what is given, what is chosen, and the codes that follow.
+
+use quantloom_dsl::layout::Grain;
+use quantloom_dsl::{Quantiser, ScaleLevel};
+
+use super::code::Codes;
+use super::extent::Extent;
+use super::problem::ActivationProblem;
+use super::rounding::Rounding;
+use super::scale::{Factor, Scales};
+use super::source::PIECE;
+use super::{EXTENTS_OF_A_LANE, extents_buffer, masked};
+use crate::ir::{
+    Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type,
+    Width, Word,
+};
+
+/// What is given of a quantiser's parameters.
+pub(super) struct Given<'p> {
+    quantiser: &'p Quantiser,
+    /// The number of each level that is static.
+    scales: Vec<Option<BufferId>>,
+    /// A static zero point.
+    zero: Option<BufferId>,
+    /// Extents of parts of x.
+    extents: Option<BufferId>,
+}
+
+impl<'p> Given<'p> {
+    /// Declares what is read.
+    pub(super) fn declare(
+        b: &mut Builder,
+        problem: &ActivationProblem,
+        quantiser: &'p Quantiser,
+    ) -> Self {
+        let mut constant =
+            |name: &str| b.buffer(name, Word::U32, Access::Constant, &[Count::Constant(1)], "f32");
+        let levels = quantiser.scales.iter().enumerate();
+        let scales = levels
+            .map(|(at, level)| level.stored.then(|| constant(&format!("input_scale_{at}"))))
+            .collect();
+        let finest_is_given = quantiser.scales.first().is_some_and(|level| level.stored);
+        let zero = quantiser.zero.filter(|_| finest_is_given).map(|_| constant("input_zero"));
+        let extents = problem.spans_rows();
+        let extents = extents.then(|| extents_buffer(b, problem, Access::ReadOnly));
+        Self { quantiser, scales, zero, extents }
+    }
+}
+
+/// The levels of a quantiser.
+pub(super) struct Levels<'p> {
+    problem: &'p ActivationProblem,
+    given: Given<'p>,
+    scales: Scales<'p>,
+    codes: Codes<'p>,
+    scale: BufferId,
+    zero: Option<BufferId>,
+}
+
+/// What is given, in registers.
+pub(super) struct Constants {
+    scales: Vec<Option<Operand>>,
+    zero: Option<Operand>,
+}
+
+/// What is the same all along a row.
+pub(super) struct OfRow {
+    /// The product of the levels that do not change along the row, if there are any.
+    factor: Option<Factor>,
+    /// The zero point, if it does not change.
+    zero: Option<Operand>,
+}
+
+/// Columns that share a number of a level; `None` if a row does.
+const fn columns(level: &ScaleLevel) -> Option<u32> {
+    match level.group.cols {
+        Grain::Each(columns) => Some(columns),
+        Grain::All => None,
+    }
+}
+
+impl<'p> Levels<'p> {
+    /// Declares what is written beside the operand.
+    pub(super) fn declare(
+        b: &mut Builder,
+        problem: &'p ActivationProblem,
+        given: Given<'p>,
+        m: ParameterId,
+    ) -> Self {
+        let shape = [Count::Parameter(m), Count::Constant(problem.groups())];
+        let mut output =
+            |name: &str| b.buffer(name, Word::U32, Access::WriteOnce, &shape, "f32 [g, m]");
+        let scale = output("x_scale");
+        let zero = problem.leaves_zeros().then(|| output("x_zero"));
+        let quantiser = given.quantiser;
+        let codes = Codes { quantiser, operand: problem.operand };
+        Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale, zero }
+    }
+
+    /// Loads what is constant, and the same for all of x.
+    pub(super) fn load_constants(&self, b: &mut Builder) -> Constants {
+        let mut load = |buffer: BufferId| {
+            let from = Address::new(buffer, 0u32);
+            b.load_as(Type::F32, from, Width::B32, None, Cache::Constant)[0].into()
+        };
+        let scales = self.given.scales.iter().map(|buffer| buffer.map(&mut load)).collect();
+        let zero = self.given.zero.map(load);
+        Constants { scales, zero }
+    }
+
+    /// The levels that do not change along a row, whose extent is given where one is chosen from
+    /// that.
+    pub(super) fn of_row(
+        &self,
+        b: &mut Builder,
+        constants: &Constants,
+        row: Option<Extent>,
+    ) -> OfRow {
+        let signed = self.problem.signed();
+        let tensor = self.given.extents;
+        let tensor = tensor.map(|parts| Extent::of_parts(b, parts, EXTENTS_OF_A_LANE, signed));
+        let mut of_row = OfRow { factor: None, zero: constants.zero };
+        let levels = self.given.quantiser.scales.iter().zip(&constants.scales).enumerate();
+        for (at, (level, number)) in levels.rev().filter(|(_, (level, _))| columns(level).is_none())
+        {
+            let outer = of_row.factor;
+            let extent = if level.group.rows == Grain::All { tensor } else { row };
+            let factor = match (number, extent) {
+                (Some(number), _) => self.scales.with_stored(b, level, *number, outer),
+                (None, Some(extent)) => {
+                    let factor = self.scales.with_chosen(b, level, extent, outer);
+                    if at == 0 {
+                        of_row.zero = self.chosen_zero(b, extent, factor);
+                    }
+                    factor
+                }
+                (None, None) => continue,
+            };
+            of_row.factor = Some(factor);
+        }
+        of_row
+    }
+
+    fn chosen_zero(&self, b: &mut Builder, extent: Extent, factor: Factor) -> Option<Operand> {
+        self.given.quantiser.zero.map(|number| self.scales.zero(b, number, extent, factor))
+    }
+
+    /// The factor and the zero point of a piece.
+    fn of_piece(
+        &self,
+        b: &mut Builder,
+        of_row: &OfRow,
+        elements: &[Operand],
+    ) -> (Factor, Option<Operand>) {
+        let (mut factor, mut zero) = (of_row.factor, of_row.zero);
+        for (at, level) in self.given.quantiser.scales.iter().enumerate().rev() {
+            let Some(columns) = columns(level) else { continue };
+            let extent = Extent::of(b, elements, self.problem.signed());
+            let extent = extent.of_lanes(b, columns / PIECE);
+            let of_level = self.scales.with_chosen(b, level, extent, factor);
+            if at == 0 {
+                zero = self.chosen_zero(b, extent, of_level);
+            }
+            factor = Some(of_level);
+        }
+        let rounding = Rounding::to(self.problem.arithmetic());
+        let one = Factor { value: 1.0f32.into(), inverse: None, rounding };
+        (factor.unwrap_or(one), zero)
+    }
+
+    /// The operand's words of a piece; its scale and zero point are stored where their group begins.
+    pub(super) fn quantise(
+        &self,
+        b: &mut Builder,
+        of_row: &OfRow,
+        elements: &[Operand],
+        (row, column, inside): (Operand, Operand, Operand),
+    ) -> Vec<Operand> {
+        let (factor, zero) = self.of_piece(b, of_row, elements);
+        let (op, by) = match factor.inverse {
+            Some(inverse) => (Binary::MulF32, inverse),
+            None => (Binary::DivF32, factor.value),
+        };
+        let scaled = elements.iter().map(|x| b.binary(op, *x, by)).collect();
+        let mut scaled = factor.rounding.round(b, scaled);
+        if let Some(zero) = zero {
+            let moved = scaled.iter().map(|x| b.add_f32(*x, zero)).collect();
+            scaled = factor.rounding.round(b, moved);
+        }
+        self.store_scales(b, (row, column, inside), factor, zero);
+        // A pad is 0, whatever becomes of a 0 of x: of 0 / 0, if a scale vanishes.
+        let pads = self.problem.padded > self.problem.k;
+        let there = pads.then(|| {
+            let columns = (0..PIECE).map(|at| {
+                let column = b.add(column, at);
+                b.less(column, self.problem.k)
+            });
+            columns.collect::<Vec<Operand>>()
+        });
+        self.codes.words(b, &scaled, zero, there.as_deref())
+    }
+
+    fn store_scales(
+        &self,
+        b: &mut Builder,
+        (row, column, inside): (Operand, Operand, Operand),
+        factor: Factor,
+        zero: Option<Operand>,
+    ) {
+        let (at, begins) = match self.problem.group() {
+            None => (row, b.equal(column, 0u32)),
+            Some(columns) => {
+                let group = b.div(column, columns);
+                let within = b.rem(column, columns);
+                (b.mad(row, self.problem.groups(), group), b.equal(within, 0u32))
+            }
+        };
+        let begins = masked(b.both(begins, inside));
+        b.store(Address::new(self.scale, at), &[factor.value], Width::B32, begins);
+        if let (Some(buffer), Some(zero)) = (self.zero, zero) {
+            b.store(Address::new(buffer, at), &[zero], Width::B32, begins);
+        }
+    }
+}

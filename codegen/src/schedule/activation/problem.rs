@@ -1,0 +1,246 @@
+//! What is made: the operand of a product, from x of a type, for a quantiser or as it is.
+
+use quantloom_dsl::format::{BF16, E4M3, F16, F32, FloatFormat, Number};
+use quantloom_dsl::layout::Grain;
+use quantloom_dsl::{Activation, Arithmetic, Quantiser, Rule, ScaleLevel, ScaleType, Scheme};
+
+use super::EXTENTS_OF_A_LANE;
+use super::source::PIECE;
+use crate::plan::{Operand, kernel_name};
+use crate::schedule::Unscheduled;
+use crate::target::{Feature, Target};
+
+/// An operand [M, P] of x [M, K] in the type `own`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActivationProblem {
+    /// Where it runs.
+    pub target: &'static Target,
+    /// Type of x: f32, f16 or bf16.
+    pub own: FloatFormat,
+    /// Type of the operand's elements.
+    pub operand: Operand,
+    /// Columns of x.
+    pub k: u32,
+    /// Columns of the operand (P): a multiple of 8; x, then zeros.
+    pub padded: u32,
+    /// Whether columns are taken in an order that is given; of x as it is.
+    pub gathers: bool,
+    pub(super) activation: Activation,
+    pub(super) arithmetic: Arithmetic,
+    scheme: Scheme,
+}
+
+impl ActivationProblem {
+    /// Poses the operand of a scheme's product with one of its activations.
+    ///
+    /// # Errors
+    /// What the schedule does not take: an operand that does not hold the codes, groups of several
+    /// tokens or of columns that no lanes share, shapes beyond the limits.
+    pub fn new(
+        scheme: &Scheme,
+        activation: &Activation,
+        own: Number,
+        operand: Operand,
+        target: &'static Target,
+        (k, padded): (u32, u32),
+        gathers: bool,
+    ) -> Result<Self, Unscheduled> {
+        let none = |what: String| Unscheduled::Scheme { target: target.name, what };
+        let Number::Float(own @ (F32 | F16 | BF16)) = own else {
+            return Err(none(format!("activations in {own}")));
+        };
+        let (activation, arithmetic) = (activation.clone(), scheme.arithmetic);
+        let scheme = scheme.clone();
+        let this =
+            Self { target, own, operand, k, padded, gathers, activation, arithmetic, scheme };
+        match &this.activation {
+            Activation::Float(_) if operand.number() != Number::Float(own) || own == F32 => {
+                return Err(none(format!("{own} activations as operands in {operand}")));
+            }
+            Activation::Float(_) => {}
+            Activation::Quantised(quantiser) => {
+                if !this.holds(quantiser) {
+                    let what = format!("{} activations as operands in {operand}", quantiser.code);
+                    return Err(none(what));
+                }
+                this.levels_are_taken(quantiser).map_err(none)?;
+            }
+        }
+        let shape = |what, value, rule| Err(Unscheduled::Shape { what, value, rule });
+        if k == 0 || k > 1 << 24 {
+            return shape("K", k, "expected 1 to 2^24");
+        }
+        if padded < k || padded > 1 << 25 || !padded.is_multiple_of(PIECE) {
+            return shape("P", padded, "expected a multiple of 8, from K to 2^25");
+        }
+        Ok(this)
+    }
+
+    /// The quantiser, unless x is taken as it is.
+    pub fn quantiser(&self) -> Option<&Quantiser> {
+        match &self.activation {
+            Activation::Quantised(quantiser) => Some(quantiser),
+            Activation::Float(_) => None,
+        }
+    }
+
+    /// Columns that share all scales; `None` if a row does.
+    pub fn group(&self) -> Option<u32> {
+        match self.quantiser()?.scales.first()?.group.cols {
+            Grain::Each(columns) => Some(columns),
+            Grain::All => None,
+        }
+    }
+
+    /// Scales of a row (G).
+    pub fn groups(&self) -> u32 {
+        self.group().map_or(1, |columns| self.padded.div_ceil(columns))
+    }
+
+    /// Rows of x of a launch at most: elements are numbered in 31 bits.
+    pub fn most_tokens(&self) -> u32 {
+        (1 << 31) / self.padded
+    }
+
+    /// Extents that the first of two kernels leaves where [`Self::spans_rows`], two words each.
+    pub fn parts(&self) -> u32 {
+        self.warp() * EXTENTS_OF_A_LANE
+    }
+
+    /// Whether a scale is chosen from all of x: two kernels.
+    pub fn spans_rows(&self) -> bool {
+        self.chosen().any(|level| level.group.rows == Grain::All)
+    }
+
+    /// Whether a scale is chosen from a whole row.
+    pub(super) fn spans_columns(&self) -> bool {
+        self.chosen().any(|level| level.group.rows != Grain::All && level.group.cols == Grain::All)
+    }
+
+    /// Levels whose scales are chosen here.
+    fn chosen(&self) -> impl Iterator<Item = &ScaleLevel> {
+        let levels = self.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
+        levels.iter().filter(|level| !level.stored)
+    }
+
+    /// Whether extents have two ends.
+    pub(super) fn signed(&self) -> bool {
+        let zero = self.quantiser().is_some_and(|quantiser| quantiser.zero.is_some());
+        zero || self.chosen().any(|level| matches!(level.rule, Rule::Range(_)))
+    }
+
+    /// Whether the zero points are left for the product to take off.
+    pub fn leaves_zeros(&self) -> bool {
+        let zero = self.quantiser().is_some_and(|quantiser| quantiser.zero.is_some());
+        zero && self.operand == Operand::I8
+    }
+
+    /// Lanes of a warp.
+    pub(super) fn warp(&self) -> u32 {
+        self.target.gpu.map_or(32, |gpu| gpu.warp)
+    }
+
+    /// The type of the quantiser's arithmetic.
+    pub(super) const fn arithmetic(&self) -> FloatFormat {
+        match self.arithmetic {
+            Arithmetic::F32 => F32,
+            Arithmetic::Own => self.own,
+        }
+    }
+
+    /// The stored type of a level.
+    pub(super) const fn number(&self, level: &ScaleLevel) -> Number {
+        match level.number {
+            ScaleType::Own => Number::Float(self.own),
+            ScaleType::Number(number) => number,
+        }
+    }
+
+    /// The name of a kernel.
+    pub(super) fn kernel_name(&self, what: &str) -> String {
+        let gathers = if self.gathers { "_gathered" } else { "" };
+        let (own, operand) = (self.own, self.operand);
+        let tile = format!("{what}_{own}_{operand}_k{}p{}{gathers}", self.k, self.padded);
+        kernel_name(&self.scheme, &self.activation, &tile, self.target)
+    }
+
+    /// Whether each code, less each zero point, is an element of the operand.
+    fn holds(&self, quantiser: &Quantiser) -> bool {
+        let code = quantiser.code;
+        if code.bits() > 8 {
+            return false;
+        }
+        let exact = |value: f64| !value.is_finite() || self.operand.number().round(value) == value;
+        let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
+        match (self.operand, quantiser.zero) {
+            (Operand::I8, _) => matches!(code, Number::Int(_)),
+            (Operand::E4m3, None) => {
+                self.target.has(Feature::ConvertE4m3)
+                    && (code == Number::Float(E4M3) || values().all(exact))
+            }
+            (Operand::Bf16 | Operand::F16, None) => values().all(exact),
+            (Operand::Bf16 | Operand::F16, Some(_)) => {
+                let most = (code.max() - code.min()) as i32;
+                (-most..=most).all(|value| exact(f64::from(value)))
+            }
+            _ => false,
+        }
+    }
+
+    /// What of the levels is not taken.
+    fn levels_are_taken(&self, quantiser: &Quantiser) -> Result<(), String> {
+        // Which elements are pads would have to be kept until their codes are written.
+        if self.gathers {
+            return Err("gathered columns of quantised activations".to_owned());
+        }
+        let lanes = self.warp() * PIECE;
+        let mut finer = 1;
+        for (at, level) in quantiser.scales.iter().enumerate() {
+            let Grain::Each(columns) = level.group.cols else {
+                // What is coarser than a whole row is a whole row too.
+                if quantiser.scales[at..].iter().any(|level| level.group.cols != Grain::All) {
+                    return Err("groups of columns around whole rows".to_owned());
+                }
+                if !matches!(level.group.rows, Grain::Each(1) | Grain::All) {
+                    return Err("a scale for several tokens".to_owned());
+                }
+                if level.stored && level.group.rows != Grain::All {
+                    return Err("a static scale for each token".to_owned());
+                }
+                continue;
+            };
+            if level.group.rows != Grain::Each(1) || level.stored {
+                return Err("a scale for columns of several tokens".to_owned());
+            }
+            if !columns.is_multiple_of(finer) {
+                return Err("groups that do not lie in each other".to_owned());
+            }
+            finer = columns;
+            if !columns.is_multiple_of(PIECE) || !columns.is_power_of_two() || columns > lanes {
+                return Err(format!("activations in groups of {columns} columns"));
+            }
+        }
+        for level in quantiser.scales.iter().filter(|level| !level.stored) {
+            let pow2 = matches!(level.rule, Rule::Pow2 { .. });
+            let number = self.number(level);
+            let taken = match number {
+                Number::E8m0 => pow2 && !level.divide,
+                Number::Float(_) => true,
+                _ => false,
+            };
+            // Of codes below 2 the exponent is not that of a normal number.
+            let small = pow2 && quantiser.code.max() < 2.0;
+            if !taken || small {
+                return Err(format!("{number} scales of activations by that rule"));
+            }
+        }
+        let integers = |number| matches!(number, Number::Int(_) | Number::Uint(_));
+        match quantiser.zero {
+            Some(zero) if !integers(zero) || !integers(quantiser.code) => {
+                Err(format!("{zero} zero points of {} activations", quantiser.code))
+            }
+            Some(_) if quantiser.scales.is_empty() => Err("zero points without scales".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}

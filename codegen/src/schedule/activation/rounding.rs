@@ -1,0 +1,117 @@
+//! Arithmetic of a tensor library (each operation in f32, rounded to a type), and values rounded to
+//! short floats.
+
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Variant};
+
+use crate::ir::{Binary, Builder, Compare, Half, Operand, Side, Ternary, Unary};
+
+/// The type that results are rounded to; [`quantloom_dsl::reference::Arith`], written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rounding {
+    /// f32 if `None`.
+    half: Option<Half>,
+}
+
+/// A 16-bit float type of the IR.
+pub(super) fn half(format: FloatFormat) -> Option<Half> {
+    match format {
+        BF16 => Some(Half::Bf16),
+        F16 => Some(Half::F16),
+        _ => None,
+    }
+}
+
+impl Rounding {
+    /// To bf16, to f16, else to f32.
+    pub(super) fn to(format: FloatFormat) -> Self {
+        Self { half: half(format) }
+    }
+
+    /// Where values of this and of `number` are combined: the wider type, and f32 for the two
+    /// 16-bit types together.
+    pub(super) fn with(self, number: Number) -> Self {
+        match number {
+            Number::Float(F32) => Self { half: None },
+            Number::Float(format) if half(format).is_some() && half(format) != self.half => {
+                Self { half: None }
+            }
+            _ => self,
+        }
+    }
+
+    /// Each value rounded.
+    pub(super) fn round(self, b: &mut Builder, values: Vec<Operand>) -> Vec<Operand> {
+        let Some(half) = self.half else { return values };
+        let mut rounded = Vec::new();
+        for pair in values.chunks(2) {
+            let high = pair.get(1).copied().unwrap_or(Operand::F32(0.0));
+            let word = b.binary(Binary::Pack(half), pair[0], high);
+            let sides = [Side::Low, Side::High].into_iter().take(pair.len());
+            rounded.extend(sides.map(|side| b.half_to_f32(half, side, word)));
+        }
+        rounded
+    }
+
+    /// `op(a, c)`.
+    pub(super) fn binary(
+        self,
+        b: &mut Builder,
+        op: Binary,
+        a: impl Into<Operand>,
+        c: impl Into<Operand>,
+    ) -> Operand {
+        let exact = b.binary(op, a, c);
+        self.round(b, vec![exact])[0]
+    }
+}
+
+/// `value`, but `limit` where that is smaller; a NaN stays.
+pub(super) fn at_most(b: &mut Builder, value: Operand, limit: f64) -> Operand {
+    let above = b.compare(Compare::LessF32, limit as f32, value);
+    b.select(above, limit as f32, value)
+}
+
+/// `value`, but `limit` where that is larger; a NaN stays.
+pub(super) fn at_least(b: &mut Builder, value: Operand, limit: f64) -> Operand {
+    let below = b.compare(Compare::LessF32, value, limit as f32);
+    b.select(below, limit as f32, value)
+}
+
+/// The nearest value of a format, ties to even; beyond its largest: that. A NaN stays, but becomes
+/// -0 where the format has none.
+///
+/// Short floats: a magnitude in [2^e, 2^(e + 1)) is a multiple of 2^(e - m) in the format, e at
+/// least that of its smallest normal number. The sum with 2^(e - m + 23) has no bits below that, and
+/// is rounded; the difference is exact.
+pub(super) fn round_to(b: &mut Builder, format: FloatFormat, value: Operand) -> Operand {
+    if format == F32 {
+        return at_most(b, value, format.max());
+    }
+    if half(format).is_some() {
+        let rounded = Rounding::to(format).round(b, vec![value])[0];
+        return at_most(b, rounded, format.max());
+    }
+    let magnitude = b.unary(Unary::Abs, value);
+    let magnitude = at_most(b, magnitude, format.max());
+    let bits = b.unary(Unary::AsU32, magnitude);
+    let exponent = b.and(bits, 0x7f80_0000u32);
+    let exponent = b.binary(Binary::Max, exponent, ((128 - format.bias()) as u32) << 23);
+    let magic = b.add(exponent, (23 - u32::from(format.mantissa_bits)) << 23);
+    let magic = b.unary(Unary::AsF32, magic);
+    let sum = b.add_f32(magnitude, magic);
+    let rounded = b.binary(Binary::SubF32, sum, magic);
+    let signed = with_sign(b, rounded, value);
+    if format.variant != Variant::Finite {
+        return signed;
+    }
+    let number = b.compare(Compare::EqualF32, value, value);
+    b.select(number, signed, -0.0f32)
+}
+
+/// A magnitude with the sign of a value.
+pub(super) fn with_sign(b: &mut Builder, magnitude: Operand, value: Operand) -> Operand {
+    let (magnitude, value) = (b.unary(Unary::AsU32, magnitude), b.unary(Unary::AsU32, value));
+    // (a & c) | (b & !c)
+    let signed = b.ternary(Ternary::Lop3(0xE4), value, magnitude, 0x8000_0000u32);
+    b.unary(Unary::AsF32, signed)
+}

@@ -1,0 +1,203 @@
+//! How scales and zero points are chosen; the cases are those of the reference's `choose_scale` and
+//! `choose_zero`.
+
+use quantloom_dsl::format::{F32, Number};
+use quantloom_dsl::reference::Arith;
+use quantloom_dsl::{Quantiser, Rule, ScaleLevel};
+
+use super::extent::Extent;
+use super::problem::ActivationProblem;
+use super::rounding::{Rounding, at_least, at_most, round_to};
+use crate::ir::{Binary, Builder, Compare, Operand, Unary};
+
+/// The product of some levels of scales.
+#[derive(Clone, Copy)]
+pub(super) struct Factor {
+    pub(super) value: Operand,
+    /// One over it where both are powers of two, so that a product with it is the quotient.
+    pub(super) inverse: Option<Operand>,
+    /// Of what is computed with it.
+    pub(super) rounding: Rounding,
+}
+
+/// What the choice of scales needs of a problem.
+pub(super) struct Scales<'p> {
+    quantiser: &'p Quantiser,
+    problem: &'p ActivationProblem,
+    /// Of the tensor, before any level.
+    base: Rounding,
+}
+
+impl<'p> Scales<'p> {
+    pub(super) fn new(problem: &'p ActivationProblem, quantiser: &'p Quantiser) -> Self {
+        Self { quantiser, problem, base: Rounding::to(problem.arithmetic()) }
+    }
+
+    /// The levels from a coarser one on, `outer`, with a level whose number is stored.
+    pub(super) fn with_stored(
+        &self,
+        b: &mut Builder,
+        level: &ScaleLevel,
+        number: Operand,
+        outer: Option<Factor>,
+    ) -> Factor {
+        self.with(b, level, number, None, outer)
+    }
+
+    /// The same with a level whose number is chosen from the extent of the values that share it.
+    pub(super) fn with_chosen(
+        &self,
+        b: &mut Builder,
+        level: &ScaleLevel,
+        extent: Extent,
+        outer: Option<Factor>,
+    ) -> Factor {
+        let (number, inverse) = self.choose(b, level, extent, outer);
+        self.with(b, level, number, inverse, outer)
+    }
+
+    fn with(
+        &self,
+        b: &mut Builder,
+        level: &ScaleLevel,
+        number: Operand,
+        inverse: Option<Operand>,
+        outer: Option<Factor>,
+    ) -> Factor {
+        let rounding = outer.map_or(self.base, |outer| outer.rounding);
+        let rounding = level.stored_number().map_or(rounding, |number| rounding.with(number));
+        let (op, outer) = match (outer, level.divide) {
+            (None, false) => return Factor { value: number, inverse, rounding },
+            (None, true) => (Binary::DivF32, 1.0f32.into()),
+            (Some(outer), false) => (Binary::MulF32, outer.value),
+            (Some(outer), true) => (Binary::DivF32, outer.value),
+        };
+        Factor { value: rounding.binary(b, op, outer, number), inverse: None, rounding }
+    }
+
+    /// One scale, and its inverse where both are powers of two. A finer level has to make up for
+    /// the factor of the coarser ones; a level that divides is the reciprocal of its factor.
+    fn choose(
+        &self,
+        b: &mut Builder,
+        level: &ScaleLevel,
+        extent: Extent,
+        outer: Option<Factor>,
+    ) -> (Operand, Option<Operand>) {
+        let (base, number) = (self.base, self.problem.number(level));
+        let within = |b: &mut Builder, factor: Operand| match outer {
+            Some(outer) => b.binary(Binary::DivF32, factor, outer.value),
+            None => factor,
+        };
+        let factor = match level.rule {
+            Rule::Pow2 { above } => {
+                let amax = extent.amax(b);
+                let amax = within(b, amax);
+                let code = self.power(b, amax, above.map(f64::from_bits));
+                let value = power_of(b, code);
+                if number == Number::E8m0 {
+                    let opposite = b.sub(254u32, code);
+                    return (value, Some(power_of(b, opposite)));
+                }
+                value
+            }
+            Rule::Range(divisor) => {
+                let [low, high] = extent.ends();
+                let range = base.binary(b, Binary::SubF32, high, low);
+                let factor = base.binary(b, Binary::DivF32, range, f64::from_bits(divisor) as f32);
+                within(b, factor)
+            }
+            // Divided the other way round, so that the stored reciprocal is rounded once.
+            Rule::Amax(divisor) if level.divide && outer.is_none() => {
+                let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
+                let divisor = base.binary(b, Binary::DivF32, divisor, amax);
+                return (stored_divisor(b, number, divisor), None);
+            }
+            Rule::Amax(divisor) => {
+                let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
+                let factor = base.binary(b, Binary::DivF32, amax, divisor);
+                within(b, factor)
+            }
+        };
+        if level.divide {
+            let divisor = base.binary(b, Binary::DivF32, 1.0f32, factor);
+            return (stored_divisor(b, number, divisor), None);
+        }
+        let rounded = rounded(b, number, factor);
+        let epsilon = match number {
+            Number::Float(format) if format.bits() <= 16 => format.epsilon(),
+            _ => self.problem.arithmetic().epsilon(),
+        };
+        let nothing = b.compare(Compare::EqualF32, rounded, 0.0f32);
+        (b.select(nothing, epsilon as f32, rounded), None)
+    }
+
+    /// The power of two of the rule `pow2`, as a code of e8m0. The exponent that a subnormal amax
+    /// seems to have is at most 1 too large, and comes to the smallest code all the same.
+    fn power(&self, b: &mut Builder, amax: Operand, above: Option<f64>) -> Operand {
+        let code = self.quantiser.code;
+        let largest = code.max().max(-code.min()).log2().floor() as u32;
+        // A mantissa from the threshold on carries into the exponent.
+        let threshold =
+            above.map_or(1 << 23, |above| ((above - 1.0) * 2f64.powi(23)).ceil() as u32);
+        let bits = b.unary(Unary::AsU32, amax);
+        let carried = b.add(bits, (1 << 23) - threshold);
+        let exponent = b.shr(carried, 23u32);
+        let exponent = b.binary(Binary::Max, exponent, largest);
+        let exponent = b.sub(exponent, largest);
+        let finite = b.less(bits, f32::INFINITY.to_bits());
+        let exponent = b.select(finite, exponent, 0u32);
+        // In f16 the smallest powers are 0, and 1 is put in their place.
+        let arith = Arith::new(self.problem.arithmetic, self.problem.own);
+        let is_zero = |code: &u32| arith.round(Number::E8m0.decode(*code)) == 0.0;
+        let zeros = (0..255u32).take_while(is_zero).count() as u32;
+        if zeros == 0 {
+            return exponent;
+        }
+        let underflows = b.less(exponent, zeros);
+        b.select(underflows, 127u32, exponent)
+    }
+
+    /// The zero point that maps the smallest value of a group to the smallest code.
+    pub(super) fn zero(
+        &self,
+        b: &mut Builder,
+        number: Number,
+        extent: Extent,
+        factor: Factor,
+    ) -> Operand {
+        let code = self.quantiser.code;
+        let [low, _] = extent.ends();
+        let steps = factor.rounding.binary(b, Binary::DivF32, low, factor.value);
+        let zero = factor.rounding.binary(b, Binary::SubF32, code.min() as f32, steps);
+        let zero = at_least(b, zero, code.min());
+        let zero = at_most(b, zero, code.max());
+        // A NaN becomes 0.
+        let integer = b.unary(Unary::S32FromF32, zero);
+        let zero = b.unary(Unary::F32FromS32, integer);
+        let zero = at_least(b, zero, number.min());
+        at_most(b, zero, number.max())
+    }
+}
+
+/// `2^(code - 127)`, of a code up to 254.
+fn power_of(b: &mut Builder, code: Operand) -> Operand {
+    let smallest = b.equal(code, 0u32);
+    let bits = b.shl(code, 23u32);
+    let bits = b.select(smallest, 1u32 << 22, bits);
+    b.unary(Unary::AsF32, bits)
+}
+
+/// As it is stored.
+fn rounded(b: &mut Builder, number: Number, value: Operand) -> Operand {
+    round_to(b, if let Number::Float(format) = number { format } else { F32 }, value)
+}
+
+/// A divisor as it is stored; 1 where everything is 0, or so large that its reciprocal is 0.
+fn stored_divisor(b: &mut Builder, number: Number, divisor: Operand) -> Operand {
+    let rounded = rounded(b, number, divisor);
+    let finite = b.compare(Compare::LessF32, divisor, f32::INFINITY);
+    let some = b.compare(Compare::LessF32, 0.0f32, rounded);
+    let usable = b.both(finite, some);
+    b.select(usable, rounded, 1.0f32)
+}

@@ -1,0 +1,138 @@
+//! x in pieces: 8 neighbouring columns, by the widest loads that rows of K elements allow.
+
+use crate::ir::{
+    Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Half, Mask, Operand,
+    ParameterId, Reg, Side, Type, Width, Word,
+};
+
+use super::problem::ActivationProblem;
+use super::rounding::half;
+
+/// Columns of a piece.
+pub(super) const PIECE: u32 = 8;
+
+/// Where pieces come from.
+pub(super) struct Source {
+    x: BufferId,
+    /// x's column of each of the operand's.
+    order: Option<BufferId>,
+    /// Type of x; f32 if `None`.
+    half: Option<Half>,
+    k: u32,
+    /// Elements of a load: a power of two that divides K, 16 bytes at most; 1 where x is gathered.
+    unit: u32,
+}
+
+impl Source {
+    /// Declares x, and its order where it is gathered.
+    pub(super) fn declare(
+        b: &mut Builder,
+        problem: &ActivationProblem,
+        m: ParameterId,
+        gathers: bool,
+    ) -> Self {
+        let half = half(problem.own);
+        let word = if half.is_some() { Word::U16 } else { Word::U32 };
+        let shape = [Count::Parameter(m), Count::Constant(problem.k)];
+        let layout = format!("{} [k, m]", problem.own);
+        let x = b.buffer("x", word, Access::ReadOnly, &shape, &layout);
+        let order = gathers.then(|| {
+            let shape = [Count::Constant(problem.padded)];
+            b.buffer("order", Word::U32, Access::Constant, &shape, "columns of x, by p")
+        });
+        let widest = if gathers { 1 } else { 16 / word.bytes() };
+        let unit = (1 << problem.k.trailing_zeros().min(3)).min(widest);
+        Self { x, order, half, k: problem.k, unit }
+    }
+
+    /// Loads the elements of a piece that begins at a column of a row; `row` is the row's first
+    /// element. Where a limit is given, columns from there on are 0.
+    pub(super) fn load(
+        &self,
+        b: &mut Builder,
+        row: Operand,
+        column: Operand,
+        limit: Option<Operand>,
+    ) -> Vec<Reg> {
+        if let Some(order) = self.order {
+            return self.gather(b, order, row, column, limit);
+        }
+        let first = b.add(row, column);
+        let mut words = Vec::new();
+        for part in (0..PIECE).step_by(self.unit as usize) {
+            let mask = limit.map(|limit| {
+                let column = b.add(column, part);
+                b.less(column, limit)
+            });
+            words.extend(self.load_unit(b, first, part, mask));
+        }
+        words
+    }
+
+    /// Columns by their order; a number that is no column gives 0.
+    fn gather(
+        &self,
+        b: &mut Builder,
+        order: BufferId,
+        row: Operand,
+        column: Operand,
+        limit: Option<Operand>,
+    ) -> Vec<Reg> {
+        // Orders are padded to whole pieces.
+        let inside = limit.map(|limit| b.less(column, limit));
+        let mask = inside.map(|condition| Mask { condition, fill: u32::MAX.into() });
+        let mut words = Vec::new();
+        for at in (0..PIECE).step_by(4) {
+            let from = Address::new(order, column).plus(at);
+            for place in b.load_as(Type::U32, from, Width::B128, mask, Cache::Constant) {
+                let is_column = b.less(place, self.k);
+                let from = b.add(row, place);
+                words.extend(self.load_unit(b, from, 0, Some(is_column)));
+            }
+        }
+        words
+    }
+
+    fn load_unit(
+        &self,
+        b: &mut Builder,
+        first: Operand,
+        part: u32,
+        mask: Option<Operand>,
+    ) -> Vec<Reg> {
+        let (ty, fill, bytes) = match self.half {
+            Some(_) => (Type::U32, Operand::U32(0), 2 * self.unit),
+            None => (Type::F32, Operand::F32(0.0), 4 * self.unit),
+        };
+        let width = match bytes {
+            2 => Width::B16,
+            4 => Width::B32,
+            8 => Width::B64,
+            _ => Width::B128,
+        };
+        let mask = mask.map(|condition| Mask { condition, fill });
+        b.load_as(ty, Address::new(self.x, first).plus(part), width, mask, Cache::Default)
+    }
+
+    /// The elements of a piece as f32.
+    pub(super) fn elements(&self, b: &mut Builder, words: &[Reg]) -> Vec<Operand> {
+        let Some(half) = self.half else {
+            return words.iter().map(|word| (*word).into()).collect();
+        };
+        let sides = if self.unit == 1 { &[Side::Low][..] } else { &[Side::Low, Side::High] };
+        let both = words.iter().flat_map(|word| sides.iter().map(move |side| (*word, *side)));
+        both.map(|(word, side)| b.half_to_f32(half, side, word)).collect()
+    }
+
+    /// The elements of a piece as they are, two to a word; x has 16 bits.
+    pub(super) fn pairs(&self, b: &mut Builder, words: &[Reg]) -> Vec<Operand> {
+        if self.unit > 1 {
+            return words.iter().map(|word| (*word).into()).collect();
+        }
+        let pair = |two: &[Reg]| {
+            let high = b.shl(two[1], 16u32);
+            b.binary(Binary::Or, two[0], high)
+        };
+        words.chunks_exact(2).map(pair).collect()
+    }
+}

@@ -1,0 +1,237 @@
+//! The operand of x: codes, scales and zero points are the reference's, for every quantiser of the
+//! catalogue and some that nobody uses.
+
+#![allow(clippy::print_stdout, reason = "a skipped part says so")]
+
+mod kernels;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use kernels::assembler;
+use kernels::operand::{Kind, Rows};
+use quantloom_codegen::emit::ptx;
+use quantloom_codegen::ir::{Kernel, Verified, verify};
+use quantloom_codegen::plan::{Operand, plan};
+use quantloom_codegen::schedule::Unscheduled;
+use quantloom_codegen::schedule::activation::{ActivationProblem, activation};
+use quantloom_codegen::target::target;
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
+use quantloom_dsl::{Activation, Scheme, parse};
+
+const OWN: [FloatFormat; 3] = [BF16, F16, F32];
+const OPERANDS: [Operand; 4] = [Operand::I8, Operand::E4m3, Operand::Bf16, Operand::F16];
+
+/// Schemes of the catalogue, one for each quantiser.
+fn catalogue() -> Vec<(Scheme, Activation)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let (mut all, mut known) = (Vec::new(), BTreeSet::new());
+    for path in files {
+        let scheme = parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        for activation in &scheme.activations {
+            if known.insert(format!("{activation:?} {:?}", scheme.arithmetic)) {
+                all.push((scheme.clone(), activation.clone()));
+            }
+        }
+    }
+    all
+}
+
+/// Quantisers that nobody uses, each with something that no other has.
+const OTHERS: &[(&str, &str)] = &[
+    ("u8 { zero: u8, scale: f32 per 1x64 }", "f32"),
+    ("e5m2 { scale: f32 per token }", "f32"),
+    ("e2m3 { scale: e8m0 per 1x32 from pow2 }", "own"),
+    ("e2m1 { scale: bf16 per 1x32 from pow2 above 1.5 }", "own"),
+    ("i8 { zero: i8, scale: own per token }", "own"),
+    ("i8 { zero: i8, scale: f32 per tensor }", "f32"),
+    ("i8 { zero: i8, scale: f32 per tensor static, ties: away }", "f32"),
+    ("e4m3 { scale: divide bf16 per token }", "own"),
+    ("e2m1 { scale: e4m3 per 1x16, scale: f32 per tensor from amax / 2688 }", "f32"),
+    ("e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 }", "own"),
+    ("e2m1 { scale: e4m3 per 1x16, scale: f32 per token from amax / 2688 }", "own"),
+    ("i8 { scale: divide f32 per 1x64, scale: bf16 per token from amax / 16 }", "own"),
+];
+
+fn other(activation: &str, arithmetic: &str) -> Scheme {
+    let text = format!(
+        "s {{ weight: i8, scale: f32 per channel, pack: u8 [code | k, n], \
+         activation: {activation}, arithmetic: {arithmetic} }}"
+    );
+    parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
+}
+
+fn all() -> Vec<(Scheme, Activation)> {
+    let others = OTHERS.iter().map(|(activation, arithmetic)| other(activation, arithmetic));
+    let others = others.map(|scheme| (scheme.clone(), scheme.activations[0].clone()));
+    catalogue().into_iter().chain(others).collect()
+}
+
+fn verified(problem: &ActivationProblem, programmatic: bool) -> Vec<Verified<Kernel>> {
+    let kernels = activation(problem, programmatic).into_iter();
+    kernels.map(|kernel| verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"))).collect()
+}
+
+/// The problem of each operand that holds what is multiplied.
+fn problems(
+    (scheme, activation): &(Scheme, Activation),
+    own: FloatFormat,
+    sm: &str,
+    shape: (u32, u32),
+) -> Vec<ActivationProblem> {
+    let problem = |operand| {
+        let own = Number::Float(own);
+        let target = target(sm).unwrap();
+        ActivationProblem::new(scheme, activation, own, operand, target, shape, false).ok()
+    };
+    OPERANDS.into_iter().filter_map(problem).collect()
+}
+
+/// Rows that fit 16 bytes, and rows that fit 8, 4 and 2; with pads and without; groups that are cut;
+/// several blocks a row, several turns a thread.
+#[test]
+fn the_operand_is_the_references() {
+    let shapes = [(200, 256), (300, 320), (130, 256), (77, 80), (2056, 2304), (5128, 5248)];
+    for (number, one) in all().iter().enumerate() {
+        for (turn, own) in OWN.into_iter().enumerate() {
+            let mut taken = 0;
+            for (at, shape) in shapes.into_iter().enumerate() {
+                // Every shape for every quantiser, the large ones for one type each.
+                if at >= 4 && (number + turn + at) % 3 != 0 {
+                    continue;
+                }
+                let kinds = if at >= 4 { &Kind::ALL[3..7] } else { &Kind::ALL };
+                for problem in problems(one, own, "sm_90a", shape) {
+                    let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, kinds, 1);
+                    let kernels = verified(&problem, at % 2 == 0);
+                    let outcome = x.check(&one.0, &problem, &kernels);
+                    outcome.unwrap_or_else(|wrong| {
+                        panic!("{:?} {own} {:?} {shape:?}: {wrong}", one.1, problem.operand)
+                    });
+                    taken += 1;
+                }
+            }
+            let float =
+                matches!(one.1, Activation::Float(own_type) if own_type != Number::Float(own));
+            assert!(taken > 0 || float, "{:?} {own} is not taken", one.1);
+        }
+    }
+}
+
+/// Each operand that a plan multiplies is made.
+#[test]
+fn what_is_planned_is_taken() {
+    for (scheme, activation) in catalogue() {
+        for sm in ["sm_80", "sm_89", "sm_90a"] {
+            let Ok(plan) = plan(&scheme, &activation, target(sm).unwrap()) else { continue };
+            let operand = plan.compute.product.activation;
+            for own in OWN {
+                if matches!(activation, Activation::Float(number) if number != Number::Float(own)) {
+                    continue;
+                }
+                let problems = problems(&(scheme.clone(), activation.clone()), own, sm, (200, 256));
+                let found = problems.iter().any(|problem| problem.operand == operand);
+                assert!(found, "{}: {own} as {operand} on {sm}", scheme.name);
+            }
+        }
+    }
+}
+
+/// Rows longer than a block's registers, and so many columns that lanes have several pieces.
+#[test]
+fn long_rows_are_read_twice() {
+    let scheme = other("i8 { zero: i8, scale: own per token, ties: away }", "own");
+    let one = (scheme.clone(), scheme.activations[0].clone());
+    for k in [32_776, 33_000] {
+        let problem = problems(&one, BF16, "sm_90a", (k, 33_024)).remove(0);
+        let kinds = [Kind::Ties, Kind::NotFinite];
+        let x = Rows::draw(problem.quantiser(), BF16, k as usize, &kinds, 2);
+        let kernels = verified(&problem, true);
+        x.check(&scheme, &problem, &kernels).unwrap();
+    }
+}
+
+/// x as it is, in another order and with zeros.
+#[test]
+fn columns_are_gathered() {
+    for (own, operand) in [(BF16, Operand::Bf16), (F16, Operand::F16)] {
+        let scheme = other(&own.to_string(), "own");
+        for (k, padded) in [(200, 264), (77, 80), (2048, 2048)] {
+            let (number, target) = (Number::Float(own), target("sm_80").unwrap());
+            let problem = ActivationProblem::new(
+                &scheme,
+                &scheme.activations[0],
+                number,
+                operand,
+                target,
+                (k, padded),
+                true,
+            );
+            let problem = problem.unwrap();
+            let x = Rows::draw(None, own, k as usize, &Kind::ALL, 4).shuffled(padded as usize);
+            x.check(&scheme, &problem, &verified(&problem, false)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_not_taken_is_said() {
+    let cases = [
+        ("i8 { scale: own per token }", Operand::E4m3, (64, 64), false, "i8 activations as oper"),
+        ("e4m3 { scale: own per token }", Operand::I8, (64, 64), false, "as operands in i8"),
+        ("bf16", Operand::F16, (64, 64), false, "bf16 activations as operands in f16"),
+        ("i8 { scale: own per 1x12 }", Operand::Bf16, (64, 64), false, "in groups of 12 columns"),
+        ("i8 { scale: own per 1x512 }", Operand::Bf16, (64, 64), false, "in groups of 512"),
+        ("i8 { scale: own per 4x16 }", Operand::Bf16, (64, 64), false, "of several tokens"),
+        (
+            "i8 { scale: own per 1x32 }",
+            Operand::Bf16,
+            (64, 64),
+            true,
+            "gathered columns of quantised",
+        ),
+        (
+            "i8 { scale: e8m0 per 1x32 from amax / 127 }",
+            Operand::Bf16,
+            (64, 64),
+            false,
+            "e8m0 scales",
+        ),
+        ("i8 { scale: own per token }", Operand::I8, (0, 64), false, "K = 0"),
+        ("i8 { scale: own per token }", Operand::I8, (64, 68), false, "P = 68"),
+        ("i8 { scale: own per token }", Operand::I8, (64, 56), false, "P = 56"),
+    ];
+    for (activation, operand, shape, gathers, expected) in cases {
+        let scheme = other(activation, "f32");
+        let (own, target) = (Number::Float(BF16), target("sm_90a").unwrap());
+        let activation = &scheme.activations[0];
+        let problem =
+            ActivationProblem::new(&scheme, activation, own, operand, target, shape, gathers);
+        let error: Unscheduled = problem.unwrap_err();
+        assert!(error.to_string().contains(expected), "{activation:?}: {error}");
+    }
+}
+
+/// Large shapes, every quantiser, without spills.
+#[test]
+fn kernels_assemble() {
+    let Some(ptxas) = assembler::find() else {
+        return println!("skipped: ptxas not found");
+    };
+    for (number, one) in all().iter().enumerate() {
+        for (at, sm) in ["sm_80", "sm_89", "sm_90a"].into_iter().enumerate() {
+            let own = OWN[(number + at) % 3];
+            let shape = [(8192, 8192), (28_672, 28_672), (1000, 1024)][(number + 2 * at) % 3];
+            for problem in problems(one, own, sm, shape) {
+                for kernel in verified(&problem, sm == "sm_90a") {
+                    let text = ptx::emit(&kernel).unwrap();
+                    let assembled = assembler::assemble(&ptxas, &text, sm);
+                    assert!(assembled.is_clean(), "{}:\n{}", kernel.name, assembled.report);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The operand of x: the arguments of the kernels that make it, and what they must leave, by the
+//! reference.
+
+use std::collections::BTreeMap;
+
+use quantloom_codegen::ir::{Kernel, Verified};
+use quantloom_codegen::plan::Operand;
+use quantloom_codegen::schedule::activation::ActivationProblem;
+use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
+use quantloom_dsl::format::{FloatFormat, Number, Overflow};
+use quantloom_dsl::reference::{QuantisedActivation, StaticInput, quantise_activation};
+use quantloom_dsl::{Quantiser, ScaleType, Scheme};
+
+use super::product::Random;
+
+/// Rows of x, of many kinds, and what is given of its quantiser.
+pub struct Rows {
+    own: FloatFormat,
+    m: usize,
+    k: usize,
+    x: Vec<f64>,
+    given: StaticInput,
+    order: Vec<u32>,
+}
+
+/// What a row of x is drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// In -3..3.
+    Plain,
+    /// Halfway between neighbouring codes, where the scale is 1.
+    Ties,
+    /// Zeros of both signs.
+    Zeros,
+    /// Around the smallest normal number of the type.
+    Tiny,
+    /// Up to the largest number of the type.
+    Huge,
+    /// Mostly small, some large; all positive.
+    Outliers,
+    /// NaN and infinities among others.
+    NotFinite,
+    /// Nothing but NaN.
+    NaN,
+}
+
+impl Kind {
+    pub const ALL: [Self; 8] = [
+        Self::Plain,
+        Self::Ties,
+        Self::Zeros,
+        Self::Tiny,
+        Self::Huge,
+        Self::Outliers,
+        Self::NotFinite,
+        Self::NaN,
+    ];
+
+    fn value(self, own: FloatFormat, ties: &[f64], column: usize, random: &mut Random) -> f64 {
+        let unit = (random.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
+        let number = random.next();
+        match self {
+            Self::Plain => 3.0 * unit,
+            Self::Ties => ties[if column < 2 { column } else { number as usize % ties.len() }],
+            Self::Zeros => 0.0f64.copysign(unit),
+            Self::Tiny => unit * own.decode(1) * f64::from(1 << (number % 14)),
+            Self::Huge => unit * own.max(),
+            Self::Outliers if number.is_multiple_of(50) => 100.0 * unit.abs(),
+            Self::Outliers => 0.01 * unit.abs(),
+            Self::NotFinite => match number % 60 {
+                0 => f64::INFINITY,
+                1 => f64::NEG_INFINITY,
+                2..10 => f64::NAN,
+                _ => unit,
+            },
+            Self::NaN => f64::NAN,
+        }
+    }
+}
+
+/// The ends of a code's range, then points halfway between neighbours.
+fn ties(code: Number) -> Vec<f64> {
+    let mut values: Vec<f64> = (0..1u32 << code.bits())
+        .map(|stored| code.decode(stored))
+        .filter(|value| value.is_finite())
+        .collect();
+    values.sort_by(f64::total_cmp);
+    let between = values.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0);
+    [code.max(), code.min()].into_iter().chain(between).collect()
+}
+
+impl Rows {
+    /// A row of each kind.
+    pub fn draw(
+        quantiser: Option<&Quantiser>,
+        own: FloatFormat,
+        k: usize,
+        kinds: &[Kind],
+        seed: u64,
+    ) -> Self {
+        let mut random = Random(seed);
+        let code = quantiser.map_or(Number::Int(8), |quantiser| quantiser.code);
+        let ties = ties(code);
+        let mut x = Vec::new();
+        for kind in kinds {
+            x.extend((0..k).map(|at| own.round(kind.value(own, &ties, at, &mut random))));
+        }
+        let levels = quantiser.map_or(&[][..], |quantiser| &quantiser.scales);
+        let mut number = |size: f64, number: Number| {
+            number.round(size * (1.0 + (random.next() % 1000) as f64 / 1000.0))
+        };
+        let mut given = StaticInput::default();
+        for level in levels {
+            let stored = match level.number {
+                ScaleType::Own => Number::Float(own),
+                ScaleType::Number(number) => number,
+            };
+            let size = if level.divide { 500.0 } else { 0.02 };
+            let count = if level.stored { 1 } else { 0 };
+            given.scales.push((0..count).map(|_| number(size, stored)).collect());
+        }
+        if let (Some(zero), Some(level)) = (quantiser.and_then(|q| q.zero), levels.first()) {
+            let count = if level.stored { 1 } else { 0 };
+            given.zeros = (0..count).map(|_| number(5.0, zero)).collect();
+        }
+        Self { own, m: kinds.len(), k, x, given, order: Vec::new() }
+    }
+
+    /// Columns in another order, with zeros among them.
+    pub fn shuffled(mut self, padded: usize) -> Self {
+        let mut random = Random(5);
+        self.order = (0..self.k as u32).collect();
+        self.order.resize(padded, u32::MAX);
+        for at in (1..padded).rev() {
+            self.order.swap(at, random.next() as usize % (at + 1));
+        }
+        self
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let width = self.own.bits() as usize / 8;
+        let encode = |x: &f64| self.own.encode(*x, Overflow::Special).to_le_bytes();
+        self.x.iter().flat_map(|x| encode(x).into_iter().take(width)).collect()
+    }
+
+    fn contents(&self, name: &str, bytes: usize) -> Contents {
+        let floats = |values: &[f64]| {
+            Contents::of(values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect())
+        };
+        let contents = match name {
+            "x" => Contents::of(self.bytes()),
+            "order" => Contents::of_words(&self.order),
+            "input_zero" => floats(&self.given.zeros),
+            _ => match name.strip_prefix("input_scale_") {
+                Some(level) => floats(&self.given.scales[level.parse::<usize>().unwrap()]),
+                None => Contents::poison(bytes),
+            },
+        };
+        assert_eq!(contents.bytes.len(), bytes, "{name}");
+        contents
+    }
+
+    /// Runs the kernels one after the other.
+    ///
+    /// # Errors
+    /// The simulator's fault.
+    pub fn simulate(
+        &self,
+        kernels: &[Verified<Kernel>],
+        seed: u64,
+    ) -> Result<(BTreeMap<String, Contents>, Vec<Report>), String> {
+        let mut memory: BTreeMap<String, Contents> = BTreeMap::new();
+        let mut reports = Vec::new();
+        for kernel in kernels {
+            let parameters = vec![self.m as u32];
+            let buffers = kernel.buffers.iter().map(|buffer| {
+                let extents = buffer.shape.iter().map(|extent| extent.value(&parameters).unwrap());
+                let bytes = extents.product::<u32>() * buffer.word.bytes();
+                let kept = memory.get(&buffer.name).cloned();
+                kept.unwrap_or_else(|| self.contents(&buffer.name, bytes as usize))
+            });
+            let mut arguments = Arguments { buffers: buffers.collect(), parameters };
+            let options = Options { seed, limit: 1 << 24, ..Options::default() };
+            let report = run(kernel, &mut arguments, &options);
+            reports.push(report.map_err(|fault| fault.to_string())?);
+            let names = kernel.buffers.iter().map(|buffer| buffer.name.clone());
+            memory.extend(names.zip(arguments.buffers));
+        }
+        Ok((memory, reports))
+    }
+
+    /// Compares what the kernels left with the reference.
+    ///
+    /// # Errors
+    /// The first element that differs, or the simulator's fault.
+    pub fn check(
+        &self,
+        scheme: &Scheme,
+        problem: &ActivationProblem,
+        kernels: &[Verified<Kernel>],
+    ) -> Result<(), String> {
+        let (memory, _) = self.simulate(kernels, 3)?;
+        let padded = problem.padded as usize;
+        let expected = match problem.quantiser() {
+            None => QuantisedActivation {
+                codes: self.x.clone(),
+                zeros: vec![0.0; self.x.len()],
+                scales: vec![1.0; self.x.len()],
+            },
+            Some(quantiser) => {
+                let (own, given) = (self.own, &self.given);
+                quantise_activation(scheme, quantiser, &self.x, self.k, own, given).unwrap()
+            }
+        };
+        let operand = &memory["operand"].bytes;
+        let width = problem.operand.bits() as usize / 8;
+        for row in 0..self.m {
+            for column in 0..padded {
+                let at = (row * padded + column) * width;
+                let mut bits = [0; 4];
+                bits[..width].copy_from_slice(&operand[at..at + width]);
+                let bits = u32::from_le_bytes(bits);
+                let from = self.order.get(column).map_or(column, |from| *from as usize);
+                let (wanted, value) = match (from < self.k).then_some(row * self.k + from) {
+                    None => (0, 0.0),
+                    Some(at) => {
+                        let zero = if problem.leaves_zeros() { 0.0 } else { expected.zeros[at] };
+                        let value = expected.codes[at] - zero;
+                        (problem.operand.number().encode(value, Overflow::Special), value)
+                    }
+                };
+                // Zeros of 16 bits have no sign that counts, and a NaN is a NaN.
+                let found = problem.operand.number().decode(bits);
+                let same = match problem.operand {
+                    Operand::Bf16 | Operand::F16 if problem.quantiser().is_some() => {
+                        found == value || found.is_nan() && value.is_nan()
+                    }
+                    _ => bits == wanted || found.is_nan() && value.is_nan(),
+                };
+                if !same {
+                    let x = (from < self.k).then(|| self.x[row * self.k + from]);
+                    return Err(format!(
+                        "operand[{row}, {column}] = {found}, expected {value}, of x = {x:?}"
+                    ));
+                }
+            }
+        }
+        for (name, values) in [("x_scale", &expected.scales), ("x_zero", &expected.zeros)] {
+            let Some(found) = memory.get(name) else { continue };
+            let (found, groups) = (found.words(), problem.groups() as usize);
+            let columns = problem.group().map_or(self.k, |columns| columns as usize);
+            for row in 0..self.m {
+                for group in 0..self.k.div_ceil(columns) {
+                    let found = f32::from_bits(found[row * groups + group]);
+                    let wanted = values[row * self.k + group * columns];
+                    if f64::from(found) != wanted {
+                        return Err(format!("{name}[{row}, {group}] = {found}, expected {wanted}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
