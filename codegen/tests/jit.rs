@@ -3,8 +3,8 @@
 #![cfg(feature = "jit")]
 
 use quantloom_codegen::jit::{Jit, launch_rule};
-use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32};
-use quantloom_dsl::{Scheme, parse};
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
+use quantloom_dsl::{Activation, Scheme, parse};
 use quantloom_runtime::gpu::{Form, Products as _, Request};
 use quantloom_runtime::source::{
     Access, Count, KernelKey, KernelSource as _, ParameterKind, Problem, Refusal, Schedule, Work,
@@ -18,7 +18,9 @@ fn asymmetric() -> Scheme {
 
 fn request(scheme: &Scheme, activation: usize, shape: (u64, u64)) -> Request<'_> {
     let activation = &scheme.activations[activation];
-    Request { scheme, activation, target: "sm_90a", n: shape.0, k: shape.1 }
+    let Activation::Float(Number::Float(own)) = *activation else { panic!("{activation:?}") };
+    let (n, k) = shape;
+    Request { scheme, activation, own, target: "sm_90a", n, k, x_columns: k }
 }
 
 #[test]

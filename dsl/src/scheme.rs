@@ -228,6 +228,14 @@ pub struct Quantiser {
     pub ties: Ties,
 }
 
+impl Quantiser {
+    /// Whether what a token becomes depends on the others: a scale over several of them is chosen
+    /// from x.
+    pub fn spans_tokens(&self) -> bool {
+        self.scales.iter().any(|scale| !scale.stored && scale.group.rows != Grain::Each(1))
+    }
+}
+
 /// One way to give the activation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {

@@ -32,6 +32,13 @@ pub enum Work {
         /// Element type of y.
         output: Number,
     },
+    /// x, as it comes, to what a product of the key's target reads.
+    Operand {
+        /// The scheme, as in a product.
+        scheme: Arc<Scheme>,
+        /// Element type of x.
+        own: Number,
+    },
     /// From the scheme's own packing to the native layout of the key's target.
     ToNative(Arc<Scheme>),
     /// From the native layout of the key's target back to the scheme's own packing.
@@ -41,10 +48,12 @@ pub enum Work {
 impl Work {
     /// The product of a scheme's weight with an activation.
     pub fn product(scheme: &Scheme, activation: &Activation, output: Number) -> Self {
-        let mut scheme = anonymous(scheme);
-        scheme.stores.clear();
-        scheme.activations = vec![activation.clone()];
-        Self::Product { scheme: Arc::new(scheme), output }
+        Self::Product { scheme: Arc::new(unpacked(scheme, activation)), output }
+    }
+
+    /// What a product of a scheme's weight with an activation reads of x.
+    pub fn operand(scheme: &Scheme, activation: &Activation, own: Number) -> Self {
+        Self::Operand { scheme: Arc::new(unpacked(scheme, activation)), own }
     }
 
     /// The transform from a scheme's packing to the native layout.
@@ -60,11 +69,18 @@ impl Work {
     /// The scheme, stripped.
     pub fn scheme(&self) -> &Scheme {
         match self {
-            Self::Product { scheme, .. } | Self::ToNative(scheme) | Self::FromNative(scheme) => {
-                scheme
-            }
+            Self::Product { scheme, .. }
+            | Self::Operand { scheme, .. }
+            | Self::ToNative(scheme)
+            | Self::FromNative(scheme) => scheme,
         }
     }
+}
+
+/// The scheme with one activation, without packing.
+fn unpacked(scheme: &Scheme, activation: &Activation) -> Scheme {
+    let activations = vec![activation.clone()];
+    Scheme { stores: Vec::new(), activations, ..anonymous(scheme) }
 }
 
 /// The scheme without what it is called and where its author wants it to run.
@@ -106,6 +122,7 @@ impl fmt::Display for Work {
         let bits = self.scheme().weight.code.bits();
         match self {
             Self::Product { output, .. } => write!(f, "product of {bits}-bit codes to {output}"),
+            Self::Operand { own, .. } => write!(f, "x in {own} for products of {bits}-bit codes"),
             Self::ToNative(_) => write!(f, "{bits}-bit codes to the native layout"),
             Self::FromNative(_) => write!(f, "{bits}-bit codes from the native layout"),
         }

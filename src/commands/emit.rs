@@ -8,7 +8,8 @@ use quantloom::codegen::emit::rust::page::family_page;
 use quantloom::codegen::jit::Jit;
 use quantloom::codegen::plan::{self, LANES_TILE, kernel_name};
 use quantloom::codegen::target::{Class, Target};
-use quantloom::dsl::Scheme;
+use quantloom::dsl::format::{BF16, Number};
+use quantloom::dsl::{Activation, Scheme};
 use quantloom::runtime::gpu::{Products as _, Request};
 use quantloom::runtime::source::KernelSource as _;
 
@@ -91,7 +92,8 @@ fn decoders(scheme: &Scheme, target: &'static Target, argument: &str) -> Result<
     Ok(kernels)
 }
 
-/// The kernel of a product for each activation that a schedule takes.
+/// The kernels of a product for each activation that a schedule takes: those that make of x what it
+/// reads, if any, and its own. x to be quantised comes in bf16.
 fn products(
     scheme: &Scheme,
     target: &'static Target,
@@ -101,12 +103,22 @@ fn products(
     let mut kernels = Vec::new();
     let mut refused = None;
     for activation in &scheme.activations {
-        let request = Request { scheme, activation, target: target.name, n, k };
-        match Jit.choose(&request, arguments.m) {
-            Ok(choice) => {
-                let text = Jit.text(&choice.key)?;
-                let (name, text) = (text.entry.into_owned(), text.text.into_owned());
-                kernels.push(Emitted { name, text, ending: "ptx" });
+        let own = match activation {
+            Activation::Float(Number::Float(own)) => *own,
+            _ => BF16,
+        };
+        let target = target.name;
+        let request = Request { scheme, activation, own, target, n, k, x_columns: k };
+        let keys = Jit.choose(&request, arguments.m).and_then(|choice| {
+            Ok(Jit.operand(&request)?.into_iter().chain([choice.key]).collect::<Vec<_>>())
+        });
+        match keys {
+            Ok(keys) => {
+                for key in keys {
+                    let text = Jit.text(&key)?;
+                    let (name, text) = (text.entry.into_owned(), text.text.into_owned());
+                    kernels.push(Emitted { name, text, ending: "ptx" });
+                }
             }
             Err(why) => refused = refused.or(Some(why)),
         }

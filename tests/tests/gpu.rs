@@ -85,6 +85,10 @@ impl Products for Chosen {
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
         self.0(request, tokens)
     }
+
+    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+        Jit.operand(request)
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! a schedule, `simulator` (feature `sim`) is an executor of these kernels on the CPU.
 
 mod native;
+mod operand;
 mod retuned;
 mod rule;
 #[cfg(feature = "sim")]
@@ -132,9 +133,15 @@ impl Products for Jit {
         let chosen = choose(&problem, most).map_err(JitError::from)?;
         let sizes = [("n", request.n), ("k", request.k)];
         let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
-        let work = Work::product(request.scheme, request.activation, output(request));
+        let work = Work::product(request.scheme, request.activation, problem.output);
         let key = KernelKey { work, schedule, target: request.target.to_owned() };
-        Ok(Choice { key, tokens: u64::from(chosen.tokens(&problem)) })
+        let operand = operand::problem(request, &problem)?;
+        let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
+        Ok(Choice { key, tokens: u64::from(chosen.tokens(&problem).min(most)) })
+    }
+
+    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+        Ok(operand::keys(request, &problem(request)?)?)
     }
 
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
@@ -163,15 +170,6 @@ impl Products for Jit {
 /// The name of the schedule of transforms in a key.
 const TRANSFORM: &str = "transform";
 
-/// The type of y: the scheme's, or that of x.
-fn output(request: &Request<'_>) -> Number {
-    let own = match request.activation {
-        Activation::Float(number) => *number,
-        Activation::Quantised(quantiser) => quantiser.code,
-    };
-    request.scheme.output.unwrap_or(own)
-}
-
 /// A target whose kernels are texts of this compiler.
 fn gpu(name: &str) -> Result<&'static Target, Refusal> {
     let kernels = |target: &&Target| target.gpu.is_some_and(|gpu| gpu.ptx.is_some());
@@ -184,7 +182,9 @@ fn gpu(name: &str) -> Result<&'static Target, Refusal> {
 
 fn problem(request: &Request<'_>) -> Result<Problem, Refusal> {
     let target = gpu(request.target)?;
-    Ok(posed(request.scheme, request.activation, target, (request.n, request.k))?)
+    let problem = posed(request.scheme, request.activation, target, (request.n, request.k))?;
+    let output = request.scheme.output.unwrap_or(Number::Float(request.own));
+    Ok(problem.giving(output).map_err(JitError::from)?)
 }
 
 fn posed(
@@ -195,42 +195,40 @@ fn posed(
 ) -> Result<Problem, JitError> {
     // What exceeds 32 bits is refused by the schedules' own limit, with its name.
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-    let problem = Problem::new(scheme, activation, target, (size(n), size(k)))?;
-    if problem.input.prepared {
-        let what = "x that is prepared before a product".to_owned();
-        return Err(crate::schedule::Unscheduled::Scheme { target: target.name, what }.into());
-    }
-    Ok(problem)
+    Ok(Problem::new(scheme, activation, target, (size(n), size(k)))?)
 }
 
 /// The kernel that a key's schedule writes.
 fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError> {
     let none = || JitError::Work(key.work.to_string());
     let scheme = key.work.scheme();
-    let [activation @ Activation::Float(own)] = &scheme.activations[..] else {
-        return Err(none());
-    };
+    let [activation] = &scheme.activations[..] else { return Err(none()) };
     let Schedule { name, parameters } = &key.schedule;
     let size = |size: &'static str| {
         let missing = || JitError::Size { schedule: name.clone(), size };
         parameters.get(size).copied().ok_or_else(missing)
     };
-    let direction = match &key.work {
-        Work::Product { output, .. } if own != output => {
-            return Err(JitError::Work(format!("{} from {own}", key.work)));
-        }
-        Work::Product { .. } => None,
-        Work::ToNative(_) => Some(Direction::ToNative),
-        Work::FromNative(_) => Some(Direction::FromNative),
-    };
     // What is multiplied, or would be.
     let problem = || posed(scheme, activation, target, (size("n")?, size("k")?));
-    match direction {
-        None => Ok(Chosen::read(name, parameters)?.write(&problem()?)?),
-        Some(direction) if name == TRANSFORM => {
-            let part = usize::try_from(size("part")?).ok().and_then(|part| Part::ALL.get(part));
-            Ok(transform(&problem()?, scheme, *part.ok_or_else(none)?, direction)?)
+    let direction = match &key.work {
+        Work::Product { output, .. } => {
+            let other = matches!(activation, Activation::Float(own) if own != output);
+            if other && scheme.output != Some(*output) {
+                return Err(JitError::Work(key.work.to_string()));
+            }
+            return Ok(Chosen::read(name, parameters)?.write(&problem()?.giving(*output)?)?);
         }
-        Some(_) => Err(none()),
+        Work::Operand { own, .. } if name == operand::SCHEDULE => {
+            let (columns, launch) = (size("x_columns")?, size("launch")?);
+            return operand::written(&problem()?, (scheme, activation, *own), (columns, launch));
+        }
+        Work::Operand { .. } => return Err(none()),
+        Work::ToNative(_) => Direction::ToNative,
+        Work::FromNative(_) => Direction::FromNative,
+    };
+    if name != TRANSFORM {
+        return Err(none());
     }
+    let part = usize::try_from(size("part")?).ok().and_then(|part| Part::ALL.get(part));
+    Ok(transform(&problem()?, scheme, *part.ok_or_else(none)?, direction)?)
 }

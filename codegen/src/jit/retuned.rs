@@ -45,6 +45,10 @@ impl Products for Retuned {
         Ok(choice)
     }
 
+    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+        Jit.operand(request)
+    }
+
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
         Jit.moves(request, part)
     }

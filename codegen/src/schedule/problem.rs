@@ -5,7 +5,7 @@
 //! ([`Problem::scale`]), what is taken off each code ([`Problem::zero`]), what multiplies a run's sum
 //! of x ([`Problem::addend`]), and what multiplies a finished row ([`Problem::factor`]).
 
-use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Number};
+use quantloom_dsl::format::{BF16, F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, Grain};
 use quantloom_dsl::{Activation, ScaleType, Scheme, Zero, ZeroKind};
 
@@ -140,13 +140,10 @@ impl Problem {
         let output = match (scheme.output, activation) {
             (Some(output), _) => output,
             (None, Activation::Float(number)) => *number,
-            // As wide as what x comes as, which a quantiser does not say.
-            (None, Activation::Quantised(_)) => NUMBER_F32,
+            // That of x, which a quantiser does not say.
+            (None, Activation::Quantised(_)) => NUMBER_BF16,
         };
-        let floats = [NUMBER_F32, Number::Float(F16), Number::Float(BF16)];
-        if !floats.contains(&output) {
-            return Err(unscheduled(&format!("results in {output}")));
-        }
+        written(output, target)?;
         let shape = |what, value, rule| Err(Unscheduled::Shape { what, value, rule });
         if n == 0 || n > 1 << 24 {
             return shape("N", n, "expected 1 to 2^24");
@@ -169,6 +166,15 @@ impl Problem {
         let bias = scheme.bias.is_some();
         let stem = (scheme.clone(), activation.clone());
         Ok(Self { plan, n, k, turn, scale, zero, addend, factor, bias, input, output, product, stem })
+    }
+
+    /// The same product with a result of another type.
+    ///
+    /// # Errors
+    /// A type that no schedule writes.
+    pub fn giving(self, output: Number) -> Result<Self, Unscheduled> {
+        written(output, self.target())?;
+        Ok(Self { output, ..self })
     }
 
     /// Where it runs.
@@ -274,8 +280,21 @@ impl Problem {
     pub fn kernel_name(&self, tile: &str) -> String {
         let (scheme, activation) = &self.stem;
         let bias = if self.bias { "_bias" } else { "" };
-        let tile = format!("{tile}_n{}k{}{bias}", self.n, self.k);
+        // Of floats the type of x, which the name has already.
+        let output = match activation {
+            Activation::Float(number) if *number == self.output => String::new(),
+            _ => format!("_{}", self.output),
+        };
+        let tile = format!("{tile}_n{}k{}{bias}{output}", self.n, self.k);
         crate::plan::kernel_name(scheme, activation, &tile, self.target())
+    }
+}
+
+/// Whether results of a type can be written.
+fn written(output: Number, target: &'static Target) -> Result<(), Unscheduled> {
+    match output {
+        NUMBER_F32 | NUMBER_F16 | NUMBER_BF16 => Ok(()),
+        _ => Err(Unscheduled::Scheme { target: target.name, what: format!("results in {output}") }),
     }
 }
 

@@ -8,6 +8,7 @@ use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::schedule::transform::{Direction, Part};
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
 use quantloom_codegen::target::target;
+use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{Packed, Plain};
 use quantloom_dsl::{Activation, Scheme};
@@ -49,7 +50,9 @@ impl Stored {
         let packed = pack(scheme, &Plain { shape, components }).unwrap();
         let bytes = |name: &str| packed.get(name).map(Vec::as_slice);
         let unpacked = Unpacked::new(scheme, shape, &bytes).unwrap();
-        let request = Request { scheme, activation, target: sm, n: n.into(), k: k.into() };
+        let Activation::Float(Number::Float(own)) = *activation else { return None };
+        let (n, k) = (n.into(), k.into());
+        let request = Request { scheme, activation, own, target: sm, n, k, x_columns: k };
         let parts = Jit.native(&request).unwrap();
         let of = |component| Part::ALL.into_iter().find(|part| part.component() == component);
         let native = parts

@@ -129,10 +129,7 @@ fn quantiser(scheme: &Scheme) -> Option<&Quantiser> {
 
 /// Whether what a token becomes depends on the others: a dynamic scale over several tokens.
 pub(super) fn tokens_share_a_scale(scheme: &Scheme) -> bool {
-    let shares = |quantiser: &Quantiser| {
-        quantiser.scales.iter().any(|scale| !scale.stored && scale.group.rows != Grain::Each(1))
-    };
-    quantiser(scheme).is_some_and(shares)
+    quantiser(scheme).is_some_and(Quantiser::spans_tokens)
 }
 
 /// Groups along k: of the finest component that is cut there.

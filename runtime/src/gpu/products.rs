@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativePart;
@@ -14,12 +15,16 @@ pub struct Request<'a> {
     pub scheme: &'a Scheme,
     /// What x comes as: one of the scheme's activations.
     pub activation: &'a Activation,
+    /// The type that x comes in, which is that of y where the scheme does not say another.
+    pub own: FloatFormat,
     /// Where it runs: the target's name, as `sm_90a`.
     pub target: &'a str,
     /// Rows of w.
     pub n: u64,
-    /// Columns of w and x.
+    /// Columns of w, in the order in which products take them.
     pub k: u64,
+    /// Columns of x.
+    pub x_columns: u64,
 }
 
 /// A kernel for a number of tokens.
@@ -51,7 +56,7 @@ pub struct Moves {
 struct NoTransforms;
 
 /// A source of product kernels. Its kernels' buffers have names: `x`, `y`, those of
-/// [`Products::native`], and any for workspaces, which are 0 before the first launch.
+/// [`Products::native`] and [`Products::operand`], and any for workspaces, which are 0 before the first launch.
 pub trait Products: KernelSource {
     /// The constant buffers of the product, the same for every M.
     ///
@@ -64,6 +69,17 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why none of the source takes them.
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal>;
+
+    /// The kernels that make what the product reads of x, in the order in which they are launched;
+    /// none if that is x itself. They read `x`, `order` (u32, [`ColumnOrder::columns`]),
+    /// `input_scale_L` of a static level L and `input_zero` (f32), and write `operand`, which is the
+    /// product's `x`, its `x_scale`, and what they need between them.
+    ///
+    /// [`ColumnOrder::columns`]: super::ColumnOrder::columns
+    ///
+    /// # Errors
+    /// Why no kernel of the source makes it.
+    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal>;
 
     /// The transforms of a part of [`Products::native`]. Without them the host packs it.
     ///

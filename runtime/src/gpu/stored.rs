@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::{Executor, Slot};
-use super::native::NativePart;
+use super::native::{ColumnOrder, NativePart};
 use super::products::Request;
 use crate::op::ProductError;
 use crate::source::{Access, KernelKey, ParameterKind, Problem};
@@ -45,13 +46,20 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
     pub(super) fn fill(
         &mut self,
         request: &Request<'_>,
+        order: Option<&ColumnOrder>,
         part: &NativePart,
     ) -> Result<Filled<E::Memory>, ProductError> {
-        match self.transform(request, part) {
+        let transformed = match order {
+            None => self.transform(request, part),
+            Some(_) => Err(ProductError::NotScheduled("its columns are sorted by group".to_owned())),
+        };
+        match transformed {
             Ok(filled) => Ok(filled),
             Err(ProductError::NotScheduled(why)) => {
+                let executor = self.executor;
                 tracing::info!(buffer = part.buffer, why, "packed by the host");
-                let mut filled = self.pack(request, part)?;
+                let unpacked = self.unpacked(request.scheme)?;
+                let mut filled = packed(executor, unpacked, order, part)?;
                 filled.note = Some(format!("{}: packed by the host: {why}", part.buffer));
                 Ok(filled)
             }
@@ -81,19 +89,14 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
         Ok(Filled { memory, bytes, note })
     }
 
-    fn pack(
-        &mut self,
-        request: &Request<'_>,
-        part: &NativePart,
-    ) -> Result<Filled<E::Memory>, ProductError> {
+    /// The layer, unpacked by the host.
+    pub(super) fn unpacked(&mut self, scheme: &Scheme) -> Result<&Unpacked, ProductError> {
         let unpacked = match self.unpacked.take() {
             Some(unpacked) => unpacked,
-            None => Unpacked::new(request.scheme, self.shape, self.stored)
+            None => Unpacked::new(scheme, self.shape, self.stored)
                 .map_err(|error| ProductError::Pack(Box::new(error)))?,
         };
-        let filled = packed(self.executor, &unpacked, part);
-        self.unpacked = Some(unpacked);
-        filled
+        Ok(self.unpacked.insert(unpacked))
     }
 }
 
@@ -101,9 +104,10 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
 pub(super) fn packed<E: Executor>(
     executor: &E,
     weight: &Unpacked,
+    order: Option<&ColumnOrder>,
     part: &NativePart,
 ) -> Result<Filled<E::Memory>, ProductError> {
-    let bytes = part.pack(weight, None).map_err(|error| ProductError::Pack(Box::new(error)))?;
+    let bytes = part.pack(weight, order).map_err(|error| ProductError::Pack(Box::new(error)))?;
     let memory = executor.upload(&bytes).map_err(Into::into)?;
     Ok(Filled { memory, bytes: bytes.len() as u64, note: None })
 }

@@ -11,17 +11,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::reference::StaticInput;
+use quantloom_dsl::{Activation, Quantiser, Scheme};
 
 use super::executor::{Executor, Slot};
-use super::native::NativePart;
+use super::native::{ColumnOrder, NativePart};
 use super::products::{Choice, Request};
 use super::stored::{Filled, Source, Stored, packed, transformed};
 use crate::buffer::Workspace;
 use crate::device::Backend;
 use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
 use crate::op::{self, Op, ProductError, Sums};
-use crate::source::{Access, ParameterKind, Problem, Refusal};
+use crate::source::{Access, KernelKey, ParameterKind, Problem, Refusal};
 use crate::unpacked::Unpacked;
 
 /// A device that products run on through an executor.
@@ -94,12 +95,20 @@ pub struct GpuWeight<E: Executor> {
     products: Vec<Product<E::Memory>>,
     /// Activations that no kernel takes, and why.
     refused: Vec<(String, Refusal)>,
+    /// Columns of w as products take them.
+    columns: u64,
+    /// What belongs to x and is known beforehand, by the names of buffers.
+    given: BTreeMap<String, Arc<E::Memory>>,
 }
 
 /// The products of one type of x.
 struct Product<M> {
     activation: Activation,
     element: FloatFormat,
+    /// Type of y.
+    output: FloatFormat,
+    /// What makes of x what the products read.
+    operand: Vec<KernelKey>,
     /// Products of several types share the parts that are alike.
     parts: Vec<Arc<Part<M>>>,
     /// By M.
@@ -115,14 +124,41 @@ struct Part<M> {
     note: Option<String>,
 }
 
-/// x, y and the workspaces of a launch on the device.
+/// x, y and what lies between them on the device.
 pub struct Tensors<E: Executor> {
     element: FloatFormat,
     problem: Problem,
-    kernel: E::Kernel,
-    x: E::Memory,
-    y: E::Memory,
-    workspaces: Vec<E::Memory>,
+    /// In the order of their launches; the last one is the product.
+    kernels: Vec<E::Kernel>,
+    /// By the names of buffers.
+    memory: BTreeMap<String, E::Memory>,
+}
+
+/// What belongs to a layer and not to its weight: where columns go, and what is known of x.
+#[derive(Default)]
+struct Given {
+    order: Option<ColumnOrder>,
+    input: StaticInput,
+}
+
+impl Given {
+    fn of(weight: &Unpacked) -> Self {
+        Self { order: ColumnOrder::of(weight), input: weight.input().clone() }
+    }
+
+    /// As buffers.
+    fn buffers(&self) -> BTreeMap<String, Vec<u8>> {
+        let floats = |values: &[f64]| -> Vec<u8> {
+            values.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect()
+        };
+        let scales = self.input.scales.iter().enumerate();
+        let scales = scales.map(|(level, values)| (format!("input_scale_{level}"), floats(values)));
+        let zeros = ("input_zero".to_owned(), floats(&self.input.zeros));
+        let order = self.order.as_ref().map_or(&[][..], ColumnOrder::columns);
+        let order = order.iter().flat_map(|column| column.to_le_bytes()).collect();
+        let all = scales.chain([zeros, ("order".to_owned(), order)]);
+        all.filter(|(_, bytes)| !bytes.is_empty()).collect()
+    }
 }
 
 /// What a source's rule gets wrong.
@@ -137,12 +173,15 @@ impl<E: Executor> GpuWeight<E> {
     /// See [`GpuDevice::prepare`].
     pub fn new(executor: Arc<E>, scheme: &Scheme, weight: &Unpacked) -> Result<Self, ProductError> {
         op::same_weight(scheme, weight)?;
-        let fill = |_: &Request<'_>, part: &NativePart| packed(&*executor, weight, part);
-        Self::filled(&executor, scheme, weight.shape(), fill)
+        let given = Given::of(weight);
+        let order = given.order.as_ref();
+        let fill = |_: &Request<'_>, part: &NativePart| packed(&*executor, weight, order, part);
+        Self::filled(&executor, scheme, weight.shape(), &given, fill)
     }
 
     /// Uploads the stored tensors of a layer with this packing and transforms them on the device;
-    /// what no transform is scheduled for, the host packs. Unlike in unpacking, the values are not
+    /// what no transform is scheduled for, the host packs, and all of a weight whose columns are in
+    /// another order. Unlike in unpacking, the values are not
     /// looked at: a scale that is NaN makes results NaN.
     ///
     /// # Errors
@@ -154,26 +193,42 @@ impl<E: Executor> GpuWeight<E> {
         stored: Stored<'_, '_>,
     ) -> Result<Self, ProductError> {
         let mut source = Source::new(&*executor, shape, stored);
-        Self::filled(&executor, scheme, shape, |request, part| source.fill(request, part))
+        let is_static = |quantiser: &Quantiser| quantiser.scales.iter().any(|level| level.stored);
+        let given = if scheme.index.is_some() || scheme.quantiser().is_some_and(is_static) {
+            Given::of(source.unpacked(scheme)?)
+        } else {
+            Given::default()
+        };
+        let order = given.order.as_ref();
+        Self::filled(&executor, scheme, shape, &given, |request, part| {
+            source.fill(request, order, part)
+        })
     }
 
     fn filled(
         executor: &Arc<E>,
         scheme: &Scheme,
         shape: Shape,
+        given: &Given,
         mut fill: impl FnMut(&Request<'_>, &NativePart) -> Result<Filled<E::Memory>, ProductError>,
     ) -> Result<Self, ProductError> {
         let executor = executor.clone();
         let mut products: Vec<Product<E::Memory>> = Vec::new();
         let mut refused = Vec::new();
-        for activation in &scheme.activations {
+        let columns = given.order.as_ref().map_or(shape.k, |order| order.shape(shape).k);
+        for (activation, own) in inputs(scheme) {
+            if products.iter().any(|product| product.element == own) {
+                continue;
+            }
             let target = executor.target();
-            let request = Request { scheme, activation, target, n: shape.n, k: shape.k };
-            let (element, native) = match (element(activation), executor.source().native(&request))
-            {
-                (Some(element), Ok(native)) => (element, native),
-                (None, Ok(_)) => continue,
-                (_, Err(refusal)) => {
+            let (n, k, x_columns) = (shape.n, columns, shape.k);
+            let request = Request { scheme, activation, own, target, n, k, x_columns };
+            let source = executor.source();
+            let native = source.native(&request);
+            let native = native.and_then(|native| Ok((native, source.operand(&request)?)));
+            let (native, operand) = match native {
+                Ok(found) => found,
+                Err(refusal) => {
                     refused.push((described(activation), refusal));
                     continue;
                 }
@@ -189,8 +244,13 @@ impl<E: Executor> GpuWeight<E> {
                     }
                 });
             }
-            let activation = activation.clone();
-            products.push(Product { activation, element, parts, choices: Mutex::default() });
+            let (activation, element) = (activation.clone(), own);
+            let output = match scheme.output {
+                Some(Number::Float(output)) => output,
+                _ => own,
+            };
+            let choices = Mutex::default();
+            products.push(Product { activation, element, output, operand, parts, choices });
         }
         if products.is_empty() {
             return Err(match refused.into_iter().next() {
@@ -198,7 +258,12 @@ impl<E: Executor> GpuWeight<E> {
                 None => ProductError::NotScheduled("the scheme names no activation".to_owned()),
             });
         }
-        Ok(Self { executor, scheme: scheme.clone(), shape, products, refused })
+        let mut buffers = BTreeMap::new();
+        for (name, bytes) in given.buffers() {
+            buffers.insert(name, Arc::new(executor.upload(&bytes).map_err(Into::into)?));
+        }
+        let (scheme, given) = (scheme.clone(), buffers);
+        Ok(Self { executor, scheme, shape, products, refused, columns, given })
     }
 
     /// The executor.
@@ -226,8 +291,14 @@ impl<E: Executor> GpuWeight<E> {
                     }
                 });
             }
-            let (activation, element) = (product.activation.clone(), product.element);
-            products.push(Product { activation, element, parts, choices: Mutex::default() });
+            products.push(Product {
+                activation: product.activation.clone(),
+                element: product.element,
+                output: product.output,
+                operand: product.operand.clone(),
+                parts,
+                choices: Mutex::default(),
+            });
         }
         Ok(Self {
             executor: self.executor.clone(),
@@ -235,6 +306,8 @@ impl<E: Executor> GpuWeight<E> {
             shape: self.shape,
             products,
             refused: self.refused.clone(),
+            columns: self.columns,
+            given: self.given.clone(),
         })
     }
 
@@ -250,7 +323,7 @@ impl<E: Executor> GpuWeight<E> {
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
         let none = || ProductError::NotScheduled(format!("products read no `{component}`"));
         let (product, part) = found.ok_or_else(none)?;
-        let request = self.request(&product.activation);
+        let request = self.request(&product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
         let (memory, _) = transformed(executor, &moves.from_native, shape, &part.memory)?;
@@ -273,13 +346,15 @@ impl<E: Executor> GpuWeight<E> {
         part.map(|part| self.executor.download(&part.memory)).transpose()
     }
 
-    fn request<'s>(&'s self, activation: &'s Activation) -> Request<'s> {
+    fn request<'s>(&'s self, product: &'s Product<E::Memory>) -> Request<'s> {
         Request {
             scheme: &self.scheme,
-            activation,
+            activation: &product.activation,
+            own: product.element,
             target: self.executor.target(),
             n: self.shape.n,
-            k: self.shape.k,
+            k: self.columns,
+            x_columns: self.shape.k,
         }
     }
 
@@ -293,44 +368,44 @@ impl<E: Executor> GpuWeight<E> {
         if let Some(choice) = choices().get(&tokens) {
             return Ok(choice.clone());
         }
-        let request = self.request(&product.activation);
+        let request = self.request(product);
         let choice = self.executor.source().choose(&request, tokens);
         let choice = choice.map_err(ProductError::from)?;
         choices().insert(tokens, choice.clone());
         Ok(choice)
     }
 
-    /// Uploads x, at most [`Choice::tokens`] rows of it, and makes room for y and workspaces.
+    /// Uploads x, at most [`Choice::tokens`] rows of it, and makes room for y and what lies between.
     ///
     /// # Errors
     /// See [`GpuWeight::choice`]; whatever the device says.
     pub fn tensors(&self, x: Values<'_>) -> Result<Tensors<E>, ProductError> {
         let element = x.format();
-        let bits = bits(x).ok_or_else(|| self.wrong_element(element))?;
         let tokens = op::tokens(self.shape, x.len())? as u64;
         let choice = self.choice(element, tokens)?;
-        let kernel = self.executor.kernel(&choice.key).map_err(Into::into)?;
+        let product = self.product(element)?;
+        let mut kernels = Vec::new();
+        for key in product.operand.iter().chain([&choice.key]) {
+            kernels.push(self.executor.kernel(key).map_err(Into::into)?);
+        }
         let Shape { n, k, .. } = self.shape;
         let problem = Problem { m: tokens, n, k, multiprocessors: self.executor.multiprocessors() };
-        let x: Vec<u8> = bits.into_iter().flat_map(u16::to_le_bytes).collect();
-        let mut workspaces = Vec::new();
-        for parameter in &self.executor.rule(&kernel).parameters {
-            let ParameterKind::Buffer { access: Access::ReadWrite, bytes, .. } = &parameter.kind
-            else {
-                continue;
-            };
-            // A rule that gives no number here is refused by the launch, with its name.
-            let bytes = bytes.of(&problem).unwrap_or(0);
-            workspaces.push(self.executor.zeroed(bytes).map_err(Into::into)?);
+        let mut memory = BTreeMap::new();
+        memory.insert(X.to_owned(), self.executor.upload(&bytes(x)).map_err(Into::into)?);
+        for kernel in &kernels {
+            for parameter in &self.executor.rule(kernel).parameters {
+                let ParameterKind::Buffer { access, bytes, .. } = &parameter.kind else { continue };
+                // A rule that gives no number here is refused by the launch, with its name.
+                let bytes = bytes.of(&problem).unwrap_or(0);
+                let made = match access {
+                    Access::Read => continue,
+                    Access::Write => self.executor.output(bytes),
+                    Access::ReadWrite => self.executor.zeroed(bytes),
+                };
+                memory.insert(parameter.name.clone(), made.map_err(Into::into)?);
+            }
         }
-        Ok(Tensors {
-            element,
-            problem,
-            kernel,
-            x: self.executor.upload(&x).map_err(Into::into)?,
-            y: self.executor.output(tokens * n * 2).map_err(Into::into)?,
-            workspaces,
-        })
+        Ok(Tensors { element, problem, kernels, memory })
     }
 
     /// Queues `y = x w^T` on the tensors of this weight, or of another one of the same scheme and
@@ -341,32 +416,41 @@ impl<E: Executor> GpuWeight<E> {
     pub fn queue(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
         let product = self.products.iter().find(|product| product.element == tensors.element);
         let parts = product.map_or(&[][..], |product| &product.parts);
-        let mut slots = Vec::new();
-        let mut y = Some(&mut tensors.y);
-        let mut workspaces = tensors.workspaces.iter_mut();
-        for parameter in &self.executor.rule(&tensors.kernel).parameters {
-            let ParameterKind::Buffer { access, .. } = parameter.kind else { continue };
-            let part = parts.iter().find(|part| part.native.buffer == parameter.name);
-            let slot = match (part, access, parameter.name.as_str()) {
-                (Some(part), Access::Read, _) => Some(Slot::Read(&part.memory)),
-                (None, Access::Read, "x") => Some(Slot::Read(&tensors.x)),
-                (None, Access::Write, "y") => y.take().map(Slot::Write),
-                (None, Access::ReadWrite, _) => workspaces.next().map(Slot::Write),
-                _ => None,
-            };
-            let unknown = || Refusal::Fault(Arc::new(UnknownBuffer(parameter.name.clone())));
-            slots.push(slot.ok_or_else(unknown)?);
+        let last = tensors.kernels.len().saturating_sub(1);
+        for (at, kernel) in tensors.kernels.iter().enumerate() {
+            let mut memory: BTreeMap<&str, &mut E::Memory> =
+                tensors.memory.iter_mut().map(|(name, memory)| (name.as_str(), memory)).collect();
+            let mut slots = Vec::new();
+            for parameter in &self.executor.rule(kernel).parameters {
+                let ParameterKind::Buffer { access, .. } = parameter.kind else { continue };
+                let name = match parameter.name.as_str() {
+                    // What was made of x is the x of the product.
+                    X if at == last && at > 0 => OPERAND,
+                    name => name,
+                };
+                let part = parts.iter().find(|part| part.native.buffer == name);
+                let slot = match (part, self.given.get(name), access) {
+                    (Some(part), _, Access::Read) => Some(Slot::Read(&part.memory)),
+                    (None, Some(given), Access::Read) => Some(Slot::Read(&**given)),
+                    (None, None, Access::Read) => memory.remove(name).map(|memory| Slot::Read(memory)),
+                    (_, _, Access::Write | Access::ReadWrite) => memory.remove(name).map(Slot::Write),
+                };
+                let unknown = || Refusal::Fault(Arc::new(UnknownBuffer(parameter.name.clone())));
+                slots.push(slot.ok_or_else(unknown)?);
+            }
+            self.executor.launch(kernel, &tensors.problem, overlap, &mut slots)?;
         }
-        self.executor.launch(&tensors.kernel, &tensors.problem, overlap, &mut slots)
+        Ok(())
     }
 
-    /// y, after all that was queued: [M, N] in the type of x, as its bits.
+    /// y, after all that was queued: [M, N] as the kernels write it, little-endian.
     ///
     /// # Errors
     /// What the device says.
-    pub fn result(&self, tensors: &Tensors<E>) -> Result<Vec<u16>, E::Error> {
-        let bytes = self.executor.download(&tensors.y)?;
-        Ok(bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect())
+    pub fn result(&self, tensors: &Tensors<E>) -> Result<Vec<u8>, E::Error> {
+        let y = tensors.memory.get(Y);
+        let unknown = || Refusal::Fault(Arc::new(UnknownBuffer(Y.to_owned())));
+        self.executor.download(y.ok_or_else(unknown)?)
     }
 
     /// Bytes of codes, scales, zero points and bias that a product with this type of x reads.
@@ -427,9 +511,12 @@ impl<E: Executor> Op for GpuWeight<E> {
         Sums::Matrix
     }
 
-    /// Kernels round y to the type of x.
+    /// Kernels round y to the scheme's type, or that of x.
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
-        if y == F32 { x } else { y }
+        match self.product(x) {
+            Ok(product) if y == F32 => product.output,
+            _ => y,
+        }
     }
 
     /// None: memory is the device's.
@@ -446,9 +533,9 @@ impl<E: Executor> Op for GpuWeight<E> {
     ) -> Result<(), ProductError> {
         let tokens = op::sizes(self.shape, expert, x, &y)?;
         let (own, asked) = (x.format(), y.format());
-        self.product(own)?;
-        if asked != F32 && asked != own {
-            let why = format!("y in {asked} for x in {own}: kernels round y to the type of x");
+        let output = self.product(own)?.output;
+        if asked != F32 && asked != output {
+            let why = format!("y in {asked} for x in {own}: kernels round y to {output}");
             return Err(ProductError::NotScheduled(why));
         }
         if tokens == 0 {
@@ -456,26 +543,38 @@ impl<E: Executor> Op for GpuWeight<E> {
         }
         let most = usize::try_from(self.choice(own, tokens as u64)?.tokens).unwrap_or(usize::MAX);
         let k = self.shape.k as usize;
-        let mut result: Vec<u16> = Vec::with_capacity(y.len());
+        if tokens > most && self.scheme.quantiser().is_some_and(Quantiser::spans_tokens) {
+            let why = format!("{tokens} tokens that share a scale: a launch takes {most}");
+            return Err(ProductError::NotScheduled(why));
+        }
+        let mut result: Vec<u8> = Vec::new();
         for first in (0..tokens).step_by(most.max(1)) {
             let last = tokens.min(first.saturating_add(most));
             let mut tensors = self.tensors(x.part(first * k..last * k))?;
             self.queue(&mut tensors, false).map_err(Into::into)?;
             result.extend(self.result(&tensors).map_err(Into::into)?);
         }
-        store(&result, own, &mut y);
+        store(&result, output, &mut y);
         Ok(())
     }
 }
 
-/// The 16-bit type of x, if that is what an activation is.
-fn element(activation: &Activation) -> Option<FloatFormat> {
-    match activation {
-        Activation::Float(Number::Float(format)) => {
-            [BF16, F16].into_iter().find(|known| known == format)
-        }
-        _ => None,
-    }
+/// The user's x, and the y of a product.
+const X: &str = "x";
+const Y: &str = "y";
+/// What kernels make of x.
+const OPERAND: &str = "operand";
+
+/// What x may come as: the types of floats, and those that may be quantised.
+fn inputs(scheme: &Scheme) -> impl Iterator<Item = (&Activation, FloatFormat)> {
+    let types = |activation: &Activation| match activation {
+        Activation::Float(Number::Float(format)) => vec![*format],
+        Activation::Float(_) => Vec::new(),
+        Activation::Quantised(_) => vec![BF16, F16, F32],
+    };
+    scheme.activations.iter().flat_map(move |activation| {
+        types(activation).into_iter().map(move |own| (activation, own))
+    })
 }
 
 fn described(activation: &Activation) -> String {
@@ -485,32 +584,38 @@ fn described(activation: &Activation) -> String {
     }
 }
 
-/// 16-bit elements as they are.
-fn bits(x: Values<'_>) -> Option<Vec<u16>> {
+/// Elements as they are.
+fn bytes(x: Values<'_>) -> Vec<u8> {
     match x {
-        Values::F32(_) => None,
-        Values::F16(values) => Some(values.iter().map(|value| value.0).collect()),
-        Values::Bf16(values) => Some(values.iter().map(|value| value.0).collect()),
+        Values::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        Values::F16(values) => values.iter().flat_map(|value| value.0.to_le_bytes()).collect(),
+        Values::Bf16(values) => values.iter().flat_map(|value| value.0.to_le_bytes()).collect(),
     }
 }
 
-/// Results of a 16-bit type as they are, or widened.
-fn store(result: &[u16], own: FloatFormat, y: &mut ValuesMut<'_>) {
+/// Results as they are, or widened.
+fn store(result: &[u8], output: FloatFormat, y: &mut ValuesMut<'_>) {
+    let halves = || result.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
     match y {
+        ValuesMut::F32(y) if output == F32 => {
+            for (y, bytes) in y.iter_mut().zip(result.chunks_exact(4)) {
+                *y = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            }
+        }
         ValuesMut::F32(y) => {
-            let widen = if own == F16 { f16_to_f32 } else { bf16_to_f32 };
-            for (y, bits) in y.iter_mut().zip(result) {
-                *y = widen(*bits);
+            let widen = if output == F16 { f16_to_f32 } else { bf16_to_f32 };
+            for (y, bits) in y.iter_mut().zip(halves()) {
+                *y = widen(bits);
             }
         }
         ValuesMut::F16(y) => {
-            for (y, bits) in y.iter_mut().zip(result) {
-                *y = Half(*bits);
+            for (y, bits) in y.iter_mut().zip(halves()) {
+                *y = Half(bits);
             }
         }
         ValuesMut::Bf16(y) => {
-            for (y, bits) in y.iter_mut().zip(result) {
-                *y = Bf16(*bits);
+            for (y, bits) in y.iter_mut().zip(halves()) {
+                *y = Bf16(bits);
             }
         }
     }

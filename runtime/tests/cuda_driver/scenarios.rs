@@ -140,6 +140,10 @@ impl KernelSource for Sums {
 }
 
 impl Products for Sums {
+    fn operand(&self, _: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+        Ok(Vec::new())
+    }
+
     fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         let layout = parse_layout("u32 [k:8 | k, n]", Component::Code).unwrap();
         let grains = Grains { bits: 4, rows: Grain::Each(1), cols: Grain::Each(1) };

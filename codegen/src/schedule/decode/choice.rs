@@ -121,13 +121,16 @@ impl DecodeTile {
         let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
         let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
         let x = problem.turn / problem.row_lanes() * problem.input_bytes() / 4;
-        let sums = if self.tokens == 1 { 2 } else { 4 };
+        // Runs of a turn overlap, each with a part of its own.
+        let several = problem.run() < problem.turn;
+        let sums = if self.tokens == 1 && !several { 2 } else { 4 };
+        let overlap = if several { 4 } else { 0 };
         // What the instruction begins with, and sums of x.
         let integers = if problem.sums_integers() { 4 } else { 0 };
         let of_x = if problem.addend.is_some() { 8 } else { 0 };
         // A second tile of tokens: its x and its part of a run once, its sums for each tile of rows.
         let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
-        23 + x + integers + of_x + self.row_tiles * (problem.turn_words() + sums + 2 * numbers - 1) + further
+        23 + x + integers + of_x + overlap + self.row_tiles * (problem.turn_words() + sums + 2 * numbers - 1) + further
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.

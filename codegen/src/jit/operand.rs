@@ -1,0 +1,67 @@
+//! The kernels that make of x what a product reads.
+
+use quantloom_dsl::format::Number;
+use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::gpu::Request;
+use quantloom_runtime::source::{KernelKey, Schedule, Work};
+
+use super::JitError;
+use crate::ir::Kernel;
+use crate::schedule::Problem;
+use crate::schedule::activation::{ActivationProblem, activation};
+use crate::target::Feature;
+
+/// The name of their schedule in a key.
+pub(super) const SCHEDULE: &str = "activation";
+
+/// What is made for a product; `None` if it reads x as it comes.
+pub(super) fn problem(
+    request: &Request<'_>,
+    product: &Problem,
+) -> Result<Option<ActivationProblem>, JitError> {
+    let own = (request.scheme, request.activation, Number::Float(request.own));
+    product.input.prepared.then(|| posed(product, own, request.x_columns)).transpose()
+}
+
+fn posed(
+    product: &Problem,
+    (scheme, activation, own): (&Scheme, &Activation, Number),
+    columns: u64,
+) -> Result<ActivationProblem, JitError> {
+    let columns = u32::try_from(columns).unwrap_or(u32::MAX);
+    let (operand, shape) = (product.input.operand, (columns, product.input.columns));
+    let gathers = product.plan.scale.sorts_columns;
+    let target = product.target();
+    Ok(ActivationProblem::new(scheme, activation, own, operand, target, shape, gathers)?)
+}
+
+/// The keys, in the order of the launches.
+pub(super) fn keys(request: &Request<'_>, product: &Problem) -> Result<Vec<KernelKey>, JitError> {
+    let Some(problem) = problem(request, product)? else { return Ok(Vec::new()) };
+    let own = Number::Float(request.own);
+    let key = |launch: u64| {
+        let sizes = [
+            ("n", request.n),
+            ("k", request.k),
+            ("x_columns", request.x_columns),
+            ("launch", launch),
+        ];
+        let work = Work::operand(request.scheme, request.activation, own);
+        let schedule = Schedule::new(SCHEDULE, sizes);
+        KernelKey { work, schedule, target: request.target.to_owned() }
+    };
+    let launches = if problem.spans_rows() { 2 } else { 1 };
+    Ok((0..launches).map(key).collect())
+}
+
+/// One of the kernels.
+pub(super) fn written(
+    product: &Problem,
+    of: (&Scheme, &Activation, Number),
+    (columns, launch): (u64, u64),
+) -> Result<Kernel, JitError> {
+    let problem = posed(product, of, columns)?;
+    let kernels = activation(&problem, product.target().has(Feature::GridDependency));
+    let kernel = usize::try_from(launch).ok().and_then(|launch| kernels.into_iter().nth(launch));
+    kernel.ok_or_else(|| JitError::Work(format!("launch {launch} of an operand")))
+}
