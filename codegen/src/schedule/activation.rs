@@ -22,12 +22,13 @@
 //!
 //! `problem` says what is made, `source` loads x, `extent` has minima and maxima, `rounding`
 //! arithmetic and short floats, `scale` chooses a level's scale, `levels` puts levels together,
-//! `code` makes the operand's words.
+//! `quotient` divides, `code` makes the operand's words.
 
 mod code;
 mod extent;
 mod levels;
 mod problem;
+mod quotient;
 mod rounding;
 mod scale;
 mod source;
@@ -39,6 +40,7 @@ use crate::ir::{
     Access, Address, BufferId, Builder, Extent as Count, Kernel, Launch, Op, Operand, ParameterId,
     Reg, Special, Width, Word,
 };
+use crate::target::Feature;
 
 pub use problem::ActivationProblem;
 
@@ -54,13 +56,13 @@ const EXTENTS_OF_A_LANE: u32 = 8;
 const AHEAD: u32 = 4;
 
 /// Writes the kernels, in the order in which they are launched: one, or two where a scale is chosen
-/// from all of x. Their parameter is m, the rows of x. `programmatic` kernels may start while the
-/// kernel before them still runs.
+/// from all of x. Their parameter is m, the rows of x. `programmatic` ones may start while the kernel
+/// before them still runs, where the target has that.
 ///
 /// | buffer | words | there if |
 /// |---|---|---|
 /// | `x` | own [M, K] | |
-/// | `order` | u32 [P], the column of x, [`u32::MAX`] for a zero | x is gathered |
+/// | `order` | u32 `[P]`, the column of x, [`u32::MAX`] for a zero | x is gathered |
 /// | `input_scale_L` | f32, one | level L (0 = the finest) is static |
 /// | `input_zero` | f32, one | the zero point is static |
 /// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |
@@ -68,6 +70,7 @@ const AHEAD: u32 = 4;
 /// | `x_scale` | f32 [M, G] | x is quantised |
 /// | `x_zero` | f32 [M, G] | [`ActivationProblem::leaves_zeros`] |
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
+    let programmatic = programmatic && problem.target.has(Feature::GridDependency);
     let first = problem.spans_rows().then(|| extents(problem, programmatic));
     first.into_iter().chain([operand(problem, programmatic)]).collect()
 }

@@ -30,6 +30,8 @@ pub enum Kind {
     Plain,
     /// Halfway between neighbouring codes, where the scale is 1.
     Ties,
+    /// Of many sizes, eighths of a power of two among them.
+    Wide,
     /// Zeros of both signs.
     Zeros,
     /// Around the smallest normal number of the type.
@@ -45,9 +47,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Plain,
         Self::Ties,
+        Self::Wide,
         Self::Zeros,
         Self::Tiny,
         Self::Huge,
@@ -62,6 +65,14 @@ impl Kind {
         match self {
             Self::Plain => 3.0 * unit,
             Self::Ties => ties[if column < 2 { column } else { number as usize % ties.len() }],
+            Self::Wide => {
+                let size = f64::from(1 << (number % 13)) / 64.0;
+                if number.is_multiple_of(3) {
+                    (8.0 * unit).trunc() / 8.0 * size
+                } else {
+                    unit * size
+                }
+            }
             Self::Zeros => 0.0f64.copysign(unit),
             Self::Tiny => unit * own.decode(1) * f64::from(1 << (number % 14)),
             Self::Huge => unit * own.max(),
@@ -100,14 +111,10 @@ impl Rows {
     ) -> Self {
         let mut random = Random(seed);
         let code = quantiser.map_or(Number::Int(8), |quantiser| quantiser.code);
-        let ties = ties(code);
-        let mut x = Vec::new();
-        for kind in kinds {
-            x.extend((0..k).map(|at| own.round(kind.value(own, &ties, at, &mut random))));
-        }
         let levels = quantiser.map_or(&[][..], |quantiser| &quantiser.scales);
+        // Their reciprocals alone round some ties the other way.
         let mut number = |size: f64, number: Number| {
-            number.round(size * (1.0 + (random.next() % 1000) as f64 / 1000.0))
+            number.round(size * [1.625, 1.75, 1.875][random.next() as usize % 3])
         };
         let mut given = StaticInput::default();
         for level in levels {
@@ -115,13 +122,23 @@ impl Rows {
                 ScaleType::Own => Number::Float(own),
                 ScaleType::Number(number) => number,
             };
-            let size = if level.divide { 500.0 } else { 0.02 };
+            let size = if level.divide { 512.0 } else { 0.015625 };
             let count = if level.stored { 1 } else { 0 };
             given.scales.push((0..count).map(|_| number(size, stored)).collect());
         }
         if let (Some(zero), Some(level)) = (quantiser.and_then(|q| q.zero), levels.first()) {
             let count = if level.stored { 1 } else { 0 };
             given.zeros = (0..count).map(|_| number(5.0, zero)).collect();
+        }
+        // Ties of a static scale of few bits.
+        let step = match levels {
+            [level] if level.stored && !level.divide => given.scales[0][0],
+            _ => 1.0,
+        };
+        let ties: Vec<f64> = ties(code).into_iter().map(|tie| tie * step).collect();
+        let mut x = Vec::new();
+        for kind in kinds {
+            x.extend((0..k).map(|at| own.round(kind.value(own, &ties, at, &mut random))));
         }
         Self { own, m: kinds.len(), k, x, given, order: Vec::new() }
     }

@@ -6,13 +6,14 @@ use quantloom_dsl::{Quantiser, ScaleLevel};
 use super::code::Codes;
 use super::extent::Extent;
 use super::problem::ActivationProblem;
+use super::quotient::Divisor;
 use super::rounding::Rounding;
 use super::scale::{Factor, Scales};
 use super::source::PIECE;
 use super::{EXTENTS_OF_A_LANE, extents_buffer, masked};
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type,
-    Width, Word,
+    Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type, Width,
+    Word,
 };
 
 /// What is given of a quantiser's parameters.
@@ -69,6 +70,8 @@ pub(super) struct OfRow {
     factor: Option<Factor>,
     /// The zero point, if it does not change.
     zero: Option<Operand>,
+    /// Of the factor, if no level changes.
+    divisor: Option<Divisor>,
 }
 
 /// Columns that share a number of a level; `None` if a row does.
@@ -119,7 +122,7 @@ impl<'p> Levels<'p> {
         let signed = self.problem.signed();
         let tensor = self.given.extents;
         let tensor = tensor.map(|parts| Extent::of_parts(b, parts, EXTENTS_OF_A_LANE, signed));
-        let mut of_row = OfRow { factor: None, zero: constants.zero };
+        let mut of_row = OfRow { factor: None, zero: constants.zero, divisor: None };
         let levels = self.given.quantiser.scales.iter().zip(&constants.scales).enumerate();
         for (at, (level, number)) in levels.rev().filter(|(_, (level, _))| columns(level).is_none())
         {
@@ -138,7 +141,18 @@ impl<'p> Levels<'p> {
             };
             of_row.factor = Some(factor);
         }
+        if self.problem.group().is_none() {
+            let factor = of_row.factor.unwrap_or_else(|| self.no_factor());
+            of_row.factor = Some(factor);
+            of_row.divisor = Some(Divisor::new(b, self.problem, factor));
+        }
         of_row
+    }
+
+    /// That of a quantiser without levels.
+    fn no_factor(&self) -> Factor {
+        let rounding = Rounding::to(self.problem.arithmetic());
+        Factor { value: 1.0f32.into(), inverse: Some(1.0f32.into()), rounding }
     }
 
     fn chosen_zero(&self, b: &mut Builder, extent: Extent, factor: Factor) -> Option<Operand> {
@@ -163,9 +177,7 @@ impl<'p> Levels<'p> {
             }
             factor = Some(of_level);
         }
-        let rounding = Rounding::to(self.problem.arithmetic());
-        let one = Factor { value: 1.0f32.into(), inverse: None, rounding };
-        (factor.unwrap_or(one), zero)
+        (factor.unwrap_or_else(|| self.no_factor()), zero)
     }
 
     /// The operand's words of a piece; its scale and zero point are stored where their group begins.
@@ -177,11 +189,8 @@ impl<'p> Levels<'p> {
         (row, column, inside): (Operand, Operand, Operand),
     ) -> Vec<Operand> {
         let (factor, zero) = self.of_piece(b, of_row, elements);
-        let (op, by) = match factor.inverse {
-            Some(inverse) => (Binary::MulF32, inverse),
-            None => (Binary::DivF32, factor.value),
-        };
-        let scaled = elements.iter().map(|x| b.binary(op, *x, by)).collect();
+        let divisor = of_row.divisor.unwrap_or_else(|| Divisor::new(b, self.problem, factor));
+        let scaled = divisor.quotients(b, elements);
         let mut scaled = factor.rounding.round(b, scaled);
         if let Some(zero) = zero {
             let moved = scaled.iter().map(|x| b.add_f32(*x, zero)).collect();

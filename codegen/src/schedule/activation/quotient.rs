@@ -1,0 +1,121 @@
+//! `x / s` for elements that share s, correctly rounded, by its reciprocal.
+//!
+//! With r = 1 / s rounded, q = x r is at most two units in the last place off; the remainder x - q s
+//! is exact, and q + r (x - q s), rounded once, is off from x / s by less than 2^-22 of such a unit
+//! before that rounding. That it then rounds to what x / s rounds to was tried for every significand
+//! of s with every one of a 16-bit x (2^30 of bf16, 2^33 of f16), and all else is powers of two, as
+//! long as nothing underflows. Where s lies in [`LEAST`]..[`MOST`], only quotients below 2^-40 can
+//! (codes of 0, with or without a zero point); an s beyond that, and an x of f32, is divided by the
+//! machine's operation, which is several times as long.
+
+use quantloom_dsl::format::F32;
+
+use super::problem::ActivationProblem;
+use super::rounding::with_sign;
+use super::scale::Factor;
+use crate::ir::{Binary, Builder, Compare, Operand, Reg, Ternary, Type, Unary, Uniformity};
+use crate::plan;
+
+/// Scales with a reciprocal, and room for remainders.
+const LEAST: f32 = f32::from_bits((127 - 60) << 23);
+const MOST: f32 = f32::from_bits((127 + 60) << 23);
+
+/// A factor, and how it is divided by.
+#[derive(Clone, Copy)]
+pub(super) struct Divisor {
+    value: Operand,
+    way: Way,
+    /// Whether the sign of a zero counts.
+    signs: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    /// By a product: both are powers of two.
+    Exact { inverse: Operand },
+    /// By the reciprocal where the factor is a usual one.
+    Inverse { usual: Operand, inverse: Operand },
+    /// By the machine.
+    Divide,
+}
+
+impl Divisor {
+    /// Prepares a factor.
+    pub(super) fn new(b: &mut Builder, problem: &ActivationProblem, factor: Factor) -> Self {
+        let value = factor.value;
+        let way = match factor.inverse {
+            Some(inverse) => Way::Exact { inverse },
+            None if problem.own == F32 => Way::Divide,
+            None => {
+                let bits = b.unary(Unary::AsU32, value);
+                let above = b.sub(bits, LEAST.to_bits());
+                let usual = b.less(above, MOST.to_bits() - LEAST.to_bits());
+                Way::Inverse { usual, inverse: b.binary(Binary::DivF32, 1.0f32, value) }
+            }
+        };
+        Self { value, way, signs: problem.operand != plan::Operand::I8 }
+    }
+
+    /// Each element over the factor, as f32.
+    pub(super) fn quotients(self, b: &mut Builder, elements: &[Operand]) -> Vec<Operand> {
+        let divide = |b: &mut Builder| -> Vec<Operand> {
+            elements.iter().map(|x| b.binary(Binary::DivF32, *x, self.value)).collect()
+        };
+        let (usual, inverse) = match self.way {
+            Way::Divide => return divide(b),
+            Way::Exact { inverse } => {
+                return elements.iter().map(|x| b.mul_f32(*x, inverse)).collect();
+            }
+            Way::Inverse { usual, inverse } => (usual, inverse),
+        };
+        let quotients = b.array("scaled", Type::F32, elements.len() as u32, Uniformity::Varying);
+        let set = |b: &mut Builder, values: Vec<Operand>| {
+            for (quotient, value) in quotients.iter().zip(values) {
+                b.set(*quotient, value);
+            }
+        };
+        b.choose(
+            usual,
+            |b| {
+                let less = b.unary(Unary::Negate, self.value);
+                let all = elements.iter().map(|x| self.by_inverse(b, *x, inverse, less)).collect();
+                set(b, all);
+            },
+            |b| {
+                let all = divide(b);
+                set(b, all);
+            },
+        );
+        quotients.into_iter().map(Reg::into).collect()
+    }
+
+    /// One quotient; `less` is the factor negated.
+    fn by_inverse(self, b: &mut Builder, x: Operand, inverse: Operand, less: Operand) -> Operand {
+        let near = b.mul_f32(x, inverse);
+        let rest = b.ternary(Ternary::Fma, near, less, x);
+        let quotient = b.ternary(Ternary::Fma, rest, inverse, near);
+        // What is infinite has no remainder.
+        let number = b.compare(Compare::EqualF32, quotient, quotient);
+        let quotient = b.select(number, quotient, near);
+        // A zero may have lost its sign.
+        if self.signs { with_sign(b, quotient, x) } else { quotient }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// What is true of all significands, tried for some of s and all of bf16, some of f16.
+    #[test]
+    fn a_remainder_makes_the_quotient_right() {
+        for s in (0..1u32 << 23).step_by(509).chain((1 << 23) - 64..1 << 23) {
+            let s = f32::from_bits(1.0f32.to_bits() | s);
+            let inverse = 1.0 / s;
+            for x in (128..256).chain((1024..2048).step_by(7)) {
+                let x = x as f32;
+                let near = x * inverse;
+                let quotient = (-s).mul_add(near, x).mul_add(inverse, near);
+                assert_eq!(quotient, x / s, "{x} / {s}");
+            }
+        }
+    }
+}
