@@ -52,6 +52,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("i8 { zero: i8, scale: own per token }", "own"),
     ("i8 { zero: i8, scale: f32 per tensor }", "f32"),
     ("i8 { zero: i8, scale: f32 per tensor static, ties: away }", "f32"),
+    ("e2m1 { scale: divide f32 per 1x32 from pow2 }", "f32"),
     ("e4m3 { scale: divide bf16 per token }", "own"),
     ("e2m1 { scale: e4m3 per 1x16, scale: f32 per tensor from amax / 2688 }", "f32"),
     ("e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 }", "own"),

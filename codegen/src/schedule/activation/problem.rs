@@ -1,6 +1,6 @@
 //! What is made: the operand of a product, from x of a type, for a quantiser or as it is.
 
-use quantloom_dsl::format::{BF16, E4M3, F16, F32, FloatFormat, Number};
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Activation, Arithmetic, Quantiser, Rule, ScaleLevel, ScaleType, Scheme};
 
@@ -174,10 +174,7 @@ impl ActivationProblem {
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
             (Operand::I8, _) => matches!(code, Number::Int(_)),
-            (Operand::E4m3, None) => {
-                self.target.has(Feature::ConvertE4m3)
-                    && (code == Number::Float(E4M3) || values().all(exact))
-            }
+            (Operand::E4m3, None) => self.target.has(Feature::ConvertE4m3) && values().all(exact),
             (Operand::Bf16 | Operand::F16, None) => values().all(exact),
             (Operand::Bf16 | Operand::F16, Some(_)) => {
                 let most = (code.max() - code.min()) as i32;
