@@ -26,7 +26,7 @@ use quantloom_dsl::parse;
 const SOME: &[(&str, &str)] = &[
     ("bf16", "bf16"),
     ("i8 { scale: own per token }", "i8"),
-    ("i8 { zero: i8, scale: f32 per token, ties: away }", "i8"),
+    ("i8 { zero: i8, scale: f32 per token, ties: away }", "bf16"),
     ("i8 { scale: f32 per tensor from amax / 127 static }", "i8"),
     ("i8 { scale: f32 per tensor from amax / 127 }", "i8"),
     ("e4m3 { scale: own per token }", "e4m3"),

@@ -15,9 +15,9 @@ use quantloom_codegen::ir::{
     Binary, Body, Buffer, Compare, Kernel, Op, Operand as Value, Space, Statement, Ternary, Unary,
     Verified, verify,
 };
-use quantloom_codegen::plan::{Operand, plan};
-use quantloom_codegen::schedule::Unscheduled;
+use quantloom_codegen::plan::Operand;
 use quantloom_codegen::schedule::activation::{ActivationProblem, activation};
+use quantloom_codegen::schedule::{Problem, Unscheduled};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme, parse};
@@ -25,21 +25,27 @@ use quantloom_dsl::{Activation, Scheme, parse};
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
 const OPERANDS: [Operand; 4] = [Operand::I8, Operand::E4m3, Operand::Bf16, Operand::F16];
 
-/// Schemes of the catalogue, one for each quantiser.
-fn catalogue() -> Vec<(Scheme, Activation)> {
+/// Schemes of the catalogue with each of their activations.
+fn every() -> Vec<(Scheme, Activation)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    let (mut all, mut known) = (Vec::new(), BTreeSet::new());
-    for path in files {
-        let scheme = parse(&std::fs::read_to_string(path).unwrap()).unwrap();
-        for activation in &scheme.activations {
-            if known.insert(format!("{activation:?} {:?}", scheme.arithmetic)) {
-                all.push((scheme.clone(), activation.clone()));
-            }
-        }
-    }
+    let schemes = files.iter().map(|path| parse(&std::fs::read_to_string(path).unwrap()).unwrap());
+    let pairs = |scheme: Scheme| {
+        let activations = scheme.activations.clone().into_iter();
+        activations.map(move |activation| (scheme.clone(), activation))
+    };
+    schemes.flat_map(pairs).collect()
+}
+
+/// Those of the catalogue, one for each quantiser.
+fn catalogue() -> Vec<(Scheme, Activation)> {
+    let mut known = BTreeSet::new();
+    let mut all = every();
+    all.retain(|(scheme, activation)| {
+        known.insert(format!("{activation:?} {:?}", scheme.arithmetic))
+    });
     all
 }
 
@@ -50,6 +56,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("e2m3 { scale: e8m0 per 1x32 from pow2 }", "own"),
     ("e2m1 { scale: bf16 per 1x32 from pow2 above 1.5 }", "own"),
     ("i8 { zero: i8, scale: own per token }", "own"),
+    ("i8 { scale: f32 per token, ties: away }", "f32"),
     ("i8 { zero: i8, scale: f32 per tensor }", "f32"),
     ("i8 { zero: i8, scale: f32 per tensor static, ties: away }", "f32"),
     ("e2m1 { scale: divide f32 per 1x32 from pow2 }", "f32"),
@@ -125,23 +132,44 @@ fn the_operand_is_the_references() {
     }
 }
 
-/// Each operand that a plan multiplies is made.
+/// What a product reads is made: its elements, its columns, its scales.
 #[test]
-fn what_is_planned_is_taken() {
-    for (scheme, activation) in catalogue() {
-        for sm in ["sm_80", "sm_89", "sm_90a"] {
-            let Ok(plan) = plan(&scheme, &activation, target(sm).unwrap()) else { continue };
-            let operand = plan.compute.product.activation;
-            for own in OWN {
-                if matches!(activation, Activation::Float(number) if number != Number::Float(own)) {
+fn products_get_their_operand() {
+    let mut made = 0;
+    for (scheme, activation) in every() {
+        for (sm, k) in
+            ["sm_80", "sm_89", "sm_90a"].into_iter().flat_map(|sm| [(sm, 4096), (sm, 200)])
+        {
+            let target = target(sm).unwrap();
+            let Ok(product) = Problem::new(&scheme, &activation, target, (256, k)) else {
+                continue;
+            };
+            if !product.input.prepared {
+                continue;
+            }
+            let (input, gathers) = (product.input, product.plan.scale.sorts_columns);
+            let (operand, shape) = (input.operand, (k, input.columns));
+            for own in OWN.map(Number::Float) {
+                if matches!(activation, Activation::Float(number) if number != own) {
                     continue;
                 }
-                let problems = problems(&(scheme.clone(), activation.clone()), own, sm, (200, 256));
-                let found = problems.iter().any(|problem| problem.operand == operand);
-                assert!(found, "{}: {own} as {operand} on {sm}", scheme.name);
+                let problem = ActivationProblem::new(
+                    &scheme,
+                    &activation,
+                    own,
+                    operand,
+                    target,
+                    shape,
+                    gathers,
+                );
+                let problem = problem.unwrap_or_else(|error| panic!("{}: {error}", scheme.name));
+                let groups = problem.quantiser().map(|_| problem.groups());
+                assert_eq!(groups, product.input_groups(), "{} {activation:?}", scheme.name);
+                made += 1;
             }
         }
     }
+    assert!(made > 0);
 }
 
 /// Rows longer than a block's registers, and so many columns that lanes have several pieces.
@@ -187,6 +215,7 @@ fn what_is_not_taken_is_said() {
         ("i8 { scale: own per token }", Operand::E4m3, (64, 64), false, "i8 activations as oper"),
         ("e4m3 { scale: own per token }", Operand::I8, (64, 64), false, "as operands in i8"),
         ("bf16", Operand::F16, (64, 64), false, "bf16 activations as operands in f16"),
+        ("i8 { zero: i8, scale: f32 per token }", Operand::I8, (64, 64), false, "operands in i8"),
         ("i8 { scale: own per 1x12 }", Operand::Bf16, (64, 64), false, "in groups of 12 columns"),
         ("i8 { scale: own per 1x512 }", Operand::Bf16, (64, 64), false, "in groups of 512"),
         ("i8 { scale: own per 4x16 }", Operand::Bf16, (64, 64), false, "of several tokens"),
@@ -262,7 +291,8 @@ fn is(buffers: &[Buffer], space: Space, name: &str) -> bool {
 }
 
 const TOKEN: &str = "i8 { scale: own per token }";
-const AWAY: &str = "i8 { zero: i8, scale: f32 per token, ties: away }";
+const AWAY: &str = "i8 { scale: f32 per token, ties: away }";
+const ZERO: &str = "i8 { zero: i8, scale: f32 per token, ties: away }";
 const TENSOR: &str = "i8 { scale: f32 per tensor from amax / 127 }";
 const GIVEN: &str = "i8 { scale: f32 per tensor static }";
 const BLOCKS: &str = "e4m3 { scale: f32 per 1x128 }";
@@ -312,12 +342,12 @@ const MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
             *b = 0.25f32.into();
         }
     }),
-    ("the smallest is the largest", AWAY, Operand::Bf16, |_, op| {
+    ("the smallest is the largest", ZERO, Operand::Bf16, |_, op| {
         if let Op::Binary { op: op @ Binary::MinF32, .. } = op {
             *op = Binary::MaxF32;
         }
     }),
-    ("a zero point that is not taken off", AWAY, Operand::Bf16, |_, op| {
+    ("a zero point that is not taken off", ZERO, Operand::Bf16, |_, op| {
         if let Op::Binary { op: op @ Binary::SubF32, .. } = op {
             *op = Binary::MaxF32;
         }

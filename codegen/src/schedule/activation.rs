@@ -2,10 +2,9 @@
 //!
 //! In: an [`ActivationProblem`], and x[M, K] in its own type. Out: kernels, not yet verified, which
 //! leave
-//! - `operand` [M, P], the product's elements, rows padded with zeros: x itself, or its codes: as
-//!   bytes, or as 16-bit floats, less the zero point there, which is exact;
-//! - `x_scale` [M, G] f32, the product of all levels of scales, of a row or of its groups;
-//! - `x_zero` [M, G] f32, the zero point, where codes are bytes and have one.
+//! - `operand` `[M, P]`, the product's elements, rows padded with zeros: x itself, or its codes: as
+//!   bytes, or as 16-bit floats, which are exact and have no zero point any more;
+//! - `x_scale` `[M, G]` f32, the product of all levels of scales, of a row or of its groups.
 //!
 //! Codes, scales and zero points are those of [`quantloom_dsl::reference::quantise_activation`], bit
 //! for bit: each operation is done in f32 and rounded to the type of its arithmetic, so that a
@@ -68,7 +67,6 @@ const AHEAD: u32 = 4;
 /// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |
 /// | `operand` | [M, P], in bytes or halves | |
 /// | `x_scale` | f32 [M, G] | x is quantised |
-/// | `x_zero` | f32 [M, G] | [`ActivationProblem::leaves_zeros`] |
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
     let programmatic = programmatic && problem.target.has(Feature::GridDependency);
     let first = problem.spans_rows().then(|| extents(problem, programmatic));

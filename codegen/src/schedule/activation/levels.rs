@@ -55,7 +55,6 @@ pub(super) struct Levels<'p> {
     scales: Scales<'p>,
     codes: Codes<'p>,
     scale: BufferId,
-    zero: Option<BufferId>,
 }
 
 /// What is given, in registers.
@@ -91,13 +90,10 @@ impl<'p> Levels<'p> {
         m: ParameterId,
     ) -> Self {
         let shape = [Count::Parameter(m), Count::Constant(problem.groups())];
-        let mut output =
-            |name: &str| b.buffer(name, Word::U32, Access::WriteOnce, &shape, "f32 [g, m]");
-        let scale = output("x_scale");
-        let zero = problem.leaves_zeros().then(|| output("x_zero"));
+        let scale = b.buffer("x_scale", Word::U32, Access::WriteOnce, &shape, "f32 [g, m]");
         let quantiser = given.quantiser;
         let codes = Codes { quantiser, operand: problem.operand };
-        Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale, zero }
+        Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale }
     }
 
     /// Loads what is constant, and the same for all of x.
@@ -180,7 +176,7 @@ impl<'p> Levels<'p> {
         (factor.unwrap_or_else(|| self.no_factor()), zero)
     }
 
-    /// The operand's words of a piece; its scale and zero point are stored where their group begins.
+    /// The operand's words of a piece; its scale is stored where its group begins.
     pub(super) fn quantise(
         &self,
         b: &mut Builder,
@@ -196,7 +192,7 @@ impl<'p> Levels<'p> {
             let moved = scaled.iter().map(|x| b.add_f32(*x, zero)).collect();
             scaled = factor.rounding.round(b, moved);
         }
-        self.store_scales(b, (row, column, inside), factor, zero);
+        self.store_scale(b, (row, column, inside), factor);
         // A pad is 0, whatever becomes of a 0 of x: of 0 / 0, if a scale vanishes.
         let pads = self.problem.padded > self.problem.k;
         let there = pads.then(|| {
@@ -209,12 +205,11 @@ impl<'p> Levels<'p> {
         self.codes.words(b, &scaled, zero, there.as_deref())
     }
 
-    fn store_scales(
+    fn store_scale(
         &self,
         b: &mut Builder,
         (row, column, inside): (Operand, Operand, Operand),
         factor: Factor,
-        zero: Option<Operand>,
     ) {
         let (at, begins) = match self.problem.group() {
             None => (row, b.equal(column, 0u32)),
@@ -226,8 +221,5 @@ impl<'p> Levels<'p> {
         };
         let begins = masked(b.both(begins, inside));
         b.store(Address::new(self.scale, at), &[factor.value], Width::B32, begins);
-        if let (Some(buffer), Some(zero)) = (self.zero, zero) {
-            b.store(Address::new(buffer, at), &[zero], Width::B32, begins);
-        }
     }
 }

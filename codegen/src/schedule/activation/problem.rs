@@ -129,12 +129,6 @@ impl ActivationProblem {
         zero || self.chosen().any(|level| matches!(level.rule, Rule::Range(_)))
     }
 
-    /// Whether the zero points are left for the product to take off.
-    pub fn leaves_zeros(&self) -> bool {
-        let zero = self.quantiser().is_some_and(|quantiser| quantiser.zero.is_some());
-        zero && self.operand == Operand::I8
-    }
-
     /// Lanes of a warp.
     pub(super) fn warp(&self) -> u32 {
         self.target.gpu.map_or(32, |gpu| gpu.warp)
@@ -164,7 +158,8 @@ impl ActivationProblem {
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }
 
-    /// Whether each code, less each zero point, is an element of the operand.
+    /// Whether each code, less each zero point, is an element of the operand. Bytes would leave the
+    /// zero point to the product, and no plan has that.
     fn holds(&self, quantiser: &Quantiser) -> bool {
         let code = quantiser.code;
         if code.bits() > 8 {
@@ -173,7 +168,7 @@ impl ActivationProblem {
         let exact = |value: f64| !value.is_finite() || self.operand.number().round(value) == value;
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
-            (Operand::I8, _) => matches!(code, Number::Int(_)),
+            (Operand::I8, None) => matches!(code, Number::Int(_)),
             (Operand::E4m3, None) => self.target.has(Feature::ConvertE4m3) && values().all(exact),
             (Operand::Bf16 | Operand::F16, None) => values().all(exact),
             (Operand::Bf16 | Operand::F16, Some(_)) => {
