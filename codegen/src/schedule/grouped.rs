@@ -9,7 +9,7 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant}
 use quantloom_dsl::layout::{Component, Grain, Grains};
 
 use super::Problem;
-use crate::ir::{Binary, Builder, Compare, Half, Operand, Reg, Side, Unary};
+use crate::ir::{Binary, Builder, Half, Operand, Reg, Side, Unary};
 use crate::target::Feature;
 
 /// What the numbers are.
@@ -179,33 +179,26 @@ impl Grouped {
             word = b.shr(word, shift);
         }
         let at = first % 32;
+        let scaled = |b: &mut Builder, value: Operand| match exponent {
+            0 => value,
+            _ => b.mul_f32(value, 2f32.powi(exponent)),
+        };
         if rows == 1 {
             let value = number(b, self.number, word, at);
-            let value = scaled(b, self.number, value, exponent);
-            return [value; 2];
+            return [scaled(b, value); 2];
         }
         if let Some(values) = pair_of_e4m3(b, self.number, word, at) {
-            return values.map(|value| scaled(b, self.number, value, exponent));
+            return values.map(|value| scaled(b, value));
         }
         let next: Operand = match at + bits {
             32 => words[(first / 32) as usize + 1].into(),
             _ => word,
         };
         let places = [(word, at), (next, (at + bits) % 32)];
-        places.map(|(word, at)| match self.number {
-            Number::E8m0 => power(b, word, at, exponent),
-            kind => {
-                let value = number(b, kind, word, at);
-                scaled(b, kind, value, exponent)
-            }
+        places.map(|(word, at)| {
+            let value = number(b, self.number, word, at);
+            scaled(b, value)
         })
-    }
-}
-
-fn scaled(b: &mut Builder, number: Number, value: Operand, exponent: i32) -> Operand {
-    match (exponent, number) {
-        (0, _) | (_, Number::E8m0) => value,
-        _ => b.mul_f32(value, 2f32.powi(exponent)),
     }
 }
 
@@ -228,29 +221,19 @@ fn number(b: &mut Builder, number: Number, word: Operand, at: u32) -> Operand {
         Number::Float(BF16) => b.half_to_f32(Half::Bf16, side, word),
         Number::Float(F16) => b.half_to_f32(Half::F16, side, word),
         Number::Float(format) => float(b, format, word, at),
-        Number::E8m0 => power(b, word, at, 0),
+        Number::E8m0 => power(b, word, at),
         Number::Uint(_) | Number::Int(_) => b.unary(Unary::F32FromU32, word),
     }
 }
 
-/// `2^(code - 127 + exponent)` of an e8m0 code; infinity beyond f32, NaN of 255.
-fn power(b: &mut Builder, word: Operand, at: u32, exponent: i32) -> Operand {
-    const NAN: u32 = 0x7fc0_0000;
-    let code = b.shr(word, at);
-    let code = b.and(code, 0xffu32);
-    let bits = if exponent > 0 {
-        let code = b.add(code, exponent as u32);
-        let code = b.binary(Binary::Min, code, 0xffu32);
-        b.shl(code, 23u32)
-    } else {
-        let bits = b.shl(code, 23u32);
-        // 2^-127 is subnormal in f32.
-        b.binary(Binary::Max, bits, 0x0040_0000u32)
-    };
-    let is_nan = b.compare(Compare::Equal, code, 0xffu32);
-    let bits = b.select(is_nan, NAN, bits);
-    let value = b.unary(Unary::AsF32, bits);
-    if exponent < 0 { b.mul_f32(value, 2f32.powi(exponent)) } else { value }
+/// `2^(code - 127)` of an e8m0 code: its bits are the exponent of f32, but for code 0, whose number
+/// is subnormal there, and 255, a NaN, which becomes infinity: a weight with such a scale has rows of
+/// infinities and NaNs.
+fn power(b: &mut Builder, word: Operand, at: u32) -> Operand {
+    let moved = if at > 23 { b.shr(word, at - 23) } else { b.shl(word, 23 - at) };
+    let bits = b.and(moved, 0x7f80_0000u32);
+    let bits = b.binary(Binary::Max, bits, 0x0040_0000u32);
+    b.unary(Unary::AsF32, bits)
 }
 
 /// A small float: sign and magnitude in their places of f32, which is too small by the difference of

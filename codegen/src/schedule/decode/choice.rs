@@ -27,8 +27,9 @@ pub struct DecodeTile {
 const PROCESSORS: u32 = 128;
 /// Tiles of rows up to which a block has one.
 const ONE_TILE: u32 = 2 * PROCESSORS;
-/// Words of codes that the lanes of a processor's warps should have under way, each: 64 KB.
-const UNDER_WAY: u32 = 512;
+/// Words of codes that the lanes of a processor's warps should have under way, each: 48 KB. More is
+/// better, but two blocks that hide each other's ends are better still.
+const UNDER_WAY: u32 = 384;
 
 impl DecodeTile {
     /// The tile for a number of tokens, from measurements on an H200
@@ -76,9 +77,10 @@ impl DecodeTile {
         let rows = [wanted, 4, 2, 1].into_iter();
         let rows = rows.filter(|&rows| rows <= wanted || processors(rows));
         let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= problem.turns());
-        let tiles = warps.flat_map(|warps| {
-            let blocks = move |rows| (1..=2).map(move |blocks| of(rows, warps, blocks));
-            rows.clone().flat_map(blocks)
+        let tiles = [2, 1].into_iter().flat_map(|blocks| {
+            let rows = rows.clone();
+            let of_warps = move |warps| rows.clone().map(move |rows| of(rows, warps, blocks));
+            warps.clone().flat_map(of_warps)
         });
         // Of equals, the first.
         let best = tiles.filter(fits).reduce(|best, tile| {
@@ -130,7 +132,10 @@ impl DecodeTile {
         let of_x = if problem.addend.is_some() { 8 } else { 0 };
         // A second tile of tokens: its x and its part of a run once, its sums for each tile of rows.
         let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
-        23 + x + integers + of_x + overlap + self.row_tiles * (problem.turn_words() + sums + 2 * numbers - 1) + further
+        // A word of scales a tile is in what every tile needs.
+        let numbers = 2 * numbers.saturating_sub(1);
+        let tile = problem.turn_words() + sums + numbers;
+        24 + x + integers + of_x + overlap + self.row_tiles * tile + further
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
