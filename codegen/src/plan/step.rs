@@ -50,6 +50,8 @@ pub enum Step {
     Xor(Arg, Arg),
     /// Sum modulo 2^32.
     Add(Arg, Arg),
+    /// Product modulo 2^32.
+    Mul(Arg, u32),
     /// Bits move to higher places, by less than 32.
     Shl(Arg, u8),
     /// Bits move to lower places and zeros follow, by less than 32.
@@ -118,7 +120,11 @@ impl Step {
             | Self::Sub16(_, a, b)
             | Self::AddF32(a, b)
             | Self::Equal(a, b) => vec![*a, *b],
-            Self::Shl(a, _) | Self::Shr(a, _) | Self::Sar(a, _) | Self::IntToF32(a) => vec![*a],
+            Self::Shl(a, _)
+            | Self::Shr(a, _)
+            | Self::Sar(a, _)
+            | Self::Mul(a, _)
+            | Self::IntToF32(a) => vec![*a],
             Self::Lop3 { a, b, c, .. } | Self::Fma16(_, a, b, c) => vec![*a, *b, *c],
             Self::Prmt { low, high, select } => vec![*low, *high, *select],
             Self::CvtF16 { codes, .. } => vec![*codes],
@@ -138,6 +144,7 @@ impl Step {
             Self::Or(a, b) => Self::Or(at(a), at(b)),
             Self::Xor(a, b) => Self::Xor(at(a), at(b)),
             Self::Add(a, b) => Self::Add(at(a), at(b)),
+            Self::Mul(a, by) => Self::Mul(at(a), *by),
             Self::Shl(a, by) => Self::Shl(at(a), *by),
             Self::Shr(a, by) => Self::Shr(at(a), *by),
             Self::Sar(a, by) => Self::Sar(at(a), *by),

@@ -24,6 +24,7 @@ fn has_operations(sequence: &Sequence) -> bool {
                 | Step::Or(..)
                 | Step::Xor(..)
                 | Step::Add(..)
+                | Step::Mul(..)
                 | Step::Shl(..)
                 | Step::Shr(..)
                 | Step::Lop3 { .. }
@@ -146,6 +147,7 @@ fn run(
             Step::Or(x, y) => b.binary(Binary::Or, arg(x), arg(y)),
             Step::Xor(x, y) => b.binary(Binary::Xor, arg(x), arg(y)),
             Step::Add(x, y) => b.binary(Binary::Add, arg(x), arg(y)),
+            Step::Mul(x, by) => b.binary(Binary::Mul, arg(x), *by),
             Step::Shl(x, by) => b.binary(Binary::Shl, arg(x), u32::from(*by)),
             Step::Shr(x, by) => b.binary(Binary::Shr, arg(x), u32::from(*by)),
             Step::Lop3 { a, b: second, c, table } => {

@@ -210,6 +210,9 @@ pub(super) fn convert_f16(ask: &Ask<'_>) -> Option<Sequence> {
 /// In bf16 that is 2^-119 and less, where products with x leave the range of f32: a multiplication
 /// brings the values back. So it does where codes are NaN, which it adds to them.
 pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
+    if let Some(sequence) = spread_half(ask) {
+        return Some(sequence);
+    }
     let (half, step) = match ask.operand {
         Operand::Bf16 => (BF16, Half::Bf16),
         Operand::F16 => (F16, Half::F16),
@@ -255,6 +258,53 @@ pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
         sequence.lost = special_codes(ask.weight);
     }
     Some(sequence)
+}
+
+/// As `shift_half` where codes are so short that one multiplication copies a code to both of its
+/// places, sign to the sign and magnitude to the exponent: two masks a pair instead of two and two
+/// shifts.
+fn spread_half(ask: &Ask<'_>) -> Option<Sequence> {
+    let Code::Number(Number::Float(format)) = ask.weight.code else { return None };
+    let (bits, field) = (format.bits(), ask.field);
+    let exponent = format.bias() - BF16.bias();
+    // Room for two copies, and no special codes.
+    let place = u32::from(BF16.mantissa_bits).checked_sub(format.mantissa_bits.into())?;
+    let apart = 16 - bits >= place + bits;
+    if ask.operand != Operand::Bf16
+        || !apart
+        || !(4..=8).contains(&field)
+        || bits > field
+        || ask.weight.offset != 0
+        || format.variant != Variant::Finite
+    {
+        return None;
+    }
+    let factor = exact(BF16, 2f64.powi(-exponent))?;
+    let code = (1u32 << bits) - 1;
+    let magnitude = code >> 1;
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let mut outputs = Vec::new();
+    let mut moved = word;
+    for j in 0..16 / field {
+        // A code moves up only: those of the upper byte are brought down first.
+        let at = j * field % 8;
+        if at == 0 {
+            moved = draft.shr(word, j * field);
+        }
+        let alone = draft.push(Step::And(moved.into(), twice(code << at).into()));
+        let both = (1u32 << (16 - bits - at)) + (1 << place >> at);
+        if 1 << place >> at == 0 {
+            return None;
+        }
+        let spread = draft.push(Step::Mul(alone.into(), both));
+        let kept = twice(0x8000 | magnitude << place).into();
+        let value = draft.push(Step::And(spread.into(), kept));
+        let (factor, zero) = (twice(factor).into(), twice(NEGATIVE_ZERO).into());
+        let value = draft.push(Step::Fma16(Half::Bf16, value.into(), factor, zero));
+        outputs.push(pair(value, j, field));
+    }
+    Some(sequence("shift_half", ask, EXACT, draft, outputs))
 }
 
 /// -0, which added to a number of either sign leaves it as it is.

@@ -53,9 +53,11 @@ impl DecodeTile {
         let unfit = || Unscheduled::Tile(format!("no block of a decode product fits {target}"));
         let gpu = target.gpu.ok_or_else(unfit)?;
         let wanted = if problem.row_tiles() <= ONE_TILE { 1 } else { 2 };
+        // One token of several runs costs more registers than two: the assembler keeps all runs apart.
+        let fewest = if problem.run() < problem.turn { 2 } else { 1 };
         let of = |row_tiles, warps, min_blocks| {
             let tile = Self {
-                tokens: tokens.next_power_of_two(),
+                tokens: tokens.next_power_of_two().max(fewest),
                 row_tiles,
                 warps,
                 min_blocks,
@@ -123,10 +125,9 @@ impl DecodeTile {
         let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
         let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
         let x = problem.turn / problem.row_lanes() * problem.input_bytes() / 4;
+        let sums = if self.tokens == 1 { 2 } else { 4 };
         // Runs of a turn overlap, each with a part of its own.
-        let several = problem.run() < problem.turn;
-        let sums = if self.tokens == 1 && !several { 2 } else { 4 };
-        let overlap = if several { 4 } else { 0 };
+        let overlap = if problem.run() < problem.turn { 4 } else { 0 };
         // What the instruction begins with, and sums of x.
         let integers = if problem.sums_integers() { 4 } else { 0 };
         let of_x = if problem.addend.is_some() { 8 } else { 0 };
