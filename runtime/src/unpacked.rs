@@ -155,6 +155,36 @@ impl Unpacked {
         Ok(unpacked)
     }
 
+    /// One expert's weight, as that of a scheme without experts. `None` if there is none of that
+    /// number.
+    pub fn expert(&self, expert: u64) -> Option<Self> {
+        let experts = self.shape.experts;
+        if expert >= experts {
+            return None;
+        }
+        let own = |count: usize| {
+            let each = count / experts as usize;
+            each * expert as usize..each * (expert as usize + 1)
+        };
+        let part = |part: &Part| Part {
+            grains: part.grains,
+            values: part.values[own(part.values.len())].to_vec(),
+        };
+        Some(Self {
+            scheme: Scheme { experts: None, ..self.scheme.clone() },
+            shape: Shape { experts: 1, ..self.shape },
+            codes: self.codes[own(self.codes.len())].to_vec(),
+            values: self.values.clone(),
+            scales: self.scales.iter().map(|(scale, divide)| (part(scale), *divide)).collect(),
+            zero: self.zero.as_ref().map(part),
+            shift: self.shift.as_ref().map(part),
+            index: self.index.as_ref().map(|index| index[own(index.len())].to_vec()),
+            bias: self.bias.as_ref().map(|bias| bias[own(bias.len())].to_vec()),
+            input: self.input.clone(),
+            stride: self.stride,
+        })
+    }
+
     /// The scheme.
     pub fn scheme(&self) -> &Scheme {
         &self.scheme

@@ -80,7 +80,9 @@ fn scheduled(
     target: &'static Target,
 ) -> Result<(), Refusal> {
     const WHOLE: (u32, u32) = (4096, 4096);
-    let problem = Problem::new(scheme, activation, target, WHOLE);
+    // Experts are multiplied one by one, each as a weight of its own.
+    let dense = Scheme { experts: None, ..scheme.clone() };
+    let problem = Problem::new(&dense, activation, target, WHOLE);
     match problem.and_then(|problem| choose(&problem, 1)) {
         Ok(_) => Ok(()),
         Err(Unscheduled::NoPlan(refusal)) => Err(refusal),

@@ -15,12 +15,14 @@
 //! | `weight` | the op: x in, pieces of M, launches, y out |
 
 mod executor;
+mod experts;
 mod native;
 mod products;
 mod stored;
 mod weight;
 
 pub use executor::{Executor, Slot};
+pub use experts::GpuExperts;
 pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 pub use products::{Choice, Moves, Products, Request};
 pub use stored::Stored;

@@ -15,6 +15,7 @@ use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Activation, Quantiser, Scheme};
 
 use super::executor::{Executor, Slot};
+use super::experts::GpuExperts;
 use super::native::{ColumnOrder, NativePart};
 use super::products::{Choice, Request};
 use super::stored::{Filled, Source, Stored, packed, transformed};
@@ -72,6 +73,9 @@ impl<E: Executor + 'static> Backend for GpuDevice<E> {
     }
 
     fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
+        if scheme.experts.is_some() {
+            return Ok(Box::new(GpuExperts::new(self, scheme, weight)?));
+        }
         Ok(Box::new(self.prepare(scheme, weight)?))
     }
 
@@ -81,6 +85,9 @@ impl<E: Executor + 'static> Backend for GpuDevice<E> {
         weight: &Unpacked,
         stored: Stored<'_, '_>,
     ) -> Result<Box<dyn Op>, ProductError> {
+        if scheme.experts.is_some() {
+            return Backend::prepare(self, scheme, weight);
+        }
         op::same_weight(scheme, weight)?;
         Ok(Box::new(self.prepare_stored(scheme, weight.shape(), stored)?))
     }

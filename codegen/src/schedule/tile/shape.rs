@@ -34,6 +34,9 @@ const BLOCKS: &[(u32, u32, u32)] =
 const PROCESSORS: u32 = 128;
 /// Turns that a block should have at least, so that filling its ring is not most of its time.
 const FEWEST_TURNS: u32 = 4;
+/// Tokens up to which blocks share a processor: with so little to multiply, one alone waits more than
+/// it computes.
+const FEW: u32 = 32;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 4;
 /// Independent products that keep a warp's share of the matrix unit busy.
@@ -67,7 +70,8 @@ impl TileShape {
             programmatic: problem.target().has(Feature::GridDependency),
         };
         let fits = |shape: &Self| shape.check(problem).is_ok() && shape.fits(problem);
-        let fitting = BLOCKS.iter().filter_map(|&block| {
+        let several = |&&(_, _, blocks): &&(u32, u32, u32)| tokens > FEW || blocks > 1;
+        let fitting = BLOCKS.iter().filter(several).filter_map(|&block| {
             let stages = (2..=MOST_STAGES).rev();
             stages.map(|stages| of(block, stages)).find(fits)
         });
