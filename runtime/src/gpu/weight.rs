@@ -195,7 +195,7 @@ impl<E: Executor> GpuWeight<E> {
         let mut source = Source::new(&*executor, shape, stored);
         let is_static = |quantiser: &Quantiser| quantiser.scales.iter().any(|level| level.stored);
         let given = if scheme.index.is_some() || scheme.quantiser().is_some_and(is_static) {
-            Given::of(source.unpacked(scheme)?)
+            Given::of(source.small(scheme)?)
         } else {
             Given::default()
         };
@@ -326,7 +326,7 @@ impl<E: Executor> GpuWeight<E> {
         let request = self.request(&product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
-        let (memory, _) = transformed(executor, &moves.from_native, shape, &part.memory)?;
+        let (memory, _) = transformed(executor, &moves.from_native, shape, &[&part.memory])?;
         executor.download(&memory).map_err(Into::into)
     }
 
@@ -432,8 +432,12 @@ impl<E: Executor> GpuWeight<E> {
                 let slot = match (part, self.given.get(name), access) {
                     (Some(part), _, Access::Read) => Some(Slot::Read(&part.memory)),
                     (None, Some(given), Access::Read) => Some(Slot::Read(&**given)),
-                    (None, None, Access::Read) => memory.remove(name).map(|memory| Slot::Read(memory)),
-                    (_, _, Access::Write | Access::ReadWrite) => memory.remove(name).map(Slot::Write),
+                    (None, None, Access::Read) => {
+                        memory.remove(name).map(|memory| Slot::Read(memory))
+                    }
+                    (_, _, Access::Write | Access::ReadWrite) => {
+                        memory.remove(name).map(Slot::Write)
+                    }
                 };
                 let unknown = || Refusal::Fault(Arc::new(UnknownBuffer(parameter.name.clone())));
                 slots.push(slot.ok_or_else(unknown)?);
@@ -572,9 +576,10 @@ fn inputs(scheme: &Scheme) -> impl Iterator<Item = (&Activation, FloatFormat)> {
         Activation::Float(_) => Vec::new(),
         Activation::Quantised(_) => vec![BF16, F16, F32],
     };
-    scheme.activations.iter().flat_map(move |activation| {
-        types(activation).into_iter().map(move |own| (activation, own))
-    })
+    scheme
+        .activations
+        .iter()
+        .flat_map(move |activation| types(activation).into_iter().map(move |own| (activation, own)))
 }
 
 fn described(activation: &Activation) -> String {

@@ -130,7 +130,12 @@ impl DecodeTile {
         let of_x = if problem.addend.is_some() { 8 } else { 0 };
         // A second tile of tokens: its x and its part of a run once, its sums for each tile of rows.
         let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
-        23 + x + integers + of_x + overlap + self.row_tiles * (problem.turn_words() + sums + 2 * numbers - 1) + further
+        23 + x
+            + integers
+            + of_x
+            + overlap
+            + self.row_tiles * (problem.turn_words() + sums + 2 * numbers - 1)
+            + further
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
