@@ -221,30 +221,54 @@ fn mistakes_are_found() {
     }
 }
 
-/// The same memory from stored tensors as from an unpacked layer, and the stored tensors back.
+/// The same memory from stored tensors as from an unpacked layer, for every scheme of the catalogue,
+/// and nothing of it by the host.
 #[test]
 fn a_weight_is_transformed_on_its_device() {
     let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
-    for name in ["ct_w4a16_bias", "ct_w4a16_asym", "awq4", "gptq4_v1"] {
-        let layer = of_catalogue(name, "sm_90a", (41, 200));
+    let mut seen = 0;
+    for scheme in catalogue() {
+        let layer = Stored::draw(&scheme, &scheme.activations[0], "sm_90a", (41, 256));
+        let Some(layer) = layer else { continue };
+        let name = &scheme.name;
         let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
         let shape = layer.unpacked.shape();
         let host = device.prepare(&layer.scheme, &layer.unpacked).unwrap();
         let weight = device.prepare_stored(&layer.scheme, shape, &stored).unwrap();
         for part in layer.parts() {
-            let (stored_native, _) = layer.native(part);
-            let component = stored_native.component;
             for element in [BF16, F16] {
                 let [of_host, of_device] =
-                    [&host, &weight].map(|weight| weight.native(element, component).unwrap());
-                assert!(of_host.is_some() && of_host == of_device, "{name}: {component}");
+                    [&host, &weight].map(|weight| weight.buffer(element, part.buffer()).unwrap());
+                assert!(of_host == of_device, "{name}: {part:?}");
             }
-            let (_, bytes) = layer.arrays(part, Direction::FromNative);
-            assert_eq!(weight.stored(component).unwrap(), bytes, "{name}: {component}");
+            assert!(host.buffer(layer.own, part.buffer()).unwrap().is_some(), "{name}: {part:?}");
         }
         let explained = weight.explain(1);
-        assert!(explained.contains("w: transformed on the device"), "{explained}");
-        assert!(!explained.contains("by the host") && !host.explain(1).contains("transformed"));
+        let sorted = scheme.index.is_some();
+        assert_eq!(explained.contains("by the host"), sorted, "{name}: {explained}");
+        assert_eq!(explained.contains("w: transformed on the device"), !sorted, "{explained}");
+        assert!(!host.explain(1).contains("transformed"));
+        seen += 1;
+    }
+    assert!(seen > 70, "{seen} schemes");
+}
+
+/// The stored tensors from the device's memory.
+#[test]
+fn stored_tensors_come_back() {
+    let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
+    for name in ["ct_w4a16_bias", "ct_w4a16_asym", "awq4", "gptq3_v1", "ct_w7a16", "ct_w4a8"] {
+        let layer = of_catalogue(name, "sm_90a", (41, 256));
+        let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
+        let shape = layer.unpacked.shape();
+        let weight = device.prepare_stored(&layer.scheme, shape, &stored).unwrap();
+        for part in layer.parts() {
+            let (native, _) = layer.native(part);
+            if native.holds(native.component) {
+                let (_, bytes) = layer.arrays(part, Direction::FromNative);
+                assert_eq!(weight.stored(native.component).unwrap(), bytes, "{name}: {part:?}");
+            }
+        }
         let none = weight.stored(Component::Shift).unwrap_err();
         assert!(matches!(none, ProductError::NotScheduled(_)), "{none}");
         let missing = device.prepare_stored(&layer.scheme, shape, &|_| None);

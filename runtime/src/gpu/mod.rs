@@ -11,17 +11,20 @@
 //! | `products` | what is asked of a source of kernels besides their texts |
 //! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
+//! | `saved` | a prepared weight in a file, and back |
 //! | `executor` | memory and launches, as a trait |
 //! | `weight` | the op: x in, pieces of M, launches, y out |
 
 mod executor;
 mod native;
 mod products;
+mod saved;
 mod stored;
 mod weight;
 
 pub use executor::{Executor, Slot};
 pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 pub use products::{Choice, Moves, Products, Request};
+pub use saved::SavedError;
 pub use stored::Stored;
 pub use weight::{GpuDevice, GpuWeight, Tensors};
