@@ -108,8 +108,20 @@ impl Unpacked {
         shape: Shape,
         stored: &dyn Fn(&str) -> Option<&'b [u8]>,
     ) -> Result<Self, UnpackError> {
+        let codes = Source { scheme, shape, stored }.plain(Component::Code)?;
+        Ok(Self { codes, ..Self::without_codes(scheme, shape, stored)? })
+    }
+
+    /// All but the codes, of which there are none then: what is per group, row, column or layer.
+    ///
+    /// # Errors
+    /// See [`UnpackError`].
+    pub(crate) fn without_codes<'b>(
+        scheme: &Scheme,
+        shape: Shape,
+        stored: &dyn Fn(&str) -> Option<&'b [u8]>,
+    ) -> Result<Self, UnpackError> {
         let source = Source { scheme, shape, stored };
-        let codes = source.plain(Component::Code)?;
         let width = scheme.weight.code.bits();
         let values = (0..1u32 << width).map(|code| scheme.weight.decode(code)).collect();
         let mut scales = Vec::new();
@@ -136,7 +148,7 @@ impl Unpacked {
         let mut unpacked = Self {
             scheme: scheme.clone(),
             shape,
-            codes,
+            codes: Vec::new(),
             values,
             scales,
             zero,

@@ -22,7 +22,7 @@ use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Sc
 
 use crate::emit::ptx::{self, NotForPtx};
 use crate::ir::{Kernel, Verified, verify};
-use crate::schedule::transform::{Direction, Part, transform};
+use crate::schedule::transform::{Direction, Part, stores, transform};
 use crate::schedule::{Chosen, Problem, Unscheduled, choose};
 use crate::target::{TARGETS, Target};
 
@@ -145,25 +145,22 @@ impl Products for Jit {
     }
 
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
-        let component = part.component;
-        let none = |what: &str| JitError::Work(format!("`{component}` {what} as a transform"));
-        if !part.holds(component) {
-            return Err(none("among others, computed from them,").into());
-        }
-        let number = Part::ALL.iter().position(|known| known.component() == component);
-        let number = number.ok_or_else(|| none("of no native buffer"))? as u64;
-        let mut stores = request.scheme.stores_of(component);
-        let store = stores.next().ok_or_else(|| none("in no store"))?.name.clone();
+        let number = Part::ALL.iter().position(|known| known.buffer() == part.buffer);
+        let none = || JitError::Work(format!("`{}` as a transform", part.buffer));
+        let number = number.ok_or_else(none)?;
         // The native form of some parts depends on the type of x.
         let activations = vec![request.activation.clone()];
         let scheme = Scheme { activations, ..request.scheme.clone() };
-        let sizes = [("n", request.n), ("k", request.k), ("part", number)];
+        let stores = stores(&problem(request)?, &scheme, Part::ALL[number]);
+        let stores = stores.map_err(JitError::from)?;
+        let stores = stores.into_iter().map(|store| store.name.clone()).collect();
+        let sizes = [("n", request.n), ("k", request.k), ("part", number as u64)];
         let key = |work| {
             let schedule = Schedule::new(TRANSFORM, sizes);
             KernelKey { work, schedule, target: request.target.to_owned() }
         };
         let (to_native, from_native) = (Work::to_native(&scheme), Work::from_native(&scheme));
-        Ok(Moves { store, to_native: key(to_native), from_native: key(from_native) })
+        Ok(Moves { stores, to_native: key(to_native), from_native: key(from_native) })
     }
 }
 

@@ -11,11 +11,8 @@ use crate::schedule::{Grouped, PER_ROW_LAYOUT, Problem, What};
 /// Codes and whatever goes with them: names and layouts are those of [`Io`](crate::schedule::Io).
 pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     let dequant = &problem.plan.dequant;
-    let grains = Grains {
-        bits: dequant.weight.code.bits(),
-        rows: Grain::Each(1),
-        cols: Grain::Each(1),
-    };
+    let grains =
+        Grains { bits: dequant.weight.code.bits(), rows: Grain::Each(1), cols: Grain::Each(1) };
     let mut parts = vec![NativePart {
         buffer: "w".to_owned(),
         component: Component::Code,
@@ -48,9 +45,7 @@ fn per_group(problem: &Problem, buffer: &str, grouped: Grouped) -> Result<Native
         What::Scale => (Component::Scale(0), Form::Computed(Computed::Scale)),
         What::Addend => {
             let (add, _) = problem.plan.dequant.yields();
-            // Sums without scales of their own are as large as decoding leaves them.
-            let exponent = if problem.scale.is_some() { 0 } else { -problem.exponent() };
-            let addend = Computed::Addend { add, exponent };
+            let addend = Computed::Addend { add, exponent: problem.addend_exponent() };
             (Component::Scale(0), Form::Computed(addend))
         }
     };

@@ -98,7 +98,9 @@ impl ComputePlan {
         let run = run(scheme, activation).filter(|_| class != Lanes);
         let whole = |product: &Product| run.is_none_or(|run| run.is_multiple_of(product.columns));
         // What an integer product leaves of a zero point of x would be a term per row of w.
-        let zero = |product: &Product| class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation);
+        let zero = |product: &Product| {
+            class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation)
+        };
         let fits = |product: &&Product| {
             product.classes.contains(&class)
                 && keeps(scheme, activation, product)

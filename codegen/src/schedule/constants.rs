@@ -3,9 +3,7 @@
 
 use super::io::Io;
 use super::problem::{InputScale, Problem};
-use crate::ir::{
-    Address, BufferId, Builder, Cache, Operand, SharedId, Ternary, Type, Width, Word,
-};
+use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Ternary, Type, Width, Word};
 
 /// A block's constants in shared memory, f32.
 #[derive(Clone, Copy)]
@@ -33,7 +31,8 @@ impl Constants {
     /// Words of shared memory for a block of so many rows and tokens.
     pub(super) fn words(problem: &Problem, rows: u32, tokens: u32) -> u32 {
         let per_row = u32::from(problem.factor) + u32::from(problem.bias);
-        per_row * rows.next_multiple_of(4) + if by_token(problem) { tokens.next_multiple_of(4) } else { 0 }
+        per_row * rows.next_multiple_of(4)
+            + if by_token(problem) { tokens.next_multiple_of(4) } else { 0 }
     }
 
     pub(super) fn declare(b: &mut Builder, problem: &Problem, rows: u32, tokens: u32) -> Self {
@@ -116,11 +115,8 @@ fn copy(
         let at = b.add(thread, first);
         let number = b.add(stretch.first, at);
         let there = b.less(number, stretch.end);
-        let inside = if first + threads > stretch.count {
-            b.less(at, stretch.count)
-        } else {
-            true.into()
-        };
+        let inside =
+            if first + threads > stretch.count { b.less(at, stretch.count) } else { true.into() };
         b.when(inside, |b| {
             b.copy_async(Address::new(to, at), Address::new(from, number), Width::B32, Some(there));
         });

@@ -45,16 +45,10 @@ impl Grouped {
         (rows, columns): (u32, u32),
         tile: u32,
     ) -> Option<Self> {
-        let float = match number {
-            Number::E8m0 => true,
-            Number::Float(format) => {
-                matches!(format.bits(), 8 | 16 | 32) && (format.bits() > 8 || format.variant != Variant::Ieee)
-            }
-            Number::Uint(_) | Number::Int(_) => false,
-        };
         let fits = rows == 1 || rows.is_multiple_of(tile);
+        let readable = is_read(number);
         let number = if rows == 1 { number } else { NUMBER_F32 };
-        (float && fits).then_some(Self { what, number, rows, columns })
+        (readable && fits).then_some(Self { what, number, rows, columns })
     }
 
     /// Numbers that are computed when a weight is prepared: f32, one a row.
@@ -213,8 +207,20 @@ fn pair_of_e4m3(b: &mut Builder, number: Number, word: Operand, at: u32) -> Opti
     Some([Side::Low, Side::High].map(|side| b.half_to_f32(Half::F16, side, halves)))
 }
 
+/// Whether there is a way from a type to f32.
+pub(super) fn is_read(number: Number) -> bool {
+    match number {
+        Number::E8m0 => true,
+        Number::Float(format) => {
+            matches!(format.bits(), 8 | 16 | 32)
+                && (format.bits() > 8 || format.variant != Variant::Ieee)
+        }
+        Number::Uint(_) | Number::Int(_) => false,
+    }
+}
+
 /// The f32 value of a number whose lowest bit is at this place of a word.
-fn number(b: &mut Builder, number: Number, word: Operand, at: u32) -> Operand {
+pub(super) fn number(b: &mut Builder, number: Number, word: Operand, at: u32) -> Operand {
     let side = if at == 0 { Side::Low } else { Side::High };
     match number {
         NUMBER_F32 => b.unary(Unary::AsF32, word),

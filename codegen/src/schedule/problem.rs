@@ -159,13 +159,28 @@ impl Problem {
             return shape("N", n, "expected fewer rows with so many columns: 2^32 words of codes");
         }
         let step = plan.compute.product.columns;
-        let turn = turn(&plan, step)
-            .ok_or_else(|| unscheduled(&format!("runs of {} columns", plan.scale.run.unwrap_or(0))))?;
+        let turn = turn(&plan, step).ok_or_else(|| {
+            unscheduled(&format!("runs of {} columns", plan.scale.run.unwrap_or(0)))
+        })?;
         let Numbers { scale, zero, addend, factor } = Numbers::of(scheme, &plan, (n, k), turn);
         let input = input(activation, &plan, k, turn);
         let bias = scheme.bias.is_some();
         let stem = (scheme.clone(), activation.clone());
-        Ok(Self { plan, n, k, turn, scale, zero, addend, factor, bias, input, output, product, stem })
+        Ok(Self {
+            plan,
+            n,
+            k,
+            turn,
+            scale,
+            zero,
+            addend,
+            factor,
+            bias,
+            input,
+            output,
+            product,
+            stem,
+        })
     }
 
     /// The same product with a result of another type.
@@ -274,6 +289,12 @@ impl Problem {
     /// leaves codes a power of two too large, which integers lose when they become floats.
     pub fn exponent(&self) -> i32 {
         if self.sums_integers() { 0 } else { -self.plan.dequant.yields().1 }
+    }
+
+    /// The power of two that an addend is in units of: sums without scales of their own are as large
+    /// as decoding leaves them.
+    pub fn addend_exponent(&self) -> i32 {
+        if self.scale.is_some() { 0 } else { -self.exponent() }
     }
 
     /// The name of a kernel for this product.

@@ -1,23 +1,29 @@
-//! Transforms on the device: a component of a weight from a checkpoint's packing to the buffer that
+//! Transforms on the device: what a scheme stores, from a checkpoint's packing to the buffers that
 //! products read, and back.
 //!
 //! In: a [`Problem`], the scheme with its stores, a [`Part`] and a [`Direction`]. Out: a kernel, not
 //! yet verified. No packing is known by name: both sides are layouts, bound to the shape, and the
-//! index arithmetic follows from their digits (`affine`, `gather`). What an element becomes is its
-//! `form`. A thread writes 16 bytes of the destination, fewer where its rows are odd; what no
-//! element lies in becomes 0.
+//! index arithmetic follows from their digits (`affine`, `section`, `gather`). What an element becomes
+//! is its `form`; where products want a number that no component holds, its `formula`. A thread writes
+//! 16 bytes of the destination, fewer where its rows are odd; what no element lies in becomes 0.
 
 mod affine;
 mod form;
+mod formula;
 mod gather;
+mod section;
 
-use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32};
-use quantloom_dsl::layout::{Bound, Component, Field, Fill, Grain, Grains, Layout, Recode, Shape};
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
+use quantloom_dsl::layout::{
+    Bound, Component, Field, Fill, Grain, Grains, Layout, Recode, Run, Shape,
+};
 use quantloom_dsl::{Scheme, Store, parse_layout};
 
 use self::form::{Form, Integer};
-use self::gather::{Gather, Side, THREADS, word};
-use super::grouped::{Grouped, What};
+use self::formula::{Formula, Wanted};
+use self::gather::{Array, Gather, Input, THREADS, word, word_of};
+use self::section::{Section, sections};
+use super::grouped::{Grouped, What, is_read};
 use super::io::PER_ROW_LAYOUT;
 use super::problem::{Problem, Unscheduled};
 use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
@@ -27,23 +33,40 @@ use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
 pub enum Part {
     /// The codes.
     Codes,
-    /// The scales.
+    /// What multiplies the sum of a run: scales, or the product of several levels.
     Scales,
     /// The zero points: small integers in a checkpoint, numbers of x's type natively.
     Zeros,
     /// The bias, f32 natively.
     Bias,
+    /// What multiplies a run's sum of x: computed of scales, zero points and shifts.
+    Addends,
+    /// What multiplies a row: the product of the scales that are constant along it.
+    Factors,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Codes, Self::Scales, Self::Zeros, Self::Bias];
+    pub const ALL: [Self; 6] =
+        [Self::Codes, Self::Scales, Self::Zeros, Self::Bias, Self::Addends, Self::Factors];
 
-    /// The component of the scheme.
-    pub const fn component(self) -> Component {
+    /// The name of the buffer, as [`Io`](super::Io) declares it.
+    pub const fn buffer(self) -> &'static str {
+        match self {
+            Self::Codes => "w",
+            Self::Scales => "scale",
+            Self::Zeros => "zero",
+            Self::Bias => "bias",
+            Self::Addends => "addend",
+            Self::Factors => "factor",
+        }
+    }
+
+    /// The component that the digits of its native layout are of.
+    const fn component(self) -> Component {
         match self {
             Self::Codes => Component::Code,
-            Self::Scales => Component::Scale(0),
+            Self::Scales | Self::Addends | Self::Factors => Component::Scale(0),
             Self::Zeros => Component::Zero,
             Self::Bias => Component::Bias,
         }
@@ -59,48 +82,61 @@ pub enum Direction {
     FromNative,
 }
 
-/// Writes the kernel: buffer 0 is read, buffer 1 is written whole. The scheme is the problem's, with
-/// its stores.
+/// Writes the kernel: the first buffers are read, in the order of [`stores`] (or the native one, on
+/// the way back), the last one is written whole. The scheme is the problem's, with its stores.
 ///
 /// # Errors
-/// What the schedule does not take: a part that the scheme does not have or keeps in several
-/// stores, packings whose words are not all alike, a store of several components as destination.
+/// What the schedule does not take: a part that the scheme does not have, numbers of types without a
+/// way to f32, packings without pieces that are alike; on the way back also what is computed, and a
+/// store with other components in it.
 pub fn transform(
     problem: &Problem,
     scheme: &Scheme,
     part: Part,
     direction: Direction,
 ) -> Result<Kernel, Unscheduled> {
-    let this = Transform { problem, scheme, part, direction };
-    let (store, stored) = this.stored()?;
-    let native_layout = this.native_layout()?;
-    let native = this.bind(&native_layout, this.native_grains()?)?;
-    let (stored, native) = (this.side(&stored)?, this.side(&native)?);
-    let stored_text = store.layout.display(store.owner).to_string();
-    let native_text = native_layout.display(part.component()).to_string();
-    let (stored, native) = (("stored", stored, stored_text), ("native", native, native_text));
+    let this = Transform { problem, scheme, part };
     match direction {
-        Direction::ToNative => this.write(&stored, &native),
-        Direction::FromNative => {
-            this.is_whole(&store.layout)?;
-            this.write(&native, &stored)
-        }
+        Direction::ToNative => this.to_native(),
+        Direction::FromNative => this.from_native(),
     }
 }
 
-/// An array: its name, where the part lies in it, its layout for the reader.
-type Array = (&'static str, Side, String);
+/// The stores that a part is made of, in the scheme's order.
+///
+/// # Errors
+/// A part that the problem does not have, or that is made of types without a way to f32.
+pub fn stores<'s>(
+    problem: &Problem,
+    scheme: &'s Scheme,
+    part: Part,
+) -> Result<Vec<&'s Store>, Unscheduled> {
+    let (_, components) = Transform { problem, scheme, part }.made_of()?;
+    Ok(holding(scheme, &components))
+}
+
+/// The stores that hold any of the components.
+fn holding<'s>(scheme: &'s Scheme, components: &[Component]) -> Vec<&'s Store> {
+    let holds = |store: &&Store| components.iter().any(|component| store.layout.holds(*component));
+    scheme.stores.iter().filter(holds).collect()
+}
+
+/// An array of a kernel: its name, its bits, its layout for the reader.
+struct Side {
+    name: String,
+    bits: u64,
+    text: String,
+}
 
 struct Transform<'p> {
     problem: &'p Problem,
     scheme: &'p Scheme,
     part: Part,
-    direction: Direction,
 }
 
 impl Transform<'_> {
     fn unscheduled(&self, what: &str) -> Unscheduled {
-        let what = format!("{what} of {} in a transform", self.part.component());
+        let what = format!("{what} in a transform of `{}`", self.part.buffer());
         Unscheduled::Scheme { target: self.problem.target().name, what }
     }
 
@@ -108,131 +144,257 @@ impl Transform<'_> {
         Shape::matrix(self.problem.n as u64, self.problem.k as u64)
     }
 
-    /// The store that holds the part.
-    fn stored(&self) -> Result<(&Store, Bound), Unscheduled> {
-        let mut stores = self.scheme.stores_of(self.part.component());
+    fn to_native(&self) -> Result<Kernel, Unscheduled> {
+        let (form, components) = self.made_of()?;
+        let stores = holding(self.scheme, &components);
+        let (mut from, mut inputs) = (Vec::new(), vec![Input::new(); components.len()]);
+        for (array, store) in stores.into_iter().enumerate() {
+            let bound = self.stored(store)?;
+            for (input, component) in inputs.iter_mut().zip(&components) {
+                if store.layout.holds(*component) {
+                    input.push((array, self.runs(&bound, *component)?));
+                }
+            }
+            let text = store.layout.display(store.owner).to_string();
+            from.push(Side { name: format!("stored_{array}"), bits: bound.bits(), text });
+        }
+        if inputs.iter().any(Vec::is_empty) {
+            return Err(self.unscheduled("a component in no store"));
+        }
+        let (native, runs) = self.native()?;
+        self.write(&from, &inputs, &form, (&native, &runs))
+    }
+
+    fn from_native(&self) -> Result<Kernel, Unscheduled> {
+        let component = self.kept()?;
+        let mut stores = self.scheme.stores_of(component);
         let (Some(store), None) = (stores.next(), stores.next()) else {
-            return Err(self.unscheduled("none or several stores"));
+            return Err(self.unscheduled("the way back to none or several stores"));
         };
+        let own = |field: &Field| match field {
+            Field::Bits { component: other, .. } => *other == component,
+            Field::Pad { fill, .. } => *fill != Fill::One,
+        };
+        if !store.layout.fields().iter().all(own) {
+            return Err(self.unscheduled("the way back to a store that holds more"));
+        }
+        let bound = self.stored(store)?;
+        let runs = self.runs(&bound, component)?;
+        let form = self.back(component, &runs)?;
+        let (native, from) = self.native()?;
+        let text = store.layout.display(store.owner).to_string();
+        let stored = Side { name: "stored_0".to_owned(), bits: bound.bits(), text };
+        self.write(&[native], &[vec![(0, from)]], &form, (&stored, &runs))
+    }
+
+    fn stored(&self, store: &Store) -> Result<Bound, Unscheduled> {
         let bound = self.scheme.bind(store, self.shape());
-        let bound = bound.map_err(|error| self.unscheduled(&format!("the packing ({error})")))?;
-        Ok((store, bound))
+        bound.map_err(|error| self.unscheduled(&format!("the packing ({error})")))
     }
 
-    fn native_layout(&self) -> Result<Layout, Unscheduled> {
-        let text = match self.part {
-            Part::Codes => return Ok(self.problem.plan.native.layout.clone()),
-            Part::Scales | Part::Zeros => self.grouped()?.layout(self.problem.turn),
-            Part::Bias => PER_ROW_LAYOUT.to_owned(),
+    /// Where the bits of a component lie.
+    fn runs(&self, bound: &Bound, component: Component) -> Result<Vec<Run>, Unscheduled> {
+        let runs = bound.runs(component);
+        let runs = runs.ok_or_else(|| self.unscheduled("swizzled places"))?;
+        let up = |run: &Run| {
+            let up =
+                |digit: &quantloom_dsl::layout::RunDigit| digit.fixed.is_some() || digit.place > 0;
+            run.base >= 0 && run.digits.iter().all(up)
         };
-        parse_layout(&text, self.part.component())
-            .map_err(|faults| self.unscheduled(&format!("the native layout ({faults})")))
+        if runs.iter().all(up) { Ok(runs) } else { Err(self.unscheduled("digits that count down")) }
     }
 
-    /// The native form of scales or zero points, which keeps their values.
+    /// The native buffer, and where its elements lie.
+    fn native(&self) -> Result<(Side, Vec<Run>), Unscheduled> {
+        let component = self.part.component();
+        let (text, grains) = match self.part {
+            Part::Codes => {
+                let bits = self.problem.plan.dequant.weight.code.bits();
+                (None, Grains { bits, rows: Grain::Each(1), cols: Grain::Each(1) })
+            }
+            Part::Scales | Part::Zeros | Part::Addends => {
+                let grouped = self.grouped()?;
+                (Some(grouped.layout(self.problem.turn)), grouped.grains())
+            }
+            Part::Bias | Part::Factors => {
+                let grains = Grains { bits: 32, rows: Grain::Each(1), cols: Grain::All };
+                (Some(PER_ROW_LAYOUT.to_owned()), grains)
+            }
+        };
+        let layout: Layout = match text {
+            None => self.problem.plan.native.layout.clone(),
+            Some(text) => parse_layout(&text, component)
+                .map_err(|faults| self.unscheduled(&format!("the native layout ({faults})")))?,
+        };
+        let own = |other| (other == component).then_some(grains);
+        let bound = layout.bind(self.shape(), &own);
+        let bound =
+            bound.map_err(|error| self.unscheduled(&format!("the native layout ({error})")))?;
+        let runs = self.runs(&bound, component)?;
+        let text = layout.display(component).to_string();
+        Ok((Side { name: "native".to_owned(), bits: bound.bits(), text }, runs))
+    }
+
+    /// The part's numbers per group.
     fn grouped(&self) -> Result<Grouped, Unscheduled> {
         let of = match self.part {
             Part::Scales => self.problem.scale,
             Part::Zeros => self.problem.zero,
-            Part::Codes | Part::Bias => None,
+            Part::Addends => self.problem.addend,
+            Part::Codes | Part::Bias | Part::Factors => None,
         };
-        let kept = of.filter(|of| of.what == What::Component(self.part.component()));
-        kept.ok_or_else(|| self.unscheduled("products with other numbers made"))
+        of.ok_or_else(|| self.unscheduled("products without it"))
     }
 
-    fn native_grains(&self) -> Result<Grains, Unscheduled> {
-        let (bits, cols) = match self.part {
-            Part::Codes => (self.problem.plan.dequant.weight.code.bits(), Grain::Each(1)),
-            Part::Scales | Part::Zeros => return Ok(self.grouped()?.grains()),
-            Part::Bias => (32, Grain::All),
-        };
-        Ok(Grains { bits, rows: Grain::Each(1), cols })
-    }
-
-    fn bind(&self, layout: &Layout, grains: Grains) -> Result<Bound, Unscheduled> {
-        let own = |component| (component == self.part.component()).then_some(grains);
-        let bound = layout.bind(self.shape(), &own);
-        bound.map_err(|error| self.unscheduled(&format!("the native layout ({error})")))
-    }
-
-    fn side(&self, bound: &Bound) -> Result<Side, Unscheduled> {
-        let runs = bound.runs(self.part.component());
-        let runs = runs.ok_or_else(|| self.unscheduled("swizzled places"))?;
-        Ok(Side { runs, bits: bound.bits() })
-    }
-
-    /// A destination holds nothing but the part, and 0 around it.
-    fn is_whole(&self, layout: &Layout) -> Result<(), Unscheduled> {
-        let own = |field: &Field| match field {
-            Field::Bits { component, .. } => *component == self.part.component(),
-            Field::Pad { fill, .. } => *fill == Fill::Zero,
-        };
-        match layout.fields().iter().all(own) {
-            true => Ok(()),
-            false => Err(self.unscheduled("a store with more in it than the bits")),
-        }
-    }
-
-    fn form(&self) -> Result<Form, Unscheduled> {
-        let back = self.direction == Direction::FromNative;
+    /// The component whose values the native buffer keeps.
+    fn kept(&self) -> Result<Component, Unscheduled> {
+        let computed = || self.unscheduled("the way back from computed numbers");
         match self.part {
-            Part::Scales => {
-                let kept = self.scheme.number(self.part.component()) == Some(self.grouped()?.number);
-                if kept { Ok(Form::Keep) } else { Err(self.unscheduled("another type")) }
-            }
-            Part::Codes => match self.problem.plan.dequant.recode {
-                Recode::Keep => Ok(Form::Keep),
-                Recode::Xor(mask) => Ok(Form::Xor(mask)),
-                Recode::Table(_) => Err(self.unscheduled("a table")),
+            Part::Codes => Ok(Component::Code),
+            Part::Bias => Ok(Component::Bias),
+            Part::Addends | Part::Factors => Err(computed()),
+            Part::Scales | Part::Zeros => match self.grouped()?.what {
+                What::Component(component) => Ok(component),
+                What::Scale | What::Addend => Err(computed()),
             },
-            Part::Zeros => {
-                let integer = self.scheme.zero.and_then(|zero| Integer::new(zero.kind));
-                let integer = integer.ok_or_else(|| self.unscheduled("floats"))?;
-                let half = self.problem.half().ok_or_else(|| self.unscheduled("integer products"))?;
-                Ok(if back { Form::Stored(integer, half) } else { Form::Number(integer, half) })
-            }
-            Part::Bias => {
-                let half = match self.scheme.number(Component::Bias) {
-                    Some(NUMBER_F32) => return Ok(Form::Keep),
-                    Some(NUMBER_BF16) => Half::Bf16,
-                    Some(NUMBER_F16) => Half::F16,
-                    _ => return Err(self.unscheduled("other than 16 or 32 bits")),
-                };
-                Ok(if back { Form::Narrow(half) } else { Form::Widen(half) })
-            }
         }
     }
 
-    fn write(&self, from: &Array, to: &Array) -> Result<Kernel, Unscheduled> {
-        let ((from_name, from, from_text), (to_name, to, to_text)) = (from, to);
+    /// What becomes of elements on the way to products, and the components that they are made of.
+    fn made_of(&self) -> Result<(Form, Vec<Component>), Unscheduled> {
+        let wanted = match self.part {
+            Part::Addends => {
+                let (add, _) = self.problem.plan.dequant.yields();
+                Wanted::Addend { add, exponent: self.problem.addend_exponent() }
+            }
+            Part::Factors => Wanted::Factor,
+            Part::Scales if self.grouped()?.what == What::Scale => Wanted::Scale,
+            _ => {
+                let component = self.kept()?;
+                return Ok((self.to_products(component)?, vec![component]));
+            }
+        };
+        let formula = Formula::new(self.scheme, wanted);
+        let (formula, components) =
+            formula.ok_or_else(|| self.unscheduled("numbers without a way to f32"))?;
+        Ok((Form::Computed(formula), components))
+    }
+
+    fn recoded(&self) -> Result<Form, Unscheduled> {
+        match self.problem.plan.dequant.recode {
+            Recode::Keep => Ok(Form::Keep),
+            Recode::Xor(mask) => Ok(Form::Xor(mask)),
+            Recode::Table(_) => Err(self.unscheduled("a table of codes")),
+        }
+    }
+
+    /// Of stored zero points, the type and that of products.
+    fn zeros(&self) -> Result<(Integer, Half), Unscheduled> {
+        let integer = self.scheme.zero.and_then(|zero| Integer::new(zero.kind));
+        let integer = integer.ok_or_else(|| self.unscheduled("floats"))?;
+        let half = self.problem.half();
+        Ok((integer, half.ok_or_else(|| self.unscheduled("integer products"))?))
+    }
+
+    /// Of a component's numbers, the stored type and the native one.
+    fn numbers(&self, component: Component) -> Result<(Number, Number), Unscheduled> {
+        let stored = self.scheme.number(component);
+        let stored = stored.ok_or_else(|| self.unscheduled("numbers of no type"))?;
+        let native = if self.part == Part::Bias { NUMBER_F32 } else { self.grouped()?.number };
+        Ok((stored, native))
+    }
+
+    fn to_products(&self, component: Component) -> Result<Form, Unscheduled> {
+        match self.part {
+            Part::Codes => return self.recoded(),
+            Part::Zeros => return self.zeros().map(|(integer, half)| Form::Number(integer, half)),
+            _ => {}
+        }
+        match self.numbers(component)? {
+            (stored, native) if stored == native => Ok(Form::Keep),
+            (stored, NUMBER_F32) if is_read(stored) => Ok(Form::Widen(stored)),
+            (stored, native) => Err(self.unscheduled(&format!("{stored} to {native}"))),
+        }
+    }
+
+    fn back(&self, component: Component, runs: &[Run]) -> Result<Form, Unscheduled> {
+        match self.part {
+            Part::Codes => {
+                let form = self.recoded()?;
+                let bits = self.problem.plan.dequant.weight.code.bits();
+                let above = |run: &Run| run.sign_extension;
+                return match (runs.iter().map(above).max(), &form) {
+                    (None | Some(0), _) => Ok(form),
+                    (Some(more), _) if runs.iter().all(|run| run.high - run.low == bits) => {
+                        let mask = form.inverted().unwrap_or(0);
+                        Ok(Form::Extended { mask, bits, width: bits + more })
+                    }
+                    _ => Err(self.unscheduled("signs of codes that are cut")),
+                };
+            }
+            Part::Zeros => return self.zeros().map(|(integer, half)| Form::Stored(integer, half)),
+            _ => {}
+        }
+        match self.numbers(component)? {
+            (stored, native) if stored == native => Ok(Form::Keep),
+            (NUMBER_BF16, NUMBER_F32) => Ok(Form::Narrow(Half::Bf16)),
+            (NUMBER_F16, NUMBER_F32) => Ok(Form::Narrow(Half::F16)),
+            (stored, native) => Err(self.unscheduled(&format!("{native} to {stored}"))),
+        }
+    }
+
+    fn write(
+        &self,
+        from: &[Side],
+        inputs: &[Input],
+        form: &Form,
+        (to, runs): (&Side, &[Run]),
+    ) -> Result<Kernel, Unscheduled> {
         let uneven = || self.unscheduled("words that are not all alike");
-        let bits_of_word = from.word().ok_or_else(uneven)?;
-        let piece = to.piece().ok_or_else(uneven)?;
-        let form = self.form()?;
-        let gather = Gather { shape: self.shape(), from, to, form, word: bits_of_word, piece };
+        let (piece, sections) = sections(runs, to.bits).ok_or_else(uneven)?;
+        let own = if piece.is_power_of_two() { piece.min(32) } else { word_of(piece) };
         let too_large = || self.unscheduled("2^32 words and more");
         let length = |bits: u64| u32::try_from(bits).map_err(|_| too_large());
-        let blocks = length(gather.pieces().next_multiple_of(u64::from(THREADS)))? / THREADS;
+        let threads = |section: &Section<'_>| section.pieces.next_multiple_of(u64::from(THREADS));
+        let blocks = length(sections.iter().map(threads).sum())? / THREADS;
         let fixed = |count: u32| [Extent::Constant(count)];
         let grid = [blocks, 1, 1].map(Extent::Constant);
         let launch =
             Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
+        let names: Vec<String> = from.iter().map(|side| format!("`{}`", side.name)).collect();
         let summary = format!(
-            "{} of w[{}, {}] from `{from_name}` to `{to_name}`; a thread writes {piece} bits.",
-            self.part.component(),
+            "{} of w[{}, {}] from {} to `{}`; a thread writes {piece} bits.",
+            self.part.buffer(),
             self.problem.n,
             self.problem.k,
+            names.join(", "),
+            to.name,
         );
-        let what = format!("{}_from_{from_name}", format!("{:?}", self.part).to_lowercase());
+        let first = from.first().map_or("nothing", |side| side.name.as_str());
+        let what = format!("{}_from_{first}", format!("{:?}", self.part).to_lowercase());
         let name = self.problem.kernel_name(&what);
         let mut b = Builder::new(&name, &summary, self.problem.target(), launch);
-        let words = length(from.bits / bits_of_word)?;
-        let source =
-            b.buffer(from_name, word(bits_of_word), Access::Constant, &fixed(words), from_text);
-        let own = piece.min(32);
+        let mut arrays = Vec::new();
+        for side in from {
+            let own = word_of(side.bits);
+            let words = length(side.bits / own)?;
+            let buffer =
+                b.buffer(&side.name, word(own), Access::Constant, &fixed(words), &side.text);
+            arrays.push(Array { buffer, word: own });
+        }
         let words = length(to.bits / own)?;
-        let destination = b.buffer(to_name, word(own), Access::WriteOnce, &fixed(words), to_text);
-        match gather.write(&mut b, source, destination) {
+        let destination = b.buffer(&to.name, word(own), Access::WriteOnce, &fixed(words), &to.text);
+        let gather = Gather {
+            shape: self.shape(),
+            arrays: &arrays,
+            inputs,
+            form,
+            sections: &sections,
+            destination,
+            piece,
+            word: own,
+        };
+        match gather.write(&mut b) {
             true => Ok(b.finish()),
             false => Err(uneven()),
         }

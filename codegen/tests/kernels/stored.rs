@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use quantloom_codegen::ir::{Kernel, Verified};
 use quantloom_codegen::jit::Jit;
 use quantloom_codegen::schedule::Problem;
-use quantloom_codegen::schedule::transform::{Direction, Part};
+use quantloom_codegen::schedule::transform::{Direction, Part, stores};
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
 use quantloom_codegen::target::target;
-use quantloom_dsl::format::Number;
-use quantloom_dsl::layout::Shape;
+use quantloom_dsl::format::{BF16, FloatFormat, Number};
+use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{Packed, Plain};
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::gpu::{Products as _, Request};
+use quantloom_runtime::gpu::{ColumnOrder, NativePart, Products as _, Request};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -21,10 +21,36 @@ use super::product::Random;
 /// A stored layer, for products with one type of x.
 pub struct Stored {
     pub scheme: Scheme,
+    pub activation: Activation,
+    pub own: FloatFormat,
     pub problem: Problem,
     pub packed: Packed,
     pub unpacked: Unpacked,
-    native: Vec<(Part, Vec<u8>)>,
+    /// As the host packs them.
+    pub native: Vec<(NativePart, Vec<u8>)>,
+}
+
+/// Codes of a component.
+fn codes(scheme: &Scheme, component: Component, shape: Shape, random: &mut Random) -> Vec<u32> {
+    let grains = scheme.grains(component).unwrap();
+    let (rows, columns) = grains.elements(shape);
+    let mask = ((1u64 << grains.bits) - 1) as u32;
+    // Scales are finite and no divisors that are 0, nor so large that products of them are not f32.
+    let usual = |code: &u32| match (component, scheme.number(component)) {
+        (Component::Scale(_) | Component::InputScale(_), Some(number @ Number::Float(_))) => {
+            (2f64.powi(-24)..2f64.powi(20)).contains(&number.decode(*code))
+        }
+        (Component::Bias | Component::Scale(_) | Component::InputScale(_), Some(number)) => {
+            number.decode(*code).is_finite()
+        }
+        _ => true,
+    };
+    let groups = shape.k.div_ceil(128) as u32;
+    let draw = |_| match component {
+        Component::Index => random.next() as u32 % groups,
+        _ => std::iter::repeat_with(|| random.next() as u32 & mask).find(usual).unwrap(),
+    };
+    (0..rows * columns).map(draw).collect()
 }
 
 impl Stored {
@@ -40,41 +66,48 @@ impl Stored {
         let mut random = Random(u64::from(n * k));
         let mut components = BTreeMap::new();
         for component in scheme.components() {
-            let grains = scheme.grains(component)?;
-            let (rows, columns) = grains.elements(shape);
-            // Of 16 bits, the exponents of finite and positive numbers.
-            let mask = if grains.bits == 16 { 0x3fff } else { (1 << grains.bits) - 1 };
-            let codes = (0..rows * columns).map(|_| random.next() as u32 & mask);
-            components.insert(component, codes.collect());
+            components.insert(component, codes(scheme, component, shape, &mut random));
         }
         let packed = pack(scheme, &Plain { shape, components }).unwrap();
         let bytes = |name: &str| packed.get(name).map(Vec::as_slice);
         let unpacked = Unpacked::new(scheme, shape, &bytes).unwrap();
-        let Activation::Float(Number::Float(own)) = *activation else { return None };
-        let (n, k) = (n.into(), k.into());
-        let request = Request { scheme, activation, own, target: sm, n, k, x_columns: k };
-        let parts = Jit.native(&request).unwrap();
-        let of = |component| Part::ALL.into_iter().find(|part| part.component() == component);
-        let native = parts
-            .iter()
-            .map(|part| (of(part.component).unwrap(), part.pack(&unpacked, None).unwrap()))
-            .collect();
-        Some(Self { scheme: scheme.clone(), problem, packed, unpacked, native })
+        let own = match activation {
+            Activation::Float(Number::Float(own)) => *own,
+            _ => BF16,
+        };
+        let order = ColumnOrder::of(&unpacked);
+        let k = order.as_ref().map_or(k.into(), |order| order.shape(shape).k);
+        let x_columns = shape.k;
+        let request = Request { scheme, activation, own, target: sm, n: n.into(), k, x_columns };
+        let native = Jit.native(&request).unwrap().into_iter().map(|part| {
+            let bytes = part.pack(&unpacked, order.as_ref()).unwrap();
+            (part, bytes)
+        });
+        let native = native.collect();
+        let (scheme, activation) = (scheme.clone(), activation.clone());
+        Some(Self { scheme, activation, own, problem, packed, unpacked, native })
     }
 
     /// The parts that it has.
     pub fn parts(&self) -> Vec<Part> {
-        self.native.iter().map(|(part, _)| *part).collect()
+        let of = |part: &NativePart| Part::ALL.into_iter().find(|all| all.buffer() == part.buffer);
+        self.native.iter().map(|(part, _)| of(part).unwrap()).collect()
     }
 
-    /// The array before and after a transform.
-    pub fn arrays(&self, part: Part, direction: Direction) -> (&[u8], &[u8]) {
-        let store = self.scheme.stores_of(part.component()).next().unwrap();
-        let stored = &self.packed[&store.name];
-        let (_, native) = self.native.iter().find(|(other, _)| *other == part).unwrap();
+    /// A part.
+    pub fn native(&self, part: Part) -> &(NativePart, Vec<u8>) {
+        self.native.iter().find(|(native, _)| native.buffer == part.buffer()).unwrap()
+    }
+
+    /// The arrays before a transform, and the one after it.
+    pub fn arrays(&self, part: Part, direction: Direction) -> (Vec<&[u8]>, &[u8]) {
+        let stores = stores(&self.problem, &self.scheme, part).unwrap();
+        let stored: Vec<&[u8]> =
+            stores.into_iter().map(|store| self.packed[&store.name].as_slice()).collect();
+        let (_, native) = self.native(part);
         match direction {
             Direction::ToNative => (stored, native),
-            Direction::FromNative => (native, stored),
+            Direction::FromNative => (vec![native], stored[0]),
         }
     }
 
@@ -89,10 +122,11 @@ impl Stored {
         direction: Direction,
     ) -> Result<(), String> {
         let (before, after) = self.arrays(part, direction);
-        let buffers = vec![Contents::of(before.to_vec()), Contents::poison(after.len())];
+        let before = before.into_iter().map(|bytes| Contents::of(bytes.to_vec()));
+        let buffers = before.chain([Contents::poison(after.len())]).collect();
         let mut arguments = Arguments { parameters: Vec::new(), buffers };
         run(kernel, &mut arguments, &Options::default()).map_err(|fault| fault.to_string())?;
-        let found = &arguments.buffers[1].bytes;
+        let found = &arguments.buffers.last().unwrap().bytes;
         match found.iter().zip(after).position(|(found, expected)| found != expected) {
             None => Ok(()),
             Some(at) => {

@@ -11,6 +11,7 @@
 //! | `products` | what is asked of a source of kernels besides their texts |
 //! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
+//! | `saved` | a prepared weight in a file, and back |
 //! | `executor` | memory and launches, as a trait |
 //! | `weight` | the op: x in, pieces of M, launches, y out |
 
@@ -18,6 +19,7 @@ mod executor;
 mod experts;
 mod native;
 mod products;
+mod saved;
 mod stored;
 mod weight;
 
@@ -25,5 +27,6 @@ pub use executor::{Executor, Slot};
 pub use experts::GpuExperts;
 pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 pub use products::{Choice, Moves, Products, Request};
+pub use saved::SavedError;
 pub use stored::Stored;
 pub use weight::{GpuDevice, GpuWeight, Tensors};

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::layout::{Bound, Component, Grain, Grains, Layout, Recode, Shape, Transform};
@@ -72,6 +73,11 @@ impl NativePart {
     /// Whether it holds this component's own values.
     pub fn holds(&self, component: Component) -> bool {
         self.component == component && !matches!(self.form, Form::Computed(_))
+    }
+
+    /// Bytes of the buffer for a weight of this shape; `None` if the layout does not hold it.
+    pub fn bytes(&self, shape: Shape) -> Option<u64> {
+        self.bind(&self.layout, shape).ok().map(|bound| bound.bytes())
     }
 
     /// The buffer's bytes for a layer, its columns in another order if one is given.
@@ -160,6 +166,33 @@ impl NativePart {
             bytes.extend_from_slice(&code.to_le_bytes()[..slot]);
         }
         Ok(bytes)
+    }
+}
+
+/// What it holds and where: all that decides its bytes.
+impl fmt::Display for NativePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Grains { bits, rows, cols } = self.grains;
+        match &self.form {
+            Form::Codes(Recode::Keep) => write!(f, "codes")?,
+            Form::Codes(Recode::Xor(mask)) => write!(f, "codes XOR {mask:#x}")?,
+            Form::Codes(Recode::Table(table)) => write!(f, "codes by the table {table:?}")?,
+            Form::Numbers(number) => write!(f, "{} in {number}", self.component)?,
+            Form::Computed(Computed::Scale) => write!(f, "product of scales")?,
+            Form::Computed(Computed::Factor) => write!(f, "product of scales of rows")?,
+            Form::Computed(Computed::Addend { add, exponent }) => {
+                write!(f, "shift less scale times zero point and {add}, in 2^{exponent}")?;
+            }
+        }
+        write!(f, ", {bits} bits for {} x {}: ", shared(rows), shared(cols))?;
+        write!(f, "{}", self.layout.display(self.component))
+    }
+}
+
+fn shared(grain: Grain) -> String {
+    match grain {
+        Grain::Each(each) => each.to_string(),
+        Grain::All => "all".to_owned(),
     }
 }
 

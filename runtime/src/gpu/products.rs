@@ -37,16 +37,16 @@ pub struct Choice {
     pub tokens: u64,
 }
 
-/// The kernels that move a part between a store of the scheme and its native buffer. Each has two
-/// buffers: the one that it reads, then the one that it writes whole.
+/// The kernels that move a part between stores of the scheme and its native buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moves {
-    /// The store that holds the part.
-    pub store: String,
-    /// The kernel from the store to the native buffer.
+    /// The stores that the part is made of.
+    pub stores: Vec<String>,
+    /// The kernel from the stores, its first buffers, to the native buffer, its last one, which it
+    /// writes whole.
     pub to_native: KernelKey,
-    /// The kernel back. It may be refused where the other is not: a store may hold more than the
-    /// part.
+    /// The kernel back, from the native buffer to the only store. It may be refused where the other
+    /// is not: a store may hold more than the part, and a part be computed of several.
     pub from_native: KernelKey,
 }
 

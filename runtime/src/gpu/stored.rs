@@ -9,7 +9,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::{Executor, Slot};
-use super::native::{ColumnOrder, NativePart};
+use super::native::{ColumnOrder, Form, NativePart};
 use super::products::Request;
 use crate::op::ProductError;
 use crate::source::{Access, KernelKey, ParameterKind, Problem};
@@ -25,8 +25,9 @@ pub(super) struct Source<'s, 'b, E: Executor> {
     stored: Stored<'s, 'b>,
     /// By store.
     uploaded: BTreeMap<String, E::Memory>,
-    /// For parts that the host packs.
-    unpacked: Option<Unpacked>,
+    /// For parts that the host packs: all but the codes, and all.
+    small: Option<Unpacked>,
+    whole: Option<Unpacked>,
 }
 
 /// A native buffer, and how it was filled.
@@ -39,7 +40,7 @@ pub(super) struct Filled<M> {
 
 impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
     pub(super) fn new(executor: &'s E, shape: Shape, stored: Stored<'s, 'b>) -> Self {
-        Self { executor, shape, stored, uploaded: BTreeMap::new(), unpacked: None }
+        Self { executor, shape, stored, uploaded: BTreeMap::new(), small: None, whole: None }
     }
 
     /// Fills a buffer.
@@ -51,14 +52,19 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
     ) -> Result<Filled<E::Memory>, ProductError> {
         let transformed = match order {
             None => self.transform(request, part),
-            Some(_) => Err(ProductError::NotScheduled("its columns are sorted by group".to_owned())),
+            Some(_) => {
+                Err(ProductError::NotScheduled("its columns are sorted by group".to_owned()))
+            }
         };
         match transformed {
             Ok(filled) => Ok(filled),
             Err(ProductError::NotScheduled(why)) => {
                 let executor = self.executor;
                 tracing::info!(buffer = part.buffer, why, "packed by the host");
-                let unpacked = self.unpacked(request.scheme)?;
+                let unpacked = match part.form {
+                    Form::Codes(_) => self.whole(request.scheme)?,
+                    _ => self.small(request.scheme)?,
+                };
                 let mut filled = packed(executor, unpacked, order, part)?;
                 filled.note = Some(format!("{}: packed by the host: {why}", part.buffer));
                 Ok(filled)
@@ -75,28 +81,41 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
         let moves = self.executor.source().moves(request, part)?;
         // Before anything is uploaded for it.
         self.executor.kernel(&moves.to_native).map_err(Into::into)?;
-        if !self.uploaded.contains_key(&moves.store) {
-            let missing =
-                || ProductError::Pack(Box::new(UnpackError::Missing(moves.store.clone())));
-            let bytes = (self.stored)(&moves.store).ok_or_else(missing)?;
-            let memory = self.executor.upload(bytes).map_err(Into::into)?;
-            self.uploaded.insert(moves.store.clone(), memory);
+        for store in &moves.stores {
+            if !self.uploaded.contains_key(store) {
+                let missing = || ProductError::Pack(Box::new(UnpackError::Missing(store.clone())));
+                let bytes = (self.stored)(store).ok_or_else(missing)?;
+                let memory = self.executor.upload(bytes).map_err(Into::into)?;
+                self.uploaded.insert(store.clone(), memory);
+            }
         }
-        let stored = &self.uploaded[&moves.store];
-        let (memory, bytes) = transformed(self.executor, &moves.to_native, self.shape, stored)?;
-        tracing::debug!(buffer = part.buffer, store = moves.store, "transformed on the device");
+        let stored: Vec<&E::Memory> =
+            moves.stores.iter().filter_map(|store| self.uploaded.get(store)).collect();
+        let (memory, bytes) = transformed(self.executor, &moves.to_native, self.shape, &stored)?;
+        tracing::debug!(buffer = part.buffer, stores = ?moves.stores, "transformed on the device");
         let note = Some(format!("{}: transformed on the device", part.buffer));
         Ok(Filled { memory, bytes, note })
     }
 
+    /// What the layer has besides its codes, unpacked by the host.
+    pub(super) fn small(&mut self, scheme: &Scheme) -> Result<&Unpacked, ProductError> {
+        let small = match (self.small.take(), &self.whole) {
+            (Some(small), _) => small,
+            (None, Some(whole)) => return Ok(whole),
+            (None, None) => Unpacked::without_codes(scheme, self.shape, self.stored)
+                .map_err(|error| ProductError::Pack(Box::new(error)))?,
+        };
+        Ok(self.small.insert(small))
+    }
+
     /// The layer, unpacked by the host.
-    pub(super) fn unpacked(&mut self, scheme: &Scheme) -> Result<&Unpacked, ProductError> {
-        let unpacked = match self.unpacked.take() {
-            Some(unpacked) => unpacked,
+    fn whole(&mut self, scheme: &Scheme) -> Result<&Unpacked, ProductError> {
+        let whole = match self.whole.take() {
+            Some(whole) => whole,
             None => Unpacked::new(scheme, self.shape, self.stored)
                 .map_err(|error| ProductError::Pack(Box::new(error)))?,
         };
-        Ok(self.unpacked.insert(unpacked))
+        Ok(self.whole.insert(whole))
     }
 }
 
@@ -117,7 +136,7 @@ pub(super) fn transformed<E: Executor>(
     executor: &E,
     key: &KernelKey,
     Shape { n, k, .. }: Shape,
-    from: &E::Memory,
+    from: &[&E::Memory],
 ) -> Result<(E::Memory, u64), ProductError> {
     let kernel = executor.kernel(key).map_err(Into::into)?;
     let problem = Problem { m: 1, n, k, multiprocessors: executor.multiprocessors() };
@@ -128,8 +147,9 @@ pub(super) fn transformed<E: Executor>(
         });
     let bytes = written.unwrap_or(0);
     let mut memory = executor.output(bytes).map_err(Into::into)?;
-    // A rule with other buffers than these two is refused by the launch.
-    let mut slots = [Slot::Read(from), Slot::Write(&mut memory)];
+    // A rule with other buffers than these is refused by the launch.
+    let read = from.iter().map(|from| Slot::Read(*from));
+    let mut slots: Vec<Slot<'_, E::Memory>> = read.chain([Slot::Write(&mut memory)]).collect();
     executor.launch(&kernel, &problem, false, &mut slots).map_err(Into::into)?;
     Ok((memory, bytes))
 }

@@ -7,17 +7,18 @@
 //! engine's own memory), [`GpuWeight::tensors`] and [`GpuWeight::queue`] are the two halves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Activation, Quantiser, Scheme};
 
 use super::executor::{Executor, Slot};
 use super::experts::GpuExperts;
 use super::native::{ColumnOrder, NativePart};
 use super::products::{Choice, Request};
+use super::saved::{SavedError, buffer_name};
 use super::stored::{Filled, Source, Stored, packed, transformed};
 use crate::buffer::Workspace;
 use crate::device::Backend;
@@ -64,6 +65,19 @@ impl<E: Executor> GpuDevice<E> {
         stored: Stored<'_, '_>,
     ) -> Result<GpuWeight<E>, ProductError> {
         GpuWeight::of_stored(self.0.clone(), scheme, shape, stored)
+    }
+
+    /// A weight that [`GpuWeight::save`] wrote.
+    ///
+    /// # Errors
+    /// See [`GpuWeight::load`].
+    pub fn load(
+        &self,
+        scheme: &Scheme,
+        shape: Shape,
+        path: &Path,
+    ) -> Result<GpuWeight<E>, SavedError> {
+        GpuWeight::load(self.0.clone(), scheme, shape, path)
     }
 }
 
@@ -143,28 +157,49 @@ pub struct Tensors<E: Executor> {
 
 /// What belongs to a layer and not to its weight: where columns go, and what is known of x.
 #[derive(Default)]
-struct Given {
-    order: Option<ColumnOrder>,
-    input: StaticInput,
+pub(super) struct Given {
+    /// Their bytes, by the names of buffers.
+    pub(super) buffers: BTreeMap<String, Vec<u8>>,
 }
 
 impl Given {
-    fn of(weight: &Unpacked) -> Self {
-        Self { order: ColumnOrder::of(weight), input: weight.input().clone() }
+    /// The buffer of the columns' order, u32.
+    pub(super) const ORDER: &str = "order";
+    const ZERO: &str = "input_zero";
+
+    fn scale(level: usize) -> String {
+        format!("input_scale_{level}")
     }
 
-    /// As buffers.
-    fn buffers(&self) -> BTreeMap<String, Vec<u8>> {
+    fn of(weight: &Unpacked, order: Option<&ColumnOrder>) -> Self {
         let floats = |values: &[f64]| -> Vec<u8> {
             values.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect()
         };
-        let scales = self.input.scales.iter().enumerate();
-        let scales = scales.map(|(level, values)| (format!("input_scale_{level}"), floats(values)));
-        let zeros = ("input_zero".to_owned(), floats(&self.input.zeros));
-        let order = self.order.as_ref().map_or(&[][..], ColumnOrder::columns);
+        let scales = weight.input().scales.iter().enumerate();
+        let scales = scales.map(|(level, values)| (Self::scale(level), floats(values)));
+        let zeros = (Self::ZERO.to_owned(), floats(&weight.input().zeros));
+        let order = order.map_or(&[][..], ColumnOrder::columns);
         let order = order.iter().flat_map(|column| column.to_le_bytes()).collect();
-        let all = scales.chain([zeros, ("order".to_owned(), order)]);
-        all.filter(|(_, bytes)| !bytes.is_empty()).collect()
+        let all = scales.chain([zeros, (Self::ORDER.to_owned(), order)]);
+        Self { buffers: all.filter(|(_, bytes)| !bytes.is_empty()).collect() }
+    }
+
+    /// The buffers that a scheme's layers have.
+    pub(super) fn names(scheme: &Scheme) -> Vec<String> {
+        let levels = scheme.quantiser().map_or(0, |quantiser| quantiser.scales.len());
+        let levels = (0..levels).zip(0u8..);
+        let scales = levels.map(|(level, at)| (Self::scale(level), Component::InputScale(at)));
+        let others = [
+            (Self::ZERO.to_owned(), Component::InputZero),
+            (Self::ORDER.to_owned(), Component::Index),
+        ];
+        let stored = |(name, component)| scheme.number(component).map(|_| name);
+        scales.chain(others).filter_map(stored).collect()
+    }
+
+    /// Columns of w as products take them.
+    pub(super) fn columns(&self, shape: Shape) -> u64 {
+        self.buffers.get(Self::ORDER).map_or(shape.k, |order| order.len() as u64 / 4)
     }
 }
 
@@ -180,8 +215,8 @@ impl<E: Executor> GpuWeight<E> {
     /// See [`GpuDevice::prepare`].
     pub fn new(executor: Arc<E>, scheme: &Scheme, weight: &Unpacked) -> Result<Self, ProductError> {
         op::same_weight(scheme, weight)?;
-        let given = Given::of(weight);
-        let order = given.order.as_ref();
+        let order = ColumnOrder::of(weight);
+        let (given, order) = (Given::of(weight, order.as_ref()), order.as_ref());
         let fill = |_: &Request<'_>, part: &NativePart| packed(&*executor, weight, order, part);
         Self::filled(&executor, scheme, weight.shape(), &given, fill)
     }
@@ -200,19 +235,20 @@ impl<E: Executor> GpuWeight<E> {
         stored: Stored<'_, '_>,
     ) -> Result<Self, ProductError> {
         let mut source = Source::new(&*executor, shape, stored);
-        let is_static = |quantiser: &Quantiser| quantiser.scales.iter().any(|level| level.stored);
-        let given = if scheme.index.is_some() || scheme.quantiser().is_some_and(is_static) {
-            Given::of(source.unpacked(scheme)?)
+        let (given, order) = if Given::names(scheme).is_empty() {
+            (Given::default(), None)
         } else {
-            Given::default()
+            let weight = source.small(scheme)?;
+            let order = ColumnOrder::of(weight);
+            (Given::of(weight, order.as_ref()), order)
         };
-        let order = given.order.as_ref();
+        let order = order.as_ref();
         Self::filled(&executor, scheme, shape, &given, |request, part| {
             source.fill(request, order, part)
         })
     }
 
-    fn filled(
+    pub(super) fn filled(
         executor: &Arc<E>,
         scheme: &Scheme,
         shape: Shape,
@@ -222,7 +258,7 @@ impl<E: Executor> GpuWeight<E> {
         let executor = executor.clone();
         let mut products: Vec<Product<E::Memory>> = Vec::new();
         let mut refused = Vec::new();
-        let columns = given.order.as_ref().map_or(shape.k, |order| order.shape(shape).k);
+        let columns = given.columns(shape);
         for (activation, own) in inputs(scheme) {
             if products.iter().any(|product| product.element == own) {
                 continue;
@@ -266,11 +302,31 @@ impl<E: Executor> GpuWeight<E> {
             });
         }
         let mut buffers = BTreeMap::new();
-        for (name, bytes) in given.buffers() {
-            buffers.insert(name, Arc::new(executor.upload(&bytes).map_err(Into::into)?));
+        for (name, bytes) in &given.buffers {
+            buffers.insert(name.clone(), Arc::new(executor.upload(bytes).map_err(Into::into)?));
         }
         let (scheme, given) = (scheme.clone(), buffers);
         Ok(Self { executor, scheme, shape, products, refused, columns, given })
+    }
+
+    /// Each native buffer once: its name with the first type of x that reads it, what it holds, its
+    /// memory.
+    pub(super) fn buffers(&self) -> Vec<(String, &NativePart, &E::Memory)> {
+        let mut buffers: Vec<(String, &NativePart, &E::Memory)> = Vec::new();
+        for product in &self.products {
+            for part in &product.parts {
+                if buffers.iter().all(|(_, known, _)| **known != part.native) {
+                    let name = buffer_name(product.element, &part.native.buffer);
+                    buffers.push((name, &part.native, &part.memory));
+                }
+            }
+        }
+        buffers
+    }
+
+    /// What is known of x beforehand, by the names of buffers.
+    pub(super) fn given(&self) -> impl Iterator<Item = (&str, &E::Memory)> {
+        self.given.iter().map(|(name, memory)| (name.as_str(), &**memory))
     }
 
     /// The executor.
@@ -333,7 +389,7 @@ impl<E: Executor> GpuWeight<E> {
         let request = self.request(&product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
-        let (memory, _) = transformed(executor, &moves.from_native, shape, &part.memory)?;
+        let (memory, _) = transformed(executor, &moves.from_native, shape, &[&part.memory])?;
         executor.download(&memory).map_err(Into::into)
     }
 
@@ -347,9 +403,26 @@ impl<E: Executor> GpuWeight<E> {
         element: FloatFormat,
         component: Component,
     ) -> Result<Option<Vec<u8>>, E::Error> {
+        self.downloaded(element, |part| part.holds(component))
+    }
+
+    /// The bytes of a constant buffer of products with a type of x, by its name. `None` if there is no
+    /// such buffer.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn buffer(&self, element: FloatFormat, name: &str) -> Result<Option<Vec<u8>>, E::Error> {
+        self.downloaded(element, |part| part.buffer == name)
+    }
+
+    fn downloaded(
+        &self,
+        element: FloatFormat,
+        wanted: impl Fn(&NativePart) -> bool,
+    ) -> Result<Option<Vec<u8>>, E::Error> {
         let product = self.products.iter().find(|product| product.element == element);
         let mut parts = product.into_iter().flat_map(|product| &product.parts);
-        let part = parts.find(|part| part.native.holds(component));
+        let part = parts.find(|part| wanted(&part.native));
         part.map(|part| self.executor.download(&part.memory)).transpose()
     }
 
@@ -439,8 +512,12 @@ impl<E: Executor> GpuWeight<E> {
                 let slot = match (part, self.given.get(name), access) {
                     (Some(part), _, Access::Read) => Some(Slot::Read(&part.memory)),
                     (None, Some(given), Access::Read) => Some(Slot::Read(&**given)),
-                    (None, None, Access::Read) => memory.remove(name).map(|memory| Slot::Read(memory)),
-                    (_, _, Access::Write | Access::ReadWrite) => memory.remove(name).map(Slot::Write),
+                    (None, None, Access::Read) => {
+                        memory.remove(name).map(|memory| Slot::Read(memory))
+                    }
+                    (_, _, Access::Write | Access::ReadWrite) => {
+                        memory.remove(name).map(Slot::Write)
+                    }
                 };
                 let unknown = || Refusal::Fault(Arc::new(UnknownBuffer(parameter.name.clone())));
                 slots.push(slot.ok_or_else(unknown)?);
@@ -579,9 +656,10 @@ fn inputs(scheme: &Scheme) -> impl Iterator<Item = (&Activation, FloatFormat)> {
         Activation::Float(_) => Vec::new(),
         Activation::Quantised(_) => vec![BF16, F16, F32],
     };
-    scheme.activations.iter().flat_map(move |activation| {
-        types(activation).into_iter().map(move |own| (activation, own))
-    })
+    scheme
+        .activations
+        .iter()
+        .flat_map(move |activation| types(activation).into_iter().map(move |own| (activation, own)))
 }
 
 fn described(activation: &Activation) -> String {

@@ -43,9 +43,9 @@ impl Activation {
         });
         let sources = sources.collect();
         let groups = problem.input_groups().filter(|_| columns_of_scales(decode).is_some());
-        let scales = groups.into_iter().flat_map(|groups| {
-            (0..decode.token_tiles()).map(move |tile| (groups, tile))
-        });
+        let scales = groups
+            .into_iter()
+            .flat_map(|groups| (0..decode.token_tiles()).map(move |tile| (groups, tile)));
         let scales = scales.map(|(groups, tile)| {
             [0, 1].map(|second| {
                 let token = b.mad(in_row, 2u32, tile * problem.token_tile() + second);
@@ -129,7 +129,10 @@ impl Activation {
     ) -> Option<[Operand; 2]> {
         let (columns, problem) = (columns_of_scales(decode)?, decode.problem);
         let group = run * problem.run() / columns.min(problem.turn);
-        words.scales.get(tile).map(|tokens| [0, 1].map(|token: usize| tokens[token][group as usize].into()))
+        words
+            .scales
+            .get(tile)
+            .map(|tokens| [0, 1].map(|token: usize| tokens[token][group as usize].into()))
     }
 }
 

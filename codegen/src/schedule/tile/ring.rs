@@ -313,11 +313,12 @@ impl Ring {
             for word in (0..self.parts.tile_codes).step_by(at_once as usize) {
                 // A stage's last pieces may be fewer than lanes, and the last turn may be short: what
                 // is missing is zero.
-                let there = (!tile_words(problem).is_multiple_of(self.parts.tile_codes)).then(|| {
-                    let number = b.add(first, own);
-                    let number = b.add(number, word);
-                    b.less(number, tile_words(problem))
-                });
+                let there =
+                    (!tile_words(problem).is_multiple_of(self.parts.tile_codes)).then(|| {
+                        let number = b.add(first, own);
+                        let number = b.add(number, word);
+                        b.less(number, tile_words(problem))
+                    });
                 let to = Address::new(self.block, to).plus(r * self.parts.tile_codes + word);
                 let from = Address::new(tile.io.codes, from).plus(word);
                 let copy = |b: &mut Builder| b.copy_async(to, from, Width::B128, there);

@@ -78,6 +78,8 @@ pub(super) struct Values {
     /// Quotients and remainders.
     derived: HashMap<(Affine, Part, u64), Affine>,
     written: HashMap<Affine, Operand>,
+    /// Whether a sum that was computed can exceed a register.
+    exceeded: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,11 +144,17 @@ impl Values {
         value
     }
 
+    /// Whether a sum that was computed can exceed 32 bits, so that nothing of it holds.
+    pub(super) fn exceeded(&self) -> bool {
+        self.exceeded
+    }
+
     /// The sum, computed.
     pub(super) fn operand(&mut self, b: &mut Builder, sum: &Affine) -> Operand {
         if let Some(written) = self.written.get(sum) {
             return *written;
         }
+        self.exceeded |= self.most(sum) > u64::from(u32::MAX);
         let mut total = Operand::U32(sum.constant as u32);
         for (value, coefficient) in &sum.terms {
             total = b.mad(self.known[*value].0, *coefficient as u32, total);

@@ -3,23 +3,29 @@
 use quantloom_dsl::ZeroKind;
 use quantloom_dsl::format::Number;
 
+use super::formula::Formula;
 use crate::ir::{Binary, Builder, Half, Operand, Side, Unary};
+use crate::schedule::grouped::number;
 
 /// What becomes of an element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Form {
     /// Its bits, or any of them, stay as they are.
     Keep,
     /// Its bits are XORed with these.
     Xor(u32),
+    /// Its bits, of which there are so many, are XORed and the top one repeated up to a width.
+    Extended { mask: u32, bits: u32, width: u32 },
     /// A stored zero point becomes a number of a 16-bit type.
     Number(Integer, Half),
     /// And such a number a stored zero point.
     Stored(Integer, Half),
-    /// A 16-bit float becomes f32.
-    Widen(Half),
+    /// A number becomes f32.
+    Widen(Number),
     /// And f32 a 16-bit float, rounded.
     Narrow(Half),
+    /// Numbers of several components become one, f32.
+    Computed(Formula),
 }
 
 /// How small integers are stored.
@@ -47,51 +53,79 @@ impl Integer {
     const fn mask(self) -> u32 {
         ((1u64 << self.bits) - 1) as u32
     }
+
+    /// The integer that a code stands for, in two's complement.
+    pub(super) fn value(self, b: &mut Builder, code: Operand) -> Operand {
+        let mut value = code;
+        if self.signed {
+            value = extended(b, value, self.bits);
+        }
+        value = b.add(value, self.plus as u32);
+        if self.wraps { b.and(value, self.mask()) } else { value }
+    }
+}
+
+/// A two's complement integer of so many bits, of 32.
+fn extended(b: &mut Builder, code: Operand, bits: u32) -> Operand {
+    let above = 32 - bits;
+    let code = b.shl(code, above);
+    if above == 0 { code } else { b.binary(Binary::ShrSigned, code, above) }
 }
 
 impl Form {
-    /// Bits that an element of so many bits has when it is written.
-    pub(super) const fn written(self, bits: u64) -> u64 {
+    /// The bits that are inverted of an element that is moved bit by bit; `None` if it is made as a
+    /// whole.
+    pub(super) const fn inverted(&self) -> Option<u32> {
         match self {
-            Self::Keep | Self::Xor(_) => bits,
-            Self::Number(..) | Self::Narrow(_) => 16,
-            Self::Widen(_) => 32,
-            Self::Stored(integer, _) => integer.bits as u64,
+            Self::Keep => Some(0),
+            Self::Xor(mask) => Some(*mask),
+            _ => None,
         }
     }
 
-    /// An element alone in a register.
-    pub(super) fn element(self, b: &mut Builder, element: Operand) -> Operand {
+    /// Bits of an element that is made.
+    pub(super) fn bits(&self) -> u64 {
         match self {
-            Self::Keep => element,
-            Self::Xor(mask) => b.xor(element, mask),
+            Self::Number(..) | Self::Narrow(_) => 16,
+            Self::Keep | Self::Xor(_) | Self::Widen(_) | Self::Computed(_) => 32,
+            Self::Extended { width, .. } => (*width).into(),
+            Self::Stored(integer, _) => integer.bits.into(),
+        }
+    }
+
+    /// An element alone in a register, of its codes.
+    pub(super) fn element(&self, b: &mut Builder, codes: &[Operand]) -> Operand {
+        let code = codes.first().copied().unwrap_or(Operand::U32(0));
+        match self {
+            Self::Keep => code,
+            Self::Xor(mask) => b.xor(code, *mask),
+            Self::Extended { mask, bits, width } => {
+                let code = b.xor(code, *mask);
+                let code = extended(b, code, *bits);
+                b.and(code, ((1u64 << width) - 1) as u32)
+            }
             Self::Number(integer, half) => {
-                let mut value = element;
-                if integer.signed {
-                    let above = 32 - integer.bits;
-                    value = b.shl(value, above);
-                    value = b.binary(Binary::ShrSigned, value, above);
-                }
-                value = b.add(value, integer.plus as u32);
-                if integer.wraps {
-                    value = b.and(value, integer.mask());
-                }
+                let value = integer.value(b, code);
                 let value = b.unary(Unary::F32FromS32, value);
-                b.binary(Binary::Pack(half), value, 0.0f32)
+                b.binary(Binary::Pack(*half), value, 0.0f32)
             }
             Self::Stored(integer, half) => {
-                let value = b.half_to_f32(half, Side::Low, element);
+                let value = b.half_to_f32(*half, Side::Low, code);
                 let value = b.unary(Unary::S32FromF32, value);
                 let value = b.sub(value, integer.plus as u32);
                 b.and(value, integer.mask())
             }
-            Self::Widen(half) => {
-                let value = b.half_to_f32(half, Side::Low, element);
+            Self::Widen(kind) => {
+                let value = number(b, *kind, code, 0);
                 b.unary(Unary::AsU32, value)
             }
             Self::Narrow(half) => {
-                let value = b.unary(Unary::AsF32, element);
-                b.binary(Binary::Pack(half), value, 0.0f32)
+                let value = b.unary(Unary::AsF32, code);
+                b.binary(Binary::Pack(*half), value, 0.0f32)
+            }
+            Self::Computed(formula) => {
+                let value = formula.value(b, codes);
+                b.unary(Unary::AsU32, value)
             }
         }
     }

@@ -1,16 +1,18 @@
 //! The body of a transform: each thread writes one piece of the destination, gathered from words
-//! of the source.
+//! of the sources.
 //!
-//! In: the runs of both sides, and what becomes of an element. The piece's number is taken apart
-//! into the digits of the destination, which give the element's index; the digits of the source
-//! give its address. Bits that move by the same distance from one word to another move together.
+//! In: where the codes of each input lie, the sections of the destination, and what becomes of an
+//! element. The piece's number is taken apart into the digits of the destination, which give the
+//! element's index; the digits of a source give its address. A code is cut where a word of its
+//! source may end. Bits that move by the same distance from one word to another move together.
 
 use std::collections::{BTreeMap, HashMap};
 
-use quantloom_dsl::layout::{Axis, Run, Shape};
+use quantloom_dsl::layout::{Run, Shape};
 
 use super::affine::{Affine, Values};
 use super::form::Form;
+use super::section::{Contents, REGISTER, Section, axis};
 use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Mask, Operand, Special, Type, Width, Word,
 };
@@ -18,41 +20,26 @@ use crate::ir::{
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
 
-/// Bits of a register, and the most that a field takes.
-const REGISTER: u64 = 32;
-
-/// One of the two arrays.
-pub(super) struct Side {
-    /// Where the component's bits lie.
-    pub(super) runs: Vec<Run>,
-    /// Bits of the array.
-    pub(super) bits: u64,
+/// An array that is read.
+pub(super) struct Array {
+    pub(super) buffer: BufferId,
+    /// Bits of its words.
+    pub(super) word: u64,
 }
 
-impl Side {
-    /// Bits that a thread writes: the most that a store takes, if all such pieces are alike.
-    pub(super) fn piece(&self) -> Option<u64> {
-        let alike =
-            |piece: &u64| self.runs.iter().all(|run| divided(run, *piece, self.bits).is_some());
-        [128, 64, 32, 16, 8]
-            .into_iter()
-            .find(|piece| self.bits.is_multiple_of(*piece) && alike(piece))
-    }
+/// Where the codes of one input of a [`Form`] lie: the runs in each array that has some.
+pub(super) type Input = Vec<(usize, Vec<Run>)>;
 
-    /// Bits of a word of the array, such that no field lies in two.
-    pub(super) fn word(&self) -> Option<u64> {
-        let fits = |word: u64, run: &Run| {
-            run.digits.iter().filter(|digit| digit.fixed.is_none()).all(|digit| {
-                let place = u64::try_from(digit.place).unwrap_or(0);
-                place > 0 && (place.is_multiple_of(word) || word.is_multiple_of(place))
-            })
-        };
-        let whole = |word: u64| self.runs.iter().all(|run| fits(word, run) && run.base >= 0);
-        [32, 16, 8].into_iter().find(|word| self.bits.is_multiple_of(*word) && whole(*word))
+/// The word of an array of so many bits, in which words of 32 bits are whole.
+pub(super) const fn word_of(bits: u64) -> u64 {
+    match bits {
+        bits if bits.is_multiple_of(32) => 32,
+        bits if bits.is_multiple_of(16) => 16,
+        _ => 8,
     }
 }
 
-/// The word of an array of so many bits.
+/// The type of a word of so many bits.
 pub(super) const fn word(bits: u64) -> Word {
     match bits {
         8 => Word::U8,
@@ -71,67 +58,6 @@ const fn width(bits: u64) -> Width {
     }
 }
 
-/// A digit of a run that is not held at a constant.
-#[derive(Clone, Copy)]
-struct Digit {
-    axis: usize,
-    stride: u64,
-    size: u64,
-    place: u64,
-}
-
-const fn axis(axis: Axis) -> usize {
-    match axis {
-        Axis::E => 0,
-        Axis::N => 1,
-        Axis::K | Axis::G => 2,
-    }
-}
-
-/// A run's digits that number its pieces, slowest last, and those inside of a piece; `None` if the
-/// pieces are not numbered without gaps.
-fn divided(run: &Run, piece: u64, bits: u64) -> Option<(Vec<Digit>, Vec<Digit>)> {
-    let (mut outer, mut inner) = (Vec::new(), Vec::new());
-    for digit in run.digits.iter().filter(|digit| digit.fixed.is_none()) {
-        let place = u64::try_from(digit.place).ok().filter(|place| *place > 0)?;
-        let (axis, stride, size) = (axis(digit.axis), digit.stride, digit.size);
-        if place >= piece {
-            outer.push(Digit { axis, stride, size, place });
-        } else if place * size <= piece {
-            inner.push(Digit { axis, stride, size, place });
-        } else {
-            let below = piece.is_multiple_of(place).then_some(piece / place)?;
-            inner.push(Digit { axis, stride, size: below, place });
-            let (stride, size) = (stride * below, size.div_ceil(below));
-            outer.push(Digit { axis, stride, size, place: piece });
-        }
-    }
-    let reach: u64 = inner.iter().map(|digit| digit.place * (digit.size - 1)).sum();
-    let end = u64::try_from(run.base).ok()? + reach + u64::from(run.high - run.low);
-    outer.sort_by_key(|digit| digit.place);
-    let mut pieces = piece;
-    for digit in &outer {
-        (digit.place == pieces).then_some(())?;
-        pieces *= digit.size;
-    }
-    (end <= piece && pieces == bits).then_some((outer, inner))
-}
-
-/// Index and bit offset of each element inside of a piece.
-fn elements(inner: &[Digit]) -> Vec<([u64; 3], u64)> {
-    inner.iter().fold(vec![([0; 3], 0)], |elements, digit| {
-        let at = |(index, place): &([u64; 3], u64), value: u64| {
-            let mut index = *index;
-            index[digit.axis] += value * digit.stride;
-            (index, place + value * digit.place)
-        };
-        elements
-            .iter()
-            .flat_map(|element| (0..digit.size).map(move |value| at(element, value)))
-            .collect()
-    })
-}
-
 /// What must be true of an element for it to be there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Condition {
@@ -141,112 +67,165 @@ enum Condition {
     Equal(Affine, u64),
 }
 
-/// A word of the source that is read where all conditions hold, and is 0 elsewhere.
+/// A word of a source that is read where all conditions hold, and is 0 elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Source {
+    array: usize,
     conditions: Vec<Condition>,
     word: Affine,
     /// How far it is shifted down, besides constants.
     shift: Affine,
 }
 
-/// Bits of an element on both sides.
-struct Field {
+/// Bits of a code that lie in one word of a source.
+struct Slice {
     source: Source,
-    /// First bit in the source's shifted word.
+    /// First bit in the shifted word.
+    from: u64,
+    /// First bit in the code.
+    low: u64,
+    bits: u64,
+}
+
+/// Bits that stay as they are, or are inverted.
+struct Moved {
+    source: Source,
     from: u64,
     /// First bit in the piece.
     to: u64,
-    /// Bits in the source.
     bits: u64,
-    /// Those of them that are inverted on the way.
     inverted: u32,
 }
 
+/// An element that is made of its codes.
+struct Made {
+    /// Of each input.
+    codes: Vec<Vec<Slice>>,
+    /// When it is there.
+    conditions: Vec<Condition>,
+    /// Where bits of it go: the first one of it, the first one in the piece, how many.
+    places: Vec<[u64; 3]>,
+}
+
 /// Writes the body of a kernel.
-pub(super) struct Gather<'s> {
+pub(super) struct Gather<'g> {
     pub(super) shape: Shape,
-    pub(super) from: &'s Side,
-    pub(super) to: &'s Side,
-    pub(super) form: Form,
-    /// Bits of a word of the source, of a piece of the destination.
-    pub(super) word: u64,
+    pub(super) arrays: &'g [Array],
+    pub(super) inputs: &'g [Input],
+    pub(super) form: &'g Form,
+    pub(super) sections: &'g [Section<'g>],
+    pub(super) destination: BufferId,
+    /// Bits of a piece, and of a word of the destination.
     pub(super) piece: u64,
+    pub(super) word: u64,
 }
 
 impl Gather<'_> {
-    /// Pieces of the destination.
-    pub(super) const fn pieces(&self) -> u64 {
-        self.to.bits / self.piece
-    }
-
-    /// Gathers every piece of the destination; false if a field lies in two words.
-    pub(super) fn write(&self, b: &mut Builder, source: BufferId, destination: BufferId) -> bool {
+    /// Gathers every piece of the destination; false if a number in it exceeds 32 bits.
+    pub(super) fn write(&self, b: &mut Builder) -> bool {
         let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
         let number = b.mad(block, THREADS, thread);
-        let inside = b.less(number, self.pieces() as u32);
-        let mut whole = false;
-        b.when(inside, |b| {
-            let mut values = Values::default();
-            let piece = values.value(number, self.pieces() - 1);
-            let Some(fields) = self.fields(b, &mut values, &piece) else { return };
-            whole = true;
-            let (conditions, loaded) = (HashMap::new(), HashMap::new());
-            let mut moves = Moves { values, source, word: width(self.word), conditions, loaded };
-            let words = self.words(b, &mut moves, &fields);
-            let per_piece = self.piece.div_ceil(REGISTER) as u32;
-            let index = b.mul(number, per_piece);
-            b.store(Address::new(destination, index), &words, width(self.piece), None);
-        });
+        let (mut first, mut whole) = (0u32, true);
+        for section in self.sections {
+            // Of another section's blocks the number wraps, or is too large.
+            let number = if first == 0 { number } else { b.sub(number, first) };
+            let inside = b.less(number, section.pieces as u32);
+            b.when(inside, |b| whole &= self.section(b, section, number));
+            first += (section.pieces as u32).next_multiple_of(THREADS);
+        }
         whole
     }
 
-    /// Everything that goes into a piece.
-    fn fields(&self, b: &mut Builder, values: &mut Values, piece: &Affine) -> Option<Vec<Field>> {
-        let mut fields = Vec::new();
-        for run in &self.to.runs {
-            let (outer, inner) = divided(run, self.piece, self.to.bits)?;
-            let mut first: [Affine; 3] = Default::default();
-            for digit in &run.digits {
-                first[axis(digit.axis)].constant += digit.fixed.unwrap_or(0) * digit.stride;
-            }
-            for digit in outer {
-                let above = values.quotient(b, piece, digit.place / self.piece);
-                let value = values.remainder(b, &above, digit.size);
-                first[digit.axis].add(&value, digit.stride);
-            }
-            for (index, place) in elements(&inner) {
-                let mut element = first.clone();
-                for (axis, index) in element.iter_mut().zip(index) {
-                    axis.constant += index;
-                }
-                let to = run.base as u64 + place;
-                for source in &self.from.runs {
-                    let low = run.low.max(source.low);
-                    if low < run.high.min(source.high) {
-                        fields.extend(self.field(b, values, &element, [source, run], to)?);
-                    }
-                }
-            }
+    fn section(&self, b: &mut Builder, section: &Section<'_>, number: Operand) -> bool {
+        let mut values = Values::default();
+        let piece = values.value(number, section.pieces - 1);
+        let (mut moved, mut made) = (Vec::new(), Vec::new());
+        for contents in &section.contents {
+            self.contents(b, &mut values, &piece, contents, (&mut moved, &mut made));
         }
-        Some(fields)
+        let (conditions, loaded) = (HashMap::new(), HashMap::new());
+        let mut moves = Moves { values, arrays: self.arrays, conditions, loaded };
+        let words = self.words(b, &mut moves, &moved, &made);
+        let above = moves.values.quotient(b, &piece, section.beside);
+        let beside = moves.values.remainder(b, &piece, section.beside);
+        let mut index = Affine::constant(section.base / self.word);
+        index.add(&above, section.period / self.word);
+        index.add(&beside, self.piece / self.word);
+        let at = moves.values.operand(b, &index.varying());
+        let at = Address::new(self.destination, at).plus(index.constant as u32);
+        self.store(b, at, &words);
+        !moves.values.exceeded()
     }
 
-    /// The field of one element in a run of both sides, if it can be there; `None` if it lies in
-    /// two words.
-    fn field(
+    /// Stores a piece: at once where there is such a store, word by word else.
+    fn store(&self, b: &mut Builder, at: Address, words: &[Operand]) {
+        if self.piece.is_power_of_two() {
+            b.store(at, words, width(self.piece), None);
+            return;
+        }
+        for number in 0..self.piece / self.word {
+            let bit = number * self.word;
+            let word = words.get((bit / REGISTER) as usize).copied().unwrap_or(Operand::U32(0));
+            let word = b.shr(word, (bit % REGISTER) as u32);
+            b.store(at.clone().plus(number as u32), &[word], width(self.word), None);
+        }
+    }
+
+    /// What goes into a piece of one run of the destination.
+    fn contents(
         &self,
         b: &mut Builder,
         values: &mut Values,
-        element: &[Affine; 3],
-        [from, run]: [&Run; 2],
-        to: u64,
-    ) -> Option<Option<Field>> {
-        let extents = [self.shape.experts, self.shape.n, self.shape.k];
+        piece: &Affine,
+        Contents { run, outer, elements }: &Contents<'_>,
+        (moved, made): (&mut Vec<Moved>, &mut Vec<Made>),
+    ) {
+        let mut first: [Affine; 3] = Default::default();
+        for digit in &run.digits {
+            first[axis(digit.axis)].constant += digit.fixed.unwrap_or(0) * digit.stride;
+        }
+        for (digit, pieces) in outer {
+            let above = values.quotient(b, piece, *pieces);
+            let value = values.remainder(b, &above, digit.size);
+            first[digit.axis].add(&value, digit.stride);
+        }
+        for (index, to) in elements {
+            let mut element = first.clone();
+            for (axis, index) in element.iter_mut().zip(index) {
+                axis.constant += index;
+            }
+            let Some(conditions) = self.conditions(values, &element) else { continue };
+            let mut codes = self.inputs.iter().map(|input| {
+                let slices = input
+                    .iter()
+                    .flat_map(|(array, runs)| runs.iter().map(move |from| (*array, from)));
+                let mut all = Vec::new();
+                for (array, from) in slices {
+                    self.slices(b, values, &element, (array, from), &conditions, &mut all);
+                }
+                all
+            });
+            match self.form.inverted() {
+                Some(mask) => {
+                    let slices = codes.next().unwrap_or_default();
+                    moved.extend(slices.into_iter().flat_map(|slice| cut(slice, run, *to, mask)));
+                }
+                None => {
+                    let (low, high) =
+                        (u64::from(run.low), u64::from(run.high + run.sign_extension));
+                    let places = registers(low, high, *to);
+                    made.push(Made { codes: codes.collect(), conditions, places });
+                }
+            }
+        }
+    }
+
+    /// What must be true for an index to be inside of the shape; `None` if it never is.
+    fn conditions(&self, values: &Values, element: &[Affine; 3]) -> Option<Vec<Condition>> {
         let mut conditions = Vec::new();
-        for (index, extent) in element.iter().zip(extents) {
+        for (index, extent) in element.iter().zip(self.extents()) {
             match index.fixed() {
-                Some(index) if index >= extent => return Some(None),
+                Some(index) if index >= extent => return None,
                 None if values.most(index) >= extent => {
                     // Neighbours that are there together are asked for once.
                     let common = index.common(extent);
@@ -257,63 +236,85 @@ impl Gather<'_> {
                 _ => {}
             }
         }
-        let (low, high) = match self.form {
-            Form::Keep | Form::Xor(_) => (run.low.max(from.low), run.high.min(from.high)),
-            _ => (from.low, from.high),
-        };
-        let mut address = Affine::constant(from.base as u64 + u64::from(low - from.low));
+        Some(conditions)
+    }
+
+    const fn extents(&self) -> [u64; 3] {
+        [self.shape.experts, self.shape.n, self.shape.k]
+    }
+
+    /// The bits of an element's code in one run of a source, cut where a word may end.
+    fn slices(
+        &self,
+        b: &mut Builder,
+        values: &mut Values,
+        element: &[Affine; 3],
+        (array, from): (usize, &Run),
+        conditions: &[Condition],
+        slices: &mut Vec<Slice>,
+    ) {
+        let word = self.arrays.get(array).map_or(REGISTER, |array| array.word);
+        let mut conditions = conditions.to_vec();
+        let mut address = Affine::constant(from.base as u64);
         for digit in &from.digits {
             let at = axis(digit.axis);
             let mut value = values.quotient(b, &element[at], digit.stride);
-            if digit.stride * digit.size < extents[at] {
+            if digit.stride * digit.size < self.extents()[at] {
                 value = values.remainder(b, &value, digit.size);
             }
             match (digit.fixed, value.fixed()) {
                 (None, _) => address.add(&value, digit.place as u64),
-                (Some(only), Some(value)) if only != value => return Some(None),
+                (Some(only), Some(value)) if only != value => return,
                 (Some(_), Some(_)) => {}
                 (Some(only), None) => conditions.push(Condition::Equal(value, only)),
             }
         }
-        let word = values.quotient(b, &address, self.word);
-        let bit = values.remainder(b, &address, self.word);
-        let bits = u64::from(high - low);
-        let to = to + u64::from(low.saturating_sub(run.low));
-        let written = self.form.written(bits);
-        if values.most(&bit) + bits > self.word || to % REGISTER + written > REGISTER {
-            return None;
-        }
         conditions.sort();
-        let source = Source { conditions, word, shift: bit.varying() };
-        let inverted = if let Form::Xor(mask) = self.form { mask >> low } else { 0 };
-        Some(Some(Field { source, from: bit.constant, to, bits, inverted }))
+        // Places vary by multiples of this, so that words end at multiples of it alone.
+        let common = address.common(word);
+        let (mut low, high) = (u64::from(from.low), u64::from(from.high));
+        while low < high {
+            let bits = (common - address.constant % common).min(high - low);
+            let number = values.quotient(b, &address, word);
+            let bit = values.remainder(b, &address, word);
+            let shift = bit.varying();
+            let source = Source { array, conditions: conditions.clone(), word: number, shift };
+            slices.push(Slice { source, from: bit.constant, low, bits });
+            address.constant += bits;
+            low += bits;
+        }
     }
 
     /// The registers of a piece.
-    fn words(&self, b: &mut Builder, moves: &mut Moves, fields: &[Field]) -> Vec<Operand> {
+    fn words(
+        &self,
+        b: &mut Builder,
+        moves: &mut Moves<'_>,
+        moved: &[Moved],
+        made: &[Made],
+    ) -> Vec<Operand> {
         let mut words = vec![Operand::U32(0); self.piece.div_ceil(REGISTER) as usize];
+        for Made { codes, conditions, places } in made {
+            let codes: Vec<Operand> = codes.iter().map(|slices| moves.code(b, slices)).collect();
+            let element = self.form.element(b, &codes);
+            let there = moves.all(b, conditions);
+            let element = b.select(there, element, 0u32);
+            for [low, to, bits] in places {
+                let part = b.shr(element, *low as u32);
+                let part =
+                    if low + bits < self.form.bits() { b.and(part, ones(*bits)) } else { part };
+                let part = b.shl(part, (to % REGISTER) as u32);
+                join(b, &mut words, to / REGISTER, part);
+            }
+        }
         // By register, source and distance: the bits of the register, and those that are inverted.
         let mut together: BTreeMap<(u64, &Source, i64), [u32; 2]> = BTreeMap::new();
-        for field in fields {
+        for field in moved {
             let (register, to) = (field.to / REGISTER, field.to % REGISTER);
-            match self.form {
-                Form::Keep | Form::Xor(_) => {
-                    let by = to as i64 - field.from as i64;
-                    let [bits, inverted] =
-                        together.entry((register, &field.source, by)).or_default();
-                    *bits |= ones(field.bits) << to;
-                    *inverted |= (field.inverted & ones(field.bits)) << to;
-                }
-                _ => {
-                    let code = moves.word(b, &field.source);
-                    let code = b.shr(code, field.from as u32);
-                    let code = b.and(code, ones(field.bits));
-                    let element = self.form.element(b, code);
-                    let element = moves.or_zero(b, &field.source, element);
-                    let element = b.shl(element, to as u32);
-                    join(b, &mut words, register, element);
-                }
-            }
+            let by = to as i64 - field.from as i64;
+            let [bits, inverted] = together.entry((register, &field.source, by)).or_default();
+            *bits |= ones(field.bits) << to;
+            *inverted |= (field.inverted & ones(field.bits)) << to;
         }
         for ((register, source, by), [bits, inverted]) in together {
             let word = moves.word(b, source);
@@ -322,7 +323,8 @@ impl Gather<'_> {
             let mut word = b.and(word, bits);
             if inverted != 0 {
                 let flipped = b.xor(word, inverted);
-                word = moves.or_zero(b, source, flipped);
+                let there = moves.all(b, &source.conditions);
+                word = b.select(there, flipped, 0u32);
             }
             join(b, &mut words, register, word);
         }
@@ -330,12 +332,41 @@ impl Gather<'_> {
     }
 }
 
+/// Those bits of a slice that a run of the destination holds, cut where a register ends.
+fn cut(slice: Slice, run: &Run, to: u64, mask: u32) -> Vec<Moved> {
+    let (first, last) = (u64::from(run.low), u64::from(run.high));
+    let (low, high) = (slice.low.max(first), (slice.low + slice.bits).min(last));
+    let part = |[low, to, bits]: [u64; 3]| Moved {
+        source: slice.source.clone(),
+        from: slice.from + low - slice.low,
+        to,
+        bits,
+        inverted: mask >> low,
+    };
+    registers(low, high, to + low.saturating_sub(first)).into_iter().map(part).collect()
+}
+
+/// Bits `low..high` that go to a place, cut where a register ends: the first bit, its place, how many.
+fn registers(mut low: u64, high: u64, mut to: u64) -> Vec<[u64; 3]> {
+    let mut parts = Vec::new();
+    while low < high {
+        let bits = (REGISTER - to % REGISTER).min(high - low);
+        parts.push([low, to, bits]);
+        (low, to) = (low + bits, to + bits);
+    }
+    parts
+}
+
 fn join(b: &mut Builder, words: &mut [Operand], register: u64, part: Operand) {
     if let Some(word) = words.get_mut(register as usize) {
-        *word = match *word {
-            Operand::U32(0) => part,
-            before => b.binary(Binary::Or, before, part),
-        };
+        *word = or(b, *word, part);
+    }
+}
+
+fn or(b: &mut Builder, before: Operand, part: Operand) -> Operand {
+    match before {
+        Operand::U32(0) => part,
+        before => b.binary(Binary::Or, before, part),
     }
 }
 
@@ -343,16 +374,15 @@ const fn ones(bits: u64) -> u32 {
     ((1u64 << bits) - 1) as u32
 }
 
-/// What of the source and of conditions is in registers.
-struct Moves {
+/// What of the sources and of conditions is in registers.
+struct Moves<'g> {
     values: Values,
-    source: BufferId,
-    word: Width,
+    arrays: &'g [Array],
     conditions: HashMap<Condition, Operand>,
     loaded: HashMap<Source, Operand>,
 }
 
-impl Moves {
+impl Moves<'_> {
     /// Whether all conditions hold; true if there are none.
     fn all(&mut self, b: &mut Builder, conditions: &[Condition]) -> Operand {
         let mut all = Operand::Pred(true);
@@ -374,6 +404,19 @@ impl Moves {
         all
     }
 
+    /// A code, put together.
+    fn code(&mut self, b: &mut Builder, slices: &[Slice]) -> Operand {
+        let mut code = Operand::U32(0);
+        for slice in slices {
+            let word = self.word(b, &slice.source);
+            let word = b.shr(word, slice.from as u32);
+            let bits = if slice.bits == REGISTER { word } else { b.and(word, ones(slice.bits)) };
+            let part = b.shl(bits, slice.low as u32);
+            code = or(b, code, part);
+        }
+        code
+    }
+
     /// The source's word, shifted down by what is no constant.
     fn word(&mut self, b: &mut Builder, source: &Source) -> Operand {
         if let Some(word) = self.loaded.get(source) {
@@ -391,21 +434,16 @@ impl Moves {
     }
 
     fn load(&mut self, b: &mut Builder, source: &Source) -> Operand {
+        let Some(array) = self.arrays.get(source.array) else { return Operand::U32(0) };
         let index = self.values.operand(b, &source.word.varying());
-        let from = Address::new(self.source, index).plus(source.word.constant as u32);
+        let from = Address::new(array.buffer, index).plus(source.word.constant as u32);
         let mask = match self.all(b, &source.conditions) {
             Operand::Pred(true) => None,
             condition => Some(Mask::or_zero(condition)),
         };
-        let word = b.load_as(Type::U32, from, self.word, mask, Cache::Constant);
+        let word = b.load_as(Type::U32, from, width(array.word), mask, Cache::Constant);
         let word = word.first().map_or(Operand::U32(0), |word| (*word).into());
         self.loaded.insert(source.clone(), word);
         word
-    }
-
-    /// A value where the source's conditions hold.
-    fn or_zero(&mut self, b: &mut Builder, source: &Source, value: Operand) -> Operand {
-        let holds = self.all(b, &source.conditions);
-        b.select(holds, value, 0u32)
     }
 }

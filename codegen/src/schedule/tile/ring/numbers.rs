@@ -121,9 +121,7 @@ impl Numbers {
         let from = Address::new(block, at).plus(row_tile * kind.of.tile_words(tile.problem));
         let words = kind.of.lane_words(tile.problem);
         let pieces = (0..words).step_by(kind.piece as usize);
-        let load = |piece: u32| {
-            b.load(from.plus(piece), width((words - piece).min(kind.piece)))
-        };
+        let load = |piece: u32| b.load(from.plus(piece), width((words - piece).min(kind.piece)));
         let words = pieces.flat_map(load).collect();
         Some((kind, words))
     }

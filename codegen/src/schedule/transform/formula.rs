@@ -1,0 +1,123 @@
+//! Numbers that products want and no component holds: of the codes of several components, in f32.
+//!
+//! The host computes in f64 and rounds once. Here each operation rounds: one scale, its reciprocal,
+//! or one scale times `zero + add` (an integer of 9 bits at most) are the host's bits; each further
+//! level adds a rounding, so that a product of L levels is within L - 1 units in the last place.
+
+use quantloom_dsl::format::Number;
+use quantloom_dsl::layout::{Component, Grain};
+use quantloom_dsl::{Scheme, ZeroKind};
+
+use super::form::Integer;
+use crate::ir::{Binary, Builder, Operand, Ternary, Unary};
+use crate::schedule::grouped::{is_read, number};
+
+/// What is computed of a group's scales, zero point and shift.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Formula {
+    /// Type of each level, and whether it divides.
+    scales: Vec<(Number, bool)>,
+    /// `shift - scale * (zero + add)`, times a power of two; the scales alone if `None`.
+    addend: Option<Addend>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Addend {
+    zero: Option<Zero>,
+    shift: Option<Number>,
+    add: i32,
+    exponent: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Zero {
+    Integer(Integer),
+    Float(Number),
+}
+
+/// Which number is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The product of the scales that change along K.
+    Scale,
+    /// The product of those that are constant along a row.
+    Factor,
+    /// What multiplies the sum of x over a group: see [`quantloom_dsl::Scheme::shift`] for its signs.
+    Addend {
+        /// What decoding leaves on each code.
+        add: i32,
+        /// The power of two that sums are in units of.
+        exponent: i32,
+    },
+}
+
+impl Formula {
+    /// The formula, and the components whose codes it takes, in their order; `None` if one of them is
+    /// of a type without a way to f32.
+    pub(super) fn new(scheme: &Scheme, wanted: Wanted) -> Option<(Self, Vec<Component>)> {
+        let (mut scales, mut components) = (Vec::new(), Vec::new());
+        for (at, level) in (0u8..).zip(&scheme.scales) {
+            // A shift is added after all levels.
+            let of_row = level.group.cols == Grain::All && scheme.shift.is_none();
+            if of_row == (wanted == Wanted::Factor) {
+                let kind = level.stored_number().filter(|kind| is_read(*kind))?;
+                scales.push((kind, level.divide));
+                components.push(Component::Scale(at));
+            }
+        }
+        let Wanted::Addend { add, exponent } = wanted else {
+            return Some((Self { scales, addend: None }, components));
+        };
+        let zero = match scheme.zero.map(|zero| zero.kind) {
+            None => None,
+            Some(ZeroKind::Float(kind)) => Some(Zero::Float(is_read(kind).then_some(kind)?)),
+            Some(codes) => Some(Zero::Integer(Integer::new(codes)?)),
+        };
+        components.extend(zero.map(|_| Component::Zero));
+        let shift = match scheme.shift.map(|shift| shift.number) {
+            None => None,
+            Some(kind) => Some(is_read(kind).then_some(kind)?),
+        };
+        components.extend(shift.map(|_| Component::Shift));
+        let normal = (-126..=127).contains(&exponent);
+        let addend = normal.then_some(Addend { zero, shift, add, exponent })?;
+        Some((Self { scales, addend: Some(addend) }, components))
+    }
+
+    /// The number, f32.
+    pub(super) fn value(&self, b: &mut Builder, codes: &[Operand]) -> Operand {
+        let mut codes = codes.iter().copied();
+        let mut next = || codes.next().unwrap_or(Operand::U32(0));
+        let mut product = None;
+        for (kind, divide) in &self.scales {
+            let scale = number(b, *kind, next(), 0);
+            product = Some(match (product, divide) {
+                (None, false) => scale,
+                (None, true) => b.binary(Binary::DivF32, 1.0f32, scale),
+                (Some(product), false) => b.mul_f32(product, scale),
+                (Some(product), true) => b.binary(Binary::DivF32, product, scale),
+            });
+        }
+        let scale = product.unwrap_or(Operand::F32(1.0));
+        let Some(Addend { zero, shift, add, exponent }) = &self.addend else { return scale };
+        let zero = match zero {
+            None => Operand::F32(*add as f32),
+            Some(Zero::Integer(integer)) => {
+                let zero = integer.value(b, next());
+                let zero = b.add(zero, *add as u32);
+                b.unary(Unary::F32FromS32, zero)
+            }
+            Some(Zero::Float(kind)) => {
+                let zero = number(b, *kind, next(), 0);
+                b.add_f32(zero, *add as f32)
+            }
+        };
+        let shift = match shift {
+            None => Operand::F32(0.0),
+            Some(kind) => number(b, *kind, next(), 0),
+        };
+        let zero = b.unary(Unary::Negate, zero);
+        let value = b.ternary(Ternary::Fma, zero, scale, shift);
+        if *exponent == 0 { value } else { b.mul_f32(value, 2f32.powi(*exponent)) }
+    }
+}

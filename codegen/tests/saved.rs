@@ -1,0 +1,138 @@
+//! Prepared weights go into a file and come back, and only to what they were prepared for.
+
+#![cfg(feature = "jit")]
+
+mod kernels;
+
+use std::path::{Path, PathBuf};
+
+use kernels::stored::Stored;
+use quantloom_codegen::jit::Simulator;
+use quantloom_dsl::format::{BF16, F16};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::element::{Bf16, Values, ValuesMut};
+use quantloom_runtime::gpu::{GpuDevice, GpuWeight, SavedError};
+use quantloom_runtime::op::{Op as _, Workspace};
+
+const SHAPE: (u32, u32) = (41, 256);
+
+fn scheme(name: &str) -> Scheme {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(format!("../kernels-generated/schemes/{name}.scheme"));
+    parse(&std::fs::read_to_string(path).unwrap()).unwrap_or_else(|faults| panic!("{faults:?}"))
+}
+
+fn device() -> GpuDevice<Simulator> {
+    GpuDevice::new(Simulator::new("sm_90a").unwrap())
+}
+
+fn prepared(name: &str) -> (Stored, GpuWeight<Simulator>) {
+    let scheme = scheme(name);
+    let layer = Stored::draw(&scheme, &scheme.activations[0], "sm_90a", SHAPE).unwrap();
+    let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
+    let weight = device().prepare_stored(&scheme, layer.unpacked.shape(), &stored).unwrap();
+    (layer, weight)
+}
+
+/// A file of a prepared weight, and the folder that holds it.
+fn saved(name: &str) -> (Stored, GpuWeight<Simulator>, tempfile::TempDir, PathBuf) {
+    let (layer, weight) = prepared(name);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weight.safetensors");
+    weight.save(&path).unwrap();
+    (layer, weight, folder, path)
+}
+
+fn product(weight: &GpuWeight<Simulator>) -> Vec<f32> {
+    let columns = weight.shape().k as usize;
+    let x: Vec<Bf16> =
+        (0..3 * columns).map(|at| Bf16(0x3f80 | (at as u16 * 37 & 0x807f))).collect();
+    let mut y = vec![0.0; 3 * weight.shape().n as usize];
+    let mut workspace = Workspace::default();
+    weight.matmul_into(0, Values::Bf16(&x), ValuesMut::F32(&mut y), &mut workspace).unwrap();
+    y
+}
+
+/// All buffers, what is known of x (a static scale, the order of columns), and so the products.
+#[test]
+fn a_weight_comes_back() {
+    for name in ["ct_w4a16_bias", "gptq4_v1_actorder", "modelopt_nvfp4", "ct_w7a16", "gptq8_v1"] {
+        let (layer, weight, _folder, path) = saved(name);
+        let loaded = device().load(&layer.scheme, layer.unpacked.shape(), &path).unwrap();
+        for part in layer.parts() {
+            for element in [BF16, F16] {
+                let [before, after] =
+                    [&weight, &loaded].map(|weight| weight.buffer(element, part.buffer()).unwrap());
+                assert_eq!(before, after, "{name}: {part:?}");
+            }
+            assert!(loaded.buffer(layer.own, part.buffer()).unwrap().is_some());
+        }
+        assert!(loaded.explain(1).contains("w: loaded"), "{}", loaded.explain(1));
+        assert_eq!(product(&weight), product(&loaded), "{name}");
+    }
+}
+
+#[test]
+fn another_packing_is_the_same_weight() {
+    let (layer, _, _folder, path) = saved("gptq4_v2");
+    let mut repacked = layer.scheme.clone();
+    repacked.stores = scheme("awq4").stores;
+    assert!(device().load(&repacked, layer.unpacked.shape(), &path).is_ok());
+}
+
+#[test]
+fn what_it_was_not_prepared_for_is_refused() {
+    let (layer, _, folder, path) = saved("ct_w4a16");
+    let shape = layer.unpacked.shape();
+    let refused = |device: &GpuDevice<Simulator>, scheme: &Scheme, shape: Shape, path: &Path| {
+        device.load(scheme, shape, path).err().unwrap()
+    };
+    let other = refused(&device(), &scheme("ct_w4a16_asym"), shape, &path);
+    assert!(matches!(&other, SavedError::Differs { what, .. } if what == "scheme"), "{other}");
+    let other = refused(&device(), &layer.scheme, Shape::matrix(41, 384), &path);
+    let text = "another shape: it has N = 41, K = 256, wanted is N = 41, K = 384; prepare it again";
+    assert!(other.to_string().contains(text), "{other}");
+    let older = GpuDevice::new(Simulator::new("sm_80").unwrap());
+    let other = refused(&older, &layer.scheme, shape, &path);
+    assert!(matches!(&other, SavedError::Differs { what, .. } if what == "target"), "{other}");
+    let missing = refused(&device(), &layer.scheme, shape, &folder.path().join("none"));
+    assert!(matches!(missing, SavedError::Read(_)), "{missing}");
+
+    // The file's own text is changed, its header as long as before.
+    let bytes = std::fs::read(&path).unwrap();
+    let changed = |from: &str, to: &str| {
+        assert_eq!(from.len(), to.len());
+        let at = bytes.windows(from.len()).position(|part| part == from.as_bytes()).unwrap();
+        let mut bytes = bytes.clone();
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        let path = folder.path().join("changed");
+        std::fs::write(&path, bytes).unwrap();
+        refused(&device(), &layer.scheme, shape, &path)
+    };
+    let version = changed("prepared weight 1", "prepared weight 0");
+    assert!(matches!(version, SavedError::Version(_)), "{version}");
+    let layout = changed("k:2 |", "k:4 |");
+    assert!(matches!(&layout, SavedError::Differs { what, .. } if what == "bf16.w"), "{layout}");
+    let renamed = changed("\"bf16.scale\":{", "\"bf16.scald\":{");
+    assert!(
+        matches!(&renamed, SavedError::Damaged { what, .. } if what == "bf16.scale"),
+        "{renamed}"
+    );
+}
+
+/// A number of no column would let a kernel read beyond x.
+#[test]
+fn an_order_of_other_columns_is_refused() {
+    let (layer, weight, _folder, path) = saved("gptq4_v1_actorder");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let text = std::str::from_utf8(&bytes[8..8 + header]).unwrap().to_owned();
+    let entry = text.split("\"given.order\":").nth(1).unwrap();
+    let offset = entry.split("\"data_offsets\":[").nth(1).unwrap().split(',').next().unwrap();
+    let at = 8 + header + offset.parse::<usize>().unwrap();
+    bytes[at..at + 4].copy_from_slice(&256u32.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    let wrong = device().load(&layer.scheme, weight.shape(), &path).err().unwrap();
+    assert!(wrong.to_string().contains("there is no column 256"), "{wrong}");
+}

@@ -1,0 +1,246 @@
+//! A prepared weight in a file, so that the next start only reads it.
+//!
+//! In: a [`GpuWeight`], or the file of one. Out: safetensors with the bytes of each native buffer,
+//! named `TYPE.BUFFER` by the first type of x that reads it, what is known of x beforehand
+//! (`given.BUFFER`), and as metadata what it was prepared for: the version of this form, the target,
+//! the scheme's text, N and K, and of each buffer what it holds and where. A file is taken only where
+//! all of that is what the source of the kernels asks for now.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{Scheme, parse};
+
+use super::executor::Executor;
+use super::native::NO_COLUMN;
+use super::stored::Filled;
+use super::weight::{Given, GpuWeight};
+use crate::checkpoint::{CheckpointError, Dtype, Entry, Tensors, Writer};
+use crate::op::{Op as _, ProductError};
+
+/// Why a prepared weight could not be saved or loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// The file could not be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+    /// The file could not be read.
+    #[error(transparent)]
+    Read(#[from] CheckpointError),
+    /// A file of something else, or of another version.
+    #[error("{} is not a prepared weight of this version ({VERSION}); prepare it again", .0.display())]
+    Version(PathBuf),
+    /// It was prepared for something else.
+    #[error(
+        "{} was prepared with another {what}: it has {found}, wanted is {expected}; prepare it again",
+        path.display()
+    )]
+    Differs {
+        /// The file.
+        path: PathBuf,
+        /// `target`, `scheme`, `shape`, or the name of a buffer.
+        what: String,
+        /// What the file says.
+        found: String,
+        /// What is asked for.
+        expected: String,
+    },
+    /// A buffer has another size than its layout, or numbers of no columns.
+    #[error("{}: the buffer {what} is damaged: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The buffer's name.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// What the device or the source of kernels says.
+    #[error(transparent)]
+    Product(#[from] ProductError),
+}
+
+const VERSION: &str = "prepared weight 1";
+
+/// Keys of the metadata.
+const FORM: &str = "quantloom";
+const TARGET: &str = "target";
+const SCHEME: &str = "scheme";
+const SHAPE: &str = "shape";
+
+fn described(shape: Shape) -> String {
+    format!("N = {}, K = {}", shape.n, shape.k)
+}
+
+impl<E: Executor> GpuWeight<E> {
+    /// Writes all that products read of the weight into a file, whole or not at all.
+    ///
+    /// # Errors
+    /// [`SavedError::Write`], or what the device says.
+    pub fn save(&self, path: &Path) -> Result<(), SavedError> {
+        let shape = self.shape();
+        let mut metadata = BTreeMap::from([
+            (FORM.to_owned(), VERSION.to_owned()),
+            (TARGET.to_owned(), self.executor().target().to_owned()),
+            (SCHEME.to_owned(), self.scheme().to_string()),
+            (SHAPE.to_owned(), described(shape)),
+        ]);
+        let mut buffers = Vec::new();
+        for (name, native, memory) in self.buffers() {
+            metadata.insert(name.clone(), native.to_string());
+            buffers.push((name, memory));
+        }
+        for (name, memory) in self.given() {
+            buffers.push((given_name(name), memory));
+        }
+        let mut contents = Vec::new();
+        for (name, memory) in buffers {
+            let bytes = self.executor().download(memory).map_err(Into::<ProductError>::into)?;
+            contents.push((name, bytes));
+        }
+        let entry = |(name, bytes): &(String, Vec<u8>)| {
+            let bytes = bytes.len() as u64;
+            Entry { name: name.clone(), dtype: Dtype::U8, shape: vec![bytes], bytes }
+        };
+        let entries = contents.iter().map(entry).collect();
+        let written = Writer::create(path, entries, &metadata).and_then(|mut writer| {
+            contents.iter().try_for_each(|(_, bytes)| writer.write(bytes))?;
+            writer.finish()
+        });
+        written.map_err(|error| SavedError::Write { path: path.to_owned(), error })
+    }
+
+    /// Uploads what [`GpuWeight::save`] wrote for the same scheme (its packing aside), shape and
+    /// target.
+    ///
+    /// # Errors
+    /// What cannot be read, [`SavedError::Version`], [`SavedError::Differs`] and
+    /// [`SavedError::Damaged`]; what the source of kernels refuses and the device says.
+    pub fn load(
+        executor: Arc<E>,
+        scheme: &Scheme,
+        shape: Shape,
+        path: &Path,
+    ) -> Result<Self, SavedError> {
+        let file = Saved { path, tensors: Tensors::open(path)? };
+        file.check(executor.target(), scheme, shape)?;
+        let given = file.given(scheme, shape)?;
+        let columns = given.columns(shape);
+        // A refusal of the file, kept while the weight is refused.
+        let mut refused = None;
+        let uploaded = Self::filled(&executor, scheme, shape, &given, |request, native| {
+            let name = buffer_name(request.own, &native.buffer);
+            let stored = Shape { k: columns, ..shape };
+            match file.buffer(&name, &native.to_string(), native.bytes(stored)) {
+                Ok(bytes) => {
+                    let memory = executor.upload(bytes).map_err(Into::into)?;
+                    let note = Some(format!("{}: loaded", native.buffer));
+                    Ok(Filled { memory, bytes: bytes.len() as u64, note })
+                }
+                Err(why) => {
+                    let said = ProductError::NotScheduled(why.to_string());
+                    refused = Some(why);
+                    Err(said)
+                }
+            }
+        });
+        match (uploaded, refused) {
+            (Err(_), Some(refused)) => Err(refused),
+            (uploaded, _) => Ok(uploaded?),
+        }
+    }
+}
+
+/// The name of a native buffer in the file.
+pub(super) fn buffer_name(own: impl std::fmt::Display, buffer: &str) -> String {
+    format!("{own}.{buffer}")
+}
+
+fn given_name(buffer: &str) -> String {
+    format!("given.{buffer}")
+}
+
+/// A file of a prepared weight.
+struct Saved<'p> {
+    path: &'p Path,
+    tensors: Tensors,
+}
+
+impl Saved<'_> {
+    /// Whether it was prepared for this.
+    fn check(&self, target: &str, scheme: &Scheme, shape: Shape) -> Result<(), SavedError> {
+        if self.said(FORM) != VERSION {
+            return Err(SavedError::Version(self.path.to_owned()));
+        }
+        self.same(TARGET, target)?;
+        self.same(SHAPE, &described(shape))?;
+        let found = self.said(SCHEME);
+        match parse(found) {
+            Ok(other) if other.same_compute(scheme) => Ok(()),
+            _ => Err(self.differs(SCHEME, found, &scheme.to_string())),
+        }
+    }
+
+    fn said(&self, key: &str) -> &str {
+        self.tensors.metadata(key).unwrap_or("none")
+    }
+
+    fn same(&self, key: &str, expected: &str) -> Result<(), SavedError> {
+        let found = self.said(key);
+        if found == expected { Ok(()) } else { Err(self.differs(key, found, expected)) }
+    }
+
+    fn differs(&self, what: &str, found: &str, expected: &str) -> SavedError {
+        let [what, found, expected] = [what, found, expected].map(str::to_owned);
+        SavedError::Differs { path: self.path.to_owned(), what, found, expected }
+    }
+
+    fn damaged(&self, what: &str, why: String) -> SavedError {
+        SavedError::Damaged { path: self.path.to_owned(), what: what.to_owned(), why }
+    }
+
+    /// The bytes of a native buffer that holds this.
+    fn buffer(&self, name: &str, holds: &str, bytes: Option<u64>) -> Result<&[u8], SavedError> {
+        self.same(name, holds)?;
+        let tensor = self.tensors.get(name);
+        let found = tensor.ok_or_else(|| self.damaged(name, "it is missing".to_owned()))?.bytes();
+        if bytes != Some(found.len() as u64) {
+            let expected = bytes.map_or("none".to_owned(), |bytes| bytes.to_string());
+            let why = format!("it has {} bytes, its layout {expected}", found.len());
+            return Err(self.damaged(name, why));
+        }
+        Ok(found)
+    }
+
+    /// What is known of x, with all that the scheme wants.
+    fn given(&self, scheme: &Scheme, shape: Shape) -> Result<Given, SavedError> {
+        let mut given = Given::default();
+        for buffer in Given::names(scheme) {
+            let name = given_name(&buffer);
+            let tensor = self.tensors.get(&name);
+            let bytes =
+                tensor.ok_or_else(|| self.damaged(&name, "it is missing".to_owned()))?.bytes();
+            let (words, rest) = bytes.as_chunks::<4>();
+            if !rest.is_empty() || words.is_empty() {
+                let why = format!("it has {} bytes, which is no number of words", bytes.len());
+                return Err(self.damaged(&name, why));
+            }
+            if buffer == Given::ORDER {
+                let column = |word: &[u8; 4]| u32::from_le_bytes(*word);
+                let none = |column: &u32| *column != NO_COLUMN && u64::from(*column) >= shape.k;
+                if let Some(wrong) = words.iter().map(column).find(none) {
+                    return Err(self.damaged(&name, format!("there is no column {wrong}")));
+                }
+            }
+            given.buffers.insert(buffer, bytes.to_vec());
+        }
+        Ok(given)
+    }
+}
