@@ -48,7 +48,8 @@ impl Grouped {
         let float = match number {
             Number::E8m0 => true,
             Number::Float(format) => {
-                matches!(format.bits(), 8 | 16 | 32) && (format.bits() > 8 || format.variant != Variant::Ieee)
+                matches!(format.bits(), 8 | 16 | 32)
+                    && (format.bits() > 8 || format.variant != Variant::Ieee)
             }
             Number::Uint(_) | Number::Int(_) => false,
         };
@@ -260,3 +261,6 @@ fn float(b: &mut Builder, format: FloatFormat, word: Operand, at: u32) -> Operan
     };
     b.select(nan, f32::NAN, value)
 }
+
+#[cfg(all(test, feature = "sim"))]
+mod tests;
