@@ -55,9 +55,9 @@ fn a_rule_says_what_the_kernel_says() {
         .collect();
     let expected = [
         ("w", Some(Access::Read), 3 * 16 * 4 * 64 / 2),
-        ("scale", Some(Access::Read), 3 * 16 * 2 * 2),
         ("x", Some(Access::Read), 3 * 200 * 2),
         ("y", Some(Access::Write), 3 * 41 * 2),
+        ("scale", Some(Access::Read), 3 * 16 * 2 * 2),
         ("zero", Some(Access::Read), 3 * 16 * 2 * 2),
         ("m", None, 3),
     ];

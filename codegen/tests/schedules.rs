@@ -5,10 +5,11 @@
 
 mod kernels;
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use kernels::assembler;
-use kernels::products::{SCHEMES, problem};
+use kernels::products::{SCHEMES, catalogue, problem};
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::decode::{DecodeTile, decode};
@@ -16,6 +17,7 @@ use quantloom_codegen::schedule::tile::{TileShape, tile};
 use quantloom_codegen::schedule::{Problem, Unscheduled, choose};
 use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
+use rayon::prelude::*;
 
 #[test]
 fn kernels_verify_and_assemble() {
@@ -65,30 +67,83 @@ fn kernels_verify_and_assemble() {
     }
 }
 
+/// Targets, the shape of w, and M. On Hopper all that decides a tile; elsewhere some of it.
+const ASSEMBLED: [(&str, (u32, u32), &[u32]); 4] = [
+    ("sm_90a", (8192, 8192), &[1, 8, 16, 64]),
+    ("sm_90a", (1000, 4096), &[1, 8, 16, 64]),
+    ("sm_80", (8192, 8192), &[8, 64]),
+    ("sm_89", (1000, 4096), &[16, 64]),
+];
+
+#[test]
+fn what_is_chosen_for_the_catalogue_assembles() {
+    let Some(ptxas) = assembler::find() else {
+        println!("skipped: ptxas not found");
+        return;
+    };
+    let mut seen = HashSet::new();
+    let mut texts = Vec::new();
+    for (sm, shape, tokens) in ASSEMBLED {
+        for scheme in catalogue().iter().filter(|scheme| scheme.experts.is_none()) {
+            for activation in &scheme.activations {
+                let problem = match Problem::new(scheme, activation, target(sm).unwrap(), shape) {
+                    Ok(problem) => problem,
+                    // FP8 products, which are native there, have no schedule yet.
+                    Err(why) if sm == "sm_89" && why.to_string().contains("products in e4m3") => {
+                        continue;
+                    }
+                    Err(why) => panic!("{}: {why}", scheme.name),
+                };
+                for &tokens in tokens {
+                    let chosen = choose(&problem, tokens);
+                    let chosen = chosen.unwrap_or_else(|why| panic!("{}: {why}", scheme.name));
+                    let kernel = verify(chosen.write(&problem).unwrap());
+                    let kernel = kernel.unwrap_or_else(|refusals| panic!("{refusals}"));
+                    let text = ptx::emit(&kernel).unwrap();
+                    // Schemes that differ in their packing alone have the same kernels.
+                    if seen.insert(text.replace(&kernel.name, "")) {
+                        texts.push((scheme.name.clone(), sm, text));
+                    }
+                }
+            }
+        }
+    }
+    let spills = texts.par_iter().filter_map(|(scheme, sm, text)| {
+        let assembled = assembler::assemble(&ptxas, text, sm);
+        (!assembled.is_clean()).then(|| format!("{scheme}: {}", assembled.report))
+    });
+    let spills: Vec<String> = spills.collect();
+    let (of, all) = (spills.len(), texts.len());
+    assert!(spills.is_empty(), "{of} of {all} kernels:\n{}", spills.join("\n"));
+}
+
+/// The product of a scheme with its first activation.
+fn posed(text: &str, sm: &str, shape: (u32, u32)) -> Result<Problem, Unscheduled> {
+    let scheme = parse(text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+    Problem::new(&scheme, &scheme.activations[0], target(sm).unwrap(), shape)
+}
+
 #[test]
 fn what_is_not_taken_is_said() {
     let cases = [
-        ("weight: u4 - 8, scale: bf16 per 1x32", (4096, 4096), "groups of 32 columns"),
-        (
-            "weight: u4 - 8, scale: bf16 per 1x128, index: i32",
-            (4096, 4096),
-            "in the order of activation",
-        ),
-        ("weight: u4 - 8, scale: f32 per 1x128", (4096, 4096), "neither bf16 nor f16"),
-        ("weight: e2m1, scale: bf16 per 1x128", (4096, 4096), "codes decoded by"),
-        ("weight: u4 - 8, scale: bf16 per 1x128", (4096, 100), "K = 100: expected a multiple of 8"),
+        ("weight: u4 - 8, scale: bf16 per 1x48", (4096, 4096), "runs of 48 columns"),
         ("weight: u4 - 8, scale: bf16 per 1x128", (0, 128), "N = 0"),
+        ("weight: u4 - 8, scale: bf16 per 1x128", (128, 0), "K = 0"),
+        ("weight: u4 - 8, scale: bf16 per 1x128", (1 << 24, 1 << 24), "2^32 words of codes"),
     ];
     for (clauses, shape, expected) in cases {
         let text = format!("a {{ {clauses}, pack: u32 [k:8 | k, n], activation: bf16 }}");
-        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
-        let target = target("sm_90a").unwrap();
-        let error = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap_err();
+        let error = posed(&text, "sm_90a", shape).unwrap_err();
         assert!(error.to_string().contains(expected), "{text}: {error}");
     }
-    let amd = parse(SCHEMES[0].1).unwrap();
-    let target = target("gfx942").unwrap();
-    assert!(Problem::new(&amd, &amd.activations[0], target, (4096, 4096)).is_err());
+    let scheme = "a { weight: e5m2, scale: bf16 per 1x128, pack: [k, n], activation: bf16 }";
+    let error = posed(scheme, "sm_90a", (64, 64)).unwrap_err();
+    assert!(error.to_string().contains("codes for infinity"), "{error}");
+    let experts = catalogue().into_iter().find(|scheme| scheme.experts.is_some()).unwrap();
+    let hopper = target("sm_90a").unwrap();
+    let error = Problem::new(&experts, &experts.activations[0], hopper, (64, 64)).unwrap_err();
+    assert!(error.to_string().contains("handles experts"), "{error}");
+    assert!(posed(SCHEMES[0].1, "gfx942", (4096, 4096)).is_err());
     let problem = problem("sym", 0, "sm_90a", (4096, 4096));
     assert!(matches!(
         DecodeTile::choose(&problem, 17),
@@ -124,11 +179,10 @@ fn what_a_tile_does_not_take_is_said() {
         TileShape::choose(&problem, 0),
         Err(Unscheduled::Shape { what: "M", value: 0, .. })
     ));
-    let bytes =
-        "a { weight: u8 - 128, scale: f16 per 1x128, pack: u8 [code | k, n], activation: f16 }";
-    let scheme = parse(bytes).unwrap();
-    let target = target("sm_90a").unwrap();
-    let problem = Problem::new(&scheme, &scheme.activations[0], target, (256, 256)).unwrap();
+    // Chunks of 32 columns, three of which share a scale.
+    let thirds =
+        "a { weight: u8 - 128, scale: f16 per 1x96, pack: u8 [code | k, n], activation: f16 }";
+    let problem = posed(thirds, "sm_90a", (256, 256)).unwrap();
     let error = tile(&problem, shape).unwrap_err().to_string();
-    assert!(error.contains("chunks of 32 columns"), "{error}");
+    assert!(error.contains("turns of 32 columns"), "{error}");
 }

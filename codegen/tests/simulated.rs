@@ -4,13 +4,11 @@ mod kernels;
 
 use kernels::product::Product;
 use kernels::products::problem;
+use kernels::tiles::{DECODE, TILE};
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::decode::DecodeTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Chosen, choose};
-
-const DECODE: DecodeTile =
-    DecodeTile { tokens: 1, row_tiles: 1, warps: 4, min_blocks: 1, splits: 1, programmatic: false };
 
 /// Runs a schedule's kernel; what is wrong names the case.
 fn check(case: (&str, usize, &str, (u32, u32)), m: u32, chosen: Chosen) {
@@ -64,16 +62,6 @@ fn decode_products_are_right() {
         check(case, m, Chosen::Decode(DecodeTile { programmatic: early, ..tile }));
     }
 }
-
-const TILE: TileShape = TileShape {
-    tokens: 16,
-    rows: 32,
-    warps: 2,
-    min_blocks: 1,
-    stages: 3,
-    splits: 1,
-    programmatic: false,
-};
 
 /// M that no tile divides, one token, rows and columns with tails, K split, every number of stages.
 #[test]

@@ -98,15 +98,15 @@ impl Jit {
     /// # Errors
     /// Why there is none.
     pub fn kernel(&self, key: &KernelKey) -> Result<Verified<Kernel>, Refusal> {
-        let target = gpu(&key.target)?;
-        let kernel = written(key, target)?;
-        let schedule = key.schedule.name.clone();
-        let invalid = |refusals: crate::ir::Refusals| JitError::Invalid {
-            schedule,
-            refusals: refusals.to_string(),
-        };
-        Ok(verify(kernel).map_err(invalid)?)
+        Ok(verified(written(key, gpu(&key.target)?)?, key)?)
     }
+}
+
+/// The kernel of a key, if the verifier takes it.
+fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kernel>, JitError> {
+    let schedule = key.schedule.name.clone();
+    verify(kernel)
+        .map_err(|refusals| JitError::Invalid { schedule, refusals: refusals.to_string() })
 }
 
 impl KernelSource for Jit {
@@ -209,9 +209,11 @@ fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError>
     let problem = || posed(scheme, activation, target, (size("n")?, size("k")?));
     let direction = match &key.work {
         Work::Product { output, .. } => {
-            let other = matches!(activation, Activation::Float(own) if own != output);
-            if other && scheme.output != Some(*output) {
-                return Err(JitError::Work(key.work.to_string()));
+            if let Activation::Float(own) = activation
+                && own != output
+                && scheme.output != Some(*output)
+            {
+                return Err(JitError::Work(format!("{} from {own}", key.work)));
             }
             return Ok(Chosen::read(name, parameters)?.write(&problem()?.giving(*output)?)?);
         }

@@ -8,7 +8,7 @@ use quantloom_runtime::gpu::{Executor, Products, Slot};
 use quantloom_runtime::op::ProductError;
 use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
 
-use super::{Jit, JitError, gpu, launch_rule};
+use super::{Jit, JitError, gpu, launch_rule, verified, written};
 use crate::ir::{Kernel, Verified};
 use crate::sim::{self, Arguments, Contents, Fault, Options, Report};
 use crate::target::Target;
@@ -52,10 +52,14 @@ pub struct Simulator {
     name: String,
     target: &'static Target,
     source: Arc<dyn Products>,
+    change: Option<Change>,
     options: Options,
     kernels: Mutex<HashMap<KernelKey, Arc<Simulated>>>,
     reports: Mutex<Vec<Report>>,
 }
+
+/// What is done to a kernel before it is verified.
+type Change = Arc<dyn Fn(&mut Kernel) + Send + Sync>;
 
 /// Multiprocessors that the simulated device says it has: those of an H200.
 const MULTIPROCESSORS: u64 = 132;
@@ -71,6 +75,7 @@ impl Simulator {
             name: format!("sim:{target}"),
             target,
             source: Arc::new(Jit),
+            change: None,
             options: Options::default(),
             kernels: Mutex::default(),
             reports: Mutex::default(),
@@ -88,6 +93,12 @@ impl Simulator {
     #[must_use]
     pub fn with_source(self, source: Arc<dyn Products>) -> Self {
         Self { source, ..self }
+    }
+
+    /// With kernels that are changed before they are verified: what is wrong with them must be found.
+    #[must_use]
+    pub fn with_change(self, change: impl Fn(&mut Kernel) + Send + Sync + 'static) -> Self {
+        Self { change: Some(Arc::new(change)), ..self }
     }
 
     /// What the launches since the last call cost, in their order.
@@ -131,7 +142,11 @@ impl Executor for Simulator {
         if let Some(kernel) = lock(&self.kernels).get(key) {
             return Ok(kernel.clone());
         }
-        let kernel = Jit.kernel(key)?;
+        let mut kernel = written(key, self.target).map_err(Refusal::from)?;
+        if let Some(change) = &self.change {
+            change(&mut kernel);
+        }
+        let kernel = verified(kernel, key).map_err(Refusal::from)?;
         let rule = launch_rule(&kernel).map_err(|error| Refusal::from(JitError::from(error)))?;
         let simulated = Arc::new(Simulated { kernel, rule });
         lock(&self.kernels).insert(key.clone(), simulated.clone());

@@ -266,3 +266,6 @@ fn float(b: &mut Builder, format: FloatFormat, word: Operand, at: u32) -> Operan
     };
     b.select(nan, f32::NAN, value)
 }
+
+#[cfg(all(test, feature = "sim"))]
+mod tests;

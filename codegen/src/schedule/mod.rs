@@ -9,6 +9,7 @@
 //! docs/add-a-schedule.md.
 
 pub mod activation;
+mod choices;
 mod choose;
 mod chunk;
 mod constants;

@@ -2,11 +2,13 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod assembler;
+pub mod mutation;
 pub mod operand;
 pub mod product;
 pub mod products;
 #[cfg(feature = "jit")]
 pub mod stored;
+pub mod tiles;
 
 use quantloom_codegen::ir::*;
 use quantloom_codegen::target::{Feature, Target, target};

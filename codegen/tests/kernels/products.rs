@@ -1,8 +1,10 @@
 //! Products to make kernels of.
 
+use std::path::Path;
+
 use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::target::target;
-use quantloom_dsl::parse;
+use quantloom_dsl::{Scheme, parse};
 
 /// Symmetric int4 in groups of 128, with zero points, and with a bias.
 pub const SCHEMES: &[(&str, &str)] = &[
@@ -32,4 +34,14 @@ pub fn problem(scheme: &str, activation: usize, sm: &str, shape: (u32, u32)) -> 
     let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
     let activation = scheme.activations[activation].clone();
     Problem::new(&scheme, &activation, target(sm).unwrap(), shape).unwrap()
+}
+
+/// The catalogue, from its declarations.
+pub fn catalogue() -> Vec<Scheme> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let texts = files.iter().map(|path| std::fs::read_to_string(path).unwrap());
+    texts.map(|text| parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"))).collect()
 }

@@ -1,25 +1,27 @@
 //! The free choices of a decode kernel, and the ones that are good.
 
+use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::{ORDER, Results};
 use crate::target::Feature;
 
-/// The free choices of a decode kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DecodeTile {
-    /// Rows of x at most: 1, 2, 4, 8 or 16.
-    pub tokens: u32,
-    /// Tiles of 16 rows of w a block.
-    pub row_tiles: u32,
-    /// Warps a block.
-    pub warps: u32,
-    /// Blocks that share a multiprocessor; bounds the registers.
-    pub min_blocks: u32,
-    /// Blocks that split K.
-    pub splits: u32,
-    /// May start before the kernel before it has ended.
-    pub programmatic: bool,
+choices! {
+    /// The free choices of a decode kernel.
+    pub struct DecodeTile {
+        /// Rows of x at most: 1, 2, 4, 8 or 16.
+        pub tokens: u32,
+        /// Tiles of 16 rows of w a block.
+        pub row_tiles: u32,
+        /// Warps a block.
+        pub warps: u32,
+        /// Blocks that share a multiprocessor; bounds the registers.
+        pub min_blocks: u32,
+        /// Blocks that split K.
+        pub splits: u32,
+        /// May start before the kernel before it has ended.
+        pub programmatic: bool,
+    }
 }
 
 /// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
@@ -161,35 +163,6 @@ impl DecodeTile {
             Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
             None => Ok(()),
         }
-    }
-
-    /// The free choices by name.
-    pub(in crate::schedule) fn parameters(&self) -> Vec<(&'static str, u64)> {
-        let Self { tokens, row_tiles, warps, min_blocks, splits, programmatic } = *self;
-        let programmatic = u32::from(programmatic);
-        let all = [
-            ("tokens", tokens),
-            ("row_tiles", row_tiles),
-            ("warps", warps),
-            ("min_blocks", min_blocks),
-            ("splits", splits),
-            ("programmatic", programmatic),
-        ];
-        all.map(|(name, value)| (name, value.into())).to_vec()
-    }
-
-    /// The tile of these choices.
-    pub(in crate::schedule) fn read(
-        of: impl Fn(&str) -> Result<u32, Unscheduled>,
-    ) -> Result<Self, Unscheduled> {
-        Ok(Self {
-            tokens: of("tokens")?,
-            row_tiles: of("row_tiles")?,
-            warps: of("warps")?,
-            min_blocks: of("min_blocks")?,
-            splits: of("splits")?,
-            programmatic: of("programmatic")? != 0,
-        })
     }
 
     /// Its part of a kernel's name.

@@ -2,28 +2,30 @@
 
 use super::ring;
 use crate::plan::native::SHARED_BYTES;
+use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::ORDER;
 use crate::target::Feature;
 
-/// The free choices of a tile kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TileShape {
-    /// Rows of x a block: 16, 32, 64 or 128.
-    pub tokens: u32,
-    /// Rows of w a block: 16, 32 or 64 a warp.
-    pub rows: u32,
-    /// Warps a block.
-    pub warps: u32,
-    /// Blocks that share a multiprocessor; bounds the registers.
-    pub min_blocks: u32,
-    /// Turns in the ring, the one in use included.
-    pub stages: u32,
-    /// Blocks that split K.
-    pub splits: u32,
-    /// May start before the kernel before it has ended.
-    pub programmatic: bool,
+choices! {
+    /// The free choices of a tile kernel.
+    pub struct TileShape {
+        /// Rows of x a block: 16, 32, 64 or 128.
+        pub tokens: u32,
+        /// Rows of w a block: 16, 32 or 64 a warp.
+        pub rows: u32,
+        /// Warps a block.
+        pub warps: u32,
+        /// Blocks that share a multiprocessor; bounds the registers.
+        pub min_blocks: u32,
+        /// Turns in the ring, the one in use included.
+        pub stages: u32,
+        /// Blocks that split K.
+        pub splits: u32,
+        /// May start before the kernel before it has ended.
+        pub programmatic: bool,
+    }
 }
 
 /// Blocks to choose from: rows, warps, and how many share a processor.
@@ -196,37 +198,6 @@ impl TileShape {
             return Err(Unscheduled::Shape { what: "N", value: problem.n, rule });
         }
         Ok(())
-    }
-
-    /// The free choices by name.
-    pub(in crate::schedule) fn parameters(&self) -> Vec<(&'static str, u64)> {
-        let Self { tokens, rows, warps, min_blocks, stages, splits, programmatic } = *self;
-        let programmatic = u32::from(programmatic);
-        let all = [
-            ("tokens", tokens),
-            ("rows", rows),
-            ("warps", warps),
-            ("min_blocks", min_blocks),
-            ("stages", stages),
-            ("splits", splits),
-            ("programmatic", programmatic),
-        ];
-        all.map(|(name, value)| (name, value.into())).to_vec()
-    }
-
-    /// The shape of these choices.
-    pub(in crate::schedule) fn read(
-        of: impl Fn(&str) -> Result<u32, Unscheduled>,
-    ) -> Result<Self, Unscheduled> {
-        Ok(Self {
-            tokens: of("tokens")?,
-            rows: of("rows")?,
-            warps: of("warps")?,
-            min_blocks: of("min_blocks")?,
-            stages: of("stages")?,
-            splits: of("splits")?,
-            programmatic: of("programmatic")? != 0,
-        })
     }
 
     /// Its part of a kernel's name.

@@ -1,0 +1,89 @@
+//! One thing in a kernel made wrong.
+
+use quantloom_codegen::ir::{Body, Buffer, Kernel, Op, SharedBlock, Space, Statement};
+
+/// What is done to an operation, of which it is said where it stands.
+pub type Mutation = fn(&Place, &mut Op);
+
+/// Where an operation stands.
+pub struct Place {
+    buffers: Vec<Buffer>,
+    shared: Vec<SharedBlock>,
+    /// Whether it is repeated.
+    pub in_loop: bool,
+}
+
+impl Place {
+    /// Whether an array is the buffer, or the block of shared memory, of this name.
+    pub fn is(&self, space: Space, name: &str) -> bool {
+        match space {
+            Space::Global(id) => self.buffers[id.0 as usize].name == name,
+            Space::Shared(id) => self.shared[id.0 as usize].name == name,
+        }
+    }
+}
+
+/// Changes every operation of a kernel; whether that made a difference.
+pub fn mutate(kernel: &mut Kernel, mutation: Mutation) -> bool {
+    each_body(kernel, &mut |place, body| {
+        for statement in body {
+            if let Statement::Op(op) = statement {
+                mutation(place, op);
+            }
+        }
+    })
+}
+
+/// Puts an operation before each that asks for one; whether there was such.
+pub fn put_before(kernel: &mut Kernel, before: fn(&Op) -> Option<Op>) -> bool {
+    each_body(kernel, &mut |_, body| {
+        for at in (0..body.len()).rev() {
+            if let Statement::Op(op) = &body[at]
+                && let Some(first) = before(op)
+            {
+                body.insert(at, Statement::Op(first));
+            }
+        }
+    })
+}
+
+/// Removes an operation.
+pub fn gone(op: &mut Op) {
+    *op = Op::Comment("nothing".into());
+}
+
+fn each_body(kernel: &mut Kernel, change: &mut dyn FnMut(&Place, &mut Body)) -> bool {
+    let (buffers, shared) = (kernel.buffers.clone(), kernel.shared.clone());
+    let before = kernel.body.clone();
+    walk(&mut kernel.body, &mut Place { buffers, shared, in_loop: false }, change);
+    before != kernel.body
+}
+
+fn walk(body: &mut Body, place: &mut Place, change: &mut dyn FnMut(&Place, &mut Body)) {
+    change(place, body);
+    for statement in body {
+        let outside = place.in_loop;
+        match statement {
+            Statement::Op(_) => {}
+            Statement::If { then, otherwise, .. } => {
+                walk(then, place, change);
+                walk(otherwise, place, change);
+            }
+            Statement::For { body, .. } => {
+                place.in_loop = true;
+                walk(body, place, change);
+            }
+            Statement::While { test, body, .. } => {
+                place.in_loop = true;
+                walk(test, place, change);
+                walk(body, place, change);
+            }
+            Statement::Roles(roles) => {
+                for role in roles {
+                    walk(&mut role.body, place, change);
+                }
+            }
+        }
+        place.in_loop = outside;
+    }
+}

@@ -1,0 +1,19 @@
+//! Small tiles, to vary.
+
+use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::tile::TileShape;
+
+/// Of a decode product.
+pub const DECODE: DecodeTile =
+    DecodeTile { tokens: 1, row_tiles: 1, warps: 4, min_blocks: 1, splits: 1, programmatic: false };
+
+/// Of a product in tiles.
+pub const TILE: TileShape = TileShape {
+    tokens: 16,
+    rows: 32,
+    warps: 2,
+    min_blocks: 1,
+    stages: 3,
+    splits: 1,
+    programmatic: false,
+};

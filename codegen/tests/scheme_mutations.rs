@@ -1,0 +1,191 @@
+//! The comparison with the reference can fail: each way in which numbers of groups, factors, biases,
+//! planes and sums of x reach a product, made wrong, is found on the simulator.
+
+#![cfg(feature = "jit")]
+
+mod kernels;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kernels::mutation::{Mutation, mutate, put_before};
+use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Ternary, Unary, Width};
+use quantloom_codegen::jit::Simulator;
+use quantloom_dsl::parse;
+use quantloom_runtime::conformance::{Failure, Suite};
+use quantloom_runtime::gpu::GpuDevice;
+
+/// Zero points that are not taken off codes, four runs a turn.
+const ADDEND: &str = "weight: u8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16";
+/// Zero points that are, two runs a chunk.
+const ZERO: &str = "weight: u4, zero: u4 per 1x32, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16";
+/// Runs of one step of the product, a factor of rows, a bias.
+const FACTOR: &str = "weight: e2m1, scale: e4m3 per 1x16, scale: f32 per channel, \
+                      pack: u8 [k:2 | k, n], bias: f32, activation: bf16";
+/// Integer products with a scale a row of x.
+const ROWS: &str = "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }";
+/// Integer products with zero points: sums of x.
+const INTEGERS: &str = "weight: i4, zero: i4 per 1x128, scale: f32 per 1x128, pack: u8 [k:2 | k, n], \
+                        activation: i8 { scale: f32 per token }";
+/// Scales of x that change along K.
+const COLUMNS: &str = "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }";
+/// Two planes of codes.
+const PLANES: &str = "weight: u3 - 4, scale: bf16 per 1x128, pack: u32 [k:* | w, n], activation: bf16";
+
+/// 1.5 * 2^23 and 2^23.
+const START: f32 = 12_582_912.0;
+const TOO_LOW: f32 = 8_388_608.0;
+
+/// What is wrong, the scheme, whether decode and tile products have it, and the mutation.
+const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
+    ("an addend forgotten", ADDEND, BOTH, |place, op| match op {
+        Op::Load { from, mask: Some(mask), .. } if place.is(from.space, "addend") => {
+            mask.condition = Operand::Pred(false);
+        }
+        Op::CopyAsync { from, mask, .. } if place.is(from.space, "addend") => {
+            *mask = Some(Operand::Pred(false));
+        }
+        _ => {}
+    }),
+    ("ones of f16 for sums of x in bf16", ADDEND, BOTH, |_, op| {
+        if let Op::Copy { a: a @ Operand::U32(0x3f80_3f80), .. } = op {
+            *a = 0x3c00_3c00u32.into();
+        }
+    }),
+    ("ones for half of the columns", INTEGERS, BOTH, |_, op| {
+        if let Op::Copy { a: a @ Operand::U32(0x0101_0101), .. } = op {
+            *a = 0x0001_0001u32.into();
+        }
+    }),
+    ("a factor forgotten", FACTOR, BOTH, |place, op| {
+        if let Op::CopyAsync { to, from, width, .. } = op
+            && place.is(from.space, "factor")
+        {
+            let values = vec![Operand::U32(1f32.to_bits())];
+            *op = Op::Store { to: *to, values, width: *width, mask: None };
+        }
+    }),
+    ("scales of the run beside", ZERO, BOTH, |_, op| {
+        if let Op::Unary { op: Unary::F32FromHalf(..), a: Operand::Reg(word), .. } = op {
+            word.at ^= 1;
+        }
+    }),
+    ("zero points of the run beside", ZERO, BOTH, |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, a: Operand::Reg(a), b: Operand::Reg(b), c, .. } = op
+            && matches!(c, Operand::U32(0x1010 | 0x3232))
+        {
+            a.at ^= 1;
+            b.at ^= 1;
+        }
+    }),
+    ("the first row's scale of x for all", ROWS, BOTH, |place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "x_scales") => from.index = 0u32.into(),
+        _ => {}
+    }),
+    ("scales of x of the first of two tokens", COLUMNS, DECODE, |_, op| {
+        if let Op::Ternary { op: Ternary::Mad, b: Operand::U32(2), c: c @ Operand::U32(1), .. } = op {
+            *c = 0u32.into();
+        }
+    }),
+    ("scales of x of the first of two tokens", COLUMNS, TILE, |place, op| match op {
+        Op::Load { from, width: Width::B32, .. } if place.in_loop && place.is(from.space, "ring") => {
+            from.offset &= !1;
+        }
+        _ => {}
+    }),
+    // Right for sums that are not negative.
+    ("integer sums that begin at 2^23", ROWS, BOTH, |_, op| match op {
+        Op::Copy { a: Operand::U32(bits), .. } if *bits == START.to_bits() => {
+            *bits = TOO_LOW.to_bits();
+        }
+        Op::Ternary { op: Ternary::Fma, c: Operand::F32(start), .. } if *start % START == 0.0 => {
+            *start *= TOO_LOW / START;
+        }
+        _ => {}
+    }),
+    ("no swizzle of short runs where x is read or written", FACTOR, TILE, |_, op| {
+        if let Op::Binary { op: op @ Binary::Xor, .. } = op {
+            *op = Binary::Or;
+        }
+    }),
+    ("words of a plane exchanged", PLANES, BOTH, |place, op| match op {
+        Op::Load { dst, from, width: Width::B64, .. }
+            if place.is(from.space, "w") || place.is(from.space, "ring") =>
+        {
+            dst.swap(0, 1);
+        }
+        _ => {}
+    }),
+    ("the first plane for the second", PLANES, DECODE, |place, op| match op {
+        Op::Load { from, width: Width::B32, .. } if place.is(from.space, "w") => from.offset -= 64,
+        _ => {}
+    }),
+];
+
+const DECODE: &[usize] = &[3];
+const TILE: &[usize] = &[19];
+const BOTH: &[usize] = &[3, 19];
+
+/// Products with kernels that are changed, and whether there was something to change.
+fn compared(
+    clauses: &str,
+    tokens: usize,
+    change: impl Fn(&mut Kernel) -> bool + Send + Sync + 'static,
+) -> (Option<Failure>, bool) {
+    let scheme = parse(&format!("s {{ {clauses} }}"));
+    let scheme = scheme.unwrap_or_else(|faults| panic!("{clauses}: {faults:?}"));
+    let changed = Arc::new(AtomicBool::new(false));
+    let noted = changed.clone();
+    let simulator = Simulator::new("sm_90a").unwrap().with_change(move |kernel| {
+        // Not the kernels of x.
+        let product = kernel.buffers.iter().any(|buffer| buffer.name == "w");
+        noted.fetch_or(product && change(kernel), Ordering::Relaxed);
+    });
+    // Ragged rows, a short last turn.
+    let shapes = vec![(40, 608)];
+    let suite = Suite { shapes, tokens: vec![tokens], seeds: vec![0], every: 1 };
+    let result = suite.run(&scheme, &[&GpuDevice::new(simulator)], &|_| {}).remove(0);
+    (result.err(), changed.load(Ordering::Relaxed))
+}
+
+#[test]
+fn what_is_right_passes() {
+    for clauses in [ADDEND, ZERO, FACTOR, ROWS, INTEGERS, COLUMNS, PLANES] {
+        for &tokens in BOTH {
+            let (failure, _) = compared(clauses, tokens, |_| false);
+            assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+        }
+    }
+}
+
+/// Found as a wrong result: no detector helps.
+fn is_found(what: &str, tokens: usize, (failure, changed): (Option<Failure>, bool)) {
+    assert!(changed, "{what}, M = {tokens}: there is nothing to change");
+    assert!(matches!(failure, Some(Failure::Miss { .. })), "{what}, M = {tokens}: {failure:?}");
+}
+
+#[test]
+fn what_is_wrong_is_found() {
+    for &(what, clauses, all, mutation) in WRONG {
+        for &tokens in all {
+            let found = compared(clauses, tokens, move |kernel| mutate(kernel, mutation));
+            is_found(what, tokens, found);
+        }
+    }
+}
+
+/// `(sum + bias) factor` for `sum factor + bias`.
+#[test]
+fn a_bias_before_the_factor_is_found() {
+    for &tokens in BOTH {
+        let found = compared(FACTOR, tokens, |kernel| {
+            put_before(kernel, |op| match op {
+                Op::Ternary { op: Ternary::Fma, b: factor, c: bias @ Operand::Reg(dst), .. } => {
+                    Some(Op::Binary { dst: *dst, op: Binary::MulF32, a: *bias, b: *factor })
+                }
+                _ => None,
+            })
+        });
+        is_found("a bias before the factor", tokens, found);
+    }
+}

@@ -1,0 +1,58 @@
+//! Every scheme of the catalogue on simulated GPUs, on ragged shapes, against the reference.
+
+use quantloom::codegen::jit::Simulator;
+use quantloom::runtime::conformance::{Failure, Suite};
+use quantloom::runtime::gpu::GpuDevice;
+use quantloom_dsl::Scheme;
+use quantloom_dsl::layout::Shape;
+use rayon::prelude::*;
+
+const TARGETS: [&str; 2] = ["sm_80", "sm_90a"];
+
+/// N and K; of each row a scheme meets the first that its layouts hold. Fewer columns than a turn of
+/// a warp; several turns, the last one short; turns for all warps of a block. Where whatever packs
+/// codes lets them be, N is no multiple of 16 and K is odd.
+const SHAPES: [&[(u64, u64)]; 3] = [
+    &[(17, 37), (24, 40), (24, 48), (24, 32), (24, 64), (24, 128)],
+    &[(41, 321), (40, 328), (40, 336), (40, 352), (40, 384)],
+    &[(3, 1157), (8, 1160), (8, 1168), (8, 1184), (8, 1152)],
+];
+
+/// One token; a part of a tile of them; more than a decode product takes.
+const TOKENS: [usize; 3] = [1, 3, 17];
+
+fn fits(scheme: &Scheme, (n, k): (u64, u64)) -> bool {
+    let shape = Shape { experts: if scheme.experts.is_some() { 2 } else { 1 }, n, k };
+    scheme.stores.iter().all(|store| scheme.bind(store, shape).is_ok())
+}
+
+/// Each scheme meets all six regimes of seeds twice, each in another pair of a target and a shape.
+fn products(number: usize, scheme: &Scheme) -> Result<(), String> {
+    let mut seeds = (number as u64 % 6)..;
+    for target in TARGETS {
+        for shapes in SHAPES {
+            let shape = shapes.iter().find(|shape| fits(scheme, **shape));
+            let shape = *shape.ok_or_else(|| format!("{}: none of {shapes:?}", scheme.name))?;
+            let seeds = seeds.next().into_iter().flat_map(|seed| [seed, seed + 9]).collect();
+            let suite = Suite { shapes: vec![shape], tokens: TOKENS.to_vec(), seeds, every: 1 };
+            let device = GpuDevice::new(Simulator::new(target).unwrap());
+            match suite.run(scheme, &[&device], &|_| {}).remove(0) {
+                Ok(done) if done.products == 2 * TOKENS.len() && done.not_scheduled.is_empty() => {}
+                Ok(done) => return Err(format!("{} {target} {shape:?}: {done:?}", scheme.name)),
+                // No schedule multiplies with several experts.
+                Err(Failure::NotScheduled { why, .. })
+                    if scheme.experts.is_some() && why.contains("experts") => {}
+                Err(failure) => return Err(failure.to_string()),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_scheme_multiplies() {
+    let schemes = quantloom_kernels::catalogue().par_iter().enumerate();
+    let wrong = schemes.map(|(number, scheme)| products(number, scheme));
+    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
