@@ -46,7 +46,7 @@ fn processors_without_rows_get_a_part_of_k() {
     // Tiles of 16 rows, groups of 128 columns; turns of a warp without a split and with it.
     for (n, k, tokens, splits) in [
         (1024, 4096, 1, 2),   // 64 tiles, 32 groups: 2 turns of 16 warps, 1
-        (1024, 4096, 16, 2),  // the same
+        (1024, 4096, 16, 3),  // 3 turns of 12 warps, 1, with two blocks a processor
         (512, 8192, 8, 4),    // 32 tiles, 64 groups: 4 turns, 1
         (1024, 16_384, 1, 4), // 128 groups: 8 turns, 2, with two blocks a processor
         (1024, 2048, 1, 1),   // 16 groups: 1 turn, which nothing makes shorter

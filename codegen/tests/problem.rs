@@ -1,40 +1,88 @@
-//! What a scheme becomes for its schedules: turns, runs, numbers of groups, the operand of x.
+//! What a scheme becomes for its schedules: turns and runs of columns, the numbers of groups that
+//! products read, the operand of x.
 
 mod kernels;
 
 use kernels::products::catalogue;
-use quantloom_codegen::schedule::Problem;
+use quantloom_codegen::schedule::{Grouped, Problem, What};
 use quantloom_codegen::target::target;
 
+fn grouped(name: &str, of: Option<Grouped>) -> Option<String> {
+    let Grouped { what, number, rows, columns } = of?;
+    let computed = if matches!(what, What::Component(_)) { "" } else { "computed " };
+    Some(format!("{computed}{name} {number} {rows}x{columns}"))
+}
+
 fn described(problem: &Problem) -> String {
-    let grouped = [("scale", problem.scale), ("zero", problem.zero), ("addend", problem.addend)];
-    let grouped = grouped.into_iter().filter_map(|(name, of)| {
-        let of = of?;
-        Some(format!("{name} {:?} {} {}x{}", of.what, of.number, of.rows, of.columns))
-    });
-    let mut all: Vec<String> = grouped.collect();
-    if problem.factor {
-        all.push("factor".to_owned());
-    }
-    if problem.bias {
-        all.push("bias".to_owned());
-    }
+    let of = |there: bool, name: &str| there.then(|| name.to_owned());
+    let numbers = [
+        grouped("scale", problem.scale),
+        grouped("zero", problem.zero),
+        grouped("addend", problem.addend),
+        of(problem.factor, "factor"),
+        of(problem.bias, "bias"),
+    ];
+    let numbers: Vec<String> = numbers.into_iter().flatten().collect();
     let input = problem.input;
+    let made = if input.prepared { "made, " } else { "" };
     let scale = input.scale.map(|scale| format!(", {scale:?}")).unwrap_or_default();
-    let prepared = if input.prepared { "prepared " } else { "" };
     format!(
-        "turn {} of runs {}; {}; {prepared}x {} of {}{scale}; y {}",
-        problem.turn, problem.run(), all.join(", "), input.operand, input.columns, problem.output,
+        "{} of {}; {}; x {made}{} {}{scale}",
+        problem.turn,
+        problem.run(),
+        numbers.join(", "),
+        input.operand,
+        input.columns,
     )
 }
 
+/// Scheme, number of its activation, and with K = 1000 on Hopper: columns of a turn and of a run,
+/// numbers with their types and groups, whether a kernel makes the operand of x, its type, columns
+/// and scales.
+const PROBLEMS: &[(&str, usize, &str)] = &[
+    ("ct_w4a16", 0, "128 of 128; scale bf16 1x128; x bf16 1000"),
+    ("ct_w4a16_bias", 0, "128 of 128; scale f16 1x128, bias; x bf16 1000"),
+    // Four runs a turn.
+    ("ct_mxint4", 0, "128 of 32; scale bf16 1x32; x bf16 1000"),
+    // Zero points of 4 bits are taken off codes; of 8 bits where the type of x has the digits.
+    ("awq4", 0, "128 of 128; scale f16 1x128, zero f16 1x128; x f16 1000"),
+    ("gptq8_v2", 0, "64 of 64; scale f16 1x128, zero f16 1x128; x f16 1000"),
+    ("gptq8_v2", 1, "64 of 64; scale f16 1x128, computed addend f32 1x128; x bf16 1000"),
+    // Columns are sorted into whole turns.
+    ("gptq4_v1_actorder", 0, "128 of 128; scale f16 1x128, zero f16 1x128; x made, f16 1024"),
+    // What does not change along K is a factor.
+    ("ct_nvfp4a16", 0, "128 of 16; scale e4m3 1x16, factor; x bf16 1000"),
+    ("ct_mxfp4a16", 0, "128 of 32; scale e8m0 1x32; x bf16 1000"),
+    ("modelopt_nvfp4", 0, "128 of 16; scale e4m3 1x16, factor; x made, f16 1024, Columns(16)"),
+    ("fp8_block", 0, "64 of 64; scale f32 128x128; x made, f16 1024, Columns(128)"),
+    ("ct_fp8", 0, "64 of 64; factor; x made, f16 1024, Row"),
+    // Integer products; of x with zero points, floats.
+    ("quark_w8a8_int8_channel", 0, "128 of 128; factor; x made, i8 1024, Row"),
+    ("ct_w4a8", 0, "128 of 128; scale bf16 1x128; x made, i8 1024, Row"),
+    ("arm_w4a8_g32", 0, "128 of 32; scale bf16 1x32, bias; x made, f16 1024, Row"),
+];
+
 #[test]
 fn schemes_become_problems() {
-    for name in ["ct_w4a16", "ct_mxint4", "ct_w3a16", "awq4", "gptq8_v2", "gptq4_v1_actorder", "ct_nvfp4a16", "ct_mxfp4a16", "fp8_block", "quark_w8a8_int8_channel", "arm_w4a8_g32", "ct_w4a8", "modelopt_nvfp4", "ct_fp8"] {
-        let scheme = catalogue().into_iter().find(|scheme| scheme.name == name).unwrap();
-        for sm in ["sm_80", "sm_90a"] {
-            let problem = Problem::new(&scheme, &scheme.activations[0], target(sm).unwrap(), (1000, 1000));
-            println!("{name} {sm}: {}", problem.map_or_else(|why| why.to_string(), |problem| described(&problem)));
-        }
+    let catalogue = catalogue();
+    for &(name, activation, expected) in PROBLEMS {
+        let scheme = catalogue.iter().find(|scheme| scheme.name == name).unwrap();
+        let activation = &scheme.activations[activation];
+        let problem = Problem::new(scheme, activation, target("sm_90a").unwrap(), (1000, 1000));
+        let problem = problem.unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert_eq!(described(&problem), expected, "{name}");
+    }
+}
+
+/// Rows of x are read by 16 bytes: what does not come in such is copied into whole turns.
+#[test]
+fn rows_of_x_are_whole_pieces() {
+    let catalogue = catalogue();
+    let scheme = catalogue.iter().find(|scheme| scheme.name == "ct_w3a16").unwrap();
+    for (k, columns) in [(1000, 1000), (1001, 1024), (1004, 1024), (1008, 1008)] {
+        let hopper = target("sm_90a").unwrap();
+        let problem = Problem::new(scheme, &scheme.activations[0], hopper, (16, k)).unwrap();
+        let found = (problem.input.columns, problem.input.prepared);
+        assert_eq!(found, (columns, columns != k), "K = {k}");
     }
 }

@@ -28,6 +28,20 @@ pub fn demo_file() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo.safetensors"))
 }
 
+/// A scheme that no schedule of a GPU takes: groups that no turn of columns holds whole.
+pub const UNSCHEDULED: &str =
+    "s { weight: u4 - 8, scale: bf16 per 1x48, pack: u32 [k:8 | k, n], activation: bf16 }";
+
+/// Its declaration as a file.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn unscheduled_file(folder: &Path) -> String {
+    let path = folder.join("unscheduled.scheme");
+    std::fs::write(&path, UNSCHEDULED).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    path.to_string_lossy().into_owned()
+}
+
 /// What a run of the command left.
 #[derive(Debug)]
 pub struct Ran {

@@ -25,7 +25,7 @@ use super::io::Io;
 use super::problem::{Problem, Unscheduled};
 use super::results::{Held, Results};
 use super::sums::{RunScales, Summing};
-use ring::{Ring, Stage};
+use ring::{Ring, Scales, Stage};
 
 pub use shape::TileShape;
 
@@ -47,11 +47,11 @@ struct Tile<'p> {
 }
 
 /// A warp's weights of one turn.
-struct Decoded {
+struct Decoded<'r> {
     /// Per tile of rows and step of the product, A.
     a: Vec<Vec<Vec<Reg>>>,
-    /// Per tile of rows and run, what multiplies the sums.
-    scales: Vec<Vec<RunScales>>,
+    /// Per tile of rows, what multiplies the sums.
+    scales: Vec<Scales<'r>>,
 }
 
 /// Writes the kernel.
@@ -159,7 +159,7 @@ impl<'p> Tile<'p> {
     }
 
     /// Decodes this warp's rows of a turn.
-    fn decode(&self, b: &mut Builder, stage: &Stage) -> Decoded {
+    fn decode<'r>(&self, b: &mut Builder, stage: &'r Stage<'_>) -> Decoded<'r> {
         let problem = self.problem;
         let runs = problem.turn / problem.run();
         let mut decoded = Decoded { a: Vec::new(), scales: Vec::new() };
@@ -188,35 +188,40 @@ impl<'p> Tile<'p> {
         b: &mut Builder,
         summing: &Summing<'_>,
         stage: &Stage,
-        decoded: &Decoded,
+        decoded: &Decoded<'_>,
         sums: &[Vec<Vec<Reg>>],
     ) {
         let together = self.shape.together(self.problem);
         let run_steps = self.problem.run_steps() as usize;
-        for first in (0..self.token_tiles()).step_by(together as usize) {
-            b.comment(&format!("tokens {} on", first * self.problem.token_tile()));
-            let tiles: Vec<u32> = (first..self.token_tiles()).take(together as usize).collect();
-            let x: Vec<Vec<Reg>> = tiles.iter().map(|&tile| stage.x(b, self, tile)).collect();
-            let of_x: Vec<_> = x.iter().map(|x| summing.of_x(b, x)).collect();
-            for run in 0..(self.problem.turn / self.problem.run()) as usize {
+        let runs = self.problem.turn / self.problem.run();
+        // Run by run, so that only one run's x and scales need registers.
+        for run in 0..runs {
+            let of_run = |scales: &Scales<'_>| scales.of_run(b, self.problem, run);
+            let scales: Vec<RunScales> = decoded.scales.iter().map(of_run).collect();
+            for first in (0..self.token_tiles()).step_by(together as usize) {
+                b.comment(&format!("run {run}, tokens {} on", first * self.problem.token_tile()));
+                let tiles: Vec<u32> = (first..self.token_tiles()).take(together as usize).collect();
+                let x: Vec<Vec<Reg>> =
+                    tiles.iter().map(|&tile| stage.x(b, self, (tile, run))).collect();
+                let of_x: Vec<_> = x.iter().map(|x| summing.of_x(b, x)).collect();
                 let parts: Vec<Vec<Vec<Reg>>> = tiles
                     .iter()
                     .map(|_| decoded.a.iter().map(|_| summing.part(b)).collect())
                     .collect();
                 // Step by step over all of them: neighbours do not wait for each other.
                 for step in 0..run_steps {
-                    let at = run * run_steps + step;
+                    let at = run as usize * run_steps + step;
                     for (parts, x) in parts.iter().zip(&x) {
                         for (part, a) in parts.iter().zip(&decoded.a) {
-                            summing.step(b, part, &a[at], &x[2 * at..2 * at + 2], step == 0);
+                            summing.step(b, part, &a[at], &x[2 * step..2 * step + 2], step == 0);
                         }
                     }
                 }
                 for ((&tile, parts), of_x) in tiles.iter().zip(&parts).zip(&of_x) {
-                    let tokens = stage.x_scales(b, self, tile, run as u32);
-                    for ((part, scales), sums) in parts.iter().zip(&decoded.scales).zip(sums) {
-                        let scales = RunScales { tokens, ..scales[run] };
-                        let part = (&part[..], of_x.get(run));
+                    let tokens = stage.x_scales(b, self, tile, run);
+                    for ((part, scales), sums) in parts.iter().zip(&scales).zip(sums) {
+                        let scales = RunScales { tokens, ..*scales };
+                        let part = (&part[..], of_x.first());
                         summing.add(b, &sums[tile as usize], part, scales, &[0, 1, 2, 3]);
                     }
                 }

@@ -1,8 +1,9 @@
 //! The free choices of a decode kernel, and the ones that are good.
 
+use crate::ir::Half;
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
-use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::problem::{InputScale, Problem, Unscheduled};
 use crate::schedule::results::{ORDER, Results};
 use crate::target::Feature;
 
@@ -129,7 +130,21 @@ impl DecodeTile {
         let x = problem.turn / problem.row_lanes() * problem.input_bytes() / 4;
         let sums = if self.tokens == 1 { 2 } else { 4 };
         // Runs of a turn overlap, each with a part of its own.
-        let overlap = if problem.run() < problem.turn { 4 } else { 0 };
+        let several = problem.run() < problem.turn;
+        // More so with f16, whose constants are of more kinds.
+        let overlap = match (several, problem.half()) {
+            (true, Some(Half::F16)) => 18,
+            (true, _) => 4,
+            (false, _) => 0,
+        };
+        // Scales of x, and their products with those of w.
+        let x_scales = match problem.input.scale {
+            Some(InputScale::Columns(columns)) => {
+                let products = if several { 14 } else { 0 };
+                products + token_tiles * 2 * (problem.turn / columns).max(1)
+            }
+            Some(InputScale::Row) | None => 0,
+        };
         // What the instruction begins with, and sums of x.
         let integers = if problem.sums_integers() { 4 } else { 0 };
         let of_x = if problem.addend.is_some() { 8 } else { 0 };
@@ -138,6 +153,7 @@ impl DecodeTile {
         // A word of scales a tile is in what every tile needs.
         let numbers = 2 * numbers.saturating_sub(1);
         let tile = problem.turn_words() + sums + numbers;
+        let x = x + x_scales;
         24 + x + integers + of_x + overlap + self.row_tiles * tile + further
     }
 

@@ -16,9 +16,10 @@ use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, planes, tile_words, width};
 use crate::schedule::problem::Problem;
 use crate::schedule::results::Results;
-use crate::schedule::sums::RunScales;
 use crate::schedule::tile::TileShape;
 use numbers::{InputScales, Numbers};
+
+pub(super) use numbers::Scales;
 
 /// Bytes of a piece.
 const PIECE: u32 = 16;
@@ -346,7 +347,7 @@ fn inside(b: &mut Builder, tile: &Tile<'_>, number: Operand) -> Operand {
 
 impl Stage<'_> {
     /// What multiplies the sums of each run, of rows g and g + 8 of a tile.
-    pub(super) fn scales(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Vec<RunScales> {
+    pub(super) fn scales(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Scales<'_> {
         self.ring.numbers.scales(b, tile, self.ring.block, self.start, row_tile)
     }
 
@@ -381,17 +382,22 @@ impl Stage<'_> {
         (0..problem.turn_chunks()).map(chunk).collect()
     }
 
-    /// B of a tile of tokens: two words for each step of the product.
-    pub(super) fn x(&self, b: &mut Builder, tile: &Tile<'_>, token_tile: u32) -> Vec<Reg> {
+    /// B of a tile of tokens in a run: two words for each step of the product.
+    pub(super) fn x(
+        &self,
+        b: &mut Builder,
+        tile: &Tile<'_>,
+        (token_tile, run): (u32, u32),
+    ) -> Vec<Reg> {
         let (problem, shape) = (tile.problem, tile.shape);
-        let mut all = Vec::new();
-        for row in 0..problem.turn * problem.input_bytes() / SHARED_BYTES {
-            let row = row * shape.tokens + token_tile * problem.token_tile();
-            for &at in &self.x {
-                let from = Address::new(self.ring.block, at).plus(row * ROW);
-                all.extend(b.load(from, width(self.ring.swizzle.words)));
-            }
-        }
-        all
+        let at_once = self.ring.swizzle.words;
+        let loads = 2 * problem.run_steps() / at_once;
+        let of_row = self.x.len() as u32;
+        let load = |load: u32| {
+            let row = load / of_row * shape.tokens + token_tile * problem.token_tile();
+            let at = self.x[(load % of_row) as usize];
+            b.load(Address::new(self.ring.block, at).plus(row * ROW), width(at_once))
+        };
+        (run * loads..(run + 1) * loads).flat_map(load).collect()
     }
 }

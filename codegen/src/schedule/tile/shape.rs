@@ -1,6 +1,7 @@
 //! The free choices of a tile kernel, and the ones that are good.
 
 use super::ring;
+use crate::ir::Half;
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
@@ -31,6 +32,8 @@ choices! {
 /// Blocks to choose from: rows, warps, and how many share a processor.
 const BLOCKS: &[(u32, u32, u32)] =
     &[(256, 8, 1), (128, 8, 2), (128, 4, 2), (64, 4, 2), (64, 2, 2), (32, 2, 2)];
+/// One more where a turn has several runs: a tile of rows a warp, and registers for all of them.
+const BLOCK_OF_RUNS: (u32, u32, u32) = (128, 8, 1);
 /// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
 /// rest.
 const PROCESSORS: u32 = 128;
@@ -72,8 +75,9 @@ impl TileShape {
             programmatic: problem.target().has(Feature::GridDependency),
         };
         let fits = |shape: &Self| shape.check(problem).is_ok() && shape.fits(problem);
+        let of_runs = (problem.run() < problem.turn).then_some(&BLOCK_OF_RUNS);
         let several = |&&(_, _, blocks): &&(u32, u32, u32)| tokens > FEW || blocks > 1;
-        let fitting = BLOCKS.iter().filter(several).filter_map(|&block| {
+        let fitting = BLOCKS.iter().chain(of_runs).filter(several).filter_map(|&block| {
             let stages = (2..=MOST_STAGES).rev();
             stages.map(|stages| of(block, stages)).find(fits)
         });
@@ -137,13 +141,26 @@ impl TileShape {
         (CHAINS / self.row_tiles(problem)).max(1)
     }
 
-    /// Registers of a thread without which the assembler spills: the sums, A of a group, and what
-    /// is on its way through them.
+    /// Registers of a thread without which the assembler spills, as it reported them: the sums, A
+    /// of a turn, and what is on its way through them. Several runs that are as wide as a lane's
+    /// loads of x are all on their way at once, each with its numbers; there bf16 and older targets
+    /// also hold more constants.
     fn registers(&self, problem: &Problem) -> u32 {
         let tiles = self.row_tiles(problem);
         let sums = 4 * tiles * self.tokens / problem.token_tile();
         let a = tiles * 4 * problem.turn / problem.product.shape[2];
-        sums + a + 72
+        let runs = problem.turn / problem.run();
+        let wide = problem.lane_columns() * problem.input_bytes() >= 16;
+        let of_runs = if runs > 1 && wide {
+            let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
+            let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
+            let f16 = problem.half() == Some(Half::F16);
+            let few = f16 && problem.target().has(Feature::PackedBf16);
+            14 * numbers + if few { 0 } else { 7 * runs }
+        } else {
+            0
+        };
+        sums + a + 72 + of_runs
     }
 
     /// Whether as many blocks as it wants share a multiprocessor of the target.

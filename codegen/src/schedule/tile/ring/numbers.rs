@@ -138,6 +138,7 @@ impl Numbers {
         words.map(|(_, words)| words).unwrap_or_default()
     }
 
+    /// What multiplies the sums of a tile of rows, as it lies in the stage.
     pub(super) fn scales(
         &self,
         b: &mut Builder,
@@ -145,20 +146,33 @@ impl Numbers {
         block: SharedId,
         stage: Operand,
         row_tile: u32,
-    ) -> Vec<RunScales> {
-        let problem = tile.problem;
-        let scale = self.read(b, tile, (block, stage), (tile.io.scale, row_tile));
-        let addend = self.read(b, tile, (block, stage), (tile.io.addend, row_tile));
-        let run = |run: u32| {
-            let mut values = |read: &Option<(&Kind, Vec<Reg>)>, exponent| {
-                let (kind, words) = read.as_ref()?;
-                let group = kind.of.of_run(problem, run);
-                Some(kind.of.values(b, (words, kind.shift), group, exponent))
-            };
-            let rows = values(&scale, problem.exponent());
-            RunScales { rows, tokens: None, addend: values(&addend, 0) }
+    ) -> Scales<'_> {
+        let mut read = |buffer| self.read(b, tile, (block, stage), (buffer, row_tile));
+        Scales { scale: read(tile.io.scale), addend: read(tile.io.addend) }
+    }
+}
+
+/// Words of the scales and addends of a tile of rows in a turn, if it has such.
+pub(in crate::schedule::tile) struct Scales<'r> {
+    scale: Option<(&'r Kind, Vec<Reg>)>,
+    addend: Option<(&'r Kind, Vec<Reg>)>,
+}
+
+impl Scales<'_> {
+    /// Those of a run, as numbers.
+    pub(in crate::schedule::tile) fn of_run(
+        &self,
+        b: &mut Builder,
+        problem: &Problem,
+        run: u32,
+    ) -> RunScales {
+        let mut values = |read: &Option<(&Kind, Vec<Reg>)>, exponent| {
+            let (kind, words) = read.as_ref()?;
+            let group = kind.of.of_run(problem, run);
+            Some(kind.of.values(b, (words, kind.shift), group, exponent))
         };
-        (0..problem.turn / problem.run()).map(run).collect()
+        let rows = values(&self.scale, problem.exponent());
+        RunScales { rows, tokens: None, addend: values(&self.addend, 0) }
     }
 }
 
