@@ -12,7 +12,7 @@ use kernels::assembler;
 use kernels::stored::Stored;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
-    Binary, Body, Kernel, Op, Operand, Statement, Ternary, Verified, verify,
+    Binary, Body, BufferId, Kernel, Op, Operand, Space, Statement, Ternary, Verified, verify,
 };
 use quantloom_codegen::jit::Simulator;
 use quantloom_codegen::schedule::transform::{Direction, Part, transform};
@@ -36,7 +36,7 @@ fn catalogue() -> Vec<Scheme> {
 }
 
 fn written(stored: &Stored, part: Part, direction: Direction) -> Result<Kernel, Unscheduled> {
-    transform(&stored.problem, &stored.scheme, part, direction)
+    transform(&stored.problem, &stored.scheme, stored.columns(), part, direction)
 }
 
 fn verified(kernel: Kernel) -> Verified<Kernel> {
@@ -47,14 +47,16 @@ fn verified(kernel: Kernel) -> Verified<Kernel> {
 /// those of models.
 const SHAPES: [(u32, u32); 5] = [(41, 200), (48, 520), (16, 8), (136, 1280), (256, 512)];
 
+/// Codes that cross words lie in any of these where columns are sorted: the host takes them.
+fn stays(stored: &Stored, part: Part) -> bool {
+    part == Part::Codes && stored.scheme.name.starts_with("gptq3") && stored.scheme.index.is_some()
+}
+
 /// Everything goes to products; what does not lead back from whole rows is the table below.
 #[test]
 fn the_device_packs_as_the_host_does() {
     let mut wrong = Vec::new();
     for scheme in catalogue() {
-        if scheme.index.is_some() {
-            continue;
-        }
         for activation in &scheme.activations {
             for shape in SHAPES {
                 let Some(stored) = Stored::draw(&scheme, activation, "sm_90a", shape) else {
@@ -66,6 +68,7 @@ fn the_device_packs_as_the_host_does() {
                         let kernel = match (written(&stored, part, direction), direction) {
                             (Ok(kernel), _) => verified(kernel),
                             (Err(_), Direction::FromNative) => continue,
+                            _ if stays(&stored, part) => continue,
                             (Err(why), Direction::ToNative) => {
                                 wrong.push(format!("{what}: {why}"));
                                 continue;
@@ -92,7 +95,7 @@ fn the_catalogue_is_covered() {
             let Some(stored) = stored else {
                 let problem =
                     Problem::new(&scheme, activation, target("sm_90a").unwrap(), (256, 512));
-                lines.push(format!("{} {activation:?}: {}", scheme.name, problem.unwrap_err()));
+                lines.push(format!("{}: {}", scheme.name, problem.unwrap_err()));
                 continue;
             };
             for part in stored.parts() {
@@ -176,7 +179,7 @@ fn each(body: &mut Body, change: &mut dyn FnMut(&mut Op)) {
 #[test]
 fn mistakes_are_found() {
     type Mutation = fn(&mut Op);
-    let mistakes: [(&str, &str, Part, Mutation); 8] = [
+    let mistakes: [(&str, &str, Part, Mutation); 9] = [
         ("two codes change places", "awq4", Part::Codes, |op| {
             if let Op::Binary { op: Binary::And, b: Operand::U32(mask), .. } = op
                 && *mask == 0xf0
@@ -210,7 +213,14 @@ fn mistakes_are_found() {
             if let Op::Store { to, .. } = op
                 && to.offset > 0
             {
-                to.offset -= 1;
+                to.offset -= 4;
+            }
+        }),
+        ("no order of columns", "gptq4_v2_actorder", Part::Codes, |op| {
+            if let Op::Load { from, .. } = op
+                && matches!(from.space, Space::Global(BufferId(1)))
+            {
+                from.space = Space::Global(BufferId(0));
             }
         }),
         ("an addend with more in it", "ct_w5a8", Part::Addends, |op| {
@@ -265,9 +275,10 @@ fn a_weight_is_transformed_on_its_device() {
             assert!(host.buffer(layer.own, part.buffer()).unwrap().is_some(), "{name}: {part:?}");
         }
         let explained = weight.explain(1);
-        let sorted = scheme.index.is_some();
-        assert_eq!(explained.contains("by the host"), sorted, "{name}: {explained}");
-        assert_eq!(explained.contains("w: transformed on the device"), !sorted, "{explained}");
+        let stays = stays(&layer, Part::Codes);
+        assert_eq!(explained.contains("by the host"), stays, "{name}: {explained}");
+        assert_eq!(explained.contains("w: transformed on the device"), !stays, "{explained}");
+        assert!(!explained.contains("scale: packed"), "{name}: {explained}");
         assert!(!host.explain(1).contains("transformed"));
         seen += 1;
     }

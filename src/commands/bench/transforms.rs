@@ -11,9 +11,10 @@ use quantloom::dsl::layout::Shape;
 use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cuda::bench::{Timing, copies, time};
 use quantloom::runtime::cuda::{Buffer, Cuda};
-use quantloom::runtime::gpu::{Executor as _, GpuDevice, Request, Slot};
+use quantloom::runtime::gpu::{ColumnOrder, Executor as _, GpuDevice, Request, Slot};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{Access, KernelKey, ParameterKind, Problem};
+use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
 use super::super::{say, scheme, table};
@@ -22,10 +23,11 @@ use crate::progress::Progress;
 use crate::whole::write_whole;
 
 /// What is measured where nothing is asked for: each way that codes lie, and each kind of number.
-const USUAL: [&str; 12] = [
+const USUAL: [&str; 13] = [
     "ct_w4a16",
     "awq4",
     "gptq4_v1",
+    "gptq4_v1_actorder",
     "gptq3_v1",
     "gptq8_v1",
     "ct_w3a16",
@@ -95,18 +97,24 @@ fn measured(executor: &Cuda, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>>
         outcome,
     };
     let Some(activation) = scheme.activations.first() else { return Ok(Vec::new()) };
-    if scheme.index.is_some() {
-        let why = "columns are sorted by the host".to_owned();
-        return Ok(vec![cell("w", "to native", Err(why))]);
-    }
-    let (target, Shape { n, k, .. }) = (executor.target(), shape);
-    let request = Request { scheme, activation, own, target, n, k, x_columns: k };
+    let packed = pack(scheme, &draw::layer(scheme, shape, 0))?;
+    let order = match scheme.index {
+        None => None,
+        Some(_) => {
+            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+            ColumnOrder::of(&Unpacked::new(scheme, shape, &stored)?)
+        }
+    };
+    let (target, Shape { n, k: x_columns, .. }) = (executor.target(), shape);
+    let Shape { k, .. } = order.as_ref().map_or(shape, |order| order.shape(shape));
+    let columns = order.as_ref().map_or(&[][..], ColumnOrder::columns);
+    let order: Vec<u8> = columns.iter().flat_map(|column| column.to_le_bytes()).collect();
+    let request = Request { scheme, activation, own, target, n, k, x_columns };
     let source = executor.source();
     let parts = match source.native(&request) {
         Ok(parts) => parts,
         Err(why) => return Ok(vec![cell("", "", Err(why.to_string()))]),
     };
-    let packed = pack(scheme, &draw::layer(scheme, shape, 0))?;
     let mut cells = Vec::new();
     for part in parts {
         let moves = match source.moves(&request, &part) {
@@ -116,12 +124,17 @@ fn measured(executor: &Cuda, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>>
                 continue;
             }
         };
-        let stored: Vec<&[u8]> =
-            moves.stores.iter().filter_map(|store| packed.get(store).map(Vec::as_slice)).collect();
+        if let Err(why) = source.text(&moves.to_native) {
+            cells.push(cell(&part.buffer, "to native", Err(why.to_string())));
+            continue;
+        }
+        let stored = moves.stores.iter().filter_map(|store| packed.get(store).map(Vec::as_slice));
+        let order = moves.order.then_some(order.as_slice());
+        let stored: Vec<&[u8]> = stored.chain(order).collect();
         let (native, timed) = timed(executor, &moves.to_native, shape, &stored)?;
         cells.push(cell(&part.buffer, "to native", Ok(timed)));
         // One that is computed of several stores has no way back.
-        if executor.source().text(&moves.from_native).is_ok() {
+        if source.text(&moves.from_native).is_ok() {
             let (_, back) = self::timed(executor, &moves.from_native, shape, &[&native])?;
             cells.push(cell(&part.buffer, "back", Ok(back)));
         }
