@@ -107,8 +107,8 @@ pub fn transform(
 ) -> Result<Kernel, Unscheduled> {
     let this = Transform { problem, scheme, columns, part };
     match direction {
-        Direction::ToNative => this.to_native(),
-        Direction::FromNative => this.from_native(),
+        Direction::ToNative => this.move_to_native(),
+        Direction::FromNative => this.move_back(),
     }
 }
 
@@ -198,7 +198,7 @@ impl Transform<'_> {
         Ok(Some(Sorted { order, groups }))
     }
 
-    fn to_native(&self) -> Result<Kernel, Unscheduled> {
+    fn move_to_native(&self) -> Result<Kernel, Unscheduled> {
         let (form, mut components) = self.made_of()?;
         components.extend(self.reads_index().then_some(Component::Index));
         let stores = holding(self.scheme, &components);
@@ -231,7 +231,7 @@ impl Transform<'_> {
         self.write(&from, (&inputs, sorted), &form, (&native, &runs))
     }
 
-    fn from_native(&self) -> Result<Kernel, Unscheduled> {
+    fn move_back(&self) -> Result<Kernel, Unscheduled> {
         let component = self.kept()?;
         if self.sorts() {
             return Err(self.unscheduled("the way back from sorted columns"));

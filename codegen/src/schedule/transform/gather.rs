@@ -196,7 +196,7 @@ impl Gather<'_> {
             let bit = number * self.word;
             let word = words.get((bit / REGISTER) as usize).copied().unwrap_or(Operand::U32(0));
             let word = b.shr(word, (bit % REGISTER) as u32);
-            b.store(at.clone().plus(number as u32), &[word], width(self.word), None);
+            b.store(at.plus(number as u32), &[word], width(self.word), None);
         }
     }
 
