@@ -77,8 +77,7 @@ impl Product {
             size * (1.0 + random.signed() / 4.0)
         });
         let mut integer = || (random.next() & 15) as f64;
-        let zeros =
-            problem.zero.map(|of| Halves::draw(n * groups, of.number, &mut integer));
+        let zeros = problem.zero.map(|of| Halves::draw(n * groups, of.number, &mut integer));
         let x = Halves::draw(m * k, problem.output, || random.signed());
         // Of the size of a product, so that a bias that is missing or there twice shows.
         let bias = problem.bias.then(|| (0..n).map(|_| (8.0 * random.signed()) as f32).collect());
