@@ -11,7 +11,9 @@ use std::path::Path;
 use kernels::assembler;
 use kernels::stored::Stored;
 use quantloom_codegen::emit::ptx;
-use quantloom_codegen::ir::{Binary, Body, Kernel, Op, Operand, Statement, Verified, verify};
+use quantloom_codegen::ir::{
+    Binary, Body, BufferId, Kernel, Op, Operand, Space, Statement, Ternary, Verified, verify,
+};
 use quantloom_codegen::jit::Simulator;
 use quantloom_codegen::schedule::transform::{Direction, Part, transform};
 use quantloom_codegen::schedule::{Problem, Unscheduled};
@@ -34,7 +36,7 @@ fn catalogue() -> Vec<Scheme> {
 }
 
 fn written(stored: &Stored, part: Part, direction: Direction) -> Result<Kernel, Unscheduled> {
-    transform(&stored.problem, &stored.scheme, part, direction)
+    transform(&stored.problem, &stored.scheme, stored.columns(), part, direction)
 }
 
 fn verified(kernel: Kernel) -> Verified<Kernel> {
@@ -45,14 +47,16 @@ fn verified(kernel: Kernel) -> Verified<Kernel> {
 /// those of models.
 const SHAPES: [(u32, u32); 5] = [(41, 200), (48, 520), (16, 8), (136, 1280), (256, 512)];
 
+/// Codes that cross words lie in any of these where columns are sorted: the host takes them.
+fn stays(stored: &Stored, part: Part) -> bool {
+    part == Part::Codes && stored.scheme.name.starts_with("gptq3") && stored.scheme.index.is_some()
+}
+
 /// Everything goes to products; what does not lead back from whole rows is the table below.
 #[test]
 fn the_device_packs_as_the_host_does() {
     let mut wrong = Vec::new();
     for scheme in catalogue() {
-        if scheme.index.is_some() {
-            continue;
-        }
         for activation in &scheme.activations {
             for shape in SHAPES {
                 let Some(stored) = Stored::draw(&scheme, activation, "sm_90a", shape) else {
@@ -64,6 +68,7 @@ fn the_device_packs_as_the_host_does() {
                         let kernel = match (written(&stored, part, direction), direction) {
                             (Ok(kernel), _) => verified(kernel),
                             (Err(_), Direction::FromNative) => continue,
+                            _ if stays(&stored, part) => continue,
                             (Err(why), Direction::ToNative) => {
                                 wrong.push(format!("{what}: {why}"));
                                 continue;
@@ -90,7 +95,7 @@ fn the_catalogue_is_covered() {
             let Some(stored) = stored else {
                 let problem =
                     Problem::new(&scheme, activation, target("sm_90a").unwrap(), (256, 512));
-                lines.push(format!("{} {activation:?}: {}", scheme.name, problem.unwrap_err()));
+                lines.push(format!("{}: {}", scheme.name, problem.unwrap_err()));
                 continue;
             };
             for part in stored.parts() {
@@ -174,7 +179,7 @@ fn each(body: &mut Body, change: &mut dyn FnMut(&mut Op)) {
 #[test]
 fn mistakes_are_found() {
     type Mutation = fn(&mut Op);
-    let mistakes: [(&str, &str, Part, Mutation); 5] = [
+    let mistakes: [(&str, &str, Part, Mutation); 9] = [
         ("two codes change places", "awq4", Part::Codes, |op| {
             if let Op::Binary { op: Binary::And, b: Operand::U32(mask), .. } = op
                 && *mask == 0xf0
@@ -197,6 +202,32 @@ fn mistakes_are_found() {
                 *b = Operand::U32(0);
             }
         }),
+        ("a word of codes that cross it twice", "ct_w3a16", Part::Codes, |op| {
+            if let Op::Load { from, .. } = op
+                && from.offset % 3 == 2
+            {
+                from.offset -= 1;
+            }
+        }),
+        ("a plane in another's place", "gptq3_v1", Part::Codes, |op| {
+            if let Op::Store { to, .. } = op
+                && to.offset > 0
+            {
+                to.offset -= 4;
+            }
+        }),
+        ("no order of columns", "gptq4_v2_actorder", Part::Codes, |op| {
+            if let Op::Load { from, .. } = op
+                && matches!(from.space, Space::Global(BufferId(1)))
+            {
+                from.space = Space::Global(BufferId(0));
+            }
+        }),
+        ("an addend with more in it", "ct_w5a8", Part::Addends, |op| {
+            if let Op::Ternary { op: Ternary::Fma, c, .. } = op {
+                *c = Operand::F32(1.0);
+            }
+        }),
         ("two scales in one place", "ct_w4a16_asym", Part::Scales, |op| {
             if let Op::Binary { op: Binary::Shl, b: b @ Operand::U32(16), .. } = op {
                 *b = Operand::U32(0);
@@ -207,7 +238,7 @@ fn mistakes_are_found() {
         let stored = of_catalogue(name, "sm_90a", (41, 200));
         let mut found = 0;
         for direction in DIRECTIONS {
-            let mut kernel = written(&stored, part, direction).unwrap();
+            let Ok(mut kernel) = written(&stored, part, direction) else { continue };
             let right = kernel.clone();
             each(&mut kernel.body, &mut |op| mistake(op));
             if kernel == right {
@@ -244,9 +275,10 @@ fn a_weight_is_transformed_on_its_device() {
             assert!(host.buffer(layer.own, part.buffer()).unwrap().is_some(), "{name}: {part:?}");
         }
         let explained = weight.explain(1);
-        let sorted = scheme.index.is_some();
-        assert_eq!(explained.contains("by the host"), sorted, "{name}: {explained}");
-        assert_eq!(explained.contains("w: transformed on the device"), !sorted, "{explained}");
+        let stays = stays(&layer, Part::Codes);
+        assert_eq!(explained.contains("by the host"), stays, "{name}: {explained}");
+        assert_eq!(explained.contains("w: transformed on the device"), !stays, "{explained}");
+        assert!(!explained.contains("scale: packed"), "{name}: {explained}");
         assert!(!host.explain(1).contains("transformed"));
         seen += 1;
     }

@@ -1,6 +1,7 @@
 //! `quantloom bench`: here on the CPU, in `gpu` on a GPU.
 
 mod gpu;
+mod transforms;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,7 +42,8 @@ use crate::whole::write_whole;
     quantloom bench\n  \
     quantloom bench --scheme ct_w4a8 --shape 14336x4096 --m 1,8,32,128\n  \
     quantloom bench --m 1,2,4,8,16,32,64,128 --plot rates.svg --json rates.json\n  \
-    quantloom bench --backend cuda --scheme ct_w4a16 --shape 8192x8192 --m 1,2,4,8 --json gpu.json")]
+    quantloom bench --backend cuda --scheme ct_w4a16 --shape 8192x8192 --m 1,2,4,8 --json gpu.json\n  \
+    quantloom bench --backend cuda --transforms --shape 8192x8192")]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file; several may be given. Without one, seven that are
     /// much used.
@@ -59,6 +61,10 @@ pub(crate) struct Arguments {
     backend: String,
     #[command(flatten)]
     tuning: backend::Tuning,
+    /// Of a GPU: instead of products, how fast its kernels bring stored tensors into place, beside a
+    /// copy of as many bytes.
+    #[arg(long)]
+    transforms: bool,
     /// Also write all numbers into this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -111,7 +117,11 @@ impl Cell {
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let device = match backend::tuned(&arguments.backend, &arguments.tuning)? {
+        Place::Cpu(_) if arguments.transforms => {
+            bail!("`--transforms` are kernels of a GPU: add `--backend cuda`")
+        }
         Place::Cpu(device) => device,
+        Place::Cuda(device) if arguments.transforms => return transforms::run(arguments, &device),
         Place::Cuda(device) => return gpu::run(arguments, &device),
         Place::Simulator(_) => bail!(
             "the simulator counts what a kernel asks for and has no time; `quantloom sim` shows \

@@ -154,13 +154,20 @@ impl Products for Jit {
         let stores = stores(&problem(request)?, &scheme, Part::ALL[number]);
         let stores = stores.map_err(JitError::from)?;
         let stores = stores.into_iter().map(|store| store.name.clone()).collect();
-        let sizes = [("n", request.n), ("k", request.k), ("part", number as u64)];
+        let (order, sizes) = match scheme.index {
+            None => (false, vec![("n", request.n), ("k", request.k), ("part", number as u64)]),
+            Some(_) => {
+                let columns = ("x_columns", request.x_columns);
+                let sizes = [("n", request.n), ("k", request.k), columns, ("part", number as u64)];
+                (Part::ALL[number].is_sorted(), sizes.to_vec())
+            }
+        };
         let key = |work| {
-            let schedule = Schedule::new(TRANSFORM, sizes);
+            let schedule = Schedule::new(TRANSFORM, sizes.clone());
             KernelKey { work, schedule, target: request.target.to_owned() }
         };
         let (to_native, from_native) = (Work::to_native(&scheme), Work::from_native(&scheme));
-        Ok(Moves { stores, to_native: key(to_native), from_native: key(from_native) })
+        Ok(Moves { stores, order, to_native: key(to_native), from_native: key(from_native) })
     }
 }
 
@@ -229,5 +236,7 @@ fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError>
         return Err(none());
     }
     let part = usize::try_from(size("part")?).ok().and_then(|part| Part::ALL.get(part));
-    Ok(transform(&problem()?, scheme, *part.ok_or_else(none)?, direction)?)
+    let columns = size(if scheme.index.is_some() { "x_columns" } else { "k" })?;
+    let columns = u32::try_from(columns).unwrap_or(u32::MAX);
+    Ok(transform(&problem()?, scheme, columns, *part.ok_or_else(none)?, direction)?)
 }

@@ -21,7 +21,7 @@ use quantloom_dsl::{Scheme, Store, parse_layout};
 
 use self::form::{Form, Integer};
 use self::formula::{Formula, Wanted};
-use self::gather::{Array, Gather, Input, THREADS, word, word_of};
+use self::gather::{Array, Gather, Input, Sorted, THREADS, word, word_of};
 use self::section::{Section, sections};
 use super::grouped::{Grouped, What, is_read};
 use super::io::PER_ROW_LAYOUT;
@@ -62,6 +62,11 @@ impl Part {
         }
     }
 
+    /// Whether it follows the order of the columns, so that a kernel reads that too.
+    pub const fn is_sorted(self) -> bool {
+        !matches!(self, Self::Bias | Self::Factors)
+    }
+
     /// The component that the digits of its native layout are of.
     const fn component(self) -> Component {
         match self {
@@ -83,7 +88,11 @@ pub enum Direction {
 }
 
 /// Writes the kernel: the first buffers are read, in the order of [`stores`] (or the native one, on
-/// the way back), the last one is written whole. The scheme is the problem's, with its stores.
+/// the way back), the last one is written whole. The scheme is the problem's, with its stores. Of a
+/// scheme whose columns have a group index the problem's columns are sorted and padded, and those of
+/// the stored weight are `columns`; kernels of what [`Part::is_sorted`] read the order (u32 for each
+/// of the problem's columns, any number beyond the stored ones for none) as their last array, and
+/// there is no way back.
 ///
 /// # Errors
 /// What the schedule does not take: a part that the scheme does not have, numbers of types without a
@@ -92,13 +101,14 @@ pub enum Direction {
 pub fn transform(
     problem: &Problem,
     scheme: &Scheme,
+    columns: u32,
     part: Part,
     direction: Direction,
 ) -> Result<Kernel, Unscheduled> {
-    let this = Transform { problem, scheme, part };
+    let this = Transform { problem, scheme, columns, part };
     match direction {
-        Direction::ToNative => this.to_native(),
-        Direction::FromNative => this.from_native(),
+        Direction::ToNative => this.move_to_native(),
+        Direction::FromNative => this.move_back(),
     }
 }
 
@@ -111,8 +121,10 @@ pub fn stores<'s>(
     scheme: &'s Scheme,
     part: Part,
 ) -> Result<Vec<&'s Store>, Unscheduled> {
-    let (_, components) = Transform { problem, scheme, part }.made_of()?;
-    Ok(holding(scheme, &components))
+    let this = Transform { problem, scheme, columns: problem.k, part };
+    let (_, components) = this.made_of()?;
+    let index = this.reads_index().then_some(Component::Index);
+    Ok(holding(scheme, &components.into_iter().chain(index).collect::<Vec<_>>()))
 }
 
 /// The stores that hold any of the components.
@@ -131,6 +143,8 @@ struct Side {
 struct Transform<'p> {
     problem: &'p Problem,
     scheme: &'p Scheme,
+    /// Of the stored weight.
+    columns: u32,
     part: Part,
 }
 
@@ -144,8 +158,49 @@ impl Transform<'_> {
         Shape::matrix(self.problem.n as u64, self.problem.k as u64)
     }
 
-    fn to_native(&self) -> Result<Kernel, Unscheduled> {
-        let (form, components) = self.made_of()?;
+    /// As the checkpoint has it.
+    const fn stored_shape(&self) -> Shape {
+        Shape::matrix(self.problem.n as u64, self.columns as u64)
+    }
+
+    /// Whether columns are sorted by a group index.
+    const fn sorts(&self) -> bool {
+        self.scheme.index.is_some() && self.part.is_sorted()
+    }
+
+    /// Whether that index says which numbers a column has.
+    fn reads_index(&self) -> bool {
+        self.sorts() && self.part != Part::Codes
+    }
+
+    /// How the columns are sorted, the order being the last of so many arrays.
+    fn sorted(
+        &self,
+        order: usize,
+        components: &[Component],
+        index: Option<Input>,
+    ) -> Result<Option<Sorted>, Unscheduled> {
+        if !self.sorts() {
+            return Ok(None);
+        }
+        let Some(index) = index else { return Ok(Some(Sorted { order, groups: None })) };
+        let grouped = |component: &Component| match self.scheme.grains(*component)?.cols {
+            Grain::Each(columns) => Some(columns),
+            Grain::All => None,
+        };
+        let mut columns = components.iter().filter_map(grouped);
+        let first = columns.next().unwrap_or(self.columns);
+        if columns.any(|columns| columns != first) {
+            return Err(self.unscheduled("groups of several sizes, sorted"));
+        }
+        let count = self.columns.div_ceil(first);
+        let groups = Some((index, [u64::from(count), u64::from(first)]));
+        Ok(Some(Sorted { order, groups }))
+    }
+
+    fn move_to_native(&self) -> Result<Kernel, Unscheduled> {
+        let (form, mut components) = self.made_of()?;
+        components.extend(self.reads_index().then_some(Component::Index));
         let stores = holding(self.scheme, &components);
         let (mut from, mut inputs) = (Vec::new(), vec![Input::new(); components.len()]);
         for (array, store) in stores.into_iter().enumerate() {
@@ -161,12 +216,26 @@ impl Transform<'_> {
         if inputs.iter().any(Vec::is_empty) {
             return Err(self.unscheduled("a component in no store"));
         }
+        if self.sorts() {
+            let bits = u64::from(self.problem.k) * 32;
+            from.push(Side { name: "order".to_owned(), bits, text: "u32 [k]".to_owned() });
+        }
+        let index = if self.reads_index() {
+            components.pop();
+            inputs.pop()
+        } else {
+            None
+        };
+        let sorted = self.sorted(from.len().saturating_sub(1), &components, index)?;
         let (native, runs) = self.native()?;
-        self.write(&from, &inputs, &form, (&native, &runs))
+        self.write(&from, (&inputs, sorted), &form, (&native, &runs))
     }
 
-    fn from_native(&self) -> Result<Kernel, Unscheduled> {
+    fn move_back(&self) -> Result<Kernel, Unscheduled> {
         let component = self.kept()?;
+        if self.sorts() {
+            return Err(self.unscheduled("the way back from sorted columns"));
+        }
         let mut stores = self.scheme.stores_of(component);
         let (Some(store), None) = (stores.next(), stores.next()) else {
             return Err(self.unscheduled("the way back to none or several stores"));
@@ -184,11 +253,11 @@ impl Transform<'_> {
         let (native, from) = self.native()?;
         let text = store.layout.display(store.owner).to_string();
         let stored = Side { name: "stored_0".to_owned(), bits: bound.bits(), text };
-        self.write(&[native], &[vec![(0, from)]], &form, (&stored, &runs))
+        self.write(&[native], (&[vec![(0, from)]], None), &form, (&stored, &runs))
     }
 
     fn stored(&self, store: &Store) -> Result<Bound, Unscheduled> {
-        let bound = self.scheme.bind(store, self.shape());
+        let bound = self.scheme.bind(store, self.stored_shape());
         bound.map_err(|error| self.unscheduled(&format!("the packing ({error})")))
     }
 
@@ -346,7 +415,7 @@ impl Transform<'_> {
     fn write(
         &self,
         from: &[Side],
-        inputs: &[Input],
+        (inputs, sorted): (&[Input], Option<Sorted>),
         form: &Form,
         (to, runs): (&Side, &[Run]),
     ) -> Result<Kernel, Unscheduled> {
@@ -386,6 +455,8 @@ impl Transform<'_> {
         let destination = b.buffer(&to.name, word(own), Access::WriteOnce, &fixed(words), &to.text);
         let gather = Gather {
             shape: self.shape(),
+            stored: self.stored_shape(),
+            sorted,
             arrays: &arrays,
             inputs,
             form,
@@ -395,8 +466,8 @@ impl Transform<'_> {
             word: own,
         };
         match gather.write(&mut b) {
-            true => Ok(b.finish()),
-            false => Err(uneven()),
+            Ok(()) => Ok(b.finish()),
+            Err(why) => Err(self.unscheduled(why)),
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct Stored {
     pub problem: Problem,
     pub packed: Packed,
     pub unpacked: Unpacked,
+    /// Of columns that products take in another one.
+    order: Option<Vec<u8>>,
     /// As the host packs them.
     pub native: Vec<(NativePart, Vec<u8>)>,
 }
@@ -61,7 +63,7 @@ impl Stored {
         sm: &'static str,
         (n, k): (u32, u32),
     ) -> Option<Self> {
-        let problem = Problem::new(scheme, activation, target(sm)?, (n, k)).ok()?;
+        Problem::new(scheme, activation, target(sm)?, (n, k)).ok()?;
         let shape = Shape::matrix(n.into(), k.into());
         let mut random = Random(u64::from(n * k));
         let mut components = BTreeMap::new();
@@ -77,6 +79,8 @@ impl Stored {
         };
         let order = ColumnOrder::of(&unpacked);
         let k = order.as_ref().map_or(k.into(), |order| order.shape(shape).k);
+        let problem =
+            Problem::new(scheme, activation, target(sm)?, (n, u32::try_from(k).unwrap())).unwrap();
         let x_columns = shape.k;
         let request = Request { scheme, activation, own, target: sm, n: n.into(), k, x_columns };
         let native = Jit.native(&request).unwrap().into_iter().map(|part| {
@@ -84,8 +88,15 @@ impl Stored {
             (part, bytes)
         });
         let native = native.collect();
+        let order = order
+            .map(|order| order.columns().iter().flat_map(|column| column.to_le_bytes()).collect());
         let (scheme, activation) = (scheme.clone(), activation.clone());
-        Some(Self { scheme, activation, own, problem, packed, unpacked, native })
+        Some(Self { scheme, activation, own, problem, packed, unpacked, order, native })
+    }
+
+    /// Columns of the stored weight.
+    pub fn columns(&self) -> u32 {
+        u32::try_from(self.unpacked.shape().k).unwrap()
     }
 
     /// The parts that it has.
@@ -102,8 +113,9 @@ impl Stored {
     /// The arrays before a transform, and the one after it.
     pub fn arrays(&self, part: Part, direction: Direction) -> (Vec<&[u8]>, &[u8]) {
         let stores = stores(&self.problem, &self.scheme, part).unwrap();
-        let stored: Vec<&[u8]> =
-            stores.into_iter().map(|store| self.packed[&store.name].as_slice()).collect();
+        let stored = stores.into_iter().map(|store| self.packed[&store.name].as_slice());
+        let ordered = self.order.as_deref().filter(|_| part.is_sorted());
+        let stored: Vec<&[u8]> = stored.chain(ordered).collect();
         let (_, native) = self.native(part);
         match direction {
             Direction::ToNative => (stored, native),

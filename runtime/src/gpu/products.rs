@@ -42,6 +42,10 @@ pub struct Choice {
 pub struct Moves {
     /// The stores that the part is made of.
     pub stores: Vec<String>,
+    /// Whether the order of the columns comes after them ([`ColumnOrder::columns`], u32).
+    ///
+    /// [`ColumnOrder::columns`]: super::ColumnOrder::columns
+    pub order: bool,
     /// The kernel from the stores, its first buffers, to the native buffer, its last one, which it
     /// writes whole.
     pub to_native: KernelKey,

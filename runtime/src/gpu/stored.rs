@@ -25,6 +25,8 @@ pub(super) struct Source<'s, 'b, E: Executor> {
     stored: Stored<'s, 'b>,
     /// By store.
     uploaded: BTreeMap<String, E::Memory>,
+    /// Of columns, if they are sorted.
+    order: Option<E::Memory>,
     /// For parts that the host packs: all but the codes, and all.
     small: Option<Unpacked>,
     whole: Option<Unpacked>,
@@ -40,7 +42,15 @@ pub(super) struct Filled<M> {
 
 impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
     pub(super) fn new(executor: &'s E, shape: Shape, stored: Stored<'s, 'b>) -> Self {
-        Self { executor, shape, stored, uploaded: BTreeMap::new(), small: None, whole: None }
+        Self {
+            executor,
+            shape,
+            stored,
+            uploaded: BTreeMap::new(),
+            order: None,
+            small: None,
+            whole: None,
+        }
     }
 
     /// Fills a buffer.
@@ -50,13 +60,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
         order: Option<&ColumnOrder>,
         part: &NativePart,
     ) -> Result<Filled<E::Memory>, ProductError> {
-        let transformed = match order {
-            None => self.transform(request, part),
-            Some(_) => {
-                Err(ProductError::NotScheduled("its columns are sorted by group".to_owned()))
-            }
-        };
-        match transformed {
+        match self.transform(request, order, part) {
             Ok(filled) => Ok(filled),
             Err(ProductError::NotScheduled(why)) => {
                 let executor = self.executor;
@@ -76,6 +80,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
     fn transform(
         &mut self,
         request: &Request<'_>,
+        order: Option<&ColumnOrder>,
         part: &NativePart,
     ) -> Result<Filled<E::Memory>, ProductError> {
         let moves = self.executor.source().moves(request, part)?;
@@ -89,8 +94,13 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
                 self.uploaded.insert(store.clone(), memory);
             }
         }
-        let stored: Vec<&E::Memory> =
-            moves.stores.iter().filter_map(|store| self.uploaded.get(store)).collect();
+        if let (None, Some(order)) = (&self.order, order) {
+            let bytes: Vec<u8> = order.columns().iter().flat_map(|at| at.to_le_bytes()).collect();
+            self.order = Some(self.executor.upload(&bytes).map_err(Into::into)?);
+        }
+        let stored = moves.stores.iter().filter_map(|store| self.uploaded.get(store));
+        let order = self.order.as_ref().filter(|_| moves.order);
+        let stored: Vec<&E::Memory> = stored.chain(order).collect();
         let (memory, bytes) = transformed(self.executor, &moves.to_native, self.shape, &stored)?;
         tracing::debug!(buffer = part.buffer, stores = ?moves.stores, "transformed on the device");
         let note = Some(format!("{}: transformed on the device", part.buffer));

@@ -386,7 +386,7 @@ impl<E: Executor> GpuWeight<E> {
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
         let none = || ProductError::NotScheduled(format!("products read no `{component}`"));
         let (product, part) = found.ok_or_else(none)?;
-        let request = self.request(&product);
+        let request = self.request(product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
         let (memory, _) = transformed(executor, &moves.from_native, shape, &[&part.memory])?;

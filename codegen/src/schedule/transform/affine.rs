@@ -42,6 +42,12 @@ impl Affine {
         self.terms.values().fold(with, |common, coefficient| gcd(common, *coefficient))
     }
 
+    /// Whether it may be this number: by its coefficients alone.
+    pub(super) fn reaches(&self, number: u64) -> bool {
+        let above = number.checked_sub(self.constant);
+        above.is_some_and(|above| above.is_multiple_of(self.common(0)))
+    }
+
     /// Without the constant.
     pub(super) fn varying(&self) -> Self {
         Self { terms: self.terms.clone(), constant: 0 }

@@ -20,6 +20,9 @@ use crate::ir::{
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
 
+/// Slices of codes from which a thread puts its piece together: what compiles and runs in due time.
+const MOST_SLICES: usize = 512;
+
 /// An array that is read.
 pub(super) struct Array {
     pub(super) buffer: BufferId,
@@ -107,9 +110,22 @@ struct Made {
     places: Vec<[u64; 3]>,
 }
 
+/// Columns of the destination that lie elsewhere in the sources.
+pub(super) struct Sorted {
+    /// The array that says for each column of the destination which one it is there, u32; any
+    /// number beyond those is none.
+    pub(super) order: usize,
+    /// What is per group: where the number of each column's group lies, how many groups there are,
+    /// of how many columns.
+    pub(super) groups: Option<(Input, [u64; 2])>,
+}
+
 /// Writes the body of a kernel.
 pub(super) struct Gather<'g> {
+    /// Of the destination, and of the sources.
     pub(super) shape: Shape,
+    pub(super) stored: Shape,
+    pub(super) sorted: Option<Sorted>,
     pub(super) arrays: &'g [Array],
     pub(super) inputs: &'g [Input],
     pub(super) form: &'g Form,
@@ -121,30 +137,43 @@ pub(super) struct Gather<'g> {
 }
 
 impl Gather<'_> {
-    /// Gathers every piece of the destination; false if a number in it exceeds 32 bits.
-    pub(super) fn write(&self, b: &mut Builder) -> bool {
+    /// Gathers every piece of the destination.
+    ///
+    /// # Errors
+    /// What in the packing cannot be gathered, or not at any speed.
+    pub(super) fn write(&self, b: &mut Builder) -> Result<(), &'static str> {
         let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
         let number = b.mad(block, THREADS, thread);
-        let (mut first, mut whole) = (0u32, true);
+        let (mut first, mut outcome) = (0u32, Ok(()));
         for section in self.sections {
             // Of another section's blocks the number wraps, or is too large.
             let number = if first == 0 { number } else { b.sub(number, first) };
             let inside = b.less(number, section.pieces as u32);
-            b.when(inside, |b| whole &= self.section(b, section, number));
+            b.when(inside, |b| {
+                let written = self.section(b, section, number);
+                outcome = outcome.and(written);
+            });
             first += (section.pieces as u32).next_multiple_of(THREADS);
         }
-        whole
+        outcome
     }
 
-    fn section(&self, b: &mut Builder, section: &Section<'_>, number: Operand) -> bool {
-        let mut values = Values::default();
-        let piece = values.value(number, section.pieces - 1);
+    fn section(
+        &self,
+        b: &mut Builder,
+        section: &Section<'_>,
+        number: Operand,
+    ) -> Result<(), &'static str> {
+        let mut moves = Moves::new(self.arrays);
+        let piece = moves.values.value(number, section.pieces - 1);
         let (mut moved, mut made) = (Vec::new(), Vec::new());
         for contents in &section.contents {
-            self.contents(b, &mut values, &piece, contents, (&mut moved, &mut made));
+            self.contents(b, &mut moves, &piece, contents, (&mut moved, &mut made));
         }
-        let (conditions, loaded) = (HashMap::new(), HashMap::new());
-        let mut moves = Moves { values, arrays: self.arrays, conditions, loaded };
+        let codes = made.iter().flat_map(|made| &made.codes);
+        if moved.len() + codes.map(Vec::len).sum::<usize>() > MOST_SLICES {
+            return Err("codes any of whose bits may lie in many words");
+        }
         let words = self.words(b, &mut moves, &moved, &made);
         let above = moves.values.quotient(b, &piece, section.beside);
         let beside = moves.values.remainder(b, &piece, section.beside);
@@ -154,7 +183,7 @@ impl Gather<'_> {
         let at = moves.values.operand(b, &index.varying());
         let at = Address::new(self.destination, at).plus(index.constant as u32);
         self.store(b, at, &words);
-        !moves.values.exceeded()
+        if moves.values.exceeded() { Err("numbers of 2^32 and more") } else { Ok(()) }
     }
 
     /// Stores a piece: at once where there is such a store, word by word else.
@@ -167,7 +196,7 @@ impl Gather<'_> {
             let bit = number * self.word;
             let word = words.get((bit / REGISTER) as usize).copied().unwrap_or(Operand::U32(0));
             let word = b.shr(word, (bit % REGISTER) as u32);
-            b.store(at.clone().plus(number as u32), &[word], width(self.word), None);
+            b.store(at.plus(number as u32), &[word], width(self.word), None);
         }
     }
 
@@ -175,7 +204,7 @@ impl Gather<'_> {
     fn contents(
         &self,
         b: &mut Builder,
-        values: &mut Values,
+        moves: &mut Moves<'_>,
         piece: &Affine,
         Contents { run, outer, elements }: &Contents<'_>,
         (moved, made): (&mut Vec<Moved>, &mut Vec<Made>),
@@ -185,8 +214,8 @@ impl Gather<'_> {
             first[axis(digit.axis)].constant += digit.fixed.unwrap_or(0) * digit.stride;
         }
         for (digit, pieces) in outer {
-            let above = values.quotient(b, piece, *pieces);
-            let value = values.remainder(b, &above, digit.size);
+            let above = moves.values.quotient(b, piece, *pieces);
+            let value = moves.values.remainder(b, &above, digit.size);
             first[digit.axis].add(&value, digit.stride);
         }
         for (index, to) in elements {
@@ -194,17 +223,17 @@ impl Gather<'_> {
             for (axis, index) in element.iter_mut().zip(index) {
                 axis.constant += index;
             }
-            let Some(conditions) = self.conditions(values, &element) else { continue };
-            let mut codes = self.inputs.iter().map(|input| {
-                let slices = input
-                    .iter()
-                    .flat_map(|(array, runs)| runs.iter().map(move |from| (*array, from)));
-                let mut all = Vec::new();
-                for (array, from) in slices {
-                    self.slices(b, values, &element, (array, from), &conditions, &mut all);
-                }
-                all
-            });
+            let Some(mut conditions) = self.conditions(&moves.values, &element) else { continue };
+            if let Some(sorted) = &self.sorted {
+                let (there, column) = self.column(b, moves, sorted, &element[2]);
+                conditions.extend(there);
+                element[2] = column;
+            }
+            let mut codes = Vec::new();
+            for input in self.inputs {
+                codes.push(self.slices(b, &mut moves.values, &element, input, &conditions));
+            }
+            let mut codes = codes.into_iter();
             match self.form.inverted() {
                 Some(mask) => {
                     let slices = codes.next().unwrap_or_default();
@@ -223,7 +252,7 @@ impl Gather<'_> {
     /// What must be true for an index to be inside of the shape; `None` if it never is.
     fn conditions(&self, values: &Values, element: &[Affine; 3]) -> Option<Vec<Condition>> {
         let mut conditions = Vec::new();
-        for (index, extent) in element.iter().zip(self.extents()) {
+        for (index, extent) in element.iter().zip(extents(self.shape)) {
             match index.fixed() {
                 Some(index) if index >= extent => return None,
                 None if values.most(index) >= extent => {
@@ -239,12 +268,62 @@ impl Gather<'_> {
         Some(conditions)
     }
 
-    const fn extents(&self) -> [u64; 3] {
-        [self.shape.experts, self.shape.n, self.shape.k]
+    /// The column of the sources at a place of the destination, or the first one of its group, and
+    /// when there is one.
+    fn column(
+        &self,
+        b: &mut Builder,
+        moves: &mut Moves<'_>,
+        Sorted { order, groups }: &Sorted,
+        place: &Affine,
+    ) -> (Vec<Condition>, Affine) {
+        if let Some(known) = moves.columns.get(place) {
+            return known.clone();
+        }
+        let conditions = match moves.values.most(place) < self.shape.k {
+            true => Vec::new(),
+            false => vec![Condition::Less(place.clone(), self.shape.k)],
+        };
+        let (word, shift) = (place.clone(), Affine::default());
+        let read = Source { array: *order, conditions: conditions.clone(), word, shift };
+        let found = moves.word(b, &read);
+        let number = moves.values.value(found, u64::from(u32::MAX));
+        let there = [conditions, vec![Condition::Less(number, self.stored.k)]].concat();
+        let holds = moves.all(b, &there);
+        let found = b.select(holds, found, 0u32);
+        let mut column = moves.values.value(found, self.stored.k - 1);
+        if let Some((index, [count, columns])) = groups {
+            let element = [Affine::default(), Affine::default(), column];
+            let slices = self.slices(b, &mut moves.values, &element, index, &there);
+            let group = moves.code(b, &slices);
+            let group = moves.values.value(group, count - 1);
+            column = Affine::default();
+            column.add(&group, *columns);
+        }
+        moves.columns.insert(place.clone(), (there.clone(), column.clone()));
+        (there, column)
     }
 
-    /// The bits of an element's code in one run of a source, cut where a word may end.
+    /// The bits of an element's code, cut where a word of its source may end.
     fn slices(
+        &self,
+        b: &mut Builder,
+        values: &mut Values,
+        element: &[Affine; 3],
+        input: &Input,
+        conditions: &[Condition],
+    ) -> Vec<Slice> {
+        let mut slices = Vec::new();
+        for (array, runs) in input {
+            for run in runs {
+                self.of_run(b, values, element, (*array, run), conditions, &mut slices);
+            }
+        }
+        slices
+    }
+
+    /// Those in one run.
+    fn of_run(
         &self,
         b: &mut Builder,
         values: &mut Values,
@@ -259,13 +338,14 @@ impl Gather<'_> {
         for digit in &from.digits {
             let at = axis(digit.axis);
             let mut value = values.quotient(b, &element[at], digit.stride);
-            if digit.stride * digit.size < self.extents()[at] {
+            if digit.stride * digit.size < extents(self.stored)[at] {
                 value = values.remainder(b, &value, digit.size);
             }
             match (digit.fixed, value.fixed()) {
                 (None, _) => address.add(&value, digit.place as u64),
                 (Some(only), Some(value)) if only != value => return,
                 (Some(_), Some(_)) => {}
+                (Some(only), None) if !value.reaches(only) => return,
                 (Some(only), None) => conditions.push(Condition::Equal(value, only)),
             }
         }
@@ -332,6 +412,10 @@ impl Gather<'_> {
     }
 }
 
+const fn extents(shape: Shape) -> [u64; 3] {
+    [shape.experts, shape.n, shape.k]
+}
+
 /// Those bits of a slice that a run of the destination holds, cut where a register ends.
 fn cut(slice: Slice, run: &Run, to: u64, mask: u32) -> Vec<Moved> {
     let (first, last) = (u64::from(run.low), u64::from(run.high));
@@ -380,9 +464,21 @@ struct Moves<'g> {
     arrays: &'g [Array],
     conditions: HashMap<Condition, Operand>,
     loaded: HashMap<Source, Operand>,
+    /// By place in the destination.
+    columns: HashMap<Affine, (Vec<Condition>, Affine)>,
 }
 
-impl Moves<'_> {
+impl<'g> Moves<'g> {
+    fn new(arrays: &'g [Array]) -> Self {
+        Self {
+            values: Values::default(),
+            arrays,
+            conditions: HashMap::new(),
+            loaded: HashMap::new(),
+            columns: HashMap::new(),
+        }
+    }
+
     /// Whether all conditions hold; true if there are none.
     fn all(&mut self, b: &mut Builder, conditions: &[Condition]) -> Operand {
         let mut all = Operand::Pred(true);
