@@ -89,10 +89,11 @@ const OF_BIAS: &[(&str, Mutation)] = &[
 ];
 
 /// Where N is ragged.
-const OF_RAGGED_BIAS: &[(&str, Mutation)] = &[("the bias of rows that are not there", |place, op| match op {
-    Op::CopyAsync { from, mask, .. } if place.is(from.space, "bias") => *mask = None,
-    _ => {}
-})];
+const OF_RAGGED_BIAS: &[(&str, Mutation)] =
+    &[("the bias of rows that are not there", |place, op| match op {
+        Op::CopyAsync { from, mask, .. } if place.is(from.space, "bias") => *mask = None,
+        _ => {}
+    })];
 
 const OF_TILE: &[(&str, Mutation)] = &[
     ("no wait for copies", |place, op| {

@@ -24,17 +24,41 @@ fn described(problem: &Problem) -> String {
     let prepared = if input.prepared { "prepared " } else { "" };
     format!(
         "turn {} of runs {}; {}; {prepared}x {} of {}{scale}; y {}",
-        problem.turn, problem.run(), all.join(", "), input.operand, input.columns, problem.output,
+        problem.turn,
+        problem.run(),
+        all.join(", "),
+        input.operand,
+        input.columns,
+        problem.output,
     )
 }
 
 #[test]
 fn schemes_become_problems() {
-    for name in ["ct_w4a16", "ct_mxint4", "ct_w3a16", "awq4", "gptq8_v2", "gptq4_v1_actorder", "ct_nvfp4a16", "ct_mxfp4a16", "fp8_block", "quark_w8a8_int8_channel", "arm_w4a8_g32", "ct_w4a8", "modelopt_nvfp4", "ct_fp8"] {
+    for name in [
+        "ct_w4a16",
+        "ct_mxint4",
+        "ct_w3a16",
+        "awq4",
+        "gptq8_v2",
+        "gptq4_v1_actorder",
+        "ct_nvfp4a16",
+        "ct_mxfp4a16",
+        "fp8_block",
+        "quark_w8a8_int8_channel",
+        "arm_w4a8_g32",
+        "ct_w4a8",
+        "modelopt_nvfp4",
+        "ct_fp8",
+    ] {
         let scheme = catalogue().into_iter().find(|scheme| scheme.name == name).unwrap();
         for sm in ["sm_80", "sm_90a"] {
-            let problem = Problem::new(&scheme, &scheme.activations[0], target(sm).unwrap(), (1000, 1000));
-            println!("{name} {sm}: {}", problem.map_or_else(|why| why.to_string(), |problem| described(&problem)));
+            let problem =
+                Problem::new(&scheme, &scheme.activations[0], target(sm).unwrap(), (1000, 1000));
+            println!(
+                "{name} {sm}: {}",
+                problem.map_or_else(|why| why.to_string(), |problem| described(&problem))
+            );
         }
     }
 }

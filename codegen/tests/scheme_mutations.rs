@@ -16,21 +16,26 @@ use quantloom_runtime::conformance::{Failure, Suite};
 use quantloom_runtime::gpu::GpuDevice;
 
 /// Zero points that are not taken off codes, four runs a turn.
-const ADDEND: &str = "weight: u8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16";
+const ADDEND: &str =
+    "weight: u8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16";
 /// Zero points that are, two runs a chunk.
-const ZERO: &str = "weight: u4, zero: u4 per 1x32, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16";
+const ZERO: &str =
+    "weight: u4, zero: u4 per 1x32, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16";
 /// Runs of one step of the product, a factor of rows, a bias.
 const FACTOR: &str = "weight: e2m1, scale: e4m3 per 1x16, scale: f32 per channel, \
                       pack: u8 [k:2 | k, n], bias: f32, activation: bf16";
 /// Integer products with a scale a row of x.
-const ROWS: &str = "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }";
+const ROWS: &str =
+    "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }";
 /// Integer products with zero points: sums of x.
 const INTEGERS: &str = "weight: i4, zero: i4 per 1x128, scale: f32 per 1x128, pack: u8 [k:2 | k, n], \
                         activation: i8 { scale: f32 per token }";
 /// Scales of x that change along K.
-const COLUMNS: &str = "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }";
+const COLUMNS: &str =
+    "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }";
 /// Two planes of codes.
-const PLANES: &str = "weight: u3 - 4, scale: bf16 per 1x128, pack: u32 [k:* | w, n], activation: bf16";
+const PLANES: &str =
+    "weight: u3 - 4, scale: bf16 per 1x128, pack: u32 [k:* | w, n], activation: bf16";
 
 /// 1.5 * 2^23 and 2^23.
 const START: f32 = 12_582_912.0;
@@ -71,7 +76,9 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         }
     }),
     ("zero points of the run beside", ZERO, BOTH, |_, op| {
-        if let Op::Ternary { op: Ternary::Permute, a: Operand::Reg(a), b: Operand::Reg(b), c, .. } = op
+        if let Op::Ternary {
+            op: Ternary::Permute, a: Operand::Reg(a), b: Operand::Reg(b), c, ..
+        } = op
             && matches!(c, Operand::U32(0x1010 | 0x3232))
         {
             a.at ^= 1;
@@ -83,12 +90,17 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         _ => {}
     }),
     ("scales of x of the first of two tokens", COLUMNS, DECODE, |_, op| {
-        if let Op::Ternary { op: Ternary::Mad, b: Operand::U32(2), c: c @ Operand::U32(1), .. } = op {
+        if let Op::Ternary {
+            op: Ternary::Mad, b: Operand::U32(2), c: c @ Operand::U32(1), ..
+        } = op
+        {
             *c = 0u32.into();
         }
     }),
     ("scales of x of the first of two tokens", COLUMNS, TILE, |place, op| match op {
-        Op::Load { from, width: Width::B32, .. } if place.in_loop && place.is(from.space, "ring") => {
+        Op::Load { from, width: Width::B32, .. }
+            if place.in_loop && place.is(from.space, "ring") =>
+        {
             from.offset &= !1;
         }
         _ => {}
@@ -180,9 +192,9 @@ fn a_bias_before_the_factor_is_found() {
     for &tokens in BOTH {
         let found = compared(FACTOR, tokens, |kernel| {
             put_before(kernel, |op| match op {
-                Op::Ternary { op: Ternary::Fma, b: factor, c: bias @ Operand::Reg(dst), .. } => {
-                    Some(Op::Binary { dst: *dst, op: Binary::MulF32, a: *bias, b: *factor })
-                }
+                Op::Ternary {
+                    op: Ternary::Fma, b: factor, c: bias @ Operand::Reg(dst), ..
+                } => Some(Op::Binary { dst: *dst, op: Binary::MulF32, a: *bias, b: *factor }),
                 _ => None,
             })
         });

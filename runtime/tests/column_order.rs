@@ -19,8 +19,9 @@ const ORDER: [u32; 16] =
     [1, 2, 4, 5, 6, NO_COLUMN, NO_COLUMN, NO_COLUMN, 0, 3, 7, 8, 9, 10, 11, NO_COLUMN];
 
 fn scheme(index: &str) -> Scheme {
-    let text =
-        format!("s {{ weight: u8 - 128, scale: f32 per 1x4{index}, pack: [k, n], activation: bf16 }}");
+    let text = format!(
+        "s {{ weight: u8 - 128, scale: f32 per 1x4{index}, pack: [k, n], activation: bf16 }}"
+    );
     parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
@@ -74,8 +75,10 @@ fn codes_and_scales_are_packed_in_that_order() {
     let expected: Vec<u8> = (0..N).flat_map(|n| ORDER.map(|k| at(n, k))).collect();
     assert_eq!(codes.pack(&weight, order.as_ref()).unwrap(), expected);
     // The group of each four places, whether as stored or computed.
-    let expected: Vec<u8> =
-        (0..N).flat_map(|n| [0, 0, 2, 2].map(|group| scale(n, group).to_le_bytes())).flatten().collect();
+    let expected: Vec<u8> = (0..N)
+        .flat_map(|n| [0, 0, 2, 2].map(|group| scale(n, group).to_le_bytes()))
+        .flatten()
+        .collect();
     for form in [Form::Numbers(NUMBER_F32), Form::Computed(Computed::Scale)] {
         let scales = part(Component::Scale(0), "[g, n]", (32, 4), form);
         assert_eq!(scales.pack(&weight, order.as_ref()).unwrap(), expected, "{:?}", scales.form);

@@ -177,7 +177,8 @@ fn other_peoples_results_are_met() {
         let products: Vec<Finding> = products.collect();
         assert!(!products.is_empty(), "{name} has no product");
         for product in products {
-            let experts = matches!(&product.verdict, Verdict::NotChecked(why) if why.contains("experts"));
+            let experts =
+                matches!(&product.verdict, Verdict::NotChecked(why) if why.contains("experts"));
             assert!(product.verdict == Verdict::Pass || experts, "{name}: {product:?}");
         }
     });

@@ -510,6 +510,7 @@ impl Product<'_> {
     }
 
     /// All tiles of tokens on a decoded block that begins at column `start`.
+    #[expect(clippy::too_many_arguments, reason = "one call, all of them needed")]
     fn dot_tiles<const P: usize>(
         &self,
         start: usize,

@@ -61,6 +61,7 @@ pub struct Piece<'a> {
 impl Piece<'_> {
     /// Scale and addend of a group's codes.
     #[inline(always)]
+    #[expect(clippy::manual_map, reason = "no closure stands around vector operations")]
     fn parameters<V: Vector>(&self, group: usize) -> (V, Option<V>) {
         let scale: V = self.groups.scales.row(group);
         let add = match self.groups.add {
