@@ -60,6 +60,8 @@ unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for i8 {}
 // SAFETY: as above.
+unsafe impl Plain for u16 {}
+// SAFETY: as above.
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for i32 {}

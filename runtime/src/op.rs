@@ -104,6 +104,10 @@ pub enum Sums {
     /// Weights without their scale, exact in 16 bits, times x in matrix instructions that add in
     /// `f32`; a scale multiplies the sum of its group.
     Matrix,
+    /// By the type of x: as [`Sums::Float`], or weights with their scale times x, both cut into bf16
+    /// numbers that add up to them, in matrix instructions that add in `f32` and take subnormal
+    /// numbers for 0.
+    Parts,
 }
 
 /// A prepared product.
@@ -116,8 +120,8 @@ pub trait Op: Send + Sync {
     fn kernel(&self, tokens: usize) -> String;
     /// A line for that kernel and one for each that was passed over, with the reason.
     fn explain(&self, tokens: usize) -> String;
-    /// How its kernels add up.
-    fn sums(&self) -> Sums;
+    /// How the kernel that multiplies M tokens adds up.
+    fn sums(&self, tokens: usize) -> Sums;
     /// The type to which y is rounded where x is of one type and the place for y of another: that
     /// of the place, or a narrower one.
     fn rounded_to(&self, _x: FloatFormat, y: FloatFormat) -> FloatFormat {

@@ -10,6 +10,7 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Grain, Shape};
 use quantloom_dsl::{Activation, Code, Quantiser, Scheme};
 
+use crate::cpu::blocking::Matrix;
 use crate::cpu::isa::{Absent, Isa};
 use crate::cpu::native::{Path, dot_columns};
 use crate::device::Device;
@@ -23,6 +24,20 @@ pub struct KernelName {
     pub path: Path,
     /// The family that decodes: a code type, or `table`.
     pub family: &'static str,
+}
+
+impl KernelName {
+    /// The kernel of a product that matrix registers multiply, or not.
+    pub(crate) fn on(&self, matrix: Option<Matrix>) -> String {
+        let Self { isa, family, .. } = self;
+        match matrix {
+            None => self.to_string(),
+            Some(Matrix::Bytes) => format!("{isa}, {family} decode, i8 matrix"),
+            Some(Matrix::Parts { .. }) => {
+                format!("{isa}, {family} decode, bf16 matrix or f32 fma by the type of x")
+            }
+        }
+    }
 }
 
 impl fmt::Display for KernelName {
@@ -85,9 +100,10 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// A line for the kernel and one for each that was passed over.
-    pub fn explain(&self) -> String {
-        let mut lines = vec![format!("{} is chosen", self.kernel)];
+    /// A line for the kernel, by the name that it has for some number of tokens, and one for each
+    /// that was passed over.
+    pub fn explain(&self, kernel: &str) -> String {
+        let mut lines = vec![format!("{kernel} is chosen")];
         lines.extend(self.passed.iter().map(|passed| format!("{}: {}", passed.kernel, passed.why)));
         lines.join("\n")
     }

@@ -53,8 +53,8 @@ impl Op for Broken {
     fn explain(&self, tokens: usize) -> String {
         self.op.explain(tokens)
     }
-    fn sums(&self) -> Sums {
-        self.op.sums()
+    fn sums(&self, tokens: usize) -> Sums {
+        self.op.sums(tokens)
     }
     fn workspace_size(&self, tokens: usize) -> usize {
         self.op.workspace_size(tokens)

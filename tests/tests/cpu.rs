@@ -2,10 +2,14 @@
 //! against the f64 reference: with the families that were generated, and by the table of values.
 
 use quantloom_dsl::Scheme;
-use quantloom_runtime::conformance::Suite;
+use quantloom_dsl::layout::Shape;
+use quantloom_runtime::conformance::{Suite, draw};
 use quantloom_runtime::cpu::family::Families;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::device::{Backend, Device};
+use quantloom_runtime::op::{Bf16, Op as _, Values};
+use quantloom_runtime::pack::pack;
+use quantloom_runtime::unpacked::Unpacked;
 
 /// Whole and ragged panels, more of them than are read side by side; K of whole storage words, for
 /// the packings that have no ragged form, more than a decoded block, and of whole steps of 64
@@ -52,4 +56,92 @@ fn unsigned_codes_of_eight_bits_are_not_taken_for_signed() {
         activation: i8 { scale: f32 per token },
     }";
     check(&quantloom_dsl::parse(text).unwrap(), quantloom_kernels::FAMILIES, &[0, 4]);
+}
+
+const W4A16: &str = "w4a16 {
+    weight: u4 - 8,
+    scale: bf16 per 1x32,
+    pack: [k, n],
+    activation: bf16 | f16,
+}";
+
+/// Weights in one, two and three bf16 parts, groups that begin inside of a step, zero points.
+#[test]
+fn weights_of_any_number_of_bf16_parts_multiply_as_their_reference() {
+    for weight in [
+        "weight: i8, scale: f32 per channel",
+        "weight: e2m1, scale: e8m0 per 1x16",
+        "weight: u4, zero: u4 [g, n], scale: f16 per 1x8",
+        "weight: i5, scale: f32 per 1x32",
+        "weight: u3, zero: f16 [g, n], scale: bf16 per 1x64",
+    ] {
+        let text = format!("parts {{ {weight}, pack: [k, n], activation: bf16 | f16 }}");
+        let scheme = quantloom_dsl::parse(&text).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+        check(&scheme, quantloom_kernels::FAMILIES, &[0, 1, 2, 3, 4, 6, 7]);
+    }
+}
+
+/// A random layer of [`W4A16`], N x K = 32 x 256.
+fn layer() -> Unpacked {
+    let scheme = quantloom_dsl::parse(W4A16).unwrap();
+    let shape = Shape::matrix(32, 256);
+    let packed = pack(&scheme, &draw::layer(&scheme, shape, 0)).unwrap();
+    let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+    Unpacked::new(&scheme, shape, &stored).unwrap()
+}
+
+fn product(isa: Isa, weight: &Unpacked, x: &[Bf16]) -> Vec<f32> {
+    let op = Device::named(isa.name()).unwrap().prepare(weight.scheme(), weight).unwrap();
+    op.matmul(0, Values::Bf16(x)).unwrap()
+}
+
+/// Cut into parts, infinity times a weight would be NaN wherever a part of the weight is 0.
+#[test]
+fn infinities_are_multiplied_as_they_are_without_bf16_parts() {
+    let weight = layer();
+    let mut x = vec![Bf16(0x3f80); 18 * 256];
+    x[3 * 256 + 5] = Bf16(0x7f80);
+    x[9 * 256 + 70] = Bf16(0xff80);
+    let expected = product(Isa::Portable, &weight, &x);
+    assert!(expected.iter().any(|y| *y == f32::INFINITY) && expected.contains(&f32::NEG_INFINITY));
+    for isa in Isa::present() {
+        for (at, (y, expected)) in product(isa, &weight, &x).iter().zip(&expected).enumerate() {
+            let same = y == expected || y.is_nan() && expected.is_nan();
+            let near = (y - expected).abs() < 1e-4;
+            assert!(same || near, "{isa}: y[{}, {}] = {y}, not {expected}", at / 32, at % 32);
+        }
+    }
+}
+
+/// bf16 instructions may take numbers below 2^-126 for 0, in x and in sums: no more than the bound
+/// of `conformance::bound` says, 20 of them a term, and tokens of normal numbers lose nothing.
+#[test]
+fn subnormal_tokens_lose_no_more_than_the_bound_says() {
+    let (n, k, tokens) = (32, 256, 18);
+    let weight = layer();
+    // Every other token is subnormal; the last two of those are about the smallest normal number.
+    let x: Vec<Bf16> = (0..tokens * k)
+        .map(|at| {
+            let (token, column) = (at / k, at % k);
+            let bits = match token {
+                14 | 16 => 0x0080 + (column * 37 % 256) as u16,
+                token if token % 2 == 0 => 1 + (column * 37 % 127) as u16,
+                _ => 0x3f00 + (column * 37 % 256) as u16,
+            };
+            Bf16(bits | ((column % 3 == 0) as u16) << 15)
+        })
+        .collect();
+    let expected = product(Isa::Portable, &weight, &x);
+    assert!(expected.iter().step_by(7).all(|y| *y != 0.0), "portable sums keep them");
+    // Weights are below 1: 8 codes times a scale of at most 2^-4.
+    let lost = 20.0 * k as f64 * f64::from(f32::MIN_POSITIVE);
+    for isa in Isa::present() {
+        for (at, (y, expected)) in product(isa, &weight, &x).into_iter().zip(&expected).enumerate()
+        {
+            let error = (f64::from(y) - f64::from(*expected)).abs();
+            let token = at / n;
+            let size = if token % 2 == 0 { lost } else { 1e-4 };
+            assert!(error <= size, "{isa}: y[{token}, {}] = {y:e}, not {expected:e}", at % n);
+        }
+    }
 }

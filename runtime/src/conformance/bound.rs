@@ -24,11 +24,20 @@
 //! instruction for what was summed before. Then two a group (its scale, its addition), one a warp
 //! and one a block that share K; weights carry no offset.
 //!
+//! bf16 parts: weights are put together first (three operations of [`FIXED`]) and parts are exact, of
+//! one sign and so of no more magnitude than the whole. An instruction adds 32 columns of a pair
+//! of parts: a chain of [`PAIR_CHAIN`] products, an addition of even and odd ones, one to what was
+//! summed before; there are at most [`MOST_PAIRS`] pairs. The chain of one term is once what an
+//! instruction rounds, and each later instruction once.
+//!
 //! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors
-//! that are multiplied later, each of which is at most the larger of itself and 1.
+//! that are multiplied later, each of which is at most the larger of itself and 1. Instructions that
+//! take subnormal numbers for 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] a
+//! term and pair of parts.
 
 use quantloom_dsl::format::FloatFormat;
 
+use crate::cpu::parts::MOST_PAIRS;
 use crate::op::Sums;
 
 /// Half the distance of 1 and the next `f32`.
@@ -50,26 +59,46 @@ const MATRIX_COLUMNS: usize = 8;
 /// Warps and blocks that share a row's K without a group each, at most: each group is counted besides.
 const MOST_PARTS: usize = 64;
 
+/// Columns that an instruction of bf16 parts takes.
+const PAIR_COLUMNS: usize = 32;
+/// Products that it adds in one chain, and the addition of its two chains.
+const PAIR_CHAIN: usize = PAIR_COLUMNS / 2 + 1;
+/// Numbers below 2^-126 that are lost in a term of a pair, at most: its two operands, the product
+/// with what was summed before, the sum of the chains and that of the instructions.
+const FLUSHED: usize = 5;
+/// The smallest normal `f32`, 2^-126.
+const NORMAL: f64 = f32::MIN_POSITIVE as f64;
+
 /// How many roundings a term of a product meets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Chain {
     roundings: usize,
     /// Whether stored codes are summed in floating point, their offset taken off afterwards.
     pub(super) offset: bool,
+    /// What a term may lose by underflow, before later factors.
+    underflow: f64,
 }
 
 impl Chain {
     /// The chain of a kernel's sums for K columns in so many groups.
     pub(super) fn of(sums: Sums, k: usize, groups: usize) -> Self {
         let pieces = 2 * (k.div_ceil(32) + groups);
+        let float = k.min(PIECE) + pieces + FIXED;
+        let underflow = FIXED as f64 * TINY;
         match sums {
-            Sums::Integer => Self { roundings: pieces + FIXED, offset: false },
-            Sums::Float => Self { roundings: k.min(PIECE) + pieces + FIXED, offset: true },
+            Sums::Integer => Self { roundings: pieces + FIXED, offset: false, underflow },
+            Sums::Float => Self { roundings: float, offset: true, underflow },
+            Sums::Parts => {
+                let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + FIXED;
+                let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
+                let underflow = underflow + flushed;
+                Self { roundings: parts.max(float), offset: true, underflow }
+            }
             Sums::Matrix => {
                 let group = k.div_ceil(groups.max(1));
                 let instructions = group + group.div_ceil(MATRIX_COLUMNS);
                 let roundings = 2 * instructions + 2 * groups + MOST_PARTS + FIXED;
-                Self { roundings, offset: false }
+                Self { roundings, offset: false, underflow }
             }
         }
     }
@@ -95,7 +124,7 @@ pub(super) fn bound(sizes: Sizes, chain: Chain, offset: f64, output: FloatFormat
     let roundings = chain.roundings as f64 * UNIT;
     let offsets = if chain.offset { 2.0 * offset * sizes.offsets } else { 0.0 };
     let sums = roundings / (1.0 - roundings) * (sizes.terms + offsets + sizes.bias);
-    let underflow = FIXED as f64 * TINY * (sizes.factors + 1.0);
+    let underflow = chain.underflow * (sizes.factors + 1.0);
     let computed = sums + underflow;
     // The result's own rounding: half a unit in the last place of the type, of its largest
     // possible magnitude; a subnormal one has the unit of the smallest normal number.

@@ -46,8 +46,8 @@ impl<S: Declared> Op for Typed<S> {
     fn explain(&self, tokens: usize) -> String {
         self.0.op().explain(tokens)
     }
-    fn sums(&self) -> Sums {
-        self.0.op().sums()
+    fn sums(&self, tokens: usize) -> Sums {
+        self.0.op().sums(tokens)
     }
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
         self.0.op().rounded_to(x, y)

@@ -414,7 +414,7 @@ impl Step<'_> {
             Err(error) => return Err(Failure::Refused { case: case(most, ""), error }),
         };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
-        let chain = Chain::of(op.sums(), k, groups(self.scheme, self.shape));
+        let groups = groups(self.scheme, self.shape);
         let offset = stored_offset(self.scheme);
         for Expected { expert, tokens, sizes } in expected {
             // Every fourth result is asked for in the activation's own type.
@@ -433,6 +433,8 @@ impl Step<'_> {
                 }
             };
             let kernel = op.kernel(*tokens);
+            let sums = op.sums(*tokens);
+            let chain = Chain::of(sums, k, groups);
             let output = op.rounded_to(own, output);
             let mut first = None;
             let mut misses = 0;
@@ -443,7 +445,7 @@ impl Step<'_> {
                     misses += 1;
                     let at = (*expert, at / n, at % n);
                     first = first.or(Some(Miss { at, y: *y, reference: sizes.y, bound }));
-                } else if output == F32 || op.sums() == Sums::Matrix {
+                } else if output == F32 || sums == Sums::Matrix {
                     summary.share = summary.share.max(share);
                 }
             }

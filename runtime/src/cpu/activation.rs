@@ -3,15 +3,16 @@
 //! In: x [M, K] as the caller has it. Out: [`Tokens`]. Tiles are shared out among the threads
 //! where there are several; each thread has room for one row.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quantloom_dsl::reference::{StaticInput, quantise_activation};
 use quantloom_dsl::{Quantiser, Scheme};
 use rayon::prelude::*;
 
-use super::blocking::{Blocking, Tokens};
+use super::blocking::{Blocking, Matrix, Tokens};
 use super::isa::{Isa, Kernel, enter};
 use super::native::{Native, Path};
+use super::parts;
 use super::quantiser::{Extent, RowQuantiser};
 use super::tokens::{Columns, piece_sums_f32, piece_sums_i32, place_codes, place_values};
 use super::vector::Vector;
@@ -40,14 +41,15 @@ pub(super) fn row_bytes(weight: &Native) -> usize {
 pub(super) fn bytes(blocking: &Blocking, weight: &Native, threads: usize) -> usize {
     let (tokens, pieces) = (blocking.padded, blocking.padded * blocking.pieces);
     let columns = weight.columns();
-    let packed = match blocking.path {
-        Path::Dot => {
+    let packed = match (blocking.matrix, blocking.path) {
+        (Some(Matrix::Parts { x, .. }), _) => bytes_of::<u16>(tokens * columns * x),
+        (_, Path::Dot) => {
             bytes_of::<u32>(tokens * columns / 4)
                 + bytes_of::<i32>(pieces)
                 + bytes_of::<f32>(pieces)
                 + 2 * bytes_of::<f32>(tokens)
         }
-        Path::Fma => bytes_of::<f32>(tokens * columns) + bytes_of::<f32>(pieces),
+        (_, Path::Fma) => bytes_of::<f32>(tokens * columns) + bytes_of::<f32>(pieces),
     };
     packed + threads * row_bytes(weight)
 }
@@ -65,21 +67,31 @@ pub(super) enum PackedTokens<'a> {
         x: &'a mut [f32],
         sums: &'a mut [f32],
     },
+    Parts {
+        x: &'a mut [u16],
+        /// Of an element.
+        parts: usize,
+    },
 }
 
 impl<'a> PackedTokens<'a> {
     pub(super) fn new(cut: &mut Cut<'a>, blocking: &Blocking, weight: &Native) -> Self {
         let (tokens, pieces) = (blocking.padded, blocking.padded * blocking.pieces);
         let columns = weight.columns();
-        match blocking.path {
-            Path::Dot => Self::Codes {
+        match (blocking.matrix, blocking.path) {
+            (Some(Matrix::Parts { x: parts, .. }), _) => {
+                Self::Parts { x: cut.take(tokens * columns * parts), parts }
+            }
+            (_, Path::Dot) => Self::Codes {
                 x: cut.take(tokens * columns / 4),
                 starts: cut.take(pieces),
                 sums: cut.take(pieces),
                 scales: cut.take(tokens),
                 zeros: cut.take(tokens),
             },
-            Path::Fma => Self::Values { x: cut.take(tokens * columns), sums: cut.take(pieces) },
+            (_, Path::Fma) => {
+                Self::Values { x: cut.take(tokens * columns), sums: cut.take(pieces) }
+            }
         }
     }
 
@@ -89,10 +101,12 @@ impl<'a> PackedTokens<'a> {
                 Tokens::Codes { x, starts, sums, scales, zeros }
             }
             Self::Values { x, sums } => Tokens::Values { x, sums },
+            Self::Parts { x, .. } => Tokens::Parts { x },
         }
     }
 
-    /// Fills the room; `rows` is that of the threads' rows.
+    /// Fills the room; `rows` is that of the threads' rows. Says whether x is finite where it is
+    /// cut into parts.
     pub(super) fn pack(
         &mut self,
         input: &Input<'_>,
@@ -100,9 +114,10 @@ impl<'a> PackedTokens<'a> {
         x: Values<'_>,
         rows: &mut [[u8; 64]],
         threads: usize,
-    ) -> Result<(), ProductError> {
+    ) -> Result<bool, ProductError> {
         let k = input.columns.given;
         let refused = AtomicUsize::new(usize::MAX);
+        let endless = AtomicBool::new(false);
         let source = Source::new(input, x, &refused)?;
         let native = input.columns.native;
         // Whole tiles, as many to each thread; the last tile may be smaller than the others.
@@ -152,9 +167,23 @@ impl<'a> PackedTokens<'a> {
                         .for_each(|(at, ((x, sums), rows))| job(at, x, sums, rows));
                 }
             }
+            Self::Parts { x, parts } => {
+                let (parts, endless) = (*parts, &endless);
+                x.par_chunks_mut(share * native * parts)
+                    .zip(rows.par_chunks_mut(each.max(1)))
+                    .enumerate()
+                    .for_each(|(at, (x, rows))| {
+                        let (first, columns) = (at * share, input.columns);
+                        let out = PartsOut { x, parts, endless };
+                        enter(
+                            input.isa,
+                            PackParts { source: &source, columns, blocking, first, out, rows },
+                        );
+                    });
+            }
         }
         match refused.into_inner() {
-            usize::MAX => Ok(()),
+            usize::MAX => Ok(!endless.into_inner()),
             at => Err(ProductError::NotFinite {
                 token: at / k,
                 k: at % k,
@@ -403,6 +432,59 @@ impl Kernel for PackValues<'_, '_> {
                 for (piece, sum) in piece_sums_f32(ordered, blocking.piece).enumerate() {
                     sums[begin * pieces + piece * tile.size + m] = sum;
                 }
+            }
+        }
+    }
+}
+
+struct PartsOut<'a> {
+    x: &'a mut [u16],
+    /// Of an element.
+    parts: usize,
+    /// Whether some value is not finite.
+    endless: &'a AtomicBool,
+}
+
+/// Widens or quantises some tiles, and cuts them into parts.
+struct PackParts<'a, 'b> {
+    source: &'a Source<'b>,
+    columns: Columns<'b>,
+    blocking: &'a Blocking,
+    first: usize,
+    out: PartsOut<'a>,
+    rows: &'a mut [[u8; 64]],
+}
+
+impl Kernel for PackParts<'_, '_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { source, columns, blocking, first, out, rows } = self;
+        let PartsOut { x, parts, endless } = out;
+        let mut cut = Cut::new(rows);
+        let row: &mut [f32] = cut.take(columns.given);
+        let ordered: &mut [f32] = cut.take(columns.native);
+        let each = columns.native * parts;
+        let tokens = x.len() / each;
+        let mine =
+            blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
+        for tile in mine {
+            let x = &mut x[(tile.first - first) * each..][..tile.size * each];
+            for m in 0..tile.size {
+                let token = tile.first + m;
+                if token < blocking.tokens {
+                    source.values(token, row, &mut ordered[..columns.given]);
+                    // The exponent of what is not finite is all ones.
+                    let largest =
+                        row.iter().fold(0, |most: u32, v| most.max(v.to_bits() & 0x7f80_0000));
+                    if largest == 0x7f80_0000 {
+                        endless.store(true, Ordering::Relaxed);
+                    }
+                    columns.gather(row, 0.0, ordered);
+                } else {
+                    ordered.fill(0.0);
+                }
+                parts::place(ordered, m, tile.size, blocking.together, parts, x);
             }
         }
     }

@@ -13,10 +13,11 @@ use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
-use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, Piece, Scales, streams};
+use super::decode::{CHUNK, DotRow, FmaRow, Groups, MOST_STREAMS, Panel, Piece, Scales, streams};
 use super::family::Decode;
 use super::isa::{Isa, Kernel, enter};
-use super::native::{Native, PANEL, Path};
+use super::native::{Native, PANEL, Path, Rows};
+use super::parts;
 use super::tile::{DotBlock, DotTokens, Sums};
 use super::tokens::{Tile, padded, tiles};
 use super::vector::Vector;
@@ -32,6 +33,9 @@ const FMA_PIECE: usize = 128;
 const DOT_BLOCK: usize = 512;
 /// Columns of a block of decoded weights: with two panels 16 KiB.
 const FMA_BLOCK: usize = 128;
+/// Columns of a block of weights in bf16 parts: two parts of two panels are 16 KiB, which share a
+/// first-level cache with a panel in `f32` and the columns of 32 tokens.
+const PARTS_BLOCK: usize = 128;
 
 /// How a product is cut up; a function of the weight, the set and the number of tokens.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +48,8 @@ pub struct Blocking {
     pub padded: usize,
     /// Whether panels are decoded on the fly.
     pub fused: bool,
-    /// Whether matrix registers multiply: every tile is a whole one.
-    pub matrix: bool,
+    /// What matrix registers multiply, if they do: every tile is a whole one.
+    pub matrix: Option<Matrix>,
     /// Tokens of the largest tile.
     pub tile: usize,
     /// Panels of a tile, or read side by side.
@@ -61,8 +65,15 @@ pub struct Blocking {
 }
 
 impl Blocking {
-    /// Cuts up a product of `tokens` tokens.
-    pub fn new(weight: &Native, path: Path, isa: Isa, tokens: usize) -> Self {
+    /// Cuts up a product of `tokens` tokens, each of whose elements is `x_parts` bf16 numbers
+    /// ([`parts::of_input`]) or is not to be cut.
+    pub fn new(
+        weight: &Native,
+        path: Path,
+        isa: Isa,
+        tokens: usize,
+        x_parts: Option<usize>,
+    ) -> Self {
         let tiling = isa.tiling();
         let fused = tokens <= tiling.fused_tokens;
         let (most, tile, panels, block) = match path {
@@ -75,8 +86,12 @@ impl Blocking {
             Path::Fma => 1,
         };
         let tile = if fused { fused_tile(tokens) } else { tile };
-        let matrix = (!fused && path == Path::Dot).then(|| matrix(weight, isa, piece)).flatten();
-        let tile = matrix.map_or(tile, |matrix| matrix.tokens);
+        let matrix = if fused { None } else { Matrix::of(weight, path, isa, piece, x_parts) };
+        let tile = matrix.map_or(tile, Matrix::tokens);
+        let (piece, panels, block) = match matrix {
+            Some(Matrix::Parts { .. }) => (CHUNK, Matrix::PANELS, PARTS_BLOCK),
+            _ => (piece, panels, block),
+        };
         Self {
             path,
             tokens,
@@ -86,12 +101,12 @@ impl Blocking {
                 (false, None) => padded(tokens, tile),
             },
             fused,
-            matrix: matrix.is_some(),
+            matrix,
             tile,
             panels: if fused { fused_panels } else { panels },
             together: match matrix {
                 _ if fused => 4,
-                Some(matrix) => matrix.columns,
+                Some(matrix) => matrix.columns(),
                 None => tiling.dot_columns,
             },
             piece,
@@ -106,8 +121,8 @@ impl Blocking {
         let one = fused.then_some(Tile { first: 0, size: self.tile });
         let tokens = match (self.fused, self.matrix) {
             (true, _) => 0,
-            (false, true) => self.padded,
-            (false, false) => self.tokens,
+            (false, Some(_)) => self.padded,
+            (false, None) => self.tokens,
         };
         one.into_iter().chain(tiles(tokens, self.tile))
     }
@@ -118,37 +133,87 @@ impl Blocking {
             return bytes_of::<[f32; 16]>(self.tile * self.panels);
         }
         let sums = bytes_of::<[f32; 16]>(self.padded * self.panels);
-        let decoded = match self.path {
-            Path::Dot => {
+        let decoded = match (self.matrix, self.path) {
+            (Some(Matrix::Parts { weight, .. }), _) => {
+                bytes_of::<[f32; 16]>(self.block)
+                    + bytes_of::<[u8; 64]>(parts::lines(self.block, weight, self.panels))
+            }
+            (_, Path::Dot) => {
                 bytes_of::<[u8; 64]>(self.block / 4 * self.panels)
                     + bytes_of::<[f32; 16]>(self.block / self.piece * self.panels)
             }
-            Path::Fma => bytes_of::<[f32; 16]>(self.block * self.panels),
+            (_, Path::Fma) => bytes_of::<[f32; 16]>(self.block * self.panels),
         };
         sums + decoded
     }
 }
 
-/// How matrix registers multiply.
-#[derive(Clone, Copy)]
-struct Matrix {
-    /// Tokens of a tile.
-    tokens: usize,
-    /// Columns of a step.
-    columns: usize,
+/// What matrix registers multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matrix {
+    /// Codes as bytes, by codes of x; scaled piece by piece.
+    Bytes,
+    /// Weights and x in so many bf16 parts.
+    Parts {
+        /// Parts of a weight.
+        weight: usize,
+        /// Parts of an element of x.
+        x: usize,
+    },
 }
 
-/// The matrix registers of a set, if it has any that multiply a weight.
 #[cfg(target_arch = "x86_64")]
-fn matrix(weight: &Native, isa: Isa, piece: usize) -> Option<Matrix> {
-    let takes = isa == Isa::Avx512Amx && amx::takes(weight, piece);
-    takes.then_some(Matrix { tokens: amx::SIDE, columns: amx::STEP })
+impl Matrix {
+    /// Panels of a tile of parts.
+    const PANELS: usize = amx::bf16::PANELS;
+
+    /// That of a weight on a set, if there is one.
+    fn of(weight: &Native, path: Path, isa: Isa, piece: usize, x: Option<usize>) -> Option<Self> {
+        if isa != Isa::Avx512Amx {
+            return None;
+        }
+        match path {
+            Path::Dot => amx::bytes::takes(weight, piece).then_some(Self::Bytes),
+            Path::Fma => {
+                let (weight, x) = weight.parts().zip(x)?;
+                (weight * x <= parts::MOST_PAIRS).then_some(Self::Parts { weight, x })
+            }
+        }
+    }
+
+    /// Tokens of a tile.
+    fn tokens(self) -> usize {
+        amx::SIDE
+    }
+
+    /// Columns of a step.
+    fn columns(self) -> usize {
+        match self {
+            Self::Bytes => amx::bytes::STEP,
+            Self::Parts { .. } => amx::bf16::STEP,
+        }
+    }
 }
 
-/// The matrix registers of a set, if it has any that multiply a weight.
 #[cfg(not(target_arch = "x86_64"))]
-fn matrix(_: &Native, _: Isa, _: usize) -> Option<Matrix> {
-    None
+impl Matrix {
+    /// Panels of a tile of parts.
+    const PANELS: usize = 1;
+
+    /// None: the other sets have no such registers.
+    fn of(_: &Native, _: Path, _: Isa, _: usize, _: Option<usize>) -> Option<Self> {
+        None
+    }
+
+    /// Tokens of a tile.
+    fn tokens(self) -> usize {
+        1
+    }
+
+    /// Columns of a step.
+    fn columns(self) -> usize {
+        CHUNK
+    }
 }
 
 /// Tokens of the one tile of a product that decodes on the fly.
@@ -192,6 +257,11 @@ pub enum Tokens<'a> {
         x: &'a [f32],
         /// `[tile][piece][token]`, where the weight adds something per group; else empty.
         sums: &'a [f32],
+    },
+    /// For [`Matrix::Parts`].
+    Parts {
+        /// `[tile][step][part][token][column]`: bf16.
+        x: &'a [u16],
     },
 }
 
@@ -332,11 +402,9 @@ impl Product<'_> {
                 let row = FmaRow { panel: panels[0], piece, tokens, x, sums: x_sums };
                 self.family.fma_row(self.isa, row, sums);
             }
+            Tokens::Parts { .. } => debug_assert!(false, "parts are multiplied in blocks"),
         }
-        let tile = Tile { first: 0, size: tokens };
-        for (panel, sums) in range.zip(sums.chunks_exact_mut(tokens)) {
-            self.epilogue(panel, tile, sums, 1, output);
-        }
+        enter(self.isa, Epilogue { product: self, range, sums, apart: (1, tokens), output });
     }
 
     fn blocked<const P: usize>(&self, first: usize, output: &Output, scratch: &mut [[u8; 64]]) {
@@ -354,7 +422,8 @@ impl Product<'_> {
                     let end = (start + block).min(columns);
                     let scales = self.decode_codes::<P>(first, here, start..end, codes, scales);
                     let codes = &mut codes[..(end - start) / 4 * P];
-                    self.dot_tiles::<P>(start, codes, scales, x, starts, sums);
+                    let ahead = self.ahead(first, here, end);
+                    self.dot_tiles::<P>(start, codes, scales, x, starts, sums, ahead);
                 }
             }
             Tokens::Values { x, .. } => {
@@ -365,7 +434,7 @@ impl Product<'_> {
                         let piece = Piece {
                             planes: self.lines(first + p, start..end),
                             first: start,
-                            groups: self.weight.panel(self.expert, first + p).groups,
+                            groups: self.weight.groups_of(self.expert, first + p),
                         };
                         self.family.decode_values(self.isa, piece, &mut weights[p..], P);
                     }
@@ -374,16 +443,74 @@ impl Product<'_> {
                     enter(self.isa, FmaTiles::<P> { blocking, columns, start, weights, x, sums });
                 }
             }
+            Tokens::Parts { x } => self.parts::<P>(first, here, x, sums, cut),
         }
-        for p in 0..here {
-            for tile in self.blocking.tiles() {
-                let sums = &sums[tile.first * P..][..tile.size * P];
-                self.epilogue(first + p, tile, &sums[p..], P, output);
+        let range = first..first + here;
+        enter(self.isa, Epilogue { product: self, range, sums, apart: (P, 1), output });
+    }
+
+    /// What the block that begins at column `start` decodes, and the last one of nothing.
+    fn ahead(&self, first: usize, here: usize, start: usize) -> Ahead<'_> {
+        let end = (start + self.blocking.block).min(self.weight.columns());
+        let panels = std::array::from_fn(|p| {
+            let there = p < here && start < end;
+            if there { self.lines(first + p, start..end) } else { &[] }
+        });
+        let tiles = self.blocking.padded.div_ceil(self.blocking.tile).max(1);
+        Ahead { panels, share: panels[0].len().div_ceil(tiles) }
+    }
+
+    /// The products of some panels in bf16 parts: all tiles of tokens, block by block.
+    #[cfg(target_arch = "x86_64")]
+    fn parts<const P: usize>(
+        &self,
+        first: usize,
+        here: usize,
+        x: &[u16],
+        sums: &mut [[f32; 16]],
+        mut cut: Cut<'_>,
+    ) {
+        let Blocking { block, matrix: Some(Matrix::Parts { weight, x: x_parts }), .. } =
+            self.blocking
+        else {
+            return;
+        };
+        let columns = self.weight.columns();
+        let values: &mut [[f32; 16]] = cut.take(block);
+        let halves: &mut [[u8; 64]] = cut.take(parts::lines(block, weight, P));
+        for start in (0..columns).step_by(block) {
+            let end = (start + block).min(columns);
+            let values = &mut values[..end - start];
+            let halves = &mut halves[..parts::lines(end - start, weight, P)];
+            for p in 0..here {
+                let piece = Piece {
+                    planes: self.lines(first + p, start..end),
+                    first: start,
+                    groups: self.weight.groups_of(self.expert, first + p),
+                };
+                self.family.decode_values(self.isa, piece, values, 1);
+                amx::bf16::cut(values, weight, p, halves);
             }
+            let (blocking, parts, weights) = (&self.blocking, (weight, x_parts), &*halves);
+            let ahead = self.ahead(first, here, end);
+            amx::bf16::Tiles { blocking, columns, start, parts, weights, x, sums, ahead }.run();
         }
     }
 
+    /// Never called: [`Matrix::of`] is none.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn parts<const P: usize>(
+        &self,
+        _: usize,
+        _: usize,
+        _: &[u16],
+        _: &mut [[f32; 16]],
+        _: Cut<'_>,
+    ) {
+    }
+
     /// All tiles of tokens on a decoded block that begins at column `start`.
+    #[expect(clippy::too_many_arguments, reason = "one call, all of them needed")]
     fn dot_tiles<const P: usize>(
         &self,
         start: usize,
@@ -392,17 +519,29 @@ impl Product<'_> {
         x: &[u32],
         starts: &[i32],
         sums: &mut [[f32; 16]],
+        ahead: Ahead<'_>,
     ) {
         let (blocking, columns) = (&self.blocking, self.weight.columns());
         #[cfg(target_arch = "x86_64")]
-        if blocking.matrix {
+        if blocking.matrix == Some(Matrix::Bytes) {
             let (scales, offset) = (scales.as_flattened(), self.weight.offset());
-            amx::Tiles { blocking, columns, start, codes, scales, offset, x, sums }.run();
+            amx::bytes::Tiles { blocking, columns, start, codes, scales, offset, x, sums, ahead }
+                .run();
             return;
         }
         let (codes, narrow) = (codes.as_chunks().0, self.family.bits() < 8);
-        let tiles =
-            DotTiles::<P> { blocking, columns, start, codes, scales, narrow, x, starts, sums };
+        let tiles = DotTiles::<P> {
+            blocking,
+            columns,
+            start,
+            codes,
+            scales,
+            narrow,
+            x,
+            starts,
+            sums,
+            ahead,
+        };
         enter(self.isa, tiles);
     }
 
@@ -440,18 +579,6 @@ impl Product<'_> {
         scales.as_chunks().0.get(..pieces).unwrap_or(&[])
     }
 
-    /// Sums of a panel and a tile, `apart` from token to token, to y.
-    fn epilogue(
-        &self,
-        panel: usize,
-        tile: Tile,
-        sums: &[[f32; 16]],
-        apart: usize,
-        output: &Output,
-    ) {
-        enter(self.isa, Epilogue { product: self, panel, tile, sums, apart, output });
-    }
-
     /// `sum + add[g] * sum of x over g`, for one token.
     #[inline(always)]
     fn add_groups<V: Vector>(
@@ -472,13 +599,15 @@ impl Product<'_> {
     }
 }
 
-/// What ends a panel and a tile.
+/// What ends some panels: their sums to y. All panels of a token follow each other, since their
+/// places in y do, and those of the next token lie a row of y away.
 struct Epilogue<'a, 'b> {
     product: &'a Product<'b>,
-    panel: usize,
-    tile: Tile,
+    /// The panels: one or more, at most [`MOST_STREAMS`].
+    range: Range<usize>,
     sums: &'a [[f32; 16]],
-    apart: usize,
+    /// How far apart in `sums` tokens are, and panels.
+    apart: (usize, usize),
     output: &'a Output,
 }
 
@@ -486,33 +615,59 @@ impl Kernel for Epilogue<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { product, panel, tile, sums, apart, output } = self;
-        let rows = product.weight.rows_of(product.expert, panel);
-        let add = product.weight.groups_of(product.expert, panel).add;
-        for (m, sums) in sums.iter().step_by(apart).enumerate() {
-            let token = tile.first + m;
-            if token >= product.blocking.tokens {
-                break;
-            }
-            let mut sum = V::load_f32(sums);
-            let mut factor = V::load_f32(rows.factor);
-            if let Tokens::Codes { sums: x_sums, scales, zeros, .. } = product.tokens {
-                if let Some(add) = add {
-                    sum = product.add_groups(add, x_sums, tile, m, sum);
+        let Self { product, range, sums, apart, output } = self;
+        let of = |p: usize| (range.start + p).min(range.end - 1);
+        let rows: [Rows<'_>; MOST_STREAMS] =
+            std::array::from_fn(|p| product.weight.rows_of(product.expert, of(p)));
+        let groups: [Groups<'_>; MOST_STREAMS] =
+            std::array::from_fn(|p| product.weight.groups_of(product.expert, of(p)));
+        for tile in product.blocking.tiles() {
+            for m in 0..tile.size.min(product.blocking.tokens.saturating_sub(tile.first)) {
+                let token = tile.first + m;
+                for ((p, panel), (rows, groups)) in
+                    range.clone().enumerate().zip(rows.iter().zip(&groups))
+                {
+                    let mut sum = V::load_f32(&sums[token * apart.0 + p * apart.1]);
+                    let mut factor = V::load_f32(rows.factor);
+                    if let Tokens::Codes { sums: x_sums, scales, zeros, .. } = product.tokens {
+                        if let Some(add) = groups.add {
+                            sum = product.add_groups(add, x_sums, tile, m, sum);
+                        }
+                        if let Some(zero) = zeros.get(token) {
+                            sum = V::load_f32(rows.sums).fma_f32(V::splat((-zero).to_bits()), sum);
+                        }
+                        factor = factor.mul_f32(V::splat(scales[token].to_bits()));
+                    }
+                    let mut value = sum.mul_f32(factor);
+                    if let Some(bias) = rows.bias {
+                        value = value.add_f32(V::load_f32(bias));
+                    }
+                    let mut values = [0.0; PANEL];
+                    value.store_f32(&mut values);
+                    output.store(token, panel, &values);
                 }
-                if let Some(zero) = zeros.get(token) {
-                    sum = V::load_f32(rows.sums).fma_f32(V::splat((-zero).to_bits()), sum);
-                }
-                factor = factor.mul_f32(V::splat(scales[token].to_bits()));
             }
-            let mut value = sum.mul_f32(factor);
-            if let Some(bias) = rows.bias {
-                value = value.add_f32(V::load_f32(bias));
-            }
-            let mut values = [0.0; PANEL];
-            value.store_f32(&mut values);
-            output.store(token, panel, &values);
         }
+    }
+}
+
+/// The lines that the next block decodes, asked for between the tiles of this one: a block is too
+/// short for the processor to see a stream.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead<'a> {
+    /// Of each panel.
+    panels: [&'a [[u8; 64]]; 2],
+    /// Lines a tile.
+    share: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// The lines to ask for before tile `at`.
+    #[inline(always)]
+    pub(super) fn lines(self, at: usize) -> impl Iterator<Item = &'a [u8; 64]> {
+        let share =
+            move |lines: &'a [[u8; 64]]| lines.iter().skip(at * self.share).take(self.share);
+        self.panels.into_iter().flat_map(share)
     }
 }
 
@@ -533,13 +688,17 @@ struct DotTiles<'a, const P: usize> {
     x: &'a [u32],
     starts: &'a [i32],
     sums: &'a mut [[f32; 16]],
+    ahead: Ahead<'a>,
 }
 
 impl<const P: usize> Kernel for DotTiles<'_, P> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(mut self) {
-        for tile in self.blocking.tiles() {
+        for (at, tile) in self.blocking.tiles().enumerate() {
+            for line in self.ahead.lines(at) {
+                V::prefetch(line, 0);
+            }
             match (tile.size, self.narrow) {
                 (12, true) => self.tile::<V, 12, true>(tile),
                 (12, false) => self.tile::<V, 12, false>(tile),

@@ -58,6 +58,20 @@ pub struct Piece<'a> {
     pub groups: Groups<'a>,
 }
 
+impl Piece<'_> {
+    /// Scale and addend of a group's codes.
+    #[inline(always)]
+    #[expect(clippy::manual_map, reason = "no closure stands around vector operations")]
+    fn parameters<V: Vector>(&self, group: usize) -> (V, Option<V>) {
+        let scale: V = self.groups.scales.row(group);
+        let add = match self.groups.add {
+            Some(add) => Some(V::load_f32(&add[group])),
+            None => None,
+        };
+        (scale, add)
+    }
+}
+
 /// A panel: a stream of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Panel<'a> {
@@ -167,23 +181,26 @@ impl<F: Family> Kernel for Weights<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { family, piece: Piece { planes, first, groups }, out, stride } = self;
+        let Self { family, piece, out, stride } = self;
+        let Piece { planes, first, groups, .. } = piece;
         let chunks = planes.chunks_exact(F::BITS);
         let outs = out.chunks_mut(CHUNK * stride);
-        for (chunk, (planes, out)) in chunks.zip(outs).enumerate() {
-            let column = first + chunk * CHUNK;
+        let (mut group, mut column) = (first / groups.columns, first);
+        let mut next = (group + 1) * groups.columns;
+        let (mut scale, mut add): (V, _) = piece.parameters(group);
+        for (planes, out) in chunks.zip(outs) {
             let codes: [V; 8] = family.codes(planes);
-            let mut group = column / groups.columns;
-            let mut scale: V = groups.scales.row(group);
             for (q, codes) in codes.into_iter().enumerate() {
-                if (column + 4 * q) / groups.columns != group {
+                if column == next {
                     group += 1;
-                    scale = groups.scales.row(group);
+                    next += groups.columns;
+                    (scale, add) = piece.parameters(group);
                 }
+                column += 4;
                 let values = family.values(codes);
                 for (j, value) in values.into_iter().enumerate() {
-                    let weight = match groups.add {
-                        Some(add) => value.fma_f32(scale, V::load_f32(&add[group])),
+                    let weight = match add {
+                        Some(add) => value.fma_f32(scale, add),
                         None => value.mul_f32(scale),
                     };
                     if let Some(out) = out.get_mut((4 * q + j) * stride) {

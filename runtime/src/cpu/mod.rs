@@ -6,7 +6,8 @@
 //! decides is a [`vector`] (and, where it has instructions of another shape, its own [`tile`]s);
 //! [`isa`] compiles the one for the other. [`weight`] is the operation that callers hold.
 //!
-//! Matrix registers (AMX) take whole blocks of decoded codes instead of tiles.
+//! Matrix registers (AMX) take whole blocks instead of tiles: of decoded codes, or of weights and
+//! tokens cut into bf16 [`parts`].
 //!
 //! Start at [`native`] for the layout, at [`tile`] for the arithmetic.
 
@@ -16,6 +17,7 @@ pub mod decode;
 pub mod family;
 pub mod isa;
 pub mod native;
+pub mod parts;
 mod quantiser;
 pub mod tile;
 pub mod tokens;

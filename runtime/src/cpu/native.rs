@@ -19,6 +19,7 @@ use rayon::prelude::*;
 
 use super::decode::{CHUNK, Groups, Panel, Scales};
 use super::family::{StoredCode, planes, stored_code};
+use super::parts::{self, Counter};
 use super::tokens::{Columns, NO_COLUMN};
 use crate::buffer::Buffer;
 use crate::unpacked::Unpacked;
@@ -70,6 +71,8 @@ pub struct Native {
     order: Option<Vec<Vec<u32>>>,
     /// Unsigned stored code less this = integer.
     offset: i32,
+    /// bf16 parts of a weight without its factor: see [`parts`].
+    parts: Option<usize>,
 }
 
 /// How the columns of one expert are arranged.
@@ -114,6 +117,7 @@ impl Native {
             row_sums: Vec::new(),
             order: None,
             offset: stored.offset + scheme.weight.offset,
+            parts: None,
         };
         packed.groups(weight, path, &arranged);
         packed.rows(weight);
@@ -147,6 +151,12 @@ impl Native {
     /// Unsigned stored code less this = the integer that the code stands for.
     pub fn offset(&self) -> i32 {
         self.offset
+    }
+
+    /// Parts that a weight without its factor is cut into for bf16 products; `None` where it is
+    /// not.
+    pub fn parts(&self) -> Option<usize> {
+        self.parts
     }
 
     /// Bits of a stored code.
@@ -212,18 +222,26 @@ impl Native {
             Path::Fma => f64::from(self.offset),
         };
         let groups = self.groups;
-        scales.par_iter_mut().zip(&mut adds).enumerate().for_each(|(at, (scales, adds))| {
+        let scheme = weight.scheme();
+        let counter = Counter::new(&scheme.weight.code, scheme.weight.offset);
+        let rows_of_16 = scales.par_iter_mut().zip(&mut adds).enumerate();
+        let parts = rows_of_16.map(|(at, (scales, adds))| {
             let (expert, panel, group) = (at / rows, at % rows / groups, at % groups);
-            let Some(k) = arranged[expert].source[group] else { return };
+            let mut most = 1;
+            let Some(k) = arranged[expert].source[group] else { return most };
             for (row, (scale, add)) in scales.iter_mut().zip(adds).enumerate() {
                 let n = (panel * PANEL + row) as u64;
                 if n < shape.n {
                     let part = weight.folded(expert as u64, n, k);
                     *scale = part.scale as f32;
                     *add = (part.shift - part.scale * (part.zero + offset)) as f32;
+                    most = most.max(counter.parts(&part).unwrap_or(usize::MAX));
                 }
             }
+            most
         });
+        // Not `try_reduce`, which would leave the rest of the scales alone.
+        self.parts = parts.max().filter(|most| *most <= parts::MOST);
         if adds.iter().flatten().any(|add| *add != 0.0) {
             self.add = Some(adds);
         }

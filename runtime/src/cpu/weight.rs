@@ -4,13 +4,15 @@
 //! once; a product quantises or widens x into the workspace (`super::activation`) and runs the
 //! loops of [`super::blocking`].
 
+use quantloom_dsl::format::{BF16, F16, FloatFormat};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Activation, Quantiser, Scheme};
 
 use super::activation::{self, PackedTokens};
-use super::blocking::{Blocking, Product};
+use super::blocking::{Blocking, Matrix, Product};
 use super::family::Decoder;
 use super::native::{Native, Path};
+use super::parts;
 use crate::buffer::Workspace;
 use crate::device::Device;
 use crate::element::{Values, ValuesMut};
@@ -62,15 +64,35 @@ impl CpuWeight {
         })
     }
 
+    /// Bytes that a product works in.
+    fn workspace(&self, blocking: &Blocking) -> usize {
+        let threads = rayon::current_num_threads();
+        activation::bytes(blocking, &self.native, threads) + threads * blocking.scratch()
+    }
+
     /// Bytes of codes and group parameters that a product reads.
     pub fn bytes(&self) -> usize {
         self.native.bytes()
     }
 
-    /// How a product of M tokens is cut up.
-    pub fn blocking(&self, tokens: usize) -> Blocking {
+    /// How a product of M tokens of a type is cut up.
+    pub fn blocking(&self, tokens: usize, x: FloatFormat) -> Blocking {
         let kernel = &self.selection.kernel;
-        Blocking::new(&self.native, kernel.path, kernel.isa, tokens)
+        let x_parts = parts::of_input(self.quantiser(), x);
+        Blocking::new(&self.native, kernel.path, kernel.isa, tokens, Some(x_parts))
+    }
+
+    /// The same, with x as it is.
+    fn without_parts(&self, tokens: usize) -> Blocking {
+        let kernel = &self.selection.kernel;
+        Blocking::new(&self.native, kernel.path, kernel.isa, tokens, None)
+    }
+
+    fn quantiser(&self) -> Option<&Quantiser> {
+        match self.scheme.activations.first() {
+            Some(Activation::Quantised(quantiser)) => Some(quantiser),
+            _ => None,
+        }
     }
 
     /// The kernel that runs it, and why not another.
@@ -88,25 +110,26 @@ impl Op for CpuWeight {
         self.shape
     }
 
-    fn kernel(&self, _tokens: usize) -> String {
-        self.selection.kernel.to_string()
+    fn kernel(&self, tokens: usize) -> String {
+        self.selection.kernel.on(self.blocking(tokens, BF16).matrix)
     }
 
-    fn explain(&self, _tokens: usize) -> String {
-        self.selection.explain()
+    fn explain(&self, tokens: usize) -> String {
+        self.selection.explain(&self.kernel(tokens))
     }
 
-    fn sums(&self) -> Sums {
-        match self.selection.kernel.path {
-            Path::Dot => Sums::Integer,
-            Path::Fma => Sums::Float,
+    fn sums(&self, tokens: usize) -> Sums {
+        match (self.blocking(tokens, BF16).matrix, self.selection.kernel.path) {
+            (Some(Matrix::Parts { .. }), _) => Sums::Parts,
+            (_, Path::Dot) => Sums::Integer,
+            (_, Path::Fma) => Sums::Float,
         }
     }
 
     fn workspace_size(&self, tokens: usize) -> usize {
-        let blocking = self.blocking(tokens);
-        let threads = rayon::current_num_threads();
-        activation::bytes(&blocking, &self.native, threads) + threads * blocking.scratch()
+        let of = |blocking| self.workspace(&blocking);
+        let parts = [BF16, F16].map(|x| self.blocking(tokens, x));
+        of(self.without_parts(tokens)).max(of(parts[0])).max(of(parts[1]))
     }
 
     fn matmul_into(
@@ -117,27 +140,44 @@ impl Op for CpuWeight {
         workspace: &mut Workspace,
     ) -> Result<(), ProductError> {
         let tokens = op::sizes(self.shape, expert, x, &y)?;
+        let blocking = self.blocking(tokens, x.format());
+        if !self.multiply(blocking, expert, x, &mut y, workspace)? {
+            self.multiply(self.without_parts(tokens), expert, x, &mut y, workspace)?;
+        }
+        Ok(())
+    }
+}
+
+impl CpuWeight {
+    /// One way to compute a product. False, and y untouched, if x is to be cut into parts and has an
+    /// element that is not finite.
+    fn multiply(
+        &self,
+        blocking: Blocking,
+        expert: u64,
+        x: Values<'_>,
+        y: &mut ValuesMut<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<bool, ProductError> {
         let n = self.shape.n as usize;
-        let blocking = self.blocking(tokens);
-        workspace.reserve(self.workspace_size(tokens));
+        workspace.reserve(self.workspace(&blocking));
         let mut cut = workspace.cut();
         let expert = expert as usize;
-        let quantiser = match self.scheme.activations.first() {
-            Some(Activation::Quantised(quantiser)) => Some(quantiser),
-            _ => None,
-        };
         let mut packed = PackedTokens::new(&mut cut, &blocking, &self.native);
         let threads = rayon::current_num_threads();
         let rows = cut.take::<[u8; 64]>(activation::row_bytes(&self.native) / 64 * threads);
         let input = activation::Input {
             isa: self.selection.kernel.isa,
             scheme: &self.scheme,
-            quantiser,
+            quantiser: self.quantiser(),
             given: &self.input,
             columns: self.native.order(expert),
             offset: self.native.offset(),
         };
-        packed.pack(&input, &blocking, x, rows, threads)?;
+        let finite = packed.pack(&input, &blocking, x, rows, threads)?;
+        if !finite {
+            return Ok(false);
+        }
         let product = Product {
             weight: &self.native,
             expert,
@@ -146,8 +186,8 @@ impl Op for CpuWeight {
             blocking,
             tokens: packed.tokens(),
         };
-        product.run(n, &mut y, cut.rest());
-        Ok(())
+        product.run(n, y, cut.rest());
+        Ok(true)
     }
 }
 

@@ -69,8 +69,8 @@ impl<E: Executor> Op for GpuExperts<E> {
         format!("{each}\n{}", self.first.explain(tokens))
     }
 
-    fn sums(&self) -> Sums {
-        self.first.sums()
+    fn sums(&self, tokens: usize) -> Sums {
+        self.first.sums(tokens)
     }
 
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {

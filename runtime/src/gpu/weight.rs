@@ -591,7 +591,7 @@ impl<E: Executor> Op for GpuWeight<E> {
         chosen.chain(refused).chain(filled).collect::<Vec<_>>().join("\n")
     }
 
-    fn sums(&self) -> Sums {
+    fn sums(&self, _tokens: usize) -> Sums {
         Sums::Matrix
     }
 

@@ -53,7 +53,8 @@ struct State {
     next: usize,
 }
 
-// The pointers are only the host's memory.
+// SAFETY: the pointers are the host's memory, which belongs to no thread, and they are used with
+// the lock of `STATE` held.
 unsafe impl Send for State {}
 
 struct Link {
@@ -115,6 +116,8 @@ macro_rules! driver {
         #[allow(unused_mut, unused_unsafe)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> Result {
             let call = || match enter(stringify!($name)) {
+                // SAFETY: the caller keeps the driver's interface: pointers are valid for what the
+                // function of that name reads and writes. The state is locked.
                 Ok(mut $state) => unsafe { $body },
                 Err(code) => code,
             };
@@ -134,8 +137,13 @@ const NAMES: &[Row] = &[
 
 type Row = (Result, &'static CStr, &'static CStr);
 
-fn words(code: Result, to: *mut *const c_char, of: fn(&Row) -> &'static CStr) -> Result {
+/// A text of a result.
+///
+/// # Safety
+/// `to` can be written to.
+unsafe fn words(code: Result, to: *mut *const c_char, of: fn(&Row) -> &'static CStr) -> Result {
     match NAMES.iter().find(|row| row.0 == code) {
+        // SAFETY: the caller's promise.
         Some(row) => unsafe { *to = of(row).as_ptr(); 0 },
         None => INVALID_VALUE,
     }
@@ -171,12 +179,19 @@ fn signature(kernel: &str) -> &'static [usize] {
     }
 }
 
+/// What a kernel of that name does.
+///
+/// # Safety
+/// The parameters are those of the kernel: addresses of live allocations, as long as the numbers
+/// beside them say.
 unsafe fn run(state: &mut State, work: &Work) {
     state.clock += if work.overlaps { 500 } else { 1000 };
     let p64 = |at: usize| u64::from_le_bytes(work.parameters[at][..8].try_into().unwrap());
     let p32 = |at: usize| u32::from_le_bytes(work.parameters[at][..4].try_into().unwrap());
     let at = |address: u64, i: u32| (address as *mut u32).wrapping_add(i as usize);
     let threads = work.blocks * work.threads;
+    // SAFETY: every index is below the count that the kernel was given or the number of its
+    // threads, and the caller promises allocations of that length.
     unsafe {
         match work.kernel.as_str() {
             "vector_add" => {
@@ -228,6 +243,9 @@ unsafe fn run(state: &mut State, work: &Work) {
 }
 
 /// The map's 128 bytes as `cuTensorMapEncodeTiled` below leaves them.
+///
+/// # Safety
+/// The map is that of a live matrix, and y has 1028 bytes.
 unsafe fn tma_box(work: &Work, y: u64, column: u32, row: u32) {
     let field = |at: usize| {
         u64::from_le_bytes(work.parameters[4][8 * at..8 * at + 8].try_into().unwrap())
@@ -239,11 +257,14 @@ unsafe fn tma_box(work: &Work, y: u64, column: u32, row: u32) {
         let (r, c) = (u64::from(row) + byte / 128, u64::from(column) + byte % 128 / 2);
         let inside = r < rows && c < columns;
         let from = (address + r * pitch + c * 2) as *const u16;
+        // SAFETY: inside of the matrix that the map describes, which is live.
         let value = if inside { unsafe { *from } } else { 0 };
         // Bits 4 to 6 of the address are XORed with bits 7 to 9.
         let to = byte ^ ((byte >> 7 & 7) << 4);
+        // SAFETY: `to` is even and below 1024: the XOR changes bits 4 to 6 only.
         unsafe { *((y + to) as *mut u16) = value };
     }
+    // SAFETY: the last four of y's bytes.
     unsafe { *((y + 1024) as *mut u32) = 1 };
 }
 

@@ -1,119 +1,33 @@
-//! AMX: integer products of 16 tokens and 16 rows in one instruction.
+//! Integer products by matrix registers.
 //!
-//! In: a block of codes as [`super::decode`] leaves it, tokens of which a step's columns lie
-//! together. Out: the same sums as [`super::tile::dot_tile`], bit for bit: integer sums are exact,
-//! and the scales of the pieces are added up in the same order.
+//! In: a block of codes as [`crate::cpu::decode`] leaves it, tokens of which a step's columns lie
+//! together. Out: the same sums as [`crate::cpu::tile::dot_tile`], bit for bit: integer sums are
+//! exact, and the scales of the pieces are added up in the same order.
 //!
-//! A tile register holds 16 rows of 64 bytes. `tdpbssd` adds to C [16 tokens][16 rows] the
-//! products of A [16 tokens][64 columns] with B [16 steps of 4 columns][16 rows][4 columns]: a
-//! panel's decoded codes are a B already, its step of 4 columns being 64 bytes. Half as many
-//! columns take as long.
-//!
-//! The compiler knows no tile registers but as clobbers, so all of them are named here, between
-//! [`Configured::new`] and its drop. The intrinsics are not stable; the instructions are written
-//! as assembly. Their operation: Intel 64 and IA-32 Architectures Software Developer's Manual,
-//! volume 2, `TDPBSSD`, `TDPBSUD`, `LDTILECFG`.
+//! `tdpbssd` adds to C [16 tokens][16 rows] the products of A [16 tokens][64 columns] with B [16
+//! steps of 4 columns][16 rows][4 columns]: a panel's decoded codes are a B already, its step of 4
+//! columns being 64 bytes. Half as many columns take as long.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
 
-use super::blocking::Blocking;
-use super::isa::Isa;
-use super::native::Native;
-
-/// Tokens and rows of a tile.
-pub(super) const SIDE: usize = 16;
+use super::{Configured, SIDE, prefetch};
+use crate::cpu::blocking::{Ahead, Blocking};
+use crate::cpu::isa::Isa;
+use crate::cpu::native::Native;
 
 /// Columns of a step, what a tile takes at once.
-pub(super) const STEP: usize = 64;
+pub(in crate::cpu) const STEP: usize = 64;
 
 /// Whether products of a weight in pieces of `piece` columns run here: its integers are signed
 /// bytes, or its codes the integers themselves; and pieces are whole steps. (Half a step takes as
 /// long as a whole one, and each piece is stored and loaded: in pieces of 32 columns AMX was no
 /// faster than `vpdpbusd`, docs/performance/cpu.md.)
-pub(super) fn takes(weight: &Native, piece: usize) -> bool {
+pub(in crate::cpu) fn takes(weight: &Native, piece: usize) -> bool {
     let (offset, codes) = (weight.offset(), 1 << weight.bits());
     let bytes = offset == 0 || (0..=128).contains(&offset) && codes - offset <= 128;
     bytes && piece.is_multiple_of(STEP) && weight.columns().is_multiple_of(STEP)
-}
-
-/// Whether this processor has the instructions and the operating system keeps their registers.
-///
-/// Linux gives tile registers to a process that asks for them (`arch_prctl`, since 5.16).
-pub(super) fn present() -> bool {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    *PRESENT.get_or_init(|| {
-        // CPUID leaf 7: EDX bit 24 is AMX-TILE, bit 25 AMX-INT8.
-        let leaves = __cpuid(0).eax;
-        let tiles = 0b11 << 24;
-        leaves >= 7 && __cpuid_count(7, 0).edx & tiles == tiles && granted()
-    })
-}
-
-#[cfg(target_os = "linux")]
-fn granted() -> bool {
-    const ARCH_PRCTL: i64 = 158;
-    const REQUEST_PERMISSION: i64 = 0x1023;
-    const TILE_DATA: i64 = 18;
-    let result: i64;
-    // SAFETY: a system call that takes two numbers and no memory; the kernel clobbers rcx and r11.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") ARCH_PRCTL => result,
-            in("rdi") REQUEST_PERMISSION,
-            in("rsi") TILE_DATA,
-            out("rcx") _,
-            out("r11") _,
-            options(nostack),
-        );
-    }
-    result == 0
-}
-
-#[cfg(not(target_os = "linux"))]
-fn granted() -> bool {
-    false
-}
-
-/// The operand of `ldtilecfg`.
-#[repr(C, align(64))]
-struct Shapes {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    /// Bytes of a row of each register; there are eight, and what is beyond must be 0.
-    row_bytes: [u16; 16],
-    /// Rows of each register.
-    rows: [u8; 16],
-}
-
-/// The tile registers are shaped while this lives.
-struct Configured;
-
-impl Configured {
-    /// All eight of 16 rows of 64 bytes.
-    ///
-    /// # Safety
-    /// [`present`].
-    unsafe fn new() -> Self {
-        let eight =
-            |value: u8| std::array::from_fn(|register| if register < 8 { value } else { 0 });
-        let (rows, row_bytes) = (eight(16), eight(64).map(u16::from));
-        let shapes = Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows };
-        // SAFETY: AMX is there, the caller says; the operand is 64 bytes of a valid palette 1.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &shapes, options(nostack, readonly)) };
-        Self
-    }
-}
-
-impl Drop for Configured {
-    fn drop(&mut self) {
-        // SAFETY: there is a `Configured` only where AMX is there.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
-    }
 }
 
 /// Pieces between a product and its scaling: what a tile register stores cannot be forwarded to a
@@ -127,26 +41,27 @@ const PARTS: usize = 4;
 struct Part([[i32; SIDE]; SIDE]);
 
 /// All tiles of tokens on a block of decoded codes.
-pub(super) struct Tiles<'a> {
-    pub(super) blocking: &'a Blocking,
+pub(in crate::cpu) struct Tiles<'a> {
+    pub(in crate::cpu) blocking: &'a Blocking,
     /// Native columns, and the block's first.
-    pub(super) columns: usize,
-    pub(super) start: usize,
+    pub(in crate::cpu) columns: usize,
+    pub(in crate::cpu) start: usize,
     /// `[step of 4 columns][panel]`; shifted here by the offset.
-    pub(super) codes: &'a mut [[u8; 64]],
+    pub(in crate::cpu) codes: &'a mut [[u8; 64]],
     /// `[piece][panel]`.
-    pub(super) scales: &'a [[f32; 16]],
+    pub(in crate::cpu) scales: &'a [[f32; 16]],
     /// Unsigned code less this = integer.
-    pub(super) offset: i32,
+    pub(in crate::cpu) offset: i32,
     /// `[tile][step][token]`.
-    pub(super) x: &'a [u32],
+    pub(in crate::cpu) x: &'a [u32],
     /// `[tile][token][panel]`.
-    pub(super) sums: &'a mut [[f32; 16]],
+    pub(in crate::cpu) sums: &'a mut [[f32; 16]],
+    pub(in crate::cpu) ahead: Ahead<'a>,
 }
 
 impl Tiles<'_> {
     /// Adds the block's products to the sums.
-    pub(super) fn run(self) {
+    pub(in crate::cpu) fn run(self) {
         assert!(Isa::Avx512Amx.check().is_ok(), "AMX is chosen where it is not");
         // SAFETY: the set is there, and AVX-512 is part of it.
         unsafe { self.tiles() }
@@ -154,7 +69,7 @@ impl Tiles<'_> {
 
     #[target_feature(enable = "avx512f,avx512bw")]
     fn tiles(self) {
-        let Self { blocking, columns, start, codes, scales, offset, x, sums } = self;
+        let Self { blocking, columns, start, codes, scales, offset, x, sums, ahead } = self;
         let Blocking { panels, piece, .. } = *blocking;
         if offset != 0 {
             let less = _mm512_set1_epi8(offset as u8 as i8);
@@ -169,7 +84,8 @@ impl Tiles<'_> {
         // SAFETY: the caller has asked.
         let _shaped = unsafe { Configured::new() };
         let words = codes.len() / panels * SIDE;
-        for tile in blocking.tiles() {
+        for (at, tile) in blocking.tiles().enumerate() {
+            prefetch(ahead, at..at + 1);
             let x = &x[(tile.first * columns + SIDE * start) / 4..][..words];
             let sums = &mut sums[tile.first * panels..][..SIDE * panels];
             for panel in 0..panels {
