@@ -39,9 +39,11 @@ const BLOCK_OF_RUNS: (u32, u32, u32) = (128, 8, 1);
 const PROCESSORS: u32 = 128;
 /// Turns that a block should have at least, so that filling its ring is not most of its time.
 const FEWEST_TURNS: u32 = 4;
-/// Tokens up to which blocks share a processor: with so little to multiply, one alone waits more than
-/// it computes.
+/// Tokens up to which blocks are small, and twice as many as the processors hold at once: with so
+/// little to multiply a block waits more than it computes (docs/performance/decode.md).
 const FEW: u32 = 32;
+/// Rows of a small block.
+const SMALL: u32 = 64;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 4;
 /// Independent products that keep a warp's share of the matrix unit busy.
@@ -76,8 +78,8 @@ impl TileShape {
         };
         let fits = |shape: &Self| shape.check(problem).is_ok() && shape.fits(problem);
         let of_runs = (problem.run() < problem.turn).then_some(&BLOCK_OF_RUNS);
-        let several = |&&(_, _, blocks): &&(u32, u32, u32)| tokens > FEW || blocks > 1;
-        let fitting = BLOCKS.iter().chain(of_runs).filter(several).filter_map(|&block| {
+        let small = |&&(rows, _, _): &&(u32, u32, u32)| tokens > FEW || rows <= SMALL;
+        let fitting = BLOCKS.iter().chain(of_runs).filter(small).filter_map(|&block| {
             let stages = (2..=MOST_STAGES).rev();
             stages.map(|stages| of(block, stages)).find(fits)
         });
@@ -93,9 +95,11 @@ impl TileShape {
         })
     }
 
-    /// Blocks that give all processors of a large device as much as they can hold.
+    /// Blocks that give all processors of a large device as much as they can hold; of small blocks
+    /// twice that.
     fn wanted(&self) -> u64 {
-        u64::from(PROCESSORS * self.min_blocks)
+        let waves = if self.tokens <= FEW { 2 } else { 1 };
+        u64::from(PROCESSORS * self.min_blocks * waves)
     }
 
     /// Blocks of other rows and tokens.
