@@ -44,6 +44,8 @@ const FEWEST_TURNS: u32 = 4;
 const FEW: u32 = 32;
 /// Rows of a small block.
 const SMALL: u32 = 64;
+/// Registers of a thread.
+const MOST_REGISTERS: u32 = 255;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 4;
 /// Independent products that keep a warp's share of the matrix unit busy.
@@ -78,8 +80,7 @@ impl TileShape {
         };
         let fits = |shape: &Self| shape.check(problem).is_ok() && shape.fits(problem);
         let of_runs = (problem.run() < problem.turn).then_some(&BLOCK_OF_RUNS);
-        let small = |&&(rows, _, _): &&(u32, u32, u32)| tokens > FEW || rows <= SMALL;
-        let fitting = BLOCKS.iter().chain(of_runs).filter(small).filter_map(|&block| {
+        let fitting = BLOCKS.iter().chain(of_runs).filter_map(|&block| {
             let stages = (2..=MOST_STAGES).rev();
             stages.map(|stages| of(block, stages)).find(fits)
         });
@@ -88,8 +89,12 @@ impl TileShape {
             let splits = shape.wanted() / shape.blocks(problem, tokens).max(1);
             Self { splits: (splits as u32).clamp(1, most), ..shape }
         });
-        let cheapest = split
-            .min_by(|one, other| one.cost(problem, tokens).total_cmp(&other.cost(problem, tokens)));
+        // Of few tokens only if no small block fits.
+        let large = |shape: &Self| tokens <= FEW && shape.rows > SMALL;
+        let cost = |shape: &Self| shape.cost(problem, tokens);
+        let cheapest = split.min_by(|one, other| {
+            large(one).cmp(&large(other)).then(cost(one).total_cmp(&cost(other)))
+        });
         cheapest.ok_or_else(|| {
             Unscheduled::Tile(format!("no tile of a product fits {}", problem.target()))
         })
@@ -164,7 +169,9 @@ impl TileShape {
         } else {
             0
         };
-        sums + a + 72 + of_runs
+        let all = sums + a + 72 + of_runs;
+        // The estimate is above what a tile of rows needs by itself, which always fits.
+        if tiles == 1 { all.min(MOST_REGISTERS) } else { all }
     }
 
     /// Whether as many blocks as it wants share a multiprocessor of the target.
@@ -173,7 +180,7 @@ impl TileShape {
         let threads = self.warps * gpu.warp * self.min_blocks;
         let constants = Constants::words(problem, self.rows, self.tokens);
         let bytes = 4 * (ring::words(*self, problem) + constants + ORDER);
-        let registers = ((gpu.registers / threads.max(1)) & !7).min(255);
+        let registers = ((gpu.registers / threads.max(1)) & !7).min(MOST_REGISTERS);
         threads <= gpu.processor_threads
             && bytes <= gpu.block_shared
             && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.processor_shared
