@@ -155,22 +155,26 @@ fn files() -> Vec<String> {
     let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
     let mut names: Vec<String> =
         files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
-    // Numbers of each format, no layer.
-    names.retain(|name| name != "codes_ml_dtypes");
+    // Numbers of each format, and layers of experts without results: no layer to compare.
+    names.retain(|name| name != "codes_ml_dtypes" && !name.starts_with("moe_"));
     names.sort();
     names
 }
 
 #[test]
 fn other_peoples_results_are_met() {
-    let names = files();
-    assert!(names.len() > 50, "{names:?}");
-    names.par_iter().for_each(|name| {
-        let products = golden(name).into_iter().filter(|found| found.subject == Subject::Product);
-        let products: Vec<Finding> = products.collect();
-        assert!(!products.is_empty(), "{name} has no product");
-        for product in products {
-            assert_eq!(product.verdict, Verdict::Pass, "{name}: {product:?}");
-        }
-    });
+    let findings: Vec<(String, Finding)> = files()
+        .into_par_iter()
+        .flat_map_iter(|name| golden(&name).into_iter().map(move |found| (name.clone(), found)))
+        .collect();
+    let (passed, others): (Vec<_>, Vec<_>) =
+        findings.iter().partition(|(_, found)| found.verdict == Verdict::Pass);
+    // The layer of all experts together, which is no product.
+    let [(name, whole)] = others[..] else { panic!("{others:?}") };
+    assert!(
+        name == "gpt_oss_mxfp4" && matches!(whole.verdict, Verdict::NotChecked(_)),
+        "{whole:?}"
+    );
+    let products = passed.iter().filter(|(_, found)| found.subject == Subject::Product).count();
+    assert!(products > 40 && passed.len() > 90, "{products} products of {}", passed.len());
 }
