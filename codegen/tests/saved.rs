@@ -47,7 +47,7 @@ fn saved(name: &str) -> (Stored, GpuWeight<Simulator>, tempfile::TempDir, PathBu
 fn product(weight: &GpuWeight<Simulator>) -> Vec<f32> {
     let columns = weight.shape().k as usize;
     let x: Vec<Bf16> =
-        (0..3 * columns).map(|at| Bf16(0x3f80 | (at as u16 * 37 & 0x807f))).collect();
+        (0..3 * columns).map(|at| Bf16(0x3f80 | ((at as u16 * 37) & 0x807f))).collect();
     let mut y = vec![0.0; 3 * weight.shape().n as usize];
     let mut workspace = Workspace::default();
     weight.matmul_into(0, Values::Bf16(&x), ValuesMut::F32(&mut y), &mut workspace).unwrap();

@@ -9,7 +9,7 @@
 //!
 //! The one loss is in numbers below 2^-126, subnormal ones, which these instructions take for 0,
 //! operands and results alike: the bound (`conformance::bound`) counts it. Weights whose scales are
-//! not in [`RANGE`], of which it could be more than a trace, are not taken apart.
+//! not in `RANGE`, of which it could be more than a trace, are not taken apart.
 //!
 //! An infinity leaves 0 for its other parts, and 0 times infinity is NaN. So a weight that can be
 //! infinite is not taken apart, and tokens with an element that is not finite are multiplied in

@@ -213,7 +213,7 @@ pub struct ColumnOrder(Vec<u32>);
 pub const NO_COLUMN: u32 = u32::MAX;
 
 impl ColumnOrder {
-    /// By group index [K], in groups of so many columns; `None` if there is no index.
+    /// By group index `[K]`, in groups of so many columns; `None` if there is no index.
     pub fn of(weight: &Unpacked) -> Option<Self> {
         let index = weight.index()?;
         let grouped = |scale: &quantloom_dsl::ScaleLevel| match scale.group.cols {
