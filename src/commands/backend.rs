@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use quantloom::codegen::jit::{Retuned, Simulator};
+use quantloom::codegen::jit::{Overrides, Retuned, Simulator};
 use quantloom::codegen::target::TARGETS;
 use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::{Cuda, CudaError};
@@ -30,7 +30,8 @@ fn choice(text: &str) -> Result<(String, u64), String> {
 
 impl Tuning {
     fn source(&self) -> Arc<Retuned> {
-        Arc::new(Retuned(self.choices.iter().cloned().collect::<BTreeMap<_, _>>()))
+        let choices: BTreeMap<_, _> = self.choices.iter().cloned().collect();
+        Arc::new(Retuned(Overrides::of_all(choices)))
     }
 }
 

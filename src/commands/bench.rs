@@ -1,6 +1,6 @@
 //! `quantloom bench`: here on the CPU, in `gpu` on a GPU.
 
-mod gpu;
+pub(super) mod gpu;
 mod transforms;
 
 use std::path::PathBuf;
@@ -256,7 +256,7 @@ impl<'a> Bench<'a> {
 }
 
 /// The 16-bit type that x has: the scheme's first one.
-fn own_type(scheme: &Scheme) -> FloatFormat {
+pub(super) fn own_type(scheme: &Scheme) -> FloatFormat {
     let float = |activation: &Activation| match activation {
         Activation::Float(Number::Float(format)) if *format == F16 => Some(F16),
         _ => None,

@@ -14,6 +14,7 @@ mod schemes;
 mod show;
 mod sim;
 mod sizes;
+mod tune;
 mod verify;
 
 use std::io::Write as _;
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Check(check::Arguments),
     /// How fast products are, beside how fast this machine reads and multiplies.
     Bench(bench::Arguments),
+    /// The fastest tile of a GPU's kernels for a product, a shape and M, by measuring them all.
+    Tune(tune::Arguments),
     /// Multiplies random layers on real backends, and compares each element with the reference.
     Verify(verify::Arguments),
     /// The kernels of a GPU on the simulator: what they cost, and y against the reference.
@@ -66,6 +69,7 @@ impl Command {
             Self::Run(arguments) => run::run(&arguments),
             Self::Check(arguments) => check::run(&arguments),
             Self::Bench(arguments) => bench::run(&arguments),
+            Self::Tune(arguments) => tune::run(&arguments),
             Self::Verify(arguments) => verify::run(&arguments),
             Self::Sim(arguments) => sim::run(&arguments),
         }

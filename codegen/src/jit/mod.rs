@@ -4,10 +4,11 @@
 //! The way is the same for everybody: key -> [`Problem`] -> schedule -> IR -> verified -> PTX;
 //! [`Jit::kernel`] stops before the last step, for the simulator. `rule` derives the launch rule
 //! from the kernel, `native` the constant buffers from the problem; `retuned` replaces free choices of
-//! a schedule, `simulator` (feature `sim`) is an executor of these kernels on the CPU.
+//! a schedule, those that `overrides` says, which the environment may say too; `simulator` (feature `sim`) is an executor of these kernels on the CPU.
 
 mod native;
 mod operand;
+mod overrides;
 mod retuned;
 mod rule;
 #[cfg(feature = "sim")]
@@ -17,15 +18,16 @@ use std::sync::Arc;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::gpu::{Choice, Moves, NativePart, Products, Request};
+use quantloom_runtime::gpu::{Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
 use crate::emit::ptx::{self, NotForPtx};
 use crate::ir::{Kernel, Verified, verify};
 use crate::schedule::transform::{Direction, Part, stores, transform};
-use crate::schedule::{Chosen, Problem, Unscheduled, choose};
+use crate::schedule::{Case, Chosen, Problem, Unscheduled, candidates, choose_by_model, measured};
 use crate::target::{TARGETS, Target};
 
+pub use overrides::{Overrides, VARIABLE, WrongOverride};
 pub use retuned::Retuned;
 pub use rule::{Unruled, launch_rule};
 #[cfg(feature = "sim")]
@@ -58,6 +60,9 @@ pub enum JitError {
         /// Those that it has.
         known: String,
     },
+    /// The environment says no overrides.
+    #[error("the environment variable {VARIABLE}: {0}")]
+    Override(WrongOverride),
     /// A schedule wrote a kernel that the verifier refuses: a fault of the schedule.
     #[error("the kernel of {schedule} is not valid: {refusals}")]
     Invalid {
@@ -130,14 +135,12 @@ impl Products for Jit {
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
         let problem = problem(request)?;
         let most = u32::try_from(tokens).unwrap_or(u32::MAX);
-        let chosen = choose(&problem, most).map_err(JitError::from)?;
-        let sizes = [("n", request.n), ("k", request.k)];
-        let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
-        let work = Work::product(request.scheme, request.activation, problem.output);
-        let key = KernelKey { work, schedule, target: request.target.to_owned() };
-        let operand = operand::problem(request, &problem)?;
-        let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
-        Ok(Choice { key, tokens: u64::from(chosen.tokens(&problem).min(most)) })
+        let (chosen, by) = match measured(&problem, most) {
+            Some(chosen) => (chosen, Basis::Measured),
+            None => (choose_by_model(&problem, most).map_err(JitError::from)?, Basis::Model),
+        };
+        let choice = choice(request, &problem, chosen, by)?;
+        retuned::overridden(request, choice, &Overrides::from_environment()?)
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
@@ -169,6 +172,38 @@ impl Products for Jit {
         let (to_native, from_native) = (Work::to_native(&scheme), Work::from_native(&scheme));
         Ok(Moves { stores, order, to_native: key(to_native), from_native: key(from_native) })
     }
+}
+
+/// All tiles that are worth measuring for M tokens, the model's choice first, and the case of the
+/// table of tiles ([`crate::schedule::measured`]) that they are of.
+///
+/// # Errors
+/// Why there is no product.
+pub fn alternatives(
+    request: &Request<'_>,
+    tokens: u32,
+) -> Result<(Case, Vec<(Chosen, Choice)>), Refusal> {
+    let problem = problem(request)?;
+    let choices = candidates(&problem, tokens)
+        .into_iter()
+        .map(|chosen| Ok((chosen, choice(request, &problem, chosen, Basis::Asked)?)));
+    Ok((Case::new(&problem, tokens), choices.collect::<Result<_, Refusal>>()?))
+}
+
+/// The choice of a schedule for a request.
+fn choice(
+    request: &Request<'_>,
+    problem: &Problem,
+    chosen: Chosen,
+    by: Basis,
+) -> Result<Choice, Refusal> {
+    let sizes = [("n", request.n), ("k", request.k)];
+    let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
+    let work = Work::product(request.scheme, request.activation, problem.output);
+    let key = KernelKey { work, schedule, target: request.target.to_owned() };
+    let operand = operand::problem(request, problem)?;
+    let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
+    Ok(Choice { key, tokens: u64::from(chosen.tokens(problem).min(most)), by })
 }
 
 /// The name of the schedule of transforms in a key.

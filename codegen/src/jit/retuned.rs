@@ -1,16 +1,14 @@
 //! The compiler with free choices of its schedules replaced: to measure and to verify other tiles.
 
-use std::collections::BTreeMap;
-
-use quantloom_runtime::gpu::{Choice, Moves, NativePart, Products, Request};
+use quantloom_runtime::gpu::{Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
-use super::{Jit, JitError, problem};
+use super::{Jit, JitError, Overrides, choice, problem};
 use crate::schedule::Chosen;
 
-/// [`Jit`], where each of these parameters of a schedule has this value.
+/// [`Jit`] with these choices.
 #[derive(Clone, Debug, Default)]
-pub struct Retuned(pub BTreeMap<String, u64>);
+pub struct Retuned(pub Overrides);
 
 impl KernelSource for Retuned {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
@@ -24,25 +22,7 @@ impl Products for Retuned {
     }
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
-        let mut choice = Jit.choose(request, tokens)?;
-        let schedule = &mut choice.key.schedule;
-        for (name, value) in &self.0 {
-            let free = name != "n" && name != "k";
-            match schedule.parameters.get_mut(name).filter(|_| free) {
-                Some(parameter) => *parameter = *value,
-                None => {
-                    let known = schedule.parameters.keys().filter(|key| *key != "n" && *key != "k");
-                    return Err(Refusal::from(JitError::Parameter {
-                        schedule: schedule.name.clone(),
-                        parameter: name.clone(),
-                        known: known.cloned().collect::<Vec<_>>().join(", "),
-                    }));
-                }
-            }
-        }
-        let chosen = Chosen::read(&schedule.name, &schedule.parameters).map_err(JitError::from)?;
-        choice.tokens = u64::from(chosen.tokens(&problem(request)?));
-        Ok(choice)
+        overridden(request, Jit.choose(request, tokens)?, &self.0)
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
@@ -52,4 +32,18 @@ impl Products for Retuned {
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
         Jit.moves(request, part)
     }
+}
+
+/// A choice with other free choices of its schedule, if there are any.
+pub(super) fn overridden(
+    request: &Request<'_>,
+    made: Choice,
+    overrides: &Overrides,
+) -> Result<Choice, Refusal> {
+    let mut schedule = made.key.schedule.clone();
+    if !overrides.apply(&mut schedule)? {
+        return Ok(made);
+    }
+    let chosen = Chosen::read(&schedule.name, &schedule.parameters).map_err(JitError::from)?;
+    choice(request, &problem(request)?, chosen, Basis::Asked)
 }

@@ -29,7 +29,7 @@ use quantloom_dsl::{Activation, Scheme};
 
 pub use compute::{ComputePlan, Product};
 pub use dequant::DequantPlan;
-pub use name::kernel_name;
+pub use name::{kernel_name, product_name};
 pub use native::NativeLayout;
 pub use operand::Operand;
 pub use scale::ScalePlan;

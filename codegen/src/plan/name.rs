@@ -1,4 +1,5 @@
-//! Names of kernels: what is computed, the tile, the target: `q4g128_bf16__m16n64k64__sm90a`.
+//! Names of products, `q4g128_bf16`, and of their kernels: what is computed, the tile, the target,
+//! `q4g128_bf16__m16n64k64__sm90a`.
 
 use quantloom_dsl::format::{NUMBER_BF16, Number};
 use quantloom_dsl::layout::Grain;
@@ -6,18 +7,25 @@ use quantloom_dsl::{Activation, Code, Group, ScaleType, Scheme};
 
 use crate::target::Target;
 
-/// The name of a scheme's kernel for an activation, a tile and a target.
-///
-/// Code (`q4` for integers of four bits, else the format), `z` with zero points, `s` with shifts,
-/// then per scale level its group (`g128` columns, `c` a row, `t` all, `b128x128` a block) and
-/// its type unless that is bf16; the activation; the tile; the target without underscores.
-/// Packing is not part of it: one kernel serves them all.
+/// The name of a scheme's kernel for an activation, a tile and a target: the product's name, the
+/// tile, the target without underscores.
 pub fn kernel_name(
     scheme: &Scheme,
     activation: &Activation,
     tile: &str,
     target: &Target,
 ) -> String {
+    let target = target.name.replace('_', "");
+    format!("{}__{tile}__{target}", product_name(scheme, activation))
+}
+
+/// The name of a scheme's product with an activation.
+///
+/// Code (`q4` for integers of four bits, else the format), `z` with zero points, `s` with shifts,
+/// then per scale level its group (`g128` columns, `c` a row, `t` all, `b128x128` a block) and
+/// its type unless that is bf16; the activation. Packing is not part of it: one kernel serves them
+/// all.
+pub fn product_name(scheme: &Scheme, activation: &Activation) -> String {
     let code = match &scheme.weight.code {
         Code::Number(Number::Uint(bits) | Number::Int(bits)) => format!("q{bits}"),
         Code::Number(number) => number.to_string(),
@@ -47,8 +55,7 @@ pub fn kernel_name(
             format!("{}{}", quantiser.code, groups.collect::<String>())
         }
     };
-    let target = target.name.replace('_', "");
-    format!("{code}{zero}{shift}{scales}{order}_{x}__{tile}__{target}")
+    format!("{code}{zero}{shift}{scales}{order}_{x}")
 }
 
 fn group(group: Group) -> String {

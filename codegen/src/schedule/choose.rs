@@ -1,11 +1,13 @@
 //! Which schedule, with which free choices, multiplies so many rows of x.
 //!
 //! In: a [`Problem`] and a number of tokens. Out: a [`Chosen`], which writes the kernel, and is the
-//! name and the parameters of a kernel's key; [`Chosen::read`] is the way back from a key.
+//! name and the parameters of a kernel's key; [`Chosen::read`] is the way back from a key. What was
+//! measured comes before what is computed.
 
 use std::collections::BTreeMap;
 
 use super::decode::{DecodeTile, decode};
+use super::measured::measured;
 use super::problem::{Problem, Unscheduled};
 use super::tile::{TileShape, tile};
 use crate::ir::Kernel;
@@ -19,11 +21,20 @@ pub enum Chosen {
     Tile(TileShape),
 }
 
-/// The schedule for a number of tokens (rows of x, M).
+/// The schedule for a number of tokens (rows of x, M): the one that was measured to be the fastest,
+/// else by the schedules' models.
 ///
 /// # Errors
 /// If no schedule takes the problem with so many tokens.
 pub fn choose(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
+    measured(problem, tokens).map_or_else(|| choose_by_model(problem, tokens), Ok)
+}
+
+/// The schedule for a number of tokens by the schedules' models alone.
+///
+/// # Errors
+/// If no schedule takes the problem with so many tokens.
+pub fn choose_by_model(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
     match tokens {
         1..=16 => DecodeTile::choose(problem, tokens).map(Chosen::Decode),
         _ => TileShape::choose(problem, tokens).map(Chosen::Tile),
@@ -40,6 +51,15 @@ impl Chosen {
             Self::Decode(choice) => decode(problem, *choice),
             Self::Tile(choice) => tile(problem, *choice),
         }
+    }
+
+    /// Whether the schedule takes the problem, so many tokens in one launch.
+    pub fn takes(&self, problem: &Problem, tokens: u32) -> bool {
+        let fits = match self {
+            Self::Decode(choice) => choice.fits(problem),
+            Self::Tile(choice) => choice.fits(problem),
+        };
+        fits && self.tokens(problem) >= tokens
     }
 
     /// The most rows of x that one launch takes: those of a decode tile; those whose elements of

@@ -9,6 +9,7 @@
 //! docs/add-a-schedule.md.
 
 pub mod activation;
+mod candidates;
 mod choices;
 mod choose;
 mod chunk;
@@ -17,13 +18,16 @@ pub mod decode;
 mod dequantise;
 mod grouped;
 mod io;
+mod measured;
 mod problem;
 mod results;
 mod sums;
 pub mod tile;
 pub mod transform;
 
-pub use choose::{Chosen, choose};
+pub use candidates::candidates;
+pub use choose::{Chosen, choose, choose_by_model};
 pub use grouped::{Grouped, What};
 pub use io::{Io, PER_ROW_LAYOUT};
+pub use measured::{Case, Measured, WrongLine, measured, merged};
 pub use problem::{Input, InputScale, Problem, Unscheduled};

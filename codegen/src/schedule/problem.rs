@@ -297,6 +297,12 @@ impl Problem {
         if self.scale.is_some() { 0 } else { -self.exponent() }
     }
 
+    /// What is computed, without the shape: all products of a name do the same work.
+    pub fn product_name(&self) -> String {
+        let (scheme, activation) = &self.stem;
+        crate::plan::product_name(scheme, activation)
+    }
+
     /// The name of a kernel for this product.
     pub fn kernel_name(&self, tile: &str) -> String {
         let (scheme, activation) = &self.stem;

@@ -26,7 +26,7 @@ mod weight;
 pub use executor::{Executor, Slot};
 pub use experts::GpuExperts;
 pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
-pub use products::{Choice, Moves, Products, Request};
+pub use products::{Basis, Choice, Moves, Products, Request};
 pub use saved::SavedError;
 pub use stored::Stored;
 pub use weight::{GpuDevice, GpuWeight, Tensors};

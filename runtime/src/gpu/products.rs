@@ -1,5 +1,6 @@
 //! What is asked of a source of product kernels besides their texts.
 
+use std::fmt;
 use std::sync::Arc;
 
 use quantloom_dsl::format::FloatFormat;
@@ -35,6 +36,29 @@ pub struct Choice {
     /// The most rows of x that a launch of it takes, [`u64::MAX`] if any number; a larger product is
     /// cut into such pieces.
     pub tokens: u64,
+    /// Why this one.
+    pub by: Basis,
+}
+
+/// What a choice of a kernel rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// It was the fastest that was measured for this product, shape and M.
+    Measured,
+    /// A model of what kernels cost.
+    Model,
+    /// Somebody asked for it.
+    Asked,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Measured => "the fastest that was measured",
+            Self::Model => "by the model of costs, not measured",
+            Self::Asked => "as asked for",
+        })
+    }
 }
 
 /// The kernels that move a part between stores of the scheme and its native buffer.

@@ -438,6 +438,14 @@ impl<E: Executor> GpuWeight<E> {
         }
     }
 
+    /// What is asked of the source of kernels for x of a type.
+    ///
+    /// # Errors
+    /// No product of that type.
+    pub fn asked(&self, element: FloatFormat) -> Result<Request<'_>, ProductError> {
+        Ok(self.request(self.product(element)?))
+    }
+
     /// The kernel for M tokens of a type.
     ///
     /// # Errors
@@ -460,9 +468,18 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// See [`GpuWeight::choice`]; whatever the device says.
     pub fn tensors(&self, x: Values<'_>) -> Result<Tensors<E>, ProductError> {
+        let tokens = op::tokens(self.shape, x.len())? as u64;
+        let choice = self.choice(x.format(), tokens)?;
+        self.tensors_for(&choice, x)
+    }
+
+    /// As [`GpuWeight::tensors`], for a kernel of the caller's choice, such as one to be measured.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tensors_for(&self, choice: &Choice, x: Values<'_>) -> Result<Tensors<E>, ProductError> {
         let element = x.format();
         let tokens = op::tokens(self.shape, x.len())? as u64;
-        let choice = self.choice(element, tokens)?;
         let product = self.product(element)?;
         let mut kernels = Vec::new();
         for key in product.operand.iter().chain([&choice.key]) {
@@ -581,7 +598,7 @@ impl<E: Executor> Op for GpuWeight<E> {
     fn explain(&self, tokens: usize) -> String {
         let chosen =
             self.products.iter().map(|product| match self.choice(product.element, tokens as u64) {
-                Ok(choice) => format!("{} is chosen", choice.key),
+                Ok(choice) => format!("{} is chosen, {}", choice.key, choice.by),
                 Err(why) => format!("x in {}: {why}", product.element),
             });
         let refused =

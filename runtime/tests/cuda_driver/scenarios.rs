@@ -12,7 +12,7 @@ use quantloom_runtime::cuda::{
     devices, load, selftest,
 };
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
-use quantloom_runtime::gpu::{Choice, Form, GpuDevice, NativePart, Products, Request};
+use quantloom_runtime::gpu::{Basis, Choice, Form, GpuDevice, NativePart, Products, Request};
 use quantloom_runtime::op::{Op as _, Workspace};
 use quantloom_runtime::source::{
     Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
@@ -152,7 +152,11 @@ impl Products for Sums {
     }
 
     fn choose(&self, request: &Request<'_>, _: u64) -> Result<Choice, Refusal> {
-        Ok(Choice { key: KernelKey { target: request.target.to_owned(), ..key() }, tokens: 1 })
+        Ok(Choice {
+            key: KernelKey { target: request.target.to_owned(), ..key() },
+            tokens: 1,
+            by: Basis::Model,
+        })
     }
 }
 

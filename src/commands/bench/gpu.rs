@@ -13,7 +13,7 @@ use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cuda::bench::{Timings, copies, time_both};
 use quantloom::runtime::cuda::{Cuda, ImageCache, ReadFloor, Stream};
 use quantloom::runtime::element::{Bf16, F16 as Half, Values};
-use quantloom::runtime::gpu::{Executor as _, GpuDevice, GpuWeight};
+use quantloom::runtime::gpu::{Choice, Executor as _, GpuDevice, GpuWeight};
 use quantloom::runtime::op::ProductError;
 use quantloom::runtime::pack::pack;
 use serde_json::json;
@@ -99,19 +99,17 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
 }
 
 /// A weight, as often as it takes to be beyond the L2.
-struct Bench<'a> {
+pub(in crate::commands) struct Copies<'a> {
     device: &'a GpuDevice<Cuda>,
     scheme: &'a Scheme,
     own: FloatFormat,
     weights: Vec<GpuWeight<Cuda>>,
-    floor: Timings,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> Copies<'a> {
     /// The inner error is the reason why nothing is scheduled.
-    fn new(
+    pub(in crate::commands) fn new(
         device: &'a GpuDevice<Cuda>,
-        floor: &ReadFloor,
         scheme: &'a Scheme,
         own: FloatFormat,
         shape: Shape,
@@ -138,13 +136,61 @@ impl<'a> Bench<'a> {
         while weights.len() < copies(bytes, info.l2_bytes) {
             weights.push(weights[0].copied()?);
         }
-        let floor = floor.time(bytes)?;
-        Ok(Ok(Self { device, scheme, own, weights, floor }))
+        Ok(Ok(Self { device, scheme, own, weights }))
+    }
+
+    /// One of them.
+    pub(in crate::commands) fn weight(&self) -> &GpuWeight<Cuda> {
+        &self.weights[0]
+    }
+
+    /// The time of a product by a kernel.
+    pub(in crate::commands) fn time(&self, tokens: usize, choice: &Choice) -> Result<Timings> {
+        let k = self.shape().k as usize;
+        let x = draw::tokens(self.scheme, self.own, tokens, k, 0);
+        let code = |x: &f64| Number::Float(self.own).encode(*x, Overflow::Saturate) as u16;
+        let (halves, bf16s): (Vec<Half>, Vec<Bf16>) =
+            x.iter().map(|x| (Half(code(x)), Bf16(code(x)))).unzip();
+        let x = if self.own == F16 { Values::F16(&halves) } else { Values::Bf16(&bf16s) };
+        let mut tensors = self.weight().tensors_for(choice, x)?;
+        let stream = self.device.executor().stream();
+        Ok(time_both(stream, self.weights.len(), |copy, _, overlap| {
+            self.weights[copy].queue(&mut tensors, overlap)
+        })?)
+    }
+
+    fn shape(&self) -> Shape {
+        use quantloom::runtime::op::Op as _;
+        self.weight().shape()
+    }
+}
+
+/// Copies of a weight, and the time of reading one.
+struct Bench<'a> {
+    copies: Copies<'a>,
+    floor: Timings,
+}
+
+impl<'a> Bench<'a> {
+    /// The inner error is the reason why nothing is scheduled.
+    fn new(
+        device: &'a GpuDevice<Cuda>,
+        floor: &ReadFloor,
+        scheme: &'a Scheme,
+        own: FloatFormat,
+        shape: Shape,
+    ) -> Result<Result<Self, String>> {
+        let copies = match Copies::new(device, scheme, own, shape)? {
+            Ok(copies) => copies,
+            Err(why) => return Ok(Err(why)),
+        };
+        let floor = floor.time(copies.weight().bytes(own))?;
+        Ok(Ok(Self { copies, floor }))
     }
 
     fn measure(&self, tokens: usize) -> Result<Result<Timed, String>> {
-        let weight = &self.weights[0];
-        let choice = match weight.choice(self.own, tokens as u64) {
+        let (own, weight) = (self.copies.own, self.copies.weight());
+        let choice = match weight.choice(own, tokens as u64) {
             Ok(choice) if choice.tokens >= tokens as u64 => choice,
             Ok(choice) => {
                 return Ok(Err(format!("a launch takes {} rows of x at most", choice.tokens)));
@@ -153,27 +199,12 @@ impl<'a> Bench<'a> {
             Err(error) => return Err(error.into()),
         };
         let start = Instant::now();
-        self.device.executor().kernel(&choice.key)?;
+        self.copies.device.executor().kernel(&choice.key)?;
         let first_use = start.elapsed().as_secs_f64() * 1e3;
-        let k = self.shape().k as usize;
-        let x = draw::tokens(self.scheme, self.own, tokens, k, 0);
-        let code = |x: &f64| Number::Float(self.own).encode(*x, Overflow::Saturate) as u16;
-        let (halves, bf16s): (Vec<Half>, Vec<Bf16>) =
-            x.iter().map(|x| (Half(code(x)), Bf16(code(x)))).unzip();
-        let x = if self.own == F16 { Values::F16(&halves) } else { Values::Bf16(&bf16s) };
-        let mut tensors = weight.tensors(x)?;
-        let stream = self.device.executor().stream();
-        let times = time_both(stream, self.weights.len(), |copy, _, overlap| {
-            self.weights[copy].queue(&mut tensors, overlap)
-        })?;
+        let times = self.copies.time(tokens, &choice)?;
         let kernel = choice.key.schedule.to_string();
-        let bytes = weight.bytes(self.own);
+        let bytes = weight.bytes(own);
         Ok(Ok(Timed { kernel, first_use, bytes, times, floor: self.floor.clone() }))
-    }
-
-    fn shape(&self) -> Shape {
-        use quantloom::runtime::op::Op as _;
-        self.weights[0].shape()
     }
 }
 

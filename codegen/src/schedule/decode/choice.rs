@@ -54,29 +54,9 @@ impl DecodeTile {
         }
         let target = problem.target();
         let unfit = || Unscheduled::Tile(format!("no block of a decode product fits {target}"));
-        let gpu = target.gpu.ok_or_else(unfit)?;
         let wanted = if problem.row_tiles() <= ONE_TILE { 1 } else { 2 };
-        // One token of several runs costs more registers than two: the assembler keeps all runs apart.
-        let fewest = if problem.run() < problem.turn { 2 } else { 1 };
         let of = |row_tiles, warps, min_blocks| {
-            let tile = Self {
-                tokens: tokens.next_power_of_two().max(fewest),
-                row_tiles,
-                warps,
-                min_blocks,
-                splits: 1,
-                programmatic: target.has(Feature::GridDependency),
-            };
-            tile.split(problem)
-        };
-        let fits = |tile: &Self| {
-            let threads = tile.warps * gpu.warp * tile.min_blocks;
-            let bytes = tile.shared_bytes(problem);
-            let registers = (gpu.registers / threads.max(1)) & !7;
-            threads <= gpu.processor_threads
-                && bytes <= gpu.block_shared
-                && (bytes + gpu.reserved_shared) * tile.min_blocks <= gpu.processor_shared
-                && registers >= tile.registers(problem)
+            Self::whole(problem, tokens, [row_tiles, warps, min_blocks]).split(problem)
         };
         let processors = |rows: u32| problem.row_tiles().div_ceil(rows) >= PROCESSORS;
         let rows = [wanted, 4, 2, 1].into_iter();
@@ -88,10 +68,57 @@ impl DecodeTile {
             warps.clone().flat_map(of_warps)
         });
         // Of equals, the first.
-        let best = tiles.filter(fits).reduce(|best, tile| {
+        let best = tiles.filter(|tile| tile.fits(problem)).reduce(|best, tile| {
             if tile.under_way(problem) > best.under_way(problem) { tile } else { best }
         });
         best.ok_or_else(unfit)
+    }
+
+    /// A tile of so many tiles of rows, warps and blocks a processor that does not split K.
+    fn whole(problem: &Problem, tokens: u32, [row_tiles, warps, min_blocks]: [u32; 3]) -> Self {
+        // One token of several runs costs more registers than two: the assembler keeps all runs apart.
+        let fewest = if problem.run() < problem.turn { 2 } else { 1 };
+        Self {
+            tokens: tokens.next_power_of_two().max(fewest),
+            row_tiles,
+            warps,
+            min_blocks,
+            splits: 1,
+            programmatic: problem.target().has(Feature::GridDependency),
+        }
+    }
+
+    /// Tiles that are worth measuring: those that fit, with as many threads a processor as hide what
+    /// they wait for, K whole or in as many parts as save turns.
+    pub(in crate::schedule) fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        if !(1..=16).contains(&tokens) {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        for row_tiles in [1, 2, 4] {
+            for warps in [4, 6, 8, 10, 12, 16, 20, 24] {
+                for min_blocks in [1, 2, 3, 4] {
+                    let whole = Self::whole(problem, tokens, [row_tiles, warps, min_blocks]);
+                    all.push(whole);
+                    all.extend(Some(whole.split(problem)).filter(|tile| tile.splits > 1));
+                }
+            }
+        }
+        all.retain(|tile| (8..=48).contains(&(tile.warps * tile.min_blocks)) && tile.fits(problem));
+        all
+    }
+
+    /// Whether as many blocks as it wants share a processor of the target.
+    pub(in crate::schedule) fn fits(&self, problem: &Problem) -> bool {
+        let Some(gpu) = problem.target().gpu else { return false };
+        let threads = self.warps * gpu.warp * self.min_blocks;
+        let bytes = self.shared_bytes(problem);
+        let registers = (gpu.registers / threads.max(1)) & !7;
+        self.check(problem).is_ok()
+            && threads <= gpu.processor_threads
+            && bytes <= gpu.block_shared
+            && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.processor_shared
+            && registers >= self.registers(problem)
     }
 
     /// With K split where there are fewer blocks than processors: over as few blocks as give the

@@ -69,16 +69,8 @@ impl TileShape {
                 rule: "expected 1 or more",
             });
         }
-        let of = |(rows, warps, min_blocks), stages| Self {
-            tokens: tokens.checked_next_power_of_two().unwrap_or(64).clamp(16, 64),
-            rows,
-            warps,
-            min_blocks,
-            stages,
-            splits: 1,
-            programmatic: problem.target().has(Feature::GridDependency),
-        };
-        let fits = |shape: &Self| shape.check(problem).is_ok() && shape.fits(problem);
+        let of = |block, stages| Self::whole(problem, tokens, block, stages);
+        let fits = |shape: &Self| shape.fits(problem);
         let of_runs = (problem.run() < problem.turn).then_some(&BLOCK_OF_RUNS);
         let fitting = BLOCKS.iter().chain(of_runs).filter_map(|&block| {
             let stages = (2..=MOST_STAGES).rev();
@@ -98,6 +90,45 @@ impl TileShape {
         cheapest.ok_or_else(|| {
             Unscheduled::Tile(format!("no tile of a product fits {}", problem.target()))
         })
+    }
+
+    /// A shape of a block (rows, warps, blocks a processor) and of stages that does not split K.
+    fn whole(
+        problem: &Problem,
+        tokens: u32,
+        (rows, warps, min_blocks): (u32, u32, u32),
+        stages: u32,
+    ) -> Self {
+        Self {
+            tokens: tokens.checked_next_power_of_two().unwrap_or(64).clamp(16, 64),
+            rows,
+            warps,
+            min_blocks,
+            stages,
+            splits: 1,
+            programmatic: problem.target().has(Feature::GridDependency),
+        }
+    }
+
+    /// Shapes that are worth measuring: those that fit, K whole or in parts that leave a block turns
+    /// enough.
+    pub(in crate::schedule) fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        let mut all = Vec::new();
+        for &block in BLOCKS.iter().chain([&BLOCK_OF_RUNS]) {
+            for stages in 2..=MOST_STAGES {
+                let whole = Self::whole(problem, tokens, block, stages);
+                let most = (problem.turns() / FEWEST_TURNS).max(1);
+                let splits = [1, 2, 3, 4, 6, 8].into_iter().filter(|splits| *splits <= most);
+                all.extend(splits.map(|splits| Self { splits, ..whole }));
+            }
+        }
+        // More blocks than that are only more sums.
+        let few = |shape: &Self| {
+            let blocks = shape.blocks(problem, tokens) * u64::from(shape.splits);
+            shape.splits == 1 || blocks <= 2 * u64::from(PROCESSORS * shape.min_blocks)
+        };
+        all.retain(|shape| few(shape) && shape.fits(problem));
+        all
     }
 
     /// Blocks that give all processors of a large device as much as they can hold; of small blocks
@@ -174,9 +205,12 @@ impl TileShape {
         if tiles == 1 { all.min(MOST_REGISTERS) } else { all }
     }
 
-    /// Whether as many blocks as it wants share a multiprocessor of the target.
-    fn fits(&self, problem: &Problem) -> bool {
-        let Some(gpu) = problem.target().gpu else { return false };
+    /// Whether the schedule takes it, and as many blocks as it wants share a multiprocessor of the
+    /// target.
+    pub(in crate::schedule) fn fits(&self, problem: &Problem) -> bool {
+        let Some(gpu) = problem.target().gpu.filter(|_| self.check(problem).is_ok()) else {
+            return false;
+        };
         let threads = self.warps * gpu.warp * self.min_blocks;
         let constants = Constants::words(problem, self.rows, self.tokens);
         let bytes = 4 * (ring::words(*self, problem) + constants + ORDER);

@@ -1,0 +1,120 @@
+//! Free choices of schedules, given by whoever runs the program, in place of those that are chosen.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use quantloom_runtime::source::Schedule;
+
+use super::JitError;
+
+/// The environment variable that overrides free choices of every product:
+/// `QUANTLOOM_KERNEL="decode(row_tiles=2, warps=12); tile(rows=64)"`.
+pub const VARIABLE: &str = "QUANTLOOM_KERNEL";
+
+/// Values of free choices by name, for one schedule or for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// By the schedule's name.
+    of: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Of every schedule.
+    all: BTreeMap<String, u64>,
+}
+
+/// A text that says no overrides.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as decode(row_tiles=2, warps=12)")]
+pub struct WrongOverride(String);
+
+impl Overrides {
+    /// These choices of whatever schedule is chosen.
+    pub fn of_all(all: BTreeMap<String, u64>) -> Self {
+        Self { all, of: BTreeMap::new() }
+    }
+
+    /// What [`VARIABLE`] says now; nothing if it is not set or empty.
+    ///
+    /// # Errors
+    /// [`JitError::Override`].
+    pub fn from_environment() -> Result<Self, JitError> {
+        let Some(text) = std::env::var_os(VARIABLE) else { return Ok(Self::default()) };
+        text.to_string_lossy().parse().map_err(JitError::Override)
+    }
+
+    /// Replaces the free choices of a schedule that are named; whether there are any.
+    ///
+    /// # Errors
+    /// [`JitError::Parameter`]: the schedule has no choice of that name. N and K are none.
+    pub(super) fn apply(&self, schedule: &mut Schedule) -> Result<bool, JitError> {
+        let own = self.of.get(&schedule.name).into_iter().flatten();
+        let mut any = false;
+        for (name, value) in self.all.iter().chain(own) {
+            let free = |name: &str| name != "n" && name != "k";
+            match schedule.parameters.get_mut(name).filter(|_| free(name)) {
+                Some(parameter) => *parameter = *value,
+                None => {
+                    let known = schedule.parameters.keys().filter(|name| free(name));
+                    return Err(JitError::Parameter {
+                        schedule: schedule.name.clone(),
+                        parameter: name.clone(),
+                        known: known.cloned().collect::<Vec<_>>().join(", "),
+                    });
+                }
+            }
+            any = true;
+        }
+        Ok(any)
+    }
+}
+
+impl FromStr for Overrides {
+    type Err = WrongOverride;
+
+    fn from_str(text: &str) -> Result<Self, WrongOverride> {
+        let wrong = || WrongOverride(text.trim().to_owned());
+        let mut of: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+        for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+            let (name, choices) = part.split_once('(').ok_or_else(wrong)?;
+            let choices = choices.strip_suffix(')').ok_or_else(wrong)?;
+            let choice = |choice: &str| {
+                let (name, value) = choice.split_once('=')?;
+                Some((name.trim().to_owned(), value.trim().parse().ok()?))
+            };
+            let choices = choices.split(',').map(choice).collect::<Option<Vec<_>>>();
+            of.entry(name.trim().to_owned()).or_default().extend(choices.ok_or_else(wrong)?);
+        }
+        Ok(Self { of, all: BTreeMap::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode() -> Schedule {
+        Schedule::new("decode", [("warps", 16), ("row_tiles", 1), ("n", 64)])
+    }
+
+    #[test]
+    fn the_schedules_own_choices_are_replaced() {
+        let text = " decode(row_tiles=2, warps=12); tile(rows=64) ";
+        let mut schedule = decode();
+        assert!(text.parse::<Overrides>().unwrap().apply(&mut schedule).unwrap());
+        assert_eq!(schedule.to_string(), "decode(n=64, row_tiles=2, warps=12)");
+        let mut schedule = decode();
+        assert!(!"tile(rows=64)".parse::<Overrides>().unwrap().apply(&mut schedule).unwrap());
+        assert!(!"".parse::<Overrides>().unwrap().apply(&mut schedule).unwrap());
+        assert_eq!(schedule, decode());
+    }
+
+    #[test]
+    fn what_is_none_is_said() {
+        for wrong in ["decode", "decode(warps)", "decode(warps=x)", "warps=2", "decode(warps=2"] {
+            assert!(wrong.parse::<Overrides>().is_err(), "{wrong}");
+        }
+        for unknown in ["decode(rows=2)", "decode(n=2)"] {
+            let overrides: Overrides = unknown.parse().unwrap();
+            let error = overrides.apply(&mut decode()).unwrap_err();
+            assert!(error.to_string().ends_with("it has row_tiles, warps"), "{error}");
+        }
+    }
+}

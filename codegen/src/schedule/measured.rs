@@ -1,0 +1,152 @@
+//! Tiles that were measured to be the fastest, by product, shape and tokens: a table as data.
+//!
+//! A line of `measured.txt` is a target, a product's name, N, K, M and a schedule with its free
+//! choices. It serves that shape, and all numbers of tokens that are rounded up to its M. What the
+//! table does not hold is chosen by the schedules' own models.
+//! `quantloom tune --write codegen/src/schedule/measured.txt` measures again and writes lines anew.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use super::choose::Chosen;
+use super::problem::Problem;
+
+/// A line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// What was multiplied.
+    pub case: Case,
+    /// What was the fastest.
+    pub chosen: Chosen,
+}
+
+/// What is multiplied, as far as it decides which tile is fast.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Case {
+    /// The target's name.
+    pub target: String,
+    /// The product's name.
+    pub product: String,
+    /// Rows of w.
+    pub n: u32,
+    /// Columns of w.
+    pub k: u32,
+    /// Rows of x, a power of two.
+    pub m: u32,
+}
+
+impl Case {
+    /// The case of a problem and a number of tokens, rounded up.
+    pub fn new(problem: &Problem, tokens: u32) -> Self {
+        Self {
+            target: problem.target().name.to_owned(),
+            product: problem.product_name(),
+            n: problem.n,
+            k: problem.k,
+            m: tokens.checked_next_power_of_two().unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// The lines, as they are checked in.
+const LINES: &str = include_str!("measured.txt");
+
+/// The table. A line that does not say what it should is passed over here and found by a test.
+fn table() -> &'static [Measured] {
+    static TABLE: OnceLock<Vec<Measured>> = OnceLock::new();
+    TABLE.get_or_init(|| lines(LINES).filter_map(|line| line.parse().ok()).collect())
+}
+
+/// The lines of a text, without comments.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// The tile that was measured to be the fastest for so many tokens, if any was.
+pub fn measured(problem: &Problem, tokens: u32) -> Option<Chosen> {
+    let case = Case::new(problem, tokens);
+    let row = table().iter().find(|row| row.case == case)?;
+    row.chosen.takes(problem, tokens).then_some(row.chosen)
+}
+
+/// A text of the table with these lines in place of those of the same cases, in order, below the
+/// comments that it begins with.
+///
+/// # Errors
+/// A line that is none of the table.
+pub fn merged(text: &str, new: &[Measured]) -> Result<String, WrongLine> {
+    let mut rows = BTreeMap::new();
+    for line in lines(text) {
+        let row: Measured = line.parse()?;
+        rows.insert(row.case.clone(), row);
+    }
+    rows.extend(new.iter().map(|row| (row.case.clone(), row.clone())));
+    let comments = text.lines().take_while(|line| line.starts_with('#')).map(str::to_owned);
+    let all = comments.chain(rows.values().map(Measured::to_string));
+    Ok(all.map(|line| line + "\n").collect())
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case { target, product, n, k, m } = &self.case;
+        write!(f, "{target} {product} {n} {k} {m} {}", self.chosen.name())?;
+        self.chosen.parameters().iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// A line that is none of the table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{0}\" is no line of the table of tiles: expected TARGET PRODUCT N K M SCHEDULE NAME=VALUE ..."
+)]
+pub struct WrongLine(String);
+
+impl FromStr for Measured {
+    type Err = WrongLine;
+
+    fn from_str(line: &str) -> Result<Self, WrongLine> {
+        let wrong = || WrongLine(line.to_owned());
+        let mut words = line.split_whitespace();
+        let mut word = || words.next().ok_or_else(wrong);
+        let (target, product) = (word()?.to_owned(), word()?.to_owned());
+        let mut size = || word()?.parse().map_err(|_| wrong());
+        let (n, k, m) = (size()?, size()?, size()?);
+        let schedule = word()?;
+        let choice = |word: &str| {
+            let (name, value) = word.split_once('=')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        let parameters = words.map(choice).collect::<Option<_>>().ok_or_else(wrong)?;
+        let chosen = Chosen::read(schedule, &parameters).map_err(|_| wrong())?;
+        Ok(Self { case: Case { target, product, n, k, m }, chosen })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_one_and_in_order() {
+        let rows: Result<Vec<Measured>, _> = lines(LINES).map(str::parse).collect();
+        let rows = rows.unwrap();
+        let text: Vec<String> = rows.iter().map(Measured::to_string).collect();
+        assert_eq!(text, lines(LINES).collect::<Vec<_>>());
+        assert!(rows.is_sorted_by(|one, next| one.case < next.case));
+        assert_eq!(merged(LINES, &rows).unwrap(), LINES);
+    }
+
+    #[test]
+    fn lines_take_the_place_of_their_case() {
+        let text = "# a table\nsm_90a q4 64 64 1 decode tokens=1 row_tiles=1 warps=4 min_blocks=2 \
+                    splits=1 programmatic=1\n";
+        let row: Measured = lines(text).next().unwrap().parse().unwrap();
+        let slower = text.replace("warps=4", "warps=8");
+        assert_eq!(merged(&slower, std::slice::from_ref(&row)).unwrap(), text);
+        let other = Measured { case: Case { m: 2, ..row.case.clone() }, ..row };
+        assert_eq!(merged(text, &[other]).unwrap().lines().count(), 3);
+        assert!(merged("sm_90a q4 64 64 1 decode tokens=1\n", &[]).is_err(), "choices are missing");
+    }
+}
