@@ -7,6 +7,7 @@ mod random_layout;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
+use std::ops::Range;
 
 use proptest::collection::vec;
 use proptest::prelude::any;
@@ -17,7 +18,7 @@ use quantloom_dsl::layout::{
     Slot, Transform, TransformError, read_bits,
 };
 use quantloom_dsl::parse_layout;
-use random_layout::{CODE, Case, SCALE, Tape, copy, word};
+use random_layout::{CODE, Case, SCALE, Tape, copy, word, words_of_steps};
 
 type Checked = Result<(), TestCaseError>;
 
@@ -276,6 +277,85 @@ fn transforms_join_bit_planes() {
     });
 }
 
+/// Two stores that hold other bits of the codes at each step: the same.
+#[test]
+fn transforms_join_bits_of_steps() {
+    check(300, |tape| {
+        let (bits, shape) = (1 + tape.pick(8) as u32, tape.shape());
+        let whole = Case::new(word(tape, (0, bits as u8), bits, shape), bits, None, shape);
+        let codes = whole.random(tape);
+        let mut joined = vec![0; whole.bound.bytes() as usize];
+        for layout in words_of_steps(tape, bits, shape, 2) {
+            let part = Case::new(layout, bits, None, shape);
+            let mut stored = vec![0; part.bound.bytes() as usize];
+            transform(CODE, &whole.bound, &part.bound, &Recode::Keep, &codes, &mut stored)?;
+            let parted = copy(&whole, CODE, &codes, &part.bound, &Recode::Keep);
+            prop_assert!(stored == parted, "\n  {whole}\n  {part}");
+            transform(CODE, &part.bound, &whole.bound, &Recode::Keep, &stored, &mut joined)?;
+        }
+        let kept = copy(&whole, CODE, &codes, &whole.bound, &Recode::Keep);
+        prop_assert!(joined == kept, "\n  {whole}");
+        Ok(())
+    });
+}
+
+/// Steps count the digits before the bar, the first one fastest; fields lie where they are
+/// written, from bit 0 of the run on or from its top.
+#[test]
+fn fields_of_steps_lie_where_they_are_written() {
+    let code = |n, k, bits: Range<u32>| -> Vec<Slot> {
+        let index = Index { e: 0, n, k };
+        bits.map(|bit| Slot::Bit(Element { component: CODE, index, bit })).collect()
+    };
+    let pad = |bits, fill| vec![Slot::Hole(fill); bits];
+    // Text, width of a code, addresses of the run's words, its bits from the lowest on.
+    let table = [
+        (
+            "u16 [code[0..3] @0, code[3..4] @3, code @2, code[0..3] @3, code[3..4] @0, code @1, \
+             k:2, n/2:2 | k, n:2, n, e]",
+            4,
+            [0].as_slice(),
+            [
+                code(0, 0, 0..3),
+                code(2, 1, 3..4),
+                code(2, 0, 0..4),
+                code(2, 1, 0..3),
+                code(0, 0, 3..4),
+                code(0, 1, 0..4),
+            ]
+            .concat(),
+        ),
+        (
+            "u8 [code[3..6] @1, pad 2 = 1, code @0, code[0..3] @1, pad 2, k:2 | n, w, k, e]",
+            6,
+            &[0, 24],
+            [
+                code(0, 1, 3..6),
+                pad(2, Fill::One),
+                code(0, 0, 0..6),
+                code(0, 1, 0..3),
+                pad(2, Fill::Zero),
+            ]
+            .concat(),
+        ),
+        (
+            "u8 msf [code[2..4] @1, code @0, code[0..2] @1, ~k:2 | k, n, e]",
+            4,
+            &[0],
+            [code(0, 0, 0..2), code(0, 1, 0..4), code(0, 0, 2..4)].concat(),
+        ),
+    ];
+    for (text, bits, words, slots) in table {
+        let layout = parse_layout(text, CODE).unwrap_or_else(|faults| panic!("{faults}"));
+        let bound = Case::new(layout, bits, None, Shape::matrix(3, 4)).bound;
+        let width = slots.len() / words.len();
+        for (bit, slot) in slots.into_iter().enumerate() {
+            let address = words[bit / width] + (bit % width) as u64;
+            assert_eq!(bound.slot(address), slot, "{text}, bit {bit}");
+        }
+    }
+}
+
 #[test]
 fn transforms_refuse_what_is_not_alike() {
     let case = |text, bits, k| {
@@ -298,6 +378,19 @@ fn transforms_refuse_what_is_not_alike() {
         assert_eq!(recoded, Err(TransformError::Component(CODE)));
         assert!(matches!(new(other, &longer), Err(TransformError::Shapes(..))));
         assert!(Transform::new(SCALE, other, &a, Recode::Keep).is_err());
+    }
+    // Of every bit some code is here, of no code every bit.
+    let some = case("u8 [code[0..2] @0, code[2..4] @1, pad 4, k:2 | k, n]", 4, 8);
+    let all = case(
+        "u8 [code[0..2] @0, code[2..4] @1, code @2, code[2..4] @0, code[0..2] @1, pad 4, k:3 | w, k, n]",
+        4,
+        8,
+    );
+    assert_eq!(new(&a, &some), Ok(Method::Nest));
+    for recode in [Recode::Xor(1), Recode::Table((0..16).collect())] {
+        let recoded = |to| Transform::new(CODE, &a, to, recode.clone()).map(|_| ());
+        assert_eq!(recoded(&some), Err(TransformError::Component(CODE)));
+        assert_eq!(recoded(&all), Ok(()));
     }
     let short = Transform::new(CODE, &a, &b, Recode::Keep).unwrap().run(&[0; 32], &mut [0; 31]);
     let side = "destination";

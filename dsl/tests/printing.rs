@@ -73,6 +73,17 @@ const GOOD: &[&str] = &[
         weight: u3, scale: f32 per tensor, pack: u32 msf [code, pad 1, ~k:4, n/2:2 | n/4:3,
         k, n, ~n:2], activation: f32,
     }",
+    "Steps {
+        weight: u6, scale: f16 per tensor,
+        pack: u8 [code[0..4] @3, code[4..6] @0, code @1, code[4..6] @3, code[0..4]@0, code[0..1] @2,
+            code[1..6] @2, k:2, n/4:2 | n:4, w, n, k], activation: f16,
+    }",
+    "StepsOfTwo {
+        weight: u4,
+        pack: for [k, n] { u8 [code[0..3] @0, pad 1 = 1, code @1, k:2],
+            u8 msf [code[3..4] @0, pad 7, k:2] },
+        activation: f16,
+    }",
     "Concatenated { weight: u1, pack: u8 [k:8 | k, n/top:2, n, e], activation: f32,
         experts: concatenated }",
     "Single { weight: u2 - 2, pack: u16 [k:8 | e, ~k, n], activation: f32, experts: single,
@@ -135,7 +146,7 @@ fn layouts_and_fragments_print_back_to_themselves() {
 
 /// Every prefix, every text with a character less, every text with a byte changed.
 fn damaged(text: &str) -> impl Iterator<Item = String> + '_ {
-    const BYTES: &[u8] = b"\0\n \"/\\{}[]():,|-+*~^=.;_#09aekngwxz\x80\xc3\xff";
+    const BYTES: &[u8] = b"\0\n \"/\\{}[]():,|-+*~^=.;@_#09aekngwxz\x80\xc3\xff";
     let starts = || text.char_indices().map(|(at, _)| at);
     let prefixes = starts().map(|at| text[..at].to_owned());
     let deletions =

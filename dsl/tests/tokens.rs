@@ -60,6 +60,7 @@ fn the_same_tokens() {
         "1x128 128x128 7.5 1e-3 1.5e+3 4..6 k/2:4 ~k:2 k:8^n:8 u32[k:8|k,n] n/top:2",
         "codebook(-1, 0, 0.5, 1e-3,) pad 4 = sign as \"a.b-c\" u4 + 1 wraps; _ __x i8{}",
         "code[4 . . 6] 1 . 5 16777216 1_000 0x16",
+        "code[0..3] @0, code@12 @ 3",
     ];
     for text in texts {
         let mut faults = Vec::new();

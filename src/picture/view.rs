@@ -72,7 +72,7 @@ impl<'a> View<'a> {
             Layout::Word { word, .. } => {
                 (word.bits.into(), "word", WordType { msf: false, ..*word }.to_string())
             }
-            Layout::Field(Field::Bits { component, range: None }) => {
+            Layout::Field(Field::Bits { component, range: None, .. }) => {
                 let bits = scheme.grains(*component).map_or(8, |grains| grains.bits);
                 let number = scheme.number(*component).map(|number| number.to_string());
                 (u64::from(bits), "element", number.unwrap_or_else(|| format!("u{bits}")))

@@ -3,6 +3,7 @@
 
 use super::diagnostic::{Diagnostic, Span};
 use super::layouts::LayoutSyntax;
+use super::placed::{Clash, Placed};
 use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
 use crate::format::Number;
 use crate::layout::{Component, Field, Grain, Shape};
@@ -413,36 +414,45 @@ impl<'a> Checker<'a> {
 
     fn placed_once(&mut self, scheme: &Scheme, component: Component) {
         let Some(grains) = scheme.grains(component) else { return };
-        let mut placed = vec![false; grains.bits as usize];
-        let mut twice = None;
+        let mut placed = vec![Placed::default(); grains.bits as usize];
+        let mut wrong = None;
         for (store, written) in scheme.stores.iter().zip(&self.layouts) {
-            for (position, field) in store.layout.fields().into_iter().enumerate() {
-                let Field::Bits { component: here, range } = field else { continue };
+            // Steps at fault and bits beyond the width: binding has reported them.
+            let Some(fields) = store.layout.stepped() else { return };
+            for (position, of_step) in fields.iter().enumerate() {
+                let Field::Bits { component: here, range, .. } = of_step.field else { continue };
                 if here != component {
                     continue;
                 }
                 let (low, high) = range.unwrap_or((0, grains.bits as u8));
                 for bit in low..high {
-                    match placed.get_mut(usize::from(bit)) {
-                        Some(slot) if !*slot => *slot = true,
-                        Some(_) => {
-                            let span = written.and_then(|w| w.fields.get(position).copied());
-                            let span = span.unwrap_or(self.syntax.span);
-                            twice = twice.or(Some((bit, span)));
-                        }
-                        // Beyond the width: binding has reported it.
-                        None => return,
+                    let Some(bits) = placed.get_mut(usize::from(bit)) else { return };
+                    if let Err(clash) = bits.place(of_step) {
+                        let span = written.and_then(|w| w.fields.get(position).copied());
+                        wrong = wrong.or(Some((bit, clash, span.unwrap_or(self.syntax.span))));
                     }
                 }
             }
         }
-        if let Some((bit, span)) = twice {
-            self.fault(
-                span,
-                format!("bit {bit} of `{component}` is placed twice"),
-                "each bit has one place: leave one out, or cut the code into slices, `code[0..4]`",
-            );
-        } else if let Some(bit) = placed.iter().position(|placed| !placed) {
+        let absent = |(bit, placed): (usize, &Placed<'_>)| Some((bit, placed.absent()?));
+        if let Some((bit, clash, span)) = wrong {
+            let (message, help) = match clash {
+                Clash::Twice(step) => (
+                    format!("bit {bit} of `{component}` is placed twice{step}"),
+                    "each bit has one place: leave one out, or cut the code into slices, \
+                     `code[0..4]`",
+                ),
+                Clash::Digits([here, elsewhere]) => (
+                    format!(
+                        "the steps of bit {bit} of `{component}` are counted by `{here}` here and \
+                         by `{elsewhere}` elsewhere"
+                    ),
+                    "count the steps by the same digits, in the same order, in every word that \
+                     holds the bit",
+                ),
+            };
+            self.fault(span, message, help);
+        } else if let Some((bit, step)) = placed.iter().enumerate().find_map(absent) {
             // A clause that is missing or cannot be read has been reported.
             if component == Component::Code && self.syntax.broken.contains(&"pack") {
                 return;
@@ -453,7 +463,7 @@ impl<'a> Checker<'a> {
             let span = written.map_or(self.syntax.span, |w| w.span);
             self.fault(
                 span,
-                format!("bit {bit} of `{component}` is placed nowhere"),
+                format!("bit {bit} of `{component}` is placed nowhere{step}"),
                 format!("place all {} bits of it", grains.bits),
             );
         }

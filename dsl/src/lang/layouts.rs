@@ -238,6 +238,10 @@ impl Layouts<'_, '_> {
             let bits = u8::try_from(bits).ok().filter(|bits| (1..=64).contains(bits));
             let bits = bits.ok_or_else(|| Diagnostic::new(span, "a pad has 1 to 64 bits"))?;
             let fill = self.fill()?;
+            if self.reader.at_mark('@') {
+                let fault = Diagnostic::new(self.reader.span(), "a pad is of no step");
+                return Err(fault.help("leave the step out: a pad stands where it is written"));
+            }
             self.fields.push(self.reader.since(start));
             return Ok(Field::Pad { bits, fill });
         }
@@ -265,8 +269,19 @@ impl Layouts<'_, '_> {
             };
             range = Some((bit(low)?, bit(high)?));
         }
+        let step = self.step()?;
         self.fields.push(self.reader.since(start));
-        Ok(Field::Bits { component, range })
+        Ok(Field::Bits { component, range, step })
+    }
+
+    fn step(&mut self) -> Parsed<Option<u16>> {
+        if !self.reader.take_mark('@') {
+            return Ok(None);
+        }
+        let span = self.reader.span();
+        let step = self.reader.integer("the step of the run that the field is of")?;
+        let most = || Diagnostic::new(span, format!("a step is at most {}", u16::MAX));
+        u16::try_from(step).map(Some).map_err(|_| most())
     }
 
     fn fill(&mut self) -> Parsed<Fill> {

@@ -28,7 +28,7 @@ pub struct Token {
 }
 
 /// Characters that are tokens.
-pub(super) const MARKS: &str = "{}[]():,|-+/*~^=.;";
+pub(super) const MARKS: &str = "{}[]():,|-+/*~^=.;@";
 
 /// Splits a text into tokens; what is not a token is reported and skipped.
 pub fn lex(text: &str, faults: &mut Vec<Diagnostic>) -> Vec<Token> {

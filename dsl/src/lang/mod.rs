@@ -9,6 +9,7 @@ mod clauses;
 mod diagnostic;
 mod layouts;
 mod lex;
+mod placed;
 mod print;
 mod reader;
 mod syntax;

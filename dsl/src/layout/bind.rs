@@ -7,6 +7,7 @@
 
 use super::bound::{Bound, BoundDigit, Node, NodePlace};
 use super::chain::{Resolved, resolve_digits, swizzle_digit};
+use super::steps::{outside_of_words, steps};
 use super::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, Shape, WordType};
 
 /// How many consecutive indices of an axis share one element of a component.
@@ -97,7 +98,7 @@ impl Layout {
     /// # Errors
     /// A chain that has a gap, an overlap or no end; a run that needs `w` or leaves room for
     /// another step; digits of a shared loop that mean different strides to two components; a
-    /// word or record that is not whole bytes; a shape that the layout cannot hold.
+    /// word or record that is not whole bytes; steps that a run does not have; a shape that the layout cannot hold.
     pub fn bind(
         &self,
         shape: Shape,
@@ -146,7 +147,11 @@ impl<'a> Binder<'a> {
         path: &mut Vec<(usize, &'l Digit)>,
     ) -> Result<(), BindError> {
         match layout {
-            Layout::Field(field) => self.resolve_field(*field, path),
+            Layout::Field(field) => {
+                outside_of_words(*field)
+                    .map_err(|error| BindError { field: Some(self.fields), ..error })?;
+                self.resolve_field(*field, path)
+            }
             Layout::Sequence(parts) => parts.iter().try_for_each(|part| self.resolve(part, path)),
             Layout::For { digits, body } => {
                 let depth = path.len();
@@ -163,6 +168,7 @@ impl<'a> Binder<'a> {
                     Place::Digit(digit) => Some(digit),
                     Place::Word => None,
                 });
+                let (first_digit, first_field) = (self.resolved.len(), self.fields);
                 for digit in inner.iter().chain(placed) {
                     path.push((self.new_id(), digit));
                 }
@@ -170,7 +176,12 @@ impl<'a> Binder<'a> {
                     self.resolve_field(*field, path)?;
                 }
                 path.truncate(depth);
-                Ok(())
+                let within = |error: BindError| BindError {
+                    digit: error.digit.map(|digit| first_digit + digit),
+                    field: error.field.map(|field| first_field + field),
+                    ..error
+                };
+                steps(fields, inner).map(|_| ()).map_err(within)
             }
         }
     }
@@ -183,7 +194,7 @@ impl<'a> Binder<'a> {
     fn resolve_field(&mut self, field: Field, path: &[(usize, &Digit)]) -> Result<(), BindError> {
         let position = self.fields;
         self.fields += 1;
-        let Field::Bits { component, range } = field else { return Ok(()) };
+        let Field::Bits { component, range, .. } = field else { return Ok(()) };
         let here = |error: BindError| BindError { field: Some(position), ..error };
         let grains = self.grains_of(component).map_err(here)?;
         slice(component, range, grains.bits).map_err(here)?;
@@ -312,7 +323,7 @@ impl<'a> Binder<'a> {
                 ))
             }
             Field::Pad { bits, fill } => Ok((Node::Pad { fill }, u64::from(bits))),
-            Field::Bits { component, range } => {
+            Field::Bits { component, range, .. } => {
                 let grains = self.grains_of(component)?;
                 let (low, high) = slice(component, range, grains.bits)?;
                 let node = Node::Bits { component, grains, low, high };
@@ -329,6 +340,11 @@ impl<'a> Binder<'a> {
         order: &[Place],
         next: &mut usize,
     ) -> Result<(Node, u64), BindError> {
+        let mut digits = Vec::with_capacity(inner.len());
+        for digit in inner {
+            digits.push(self.digit(*next, digit)?);
+            *next += 1;
+        }
         let mut offset = 0;
         let mut nodes = Vec::with_capacity(fields.len());
         let mut after_bits = false;
@@ -336,18 +352,17 @@ impl<'a> Binder<'a> {
             let before = Signed { msf: word.msf, bits: after_bits };
             let (node, bits) = self.build_field(*field, Some(before))?;
             after_bits = matches!(field, Field::Bits { .. });
-            nodes.push((offset, bits, node));
+            nodes.push((offset, bits, at_its_step(*field, node, &digits)));
             offset = add(offset, bits)?;
         }
         let step = offset;
         let mut run = step;
-        let mut inner_digits = Vec::with_capacity(inner.len());
-        for digit in inner {
-            let digit = self.digit(*next, digit)?;
-            *next += 1;
-            let size = digit.size;
-            inner_digits.push((run, digit));
-            run = mul(run, size)?;
+        let mut repeated = Vec::with_capacity(digits.len());
+        if steps(fields, inner)?.is_none() {
+            for digit in digits {
+                repeated.push((run, digit));
+                run = mul(run, digit.size)?;
+            }
         }
         let width = u64::from(word.bits);
         let words = run.div_ceil(width).max(1);
@@ -384,15 +399,8 @@ impl<'a> Binder<'a> {
                 }
             }
         }
-        let node = Node::Word {
-            width,
-            msf: word.msf,
-            run,
-            words,
-            fields: nodes,
-            inner: inner_digits,
-            places,
-        };
+        let node =
+            Node::Word { width, msf: word.msf, run, words, fields: nodes, inner: repeated, places };
         Ok((node, stride))
     }
 
@@ -410,6 +418,18 @@ impl<'a> Binder<'a> {
         };
         Ok(BoundDigit { axis, stride, size, down: digit.down, swizzle })
     }
+}
+
+/// Holds a field that is of one step to the values that the digits have there.
+fn at_its_step(field: Field, node: Node, digits: &[BoundDigit]) -> Node {
+    let Field::Bits { step: Some(step), .. } = field else { return node };
+    let mut rest = u64::from(step);
+    let mut held = Vec::with_capacity(digits.len());
+    for digit in digits {
+        held.push((*digit, rest % digit.size));
+        rest /= digit.size;
+    }
+    Node::Step { digits: held, body: Box::new(node) }
 }
 
 /// First bit, and one past the last, of a field.

@@ -75,6 +75,11 @@ pub(super) enum Node {
     Pad {
         fill: Fill,
     },
+    /// Of the indices at which each digit has its value.
+    Step {
+        digits: Vec<(BoundDigit, u64)>,
+        body: Box<Node>,
+    },
     /// Offsets in bits.
     Sequence(Vec<(u64, Node)>),
     /// Stride in bits.
@@ -177,9 +182,20 @@ impl Bound {
         }
     }
 
-    /// Grains of a component and the mask of its bits that are stored here.
-    pub(super) fn held(&self, component: Component) -> Option<(Grains, u32)> {
-        self.root.held(component)
+    /// What is stored here of a component.
+    pub(super) fn held(&self, component: Component) -> Option<Held> {
+        let mut fields = Vec::new();
+        self.root.held(component, 1, &mut fields);
+        let grains = fields.first()?.grains;
+        let bits = fields.iter().fold(0, |bits, field| bits | field.bits);
+        // A bit that lies in single steps lies in as many fields as there are steps, or is not
+        // everywhere.
+        let everywhere = |bit: u32| {
+            let here = || fields.iter().filter(|field| field.bits >> bit & 1 == 1);
+            here().map(|field| field.steps).max() <= Some(here().count() as u64)
+        };
+        let partial = (0..32).filter(|bit| bits >> bit & 1 == 1).any(|bit| !everywhere(bit));
+        Some(Held { grains, bits, partial })
     }
 
     /// Sums digit values to an index; swizzled digits last, since they read plain ones.
@@ -201,6 +217,23 @@ impl Bound {
     }
 }
 
+/// What a layout stores of a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) grains: Grains,
+    /// Mask of its bits.
+    pub(super) bits: u32,
+    /// Some elements lack some of them: they lie elsewhere.
+    pub(super) partial: bool,
+}
+
+/// A field of a component: the mask of its bits, and how many steps it is one of.
+struct HeldField {
+    grains: Grains,
+    bits: u32,
+    steps: u64,
+}
+
 enum Leaf {
     Bit { component: Component, bit: u32 },
     Sign(Component),
@@ -208,20 +241,27 @@ enum Leaf {
 }
 
 impl Node {
-    fn held(&self, wanted: Component) -> Option<(Grains, u32)> {
-        let join = |parts: &mut dyn Iterator<Item = &Self>| {
-            let held = parts.filter_map(|node| node.held(wanted));
-            held.reduce(|(grains, mask), (_, more)| (grains, mask | more))
-        };
+    /// Collects the fields of a component; this node is of one of so many steps.
+    fn held(&self, wanted: Component, steps: u64, held: &mut Vec<HeldField>) {
         match self {
-            Self::Pad { .. } => None,
-            Self::Bits { component, grains, low, high } => {
+            Self::Bits { component, grains, low, high } if *component == wanted => {
                 let below = |bit: u32| ((1u64 << bit) - 1) as u32;
-                (*component == wanted).then(|| (*grains, below(*high) & !below(*low)))
+                let bits = below(*high) & !below(*low);
+                held.push(HeldField { grains: *grains, bits, steps });
             }
-            Self::Sequence(parts) => join(&mut parts.iter().map(|(_, node)| node)),
-            Self::For { body, .. } => body.held(wanted),
-            Self::Word { fields, .. } => join(&mut fields.iter().map(|(.., node)| node)),
+            Self::Bits { .. } | Self::Pad { .. } => {}
+            Self::Step { digits, body } => {
+                let all =
+                    digits.iter().fold(steps, |all, (digit, _)| all.saturating_mul(digit.size));
+                body.held(wanted, all, held);
+            }
+            Self::Sequence(parts) => {
+                parts.iter().for_each(|(_, node)| node.held(wanted, steps, held));
+            }
+            Self::For { body, .. } => body.held(wanted, steps, held),
+            Self::Word { fields, .. } => {
+                fields.iter().for_each(|(.., node)| node.held(wanted, steps, held));
+            }
         }
     }
 
@@ -232,6 +272,10 @@ impl Node {
                 (here && (*low..*high).contains(&element.bit)).then(|| u64::from(element.bit - low))
             }
             Self::Pad { .. } => None,
+            Self::Step { digits, body } => {
+                let here = digits.iter().all(|(digit, value)| digit.value(element.index) == *value);
+                if here { body.address(element) } else { None }
+            }
             Self::Sequence(parts) => {
                 parts.iter().find_map(|(offset, node)| Some(offset + node.address(element)?))
             }
@@ -267,6 +311,10 @@ impl Node {
                 Leaf::Bit { component: *component, bit: low + address as u32 }
             }
             Self::Pad { fill } => Leaf::Hole(*fill),
+            Self::Step { digits: held, body } => {
+                digits.extend(held);
+                body.slot(address, digits)
+            }
             Self::Sequence(parts) => {
                 let at = parts.partition_point(|(offset, _)| *offset <= address).saturating_sub(1);
                 let (offset, node) = &parts[at];

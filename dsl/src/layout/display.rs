@@ -64,9 +64,12 @@ impl Display for Place {
 impl Display for Field {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bits { component, range: None } => component.fmt(f),
-            Self::Bits { component, range: Some((low, high)) } => {
-                write!(f, "{component}[{low}..{high}]")
+            Self::Bits { component, range, step } => {
+                component.fmt(f)?;
+                if let Some((low, high)) = range {
+                    write!(f, "[{low}..{high}]")?;
+                }
+                step.map_or(Ok(()), |step| write!(f, " @{step}"))
             }
             Self::Pad { bits, fill } => {
                 write!(f, "pad {bits}")?;

@@ -5,7 +5,7 @@
 //! [`Bound::address`] (component, index, bit -> bit address) and [`Bound::slot`] (bit address
 //! -> what lies there). Bit address a is bit `a % 8` (0 = least significant) of byte `a / 8`.
 //!
-//! Reading order: this file (the tree), `bind` and `chain` (digits get numbers), `bound`
+//! Reading order: this file (the tree), `bind`, `chain` and `steps` (digits get numbers), `bound`
 //! (addresses both ways), `runs` (the same map as affine runs), `transform` and `nest` (moving a
 //! component from one layout to another), `fragment` (the notation for matrix instructions).
 
@@ -18,6 +18,7 @@ mod display;
 mod fragment;
 mod nest;
 mod runs;
+mod steps;
 mod transform;
 
 pub use bind::{BindError, Grain, Grains};
@@ -25,6 +26,7 @@ pub use bits::{read_bits, write_bits};
 pub use bound::{Bound, BoundDigit, Element, Index, Slot};
 pub use fragment::{Fragment, FragmentError, Point};
 pub use runs::{Run, RunDigit};
+pub(crate) use steps::Stepped;
 pub use transform::{Method, Recode, Transform, TransformError};
 
 /// The extents of a stored matrix: `experts` matrices of `n` output rows by `k` input columns.
@@ -155,6 +157,10 @@ pub enum Field {
         component: Component,
         /// A slice of its bits, half open.
         range: Option<(u8, u8)>,
+        /// In a word, the step of the run that it is of: the number that the inner digits make
+        /// together, the first one fastest. Such fields follow one another, each once; all of a
+        /// word's have a step, or none.
+        step: Option<u16>,
     },
     /// Bits that hold nothing.
     Pad {
@@ -168,7 +174,7 @@ pub enum Field {
 impl Field {
     /// All bits of a component.
     pub const fn all(component: Component) -> Self {
-        Self::Bits { component, range: None }
+        Self::Bits { component, range: None, step: None }
     }
 }
 
@@ -198,12 +204,12 @@ pub enum Layout {
         /// What is repeated.
         body: Box<Layout>,
     },
-    /// A run of fields, repeated over `inner` (first fastest), cut into words; the words are
-    /// placed in the order of `order` (first fastest).
+    /// A run of fields, repeated over `inner` (first fastest) if they are not of single steps of
+    /// it, cut into words; the words are placed in the order of `order` (first fastest).
     Word {
         /// The word.
         word: WordType,
-        /// What one step of the run holds, lowest first.
+        /// What one step of the run holds, or the whole run if they have steps; lowest first.
         fields: Vec<Field>,
         /// The digits that fill the run.
         inner: Vec<Digit>,

@@ -3,7 +3,8 @@
 //!
 //! Where a code may cross a word, the pattern repeats every `lcm(step, word)` bits: the steps
 //! of one period are written out, one run each (two where the word boundary cuts the code),
-//! with their digit held at a constant.
+//! with their digit held at a constant. A field that is of one step holds all digits of its
+//! word's steps.
 
 use super::bind::Grains;
 use super::bound::{Bound, BoundDigit, Node, NodePlace};
@@ -74,6 +75,16 @@ fn step(digit: &BoundDigit, place: i64, base: &mut i64) -> Option<RunDigit> {
     Some(RunDigit { axis, stride, size, place, fixed: None })
 }
 
+/// A digit held where it counts `value`.
+fn held(digit: &BoundDigit, value: u64) -> Option<RunDigit> {
+    if digit.swizzle.is_some() {
+        return None;
+    }
+    let BoundDigit { axis, stride, size, down, .. } = *digit;
+    let fixed = if down { size - 1 - value } else { value };
+    Some(RunDigit { axis, stride, size, place: 0, fixed: Some(fixed) })
+}
+
 impl Node {
     fn runs(
         &self,
@@ -98,6 +109,13 @@ impl Node {
                     });
                 }
                 Some(())
+            }
+            Self::Step { digits, body } => {
+                let mut at = outer.to_vec();
+                for (digit, value) in digits {
+                    at.push(held(digit, *value)?);
+                }
+                body.runs(wanted, shape, base, &at, runs)
             }
             Self::Sequence(parts) => {
                 for (offset, node) in parts {
@@ -166,9 +184,17 @@ impl Cut {
             self.split(fields, inner)?
         };
         for (position, (offset, bits, node)) in fields.iter().enumerate() {
-            let Node::Bits { component, grains, low, high } = node else { continue };
+            let (of_step, field) = match node {
+                Node::Step { digits, body } => (&digits[..], &**body),
+                field => (&[][..], field),
+            };
+            let Node::Bits { component, grains, low, high } = field else { continue };
             if *component != wanted {
                 continue;
+            }
+            let mut outer = outer.to_vec();
+            for (digit, value) in of_step {
+                outer.push(held(digit, *value)?);
             }
             let sign_extension = match fields.get(position + 1) {
                 Some((_, pad, Node::Pad { fill: Fill::Sign })) => *pad as u32,
@@ -176,17 +202,10 @@ impl Cut {
             };
             for constants in combinations(&written) {
                 let mut start = *offset as i64;
-                let mut digits = outer.to_vec();
+                let mut digits = outer.clone();
                 for ((place, digit), value) in written.iter().zip(&constants) {
-                    let position = if digit.down { digit.size - 1 - value } else { *value };
-                    start += place * position as i64;
-                    digits.push(RunDigit {
-                        axis: digit.axis,
-                        stride: digit.stride,
-                        size: digit.size,
-                        place: 0,
-                        fixed: Some(*value),
-                    });
+                    start += place * *value as i64;
+                    digits.push(held(digit, *value)?);
                 }
                 // The sign is the code's, which a slice below it does not hold.
                 let signed = *high == grains.bits && self.in_one_word(start, *bits, sign_extension);

@@ -193,7 +193,7 @@ impl Transform {
 
     /// Bits of a whole code.
     fn width(&self) -> u32 {
-        self.source.held(self.component).map_or(0, |(grains, _)| grains.bits)
+        self.source.held(self.component).map_or(0, |held| held.grains.bits)
     }
 }
 
@@ -206,16 +206,17 @@ fn common(
     recode: &Recode,
 ) -> Result<Grains, TransformError> {
     let (held, other) = (source.held(component), destination.held(component));
-    let (Some((grains, bits)), Some((other_grains, other_bits))) = (held, other) else {
+    let (Some(held), Some(other)) = (held, other) else {
         return Err(TransformError::Component(component));
     };
+    let alike = held == other && !held.partial;
     let fits = match recode {
-        Recode::Keep => bits & other_bits != 0,
-        Recode::Xor(_) => bits == other_bits,
-        Recode::Table(_) => bits == other_bits && bits.count_ones() == grains.bits,
+        Recode::Keep => held.bits & other.bits != 0,
+        Recode::Xor(_) => alike,
+        Recode::Table(_) => alike && held.bits.count_ones() == held.grains.bits,
     };
-    if grains == other_grains && fits {
-        Ok(grains)
+    if held.grains == other.grains && fits {
+        Ok(held.grains)
     } else {
         Err(TransformError::Component(component))
     }

@@ -125,6 +125,80 @@ pub(crate) const BAD: &[Bad] = &[
         )],
     },
     Bad {
+        text: "S { weight: u4, pack: u8 [code @0, code[0..2] @1, code @0, pad 6, k:2 | w, k, n],
+            activation: bf16 }",
+        faults: &[("code @0", "bit 0 of `code` is placed twice at step 0", "each bit has one")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @0, code[0..2] @1, pad 2, k:2 | k, n],
+            activation: bf16 }",
+        faults: &[(
+            "u8 [code @0, code[0..2] @1, pad 2, k:2 | k, n]",
+            "bit 2 of `code` is placed nowhere at step 1",
+            "place all 4 bits",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @1, code @0, k:2 | k, n] as \"a\",
+            pack: u8 [code[0..2], k:4 | k, n] as \"b\", activation: bf16 }",
+        faults: &[("code[0..2]", "bit 0 of `code` is placed twice", "each bit has one place")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: for [k, n] { u8 [code @0, code @3, k:2, k/2:2],
+            u8 [code @1, code @2, k:4] }, activation: bf16 }",
+        faults: &[(
+            "code @1",
+            "the steps of bit 0 of `code` are counted by `k:4` here and by `k:2, k/2:2` elsewhere",
+            "by the same digits, in the same order",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @0, code[2..4], code[0..2] @1, k:2 | k, n],
+            activation: bf16 }",
+        faults: &[(
+            "code[2..4]",
+            "`code[2..4]` has no step, and another field of its word has one",
+            "`code[2..4] @0`",
+        )],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @0, code @2, k:2 | k, n], activation: bf16 }",
+        faults: &[("code @2", "step 2 of a run of 2 steps", "count the steps: here from 0 to 1")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @0, code @1 | k, n], activation: bf16 }",
+        faults: &[("code @1", "step 1 of a run that has one step", "here from 0 to 0")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @0, code @1, k | w, n], activation: bf16 }",
+        faults: &[("k", "the digit `k` has no size, so the run has no fixed", "such as `k:8`")],
+    },
+    Bad {
+        text: "S { weight: i2, pack: i8 [code @0, pad 2 = sign, code @1, pad 2, k:2 | k, n],
+            activation: bf16 }",
+        faults: &[(
+            "pad 2 = sign",
+            "a pad of sign bits among fields of single steps",
+            "fill it with 0 or 1",
+        )],
+    },
+    Bad {
+        text: "S { weight: u8, pack: for [k:2, k, n] code @0, activation: bf16 }",
+        faults: &[("code @0", "`code @0` is of a step, but stands in no word", "a word's run")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @0, code @65536, k:2 | k, n], activation: bf16 }",
+        faults: &[("65536", "a step is at most 65535", "")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @0, pad 4 @1, k:2 | k, n], activation: bf16 }",
+        faults: &[("@", "a pad is of no step", "leave the step out")],
+    },
+    Bad {
+        text: "S { weight: u4, pack: u8 [code @, code @1, k:2 | k, n], activation: bf16 }",
+        faults: &[(",", "expected the step of the run that the field is of, found `,`", "")],
+    },
+    Bad {
         text: "S { weight: u3, pack: u32 [k:32 | n, k], activation: bf16 }",
         faults: &[("u32 [k:32 | n, k]", "a run of 96 bits fills 3 words of 32", "word digit `w`")],
     },

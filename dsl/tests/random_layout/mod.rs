@@ -1,5 +1,6 @@
 //! Random well-formed layouts, drawn from a tape of random bytes: digit chains of random
-//! splits, placed inside and outside words at random; planes and records of such words.
+//! splits, placed inside and outside words at random; planes and records of such words; words
+//! whose run holds the bits of its steps in a random order.
 
 use std::fmt;
 
@@ -71,7 +72,7 @@ impl Case {
 
     pub(crate) fn draw_with(tape: &mut Tape<'_>, bits: u32, shape: Shape) -> Self {
         let whole = (0, bits as u8);
-        let (layout, scale) = match tape.pick(8) {
+        let (layout, scale) = match tape.pick(10) {
             0 => record(tape, bits),
             1 if bits > 1 => {
                 let cut = 1 + tape.pick(bits as usize - 1) as u8;
@@ -91,6 +92,8 @@ impl Case {
                 let body = Box::new(word_of(tape, whole, bits, digits));
                 (Layout::For { digits: outside, body }, None)
             }
+            4 => (words_of_steps(tape, bits, shape, 1).remove(0), None),
+            5 => (Layout::Sequence(words_of_steps(tape, bits, shape, 2)), None),
             _ => (word(tape, whole, bits, shape), None),
         };
         Self::new(layout, bits, scale, shape)
@@ -192,7 +195,7 @@ fn word_of(tape: &mut Tape<'_>, slice: (u8, u8), bits: u32, mut inner: Vec<Digit
     let width = tape.of(&[8u8, 32, 16, 64]);
     let msf = tape.chance(3);
     let range = if slice == (0, bits as u8) { None } else { Some(slice) };
-    let mut fields = vec![Field::Bits { component: CODE, range }];
+    let mut fields = vec![Field::Bits { component: CODE, range, step: None }];
     if tape.chance(4) {
         let fill = tape.of(&[Fill::Zero, Fill::One, if msf { Fill::One } else { Fill::Sign }]);
         fields.push(Field::Pad { bits: 1 + tape.pick(9) as u8, fill });
@@ -200,11 +203,7 @@ fn word_of(tape: &mut Tape<'_>, slice: (u8, u8), bits: u32, mut inner: Vec<Digit
     if tape.chance(6) {
         fields.insert(0, Field::Pad { bits: 1 + tape.pick(3) as u8, fill: Fill::One });
     }
-    let taken = |field: &Field| match field {
-        Field::Bits { range, .. } => range.map_or(bits, |(low, high)| u32::from(high - low)),
-        Field::Pad { bits, .. } => u32::from(*bits),
-    };
-    let step: u32 = fields.iter().map(taken).sum();
+    let step: u32 = fields.iter().map(|field| taken(field, bits)).sum();
     let sizes = |inner: &[Digit]| -> Option<u32> { inner.iter().map(size_of).product() };
     let spare = |inner: &[Digit]| -> Option<u32> {
         let run = step * sizes(inner)?;
@@ -223,6 +222,84 @@ fn word_of(tape: &mut Tape<'_>, slice: (u8, u8), bits: u32, mut inner: Vec<Digit
         order.insert(tape.pick(order.len() + 1), Place::Word);
     }
     Layout::Word { word: WordType { bits: width, signed: false, msf }, fields, inner, order }
+}
+
+/// Words with the same steps, which hold each bit of each step once between them: slices of the
+/// codes in any order, and pads.
+pub(crate) fn words_of_steps(
+    tape: &mut Tape<'_>,
+    bits: u32,
+    shape: Shape,
+    words: usize,
+) -> Vec<Layout> {
+    // A whole axis cannot count steps, and is no digit among others.
+    let (mut inner, mut outer) = (Vec::new(), Vec::new());
+    let mut steps = 1;
+    for digit in digits(tape, shape) {
+        match size_of(&digit) {
+            Some(size) if bits * steps * size <= 128 => {
+                steps *= size;
+                inner.push(digit);
+            }
+            _ => outer.push(digit),
+        }
+    }
+    let mut slices = Vec::new();
+    for step in 0..steps as u16 {
+        let mut low = 0;
+        while low < bits as u8 {
+            let high = low + 1 + tape.pick(usize::from(bits as u8 - low)) as u8;
+            let whole = low == 0 && u32::from(high) == bits && tape.chance(2);
+            let range = if whole { None } else { Some((low, high)) };
+            slices.push(Field::Bits { component: CODE, range, step: Some(step) });
+            low = high;
+        }
+    }
+    shuffle(tape, &mut slices);
+    let mut parts = vec![Vec::new(); words];
+    for (position, slice) in slices.into_iter().enumerate() {
+        // Each word holds some of it, if there is enough.
+        let part = if position < words { position } else { tape.pick(words) };
+        parts[part].push(slice);
+    }
+    let parts = parts.into_iter().filter(|fields| !fields.is_empty());
+    parts.map(|fields| word_of_steps(tape, bits, fields, &inner, &outer)).collect()
+}
+
+fn word_of_steps(
+    tape: &mut Tape<'_>,
+    bits: u32,
+    mut fields: Vec<Field>,
+    inner: &[Digit],
+    outer: &[Digit],
+) -> Layout {
+    while tape.chance(3) {
+        let pad =
+            Field::Pad { bits: 1 + tape.pick(9) as u8, fill: tape.of(&[Fill::One, Fill::Zero]) };
+        fields.insert(tape.pick(fields.len() + 1), pad);
+    }
+    let run: u32 = fields.iter().map(|field| taken(field, bits)).sum();
+    // At most three words, where there are words so wide.
+    let width = tape.of(&[8u8, 32, 16, 64]).max(run.div_ceil(3).next_power_of_two().min(64) as u8);
+    let rest = run.next_multiple_of(u32::from(width)) - run;
+    if rest >= run {
+        fields.push(Field::Pad { bits: rest as u8, fill: Fill::One });
+    }
+    let mut order: Vec<Place> = outer.iter().cloned().map(Place::Digit).collect();
+    shuffle(tape, &mut order);
+    if run > u32::from(width) || tape.chance(8) {
+        order.insert(tape.pick(order.len() + 1), Place::Word);
+    }
+    let word = WordType { bits: width, signed: false, msf: tape.chance(3) };
+    Layout::Word { word, fields, inner: inner.to_vec(), order }
+}
+
+/// Bits of a run that a field takes.
+fn taken(field: &Field, bits: u32) -> u32 {
+    match field {
+        Field::Bits { range, .. } => range.map_or(bits, |(low, high)| u32::from(high - low)),
+        Field::Pad { bits, .. } => u32::from(*bits),
+    }
 }
 
 fn size_of(digit: &Digit) -> Option<u32> {

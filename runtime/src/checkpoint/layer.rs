@@ -155,7 +155,7 @@ impl Layer {
     fn check_sign_pads(&self, store: &str, layout: &Layout) -> Result<(), LayerError> {
         let Layout::Word { word, fields, inner, .. } = layout else { return Ok(()) };
         let &[
-            Field::Bits { component: Component::Code, range: None },
+            Field::Bits { component: Component::Code, range: None, .. },
             Field::Pad { fill: Fill::Sign, .. },
         ] = fields.as_slice()
         else {

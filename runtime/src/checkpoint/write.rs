@@ -35,7 +35,7 @@ pub fn element_dtype(scheme: &Scheme, store: &Store) -> Dtype {
             _ => Dtype::U8,
         },
         Layout::For { body, .. } => match **body {
-            Layout::Field(Field::Bits { component, range: None }) => {
+            Layout::Field(Field::Bits { component, range: None, .. }) => {
                 scheme.number(component).map_or(Dtype::U8, number_dtype)
             }
             _ => Dtype::U8,

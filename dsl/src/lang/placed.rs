@@ -1,0 +1,61 @@
+//! The places of one bit of a component: exactly one for every element. A field is of every
+//! element, or of those at one step of its word's run.
+
+use std::collections::BTreeSet;
+
+use crate::layout::{Digit, Stepped};
+
+/// Where a bit has a place so far.
+#[derive(Clone, Default)]
+pub(super) struct Placed<'l> {
+    /// What counts the steps; nothing if the bit lies in a field that is of every element.
+    digits: &'l [Digit],
+    steps: u64,
+    taken: BTreeSet<u64>,
+}
+
+/// Why a field cannot be a further place of a bit. A step reads ` at step 3`, or as nothing where
+/// the field is of every element.
+pub(super) enum Clash {
+    /// It has one.
+    Twice(String),
+    /// Its steps are counted otherwise: here, and elsewhere.
+    Digits([String; 2]),
+}
+
+impl<'l> Placed<'l> {
+    pub(super) fn place(&mut self, field: &Stepped<'l>) -> Result<(), Clash> {
+        if self.taken.is_empty() {
+            (self.digits, self.steps) = (field.digits, field.steps);
+        }
+        if self.digits != field.digits {
+            let of_all = self.digits.is_empty() || field.digits.is_empty();
+            return Err(match of_all {
+                true => Clash::Twice(String::new()),
+                false => Clash::Digits([field.digits, self.digits].map(list)),
+            });
+        }
+        match self.taken.insert(field.step) {
+            true => Ok(()),
+            false => Err(Clash::Twice(self.at(field.step))),
+        }
+    }
+
+    /// The first step at which the bit has no place.
+    pub(super) fn absent(&self) -> Option<String> {
+        let taken =
+            (0..).zip(&self.taken).take_while(|(step, taken)| step == *taken).count() as u64;
+        match self.taken.is_empty() {
+            true => Some(String::new()),
+            false => (taken < self.steps).then(|| self.at(taken)),
+        }
+    }
+
+    fn at(&self, step: u64) -> String {
+        if self.digits.is_empty() { String::new() } else { format!(" at step {step}") }
+    }
+}
+
+fn list(digits: &[Digit]) -> String {
+    digits.iter().map(Digit::to_string).collect::<Vec<_>>().join(", ")
+}
