@@ -381,6 +381,7 @@ fn transforms_refuse_what_is_not_alike() {
     }
     // Of every bit some code is here, of no code every bit.
     let some = case("u8 [code[0..2] @0, code[2..4] @1, pad 4, k:2 | k, n]", 4, 8);
+    let other = case("u8 [code[0..2] @1, code[2..4] @0, pad 4, k:2 | k, n]", 4, 8);
     let all = case(
         "u8 [code[0..2] @0, code[2..4] @1, code @2, code[2..4] @0, code[0..2] @1, pad 4, k:3 | w, k, n]",
         4,
@@ -388,9 +389,12 @@ fn transforms_refuse_what_is_not_alike() {
     );
     assert_eq!(new(&a, &some), Ok(Method::Nest));
     for recode in [Recode::Xor(1), Recode::Table((0..16).collect())] {
-        let recoded = |to| Transform::new(CODE, &a, to, recode.clone()).map(|_| ());
-        assert_eq!(recoded(&some), Err(TransformError::Component(CODE)));
-        assert_eq!(recoded(&all), Ok(()));
+        let recoded = |from, to| Transform::new(CODE, from, to, recode.clone()).map(|_| ());
+        for from in [&a, &some, &other] {
+            assert_eq!(recoded(from, &some), Err(TransformError::Component(CODE)));
+        }
+        assert_eq!(recoded(&a, &all), Ok(()));
+        assert_eq!(recoded(&all, &a), Ok(()));
     }
     let short = Transform::new(CODE, &a, &b, Recode::Keep).unwrap().run(&[0; 32], &mut [0; 31]);
     let side = "destination";
