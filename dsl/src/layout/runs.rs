@@ -49,14 +49,15 @@ pub struct Run {
 const MOST_RUNS: u64 = 4096;
 
 impl Bound {
-    /// The runs of one component, or `None` where the layout is not affine (swizzles).
+    /// The runs of one component, or `None` where the layout is not affine (swizzles) or takes
+    /// thousands of them.
     pub fn runs(&self, component: Component) -> Option<Vec<Run>> {
         let mut runs = Vec::new();
         self.root.runs(component, self.shape(), 0, &[], &mut runs)?;
         for run in &mut runs {
             run.digits.retain(|digit| digit.size > 1);
         }
-        Some(runs)
+        (runs.len() as u64 <= MOST_RUNS).then_some(runs)
     }
 }
 
