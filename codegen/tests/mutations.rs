@@ -18,6 +18,7 @@ const DECODE: DecodeTile = DecodeTile {
     row_tiles: 2,
     warps: 2,
     splits: 2,
+    eager: false,
     programmatic: true,
     ..tiles::DECODE
 };

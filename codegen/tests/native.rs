@@ -3,7 +3,7 @@
 //! one that the product's operand holds there.
 
 use quantloom_codegen::plan::interpret::interpret;
-use quantloom_codegen::plan::{DequantPlan, Plan, plan};
+use quantloom_codegen::plan::{DequantPlan, NativeLayout, Plan, plan};
 use quantloom_codegen::target::{Class, TARGETS, Target};
 use quantloom_dsl::layout::{Bound, Component, Element, Grain, Grains, Index, Shape, write_bits};
 use quantloom_dsl::{Scheme, parse, parse_fragment, parse_layout};
@@ -62,7 +62,10 @@ fn pack(plan: &Plan, bound: &Bound, shape: Shape) -> Vec<u8> {
 fn decode(dequant: &DequantPlan, words: &[u32]) -> Vec<u32> {
     let mut words = words.to_vec();
     for stage in &dequant.stages {
-        words = words.chunks(stage.inputs.len()).flat_map(|unit| interpret(stage, unit)).collect();
+        // The same word of all units side by side.
+        let units = words.len() / stage.inputs.len();
+        let unit = |unit| words.iter().skip(unit).step_by(units).copied().collect::<Vec<_>>();
+        words = (0..units).flat_map(|at| interpret(stage, &unit(at))).collect();
     }
     words
 }
@@ -168,11 +171,15 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         ("e2m3", "bf16", "sm_90a", A16, 128),
         ("u5", "i8 { scale: f32 per token }", "sm_90a", A8, 128),
         ("e4m3", "e4m3 { scale: f32 per token }", "sm_89", A8, 128),
+        ("e2m1", "e4m3 { scale: f32 per token }", "sm_89", A8, 32),
         ("e2m1", "bf16", "sm_90a", A16, 32),
         ("e2m1", "f16", "sm_90a", A16, 16),
         ("u4", "bf16", "sm_80", A16, 64),
         ("u8", "f16", "sm_90a", A16, 16),
         ("e3m2", "bf16", "sm_90a", A16, 32),
+        ("e3m2", "f16", "sm_80", A16, 64),
+        ("e2m3", "bf16", "sm_80", A16, 32),
+        ("e2m1", "bf16", "sm_80", A16, 16),
         ("u3", "f16", "sm_80", A16, 32),
         ("i4", "i8 { scale: f32 per token }", "sm_90a", A8, 32),
     ];
@@ -187,14 +194,14 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         let bound = bind(&plan, shape);
         let bytes = pack(&plan, &bound, shape);
         let piece = (rows * columns * bits / 8) as usize;
-        if plan.dequant.planes.len() == 1 && !plan.dequant.joins_planes() {
+        if plan.native.sections.len() == 1 && !plan.dequant.joins_planes() {
             // What a lane loads at once: 16 bytes.
             assert_eq!(piece / 32, 16, "{weight} {activation}");
         }
         for (position, bytes) in bytes.chunks(piece).enumerate() {
             let (tile, first) = (position as u64 / 3, position as u64 % 3 * u64::from(columns));
             for lane in 0..32 {
-                let registers = decode(&plan.dequant, &lane_words(&plan.dequant, bytes, lane));
+                let registers = decode(&plan.dequant, &lane_words(&plan.native, bytes, lane));
                 // Registers are numbered by the first of their codes: units, then fragments.
                 let numbered = number_registers(&plan.dequant, registers);
                 for (register, word) in numbered.into_iter().enumerate() {
@@ -232,17 +239,18 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
     }
 }
 
-/// The words of one lane of 32 in a piece: plane after plane, its words side by side.
-fn lane_words(dequant: &DequantPlan, piece: &[u8], lane: usize) -> Vec<u32> {
-    let bits = dequant.weight.code.bits() as usize;
+/// The words of one lane of 32 in a piece: section after section, its words side by side.
+fn lane_words(native: &NativeLayout, piece: &[u8], lane: usize) -> Vec<u32> {
     let mut first = 0;
-    let of_plane = |&(low, high): &(u8, u8)| {
-        let bytes = piece.len() * usize::from(high - low) / bits;
-        let plane = &piece[first..first + bytes];
-        first += bytes;
-        words(&plane[bytes / 32 * lane..bytes / 32 * (lane + 1)])
+    let of_section = |&of_lane: &u32| {
+        let bytes = 4 * of_lane as usize;
+        let section = &piece[first..first + 32 * bytes];
+        first += 32 * bytes;
+        words(&section[bytes * lane..bytes * (lane + 1)])
     };
-    dequant.planes.iter().flat_map(of_plane).collect()
+    let all: Vec<u32> = native.sections.iter().flat_map(of_section).collect();
+    assert_eq!(4 * 32 * all.len(), piece.len(), "sections fill a piece");
+    all
 }
 
 /// Outputs of a sequence come in the order of its steps; registers are counted by their codes.
@@ -280,7 +288,7 @@ fn the_next_product_takes_over() {
     let plan = plan_of(&scheme("e2m1", "e4m3 { scale: f32 per token }"), "sm_89").unwrap();
     assert_eq!(
         (plan.compute.product.name, plan.dequant.to_string()),
-        ("mma_f16", "shift_half".to_owned())
+        ("mma_e4m3", "table_e4m3".to_owned())
     );
     let hopper = plan_of(&scheme("e4m3", "e4m3 { scale: f32 per token }"), "sm_90a").unwrap();
     assert_eq!(hopper.compute.product.name, "mma_f16", "decoded by one conversion");

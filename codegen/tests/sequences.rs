@@ -4,7 +4,9 @@
 use quantloom_codegen::plan::interpret::interpret;
 use quantloom_codegen::plan::sequence::{SequenceFault, Yield};
 use quantloom_codegen::plan::step::{Arg, Step};
-use quantloom_codegen::plan::templates::{Ask, TEMPLATES, planes, planes_to_bytes};
+use quantloom_codegen::plan::templates::{
+    Ask, PLACED_HALF, TEMPLATES, placed_half, planes, planes_to_bytes,
+};
 use quantloom_codegen::plan::{DequantPlan, Operand, Sequence};
 use quantloom_codegen::target::Class;
 use quantloom_dsl::format::Number;
@@ -46,6 +48,7 @@ fn every_sequence() -> Vec<Sequence> {
     let mut all: Vec<Sequence> = weights.iter().map(planes_to_bytes).collect();
     for weight in &weights {
         for operand in OPERANDS {
+            all.extend(placed_half(weight, operand));
             for field in [1, 2, 4, 8] {
                 if field < weight.code.bits() {
                     continue;
@@ -71,7 +74,8 @@ fn every_sequence_is_right_for_every_code() {
         let made = sequences.iter().filter(|sequence| sequence.template == template.name).count();
         assert!(made > 0, "{} makes nothing", template.name);
     }
-    assert!(TEMPLATES.len() < 12, "{} templates", TEMPLATES.len() + 1);
+    assert!(sequences.iter().filter(|sequence| sequence.template == PLACED_HALF).count() >= 4);
+    assert!(TEMPLATES.len() + 2 <= 12, "{} templates", TEMPLATES.len() + 2);
 }
 
 #[test]
@@ -96,11 +100,14 @@ fn the_cheapest_sequences_are_these() {
         ("u4 - 8", Operand::Bf16, Class::Ampere, "magic_bf16", 11, 8, 0, 0),
         ("i4", Operand::Bf16, Class::Ampere, "magic_bf16", 11, 8, 0, 0),
         ("u4 - 8", Operand::F16, Class::Hopper, "magic_f16", 9, 8, 0, 0),
-        ("u8 - 128", Operand::F16, Class::Ampere, "magic_f16_bytes", 4, 4, 0, 0),
+        ("u8 - 128", Operand::F16, Class::Ampere, "magic_f16", 4, 4, 0, 0),
         ("i8", Operand::Bf16, Class::Hopper, "halves_bf16", 7, 4, 0, 0),
         ("u8 - 128", Operand::Bf16, Class::Hopper, "halves_bf16", 7, 4, 0, 0),
         ("u8", Operand::Bf16, Class::Hopper, "halves_bf16", 7, 4, -128, 0),
-        ("e2m1", Operand::Bf16, Class::Hopper, "shift_half", 17, 8, 0, 0),
+        ("e2m1", Operand::Bf16, Class::Hopper, "placed_half", 24, 16, 0, 0),
+        ("e3m2", Operand::Bf16, Class::Ampere, "placed_half", 25, 16, 0, 0),
+        ("e3m2", Operand::F16, Class::Hopper, "placed_half", 17, 16, 0, -12),
+        ("e2m3", Operand::Bf16, Class::Hopper, "placed_half", 33, 16, 0, 0),
         ("e4m3", Operand::Bf16, Class::Hopper, "shift_half", 13, 4, 0, 0),
         ("e4m3", Operand::F16, Class::Hopper, "convert_f16", 2, 4, 0, 0),
         ("e2m1", Operand::F16, Class::Hopper, "shift_half", 15, 8, 0, -14),
@@ -145,7 +152,7 @@ fn the_published_constants_are_there() {
         ("u4 - 8", Operand::F16, 4, vec![0x6400_6400, 0x6408_6408, 0x2C00_2C00, 0xD480_D480]),
         ("u8 - 128", Operand::F16, 8, vec![0x6464_6464, 0x5250, 0x5351]),
         ("i8", Operand::Bf16, 8, vec![0x007f_007f, 0x0080_0080, 0xC300_C300]),
-        ("e2m1", Operand::Bf16, 4, vec![0x81C0_81C0]),
+        ("e2m1", Operand::Bf16, 4, vec![0x8000_8000, 0x01C0_01C0]),
         ("e4m3", Operand::Bf16, 8, vec![0x8000_8000, 0x07F0_07F0]),
     ];
     for (code, operand, field, wanted) in table {

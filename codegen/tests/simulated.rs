@@ -59,7 +59,7 @@ fn decode_products_are_right() {
     for (case, m, tile) in cases {
         check(case, m, Chosen::Decode(tile));
         let early = case.2 == "sm_90a";
-        check(case, m, Chosen::Decode(DecodeTile { programmatic: early, ..tile }));
+        check(case, m, Chosen::Decode(DecodeTile { programmatic: early, eager: true, ..tile }));
     }
 }
 

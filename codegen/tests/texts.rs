@@ -25,8 +25,15 @@ fn shown(name: &str, kernel: Kernel) {
     });
 }
 
-const TILE: DecodeTile =
-    DecodeTile { tokens: 1, row_tiles: 1, warps: 4, min_blocks: 2, splits: 1, programmatic: true };
+const TILE: DecodeTile = DecodeTile {
+    tokens: 1,
+    row_tiles: 1,
+    warps: 4,
+    min_blocks: 2,
+    splits: 1,
+    eager: false,
+    programmatic: true,
+};
 
 #[test]
 fn kernels_read_well() {

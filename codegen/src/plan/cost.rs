@@ -3,7 +3,7 @@
 //! A cost is in issued instructions; `None` means that the class has no such instruction and that
 //! a sequence with it is not for this class. Sources: PTX ISA (targets of `lop3`, `prmt`,
 //! `fma.bf16x2`, `cvt.f16x2.e4m3x2`); AMD's instruction set documents for CDNA3 and CDNA4, where
-//! packed bf16 arithmetic goes through f32, and 32-bit multiplication runs at a quarter of the rate.
+//! packed bf16 arithmetic goes through f32.
 
 use super::sequence::Sequence;
 use super::step::{Half, Step};
@@ -16,8 +16,8 @@ pub struct CostRow {
     pub class: Class,
     /// And, or, exclusive or, addition, shifts of 32-bit words.
     pub word: u32,
-    /// A multiplication of 32-bit words.
-    pub mul: Option<u32>,
+    /// A rotation of a 32-bit word.
+    pub rotl: Option<u32>,
     /// A function of three bits.
     pub lop3: Option<u32>,
     /// A byte permutation.
@@ -40,7 +40,7 @@ const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
     CostRow {
         class,
         word: 1,
-        mul: Some(1),
+        rotl: Some(1),
         lop3: Some(1),
         prmt: Some(1),
         bf16: Some(bf16),
@@ -57,7 +57,7 @@ pub const COSTS: &[CostRow] = &[
     CostRow {
         class: Class::Lanes,
         word: 1,
-        mul: None,
+        rotl: None,
         lop3: None,
         prmt: None,
         bf16: None,
@@ -72,12 +72,12 @@ pub const COSTS: &[CostRow] = &[
     gpu(Class::Ampere, 1, None),
     gpu(Class::Ada, 1, Some(1)),
     gpu(Class::Hopper, 1, Some(1)),
-    CostRow { lop3: Some(2), mul: Some(4), ..gpu(Class::Cdna3, 15, None) },
-    CostRow { lop3: Some(1), mul: Some(4), ..gpu(Class::Cdna4, 5, None) },
+    CostRow { lop3: Some(2), ..gpu(Class::Cdna3, 15, None) },
+    CostRow { lop3: Some(1), ..gpu(Class::Cdna4, 5, None) },
     CostRow {
         class: Class::Shader,
         word: 1,
-        mul: None,
+        rotl: None,
         lop3: None,
         prmt: None,
         bf16: None,
@@ -104,7 +104,7 @@ impl CostRow {
             | Step::Shl(..)
             | Step::Shr(..)
             | Step::Sar(..) => Some(self.word),
-            Step::Mul(..) => self.mul,
+            Step::Rotl(..) => self.rotl,
             Step::Lop3 { .. } => self.lop3,
             Step::Prmt { .. } => self.prmt,
             Step::Fma16(Half::Bf16, ..) | Step::Sub16(Half::Bf16, ..) => self.bf16,

@@ -9,7 +9,7 @@ use quantloom_dsl::{Code, Weight};
 use super::cost::costs;
 use super::operand::Operand;
 use super::sequence::{Sequence, Yield};
-use super::templates::{Ask, TEMPLATES, planes, planes_to_bytes};
+use super::templates::{Ask, TEMPLATES, placed_half, planes, planes_to_bytes};
 use crate::target::Class;
 
 /// From packed codes to elements of an operand.
@@ -19,7 +19,8 @@ pub struct DequantPlan {
     pub weight: Weight,
     /// What the layout transform does to each code of the checkpoint.
     pub recode: Recode,
-    /// Slices of the code that are stored apart, low bits first.
+    /// Slices of the code that are stored apart, low bits first; the whole code where the sequence
+    /// says itself where its bits lie ([`Self::placed`]).
     pub planes: Vec<(u8, u8)>,
     /// One after the other: the words that one puts out are the next one's input words. Empty if
     /// the stored code is the operand's element.
@@ -54,6 +55,16 @@ impl DequantPlan {
     /// Codes for NaN or infinity that come out as something else.
     pub fn lost(&self) -> &[u32] {
         self.stages.last().map_or(&[], |stage| &stage.lost)
+    }
+
+    /// The sequence, if it takes the bits of a unit of codes from wherever its inputs say.
+    pub fn placed(&self) -> Option<&Sequence> {
+        let whole = (0, self.weight.code.bits() as u8);
+        let apart = |stage: &&Sequence| {
+            let mut fields = stage.inputs.iter().flatten();
+            stage.yields != Yield::Code && fields.any(|field| field.slice != whole)
+        };
+        self.stages.first().filter(apart)
     }
 
     /// Whether codes go through bytes first.
@@ -103,12 +114,14 @@ fn candidates(weight: Weight, recode: &Recode, operand: Operand, class: Class) -
         chains.extend(decode(8).into_iter().map(|last| vec![to_bytes(), last]));
     }
     let row = costs(class);
-    let plan = |stages: Vec<Sequence>| {
+    let plan = |planes: &[(u8, u8)], stages: Vec<Sequence>| {
         let cost = stages.iter().map(|stage| row.of(stage)).sum::<Option<u32>>()?;
-        let (weight, recode, planes) = (weight.clone(), recode.clone(), slices.clone());
+        let (weight, recode, planes) = (weight.clone(), recode.clone(), planes.to_vec());
         Some(DequantPlan { weight, recode, planes, stages, operand, cost })
     };
-    chains.into_iter().filter_map(plan).collect()
+    let placed = placed_half(&weight, operand);
+    let placed = placed.and_then(|sequence| plan(&[(0, bits as u8)], vec![sequence]));
+    chains.into_iter().filter_map(|chain| plan(&slices, chain)).chain(placed).collect()
 }
 
 /// Whether a byte that holds the code is an element of the operand, perhaps of a value that is

@@ -29,7 +29,7 @@ fn apply(step: &Step, get: &dyn Fn(Arg) -> u32) -> u32 {
         Step::Or(a, b) => get(a) | get(b),
         Step::Xor(a, b) => get(a) ^ get(b),
         Step::Add(a, b) => get(a).wrapping_add(get(b)),
-        Step::Mul(a, by) => get(a).wrapping_mul(by),
+        Step::Rotl(a, by) => get(a).rotate_left(by.into()),
         Step::Shl(a, by) => get(a) << by,
         Step::Shr(a, by) => get(a) >> by,
         Step::Sar(a, by) => ((get(a) as i32) >> by) as u32,

@@ -20,7 +20,7 @@ use quantloom_dsl::parse_layout;
 
 use super::compute::Product;
 use super::dequant::DequantPlan;
-use super::sequence::Sequence;
+use super::sequence::{Field, Sequence};
 use crate::target::Class;
 
 /// A digit of two values: axis and stride.
@@ -99,6 +99,9 @@ pub struct NativeLayout {
     pub rows: u32,
     /// K is padded to a multiple of this.
     pub columns: u32,
+    /// Words that a lane loads at once, of each section of a piece: a section holds those of all
+    /// lanes side by side.
+    pub sections: Vec<u32>,
 }
 
 impl NativeLayout {
@@ -116,11 +119,12 @@ impl NativeLayout {
             HOLDINGS.iter().find(|row| row.classes.contains(&class) && row.bits.contains(&bits))?;
         let most = SHARED_BYTES * 8 / bits;
         let chain = Chain::new(dequant, holding, run.map_or(most, |run| run.min(most)))?;
-        let planes: Vec<String> = dequant
-            .planes
-            .iter()
-            .map(|&plane| chain.plane(plane, dequant.weight.code.bits(), holding))
-            .collect();
+        let code_bits = dequant.weight.code.bits();
+        let plane = |&plane| chain.plane(plane, code_bits, holding);
+        let planes: Vec<String> = match dequant.placed() {
+            Some(sequence) => vec![chain.placed(sequence)],
+            None => dequant.planes.iter().map(plane).collect(),
+        };
         let text = match &planes[..] {
             [only] => format!("{}, k, n]", only.trim_end_matches(']')),
             several => format!("for [k, n] {{ {} }}", several.join(", ")),
@@ -130,7 +134,12 @@ impl NativeLayout {
             let held = chain.codes.iter().chain(&chain.lanes).filter(|bit| bit.axis == axis);
             1 << held.count()
         };
-        Some(Self { layout, rows: of('n'), columns: of('k') })
+        let words = |bits: u32| (bits << chain.codes.len()) / 32;
+        let sections = match dequant.placed() {
+            Some(sequence) => chain.sections(sequence),
+            None => dequant.planes.iter().map(|(low, high)| words((high - low).into())).collect(),
+        };
+        Some(Self { layout, rows: of('n'), columns: of('k'), sections })
     }
 }
 
@@ -146,7 +155,8 @@ struct Chain {
     lanes: Vec<Bit>,
     /// Whether planes are joined: the number's low bits count bytes, the next ones places.
     joined: bool,
-    /// Bits of the number that count the codes of a word (the bytes, where planes are joined).
+    /// Bits of the number that count the codes of a word (the bytes, where planes are joined), or of
+    /// a unit that says itself where they lie.
     in_word: usize,
 }
 
@@ -156,17 +166,17 @@ impl Chain {
         // What orders them.
         let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
         let field = if joined { 8 } else { dequant.weight.code.bits() };
-        let in_word = (32 / field).ilog2() as usize;
+        let unit = dequant.placed().map_or(32 / field, |sequence| sequence.unit() as u32);
+        let in_word = unit.ilog2() as usize;
         let elements = holding.element.len();
         let registers = in_word.checked_sub(elements)?;
         let (element, register) = (holding.element, holding.registers.get(..registers)?);
         let mut codes = match last.map(order) {
-            None | Some(Some(Order::ElementsFirst)) => [element, register].concat(),
-            Some(Some(Order::RegistersFirst)) => [register, element].concat(),
-            Some(None) => return None,
+            None | Some(Order::ElementsFirst) => [element, register].concat(),
+            Some(Order::RegistersFirst) => [register, element].concat(),
         };
         // The words after this one hold the registers that follow.
-        let unit = joined || holding.lane_words == 0;
+        let unit = joined || dequant.placed().is_some() || holding.lane_words == 0;
         let more = if unit { UNIT - in_word } else { holding.lane_words as usize };
         codes.extend(holding.registers.get(registers..registers + more)?);
         let mut lanes = holding.lanes.to_vec();
@@ -200,6 +210,37 @@ impl Chain {
         };
         format!("u32 [{code}{inner} | {order}]")
     }
+
+    /// The layout of units of words that say where their bits lie, without the open digits. The same
+    /// word of all units of a lane side by side, then the other words: of the lane, where they are a
+    /// power of two, else of all lanes.
+    fn placed(&self, sequence: &Sequence) -> String {
+        let (unit, units) = self.codes.split_at(self.in_word);
+        let field = |field: &Field| {
+            let Field { slice: (low, high), code, .. } = field;
+            format!("code[{low}..{high}] @{code}, ")
+        };
+        let mut words = sequence.inputs.clone();
+        words.iter_mut().for_each(|fields| fields.sort_by_key(|field| field.at));
+        let fields: String = words.iter().flatten().map(field).collect();
+        let [unit, units, lanes] = [unit, units, &self.lanes[..]].map(digits);
+        match sequence.inputs.len() {
+            1 => format!("u32 [{fields}{unit} | {units}, {lanes}]"),
+            words if words.is_power_of_two() => {
+                format!("u32 [{fields}{unit} | {units}, w, {lanes}]")
+            }
+            _ => format!("u32 [{fields}{unit} | {units}, {lanes}, w]"),
+        }
+    }
+
+    /// Words of a lane in each section of such units.
+    fn sections(&self, sequence: &Sequence) -> Vec<u32> {
+        let (units, words) = (1 << (self.codes.len() - self.in_word), sequence.inputs.len());
+        match words.is_power_of_two() {
+            true => vec![units * words as u32],
+            false => vec![units; words],
+        }
+    }
 }
 
 enum Order {
@@ -209,17 +250,12 @@ enum Order {
     RegistersFirst,
 }
 
-/// How a sequence of one input word numbers its codes; `None` if their bits lie apart.
-fn order(sequence: &Sequence) -> Option<Order> {
-    let whole = (0, sequence.weight.code.bits() as u8);
-    let [fields] = &sequence.inputs[..] else { return None };
-    if fields.iter().any(|field| field.slice != whole) {
-        return None;
-    }
+/// How a sequence numbers its codes.
+fn order(sequence: &Sequence) -> Order {
     // With one element a word, what lies side by side are the bytes that become registers.
     let neighbours = |codes: &Vec<u8>| codes.len() == 1 || codes[1] == codes[0] + 1;
     let all = sequence.outputs.iter().all(|output| neighbours(&output.codes));
-    Some(if all { Order::ElementsFirst } else { Order::RegistersFirst })
+    if all { Order::ElementsFirst } else { Order::RegistersFirst }
 }
 
 /// Digits of two values as digits: neighbours of one axis join.

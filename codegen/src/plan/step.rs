@@ -50,10 +50,10 @@ pub enum Step {
     Xor(Arg, Arg),
     /// Sum modulo 2^32.
     Add(Arg, Arg),
-    /// Product modulo 2^32.
-    Mul(Arg, u32),
     /// Bits move to higher places, by less than 32.
     Shl(Arg, u8),
+    /// Bits move to higher places, and those beyond the top to the lowest, by less than 32.
+    Rotl(Arg, u8),
     /// Bits move to lower places and zeros follow, by less than 32.
     Shr(Arg, u8),
     /// Bits move to lower places and copies of the top bit follow, by less than 32.
@@ -123,7 +123,7 @@ impl Step {
             Self::Shl(a, _)
             | Self::Shr(a, _)
             | Self::Sar(a, _)
-            | Self::Mul(a, _)
+            | Self::Rotl(a, _)
             | Self::IntToF32(a) => vec![*a],
             Self::Lop3 { a, b, c, .. } | Self::Fma16(_, a, b, c) => vec![*a, *b, *c],
             Self::Prmt { low, high, select } => vec![*low, *high, *select],
@@ -144,7 +144,7 @@ impl Step {
             Self::Or(a, b) => Self::Or(at(a), at(b)),
             Self::Xor(a, b) => Self::Xor(at(a), at(b)),
             Self::Add(a, b) => Self::Add(at(a), at(b)),
-            Self::Mul(a, by) => Self::Mul(at(a), *by),
+            Self::Rotl(a, by) => Self::Rotl(at(a), *by),
             Self::Shl(a, by) => Self::Shl(at(a), *by),
             Self::Shr(a, by) => Self::Shr(at(a), *by),
             Self::Sar(a, by) => Self::Sar(at(a), *by),

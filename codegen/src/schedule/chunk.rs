@@ -1,19 +1,17 @@
-//! Codes in memory: a tile of rows is chunks one after another, a chunk planes one after another, a
-//! plane the words of the lanes side by side.
+//! Codes in memory: a tile of rows is chunks one after another, a chunk sections one after another, a
+//! section the words of the lanes side by side.
 
 use super::problem::Problem;
 use crate::ir::Width;
 
-/// Of each plane of codes, its first word in a chunk and the words that a lane has of it.
-pub(super) fn planes(problem: &Problem) -> impl Iterator<Item = (u32, u32)> {
-    let bits = problem.plan.dequant.weight.code.bits();
-    let (of_lane, of_chunk) = (problem.lane_words(), chunk_words(problem));
+/// Of each section of codes, its first word in a chunk and the words that a lane has of it.
+pub(super) fn sections(problem: &Problem) -> impl Iterator<Item = (u32, u32)> {
+    let lanes = problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let mut first = 0;
-    problem.plan.dequant.planes.iter().map(move |&(low, high)| {
-        let width = u32::from(high - low);
-        let plane = (first, of_lane * width / bits);
-        first += of_chunk * width / bits;
-        plane
+    problem.plan.native.sections.iter().map(move |&words| {
+        let section = (first, words);
+        first += words * lanes;
+        section
     })
 }
 

@@ -10,8 +10,9 @@
 //! waits for another before the end. Scales multiply the sums of a run in f32 (`sums`); zero points
 //! go into the constants with which decoding ends, where those are small integers.
 //!
-//! That the loads stand together at the end of the turn is no accident: behind a branch the
-//! assembler cannot sink them to where they are needed.
+//! That the loads stand together behind a branch is no accident: there the assembler cannot sink
+//! them to where they are needed. They come at the end of the turn, or, where decoding takes long,
+//! those of a tile of rows as soon as its codes are used ([`DecodeTile::eager`]).
 //!
 //! With `splits` > 1 the blocks of one row range split K too: see `results`.
 
@@ -23,7 +24,7 @@ use crate::ir::{
     Special, Type, Uniformity,
 };
 
-use super::chunk::{chunk_words, planes, tile_words, width};
+use super::chunk::{chunk_words, sections, tile_words, width};
 use super::constants::{Constants, Stretch};
 use super::dequantise::{Zeros, steps};
 use super::grouped::Grouped;
@@ -122,11 +123,11 @@ impl<'p> Decode<'p> {
             if ragged { b.binary(Binary::Min, number, problem.row_tiles() - 1) } else { number }
         });
         let numbers: Vec<Operand> = numbers.collect();
-        let planes = planes(problem).map(|(_, words)| b.mul(self.lane, words));
-        let planes: Vec<Operand> = planes.collect();
+        let lanes = sections(problem).map(|(_, words)| b.mul(self.lane, words));
+        let lanes: Vec<Operand> = lanes.collect();
         let place = |number: &Operand| {
             let place = |lane: &Operand| b.mad(*number, tile_words(problem), *lane);
-            planes.iter().map(place).collect()
+            lanes.iter().map(place).collect()
         };
         self.codes = numbers.iter().map(place).collect();
         let all = [
@@ -185,12 +186,18 @@ impl<'p> Decode<'p> {
         let words = x.in_flight(b, self);
         x.load(b, self, &words, start, some);
         b.for_each(start, end, 1u32, "turn", |b, turn| {
-            self.multiply(b, &summing, &sums, &x, &words, &flight);
             let following = b.add(turn, 1u32);
             let more = b.less(following, end);
-            b.comment("all of the next turn");
+            self.multiply(b, &summing, &sums, (&x, &words), &flight, |b, tile| {
+                if self.tile.eager {
+                    b.when(more, |b| self.load_tile(b, &flight, tile, following, true.into()));
+                }
+            });
+            b.comment("what is left of the next turn");
             b.when(more, |b| {
-                self.load(b, &flight, following, true.into());
+                if !self.tile.eager {
+                    self.load(b, &flight, following, true.into());
+                }
                 x.load(b, self, &words, following, true.into());
             });
         });
@@ -264,13 +271,25 @@ impl<'p> Decode<'p> {
 
     /// Loads a turn's codes and numbers of groups, where there is such a turn.
     fn load(&self, b: &mut Builder, flight: &InFlight, turn: Operand, there: Operand) {
-        for (tile, chunks) in flight.codes.iter().enumerate() {
-            for (chunk, words) in (0..).zip(chunks) {
-                self.load_codes(b, words, (tile, chunk), turn, there);
-            }
+        for tile in 0..flight.codes.len() {
+            self.load_tile(b, flight, tile, turn, there);
+        }
+    }
+
+    /// The same of one tile of rows.
+    fn load_tile(
+        &self,
+        b: &mut Builder,
+        flight: &InFlight,
+        tile: usize,
+        turn: Operand,
+        there: Operand,
+    ) {
+        for (chunk, words) in (0..).zip(&flight.codes[tile]) {
+            self.load_codes(b, words, (tile, chunk), turn, there);
         }
         for (of, tiles) in self.grouped.iter().zip(&flight.grouped) {
-            of.load(b, self, tiles, turn, there);
+            of.load(b, self, (tile, &tiles[tile]), turn, there);
         }
     }
 
@@ -297,7 +316,7 @@ impl<'p> Decode<'p> {
             b.both(there, inside)
         };
         let mut words = words;
-        for ((first, plane), start) in planes(problem).zip(starts) {
+        for ((first, plane), start) in sections(problem).zip(starts) {
             let at = b.mad(turn, problem.turn_chunks() * chunk_words(problem), *start);
             let from = Address::new(self.io.codes, at);
             let from = from.plus(ahead + chunk * chunk_words(problem) + first);
@@ -322,15 +341,15 @@ impl<'p> Decode<'p> {
         (0..self.tile.row_tiles).map(|_| (0..tokens).map(|_| b.zeros("sum", 4)).collect()).collect()
     }
 
-    /// sums += what the turn in flight gives.
+    /// sums += what the turn in flight gives; `used` comes after each tile of rows.
     fn multiply(
         &self,
         b: &mut Builder,
         summing: &Summing<'_>,
         sums: &[Vec<Vec<Reg>>],
-        x: &Activation,
-        words: &activation::InFlight,
+        (x, words): (&Activation, &activation::InFlight),
         flight: &InFlight,
+        mut used: impl FnMut(&mut Builder, usize),
     ) {
         let (problem, run_steps) = (self.problem, self.problem.run_steps() as usize);
         let of_x: Vec<_> = words.x.iter().map(|x| summing.of_x(b, x)).collect();
@@ -357,6 +376,7 @@ impl<'p> Decode<'p> {
                     summing.add(b, sums, (part, of_x), scales, self.columns());
                 }
             });
+            used(b, tile);
         }
     }
 }
@@ -398,27 +418,25 @@ impl Numbers<'_, '_> {
 }
 
 impl PerGroup {
-    /// Loads the numbers of a turn, per tile of rows.
+    /// Loads the numbers of a turn of a tile of rows.
     fn load(
         &self,
         b: &mut Builder,
         decode: &Decode<'_>,
-        tiles: &[Vec<Reg>],
+        (tile, words): (usize, &[Reg]),
         turn: Operand,
         there: Operand,
     ) {
         let problem = decode.problem;
         let [_, apart] = self.of.words(problem);
         let turn = self.of.turn_word(b, problem, turn);
-        for (tile, words) in tiles.iter().enumerate() {
-            let (start, ahead) = Decode::tile_start(&self.tiles, tile, apart);
-            let at = b.add(turn, start);
-            // Numbers that several rows share begin anywhere: word by word.
-            let most = if self.of.rows > 1 { 1 } else { 4 };
-            for (piece, words) in (0..).zip(words.chunks(most)) {
-                let from = Address::new(self.buffer, at).plus(ahead + piece * most as u32);
-                b.load_into(words, from, width(words.len() as u32), masked(there), Cache::Default);
-            }
+        let (start, ahead) = Decode::tile_start(&self.tiles, tile, apart);
+        let at = b.add(turn, start);
+        // Numbers that several rows share begin anywhere: word by word.
+        let most = if self.of.rows > 1 { 1 } else { 4 };
+        for (piece, words) in (0..).zip(words.chunks(most)) {
+            let from = Address::new(self.buffer, at).plus(ahead + piece * most as u32);
+            b.load_into(words, from, width(words.len() as u32), masked(there), Cache::Default);
         }
     }
 }

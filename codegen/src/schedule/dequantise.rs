@@ -10,10 +10,7 @@ use crate::target::Feature;
 
 /// Whether every step of a plan has an operation.
 pub(super) fn writable(plan: &DequantPlan) -> bool {
-    let [first, after @ ..] = &plan.stages[..] else { return true };
-    let words = |sequence: &Sequence| sequence.inputs.len() == 1;
-    let first_takes = if plan.joins_planes() { true } else { words(first) };
-    first_takes && after.iter().all(words) && plan.stages.iter().all(has_operations)
+    plan.stages.iter().all(has_operations)
 }
 
 fn has_operations(sequence: &Sequence) -> bool {
@@ -24,7 +21,7 @@ fn has_operations(sequence: &Sequence) -> bool {
                 | Step::Or(..)
                 | Step::Xor(..)
                 | Step::Add(..)
-                | Step::Mul(..)
+                | Step::Rotl(..)
                 | Step::Shl(..)
                 | Step::Shr(..)
                 | Step::Lop3 { .. }
@@ -147,7 +144,7 @@ fn run(
             Step::Or(x, y) => b.binary(Binary::Or, arg(x), arg(y)),
             Step::Xor(x, y) => b.binary(Binary::Xor, arg(x), arg(y)),
             Step::Add(x, y) => b.binary(Binary::Add, arg(x), arg(y)),
-            Step::Mul(x, by) => b.binary(Binary::Mul, arg(x), *by),
+            Step::Rotl(x, by) => b.ternary(Ternary::FunnelLeft, arg(x), arg(x), u32::from(*by)),
             Step::Shl(x, by) => b.binary(Binary::Shl, arg(x), u32::from(*by)),
             Step::Shr(x, by) => b.binary(Binary::Shr, arg(x), u32::from(*by)),
             Step::Lop3 { a, b: second, c, table } => {
@@ -191,14 +188,17 @@ pub(super) fn steps(
             _ => chunk.clone(),
         };
         let decode = plan.stages.last().filter(|last| last.yields != Yield::Code);
-        for word in joined {
+        // The same word of all units side by side.
+        let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
+        for unit in 0..units {
+            let words: Vec<Reg> = joined.iter().skip(unit).step_by(units).copied().collect();
             let before = A_REGISTERS * step + registers.len();
             match decode {
                 Some(sequence) => {
                     let zeros = (zeros.as_deref_mut(), before);
-                    registers.extend(run(b, sequence, &[word], zeros));
+                    registers.extend(run(b, sequence, &words, zeros));
                 }
-                None => registers.push(word),
+                None => registers.extend(words),
             }
             while registers.len() >= A_REGISTERS {
                 each(b, step, registers.drain(..A_REGISTERS).collect());

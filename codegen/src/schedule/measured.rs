@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn lines_take_the_place_of_their_case() {
         let text = "# a table\nsm_90a q4 64 64 1 decode tokens=1 row_tiles=1 warps=4 min_blocks=2 \
-                    splits=1 programmatic=1\n";
+                    splits=1 eager=0 programmatic=1\n";
         let row: Measured = lines(text).next().unwrap().parse().unwrap();
         let slower = text.replace("warps=4", "warps=8");
         assert_eq!(merged(&slower, std::slice::from_ref(&row)).unwrap(), text);

@@ -124,6 +124,7 @@ impl Problem {
             Operand::Bf16 => "mma.m16n8k16.bf16",
             Operand::F16 => "mma.m16n8k16.f16",
             Operand::I8 => "mma.m16n8k32.s8",
+            Operand::E4m3 => "mma.m16n8k32.e4m3",
             operand => return Err(unscheduled(&format!("products in {operand}"))),
         };
         let product = matrix_op(row, target)

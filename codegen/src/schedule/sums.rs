@@ -10,7 +10,8 @@
 //! holds for sums below 2^22 in magnitude; a run of 128 products of bytes stays below 2^21.
 
 use super::problem::Problem;
-use crate::ir::{Addend, Builder, Half, Operand, Reg, Ternary, Type, Unary, Uniformity};
+use crate::ir::{Addend, Builder, Operand, Reg, Ternary, Type, Unary, Uniformity};
+use crate::plan;
 
 /// 1.5 * 2^23 in f32.
 const MAGIC: f32 = 12_582_912.0;
@@ -43,10 +44,11 @@ impl<'p> Summing<'p> {
             }
             registers
         };
-        let one = match problem.half() {
-            Some(Half::Bf16) => 0x3f80_3f80,
-            Some(Half::F16) => 0x3c00_3c00,
-            None => 0x0101_0101,
+        let one = match problem.input.operand {
+            plan::Operand::Bf16 => 0x3f80_3f80,
+            plan::Operand::F16 => 0x3c00_3c00,
+            plan::Operand::E4m3 => 0x3838_3838,
+            _ => 0x0101_0101,
         };
         let ones = problem.addend.map(|_| constants(b, "ones", one)).unwrap_or_default();
         let integers = problem.sums_integers();

@@ -4,8 +4,15 @@ use quantloom_codegen::schedule::decode::DecodeTile;
 use quantloom_codegen::schedule::tile::TileShape;
 
 /// Of a decode product.
-pub const DECODE: DecodeTile =
-    DecodeTile { tokens: 1, row_tiles: 1, warps: 4, min_blocks: 1, splits: 1, programmatic: false };
+pub const DECODE: DecodeTile = DecodeTile {
+    tokens: 1,
+    row_tiles: 1,
+    warps: 4,
+    min_blocks: 1,
+    splits: 1,
+    eager: false,
+    programmatic: false,
+};
 
 /// Of a product in tiles.
 pub const TILE: TileShape = TileShape {

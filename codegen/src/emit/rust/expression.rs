@@ -111,7 +111,7 @@ impl<'a> Speller<'a> {
             Step::LookupF32 { .. } => "gather_f32",
             Step::Lop3 { .. }
             | Step::Prmt { .. }
-            | Step::Mul(..)
+            | Step::Rotl(..)
             | Step::Fma16(..)
             | Step::Sub16(..)
             | Step::CvtF16 { .. } => {

@@ -11,7 +11,7 @@ use super::super::step::{Arg, Half, Register, Step};
 use super::{Ask, integer, twice};
 
 /// `(a & b) | c`
-const AND_OR: u8 = 0xEA;
+pub(super) const AND_OR: u8 = 0xEA;
 /// `(a & b) ^ c`
 const AND_XOR: u8 = 0x6A;
 /// `(~a & b) | c`
@@ -102,6 +102,9 @@ pub(super) fn magic_bf16(ask: &Ask<'_>) -> Option<Sequence> {
 /// As `magic_bf16`; ten mantissa bits take a code at several places before a shift is needed,
 /// and the product of the fma moves it back.
 pub(super) fn magic_f16(ask: &Ask<'_>) -> Option<Sequence> {
+    if ask.field == 8 {
+        return magic_f16_bytes(ask);
+    }
     let (bits, flip, offset) = integer(ask.weight)?;
     let fits = bits <= ask.field && ask.field <= 4 && every_value_fits(ask.weight, F16, 0, 0);
     if ask.operand != Operand::F16 || !fits {
@@ -135,7 +138,7 @@ pub(super) fn magic_f16(ask: &Ask<'_>) -> Option<Sequence> {
 }
 
 /// Byte 0x64 over each code byte makes 1024 + code.
-pub(super) fn magic_f16_bytes(ask: &Ask<'_>) -> Option<Sequence> {
+fn magic_f16_bytes(ask: &Ask<'_>) -> Option<Sequence> {
     let (_, flip, offset) = integer(ask.weight)?;
     let fits = ask.field == 8 && every_value_fits(ask.weight, F16, 0, 0);
     if ask.operand != Operand::F16 || !fits {
@@ -154,7 +157,7 @@ pub(super) fn magic_f16_bytes(ask: &Ask<'_>) -> Option<Sequence> {
         let value = draft.push(Step::Sub16(Half::F16, under.into(), twice(base).into()));
         outputs.push(pair(value, lower, 8));
     }
-    Some(sequence("magic_f16_bytes", ask, EXACT, draft, outputs))
+    Some(sequence("magic_f16", ask, EXACT, draft, outputs))
 }
 
 /// The low seven bits under 128, the top bit as -128 or -256, and their sum: code - 128, which
@@ -210,9 +213,6 @@ pub(super) fn convert_f16(ask: &Ask<'_>) -> Option<Sequence> {
 /// In bf16 that is 2^-119 and less, where products with x leave the range of f32: a multiplication
 /// brings the values back. So it does where codes are NaN, which it adds to them.
 pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
-    if let Some(sequence) = spread_half(ask) {
-        return Some(sequence);
-    }
     let (half, step) = match ask.operand {
         Operand::Bf16 => (BF16, Half::Bf16),
         Operand::F16 => (F16, Half::F16),
@@ -260,55 +260,20 @@ pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
     Some(sequence)
 }
 
-/// As `shift_half` where codes are so short that one multiplication copies a code to both of its
-/// places, sign to the sign and magnitude to the exponent: two masks a pair instead of two and two
-/// shifts.
-fn spread_half(ask: &Ask<'_>) -> Option<Sequence> {
-    let Code::Number(Number::Float(format)) = ask.weight.code else { return None };
-    let (bits, field) = (format.bits(), ask.field);
-    let exponent = format.bias() - BF16.bias();
-    // Room for two copies, and no special codes.
-    let place = u32::from(BF16.mantissa_bits).checked_sub(format.mantissa_bits.into())?;
-    let apart = 16 - bits >= place + bits;
-    if ask.operand != Operand::Bf16
-        || !apart
-        || !(4..=8).contains(&field)
-        || bits > field
-        || ask.weight.offset != 0
-        || format.variant != Variant::Finite
-    {
-        return None;
-    }
-    let factor = exact(BF16, 2f64.powi(-exponent))?;
-    let code = (1u32 << bits) - 1;
-    let magnitude = code >> 1;
-    let mut draft = Draft::new(1);
-    let word = draft.input(0);
-    let mut outputs = Vec::new();
-    let mut moved = word;
-    for j in 0..16 / field {
-        // A code moves up only: those of the upper byte are brought down first.
-        let at = j * field % 8;
-        if at == 0 {
-            moved = draft.shr(word, j * field);
+/// The factor that brings values in bf16's or f16's low exponents back to their size, for a fused
+/// step with [`NEGATIVE_ZERO`]; or, in f16, the exponent that is left to a scale.
+pub(super) fn to_size(format: FloatFormat, half: Half) -> Option<(Option<u32>, i32)> {
+    match half {
+        Half::Bf16 => {
+            let factor = exact(BF16, 2f64.powi(BF16.bias() - format.bias()))?;
+            Some((Some(twice(factor)), 0))
         }
-        let alone = draft.push(Step::And(moved.into(), twice(code << at).into()));
-        let both = (1u32 << (16 - bits - at)) + (1 << place >> at);
-        if 1 << place >> at == 0 {
-            return None;
-        }
-        let spread = draft.push(Step::Mul(alone.into(), both));
-        let kept = twice(0x8000 | magnitude << place).into();
-        let value = draft.push(Step::And(spread.into(), kept));
-        let (factor, zero) = (twice(factor).into(), twice(NEGATIVE_ZERO).into());
-        let value = draft.push(Step::Fma16(Half::Bf16, value.into(), factor, zero));
-        outputs.push(pair(value, j, field));
+        Half::F16 => Some((None, format.bias() - F16.bias())),
     }
-    Some(sequence("shift_half", ask, EXACT, draft, outputs))
 }
 
 /// -0, which added to a number of either sign leaves it as it is.
-const NEGATIVE_ZERO: u32 = 0x8000;
+pub(super) const NEGATIVE_ZERO: u32 = 0x8000;
 
 /// Which codes of a float without infinities are NaN.
 #[derive(Clone, Copy, PartialEq, Eq)]

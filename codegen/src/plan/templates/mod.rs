@@ -3,12 +3,14 @@
 //! of them makes, over all codes.
 //!
 //! A template is given the codes' type, the width of the field in which each lies (the code in
-//! the field's low bits), and the operand wanted. Two kinds: `bytes` joins bit planes to bytes,
-//! whatever the code is; all others decode fields of a word to elements.
+//! the field's low bits), and the operand wanted. Three kinds: `bytes` joins bit planes to bytes,
+//! whatever the code is; `placed` says itself where the bits of its codes are to lie; all others
+//! decode fields of a word to elements.
 
 mod bytes;
 mod eights;
 mod halves;
+mod placed;
 mod singles;
 
 use quantloom_dsl::format::Number;
@@ -18,6 +20,7 @@ use super::operand::Operand;
 use super::sequence::Sequence;
 
 pub use bytes::{planes, planes_to_bytes};
+pub use placed::{PLACED_HALF, placed_half};
 
 /// What a template is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,13 +56,8 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "magic_f16",
-        summary: "an integer code ORed under the exponent of 1024, at two or more places: f16",
+        summary: "an integer code put under the exponent of 1024, by OR or as a byte: f16",
         make: halves::magic_f16,
-    },
-    Template {
-        name: "magic_f16_bytes",
-        summary: "a byte put under the exponent of 1024 by a byte permutation: f16",
-        make: halves::magic_f16_bytes,
     },
     Template {
         name: "halves_bf16",

@@ -20,6 +20,9 @@ choices! {
         pub min_blocks: u32,
         /// Blocks that split K.
         pub splits: u32,
+        /// Asks for the next codes of a tile of rows as soon as its last ones are used, and not for
+        /// all at the end of a turn.
+        pub eager: bool,
         /// May start before the kernel before it has ended.
         pub programmatic: bool,
     }
@@ -84,6 +87,7 @@ impl DecodeTile {
             warps,
             min_blocks,
             splits: 1,
+            eager: false,
             programmatic: problem.target().has(Feature::GridDependency),
         }
     }
@@ -100,6 +104,7 @@ impl DecodeTile {
                 for min_blocks in [1, 2, 3, 4] {
                     let whole = Self::whole(problem, tokens, [row_tiles, warps, min_blocks]);
                     all.push(whole);
+                    all.extend((row_tiles > 1).then_some(Self { eager: true, ..whole }));
                     all.extend(Some(whole.split(problem)).filter(|tile| tile.splits > 1));
                 }
             }
@@ -210,10 +215,11 @@ impl DecodeTile {
 
     /// Its part of a kernel's name.
     pub(super) fn name(&self) -> String {
-        let Self { tokens, row_tiles, warps, min_blocks, splits, programmatic } = self;
+        let Self { tokens, row_tiles, warps, min_blocks, splits, eager, programmatic } = self;
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
+        let eager = if *eager { "e" } else { "" };
         let early = if *programmatic { "p" } else { "" };
         let rows = 16 * row_tiles;
-        format!("decode_m{tokens}r{rows}w{warps}b{min_blocks}{split}{early}")
+        format!("decode_m{tokens}r{rows}w{warps}b{min_blocks}{split}{eager}{early}")
     }
 }

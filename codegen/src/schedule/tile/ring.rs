@@ -13,7 +13,7 @@ use crate::ir::{
     Address, Binary, Builder, Op, Operand, Reg, SharedId, Type, Uniformity, Width, Word,
 };
 use crate::plan::native::SHARED_BYTES;
-use crate::schedule::chunk::{chunk_words, planes, tile_words, width};
+use crate::schedule::chunk::{chunk_words, sections, tile_words, width};
 use crate::schedule::problem::Problem;
 use crate::schedule::results::Results;
 use crate::schedule::tile::TileShape;
@@ -176,7 +176,7 @@ impl Ring {
         let codes_from = codes_from.collect();
         let of_warp = b.mad(tile.warp, tiles * parts.tile_codes, parts.codes);
         let codes_to = b.add(of_warp, lane_words);
-        let codes_at = planes(problem).map(|(first, words)| {
+        let codes_at = sections(problem).map(|(first, words)| {
             let at = b.mad(tile.lane, words, of_warp);
             b.add(at, first)
         });
@@ -374,10 +374,10 @@ impl Stage<'_> {
         let tile_first = row_tile * self.ring.parts.tile_codes;
         let chunk = |chunk: u32| {
             let first = tile_first + chunk * chunk_words(problem);
-            let planes = planes(problem).zip(&self.codes).flat_map(|((_, words), &at)| {
+            let words = sections(problem).zip(&self.codes).flat_map(|((_, words), &at)| {
                 b.load(Address::new(self.ring.block, at).plus(first), width(words))
             });
-            planes.collect()
+            words.collect()
         };
         (0..problem.turn_chunks()).map(chunk).collect()
     }
