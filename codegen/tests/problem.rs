@@ -8,7 +8,7 @@ use quantloom_codegen::schedule::{Grouped, Problem, What};
 use quantloom_codegen::target::target;
 
 fn grouped(name: &str, of: Option<Grouped>) -> Option<String> {
-    let Grouped { what, number, rows, columns } = of?;
+    let Grouped { what, number, rows, columns, .. } = of?;
     let computed = if matches!(what, What::Component(_)) { "" } else { "computed " };
     Some(format!("{computed}{name} {number} {rows}x{columns}"))
 }

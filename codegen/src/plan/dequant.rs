@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use quantloom_dsl::format::Number;
+use quantloom_dsl::format::{BF16, F16, Number};
 use quantloom_dsl::layout::Recode;
 use quantloom_dsl::{Code, Weight};
 
 use super::cost::costs;
 use super::operand::Operand;
-use super::sequence::{Sequence, Yield};
-use super::templates::{Ask, TEMPLATES, placed_half, planes, planes_to_bytes};
+use super::sequence::{Output, Sequence, Yield};
+use super::step::{Arg, Half, Step};
+use super::templates::{Ask, NOTHING, TEMPLATES, placed_half, planes, planes_to_bytes};
 use crate::target::Class;
 
 /// From packed codes to elements of an operand.
@@ -65,6 +66,22 @@ impl DequantPlan {
             stage.yields != Yield::Code && fields.any(|field| field.slice != whole)
         };
         self.stages.first().filter(apart)
+    }
+
+    /// The power of two with which the last step of every output multiplies, if that is all it does.
+    pub fn factor(&self) -> Option<i32> {
+        let last = self.stages.last()?;
+        let factor = |output: &Output| match last.steps.get(last.step_of(output)?)? {
+            Step::Fma16(half, _, Arg::Word(factor), Arg::Word(NOTHING)) => {
+                let number = Number::Float(if *half == Half::Bf16 { BF16 } else { F16 });
+                let exponent = number.decode(factor & 0xffff).log2();
+                (exponent.fract() == 0.0).then_some(exponent as i32)
+            }
+            _ => None,
+        };
+        let mut factors = last.outputs.iter().map(factor);
+        let first = factors.next()??;
+        factors.all(|other| other == Some(first)).then_some(first)
     }
 
     /// Whether codes go through bytes first.

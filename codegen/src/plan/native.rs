@@ -90,6 +90,12 @@ const HOLDINGS: &[Holding] = &[
 /// banks.
 pub const SHARED_BYTES: u32 = 128;
 
+/// Columns of a row that a lane has of those bytes, at most, for elements of so many bits: four lanes
+/// share a row in every holding of [`Class::Ampere`] to [`Class::Hopper`].
+pub const fn lane_columns(bits: u32) -> u32 {
+    SHARED_BYTES * 8 / bits / 4
+}
+
 /// Where the codes of a weight lie for a product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeLayout {

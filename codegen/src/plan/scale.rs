@@ -6,12 +6,13 @@
 //! else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
 //! scale * zero`, times the sum of x over the run.
 
-use quantloom_dsl::format::Number;
+use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::layout::Grain;
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Activation, Code, ScaleType, Scheme};
 
 use super::compute::ComputePlan;
 use super::dequant::DequantPlan;
+use super::native::lane_columns;
 use super::operand::Operand;
 
 /// Where a factor is applied.
@@ -52,6 +53,21 @@ pub struct ScalePlan {
     pub exponent: i32,
     /// Whether columns are sorted by group and x is gathered.
     pub sorts_columns: bool,
+    /// What the decoding multiplies with a scale, if it does.
+    pub absorbed: Option<Absorbed>,
+}
+
+/// A scale in the last step of the decoding, which multiplies by a power of two in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absorbed {
+    /// The level.
+    pub level: usize,
+    /// Columns that share one.
+    pub columns: u32,
+    /// The step multiplies with the scale times two to this.
+    pub exponent: i32,
+    /// So that the elements are this many powers of two too small.
+    pub lack: i32,
 }
 
 impl ScalePlan {
@@ -86,15 +102,62 @@ impl ScalePlan {
             }
         };
         let corrects_by_group = scheme.zero.is_some() || scheme.shift.is_some();
+        let mut levels: Vec<LevelPlan> = scheme.scales.iter().map(level).collect();
+        let absorbed = Absorbed::new(scheme, &input, &levels, dequant);
+        if let Some(level) = absorbed.and_then(|absorbed| levels.get_mut(absorbed.level)) {
+            level.place = Place::Weight;
+        }
         Self {
-            levels: scheme.scales.iter().map(level).collect(),
+            levels,
             input,
-            run: run(scheme, activation),
+            run: if absorbed.is_some() { None } else { run(scheme, activation) },
+            absorbed,
             corrects: corrects_by_group || add != 0,
             corrects_by_group,
             exponent,
             sorts_columns: scheme.index.is_some(),
         }
+    }
+}
+
+impl Absorbed {
+    /// The scale that the decoding may multiply with at no cost, exactly: the only number that changes
+    /// along k, one a row, of a type whose product with any code and with a power of two is one of the
+    /// operand's.
+    fn new(
+        scheme: &Scheme,
+        input: &[LevelPlan],
+        levels: &[LevelPlan],
+        dequant: &DequantPlan,
+    ) -> Option<Self> {
+        let by_run = |level: &LevelPlan| level.place == Place::Run;
+        let mut runs = (0..).zip(levels).filter(|(_, level)| by_run(level));
+        let (Some((level, plan)), None) = (runs.next(), runs.next()) else { return None };
+        let alone = scheme.zero.is_none() && scheme.shift.is_none() && !input.iter().any(by_run);
+        let sorted = scheme.index.is_some();
+        let scale = &scheme.scales[level];
+        let (Grain::Each(1), Grain::Each(columns)) = (scale.group.rows, scale.group.cols) else {
+            return None;
+        };
+        let ScaleType::Number(Number::Float(scale)) = scale.number else { return None };
+        let Number::Float(operand) = dequant.operand.number() else { return None };
+        let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
+        let factor = dequant.factor()?;
+        // Significant bits, the leading one included.
+        let bits = u32::from(code.mantissa_bits) + u32::from(scale.mantissa_bits) + 2;
+        let fits = bits <= u32::from(operand.mantissa_bits) + 1;
+        // The largest scale times the power of two is a number of the operand's.
+        let most = (operand.max() / scale.max()).log2().floor() as i32;
+        let exponent = factor.min(most);
+        // And the smallest product is none of its subnormal ones.
+        let smallest = |format: FloatFormat| 1 - format.bias() - i32::from(format.mantissa_bits);
+        let least = smallest(code) - factor + smallest(scale) + exponent;
+        let normal = least >= 1 - operand.bias();
+        // A lane's columns of a step share one.
+        let whole = columns.is_power_of_two() && columns >= lane_columns(dequant.operand.bits());
+        let stored = !plan.divide && scale.bits() == 8;
+        let takes = alone && !sorted && stored && fits && normal && whole;
+        takes.then_some(Self { level, columns, exponent, lack: factor - exponent })
     }
 }
 

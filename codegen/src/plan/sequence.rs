@@ -107,6 +107,11 @@ pub enum SequenceFault {
 }
 
 impl Sequence {
+    /// The step whose result an output is; `None` if that is an input.
+    pub fn step_of(&self, output: &Output) -> Option<usize> {
+        usize::from(output.register.0).checked_sub(self.inputs.len())
+    }
+
     /// Codes that one run of the steps decodes.
     pub fn unit(&self) -> usize {
         self.outputs.iter().map(|output| output.codes.len()).sum()

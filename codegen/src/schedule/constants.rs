@@ -40,7 +40,7 @@ impl Constants {
             let words = count.next_multiple_of(4);
             there.then(|| b.shared(name, Word::U32, words, "f32, one after another"))
         };
-        let exponent = if problem.scale.is_some() { 0 } else { problem.exponent() };
+        let exponent = if problem.scales_runs() { 0 } else { problem.exponent() };
         Self {
             unit: 2f32.powi(exponent),
             factor: block("factors", problem.factor, rows),

@@ -26,7 +26,7 @@ use crate::ir::{
 
 use super::chunk::{chunk_words, sections, tile_words, width};
 use super::constants::{Constants, Stretch};
-use super::dequantise::{Zeros, steps};
+use super::dequantise::{ByRow, Scales, Zeros, steps};
 use super::grouped::Grouped;
 use super::io::Io;
 use super::problem::{Problem, Unscheduled};
@@ -355,9 +355,9 @@ impl<'p> Decode<'p> {
         let of_x: Vec<_> = words.x.iter().map(|x| summing.of_x(b, x)).collect();
         for (tile, (chunks, sums)) in flight.codes.iter().zip(sums).enumerate() {
             let numbers = Numbers { decode: self, flight, tile };
-            let mut zeros = numbers.zeros(b);
+            let mut by_row = ByRow { zeros: numbers.zeros(b), scales: numbers.of_weights(b) };
             let mut parts: Vec<Vec<Reg>> = Vec::new();
-            steps(b, &problem.plan.dequant, chunks, zeros.as_mut(), |b, step, a| {
+            steps(b, &problem.plan.dequant, chunks, &mut by_row, |b, step, a| {
                 let (run, first) = (step / run_steps, step % run_steps == 0);
                 if first {
                     parts = words.x.iter().map(|_| summing.part(b)).collect();
@@ -405,6 +405,14 @@ impl Numbers<'_, '_> {
         Some(Zeros::of_pairs(b, half, &pairs, problem.run_steps()))
     }
 
+    /// What the decoding of a turn multiplies with, if it does.
+    fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
+        let problem = self.decode.problem;
+        problem.plan.scale.absorbed?;
+        let (PerGroup { of, shift, .. }, words) = self.of(self.decode.io.scale)?;
+        of.of_weights(b, problem, (words, *shift))
+    }
+
     /// What multiplies the sums of a run.
     fn scales(&self, b: &mut Builder, run: u32) -> RunScales {
         let problem = self.decode.problem;
@@ -412,7 +420,8 @@ impl Numbers<'_, '_> {
             let (PerGroup { of, shift, .. }, words) = self.of(buffer)?;
             Some(of.values(b, (words, *shift), of.of_run(problem, run), exponent))
         };
-        let rows = values(self.decode.io.scale, problem.exponent());
+        let scale = self.decode.io.scale.filter(|_| problem.scales_runs());
+        let rows = values(scale, problem.exponent());
         RunScales { rows, tokens: None, addend: values(self.decode.io.addend, 0) }
     }
 }

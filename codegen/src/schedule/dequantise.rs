@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use quantloom_dsl::format::{BF16, F16, Number, Overflow};
+
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::DequantPlan;
 use crate::plan::sequence::{Sequence, Yield};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
+use crate::plan::{DequantPlan, templates};
 use crate::target::Feature;
 
 /// Whether every step of a plan has an operation.
@@ -78,6 +80,53 @@ impl Zeros {
     }
 }
 
+/// What a plan's last steps are told of rows and groups.
+#[derive(Default)]
+pub(super) struct ByRow {
+    /// Taken off.
+    pub(super) zeros: Option<Zeros>,
+    /// Multiplied with, instead of the power of two that the steps have.
+    pub(super) scales: Option<Scales>,
+}
+
+/// Scales that decoding multiplies with, times their power of two.
+pub(super) struct Scales {
+    half: Half,
+    /// Per group, of rows g and g + 8 in both halves.
+    groups: Vec<[Operand; 2]>,
+    /// The group of each step.
+    of_step: Vec<usize>,
+}
+
+impl Scales {
+    /// Of f32 scales of rows g and g + 8, a pair a group; `exponent` is the power of two, `of_step`
+    /// says which group a step is of.
+    pub(super) fn of_pairs(
+        b: &mut Builder,
+        half: Half,
+        pairs: &[[Operand; 2]],
+        exponent: i32,
+        of_step: Vec<usize>,
+    ) -> Self {
+        let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
+        let power = number.encode(2f64.powi(exponent), Overflow::Special);
+        let power = Operand::U32(power | power << 16);
+        let pair = |pair: &[Operand; 2]| {
+            let both = b.binary(Binary::Pack(half), pair[0], pair[1]);
+            let both = fused(b, half, [both, power, NOTHING]);
+            [0x1010u32, 0x3232].map(|select| b.ternary(Ternary::Permute, both, both, select))
+        };
+        Self { half, groups: pairs.iter().map(pair).collect(), of_step }
+    }
+
+    /// What multiplies a register of the operand, numbered from the first step on.
+    fn of(&self, register: usize) -> Option<Operand> {
+        let group = self.of_step.get(register / A_REGISTERS)?;
+        let rows = self.groups.get(*group)?;
+        Some(rows[register % rows.len()])
+    }
+}
+
 /// Which register of the operand a step's result is, if it is one.
 fn output_of(sequence: &Sequence, step: usize) -> Option<usize> {
     let register = sequence.inputs.len() + step;
@@ -99,34 +148,23 @@ pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
     })
 }
 
-/// Runs a sequence on its input words, less the zero points if there are any: the registers of its
-/// output, in the order of their codes. `before` registers of the operand came before them.
+/// Runs a sequence on its input words, less the zero points and with the scales if there are any: the
+/// registers of its output, in the order of their codes. `before` registers of the operand came before
+/// them.
 fn run(
     b: &mut Builder,
     sequence: &Sequence,
     words: &[Reg],
-    (mut zeros, before): (Option<&mut Zeros>, usize),
+    (by_row, before): (&mut ByRow, usize),
 ) -> Vec<Reg> {
     let mut values: Vec<Operand> = words.iter().map(|&word| word.into()).collect();
     for (at, step) in sequence.steps.iter().enumerate() {
-        if let (Some(zeros), Some(register)) = (&mut zeros, output_of(sequence, at)) {
-            let register = before + register;
+        if let Some(register) = output_of(sequence, at) {
             let arg = |arg: &Arg| match arg {
                 Arg::Register(Register(at)) => values[usize::from(*at)],
                 Arg::Word(word) => Operand::U32(*word),
             };
-            let value = match step {
-                Step::Fma16(_, x, y, Arg::Word(constant)) => {
-                    let constant = zeros.shifted(b, *constant, false, register);
-                    Some(fused(b, zeros.half, [arg(x), arg(y), constant]))
-                }
-                Step::Sub16(_, x, Arg::Word(constant)) => {
-                    let constant = zeros.shifted(b, *constant, true, register);
-                    Some(b.binary(Binary::SubPacked(zeros.half), arg(x), constant))
-                }
-                _ => None,
-            };
-            if let Some(value) = value {
+            if let Some(value) = by_row.last_step(b, step, arg, before + register) {
                 values.push(value);
                 continue;
             }
@@ -178,13 +216,15 @@ pub(super) fn steps(
     b: &mut Builder,
     plan: &DequantPlan,
     chunks: &[Vec<Reg>],
-    mut zeros: Option<&mut Zeros>,
+    by_row: &mut ByRow,
     mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
 ) {
     let (mut registers, mut step) = (Vec::new(), 0);
     for chunk in chunks {
         let joined = match &plan.stages[..] {
-            [planes, ..] if plan.joins_planes() => run(b, planes, chunk, (None, 0)),
+            [planes, ..] if plan.joins_planes() => {
+                run(b, planes, chunk, (&mut ByRow::default(), 0))
+            }
             _ => chunk.clone(),
         };
         let decode = plan.stages.last().filter(|last| last.yields != Yield::Code);
@@ -195,8 +235,7 @@ pub(super) fn steps(
             let before = A_REGISTERS * step + registers.len();
             match decode {
                 Some(sequence) => {
-                    let zeros = (zeros.as_deref_mut(), before);
-                    registers.extend(run(b, sequence, &words, zeros));
+                    registers.extend(run(b, sequence, &words, (by_row, before)));
                 }
                 None => registers.extend(words),
             }
@@ -208,11 +247,37 @@ pub(super) fn steps(
     }
 }
 
+impl ByRow {
+    /// The last step of a register of the operand, where rows or groups decide something of it.
+    fn last_step(
+        &mut self,
+        b: &mut Builder,
+        step: &Step,
+        arg: impl Fn(&Arg) -> Operand,
+        register: usize,
+    ) -> Option<Operand> {
+        match (self, step) {
+            (Self { zeros: Some(zeros), .. }, Step::Fma16(_, x, y, Arg::Word(constant))) => {
+                let constant = zeros.shifted(b, *constant, false, register);
+                Some(fused(b, zeros.half, [arg(x), arg(y), constant]))
+            }
+            (Self { zeros: Some(zeros), .. }, Step::Sub16(_, x, Arg::Word(constant))) => {
+                let constant = zeros.shifted(b, *constant, true, register);
+                Some(b.binary(Binary::SubPacked(zeros.half), arg(x), constant))
+            }
+            (Self { scales: Some(scales), .. }, Step::Fma16(_, x, ..)) => {
+                let scale = scales.of(register)?;
+                Some(fused(b, scales.half, [arg(x), scale, NOTHING]))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// x * y + z in both halves; where y is 1, or z is -0, and the target can, a sum or a product: the
 /// same number without a register for the constant.
 fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
     const ONES: Operand = Operand::U32(0x3f80_3f80);
-    const NOTHING: Operand = Operand::U32(0x8000_8000);
     if half == Half::Bf16 && b.target().has(Feature::PackedBf16) {
         match (y, z) {
             (ONES, _) => return b.binary(Binary::AddPacked(half), x, z),
@@ -222,6 +287,9 @@ fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
     }
     b.ternary(Ternary::FmaPacked(half), x, y, z)
 }
+
+/// -0 in both halves.
+const NOTHING: Operand = Operand::U32(templates::NOTHING);
 
 /// Registers of A of a step of the product.
 const A_REGISTERS: usize = 4;

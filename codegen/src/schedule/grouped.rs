@@ -9,6 +9,7 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant}
 use quantloom_dsl::layout::{Component, Grain, Grains};
 
 use super::Problem;
+use super::dequantise::Scales;
 use crate::ir::{Binary, Builder, Half, Operand, Reg, Side, Unary};
 use crate::target::Feature;
 
@@ -34,6 +35,9 @@ pub struct Grouped {
     pub rows: u32,
     /// Columns that share one.
     pub columns: u32,
+    /// Neighbouring groups that the lanes of a row share out, where each needs those of its own
+    /// columns alone; 1 where all of them need all.
+    pub apart: u32,
 }
 
 impl Grouped {
@@ -48,21 +52,36 @@ impl Grouped {
         let fits = rows == 1 || rows.is_multiple_of(tile);
         let readable = is_read(number);
         let number = if rows == 1 { number } else { NUMBER_F32 };
-        (readable && fits).then_some(Self { what, number, rows, columns })
+        (readable && fits).then_some(Self { what, number, rows, columns, apart: 1 })
     }
 
     /// Numbers that are computed when a weight is prepared: f32, one a row.
     pub(super) const fn computed(what: What, columns: u32) -> Self {
-        Self { what, number: NUMBER_F32, rows: 1, columns }
+        Self { what, number: NUMBER_F32, rows: 1, columns, apart: 1 }
     }
 
     /// The native layout, for [`Grouped::grains`].
     pub fn layout(&self, turn: u32) -> String {
-        match (self.rows, self.of_turn(turn)) {
-            (1, 1) => "[n/8:2, n:8, g, n]".to_owned(),
-            (1, groups) => format!("[n/8:2, g:{groups}, n:8, g, n]"),
-            _ => "[g, n]".to_owned(),
+        let digit = |stride, size| match (stride, size) {
+            (_, 1) => String::new(),
+            (1, size) => format!("g:{size}, "),
+            (stride, size) => format!("g/{stride}:{size}, "),
+        };
+        if self.rows > 1 {
+            return "[g, n]".to_owned();
         }
+        let (of_lane, of_lanes) = (digit(self.apart, self.of_lane(turn)), digit(1, self.apart));
+        format!("[n/8:2, {of_lane}{of_lanes}n:8, g, n]")
+    }
+
+    /// The same, with groups that the lanes of a row share out as they share out columns.
+    pub(super) const fn shared_out(self, apart: u32) -> Self {
+        Self { apart, ..self }
+    }
+
+    /// Groups of a turn that a lane needs.
+    fn of_lane(&self, turn: u32) -> u32 {
+        self.of_turn(turn) / self.apart
     }
 
     /// Bits of a number, and how many rows and columns share it.
@@ -89,7 +108,7 @@ impl Grouped {
     /// Bits that a lane reads of a turn.
     fn lane_bits(&self, turn: u32) -> u32 {
         let pair = if self.rows == 1 { 2 } else { 1 };
-        pair * self.of_turn(turn) * self.number.bits()
+        pair * self.of_lane(turn) * self.number.bits()
     }
 
     /// Words that a lane reads of a turn; two lanes may share one.
@@ -102,7 +121,7 @@ impl Grouped {
         if self.rows > 1 {
             return self.of_turn(problem.turn);
         }
-        self.lane_bits(problem.turn) * problem.plan.native.rows / 64
+        self.lane_bits(problem.turn) * self.apart * problem.plan.native.rows / 64
     }
 
     /// The word of a tile where this lane's numbers lie.
@@ -110,7 +129,7 @@ impl Grouped {
         if self.rows > 1 {
             return 0u32.into();
         }
-        let pair = b.div(lane, problem.row_lanes());
+        let pair = self.pair_of_lane(b, problem, lane);
         match self.lane_bits(problem.turn) {
             bits @ ..32 => b.div(pair, 32 / bits),
             bits => b.mul(pair, bits / 32),
@@ -128,9 +147,14 @@ impl Grouped {
         if self.rows > 1 || bits >= 32 {
             return None;
         }
-        let pair = b.div(lane, problem.row_lanes());
+        let pair = self.pair_of_lane(b, problem, lane);
         let place = b.rem(pair, 32 / bits);
         Some(b.mul(place, bits))
+    }
+
+    /// Which of the tile's pieces this lane reads: that of its pair of rows, and of its columns.
+    fn pair_of_lane(&self, b: &mut Builder, problem: &Problem, lane: Operand) -> Operand {
+        b.div(lane, problem.row_lanes() / self.apart)
     }
 
     /// The first word of a tile's numbers of a turn, counted from those of turn 0; all groups of a
@@ -150,6 +174,27 @@ impl Grouped {
     /// The group of a turn that a run belongs to.
     pub(super) fn of_run(&self, problem: &Problem, run: u32) -> u32 {
         run * problem.run() / self.columns.min(problem.turn)
+    }
+
+    /// Which of this lane's groups a step of the product belongs to.
+    pub(super) fn of_step(&self, problem: &Problem, step: u32) -> u32 {
+        step * problem.product.shape[2] / self.columns.max(problem.shared_columns())
+    }
+
+    /// Of a turn, what its decoding multiplies with, if it does.
+    pub(super) fn of_weights(
+        &self,
+        b: &mut Builder,
+        problem: &Problem,
+        (words, shift): (&[Reg], Option<Operand>),
+    ) -> Option<Scales> {
+        let (half, absorbed) = (problem.half()?, problem.plan.scale.absorbed?);
+        let groups = 0..self.of_lane(problem.turn).max(1);
+        let pairs: Vec<[Operand; 2]> =
+            groups.map(|group| self.values(b, (words, shift), group, 0)).collect();
+        let steps = 0..problem.turn / problem.product.shape[2];
+        let of_step = steps.map(|step| self.of_step(problem, step) as usize).collect();
+        Some(Scales::of_pairs(b, half, &pairs, absorbed.exponent, of_step))
     }
 
     /// Both numbers of a group in a register, as they lie there, for numbers of 16 bits.

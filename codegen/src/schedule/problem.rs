@@ -2,7 +2,7 @@
 //!
 //! The plan says where each scale, zero point and shift is applied; here they become at most four
 //! kinds of numbers, whatever the scheme calls them: what multiplies the sum of a run of columns
-//! ([`Problem::scale`]), what is taken off each code ([`Problem::zero`]), what multiplies a run's sum
+//! or each weight of it ([`Problem::scale`]), what is taken off each code ([`Problem::zero`]), what multiplies a run's sum
 //! of x ([`Problem::addend`]), and what multiplies a finished row ([`Problem::factor`]).
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
@@ -80,7 +80,7 @@ pub struct Problem {
     pub k: u32,
     /// Columns that a warp works through at a time: whole chunks, whole runs or a part of one.
     pub turn: u32,
-    /// Multiplies the sum of a run of columns.
+    /// Multiplies the sum of a run of columns, or each weight of it ([`Problem::scales_runs`]).
     pub scale: Option<Grouped>,
     /// Taken off codes while they are decoded.
     pub zero: Option<Grouped>,
@@ -167,7 +167,7 @@ impl Problem {
         let input = input(activation, &plan, k, turn);
         let bias = scheme.bias.is_some();
         let stem = (scheme.clone(), activation.clone());
-        Ok(Self {
+        let this = Self {
             plan,
             n,
             k,
@@ -181,7 +181,12 @@ impl Problem {
             output,
             product,
             stem,
-        })
+        };
+        let apart = |scale: Grouped| match this.plan.scale.absorbed {
+            Some(_) => scale.shared_out((this.shared_columns() / scale.columns).max(1)),
+            None => scale,
+        };
+        Ok(Self { scale: this.scale.map(apart), ..this })
     }
 
     /// The same product with a result of another type.
@@ -281,6 +286,11 @@ impl Problem {
         }
     }
 
+    /// Whether the scale multiplies sums, and not the weights before.
+    pub fn scales_runs(&self) -> bool {
+        self.scale.is_some() && self.plan.scale.absorbed.is_none()
+    }
+
     /// Whether sums are exact integers.
     pub fn sums_integers(&self) -> bool {
         self.input.operand == Operand::I8
@@ -289,13 +299,14 @@ impl Problem {
     /// What the sums of a run, as floats, are to be multiplied with besides their scales: decoding
     /// leaves codes a power of two too large, which integers lose when they become floats.
     pub fn exponent(&self) -> i32 {
-        if self.sums_integers() { 0 } else { -self.plan.dequant.yields().1 }
+        let lack = self.plan.scale.absorbed.map_or(0, |absorbed| absorbed.lack);
+        if self.sums_integers() { 0 } else { lack - self.plan.dequant.yields().1 }
     }
 
     /// The power of two that an addend is in units of: sums without scales of their own are as large
     /// as decoding leaves them.
     pub fn addend_exponent(&self) -> i32 {
-        if self.scale.is_some() { 0 } else { -self.exponent() }
+        if self.scales_runs() { 0 } else { -self.exponent() }
     }
 
     /// What is computed, without the shape: all products of a name do the same work.
@@ -382,7 +393,8 @@ impl Numbers {
             let levels = (0u8..).zip(&plan.scale.levels).zip(&scheme.scales);
             levels.filter(move |((_, level), _)| level.place == place)
         };
-        let mut by_run = placed(Place::Run);
+        // What decoding multiplies with is the only one.
+        let mut by_run = placed(Place::Weight).chain(placed(Place::Run));
         let scale = match (by_run.next(), by_run.next()) {
             (None, _) => None,
             (Some(((at, level), scale)), None) if !level.divide => {

@@ -20,7 +20,7 @@ mod shape;
 use crate::ir::{Builder, Extent, Kernel, Launch, Op, Operand, Reg, Special};
 
 use super::constants::{Constants, Stretch};
-use super::dequantise::{Zeros, steps};
+use super::dequantise::{ByRow, Zeros, steps};
 use super::io::Io;
 use super::problem::{Problem, Unscheduled};
 use super::results::{Held, Results};
@@ -166,18 +166,20 @@ impl<'p> Tile<'p> {
         b.comment("decode this warp's rows");
         for tile in 0..self.shape.row_tiles(problem) {
             let chunks = stage.codes(b, self, tile);
-            let mut zeros = problem.half().zip(problem.zero).map(|(half, of)| {
+            let zeros = problem.half().zip(problem.zero).map(|(half, of)| {
                 let words = stage.zeros(b, self, tile);
                 let pair = |run| of.pair(&words, of.of_run(problem, run));
                 let pairs: Vec<Reg> = (0..runs).map(pair).collect();
                 Zeros::of_pairs(b, half, &pairs, problem.run_steps())
             });
             let mut a = Vec::new();
-            steps(b, &problem.plan.dequant, &chunks, zeros.as_mut(), |_, _, registers| {
+            let numbers = stage.scales(b, self, tile);
+            let mut by_row = ByRow { zeros, scales: numbers.of_weights(b, problem) };
+            steps(b, &problem.plan.dequant, &chunks, &mut by_row, |_, _, registers| {
                 a.push(registers);
             });
             decoded.a.push(a);
-            decoded.scales.push(stage.scales(b, self, tile));
+            decoded.scales.push(numbers);
         }
         decoded
     }

@@ -29,7 +29,15 @@ impl Writer<'_> {
                         format!("fma.rn.{} {dst}, {operands};", pair(*half))
                     }
                     Ternary::Lop3(table) => format!("lop3.b32 {dst}, {operands}, {table:#04x};"),
-                    Ternary::Permute => format!("prmt.b32 {dst}, {operands};"),
+                    Ternary::Permute => match (one_half(*c), a) {
+                        // So that the assembler reads the half in place.
+                        (Some(half), Operand::Reg(reg)) => format!(
+                            "{{ .reg .b16 low, high; mov.b32 {{low, high}}, {}; \
+                             mov.b32 {dst}, {{{half}, {half}}}; }}",
+                            self.reg(*reg)
+                        ),
+                        _ => format!("prmt.b32 {dst}, {operands};"),
+                    },
                     Ternary::FunnelLeft => format!("shf.l.clamp.b32 {dst}, {operands};"),
                     Ternary::FunnelRight => format!("shf.r.clamp.b32 {dst}, {operands};"),
                     Ternary::Dot4 { a_signed, b_signed } => {
@@ -221,5 +229,14 @@ const fn pair(half: Half) -> &'static str {
     match half {
         Half::F16 => "f16x2",
         Half::Bf16 => "bf16x2",
+    }
+}
+
+/// The half of its first word that a byte permutation gives twice, if it does.
+fn one_half(select: Operand) -> Option<&'static str> {
+    match select {
+        Operand::U32(0x1010) => Some("low"),
+        Operand::U32(0x3232) => Some("high"),
+        _ => None,
     }
 }

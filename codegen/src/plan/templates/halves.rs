@@ -8,7 +8,7 @@ use quantloom_dsl::{Code, Weight};
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield, special_codes};
 use super::super::step::{Arg, Half, Register, Step};
-use super::{Ask, integer, twice};
+use super::{Ask, NOTHING, integer, twice};
 
 /// `(a & b) | c`
 pub(super) const AND_OR: u8 = 0xEA;
@@ -245,7 +245,7 @@ pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
         let mut value = draft.push(Step::Lop3 { a: topped.into(), b, c, table: AND_OR });
         if multiplies {
             let nan = NanCodes::of(format).map(|codes| codes.add(&mut draft, topped, low, place));
-            let addend = nan.map_or(twice(NEGATIVE_ZERO).into(), Arg::from);
+            let addend = nan.map_or(NOTHING.into(), Arg::from);
             let factor = twice(factor?).into();
             value = draft.push(Step::Fma16(step, value.into(), factor, addend));
         }
@@ -261,7 +261,7 @@ pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
 }
 
 /// The factor that brings values in bf16's or f16's low exponents back to their size, for a fused
-/// step with [`NEGATIVE_ZERO`]; or, in f16, the exponent that is left to a scale.
+/// step with [`NOTHING`]; or, in f16, the exponent that is left to a scale.
 pub(super) fn to_size(format: FloatFormat, half: Half) -> Option<(Option<u32>, i32)> {
     match half {
         Half::Bf16 => {
@@ -271,9 +271,6 @@ pub(super) fn to_size(format: FloatFormat, half: Half) -> Option<(Option<u32>, i
         Half::F16 => Some((None, format.bias() - F16.bias())),
     }
 }
-
-/// -0, which added to a number of either sign leaves it as it is.
-pub(super) const NEGATIVE_ZERO: u32 = 0x8000;
 
 /// Which codes of a float without infinities are NaN.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -113,6 +113,9 @@ pub(super) fn integer(weight: &Weight) -> Option<(u32, u32, i32)> {
     }
 }
 
+/// -0 in both halves: added to numbers of either sign it leaves them as they are.
+pub(crate) const NOTHING: u32 = 0x8000_8000;
+
 /// The same word twice over: a constant for both halves.
 pub(super) const fn twice(half: u32) -> u32 {
     half | half << 16

@@ -15,8 +15,8 @@ use quantloom_dsl::{Code, Weight};
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
 use super::super::step::{Half, Register, Step};
-use super::halves::{AND_OR, NEGATIVE_ZERO, to_size};
-use super::twice;
+use super::halves::{AND_OR, to_size};
+use super::{NOTHING, twice};
 
 /// Bits of a word that keep their order: it is rotated to the left, and those of a mask are taken,
 /// in both halves.
@@ -159,7 +159,7 @@ pub fn placed_half(weight: &Weight, operand: Operand) -> Option<Sequence> {
         }
         let mut value = value?;
         if let Some(factor) = factor {
-            let (factor, zero) = (factor.into(), twice(NEGATIVE_ZERO).into());
+            let (factor, zero) = (factor.into(), NOTHING.into());
             value = draft.push(Step::Fma16(half, value.into(), factor, zero));
         }
         let first = 2 * register as u8;

@@ -87,7 +87,7 @@ impl DecodeTile {
             warps,
             min_blocks,
             splits: 1,
-            eager: false,
+            eager: row_tiles > 1,
             programmatic: problem.target().has(Feature::GridDependency),
         }
     }
@@ -104,7 +104,7 @@ impl DecodeTile {
                 for min_blocks in [1, 2, 3, 4] {
                     let whole = Self::whole(problem, tokens, [row_tiles, warps, min_blocks]);
                     all.push(whole);
-                    all.extend((row_tiles > 1).then_some(Self { eager: true, ..whole }));
+                    all.extend((row_tiles > 1).then_some(Self { eager: false, ..whole }));
                     all.extend(Some(whole.split(problem)).filter(|tile| tile.splits > 1));
                 }
             }

@@ -3,6 +3,7 @@
 use super::{Tile, inside};
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, Reg, SharedId, Type, Width};
 use crate::schedule::chunk::width;
+use crate::schedule::dequantise;
 use crate::schedule::grouped::Grouped;
 use crate::schedule::problem::{InputScale, Problem};
 use crate::schedule::sums::RunScales;
@@ -159,6 +160,16 @@ pub(in crate::schedule::tile) struct Scales<'r> {
 }
 
 impl Scales<'_> {
+    /// What the decoding of the turn multiplies with, if it does.
+    pub(in crate::schedule::tile) fn of_weights(
+        &self,
+        b: &mut Builder,
+        problem: &Problem,
+    ) -> Option<dequantise::Scales> {
+        let (kind, words) = self.scale.as_ref()?;
+        kind.of.of_weights(b, problem, (words, kind.shift))
+    }
+
     /// Those of a run, as numbers.
     pub(in crate::schedule::tile) fn of_run(
         &self,
@@ -171,7 +182,8 @@ impl Scales<'_> {
             let group = kind.of.of_run(problem, run);
             Some(kind.of.values(b, (words, kind.shift), group, exponent))
         };
-        let rows = values(&self.scale, problem.exponent());
+        let rows =
+            if problem.scales_runs() { values(&self.scale, problem.exponent()) } else { None };
         RunScales { rows, tokens: None, addend: values(&self.addend, 0) }
     }
 }
