@@ -114,6 +114,8 @@ pub enum Binary {
     SubPacked(Half),
     /// Each: a * b.
     MulPacked(Half),
+    /// Each: the larger; if one is NaN, the other; -0 < +0.
+    MaxPacked(Half),
     /// Two f32 -> u32: a rounded to the low half, b to the high half; overflow gives infinity.
     Pack(Half),
     /// Two f32 -> u32: a rounded to e4m3 in bits 0 to 7, b in bits 8 to 15; beyond +-448:

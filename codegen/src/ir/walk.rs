@@ -197,7 +197,9 @@ impl Op {
             Self::Binary { op, .. } => match op {
                 Binary::AddPacked(Half::F16)
                 | Binary::SubPacked(Half::F16)
-                | Binary::MulPacked(Half::F16) => Feature::PackedF16,
+                | Binary::MulPacked(Half::F16)
+                | Binary::MaxPacked(Half::F16) => Feature::PackedF16,
+                Binary::MaxPacked(Half::Bf16) => Feature::PackedBf16Fma,
                 Binary::AddPacked(Half::Bf16)
                 | Binary::SubPacked(Half::Bf16)
                 | Binary::MulPacked(Half::Bf16) => Feature::PackedBf16,

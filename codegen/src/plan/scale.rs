@@ -53,20 +53,21 @@ pub struct ScalePlan {
     pub exponent: i32,
     /// Whether columns are sorted by group and x is gathered.
     pub sorts_columns: bool,
-    /// What the decoding multiplies with a scale, if it does.
+    /// The scale that the decoding multiplies with, if it does.
     pub absorbed: Option<Absorbed>,
 }
 
-/// A scale in the last step of the decoding, which multiplies by a power of two in any case.
+/// A scale that multiplies weights as they are decoded, exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absorbed {
     /// The level.
     pub level: usize,
     /// Columns that share one.
     pub columns: u32,
-    /// The step multiplies with the scale times two to this.
-    pub exponent: i32,
-    /// So that the elements are this many powers of two too small.
+    /// The last step of the decoding, which multiplies by a power of two in any case, multiplies with
+    /// the scale times two to this instead; `None` where the scale has a step of its own.
+    pub exponent: Option<i32>,
+    /// The elements are this many powers of two too small then.
     pub lack: i32,
 }
 
@@ -121,9 +122,8 @@ impl ScalePlan {
 }
 
 impl Absorbed {
-    /// The scale that the decoding may multiply with at no cost, exactly: the only number that changes
-    /// along k, one a row, of a type whose product with any code and with a power of two is one of the
-    /// operand's.
+    /// The scale that the decoding may multiply with, exactly: the only number that changes along k,
+    /// one a row, of a type whose product with any code is one of the operand's.
     fn new(
         scheme: &Scheme,
         input: &[LevelPlan],
@@ -139,25 +139,31 @@ impl Absorbed {
         let (Grain::Each(1), Grain::Each(columns)) = (scale.group.rows, scale.group.cols) else {
             return None;
         };
-        let ScaleType::Number(Number::Float(scale)) = scale.number else { return None };
+        let ScaleType::Number(scale) = scale.number else { return None };
         let Number::Float(operand) = dequant.operand.number() else { return None };
         let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
         let factor = dequant.factor()?;
-        // Significant bits, the leading one included.
-        let bits = u32::from(code.mantissa_bits) + u32::from(scale.mantissa_bits) + 2;
+        let least = |format: FloatFormat| 1 - format.bias() - i32::from(format.mantissa_bits);
+        // Of the scale: its significant bits but the leading one, the exponent of its smallest value,
+        // and that of its largest, if the operand holds all of them times two to something.
+        let (mantissa, smallest, largest) = match scale {
+            Number::Float(scale) if scale.bits() == 8 => {
+                (scale.mantissa_bits, least(scale), Some(scale.max()))
+            }
+            // As wide as the operand's own exponents.
+            Number::E8m0 if operand.exponent_bits == 8 => (0, -127, None),
+            _ => return None,
+        };
+        let bits = u32::from(code.mantissa_bits) + u32::from(mantissa) + 2;
         let fits = bits <= u32::from(operand.mantissa_bits) + 1;
-        // The largest scale times the power of two is a number of the operand's.
-        let most = (operand.max() / scale.max()).log2().floor() as i32;
-        let exponent = factor.min(most);
-        // And the smallest product is none of its subnormal ones.
-        let smallest = |format: FloatFormat| 1 - format.bias() - i32::from(format.mantissa_bits);
-        let least = smallest(code) - factor + smallest(scale) + exponent;
-        let normal = least >= 1 - operand.bias();
+        let exponent = largest.map(|most| factor.min((operand.max() / most).log2().floor() as i32));
+        let lack = exponent.map_or(0, |exponent| factor - exponent);
+        // The smallest product is one of the operand's numbers too.
+        let held = least(code) + smallest - lack >= least(operand);
         // A lane's columns of a step share one.
         let whole = columns.is_power_of_two() && columns >= lane_columns(dequant.operand.bits());
-        let stored = !plan.divide && scale.bits() == 8;
-        let takes = alone && !sorted && stored && fits && normal && whole;
-        takes.then_some(Self { level, columns, exponent, lack: factor - exponent })
+        let takes = alone && !sorted && !plan.divide && fits && held && whole;
+        takes.then_some(Self { level, columns, exponent, lack })
     }
 }
 

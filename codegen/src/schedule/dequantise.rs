@@ -89,9 +89,11 @@ pub(super) struct ByRow {
     pub(super) scales: Option<Scales>,
 }
 
-/// Scales that decoding multiplies with, times their power of two.
+/// Scales that decoding multiplies with.
 pub(super) struct Scales {
     half: Half,
+    /// Instead of the power of two of the last step, and not besides.
+    instead: bool,
     /// Per group, of rows g and g + 8 in both halves.
     groups: Vec<[Operand; 2]>,
     /// The group of each step.
@@ -99,24 +101,29 @@ pub(super) struct Scales {
 }
 
 impl Scales {
-    /// Of f32 scales of rows g and g + 8, a pair a group; `exponent` is the power of two, `of_step`
-    /// says which group a step is of.
+    /// Of scales of rows g and g + 8 side by side, a register a group, times two to `exponent` if they
+    /// come instead of the last step's power of two; `of_step` says which group a step is of.
     pub(super) fn of_pairs(
         b: &mut Builder,
         half: Half,
-        pairs: &[[Operand; 2]],
-        exponent: i32,
+        pairs: &[Operand],
+        exponent: Option<i32>,
         of_step: Vec<usize>,
     ) -> Self {
         let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
-        let power = number.encode(2f64.powi(exponent), Overflow::Special);
-        let power = Operand::U32(power | power << 16);
-        let pair = |pair: &[Operand; 2]| {
-            let both = b.binary(Binary::Pack(half), pair[0], pair[1]);
-            let both = fused(b, half, [both, power, NOTHING]);
+        let power = |exponent| {
+            let power = number.encode(2f64.powi(exponent), Overflow::Special);
+            Operand::U32(power | power << 16)
+        };
+        let pair = |&pair: &Operand| {
+            let mut both = pair;
+            if let Some(exponent) = exponent {
+                both = fused(b, half, [both, power(exponent), NOTHING]);
+            }
             [0x1010u32, 0x3232].map(|select| b.ternary(Ternary::Permute, both, both, select))
         };
-        Self { half, groups: pairs.iter().map(pair).collect(), of_step }
+        let groups = pairs.iter().map(pair).collect();
+        Self { half, instead: exponent.is_some(), groups, of_step }
     }
 
     /// What multiplies a register of the operand, numbered from the first step on.
@@ -265,9 +272,13 @@ impl ByRow {
                 let constant = zeros.shifted(b, *constant, true, register);
                 Some(b.binary(Binary::SubPacked(zeros.half), arg(x), constant))
             }
-            (Self { scales: Some(scales), .. }, Step::Fma16(_, x, ..)) => {
-                let scale = scales.of(register)?;
-                Some(fused(b, scales.half, [arg(x), scale, NOTHING]))
+            (Self { scales: Some(scales), .. }, Step::Fma16(_, x, y, z)) => {
+                let (scale, half) = (scales.of(register)?, scales.half);
+                let value = match scales.instead {
+                    true => arg(x),
+                    false => fused(b, half, [arg(x), arg(y), arg(z)]),
+                };
+                Some(fused(b, half, [value, scale, NOTHING]))
             }
             _ => None,
         }

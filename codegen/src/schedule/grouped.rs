@@ -10,7 +10,7 @@ use quantloom_dsl::layout::{Component, Grain, Grains};
 
 use super::Problem;
 use super::dequantise::Scales;
-use crate::ir::{Binary, Builder, Half, Operand, Reg, Side, Unary};
+use crate::ir::{Binary, Builder, Half, Operand, Reg, Side, Ternary, Unary};
 use crate::target::Feature;
 
 /// What the numbers are.
@@ -190,11 +190,32 @@ impl Grouped {
     ) -> Option<Scales> {
         let (half, absorbed) = (problem.half()?, problem.plan.scale.absorbed?);
         let groups = 0..self.of_lane(problem.turn).max(1);
-        let pairs: Vec<[Operand; 2]> =
-            groups.map(|group| self.values(b, (words, shift), group, 0)).collect();
+        let pairs: Vec<Operand> =
+            groups.map(|group| self.halves(b, (words, shift), group, half)).collect();
         let steps = 0..problem.turn / problem.product.shape[2];
         let of_step = steps.map(|step| self.of_step(problem, step) as usize).collect();
         Some(Scales::of_pairs(b, half, &pairs, absorbed.exponent, of_step))
+    }
+
+    /// The numbers of rows g and g + 8 in a group of a turn as 16-bit floats side by side, which hold
+    /// them exactly.
+    fn halves(
+        &self,
+        b: &mut Builder,
+        (words, shift): (&[Reg], Option<Operand>),
+        group: u32,
+        half: Half,
+    ) -> Operand {
+        if self.number == Number::E8m0 && half == Half::Bf16 && self.rows == 1 {
+            let first = group * 2 * self.number.bits();
+            let mut word: Operand = words[(first / 32) as usize].into();
+            if let Some(shift) = shift {
+                word = b.shr(word, shift);
+            }
+            return powers(b, word, first % 32 / 8);
+        }
+        let [low, high] = self.values(b, (words, shift), group, 0);
+        b.binary(Binary::Pack(half), low, high)
     }
 
     /// Both numbers of a group in a register, as they lie there, for numbers of 16 bits.
@@ -285,6 +306,16 @@ fn power(b: &mut Builder, word: Operand, at: u32) -> Operand {
     let bits = b.and(moved, 0x7f80_0000u32);
     let bits = b.binary(Binary::Max, bits, 0x0040_0000u32);
     b.unary(Unary::AsF32, bits)
+}
+
+/// `2^(code - 127)` of two neighbouring e8m0 codes from a byte of a word on, in bf16, whose exponents
+/// are as wide; code 0 is its subnormal 2^-127, and 255, a NaN, becomes infinity.
+fn powers(b: &mut Builder, word: Operand, byte: u32) -> Operand {
+    // Each to the upper byte of a half, one place too high.
+    let select = 0x0404 | byte << 4 | (byte + 1) << 12;
+    let moved = b.ternary(Ternary::Permute, word, 0u32, select);
+    let powers = b.shr(moved, 1u32);
+    b.binary(Binary::MaxPacked(Half::Bf16), powers, 0x0040_0040u32)
 }
 
 /// A small float: sign and magnitude in their places of f32, which is too small by the difference of

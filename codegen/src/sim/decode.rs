@@ -278,9 +278,10 @@ impl<'a> Decoder<'a> {
                     | Binary::DivF32
                     | Binary::MinF32
                     | Binary::MaxF32 => Class::Float,
-                    Binary::AddPacked(_) | Binary::SubPacked(_) | Binary::MulPacked(_) => {
-                        Class::Packed
-                    }
+                    Binary::AddPacked(_)
+                    | Binary::SubPacked(_)
+                    | Binary::MulPacked(_)
+                    | Binary::MaxPacked(_) => Class::Packed,
                     Binary::Pack(_) | Binary::PackE4m3 => Class::Convert,
                     _ => Class::Integer,
                 };

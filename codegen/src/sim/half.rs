@@ -108,6 +108,11 @@ pub(super) fn mul(half: Half, a: u32, b: u32) -> u32 {
     })
 }
 
+/// Each half: one of both, as f32.
+pub(super) fn each(half: Half, a: u32, b: u32, f: impl Fn(f32, f32) -> f32) -> u32 {
+    packed([a, b, 0], |[a, b, _]| narrow(half, f64::from(f(widen(half, a), widen(half, b)))))
+}
+
 /// Each half: a b + c.
 pub(super) fn fma(half: Half, a: u32, b: u32, c: u32) -> u32 {
     packed([a, b, c], |[a, b, c]| fused(half, widen(half, a), widen(half, b), widen(half, c)))

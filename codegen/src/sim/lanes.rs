@@ -81,20 +81,26 @@ pub(super) fn binary<const L: usize>(op: Binary, a: &Row<L>, b: &Row<L>) -> Row<
         Binary::MulF32 => floats(a, b, |a, b| a * b),
         Binary::DivF32 => floats(a, b, |a, b| a / b),
         Binary::MinF32 => floats(a, b, |a, b| if before(a, b) { a } else { b }),
-        Binary::MaxF32 => floats(a, b, |a, b| match (a.is_nan(), b.is_nan()) {
-            (true, _) => b,
-            (_, true) => a,
-            _ if before(a, b) => b,
-            _ => a,
-        }),
+        Binary::MaxF32 => floats(a, b, larger),
         Binary::AddPacked(half) => two(a, b, |a, b| half::add(half, a, b)),
         Binary::SubPacked(half) => two(a, b, |a, b| half::sub(half, a, b)),
         Binary::MulPacked(half) => two(a, b, |a, b| half::mul(half, a, b)),
+        Binary::MaxPacked(half) => two(a, b, |a, b| half::each(half, a, b, larger)),
         Binary::Pack(half) => two(a, b, |a, b| half::pack(half, f(a), f(b))),
         Binary::PackE4m3 => two(a, b, |a, b| {
             let code = |x: u32| E4M3.encode(f64::from(f(x)), Overflow::Saturate);
             code(a) | code(b) << 8
         }),
+    }
+}
+
+/// The larger: a number before NaN, +0 before -0.
+fn larger(a: f32, b: f32) -> f32 {
+    match (a.is_nan(), b.is_nan()) {
+        (true, _) => b,
+        (_, true) => a,
+        _ if before(a, b) => b,
+        _ => a,
     }
 }
 

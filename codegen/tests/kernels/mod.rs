@@ -104,6 +104,8 @@ pub fn arithmetic(target: &'static Target) -> Kernel {
         SubPacked(Bf16),
         MulPacked(F16),
         MulPacked(Bf16),
+        MaxPacked(F16),
+        MaxPacked(Bf16),
         Pack(F16),
         Pack(Bf16),
         PackE4m3,

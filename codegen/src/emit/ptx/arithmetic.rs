@@ -150,8 +150,13 @@ impl Writer<'_> {
     }
 
     fn binary(&mut self, dst: Reg, op: Binary, a: Operand, b: Operand) {
-        let packed =
-            matches!(op, Binary::AddPacked(_) | Binary::SubPacked(_) | Binary::MulPacked(_));
+        let packed = matches!(
+            op,
+            Binary::AddPacked(_)
+                | Binary::SubPacked(_)
+                | Binary::MulPacked(_)
+                | Binary::MaxPacked(_)
+        );
         let (first, second) = match packed {
             // Packed instructions take no constants.
             true => (self.held(a), self.held(b)),
@@ -190,6 +195,7 @@ impl Writer<'_> {
             Binary::AddPacked(half) => format!("add.rn.{}", pair(half)),
             Binary::SubPacked(half) => format!("sub.rn.{}", pair(half)),
             Binary::MulPacked(half) => format!("mul.rn.{}", pair(half)),
+            Binary::MaxPacked(half) => format!("max.{}", pair(half)),
             // The instruction names the upper half first.
             Binary::Pack(half) => {
                 return self.line(&format!("cvt.rn.{}.f32 {dst}, {second}, {first};", pair(half)));

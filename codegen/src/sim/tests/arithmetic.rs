@@ -59,6 +59,9 @@ fn two_operands() {
         (Binary::SubPacked(Half::Bf16), 0x4308_430f, 0x4308_4308, 0x0000_40e0),
         (Binary::AddPacked(Half::F16), 0x0001_7bff, 0x0001_7bff, 0x0002_7c00),
         (Binary::MulPacked(Half::F16), 0x0400_3c00, 0x3800_3c00, 0x0200_3c00),
+        // Subnormal before 0, a number before NaN.
+        (Binary::MaxPacked(Half::Bf16), 0x7fc0_0000, 0x3f80_0040, 0x3f80_0040),
+        (Binary::MaxPacked(Half::F16), 0x8000_bc00, 0x0000_c000, 0x0000_bc00),
         // 1 + 2^-8 is a tie of bf16; it goes to even.
         (Binary::Pack(Half::Bf16), 0x3f80_8000, 0x3f81_8000, 0x3f82_3f80),
         (Binary::Pack(Half::F16), f(65520.0), f(65519.0), 0x7bff_7c00),
