@@ -1,9 +1,13 @@
 //! Products of every catalogue scheme on every instruction set of this machine, at ragged shapes,
 //! against the f64 reference: with the families that were generated, and by the table of values.
 
+use std::io::Write as _;
+
 use quantloom_dsl::Scheme;
+use quantloom_dsl::format::{BF16, F16};
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::conformance::{Suite, draw};
+use quantloom_runtime::cpu::blocking::Matrix;
 use quantloom_runtime::cpu::family::Families;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::device::{Backend, Device};
@@ -90,9 +94,34 @@ fn layer() -> Unpacked {
     Unpacked::new(&scheme, shape, &stored).unwrap()
 }
 
+/// The device of a set; a line is printed where this machine has it not.
+fn present(isa: Isa) -> Option<Device> {
+    let device = Device::named(isa.name());
+    if let Err(absent) = &device {
+        // Not `println!`: of a test that passes, that would not be shown.
+        writeln!(std::io::stderr(), "skipped: {absent}").unwrap();
+    }
+    device.ok()
+}
+
 fn product(isa: Isa, weight: &Unpacked, x: &[Bf16]) -> Vec<f32> {
     let op = Device::named(isa.name()).unwrap().prepare(weight.scheme(), weight).unwrap();
     op.matmul(0, Values::Bf16(x)).unwrap()
+}
+
+/// A tile of AMX takes 16 tokens at the price of 16: twice that price, which x in two parts has, is
+/// too much for fewer.
+#[test]
+fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
+    let Some(device) = present(Isa::Avx512Amx) else { return };
+    let weight = layer();
+    let op = device.prepare(weight.scheme(), &weight).unwrap();
+    let parts = |x| Some(Matrix::Parts { weight: 2, x });
+    for (tokens, bf16, f16) in [(8, None, None), (9, parts(1), None), (16, parts(1), None)] {
+        assert_eq!(op.blocking(tokens, BF16).matrix, bf16, "{tokens} tokens of bf16");
+        assert_eq!(op.blocking(tokens, F16).matrix, f16, "{tokens} tokens of f16");
+    }
+    assert_eq!(op.blocking(17, F16).matrix, parts(2));
 }
 
 /// Cut into parts, infinity times a weight would be NaN wherever a part of the weight is 0.

@@ -86,7 +86,8 @@ impl Blocking {
             Path::Fma => 1,
         };
         let tile = if fused { fused_tile(tokens) } else { tile };
-        let matrix = if fused { None } else { Matrix::of(weight, path, isa, piece, x_parts) };
+        let matrix =
+            if fused { None } else { Matrix::of(weight, path, isa, piece, tokens, x_parts) };
         let tile = matrix.map_or(tile, Matrix::tokens);
         let (piece, panels, block) = match matrix {
             Some(Matrix::Parts { .. }) => (CHUNK, Matrix::PANELS, PARTS_BLOCK),
@@ -168,7 +169,14 @@ impl Matrix {
     const PANELS: usize = amx::bf16::PANELS;
 
     /// That of a weight on a set, if there is one.
-    fn of(weight: &Native, path: Path, isa: Isa, piece: usize, x: Option<usize>) -> Option<Self> {
+    fn of(
+        weight: &Native,
+        path: Path,
+        isa: Isa,
+        piece: usize,
+        tokens: usize,
+        x: Option<usize>,
+    ) -> Option<Self> {
         if isa != Isa::Avx512Amx {
             return None;
         }
@@ -176,7 +184,7 @@ impl Matrix {
             Path::Dot => amx::bytes::takes(weight, piece).then_some(Self::Bytes),
             Path::Fma => {
                 let (weight, x) = weight.parts().zip(x)?;
-                (weight * x <= parts::MOST_PAIRS).then_some(Self::Parts { weight, x })
+                amx::bf16::pays(tokens, weight, x).then_some(Self::Parts { weight, x })
             }
         }
     }
@@ -201,7 +209,7 @@ impl Matrix {
     const PANELS: usize = 1;
 
     /// None: the other sets have no such registers.
-    fn of(_: &Native, _: Path, _: Isa, _: usize, _: Option<usize>) -> Option<Self> {
+    fn of(_: &Native, _: Path, _: Isa, _: usize, _: usize, _: Option<usize>) -> Option<Self> {
         None
     }
 

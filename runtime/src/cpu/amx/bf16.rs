@@ -17,7 +17,7 @@ use std::arch::x86_64::*;
 use super::{Configured, SIDE, prefetch};
 use crate::cpu::blocking::{Ahead, Blocking};
 use crate::cpu::isa::Isa;
-use crate::cpu::parts::lines;
+use crate::cpu::parts::{MOST_PAIRS, lines};
 use crate::cpu::tile::each;
 
 /// Columns of a step, what a tile takes at once.
@@ -28,6 +28,16 @@ pub(in crate::cpu) const PANELS: usize = 2;
 
 /// Lines of an A or a B.
 const LINES: usize = SIDE;
+
+/// Whether a product of so many tokens, more than are decoded on the fly, is faster here than in
+/// `f32`: by the number of parts of a weight and of an x.
+///
+/// A tile takes as long for one token as for 16. With x in one part (bf16) that is still less than
+/// `f32` products of 9 tokens; in two (f16) it is twice the products, as long as those of 16
+/// (docs/performance/cpu.md).
+pub(in crate::cpu) fn pays(tokens: usize, of_weight: usize, of_x: usize) -> bool {
+    of_weight * of_x <= MOST_PAIRS && (of_x == 1 || tokens > SIDE)
+}
 
 /// Cuts the weights of a panel, `[column]`, into parts: `[step][part][panel]` of B. They are finite
 /// or NaN.
