@@ -2,7 +2,7 @@
 //!
 //! In: an unpacked layer, then activations. Out: y = x w^T + bias. A layer is packed once into
 //! native panels ([`native`]); a product packs its tokens ([`tokens`], `activation`) and loops
-//! over panels ([`blocking`]). What a code type decides is a [`family`]; what an instruction set
+//! over panels (`product`, cut up by [`blocking`]). What a code type decides is a [`family`]; what an instruction set
 //! decides is a [`vector`] (and, where it has instructions of another shape, its own [`tile`]s);
 //! [`isa`] compiles the one for the other. [`weight`] is the operation that callers hold.
 //!
@@ -14,10 +14,12 @@
 pub(crate) mod activation;
 pub mod blocking;
 pub mod decode;
+mod epilogue;
 pub mod family;
 pub mod isa;
 pub mod native;
 pub mod parts;
+mod product;
 mod quantiser;
 pub mod tile;
 pub mod tokens;

@@ -2,17 +2,18 @@
 //!
 //! In: an unpacked layer and a device; then activations. Out: products. [`CpuWeight::new`] packs
 //! once; a product quantises or widens x into the workspace (`super::activation`) and runs the
-//! loops of [`super::blocking`].
+//! loops of `super::product`.
 
 use quantloom_dsl::format::{BF16, F16, FloatFormat};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Activation, Quantiser, Scheme};
 
 use super::activation::{self, PackedTokens};
-use super::blocking::{Blocking, Matrix, Product};
+use super::blocking::{Blocking, Matrix};
 use super::family::Decoder;
 use super::native::{Native, Path};
 use super::parts;
+use super::product::Product;
 use crate::buffer::Workspace;
 use crate::device::Device;
 use crate::element::{Values, ValuesMut};

@@ -15,9 +15,10 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Configured, SIDE, prefetch};
-use crate::cpu::blocking::{Ahead, Blocking};
+use crate::cpu::blocking::Blocking;
 use crate::cpu::isa::Isa;
 use crate::cpu::parts::{MOST_PAIRS, lines};
+use crate::cpu::product::Ahead;
 use crate::cpu::tile::each;
 
 /// Columns of a step, what a tile takes at once.
