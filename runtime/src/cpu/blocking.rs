@@ -5,13 +5,18 @@
 //! decoded on the fly and read once; beyond, in blocks. `super::product` runs what is said here.
 
 #[cfg(target_arch = "x86_64")]
-use super::amx;
+use super::amx::bf16;
+#[cfg(target_arch = "x86_64")]
+use super::amx::bytes::{STEP as BYTES_STEP, takes as takes_bytes};
 use super::decode::{CHUNK, streams};
 use super::isa::Isa;
 use super::native::{Native, Path};
+#[cfg(target_arch = "aarch64")]
+use super::neon::bf16;
 use super::parts;
 use super::tokens::{Tile, padded, tiles};
 use crate::buffer::bytes_of;
+use crate::op::Sums;
 
 /// Columns between two visits to the group parameters, at most: integer sums.
 const DOT_PIECE: usize = 512;
@@ -22,9 +27,14 @@ const FMA_PIECE: usize = 128;
 const DOT_BLOCK: usize = 512;
 /// Columns of a block of decoded weights: with two panels 16 KiB.
 const FMA_BLOCK: usize = 128;
-/// Columns of a block of weights in bf16 parts: two parts of two panels are 16 KiB, which share a
-/// first-level cache with a panel in `f32` and the columns of 32 tokens.
-const PARTS_BLOCK: usize = 128;
+
+/// NEON's matrix instruction for bytes is its tile's: whole blocks are not multiplied by bytes.
+#[cfg(target_arch = "aarch64")]
+const BYTES_STEP: usize = CHUNK;
+#[cfg(target_arch = "aarch64")]
+fn takes_bytes(_: &Native, _piece: usize) -> bool {
+    false
+}
 
 /// How a product is cut up; a function of the weight, the set and the number of tokens.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +47,7 @@ pub struct Blocking {
     pub padded: usize,
     /// Whether panels are decoded on the fly.
     pub fused: bool,
-    /// What matrix registers multiply, if they do: every tile is a whole one.
+    /// What matrix instructions multiply in whole blocks, if they do: every tile is a whole one.
     pub matrix: Option<Matrix>,
     /// Tokens of the largest tile.
     pub tile: usize,
@@ -79,7 +89,7 @@ impl Blocking {
             if fused { None } else { Matrix::of(weight, path, isa, piece, tokens, x_parts) };
         let tile = matrix.map_or(tile, Matrix::tokens);
         let (piece, panels, block) = match matrix {
-            Some(Matrix::Parts { .. }) => (CHUNK, Matrix::PANELS, PARTS_BLOCK),
+            Some(Matrix::Parts { weight, x }) => (CHUNK, Matrix::PANELS, Matrix::block(weight, x)),
             _ => (piece, panels, block),
         };
         Self {
@@ -138,7 +148,7 @@ impl Blocking {
     }
 }
 
-/// What matrix registers multiply.
+/// What matrix instructions multiply in whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrix {
     /// Codes as bytes, by codes of x; scaled piece by piece.
@@ -152,12 +162,12 @@ pub enum Matrix {
     },
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl Matrix {
     /// Panels of a tile of parts.
-    const PANELS: usize = amx::bf16::PANELS;
+    const PANELS: usize = bf16::PANELS;
 
-    /// That of a weight on a set, if there is one.
+    /// That of a product of so many tokens on a set, if there is one.
     fn of(
         weight: &Native,
         path: Path,
@@ -166,38 +176,51 @@ impl Matrix {
         tokens: usize,
         x: Option<usize>,
     ) -> Option<Self> {
-        if isa != Isa::Avx512Amx {
+        if isa != bf16::ISA {
             return None;
         }
         match path {
-            Path::Dot => amx::bytes::takes(weight, piece).then_some(Self::Bytes),
+            Path::Dot => takes_bytes(weight, piece).then_some(Self::Bytes),
             Path::Fma => {
                 let (weight, x) = weight.parts().zip(x)?;
-                amx::bf16::pays(tokens, weight, x).then_some(Self::Parts { weight, x })
+                bf16::pays(tokens, weight, x).then_some(Self::Parts { weight, x })
             }
         }
     }
 
     /// Tokens of a tile.
     fn tokens(self) -> usize {
-        amx::SIDE
+        bf16::TOKENS
     }
 
     /// Columns of a step.
     fn columns(self) -> usize {
         match self {
-            Self::Bytes => amx::bytes::STEP,
-            Self::Parts { .. } => amx::bf16::STEP,
+            Self::Bytes => BYTES_STEP,
+            Self::Parts { .. } => bf16::STEP,
+        }
+    }
+
+    /// Columns of a block of parts.
+    fn block(weight: usize, x: usize) -> usize {
+        bf16::block(weight, x)
+    }
+
+    /// How it adds up.
+    pub(super) fn sums(self) -> Sums {
+        match self {
+            Self::Bytes => Sums::Integer,
+            Self::Parts { .. } => bf16::SUMS,
         }
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl Matrix {
     /// Panels of a tile of parts.
     const PANELS: usize = 1;
 
-    /// None: the other sets have no such registers.
+    /// None: the other sets have no such instructions.
     fn of(_: &Native, _: Path, _: Isa, _: usize, _: usize, _: Option<usize>) -> Option<Self> {
         None
     }
@@ -210,6 +233,16 @@ impl Matrix {
     /// Columns of a step.
     fn columns(self) -> usize {
         CHUNK
+    }
+
+    /// Columns of a block of parts.
+    fn block(_: usize, _: usize) -> usize {
+        CHUNK
+    }
+
+    /// How it adds up.
+    pub(super) fn sums(self) -> Sums {
+        Sums::Float
     }
 }
 

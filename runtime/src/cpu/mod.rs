@@ -6,8 +6,8 @@
 //! decides is a [`vector`] (and, where it has instructions of another shape, its own [`tile`]s);
 //! [`isa`] compiles the one for the other. [`weight`] is the operation that callers hold.
 //!
-//! Matrix registers (AMX) take whole blocks instead of tiles: of decoded codes, or of weights and
-//! tokens cut into bf16 [`parts`].
+//! Matrix instructions take whole blocks instead of tiles: AMX of decoded codes, AMX and `bfmmla` of
+//! weights and tokens cut into bf16 [`parts`].
 //!
 //! Start at [`native`] for the layout, at [`tile`] for the arithmetic.
 

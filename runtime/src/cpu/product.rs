@@ -12,16 +12,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
-use super::amx;
+use super::amx::{self, bf16};
 use super::blocking::Blocking;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocking::Matrix;
 use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, Piece, Scales};
 use super::epilogue::{Epilogue, Output};
 use super::family::Decode;
 use super::isa::{Isa, Kernel, enter};
 use super::native::{Native, PANEL};
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+use super::neon::bf16;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::parts;
 use super::tile::{DotBlock, DotTokens, Sums};
 use super::tokens::{Tile, Tokens};
@@ -38,6 +40,7 @@ pub(super) struct Product<'a> {
     pub(super) blocking: Blocking,
     pub(super) tokens: Tokens<'a>,
 }
+
 impl Product<'_> {
     /// Computes y [M, n]; `scratch` is divided among as many tasks as it has room for.
     pub(super) fn run(&self, n: usize, y: &mut ValuesMut<'_>, scratch: &mut [[u8; 64]]) {
@@ -156,7 +159,7 @@ impl Product<'_> {
     }
 
     /// The products of some panels in bf16 parts: all tiles of tokens, block by block.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn parts<const P: usize>(
         &self,
         first: usize,
@@ -170,30 +173,30 @@ impl Product<'_> {
         else {
             return;
         };
-        let columns = self.weight.columns();
+        let native = self.weight.columns();
         let values: &mut [[f32; 16]] = cut.take(block);
         let halves: &mut [[u8; 64]] = cut.take(parts::lines(block, weight, P));
-        for start in (0..columns).step_by(block) {
-            let end = (start + block).min(columns);
-            let values = &mut values[..end - start];
-            let halves = &mut halves[..parts::lines(end - start, weight, P)];
+        for start in (0..native).step_by(block) {
+            let columns = start..(start + block).min(native);
+            let values = &mut values[..columns.len()];
+            let halves = &mut halves[..parts::lines(columns.len(), weight, P)];
             for p in 0..here {
                 let piece = Piece {
-                    planes: self.lines(first + p, start..end),
+                    planes: self.lines(first + p, columns.clone()),
                     first: start,
                     groups: self.weight.groups_of(self.expert, first + p),
                 };
                 self.family.decode_values(self.isa, piece, values, 1);
-                amx::bf16::cut(values, weight, p, halves);
+                bf16::cut(values, weight, p, halves);
             }
-            let (blocking, parts, weights) = (&self.blocking, (weight, x_parts), &*halves);
-            let ahead = self.ahead(first, here, end);
-            amx::bf16::Tiles { blocking, columns, start, parts, weights, x, sums, ahead }.run();
+            let ahead = self.ahead(first, here, columns.end);
+            let (parts, weights) = ((weight, x_parts), &*halves);
+            bf16::run(PartsBlock { native, columns, parts, panels: P, weights, x, sums }, ahead);
         }
     }
 
-    /// Never called: [`Matrix::of`] is none.
-    #[cfg(not(target_arch = "x86_64"))]
+    /// Never called: [`Blocking::matrix`] is none.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn parts<const P: usize>(
         &self,
         _: usize,
@@ -292,6 +295,36 @@ impl<'a> Ahead<'a> {
         let share =
             move |lines: &'a [[u8; 64]]| lines.iter().skip(at * self.share).take(self.share);
         self.panels.into_iter().flat_map(share)
+    }
+}
+
+/// A block of weights in bf16 parts, for all tiles of tokens.
+pub(super) struct PartsBlock<'a> {
+    /// Native columns of the weight, and those of the block.
+    pub(super) native: usize,
+    pub(super) columns: Range<usize>,
+    /// Of a weight and of an x.
+    pub(super) parts: (usize, usize),
+    /// Of a tile.
+    pub(super) panels: usize,
+    /// `[step][part][panel]`, as the set's `cut` leaves it.
+    pub(super) weights: &'a [[u8; 64]],
+    /// `[tile][step][part][token][column]`.
+    pub(super) x: &'a [u16],
+    /// `[tile][token][panel]`.
+    pub(super) sums: &'a mut [[f32; 16]],
+}
+
+impl<'a> PartsBlock<'a> {
+    /// Of each tile of `size` tokens: x of the block's columns, and the sums.
+    pub(super) fn tiles(
+        self,
+        size: usize,
+    ) -> impl Iterator<Item = (&'a [u16], &'a mut [[f32; 16]])> {
+        let column = size * self.parts.1;
+        let here = self.columns.start * column..self.columns.end * column;
+        let x = self.x.chunks_exact(self.native * column).map(move |tile| &tile[here.clone()]);
+        x.zip(self.sums.chunks_exact_mut(size * self.panels))
     }
 }
 

@@ -9,7 +9,7 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Activation, Quantiser, Scheme};
 
 use super::activation::{self, PackedTokens};
-use super::blocking::{Blocking, Matrix};
+use super::blocking::Blocking;
 use super::family::Decoder;
 use super::native::{Native, Path};
 use super::parts;
@@ -121,7 +121,7 @@ impl Op for CpuWeight {
 
     fn sums(&self, tokens: usize) -> Sums {
         match (self.blocking(tokens, BF16).matrix, self.selection.kernel.path) {
-            (Some(Matrix::Parts { .. }), _) => Sums::Parts,
+            (Some(matrix), _) => matrix.sums(),
             (_, Path::Dot) => Sums::Integer,
             (_, Path::Fma) => Sums::Float,
         }
