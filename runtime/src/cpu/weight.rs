@@ -4,7 +4,7 @@
 //! once; a product quantises or widens x into the workspace (`super::activation`) and runs the
 //! loops of `super::product`.
 
-use quantloom_dsl::format::{BF16, F16, FloatFormat};
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Activation, Quantiser, Scheme};
 
@@ -129,8 +129,8 @@ impl Op for CpuWeight {
 
     fn workspace_size(&self, tokens: usize) -> usize {
         let of = |blocking| self.workspace(&blocking);
-        let parts = [BF16, F16].map(|x| self.blocking(tokens, x));
-        of(self.without_parts(tokens)).max(of(parts[0])).max(of(parts[1]))
+        let parts = [F32, BF16, F16].map(|x| of(self.blocking(tokens, x)));
+        parts.into_iter().fold(of(self.without_parts(tokens)), usize::max)
     }
 
     fn matmul_into(
