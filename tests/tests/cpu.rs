@@ -98,8 +98,9 @@ fn layer() -> Unpacked {
 fn present(isa: Isa) -> Option<Device> {
     let device = Device::named(isa.name());
     if let Err(absent) = &device {
-        // Not `println!`: of a test that passes, that would not be shown.
-        writeln!(std::io::stderr(), "skipped: {absent}").unwrap();
+        // Not `eprintln!`: of a test that passes, that would not be shown.
+        let mut shown = std::io::stderr();
+        writeln!(shown, "skipped: {absent}").unwrap();
     }
     device.ok()
 }
@@ -182,7 +183,7 @@ fn amx_and_avx512_agree() {
     let (Some(amx), Some(avx512)) = (present(Isa::Avx512Amx), present(Isa::Avx512)) else { return };
     let (n, k, tokens) = (48, 256, 37);
     let x: Vec<Bf16> = (0..tokens * k)
-        .map(|at| Bf16(0x3e80 + (at * 7919 % 511) as u16 | ((at % 5 < 2) as u16) << 15))
+        .map(|at| Bf16((0x3e80 + (at * 7919 % 511) as u16) | ((at % 5 < 2) as u16) << 15))
         .collect();
     let weight_of = |text: &str| {
         let scheme = quantloom_dsl::parse(text).unwrap();
