@@ -14,8 +14,8 @@ function report(    i, j, n, inner, products, p, total, outer) {
                 outer = n - (j - at[target[j]] + 1)
             }
         if (inner) {
-            printf "%-24s inner loop %4d instructions, %5d multiply-accumulates: %6.1f per 1024\n",
-                name, n, products, 1024 * n / products
+            printf "%-24s inner loop %4d instructions, %5.0f %s: %6.1f per 1024\n",
+                name, n, products, unit, 1024 * n / products
         } else {
             printf "%-24s and %d around it, once a piece\n", name, outer
         }
@@ -26,6 +26,9 @@ function report(    i, j, n, inner, products, p, total, outer) {
     name = $2; gsub(/[<>:]/, "", name)
     counting = name ~ /^counted_/
     sub(/^counted_/, "", name)
+    # Names of loops of bf16 parts: cut_PARTS, bfmmla_PARTSxPARTS (of a weight by an x).
+    split(name, part, /[_x]/)
+    unit = name ~ /^cut_/ ? "weights" : "multiply-accumulates"
     length_ = 0; delete at; delete target; delete per
     next
 }
@@ -39,6 +42,8 @@ counting && /^ *[0-9a-f]+:/ {
     if ($2 == "sdot" && $0 ~ /4b\[/) per[length_] = 16
     else if ($2 ~ /^(us|s)mmla$/) per[length_] = 32
     else if ($2 ~ /^s(mull|mlal)2?$/) per[length_] = 8
+    else if ($2 == "bfmmla") per[length_] = 16 / (part[2] * part[3])
+    else if (name ~ /^cut_/ && $2 == "trn2") per[length_] = 8 / part[2]
     else if (name == "fmla" && $2 == "fmla") per[length_] = 4
 }
 END { if (counting) report() }

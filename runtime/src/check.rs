@@ -94,6 +94,26 @@ fn failed(layer: &str, error: &CheckpointError) -> Finding {
     }
 }
 
+/// The reference of a layer, which needs no name if it is the only layer.
+fn reference<'a>(
+    tensors: &'a Tensors,
+    layer: &Layer,
+    alone: bool,
+    what: &str,
+) -> Option<&'a Tensor> {
+    let named = tensors.get(&format!("ref.{}.{what}", layer.name()));
+    named.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
+}
+
+/// Tokens that [`check`] multiplies a layer with.
+pub fn tokens(checkpoint: &Checkpoint, layer: &Layer) -> usize {
+    let alone = checkpoint.layers().count() == 1;
+    match reference(checkpoint.tensors(), layer, alone, "x").map(Tensor::shape) {
+        Some([rows @ .., _]) => rows.iter().product(),
+        _ => OWN_TOKENS,
+    }
+}
+
 fn check_layer(
     layer: &Layer,
     backend: &dyn Backend,
@@ -101,10 +121,7 @@ fn check_layer(
     alone: bool,
     findings: &mut Vec<Finding>,
 ) {
-    let reference = |what: &str| {
-        let named = tensors.get(&format!("ref.{}.{what}", layer.name()));
-        named.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
-    };
+    let reference = |what: &str| reference(tensors, layer, alone, what);
     let last = layer.name().rsplit('.').next().unwrap_or("");
     let stacked = tensors.get(&format!("ref.{last}"));
     if reference("weight").is_none() && stacked.is_none() && reference("y").is_none() {
@@ -251,6 +268,9 @@ fn check_product(
     product_finding(layer, product_error(layer, backend, unpacked, x, y))
 }
 
+/// Tokens of an x that is drawn here.
+const OWN_TOKENS: usize = 5;
+
 /// The product of the file's own weight with an x that is drawn here, if x is no more than that;
 /// the reference is summed in f64.
 fn check_own_product(
@@ -259,7 +279,6 @@ fn check_own_product(
     unpacked: &Unpacked,
     weight: &Tensor,
 ) -> Option<Finding> {
-    const TOKENS: usize = 5;
     let (scheme, shape) = (layer.scheme(), layer.shape());
     let (n, k) = (shape.n as usize, shape.k as usize);
     let weight = reals(weight).filter(|weight| weight.len() == n * k)?;
@@ -267,11 +286,11 @@ fn check_own_product(
         return None;
     }
     let own = draw::own_type(scheme, 0);
-    let values = draw::tokens(scheme, own, TOKENS, k, 0);
+    let values = draw::tokens(scheme, own, OWN_TOKENS, k, 0);
     let dot = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
     let row = |x| weight.chunks(k).map(move |w| dot(x, w));
     let reference: Vec<f64> = values.chunks(k).flat_map(row).collect();
-    let input = Input { values, shape: vec![TOKENS as u64, shape.k], own };
+    let input = Input { values, shape: vec![OWN_TOKENS as u64, shape.k], own };
     let ours = forward(backend, scheme, layer, unpacked, 0, &input).map_err(refused);
     Some(product_finding(layer, ours.and_then(|ours| relative_error(&ours, &reference))))
 }

@@ -108,6 +108,8 @@ pub enum Sums {
     /// numbers that add up to them, in matrix instructions that add in `f32` and take subnormal
     /// numbers for 0.
     Parts,
+    /// The same in instructions that add two products at a time and round each sum to odd.
+    OddParts,
 }
 
 /// A prepared product.

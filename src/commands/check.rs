@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use quantloom::runtime::check::{Finding, Subject, Verdict, check};
+use quantloom::runtime::check::{Finding, Subject, Verdict, check, tokens};
+use quantloom::runtime::checkpoint::{Checkpoint, Layer};
+use quantloom::runtime::device::Backend;
 
 use super::{Reading, label, say, say_error, table};
 use crate::progress::Progress;
@@ -17,6 +19,9 @@ pub(crate) struct Arguments {
     /// What multiplies: `auto`, `cpu`, an instruction set by its name, `cuda`, `sim:sm_90a`.
     #[arg(long, default_value = "auto")]
     backend: String,
+    /// Also say, of each product, which kernel multiplies, and why not another.
+    #[arg(long)]
+    explain: bool,
     #[command(flatten)]
     reading: Reading,
 }
@@ -26,6 +31,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let mut rows = table(&["file", "layer", "scheme", "compared", "error", "bound", "verdict"]);
     let mut faults = Vec::new();
     let mut notes = Vec::new();
+    let mut explained = Vec::new();
     let (mut compared, mut skipped) = (0, 0);
     let progress = Progress::new("checking", arguments.paths.len() as u64);
     for path in &arguments.paths {
@@ -36,6 +42,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             Ok(checkpoint) => {
                 for finding in check(&checkpoint, place.backend()) {
                     let layer = checkpoint.layer(&finding.layer).ok();
+                    if let (true, Subject::Product, Some(layer)) =
+                        (arguments.explain, finding.subject, layer)
+                    {
+                        let lines = explain(&checkpoint, layer, place.backend())
+                            .unwrap_or_else(|error| format!("{error:#}"));
+                        explained.push(format!("{file}: {}: {lines}", finding.layer));
+                    }
                     let scheme = layer.map_or(String::new(), |layer| label(layer.scheme()));
                     rows.add_row(row(&file, &scheme, &finding));
                     match &finding.verdict {
@@ -61,6 +74,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         progress.advance(1);
     }
     drop(progress);
+    for lines in explained {
+        say_error(&lines);
+    }
     say(rows)?;
     for note in notes {
         say(note)?;
@@ -71,6 +87,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     // A comparison of nothing is no success.
     Ok(faults.is_empty() && compared > 0)
+}
+
+/// The kernel that multiplies a layer's reference, and why not another.
+fn explain(checkpoint: &Checkpoint, layer: &Layer, backend: &dyn Backend) -> Result<String> {
+    let stored = |name: &str| layer.store(name);
+    let op = backend.prepare_stored(layer.scheme(), &layer.unpack()?, &stored)?;
+    Ok(op.explain(tokens(checkpoint, layer)))
 }
 
 fn row(file: &str, scheme: &str, finding: &Finding) -> [String; 7] {

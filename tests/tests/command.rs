@@ -204,6 +204,8 @@ fn failures_are_one_sentence_and_leave_nothing() {
     let ran = quantloom(&folder.arguments("check @missing %ct_w4a16 @x"));
     assert_eq!((ran.code, ran.err.lines().count()), (Some(1), 2), "{}", ran.err);
     assert!(ran.out.contains("2 passed, 2 failed, 0 not checked"), "{}", ran.out);
+    let ran = quantloom(&folder.arguments("check %ct_w4a16 --backend portable --explain")).done();
+    assert!(ran.err.contains(", f32 fma is chosen\nneon_bf16: "), "{}", ran.err);
     assert_eq!(folder.names(), before);
     assert!(!folder.path("socket").is_file(), "a device or pipe is not replaced by a file");
     assert_eq!(std::fs::read(folder.path("old")).unwrap(), b"what was there before");

@@ -1,13 +1,17 @@
 //! Products of every catalogue scheme on every instruction set of this machine, at ragged shapes,
 //! against the f64 reference: with the families that were generated, and by the table of values.
 
+use std::io::Write as _;
+
 use quantloom_dsl::Scheme;
+use quantloom_dsl::format::{BF16, F16};
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::conformance::{Suite, draw};
+use quantloom_runtime::cpu::blocking::Matrix;
 use quantloom_runtime::cpu::family::Families;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::device::{Backend, Device};
-use quantloom_runtime::op::{Bf16, Op as _, Values};
+use quantloom_runtime::op::{Bf16, F16 as F16Bits, Op as _, Values, ValuesMut, Workspace};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -90,9 +94,35 @@ fn layer() -> Unpacked {
     Unpacked::new(&scheme, shape, &stored).unwrap()
 }
 
+/// The device of a set; a line is printed where this machine has it not.
+fn present(isa: Isa) -> Option<Device> {
+    let device = Device::named(isa.name());
+    if let Err(absent) = &device {
+        // Not `eprintln!`: of a test that passes, that would not be shown.
+        let mut shown = std::io::stderr();
+        writeln!(shown, "skipped: {absent}").unwrap();
+    }
+    device.ok()
+}
+
 fn product(isa: Isa, weight: &Unpacked, x: &[Bf16]) -> Vec<f32> {
     let op = Device::named(isa.name()).unwrap().prepare(weight.scheme(), weight).unwrap();
     op.matmul(0, Values::Bf16(x)).unwrap()
+}
+
+/// A tile of AMX takes 16 tokens at the price of 16: twice that price, which x in two parts has, is
+/// too much for fewer.
+#[test]
+fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
+    let Some(device) = present(Isa::Avx512Amx) else { return };
+    let weight = layer();
+    let op = device.prepare(weight.scheme(), &weight).unwrap();
+    let parts = |x| Some(Matrix::Parts { weight: 2, x });
+    for (tokens, bf16, f16) in [(8, None, None), (9, parts(1), None), (16, parts(1), None)] {
+        assert_eq!(op.blocking(tokens, BF16).matrix, bf16, "{tokens} tokens of bf16");
+        assert_eq!(op.blocking(tokens, F16).matrix, f16, "{tokens} tokens of f16");
+    }
+    assert_eq!(op.blocking(17, F16).matrix, parts(2));
 }
 
 /// Cut into parts, infinity times a weight would be NaN wherever a part of the weight is 0.
@@ -142,6 +172,85 @@ fn subnormal_tokens_lose_no_more_than_the_bound_says() {
             let token = at / n;
             let size = if token % 2 == 0 { lost } else { 1e-4 };
             assert!(error <= size, "{isa}: y[{token}, {}] = {y:e}, not {expected:e}", at % n);
+        }
+    }
+}
+
+/// The kernels of two sets on the same weight and x, through the public op: integer sums are the
+/// same bits, sums of bf16 parts no further apart than both bounds.
+#[test]
+fn amx_and_avx512_agree() {
+    let (Some(amx), Some(avx512)) = (present(Isa::Avx512Amx), present(Isa::Avx512)) else { return };
+    let (n, k, tokens) = (48, 256, 37);
+    let x: Vec<Bf16> = (0..tokens * k)
+        .map(|at| Bf16((0x3e80 + (at * 7919 % 511) as u16) | ((at % 5 < 2) as u16) << 15))
+        .collect();
+    let weight_of = |text: &str| {
+        let scheme = quantloom_dsl::parse(text).unwrap();
+        let shape = Shape::matrix(n as u64, k as u64);
+        let packed = pack(&scheme, &draw::layer(&scheme, shape, 0)).unwrap();
+        let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+        Unpacked::new(&scheme, shape, &stored).unwrap()
+    };
+    let both = |weight: &Unpacked, said: &str| {
+        [amx, avx512].map(|device| {
+            let op = device.prepare(weight.scheme(), weight).unwrap();
+            assert_eq!(op.kernel(tokens).contains(said), device.isa() == Isa::Avx512Amx);
+            op.matmul(0, Values::Bf16(&x)).unwrap()
+        })
+    };
+
+    let bytes = weight_of(
+        "w4a8 {
+            weight: u4 - 8,
+            scale: bf16 per 1x128,
+            pack: [k, n],
+            activation: i8 { scale: f32 per token },
+        }",
+    );
+    let [ours, theirs] = both(&bytes, "i8 matrix");
+    assert_eq!(ours, theirs, "integer sums");
+
+    let parts = weight_of(
+        "w4a16 { weight: e2m1, scale: bf16 per 1x32, pack: [k, n], activation: bf16 | f16 }",
+    );
+    let [ours, theirs] = both(&parts, "bf16 matrix");
+    assert_ne!(ours, theirs, "two kernels");
+    // 306 roundings a term, of either: K of a chain, two a piece and a group, 18 besides.
+    let roundings = (2 * (k + 2 * (k / 32 + k / 32) + 18)) as f64 / f64::from(1 << 24);
+    let weights = parts.decode_rows(0..n as u64);
+    for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+        let (x, w) = (&x[at / n * k..][..k], &weights[at % n * k..][..k]);
+        let value = |x: &Bf16| f64::from(f32::from_bits(u32::from(x.0) << 16));
+        let terms: f64 = x.iter().zip(w).map(|(x, w)| (value(x) * f64::from(*w)).abs()).sum();
+        let apart = (f64::from(*ours) - f64::from(*theirs)).abs();
+        assert!(apart <= roundings * terms, "y[{}, {}]: {ours} and {theirs}", at / n, at % n);
+    }
+}
+
+/// What `workspace_size` says is enough for x of every type.
+#[test]
+fn a_product_does_not_grow_its_workspace() {
+    // A part of a weight by three of an f32.
+    let scheme =
+        "e2m1 { weight: e2m1, scale: e8m0 per 1x32, pack: [k, n], activation: bf16 | f16 }";
+    let scheme = quantloom_dsl::parse(scheme).unwrap();
+    let (n, k, tokens) = (32, 4096, 64);
+    let packed = pack(&scheme, &draw::layer(&scheme, Shape::matrix(n, k), 0)).unwrap();
+    let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+    let weight = Unpacked::new(&scheme, Shape::matrix(n, k), &stored).unwrap();
+    let count = tokens * k as usize;
+    let (bf16, f16) = (vec![Bf16(0x3f80); count], vec![F16Bits(0x3c00); count]);
+    let ones = vec![1.0; count];
+    let all = [Values::F32(&ones), Values::Bf16(&bf16), Values::F16(&f16)];
+    for isa in Isa::present() {
+        let op = Device::named(isa.name()).unwrap().prepare(&scheme, &weight).unwrap();
+        let mut workspace = Workspace::new(op.workspace_size(tokens));
+        let before = workspace.len();
+        for x in all {
+            let mut y = vec![0.0; tokens * n as usize];
+            op.matmul_into(0, x, ValuesMut::F32(&mut y), &mut workspace).unwrap();
+            assert_eq!(workspace.len(), before, "{isa}, {:?}", x.format());
         }
     }
 }

@@ -30,6 +30,11 @@
 //! summed before; there are at most [`MOST_PAIRS`] pairs. The chain of one term is once what an
 //! instruction rounds, and each later instruction once.
 //!
+//! The same by `bfmmla`, which rounds to odd, twice as far as to nearest: two for the sum of two
+//! products, and two for each two columns of each pair of parts that follow in the chain, one a
+//! column; a chain has [`MOST_CHAIN`] of those at most. Chains, of at least a chunk, add up as pieces
+//! do.
+//!
 //! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors
 //! that are multiplied later, each of which is at most the larger of itself and 1. Instructions that
 //! take subnormal numbers for 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] a
@@ -37,7 +42,7 @@
 
 use quantloom_dsl::format::FloatFormat;
 
-use crate::cpu::parts::MOST_PAIRS;
+use crate::cpu::parts::{MOST_CHAIN, MOST_PAIRS};
 use crate::op::Sums;
 
 /// Half the distance of 1 and the next `f32`.
@@ -85,14 +90,17 @@ impl Chain {
         let pieces = 2 * (k.div_ceil(32) + groups);
         let float = k.min(PIECE) + pieces + FIXED;
         let underflow = FIXED as f64 * TINY;
+        let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
         match sums {
             Sums::Integer => Self { roundings: pieces + FIXED, offset: false, underflow },
             Sums::Float => Self { roundings: float, offset: true, underflow },
             Sums::Parts => {
                 let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + FIXED;
-                let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
-                let underflow = underflow + flushed;
-                Self { roundings: parts.max(float), offset: true, underflow }
+                Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
+            }
+            Sums::OddParts => {
+                let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + pieces + FIXED;
+                Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }
             Sums::Matrix => {
                 let group = k.div_ceil(groups.max(1));

@@ -9,12 +9,12 @@ use quantloom_dsl::reference::{StaticInput, quantise_activation};
 use quantloom_dsl::{Quantiser, Scheme};
 use rayon::prelude::*;
 
-use super::blocking::{Blocking, Matrix, Tokens};
+use super::blocking::{Blocking, Matrix};
 use super::isa::{Isa, Kernel, enter};
 use super::native::{Native, Path};
 use super::parts;
 use super::quantiser::{Extent, RowQuantiser};
-use super::tokens::{Columns, piece_sums_f32, piece_sums_i32, place_codes, place_values};
+use super::tokens::{Columns, Tokens, piece_sums_f32, piece_sums_i32, place_codes, place_values};
 use super::vector::Vector;
 use crate::buffer::{Cut, bytes_of};
 use crate::element::Values;

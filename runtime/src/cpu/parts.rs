@@ -25,9 +25,13 @@ use crate::unpacked::Folded;
 /// The most parts, those of any `f32`.
 pub const MOST: usize = 3;
 
-/// The most pairs of a part of a weight and one of x: with more of them, products by `f32` are as
-/// fast (docs/performance/cpu.md).
+/// The most pairs of a part of a weight and one of x, on any set: with more of them, products by `f32`
+/// are as fast (docs/performance/cpu.md).
 pub const MOST_PAIRS: usize = 4;
+
+/// The most columns, times pairs of parts, whose products are added in one chain that is rounded to
+/// odd (`bfmmla`): as many as `f32` products are in a chain of theirs.
+pub const MOST_CHAIN: usize = 256;
 
 /// Significant bits of a part.
 const BITS: u32 = 8;

@@ -30,6 +30,35 @@ pub fn padded(tokens: usize, largest: usize) -> usize {
     tiles(tokens, largest).map(|tile| tile.size).sum()
 }
 
+/// The tokens, packed.
+#[derive(Clone, Copy, Debug)]
+pub enum Tokens<'a> {
+    /// For [`Path::Dot`](super::native::Path).
+    Codes {
+        /// `[tile][step][token]` words of four codes.
+        x: &'a [u32],
+        /// `[tile][piece][token]`.
+        starts: &'a [i32],
+        /// `[tile][piece][token]`, where the weight adds something per group; else empty.
+        sums: &'a [f32],
+        /// `[token]`: scale of x.
+        scales: &'a [f32],
+        /// `[token]`: zero point of x; empty where there is none.
+        zeros: &'a [f32],
+    },
+    /// For [`Path::Fma`](super::native::Path).
+    Values {
+        /// `[tile][column][token]`.
+        x: &'a [f32],
+        /// `[tile][piece][token]`, where the weight adds something per group; else empty.
+        sums: &'a [f32],
+    },
+    /// For [`Matrix::Parts`](super::blocking::Matrix).
+    Parts {
+        /// `[tile][step][part][token][column]`: bf16.
+        x: &'a [u16],
+    },
+}
 /// The columns of a product in native order.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a> {

@@ -2,17 +2,18 @@
 //!
 //! In: an unpacked layer and a device; then activations. Out: products. [`CpuWeight::new`] packs
 //! once; a product quantises or widens x into the workspace (`super::activation`) and runs the
-//! loops of [`super::blocking`].
+//! loops of `super::product`.
 
-use quantloom_dsl::format::{BF16, F16, FloatFormat};
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Activation, Quantiser, Scheme};
 
 use super::activation::{self, PackedTokens};
-use super::blocking::{Blocking, Matrix, Product};
+use super::blocking::Blocking;
 use super::family::Decoder;
 use super::native::{Native, Path};
 use super::parts;
+use super::product::Product;
 use crate::buffer::Workspace;
 use crate::device::Device;
 use crate::element::{Values, ValuesMut};
@@ -120,7 +121,7 @@ impl Op for CpuWeight {
 
     fn sums(&self, tokens: usize) -> Sums {
         match (self.blocking(tokens, BF16).matrix, self.selection.kernel.path) {
-            (Some(Matrix::Parts { .. }), _) => Sums::Parts,
+            (Some(matrix), _) => matrix.sums(),
             (_, Path::Dot) => Sums::Integer,
             (_, Path::Fma) => Sums::Float,
         }
@@ -128,8 +129,8 @@ impl Op for CpuWeight {
 
     fn workspace_size(&self, tokens: usize) -> usize {
         let of = |blocking| self.workspace(&blocking);
-        let parts = [BF16, F16].map(|x| self.blocking(tokens, x));
-        of(self.without_parts(tokens)).max(of(parts[0])).max(of(parts[1]))
+        let parts = [F32, BF16, F16].map(|x| of(self.blocking(tokens, x)));
+        parts.into_iter().fold(of(self.without_parts(tokens)), usize::max)
     }
 
     fn matmul_into(

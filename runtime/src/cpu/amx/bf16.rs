@@ -15,10 +15,20 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Configured, SIDE, prefetch};
-use crate::cpu::blocking::{Ahead, Blocking};
 use crate::cpu::isa::Isa;
-use crate::cpu::parts::lines;
+use crate::cpu::parts::{MOST_PAIRS, lines};
+use crate::cpu::product::{Ahead, PartsBlock};
 use crate::cpu::tile::each;
+use crate::op::Sums;
+
+/// The set that has the instruction.
+pub(in crate::cpu) const ISA: Isa = Isa::Avx512Amx;
+
+/// How it adds up.
+pub(in crate::cpu) const SUMS: Sums = Sums::Parts;
+
+/// Tokens of a tile.
+pub(in crate::cpu) const TOKENS: usize = SIDE;
 
 /// Columns of a step, what a tile takes at once.
 pub(in crate::cpu) const STEP: usize = 32;
@@ -29,13 +39,29 @@ pub(in crate::cpu) const PANELS: usize = 2;
 /// Lines of an A or a B.
 const LINES: usize = SIDE;
 
+/// Columns of a block: two parts of two panels are 16 KiB, which share a first-level cache with a
+/// panel in `f32` and the columns of 32 tokens.
+pub(in crate::cpu) fn block(_of_weight: usize, _of_x: usize) -> usize {
+    128
+}
+
+/// Whether a product of so many tokens, more than are decoded on the fly, is faster here than in
+/// `f32`: by the number of parts of a weight and of an x.
+///
+/// A tile takes as long for one token as for 16. With x in one part (bf16) that is still less than
+/// `f32` products of 9 tokens; in two (f16) it is twice the products, as long as those of 16
+/// (docs/performance/cpu.md).
+pub(in crate::cpu) fn pays(tokens: usize, of_weight: usize, of_x: usize) -> bool {
+    of_weight * of_x <= MOST_PAIRS && (of_x == 1 || tokens > SIDE)
+}
+
 /// Cuts the weights of a panel, `[column]`, into parts: `[step][part][panel]` of B. They are finite
 /// or NaN.
 ///
 /// # Panics
 /// Where AMX is not present.
 pub(in crate::cpu) fn cut(weights: &[[f32; 16]], parts: usize, panel: usize, out: &mut [[u8; 64]]) {
-    assert!(Isa::Avx512Amx.check().is_ok(), "AMX is chosen where it is not");
+    assert!(ISA.check().is_ok(), "AMX is chosen where it is not");
     // SAFETY: the set is there, and AVX-512 is part of it.
     unsafe {
         match parts {
@@ -82,52 +108,28 @@ fn rest(values: __m512i, mask: __m512i) -> __m512i {
     _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(values), first))
 }
 
-/// All tiles of tokens on a block of weights.
-pub(in crate::cpu) struct Tiles<'a> {
-    pub(in crate::cpu) blocking: &'a Blocking,
-    /// Native columns, and the block's first.
-    pub(in crate::cpu) columns: usize,
-    pub(in crate::cpu) start: usize,
-    /// Parts of a weight and of an x.
-    pub(in crate::cpu) parts: (usize, usize),
-    /// `[step][part][panel]` of B.
-    pub(in crate::cpu) weights: &'a [[u8; 64]],
-    /// `[tile][step][part]` of A.
-    pub(in crate::cpu) x: &'a [u16],
-    /// `[tile][token][panel]`.
-    pub(in crate::cpu) sums: &'a mut [[f32; 16]],
-    pub(in crate::cpu) ahead: Ahead<'a>,
-}
-
-impl Tiles<'_> {
-    /// Adds the block's products to the sums.
-    ///
-    /// # Panics
-    /// Where AMX is not present.
-    pub(in crate::cpu) fn run(self) {
-        assert!(Isa::Avx512Amx.check().is_ok(), "AMX is chosen where it is not");
-        let Self { blocking, columns, start, parts, weights, x, sums, ahead } = self;
-        let steps = weights.len() / lines(STEP, parts.0, PANELS);
-        if steps == 0 {
-            return;
-        }
-        // SAFETY: asserted above.
-        let _shaped = unsafe { Configured::new() };
-        // Elements of x of a tile, and those that this block reads.
-        let (each, begin) = (SIDE * columns * parts.1, SIDE * start * parts.1);
-        let here = SIDE * steps * STEP * parts.1;
-        let tiles = x.chunks_exact(each).map(|tile| &tile[begin..begin + here]);
-        let mut sums = sums.chunks_exact_mut(SIDE * PANELS);
-        let mut tiles = tiles.take(blocking.padded / SIDE);
-        let mut at = 0;
-        while let (Some(first), Some(c)) = (tiles.next(), sums.next()) {
-            prefetch(ahead, at..at + 2);
-            at += 2;
-            let operands = Operands { parts, steps, weights };
-            match (tiles.next(), sums.next()) {
-                (Some(second), Some(other)) => operands.add_two([first, second], [c, other]),
-                _ => operands.add_one(first, c),
-            }
+/// Adds a block's products to the sums.
+///
+/// # Panics
+/// Where AMX is not present.
+pub(in crate::cpu) fn run(block: PartsBlock<'_>, ahead: Ahead<'_>) {
+    assert!(ISA.check().is_ok(), "AMX is chosen where it is not");
+    let (parts, weights) = (block.parts, block.weights);
+    let steps = weights.len() / lines(STEP, parts.0, PANELS);
+    if steps == 0 {
+        return;
+    }
+    // SAFETY: asserted above.
+    let _shaped = unsafe { Configured::new() };
+    let operands = Operands { parts, steps, weights };
+    let mut tiles = block.tiles(TOKENS);
+    let mut at = 0;
+    while let Some((first, c)) = tiles.next() {
+        prefetch(ahead, at..at + 2);
+        at += 2;
+        match tiles.next() {
+            Some((second, other)) => operands.add_two([first, second], [c, other]),
+            None => operands.add_one(first, c),
         }
     }
 }

@@ -13,9 +13,10 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::{Configured, SIDE, prefetch};
-use crate::cpu::blocking::{Ahead, Blocking};
+use crate::cpu::blocking::Blocking;
 use crate::cpu::isa::Isa;
 use crate::cpu::native::Native;
+use crate::cpu::product::Ahead;
 
 /// Columns of a step, what a tile takes at once.
 pub(in crate::cpu) const STEP: usize = 64;

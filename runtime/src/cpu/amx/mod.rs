@@ -17,7 +17,7 @@ use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::blocking::Ahead;
+use super::product::Ahead;
 
 /// Tokens and rows of a tile.
 pub(super) const SIDE: usize = 16;

@@ -4,7 +4,7 @@
 
 use std::hint::black_box;
 
-use super::tile;
+use super::{bf16, tile};
 use crate::cpu::tile::{DotBlock, DotTokens, Sums};
 
 macro_rules! counted {
@@ -20,6 +20,15 @@ macro_rules! counted {
         /// The linker keeps what is used.
         fn keep() {
             $(black_box($name as unsafe fn(DotBlock<'_, 1>, DotTokens<'_, 4>, &mut Sums<4, 1>));)*
+            black_box(counted_bfmmla_1x1 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
+            black_box(counted_bfmmla_2x1 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
+            black_box(counted_bfmmla_3x1 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
+            black_box(counted_bfmmla_1x2 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
+            black_box(counted_bfmmla_1x3 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
+            black_box(counted_cut_1 as fn(&[[f32; 16]], &mut [[u8; 64]]));
+            black_box(counted_cut_2 as fn(&[[f32; 16]], &mut [[u8; 64]]));
+            black_box(counted_cut_3 as fn(&[[f32; 16]], &mut [[u8; 64]]));
+            keep_parts();
             black_box(counted_fmla as fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut Sums<4, 1>));
         }
     };
@@ -31,6 +40,39 @@ counted! {
     counted_sdot_narrow "neon,dotprod" tile::sdot_tile::<4, 1, true>;
     counted_sdot_wide "neon,dotprod" tile::sdot_tile::<4, 1, false>;
     counted_usmmla "neon,dotprod,i8mm" tile::usmmla_tile::<4, 1>;
+}
+
+/// Parts of a weight, and of a weight by those of an x: the loops of bf16 parts.
+macro_rules! counted_parts {
+    ([$($cut:ident $parts:literal)*] [$($name:ident $of_weight:literal $of_x:literal)*]) => {
+        $(
+            #[unsafe(no_mangle)]
+            fn $cut(weights: &[[f32; 16]], out: &mut [[u8; 64]]) {
+                bf16::cut_into::<$parts>(weights, out);
+            }
+        )*
+        $(
+            #[unsafe(no_mangle)]
+            fn $name(weights: &[[u8; 64]], x: &[u16], sums: &mut [[f32; 16]; 4]) {
+                bf16::tile::<$of_weight, $of_x>(weights, x, sums);
+            }
+        )*
+        fn keep_parts() {
+            $(black_box($cut as fn(&[[f32; 16]], &mut [[u8; 64]]));)*
+            $(black_box($name as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));)*
+        }
+    };
+}
+
+counted_parts! {
+    [counted_cut_1 1  counted_cut_2 2  counted_cut_3 3]
+    [
+        counted_bfmmla_1x1 1 1
+        counted_bfmmla_2x1 2 1
+        counted_bfmmla_3x1 3 1
+        counted_bfmmla_1x2 1 2
+        counted_bfmmla_1x3 1 3
+    ]
 }
 
 #[unsafe(no_mangle)]

@@ -5,7 +5,9 @@
 //! assembler take the instruction wherever the function ends up; that the processor has it is
 //! what [`super::vector`]'s types stand for.
 
-use core::arch::aarch64::{float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint16x4_t};
+use core::arch::aarch64::{
+    float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint16x4_t, uint16x8_t,
+};
 use core::arch::asm;
 
 /// `sum[i] + codes[4i..4i+4] . x[4i..4i+4]`, signed by signed (FEAT_DotProd).
@@ -55,6 +57,19 @@ pub(super) fn usmmla(mut sum: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int
     unsafe {
         asm!(".arch_extension i8mm", "usmmla {sum:v}.4s, {codes:v}.16b, {x:v}.16b",
             sum = inout(vreg) sum, codes = in(vreg) codes, x = in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    sum
+}
+
+/// `sum[2i + j] + rows[4i..4i+4] . x[4j..4j+4]` of bf16 numbers, two products at a time, rounded as
+/// [`super::bf16`] says (FEAT_BF16).
+#[inline(always)]
+pub(super) fn bfmmla(mut sum: float32x4_t, rows: uint16x8_t, x: uint16x8_t) -> float32x4_t {
+    // SAFETY: registers only; the set of the caller has the instruction.
+    unsafe {
+        asm!(".arch_extension bf16", "bfmmla {sum:v}.4s, {rows:v}.8h, {x:v}.8h",
+            sum = inout(vreg) sum, rows = in(vreg) rows, x = in(vreg) x,
             options(pure, nomem, nostack, preserves_flags));
     }
     sum

@@ -1,8 +1,9 @@
 //! Arm NEON: what the sets `neon`, `neon_dot`, `neon_i8mm` and `neon_bf16` do in their own way.
 //!
 //! In: the interfaces of [`crate::cpu`]. Out: their implementation. [`vector`] holds 64 bytes in
-//! four registers; [`tile`] has the loops in which products of many tokens spend their time;
-//! [`instruction`] has what stable Rust has no intrinsics for. Start with [`tile`].
+//! four registers; [`tile`] has the loops in which products of many tokens spend their time,
+//! [`bf16`] that of bf16 parts; [`instruction`] has what stable Rust has no intrinsics for. Start with
+//! [`tile`].
 
 /// NEON's intrinsics ask for the feature in the caller's own list, even where the target has it.
 macro_rules! neon {
@@ -15,6 +16,14 @@ macro_rules! neon {
     }};
 }
 
+/// Runs a statement for constants, one after another: an index of registers must be known.
+macro_rules! for_each {
+    ($name:ident in $($value:literal)* => $body:expr) => {
+        $({ const $name: usize = $value; $body; })*
+    };
+}
+
+pub(super) mod bf16;
 #[cfg(test)]
 mod counted;
 mod instruction;

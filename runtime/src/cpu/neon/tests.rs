@@ -5,7 +5,8 @@
 
 use std::arch::is_aarch64_feature_detected;
 
-use super::{Base, Dot, I8mm, Neon};
+use super::{Base, Dot, I8mm, Neon, bf16};
+use crate::cpu::parts;
 use crate::cpu::tile::{DotBlock, DotTokens, Sums};
 use crate::cpu::vector::{Portable, Vector};
 
@@ -138,6 +139,126 @@ fn fma_tile<V: Vector, const M: usize>() {
             assert_eq!(sums[m][0][row], expected, "token {m} of {M}, row {row}");
         }
     }
+}
+
+/// Weights and x of so many bits, cut into W and X parts: sums stay below 2^24.
+fn parts_tile<const W: usize, const X: usize>(of_weight: u32, of_x: u32) {
+    const COLUMNS: usize = 32;
+    let mut random = Random(5);
+    let mut whole = |bits: u32| {
+        let size = (random.next() % (1 << bits)) as f32;
+        if random.next().is_multiple_of(2) { size } else { -size }
+    };
+    let weights: Vec<[f32; 16]> =
+        (0..COLUMNS).map(|_| std::array::from_fn(|_| whole(of_weight))).collect();
+    let x: [Vec<f32>; bf16::TOKENS] =
+        std::array::from_fn(|_| (0..COLUMNS).map(|_| whole(of_x)).collect());
+    let start: [[f32; 16]; bf16::TOKENS] =
+        std::array::from_fn(|_| std::array::from_fn(|_| whole(8)));
+    let mut lines = vec![[0; 64]; parts::lines(COLUMNS, W, bf16::PANELS)];
+    bf16::cut(&weights, W, 0, &mut lines);
+    let mut packed = vec![0; bf16::TOKENS * COLUMNS * X];
+    for (token, x) in x.iter().enumerate() {
+        parts::place(&mut x.clone(), token, bf16::TOKENS, bf16::STEP, X, &mut packed);
+    }
+    let mut sums = start;
+    bf16::tile::<W, X>(&lines, &packed, &mut sums);
+    for (token, x) in x.iter().enumerate() {
+        for row in 0..16 {
+            let products = weights.iter().zip(x).map(|(weights, x)| weights[row] * x);
+            let expected = start[token][row] + products.sum::<f32>();
+            assert_eq!(sums[token][row], expected, "{W} by {X}, token {token}, row {row}");
+        }
+    }
+}
+
+#[test]
+fn bf16_parts_agree_with_scalar_loops() {
+    if is_aarch64_feature_detected!("bf16") {
+        parts_tile::<1, 1>(8, 8);
+        parts_tile::<2, 1>(12, 6);
+        parts_tile::<3, 1>(17, 1);
+        parts_tile::<1, 2>(6, 12);
+        parts_tile::<1, 3>(1, 17);
+    }
+}
+
+/// Multiples of 2^-30: exact sums of what [`the_bf16_product_rounds_to_odd`] multiplies.
+const UNIT: f64 = 1.0 / (1 << 30) as f64;
+
+/// 24 significant bits, the last of them set if something was cut off.
+fn to_odd(exact: i128) -> i128 {
+    let cut = (128 - exact.unsigned_abs().leading_zeros()).saturating_sub(24);
+    let kept = exact.abs() >> cut;
+    let odd = if kept << cut == exact.abs() { kept } else { kept | 1 };
+    exact.signum() * (odd << cut)
+}
+
+/// What the bound of its products rests on (`super::bf16`), in whole numbers.
+#[test]
+fn the_bf16_product_rounds_to_odd() {
+    if !is_aarch64_feature_detected!("bf16") {
+        return;
+    }
+    let mut random = Random(6);
+    // Eight significant bits, exponents of 0 to 15 below and above 1: products are whole units.
+    let mut number = || {
+        let bits = random.next();
+        f32::from_bits((bits >> 16 & 0x807f | (127 - 8 + bits % 16) << 7) << 16)
+    };
+    let whole = |value: f32| (f64::from(value) / UNIT) as i128;
+    let product = |a: f32, b: f32| (f64::from(a) * f64::from(b) / UNIT) as i128;
+    let mut inexact = 0;
+    for _ in 0..2000 {
+        let rows: [f32; 8] = std::array::from_fn(|_| number());
+        let x: [f32; 8] = std::array::from_fn(|_| number());
+        let sums: [f32; 4] = std::array::from_fn(|_| number() * number());
+        let found = bfmmla(sums, rows, x);
+        for (at, found) in found.into_iter().enumerate() {
+            let (row, token) = (at / 2, at % 2);
+            let mut sum = whole(sums[at]);
+            for pair in [0, 2] {
+                let of = |column: usize| product(rows[4 * row + column], x[4 * token + column]);
+                let exact = sum + to_odd(of(pair) + of(pair + 1));
+                sum = to_odd(exact);
+                inexact += usize::from(sum != exact);
+            }
+            assert_eq!(f64::from(found), sum as f64 * UNIT, "{rows:?} by {x:?} from {}", sums[at]);
+        }
+    }
+    assert!(inexact > 1000, "something is rounded: {inexact}");
+}
+
+#[test]
+fn the_bf16_product_takes_subnormal_numbers_for_0() {
+    if !is_aarch64_feature_detected!("bf16") {
+        return;
+    }
+    let (tiny, least) = (f32::from_bits(0x0040_0000), f32::MIN_POSITIVE);
+    // An operand, a product, a sum of two; and what is the smallest normal number is kept.
+    let first = |a: f32, b: f32| [a, b, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+    let of = |sum: f32, rows, x| bfmmla([sum, 0.0, 0.0, 0.0], rows, x)[0];
+    assert_eq!(of(0.0, first(tiny, 0.0), first(1024.0, 0.0)), 0.0);
+    assert_eq!(of(0.0, first(least, 0.0), first(0.5, 0.0)), 0.0);
+    assert_eq!(of(0.0, first(1.5 * least, -least), first(1.0, 1.0)), 0.0);
+    assert_eq!(of(-1.5 * least, first(least, 0.0), first(1.0, 0.0)), 0.0);
+    assert_eq!(of(0.0, first(least, 0.0), first(1.0, 0.0)), least);
+    assert_eq!(of(tiny, first(least, 0.0), first(1.0, 0.0)), least);
+}
+
+/// The instruction on numbers that bf16 holds.
+fn bfmmla(sums: [f32; 4], rows: [f32; 8], x: [f32; 8]) -> [f32; 4] {
+    use core::arch::aarch64::{vld1q_f32, vld1q_u16, vst1q_f32};
+    let bits = |values: [f32; 8]| values.map(|value| (value.to_bits() >> 16) as u16);
+    let (rows, x) = (bits(rows), bits(x));
+    let mut out = sums;
+    // SAFETY: as many numbers as a register has.
+    unsafe {
+        let (rows, x) = (vld1q_u16(rows.as_ptr()), vld1q_u16(x.as_ptr()));
+        let sums = super::instruction::bfmmla(vld1q_f32(sums.as_ptr()), rows, x);
+        vst1q_f32(out.as_mut_ptr(), sums);
+    }
+    out
 }
 
 /// What an operation left in a vector's lanes.

@@ -14,19 +14,12 @@ use crate::cpu::tile::{DotBlock, DotTokens, Sums};
 /// Tokens of a tile.
 pub(super) const TOKENS: usize = 4;
 
-/// Runs a statement for constants, one after another: an index of registers must be known.
-macro_rules! for_each {
-    ($name:ident in $($value:literal)* => $body:expr) => {
-        $({ const $name: usize = $value; $body; })*
-    };
-}
-
 /// The codes of a panel at one step of four columns: 16 rows.
 type Step = [u8; 64];
 
-/// Register `j` of a step.
+/// Register `j` of 64 bytes.
 #[inline(always)]
-fn register(step: &Step, j: usize) -> uint8x16_t {
+pub(super) fn register(step: &Step, j: usize) -> uint8x16_t {
     let bytes = &step.as_chunks::<16>().0[j];
     // SAFETY: 16 bytes, of any alignment.
     unsafe { vld1q_u8(bytes.as_ptr()) }

@@ -1,0 +1,163 @@
+//! The end of some panels: what is per row and per token, the bias, the type of y.
+//!
+//! In: the sums of panels over all of K. Out: their columns of y, each written by the one thread that
+//! has the panel.
+
+use std::ops::Range;
+
+use super::blocking::Blocking;
+use super::decode::{Groups, MOST_STREAMS};
+use super::isa::Kernel;
+use super::native::{PANEL, Rows};
+use super::product::Product;
+use super::tokens::{Tile, Tokens};
+use super::vector::Vector;
+use crate::element::{Bf16, F16, ValuesMut, f32_to_bf16, f32_to_f16};
+
+/// y [M, N], written by several threads, each its own columns.
+enum Target {
+    F32(*mut f32),
+    F16(*mut F16),
+    Bf16(*mut Bf16),
+}
+
+/// The place of y.
+pub(super) struct Output {
+    target: Target,
+    /// Row length N; rows.
+    n: usize,
+    tokens: usize,
+}
+
+// SAFETY: the pointer is that of an exclusive borrow which outlives the threads (`Product::run`
+// holds it), and `store` is called for each (token, column) by the one thread that has the panel.
+unsafe impl Sync for Output {}
+
+impl Output {
+    /// y [tokens, n], if it is as long; the borrow of y must outlive what this returns.
+    pub(super) fn new(y: &mut ValuesMut<'_>, n: usize, tokens: usize) -> Option<Self> {
+        if y.len() != tokens * n {
+            return None;
+        }
+        let target = match y {
+            ValuesMut::F32(y) => Target::F32(y.as_mut_ptr()),
+            ValuesMut::F16(y) => Target::F16(y.as_mut_ptr()),
+            ValuesMut::Bf16(y) => Target::Bf16(y.as_mut_ptr()),
+        };
+        Some(Self { target, n, tokens })
+    }
+
+    /// Writes a panel's columns of a token; what is outside y is ignored.
+    #[inline(always)]
+    fn store(&self, token: usize, panel: usize, values: &[f32; PANEL]) {
+        let first = panel * PANEL;
+        if token >= self.tokens || first >= self.n {
+            return;
+        }
+        let columns = PANEL.min(self.n - first);
+        let at = token * self.n + first;
+        // SAFETY: `at + columns` is at most tokens * n, the length that `new` has checked; the
+        // elements are initialised, and no other thread touches them: see `Sync` above.
+        unsafe {
+            match self.target {
+                Target::F32(y) => place(y.add(at), columns, values, |value| value),
+                Target::F16(y) => place(y.add(at), columns, values, |value| F16(f32_to_f16(value))),
+                Target::Bf16(y) => {
+                    place(y.add(at), columns, values, |value| Bf16(f32_to_bf16(value)));
+                }
+            }
+        }
+    }
+}
+
+/// Converts values to the first `columns` places at `y`.
+///
+/// # Safety
+/// There are as many initialised elements at `y`, and nobody else has them.
+#[inline(always)]
+unsafe fn place<T: Copy>(
+    y: *mut T,
+    columns: usize,
+    values: &[f32; PANEL],
+    convert: impl Fn(f32) -> T,
+) {
+    // SAFETY: the caller's promise.
+    let y = unsafe { std::slice::from_raw_parts_mut(y, columns) };
+    // A whole panel is a constant length, and so a few vectors.
+    match <&mut [T; PANEL]>::try_from(&mut *y) {
+        Ok(y) => y.iter_mut().zip(values).for_each(|(y, value)| *y = convert(*value)),
+        Err(_) => y.iter_mut().zip(values).for_each(|(y, value)| *y = convert(*value)),
+    }
+}
+/// What ends some panels: their sums to y. All panels of a token follow each other, since their
+/// places in y do, and those of the next token lie a row of y away.
+pub(super) struct Epilogue<'a, 'b> {
+    pub(super) product: &'a Product<'b>,
+    /// The panels: one or more, at most [`MOST_STREAMS`].
+    pub(super) range: Range<usize>,
+    pub(super) sums: &'a [[f32; 16]],
+    /// How far apart in `sums` tokens are, and panels.
+    pub(super) apart: (usize, usize),
+    pub(super) output: &'a Output,
+}
+
+impl Kernel for Epilogue<'_, '_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { product, range, sums, apart, output } = self;
+        let of = |p: usize| (range.start + p).min(range.end - 1);
+        let rows: [Rows<'_>; MOST_STREAMS] =
+            std::array::from_fn(|p| product.weight.rows_of(product.expert, of(p)));
+        let groups: [Groups<'_>; MOST_STREAMS] =
+            std::array::from_fn(|p| product.weight.groups_of(product.expert, of(p)));
+        for tile in product.blocking.tiles() {
+            for m in 0..tile.size.min(product.blocking.tokens.saturating_sub(tile.first)) {
+                let token = tile.first + m;
+                for ((p, panel), (rows, groups)) in
+                    range.clone().enumerate().zip(rows.iter().zip(&groups))
+                {
+                    let mut sum = V::load_f32(&sums[token * apart.0 + p * apart.1]);
+                    let mut factor = V::load_f32(rows.factor);
+                    if let Tokens::Codes { sums: x_sums, scales, zeros, .. } = product.tokens {
+                        if let Some(add) = groups.add {
+                            sum = product.add_groups(add, x_sums, tile, m, sum);
+                        }
+                        if let Some(zero) = zeros.get(token) {
+                            sum = V::load_f32(rows.sums).fma_f32(V::splat((-zero).to_bits()), sum);
+                        }
+                        factor = factor.mul_f32(V::splat(scales[token].to_bits()));
+                    }
+                    let mut value = sum.mul_f32(factor);
+                    if let Some(bias) = rows.bias {
+                        value = value.add_f32(V::load_f32(bias));
+                    }
+                    let mut values = [0.0; PANEL];
+                    value.store_f32(&mut values);
+                    output.store(token, panel, &values);
+                }
+            }
+        }
+    }
+}
+
+impl Product<'_> {
+    /// `sum + add[g] * sum of x over g`, for one token.
+    #[inline(always)]
+    fn add_groups<V: Vector>(
+        &self,
+        add: &[[f32; 16]],
+        x_sums: &[f32],
+        tile: Tile,
+        m: usize,
+        mut sum: V,
+    ) -> V {
+        let Blocking { piece, pieces, .. } = self.blocking;
+        for at in 0..pieces {
+            let x_sum = x_sums[tile.first * pieces + at * tile.size + m];
+            let add = V::load_f32(&add[at * piece / self.weight.group()]);
+            sum = add.fma_f32(V::splat(x_sum.to_bits()), sum);
+        }
+        sum
+    }
+}

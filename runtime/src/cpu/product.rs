@@ -1,0 +1,440 @@
+//! The loops around the kernels: panels over threads, blocks of K, tiles of tokens.
+//!
+//! In: a native weight, packed tokens, how they are cut up, the result's place. Out: y. Up to a few
+//! tokens a panel is decoded on the fly and read once. Beyond, a thread takes a group of panels,
+//! decodes a block of their columns into its own cache, and runs all tiles of tokens over it before
+//! it takes the next block; sums wait in `f32`, and go to y by `super::epilogue`. Panels are
+//! handed out by a counter, so that a thread that is held up does not hold up the others.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+#[cfg(target_arch = "x86_64")]
+use super::amx::{self, bf16};
+use super::blocking::Blocking;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::blocking::Matrix;
+use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, Piece, Scales};
+use super::epilogue::{Epilogue, Output};
+use super::family::Decode;
+use super::isa::{Isa, Kernel, enter};
+use super::native::{Native, PANEL};
+#[cfg(target_arch = "aarch64")]
+use super::neon::bf16;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::parts;
+use super::tile::{DotBlock, DotTokens, Sums};
+use super::tokens::{Tile, Tokens};
+use super::vector::Vector;
+use crate::buffer::Cut;
+use crate::element::ValuesMut;
+
+/// A product, ready to run.
+pub(super) struct Product<'a> {
+    pub(super) weight: &'a Native,
+    pub(super) expert: usize,
+    pub(super) family: &'a dyn Decode,
+    pub(super) isa: Isa,
+    pub(super) blocking: Blocking,
+    pub(super) tokens: Tokens<'a>,
+}
+
+impl Product<'_> {
+    /// Computes y [M, n]; `scratch` is divided among as many tasks as it has room for.
+    pub(super) fn run(&self, n: usize, y: &mut ValuesMut<'_>, scratch: &mut [[u8; 64]]) {
+        let Some(output) = Output::new(y, n, self.blocking.tokens) else { return };
+        if self.blocking.tokens == 0 {
+            return;
+        }
+        let next = AtomicUsize::new(0);
+        let panels = self.weight.panels();
+        // A workspace that was larger before is not more tasks now.
+        let each = (self.blocking.scratch() / 64).max(1);
+        let all = scratch.len().min(each * rayon::current_num_threads());
+        scratch[..all].par_chunks_exact_mut(each).for_each(|scratch| {
+            if self.blocking.fused {
+                let batch = self.batch();
+                while let Some(first) = claim(&next, batch, panels) {
+                    let end = (first + batch).min(panels);
+                    for first in (first..end).step_by(self.blocking.panels) {
+                        self.fused(
+                            first..(first + self.blocking.panels).min(end),
+                            &output,
+                            scratch,
+                        );
+                    }
+                }
+            } else {
+                let batch = self.blocking.panels;
+                while let Some(first) = claim(&next, batch, panels) {
+                    match batch {
+                        1 => self.blocked::<1>(first, &output, scratch),
+                        _ => self.blocked::<2>(first, &output, scratch),
+                    }
+                }
+            }
+        });
+    }
+
+    /// Panels that a thread takes at once: some 256 KiB of codes, a stream worth prefetching.
+    fn batch(&self) -> usize {
+        let bytes = self.weight.columns() * PANEL * self.family.bits() / 8;
+        ((256 << 10) / bytes.max(1)).clamp(1, 16).next_multiple_of(self.blocking.panels)
+    }
+
+    fn fused(&self, range: Range<usize>, output: &Output, scratch: &mut [[u8; 64]]) {
+        let Blocking { tile: tokens, panels: streams, piece, .. } = self.blocking;
+        // A panel that is missing at the end is computed as the last one again.
+        let panel =
+            |at: usize| self.weight.panel(self.expert, (range.start + at).min(range.end - 1));
+        let panels: [Panel<'_>; MOST_STREAMS] = std::array::from_fn(panel);
+        let sums: &mut [[f32; 16]] = Cut::new(scratch).take(streams * tokens);
+        match self.tokens {
+            Tokens::Codes { x, starts, .. } => {
+                let row = DotRow { panels: &panels[..streams], piece, tokens, x, starts };
+                self.family.dot_row(self.isa, row, sums);
+            }
+            Tokens::Values { x, sums: x_sums } => {
+                let row = FmaRow { panel: panels[0], piece, tokens, x, sums: x_sums };
+                self.family.fma_row(self.isa, row, sums);
+            }
+            Tokens::Parts { .. } => debug_assert!(false, "parts are multiplied in blocks"),
+        }
+        enter(self.isa, Epilogue { product: self, range, sums, apart: (1, tokens), output });
+    }
+
+    fn blocked<const P: usize>(&self, first: usize, output: &Output, scratch: &mut [[u8; 64]]) {
+        let Blocking { padded, block, .. } = self.blocking;
+        let mut cut = Cut::new(scratch);
+        let sums: &mut [[f32; 16]] = cut.take(padded * P);
+        sums.fill([0.0; 16]);
+        let columns = self.weight.columns();
+        let here = P.min(self.weight.panels() - first);
+        match self.tokens {
+            Tokens::Codes { x, starts, .. } => {
+                let codes: &mut [[u8; 64]] = cut.take(block / 4 * P);
+                let scales: &mut [[f32; 16]] = cut.take(block / self.blocking.piece * P);
+                for start in (0..columns).step_by(block) {
+                    let end = (start + block).min(columns);
+                    let scales = self.decode_codes::<P>(first, here, start..end, codes, scales);
+                    let codes = &mut codes[..(end - start) / 4 * P];
+                    let ahead = self.ahead(first, here, end);
+                    self.dot_tiles::<P>(start, codes, scales, x, starts, sums, ahead);
+                }
+            }
+            Tokens::Values { x, .. } => {
+                let weights: &mut [[f32; 16]] = cut.take(block * P);
+                for start in (0..columns).step_by(block) {
+                    let end = (start + block).min(columns);
+                    for p in 0..here {
+                        let piece = Piece {
+                            planes: self.lines(first + p, start..end),
+                            first: start,
+                            groups: self.weight.groups_of(self.expert, first + p),
+                        };
+                        self.family.decode_values(self.isa, piece, &mut weights[p..], P);
+                    }
+                    let weights = weights.as_chunks().0.get(..end - start).unwrap_or(&[]);
+                    let blocking = &self.blocking;
+                    enter(self.isa, FmaTiles::<P> { blocking, columns, start, weights, x, sums });
+                }
+            }
+            Tokens::Parts { x } => self.parts::<P>(first, here, x, sums, cut),
+        }
+        let range = first..first + here;
+        enter(self.isa, Epilogue { product: self, range, sums, apart: (P, 1), output });
+    }
+
+    /// What the block that begins at column `start` decodes, and the last one of nothing.
+    fn ahead(&self, first: usize, here: usize, start: usize) -> Ahead<'_> {
+        let end = (start + self.blocking.block).min(self.weight.columns());
+        let panels = std::array::from_fn(|p| {
+            let there = p < here && start < end;
+            if there { self.lines(first + p, start..end) } else { &[] }
+        });
+        let tiles = self.blocking.padded.div_ceil(self.blocking.tile).max(1);
+        Ahead { panels, share: panels[0].len().div_ceil(tiles) }
+    }
+
+    /// The products of some panels in bf16 parts: all tiles of tokens, block by block.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn parts<const P: usize>(
+        &self,
+        first: usize,
+        here: usize,
+        x: &[u16],
+        sums: &mut [[f32; 16]],
+        mut cut: Cut<'_>,
+    ) {
+        let Blocking { block, matrix: Some(Matrix::Parts { weight, x: x_parts }), .. } =
+            self.blocking
+        else {
+            return;
+        };
+        let native = self.weight.columns();
+        let values: &mut [[f32; 16]] = cut.take(block);
+        let halves: &mut [[u8; 64]] = cut.take(parts::lines(block, weight, P));
+        for start in (0..native).step_by(block) {
+            let columns = start..(start + block).min(native);
+            let values = &mut values[..columns.len()];
+            let halves = &mut halves[..parts::lines(columns.len(), weight, P)];
+            for p in 0..here {
+                let piece = Piece {
+                    planes: self.lines(first + p, columns.clone()),
+                    first: start,
+                    groups: self.weight.groups_of(self.expert, first + p),
+                };
+                self.family.decode_values(self.isa, piece, values, 1);
+                bf16::cut(values, weight, p, halves);
+            }
+            let ahead = self.ahead(first, here, columns.end);
+            let (parts, weights) = ((weight, x_parts), &*halves);
+            bf16::run(PartsBlock { native, columns, parts, panels: P, weights, x, sums }, ahead);
+        }
+    }
+
+    /// Never called: [`Blocking::matrix`] is none.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn parts<const P: usize>(
+        &self,
+        _: usize,
+        _: usize,
+        _: &[u16],
+        _: &mut [[f32; 16]],
+        _: Cut<'_>,
+    ) {
+    }
+
+    /// All tiles of tokens on a decoded block that begins at column `start`.
+    #[expect(clippy::too_many_arguments, reason = "one call, all of them needed")]
+    fn dot_tiles<const P: usize>(
+        &self,
+        start: usize,
+        codes: &mut [[u8; 64]],
+        scales: &[[[f32; 16]; P]],
+        x: &[u32],
+        starts: &[i32],
+        sums: &mut [[f32; 16]],
+        ahead: Ahead<'_>,
+    ) {
+        let (blocking, columns) = (&self.blocking, self.weight.columns());
+        #[cfg(target_arch = "x86_64")]
+        if blocking.matrix == Some(Matrix::Bytes) {
+            let (scales, offset) = (scales.as_flattened(), self.weight.offset());
+            amx::bytes::Tiles { blocking, columns, start, codes, scales, offset, x, sums, ahead }
+                .run();
+            return;
+        }
+        let (codes, narrow) = (codes.as_chunks().0, self.family.bits() < 8);
+        let tiles = DotTiles::<P> {
+            blocking,
+            columns,
+            start,
+            codes,
+            scales,
+            narrow,
+            x,
+            starts,
+            sums,
+            ahead,
+        };
+        enter(self.isa, tiles);
+    }
+
+    /// The lines of some columns of a panel.
+    fn lines(&self, panel: usize, columns: Range<usize>) -> &[[u8; 64]] {
+        let bits = self.family.bits();
+        let planes = self.weight.panel(self.expert, panel).planes;
+        &planes[columns.start / CHUNK * bits..columns.end / CHUNK * bits]
+    }
+
+    /// Decodes a block to codes, and widens its scales: `[piece][panel]`.
+    fn decode_codes<'s, const P: usize>(
+        &self,
+        first: usize,
+        here: usize,
+        columns: Range<usize>,
+        codes: &mut [[u8; 64]],
+        scales: &'s mut [[f32; 16]],
+    ) -> &'s [[[f32; 16]; P]] {
+        let piece = self.blocking.piece;
+        for p in 0..here {
+            let lines = self.lines(first + p, columns.clone());
+            self.family.decode_codes(self.isa, lines, &mut codes[p..], P);
+            let groups = self.weight.panel(self.expert, first + p).groups;
+            for (at, column) in columns.clone().step_by(piece).enumerate() {
+                let group = column / groups.columns;
+                scales[at * P + p] = match groups.scales {
+                    Scales::Bf16(rows) => rows[group].map(crate::element::bf16_to_f32),
+                    Scales::F16(rows) => rows[group].map(crate::element::f16_to_f32),
+                    Scales::F32(rows) => rows[group],
+                };
+            }
+        }
+        let pieces = columns.len().div_ceil(piece);
+        scales.as_chunks().0.get(..pieces).unwrap_or(&[])
+    }
+}
+
+/// The lines that the next block decodes, asked for between the tiles of this one: a block is too
+/// short for the processor to see a stream.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead<'a> {
+    /// Of each panel.
+    panels: [&'a [[u8; 64]]; 2],
+    /// Lines a tile.
+    share: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// The lines to ask for before tile `at`.
+    #[inline(always)]
+    pub(super) fn lines(self, at: usize) -> impl Iterator<Item = &'a [u8; 64]> {
+        let share =
+            move |lines: &'a [[u8; 64]]| lines.iter().skip(at * self.share).take(self.share);
+        self.panels.into_iter().flat_map(share)
+    }
+}
+
+/// A block of weights in bf16 parts, for all tiles of tokens.
+pub(super) struct PartsBlock<'a> {
+    /// Native columns of the weight, and those of the block.
+    pub(super) native: usize,
+    pub(super) columns: Range<usize>,
+    /// Of a weight and of an x.
+    pub(super) parts: (usize, usize),
+    /// Of a tile.
+    pub(super) panels: usize,
+    /// `[step][part][panel]`, as the set's `cut` leaves it.
+    pub(super) weights: &'a [[u8; 64]],
+    /// `[tile][step][part][token][column]`.
+    pub(super) x: &'a [u16],
+    /// `[tile][token][panel]`.
+    pub(super) sums: &'a mut [[f32; 16]],
+}
+
+impl<'a> PartsBlock<'a> {
+    /// Of each tile of `size` tokens: x of the block's columns, and the sums.
+    pub(super) fn tiles(
+        self,
+        size: usize,
+    ) -> impl Iterator<Item = (&'a [u16], &'a mut [[f32; 16]])> {
+        let column = size * self.parts.1;
+        let here = self.columns.start * column..self.columns.end * column;
+        let x = self.x.chunks_exact(self.native * column).map(move |tile| &tile[here.clone()]);
+        x.zip(self.sums.chunks_exact_mut(size * self.panels))
+    }
+}
+
+/// The next `batch` panels.
+fn claim(next: &AtomicUsize, batch: usize, panels: usize) -> Option<usize> {
+    let first = next.fetch_add(batch, Ordering::Relaxed);
+    (first < panels).then_some(first)
+}
+
+/// All tiles of tokens on a block of codes.
+struct DotTiles<'a, const P: usize> {
+    blocking: &'a Blocking,
+    columns: usize,
+    start: usize,
+    codes: &'a [[[u8; 64]; P]],
+    scales: &'a [[[f32; 16]; P]],
+    narrow: bool,
+    x: &'a [u32],
+    starts: &'a [i32],
+    sums: &'a mut [[f32; 16]],
+    ahead: Ahead<'a>,
+}
+
+impl<const P: usize> Kernel for DotTiles<'_, P> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        for (at, tile) in self.blocking.tiles().enumerate() {
+            for line in self.ahead.lines(at) {
+                V::prefetch(line, 0);
+            }
+            match (tile.size, self.narrow) {
+                (12, true) => self.tile::<V, 12, true>(tile),
+                (12, false) => self.tile::<V, 12, false>(tile),
+                (8, true) => self.tile::<V, 8, true>(tile),
+                (8, false) => self.tile::<V, 8, false>(tile),
+                (6, true) => self.tile::<V, 6, true>(tile),
+                (6, false) => self.tile::<V, 6, false>(tile),
+                (4, true) => self.tile::<V, 4, true>(tile),
+                (4, false) => self.tile::<V, 4, false>(tile),
+                (2, true) => self.tile::<V, 2, true>(tile),
+                (2, false) => self.tile::<V, 2, false>(tile),
+                (_, true) => self.tile::<V, 1, true>(tile),
+                (_, false) => self.tile::<V, 1, false>(tile),
+            }
+        }
+    }
+}
+
+impl<const P: usize> DotTiles<'_, P> {
+    #[inline(always)]
+    fn tile<V: Vector, const M: usize, const NARROW: bool>(&mut self, tile: Tile) {
+        if const { M > V::TILING.dot_tokens || P > V::TILING.dot_panels } {
+            return;
+        }
+        let piece = self.blocking.piece;
+        let first = tile.first * self.columns / 4;
+        let (x, _) = self.x[first..].as_chunks::<M>();
+        let from = self.start / 4;
+        let starts = tile.first * self.blocking.pieces;
+        let (starts, _) = self.starts[starts..].as_chunks::<M>();
+        let (sums, _) = self.sums[tile.first * P..].as_chunks_mut::<P>();
+        let (sums, _) = sums.as_chunks_mut::<M>();
+        let Some(sums) = sums.first_mut() else { return };
+        let sums: &mut Sums<M, P> = sums;
+        let block = DotBlock { codes: self.codes, piece: piece / 4, scales: self.scales };
+        let tokens = DotTokens {
+            x: &x[from..from + self.codes.len()],
+            starts: &starts[self.start / piece..][..self.scales.len()],
+        };
+        V::dot_tile::<M, P, NARROW>(block, tokens, sums);
+    }
+}
+
+/// All tiles of tokens on a block of weights.
+struct FmaTiles<'a, const P: usize> {
+    blocking: &'a Blocking,
+    columns: usize,
+    start: usize,
+    weights: &'a [[[f32; 16]; P]],
+    x: &'a [f32],
+    sums: &'a mut [[f32; 16]],
+}
+
+impl<const P: usize> Kernel for FmaTiles<'_, P> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        for tile in self.blocking.tiles() {
+            match tile.size {
+                12 => self.tile::<V, 12>(tile),
+                8 => self.tile::<V, 8>(tile),
+                4 => self.tile::<V, 4>(tile),
+                2 => self.tile::<V, 2>(tile),
+                _ => self.tile::<V, 1>(tile),
+            }
+        }
+    }
+}
+
+impl<const P: usize> FmaTiles<'_, P> {
+    #[inline(always)]
+    fn tile<V: Vector, const M: usize>(&mut self, tile: Tile) {
+        if const { M > V::TILING.fma_tokens || P > V::TILING.fma_panels } {
+            return;
+        }
+        let (x, _) = self.x[tile.first * self.columns..].as_chunks::<M>();
+        let (sums, _) = self.sums[tile.first * P..].as_chunks_mut::<P>();
+        let (sums, _) = sums.as_chunks_mut::<M>();
+        let Some(sums) = sums.first_mut() else { return };
+        V::fma_tile::<M, P>(self.weights, &x[self.start..self.start + self.weights.len()], sums);
+    }
+}
