@@ -4,9 +4,11 @@ mod kernels;
 
 use std::collections::BTreeMap;
 
-use kernels::products::problem;
+use kernels::products::{catalogue, problem};
 use quantloom_codegen::ir::verify;
-use quantloom_codegen::schedule::{Chosen, choose};
+use quantloom_codegen::schedule::{Chosen, Measured, Problem, choose, measured_rows};
+use quantloom_codegen::target::target;
+use quantloom_dsl::Scheme;
 
 #[test]
 fn what_is_chosen_is_written_and_read_back() {
@@ -85,4 +87,42 @@ fn a_key_that_says_too_little_is_refused() {
     }
     let error = Chosen::read("coded", &BTreeMap::new()).unwrap_err().to_string();
     assert!(error.contains("no schedule coded"), "{error}");
+}
+
+/// The catalogue's problem of a line of the table of tiles.
+fn measured_problem(row: &Measured, catalogue: &[Scheme]) -> Option<Problem> {
+    let (target, shape) = (target(&row.case.target)?, (row.case.n, row.case.k));
+    let all = catalogue.iter().flat_map(|scheme| {
+        let problem = |activation| Problem::new(scheme, activation, target, shape).ok();
+        scheme.activations.iter().filter_map(problem).collect::<Vec<_>>()
+    });
+    all.into_iter().find(|problem| problem.product_name() == row.case.product)
+}
+
+/// Whether a product of the catalogue has that name on that target, and the tile takes it.
+fn serves(row: &Measured, catalogue: &[Scheme]) -> bool {
+    let problem = measured_problem(row, catalogue);
+    problem.is_some_and(|problem| row.chosen.takes(&problem, row.case.m))
+}
+
+#[test]
+fn tiles_were_measured_for_the_catalogue() {
+    let catalogue = catalogue();
+    for row in measured_rows() {
+        assert!(serves(row, &catalogue), "{row}");
+        let problem = measured_problem(row, &catalogue).unwrap();
+        assert_eq!(choose(&problem, row.case.m).unwrap(), row.chosen, "{row}");
+    }
+    let line = "sm_90a q4g128_bf16 4096 4096 4 decode tokens=8 row_tiles=1 warps=4 min_blocks=2 \
+                splits=1 eager=0 programmatic=1";
+    let served = |line: String| serves(&line.parse().unwrap(), &catalogue);
+    assert!(served(line.to_owned()));
+    for (from, to) in [
+        ("q4g128", "q4g96"),
+        ("sm_90a", "sm_91"),
+        ("warps=4", "warps=99"),
+        ("tokens=8", "tokens=2"),
+    ] {
+        assert!(!served(line.replace(from, to)), "{to}");
+    }
 }

@@ -53,7 +53,7 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     // What does not change along K is a factor.
     ("ct_nvfp4a16", 0, "128 of 16; scale e4m3 1x16, factor; x bf16 1000"),
     ("ct_mxfp4a16", 0, "128 of 32; scale e8m0 1x32; x bf16 1000"),
-    ("modelopt_nvfp4", 0, "128 of 16; scale e4m3 1x16, factor; x made, f16 1024, Columns(16)"),
+    ("modelopt_nvfp4", 0, "128 of 16; scale e4m3 1x16, factor; x made, bf16 1024, Columns(16)"),
     ("fp8_block", 0, "64 of 64; scale f32 128x128; x made, f16 1024, Columns(128)"),
     ("ct_fp8", 0, "64 of 64; factor; x made, f16 1024, Row"),
     // Integer products; of x with zero points, floats.

@@ -6,9 +6,8 @@
 
 mod kernels;
 
-use std::path::Path;
-
 use kernels::assembler;
+use kernels::products::catalogue;
 use kernels::stored::Stored;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
@@ -20,20 +19,11 @@ use quantloom_codegen::schedule::{Problem, Unscheduled};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, F16};
 use quantloom_dsl::layout::Component;
-use quantloom_dsl::{Scheme, parse};
+use quantloom_dsl::parse;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_runtime::op::{Op as _, ProductError};
 
 const DIRECTIONS: [Direction; 2] = [Direction::ToNative, Direction::FromNative];
-
-fn catalogue() -> Vec<Scheme> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
-    let mut files: Vec<_> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    let texts = files.iter().map(|path| std::fs::read_to_string(path).unwrap());
-    texts.map(|text| parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"))).collect()
-}
 
 fn written(stored: &Stored, part: Part, direction: Direction) -> Result<Kernel, Unscheduled> {
     transform(&stored.problem, &stored.scheme, stored.columns(), part, direction)

@@ -99,6 +99,7 @@ pub const ENTRIES: &[Entry] = entries![
     "ct_w7a8",
     "ct_w8a16",
     "ct_w8a8",
+    "e3m4_g64",
     "fp8_block",
     "fp8_fnuz_block",
     "fp8_fnuz_channel",

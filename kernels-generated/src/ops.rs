@@ -10,6 +10,7 @@ use quantloom_runtime::op::Declared;
 use crate::families::e2m1::E2m1;
 use crate::families::e2m3::E2m3;
 use crate::families::e3m2::E3m2;
+use crate::families::e3m4::E3m4;
 use crate::families::e4m3::E4m3;
 use crate::families::e4m3fnuz::E4m3fnuz;
 use crate::families::u2::U2;
@@ -144,6 +145,9 @@ declared! {
 
     /// compressed-tensors W8A8: int8, one scale a channel and one a token.
     CtW8a8 = "ct_w8a8", U8;
+
+    /// e3m4 in groups of 64 with e4m3 scales: of no software, the worked example of a further scheme.
+    E3m4G64 = "e3m4_g64", E3m4;
 
     /// FP8 as DeepSeek-V3 stores it: e4m3 in blocks of 128 x 128, f32 scales, activations in groups of 128.
     Fp8Block = "fp8_block", E4m3;

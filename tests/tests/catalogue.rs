@@ -28,9 +28,11 @@ const MX: &[(u32, u32)] = &[(1, 32)];
 
 /// Sources: KleidiAI's qai8dxp/qsi4c32p packings; DeepSeek-V3's `weight_block_size`; AMD Quark's
 /// OCP MX export (groups of 32); ModelOpt's NVFP4 (groups of 16); vLLM's Quark int8 methods.
+/// `e3m4_g64` is of no software.
 const FACTS: &[Fact] = &[
     ("arm_w4a8_channel", "i4", &[ROW], Some(("i8", &[ROW], 0))),
     ("arm_w4a8_g32", "i4", &[(1, 32)], Some(("i8", &[ROW], 0))),
+    ("e3m4_g64", "e3m4", &[(1, 64)], None),
     ("fp8_block", "e4m3", &[(128, 128)], Some(("e4m3", &[(1, 128)], 0))),
     ("fp8_fnuz_block", "e4m3fnuz", &[(128, 128)], Some(("e4m3fnuz", &[(1, 128)], 0))),
     ("fp8_fnuz_channel", "e4m3fnuz", &[ROW], Some(("e4m3fnuz", &[ROW], 0))),

@@ -13,10 +13,12 @@ use crate::emit::rust::page::{family_page, type_name};
 pub(super) const FOLDER: &str = "src/families";
 
 /// Code types with a family of their own: each costs every build of the crate, for every
-/// instruction set, so there is one only for what checkpoints hold. A signed integer's is the
-/// unsigned one; codebooks and any other float run by table.
-const CODES: &[&str] =
-    &["u2", "u3", "u4", "u5", "u6", "u7", "u8", "e2m1", "e2m3", "e3m2", "e4m3", "e4m3fnuz", "e5m2"];
+/// instruction set, so there is one only for what checkpoints and the catalogue hold. A signed
+/// integer's is the unsigned one; codebooks and any other float run by table.
+const CODES: &[&str] = &[
+    "u2", "u3", "u4", "u5", "u6", "u7", "u8", "e2m1", "e2m3", "e3m2", "e3m4", "e4m3", "e4m3fnuz",
+    "e5m2",
+];
 
 fn codes() -> impl Iterator<Item = Code> {
     CODES.iter().filter_map(|name| Number::from_name(name)).map(Code::Number)

@@ -4,7 +4,8 @@
 //! The way is the same for everybody: key -> [`Problem`] -> schedule -> IR -> verified -> PTX;
 //! [`Jit::kernel`] stops before the last step, for the simulator. `rule` derives the launch rule
 //! from the kernel, `native` the constant buffers from the problem; `retuned` replaces free choices of
-//! a schedule, those that `overrides` says, which the environment may say too; `simulator` (feature `sim`) is an executor of these kernels on the CPU.
+//! a schedule, those that `overrides` says, which the environment may say too; `simulator` (feature
+//! `sim`) is an executor of these kernels on the CPU.
 
 mod native;
 mod operand;
@@ -60,9 +61,9 @@ pub enum JitError {
         /// Those that it has.
         known: String,
     },
-    /// The environment says no overrides.
+    /// What the environment says is no override, or none that the schedule takes.
     #[error("the environment variable {VARIABLE}: {0}")]
-    Override(WrongOverride),
+    Environment(String),
     /// A schedule wrote a kernel that the verifier refuses: a fault of the schedule.
     #[error("the kernel of {schedule} is not valid: {refusals}")]
     Invalid {
@@ -140,7 +141,11 @@ impl Products for Jit {
             None => (choose_by_model(&problem, most).map_err(JitError::from)?, Basis::Model),
         };
         let choice = choice(request, &problem, chosen, by)?;
-        retuned::overridden(request, choice, &Overrides::from_environment()?)
+        let overrides = Overrides::from_environment()?;
+        retuned::overridden(request, choice, &overrides).map_err(|why| match why {
+            Refusal::Reason(why) => JitError::Environment(why.to_string()).into(),
+            fault => fault,
+        })
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use quantloom_runtime::source::Schedule;
 
 use super::JitError;
+use crate::schedule::Chosen;
 
 /// The environment variable that overrides free choices of every product:
 /// `QUANTLOOM_KERNEL="decode(row_tiles=2, warps=12); tile(rows=64)"`.
@@ -22,8 +23,17 @@ pub struct Overrides {
 
 /// A text that says no overrides.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as decode(row_tiles=2, warps=12)")]
-pub struct WrongOverride(String);
+pub enum WrongOverride {
+    /// It has another form.
+    #[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as decode(row_tiles=2, warps=12)")]
+    Form(String),
+    /// No product has that schedule.
+    #[error("there is no schedule \"{name}\", only {}", Chosen::NAMES.join(" and "))]
+    Schedule {
+        /// What it is called.
+        name: String,
+    },
+}
 
 impl Overrides {
     /// These choices of whatever schedule is chosen.
@@ -34,10 +44,11 @@ impl Overrides {
     /// What [`VARIABLE`] says now; nothing if it is not set or empty.
     ///
     /// # Errors
-    /// [`JitError::Override`].
+    /// [`JitError::Environment`].
     pub fn from_environment() -> Result<Self, JitError> {
         let Some(text) = std::env::var_os(VARIABLE) else { return Ok(Self::default()) };
-        text.to_string_lossy().parse().map_err(JitError::Override)
+        let overrides = text.to_string_lossy().parse();
+        overrides.map_err(|why: WrongOverride| JitError::Environment(why.to_string()))
     }
 
     /// Replaces the free choices of a schedule that are named; whether there are any.
@@ -70,17 +81,21 @@ impl FromStr for Overrides {
     type Err = WrongOverride;
 
     fn from_str(text: &str) -> Result<Self, WrongOverride> {
-        let wrong = || WrongOverride(text.trim().to_owned());
+        let wrong = || WrongOverride::Form(text.trim().to_owned());
         let mut of: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             let (name, choices) = part.split_once('(').ok_or_else(wrong)?;
             let choices = choices.strip_suffix(')').ok_or_else(wrong)?;
+            let name = name.trim();
+            if !Chosen::NAMES.contains(&name) {
+                return Err(WrongOverride::Schedule { name: name.to_owned() });
+            }
             let choice = |choice: &str| {
                 let (name, value) = choice.split_once('=')?;
                 Some((name.trim().to_owned(), value.trim().parse().ok()?))
             };
             let choices = choices.split(',').map(choice).collect::<Option<Vec<_>>>();
-            of.entry(name.trim().to_owned()).or_default().extend(choices.ok_or_else(wrong)?);
+            of.entry(name.to_owned()).or_default().extend(choices.ok_or_else(wrong)?);
         }
         Ok(Self { of, all: BTreeMap::new() })
     }
@@ -111,6 +126,8 @@ mod tests {
         for wrong in ["decode", "decode(warps)", "decode(warps=x)", "warps=2", "decode(warps=2"] {
             assert!(wrong.parse::<Overrides>().is_err(), "{wrong}");
         }
+        let error = "decoder(warps=2)".parse::<Overrides>().unwrap_err();
+        assert_eq!(error.to_string(), "there is no schedule \"decoder\", only decode and tile");
         for unknown in ["decode(rows=2)", "decode(n=2)"] {
             let overrides: Overrides = unknown.parse().unwrap();
             let error = overrides.apply(&mut decode()).unwrap_err();

@@ -89,6 +89,13 @@ impl Simulator {
         self
     }
 
+    /// With the coarsest sums that FP8 products may have ([`Options::truncate_fp8`]).
+    #[must_use]
+    pub fn with_truncated_fp8(mut self) -> Self {
+        self.options.truncate_fp8 = true;
+        self
+    }
+
     /// With another choice among the kernels of [`Jit`].
     #[must_use]
     pub fn with_source(self, source: Arc<dyn Products>) -> Self {

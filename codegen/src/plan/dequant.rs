@@ -53,11 +53,6 @@ impl DequantPlan {
         }
     }
 
-    /// Codes for NaN or infinity that come out as something else.
-    pub fn lost(&self) -> &[u32] {
-        self.stages.last().map_or(&[], |stage| &stage.lost)
-    }
-
     /// The sequence, if it takes the bits of a unit of codes from wherever its inputs say.
     pub fn placed(&self) -> Option<&Sequence> {
         let whole = (0, self.weight.code.bits() as u8);

@@ -5,7 +5,7 @@
 //! emitter, and proved: [`Sequence::prove`] runs every code at every position against the number
 //! formats.
 
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::Weight;
 
 use super::interpret::interpret;
 use super::operand::Operand;
@@ -64,9 +64,6 @@ pub struct Sequence {
     pub outputs: Vec<Output>,
     /// What a text calls registers and constants; no meaning.
     pub names: Vec<(Arg, &'static str)>,
-    /// Codes for NaN or infinity that come out as something else: they must not occur in weights
-    /// that go this way.
-    pub lost: Vec<u32>,
 }
 
 /// What is wrong with a sequence.
@@ -239,23 +236,12 @@ impl Sequence {
             let expected = self.expected(*code);
             let found = self.operand.number().decode(element);
             let same = expected == found || expected.is_nan() && found.is_nan();
-            if !same && !self.lost.contains(code) {
+            if !same {
                 let (template, code) = (self.template, *code);
                 return Err(SequenceFault::Value { template, code, position, expected, found });
             }
         }
         Ok(())
-    }
-}
-
-/// The codes of a weight that are NaN or infinite.
-pub fn special_codes(weight: &Weight) -> Vec<u32> {
-    match &weight.code {
-        Code::Number(_) => {
-            let all = 0..1u32 << weight.code.bits();
-            all.filter(|code| !weight.decode(*code).is_finite()).collect()
-        }
-        Code::Codebook(_) => Vec::new(),
     }
 }
 

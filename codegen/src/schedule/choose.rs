@@ -42,6 +42,9 @@ pub fn choose_by_model(problem: &Problem, tokens: u32) -> Result<Chosen, Unsched
 }
 
 impl Chosen {
+    /// The names of all schedules.
+    pub const NAMES: [&str; 2] = ["decode", "tile"];
+
     /// Writes the kernel.
     ///
     /// # Errors
@@ -104,7 +107,8 @@ impl Chosen {
             "decode" => DecodeTile::read(of).map(Self::Decode),
             "tile" => TileShape::read(of).map(Self::Tile),
             _ => {
-                Err(Unscheduled::Tile(format!("there is no schedule {name}, only decode and tile")))
+                let known = Self::NAMES.join(" and ");
+                Err(Unscheduled::Tile(format!("there is no schedule {name}, only {known}")))
             }
         }
     }

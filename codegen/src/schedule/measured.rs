@@ -53,8 +53,9 @@ impl Case {
 /// The lines, as they are checked in.
 const LINES: &str = include_str!("measured.txt");
 
-/// The table. A line that does not say what it should is passed over here and found by a test.
-fn table() -> &'static [Measured] {
+/// The table's lines. One that does not say what it should is passed over here, and found by
+/// a test.
+pub fn measured_rows() -> &'static [Measured] {
     static TABLE: OnceLock<Vec<Measured>> = OnceLock::new();
     TABLE.get_or_init(|| lines(LINES).filter_map(|line| line.parse().ok()).collect())
 }
@@ -66,8 +67,13 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 
 /// The tile that was measured to be the fastest for so many tokens, if any was.
 pub fn measured(problem: &Problem, tokens: u32) -> Option<Chosen> {
+    found(measured_rows(), problem, tokens)
+}
+
+/// The tile of a table for so many tokens, where it takes them.
+fn found(rows: &[Measured], problem: &Problem, tokens: u32) -> Option<Chosen> {
     let case = Case::new(problem, tokens);
-    let row = table().iter().find(|row| row.case == case)?;
+    let row = rows.iter().find(|row| row.case == case)?;
     row.chosen.takes(problem, tokens).then_some(row.chosen)
 }
 
@@ -127,6 +133,7 @@ impl FromStr for Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::choose_by_model;
 
     #[test]
     fn every_line_is_one_and_in_order() {
@@ -136,6 +143,35 @@ mod tests {
         assert_eq!(text, lines(LINES).collect::<Vec<_>>());
         assert!(rows.is_sorted_by(|one, next| one.case < next.case));
         assert_eq!(merged(LINES, &rows).unwrap(), LINES);
+    }
+
+    #[test]
+    fn what_was_measured_serves_its_case() {
+        let text = "sym { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
+                    activation: bf16 }";
+        let scheme = quantloom_dsl::parse(text).unwrap();
+        let target = crate::target::target("sm_90a").unwrap();
+        let activation = &scheme.activations[0];
+        let problem = |n| Problem::new(&scheme, activation, target, (n, 4096)).unwrap();
+        let line = format!(
+            "sm_90a {} 4096 4096 4 decode tokens=8 row_tiles=1 warps=3 min_blocks=1 splits=2 \
+             eager=1 programmatic=0",
+            problem(4096).product_name()
+        );
+        let row: Measured = line.parse().unwrap();
+        let rows = [row.clone()];
+        for tokens in [3, 4] {
+            assert_eq!(found(&rows, &problem(4096), tokens), Some(row.chosen));
+            assert_ne!(choose_by_model(&problem(4096), tokens).unwrap(), row.chosen);
+        }
+        for (tokens, n) in [(2, 4096), (5, 4096), (4, 4112)] {
+            assert_eq!(found(&rows, &problem(n), tokens), None, "M = {tokens}, N = {n}");
+        }
+        // A tile that its own case does not fit serves nobody.
+        for wrong in [line.replace("tokens=8", "tokens=2"), line.replace("warps=3", "warps=99")] {
+            let rows = [wrong.parse().unwrap()];
+            assert_eq!(found(&rows, &problem(4096), 4), None, "{wrong}");
+        }
     }
 
     #[test]

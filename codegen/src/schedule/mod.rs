@@ -29,5 +29,5 @@ pub use candidates::candidates;
 pub use choose::{Chosen, choose, choose_by_model};
 pub use grouped::{Grouped, What};
 pub use io::{Io, PER_ROW_LAYOUT};
-pub use measured::{Case, Measured, WrongLine, measured, merged};
+pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
 pub use problem::{Input, InputScale, Problem, Unscheduled};

@@ -132,9 +132,6 @@ impl Problem {
         if !writable(&plan.dequant) {
             return Err(unscheduled(&format!("codes decoded by {}", plan.dequant)));
         }
-        if !plan.dequant.lost().is_empty() {
-            return Err(unscheduled("codes for infinity"));
-        }
         if scheme.experts.is_some() {
             return Err(unscheduled("experts"));
         }

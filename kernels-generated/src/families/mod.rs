@@ -16,6 +16,7 @@ pub mod u8;
 pub mod e2m1;
 pub mod e2m3;
 pub mod e3m2;
+pub mod e3m4;
 pub mod e4m3;
 pub mod e4m3fnuz;
 pub mod e5m2;
@@ -34,6 +35,7 @@ pub static FAMILIES: Families = &[
     &e2m1::E2m1,
     &e2m3::E2m3,
     &e3m2::E3m2,
+    &e3m4::E3m4,
     &e4m3::E4m3,
     &e4m3fnuz::E4m3fnuz,
     &e5m2::E5m2,

@@ -4,8 +4,9 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
+use super::device::GpuDevice;
 use super::executor::Executor;
-use super::weight::{GpuDevice, GpuWeight};
+use super::weight::GpuWeight;
 use crate::buffer::Workspace;
 use crate::element::{Values, ValuesMut};
 use crate::op::{self, Op, ProductError, Sums};

@@ -12,21 +12,31 @@
 //! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
 //! | `saved` | a prepared weight in a file, and back |
+//! | `given` | what is known of x before it is there: the order of columns, static scales |
 //! | `executor` | memory and launches, as a trait |
-//! | `weight` | the op: x in, pieces of M, launches, y out |
+//! | `device` | the device of an executor, where weights are prepared |
+//! | `weight` | a prepared weight: its buffers, the kernels that read them |
+//! | `launch` | x, y and what lies between them; the launches of a product |
+//! | `matmul` | the op: x in, pieces of M, launches, y out |
 
+mod device;
 mod executor;
 mod experts;
+mod given;
+mod launch;
+mod matmul;
 mod native;
 mod products;
 mod saved;
 mod stored;
 mod weight;
 
+pub use device::GpuDevice;
 pub use executor::{Executor, Slot};
 pub use experts::GpuExperts;
+pub use launch::Tensors;
 pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 pub use products::{Basis, Choice, Moves, Products, Request};
 pub use saved::SavedError;
 pub use stored::Stored;
-pub use weight::{GpuDevice, GpuWeight, Tensors};
+pub use weight::GpuWeight;

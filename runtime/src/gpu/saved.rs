@@ -4,7 +4,7 @@
 //! named `TYPE.BUFFER` by the first type of x that reads it, what is known of x beforehand
 //! (`given.BUFFER`), and as metadata what it was prepared for: the version of this form, the target,
 //! the scheme's text, N and K, and of each buffer what it holds and where. A file is taken only where
-//! all of that is what the source of the kernels asks for now.
+//! this version's source of kernels asks for exactly that.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,10 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 
 use super::executor::Executor;
+use super::given::Given;
 use super::native::NO_COLUMN;
 use super::stored::Filled;
-use super::weight::{Given, GpuWeight};
+use super::weight::GpuWeight;
 use crate::checkpoint::{CheckpointError, Dtype, Entry, Tensors, Writer};
 use crate::op::{Op as _, ProductError};
 

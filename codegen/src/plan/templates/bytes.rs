@@ -101,6 +101,5 @@ pub fn planes_to_bytes(weight: &Weight) -> Sequence {
         steps,
         names,
         outputs,
-        lost: Vec::new(),
     }
 }

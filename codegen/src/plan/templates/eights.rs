@@ -43,7 +43,6 @@ pub(super) fn top_bits_s8(ask: &Ask<'_>) -> Option<Sequence> {
         steps,
         names,
         outputs,
-        lost: Vec::new(),
     })
 }
 
@@ -82,6 +81,5 @@ pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
             Output { register: signed[0], codes: vec![0, 1, 2, 3] },
             Output { register: signed[1], codes: vec![4, 5, 6, 7] },
         ],
-        lost: Vec::new(),
     })
 }

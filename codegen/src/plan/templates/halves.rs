@@ -6,7 +6,7 @@ use quantloom_dsl::format::{BF16, E4M3, F16, FloatFormat, Number, Overflow, Vari
 use quantloom_dsl::{Code, Weight};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, Sequence, Yield, special_codes};
+use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
 use super::super::step::{Arg, Half, Register, Step};
 use super::{Ask, NOTHING, integer, twice};
 
@@ -19,6 +19,8 @@ const NOT_AND_OR: u8 = 0xAE;
 
 /// `a & ~b`
 const AND_NOT: u8 = 0x30;
+/// `a & (b | c)`
+const AND_EITHER: u8 = 0xE0;
 
 /// 128 in bf16: its seven mantissa bits count in ones.
 const BF16_128: u32 = 0x4300;
@@ -64,7 +66,6 @@ fn sequence(
         steps,
         names,
         outputs,
-        lost: Vec::new(),
     }
 }
 
@@ -211,7 +212,7 @@ pub(super) fn convert_f16(ask: &Ask<'_>) -> Option<Sequence> {
 /// a subnormal code becomes a subnormal, everything is too small by the difference of the biases.
 ///
 /// In bf16 that is 2^-119 and less, where products with x leave the range of f32: a multiplication
-/// brings the values back. So it does where codes are NaN, which it adds to them.
+/// brings the values back. So it does where codes are NaN or infinite, which it adds to them.
 pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
     let (half, step) = match ask.operand {
         Operand::Bf16 => (BF16, Half::Bf16),
@@ -230,7 +231,10 @@ pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
     let (bits, field) = (format.bits(), ask.field);
     let exponent = format.bias() - half.bias();
     let factor = exact(half, 2f64.powi(-exponent));
-    let multiplies = step == Half::Bf16 || NanCodes::of(format).is_some();
+    // Where the exponents are equally wide the special codes fall on each other.
+    let narrow = format.exponent_bits < half.exponent_bits;
+    let special = if narrow { Special::of(format) } else { None };
+    let multiplies = step == Half::Bf16 || special.is_some();
     let magnitude = (1u32 << (bits - 1)) - 1;
     let place = u32::from(half.mantissa_bits - format.mantissa_bits);
     let mut draft = Draft::new(1);
@@ -244,20 +248,16 @@ pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
         let (b, c) = (twice(0x8000).into(), low.into());
         let mut value = draft.push(Step::Lop3 { a: topped.into(), b, c, table: AND_OR });
         if multiplies {
-            let nan = NanCodes::of(format).map(|codes| codes.add(&mut draft, topped, low, place));
-            let addend = nan.map_or(NOTHING.into(), Arg::from);
+            let added =
+                special.map(|codes| codes.added(&mut draft, (topped, low, value), place, half));
+            let addend = added.map_or(NOTHING.into(), Arg::from);
             let factor = twice(factor?).into();
             value = draft.push(Step::Fma16(step, value.into(), factor, addend));
         }
         outputs.push(pair(value, 16 / field - 1 - j, field));
     }
     let yields = Yield::Value { add: 0, exponent: if multiplies { 0 } else { exponent } };
-    let mut sequence = sequence("shift_half", ask, yields, draft, outputs);
-    // Where the exponents are equally wide the special codes fall on each other.
-    if format.exponent_bits < half.exponent_bits && NanCodes::of(format).is_none() {
-        sequence.lost = special_codes(ask.weight);
-    }
-    Some(sequence)
+    Some(sequence("shift_half", ask, yields, draft, outputs))
 }
 
 /// The factor that brings values in bf16's or f16's low exponents back to their size, for a fused
@@ -272,38 +272,57 @@ pub(super) fn to_size(format: FloatFormat, half: Half) -> Option<(Option<u32>, i
     }
 }
 
-/// Which codes of a float without infinities are NaN.
+/// Which codes of a float are no numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum NanCodes {
-    /// Those of the largest magnitude.
+enum Special {
+    /// NaN: those of the largest magnitude.
     Largest(u32),
-    /// What would be the negative zero.
-    NegativeZero(u32),
+    /// NaN: what would be the negative zero.
+    NegativeZero,
+    /// Infinity: those of this magnitude; NaN: those above.
+    From(u32),
 }
 
-impl NanCodes {
+impl Special {
     fn of(format: FloatFormat) -> Option<Self> {
         let magnitude = (1u32 << (format.bits() - 1)) - 1;
         match format.variant {
             Variant::Fn => Some(Self::Largest(magnitude)),
-            Variant::Fnuz => Some(Self::NegativeZero(magnitude)),
-            Variant::Ieee | Variant::Finite => None,
+            Variant::Fnuz => Some(Self::NegativeZero),
+            Variant::Ieee => {
+                Some(Self::From(magnitude >> format.mantissa_bits << format.mantissa_bits))
+            }
+            Variant::Finite => None,
         }
     }
 
-    /// NaN in the halves whose codes are, 0 in the others: a sum carries into the top bit where the
-    /// magnitude, which lies at `place`, is large enough, and a permutation copies that bit.
-    fn add(self, draft: &mut Draft, topped: Register, low: Register, place: u32) -> Register {
-        let (Self::Largest(from) | Self::NegativeZero(from)) = self;
-        let least = if self == Self::Largest(from) { from } else { 1 };
+    /// What makes the halves whose codes are special so by addition, 0 in the others: a sum carries
+    /// into the top bit where the magnitude, which lies at `place`, is large enough, and a permutation
+    /// copies that bit. `topped` has the signs on top, `value` them and the magnitudes.
+    fn added(
+        self,
+        draft: &mut Draft,
+        (topped, low, value): (Register, Register, Register),
+        place: u32,
+        half: FloatFormat,
+    ) -> Register {
+        let least = match self {
+            Self::Largest(from) | Self::From(from) => from,
+            Self::NegativeZero => 1,
+        };
         let carries = twice(0x8000 - (least << place));
         let mut top = draft.push(Step::Add(low.into(), carries.into()));
-        if self == Self::NegativeZero(from) {
+        if self == Self::NegativeZero {
             // A sign and no magnitude.
             let (a, b, c) = (topped.into(), top.into(), 0.into());
             top = draft.push(Step::Lop3 { a, b, c, table: AND_NOT });
         }
         let (low, high) = (top.into(), top.into());
-        draft.push(Step::Prmt { low, high, select: 0xbb99.into() })
+        let all = draft.push(Step::Prmt { low, high, select: 0xbb99.into() });
+        let Self::From(_) = self else { return all };
+        // The largest exponent below the code's own mantissa and sign: infinity where that is 0.
+        let infinity = twice(half.encode(f64::INFINITY, Overflow::Special));
+        let (a, b, c) = (all.into(), value.into(), infinity.into());
+        draft.push(Step::Lop3 { a, b, c, table: AND_EITHER })
     }
 }

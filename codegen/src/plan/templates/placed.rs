@@ -175,7 +175,6 @@ pub fn placed_half(weight: &Weight, operand: Operand) -> Option<Sequence> {
         steps,
         names,
         outputs,
-        lost: Vec::new(),
     })
 }
 

@@ -36,7 +36,6 @@ fn each_byte(
         steps,
         names,
         outputs,
-        lost: Vec::new(),
     }
 }
 

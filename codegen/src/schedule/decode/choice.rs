@@ -169,10 +169,14 @@ impl DecodeTile {
             (true, _) => 4,
             (false, _) => 0,
         };
-        // Scales of x, and their products with those of w.
+        // Scales of x, and their products with those of w; more so beside words that are put together.
         let x_scales = match problem.input.scale {
             Some(InputScale::Columns(columns)) => {
-                let products = if several { 14 } else { 0 };
+                let products = match (several, problem.plan.dequant.placed()) {
+                    (true, Some(_)) => 30,
+                    (true, None) => 14,
+                    (false, _) => 0,
+                };
                 products + token_tiles * 2 * (problem.turn / columns).max(1)
             }
             Some(InputScale::Row) | None => 0,

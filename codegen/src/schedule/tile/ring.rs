@@ -2,10 +2,12 @@
 //!
 //! A stage holds x as `[rows of 128 bytes][token][piece]`, a piece being 16 bytes, then of each warp
 //! its rows' codes as they lie in the native layout, then the numbers of its rows' groups likewise
-//! (`numbers`), then scales of x. Pieces of x are swizzled so that lanes which read together fill all
+//! (`numbers`), then scales of x (`input_scales`). Pieces of x are swizzled so that lanes which read together fill all
 //! banks: the four lanes of a token read neighbouring segments of 8, 16 or 32 bytes, those of two or
 //! four tokens at once. Codes and numbers are read by the warp that copied them.
 
+mod copies;
+mod input_scales;
 mod numbers;
 
 use super::Tile;
@@ -17,7 +19,8 @@ use crate::schedule::chunk::{chunk_words, sections, tile_words, width};
 use crate::schedule::problem::Problem;
 use crate::schedule::results::Results;
 use crate::schedule::tile::TileShape;
-use numbers::{InputScales, Numbers};
+use input_scales::InputScales;
+use numbers::Numbers;
 
 pub(super) use numbers::Scales;
 

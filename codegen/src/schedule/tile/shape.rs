@@ -183,8 +183,8 @@ impl TileShape {
 
     /// Registers of a thread without which the assembler spills, as it reported them: the sums, A
     /// of a turn, and what is on its way through them. Several runs that are as wide as a lane's
-    /// loads of x are all on their way at once, each with its numbers; there bf16 and older targets
-    /// also hold more constants.
+    /// loads of x are all on their way at once, each with its numbers; there bf16, older targets and
+    /// codes that are put together also hold more constants.
     fn registers(&self, problem: &Problem) -> u32 {
         let tiles = self.row_tiles(problem);
         let sums = 4 * tiles * self.tokens / problem.token_tile();
@@ -195,7 +195,8 @@ impl TileShape {
             let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
             let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
             let f16 = problem.half() == Some(Half::F16);
-            let few = f16 && problem.target().has(Feature::PackedBf16);
+            let placed = problem.plan.dequant.placed().is_some();
+            let few = f16 && !placed && problem.target().has(Feature::PackedBf16);
             14 * numbers + if few { 0 } else { 7 * runs }
         } else {
             0

@@ -1,0 +1,58 @@
+//! Copies into a stage that lanes or threads share out: piece after piece, a round of all of them at a
+//! time.
+
+use crate::ir::{Address, BufferId, Builder, Operand};
+use crate::schedule::chunk::width;
+
+/// What this copier brings into each stage.
+pub(super) struct Copies {
+    buffer: BufferId,
+    /// Words of a piece.
+    piece: u32,
+    /// Lanes or threads that share the pieces.
+    copiers: u32,
+    rounds: Vec<Round>,
+}
+
+/// This copier's piece of a round.
+struct Round {
+    /// Its first word at turn 0.
+    from: Operand,
+    /// Whether the buffer has it; a stage gets zeros else.
+    mask: Option<Operand>,
+    /// Whether there is one left for this copier.
+    any: Operand,
+}
+
+impl Copies {
+    /// Deals `pieces` out to the copiers. `from` says of a piece by its number where it lies at turn 0,
+    /// and whether it is there, if that is in doubt.
+    pub(super) fn deal(
+        b: &mut Builder,
+        (buffer, piece): (BufferId, u32),
+        pieces: u32,
+        (copier, copiers): (Operand, u32),
+        mut from: impl FnMut(&mut Builder, Operand) -> (Operand, Option<Operand>),
+    ) -> Self {
+        let rounds = (0..pieces).step_by(copiers as usize).map(|first| {
+            let number = b.add(copier, first);
+            let whole = first + copiers <= pieces;
+            let any = if whole { true.into() } else { b.less(number, pieces) };
+            let (from, mask) = from(b, number);
+            Round { from, mask, any }
+        });
+        let rounds = rounds.collect();
+        Self { buffer, piece, copiers, rounds }
+    }
+
+    /// Starts the copies of a turn, whose words lie `later` than those of turn 0, to where this
+    /// copier's first piece belongs.
+    pub(super) fn start(&self, b: &mut Builder, to: Address, later: Operand) {
+        for (round, &Round { from, mask, any }) in (0..).zip(&self.rounds) {
+            let from = Address::new(self.buffer, b.add(from, later));
+            let to = to.plus(round * self.copiers * self.piece);
+            let copy = |b: &mut Builder| b.copy_async(to, from, width(self.piece), mask);
+            if any == Operand::Pred(true) { copy(b) } else { b.when(any, copy) }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The device of an executor: where weights are prepared.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::layout::Shape;
+
+use super::executor::Executor;
+use super::experts::GpuExperts;
+use super::saved::SavedError;
+use super::stored::Stored;
+use super::weight::GpuWeight;
+use crate::device::Backend;
+use crate::op::{self, Op, ProductError};
+use crate::unpacked::Unpacked;
+
+/// A device that products run on through an executor.
+pub struct GpuDevice<E>(Arc<E>);
+
+impl<E: Executor> GpuDevice<E> {
+    /// The device of an executor.
+    pub fn new(executor: E) -> Self {
+        Self(Arc::new(executor))
+    }
+
+    /// Its executor.
+    pub fn executor(&self) -> &E {
+        &self.0
+    }
+
+    /// Packs a weight for products as `scheme` says (that of the weight, or with another
+    /// activation), once for each type of x that kernels take.
+    ///
+    /// # Errors
+    /// [`ProductError::Scheme`], [`ProductError::NotScheduled`], or what the device says.
+    pub fn prepare(
+        &self,
+        scheme: &Scheme,
+        weight: &Unpacked,
+    ) -> Result<GpuWeight<E>, ProductError> {
+        GpuWeight::new(self.0.clone(), scheme, weight)
+    }
+
+    /// The same from a checkpoint's own bytes, which kernels on the device bring into place.
+    ///
+    /// # Errors
+    /// See [`GpuWeight::of_stored`].
+    pub fn prepare_stored(
+        &self,
+        scheme: &Scheme,
+        shape: Shape,
+        stored: Stored<'_, '_>,
+    ) -> Result<GpuWeight<E>, ProductError> {
+        GpuWeight::of_stored(self.0.clone(), scheme, shape, stored)
+    }
+
+    /// A weight that [`GpuWeight::save`] wrote.
+    ///
+    /// # Errors
+    /// See [`GpuWeight::load`].
+    pub fn load(
+        &self,
+        scheme: &Scheme,
+        shape: Shape,
+        path: &Path,
+    ) -> Result<GpuWeight<E>, SavedError> {
+        GpuWeight::load(self.0.clone(), scheme, shape, path)
+    }
+}
+
+impl<E: Executor + 'static> Backend for GpuDevice<E> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
+        if scheme.experts.is_some() {
+            return Ok(Box::new(GpuExperts::new(self, scheme, weight)?));
+        }
+        Ok(Box::new(self.prepare(scheme, weight)?))
+    }
+
+    fn prepare_stored(
+        &self,
+        scheme: &Scheme,
+        weight: &Unpacked,
+        stored: Stored<'_, '_>,
+    ) -> Result<Box<dyn Op>, ProductError> {
+        if scheme.experts.is_some() {
+            return Backend::prepare(self, scheme, weight);
+        }
+        op::same_weight(scheme, weight)?;
+        Ok(Box::new(self.prepare_stored(scheme, weight.shape(), stored)?))
+    }
+}

@@ -1,0 +1,124 @@
+//! The operation of a prepared weight: a kernel for its M, M cut into the pieces that it takes, y
+//! rounded.
+
+use std::collections::BTreeSet;
+
+use quantloom_dsl::format::{F16, F32, FloatFormat};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{Quantiser, Scheme};
+
+use super::executor::Executor;
+use super::weight::GpuWeight;
+use crate::buffer::Workspace;
+use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
+use crate::op::{self, Op, ProductError, Sums};
+
+impl<E: Executor> Op for GpuWeight<E> {
+    fn scheme(&self) -> &Scheme {
+        &self.scheme
+    }
+
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn kernel(&self, tokens: usize) -> String {
+        let first = self.products.first().map_or(F32, |product| product.element);
+        match self.choice(first, tokens as u64) {
+            Ok(choice) => format!("{}, {}", choice.key.target, choice.key.schedule.name),
+            Err(why) => format!("none: {why}"),
+        }
+    }
+
+    fn explain(&self, tokens: usize) -> String {
+        let chosen =
+            self.products.iter().map(|product| match self.choice(product.element, tokens as u64) {
+                Ok(choice) => format!("{} is chosen, {}", choice.key, choice.by),
+                Err(why) => format!("x in {}: {why}", product.element),
+            });
+        let refused =
+            self.refused.iter().map(|(activation, why)| format!("x in {activation}: {why}"));
+        let parts = self.products.iter().flat_map(|product| &product.parts);
+        let filled: BTreeSet<String> = parts.filter_map(|part| part.note.clone()).collect();
+        chosen.chain(refused).chain(filled).collect::<Vec<_>>().join("\n")
+    }
+
+    fn sums(&self, _tokens: usize) -> Sums {
+        Sums::Matrix
+    }
+
+    /// Kernels round y to the scheme's type, or that of x.
+    fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
+        match self.product(x) {
+            Ok(product) if y == F32 => product.output,
+            _ => y,
+        }
+    }
+
+    /// None: memory is the device's.
+    fn workspace_size(&self, _tokens: usize) -> usize {
+        0
+    }
+
+    fn matmul_into(
+        &self,
+        expert: u64,
+        x: Values<'_>,
+        mut y: ValuesMut<'_>,
+        _workspace: &mut Workspace,
+    ) -> Result<(), ProductError> {
+        let tokens = op::sizes(self.shape, expert, x, &y)?;
+        let (own, asked) = (x.format(), y.format());
+        let output = self.product(own)?.output;
+        if asked != F32 && asked != output {
+            let why = format!("y in {asked} for x in {own}: kernels round y to {output}");
+            return Err(ProductError::NotScheduled(why));
+        }
+        if tokens == 0 {
+            return Ok(());
+        }
+        let most = usize::try_from(self.choice(own, tokens as u64)?.tokens).unwrap_or(usize::MAX);
+        let k = self.shape.k as usize;
+        if tokens > most && self.scheme.quantiser().is_some_and(Quantiser::spans_tokens) {
+            let why = format!("{tokens} tokens that share a scale: a launch takes {most}");
+            return Err(ProductError::NotScheduled(why));
+        }
+        let mut result: Vec<u8> = Vec::new();
+        for first in (0..tokens).step_by(most.max(1)) {
+            let last = tokens.min(first.saturating_add(most));
+            let mut tensors = self.tensors(x.part(first * k..last * k))?;
+            self.queue(&mut tensors, false).map_err(Into::into)?;
+            result.extend(self.result(&tensors).map_err(Into::into)?);
+        }
+        store(&result, output, &mut y);
+        Ok(())
+    }
+}
+
+/// Results as they are, or widened.
+fn store(result: &[u8], output: FloatFormat, y: &mut ValuesMut<'_>) {
+    let halves = || result.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+    match y {
+        ValuesMut::F32(y) if output == F32 => {
+            for (y, bytes) in y.iter_mut().zip(result.chunks_exact(4)) {
+                *y = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            }
+        }
+        ValuesMut::F32(y) => {
+            let widen = if output == F16 { f16_to_f32 } else { bf16_to_f32 };
+            for (y, bits) in y.iter_mut().zip(halves()) {
+                *y = widen(bits);
+            }
+        }
+        ValuesMut::F16(y) => {
+            for (y, bits) in y.iter_mut().zip(halves()) {
+                *y = Half(bits);
+            }
+        }
+        ValuesMut::Bf16(y) => {
+            for (y, bits) in y.iter_mut().zip(halves()) {
+                *y = Bf16(bits);
+            }
+        }
+    }
+}
