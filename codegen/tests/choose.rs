@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use kernels::products::{catalogue, problem};
 use quantloom_codegen::ir::verify;
-use quantloom_codegen::schedule::{Chosen, Measured, Problem, choose, measured_rows};
+use quantloom_codegen::schedule::{
+    Chosen, Measured, Problem, choose, choose_by_model, measured_rows,
+};
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
 
@@ -67,7 +69,8 @@ fn many_tokens_and_rows_take_four_tiles_of_them() {
     for scheme in ["sym", "asym"] {
         for shape in [(8192, 8192), (8192, 28_672)] {
             for tokens in [9, 16] {
-                let chosen = choose(&problem(scheme, 0, "sm_90a", shape), tokens).unwrap();
+                let problem = problem(scheme, 0, "sm_90a", shape);
+                let chosen = choose_by_model(&problem, tokens).unwrap();
                 let Chosen::Decode(tile) = chosen else { panic!("{chosen:?}") };
                 let found = (tile.row_tiles, tile.warps, tile.min_blocks);
                 assert_eq!(found, (4, 12, 1), "{scheme} {shape:?} {tokens}");

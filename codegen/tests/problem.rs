@@ -6,6 +6,7 @@ mod kernels;
 use kernels::products::catalogue;
 use quantloom_codegen::schedule::{Grouped, Problem, What};
 use quantloom_codegen::target::target;
+use quantloom_dsl::format::Number;
 
 fn grouped(name: &str, of: Option<Grouped>) -> Option<String> {
     let Grouped { what, number, rows, columns, .. } = of?;
@@ -16,7 +17,7 @@ fn grouped(name: &str, of: Option<Grouped>) -> Option<String> {
 fn described(problem: &Problem) -> String {
     let of = |there: bool, name: &str| there.then(|| name.to_owned());
     let numbers = [
-        grouped("scale", problem.scale),
+        grouped(if problem.scales_runs() { "scale" } else { "weight scale" }, problem.scale),
         grouped("zero", problem.zero),
         grouped("addend", problem.addend),
         of(problem.factor, "factor"),
@@ -51,8 +52,10 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     // Columns are sorted into whole turns.
     ("gptq4_v1_actorder", 0, "128 of 128; scale f16 1x128, zero f16 1x128; x made, f16 1024"),
     // What does not change along K is a factor.
-    ("ct_nvfp4a16", 0, "128 of 16; scale e4m3 1x16, factor; x bf16 1000"),
-    ("ct_mxfp4a16", 0, "128 of 32; scale e8m0 1x32; x bf16 1000"),
+    ("ct_nvfp4a16", 0, "128 of 128; weight scale e4m3 1x16, factor; x bf16 1000"),
+    ("ct_mxfp4a16", 0, "128 of 128; weight scale e8m0 1x32; x bf16 1000"),
+    // f16 has not the exponents of e8m0.
+    ("ct_mxfp4a16", 1, "128 of 32; scale e8m0 1x32; x f16 1000"),
     ("modelopt_nvfp4", 0, "128 of 16; scale e4m3 1x16, factor; x made, bf16 1024, Columns(16)"),
     ("fp8_block", 0, "64 of 64; scale f32 128x128; x made, f16 1024, Columns(128)"),
     ("ct_fp8", 0, "64 of 64; factor; x made, f16 1024, Row"),
@@ -72,6 +75,37 @@ fn schemes_become_problems() {
         let problem = problem.unwrap_or_else(|why| panic!("{name}: {why}"));
         assert_eq!(described(&problem), expected, "{name}");
     }
+}
+
+/// A scale that multiplies weights is of a type whose product with any code, less the power of two that
+/// it lacks, is one of the operand's numbers; of e8m0 as far as its exponents go.
+#[test]
+fn scales_of_weights_are_exact() {
+    let mut checked = 0;
+    for scheme in catalogue() {
+        for activation in &scheme.activations {
+            let hopper = target("sm_90a").unwrap();
+            let Ok(problem) = Problem::new(&scheme, activation, hopper, (1000, 1000)) else {
+                continue;
+            };
+            let (Some(absorbed), Some(of)) = (problem.plan.scale.absorbed, problem.scale) else {
+                continue;
+            };
+            let (operand, unit) =
+                (problem.plan.dequant.operand.number(), 2f64.powi(-absorbed.lack));
+            let codes = 0..1 << scheme.weight.code.bits();
+            let codes: Vec<f64> = codes.map(|code| scheme.weight.decode(code)).collect();
+            for scale in (0..1 << of.number.bits()).map(|scale| of.number.decode(scale)) {
+                for product in codes.iter().map(|code| code * scale * unit) {
+                    let held = operand.round(product) == product;
+                    let beyond = of.number == Number::E8m0 && product.abs() > operand.max();
+                    assert!(held || beyond || product.is_nan(), "{}: {product}", scheme.name);
+                }
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked >= 8, "{checked}");
 }
 
 /// Rows of x are read by 16 bytes: what does not come in such is copied into whole turns.
