@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
 use quantloom::dsl::layout::Shape;
+use quantloom::dsl::reference::Packed;
 use quantloom::dsl::{Activation, Scheme};
 use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cpu::native::Path;
@@ -195,9 +196,7 @@ const BUDGET: Duration = Duration::from_millis(400);
 
 impl<'a> Bench<'a> {
     fn new(device: Device, scheme: &'a Scheme, shape: Shape) -> Result<Self> {
-        let plain = draw::layer(scheme, shape, 0);
-        let packed = pack(scheme, &plain)?;
-        drop(plain);
+        let packed = random_weight(scheme, shape)?;
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
         let weight = device.prepare(scheme, &Unpacked::new(scheme, shape, &stored)?)?;
         let count = (2 * last_level_cache()).div_ceil(weight.bytes().max(1)).clamp(1, 256);
@@ -208,14 +207,7 @@ impl<'a> Bench<'a> {
         let weight = &self.copies[0];
         let Shape { n, k, .. } = weight.shape();
         let own = own_type(self.scheme);
-        let x = draw::tokens(self.scheme, own, tokens, k as usize, 0);
-        let x: Vec<u16> = x
-            .iter()
-            .map(|value| Number::Float(own).encode(*value, Overflow::Saturate) as u16)
-            .collect();
-        let (halves, bf16s): (Vec<Half>, Vec<Bf16>) =
-            (x.iter().copied().map(Half).collect(), x.into_iter().map(Bf16).collect());
-        let x = if own == F16 { Values::F16(&halves) } else { Values::Bf16(&bf16s) };
+        let x = RandomX::tokens(self.scheme, own, tokens, k);
         let mut y = vec![0.0f32; tokens * n as usize];
         let mut workspace = Workspace::default();
         let (mut times, mut reads) = (Vec::new(), Vec::new());
@@ -229,7 +221,8 @@ impl<'a> Bench<'a> {
                 turn += 1;
                 let mut done = Ok(());
                 let time = seconds(|| {
-                    done = weight.matmul_into(0, x, ValuesMut::F32(&mut y), &mut workspace);
+                    done =
+                        weight.matmul_into(0, x.values(), ValuesMut::F32(&mut y), &mut workspace);
                 });
                 done?;
                 if call > 0 {
@@ -252,6 +245,36 @@ impl<'a> Bench<'a> {
             read: median(&mut reads),
             peak: peak.map_or(f64::NAN, |rate| rate.giga),
         })
+    }
+}
+
+/// A random weight as its scheme stores it.
+fn random_weight(scheme: &Scheme, shape: Shape) -> Result<Packed> {
+    Ok(pack(scheme, &draw::layer(scheme, shape, 0))?)
+}
+
+/// A random x of a 16-bit type.
+enum RandomX {
+    F16(Vec<Half>),
+    Bf16(Vec<Bf16>),
+}
+
+impl RandomX {
+    /// So many rows for a weight of K columns.
+    fn tokens(scheme: &Scheme, own: FloatFormat, tokens: usize, k: u64) -> Self {
+        let x = draw::tokens(scheme, own, tokens, k as usize, 0);
+        let codes = x.iter().map(|x| Number::Float(own).encode(*x, Overflow::Saturate) as u16);
+        match own {
+            F16 => Self::F16(codes.map(Half).collect()),
+            _ => Self::Bf16(codes.map(Bf16).collect()),
+        }
+    }
+
+    fn values(&self) -> Values<'_> {
+        match self {
+            Self::F16(x) => Values::F16(x),
+            Self::Bf16(x) => Values::Bf16(x),
+        }
     }
 }
 

@@ -167,7 +167,8 @@ fn show(outcomes: &[Outcome]) -> Result<()> {
     }
     say(rows)?;
     say(
-        "microseconds a call with programmatic launch; model: the tile that is chosen without the          table",
+        "microseconds a call with programmatic launch; model: the tile that is chosen without the \
+         table",
     )?;
     for why in outcomes.iter().flat_map(|outcome| &outcome.failed) {
         say(format_args!("did not run: {why}"))?;

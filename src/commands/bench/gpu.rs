@@ -7,20 +7,17 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use quantloom::dsl::Scheme;
-use quantloom::dsl::format::{F16, FloatFormat, Number, Overflow};
+use quantloom::dsl::format::{FloatFormat, Number};
 use quantloom::dsl::layout::Shape;
-use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cuda::bench::{Timings, copies, time_both};
 use quantloom::runtime::cuda::{Cuda, ImageCache, ReadFloor, Stream};
-use quantloom::runtime::element::{Bf16, F16 as Half, Values};
 use quantloom::runtime::gpu::{Choice, Executor as _, GpuDevice, GpuWeight};
 use quantloom::runtime::op::ProductError;
-use quantloom::runtime::pack::pack;
 use serde_json::json;
 
 use super::super::sizes::Tokens;
 use super::super::{say, scheme, table};
-use super::{Arguments, own_type};
+use super::{Arguments, RandomX, own_type, random_weight};
 use crate::progress::Progress;
 use crate::whole::write_whole;
 
@@ -120,9 +117,7 @@ impl<'a> Copies<'a> {
             *activation == quantloom::dsl::Activation::Float(Number::Float(own))
                 || scheme.activations.len() == 1
         });
-        let plain = draw::layer(scheme, shape, 0);
-        let packed = pack(scheme, &plain)?;
-        drop(plain);
+        let packed = random_weight(scheme, shape)?;
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
         let first = match device.prepare_stored(&only, shape, &stored) {
             Ok(weight) => weight,
@@ -146,13 +141,8 @@ impl<'a> Copies<'a> {
 
     /// The time of a product by a kernel.
     pub(in crate::commands) fn time(&self, tokens: usize, choice: &Choice) -> Result<Timings> {
-        let k = self.shape().k as usize;
-        let x = draw::tokens(self.scheme, self.own, tokens, k, 0);
-        let code = |x: &f64| Number::Float(self.own).encode(*x, Overflow::Saturate) as u16;
-        let (halves, bf16s): (Vec<Half>, Vec<Bf16>) =
-            x.iter().map(|x| (Half(code(x)), Bf16(code(x)))).unzip();
-        let x = if self.own == F16 { Values::F16(&halves) } else { Values::Bf16(&bf16s) };
-        let mut tensors = self.weight().tensors_for(choice, x)?;
+        let x = RandomX::tokens(self.scheme, self.own, tokens, self.shape().k);
+        let mut tensors = self.weight().tensors_for(choice, x.values())?;
         let stream = self.device.executor().stream();
         Ok(time_both(stream, self.weights.len(), |copy, _, overlap| {
             self.weights[copy].queue(&mut tensors, overlap)

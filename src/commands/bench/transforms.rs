@@ -8,17 +8,15 @@
 use anyhow::{Context as _, Result};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::layout::Shape;
-use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cuda::bench::{Timing, copies, time};
 use quantloom::runtime::cuda::{Buffer, Cuda};
 use quantloom::runtime::gpu::{ColumnOrder, Executor as _, GpuDevice, Request, Slot};
-use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{Access, KernelKey, ParameterKind, Problem};
 use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
 use super::super::{say, scheme, table};
-use super::{Arguments, own_type};
+use super::{Arguments, own_type, random_weight};
 use crate::progress::Progress;
 use crate::whole::write_whole;
 
@@ -97,7 +95,7 @@ fn measured(executor: &Cuda, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>>
         outcome,
     };
     let Some(activation) = scheme.activations.first() else { return Ok(Vec::new()) };
-    let packed = pack(scheme, &draw::layer(scheme, shape, 0))?;
+    let packed = random_weight(scheme, shape)?;
     let order = match scheme.index {
         None => None,
         Some(_) => {
