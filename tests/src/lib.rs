@@ -79,8 +79,20 @@ impl Ran {
 /// # Panics
 /// If there is no command to run.
 pub fn quantloom<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Ran {
+    quantloom_with(&[], arguments)
+}
+
+/// Runs the built command with environment variables, NAME and value.
+///
+/// # Panics
+/// If there is no command to run.
+pub fn quantloom_with<S: AsRef<std::ffi::OsStr>>(
+    variables: &[(&str, &str)],
+    arguments: &[S],
+) -> Ran {
     let output = Command::new(binary())
         .args(arguments)
+        .envs(variables.iter().copied())
         .output()
         .unwrap_or_else(|error| panic!("{} does not start: {error}", binary().display()));
     let shown = arguments.iter().map(|a| a.as_ref().to_string_lossy()).collect::<Vec<_>>();

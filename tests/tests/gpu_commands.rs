@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use quantloom_tests::{
-    Ran, Random, bf16_tensor, golden_file, quantloom, tensors_of, unscheduled_file, write_file,
+    Ran, Random, bf16_tensor, golden_file, quantloom, quantloom_with, tensors_of, unscheduled_file,
+    write_file,
 };
 
 fn run(line: &str) -> Ran {
@@ -50,6 +51,32 @@ fn sim_prints_what_a_kernel_costs_and_compares() {
 }
 
 #[test]
+fn the_environment_overrides_free_choices() {
+    let with = |value: &str, line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        quantloom_with(&[("QUANTLOOM_KERNEL", value)], &words)
+    };
+    let line = "sim ct_w4a16 --target sm_90a --shape 64x1024 --m 3";
+    let overridden = |ran: &Ran| ran.out.contains("blocks of 2 warps");
+    assert!(!overridden(&run(line).done()));
+    assert!(overridden(&with("decode(warps=2, splits=2); tile(rows=64)", line).done()));
+    assert!(!overridden(&with("tile(warps=2)", line).done()), "of another schedule");
+    for (value, said) in [
+        ("decode(warps", "\"decode(warps\" is not SCHEDULE(NAME=VALUE, ...)"),
+        ("decoder(warps=2)", "there is no schedule \"decoder\", only decode and tile"),
+        ("decode(wraps=2)", "has no free choice `wraps`; it has"),
+        ("decode(warps=99)", "1 to 32 warps"),
+    ] {
+        let ran = with(value, line);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{value}\n{}", ran.err);
+        assert!(ran.err.contains("the environment variable QUANTLOOM_KERNEL: "), "{}", ran.err);
+        assert!(ran.err.contains(said), "{value}\n{}", ran.err);
+    }
+    let verify = "verify ct_w4a16 --backend sim:sm_90a --shape 41x200 --m 1 --seed 0";
+    with("decode(row_tiles=2)", verify).done();
+}
+
+#[test]
 fn verify_tells_a_pass_from_what_is_not_scheduled() {
     let folder = tempfile::tempdir().unwrap();
     let unscheduled = unscheduled_file(folder.path());
@@ -66,13 +93,14 @@ fn verify_tells_a_pass_from_what_is_not_scheduled() {
 
 #[test]
 fn check_does_not_count_what_it_did_not_compare() {
-    // FP8 products are native on that target, and have no schedule yet.
-    let files = ["ct_w4a16", "ct_w4a16_asym", "gptq4_v1_actorder", "ct_fp8"].map(golden_file);
+    // The last one's result is that of a whole expert layer.
+    let files = ["ct_w4a16", "ct_w4a16_asym", "gptq4_v1_actorder", "ct_fp8", "gpt_oss_mxfp4"];
+    let files = files.map(golden_file);
     let mut arguments = vec!["check".into(), "--backend".into(), "sim:sm_89".into()];
     arguments.extend(files.iter().map(|file| file.clone().into_os_string()));
     let ran = quantloom(&arguments).done();
-    assert!(ran.out.contains("7 passed, 0 failed, 1 not checked"), "{}", ran.out);
-    assert!(ran.out.contains("no schedule on sm_89 handles products in e4m3"), "{}", ran.out);
+    assert!(ran.out.contains("10 passed, 0 failed, 1 not checked"), "{}", ran.out);
+    assert!(ran.out.contains("it is the whole expert layer's"), "{}", ran.out);
 }
 
 #[test]
