@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::mutation::{Mutation, mutate, put_before};
-use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Ternary, Unary, Width};
+use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Side, Ternary, Unary, Width};
 use quantloom_codegen::jit::Simulator;
 use quantloom_dsl::parse;
 use quantloom_runtime::conformance::{Failure, Suite};
@@ -33,6 +33,8 @@ const INTEGERS: &str = "weight: i4, zero: i4 per 1x128, scale: f32 per 1x128, pa
 /// Scales of x that change along K.
 const COLUMNS: &str =
     "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }";
+/// Scales that are powers of two and multiply weights.
+const POWERS: &str = "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], activation: bf16";
 /// Two planes of codes.
 const PLANES: &str =
     "weight: u3 - 4, scale: bf16 per 1x128, pack: u32 [k:* | w, n], activation: bf16";
@@ -83,6 +85,27 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         {
             a.at ^= 1;
             b.at ^= 1;
+        }
+    }),
+    ("scales of weights of the first of two rows", FACTOR, BOTH, |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, c: c @ Operand::U32(0x3232), .. } = op {
+            *c = 0x1010u32.into();
+        }
+    }),
+    ("scales of weights of the columns beside", FACTOR, BOTH, |_, op| {
+        if let Op::Unary { op: Unary::F16x2FromE4m3(side), .. } = op {
+            *side = if *side == Side::Low { Side::High } else { Side::Low };
+        }
+    }),
+    ("scales of weights of another lane", POWERS, DECODE, |place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "scale") => from.offset ^= 1,
+        _ => {}
+    }),
+    ("powers of two of the first of two rows", POWERS, BOTH, |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, c: Operand::U32(select), .. } = op
+            && *select & 0x0f0f == 0x0404
+        {
+            *select = *select & 0x0fff | (*select << 8 & 0xf000);
         }
     }),
     ("the first row's scale of x for all", ROWS, BOTH, |place, op| match op {
