@@ -3,7 +3,7 @@
 use quantloom::codegen::jit::Simulator;
 use quantloom::codegen::plan::plan;
 use quantloom::codegen::target::target;
-use quantloom::runtime::conformance::Suite;
+use quantloom::runtime::conformance::{Failure, Suite};
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
@@ -82,4 +82,16 @@ fn fp8_products_are_right_where_they_are_native() {
     let wrong = wrong.map(|(number, scheme)| compared(number, scheme, &["sm_89"]));
     let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// The bound is that of sums in f32: a chip that cuts FP8 sums to 14 bits is beyond it.
+#[test]
+fn coarse_fp8_sums_are_found() {
+    let scheme = quantloom_kernels::scheme("fp8_block").unwrap();
+    let shapes = vec![(41, 321)];
+    let suite = Suite { shapes, tokens: TOKENS.to_vec(), seeds: (0..6).collect(), every: 1 };
+    let simulator = Simulator::new("sm_89").unwrap();
+    let device = GpuDevice::new(simulator.with_truncated_fp8());
+    let failure = suite.run(scheme, &[&device], &|_| {}).remove(0).unwrap_err();
+    assert!(matches!(failure, Failure::Miss { .. }), "{failure}");
 }

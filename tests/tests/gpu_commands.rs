@@ -65,10 +65,9 @@ fn the_environment_overrides_free_choices() {
         ("decode(warps", "\"decode(warps\" is not SCHEDULE(NAME=VALUE, ...)"),
         ("decoder(warps=2)", "there is no schedule \"decoder\", only decode and tile"),
         ("decode(wraps=2)", "has no free choice `wraps`; it has"),
-        ("decode(warps=99)", "1 to 32 warps"),
     ] {
         let ran = with(value, line);
-        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{value}\n{}", ran.err);
+        assert_eq!(ran.code, Some(1), "{value}\n{}", ran.err);
         assert!(ran.err.contains("the environment variable QUANTLOOM_KERNEL: "), "{}", ran.err);
         assert!(ran.err.contains(said), "{value}\n{}", ran.err);
     }
