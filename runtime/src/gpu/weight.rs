@@ -74,12 +74,12 @@ impl<E: Executor> GpuWeight<E> {
     }
 
     /// Uploads the stored tensors of a layer with this packing and transforms them on the device;
-    /// what no transform is scheduled for, the host packs, and all of a weight whose columns are in
-    /// another order. Unlike in unpacking, the values are not
+    /// what no transform is scheduled for, the host packs. Unlike in unpacking, the values are not
     /// looked at: a scale that is NaN makes results NaN.
     ///
     /// # Errors
-    /// See [`GpuDevice::prepare`](super::GpuDevice::prepare); [`ProductError::Pack`] for a store that is missing.
+    /// See [`GpuDevice::prepare`](super::GpuDevice::prepare); [`ProductError::Pack`] for a store
+    /// that is missing.
     pub fn of_stored(
         executor: Arc<E>,
         scheme: &Scheme,
