@@ -43,7 +43,9 @@ fn rows_beyond_32_bits_are_for_another_launch() {
 
 #[test]
 fn processors_without_rows_get_a_part_of_k() {
-    let tile = |shape, tokens| match choose(&problem("sym", 0, "sm_90a", shape), tokens).unwrap() {
+    let tile = |shape, tokens| match choose_by_model(&problem("sym", 0, "sm_90a", shape), tokens)
+        .unwrap()
+    {
         Chosen::Decode(tile) => tile,
         other => panic!("{other:?}"),
     };
