@@ -57,7 +57,8 @@ pub struct ScalePlan {
     pub absorbed: Option<Absorbed>,
 }
 
-/// A scale that multiplies weights as they are decoded, exactly.
+/// A scale that multiplies weights as they are decoded, exactly; where the scale is as large as the
+/// operand's largest numbers (e8m0 in bf16), products beyond those are infinite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absorbed {
     /// The level.
