@@ -291,6 +291,8 @@ fn the_next_product_takes_over() {
     );
     let hopper = plan_of(&scheme("e4m3", "e4m3 { scale: f32 per token }"), "sm_90a").unwrap();
     assert_eq!(hopper.compute.product.name, "mma_f16", "decoded by one conversion");
+    let why = "in f16, since sm_90a has no product of e4m3 weights and e4m3 activations";
+    assert_eq!((plan.meeting(), hopper.meeting()), ("in e4m3".to_owned(), why.to_owned()));
     let grouped = "i8 { scale: f32 per 1x32 }";
     let grouped = plan_of(&scheme("i4", grouped), "x86").unwrap();
     assert_eq!(grouped.compute.product.name, "fma_f32");

@@ -265,6 +265,7 @@ fn a_weight_is_transformed_on_its_device() {
             assert!(host.buffer(layer.own, part.buffer()).unwrap().is_some(), "{name}: {part:?}");
         }
         let explained = weight.explain(1);
+        assert!(explained.contains("multiplied in "), "{name}: {explained}");
         let stays = stays(&layer, Part::Codes);
         assert_eq!(explained.contains("by the host"), stays, "{name}: {explained}");
         assert_eq!(explained.contains("w: transformed on the device"), !stays, "{explained}");

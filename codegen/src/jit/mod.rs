@@ -208,7 +208,8 @@ fn choice(
     let key = KernelKey { work, schedule, target: request.target.to_owned() };
     let operand = operand::problem(request, problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
-    Ok(Choice { key, tokens: u64::from(chosen.tokens(problem).min(most)), by })
+    let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.meeting());
+    Ok(Choice { key, tokens: u64::from(tokens), meeting, by })
 }
 
 /// The name of the schedule of transforms in a key.

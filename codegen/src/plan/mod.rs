@@ -58,6 +58,21 @@ pub struct Plan {
     pub native: NativeLayout,
 }
 
+impl Plan {
+    /// The type in which weights and x are multiplied, and why that is not x's own where it is not.
+    pub fn meeting(&self) -> String {
+        let (operand, target) = (self.compute.product.activation, self.target);
+        let (weight, own) = (&self.dequant.weight, operand.number());
+        match &self.activation {
+            Activation::Quantised(quantiser) if quantiser.code != own => format!(
+                "in {operand}, since {target} has no product of {weight} weights and {} activations",
+                quantiser.code
+            ),
+            _ => format!("in {operand}"),
+        }
+    }
+}
+
 /// The plan for a scheme with one of its activations, by the first product that all parts of a
 /// plan exist for, or one of operands as wide for which decoding is cheaper. Whether the target has
 /// kernels is another question: [`support`].

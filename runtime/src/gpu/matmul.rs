@@ -33,7 +33,12 @@ impl<E: Executor> Op for GpuWeight<E> {
     fn explain(&self, tokens: usize) -> String {
         let chosen =
             self.products.iter().map(|product| match self.choice(product.element, tokens as u64) {
-                Ok(choice) => format!("{} is chosen, {}", choice.key, choice.by),
+                Ok(choice) => {
+                    format!(
+                        "{} is chosen, {}; multiplied {}",
+                        choice.key, choice.by, choice.meeting
+                    )
+                }
                 Err(why) => format!("x in {}: {why}", product.element),
             });
         let refused =

@@ -36,6 +36,8 @@ pub struct Choice {
     /// The most rows of x that a launch of it takes, [`u64::MAX`] if any number; a larger product is
     /// cut into such pieces.
     pub tokens: u64,
+    /// The type in which it multiplies weights and x, and why not in another: `in bf16`.
+    pub meeting: String,
     /// Why this one.
     pub by: Basis,
 }

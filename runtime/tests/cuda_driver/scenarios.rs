@@ -155,6 +155,7 @@ impl Products for Sums {
         Ok(Choice {
             key: KernelKey { target: request.target.to_owned(), ..key() },
             tokens: 1,
+            meeting: "in bf16".to_owned(),
             by: Basis::Model,
         })
     }
