@@ -287,7 +287,7 @@ fn the_next_product_takes_over() {
     let plan = plan_of(&scheme("e2m1", "e4m3 { scale: f32 per token }"), "sm_89").unwrap();
     assert_eq!(
         (plan.compute.product.name, plan.dequant.to_string()),
-        ("mma_e4m3", "table_e4m3".to_owned())
+        ("mma_e4m3", "byte_tables".to_owned())
     );
     let hopper = plan_of(&scheme("e4m3", "e4m3 { scale: f32 per token }"), "sm_90a").unwrap();
     assert_eq!(hopper.compute.product.name, "mma_f16", "decoded by one conversion");

@@ -88,9 +88,8 @@ fn scales_of_weights_are_exact() {
             let Ok(problem) = Problem::new(&scheme, activation, hopper, (1000, 1000)) else {
                 continue;
             };
-            let (Some(absorbed), Some(of)) = (problem.plan.scale.absorbed, problem.scale) else {
-                continue;
-            };
+            let Some(absorbed) = problem.plan.scale.absorbed else { continue };
+            let of = problem.scale.unwrap();
             let (operand, unit) =
                 (problem.plan.dequant.operand.number(), 2f64.powi(-absorbed.lack));
             let codes = 0..1 << scheme.weight.code.bits();

@@ -183,10 +183,39 @@ fn compared(
 
 #[test]
 fn what_is_right_passes() {
-    for clauses in [ADDEND, ZERO, FACTOR, ROWS, INTEGERS, COLUMNS, PLANES] {
+    for clauses in [ADDEND, ZERO, FACTOR, ROWS, INTEGERS, COLUMNS, PLANES, POWERS] {
         for &tokens in BOTH {
             let (failure, _) = compared(clauses, tokens, |_| false);
             assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+        }
+    }
+}
+
+/// Scales of every 8-bit type, in groups of a lane's columns to beyond a turn: on weights or not,
+/// as the plan has it.
+#[test]
+fn scales_of_floats_are_right() {
+    for code in ["e2m1", "e2m3", "e3m2"] {
+        for (scale, group) in [
+            ("e4m3", 32),
+            ("e4m3", 64),
+            ("e4m3", 256),
+            ("e5m2", 16),
+            ("e5m2", 128),
+            ("e3m4", 16),
+            ("e4m3fnuz", 32),
+            ("e8m0", 16),
+            ("e8m0", 64),
+            ("e8m0", 256),
+        ] {
+            let clauses = format!(
+                "weight: {code}, scale: {scale} per 1x{group}, pack: u8 [k:4 | w, k, n], \
+                 activation: bf16"
+            );
+            for tokens in [1, 17] {
+                let (failure, _) = compared(&clauses, tokens, |_| false);
+                assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+            }
         }
     }
 }

@@ -37,6 +37,10 @@ fn weights() -> Vec<Weight> {
         offset: 0,
     });
     all.push(Weight {
+        code: Code::Codebook((0..16).map(|v| ((v * 7 % 16) as f32 - 7.5).to_bits()).collect()),
+        offset: 0,
+    });
+    all.push(Weight {
         code: Code::Codebook((0..4).map(|v| (v as f32 - 1.7).to_bits()).collect()),
         offset: 1,
     });
@@ -68,6 +72,11 @@ fn every_sequence_is_right_for_every_code() {
         if let Err(fault) = sequence.prove() {
             panic!("{} -> {}: {fault}\n{:#?}", sequence.weight, sequence.operand, sequence.steps);
         }
+    }
+    // A codebook goes to both 16-bit types.
+    for operand in [Operand::Bf16, Operand::F16] {
+        let book = |of: &&Sequence| matches!(of.weight.code, Code::Codebook(_));
+        assert!(sequences.iter().filter(book).any(|of| of.operand == operand), "{operand}");
     }
     // No template is dead, and none is more than a dozen's share.
     for template in TEMPLATES {
@@ -103,7 +112,7 @@ fn the_cheapest_sequences_are_these() {
         ("e4m3", Operand::F16, Class::Ampere, "shift_half", 13, 4, 0, 0),
         ("u4 - 8", Operand::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
         ("i4", Operand::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
-        ("e2m1", Operand::E4m3, Class::Ada, "table_e4m3", 7, 8, 0, 0),
+        ("e2m1", Operand::E4m3, Class::Ada, "byte_tables", 7, 8, 0, 0),
         ("i8", Operand::I8, Class::Hopper, "as stored", 0, 1, 0, 0),
         ("u4 - 8", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
         ("i4", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),

@@ -108,7 +108,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             let chosen = if best.time * ahead < model.time { best.chosen } else { model.chosen };
             Measured { case: case.clone(), chosen }
         };
-        let text = merged(&known, &outcomes.iter().map(row).collect::<Vec<_>>())?;
+        // After an error of the device no time can be trusted.
+        let sound = outcomes.iter().filter(|outcome| outcome.failed.is_empty());
+        let text = merged(&known, &sound.map(row).collect::<Vec<_>>())?;
         write_whole(path, &text).with_context(|| format!("cannot write {}", path.display()))?;
         say(format_args!("wrote {}", path.display()))?;
     }
@@ -171,7 +173,7 @@ fn show(outcomes: &[Outcome]) -> Result<()> {
          table",
     )?;
     for why in outcomes.iter().flat_map(|outcome| &outcome.failed) {
-        say(format_args!("did not run: {why}"))?;
+        say(format_args!("did not run, so that its case is not written: {why}"))?;
     }
     Ok(())
 }

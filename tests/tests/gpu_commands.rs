@@ -64,6 +64,7 @@ fn the_environment_overrides_free_choices() {
     for (value, said) in [
         ("decode(warps", "\"decode(warps\" is not SCHEDULE(NAME=VALUE, ...)"),
         ("decoder(warps=2)", "there is no schedule \"decoder\", only decode and tile"),
+        ("decode(warps=99)", "a block has 1 to 32 warps"),
         ("decode(wraps=2)", "has no free choice `wraps`; it has"),
     ] {
         let ran = with(value, line);

@@ -44,6 +44,7 @@ pub(super) fn overridden(
     if !overrides.apply(&mut schedule)? {
         return Ok(made);
     }
-    let chosen = Chosen::read(&schedule.name, &schedule.parameters).map_err(JitError::from)?;
-    choice(request, &problem(request)?, chosen, Basis::Asked)
+    let (chosen, problem) = (Chosen::read(&schedule.name, &schedule.parameters), problem(request)?);
+    let chosen = chosen.and_then(|chosen| chosen.check(&problem).map(|()| chosen));
+    choice(request, &problem, chosen.map_err(JitError::from)?, Basis::Asked)
 }

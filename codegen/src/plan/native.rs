@@ -113,7 +113,7 @@ pub struct NativeLayout {
 impl NativeLayout {
     /// The layout for sums over runs of columns; `None` = over whole rows.
     ///
-    /// `None` if the class has no fragment table yet, or the sequence wants bits of one code apart.
+    /// `None` if the class has no fragment table yet.
     pub fn new(
         dequant: &DequantPlan,
         product: &Product,
@@ -149,8 +149,8 @@ impl NativeLayout {
     }
 }
 
-/// Codes that a lane holds in one piece where planes are joined, as a power of two: those that
-/// fill a word of a plane of one bit. A vector machine always takes as many.
+/// Codes that a lane holds in one piece where planes are joined or a sequence says where bits lie, as a
+/// power of two: those that fill a word of a plane of one bit. A vector machine always takes as many.
 const UNIT: usize = 5;
 
 /// The codes that a lane holds in one piece, in the order in which they are numbered.

@@ -2,8 +2,8 @@
 //!
 //! The meaning is a real number, so a factor may stand anywhere it commutes to: on the weight,
 //! on the sum over a run of columns, or on the finished row. What is constant along k goes to the
-//! epilogue; what changes along k goes to the sums where the product keeps sums of runs apart,
-//! else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
+//! epilogue; what changes along k goes to the sums where the product keeps sums of runs apart, unless
+//! decoding multiplies with it ([`Absorbed`]), else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
 //! scale * zero`, times the sum of x over the run.
 
 use quantloom_dsl::format::{FloatFormat, Number};
@@ -42,7 +42,7 @@ pub struct ScalePlan {
     pub levels: Vec<LevelPlan>,
     /// Per scale level of a quantised activation.
     pub input: Vec<LevelPlan>,
-    /// Columns that share everything that changes along k; `None` = the whole row.
+    /// Columns that share everything that multiplies or is added to sums; `None` = the whole row.
     pub run: Option<u32>,
     /// Whether a term times the sum of x is added, for the zero point, the shift, or what the
     /// sequence leaves (`add`).

@@ -56,7 +56,18 @@ impl Chosen {
         }
     }
 
-    /// Whether the schedule takes the problem, so many tokens in one launch.
+    /// Whether the schedule takes these choices for the problem.
+    ///
+    /// # Errors
+    /// The rule that they break.
+    pub fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        match self {
+            Self::Decode(choice) => choice.check(problem),
+            Self::Tile(choice) => choice.check(problem),
+        }
+    }
+
+    /// Whether the schedule takes the problem, so many tokens in one launch, and blocks fit.
     pub fn takes(&self, problem: &Problem, tokens: u32) -> bool {
         let fits = match self {
             Self::Decode(choice) => choice.fits(problem),

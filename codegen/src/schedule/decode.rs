@@ -7,7 +7,8 @@
 //! and add up in shared memory. A warp has one turn in registers, weights and x: it works through
 //! it, asks for all of the next one at once, and other warps work while that is under way. The first
 //! weights are asked for before the grid wait. x is small and comes from the second cache; no warp
-//! waits for another before the end. Scales multiply the sums of a run in f32 (`sums`); zero points
+//! waits for another before the end. Scales multiply the sums of a run in f32 (`sums`), or the
+//! weights as they are decoded; zero points
 //! go into the constants with which decoding ends, where those are small integers.
 //!
 //! That the loads stand together behind a branch is no accident: there the assembler cannot sink
@@ -47,7 +48,7 @@ struct Decode<'p> {
     block: Operand,
     /// Rows of x, at launch.
     m: Operand,
-    /// Per tile of rows, this lane's first word of codes of each plane.
+    /// Per tile of rows, this lane's first word of codes of each section.
     codes: Vec<Vec<Operand>>,
     /// Scales, zero points, addends, as far as there are any.
     grouped: Vec<PerGroup>,
@@ -64,7 +65,7 @@ struct PerGroup {
 
 /// What a warp holds of one turn while it is on its way.
 struct InFlight {
-    /// Per tile and chunk, the codes: plane after plane.
+    /// Per tile and chunk, the codes: section after section.
     codes: Vec<Vec<Vec<Reg>>>,
     /// Of each kind of numbers of groups, per tile.
     grouped: Vec<Vec<Vec<Reg>>>,
@@ -293,7 +294,7 @@ impl<'p> Decode<'p> {
         }
     }
 
-    /// One chunk of one tile: of each plane the words of the lanes side by side.
+    /// One chunk of one tile: of each section the words of the lanes side by side.
     fn load_codes(
         &self,
         b: &mut Builder,

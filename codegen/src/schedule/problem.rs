@@ -220,7 +220,7 @@ impl Problem {
         self.turn / self.plan.native.columns
     }
 
-    /// Words of codes that a lane has of a chunk, plane after plane.
+    /// Words of codes that a lane has of a chunk, section after section.
     pub fn lane_words(&self) -> u32 {
         lane_words(&self.plan)
     }
@@ -230,7 +230,7 @@ impl Problem {
         self.turn_chunks() * self.lane_words()
     }
 
-    /// Columns that share a scale, a turn at most: over so many a sum is kept apart.
+    /// Columns whose sum is kept apart, a turn at most: those that share what multiplies sums.
     pub fn run(&self) -> u32 {
         self.plan.scale.run.map_or(self.turn, |run| run.min(self.turn))
     }
@@ -306,7 +306,8 @@ impl Problem {
         if self.scales_runs() { 0 } else { -self.exponent() }
     }
 
-    /// What is computed, without the shape: all products of a name do the same work.
+    /// What is computed, without the shape, as far as it decides which tile is fast: neither the bias,
+    /// nor the type of y, nor those of zero points.
     pub fn product_name(&self) -> String {
         let (scheme, activation) = &self.stem;
         crate::plan::product_name(scheme, activation)
@@ -412,11 +413,13 @@ impl Numbers {
             }
             _ => None,
         };
-        let scale = match scale {
-            None if placed(Place::Run).next().is_some() => {
+        // Of a type that has no way to f32 here, or of several, as f32.
+        let scale = match (scale, plan.scale.absorbed) {
+            (None, Some(absorbed)) => Some(Grouped::computed(What::Scale, absorbed.columns)),
+            (None, None) if placed(Place::Run).next().is_some() => {
                 Some(Grouped::computed(What::Scale, run))
             }
-            scale => scale,
+            (scale, _) => scale,
         };
         let (add, _) = plan.dequant.yields();
         let zero = scheme.zero.and_then(|zero| taken_off(&zero, plan, add));

@@ -264,7 +264,7 @@ impl Transform<'_> {
     /// Where the bits of a component lie.
     fn runs(&self, bound: &Bound, component: Component) -> Result<Vec<Run>, Unscheduled> {
         let runs = bound.runs(component);
-        let runs = runs.ok_or_else(|| self.unscheduled("swizzled places"))?;
+        let runs = runs.ok_or_else(|| self.unscheduled("swizzled places, or too many of them"))?;
         let up = |run: &Run| {
             let up =
                 |digit: &quantloom_dsl::layout::RunDigit| digit.fixed.is_some() || digit.place > 0;

@@ -70,7 +70,7 @@ pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
     let sign = |code: u8| Field { at: 8 * (code % 4) + 3 + code / 4 * 4, slice: (3, 4), code };
     let (steps, names) = draft.finish();
     Some(Sequence {
-        template: "table_e4m3",
+        template: "byte_tables",
         weight: ask.weight.clone(),
         operand: ask.operand,
         yields: Yield::Value { add: 0, exponent: 0 },

@@ -7,6 +7,7 @@
 //! whatever the code is; `placed` says itself where the bits of its codes are to lie; all others
 //! decode fields of a word to elements.
 
+mod book;
 mod bytes;
 mod eights;
 mod halves;
@@ -80,9 +81,9 @@ pub const TEMPLATES: &[Template] = &[
         make: eights::top_bits_s8,
     },
     Template {
-        name: "table_e4m3",
-        summary: "e2m1 through a byte permutation as a table of eight, signs apart: e4m3",
-        make: eights::table_e4m3,
+        name: "byte_tables",
+        summary: "four bits through byte permutations as tables: e2m1 to e4m3, a codebook to bf16, f16",
+        make: |ask| eights::table_e4m3(ask).or_else(|| book::book_half(ask)),
     },
     Template {
         name: "convert_f32",

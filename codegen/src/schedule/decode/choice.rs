@@ -200,7 +200,7 @@ impl DecodeTile {
         4 * (Results::words(rows, self.tokens, self.warps) + constants + ORDER)
     }
 
-    pub(super) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+    pub(in crate::schedule) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
         let rules = [
             (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
             ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),

@@ -222,7 +222,7 @@ impl TileShape {
             && registers >= self.registers(problem)
     }
 
-    pub(super) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+    pub(in crate::schedule) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
         let native = &problem.plan.native;
         if !(problem.turn * problem.input_bytes()).is_multiple_of(SHARED_BYTES) {
             let what = format!("turns of {} columns in a tile", problem.turn);
