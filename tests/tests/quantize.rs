@@ -17,7 +17,7 @@ use quantloom_tests::{
 
 /// Schemes that no other software's configuration can say.
 const FALL_BACK: &[&str] =
-    &["arm_w4a8_channel", "arm_w4a8_g32", "fp8_fnuz_block", "fp8_fnuz_channel"];
+    &["arm_w4a8_channel", "arm_w4a8_g32", "e3m4_g64", "fp8_fnuz_block", "fp8_fnuz_channel"];
 
 /// The `quant_method` with which a scheme's own software writes it; `None` for gpt-oss, which
 /// goes by its tensors' names.
@@ -237,21 +237,27 @@ fn least_sqnr(scheme: &Scheme) -> f64 {
 /// Each weight is within half a step of its code, and each scale uses the codes' range.
 ///
 /// In units of the scale, q = w / s. The quantiser's own roundings move q by a few u, u being
-/// 2^-8 in bf16 (`arithmetic: own`) and 2^-24 in f32, and the stored scale by its own u; a
-/// zero point is rounded too, by half a step more.
+/// 2^-8 in bf16 (`arithmetic: own`) and 2^-24 in f32, and the stored scale by its own u, or by half
+/// of its smallest number where it is subnormal; a zero point is rounded too, by half a step more.
 fn within_half_a_step(scheme: &Scheme, plain: &Plain, w: &[f64], decoded: &[f32], case: &str) {
     let (low, high) = scheme.weight.range();
     let arithmetic = match scheme.arithmetic {
         Arithmetic::Own => (-8f64).exp2(),
         Arithmetic::F32 => (-24f64).exp2(),
     };
-    let stored = |number: ScaleType| match number {
-        ScaleType::Number(Number::Float(format)) => (-f64::from(format.mantissa_bits) - 1.0).exp2(),
+    let stored = |scale: f64| match scheme.scales[0].number {
+        ScaleType::Number(Number::Float(format)) => {
+            let mantissa = f64::from(format.mantissa_bits);
+            let smallest = (1.0 - f64::from(format.bias()) - mantissa).exp2();
+            // Of several levels the first is chosen so that it is not.
+            let subnormal = if scheme.scales.len() == 1 { smallest / 2.0 / scale } else { 0.0 };
+            (-mantissa - 1.0).exp2().max(subnormal)
+        }
         _ => 0.0,
     };
     let rule = scheme.scales[0].rule;
     // Smallest scale that the rule may give: how far beyond the codes a weight may then lie.
-    let reach = match rule {
+    let exact_reach = match rule {
         Rule::Amax(divisor) => f64::from_bits(divisor),
         Rule::Range(_) => high - low + 1.0,
         Rule::Pow2 { above } => {
@@ -259,7 +265,6 @@ fn within_half_a_step(scheme: &Scheme, plain: &Plain, w: &[f64], decoded: &[f32]
             threshold * high.log2().floor().exp2()
         }
     };
-    let reach = reach * (1.0 + 4.0 * arithmetic + stored(scheme.scales[0].number));
     let shape = plain.shape;
     let mut largest: f64 = 0.0;
     for (at, (w, decoded)) in w.iter().zip(decoded).enumerate() {
@@ -271,6 +276,7 @@ fn within_half_a_step(scheme: &Scheme, plain: &Plain, w: &[f64], decoded: &[f32]
         assert!((f64::from(*decoded) - exact).abs() <= exact.abs() * (-23f64).exp2(), "{place}");
         assert!(scale.is_normal() && (*w != 0.0 || exact == 0.0), "{place}");
         let q = w / scale;
+        let reach = exact_reach * (1.0 + 4.0 * arithmetic + stored(scale));
         largest = largest.max(q.abs());
         assert!(q.abs() <= reach, "{place}: the scale is too small");
         let half = match &scheme.weight.code {
