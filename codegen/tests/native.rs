@@ -150,6 +150,10 @@ fn the_shared_layout_is_the_agreed_one() {
 fn a_lane_holds_its_fragment_on_matrix_machines() {
     const A16: &str = "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]";
     const A8: &str = "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8]";
+    const K16: &str = "[k:2 ; k/2:2 ; n:16, k/4:4]";
+    const K32: &str = "[k:2 ; k/2:4 ; n:16, k/8:4]";
+    const BYTES: &str = "[k:4 ; k/4:2 ; n:16, k/8:4]";
+    const WIDE_BYTES: &str = "[k:4 ; k/4:4 ; n:16, k/16:4]";
     let rows = [
         ("u1", "bf16", "sm_80", A16, 128),
         ("u2", "bf16", "sm_80", A16, 128),
@@ -182,12 +186,47 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         ("e2m1", "bf16", "sm_80", A16, 16),
         ("u3", "f16", "sm_80", A16, 32),
         ("i4", "i8 { scale: f32 per token }", "sm_90a", A8, 32),
+        ("u1", "bf16", "gfx942", K16, 128),
+        ("u2", "f16", "gfx942", K16, 128),
+        ("u4", "bf16", "gfx942", K16, 128),
+        ("u4", "f16", "gfx942", K16, 32),
+        ("i4", "bf16", "gfx942", K16, 64),
+        ("e2m1", "bf16", "gfx942", K16, 16),
+        ("e2m1", "f16", "gfx942", K16, 32),
+        ("u8", "bf16", "gfx942", K16, 128),
+        ("i8", "f16", "gfx942", K16, 64),
+        ("e4m3", "bf16", "gfx942", K16, 128),
+        ("u3", "bf16", "gfx942", K16, 128),
+        ("u5", "f16", "gfx942", K16, 32),
+        ("e3m2", "bf16", "gfx942", K16, 32),
+        ("e2m3", "f16", "gfx942", K16, 32),
+        ("i8", "i8 { scale: f32 per token }", "gfx942", BYTES, 128),
+        ("i4", "i8 { scale: f32 per token }", "gfx942", BYTES, 32),
+        ("u5", "i8 { scale: f32 per token }", "gfx942", BYTES, 128),
+        ("u4", "bf16", "gfx950", K32, 128),
+        ("e2m1", "bf16", "gfx950", K16, 16),
+        ("e2m1", "f16", "gfx950", K32, 32),
+        ("u6", "bf16", "gfx950", K32, 64),
+        ("i8", "i8 { scale: f32 per token }", "gfx950", WIDE_BYTES, 128),
+        ("i4", "i8 { scale: f32 per token }", "gfx950", BYTES, 32),
+        ("e4m3", "e4m3 { scale: f32 per token }", "gfx950", BYTES, 128),
+        ("e2m1", "e4m3 { scale: f32 per token }", "gfx950", BYTES, 32),
     ];
     for (weight, activation, name, fragment, group) in rows {
         let plan = plan_of(&scheme_in_groups(weight, activation, group), name).unwrap();
         let fragment = parse_fragment(fragment).unwrap();
         let (rows, step) = fragment.extents();
         let sizes = fragment.sizes();
+        let lanes = sizes[2] as usize;
+        // Lanes of a row, by the columns that they have, and registers of a row likewise.
+        let least = (0..sizes[2]).map(|lane| fragment.point(&[0, 0, lane]).k);
+        let least = least.filter(|&k| k > 0).min().unwrap();
+        let part = |lane: usize| fragment.point(&[0, 0, lane as u32]).k / least;
+        let rank = |register: u32| {
+            let own = fragment.point(&[0, register, 0]);
+            let others = (0..sizes[1]).map(|other| fragment.point(&[0, other, 0]));
+            others.filter(|other| other.n == own.n && other.k < own.k).count() as u32
+        };
         let (columns, bits) = (plan.native.columns, plan.dequant.weight.code.bits());
         assert_eq!(plan.native.rows, rows, "{weight} {activation}");
         let shape = Shape { experts: 1, n: 32, k: u64::from(columns) * 3 };
@@ -196,12 +235,13 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         let piece = (rows * columns * bits / 8) as usize;
         if plan.native.sections.len() == 1 && !plan.dequant.joins_planes() {
             // What a lane loads at once: 16 bytes.
-            assert_eq!(piece / 32, 16, "{weight} {activation}");
+            assert_eq!(piece / lanes, 16, "{weight} {activation}");
         }
         for (position, bytes) in bytes.chunks(piece).enumerate() {
             let (tile, first) = (position as u64 / 3, position as u64 % 3 * u64::from(columns));
-            for lane in 0..32 {
-                let registers = decode(&plan.dequant, &lane_words(&plan.native, bytes, lane));
+            for lane in 0..lanes {
+                let lane_words = lane_words(&plan.native, bytes, (lane, lanes));
+                let registers = decode(&plan.dequant, &lane_words);
                 // Registers are numbered by the first of their codes: units, then fragments.
                 let numbered = number_registers(&plan.dequant, registers);
                 for (register, word) in numbered.into_iter().enumerate() {
@@ -215,9 +255,9 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
                         let operand_bytes = plan.compute.product.weight.bits() / 8;
                         let shared = columns.min(group).min(128 / operand_bytes);
                         let steps = shared / step;
-                        let of_lane = lane as u32 % 4 * (shared / 4) + element as u32;
+                        let of_lane = part(lane) * (shared / 4) + element as u32;
                         let of_step_k = k_step / steps * shared + k_step % steps * (step / 4);
-                        let of_register = of_step / 2 * operand.per_word() as u32;
+                        let of_register = rank(of_step) * operand.per_word() as u32;
                         let k = first + u64::from(of_lane + of_step_k + of_register);
                         let bits_of =
                             word >> (operand.bits() * element as u32) & operand.number().mask();
@@ -238,17 +278,17 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
     }
 }
 
-/// The words of one lane of 32 in a piece: section after section, its words side by side.
-fn lane_words(native: &NativeLayout, piece: &[u8], lane: usize) -> Vec<u32> {
+/// The words of one lane of several in a piece: section after section, its words side by side.
+fn lane_words(native: &NativeLayout, piece: &[u8], (lane, lanes): (usize, usize)) -> Vec<u32> {
     let mut first = 0;
     let of_section = |&of_lane: &u32| {
         let bytes = 4 * of_lane as usize;
-        let section = &piece[first..first + 32 * bytes];
-        first += 32 * bytes;
+        let section = &piece[first..first + lanes * bytes];
+        first += lanes * bytes;
         words(&section[bytes * lane..bytes * (lane + 1)])
     };
     let all: Vec<u32> = native.sections.iter().flat_map(of_section).collect();
-    assert_eq!(4 * 32 * all.len(), piece.len(), "sections fill a piece");
+    assert_eq!(4 * lanes * all.len(), piece.len(), "sections fill a piece");
     all
 }
 

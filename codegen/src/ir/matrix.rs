@@ -253,6 +253,8 @@ pub const MATRIX_OPS: &[MatrixOp] = &[
     mfma!("mfma.16x16x16.bf16", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k", 16, Bf16, F32, "[k:2 ; k/2:2 ; n:16, k/4:4]", Mfma, AMD_MFMA),
     mfma!("mfma.16x16x16.f16", "__builtin_amdgcn_mfma_f32_16x16x16f16", 16, F16, F32, "[k:2 ; k/2:2 ; n:16, k/4:4]", Mfma, AMD_MFMA),
     mfma!("mfma.16x16x32.s8", "__builtin_amdgcn_mfma_i32_16x16x32_i8", 32, S8, S32, "[k:4 ; k/4:2 ; n:16, k/8:4]", Mfma, AMD_MFMA),
+    mfma!("mfma.16x16x32.e4m3fnuz", "__builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8", 32, E4m3Fnuz, F32, "[k:4 ; k/4:2 ; n:16, k/8:4]", MfmaFnuz, AMD_MFMA),
+    mfma!("mfma.16x16x32.e4m3", "__builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8", 32, E4m3, F32, "[k:4 ; k/4:2 ; n:16, k/8:4]", MfmaE4m3, AMD_MFMA_950),
     mfma!("mfma.16x16x32.bf16", "__builtin_amdgcn_mfma_f32_16x16x32_bf16", 32, Bf16, F32, "[k:2 ; k/2:4 ; n:16, k/8:4]", MfmaWide, AMD_MFMA_950),
     mfma!("mfma.16x16x32.f16", "__builtin_amdgcn_mfma_f32_16x16x32_f16", 32, F16, F32, "[k:2 ; k/2:4 ; n:16, k/8:4]", MfmaWide, AMD_MFMA_950),
     mfma!("mfma.16x16x64.s8", "__builtin_amdgcn_mfma_i32_16x16x64_i8", 64, S8, S32, "[k:4 ; k/4:4 ; n:16, k/16:4]", MfmaWide, AMD_MFMA_950),

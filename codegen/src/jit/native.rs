@@ -39,7 +39,7 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
 }
 
 fn per_group(problem: &Problem, buffer: &str, grouped: Grouped) -> Result<NativePart, JitError> {
-    let layout = grouped.layout(problem.turn);
+    let layout = grouped.layout(problem);
     let (component, form) = match grouped.what {
         What::Component(component) => (component, Form::Numbers(grouped.number)),
         What::Scale => (Component::Scale(0), Form::Computed(Computed::Scale)),

@@ -21,11 +21,30 @@ pub struct Product {
     pub sum: Accumulate,
     /// Columns that one step takes.
     pub columns: u32,
+    /// Its row of [`MATRIX_OPS`](crate::ir::MATRIX_OPS), if it is a matrix instruction.
+    pub matrix: Option<&'static str>,
     /// Where it is native.
     pub classes: &'static [Class],
 }
 
 use Class::{Ada, Ampere, Cdna3, Cdna4, Hopper, Lanes, Shader};
+
+/// A product of a matrix instruction.
+const fn matrix(
+    name: &'static str,
+    row: &'static str,
+    (operand, sum): (Operand, Accumulate),
+    columns: u32,
+    classes: &'static [Class],
+) -> Product {
+    let (weight, activation) = (operand, operand);
+    Product { name, weight, activation, sum, columns, matrix: Some(row), classes }
+}
+
+const I8: (Operand, Accumulate) = (Operand::I8, Accumulate::I32);
+const E4M3_PAIR: (Operand, Accumulate) = (Operand::E4m3, Accumulate::F32);
+const BF16_PAIR: (Operand, Accumulate) = (Operand::Bf16, Accumulate::F32);
+const F16_PAIR: (Operand, Accumulate) = (Operand::F16, Accumulate::F32);
 
 /// Every product, the fastest of its kind first. FP8 on Hopper is native in another instruction
 /// than this warp-wide one, whose FP8 form is emulated there.
@@ -36,46 +55,27 @@ pub const PRODUCTS: &[Product] = &[
         activation: Operand::I8,
         sum: Accumulate::I32,
         columns: 4,
+        matrix: None,
         classes: &[Lanes],
     },
-    Product {
-        name: "mma_s8",
-        weight: Operand::I8,
-        activation: Operand::I8,
-        sum: Accumulate::I32,
-        columns: 32,
-        classes: &[Ampere, Ada, Hopper, Cdna3, Cdna4],
-    },
-    Product {
-        name: "mma_e4m3",
-        weight: Operand::E4m3,
-        activation: Operand::E4m3,
-        sum: Accumulate::F32,
-        columns: 32,
-        classes: &[Ada, Cdna4],
-    },
-    Product {
-        name: "mma_bf16",
-        weight: Operand::Bf16,
-        activation: Operand::Bf16,
-        sum: Accumulate::F32,
-        columns: 16,
-        classes: &[Ampere, Ada, Hopper, Cdna3, Cdna4],
-    },
-    Product {
-        name: "mma_f16",
-        weight: Operand::F16,
-        activation: Operand::F16,
-        sum: Accumulate::F32,
-        columns: 16,
-        classes: &[Ampere, Ada, Hopper, Cdna3, Cdna4],
-    },
+    matrix("mma_s8", "mma.m16n8k32.s8", I8, 32, &[Ampere, Ada, Hopper]),
+    matrix("mfma_s8_k64", "mfma.16x16x64.s8", I8, 64, &[Cdna4]),
+    matrix("mfma_s8", "mfma.16x16x32.s8", I8, 32, &[Cdna3, Cdna4]),
+    matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada]),
+    matrix("mfma_e4m3", "mfma.16x16x32.e4m3", E4M3_PAIR, 32, &[Cdna4]),
+    matrix("mma_bf16", "mma.m16n8k16.bf16", BF16_PAIR, 16, &[Ampere, Ada, Hopper]),
+    matrix("mfma_bf16_k32", "mfma.16x16x32.bf16", BF16_PAIR, 32, &[Cdna4]),
+    matrix("mfma_bf16", "mfma.16x16x16.bf16", BF16_PAIR, 16, &[Cdna3, Cdna4]),
+    matrix("mma_f16", "mma.m16n8k16.f16", F16_PAIR, 16, &[Ampere, Ada, Hopper]),
+    matrix("mfma_f16_k32", "mfma.16x16x32.f16", F16_PAIR, 32, &[Cdna4]),
+    matrix("mfma_f16", "mfma.16x16x16.f16", F16_PAIR, 16, &[Cdna3, Cdna4]),
     Product {
         name: "fma_f32",
         weight: Operand::F32,
         activation: Operand::F32,
         sum: Accumulate::F32,
         columns: 1,
+        matrix: None,
         classes: &[Lanes, Shader],
     },
 ];

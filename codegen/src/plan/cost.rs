@@ -2,11 +2,12 @@
 //!
 //! A cost is in issued instructions; `None` means that the class has no such instruction and that
 //! a sequence with it is not for this class. Sources: PTX ISA (targets of `lop3`, `prmt`,
-//! `fma.bf16x2`, `cvt.f16x2.e4m3x2`); AMD's instruction set documents for CDNA3 and CDNA4, where
-//! packed bf16 arithmetic goes through f32.
+//! `fma.bf16x2`, `cvt.f16x2.e4m3x2`); AMD's instruction set documents for CDNA3 and CDNA4. Arithmetic on
+//! two bf16 goes through f32 there: two halves widened, two operations, one permutation, since results
+//! are bf16 numbers. A permutation takes a byte a selector there: nibbles are spread first.
 
 use super::sequence::Sequence;
-use super::step::{Half, Step};
+use super::step::{Arg, Half, Step};
 use crate::target::Class;
 
 /// Costs of one class.
@@ -20,8 +21,10 @@ pub struct CostRow {
     pub rotl: Option<u32>,
     /// A function of three bits.
     pub lop3: Option<u32>,
-    /// A byte permutation.
+    /// A byte permutation by a constant.
     pub prmt: Option<u32>,
+    /// A byte permutation by a word of selectors.
+    pub prmt_by: Option<u32>,
     /// Arithmetic on two bf16.
     pub bf16: Option<u32>,
     /// Arithmetic on two f16.
@@ -43,6 +46,7 @@ const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
         rotl: Some(1),
         lop3: Some(1),
         prmt: Some(1),
+        prmt_by: Some(1),
         bf16: Some(bf16),
         f16: Some(1),
         convert_f16,
@@ -60,6 +64,7 @@ pub const COSTS: &[CostRow] = &[
         rotl: None,
         lop3: None,
         prmt: None,
+        prmt_by: None,
         bf16: None,
         f16: None,
         convert_f16: None,
@@ -72,14 +77,15 @@ pub const COSTS: &[CostRow] = &[
     gpu(Class::Ampere, 1, None),
     gpu(Class::Ada, 1, Some(1)),
     gpu(Class::Hopper, 1, Some(1)),
-    CostRow { lop3: Some(2), ..gpu(Class::Cdna3, 15, None) },
-    CostRow { lop3: Some(1), ..gpu(Class::Cdna4, 5, None) },
+    CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Cdna3, 5, None) },
+    CostRow { prmt_by: Some(11), ..gpu(Class::Cdna4, 5, None) },
     CostRow {
         class: Class::Shader,
         word: 1,
         rotl: None,
         lop3: None,
         prmt: None,
+        prmt_by: None,
         bf16: None,
         f16: None,
         convert_f16: None,
@@ -106,7 +112,8 @@ impl CostRow {
             | Step::Sar(..) => Some(self.word),
             Step::Rotl(..) => self.rotl,
             Step::Lop3 { .. } => self.lop3,
-            Step::Prmt { .. } => self.prmt,
+            Step::Prmt { select: Arg::Word(_), .. } => self.prmt,
+            Step::Prmt { .. } => self.prmt_by,
             Step::Fma16(Half::Bf16, ..) | Step::Sub16(Half::Bf16, ..) => self.bf16,
             Step::Fma16(Half::F16, ..) | Step::Sub16(Half::F16, ..) => self.f16,
             Step::CvtF16 { .. } => self.convert_f16,

@@ -16,11 +16,12 @@
 //! are within 128 bytes of x.
 
 use quantloom_dsl::layout::{Component, Layout};
-use quantloom_dsl::parse_layout;
+use quantloom_dsl::{parse_fragment, parse_layout};
 
 use super::compute::Product;
 use super::dequant::DequantPlan;
 use super::sequence::{Field, Sequence};
+use crate::ir::MATRIX_OPS;
 use crate::target::Class;
 
 /// A digit of two values: axis and stride.
@@ -38,60 +39,66 @@ const fn k(stride: u32) -> Bit {
     Bit { axis: 'k', stride }
 }
 
-/// How a class holds the weight's operand: which rows and columns are the elements of a register,
-/// a lane's registers, and the lanes.
+/// How a product's lanes hold the weight's operand: which rows and columns are the elements of a
+/// register, a lane's registers, and the lanes.
 struct Holding {
-    classes: &'static [Class],
-    /// Bits of an element.
-    bits: &'static [u32],
     /// Inside a register.
-    element: &'static [Bit],
+    element: Vec<Bit>,
     /// Registers of a lane, as many as are needed.
-    registers: &'static [Bit],
-    lanes: &'static [Bit],
+    registers: Vec<Bit>,
+    lanes: Vec<Bit>,
     /// Words that a lane loads at once, as a power of two; lanes lie side by side in memory after
     /// that many words.
     lane_words: u32,
 }
 
-const NVIDIA: &[Class] = &[Class::Ampere, Class::Ada, Class::Hopper];
+/// Steps of a matrix instruction that follow one another in a lane's registers, at most, as a power of
+/// two.
+const STEPS: u32 = 5;
 
-/// Sources: PTX ISA, matrix fragments for mma.m16n8k16 (16-bit A) and mma.m16n8k32 (8-bit A),
-/// and the same with the k steps that follow as further registers.
-const HOLDINGS: &[Holding] = &[
-    // A lane is a row; four columns a word.
-    Holding {
-        classes: &[Class::Lanes],
-        bits: &[8, 32],
-        element: &[k(1), k(2)],
-        registers: &[k(4), k(8), k(16)],
-        lanes: &[n(1), n(2), n(4), n(8)],
-        lane_words: 0,
-    },
-    Holding {
-        classes: NVIDIA,
-        bits: &[16],
-        element: &[k(1)],
-        registers: &[n(8), k(8), k(16), k(32), k(64), k(128)],
-        lanes: &[k(2), k(4), n(1), n(2), n(4)],
-        lane_words: 2,
-    },
-    Holding {
-        classes: NVIDIA,
-        bits: &[8],
-        element: &[k(1), k(2)],
-        registers: &[n(8), k(16), k(32), k(64), k(128), k(256)],
-        lanes: &[k(4), k(8), n(1), n(2), n(4)],
-        lane_words: 2,
-    },
-];
+impl Holding {
+    /// Of a matrix instruction the fragment of A; the same of the k steps that follow are further
+    /// registers. `None` if the class has no holding for products of lanes.
+    fn new(product: &Product, class: Class) -> Option<Self> {
+        let Some(row) = product.matrix else { return Self::of_lanes(class) };
+        let row = MATRIX_OPS.iter().find(|op| op.name == row)?;
+        let fragment = parse_fragment(row.a_layout).ok()?;
+        let [positions, registers, lanes] = fragment.sizes()[..] else { return None };
+        let bits = |output: usize, size: u32| {
+            let bit = |bit: u32| {
+                let mut place = [0; 3];
+                place[output] = 1 << bit;
+                let point = fragment.point(&place);
+                if point.k == 0 { n(point.n) } else { k(point.k) }
+            };
+            (0..size.ilog2()).map(bit).collect::<Vec<_>>()
+        };
+        let steps = (0..STEPS).map(|step| k(row.shape[2] << step));
+        Some(Self {
+            element: bits(0, positions),
+            registers: bits(1, registers).into_iter().chain(steps).collect(),
+            lanes: bits(2, lanes),
+            lane_words: 2,
+        })
+    }
+
+    /// Of a vector machine: a lane is a row; four columns a word.
+    fn of_lanes(class: Class) -> Option<Self> {
+        (class == Class::Lanes).then(|| Self {
+            element: vec![k(1), k(2)],
+            registers: vec![k(4), k(8), k(16)],
+            lanes: vec![n(1), n(2), n(4), n(8)],
+            lane_words: 0,
+        })
+    }
+}
 
 /// Bytes of a row of x that the lanes of a row share out at a time, at most: a row of shared memory's
 /// banks.
 pub const SHARED_BYTES: u32 = 128;
 
 /// Columns of a row that a lane has of those bytes, at most, for elements of so many bits: four lanes
-/// share a row in every holding of [`Class::Ampere`] to [`Class::Hopper`].
+/// share a row of A in every instruction of NVIDIA's and AMD's.
 pub const fn lane_columns(bits: u32) -> u32 {
     SHARED_BYTES * 8 / bits / 4
 }
@@ -120,10 +127,8 @@ impl NativeLayout {
         run: Option<u32>,
         class: Class,
     ) -> Option<Self> {
-        let bits = product.weight.bits();
-        let holding =
-            HOLDINGS.iter().find(|row| row.classes.contains(&class) && row.bits.contains(&bits))?;
-        let most = SHARED_BYTES * 8 / bits;
+        let holding = &Holding::new(product, class)?;
+        let most = SHARED_BYTES * 8 / product.weight.bits();
         let chain = Chain::new(dequant, holding, run.map_or(most, |run| run.min(most)))?;
         let code_bits = dequant.weight.code.bits();
         let plane = |&plane| chain.plane(plane, code_bits, holding);
@@ -176,7 +181,7 @@ impl Chain {
         let in_word = unit.ilog2() as usize;
         let elements = holding.element.len();
         let registers = in_word.checked_sub(elements)?;
-        let (element, register) = (holding.element, holding.registers.get(..registers)?);
+        let (element, register) = (&holding.element[..], holding.registers.get(..registers)?);
         let mut codes = match last.map(order) {
             None | Some(Order::ElementsFirst) => [element, register].concat(),
             Some(Order::RegistersFirst) => [register, element].concat(),
@@ -185,7 +190,7 @@ impl Chain {
         let unit = joined || dequant.placed().is_some() || holding.lane_words == 0;
         let more = if unit { UNIT - in_word } else { holding.lane_words as usize };
         codes.extend(holding.registers.get(registers..registers + more)?);
-        let mut lanes = holding.lanes.to_vec();
+        let mut lanes = holding.lanes.clone();
         // Strides grow from elements over registers to words, in whatever order codes come out; the
         // lanes come where a run ends, or last.
         let mut columns: Vec<&mut Bit> = codes.iter_mut().filter(|bit| bit.axis == 'k').collect();

@@ -117,7 +117,7 @@ impl<'p> Decode<'p> {
         let (problem, tile) = (self.problem, self.tile);
         let first = b.mul(self.block, tile.row_tiles);
         let ragged = !problem.row_tiles().is_multiple_of(tile.row_tiles);
-        b.comment("this lane's codes, and the numbers of its rows g and g + 8");
+        b.comment("this lane's codes, and the numbers of its rows");
         let tiles = if ragged { tile.row_tiles } else { 1 };
         let numbers = (0..tiles).map(|r| {
             let number = b.add(first, r);
@@ -202,10 +202,10 @@ impl<'p> Decode<'p> {
                 x.load(b, self, &words, following, true.into());
             });
         });
-        b.push(Op::CopyWait { pending: 0 });
+        b.copy_wait(0);
         let held = Held {
             sums: &sums,
-            registers: self.columns(),
+            registers: &self.columns(),
             part: self.warp,
             first_row: 0u32.into(),
             lane: self.lane,
@@ -331,15 +331,18 @@ impl<'p> Decode<'p> {
         self.tile.tokens.div_ceil(self.problem.token_tile())
     }
 
-    /// Registers of D that hold tokens: one column of two where there is one token.
-    fn columns(&self) -> &'static [usize] {
-        if self.tile.tokens == 1 { &[0, 2] } else { &[0, 1, 2, 3] }
+    /// Registers of D that hold tokens: of one token those of a lane's first.
+    fn columns(&self) -> Vec<usize> {
+        let d = &self.problem.lanes.d;
+        let held = |&register: &usize| d.tokens[d.registers[register][1]] < self.tile.tokens;
+        (0..d.registers.len()).filter(held).collect()
     }
 
     /// Per tile of rows and of tokens, the sums over this warp's turns.
     fn accumulators(&self, b: &mut Builder) -> Vec<Vec<Vec<Reg>>> {
-        let tokens = self.token_tiles();
-        (0..self.tile.row_tiles).map(|_| (0..tokens).map(|_| b.zeros("sum", 4)).collect()).collect()
+        let (tokens, registers) = (self.token_tiles(), self.problem.lanes.d.registers.len() as u32);
+        let mut of_tile = |_| (0..tokens).map(|_| b.zeros("sum", registers)).collect();
+        (0..self.tile.row_tiles).map(&mut of_tile).collect()
     }
 
     /// sums += what the turn in flight gives; `used` comes after each tile of rows.
@@ -353,18 +356,19 @@ impl<'p> Decode<'p> {
         mut used: impl FnMut(&mut Builder, usize),
     ) {
         let (problem, run_steps) = (self.problem, self.problem.run_steps() as usize);
+        let (of_step, columns) = (problem.lanes.b.registers, self.columns());
         let of_x: Vec<_> = words.x.iter().map(|x| summing.of_x(b, x)).collect();
         for (tile, (chunks, sums)) in flight.codes.iter().zip(sums).enumerate() {
             let numbers = Numbers { decode: self, flight, tile };
             let mut by_row = ByRow { zeros: numbers.zeros(b), scales: numbers.of_weights(b) };
             let mut parts: Vec<Vec<Reg>> = Vec::new();
-            steps(b, &problem.plan.dequant, chunks, &mut by_row, |b, step, a| {
+            steps(b, problem, chunks, &mut by_row, |b, step, a| {
                 let (run, first) = (step / run_steps, step % run_steps == 0);
                 if first {
                     parts = words.x.iter().map(|_| summing.part(b)).collect();
                 }
                 for (part, x) in parts.iter().zip(&words.x) {
-                    summing.step(b, part, &a, &x[2 * step..2 * step + 2], first);
+                    summing.step(b, part, &a, &x[of_step * step..of_step * (step + 1)], first);
                 }
                 if (step + 1) % run_steps > 0 {
                     return;
@@ -372,9 +376,9 @@ impl<'p> Decode<'p> {
                 let scales = numbers.scales(b, run as u32);
                 for (tokens, (part, sums)) in parts.iter().zip(sums).enumerate() {
                     let tokens_of = x.scales(self, words, tokens, run as u32);
-                    let scales = RunScales { tokens: tokens_of, ..scales };
+                    let scales = RunScales { tokens: tokens_of, ..scales.clone() };
                     let of_x = of_x[tokens].get(run);
-                    summing.add(b, sums, (part, of_x), scales, self.columns());
+                    summing.add(b, sums, (part, of_x), &scales, &columns);
                 }
             });
             used(b, tile);
@@ -399,11 +403,12 @@ impl Numbers<'_, '_> {
     /// The zero points of a turn, run by run.
     fn zeros(&self, b: &mut Builder) -> Option<Zeros> {
         let (problem, half) = (self.decode.problem, self.decode.problem.half()?);
-        let (PerGroup { of, .. }, words) = self.of(self.decode.io.zero)?;
+        let (PerGroup { of, shift, .. }, words) = self.of(self.decode.io.zero)?;
         let runs = 0..problem.turn / problem.run();
-        let pairs = runs.map(|run| of.pair(words, of.of_run(problem, run)));
-        let pairs: Vec<Reg> = pairs.collect();
-        Some(Zeros::of_pairs(b, half, &pairs, problem.run_steps()))
+        let rows = problem.rows(of).len;
+        let runs = runs.map(|run| of.twice(b, rows, (words, *shift), of.of_run(problem, run)));
+        let runs = runs.collect();
+        Some(Zeros::new(half, problem, runs))
     }
 
     /// What the decoding of a turn multiplies with, if it does.
@@ -419,7 +424,8 @@ impl Numbers<'_, '_> {
         let problem = self.decode.problem;
         let mut values = |buffer, exponent| {
             let (PerGroup { of, shift, .. }, words) = self.of(buffer)?;
-            Some(of.values(b, (words, *shift), of.of_run(problem, run), exponent))
+            let rows = problem.rows(of).len;
+            Some(of.values(b, rows, (words, *shift), of.of_run(problem, run), exponent))
         };
         let scale = self.decode.io.scale.filter(|_| problem.scales_runs());
         let rows = values(scale, problem.exponent());

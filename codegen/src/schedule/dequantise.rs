@@ -7,6 +7,8 @@ use quantloom_dsl::format::{BF16, F16, Number, Overflow};
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
 use crate::plan::sequence::{Sequence, Yield};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
+use super::grouped::exact_pair;
+use super::problem::Problem;
 use crate::plan::{DequantPlan, templates};
 use crate::target::Feature;
 
@@ -40,32 +42,29 @@ fn has_operations(sequence: &Sequence) -> bool {
 pub(super) struct Zeros {
     half: Half,
     runs: Vec<OfRun>,
-    /// Steps of the product in a run.
-    steps: usize,
+    /// Registers of the operand in a run.
+    registers: usize,
 }
 
-/// For each register of the operand, modulo their number, the zero point of its rows in both halves.
+/// For each register of the operand, modulo their number, the zero point of its row in both halves.
 struct OfRun {
-    rows: [Operand; 2],
+    rows: Vec<Operand>,
     /// Constants less the zero points, by constant, sign and row: made once.
     made: BTreeMap<(u32, bool, usize), Operand>,
 }
 
 impl Zeros {
-    /// The zero points of rows g and g + 8 out of words that hold both, one a run of so many steps.
-    pub(super) fn of_pairs(b: &mut Builder, half: Half, words: &[Reg], steps: u32) -> Self {
-        let pair = |&word| {
-            let rows =
-                [0x1010u32, 0x3232].map(|select| b.ternary(Ternary::Permute, word, word, select));
-            OfRun { rows, made: BTreeMap::new() }
-        };
-        Self { half, runs: words.iter().map(pair).collect(), steps: steps as usize }
+    /// The zero points of a lane's rows, each in both halves, of one run after another.
+    pub(super) fn new(half: Half, problem: &Problem, runs: Vec<Vec<Operand>>) -> Self {
+        let of_run = |rows| OfRun { rows, made: BTreeMap::new() };
+        let steps = problem.run_steps() as usize * problem.lanes.a.registers;
+        Self { half, runs: runs.into_iter().map(of_run).collect(), registers: steps }
     }
 
     /// constant - zero, or constant + zero, in both halves of a register of the operand, numbered
     /// from the first run on. Exact: both are small integers.
     fn shifted(&mut self, b: &mut Builder, constant: u32, plus: bool, register: usize) -> Operand {
-        let run = register / A_REGISTERS / self.steps;
+        let run = register / self.registers;
         let Some(OfRun { rows, made }) = self.runs.get_mut(run) else { return constant.into() };
         let row = register % rows.len();
         let factor = match (self.half, plus) {
@@ -76,7 +75,7 @@ impl Zeros {
         };
         let (half, zero) = (self.half, rows[row]);
         let made = made.entry((constant, plus, row));
-        *made.or_insert_with(|| b.ternary(Ternary::FmaPacked(half), zero, factor, constant))
+        *made.or_insert_with(|| multiply_add(b, half, [zero, factor.into(), constant.into()]))
     }
 }
 
@@ -94,41 +93,50 @@ pub(super) struct Scales {
     half: Half,
     /// Instead of the power of two of the last step, and not besides.
     instead: bool,
-    /// Per group, of rows g and g + 8 in both halves.
-    groups: Vec<[Operand; 2]>,
+    /// Per group, of the lane's rows, in both halves.
+    groups: Vec<Vec<Operand>>,
     /// The group of each step.
     of_step: Vec<usize>,
+    /// Registers of the operand in a step.
+    registers: usize,
 }
 
 impl Scales {
-    /// Of scales of rows g and g + 8 side by side, a register a group, times two to `exponent` if they
-    /// come instead of the last step's power of two; `of_step` says which group a step is of.
-    pub(super) fn of_pairs(
+    /// Of scales, a register a group: those of a lane's two rows side by side, or that of its one row
+    /// twice. They are multiplied with two to `exponent` if they come instead of the last step's power
+    /// of two; `of_step` says which group a step is of.
+    pub(super) fn of_halves(
         b: &mut Builder,
         half: Half,
-        pairs: &[Operand],
-        exponent: Option<i32>,
-        of_step: Vec<usize>,
+        (groups, rows): (&[Operand], u32),
+        (exponent, of_step): (Option<i32>, Vec<usize>),
+        problem: &Problem,
     ) -> Self {
         let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
         let power = |exponent| {
             let power = number.encode(2f64.powi(exponent), Overflow::Special);
             Operand::U32(power | power << 16)
         };
-        let pair = |&pair: &Operand| {
-            let mut both = pair;
+        let of_rows = |&group: &Operand| {
+            let mut both = group;
             if let Some(exponent) = exponent {
                 both = fused(b, half, [both, power(exponent), NOTHING]);
             }
-            [0x1010u32, 0x3232].map(|select| b.ternary(Ternary::Permute, both, both, select))
+            match rows {
+                1 => vec![both],
+                _ => [0x1010u32, 0x3232]
+                    .map(|select| b.ternary(Ternary::Permute, both, both, select))
+                    .to_vec(),
+            }
         };
-        let groups = pairs.iter().map(pair).collect();
-        Self { half, instead: exponent.is_some(), groups, of_step }
+        let groups = groups.iter().map(of_rows).collect();
+        let registers = problem.lanes.a.registers;
+        Self { half, instead: exponent.is_some(), groups, of_step, registers }
     }
 
     /// What multiplies a register of the operand, numbered from the first step on.
     fn of(&self, register: usize) -> Option<Operand> {
-        let group = self.of_step.get(register / A_REGISTERS)?;
+        let group = self.of_step.get(register / self.registers)?;
         let rows = self.groups.get(*group)?;
         Some(rows[register % rows.len()])
     }
@@ -199,7 +207,7 @@ fn run(
                 b.ternary(Ternary::Permute, arg(low), arg(high), arg(select))
             }
             Step::Fma16(of, x, y, z) => fused(b, half(of), [arg(x), arg(y), arg(z)]),
-            Step::Sub16(of, x, y) => b.binary(Binary::SubPacked(half(of)), arg(x), arg(y)),
+            Step::Sub16(of, x, y) => difference(b, half(of), [arg(x), arg(y)]),
             Step::CvtF16 { codes, high, .. } => {
                 let side = if *high { Side::High } else { Side::Low };
                 b.unary(Unary::F16x2FromE4m3(side), arg(codes))
@@ -221,11 +229,12 @@ fn run(
 /// there.
 pub(super) fn steps(
     b: &mut Builder,
-    plan: &DequantPlan,
+    problem: &Problem,
     chunks: &[Vec<Reg>],
     by_row: &mut ByRow,
     mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
 ) {
+    let (plan, of_step) = (&problem.plan.dequant, problem.lanes.a.registers);
     let (mut registers, mut step) = (Vec::new(), 0);
     for chunk in chunks {
         let joined = match &plan.stages[..] {
@@ -239,15 +248,15 @@ pub(super) fn steps(
         let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
         for unit in 0..units {
             let words: Vec<Reg> = joined.iter().skip(unit).step_by(units).copied().collect();
-            let before = A_REGISTERS * step + registers.len();
+            let before = of_step * step + registers.len();
             match decode {
                 Some(sequence) => {
                     registers.extend(run(b, sequence, &words, (by_row, before)));
                 }
                 None => registers.extend(words),
             }
-            while registers.len() >= A_REGISTERS {
-                each(b, step, registers.drain(..A_REGISTERS).collect());
+            while registers.len() >= of_step {
+                each(b, step, registers.drain(..of_step).collect());
                 step += 1;
             }
         }
@@ -270,7 +279,7 @@ impl ByRow {
             }
             (Self { zeros: Some(zeros), .. }, Step::Sub16(_, x, Arg::Word(constant))) => {
                 let constant = zeros.shifted(b, *constant, true, register);
-                Some(b.binary(Binary::SubPacked(zeros.half), arg(x), constant))
+                Some(difference(b, zeros.half, [arg(x), constant]))
             }
             (Self { scales: Some(scales), .. }, Step::Fma16(_, x, y, z)) => {
                 let (scale, half) = (scales.of(register)?, scales.half);
@@ -285,8 +294,8 @@ impl ByRow {
     }
 }
 
-/// x * y + z in both halves; where y is 1, or z is -0, and the target can, a sum or a product: the
-/// same number without a register for the constant.
+/// x * y + z in both halves, as all numbers of a decoding one of the half's own; where y is 1, or z is
+/// -0, and the target can, a sum or a product: the same number without a register for the constant.
 fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
     const ONES: Operand = Operand::U32(0x3f80_3f80);
     if half == Half::Bf16 && b.target().has(Feature::PackedBf16) {
@@ -296,14 +305,48 @@ fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
             _ => {}
         }
     }
+    multiply_add(b, half, [x, y, z])
+}
+
+/// The same in one operation, or in f32 where a target has none on two bf16.
+fn multiply_add(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
+    if half == Half::Bf16 && !b.target().has(Feature::PackedBf16Fma) {
+        let halves = [Side::Low, Side::High].map(|side| {
+            let [x, y, z] = [x, y, z].map(|operand| widened(b, side, operand));
+            match (y, z) {
+                (Operand::F32(1.0), _) => b.add_f32(x, z),
+                (_, Operand::F32(z)) if z.to_bits() == (-0f32).to_bits() => b.mul_f32(x, y),
+                _ => b.ternary(Ternary::Fma, x, y, z),
+            }
+        });
+        return exact_pair(b, half, halves);
+    }
     b.ternary(Ternary::FmaPacked(half), x, y, z)
+}
+
+/// x - y in both halves, likewise.
+fn difference(b: &mut Builder, half: Half, [x, y]: [Operand; 2]) -> Operand {
+    if half == Half::Bf16 && !b.target().has(Feature::PackedBf16Fma) {
+        let halves = [Side::Low, Side::High].map(|side| {
+            let [x, y] = [x, y].map(|operand| widened(b, side, operand));
+            b.binary(Binary::SubF32, x, y)
+        });
+        return exact_pair(b, half, halves);
+    }
+    b.binary(Binary::SubPacked(half), x, y)
+}
+
+/// The bf16 in one half of a register as f32.
+fn widened(b: &mut Builder, side: Side, operand: Operand) -> Operand {
+    match (operand, side) {
+        (Operand::U32(word), Side::Low) => f32::from_bits(word << 16).into(),
+        (Operand::U32(word), Side::High) => f32::from_bits(word & 0xffff_0000).into(),
+        _ => b.half_to_f32(Half::Bf16, side, operand),
+    }
 }
 
 /// -0 in both halves.
 const NOTHING: Operand = Operand::U32(templates::NOTHING);
-
-/// Registers of A of a step of the product.
-const A_REGISTERS: usize = 4;
 
 /// A value that a matrix operation can read.
 fn in_register(b: &mut Builder, value: Operand) -> Reg {

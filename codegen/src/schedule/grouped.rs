@@ -1,8 +1,9 @@
 //! Numbers that rows and groups of columns share: where they lie natively, what a lane reads of them
 //! in a turn, and how that becomes f32.
 //!
-//! A product's lane holds rows g and g + 8 of a tile, so their numbers lie side by side, those of a
-//! turn's groups one pair after another: whatever a lane needs of a turn is one piece of memory.
+//! The numbers of the rows that a product's lane holds lie side by side, those of a turn's groups one
+//! set after another: whatever a lane needs of a turn is one piece of memory. The lane's rows are those
+//! of its weights, or those of its sums, which an instruction may hold elsewhere.
 //! Where several rows share a number (blocks), it lies once, as f32.
 
 use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
@@ -10,6 +11,7 @@ use quantloom_dsl::layout::{Component, Grain, Grains};
 
 use super::Problem;
 use super::dequantise::Scales;
+use super::lanes::OfLane;
 use crate::ir::{Binary, Builder, Half, Operand, Reg, Side, Ternary, Unary};
 use crate::target::Feature;
 
@@ -38,6 +40,8 @@ pub struct Grouped {
     /// Neighbouring groups that the lanes of a row share out, where each needs those of its own
     /// columns alone; 1 where all of them need all.
     pub apart: u32,
+    /// Whether they change weights as these are decoded, and not sums.
+    pub of_weights: bool,
 }
 
 impl Grouped {
@@ -52,26 +56,31 @@ impl Grouped {
         let fits = rows == 1 || rows.is_multiple_of(tile);
         let readable = is_read(number);
         let number = if rows == 1 { number } else { NUMBER_F32 };
-        (readable && fits).then_some(Self { what, number, rows, columns, apart: 1 })
+        let this = Self { what, number, rows, columns, apart: 1, of_weights: false };
+        (readable && fits).then_some(this)
     }
 
     /// Numbers that are computed when a weight is prepared: f32, one a row.
     pub(super) const fn computed(what: What, columns: u32) -> Self {
-        Self { what, number: NUMBER_F32, rows: 1, columns, apart: 1 }
+        Self { what, number: NUMBER_F32, rows: 1, columns, apart: 1, of_weights: false }
     }
 
     /// The native layout, for [`Grouped::grains`].
-    pub fn layout(&self, turn: u32) -> String {
-        let digit = |stride, size| match (stride, size) {
+    pub fn layout(&self, problem: &Problem) -> String {
+        let digit = |axis: char, stride, size| match (stride, size) {
             (_, 1) => String::new(),
-            (1, size) => format!("g:{size}, "),
-            (stride, size) => format!("g/{stride}:{size}, "),
+            (1, size) => format!("{axis}:{size}, "),
+            (stride, size) => format!("{axis}/{stride}:{size}, "),
         };
         if self.rows > 1 {
             return "[g, n]".to_owned();
         }
-        let (of_lane, of_lanes) = (digit(self.apart, self.of_lane(turn)), digit(1, self.apart));
-        format!("[n/8:2, {of_lane}{of_lanes}n:8, g, n]")
+        let of_lane = digit('g', self.apart, self.of_lane(problem.turn));
+        let of_lanes = digit('g', 1, self.apart);
+        let rows = problem.rows(self);
+        let of_rows = digit('n', rows.stride, rows.len);
+        let sets = digit('n', rows.apart(), problem.plan.native.rows / rows.len);
+        format!("[{of_rows}{of_lane}{of_lanes}{sets}g, n]")
     }
 
     /// The same, with groups that the lanes of a row share out as they share out columns.
@@ -105,15 +114,19 @@ impl Grouped {
         [problem.row_tiles(), turns * self.tile_words(problem)]
     }
 
+    /// Numbers that a lane reads of a group.
+    fn of_group(&self, problem: &Problem) -> u32 {
+        if self.rows == 1 { problem.rows(self).len } else { 1 }
+    }
+
     /// Bits that a lane reads of a turn.
-    fn lane_bits(&self, turn: u32) -> u32 {
-        let pair = if self.rows == 1 { 2 } else { 1 };
-        pair * self.of_lane(turn) * self.number.bits()
+    fn lane_bits(&self, problem: &Problem) -> u32 {
+        self.of_group(problem) * self.of_lane(problem.turn) * self.number.bits()
     }
 
     /// Words that a lane reads of a turn; two lanes may share one.
     pub(super) fn lane_words(&self, problem: &Problem) -> u32 {
-        self.lane_bits(problem.turn).div_ceil(32)
+        self.lane_bits(problem).div_ceil(32)
     }
 
     /// Words of a tile of rows in a turn.
@@ -121,7 +134,7 @@ impl Grouped {
         if self.rows > 1 {
             return self.of_turn(problem.turn);
         }
-        self.lane_bits(problem.turn) * self.apart * problem.plan.native.rows / 64
+        self.of_turn(problem.turn) * self.number.bits() * problem.plan.native.rows / 32
     }
 
     /// The word of a tile where this lane's numbers lie.
@@ -129,11 +142,12 @@ impl Grouped {
         if self.rows > 1 {
             return 0u32.into();
         }
-        let pair = self.pair_of_lane(b, problem, lane);
-        match self.lane_bits(problem.turn) {
-            bits @ ..32 => b.div(pair, 32 / bits),
-            bits => b.mul(pair, bits / 32),
-        }
+        let piece = self.piece_of_lane(problem);
+        let word = match self.lane_bits(problem) {
+            bits @ ..32 => piece.over(32 / bits),
+            bits => piece.times(bits / 32),
+        };
+        word.of(b, lane)
     }
 
     /// By how much that word is to be shifted down for this lane; `None` if not at all.
@@ -143,18 +157,19 @@ impl Grouped {
         problem: &Problem,
         lane: Operand,
     ) -> Option<Operand> {
-        let bits = self.lane_bits(problem.turn);
+        let bits = self.lane_bits(problem);
         if self.rows > 1 || bits >= 32 {
             return None;
         }
-        let pair = self.pair_of_lane(b, problem, lane);
-        let place = b.rem(pair, 32 / bits);
+        let piece = self.piece_of_lane(problem).of(b, lane);
+        let place = b.rem(piece, 32 / bits);
         Some(b.mul(place, bits))
     }
 
-    /// Which of the tile's pieces this lane reads: that of its pair of rows, and of its columns.
-    fn pair_of_lane(&self, b: &mut Builder, problem: &Problem, lane: Operand) -> Operand {
-        b.div(lane, problem.row_lanes() / self.apart)
+    /// Which of the tile's pieces a lane reads: that of its rows, and of its columns.
+    fn piece_of_lane(&self, problem: &Problem) -> OfLane {
+        let part = problem.lanes.a.part.over(problem.row_lanes() / self.apart);
+        problem.rows(self).number().times(self.apart).plus(&part)
     }
 
     /// The first word of a tile's numbers of a turn, counted from those of turn 0; all groups of a
@@ -190,76 +205,109 @@ impl Grouped {
     ) -> Option<Scales> {
         let (half, absorbed) = (problem.half()?, problem.plan.scale.absorbed?);
         let groups = 0..self.of_lane(problem.turn).max(1);
-        let pairs: Vec<Operand> =
-            groups.map(|group| self.halves(b, (words, shift), group, half)).collect();
+        let rows = problem.rows(self).len;
+        let groups = groups.map(|group| self.halves(b, rows, (words, shift), (group, half)));
+        let groups: Vec<Operand> = groups.collect();
         let steps = 0..problem.turn / problem.product.shape[2];
         let of_step = steps.map(|step| self.of_step(problem, step) as usize).collect();
-        Some(Scales::of_pairs(b, half, &pairs, absorbed.exponent, of_step))
+        Some(Scales::of_halves(b, half, (&groups, rows), (absorbed.exponent, of_step), problem))
     }
 
-    /// The numbers of rows g and g + 8 in a group of a turn as 16-bit floats side by side, which hold
-    /// them exactly.
+    /// The numbers of a lane's rows, two at most, in a group of a turn as 16-bit floats, which hold them
+    /// exactly: two rows side by side, one row twice.
     fn halves(
         &self,
         b: &mut Builder,
+        rows: u32,
+        (words, shift): (&[Reg], Option<Operand>),
+        (group, half): (u32, Half),
+    ) -> Operand {
+        let packed = b.target().has(Feature::PackedBf16Fma);
+        if self.number == Number::E8m0 && half == Half::Bf16 && self.rows == 1 && packed {
+            let [first, last] = [0, rows - 1].map(|row| self.place(rows, group, row));
+            let word = shifted(b, words[first.0], shift);
+            return powers(b, word, [first.1 / 8, last.1 / 8]);
+        }
+        let values = self.values(b, rows, (words, shift), group, 0);
+        exact_pair(b, half, [values[0], values[values.len() - 1]])
+    }
+
+    /// The numbers of a lane's rows in a group, of 16 bits as they lie there, each twice in a register.
+    pub(super) fn twice(
+        &self,
+        b: &mut Builder,
+        rows: u32,
         (words, shift): (&[Reg], Option<Operand>),
         group: u32,
-        half: Half,
-    ) -> Operand {
-        if self.number == Number::E8m0 && half == Half::Bf16 && self.rows == 1 {
-            let first = group * 2 * self.number.bits();
-            let mut word: Operand = words[(first / 32) as usize].into();
-            if let Some(shift) = shift {
-                word = b.shr(word, shift);
-            }
-            return powers(b, word, first % 32 / 8);
-        }
-        let [low, high] = self.values(b, (words, shift), group, 0);
-        b.binary(Binary::Pack(half), low, high)
+    ) -> Vec<Operand> {
+        let row = |row| {
+            let (word, at) = self.place(rows, group, row);
+            let word = shifted(b, words[word], shift);
+            let select = if at == 0 { 0x1010u32 } else { 0x3232 };
+            b.ternary(Ternary::Permute, word, word, select)
+        };
+        (0..rows).map(row).collect()
     }
 
-    /// Both numbers of a group in a register, as they lie there, for numbers of 16 bits.
-    pub(super) fn pair(&self, words: &[Reg], group: u32) -> Reg {
-        words[group as usize]
+    /// The word and the bit where a row's number of a group begins, of so many rows.
+    fn place(&self, rows: u32, group: u32, row: u32) -> (usize, u32) {
+        let first = (group * rows + row) * self.number.bits();
+        ((first / 32) as usize, first % 32)
     }
 
-    /// The numbers of rows g and g + 8 in a group of a turn as f32, times a power of two.
+    /// The numbers of a lane's rows, so many, in a group of a turn as f32, times a power of two.
     pub(super) fn values(
         &self,
         b: &mut Builder,
+        rows: u32,
         (words, shift): (&[Reg], Option<Operand>),
         group: u32,
         exponent: i32,
-    ) -> [Operand; 2] {
-        let bits = self.number.bits();
-        let rows = if self.rows == 1 { 2 } else { 1 };
-        let first = group * rows * bits;
-        let mut word: Operand = words[(first / 32) as usize].into();
-        if let Some(shift) = shift {
-            word = b.shr(word, shift);
-        }
-        let at = first % 32;
+    ) -> Vec<Operand> {
         let scaled = |b: &mut Builder, value: Operand| match exponent {
             0 => value,
             _ => b.mul_f32(value, 2f32.powi(exponent)),
         };
-        if rows == 1 {
-            let value = number(b, self.number, word, at);
-            return [scaled(b, value); 2];
+        // What rows share lies there once.
+        let there = if self.rows == 1 { rows } else { 1 };
+        let (mut values, mut read) = (Vec::new(), None);
+        while (values.len() as u32) < there {
+            let (number_of_word, at) = self.place(there, group, values.len() as u32);
+            let word = match read {
+                Some((known, word)) if known == number_of_word => word,
+                _ => shifted(b, words[number_of_word], shift),
+            };
+            read = Some((number_of_word, word));
+            let pair = if there > 1 { pair_of_e4m3(b, self.number, word, at) } else { None };
+            match pair {
+                Some(pair) => values.extend(pair.map(|value| scaled(b, value))),
+                None => {
+                    let value = number(b, self.number, word, at);
+                    values.push(scaled(b, value));
+                }
+            }
         }
-        if let Some(values) = pair_of_e4m3(b, self.number, word, at) {
-            return values.map(|value| scaled(b, value));
-        }
-        let next: Operand = match at + bits {
-            32 => words[(first / 32) as usize + 1].into(),
-            _ => word,
-        };
-        let places = [(word, at), (next, (at + bits) % 32)];
-        places.map(|(word, at)| {
-            let value = number(b, self.number, word, at);
-            scaled(b, value)
-        })
+        values.resize(rows as usize, values[0]);
+        values
     }
+}
+
+/// A word, shifted down for this lane.
+fn shifted(b: &mut Builder, word: Reg, shift: Option<Operand>) -> Operand {
+    match shift {
+        Some(shift) => b.shr(word, shift),
+        None => word.into(),
+    }
+}
+
+/// Two f32 as 16-bit floats side by side, where both are such numbers.
+pub(super) fn exact_pair(b: &mut Builder, half: Half, [low, high]: [Operand; 2]) -> Operand {
+    if half == Half::Bf16 && !b.target().has(Feature::PackedBf16Fma) {
+        // Nothing is lost with the lower halves, and a rounding conversion may cost several operations.
+        let [low, high] = [low, high].map(|value| b.unary(Unary::AsU32, value));
+        return b.ternary(Ternary::Permute, low, high, 0x7632u32);
+    }
+    b.binary(Binary::Pack(half), low, high)
 }
 
 /// Two neighbouring e4m3 numbers by the conversion instruction.
@@ -308,11 +356,11 @@ fn power(b: &mut Builder, word: Operand, at: u32) -> Operand {
     b.unary(Unary::AsF32, bits)
 }
 
-/// `2^(code - 127)` of two neighbouring e8m0 codes from a byte of a word on, in bf16, whose exponents
-/// are as wide; code 0 is its subnormal 2^-127, and 255, a NaN, becomes infinity.
-fn powers(b: &mut Builder, word: Operand, byte: u32) -> Operand {
+/// `2^(code - 127)` of the e8m0 codes in two bytes of a word, in bf16, whose exponents are as wide; code
+/// 0 is its subnormal 2^-127, and 255, a NaN, becomes infinity.
+fn powers(b: &mut Builder, word: Operand, [low, high]: [u32; 2]) -> Operand {
     // Each to the upper byte of a half, one place too high.
-    let select = 0x0404 | byte << 4 | (byte + 1) << 12;
+    let select = 0x0404 | low << 4 | high << 12;
     let moved = b.ternary(Ternary::Permute, word, 0u32, select);
     let powers = b.shr(moved, 1u32);
     b.binary(Binary::MaxPacked(Half::Bf16), powers, 0x0040_0040u32)

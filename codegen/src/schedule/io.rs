@@ -59,7 +59,7 @@ impl Io {
             let grouped = grouped?;
             let shape = grouped.words(problem).map(fixed);
             let Grouped { number, rows, columns, .. } = grouped;
-            let layout = grouped.layout(problem.turn);
+            let layout = grouped.layout(problem);
             let layout = format!("{number} {layout} in groups of {rows} x {columns}");
             Some(b.buffer(name, Word::U32, Access::Constant, &shape, &layout))
         };

@@ -18,6 +18,7 @@ pub mod decode;
 mod dequantise;
 mod grouped;
 mod io;
+mod lanes;
 mod measured;
 mod problem;
 mod results;

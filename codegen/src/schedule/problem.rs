@@ -11,6 +11,7 @@ use quantloom_dsl::{Activation, ScaleType, Scheme, Zero, ZeroKind};
 
 use super::dequantise::{takes_zeros, writable};
 use super::grouped::{Grouped, What};
+use super::lanes::{Lanes, Rows};
 use crate::ir::{Half, MatrixOp, matrix_op};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::Place;
@@ -94,8 +95,10 @@ pub struct Problem {
     pub input: Input,
     /// Type of y: f32, f16 or bf16.
     pub output: Number,
-    /// Its matrix instruction of 16 rows of w and 8 tokens.
+    /// Its matrix instruction: a tile of rows of w by one of tokens.
     pub product: &'static MatrixOp,
+    /// Who holds what of it.
+    pub(super) lanes: Lanes,
     /// The part of a kernel's name that says what is computed.
     stem: (Scheme, Activation),
 }
@@ -120,15 +123,10 @@ impl Problem {
         let unscheduled =
             |what: &str| Unscheduled::Scheme { target: target.name, what: what.into() };
         let operand = plan.compute.product.weight;
-        let row = match operand {
-            Operand::Bf16 => "mma.m16n8k16.bf16",
-            Operand::F16 => "mma.m16n8k16.f16",
-            Operand::I8 => "mma.m16n8k32.s8",
-            Operand::E4m3 => "mma.m16n8k32.e4m3",
-            operand => return Err(unscheduled(&format!("products in {operand}"))),
-        };
-        let product = matrix_op(row, target)
-            .ok_or_else(|| unscheduled("products of 16 rows and 8 tokens"))?;
+        let unmultiplied = || unscheduled(&format!("products in {operand}"));
+        let row = plan.compute.product.matrix.ok_or_else(unmultiplied)?;
+        let product = matrix_op(row, target).ok_or_else(unmultiplied)?;
+        let lanes = Lanes::new(product).ok_or_else(|| unscheduled(row))?;
         if !writable(&plan.dequant) {
             return Err(unscheduled(&format!("codes decoded by {}", plan.dequant)));
         }
@@ -177,6 +175,7 @@ impl Problem {
             input,
             output,
             product,
+            lanes,
             stem,
         };
         let apart = |scale: Grouped| match this.plan.scale.absorbed {
@@ -247,7 +246,13 @@ impl Problem {
 
     /// Lanes that share a row of A or a column of B, each with columns of its own along k.
     pub fn row_lanes(&self) -> u32 {
-        self.target().gpu.map_or(1, |gpu| gpu.warp) / self.token_tile()
+        self.lanes.of_row
+    }
+
+    /// The rows whose numbers a lane has: of the weights where these are changed as they are decoded,
+    /// else of the sums.
+    pub(super) fn rows(&self, of: &Grouped) -> &Rows {
+        if of.of_weights { &self.lanes.a.rows } else { &self.lanes.d.rows }
     }
 
     /// Columns that the lanes of a row share out at a time, in one piece each.
@@ -414,6 +419,7 @@ impl Numbers {
             _ => None,
         };
         // Of a type that has no way to f32 here, or of several, as f32.
+        let on_weights = plan.scale.absorbed.is_some();
         let scale = match (scale, plan.scale.absorbed) {
             (None, Some(absorbed)) => Some(Grouped::computed(What::Scale, absorbed.columns)),
             (None, None) if placed(Place::Run).next().is_some() => {
@@ -421,6 +427,7 @@ impl Numbers {
             }
             (scale, _) => scale,
         };
+        let scale = scale.map(|scale| Grouped { of_weights: on_weights, ..scale });
         let (add, _) = plan.dequant.yields();
         let zero = scheme.zero.and_then(|zero| taken_off(&zero, plan, add));
         let adds = add != 0 || scheme.shift.is_some() || scheme.zero.is_some() && zero.is_none();
@@ -452,5 +459,6 @@ fn taken_off(zero: &Zero, plan: &Plan, add: i32) -> Option<Grouped> {
         return None;
     }
     let what = What::Component(Component::Zero);
-    Grouped::stored(what, Number::Float(half), (1, columns), plan.native.rows)
+    let zeros = Grouped::stored(what, Number::Float(half), (1, columns), plan.native.rows)?;
+    Some(Grouped { of_weights: true, ..zeros })
 }

@@ -5,6 +5,7 @@
 //! `splits` > 1 a block leaves what it has in a slot of its own, and the last to arrive adds the
 //! slots in order: nothing waits, and the result does not depend on who was last.
 
+use super::chunk::width;
 use super::constants::Constants;
 use super::io::Io;
 use super::problem::Problem;
@@ -111,23 +112,32 @@ impl Results<'_> {
     /// Each lane's sums, into shared memory.
     fn leave(&self, b: &mut Builder, held: &Held<'_>, shared: SharedId) {
         let (problem, pitch) = (self.problem, pitch(self.rows));
-        let row = b.div(held.lane, problem.row_lanes());
+        let d = &problem.lanes.d;
+        let row = d.rows.first.of(b, held.lane);
         let row = b.add(held.first_row, row);
-        let token = b.rem(held.lane, problem.row_lanes());
-        let token = b.mul(token, 2u32);
+        let token = d.token.of(b, held.lane);
         let at = b.mad(token, pitch, row);
         let at = b.mad(held.part, self.tokens * pitch, at);
+        // Rows that are neighbours in one token go together.
+        let neighbours = |one: &usize, next: &usize| {
+            let [[row, token], [next_row, next_token]] = [d.registers[*one], d.registers[*next]];
+            d.rows.stride == 1 && token == next_token && row + 1 == next_row
+        };
         for (of_rows, sums) in (0..).zip(held.sums) {
             for (of_tokens, sums) in (0..).zip(sums) {
-                for &register in held.registers {
-                    // D: column 2t + register % 2, row g + 8 (register / 2).
-                    let plus = of_tokens * problem.token_tile() + register as u32 % 2;
+                for together in held.registers.chunk_by(neighbours) {
+                    let [row_of, token_of] = d.registers[together[0]];
+                    let plus = of_tokens * problem.token_tile() + d.tokens[token_of];
                     let number = b.add(token, plus);
                     let inside = b.less(number, self.tokens);
                     let ragged = !self.tokens.is_multiple_of(problem.token_tile());
-                    let further = problem.plan.native.rows * of_rows + 8 * (register as u32 / 2);
+                    let in_tile = d.rows.stride * row_of as u32;
+                    let further = problem.plan.native.rows * of_rows + in_tile;
                     let to = Address::new(shared, at).plus(plus * pitch + further);
-                    b.store(to, &[sums[register].into()], Width::B32, ragged.then_some(inside));
+                    let values: Vec<Operand> =
+                        together.iter().map(|&register| sums[register].into()).collect();
+                    let width = width(values.len() as u32);
+                    b.store(to, &values, width, ragged.then_some(inside));
                 }
             }
         }

@@ -17,14 +17,14 @@ use crate::plan;
 const MAGIC: f32 = 12_582_912.0;
 
 /// What multiplies a run's sums.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct RunScales {
-    /// Of rows g and g + 8.
-    pub(super) rows: Option<[Operand; 2]>,
-    /// Of this lane's two tokens.
-    pub(super) tokens: Option<[Operand; 2]>,
-    /// Of rows g and g + 8: multiplies the sum of x.
-    pub(super) addend: Option<[Operand; 2]>,
+    /// Of this lane's rows.
+    pub(super) rows: Option<Vec<Operand>>,
+    /// Of this lane's tokens.
+    pub(super) tokens: Option<Vec<Operand>>,
+    /// Of this lane's rows: multiplies the sum of x.
+    pub(super) addend: Option<Vec<Operand>>,
 }
 
 pub(super) struct Summing<'p> {
@@ -37,8 +37,8 @@ pub(super) struct Summing<'p> {
 
 impl<'p> Summing<'p> {
     pub(super) fn declare(b: &mut Builder, problem: &'p Problem) -> Self {
-        let constants = |b: &mut Builder, name: &str, word: u32| {
-            let registers = b.array(name, Type::U32, 4, Uniformity::Varying);
+        let constants = |b: &mut Builder, name: &str, len: usize, word: u32| {
+            let registers = b.array(name, Type::U32, len as u32, Uniformity::Varying);
             for &register in &registers {
                 b.set(register, word);
             }
@@ -50,16 +50,19 @@ impl<'p> Summing<'p> {
             plan::Operand::E4m3 => 0x3838_3838,
             _ => 0x0101_0101,
         };
-        let ones = problem.addend.map(|_| constants(b, "ones", one)).unwrap_or_default();
-        let integers = problem.sums_integers();
-        let start = if integers { constants(b, "start", MAGIC.to_bits()) } else { Vec::new() };
+        let (of_a, of_d) = (problem.lanes.a.registers, problem.lanes.d.registers.len());
+        let ones = problem.addend.map(|_| constants(b, "ones", of_a, one)).unwrap_or_default();
+        let start = match problem.sums_integers() {
+            true => constants(b, "start", of_d, MAGIC.to_bits()),
+            false => Vec::new(),
+        };
         Self { problem, ones, start }
     }
 
     /// Registers for the sums of a run.
     pub(super) fn part(&self, b: &mut Builder) -> Vec<Reg> {
         let ty = if self.problem.sums_integers() { Type::U32 } else { Type::F32 };
-        b.fragment(ty, 4)
+        b.fragment(ty, self.problem.lanes.d.registers.len() as u32)
     }
 
     /// A step of a run: part += a x, from nothing in the run's first.
@@ -72,20 +75,21 @@ impl<'p> Summing<'p> {
         b.matrix(self.problem.product, part, a, x, addend);
     }
 
-    /// Per run of a turn, the sums of x of this lane's two tokens, if they are needed.
+    /// Per run of a turn, the sums of x of this lane's tokens, in every register of D, if they are
+    /// needed.
     pub(super) fn of_x(&self, b: &mut Builder, x: &[Reg]) -> Vec<Vec<Reg>> {
         if self.ones.is_empty() {
             return Vec::new();
         }
-        let steps = self.problem.run_steps() as usize;
+        let (steps, of_step) = (self.problem.run_steps() as usize, self.problem.lanes.b.registers);
         let run = |x: &[Reg]| {
             let part = self.part(b);
-            for (step, x) in x.chunks_exact(2).enumerate() {
+            for (step, x) in x.chunks_exact(of_step).enumerate() {
                 self.step(b, &part, &self.ones, x, step == 0);
             }
             part
         };
-        x.chunks_exact(2 * steps).map(run).collect()
+        x.chunks_exact(of_step * steps).map(run).collect()
     }
 
     /// sums += part, scaled, and the addend's share, in those registers that hold tokens.
@@ -94,19 +98,19 @@ impl<'p> Summing<'p> {
         b: &mut Builder,
         sums: &[Reg],
         (part, of_x): (&[Reg], Option<&Vec<Reg>>),
-        scales: RunScales,
+        scales: &RunScales,
         registers: &[usize],
     ) {
+        let held = &self.problem.lanes.d.registers;
         for &at in registers {
-            // Registers 0 and 1 of D are of row g, 2 and 3 of row g + 8; 0 and 2 of the first token.
-            let (row, token) = (at / 2, at % 2);
-            let tokens = scales.tokens.map(|tokens| tokens[token]);
+            let [row, token] = held[at];
+            let tokens = scales.tokens.as_ref().map(|tokens| tokens[token]);
             let with_tokens = |b: &mut Builder, of_row: Operand| match tokens {
                 Some(tokens) => b.mul_f32(of_row, tokens),
                 None => of_row,
             };
             let part = self.as_float(b, part[at], self.problem.plan.dequant.yields().1);
-            match scales.rows.map(|rows| rows[row]) {
+            match scales.rows.as_ref().map(|rows| rows[row]) {
                 Some(of_row) => {
                     let scale = with_tokens(b, of_row);
                     b.accumulate(sums[at], scale, part);
@@ -119,9 +123,11 @@ impl<'p> Summing<'p> {
                     }
                 },
             }
-            if let (Some(addend), Some(of_x)) = (scales.addend, of_x) {
+            if let (Some(addend), Some(of_x)) = (&scales.addend, of_x) {
                 let addend = with_tokens(b, addend[row]);
-                let of_x = self.as_float(b, of_x[token], 0);
+                // The same in all rows.
+                let first = held.iter().position(|&[_, other]| other == token).unwrap_or(at);
+                let of_x = self.as_float(b, of_x[first], 0);
                 b.accumulate(sums[at], addend, of_x);
             }
         }

@@ -124,12 +124,12 @@ impl<'p> Tile<'p> {
             self.multiply(b, &summing, &stage, &decoded, &sums);
         });
         b.comment("every warp is done with the ring");
-        b.push(Op::CopyWait { pending: 0 });
+        b.copy_wait(0);
         b.barrier();
         let rows = self.shape.row_tiles(self.problem) * self.problem.plan.native.rows;
         let held = Held {
             sums: &sums,
-            registers: &[0, 1, 2, 3],
+            registers: &self.registers(),
             part: 0u32.into(),
             first_row: b.mul(self.warp, rows),
             lane: self.lane,
@@ -155,7 +155,14 @@ impl<'p> Tile<'p> {
     /// Per tile of rows and of tokens, the sums over this block's turns.
     fn accumulators(&self, b: &mut Builder) -> Vec<Vec<Vec<Reg>>> {
         let (rows, tokens) = (self.shape.row_tiles(self.problem), self.token_tiles());
-        (0..rows).map(|_| (0..tokens).map(|_| b.zeros("sum", 4)).collect()).collect()
+        let registers = self.problem.lanes.d.registers.len() as u32;
+        let mut of_tile = |_| (0..tokens).map(|_| b.zeros("sum", registers)).collect();
+        (0..rows).map(&mut of_tile).collect()
+    }
+
+    /// Registers of D: all of them.
+    fn registers(&self) -> Vec<usize> {
+        (0..self.problem.lanes.d.registers.len()).collect()
     }
 
     /// Decodes this warp's rows of a turn.
@@ -167,15 +174,16 @@ impl<'p> Tile<'p> {
         for tile in 0..self.shape.row_tiles(problem) {
             let chunks = stage.codes(b, self, tile);
             let zeros = problem.half().zip(problem.zero).map(|(half, of)| {
-                let words = stage.zeros(b, self, tile);
-                let pair = |run| of.pair(&words, of.of_run(problem, run));
-                let pairs: Vec<Reg> = (0..runs).map(pair).collect();
-                Zeros::of_pairs(b, half, &pairs, problem.run_steps())
+                let (words, shift) = stage.zeros(b, self, tile);
+                let rows = problem.rows(&of).len;
+                let run = |run| of.twice(b, rows, (&words, shift), of.of_run(problem, run));
+                let runs = (0..runs).map(run).collect();
+                Zeros::new(half, problem, runs)
             });
             let mut a = Vec::new();
             let numbers = stage.scales(b, self, tile);
             let mut by_row = ByRow { zeros, scales: numbers.of_weights(b, problem) };
-            steps(b, &problem.plan.dequant, &chunks, &mut by_row, |_, _, registers| {
+            steps(b, problem, &chunks, &mut by_row, |_, _, registers| {
                 a.push(registers);
             });
             decoded.a.push(a);
@@ -195,6 +203,8 @@ impl<'p> Tile<'p> {
     ) {
         let together = self.shape.together(self.problem);
         let run_steps = self.problem.run_steps() as usize;
+        let of_step = self.problem.lanes.b.registers;
+        let registers = self.registers();
         let runs = self.problem.turn / self.problem.run();
         // Run by run, so that only one run's x and scales need registers.
         for run in 0..runs {
@@ -215,16 +225,16 @@ impl<'p> Tile<'p> {
                     let at = run as usize * run_steps + step;
                     for (parts, x) in parts.iter().zip(&x) {
                         for (part, a) in parts.iter().zip(&decoded.a) {
-                            summing.step(b, part, &a[at], &x[2 * step..2 * step + 2], step == 0);
+                            summing.step(b, part, &a[at], &x[of_step * step..of_step * (step + 1)], step == 0);
                         }
                     }
                 }
                 for ((&tile, parts), of_x) in tiles.iter().zip(&parts).zip(&of_x) {
                     let tokens = stage.x_scales(b, self, tile, run);
                     for ((part, scales), sums) in parts.iter().zip(&scales).zip(sums) {
-                        let scales = RunScales { tokens, ..*scales };
+                        let scales = RunScales { tokens: tokens.clone(), ..scales.clone() };
                         let part = (&part[..], of_x.first());
-                        summing.add(b, &sums[tile as usize], part, scales, &[0, 1, 2, 3]);
+                        summing.add(b, &sums[tile as usize], part, &scales, &registers);
                     }
                 }
             }

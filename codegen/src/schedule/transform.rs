@@ -283,7 +283,7 @@ impl Transform<'_> {
             }
             Part::Scales | Part::Zeros | Part::Addends => {
                 let grouped = self.grouped()?;
-                (Some(grouped.layout(self.problem.turn)), grouped.grains())
+                (Some(grouped.layout(self.problem)), grouped.grains())
             }
             Part::Bias | Part::Factors => {
                 let grains = Grains { bits: 32, rows: Grain::Each(1), cols: Grain::All };

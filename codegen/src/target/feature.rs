@@ -13,7 +13,7 @@ pub struct PtxVersion(pub u8, pub u8);
 pub enum Feature {
     /// Loads, stores, arithmetic, shuffles, barriers, scoped atomics: what every chip has.
     Base,
-    /// Any function of three bits in one instruction.
+    /// Any function of three bits.
     Lop3,
     /// Select bytes of two words.
     Permute,
@@ -61,8 +61,12 @@ pub enum Feature {
     MmaE4m3,
     /// `wgmma`.
     Wgmma,
-    /// MFMA 16x16x16 on 16-bit floats, 16x16x32 on bytes and FP8.
+    /// MFMA 16x16x16 on 16-bit floats, 16x16x32 on bytes.
     Mfma,
+    /// MFMA 16x16x32 on FP8 without negative zero.
+    MfmaFnuz,
+    /// MFMA 16x16x32 on FP8.
+    MfmaE4m3,
     /// MFMA 16x16x32 on 16-bit floats, 16x16x64 on bytes.
     MfmaWide,
 }
@@ -108,6 +112,8 @@ pub const AVAILABILITY: &[Availability] = &[
     gfx(Feature::Base, "gfx942"),
     gfx(Feature::Base, "gfx950"),
     sm(Feature::Lop3, 80, 7, 0),
+    gfx(Feature::Lop3, "gfx942"),
+    gfx(Feature::Lop3, "gfx950"),
     sm(Feature::Permute, 80, 7, 0),
     gfx(Feature::Permute, "gfx942"),
     gfx(Feature::Permute, "gfx950"),
@@ -144,6 +150,8 @@ pub const AVAILABILITY: &[Availability] = &[
     own(Feature::Wgmma, 90, 8, 0),
     gfx(Feature::Mfma, "gfx942"),
     gfx(Feature::Mfma, "gfx950"),
+    gfx(Feature::MfmaFnuz, "gfx942"),
+    gfx(Feature::MfmaE4m3, "gfx950"),
     gfx(Feature::MfmaWide, "gfx950"),
 ];
 

@@ -5,6 +5,7 @@ use crate::ir::{
     Access, Address, BufferId, Cache, Fetch, Mask, Op, Operand, Order, Reg, Scope, SharedId, Space,
     Type, Uniformity, Width,
 };
+use crate::target::Feature;
 
 /// Anything that is an array.
 impl From<BufferId> for Space {
@@ -86,9 +87,29 @@ impl Builder {
         self.push(Op::Store { to, values: values.to_vec(), width, mask });
     }
 
-    /// Starts a copy from global to shared memory; zeros where the mask is false.
+    /// Starts a copy from global to shared memory; zeros where the mask is false. On a target without
+    /// such copies it is done at once, by way of registers.
     pub fn copy_async(&mut self, to: Address, from: Address, width: Width, mask: Option<Operand>) {
-        self.push(Op::CopyAsync { to, from, width, mask });
+        if self.target().has(Feature::CpAsync) {
+            return self.push(Op::CopyAsync { to, from, width, mask });
+        }
+        let words = self.load_as(Type::U32, from, width, mask.map(Mask::or_zero), Cache::Default);
+        let words: Vec<Operand> = words.into_iter().map(Operand::Reg).collect();
+        self.store(to, &words, width, None);
+    }
+
+    /// Closes a group of started copies.
+    pub fn copy_commit(&mut self) {
+        if self.target().has(Feature::CpAsync) {
+            self.push(Op::CopyCommit);
+        }
+    }
+
+    /// Waits until at most `pending` of the thread's latest groups of copies are under way.
+    pub fn copy_wait(&mut self, pending: u32) {
+        if self.target().has(Feature::CpAsync) {
+            self.push(Op::CopyWait { pending });
+        }
     }
 
     /// The old value of a word that is changed at once.

@@ -16,24 +16,24 @@ pub(super) struct Activation {
     column: Operand,
     /// Per tile of tokens, the element of x there in the lane's row.
     sources: Vec<Operand>,
-    /// Per tile of tokens, the first scale of the lane's two columns of D.
-    scales: Vec<[Operand; 2]>,
+    /// Per tile of tokens, the first scale of each of the lane's columns of D.
+    scales: Vec<Vec<Operand>>,
 }
 
 /// What a warp holds of a turn of x while it is on its way.
 pub(super) struct InFlight {
-    /// Per tile of tokens the words of B, two for each step of the product.
+    /// Per tile of tokens the words of B, those of one step of the product after the other.
     pub(super) x: Vec<Vec<Reg>>,
-    /// Per tile of tokens the scales of two tokens.
-    scales: Vec<[Vec<Reg>; 2]>,
+    /// Per tile of tokens the scales of the lane's tokens.
+    scales: Vec<Vec<Vec<Reg>>>,
 }
 
 impl Activation {
     pub(super) fn place(b: &mut Builder, decode: &Decode<'_>) -> Self {
         let problem = decode.problem;
         b.comment("x: this lane's row of tokens, its columns of a run");
-        let row = b.div(decode.lane, problem.row_lanes());
-        let in_row = b.rem(decode.lane, problem.row_lanes());
+        let row = problem.lanes.b.token.of(b, decode.lane);
+        let in_row = problem.lanes.b.part.of(b, decode.lane);
         let column = b.mul(in_row, problem.lane_columns());
         let last = b.sub(decode.m, 1u32);
         let sources = (0..decode.token_tiles()).map(|tile| {
@@ -47,11 +47,13 @@ impl Activation {
             .into_iter()
             .flat_map(|groups| (0..decode.token_tiles()).map(move |tile| (groups, tile)));
         let scales = scales.map(|(groups, tile)| {
-            [0, 1].map(|second| {
-                let token = b.mad(in_row, 2u32, tile * problem.token_tile() + second);
+            let first = problem.lanes.d.token.of(b, decode.lane);
+            let of_token = |token: &u32| {
+                let token = b.add(first, tile * problem.token_tile() + token);
                 let token = b.binary(Binary::Min, token, last);
                 b.mul(token, groups)
-            })
+            };
+            problem.lanes.d.tokens.iter().map(of_token).collect()
         });
         Self { scales: scales.collect(), sources, column }
     }
@@ -62,9 +64,10 @@ impl Activation {
         let words = problem.turn / problem.row_lanes() * problem.input_bytes() / 4;
         let tile = |_| b.array("x", Type::U32, words, Uniformity::Varying);
         let x = (0..decode.token_tiles()).map(tile).collect();
-        let scales = self.scales.iter().map(|_| {
+        let scales = self.scales.iter().map(|tokens| {
             let scales = columns_of_scales(decode).map_or(0, |columns| of_turn(decode, columns));
-            [0, 1].map(|_| b.array("x_scales", Type::F32, scales, Uniformity::Varying))
+            let of_token = |_| b.array("x_scales", Type::F32, scales, Uniformity::Varying);
+            tokens.iter().map(of_token).collect()
         });
         InFlight { x, scales: scales.collect() }
     }
@@ -119,20 +122,18 @@ impl Activation {
         }
     }
 
-    /// The scales of this lane's two tokens of a tile in a run.
+    /// The scales of this lane's tokens of a tile in a run.
     pub(super) fn scales(
         &self,
         decode: &Decode<'_>,
         words: &InFlight,
         tile: usize,
         run: u32,
-    ) -> Option<[Operand; 2]> {
+    ) -> Option<Vec<Operand>> {
         let (columns, problem) = (columns_of_scales(decode)?, decode.problem);
         let group = run * problem.run() / columns.min(problem.turn);
-        words
-            .scales
-            .get(tile)
-            .map(|tokens| [0, 1].map(|token: usize| tokens[token][group as usize].into()))
+        let tokens = words.scales.get(tile)?;
+        Some(tokens.iter().map(|scales| scales[group as usize].into()).collect())
     }
 }
 

@@ -63,7 +63,7 @@ fn values(of: Grouped, sm: &str, codes: &[u32], exponent: i32, single: bool) -> 
         b.mul(place, 2 * bits)
     });
     for group in 0..groups {
-        let values = of.values(&mut b, (&read, shift), group, exponent);
+        let values = of.values(&mut b, 2, (&read, shift), group, exponent);
         let at = b.mul(thread, results);
         b.store(Address::new(to, at).plus(2 * group), &values, Width::B64, None);
     }

@@ -42,9 +42,14 @@ pub(super) struct Swizzle {
 
 impl Swizzle {
     fn new(problem: &Problem) -> Self {
+        let segment = problem.lane_columns() * problem.input_bytes();
+        if problem.lanes.b.side_by_side() > 1 {
+            // Lanes that read together are of as many tokens, all of the same piece.
+            return Self { mask: 7, shift: 0, words: (segment / 4).min(4) };
+        }
         // Lanes of a token side by side; of how many tokens a part of the warp reads at once, and by
         // how many pieces these must part.
-        match problem.lane_columns() * problem.input_bytes() {
+        match segment {
             8 => Self { mask: 3, shift: 1, words: 2 },
             16 => Self { mask: 1, shift: 2, words: 4 },
             _ => Self { mask: 1, shift: 0, words: 4 },
@@ -188,8 +193,8 @@ impl Ring {
         let x_scales = InputScales::declare(b, tile, parts.x_scales);
 
         b.comment("x: what this lane reads");
-        let row = b.div(tile.lane, problem.row_lanes());
-        let in_row = b.rem(tile.lane, problem.row_lanes());
+        let row = problem.lanes.b.token.of(b, tile.lane);
+        let in_row = problem.lanes.b.part.of(b, tile.lane);
         let at_row = b.mul(row, ROW);
         let segment = problem.lane_columns() * problem.input_bytes() / 4;
         let stretches = (0..ROW).step_by((problem.row_lanes() * segment) as usize);
@@ -245,7 +250,7 @@ impl Ring {
             let there = b.less(turn, end);
             let stage = (ahead * self.parts.words).into();
             b.when(there, |b| self.copy_x(b, tile, turn, stage));
-            b.push(Op::CopyCommit);
+            b.copy_commit();
         }
     }
 
@@ -258,7 +263,7 @@ impl Ring {
         end: Operand,
     ) -> Stage<'_> {
         let (stages, words) = (tile.shape.stages, self.parts.words);
-        b.push(Op::CopyWait { pending: stages - 2 });
+        b.copy_wait(stages - 2);
         // Everybody's copies are there, and all have read the stage before, which is filled next.
         b.barrier();
         let first = b.equal(self.read, 0u32);
@@ -270,7 +275,7 @@ impl Ring {
             self.copy_weights(b, tile, later, before);
             self.copy_x(b, tile, later, before);
         });
-        b.push(Op::CopyCommit);
+        b.copy_commit();
 
         let start = b.named("stage", self.read);
         let at = |b: &mut Builder, places: &[Operand]| -> Vec<Operand> {
@@ -349,24 +354,29 @@ fn inside(b: &mut Builder, tile: &Tile<'_>, number: Operand) -> Operand {
 }
 
 impl Stage<'_> {
-    /// What multiplies the sums of each run, of rows g and g + 8 of a tile.
+    /// What multiplies the sums of each run, of this lane's rows of a tile.
     pub(super) fn scales(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Scales<'_> {
         self.ring.numbers.scales(b, tile, self.ring.block, self.start, row_tile)
     }
 
-    /// The words of the zero points of a tile.
-    pub(super) fn zeros(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Vec<Reg> {
+    /// The words of the zero points of a tile, and by how much they are shifted down for this lane.
+    pub(super) fn zeros(
+        &self,
+        b: &mut Builder,
+        tile: &Tile<'_>,
+        row_tile: u32,
+    ) -> (Vec<Reg>, Option<Operand>) {
         self.ring.numbers.zeros(b, tile, self.ring.block, self.start, row_tile)
     }
 
-    /// The scales of this lane's two tokens of a tile in a run, if x has some there.
+    /// The scales of this lane's tokens of a tile in a run, if x has some there.
     pub(super) fn x_scales(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
         token_tile: u32,
         run: u32,
-    ) -> Option<[Operand; 2]> {
+    ) -> Option<Vec<Operand>> {
         let scales = self.ring.x_scales.as_ref()?;
         Some(scales.read(b, tile, self.ring.block, self.start, (token_tile, run)))
     }
@@ -385,7 +395,7 @@ impl Stage<'_> {
         (0..problem.turn_chunks()).map(chunk).collect()
     }
 
-    /// B of a tile of tokens in a run: two words for each step of the product.
+    /// B of a tile of tokens in a run: the words of one step of the product after the other.
     pub(super) fn x(
         &self,
         b: &mut Builder,
@@ -394,7 +404,7 @@ impl Stage<'_> {
     ) -> Vec<Reg> {
         let (problem, shape) = (tile.problem, tile.shape);
         let at_once = self.ring.swizzle.words;
-        let loads = 2 * problem.run_steps() / at_once;
+        let loads = problem.lanes.b.registers as u32 * problem.run_steps() / at_once;
         let of_row = self.x.len() as u32;
         let load = |load: u32| {
             let row = load / of_row * shape.tokens + token_tile * problem.token_tile();

@@ -72,11 +72,17 @@ impl TileShape {
         let of = |block, stages| Self::whole(problem, tokens, block, stages);
         let fits = |shape: &Self| shape.fits(problem);
         let of_runs = (problem.run() < problem.turn).then_some(&BLOCK_OF_RUNS);
-        let fitting = BLOCKS.iter().chain(of_runs).filter_map(|&block| {
+        let largest = |&block: &(u32, u32, u32)| {
             let stages = (2..=MOST_STAGES).rev();
             stages.map(|stages| of(block, stages)).find(fits)
-        });
-        let split = fitting.map(|shape| {
+        };
+        let mut fitting: Vec<Self> = BLOCKS.iter().chain(of_runs).filter_map(largest).collect();
+        if fitting.is_empty() {
+            // One at a time.
+            let alone = BLOCKS.iter().map(|&(rows, warps, _)| (rows, warps, 1));
+            fitting = alone.filter_map(|block| largest(&block)).collect();
+        }
+        let split = fitting.into_iter().map(|shape| {
             let most = (problem.turns() / FEWEST_TURNS).max(1);
             let splits = shape.wanted() / shape.blocks(problem, tokens).max(1);
             Self { splits: (splits as u32).clamp(1, most), ..shape }
@@ -187,8 +193,9 @@ impl TileShape {
     /// codes that are put together also hold more constants.
     fn registers(&self, problem: &Problem) -> u32 {
         let tiles = self.row_tiles(problem);
-        let sums = 4 * tiles * self.tokens / problem.token_tile();
-        let a = tiles * 4 * problem.turn / problem.product.shape[2];
+        let held = &problem.lanes;
+        let sums = held.d.registers.len() as u32 * tiles * self.tokens / problem.token_tile();
+        let a = tiles * held.a.registers as u32 * problem.turn / problem.product.shape[2];
         let runs = problem.turn / problem.run();
         let wide = problem.lane_columns() * problem.input_bytes() >= 16;
         let of_runs = if runs > 1 && wide {

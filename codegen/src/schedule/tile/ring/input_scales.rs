@@ -55,8 +55,7 @@ impl InputScales {
             (b.mad(token, groups, in_token), Some(there))
         });
         let to = b.mad(thread, piece, first);
-        let token = b.rem(tile.lane, problem.row_lanes());
-        let token = b.mul(token, 2u32);
+        let token = problem.lanes.d.token.of(b, tile.lane);
         let at = b.mad(token, of_turn, first);
         Some(Self { columns, copies, to, at })
     }
@@ -77,7 +76,7 @@ impl InputScales {
         self.copies.start(b, Address::new(block, to), group);
     }
 
-    /// The scales of this lane's two tokens of a tile in a run.
+    /// The scales of this lane's tokens of a tile in a run.
     pub(super) fn read(
         &self,
         b: &mut Builder,
@@ -85,15 +84,16 @@ impl InputScales {
         block: SharedId,
         stage: Operand,
         (token_tile, run): (u32, u32),
-    ) -> [Operand; 2] {
+    ) -> Vec<Operand> {
         let problem = tile.problem;
         let of_turn = Self::of_turn(problem, self.columns);
         let group = run * problem.run() / self.columns.min(problem.turn);
         let at = b.add(self.at, stage);
-        [0, 1].map(|token| {
+        let of_token = |token: &u32| {
             let token = token_tile * problem.token_tile() + token;
             let from = Address::new(block, at).plus(token * of_turn + group);
             b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0].into()
-        })
+        };
+        problem.lanes.d.tokens.iter().map(of_token).collect()
     }
 }

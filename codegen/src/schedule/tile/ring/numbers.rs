@@ -125,9 +125,9 @@ impl Numbers {
         block: SharedId,
         stage: Operand,
         row_tile: u32,
-    ) -> Vec<Reg> {
+    ) -> (Vec<Reg>, Option<Operand>) {
         let words = self.read(b, tile, (block, stage), (tile.io.zero, row_tile));
-        words.map(|(_, words)| words).unwrap_or_default()
+        words.map(|(kind, words)| (words, kind.shift)).unwrap_or_default()
     }
 
     /// What multiplies the sums of a tile of rows, as it lies in the stage.
@@ -171,7 +171,8 @@ impl Scales<'_> {
         let mut values = |read: &Option<(&Kind, Vec<Reg>)>, exponent| {
             let (kind, words) = read.as_ref()?;
             let group = kind.of.of_run(problem, run);
-            Some(kind.of.values(b, (words, kind.shift), group, exponent))
+            let rows = problem.rows(&kind.of).len;
+            Some(kind.of.values(b, rows, (words, kind.shift), group, exponent))
         };
         let rows =
             if problem.scales_runs() { values(&self.scale, problem.exponent()) } else { None };

@@ -1,0 +1,287 @@
+//! Who holds what of a product: which rows of w, tokens and columns a lane has, read from the layouts of
+//! the matrix instruction. Schedules ask here; none of them knows an instruction.
+
+use std::collections::BTreeSet;
+
+use quantloom_dsl::layout::{Fragment, Point};
+use quantloom_dsl::parse_fragment;
+
+use crate::ir::{Builder, MatrixOp, Operand};
+
+/// A digit of a lane's number, `lane / apart % size`, and what it is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Digit {
+    apart: u32,
+    size: u32,
+    stride: u32,
+}
+
+/// A number that follows from a lane's: a sum of digits of it, each worth its stride.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OfLane {
+    lanes: u32,
+    digits: Vec<Digit>,
+}
+
+/// Rows of a tile of w that a lane has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    /// How many.
+    pub(super) len: u32,
+    /// Rows from one to the next of them.
+    pub(super) stride: u32,
+    /// The first.
+    pub(super) first: OfLane,
+}
+
+/// The weight's operand, A.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Weights {
+    /// Registers of a step of the product.
+    pub(super) registers: usize,
+    /// The lane's rows; register i is of the row of number `i % len`.
+    pub(super) rows: Rows,
+    /// Which of the lanes that share a row it is.
+    pub(super) part: OfLane,
+}
+
+/// The operand of x, B.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tokens {
+    /// Registers of a step of the product.
+    pub(super) registers: usize,
+    /// The lane's token.
+    pub(super) token: OfLane,
+    /// Which of the lanes that share a token it is.
+    pub(super) part: OfLane,
+}
+
+/// The sums, D.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// The lane's rows.
+    pub(super) rows: Rows,
+    /// Of the lane's tokens the distances from the first.
+    pub(super) tokens: Vec<u32>,
+    /// The first.
+    pub(super) token: OfLane,
+    /// Of each register the numbers of its row and its token among the lane's.
+    pub(super) registers: Vec<[usize; 2]>,
+}
+
+/// Who holds what of a product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lanes {
+    pub(super) a: Weights,
+    pub(super) b: Tokens,
+    pub(super) d: Sums,
+    /// Lanes that share a row of A, or a token of B, each with columns of its own.
+    pub(super) of_row: u32,
+}
+
+impl Tokens {
+    /// Neighbouring lanes of which each has a token of its own.
+    pub(super) fn side_by_side(&self) -> u32 {
+        self.token.digits.iter().find(|digit| digit.apart == 1).map_or(1, |digit| digit.size)
+    }
+}
+
+impl Lanes {
+    /// Of an instruction of a warp; `None` if a layout of it is no fragment, or none of this kind.
+    pub(super) fn new(op: &MatrixOp) -> Option<Self> {
+        let [a, b, d] = [op.a_layout, op.b_layout, op.d_layout].map(parse_fragment);
+        let (a, b, d) = (a.ok()?, b.ok()?, d.ok()?);
+        let (row, column): (fn(Point) -> u32, fn(Point) -> u32) = (|at| at.n, |at| at.k);
+        let of_row = OfLane::new(&a, column).values();
+        let part = |fragment: &Fragment| OfLane::new(fragment, column).counted();
+        let (registers, rows) = Rows::new(&a)?;
+        let cycles = registers.iter().enumerate().all(|(at, row)| at % rows.len as usize == *row);
+        let weights = Weights { registers: registers.len(), rows, part: part(&a) };
+        let registers = b.sizes().get(1).map(|&size| size as usize)?;
+        let tokens = Tokens { registers, token: OfLane::new(&b, row), part: part(&b) };
+        let (rows_of, rows) = Rows::new(&d)?;
+        let columns: Vec<u32> = registers_of(&d).map(column).collect();
+        let distinct: Vec<u32> = columns.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let number = |token| distinct.iter().position(|known| known == token);
+        let tokens_of = columns.iter().map(number).collect::<Option<Vec<_>>>()?;
+        let registers = rows_of.into_iter().zip(tokens_of).map(|(row, token)| [row, token]).collect();
+        let token = OfLane::new(&d, column);
+        let d = Sums { rows, tokens: distinct, token, registers };
+        cycles.then_some(Self { a: weights, b: tokens, d, of_row })
+    }
+}
+
+/// The points of a lane's registers, of their first elements, for lane 0.
+fn registers_of(fragment: &Fragment) -> impl Iterator<Item = Point> {
+    let registers = fragment.sizes().get(1).copied().unwrap_or(0);
+    (0..registers).map(|register| fragment.point(&[0, register, 0]))
+}
+
+impl Rows {
+    /// Of each register the number of its row, and the rows.
+    fn new(fragment: &Fragment) -> Option<(Vec<usize>, Self)> {
+        let rows: Vec<u32> = registers_of(fragment).map(|at| at.n).collect();
+        let distinct: Vec<u32> = rows.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let number = |row| distinct.iter().position(|known| known == row);
+        let of = rows.iter().map(number).collect::<Option<_>>()?;
+        let (len, stride) = (distinct.len() as u32, distinct.get(1).copied().unwrap_or(1));
+        let even = distinct.iter().zip(0..).all(|(&row, at)| row == at * stride);
+        even.then(|| (of, Self { len, stride, first: OfLane::new(fragment, |at| at.n) }))
+    }
+
+    /// Which of the sets of rows it is that the lanes share out.
+    pub(super) fn number(&self) -> OfLane {
+        self.first.counted()
+    }
+
+    /// Rows from a set's first to the next one's.
+    pub(super) fn apart(&self) -> u32 {
+        self.first.digits.iter().map(|digit| digit.stride).min().unwrap_or(1)
+    }
+}
+
+impl OfLane {
+    /// Along an axis of a fragment.
+    fn new(fragment: &Fragment, along: fn(Point) -> u32) -> Self {
+        let lanes = fragment.sizes().get(2).copied().unwrap_or(1);
+        let digit = |bit: u32| {
+            let apart = 1 << bit;
+            Digit { apart, size: 2, stride: along(fragment.point(&[0, 0, apart])) }
+        };
+        let digits = (0..lanes.ilog2()).map(digit).filter(|digit| digit.stride > 0);
+        Self { lanes, digits: digits.collect() }.joined()
+    }
+
+    /// How many values it has.
+    fn values(&self) -> u32 {
+        self.digits.iter().map(|digit| digit.size).product()
+    }
+
+    /// The same in ones: number 0, 1, 2 of its values.
+    fn counted(&self) -> Self {
+        let least = self.digits.iter().map(|digit| digit.stride).min().unwrap_or(1);
+        self.over(least)
+    }
+
+    /// Its digits, neighbours joined.
+    fn joined(&self) -> Self {
+        let mut digits: Vec<Digit> = Vec::new();
+        for &digit in &self.digits {
+            match digits.last_mut() {
+                Some(Digit { apart, size, stride })
+                    if *apart * *size == digit.apart && *stride * *size == digit.stride =>
+                {
+                    *size *= digit.size;
+                }
+                _ => digits.push(digit),
+            }
+        }
+        Self { digits, ..*self }
+    }
+
+    /// So many times as much.
+    pub(super) fn times(&self, by: u32) -> Self {
+        let digits = self.digits.iter().map(|digit| Digit { stride: digit.stride * by, ..*digit });
+        Self { digits: digits.collect(), ..*self }
+    }
+
+    /// Divided, rounded down; a power of two.
+    pub(super) fn over(&self, by: u32) -> Self {
+        let digits = self.digits.iter().filter_map(|&Digit { apart, size, stride }| {
+            // What is worth less goes.
+            let lost = (by / stride).max(1);
+            let left = Digit {
+                apart: apart * lost,
+                size: size / lost.min(size),
+                stride: (stride * lost / by).max(1),
+            };
+            (left.size > 1).then_some(left)
+        });
+        Self { digits: digits.collect(), ..*self }
+    }
+
+    /// The sum.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        let mut digits = [&self.digits[..], &other.digits].concat();
+        digits.sort_by_key(|digit| digit.apart);
+        Self { digits, ..*self }.joined()
+    }
+
+    /// Its value for a lane.
+    pub(super) fn of(&self, b: &mut Builder, lane: Operand) -> Operand {
+        let mut sum: Operand = 0u32.into();
+        for &Digit { apart, size, stride } in &self.digits {
+            let digit = b.div(lane, apart);
+            let last = apart * size == self.lanes;
+            let digit = if last { digit } else { b.rem(digit, size) };
+            sum = b.mad(digit, stride, sum);
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lanes, OfLane};
+    use crate::ir::{MATRIX_OPS, MatrixScope};
+    use quantloom_dsl::layout::Point;
+    use quantloom_dsl::parse_fragment;
+
+    fn value(of: &OfLane, lane: u32) -> u32 {
+        of.digits.iter().map(|digit| lane / digit.apart % digit.size * digit.stride).sum()
+    }
+
+    /// Every register of every lane is where the layouts say, for every instruction of a warp.
+    #[test]
+    fn lanes_hold_what_the_layouts_say() {
+        let of_warps = MATRIX_OPS.iter().filter(|op| op.scope == MatrixScope::Warp);
+        assert!(of_warps.clone().count() >= 10);
+        for op in of_warps {
+            let (name, Lanes { a, b, d, of_row }) = (op.name, Lanes::new(op).unwrap());
+            let [of_a, of_b, of_d] =
+                [op.a_layout, op.b_layout, op.d_layout].map(|text| parse_fragment(text).unwrap());
+            let lanes = of_d.sizes()[2];
+            let first_column = |lane| of_a.point(&[0, 0, lane]).k;
+            let apart = (0..lanes).map(first_column).filter(|&k| k > 0).min().unwrap();
+            for lane in 0..lanes {
+                for register in 0..a.registers as u32 {
+                    let row = register % a.rows.len * a.rows.stride + value(&a.rows.first, lane);
+                    assert_eq!(of_a.point(&[0, register, lane]).n, row, "{name}: A of lane {lane}");
+                }
+                for register in 0..b.registers as u32 {
+                    let token = of_b.point(&[0, register, lane]).n;
+                    assert_eq!(token, value(&b.token, lane), "{name}: B of lane {lane}");
+                }
+                for (register, &[row, token]) in (0..).zip(&d.registers) {
+                    let row = row as u32 * d.rows.stride + value(&d.rows.first, lane);
+                    let token = d.tokens[token] + value(&d.token, lane);
+                    let Point { n, k } = of_d.point(&[0, register, lane]);
+                    assert_eq!((n, k), (row, token), "{name}: D of lane {lane}");
+                }
+                // Lanes of a row have columns of their own, in the same order in A and B.
+                let part = first_column(lane) / apart;
+                assert!(part < of_row, "{name}");
+                assert_eq!([value(&a.part, lane), value(&b.part, lane)], [part; 2], "{name}");
+            }
+        }
+    }
+
+    /// Quotients, multiples and sums of numbers of lanes.
+    #[test]
+    fn numbers_of_lanes_are_reckoned_with() {
+        for op in MATRIX_OPS.iter().filter(|op| op.scope == MatrixScope::Warp) {
+            let Lanes { a, d, of_row, .. } = Lanes::new(op).unwrap();
+            let all = a.rows.number().times(of_row).plus(&a.part);
+            for lane in 0..parse_fragment(op.d_layout).unwrap().sizes()[2] {
+                let of = |number: &OfLane| value(number, lane);
+                for number in [&a.rows.first, &a.part, &d.rows.first, &d.token] {
+                    for by in [1, 2, 4, 8, 16] {
+                        assert_eq!(of(&number.over(by)), of(number) / by, "{}: /{by}", op.name);
+                        assert_eq!(of(&number.times(by)), of(number) * by, "{}: *{by}", op.name);
+                    }
+                }
+                assert_eq!(of(&all), of(&a.rows.first) * of_row + of(&a.part), "{}", op.name);
+            }
+        }
+    }
+}
