@@ -192,9 +192,9 @@ impl Op {
     /// Instructions that the target must have.
     pub fn needs(&self) -> Feature {
         match self {
-            Self::Unary { op: Unary::F16x2FromE4m3(_), .. }
-            | Self::Binary { op: Binary::PackE4m3, .. } => Feature::ConvertE4m3,
+            Self::Unary { op: Unary::F16x2FromE4m3(_), .. } => Feature::ConvertE4m3,
             Self::Binary { op, .. } => match op {
+                Binary::PackE4m3 => Feature::PackE4m3,
                 Binary::AddPacked(Half::F16)
                 | Binary::SubPacked(Half::F16)
                 | Binary::MulPacked(Half::F16)

@@ -27,8 +27,10 @@ pub enum Feature {
     PackedBf16,
     /// Two f32 rounded to a packed pair of 16-bit floats.
     PackHalf,
-    /// e4m3 to f16 and f32 to e4m3.
+    /// e4m3 to f16.
     ConvertE4m3,
+    /// f32 to e4m3.
+    PackE4m3,
     /// Loads that do not stay in the first cache.
     NoAllocate,
     /// `cp.async`.
@@ -130,6 +132,9 @@ pub const AVAILABILITY: &[Availability] = &[
     gfx(Feature::PackHalf, "gfx950"),
     sm(Feature::ConvertE4m3, 89, 8, 1),
     sm(Feature::ConvertE4m3, 90, 7, 8),
+    sm(Feature::PackE4m3, 89, 8, 1),
+    sm(Feature::PackE4m3, 90, 7, 8),
+    gfx(Feature::PackE4m3, "gfx950"),
     sm(Feature::NoAllocate, 80, 7, 4),
     gfx(Feature::NoAllocate, "gfx942"),
     gfx(Feature::NoAllocate, "gfx950"),

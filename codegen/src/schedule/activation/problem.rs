@@ -169,7 +169,7 @@ impl ActivationProblem {
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
             (Operand::I8, None) => matches!(code, Number::Int(_)),
-            (Operand::E4m3, None) => self.target.has(Feature::ConvertE4m3) && values().all(exact),
+            (Operand::E4m3, None) => self.target.has(Feature::PackE4m3) && values().all(exact),
             (Operand::Bf16 | Operand::F16, None) => values().all(exact),
             (Operand::Bf16 | Operand::F16, Some(_)) => {
                 let most = (code.max() - code.min()) as i32;

@@ -120,6 +120,7 @@ impl DecodeTile {
         let bytes = self.shared_bytes(problem);
         let registers = (gpu.registers / threads.max(1)) & !7;
         self.check(problem).is_ok()
+            && self.warps * gpu.warp <= gpu.block_threads
             && threads <= gpu.processor_threads
             && bytes <= gpu.block_shared
             && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.processor_shared

@@ -223,7 +223,8 @@ impl TileShape {
         let constants = Constants::words(problem, self.rows, self.tokens);
         let bytes = 4 * (ring::words(*self, problem) + constants + ORDER);
         let registers = ((gpu.registers / threads.max(1)) & !7).min(MOST_REGISTERS);
-        threads <= gpu.processor_threads
+        self.warps * gpu.warp <= gpu.block_threads
+            && threads <= gpu.processor_threads
             && bytes <= gpu.block_shared
             && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.processor_shared
             && registers >= self.registers(problem)
