@@ -1,11 +1,11 @@
-//! Every operation, printed for every NVIDIA target, goes through the vendor's assembler.
+//! Every operation, printed for every GPU target, goes through the vendor's compiler.
 
 #![allow(clippy::print_stdout, reason = "a skipped part says so")]
 
 mod kernels;
 
-use kernels::assembler;
-use quantloom_codegen::emit::ptx;
+use kernels::{assembler, compiler};
+use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::verify;
 
 #[test]
@@ -23,6 +23,26 @@ fn every_operation_assembles() {
             let Some(ptxas) = &ptxas else { continue };
             let assembled = assembler::assemble(ptxas, &text, target);
             assert!(assembled.is_clean(), "{name} for {target}:\n{}\n{text}", assembled.report);
+        }
+    }
+}
+
+#[test]
+fn every_operation_compiles_for_amd() {
+    let clang = compiler::find();
+    if clang.is_none() {
+        println!("skipped: clang for AMD GPUs not found");
+    }
+    for target in ["gfx942", "gfx950"] {
+        for kernel in kernels::all(target) {
+            let name = kernel.name.clone();
+            let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{target}: {refusals}"));
+            let text = hip::emit(&kernel).unwrap();
+            assert_eq!(text, hip::emit(&kernel).unwrap(), "{name} for {target} is emitted twice");
+            let Some(clang) = &clang else { continue };
+            let compiled = compiler::compile(clang, &text, target);
+            assert!(compiled.is_clean(), "{name} for {target}: {compiled:#?}\n{text}");
+            assert_eq!(compiled.shared, kernel.shared_map().bytes, "{name} for {target}");
         }
     }
 }

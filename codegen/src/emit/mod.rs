@@ -2,6 +2,8 @@
 //! [`Verified`](crate::ir::Verified) kernel: what is not verified cannot be printed. The same
 //! input gives the same bytes.
 
+mod header;
+pub mod hip;
 pub mod ptx;
 #[cfg(feature = "rust")]
 pub mod rust;

@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod assembler;
+pub mod compiler;
+pub mod host;
 pub mod mutation;
 pub mod operand;
 pub mod product;
@@ -130,11 +132,15 @@ pub fn arithmetic(target: &'static Target) -> Kernel {
     ];
     for op in ternary {
         let (a, c) = if op == Ternary::Fma { (f, f) } else { (words.into(), lane) };
-        let value = b.ternary(op, a, c, c);
-        store(&mut b, value);
+        if target.has(Op::Ternary { dst: words, op, a, b: c, c }.needs()) {
+            let value = b.ternary(op, a, c, c);
+            store(&mut b, value);
+        }
     }
-    let packed = b.ternary(Ternary::FmaPacked(Bf16), words, 0x3f80_3f80u32, 0xc308_c308u32);
-    store(&mut b, packed);
+    if target.has(Feature::PackedBf16Fma) {
+        let packed = b.ternary(Ternary::FmaPacked(Bf16), words, 0x3f80_3f80u32, 0xc308_c308u32);
+        store(&mut b, packed);
+    }
     let compare = [
         Compare::Equal,
         Compare::NotEqual,
@@ -157,7 +163,8 @@ pub fn arithmetic(target: &'static Target) -> Kernel {
     b.finish()
 }
 
-/// Loads, stores, masks, atomics, control flow, shuffles, votes, cp.async, mbarriers without bytes.
+/// Loads, stores, masks, atomics, control flow, shuffles, votes; where the target has them, cp.async,
+/// mbarriers without bytes and named barriers.
 pub fn memory(target: &'static Target) -> Kernel {
     let mut b = Builder::new("memory", "Memory, control and warps.", target, launch(64));
     let m = b.parameter("m", "rows of x");
@@ -169,7 +176,7 @@ pub fn memory(target: &'static Target) -> Kernel {
     let space = b.buffer("space", Word::U32, Access::Workspace, &[n], "counters");
     let tile = b.shared("tile", Word::U32, 1024, "words of threads");
     let over = b.shared_block("over", Word::U16, 64, "reused", 16, Some(tile));
-    let ready = b.barriers("ready", 2);
+    let ready = target.has(Feature::Mbarrier).then(|| b.barriers("ready", 2));
     b.grid([Extent::CeilDiv(m, 16), n, Extent::Constant(1)]);
     let (thread, lane, warp) =
         (b.special(Special::Thread), b.special(Special::Lane), b.special(Special::Warp));
@@ -191,25 +198,26 @@ pub fn memory(target: &'static Target) -> Kernel {
     b.push(Op::Prefetch { from: v4.plus(512), mask: Some(inside) });
     let sum = b.variable("sum", Type::U32, Uniformity::Varying);
     b.set(sum, 0u32);
-    let first_lane = b.equal(thread, 0u32);
-    b.when(first_lane, |b| {
-        for index in 0..2u32 {
-            let barrier = BarrierRef { array: ready, index: index.into() };
-            b.push(Op::MbarrierInit { barrier, arrivals: 64 });
+    match ready {
+        Some(ready) => {
+            let first_lane = b.equal(thread, 0u32);
+            b.when(first_lane, |b| {
+                for index in 0..2u32 {
+                    let barrier = BarrierRef { array: ready, index: index.into() };
+                    b.push(Op::MbarrierInit { barrier, arrivals: 64 });
+                }
+            });
+            b.barrier();
+            let words = Address::new(w, thread);
+            let masked = (Address::new(tile, quad), v4.plus(8), inside);
+            asynchronous(&mut b, ready, masked, (Address::new(tile, thread).plus(512), words));
         }
-    });
-    b.barrier();
-    b.copy_async(Address::new(tile, quad), v4.plus(8), Width::B128, Some(inside));
-    b.copy_async(Address::new(tile, thread).plus(512), Address::new(w, thread), Width::B32, None);
-    b.push(Op::CopyCommit);
-    b.push(Op::CopyWait { pending: 1 });
-    b.push(Op::CopyWait { pending: 0 });
-    let barrier = BarrierRef { array: ready, index: 0u32.into() };
-    b.push(Op::CopyArrive { barrier });
-    b.push(Op::MbarrierWait { barrier, parity: 0u32.into() });
-    let barrier = BarrierRef { array: ready, index: 1u32.into() };
-    b.push(Op::MbarrierArrive { barrier, expect: None });
-    b.push(Op::MbarrierWait { barrier, parity: 0u32.into() });
+        None => {
+            b.store(Address::new(tile, quad), &[first[0].into(); 4], Width::B128, Some(inside));
+            b.store(Address::new(tile, thread).plus(512), &[quad], Width::B32, None);
+            b.barrier();
+        }
+    }
     b.for_each(0u32, rows, 2u32, "row", |b, row| {
         let at = b.add(row, thread);
         let value = b.load(Address::new(tile, at), Width::B32)[0];
@@ -263,9 +271,11 @@ pub fn memory(target: &'static Target) -> Kernel {
     let now = b.variable("now", Type::U32, Uniformity::Varying);
     let (order, scope) = (Order::Acquire, Scope::Device);
     b.push(Op::AtomicLoad { dst: now, from: counter, order, scope });
-    b.push(Op::NamedBarrier { id: 3, threads: 64, wait: true });
-    b.push(Op::NamedBarrier { id: 4, threads: 64, wait: false });
-    b.push(Op::NamedBarrier { id: 4, threads: 64, wait: true });
+    if target.has(Feature::NamedBarrier) {
+        b.push(Op::NamedBarrier { id: 3, threads: 64, wait: true });
+        b.push(Op::NamedBarrier { id: 4, threads: 64, wait: false });
+        b.push(Op::NamedBarrier { id: 4, threads: 64, wait: true });
+    }
     let total = b.add(sum, half[0]);
     let total = b.add(total, now);
     let bits = b.unary(Unary::AsU32, second[0]);
@@ -278,28 +288,60 @@ pub fn memory(target: &'static Target) -> Kernel {
     b.finish()
 }
 
+/// Two copies to shared memory, the first with a mask, waited for by group and by mbarrier.
+fn asynchronous(
+    b: &mut Builder,
+    ready: BarrierId,
+    (to, from, mask): (Address, Address, Operand),
+    word: (Address, Address),
+) {
+    b.copy_async(to, from, Width::B128, Some(mask));
+    b.copy_async(word.0, word.1, Width::B32, None);
+    b.push(Op::CopyCommit);
+    b.push(Op::CopyWait { pending: 1 });
+    b.push(Op::CopyWait { pending: 0 });
+    let barrier = BarrierRef { array: ready, index: 0u32.into() };
+    b.push(Op::CopyArrive { barrier });
+    b.push(Op::MbarrierWait { barrier, parity: 0u32.into() });
+    let barrier = BarrierRef { array: ready, index: 1u32.into() };
+    b.push(Op::MbarrierArrive { barrier, expect: None });
+    b.push(Op::MbarrierWait { barrier, parity: 0u32.into() });
+}
+
+/// Matrices from shared memory, and a turned one back into it.
+fn rearranged(b: &mut Builder, at: Address) -> (Vec<Reg>, Vec<Reg>) {
+    let a = b.load_matrix(at, 4, false);
+    let two = b.load_matrix(at.plus(256), 2, true);
+    let dst = b.variable("turned", Type::U32, Uniformity::Varying);
+    b.push(Op::MatrixTranspose { dst, a: two[0].into() });
+    if b.target().has(Feature::StMatrix) {
+        let values = vec![dst.into(), two[1].into()];
+        b.push(Op::MatrixStore { to: at.plus(512), values, transpose: true });
+    }
+    (a, two)
+}
+
 /// Warp-scope matrix operations that the target has.
 pub fn warp_matrices(target: &'static Target) -> Kernel {
-    let mut b = Builder::new("warp_matrices", "Matrix operations of a warp.", target, launch(32));
+    let warp = target.gpu.unwrap().warp;
+    let mut b = Builder::new("warp_matrices", "Matrix operations of a warp.", target, launch(warp));
     let n = Extent::Constant(4096);
     let y = b.buffer("y", Word::U32, Access::WriteOnce, &[n], "results");
-    let tile = b.shared("tile", Word::U16, 1024, "x");
+    let tile = b.shared("tile", Word::U16, 32 * warp, "x");
     let lane = b.special(Special::Lane);
     let row = b.mul(lane, 8u32);
     let zeros = [Operand::U32(0); 4];
     for piece in 0..4 {
-        b.store(Address::new(tile, row).plus(256 * piece), &zeros, Width::B128, None);
+        b.store(Address::new(tile, row).plus(8 * warp * piece), &zeros, Width::B128, None);
     }
     b.push(Op::WarpSync);
-    let a = b.load_matrix(Address::new(tile, row), 4, false);
-    let two = b.load_matrix(Address::new(tile, row).plus(256), 2, true);
-    let dst = b.variable("turned", Type::U32, Uniformity::Varying);
-    b.push(Op::MatrixTranspose { dst, a: two[0].into() });
-    if target.has(Feature::StMatrix) {
-        let values = vec![dst.into(), two[1].into()];
-        let to = Address::new(tile, row).plus(512);
-        b.push(Op::MatrixStore { to, values, transpose: true });
-    }
+    let (a, two) = if target.has(Feature::LdMatrix) {
+        rearranged(&mut b, Address::new(tile, row))
+    } else {
+        let [a, two] =
+            [0, 8 * warp].map(|at| b.load(Address::new(tile, row).plus(at), Width::B128));
+        (a, two)
+    };
     let mut at = 0;
     for row in MATRIX_OPS {
         if row.scope != MatrixScope::Warp || !target.has(row.needs) {
@@ -314,7 +356,7 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
         b.matrix_add(row, &d, a, two);
         for reg in &d {
             b.store(Address::new(y, lane).plus(at), &[(*reg).into()], Width::B32, None);
-            at += 32;
+            at += warp;
         }
     }
     b.finish()

@@ -21,7 +21,8 @@ mod sync;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use crate::ir::{Access, Extent, Kernel, Operand, Reg, Type, Verified, Word};
+use super::header;
+use crate::ir::{Kernel, Operand, Reg, Type, Verified};
 use crate::target::{Chip, PtxVersion};
 
 use address::AddressKey;
@@ -157,16 +158,6 @@ impl Writer<'_> {
     }
 }
 
-fn extent(kernel: &Kernel, extent: Extent) -> String {
-    match extent {
-        Extent::Constant(value) => value.to_string(),
-        Extent::Parameter(id) => kernel.parameters[id.0 as usize].name.clone(),
-        Extent::CeilDiv(id, by) => {
-            format!("ceil({} / {by})", kernel.parameters[id.0 as usize].name)
-        }
-    }
-}
-
 /// Everything around the statements.
 fn module(writer: &Writer<'_>, version: PtxVersion) -> String {
     let mut text = String::new();
@@ -179,42 +170,7 @@ fn write_module(out: &mut String, writer: &Writer<'_>, version: PtxVersion) -> s
     let (kernel, addresses) = (writer.kernel, writer.addresses);
     let launch = kernel.launch;
     let map = kernel.shared_map();
-    writeln!(out, "// {}", kernel.name)?;
-    for line in kernel.summary.lines() {
-        writeln!(out, "// {line}")?;
-    }
-    let [x, y, z] = launch.grid.map(|part| extent(kernel, part));
-    writeln!(
-        out,
-        "//\n// grid {x} x {y} x {z}, {} threads, {} bytes shared",
-        launch.threads, map.bytes
-    )?;
-    for buffer in &kernel.buffers {
-        let shape: Vec<String> = buffer.shape.iter().map(|part| extent(kernel, *part)).collect();
-        let access = match buffer.access {
-            Access::Constant => "constant",
-            Access::ReadOnly => "read only",
-            Access::WriteOnce => "written once",
-            Access::Workspace => "workspace",
-        };
-        let word = match buffer.word {
-            Word::U8 => "bytes",
-            Word::U16 => "16-bit words",
-            Word::U32 => "32-bit words",
-        };
-        let (name, layout) = (&buffer.name, &buffer.layout);
-        writeln!(out, "// {name}: {word} [{}], {access}; {layout}", shape.join(", "))?;
-    }
-    for parameter in &kernel.parameters {
-        writeln!(out, "// {}: {}", parameter.name, parameter.meaning)?;
-    }
-    for (array, start) in kernel.barriers.iter().zip(&map.barriers) {
-        writeln!(out, "// shared + {start}: {} mbarriers `{}`", array.len, array.name)?;
-    }
-    for (block, start) in kernel.shared.iter().zip(&map.blocks) {
-        let (name, bytes, layout) = (&block.name, block.bytes(), &block.layout);
-        writeln!(out, "// shared + {start}: {name}, {bytes} bytes; {layout}")?;
-    }
+    header::write(out, kernel)?;
     writeln!(out, "\n.version {version}\n.target {}\n.address_size 64\n", kernel.target.name)?;
     if map.bytes > 0 {
         let align = kernel.shared.iter().map(|block| block.align).fold(16, u32::max);

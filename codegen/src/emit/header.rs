@@ -1,0 +1,58 @@
+//! What stands at the head of an emitted kernel, for its reader: a comment of lines with `//`.
+
+use std::fmt::{Result, Write};
+
+use crate::ir::{Access, Extent, Kernel, Word};
+
+/// Writes name, summary, grid, buffers, parameters and the map of shared memory.
+pub(super) fn write(out: &mut String, kernel: &Kernel) -> Result {
+    let launch = kernel.launch;
+    let map = kernel.shared_map();
+    writeln!(out, "// {}", kernel.name)?;
+    for line in kernel.summary.lines() {
+        writeln!(out, "// {line}")?;
+    }
+    let [x, y, z] = launch.grid.map(|part| extent(kernel, part));
+    writeln!(
+        out,
+        "//\n// grid {x} x {y} x {z}, {} threads, {} bytes shared",
+        launch.threads, map.bytes
+    )?;
+    for buffer in &kernel.buffers {
+        let shape: Vec<String> = buffer.shape.iter().map(|part| extent(kernel, *part)).collect();
+        let access = match buffer.access {
+            Access::Constant => "constant",
+            Access::ReadOnly => "read only",
+            Access::WriteOnce => "written once",
+            Access::Workspace => "workspace",
+        };
+        let word = match buffer.word {
+            Word::U8 => "bytes",
+            Word::U16 => "16-bit words",
+            Word::U32 => "32-bit words",
+        };
+        let (name, layout) = (&buffer.name, &buffer.layout);
+        writeln!(out, "// {name}: {word} [{}], {access}; {layout}", shape.join(", "))?;
+    }
+    for parameter in &kernel.parameters {
+        writeln!(out, "// {}: {}", parameter.name, parameter.meaning)?;
+    }
+    for (array, start) in kernel.barriers.iter().zip(&map.barriers) {
+        writeln!(out, "// shared + {start}: {} mbarriers `{}`", array.len, array.name)?;
+    }
+    for (block, start) in kernel.shared.iter().zip(&map.blocks) {
+        let (name, bytes, layout) = (&block.name, block.bytes(), &block.layout);
+        writeln!(out, "// shared + {start}: {name}, {bytes} bytes; {layout}")?;
+    }
+    Ok(())
+}
+
+fn extent(kernel: &Kernel, extent: Extent) -> String {
+    match extent {
+        Extent::Constant(value) => value.to_string(),
+        Extent::Parameter(id) => kernel.parameters[id.0 as usize].name.clone(),
+        Extent::CeilDiv(id, by) => {
+            format!("ceil({} / {by})", kernel.parameters[id.0 as usize].name)
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! HIP C++ for AMD GPUs.
+//!
+//! In: a verified kernel for a `gfx*` target. Out: a text with one kernel that needs no header, for
+//! hiprtc and for clang (`clang -x hip --cuda-device-only --no-gpu-bundle-output
+//! --offload-arch=gfx942 -nogpulib -nogpuinc -O3`).
+//!
+//! Binding contract: the kernel's arguments are the buffers as 64-bit global addresses, then the
+//! launch parameters as 32-bit unsigned integers, in the kernel's order; shared memory is static,
+//! so that a launch asks for none; grid and block as in [`Kernel::launch`], one-dimensional blocks.
+//!
+//! Names: `$lane` is the kernel's register `lane`, `$acc_3` element 3 of its register array `acc`,
+//! `arg_x` the argument `x`. Everything else is the emitter's. `body` has control flow, `prelude` the
+//! functions that a text defines for itself, `logic` three-operand bit functions as expressions, the
+//! other files one family of operations each.
+//!
+//! Rounding: contraction is switched off in the text. Division and square root are correctly
+//! rounded, and subnormals are kept, unless a compiler is told otherwise; it must not be
+//! ([`FLAGS`] says both).
+
+mod address;
+mod arithmetic;
+mod body;
+mod logic;
+mod matrix;
+mod memory;
+mod prelude;
+mod sync;
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::header;
+use crate::ir::{Access, Kernel, Operand, Reg, Type, Verified};
+use crate::target::{Chip, Feature};
+
+use prelude::{Helper, LANES, Vector};
+
+/// What a compiler of these texts is given, besides the chip: the arithmetic that the IR defines,
+/// and nothing of a toolkit's own.
+pub const FLAGS: &[&str] = &[
+    "-O3",
+    "-fhip-fp32-correctly-rounded-divide-sqrt",
+    "-fno-gpu-flush-denormals-to-zero",
+    "-ffp-contract=off",
+];
+
+/// Execution units of a compute unit, over which the waves of its blocks are spread.
+const UNITS: u32 = 4;
+
+/// Why a kernel has no HIP text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotForHip {
+    /// The kernel is for another kind of target.
+    #[error("kernel {kernel} is for {target}; HIP is for gfx9* targets")]
+    Target {
+        /// The kernel's name.
+        kernel: String,
+        /// Its target.
+        target: &'static str,
+    },
+    /// The table of instructions gives the target what this emitter cannot print.
+    #[error("kernel {kernel} needs {feature:?}, which HIP texts do not have")]
+    Feature {
+        /// The kernel's name.
+        kernel: String,
+        /// What it needs.
+        feature: Feature,
+    },
+}
+
+/// The text of a kernel.
+///
+/// # Errors
+/// [`NotForHip`] if the target is no AMD GPU, or needs an operation that has no text here.
+pub fn emit(kernel: &Verified<Kernel>) -> Result<String, NotForHip> {
+    let gpu = kernel.target.gpu.filter(|gpu| gpu.warp == LANES);
+    let Some(Chip::Gfx(chip)) = gpu.map(|gpu| gpu.chip) else {
+        let (kernel, target) = (kernel.name.clone(), kernel.target.name);
+        return Err(NotForHip::Target { kernel, target });
+    };
+    let mut writer = Writer {
+        kernel,
+        chip,
+        text: String::new(),
+        depth: 1,
+        labels: 0,
+        helpers: BTreeSet::new(),
+        vectors: BTreeSet::new(),
+        lacking: None,
+    };
+    writer.body(&kernel.body);
+    if let Some(feature) = writer.lacking {
+        return Err(NotForHip::Feature { kernel: kernel.name.clone(), feature });
+    }
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = write_text(&mut text, &writer);
+    Ok(text)
+}
+
+/// Writes the statements of one kernel.
+struct Writer<'k> {
+    kernel: &'k Kernel,
+    chip: &'static str,
+    text: String,
+    depth: usize,
+    labels: u32,
+    /// Functions that the text uses.
+    helpers: BTreeSet<Helper>,
+    /// Vector types that the text uses.
+    vectors: BTreeSet<Vector>,
+    /// What the text would need and cannot say.
+    lacking: Option<Feature>,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, line: &str) {
+        let pad = "    ".repeat(self.depth);
+        // Writing into a string cannot fail.
+        let _ = writeln!(self.text, "{pad}{line}");
+    }
+
+    fn label(&mut self) -> u32 {
+        self.labels += 1;
+        self.labels
+    }
+
+    /// Remembers what cannot be said; the text is thrown away.
+    fn lacks(&mut self, feature: Feature) -> String {
+        self.lacking.get_or_insert(feature);
+        String::new()
+    }
+
+    /// The name of a function of the prelude, which the text will define.
+    fn helper(&mut self, helper: Helper) -> &'static str {
+        self.helpers.insert(helper);
+        helper.name()
+    }
+
+    /// The name of a vector type, which the text will define.
+    fn vector(&mut self, vector: Vector) -> String {
+        self.vectors.insert(vector);
+        vector.to_string()
+    }
+
+    fn reg(&self, reg: Reg) -> String {
+        let register = &self.kernel.registers[reg.id.0 as usize];
+        element(&register.name, register.len, reg.at)
+    }
+
+    fn type_of(&self, operand: Operand) -> Type {
+        match operand {
+            Operand::Reg(reg) => self.kernel.registers[reg.id.0 as usize].ty,
+            Operand::U32(_) => Type::U32,
+            Operand::F32(_) => Type::F32,
+            Operand::Pred(_) => Type::Pred,
+        }
+    }
+
+    fn value(&mut self, operand: Operand) -> String {
+        match operand {
+            Operand::Reg(reg) => self.reg(reg),
+            Operand::U32(value) => unsigned(value),
+            Operand::F32(value) if value.is_finite() => format!("{value:?}f"),
+            Operand::F32(value) => {
+                format!("{}({})", self.helper(Helper::AsF32), unsigned(value.to_bits()))
+            }
+            Operand::Pred(value) => value.to_string(),
+        }
+    }
+
+    /// The operand's bits as an unsigned integer.
+    fn bits(&mut self, operand: Operand) -> String {
+        match (operand, self.type_of(operand)) {
+            (Operand::F32(value), _) => unsigned(value.to_bits()),
+            (_, Type::F32) => {
+                format!("{}({})", self.helper(Helper::AsU32), self.value(operand))
+            }
+            _ => self.value(operand),
+        }
+    }
+
+    /// Bits as a value of the register's type.
+    fn from_bits(&mut self, dst: Reg, bits: &str) -> String {
+        match self.type_of(dst.into()) {
+            Type::F32 => format!("{}({bits})", self.helper(Helper::AsF32)),
+            _ => bits.to_owned(),
+        }
+    }
+
+    fn set(&mut self, dst: Reg, value: &str) {
+        let line = format!("{} = {value};", self.reg(dst));
+        self.line(&line);
+    }
+}
+
+fn element(name: &str, len: u32, at: u32) -> String {
+    if len == 1 { format!("${name}") } else { format!("${name}_{at}") }
+}
+
+fn unsigned(value: u32) -> String {
+    if value > 0xffff { format!("{value:#010x}u") } else { format!("{value}u") }
+}
+
+/// Lines of a comment: what ends in a backslash would swallow the next line.
+fn comment(text: &str) -> impl Iterator<Item = String> {
+    text.lines().map(|line| {
+        let open = line.trim_end().ends_with('\\');
+        format!("// {line}{}", if open { " ." } else { "" })
+    })
+}
+
+fn write_text(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
+    let kernel = writer.kernel;
+    let launch = kernel.launch;
+    let mut head = String::new();
+    header::write(&mut head, kernel)?;
+    for line in head.lines() {
+        let line = line.strip_prefix("//").unwrap_or(line);
+        match comment(line.strip_prefix(' ').unwrap_or(line)).next() {
+            Some(line) => writeln!(out, "{line}")?,
+            None => writeln!(out, "//")?,
+        }
+    }
+    writeln!(out, "\n#pragma clang fp contract(off)\n\nnamespace quantloom {{\n")?;
+    prelude::write(out, writer.chip, &writer.helpers, &writer.vectors)?;
+    let bytes = kernel.shared_map().bytes;
+    if bytes > 0 {
+        let align = kernel.shared.iter().map(|block| block.align).fold(16, u32::max);
+        writeln!(
+            out,
+            "static __attribute__((shared, aligned({align}))) byte shared_memory[{bytes}];\n"
+        )?;
+    }
+    let waves = (launch.min_blocks * kernel.warps()).div_ceil(UNITS);
+    writeln!(
+        out,
+        "extern \"C\" __attribute__((global))\n\
+         __attribute__((amdgpu_flat_work_group_size({0}, {0}), amdgpu_waves_per_eu({waves})))\n\
+         void {1}(",
+        launch.threads, kernel.name
+    )?;
+    let buffers = kernel.buffers.iter().map(|buffer| {
+        // What other threads may change while the kernel runs is not `__restrict`.
+        let way = match buffer.access {
+            Access::Constant | Access::ReadOnly => "const byte *__restrict",
+            Access::WriteOnce => "byte *__restrict",
+            Access::Workspace => "byte *",
+        };
+        format!("    {way} arg_{}", buffer.name)
+    });
+    let scalars = kernel.parameters.iter().map(|p| format!("    unsigned arg_{}", p.name));
+    let arguments: Vec<String> = buffers.chain(scalars).collect();
+    writeln!(out, "{})\n{{", arguments.join(",\n"))?;
+    write_registers(out, kernel)?;
+    writeln!(out, "\n{}}}\n\n}} // namespace quantloom", writer.text)
+}
+
+/// Declarations: registers of one type after another, wrapped. Predicates start as false, since
+/// C++ lets nobody copy a `bool` that holds nothing.
+fn write_registers(out: &mut String, kernel: &Kernel) -> std::fmt::Result {
+    let types =
+        [(Type::Pred, "bool", " = false"), (Type::U32, "unsigned", ""), (Type::F32, "float", "")];
+    for (ty, name, start) in types {
+        let registers = kernel.registers.iter().filter(|register| register.ty == ty);
+        let items = registers.flat_map(|register| {
+            (0..register.len).map(|at| element(&register.name, register.len, at) + start)
+        });
+        let mut line = String::new();
+        for item in items {
+            if line.len() + item.len() > 84 {
+                writeln!(out, "    {name} {line};")?;
+                line.clear();
+            }
+            if !line.is_empty() {
+                line.push_str(", ");
+            }
+            line.push_str(&item);
+        }
+        if !line.is_empty() {
+            writeln!(out, "    {name} {line};")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,241 @@
+// HIP texts on the host: a thread of the system for each thread of a block, blocks one after another.
+// What clang has for AMD GPUs and not for this machine is defined here, from AMD's instruction set
+// documents and the documentation of clang, so that it is a second word beside the simulator's.
+#include <barrier>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace host {
+
+constexpr unsigned LANES = 64;
+
+// What a lane shows to the others: a matrix operand is the longest.
+struct Shown {
+    unsigned char bytes[32];
+};
+
+struct Warp {
+    std::barrier<> meet{LANES};
+    Shown shown[LANES];
+};
+
+struct Block {
+    std::barrier<> meet;
+    std::vector<std::unique_ptr<Warp>> warps;
+    explicit Block(unsigned threads) : meet(threads)
+    {
+        for (unsigned at = 0; at < threads / LANES; at++) warps.push_back(std::make_unique<Warp>());
+    }
+};
+
+inline Block *block;
+inline unsigned threads, grid[3];
+inline thread_local unsigned thread, place[3];
+
+inline Warp &warp() { return *block->warps[thread / LANES]; }
+inline unsigned lane() { return thread % LANES; }
+
+// Shows a value, lets `read` look at what all lanes show, and parts when all have looked.
+template <class T, class Read>
+auto exchange(const T &value, Read read)
+{
+    static_assert(sizeof(T) <= sizeof(Shown));
+    Warp &all = warp();
+    std::memcpy(all.shown[lane()].bytes, &value, sizeof value);
+    all.meet.arrive_and_wait();
+    auto result = read([&](unsigned of) {
+        T shown;
+        std::memcpy(&shown, all.shown[of % LANES].bytes, sizeof shown);
+        return shown;
+    });
+    all.meet.arrive_and_wait();
+    return result;
+}
+
+inline int from_lane(int bytes, int value)
+{
+    return exchange(value, [&](auto shown) { return shown(unsigned(bytes) / 4); });
+}
+
+// Bit-mask mode: within 32 lanes, ((lane & and) | or) ^ xor.
+inline int swizzle(int value, int pattern)
+{
+    const unsigned within = ((lane() & (pattern & 31)) | (pattern >> 5 & 31)) ^ (pattern >> 10 & 31);
+    return exchange(value, [&](auto shown) { return shown((lane() & 32) | (within & 31)); });
+}
+
+inline unsigned long long ballot(bool says)
+{
+    return exchange(says, [](auto shown) {
+        unsigned long long votes = 0;
+        for (unsigned of = 0; of < LANES; of++) votes |= (unsigned long long)shown(of) << of;
+        return votes;
+    });
+}
+
+// v_perm_b32: 0 to 3 are bytes of the second word, 4 to 7 of the first, 8 to 11 the signs of odd
+// bytes, 12 is 0, and more is 0xff.
+inline unsigned perm(unsigned high, unsigned low, unsigned select)
+{
+    const unsigned long long both = (unsigned long long)high << 32 | low;
+    unsigned word = 0;
+    for (unsigned at = 0; at < 4; at++) {
+        const unsigned by = select >> 8 * at & 0xff;
+        unsigned byte = 0;
+        if (by < 8) byte = both >> 8 * by & 0xff;
+        else if (by < 12) byte = both >> (16 * (by - 8) + 15) & 1 ? 0xff : 0;
+        else if (by > 12) byte = 0xff;
+        word |= byte << 8 * at;
+    }
+    return word;
+}
+
+inline unsigned alignbit(unsigned high, unsigned low, unsigned by)
+{
+    return unsigned(((unsigned long long)high << 32 | low) >> (by & 31));
+}
+
+template <class Byte, class Sum>
+Sum dot4(Sum a, Sum b, Sum c)
+{
+    unsigned sum = unsigned(c);
+    for (unsigned at = 0; at < 4; at++)
+        sum += unsigned(int(Byte(unsigned(a) >> 8 * at)) * int(Byte(unsigned(b) >> 8 * at)));
+    return Sum(sum);
+}
+
+// MFMA 16 x 16: lane l holds row (column) l % 16 and the elements l / 16 * per ... of k; register r of
+// the sums is row 4 (l / 16) + r and column l % 16.
+template <class Element, class Term, class Sums, class Operand>
+Sums mfma16(Operand a, Operand b, Sums c)
+{
+    constexpr unsigned per = sizeof(Operand) / sizeof(Element);
+    struct Both { Operand a, b; };
+    return exchange(Both{a, b}, [&](auto shown) {
+        Sums sums = c;
+        for (unsigned at = 0; at < 4; at++) {
+            Term sum = c[at];
+            for (unsigned part = 0; part < 4; part++) {
+                Element left[per], right[per];
+                const auto row = shown(16 * part + 4 * (lane() / 16) + at).a;
+                const auto column = shown(16 * part + lane() % 16).b;
+                std::memcpy(left, &row, sizeof left);
+                std::memcpy(right, &column, sizeof right);
+                for (unsigned k = 0; k < per; k++) sum += Term(left[k]) * Term(right[k]);
+            }
+            sums[at] = sum;
+        }
+        return sums;
+    });
+}
+
+typedef int s32x4 __attribute__((ext_vector_type(4)));
+
+template <class T, class U>
+T fetch_max(T *at, U value)
+{
+    T old = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (old < value && !__atomic_compare_exchange_n(at, &old, value, false, 5, 5)) {}
+    return old;
+}
+
+// Reads a launch, runs it, and writes what its buffers hold.
+struct Launch {
+    std::vector<std::vector<unsigned char>> memory;
+    std::vector<unsigned char *> buffers;
+    std::vector<unsigned> parameters;
+
+    explicit Launch(const char *path)
+    {
+        FILE *file = std::fopen(path, "rb");
+        const auto number = [&] {
+            std::uint64_t value = 0;
+            if (std::fread(&value, 8, 1, file) != 1) std::abort();
+            return value;
+        };
+        for (auto &extent : grid) extent = unsigned(number());
+        threads = unsigned(number());
+        parameters.resize(number());
+        for (auto &parameter : parameters) parameter = unsigned(number());
+        memory.resize(number());
+        for (auto &bytes : memory) {
+            const auto len = number();
+            bytes.resize(len + 16);
+            if (std::fread(bytes.data(), 1, len, file) != len) std::abort();
+            bytes.resize(len);
+            buffers.push_back(bytes.data());
+        }
+        std::fclose(file);
+    }
+
+    template <class Kernel>
+    void run(Kernel kernel)
+    {
+        Block all(threads);
+        block = &all;
+        std::vector<std::thread> running;
+        for (unsigned at = 0; at < threads; at++) {
+            running.emplace_back([&, at] {
+                thread = at;
+                for (place[2] = 0; place[2] < grid[2]; place[2]++)
+                    for (place[1] = 0; place[1] < grid[1]; place[1]++)
+                        for (place[0] = 0; place[0] < grid[0]; place[0]++) {
+                            kernel();
+                            // Shared memory is the next block's.
+                            all.meet.arrive_and_wait();
+                        }
+            });
+        }
+        for (auto &one : running) one.join();
+    }
+
+    void save(const char *path) const
+    {
+        FILE *file = std::fopen(path, "wb");
+        for (const auto &bytes : memory) std::fwrite(bytes.data(), 1, bytes.size(), file);
+        std::fclose(file);
+    }
+};
+
+} // namespace host
+
+#define __builtin_amdgcn_workitem_id_x() host::thread
+#define __builtin_amdgcn_workgroup_id_x() host::place[0]
+#define __builtin_amdgcn_workgroup_id_y() host::place[1]
+#define __builtin_amdgcn_workgroup_id_z() host::place[2]
+#define __builtin_amdgcn_grid_size_x() (host::grid[0] * host::threads)
+#define __builtin_amdgcn_grid_size_y() host::grid[1]
+#define __builtin_amdgcn_grid_size_z() host::grid[2]
+#define __builtin_amdgcn_fence(order, scope) __atomic_thread_fence(order)
+#define __builtin_amdgcn_s_barrier() host::block->meet.arrive_and_wait()
+#define __builtin_amdgcn_wave_barrier() host::warp().meet.arrive_and_wait()
+// What it is asked of is promised to be the same in all lanes; the simulator sees to that.
+#define __builtin_amdgcn_readfirstlane(value) (value)
+#define __builtin_amdgcn_readlane(value, lane) host::from_lane(4 * (lane), value)
+#define __builtin_amdgcn_ds_bpermute host::from_lane
+#define __builtin_amdgcn_ds_swizzle host::swizzle
+#define __builtin_amdgcn_ballot_w64 host::ballot
+#define __builtin_amdgcn_perm host::perm
+#define __builtin_amdgcn_alignbit host::alignbit
+#define __builtin_amdgcn_sdot4(a, b, c, clamp) host::dot4<signed char, int>(a, b, c)
+#define __builtin_amdgcn_udot4(a, b, c, clamp) host::dot4<unsigned char, unsigned>(a, b, c)
+#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, x, y, z) host::mfma16<__bf16, double>(a, b, c)
+#define __builtin_amdgcn_mfma_f32_16x16x32_bf16(a, b, c, x, y, z) host::mfma16<__bf16, double>(a, b, c)
+#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, x, y, z) host::mfma16<_Float16, double>(a, b, c)
+#define __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, x, y, z) host::mfma16<_Float16, double>(a, b, c)
+#define __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, x, y, z) host::mfma16<signed char, int>(a, b, c)
+#define __builtin_amdgcn_mfma_i32_16x16x64_i8(a, b, c, x, y, z) host::mfma16<signed char, int>(a, b, c)
+#define __hip_atomic_fetch_add(at, value, order, scope) __atomic_fetch_add(at, value, order)
+#define __hip_atomic_fetch_max(at, value, order, scope) host::fetch_max(at, value)
+#define __hip_atomic_exchange(at, value, order, scope) __atomic_exchange_n(at, value, order)
+#define __hip_atomic_load(at, order, scope) __atomic_load_n(at, order)
+#ifndef __HIP_MEMORY_SCOPE_AGENT
+#define __HIP_MEMORY_SCOPE_WORKGROUP 3
+#define __HIP_MEMORY_SCOPE_AGENT 4
+#endif
