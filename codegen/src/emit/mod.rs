@@ -7,3 +7,28 @@ pub mod hip;
 pub mod ptx;
 #[cfg(feature = "rust")]
 pub mod rust;
+
+use crate::ir::{Kernel, Verified};
+use crate::target::Chip;
+
+/// Why a kernel has no text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unprinted {
+    /// None in PTX.
+    #[error(transparent)]
+    Ptx(#[from] ptx::NotForPtx),
+    /// None in HIP C++.
+    #[error(transparent)]
+    Hip(#[from] hip::NotForHip),
+}
+
+/// The text of a kernel, in the language of its target.
+///
+/// # Errors
+/// [`Unprinted`] if there is none.
+pub fn text(kernel: &Verified<Kernel>) -> Result<String, Unprinted> {
+    match kernel.target.gpu.map(|gpu| gpu.chip) {
+        Some(Chip::Gfx(_)) => Ok(hip::emit(kernel)?),
+        _ => Ok(ptx::emit(kernel)?),
+    }
+}

@@ -1,7 +1,7 @@
 //! Kernels made when they are asked for: the compiler as the runtime's source of texts.
 //!
 //! In: a [`KernelKey`] (or a [`Request`] and M, to choose one). Out: the text and its launch rule.
-//! The way is the same for everybody: key -> [`Problem`] -> schedule -> IR -> verified -> PTX;
+//! The way is the same for everybody: key -> [`Problem`] -> schedule -> IR -> verified -> text;
 //! [`Jit::kernel`] stops before the last step, for the simulator. `rule` derives the launch rule
 //! from the kernel, `native` the constant buffers from the problem; `retuned` replaces free choices of
 //! a schedule, those that `overrides` says, which the environment may say too; `simulator` (feature
@@ -22,7 +22,7 @@ use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
-use crate::emit::ptx::{self, NotForPtx};
+use crate::emit::{self, Unprinted};
 use crate::ir::{Kernel, Verified, verify};
 use crate::schedule::transform::{Direction, Part, stores, transform};
 use crate::schedule::{Case, Chosen, Problem, Unscheduled, candidates, choose_by_model, measured};
@@ -72,9 +72,9 @@ pub enum JitError {
         /// What the verifier says.
         refusals: String,
     },
-    /// The target is not reached through PTX.
+    /// The kernel has no text.
     #[error(transparent)]
-    Target(#[from] NotForPtx),
+    Text(#[from] Unprinted),
     /// The layout of scales and zero points is no layout: a fault of the schedules.
     #[error("the layout of scales and zero points: {0}")]
     Layout(String),
@@ -118,7 +118,7 @@ fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kernel>, JitErro
 impl KernelSource for Jit {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         let kernel = self.kernel(key)?;
-        let text = ptx::emit(&kernel).map_err(JitError::from)?;
+        let text = emit::text(&kernel).map_err(JitError::from)?;
         let rule = launch_rule(&kernel).map_err(JitError::from)?;
         Ok(KernelText {
             entry: kernel.name.clone().into(),

@@ -99,3 +99,9 @@ pub fn listing(clang: &Path, text: &str, target: &str) -> String {
     assert!(output.status.success(), "{}", words(&output));
     String::from_utf8(output.stdout).unwrap()
 }
+
+/// Whether the compiler says that its version begins so.
+pub fn is_version(clang: &Path, version: &str) -> bool {
+    let output = Command::new(clang).arg("-dumpversion").output();
+    output.is_ok_and(|output| output.stdout.starts_with(version.as_bytes()))
+}

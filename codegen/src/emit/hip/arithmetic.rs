@@ -135,7 +135,7 @@ impl Writer<'_> {
             | Binary::SubPacked(Half::Bf16)
             | Binary::MulPacked(Half::Bf16) => self.lacks(Feature::PackedBf16),
             Binary::MaxPacked(Half::Bf16) => self.lacks(Feature::PackedBf16Fma),
-            Binary::PackE4m3 => self.lacks(Feature::ConvertE4m3),
+            Binary::PackE4m3 => self.call(Helper::PackE4m3, &[a, b]),
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) enum Helper {
     MaxF16,
     RoundBf16,
     PackBf16,
+    RoundE4m3,
+    PackE4m3,
     Permute,
     FunnelLeft,
     MixedDot4,
@@ -98,6 +100,8 @@ impl Helper {
             Self::PackF16 => "pack_f16",
             Self::RoundBf16 => "round_bf16",
             Self::PackBf16 => "pack_bf16",
+            Self::RoundE4m3 => "round_e4m3",
+            Self::PackE4m3 => "pack_e4m3",
             Self::Permute => "permute",
             Self::FunnelLeft => "funnel_left",
             Self::MixedDot4 => "dot_u8_s8",
@@ -118,7 +122,9 @@ impl Helper {
     /// The functions that it calls.
     const fn calls(self) -> &'static [Self] {
         match self {
-            Self::Min | Self::Max | Self::RoundBf16 => &[Self::AsF32, Self::AsU32],
+            Self::Min | Self::Max | Self::RoundBf16 | Self::RoundE4m3 => {
+                &[Self::AsF32, Self::AsU32]
+            }
             Self::F32FromF16 => &[Self::AsF16],
             Self::AddF16 | Self::SubF16 | Self::MulF16 | Self::FmaF16 => {
                 &[Self::AsHalves, Self::AsWord]
@@ -126,6 +132,7 @@ impl Helper {
             Self::MaxF16 => &[Self::AsHalves, Self::AsWord, Self::AsF16, Self::Max, Self::PackF16],
             Self::PackF16 => &[Self::AsWord],
             Self::PackBf16 => &[Self::RoundBf16],
+            Self::PackE4m3 => &[Self::RoundE4m3],
             Self::Warp => &[Self::First],
             Self::ShuffleXor | Self::ShuffleUp | Self::ShuffleDown => &[Self::Lane, Self::FromLane],
             _ => &[],
@@ -243,6 +250,24 @@ impl Helper {
                 "unsigned pack_bf16(float low, float high)
 {
     return round_bf16(low) | round_bf16(high) << 16;
+}"
+            }
+            // From 464 on, the middle of 448 and what would follow it, the largest; below 2^-6 the last
+            // place of a sum with 2^14 is that of the subnormals.
+            Self::RoundE4m3 => {
+                "unsigned round_e4m3(float value)
+{
+    const unsigned sign = as_u32(value) >> 24 & 0x80u, bits = as_u32(value) & 0x7fffffffu;
+    if (bits > 0x7f800000u) return 0x7fu;
+    if (bits >= 0x43e80000u) return sign | 0x7eu;
+    if (bits < 0x3c800000u) return sign | (as_u32(as_f32(bits) + 16384.0f) & 0xffu);
+    return sign | (((bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20) - 960u);
+}"
+            }
+            Self::PackE4m3 => {
+                "unsigned pack_e4m3(float low, float high)
+{
+    return round_e4m3(low) | round_e4m3(high) << 8;
 }"
             }
             // Selectors become bytes: v_perm_b32 knows only the signs of odd bytes.

@@ -2,6 +2,7 @@
 
 use crate::ir::Half;
 use crate::schedule::choices::choices;
+use crate::schedule::compiled;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{InputScale, Problem, Unscheduled};
 use crate::schedule::results::{ORDER, Results};
@@ -191,7 +192,13 @@ impl DecodeTile {
         let numbers = 2 * numbers.saturating_sub(1);
         let tile = problem.turn_words() + sums + numbers;
         let x = x + x_scales;
-        24 + x + integers + of_x + overlap + self.row_tiles * tile + further
+        24 + compiled(problem, self.row_tiles * token_tiles)
+            + x
+            + integers
+            + of_x
+            + overlap
+            + self.row_tiles * tile
+            + further
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.

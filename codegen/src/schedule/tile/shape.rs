@@ -4,6 +4,7 @@ use super::ring;
 use crate::ir::Half;
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
+use crate::schedule::compiled;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::ORDER;
@@ -69,18 +70,20 @@ impl TileShape {
                 rule: "expected 1 or more",
             });
         }
-        let of = |block, stages| Self::whole(problem, tokens, block, stages);
-        let fits = |shape: &Self| shape.fits(problem);
         let of_runs = (problem.run() < problem.turn).then_some(&BLOCK_OF_RUNS);
-        let largest = |&block: &(u32, u32, u32)| {
+        let largest = |tokens: u32, block: (u32, u32, u32)| {
             let stages = (2..=MOST_STAGES).rev();
-            stages.map(|stages| of(block, stages)).find(fits)
+            let shapes = stages.map(|stages| Self::whole(problem, tokens, block, stages));
+            shapes.into_iter().find(|shape| shape.fits(problem))
         };
-        let mut fitting: Vec<Self> = BLOCKS.iter().chain(of_runs).filter_map(largest).collect();
-        if fitting.is_empty() {
-            // One at a time.
-            let alone = BLOCKS.iter().map(|&(rows, warps, _)| (rows, warps, 1));
-            fitting = alone.filter_map(|block| largest(&block)).collect();
+        // Where a processor has too little shared memory, one block at a time, then of fewer tokens.
+        let together = BLOCKS.iter().chain(of_runs).filter_map(|&block| largest(tokens, block));
+        let mut fitting: Vec<Self> = together.collect();
+        for fewer in [tokens, 32, 16].into_iter().filter(|&fewer| fewer <= tokens) {
+            if fitting.is_empty() {
+                let alone = BLOCKS.iter().map(|&(rows, warps, _)| (rows, warps, 1));
+                fitting = alone.filter_map(|block| largest(fewer, block)).collect();
+            }
         }
         let split = fitting.into_iter().map(|shape| {
             let most = (problem.turns() / FEWEST_TURNS).max(1);
@@ -208,7 +211,7 @@ impl TileShape {
         } else {
             0
         };
-        let all = sums + a + 72 + of_runs;
+        let all = sums + a + 72 + of_runs + compiled(problem, tiles * self.together(problem));
         // The estimate is above what a tile of rows needs by itself, which always fits.
         if tiles == 1 { all.min(MOST_REGISTERS) } else { all }
     }
