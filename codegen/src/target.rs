@@ -17,10 +17,21 @@ pub struct Target {
     pub summary: &'static str,
     /// What plans know of it.
     pub class: Class,
-    /// Whether this version has kernels for it.
-    pub has_kernels: bool,
+    /// How far its kernels are proved.
+    pub proof: Proof,
     /// What a kernel can count on, if it is a GPU with an instruction set of its own.
     pub gpu: Option<&'static Gpu>,
+}
+
+/// How far the kernels of a target are proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Proof {
+    /// There are none in this version.
+    Absent,
+    /// They are right on the simulator, and the vendor's compiler takes their text.
+    Simulated,
+    /// They are right on the hardware.
+    Run,
 }
 
 /// What a kernel can count on.
@@ -118,24 +129,15 @@ const GFX950: Gpu = Gpu {
 };
 
 const fn planned(name: &'static str, summary: &'static str, class: Class) -> Target {
-    Target { name, summary, class, has_kernels: false, gpu: None }
+    Target { name, summary, class, proof: Proof::Absent, gpu: None }
 }
 
 const fn cpu(name: &'static str, summary: &'static str) -> Target {
-    Target { has_kernels: true, ..planned(name, summary, Class::Lanes) }
+    Target { proof: Proof::Run, ..planned(name, summary, Class::Lanes) }
 }
 
 const fn gpu(name: &'static str, summary: &'static str, class: Class, gpu: &'static Gpu) -> Target {
-    Target { gpu: Some(gpu), ..planned(name, summary, class) }
-}
-
-const fn nvidia(
-    name: &'static str,
-    summary: &'static str,
-    class: Class,
-    of: &'static Gpu,
-) -> Target {
-    Target { has_kernels: true, ..gpu(name, summary, class, of) }
+    Target { gpu: Some(gpu), proof: Proof::Simulated, ..planned(name, summary, class) }
 }
 
 /// Every target.
@@ -143,9 +145,9 @@ pub const TARGETS: &[Target] = &[
     cpu("portable", "plain Rust on any machine"),
     cpu("x86", "AVX2, AVX-512 with VNNI"),
     cpu("neon", "Arm NEON, with dotprod, with i8mm"),
-    nvidia("sm_80", "NVIDIA Ampere", Class::Ampere, &SM_80),
-    nvidia("sm_89", "NVIDIA Ada", Class::Ada, &SM_89),
-    nvidia("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A),
+    gpu("sm_80", "NVIDIA Ampere", Class::Ampere, &SM_80),
+    gpu("sm_89", "NVIDIA Ada", Class::Ada, &SM_89),
+    Target { proof: Proof::Run, ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A) },
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
     planned("wgsl", "any GPU through WGSL", Class::Shader),
@@ -159,6 +161,11 @@ pub fn target(name: &str) -> Option<&'static Target> {
 }
 
 impl Target {
+    /// Whether this version has kernels for it.
+    pub fn has_kernels(&self) -> bool {
+        self.proof > Proof::Absent
+    }
+
     /// Whether the target has an instruction.
     pub fn has(&self, feature: Feature) -> bool {
         self.gpu.is_some_and(|gpu| feature.rows(gpu.chip).next().is_some())

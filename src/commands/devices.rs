@@ -46,7 +46,7 @@ fn test(device: u32) -> Result<bool> {
 fn list() -> Result<bool> {
     let mut rows = table(&["backend", "state", "why"]);
     for (backend, targets) in BACKENDS {
-        let has = |name: &&str| TARGETS.iter().any(|t| t.name == *name && t.has_kernels);
+        let has = |name: &&str| TARGETS.iter().any(|t| t.name == *name && t.has_kernels());
         let kernels = targets.iter().any(has);
         let none = || format!("this version generates no kernels for {}", targets.join(", "));
         for (present, what) in hardware(backend) {

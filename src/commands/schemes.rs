@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use quantloom::codegen::plan;
-use quantloom::codegen::target::TARGETS;
+use quantloom::codegen::target::{Proof, TARGETS, Target};
 use quantloom::dsl::Scheme;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     /// An array of {name, summary, bits_per_weight, targets}.
     #[arg(long)]
     json: bool,
-    /// A Markdown table of schemes and targets, as the README has it.
+    /// A Markdown table of schemes and targets, as the README has it, with the reasons of refusals.
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
 }
@@ -57,11 +57,29 @@ fn markdown(schemes: &[Scheme]) -> Result<bool> {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
     say(format_args!("| scheme | bits/weight | {} |", names.join(" | ")))?;
     say(format_args!("|---|---|{}", "---|".repeat(names.len())))?;
+    let mut reasons: Vec<String> = Vec::new();
     for scheme in schemes {
-        let cell = |target| if plan::support(scheme, target).is_ok() { "runs" } else { "-" };
-        let cells: Vec<&str> = TARGETS.iter().map(cell).collect();
+        let mut cell = |target: &'static Target| match plan::support(scheme, target) {
+            Ok(()) if target.proof == Proof::Run => "runs".to_owned(),
+            Ok(()) => "simulated".to_owned(),
+            Err(why) => {
+                let why = why.to_string();
+                let known = reasons.iter().position(|reason| *reason == why);
+                let number = known.unwrap_or_else(|| {
+                    reasons.push(why);
+                    reasons.len() - 1
+                });
+                format!("- ({})", number + 1)
+            }
+        };
+        let cells: Vec<String> = TARGETS.iter().map(&mut cell).collect();
         let bits = scheme.bits_per_weight();
         say(format_args!("| `{}` | {bits:.3} | {} |", scheme.name, cells.join(" | ")))?;
+    }
+    say("\nruns: right on the hardware; simulated: right on the simulator, and the vendor's compiler takes")?;
+    say("the kernels; -: refused, for the reason of that number.")?;
+    for (number, reason) in reasons.iter().enumerate() {
+        say(format_args!("{}{}. {reason}", if number == 0 { "\n" } else { "" }, number + 1))?;
     }
     Ok(true)
 }

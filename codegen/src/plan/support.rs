@@ -61,7 +61,7 @@ pub enum Refusal {
 /// # Errors
 /// The reason why not.
 pub fn support(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> {
-    if !target.has_kernels {
+    if !target.has_kernels() {
         return Err(Refusal::NoKernels(target.name));
     }
     let kernel = |activation| match target.gpu {

@@ -205,6 +205,19 @@ struct Launch {
 
 } // namespace host
 
+// v_cvt_pk_bf16_f32, to nearest even: compilers call it where a machine has no such instruction.
+extern "C" __bf16 __truncsfbf2(float value)
+{
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    if (value != value) bits |= 0x400000;
+    else bits += 0x7fff + (bits >> 16 & 1);
+    const std::uint16_t upper = std::uint16_t(bits >> 16);
+    __bf16 code;
+    std::memcpy(&code, &upper, 2);
+    return code;
+}
+
 #define __builtin_amdgcn_workitem_id_x() host::thread
 #define __builtin_amdgcn_workgroup_id_x() host::place[0]
 #define __builtin_amdgcn_workgroup_id_y() host::place[1]
@@ -239,3 +252,6 @@ struct Launch {
 #define __HIP_MEMORY_SCOPE_WORKGROUP 3
 #define __HIP_MEMORY_SCOPE_AGENT 4
 #endif
+// Attributes of kernels that no other function may have.
+#define amdgpu_flat_work_group_size(least, most)
+#define amdgpu_waves_per_eu(least)

@@ -17,7 +17,13 @@ pub fn run(clang: &Path, kernel: &Verified<Kernel>, arguments: &Arguments) -> Ve
     command.args(["-x", "c++", "-std=gnu++20", "-O1", "-pthread", "-w", "-ffp-contract=off"]);
     // 16-bit floats round after each operation, as on the device.
     command.args(["-Xclang", "-ffloat16-excess-precision=none"]);
-    let output = command.arg(path("main.cpp")).arg("-o").arg(path("main")).output().unwrap();
+    let output = command
+        .arg(path("main.cpp"))
+        .args(["-lstdc++", "-lm"])
+        .arg("-o")
+        .arg(path("main"))
+        .output()
+        .unwrap();
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}:\n{words}", kernel.name);
 

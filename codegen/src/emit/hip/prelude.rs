@@ -70,6 +70,7 @@ typedef unsigned word __attribute__((may_alias));
 typedef unsigned word2 __attribute__((ext_vector_type(2), may_alias));
 typedef unsigned word4 __attribute__((ext_vector_type(4), may_alias));
 typedef _Float16 halves __attribute__((ext_vector_type(2)));
+typedef __bf16 brains __attribute__((ext_vector_type(2)));
 constexpr unsigned lanes = 64;
 ";
 
@@ -120,7 +121,7 @@ impl Helper {
     }
 
     /// The functions that it calls.
-    const fn calls(self) -> &'static [Self] {
+    fn calls(self, chip: &str) -> &'static [Self] {
         match self {
             Self::Min | Self::Max | Self::RoundBf16 | Self::RoundE4m3 => {
                 &[Self::AsF32, Self::AsU32]
@@ -131,7 +132,7 @@ impl Helper {
             }
             Self::MaxF16 => &[Self::AsHalves, Self::AsWord, Self::AsF16, Self::Max, Self::PackF16],
             Self::PackF16 => &[Self::AsWord],
-            Self::PackBf16 => &[Self::RoundBf16],
+            Self::PackBf16 if !has_bf16_conversion(chip) => &[Self::RoundBf16],
             Self::PackE4m3 => &[Self::RoundE4m3],
             Self::Warp => &[Self::First],
             Self::ShuffleXor | Self::ShuffleUp | Self::ShuffleDown => &[Self::Lane, Self::FromLane],
@@ -231,25 +232,25 @@ impl Helper {
     return as_word((halves){(_Float16)low, (_Float16)high});
 }"
             }
-            Self::RoundBf16 if has_bf16_conversion(chip) => {
-                "unsigned round_bf16(float value)
-{
-    return __builtin_bit_cast(unsigned short, (__bf16)value);
-}"
-            }
             // The carry of half of the last place, or of a little less, is the rounding.
             Self::RoundBf16 => {
                 "unsigned round_bf16(float value)
 {
     const unsigned bits = as_u32(value);
     const unsigned rounded = bits + 0x7fffu + (bits >> 16 & 1u);
-    return (value == value ? rounded : bits | 0x400000u) >> 16;
+    return value == value ? rounded : bits | 0x400000u;
+}"
+            }
+            Self::PackBf16 if has_bf16_conversion(chip) => {
+                "unsigned pack_bf16(float low, float high)
+{
+    return __builtin_bit_cast(unsigned, (brains){(__bf16)low, (__bf16)high});
 }"
             }
             Self::PackBf16 => {
                 "unsigned pack_bf16(float low, float high)
 {
-    return round_bf16(low) | round_bf16(high) << 16;
+    return round_bf16(low) >> 16 | (round_bf16(high) & 0xffff0000u);
 }"
             }
             // From 464 on, the middle of 448 and what would follow it, the largest; below 2^-6 the last
@@ -274,7 +275,7 @@ impl Helper {
             Self::Permute => {
                 "unsigned permute(unsigned a, unsigned b, unsigned select)
 {
-    unsigned each = (select | select << 8) & 0x00ff00ffu;
+    unsigned each = (select & 0xffu) | (select & 0xff00u) << 8;
     each = (each | each << 4) & 0x0f0f0f0fu;
     const unsigned bytes = __builtin_amdgcn_perm(b, a, each & 0x07070707u);
     const unsigned signs = each >> 3 & 0x01010101u;
@@ -385,7 +386,7 @@ pub(super) fn write(
     let mut open: Vec<Helper> = used.iter().copied().collect();
     while let Some(helper) = open.pop() {
         if all.insert(helper) {
-            open.extend(helper.calls());
+            open.extend(helper.calls(chip));
         }
     }
     for helper in all {
