@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use quantloom::codegen::emit::rust::page::family_page;
+use quantloom::codegen::emit::{self, rust::page::family_page};
 use quantloom::codegen::jit::Jit;
 use quantloom::codegen::plan::{self, LANES_TILE, kernel_name};
 use quantloom::codegen::target::{Class, Target};
@@ -21,13 +21,13 @@ use crate::whole::write_whole;
 ///
 /// For x86, neon and portable this is the decoder of the scheme's codes, in Rust; everything
 /// else of a CPU kernel is the same for all schemes and lies in quantloom_runtime::cpu. For sm_80,
-/// sm_89 and sm_90a it is the whole kernel of a product, in PTX. Kernels are named after what they
+/// sm_89 and sm_90a it is the whole kernel of a product, in PTX, for gfx942 and gfx950 in HIP C++. Kernels are named after what they
 /// compute: code, group, activation, tile, target.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
-    /// x86, neon, portable; sm_80, sm_89, sm_90a.
+    /// x86, neon, portable; sm_80, sm_89, sm_90a; gfx942, gfx950.
     #[arg(long)]
     target: String,
     /// The weight's shape, for a GPU: N and K are constants of the text.
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     /// Rows of x, for a GPU: they decide the kernel, which may take more.
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     m: u64,
-    /// Write KERNELNAME.rs or KERNELNAME.ptx files into this folder instead of printing them.
+    /// Write KERNELNAME.rs, .ptx or .hip files into this folder instead of printing them.
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -107,8 +107,8 @@ fn products(
             Activation::Float(Number::Float(own)) => *own,
             _ => BF16,
         };
-        let target = target.name;
-        let request = Request { scheme, activation, own, target, n, k, x_columns: k };
+        let request =
+            Request { scheme, activation, own, target: target.name, n, k, x_columns: k };
         let keys = Jit.choose(&request, arguments.m).and_then(|choice| {
             Ok(Jit.operand(&request)?.into_iter().chain([choice.key]).collect::<Vec<_>>())
         });
@@ -117,7 +117,7 @@ fn products(
                 for key in keys {
                     let text = Jit.text(&key)?;
                     let (name, text) = (text.entry.into_owned(), text.text.into_owned());
-                    kernels.push(Emitted { name, text, ending: "ptx" });
+                    kernels.push(Emitted { name, text, ending: emit::ending(target) });
                 }
             }
             Err(why) => refused = refused.or(Some(why)),

@@ -63,6 +63,15 @@ fn every_scheme_multiplies() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+/// The same schedules on other chips: 64 lanes, other fragments, no copies past the registers.
+#[test]
+fn every_scheme_multiplies_on_amd_gpus() {
+    let schemes = quantloom_kernels::catalogue().par_iter().enumerate();
+    let wrong = schemes.map(|(number, scheme)| compared(number, scheme, &["gfx942", "gfx950"]));
+    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
 /// The schemes that are multiplied in FP8 where that is native.
 fn in_fp8() -> Vec<&'static Scheme> {
     let target = target("sm_89").unwrap();

@@ -9,7 +9,7 @@ pub mod ptx;
 pub mod rust;
 
 use crate::ir::{Kernel, Verified};
-use crate::target::Chip;
+use crate::target::{Chip, Target};
 
 /// Why a kernel has no text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +20,14 @@ pub enum Unprinted {
     /// None in HIP C++.
     #[error(transparent)]
     Hip(#[from] hip::NotForHip),
+}
+
+/// The ending of files with a target's kernels.
+pub fn ending(target: &Target) -> &'static str {
+    match target.gpu.map(|gpu| gpu.chip) {
+        Some(Chip::Gfx(_)) => "hip",
+        _ => "ptx",
+    }
 }
 
 /// The text of a kernel, in the language of its target.
