@@ -8,9 +8,11 @@ mod kernels;
 use std::path::PathBuf;
 
 use kernels::{compiler, host, launch, sm};
+use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::*;
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
 use quantloom_codegen::target::{Feature, Target};
+use quantloom_dsl::format::{BF16, E4M3, F16, Overflow};
 
 const TARGETS: [&str; 2] = ["gfx942", "gfx950"];
 
@@ -245,5 +247,292 @@ fn operations_are_those_of_the_simulator() {
                 );
             }
         }
+    }
+}
+
+/// Runs a kernel both ways on these arguments: every buffer must hold the same bytes.
+fn both(kernel: Kernel, arguments: &Arguments) {
+    let Some(clang) = clang() else { return };
+    let name = format!("{} for {}", kernel.name, kernel.target);
+    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{name}: {refusals}"));
+    let left = host::run(&clang, &kernel, arguments);
+    let mut right = arguments.clone();
+    run(&kernel, &mut right, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
+    for ((buffer, left), right) in kernel.buffers.iter().zip(&left).zip(&right.buffers) {
+        let at = left.bytes.iter().zip(&right.bytes).position(|(left, right)| left != right);
+        assert_eq!(at, None, "byte of {} in {name}", buffer.name);
+    }
+}
+
+fn random_words(seed: u32, count: u32) -> Vec<u32> {
+    let mix = |at: u32| (at ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(15);
+    (0..count).map(|at| mix(at).wrapping_mul(0x85eb_ca6b) ^ mix(at) >> 13).collect()
+}
+
+/// Every function of three bits.
+fn tables(target: &'static Target) -> Kernel {
+    let mut b = Builder::new("tables", "Every function of three bits.", target, launch(64));
+    let [x, y] = ["x", "y"].map(|name| {
+        let n = Extent::Constant(if name == "x" { 3 * 64 } else { 256 * 64 });
+        let access = if name == "x" { Access::ReadOnly } else { Access::WriteOnce };
+        b.buffer(name, Word::U32, access, &[n], "words")
+    });
+    let thread = b.special(Special::Thread);
+    let [a, by, c] = [0, 64, 128]
+        .map(|at| Operand::from(b.load(Address::new(x, thread).plus(at), Width::B32)[0]));
+    for table in 0..=255u8 {
+        let value = b.ternary(Ternary::Lop3(table), a, by, c);
+        b.store(Address::new(y, thread).plus(64 * u32::from(table)), &[value], Width::B32, None);
+    }
+    b.finish()
+}
+
+#[test]
+fn functions_of_three_bits_are_right_and_short() {
+    let x = Contents::of_words(&random_words(3, 3 * 64));
+    let arguments = Arguments { parameters: vec![], buffers: vec![x, Contents::poison(256 * 256)] };
+    for target in TARGETS {
+        both(tables(sm(target)), &arguments);
+    }
+    // gfx950 has each as one instruction, which the compiler finds behind the expressions.
+    let Some(clang) = clang() else { return };
+    let text = hip::emit(&verify(tables(sm("gfx950"))).unwrap()).unwrap();
+    let listing = compiler::listing(&clang, &text, "gfx950");
+    let logic = ["v_and", "v_or", "v_xor", "v_xnor", "v_not", "v_bfi", "v_bitop3"];
+    let line = |line: &&str| logic.iter().any(|name| line.trim_start().starts_with(name));
+    assert!(listing.lines().filter(line).count() <= 256, "{listing}");
+}
+
+/// Quotients and roots are those of IEEE 754 without a flag, and nothing is contracted.
+#[test]
+fn compilers_round_as_the_ir_says() {
+    let Some(clang) = clang() else { return };
+    for target in TARGETS {
+        let mut b = Builder::new("rounding", "a / b, sqrt(a), a b + c.", sm(target), launch(64));
+        let n = Extent::Constant(64);
+        let [x, y] = [Access::ReadOnly, Access::WriteOnce].map(|access| {
+            let name = if access == Access::ReadOnly { "x" } else { "y" };
+            b.buffer(name, Word::U32, access, &[n, Extent::Constant(4)], "numbers")
+        });
+        let thread = b.special(Special::Thread);
+        let quad = b.mul(thread, 4u32);
+        let at = Address::new(x, quad);
+        let n = b.load_as(Type::F32, at, Width::B128, None, Cache::Default);
+        let quotient = b.binary(Binary::DivF32, n[0], n[1]);
+        let root = b.unary(Unary::Sqrt, n[1]);
+        let product = b.binary(Binary::MulF32, n[2], n[3]);
+        let sum = b.binary(Binary::AddF32, product, n[0]);
+        b.store(Address::new(y, quad), &[quotient, root, sum, product], Width::B128, None);
+        let text = hip::emit(&verify(b.finish()).unwrap()).unwrap();
+        let listing = compiler::listing(&clang, &text, target);
+        // The last step of a correctly rounded quotient, and that of a root: its two neighbours.
+        assert!(listing.contains("v_div_fixup_f32"), "{listing}");
+        assert!(listing.contains("v_sqrt_f32") && listing.contains("v_cmp_class_f32"), "{listing}");
+        assert!(listing.contains("v_mul_f32") && listing.contains("v_add_f32"), "{listing}");
+        assert!(listing.contains(".amdhsa_float_denorm_mode_32 3"), "{listing}");
+        assert!(listing.contains(".amdhsa_float_denorm_mode_16_64 3"), "{listing}");
+    }
+}
+
+#[test]
+fn a_text_is_for_its_chip() {
+    let Some(clang) = clang() else { return };
+    let text = hip::emit(&verify(kernels::memory(sm("gfx942"))).unwrap()).unwrap();
+    let compiled = compiler::compile(&clang, &text, "gfx950");
+    assert!(!compiled.ok && compiled.report.contains("this text is for gfx942"), "{compiled:?}");
+    let kernel = verify(kernels::memory(sm("sm_80"))).unwrap();
+    let refusal = hip::emit(&kernel).unwrap_err().to_string();
+    assert_eq!(refusal, "kernel memory is for sm_80; HIP is for gfx9* targets");
+}
+
+const GROUPS: u32 = 3;
+const BLOCK: u32 = 256;
+
+/// Exchanges within warps and blocks, memory of all widths, masks, loops, roles, atomics.
+fn exchanges(target: &'static Target) -> Kernel {
+    let shape = Launch { grid: [GROUPS, 1, 1].map(Extent::Constant), ..launch(BLOCK) };
+    let mut b = Builder::new("exchanges", "What lanes and warps tell each other.", target, shape);
+    let m = b.parameter("m", "rows of y that count");
+    let count = Extent::Constant(GROUPS * BLOCK);
+    let x = b.buffer("x", Word::U32, Access::Constant, &[count, Extent::Constant(4)], "words");
+    let bytes = b.buffer("bytes", Word::U8, Access::ReadOnly, &[count], "bytes");
+    let y = b.buffer("y", Word::U32, Access::WriteOnce, &[Extent::Constant(20), count], "results");
+    let halves = b.buffer("halves", Word::U16, Access::Workspace, &[count], "halves");
+    let space = b.buffer("space", Word::U32, Access::Workspace, &[count], "counters");
+    let tile = b.shared("tile", Word::U32, 4 * BLOCK, "quads of threads");
+    let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
+    let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+    let at = b.mad(block, BLOCK, thread);
+    let row = std::cell::Cell::new(0);
+    let store = |b: &mut Builder, value: Operand| {
+        let to = Address::new(y, at).plus(GROUPS * BLOCK * row.get());
+        row.set(row.get() + 1);
+        b.store(to, &[value], Width::B32, None);
+    };
+    let rows = b.argument(m);
+    let inside = b.less(at, rows);
+    let quad = b.mul(at, 4u32);
+    let four = b.load_as(Type::U32, Address::new(x, quad), Width::B128, None, Cache::Stream);
+    let value: Operand = four[0].into();
+    let turned = b.mul(lane, 7u32);
+    let turned = b.and(turned, 63u32);
+    let by_warp = b.add(warp, 3u32);
+    for (op, by) in [
+        (Shuffle::Xor, 1u32.into()),
+        (Shuffle::Xor, 21u32.into()),
+        (Shuffle::Xor, 32u32.into()),
+        (Shuffle::Xor, by_warp),
+        (Shuffle::Index, 5u32.into()),
+        (Shuffle::Index, by_warp),
+        (Shuffle::Index, turned),
+        (Shuffle::Up, 3u32.into()),
+        (Shuffle::Up, lane),
+        (Shuffle::Down, turned),
+        (Shuffle::Down, 70u32.into()),
+    ] {
+        let taken = b.shuffle(op, value, by);
+        store(&mut b, taken);
+    }
+    let low = b.less(value, 1u32 << 31);
+    let any = b.variable("any", Type::Pred, Uniformity::Warp);
+    let all = b.variable("all", Type::Pred, Uniformity::Warp);
+    b.push(Op::Vote { dst: any, op: Vote::Any, a: inside });
+    b.push(Op::Vote { dst: all, op: Vote::All, a: inside });
+    let ballot = b.array("ballot", Type::U32, 2, Uniformity::Warp);
+    b.push(Op::Ballot { dst: ballot.clone(), a: low });
+    let says = b.select(any, 1u32, 0u32);
+    let more = b.select(all, 2u32, 0u32);
+    let says = b.add(says, more);
+    let says = b.add(says, ballot[0]);
+    store(&mut b, says);
+    store(&mut b, ballot[1].into());
+    // Through shared memory: within the warp, then across the block.
+    let own = b.mul(thread, 4u32);
+    let values: Vec<Operand> = four.iter().map(|reg| (*reg).into()).collect();
+    b.store(Address::new(tile, own), &values, Width::B128, None);
+    b.push(Op::WarpSync);
+    let neighbour = b.binary(Binary::Xor, own, 4u32);
+    let two = b.load(Address::new(tile, neighbour).plus(2), Width::B64);
+    let sum = b.add(two[0], two[1]);
+    store(&mut b, sum);
+    b.barrier();
+    let mirror = b.sub(4 * BLOCK - 1, own);
+    let far = b.load(Address::new(tile, mirror), Width::B32)[0];
+    store(&mut b, far.into());
+    let mask = Some(Mask { condition: inside, fill: 77u32.into() });
+    let byte = b.load_as(Type::U32, Address::new(bytes, at), Width::B8, mask, Cache::Default)[0];
+    store(&mut b, byte.into());
+    let total = b.variable("total", Type::U32, Uniformity::Varying);
+    b.set(total, 0u32);
+    b.for_each(lane, 64u32, 5u32, "step", |b, step| {
+        let next = b.add(total, step);
+        b.set(total, next);
+    });
+    b.repeat_while(
+        Uniformity::Varying,
+        |b| b.less(total, 1000u32),
+        |b| {
+            let next = b.mad(total, 3u32, 1u32);
+            b.set(total, next);
+        },
+    );
+    store(&mut b, total.into());
+    b.store(Address::new(halves, at), &[value], Width::B16, Some(inside));
+    b.barrier();
+    let add = (Fetch::Add, Address::new(space, lane), value, Order::Relaxed);
+    let max = (Fetch::Max, Address::new(space, lane).plus(64), value, Order::AcquireRelease);
+    for (op, at, value, order) in [add, max] {
+        b.push(Op::Atomic { dst: None, op, at, value, order, scope: Scope::Device });
+    }
+    b.push(Op::Fence { scope: Scope::Device });
+    let first = b.role("first", 0..1, None, |b| {
+        let number = b.special(Special::Warp);
+        b.store(Address::new(y, at).plus(GROUPS * BLOCK * 17), &[number], Width::B32, None);
+    });
+    let rest = b.role("rest", 1..4, None, |b| {
+        let number = b.special(Special::Warp);
+        let number = b.add(number, 100u32);
+        b.store(Address::new(y, at).plus(GROUPS * BLOCK * 17), &[number], Width::B32, None);
+    });
+    b.roles(vec![first, rest]);
+    let mut kernel = b.finish();
+    kernel.buffers[2].shape[0] = Extent::Constant(row.get() + 1);
+    kernel
+}
+
+#[test]
+fn lanes_and_warps_tell_each_other_the_same() {
+    for target in TARGETS {
+        let kernel = exchanges(sm(target));
+        let count = GROUPS * BLOCK;
+        let bytes: Vec<u8> = random_words(9, count).iter().map(|word| *word as u8).collect();
+        let rows = kernel.buffers[2].shape[0].value(&[]).unwrap() as usize;
+        let buffers = vec![
+            Contents::of_words(&random_words(5, 4 * count)),
+            Contents::of(bytes),
+            Contents::poison(4 * rows * count as usize),
+            Contents::of(vec![0; 2 * count as usize]),
+            Contents::of_words(&vec![0; count as usize]),
+        ];
+        both(kernel, &Arguments { parameters: vec![500], buffers });
+    }
+}
+
+/// A product by each matrix instruction of a target, and once more added to itself.
+fn matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
+    let mut b = Builder::new("matrices", "Matrix instructions.", target, launch(64));
+    let rows: Vec<_> = MATRIX_OPS.iter().filter(|row| target.has(row.needs)).collect();
+    let words = Extent::Constant(rows.len() as u32 * 8 * 64);
+    let x = b.buffer("x", Word::U32, Access::ReadOnly, &[words], "A and B of each");
+    let y = b.buffer("y", Word::U32, Access::WriteOnce, &[words], "D of each");
+    let lane = b.special(Special::Lane);
+    let eight = b.mul(lane, 8u32);
+    for (number, row) in rows.iter().enumerate() {
+        let start = 512 * number as u32;
+        let from = Address::new(x, eight).plus(start);
+        let [a, by] = [0, 4].map(|at| b.load(from.plus(at), Width::B128));
+        let [in_a, in_b, in_d] = row.registers(64).map(|count| count as usize);
+        let ty = if row.d == Element::F32 { Type::F32 } else { Type::U32 };
+        let d = b.fragment(ty, in_d as u32);
+        b.matrix(row, &d, &a[..in_a], &by[..in_b], Addend::Zero);
+        let values: Vec<Operand> = d.iter().map(|reg| (*reg).into()).collect();
+        b.store(Address::new(y, eight).plus(start), &values, Width::B128, None);
+        b.matrix_add(row, &d, &a[..in_a], &by[..in_b]);
+        b.store(Address::new(y, eight).plus(start + 4), &values, Width::B128, None);
+    }
+    (b.finish(), rows)
+}
+
+/// Small integers in the element's own code, so that every order of summing gives the same.
+fn small(element: Element, words: &mut [u32], seed: u32) {
+    for (at, word) in words.iter_mut().enumerate() {
+        let per = 32 / element.bits();
+        *word = (0..per).fold(0, |word, part| {
+            let draw = random_words(seed ^ part << 20, at as u32 + 1)[at] >> 28;
+            let value = f64::from(draw as i32 - 8);
+            let code = match element {
+                Element::F16 => F16.encode(value, Overflow::Special),
+                Element::Bf16 => BF16.encode(value, Overflow::Special),
+                Element::E4m3 => E4M3.encode(value, Overflow::Special),
+                // The same numbers lie one binade apart, and there is no negative zero.
+                Element::E4m3Fnuz if value == 0.0 => 0,
+                Element::E4m3Fnuz => E4M3.encode(2.0 * value, Overflow::Special),
+                _ => (draw as i32 - 8) as u32 & 0xff,
+            };
+            word | code << (part * element.bits())
+        });
+    }
+}
+
+#[test]
+fn matrix_instructions_are_those_of_the_simulator() {
+    for target in TARGETS {
+        let (kernel, rows) = matrices(sm(target));
+        let mut x = vec![0; 512 * rows.len()];
+        for (number, row) in rows.iter().enumerate() {
+            small(row.a, &mut x[512 * number..512 * (number + 1)], number as u32);
+        }
+        let buffers = vec![Contents::of_words(&x), Contents::poison(4 * x.len())];
+        both(kernel, &Arguments { parameters: vec![], buffers });
     }
 }

@@ -1,11 +1,11 @@
-//! A few kernels as text, to be read: the IR and the PTX of a decode product, and of the operations
-//! that no schedule uses yet.
+//! A few kernels as text, to be read: the IR and the PTX or HIP of a decode product, and of the
+//! operations that no schedule uses yet.
 
 mod kernels;
 
 use kernels::products::problem;
-use kernels::{memory, sm, warp_groups};
-use quantloom_codegen::emit::ptx;
+use kernels::{memory, sm, warp_groups, warp_matrices};
+use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::{Kernel, verify};
 use quantloom_codegen::schedule::decode::{DecodeTile, decode};
 
@@ -21,7 +21,10 @@ fn shown(name: &str, kernel: Kernel) {
     settings.set_omit_expression(true);
     settings.bind(|| {
         insta::assert_snapshot!(format!("{name}.ir"), kernel.to_string());
-        insta::assert_snapshot!(format!("{name}.ptx"), ptx::emit(&kernel).unwrap());
+        match ptx::emit(&kernel) {
+            Ok(text) => insta::assert_snapshot!(format!("{name}.ptx"), text),
+            Err(_) => insta::assert_snapshot!(format!("{name}.hip"), hip::emit(&kernel).unwrap()),
+        }
     });
 }
 
@@ -42,6 +45,8 @@ fn kernels_read_well() {
     shown("decode_zeros_split_sm_80", decoded("asym", "sm_80", tile));
     shown("memory_sm_80", memory(sm("sm_80")));
     shown("warp_groups_sm_90a", warp_groups());
+    shown("memory_gfx942", memory(sm("gfx942")));
+    shown("warp_matrices_gfx942", warp_matrices(sm("gfx942")));
 }
 
 #[test]

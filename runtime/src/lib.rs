@@ -16,6 +16,10 @@ pub mod device;
 pub mod element;
 pub mod forward;
 pub mod gpu;
+#[cfg(feature = "hip")]
+pub mod hip;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub mod image_cache;
 pub mod measure;
 pub mod op;
 pub mod pack;

@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use quantloom_codegen::emit::hip::FLAGS;
-
 /// What the compiler made of a text: its own words, and the numbers in the code object's notes.
 #[derive(Debug, Default)]
 pub struct Compiled {
@@ -47,8 +45,7 @@ pub fn find() -> Option<PathBuf> {
 fn device(clang: &Path, target: &str) -> Command {
     let mut command = Command::new(clang);
     command.args(["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output"]);
-    command.args(["-nogpulib", "-nogpuinc", &format!("--offload-arch={target}")]);
-    command.args(FLAGS);
+    command.args(["-nogpulib", "-nogpuinc", "-O3", &format!("--offload-arch={target}")]);
     // A kernel need not use all that a wide load brings.
     command.args(["-Wall", "-Wno-unused-but-set-variable"]);
     command

@@ -112,8 +112,8 @@ Sum dot4(Sum a, Sum b, Sum c)
 
 // MFMA 16 x 16: lane l holds row (column) l % 16 and the elements l / 16 * per ... of k; register r of
 // the sums is row 4 (l / 16) + r and column l % 16.
-template <class Element, class Term, class Sums, class Operand>
-Sums mfma16(Operand a, Operand b, Sums c)
+template <class Element, class Term, class Operand, class Sums>
+Sums mfma16(Operand a, Operand b, Sums c, int, int, int)
 {
     constexpr unsigned per = sizeof(Operand) / sizeof(Element);
     struct Both { Operand a, b; };
@@ -135,7 +135,24 @@ Sums mfma16(Operand a, Operand b, Sums c)
     });
 }
 
-typedef int s32x4 __attribute__((ext_vector_type(4)));
+// An 8-bit float: 4 bits of exponent, 3 of mantissa, in the two forms that the chips have.
+struct Fp8 {
+    unsigned char code;
+    operator double() const
+    {
+#ifdef FNUZ
+        constexpr int bias = 8;
+        if (code == 0x80) return __builtin_nan("");
+#else
+        constexpr int bias = 7;
+        if ((code & 0x7f) == 0x7f) return __builtin_nan("");
+#endif
+        const int exponent = code >> 3 & 15, mantissa = code & 7;
+        const double value = exponent ? __builtin_ldexp(8 + mantissa, exponent - bias - 3)
+                                      : __builtin_ldexp(mantissa, 1 - bias - 3);
+        return code & 0x80 ? -value : value;
+    }
+};
 
 template <class T, class U>
 T fetch_max(T *at, U value)
@@ -238,12 +255,13 @@ extern "C" __bf16 __truncsfbf2(float value)
 #define __builtin_amdgcn_alignbit host::alignbit
 #define __builtin_amdgcn_sdot4(a, b, c, clamp) host::dot4<signed char, int>(a, b, c)
 #define __builtin_amdgcn_udot4(a, b, c, clamp) host::dot4<unsigned char, unsigned>(a, b, c)
-#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, x, y, z) host::mfma16<__bf16, double>(a, b, c)
-#define __builtin_amdgcn_mfma_f32_16x16x32_bf16(a, b, c, x, y, z) host::mfma16<__bf16, double>(a, b, c)
-#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, x, y, z) host::mfma16<_Float16, double>(a, b, c)
-#define __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, x, y, z) host::mfma16<_Float16, double>(a, b, c)
-#define __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, x, y, z) host::mfma16<signed char, int>(a, b, c)
-#define __builtin_amdgcn_mfma_i32_16x16x64_i8(a, b, c, x, y, z) host::mfma16<signed char, int>(a, b, c)
+#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(...) host::mfma16<__bf16, double>(__VA_ARGS__)
+#define __builtin_amdgcn_mfma_f32_16x16x32_bf16(...) host::mfma16<__bf16, double>(__VA_ARGS__)
+#define __builtin_amdgcn_mfma_f32_16x16x16f16(...) host::mfma16<_Float16, double>(__VA_ARGS__)
+#define __builtin_amdgcn_mfma_f32_16x16x32_f16(...) host::mfma16<_Float16, double>(__VA_ARGS__)
+#define __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(...) host::mfma16<host::Fp8, double>(__VA_ARGS__)
+#define __builtin_amdgcn_mfma_i32_16x16x32_i8(...) host::mfma16<signed char, int>(__VA_ARGS__)
+#define __builtin_amdgcn_mfma_i32_16x16x64_i8(...) host::mfma16<signed char, int>(__VA_ARGS__)
 #define __hip_atomic_fetch_add(at, value, order, scope) __atomic_fetch_add(at, value, order)
 #define __hip_atomic_fetch_max(at, value, order, scope) host::fetch_max(at, value)
 #define __hip_atomic_exchange(at, value, order, scope) __atomic_exchange_n(at, value, order)

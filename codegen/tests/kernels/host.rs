@@ -17,6 +17,8 @@ pub fn run(clang: &Path, kernel: &Verified<Kernel>, arguments: &Arguments) -> Ve
     command.args(["-x", "c++", "-std=gnu++20", "-O1", "-pthread", "-w", "-ffp-contract=off"]);
     // 16-bit floats round after each operation, as on the device.
     command.args(["-Xclang", "-ffloat16-excess-precision=none"]);
+    // FP8 of gfx942 has a form of its own.
+    command.args((kernel.target.name == "gfx942").then_some("-DFNUZ"));
     let output = command
         .arg(path("main.cpp"))
         .args(["-lstdc++", "-lm"])

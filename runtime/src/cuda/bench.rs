@@ -11,11 +11,11 @@ use super::buffer::Buffer;
 use super::device::Context;
 use super::error::CudaError;
 use super::graph::Graph;
-use super::image_cache::ImageCache;
 use super::launch::Argument;
 use super::loader;
 use super::module::Kernel;
 use super::stream::{Event, Stream};
+use crate::image_cache::ImageCache;
 use crate::source::{Access, Count, KernelText, LaunchRule, Parameter, Problem, Scalar};
 
 /// Replays before the ones that count.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::device::Context;
 use super::error::CudaError;
 use super::stream::Stream;
+use crate::gpu::arguments::{DeviceSlice, DeviceSliceMut};
 
 mod element {
     pub trait Sealed {}
@@ -19,45 +20,6 @@ macro_rules! elements {
     ($($type:ty)*) => { $(impl element::Sealed for $type {} impl Element for $type {})* };
 }
 elements! { u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 }
-
-/// Part of a device's memory that a kernel may read.
-#[derive(Clone, Copy)]
-pub struct DeviceSlice<'b> {
-    address: u64,
-    bytes: u64,
-    buffer: PhantomData<&'b ()>,
-}
-
-/// Part of a device's memory that a kernel may write.
-pub struct DeviceSliceMut<'b> {
-    address: u64,
-    bytes: u64,
-    buffer: PhantomData<&'b mut ()>,
-}
-
-macro_rules! slices {
-    ($($slice:ident)*) => { $(impl $slice<'_> {
-        /// Memory that another library allocated.
-        ///
-        /// # Safety
-        /// `bytes` bytes from the address on are device memory of the context that the slice is
-        /// used with, and stay so until the work that is queued with it is done.
-        pub unsafe fn from_raw(address: u64, bytes: u64) -> Self {
-            Self { address, bytes, buffer: PhantomData }
-        }
-
-        /// The device address.
-        pub fn address(&self) -> u64 {
-            self.address
-        }
-
-        /// Bytes from the address on.
-        pub fn bytes(&self) -> u64 {
-            self.bytes
-        }
-    })* };
-}
-slices! { DeviceSlice DeviceSliceMut }
 
 /// `len` elements in a device's memory.
 ///
@@ -124,12 +86,12 @@ impl<T: Element> Buffer<T> {
 
     /// All of it, to be read.
     pub fn read(&self) -> DeviceSlice<'_> {
-        DeviceSlice { address: self.address, bytes: self.bytes() as u64, buffer: PhantomData }
+        DeviceSlice::new(self.address, self.bytes() as u64)
     }
 
     /// All of it, to be written.
     pub fn write_to(&mut self) -> DeviceSliceMut<'_> {
-        DeviceSliceMut { address: self.address, bytes: self.bytes() as u64, buffer: PhantomData }
+        DeviceSliceMut::new(self.address, self.bytes() as u64)
     }
 
     /// Some elements of it, to be read; `None` beyond the end.
@@ -139,7 +101,7 @@ impl<T: Element> Buffer<T> {
         }
         let (first, bytes) = (range.start * size_of::<T>(), range.len() * size_of::<T>());
         let address = self.address + first as u64;
-        Some(DeviceSlice { address, bytes: bytes as u64, buffer: PhantomData })
+        Some(DeviceSlice::new(address, bytes as u64))
     }
 
     fn same_length(&self, doing: &'static str, found: usize) -> Result<(), CudaError> {

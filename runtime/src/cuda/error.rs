@@ -1,5 +1,7 @@
 //! What can go wrong between us and the driver, as one type.
 
+use crate::gpu::arguments::LaunchFault;
+use crate::gpu::log_lines;
 use crate::source::Refusal;
 
 /// A failure of the CUDA backend. None of them is a panic, and none a link error.
@@ -100,84 +102,4 @@ pub enum CudaError {
     /// Objects of two devices in one call.
     #[error("{0}: the objects belong to different devices")]
     Mixed(&'static str),
-}
-
-/// Why a launch does not fit its kernel.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LaunchFault {
-    /// Too few or too many arguments.
-    #[error("{expected} arguments expected, {found} given")]
-    Count {
-        /// Parameters that a caller passes.
-        expected: usize,
-        /// Arguments passed.
-        found: usize,
-    },
-    /// An argument of another kind.
-    #[error("parameter `{parameter}` is {expected}, {found} given")]
-    Kind {
-        /// The parameter.
-        parameter: String,
-        /// What it is.
-        expected: &'static str,
-        /// What was passed.
-        found: &'static str,
-    },
-    /// A buffer that is too small.
-    #[error("buffer `{parameter}` has {found} bytes, the kernel touches {expected}")]
-    Size {
-        /// The parameter.
-        parameter: String,
-        /// Bytes that the kernel may touch.
-        expected: u64,
-        /// Bytes that there are.
-        found: u64,
-    },
-    /// A buffer at an address that the kernel's loads do not take.
-    #[error("buffer `{parameter}` lies at {address:#x}, the kernel needs a multiple of {align}")]
-    Align {
-        /// The parameter.
-        parameter: String,
-        /// Its address.
-        address: u64,
-        /// The alignment in bytes.
-        align: u32,
-    },
-    /// A number that does not fit where the hardware wants it.
-    #[error("{what} is {found}, at most {limit}")]
-    Limit {
-        /// The number.
-        what: String,
-        /// Its value.
-        found: u64,
-        /// The largest that there is.
-        limit: u64,
-    },
-    /// A rule that gives no number for this problem.
-    #[error("{what} = {rule} is no 64-bit number for this problem")]
-    Rule {
-        /// What the rule is of.
-        what: String,
-        /// The rule.
-        rule: String,
-    },
-    /// A grid that is not whole clusters.
-    #[error("{blocks} blocks along {axis} are not whole clusters of {cluster}")]
-    Cluster {
-        /// x, y or z.
-        axis: char,
-        /// Blocks.
-        blocks: u32,
-        /// Blocks of a cluster.
-        cluster: u32,
-    },
-    /// An empty grid, block or cluster.
-    #[error("{0} is 0")]
-    Empty(&'static str),
-}
-
-fn log_lines(log: &str) -> String {
-    let lines = log.lines().filter(|line| !line.trim().is_empty());
-    lines.map(|line| format!("\n  {}", line.trim_end())).collect()
 }

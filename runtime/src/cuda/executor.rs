@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::buffer::Buffer;
 use super::device::Context;
 use super::error::CudaError;
-use super::image_cache::ImageCache;
 use super::launch::Argument;
 use super::loader::Loader;
 use super::module::Kernel;
 use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
 use crate::gpu::{Executor, Products, Slot};
+use crate::image_cache::ImageCache;
 use crate::op::ProductError;
 use crate::source::{KernelKey, LaunchRule, ParameterKind, Problem};
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::bench::{self, RandomFill, Timing, Timings};
 use super::buffer::Buffer;
 use super::error::CudaError;
-use super::image_cache::ImageCache;
 use super::launch::Argument;
 use super::loader;
 use super::module::Kernel;
 use super::stream::Stream;
+use crate::image_cache::ImageCache;
 use crate::source::{Access, Count, KernelText, LaunchRule, Parameter, Problem};
 
 /// Threads of a block, and blocks a multiprocessor, of which the faster counts: 64 KiB in flight a

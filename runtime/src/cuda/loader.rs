@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::device::Context;
 use super::error::CudaError;
-use super::image_cache::{ImageCache, ImageKey};
 use super::link;
 use super::module::Kernel;
+use crate::image_cache::{ImageCache, ImageKey};
 use crate::source::{KernelKey, KernelSource, KernelText};
 
 /// Where a kernel's image came from.

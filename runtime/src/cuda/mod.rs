@@ -11,9 +11,8 @@
 //! | `device` | devices and their facts, contexts |
 //! | `stream`, `graph`, `buffer` | order and time, repetition, memory |
 //! | `link` | PTX -> image, by the driver's own compiler |
-//! | `image_cache` | images on disk |
 //! | `module`, `loader` | image -> kernel; key -> kernel |
-//! | `launch`, `tensor_map` | what a kernel is given, checked against its rule |
+//! | `launch`, `tensor_map` | what was checked by [`crate::gpu::arguments`], launched; boxes of tensors |
 //! | `executor` | the device as what products run on ([`crate::gpu`]) |
 //! | `bench`, `floor` | timing; how fast the device reads |
 //! | `selftest` | all of the above on a real device |
@@ -30,7 +29,6 @@ mod error;
 mod executor;
 mod floor;
 mod graph;
-mod image_cache;
 mod launch;
 mod link;
 mod loader;
@@ -39,15 +37,16 @@ pub mod selftest;
 mod stream;
 mod tensor_map;
 
-pub use buffer::{Buffer, DeviceSlice, DeviceSliceMut, Element, Pinned};
+pub use crate::gpu::arguments::{DeviceSlice, DeviceSliceMut, LaunchFault, Limits};
+pub use crate::image_cache::{ImageCache, ImageKey, VARIABLE};
+pub use buffer::{Buffer, Element, Pinned};
 pub use device::{Context, DeviceInfo, devices, runs};
 pub use driver::{Driver, version_text};
-pub use error::{CudaError, LaunchFault};
+pub use error::CudaError;
 pub use executor::Cuda;
 pub use floor::ReadFloor;
 pub use graph::Graph;
-pub use image_cache::{ImageCache, ImageKey, VARIABLE};
-pub use launch::{Argument, Limits, Prepared};
+pub use launch::{Argument, Prepared};
 pub use link::text_target;
 pub use loader::{Loader, Origin, load};
 pub use module::{Kernel, KernelFacts};

@@ -8,9 +8,10 @@ use std::marker::PhantomData;
 
 use cudarc::driver::sys::{self, CUtensorMapDataType as Type, CUtensorMapSwizzle as SysSwizzle};
 
-use super::buffer::DeviceSlice;
 use super::device::Context;
-use super::error::{CudaError, LaunchFault};
+use super::error::CudaError;
+use crate::gpu::arguments::DeviceSlice;
+use crate::gpu::arguments::LaunchFault;
 use crate::source::{Count, Problem, Swizzle, TensorRule, TensorWord};
 
 /// The longest row of a box in bytes; without a swizzle the 256 elements alone limit it.

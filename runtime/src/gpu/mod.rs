@@ -3,8 +3,8 @@
 //! In: [`Products`] (which kernel multiplies, how it wants the weight to lie), an [`Executor`]
 //! (memory and launches) and an unpacked layer. Out: a [`GpuWeight`], which is an
 //! [`Op`](crate::op::Op) like a weight on the CPU. The executors are `cuda::Cuda` (feature
-//! `cuda`) and, in the compiler, the simulator: everything before an executor's `launch` is the same
-//! for both.
+//! `cuda`), `hip::Hip` (feature `hip`) and, in the compiler, the simulator: everything before an
+//! executor's `launch` is the same for all.
 //!
 //! | file | what |
 //! |---|---|
@@ -14,16 +14,20 @@
 //! | `saved` | a prepared weight in a file, and back |
 //! | `given` | what is known of x before it is there: the order of columns, static scales |
 //! | `executor` | memory and launches, as a trait |
+//! | `arguments` | what a kernel is given, checked against its rule before a driver sees it |
 //! | `device` | the device of an executor, where weights are prepared |
 //! | `weight` | a prepared weight: its buffers, the kernels that read them |
 //! | `launch` | x, y and what lies between them; the launches of a product |
 //! | `matmul` | the op: x in, pieces of M, launches, y out |
 
+pub mod arguments;
 mod device;
 mod executor;
 mod experts;
 mod given;
 mod launch;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+mod log;
 mod matmul;
 mod native;
 mod products;
@@ -35,6 +39,8 @@ pub use device::GpuDevice;
 pub use executor::{Executor, Slot};
 pub use experts::GpuExperts;
 pub use launch::Tensors;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub(crate) use log::log_lines;
 pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 pub use products::{Basis, Choice, Moves, Products, Request};
 pub use saved::SavedError;

@@ -14,8 +14,8 @@
 //! other files one family of operations each.
 //!
 //! Rounding: contraction is switched off in the text. Division and square root are correctly
-//! rounded, and subnormals are kept, unless a compiler is told otherwise; it must not be
-//! ([`FLAGS`] says both).
+//! rounded, and subnormals are kept, unless a compiler is told otherwise (`-ffast-math` and its
+//! parts); it must not be.
 
 mod address;
 mod arithmetic;
@@ -34,15 +34,6 @@ use crate::ir::{Access, Kernel, Operand, Reg, Type, Verified};
 use crate::target::{Chip, Feature};
 
 use prelude::{Helper, LANES, Vector};
-
-/// What a compiler of these texts is given, besides the chip: the arithmetic that the IR defines,
-/// and nothing of a toolkit's own.
-pub const FLAGS: &[&str] = &[
-    "-O3",
-    "-fhip-fp32-correctly-rounded-divide-sqrt",
-    "-fno-gpu-flush-denormals-to-zero",
-    "-ffp-contract=off",
-];
 
 /// Execution units of a compute unit, over which the waves of its blocks are spread.
 const UNITS: u32 = 4;
@@ -222,7 +213,14 @@ fn write_text(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
             None => writeln!(out, "//")?,
         }
     }
-    writeln!(out, "\n#pragma clang fp contract(off)\n\nnamespace quantloom {{\n")?;
+    // A text for another chip may compile, and then convert or multiply otherwise.
+    let chip = writer.chip;
+    writeln!(
+        out,
+        "\n#if defined(__HIP_DEVICE_COMPILE__) && !defined(__{chip}__)\n\
+         #error \"this text is for {chip}\"\n#endif\n"
+    )?;
+    writeln!(out, "#pragma clang fp contract(off)\n\nnamespace quantloom {{\n")?;
     prelude::write(out, writer.chip, &writer.helpers, &writer.vectors)?;
     let bytes = kernel.shared_map().bytes;
     if bytes > 0 {
