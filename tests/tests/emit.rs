@@ -108,8 +108,9 @@ fn a_product_for_a_gpu_is_a_whole_kernel() {
 #[test]
 fn plans_are_shown() {
     let shown = quantloom(&["show", "ct_w4a8"]).done().out;
-    for said in ["dot_u8s8, u8 x i8", "u32 [k/4:2, k:4 | n:16, k/8:4, k, n]", "each code XOR 0x8"] {
-        assert_eq!(shown.matches(said).count(), 4, "{said}: {shown}");
+    for said in ["dot_u8s8, u8 x i8", "u32 [k/4:2, k:4 | n:16, k/8:4, k, n]"] {
+        assert_eq!(shown.matches(said).count(), 3, "{said}: {shown}");
     }
-    assert!(shown.contains("refused: no kernels are generated for gfx942"), "{shown}");
+    assert!(shown.contains("each code XOR 0x8"), "{shown}");
+    assert!(shown.contains("refused: no kernels are generated for msl"), "{shown}");
 }
