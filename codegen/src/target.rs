@@ -99,6 +99,8 @@ const SM_89: Gpu = Gpu {
     ptx: Some(PtxVersion(7, 8)),
     ..SM_80
 };
+const SM_120: Gpu =
+    Gpu { chip: Chip::Sm { number: 120, own: false }, ptx: Some(PtxVersion(8, 7)), ..SM_89 };
 const SM_90A: Gpu = Gpu {
     chip: Chip::Sm { number: 90, own: true },
     warp_group: Some(4),
@@ -148,6 +150,7 @@ pub const TARGETS: &[Target] = &[
     gpu("sm_80", "NVIDIA Ampere", Class::Ampere, &SM_80),
     gpu("sm_89", "NVIDIA Ada", Class::Ada, &SM_89),
     Target { proof: Proof::Run, ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A) },
+    gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
     planned("wgsl", "any GPU through WGSL", Class::Shader),

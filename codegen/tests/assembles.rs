@@ -14,7 +14,7 @@ fn every_operation_assembles() {
     if ptxas.is_none() {
         println!("skipped: ptxas not found");
     }
-    for target in ["sm_80", "sm_89", "sm_90a"] {
+    for target in ["sm_80", "sm_89", "sm_90a", "sm_120"] {
         for kernel in kernels::all(target) {
             let name = kernel.name.clone();
             let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{target}: {refusals}"));

@@ -68,11 +68,12 @@ fn kernels_verify_and_assemble() {
 }
 
 /// Targets, the shape of w, and M. On Hopper all that decides a tile; elsewhere some of it.
-const ASSEMBLED: [(&str, (u32, u32), &[u32]); 4] = [
+const ASSEMBLED: [(&str, (u32, u32), &[u32]); 5] = [
     ("sm_90a", (8192, 8192), &[1, 8, 16, 64]),
     ("sm_90a", (1000, 4096), &[1, 8, 16, 64]),
     ("sm_80", (8192, 8192), &[8, 64]),
     ("sm_89", (1000, 4096), &[1, 16, 64]),
+    ("sm_120", (8192, 8192), &[1, 64]),
 ];
 
 #[test]

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 const BACKENDS: &[(&str, &[&str])] = &[
     ("portable", &["portable"]),
     ("cpu", &["x86", "neon"]),
-    ("cuda", &["sm_80", "sm_89", "sm_90a"]),
+    ("cuda", &["sm_80", "sm_89", "sm_90a", "sm_120"]),
     ("hip", &["gfx942", "gfx950"]),
     ("wgpu", &["wgsl"]),
 ];

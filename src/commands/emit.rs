@@ -21,13 +21,14 @@ use crate::whole::write_whole;
 ///
 /// For x86, neon and portable this is the decoder of the scheme's codes, in Rust; everything
 /// else of a CPU kernel is the same for all schemes and lies in quantloom_runtime::cpu. For sm_80,
-/// sm_89 and sm_90a it is the whole kernel of a product, in PTX, for gfx942 and gfx950 in HIP C++. Kernels are named after what they
+/// sm_89, sm_90a and sm_120 it is the whole kernel of a product, in PTX, for gfx942 and gfx950 in
+/// HIP C++. Kernels are named after what they
 /// compute: code, group, activation, tile, target.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
-    /// x86, neon, portable; sm_80, sm_89, sm_90a; gfx942, gfx950.
+    /// x86, neon, portable; sm_80, sm_89, sm_90a, sm_120; gfx942, gfx950.
     #[arg(long)]
     target: String,
     /// The weight's shape, for a GPU: N and K are constants of the text.

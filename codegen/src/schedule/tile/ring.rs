@@ -31,9 +31,11 @@ const WORDS: u32 = 4;
 /// Words of a row of x: all banks.
 const ROW: u32 = SHARED_BYTES / 4;
 
-/// How pieces of x are permuted: piece p of token r is at place `p ^ ((r & mask) << shift)`.
+/// How pieces of x are permuted: piece p of token r is at place `p ^ ((r / rows & mask) << shift)`.
 #[derive(Clone, Copy)]
 pub(super) struct Swizzle {
+    /// Rows of x that all banks hold at once.
+    rows: u32,
     mask: u32,
     shift: u32,
     /// Words that a lane reads at once.
@@ -45,23 +47,25 @@ impl Swizzle {
         let segment = problem.lane_columns() * problem.input_bytes();
         if problem.lanes.b.side_by_side() > 1 {
             // Lanes that read together are of as many tokens, all of the same piece.
-            return Self { mask: 7, shift: 0, words: (segment / 4).min(4) };
+            let banks = problem.target().gpu.map_or(ROW, |gpu| gpu.banks);
+            return Self { rows: banks / ROW, mask: 7, shift: 0, words: (segment / 4).min(4) };
         }
         // Lanes of a token side by side; of how many tokens a part of the warp reads at once, and by
         // how many pieces these must part.
         match segment {
-            8 => Self { mask: 3, shift: 1, words: 2 },
-            16 => Self { mask: 1, shift: 2, words: 4 },
-            _ => Self { mask: 1, shift: 0, words: 4 },
+            8 => Self { rows: 1, mask: 3, shift: 1, words: 2 },
+            16 => Self { rows: 1, mask: 1, shift: 2, words: 4 },
+            _ => Self { rows: 1, mask: 1, shift: 0, words: 4 },
         }
     }
 
     /// Tokens after which it repeats.
     pub(super) const fn tokens(self) -> u32 {
-        self.mask + 1
+        self.rows * (self.mask + 1)
     }
 
     fn place(self, b: &mut Builder, piece: Operand, row: Operand) -> Operand {
+        let row = b.div(row, self.rows);
         let row = b.and(row, self.mask);
         let row = b.mul(row, 1u32 << self.shift);
         b.xor(piece, row)
