@@ -27,7 +27,7 @@ use crate::whole::write_whole;
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
-    /// x86, neon, portable; sm_80, sm_89, sm_90a.
+    /// x86, neon, portable; sm_80, sm_89, sm_90a; wgsl.
     #[arg(long)]
     target: String,
     /// The weight's shape, for a GPU: N and K are constants of the text.
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     /// Rows of x, for a GPU: they decide the kernel, which may take more.
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     m: u64,
-    /// Write KERNELNAME.rs or KERNELNAME.ptx files into this folder instead of printing them.
+    /// Write KERNELNAME.rs, .ptx or .wgsl files into this folder instead of printing them.
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -100,6 +100,7 @@ fn products(
     arguments: &Arguments,
 ) -> Result<Vec<Emitted>> {
     let (n, k) = arguments.shape;
+    let ending = if target.class == Class::Shader { "wgsl" } else { "ptx" };
     let mut kernels = Vec::new();
     let mut refused = None;
     for activation in &scheme.activations {
@@ -117,7 +118,7 @@ fn products(
                 for key in keys {
                     let text = Jit.text(&key)?;
                     let (name, text) = (text.entry.into_owned(), text.text.into_owned());
-                    kernels.push(Emitted { name, text, ending: "ptx" });
+                    kernels.push(Emitted { name, text, ending });
                 }
             }
             Err(why) => refused = refused.or(Some(why)),

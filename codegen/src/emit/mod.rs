@@ -7,3 +7,4 @@ pub mod hip;
 pub mod ptx;
 #[cfg(feature = "rust")]
 pub mod rust;
+pub mod wgsl;

@@ -1,7 +1,7 @@
 //! Kernels made when they are asked for: the compiler as the runtime's source of texts.
 //!
 //! In: a [`KernelKey`] (or a [`Request`] and M, to choose one). Out: the text and its launch rule.
-//! The way is the same for everybody: key -> [`Problem`] -> schedule -> IR -> verified -> PTX;
+//! The way is the same for everybody: key -> [`Problem`] -> schedule -> IR -> verified -> text (PTX, WGSL);
 //! [`Jit::kernel`] stops before the last step, for the simulator. `rule` derives the launch rule
 //! from the kernel, `native` the constant buffers from the problem; `retuned` replaces free choices of
 //! a schedule, those that `overrides` says, which the environment may say too; `simulator` (feature
@@ -20,13 +20,15 @@ use std::sync::Arc;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Basis, Choice, Moves, NativePart, Products, Request};
+use quantloom_runtime::op::Sums;
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
 use crate::emit::ptx::{self, NotForPtx};
+use crate::emit::wgsl::{self, NotForWgsl};
 use crate::ir::{Kernel, Verified, verify};
 use crate::schedule::transform::{Direction, Part, stores, transform};
 use crate::schedule::{Case, Chosen, Problem, Unscheduled, candidates, choose_by_model, measured};
-use crate::target::{TARGETS, Target};
+use crate::target::{Chip, TARGETS, Target};
 
 pub use overrides::{Overrides, VARIABLE, WrongOverride};
 pub use retuned::Retuned;
@@ -75,6 +77,9 @@ pub enum JitError {
     /// The target is not reached through PTX.
     #[error(transparent)]
     Target(#[from] NotForPtx),
+    /// The target is not reached through WGSL.
+    #[error(transparent)]
+    Portable(#[from] NotForWgsl),
     /// The layout of scales and zero points is no layout: a fault of the schedules.
     #[error("the layout of scales and zero points: {0}")]
     Layout(String),
@@ -118,7 +123,10 @@ fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kernel>, JitErro
 impl KernelSource for Jit {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         let kernel = self.kernel(key)?;
-        let text = ptx::emit(&kernel).map_err(JitError::from)?;
+        let text = match kernel.target.gpu.map(|gpu| gpu.chip) {
+            Some(Chip::Wgsl) => wgsl::emit(&kernel).map_err(JitError::from)?,
+            _ => ptx::emit(&kernel).map_err(JitError::from)?,
+        };
         let rule = launch_rule(&kernel).map_err(JitError::from)?;
         Ok(KernelText {
             entry: kernel.name.clone().into(),
@@ -209,7 +217,8 @@ fn choice(
     let operand = operand::problem(request, problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
     let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.meeting());
-    Ok(Choice { key, tokens: u64::from(tokens), meeting, by })
+    let sums = if problem.product.is_some() { Sums::Matrix } else { Sums::Lanes };
+    Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, by })
 }
 
 /// The name of the schedule of transforms in a key.
