@@ -19,6 +19,8 @@ pub struct Target {
     pub class: Class,
     /// How far its kernels are proved.
     pub proof: Proof,
+    /// The target whose texts are translated for it, if it has none of its own.
+    pub translates: Option<&'static str>,
     /// What a kernel can count on, if it is a GPU with an instruction set of its own.
     pub gpu: Option<&'static Gpu>,
 }
@@ -60,6 +62,8 @@ pub struct Gpu {
     pub reserved_shared: u32,
     /// Banks of shared memory, 4 bytes wide.
     pub banks: u32,
+    /// Buffers of a kernel at most, where that is limited.
+    pub buffers: Option<u32>,
     /// The PTX version that introduced it; `None` if it is not reached through PTX.
     pub ptx: Option<PtxVersion>,
 }
@@ -76,6 +80,8 @@ pub enum Chip {
     },
     /// AMD, by its name.
     Gfx(&'static str),
+    /// Any GPU that takes WGSL.
+    Wgsl,
 }
 
 const SM_80: Gpu = Gpu {
@@ -89,6 +95,7 @@ const SM_80: Gpu = Gpu {
     processor_shared: 164 << 10,
     reserved_shared: 1 << 10,
     banks: 32,
+    buffers: None,
     ptx: Some(PtxVersion(7, 0)),
 };
 const SM_89: Gpu = Gpu {
@@ -120,6 +127,7 @@ const GFX942: Gpu = Gpu {
     processor_shared: 64 << 10,
     reserved_shared: 0,
     banks: 32,
+    buffers: None,
     ptx: None,
 };
 const GFX950: Gpu = Gpu {
@@ -130,8 +138,27 @@ const GFX950: Gpu = Gpu {
     ..GFX942
 };
 
+/// What every WebGPU device has: its default limits (WebGPU, "Limits"). There are no lanes that run
+/// together: a warp is a name for 16 neighbouring threads, of which nothing is promised, and every
+/// operation of warps is refused. Registers and banks are nobody's promise either: rows for the
+/// simulator's counts.
+const WGSL: Gpu = Gpu {
+    chip: Chip::Wgsl,
+    warp: 16,
+    warp_group: None,
+    block_threads: 256,
+    processor_threads: 256,
+    registers: 65_536,
+    block_shared: 16 << 10,
+    processor_shared: 16 << 10,
+    reserved_shared: 0,
+    banks: 32,
+    buffers: Some(8),
+    ptx: None,
+};
+
 const fn planned(name: &'static str, summary: &'static str, class: Class) -> Target {
-    Target { name, summary, class, proof: Proof::Absent, gpu: None }
+    Target { name, summary, class, proof: Proof::Absent, translates: None, gpu: None }
 }
 
 const fn cpu(name: &'static str, summary: &'static str) -> Target {
@@ -140,6 +167,15 @@ const fn cpu(name: &'static str, summary: &'static str) -> Target {
 
 const fn gpu(name: &'static str, summary: &'static str, class: Class, gpu: &'static Gpu) -> Target {
     Target { gpu: Some(gpu), proof: Proof::Simulated, ..planned(name, summary, class) }
+}
+
+const fn portable(name: &'static str, summary: &'static str, of: &'static Gpu) -> Target {
+    Target { proof: Proof::Run, ..gpu(name, summary, Class::Shader, of) }
+}
+
+/// A language into which runtimes translate WGSL by themselves.
+const fn translated(name: &'static str, summary: &'static str) -> Target {
+    Target { translates: Some("wgsl"), ..planned(name, summary, Class::Shader) }
 }
 
 /// Every target.
@@ -153,9 +189,9 @@ pub const TARGETS: &[Target] = &[
     gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
-    planned("wgsl", "any GPU through WGSL", Class::Shader),
-    planned("spirv", "any GPU through SPIR-V", Class::Shader),
-    planned("msl", "Apple GPUs through Metal", Class::Shader),
+    portable("wgsl", "any GPU through WGSL", &WGSL),
+    translated("spirv", "any GPU through SPIR-V"),
+    translated("msl", "Apple GPUs through Metal"),
 ];
 
 /// The target of a name.

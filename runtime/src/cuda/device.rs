@@ -13,7 +13,8 @@ use super::error::CudaError;
 /// The targets that kernel texts are made for, newest first, and the compute capability that
 /// each needs. An `a` target runs on exactly that capability, any other on it and all later
 /// ones (PTX ISA, `.target`).
-const TARGETS: &[(&str, (u32, u32))] = &[("sm_90a", (9, 0)), ("sm_89", (8, 9)), ("sm_80", (8, 0))];
+const TARGETS: &[(&str, (u32, u32))] =
+    &[("sm_120", (12, 0)), ("sm_90a", (9, 0)), ("sm_89", (8, 9)), ("sm_80", (8, 0))];
 
 /// What is known of a device before anything is done with it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Variant};
 
 use crate::ir::{Binary, Builder, Compare, Half, Operand, Side, Ternary, Unary};
+use crate::target::Feature;
 
 /// The type that results are rounded to; [`quantloom_dsl::reference::Arith`], written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +97,21 @@ pub(super) fn round_to(b: &mut Builder, format: FloatFormat, value: Operand) -> 
     let bits = b.unary(Unary::AsU32, magnitude);
     let exponent = b.and(bits, 0x7f80_0000u32);
     let exponent = b.binary(Binary::Max, exponent, ((128 - format.bias()) as u32) << 23);
-    let magic = b.add(exponent, (23 - u32::from(format.mantissa_bits)) << 23);
-    let magic = b.unary(Unary::AsF32, magic);
-    let sum = b.add_f32(magnitude, magic);
-    let rounded = b.binary(Binary::SubF32, sum, magic);
+    let mantissa = u32::from(format.mantissa_bits) << 23;
+    let rounded = if b.target().has(Feature::StrictF32) {
+        let magic = b.add(exponent, (23 << 23) - mantissa);
+        let magic = b.unary(Unary::AsF32, magic);
+        let sum = b.add_f32(magnitude, magic);
+        b.binary(Binary::SubF32, sum, magic)
+    } else {
+        // A compiler may take (a + b) - b for a: counted in units of 2^(e - m) instead.
+        let unit = b.sub(exponent, mantissa);
+        let inverse = b.sub(254u32 << 23, unit);
+        let [unit, inverse] = [unit, inverse].map(|power| b.unary(Unary::AsF32, power));
+        let units = b.mul_f32(magnitude, inverse);
+        let units = b.unary(Unary::RoundEven, units);
+        b.mul_f32(units, unit)
+    };
     let signed = with_sign(b, rounded, value);
     if format.variant != Variant::Finite {
         return signed;
@@ -111,7 +123,13 @@ pub(super) fn round_to(b: &mut Builder, format: FloatFormat, value: Operand) -> 
 /// A magnitude with the sign of a value.
 pub(super) fn with_sign(b: &mut Builder, magnitude: Operand, value: Operand) -> Operand {
     let (magnitude, value) = (b.unary(Unary::AsU32, magnitude), b.unary(Unary::AsU32, value));
-    // (a & c) | (b & !c)
-    let signed = b.ternary(Ternary::Lop3(0xE4), value, magnitude, 0x8000_0000u32);
+    let signed = match b.target().has(Feature::Lop3) {
+        // (a & c) | (b & !c)
+        true => b.ternary(Ternary::Lop3(0xE4), value, magnitude, 0x8000_0000u32),
+        false => {
+            let (sign, digits) = (b.and(value, 0x8000_0000u32), b.and(magnitude, 0x7fff_ffffu32));
+            b.binary(Binary::Or, sign, digits)
+        }
+    };
     b.unary(Unary::AsF32, signed)
 }
