@@ -12,6 +12,7 @@ use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::{Cuda, CudaError};
 use quantloom::runtime::device::{Backend, Device};
 use quantloom::runtime::gpu::GpuDevice;
+use quantloom::runtime::hip::{Hip, HipError};
 
 /// What a GPU's schedules are told beyond what they choose by themselves.
 #[derive(Args, Clone, Default)]
@@ -41,6 +42,8 @@ pub(crate) enum Place {
     Cpu(Device),
     /// An NVIDIA GPU.
     Cuda(GpuDevice<Cuda>),
+    /// An AMD GPU.
+    Hip(GpuDevice<Hip>),
     /// The simulator of a GPU.
     Simulator(GpuDevice<Simulator>),
 }
@@ -51,6 +54,7 @@ impl Place {
         match self {
             Self::Cpu(device) => device,
             Self::Cuda(device) => device,
+            Self::Hip(device) => device,
             Self::Simulator(device) => device,
         }
     }
@@ -68,14 +72,15 @@ pub(crate) fn place(name: &str) -> Result<Place> {
 
 /// The place of a name, whose schedules are told something.
 pub(crate) fn tuned(name: &str, tuning: &Tuning) -> Result<Place> {
-    let ordinal = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-    match name {
-        "cuda" => cuda(0, tuning).map(Place::Cuda),
-        _ if name.starts_with("sim:") => simulator(name, 0, tuning).map(Place::Simulator),
-        _ => match ordinal {
-            Some(ordinal) => cuda(ordinal, tuning).map(Place::Cuda),
-            None => device(name).map(Place::Cpu),
-        },
+    let (driver, ordinal) = match name.split_once(':') {
+        None => (name, Some(0)),
+        Some((driver, number)) => (driver, number.parse().ok()),
+    };
+    match (driver, ordinal) {
+        ("cuda", Some(ordinal)) => cuda(ordinal, tuning).map(Place::Cuda),
+        ("hip", Some(ordinal)) => hip(ordinal, tuning).map(Place::Hip),
+        ("sim", _) => simulator(name, 0, tuning).map(Place::Simulator),
+        _ => device(name).map(Place::Cpu),
     }
 }
 
@@ -90,7 +95,7 @@ pub(crate) fn places(name: &str, tuning: &Tuning) -> Result<Vec<Place>> {
 /// The CPU, with the catalogue's decoders.
 pub(crate) fn device(name: &str) -> Result<Device> {
     match name {
-        "hip" | "wgpu" => bail!(
+        "wgpu" => bail!(
             "the backend {name} has no products in this version (`quantloom devices` tells what \
              it needs); present are {}",
             present()
@@ -123,6 +128,18 @@ fn cuda(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Cuda>> {
     }
 }
 
+/// An AMD GPU by the runtime's number.
+fn hip(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Hip>> {
+    match Hip::new(ordinal, tuning.source()) {
+        Ok(executor) => Ok(GpuDevice::new(executor)),
+        Err(error @ HipError::LibraryNotFound { .. }) => Err(anyhow!(
+            "hip: {error}; install ROCm (6.0 or later), or take another backend: present are {}",
+            present()
+        )),
+        Err(error) => Err(anyhow!("hip: {error}; present are {}", present())),
+    }
+}
+
 /// The simulator of a target, `sim:TARGET`; the seed orders its blocks, warps and copies.
 pub(crate) fn simulator(name: &str, seed: u64, tuning: &Tuning) -> Result<GpuDevice<Simulator>> {
     let target = name.strip_prefix("sim:").unwrap_or(name);
@@ -144,6 +161,8 @@ fn absent() -> String {
     });
     let cuda = quantloom::runtime::cuda::devices().err();
     let cuda = cuda.map(|error| format!("cuda ({error})"));
-    let others = ["hip", "wgpu"].map(|name| format!("{name} (not in this version)"));
-    sets.chain(cuda).chain(others).collect::<Vec<_>>().join(", ")
+    let hip = quantloom::runtime::hip::devices().err();
+    let hip = hip.map(|error| format!("hip ({error})"));
+    let others = ["wgpu (not in this version)".to_owned()];
+    sets.chain(cuda).chain(hip).chain(others).collect::<Vec<_>>().join(", ")
 }

@@ -124,6 +124,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Place::Cpu(device) => device,
         Place::Cuda(device) if arguments.transforms => return transforms::run(arguments, &device),
         Place::Cuda(device) => return gpu::run(arguments, &device),
+        Place::Hip(_) => bail!(
+            "`bench` measures kernels of NVIDIA GPUs and the CPU; `quantloom verify --backend hip` \
+             multiplies on this one"
+        ),
         Place::Simulator(_) => bail!(
             "the simulator counts what a kernel asks for and has no time; `quantloom sim` shows \
              the counts"
