@@ -1,13 +1,15 @@
 //! HIP texts against the simulator. No AMD GPU is needed: a text is C++ that means the same on any
 //! machine, but for the builtins that `kernels/host.h` defines.
 
+#![cfg(feature = "jit")]
 #![allow(clippy::print_stdout, reason = "a skipped part says so")]
 
 mod kernels;
 
 use std::path::PathBuf;
 
-use kernels::{compiler, host, launch, sm};
+use kernels::host::Program;
+use kernels::{compiler, launch, sm};
 use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::*;
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
@@ -233,7 +235,7 @@ fn operations_are_those_of_the_simulator() {
         let len = kernel.buffers[3].shape.iter().map(|extent| extent.value(&[]).unwrap() as usize);
         buffers.push(Contents::poison(4 * len.product::<usize>()));
         let mut arguments = Arguments { parameters: vec![], buffers };
-        let left = host::run(&clang, &kernel, &arguments)[3].words();
+        let left = Program::new(&clang, kernel.clone()).run(&arguments)[3].words();
         run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
         let right = arguments.buffers[3].words();
         let count = (BLOCKS * THREADS) as usize;
@@ -255,7 +257,7 @@ fn both(kernel: Kernel, arguments: &Arguments) {
     let Some(clang) = clang() else { return };
     let name = format!("{} for {}", kernel.name, kernel.target);
     let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{name}: {refusals}"));
-    let left = host::run(&clang, &kernel, arguments);
+    let left = Program::new(&clang, kernel.clone()).run(arguments);
     let mut right = arguments.clone();
     run(&kernel, &mut right, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
     for ((buffer, left), right) in kernel.buffers.iter().zip(&left).zip(&right.buffers) {

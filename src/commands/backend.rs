@@ -12,6 +12,7 @@ use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::{Cuda, CudaError};
 use quantloom::runtime::device::{Backend, Device};
 use quantloom::runtime::gpu::GpuDevice;
+use quantloom::runtime::hip::{Hip, HipError};
 #[cfg(feature = "wgpu")]
 use quantloom::runtime::wgpu::Wgpu;
 
@@ -46,6 +47,8 @@ pub(crate) enum Place {
     /// A GPU through Vulkan, Metal or Direct3D 12.
     #[cfg(feature = "wgpu")]
     Wgpu(GpuDevice<Wgpu>),
+    /// An AMD GPU.
+    Hip(GpuDevice<Hip>),
     /// The simulator of a GPU.
     Simulator(GpuDevice<Simulator>),
 }
@@ -58,6 +61,7 @@ impl Place {
             Self::Cuda(device) => device,
             #[cfg(feature = "wgpu")]
             Self::Wgpu(device) => device,
+            Self::Hip(device) => device,
             Self::Simulator(device) => device,
         }
     }
@@ -75,16 +79,17 @@ pub(crate) fn place(name: &str) -> Result<Place> {
 
 /// The place of a name, whose schedules are told something.
 pub(crate) fn tuned(name: &str, tuning: &Tuning) -> Result<Place> {
-    let ordinal = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-    match name {
-        "cuda" => cuda(0, tuning).map(Place::Cuda),
+    let (driver, ordinal) = match name.split_once(':') {
+        None => (name, Some(0)),
+        Some((driver, number)) => (driver, number.parse().ok()),
+    };
+    match (driver, ordinal) {
+        ("cuda", Some(ordinal)) => cuda(ordinal, tuning).map(Place::Cuda),
+        ("hip", Some(ordinal)) => hip(ordinal, tuning).map(Place::Hip),
         #[cfg(feature = "wgpu")]
-        _ if name == "wgpu" || name.starts_with("wgpu:") => wgpu(name, tuning).map(Place::Wgpu),
-        _ if name.starts_with("sim:") => simulator(name, 0, tuning).map(Place::Simulator),
-        _ => match ordinal {
-            Some(ordinal) => cuda(ordinal, tuning).map(Place::Cuda),
-            None => device(name).map(Place::Cpu),
-        },
+        ("wgpu", Some(ordinal)) => wgpu(ordinal, tuning).map(Place::Wgpu),
+        ("sim", _) => simulator(name, 0, tuning).map(Place::Simulator),
+        _ => device(name).map(Place::Cpu),
     }
 }
 
@@ -99,11 +104,6 @@ pub(crate) fn places(name: &str, tuning: &Tuning) -> Result<Vec<Place>> {
 /// The CPU, with the catalogue's decoders.
 pub(crate) fn device(name: &str) -> Result<Device> {
     match name {
-        "hip" => bail!(
-            "the backend {name} has no products in this version (`quantloom devices` tells what \
-             it needs); present are {}",
-            present()
-        ),
         name if name == "wgpu" || name.starts_with("wgpu:") => bail!(
             "this program was built without the feature `wgpu` (cargo build --features wgpu); \
              present are {}",
@@ -139,12 +139,22 @@ fn cuda(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Cuda>> {
 
 /// A GPU by its number among those of `quantloom devices`.
 #[cfg(feature = "wgpu")]
-fn wgpu(name: &str, tuning: &Tuning) -> Result<GpuDevice<Wgpu>> {
-    let number = name.strip_prefix("wgpu:").unwrap_or("0").parse();
-    let number = number.map_err(|_| anyhow!("\"{name}\" is not wgpu or wgpu:NUMBER"))?;
-    match Wgpu::new(number, tuning.source()) {
+fn wgpu(number: u32, tuning: &Tuning) -> Result<GpuDevice<Wgpu>> {
+    match Wgpu::new(number as usize, tuning.source()) {
         Ok(executor) => Ok(GpuDevice::new(executor)),
         Err(error) => Err(anyhow!("wgpu: {error}; present are {}", present())),
+    }
+}
+
+/// An AMD GPU by the runtime's number.
+fn hip(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Hip>> {
+    match Hip::new(ordinal, tuning.source()) {
+        Ok(executor) => Ok(GpuDevice::new(executor)),
+        Err(error @ HipError::LibraryNotFound { .. }) => Err(anyhow!(
+            "hip: {error}; install ROCm (6.0 or later), or take another backend: present are {}",
+            present()
+        )),
+        Err(error) => Err(anyhow!("hip: {error}; present are {}", present())),
     }
 }
 
@@ -169,8 +179,9 @@ fn absent() -> String {
     });
     let cuda = quantloom::runtime::cuda::devices().err();
     let cuda = cuda.map(|error| format!("cuda ({error})"));
-    let hip = "hip (not in this version)".to_owned();
-    sets.chain(cuda).chain([hip]).chain(absent_wgpu()).collect::<Vec<_>>().join(", ")
+    let hip = quantloom::runtime::hip::devices().err();
+    let hip = hip.map(|error| format!("hip ({error})"));
+    sets.chain(cuda).chain(hip).chain(absent_wgpu()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(feature = "wgpu")]

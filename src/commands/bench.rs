@@ -1,7 +1,6 @@
 //! `quantloom bench`: here on the CPU, in `gpu` on a GPU.
 
 pub(super) mod gpu;
-#[cfg(feature = "wgpu")]
 mod portable;
 mod transforms;
 
@@ -128,6 +127,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Place::Cuda(device) => return gpu::run(arguments, &device),
         #[cfg(feature = "wgpu")]
         Place::Wgpu(device) => return portable::run(arguments, &device),
+        Place::Hip(device) => return portable::run(arguments, &device),
         Place::Simulator(_) => bail!(
             "the simulator counts what a kernel asks for and has no time; `quantloom sim` shows \
              the counts"

@@ -16,7 +16,8 @@ pub(crate) struct Arguments {
     /// Safetensors files (or model directories) that carry ref.* tensors.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// What multiplies: `auto`, `cpu`, an instruction set by its name, `cuda`, `sim:sm_90a`.
+    /// What multiplies: `auto`, `cpu`, an instruction set by its name, `cuda`, `hip`,
+    /// `sim:sm_90a`.
     #[arg(long, default_value = "auto")]
     backend: String,
     /// Also say, of each product, which kernel multiplies, and why not another.

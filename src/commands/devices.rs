@@ -1,10 +1,13 @@
 //! `quantloom devices`
 
+use std::fmt::Display;
+
 use anyhow::Result;
 use clap::Args;
 use quantloom::codegen::target::TARGETS;
 use quantloom::runtime::cpu::isa::Isa;
-use quantloom::runtime::cuda::{devices, selftest};
+use quantloom::runtime::cuda::selftest;
+use quantloom::runtime::{cuda, hip};
 
 use super::{say, table};
 
@@ -74,13 +77,19 @@ fn hardware(backend: &str) -> Vec<(bool, String)> {
                 sets => vec![(true, format!("{}: {}", processor(), sets.join(", ")))],
             }
         }
-        "cuda" => match devices() {
-            Ok(devices) if devices.is_empty() => vec![(false, "no device".to_owned())],
-            Ok(devices) => devices.iter().map(|device| (true, device.to_string())).collect(),
-            Err(error) => vec![(false, error.to_string())],
-        },
+        "cuda" => found(cuda::devices()),
+        "hip" => found(hip::devices()),
         "wgpu" => portable_gpus(),
         _ => vec![(false, "this version does not look for it".to_owned())],
+    }
+}
+
+/// A driver's devices.
+fn found<D: Display, E: Display>(devices: Result<Vec<D>, E>) -> Vec<(bool, String)> {
+    match devices {
+        Ok(devices) if devices.is_empty() => vec![(false, "no device".to_owned())],
+        Ok(devices) => devices.iter().map(|device| (true, device.to_string())).collect(),
+        Err(error) => vec![(false, error.to_string())],
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE:NAME")]
     input: String,
     /// What multiplies: `auto` takes the best instruction set that is present; or one by its
-    /// name, `cuda`, `sim:sm_90a`.
+    /// name, `cuda`, `hip`, `sim:sm_90a`.
     #[arg(long, default_value = "auto")]
     backend: String,
     /// Of a layer of stacked experts, the one to multiply with.

@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     schemes: Vec<String>,
     /// What multiplies: `all` takes every instruction set that is present, `cpu` the best of
     /// them, `portable` plain Rust; or one by its name; `cuda` (`cuda:1`) an NVIDIA GPU,
-    /// `sim:sm_90a` its kernels on the simulator.
+    /// `hip` (`hip:1`) an AMD GPU, `sim:sm_90a` a GPU's kernels on the simulator.
     #[arg(long, default_value = "all")]
     backend: String,
     #[command(flatten)]

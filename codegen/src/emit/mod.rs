@@ -46,3 +46,11 @@ pub fn text(kernel: &Verified<Kernel>) -> Result<String, Unprinted> {
         _ => Ok(ptx::emit(kernel)?),
     }
 }
+
+/// Bytes of shared memory that a launch of the text gives each block: a HIP text has its own.
+pub fn launch_shared(kernel: &Kernel) -> u32 {
+    match kernel.target.gpu.map(|gpu| gpu.chip) {
+        Some(Chip::Gfx(_)) => 0,
+        _ => kernel.shared_map().bytes,
+    }
+}

@@ -4,6 +4,7 @@ use quantloom_runtime::source::{
     Access, Count, LaunchRule, Parameter, ParameterKind, Swizzle, TensorRule, TensorWord,
 };
 
+use crate::emit;
 use crate::ir::{self, Extent, Kernel, Word};
 
 /// A part of a kernel's interface that no rule describes.
@@ -63,7 +64,7 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, Unruled> {
         grid: launch.grid.map(count),
         threads: launch.threads,
         cluster: [launch.cluster.max(1), 1, 1],
-        shared_bytes: u64::from(kernel.shared_map().bytes).into(),
+        shared_bytes: u64::from(emit::launch_shared(kernel)).into(),
         overlaps: launch.programmatic,
         parameters,
     })

@@ -1,60 +1,75 @@
 //! HIP texts run on this machine: `host.h` defines what only AMD GPUs have.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::{Kernel, Verified};
+use quantloom_codegen::jit::{Jit, launch_rule};
 use quantloom_codegen::sim::{Arguments, Contents};
+use quantloom_runtime::gpu::{Executor, Products, Slot};
+use quantloom_runtime::op::ProductError;
+use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
 
-/// What a kernel's text leaves in the buffers, when the host runs it.
-pub fn run(clang: &Path, kernel: &Verified<Kernel>, arguments: &Arguments) -> Vec<Contents> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("host.h"), include_str!("host.h")).unwrap();
-    std::fs::write(path("main.cpp"), program(kernel)).unwrap();
-    let mut command = Command::new(clang);
-    command.args(["-x", "c++", "-std=gnu++20", "-O1", "-pthread", "-w", "-ffp-contract=off"]);
-    // 16-bit floats round after each operation, as on the device.
-    command.args(["-Xclang", "-ffloat16-excess-precision=none"]);
-    // FP8 of gfx942 has a form of its own.
-    command.args((kernel.target.name == "gfx942").then_some("-DFNUZ"));
-    let output = command
-        .arg(path("main.cpp"))
-        .args(["-lstdc++", "-lm"])
-        .arg("-o")
-        .arg(path("main"))
-        .output()
-        .unwrap();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}:\n{words}", kernel.name);
-
-    let mut given: Vec<u64> =
-        kernel.launch.grid.map(|extent| extent.value(&arguments.parameters).unwrap().into()).into();
-    given.push(kernel.launch.threads.into());
-    given.push(arguments.parameters.len() as u64);
-    given.extend(arguments.parameters.iter().map(|&parameter| u64::from(parameter)));
-    given.push(arguments.buffers.len() as u64);
-    let mut bytes: Vec<u8> = given.iter().flat_map(|number| number.to_le_bytes()).collect();
-    for buffer in &arguments.buffers {
-        bytes.extend((buffer.bytes.len() as u64).to_le_bytes());
-        bytes.extend(&buffer.bytes);
-    }
-    std::fs::write(path("given"), bytes).unwrap();
-    let output = Command::new(path("main")).arg(path("given")).arg(path("left")).output().unwrap();
-    assert!(output.status.success(), "{}: {output:?}", kernel.name);
-
-    let left = std::fs::read(path("left")).unwrap();
-    let mut rest = left.as_slice();
-    let buffers = arguments.buffers.iter().map(|buffer| {
-        let (bytes, tail) = rest.split_at(buffer.bytes.len());
-        rest = tail;
-        Contents::of(bytes.to_vec())
-    });
-    buffers.collect()
+/// A kernel's text, compiled for this machine.
+pub struct Program {
+    folder: tempfile::TempDir,
+    kernel: Verified<Kernel>,
 }
 
-fn program(kernel: &Verified<Kernel>) -> String {
+impl Program {
+    pub fn new(clang: &Path, kernel: Verified<Kernel>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("host.h"), include_str!("host.h")).unwrap();
+        std::fs::write(path("main.cpp"), text(&kernel)).unwrap();
+        let mut command = Command::new(clang);
+        command.args(["-x", "c++", "-std=gnu++20", "-O1", "-pthread", "-w", "-ffp-contract=off"]);
+        // 16-bit floats round after each operation, as on the device.
+        command.args(["-Xclang", "-ffloat16-excess-precision=none"]);
+        // FP8 of gfx942 has a form of its own.
+        command.args((kernel.target.name == "gfx942").then_some("-DFNUZ"));
+        command.arg(path("main.cpp")).args(["-lstdc++", "-lm", "-o"]).arg(path("main"));
+        let output = command.output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}:\n{words}", kernel.name);
+        Self { folder, kernel }
+    }
+
+    /// What it leaves in the buffers.
+    pub fn run(&self, arguments: &Arguments) -> Vec<Contents> {
+        let kernel = &self.kernel;
+        let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let grid = kernel.launch.grid.map(|extent| extent.value(&arguments.parameters).unwrap());
+        let mut given: Vec<u64> = grid.map(u64::from).into();
+        given.push(kernel.launch.threads.into());
+        given.push(arguments.parameters.len() as u64);
+        given.extend(arguments.parameters.iter().map(|&parameter| u64::from(parameter)));
+        given.push(arguments.buffers.len() as u64);
+        let mut bytes: Vec<u8> = given.iter().flat_map(|number| number.to_le_bytes()).collect();
+        for buffer in &arguments.buffers {
+            bytes.extend((buffer.bytes.len() as u64).to_le_bytes());
+            bytes.extend(&buffer.bytes);
+        }
+        std::fs::write(path("given"), bytes).unwrap();
+        let mut command = Command::new(self.folder.path().join("main"));
+        let output = command.arg(path("given")).arg(path("left")).output().unwrap();
+        assert!(output.status.success(), "{}: {output:?}", kernel.name);
+        let left = std::fs::read(path("left")).unwrap();
+        let mut rest = left.as_slice();
+        let buffers = arguments.buffers.iter().map(|buffer| {
+            let (bytes, tail) = rest.split_at(buffer.bytes.len());
+            rest = tail;
+            Contents::of(bytes.to_vec())
+        });
+        buffers.collect()
+    }
+}
+
+fn text(kernel: &Verified<Kernel>) -> String {
     let buffers = (0..kernel.buffers.len()).map(|at| format!("launch.buffers[{at}]"));
     let parameters = (0..kernel.parameters.len()).map(|at| format!("launch.parameters[{at}]"));
     let arguments: Vec<String> = buffers.chain(parameters).collect();
@@ -65,4 +80,101 @@ fn program(kernel: &Verified<Kernel>) -> String {
         kernel.name,
         arguments.join(", ")
     )
+}
+
+/// Runs the texts of [`Jit`]'s kernels for a target, as a device does.
+pub struct Host {
+    clang: PathBuf,
+    target: &'static str,
+    kernels: Mutex<HashMap<KernelKey, Arc<(Program, LaunchRule)>>>,
+}
+
+impl Host {
+    pub fn new(clang: &Path, target: &'static str) -> Self {
+        Self { clang: clang.to_owned(), target, kernels: Mutex::default() }
+    }
+
+    /// Kernels that it ran.
+    pub fn kernels(&self) -> usize {
+        self.kernels.lock().unwrap().len()
+    }
+}
+
+impl Executor for Host {
+    type Memory = Contents;
+    type Kernel = Arc<(Program, LaunchRule)>;
+    type Error = ProductError;
+
+    fn name(&self) -> &str {
+        self.target
+    }
+
+    fn target(&self) -> &str {
+        self.target
+    }
+
+    fn multiprocessors(&self) -> u64 {
+        304
+    }
+
+    fn source(&self) -> &dyn Products {
+        &Jit
+    }
+
+    fn kernel(&self, key: &KernelKey) -> Result<Self::Kernel, ProductError> {
+        if let Some(kernel) = self.kernels.lock().unwrap().get(key) {
+            return Ok(kernel.clone());
+        }
+        let kernel = Jit.kernel(key)?;
+        let rule = launch_rule(&kernel).map_err(|why| Refusal::Fault(Arc::new(why)))?;
+        let ready = Arc::new((Program::new(&self.clang, kernel), rule));
+        self.kernels.lock().unwrap().insert(key.clone(), ready.clone());
+        Ok(ready)
+    }
+
+    fn rule<'k>(&self, kernel: &'k Self::Kernel) -> &'k LaunchRule {
+        &kernel.1
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<Contents, ProductError> {
+        Ok(Contents::of(bytes.to_vec()))
+    }
+
+    fn output(&self, bytes: u64) -> Result<Contents, ProductError> {
+        Ok(Contents::of(vec![0xff; bytes as usize]))
+    }
+
+    fn zeroed(&self, bytes: u64) -> Result<Contents, ProductError> {
+        Ok(Contents::of(vec![0; bytes as usize]))
+    }
+
+    fn download(&self, memory: &Contents) -> Result<Vec<u8>, ProductError> {
+        Ok(memory.bytes.clone())
+    }
+
+    fn launch(
+        &self,
+        kernel: &Self::Kernel,
+        problem: &Problem,
+        _overlap: bool,
+        slots: &mut [Slot<'_, Contents>],
+    ) -> Result<(), ProductError> {
+        let (program, rule) = &**kernel;
+        let size = |kind: &ParameterKind| match kind {
+            ParameterKind::Size(count) => Some(count.of(problem).unwrap() as u32),
+            _ => None,
+        };
+        let parameters = rule.parameters.iter().filter_map(|parameter| size(&parameter.kind));
+        let buffers = slots.iter().map(|slot| match slot {
+            Slot::Read(memory) => (*memory).clone(),
+            Slot::Write(memory) => (**memory).clone(),
+        });
+        let arguments = Arguments { parameters: parameters.collect(), buffers: buffers.collect() };
+        for (slot, left) in slots.iter_mut().zip(program.run(&arguments)) {
+            if let Slot::Write(memory) = slot {
+                **memory = left;
+            }
+        }
+        Ok(())
+    }
 }

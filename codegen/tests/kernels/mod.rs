@@ -3,6 +3,7 @@
 
 pub mod assembler;
 pub mod compiler;
+#[cfg(feature = "jit")]
 pub mod host;
 pub mod mutation;
 pub mod operand;

@@ -25,7 +25,6 @@ pub struct DeviceSliceMut<'b> {
 
 macro_rules! slices {
     ($($slice:ident)*) => { $(impl $slice<'_> {
-        #[cfg_attr(not(any(feature = "cuda", feature = "hip")), allow(dead_code, reason = "no driver"))]
         pub(crate) const fn new(address: u64, bytes: u64) -> Self {
             Self { address, bytes, buffer: PhantomData }
         }

@@ -20,6 +20,7 @@
 //! | `launch` | x, y and what lies between them; the launches of a product |
 //! | `matmul` | the op: x in, pieces of M, launches, y out |
 
+#[cfg(any(feature = "cuda", feature = "hip"))]
 pub mod arguments;
 mod device;
 mod executor;

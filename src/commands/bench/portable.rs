@@ -1,4 +1,5 @@
-//! `quantloom bench --backend wgpu`: the time of a call in a row of calls, by the clock of the host.
+//! `quantloom bench` on a GPU through HIP or wgpu: the time of a call in a row of calls, by the clock of
+//! the host.
 //!
 //! Calls are queued one behind the other on the same weight, and the last result is awaited: what is
 //! measured is the kernels and what the API adds to each launch, without uploads.
@@ -8,9 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::layout::Shape;
-use quantloom::runtime::gpu::GpuDevice;
+use quantloom::runtime::gpu::{Executor, GpuDevice};
 use quantloom::runtime::op::ProductError;
-use quantloom::runtime::wgpu::Wgpu;
 
 use super::super::sizes::Tokens;
 use super::super::{say, scheme, table};
@@ -19,7 +19,7 @@ use super::{Arguments, RandomX, USUAL, own_type, random_weight};
 /// What a row of calls takes at least.
 const LONG_ENOUGH: Duration = Duration::from_millis(200);
 
-pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Wgpu>) -> Result<bool> {
+pub(super) fn run<E: Executor>(arguments: &Arguments, device: &GpuDevice<E>) -> Result<bool> {
     let names: Vec<&str> = match arguments.schemes.as_slice() {
         [] => USUAL.to_vec(),
         given => given.iter().map(String::as_str).collect(),
@@ -63,8 +63,8 @@ struct Cell {
 }
 
 /// The inner error is the reason why nothing is scheduled.
-fn measured(
-    device: &GpuDevice<Wgpu>,
+fn measured<E: Executor>(
+    device: &GpuDevice<E>,
     scheme: &Scheme,
     shape: Shape,
     tokens: usize,
@@ -83,9 +83,9 @@ fn measured(
     let mut row = |calls: u32| -> Result<Duration> {
         let start = Instant::now();
         for _ in 0..calls {
-            weight.queue(&mut tensors, false)?;
+            weight.queue(&mut tensors, false).map_err(Into::<ProductError>::into)?;
         }
-        weight.result(&tensors)?;
+        weight.result(&tensors).map_err(Into::<ProductError>::into)?;
         Ok(start.elapsed())
     };
     // The first call compiles nothing any more, but the driver may still be at it.

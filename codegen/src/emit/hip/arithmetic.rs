@@ -40,7 +40,7 @@ impl Writer<'_> {
         let first = self.first(a);
         match ty {
             Type::Pred => format!("{first} != 0"),
-            _ => self.from_bits(dst, &first),
+            _ => self.typed(dst, &first),
         }
     }
 

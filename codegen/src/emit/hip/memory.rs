@@ -90,13 +90,13 @@ impl Writer<'_> {
         }
         match dst {
             [dst] => {
-                let value = self.from_bits(*dst, read);
+                let value = self.typed(*dst, read);
                 self.set(*dst, &value);
             }
             _ => {
                 self.line(&format!("const {ty} loaded = {read};"));
                 for (at, reg) in dst.iter().enumerate() {
-                    let value = self.from_bits(*reg, &format!("loaded[{at}]"));
+                    let value = self.typed(*reg, &format!("loaded[{at}]"));
                     self.set(*reg, &value);
                 }
             }

@@ -172,7 +172,7 @@ impl Writer<'_> {
     }
 
     /// Bits as a value of the register's type.
-    fn from_bits(&mut self, dst: Reg, bits: &str) -> String {
+    fn typed(&mut self, dst: Reg, bits: &str) -> String {
         match self.type_of(dst.into()) {
             Type::F32 => format!("{}({bits})", self.helper(Helper::AsF32)),
             _ => bits.to_owned(),

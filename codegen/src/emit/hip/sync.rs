@@ -16,7 +16,7 @@ impl Writer<'_> {
             Op::Shuffle { dst, op, a, by } => {
                 let bits = self.bits(*a);
                 let taken = self.taken(*op, &bits, *by);
-                let value = self.from_bits(*dst, &taken);
+                let value = self.typed(*dst, &taken);
                 self.set(*dst, &value);
             }
             Op::Vote { dst, op, a } => {
