@@ -60,6 +60,8 @@ pub struct Gpu {
     pub reserved_shared: u32,
     /// Banks of shared memory, 4 bytes wide.
     pub banks: u32,
+    /// Buffers of a kernel at most, where that is limited.
+    pub buffers: Option<u32>,
     /// The PTX version that introduced it; `None` if it is not reached through PTX.
     pub ptx: Option<PtxVersion>,
 }
@@ -76,6 +78,8 @@ pub enum Chip {
     },
     /// AMD, by its name.
     Gfx(&'static str),
+    /// Any GPU that takes WGSL.
+    Wgsl,
 }
 
 const SM_80: Gpu = Gpu {
@@ -89,6 +93,7 @@ const SM_80: Gpu = Gpu {
     processor_shared: 164 << 10,
     reserved_shared: 1 << 10,
     banks: 32,
+    buffers: None,
     ptx: Some(PtxVersion(7, 0)),
 };
 const SM_89: Gpu = Gpu {
@@ -118,6 +123,7 @@ const GFX942: Gpu = Gpu {
     processor_shared: 64 << 10,
     reserved_shared: 0,
     banks: 32,
+    buffers: None,
     ptx: None,
 };
 const GFX950: Gpu = Gpu {
@@ -126,6 +132,25 @@ const GFX950: Gpu = Gpu {
     processor_shared: 160 << 10,
     banks: 64,
     ..GFX942
+};
+
+/// What every WebGPU device has: its default limits (WebGPU, "Limits"). There are no lanes that run
+/// together: a warp is a name for 16 neighbouring threads, of which nothing is promised, and every
+/// operation of warps is refused. Registers and banks are nobody's promise either: rows for the
+/// simulator's counts.
+const WGSL: Gpu = Gpu {
+    chip: Chip::Wgsl,
+    warp: 16,
+    warp_group: None,
+    block_threads: 256,
+    processor_threads: 256,
+    registers: 65_536,
+    block_shared: 16 << 10,
+    processor_shared: 16 << 10,
+    reserved_shared: 0,
+    banks: 32,
+    buffers: Some(8),
+    ptx: None,
 };
 
 const fn planned(name: &'static str, summary: &'static str, class: Class) -> Target {
@@ -150,9 +175,10 @@ pub const TARGETS: &[Target] = &[
     Target { proof: Proof::Run, ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A) },
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
-    planned("wgsl", "any GPU through WGSL", Class::Shader),
-    planned("spirv", "any GPU through SPIR-V", Class::Shader),
-    planned("msl", "Apple GPUs through Metal", Class::Shader),
+    gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL),
+    // Translations of the same text, which runtimes make themselves: no kernels of their own.
+    planned("spirv", "any GPU through SPIR-V: WGSL's kernels, translated", Class::Shader),
+    planned("msl", "Apple GPUs through Metal: WGSL's kernels, translated", Class::Shader),
 ];
 
 /// The target of a name.

@@ -78,7 +78,7 @@ fn the_kernels_of_the_other_tests_are_taken() {
 
 #[test]
 fn declarations() {
-    let b = Builder::new("a", "", target("wgsl").unwrap(), launch(32));
+    let b = Builder::new("a", "", target("spirv").unwrap(), launch(32));
     assert_eq!(faults(b.finish()), ["NotAGpu"]);
     let plain = launch(64);
     refused("Name", plain, SM, |c| {

@@ -28,3 +28,5 @@ pub mod select;
 pub mod source;
 pub mod tensor;
 pub mod unpacked;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;

@@ -104,6 +104,10 @@ pub enum Sums {
     /// Weights without their scale, exact in 16 bits, times x in matrix instructions that add in
     /// `f32`; a scale multiplies the sum of its group.
     Matrix,
+    /// Stored codes times x by the lanes of a GPU, exact integers or in `f32` of which only this is
+    /// promised: results are one of the two neighbours of the exact one, a multiply-add may be two
+    /// operations, and subnormal numbers may be taken for 0.
+    Lanes,
     /// By the type of x: as [`Sums::Float`], or weights with their scale times x, both cut into bf16
     /// numbers that add up to them, in matrix instructions that add in `f32` and take subnormal
     /// numbers for 0.

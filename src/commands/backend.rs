@@ -12,6 +12,8 @@ use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::{Cuda, CudaError};
 use quantloom::runtime::device::{Backend, Device};
 use quantloom::runtime::gpu::GpuDevice;
+#[cfg(feature = "wgpu")]
+use quantloom::runtime::wgpu::Wgpu;
 
 /// What a GPU's schedules are told beyond what they choose by themselves.
 #[derive(Args, Clone, Default)]
@@ -41,6 +43,9 @@ pub(crate) enum Place {
     Cpu(Device),
     /// An NVIDIA GPU.
     Cuda(GpuDevice<Cuda>),
+    /// A GPU through Vulkan, Metal or Direct3D 12.
+    #[cfg(feature = "wgpu")]
+    Wgpu(GpuDevice<Wgpu>),
     /// The simulator of a GPU.
     Simulator(GpuDevice<Simulator>),
 }
@@ -51,6 +56,8 @@ impl Place {
         match self {
             Self::Cpu(device) => device,
             Self::Cuda(device) => device,
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(device) => device,
             Self::Simulator(device) => device,
         }
     }
@@ -71,6 +78,8 @@ pub(crate) fn tuned(name: &str, tuning: &Tuning) -> Result<Place> {
     let ordinal = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
     match name {
         "cuda" => cuda(0, tuning).map(Place::Cuda),
+        #[cfg(feature = "wgpu")]
+        _ if name == "wgpu" || name.starts_with("wgpu:") => wgpu(name, tuning).map(Place::Wgpu),
         _ if name.starts_with("sim:") => simulator(name, 0, tuning).map(Place::Simulator),
         _ => match ordinal {
             Some(ordinal) => cuda(ordinal, tuning).map(Place::Cuda),
@@ -90,9 +99,14 @@ pub(crate) fn places(name: &str, tuning: &Tuning) -> Result<Vec<Place>> {
 /// The CPU, with the catalogue's decoders.
 pub(crate) fn device(name: &str) -> Result<Device> {
     match name {
-        "hip" | "wgpu" => bail!(
+        "hip" => bail!(
             "the backend {name} has no products in this version (`quantloom devices` tells what \
              it needs); present are {}",
+            present()
+        ),
+        name if name == "wgpu" || name.starts_with("wgpu:") => bail!(
+            "this program was built without the feature `wgpu` (cargo build --features wgpu); \
+             present are {}",
             present()
         ),
         name => match Device::named(name) {
@@ -123,6 +137,17 @@ fn cuda(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Cuda>> {
     }
 }
 
+/// A GPU by its number among those of `quantloom devices`.
+#[cfg(feature = "wgpu")]
+fn wgpu(name: &str, tuning: &Tuning) -> Result<GpuDevice<Wgpu>> {
+    let number = name.strip_prefix("wgpu:").unwrap_or("0").parse();
+    let number = number.map_err(|_| anyhow!("\"{name}\" is not wgpu or wgpu:NUMBER"))?;
+    match Wgpu::new(number, tuning.source()) {
+        Ok(executor) => Ok(GpuDevice::new(executor)),
+        Err(error) => Err(anyhow!("wgpu: {error}; present are {}", present())),
+    }
+}
+
 /// The simulator of a target, `sim:TARGET`; the seed orders its blocks, warps and copies.
 pub(crate) fn simulator(name: &str, seed: u64, tuning: &Tuning) -> Result<GpuDevice<Simulator>> {
     let target = name.strip_prefix("sim:").unwrap_or(name);
@@ -144,6 +169,17 @@ fn absent() -> String {
     });
     let cuda = quantloom::runtime::cuda::devices().err();
     let cuda = cuda.map(|error| format!("cuda ({error})"));
-    let others = ["hip", "wgpu"].map(|name| format!("{name} (not in this version)"));
-    sets.chain(cuda).chain(others).collect::<Vec<_>>().join(", ")
+    let hip = "hip (not in this version)".to_owned();
+    sets.chain(cuda).chain([hip]).chain(absent_wgpu()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(feature = "wgpu")]
+fn absent_wgpu() -> Option<String> {
+    let none = quantloom::runtime::wgpu::devices().is_empty();
+    none.then(|| "wgpu (no device for Vulkan, Metal or Direct3D 12)".to_owned())
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn absent_wgpu() -> Option<String> {
+    Some("wgpu (built without it)".to_owned())
 }

@@ -1,6 +1,8 @@
 //! `quantloom bench`: here on the CPU, in `gpu` on a GPU.
 
 pub(super) mod gpu;
+#[cfg(feature = "wgpu")]
+mod portable;
 mod transforms;
 
 use std::path::PathBuf;
@@ -124,6 +126,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Place::Cpu(device) => device,
         Place::Cuda(device) if arguments.transforms => return transforms::run(arguments, &device),
         Place::Cuda(device) => return gpu::run(arguments, &device),
+        #[cfg(feature = "wgpu")]
+        Place::Wgpu(device) => return portable::run(arguments, &device),
         Place::Simulator(_) => bail!(
             "the simulator counts what a kernel asks for and has no time; `quantloom sim` shows \
              the counts"

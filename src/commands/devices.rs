@@ -79,8 +79,25 @@ fn hardware(backend: &str) -> Vec<(bool, String)> {
             Ok(devices) => devices.iter().map(|device| (true, device.to_string())).collect(),
             Err(error) => vec![(false, error.to_string())],
         },
+        "wgpu" => portable_gpus(),
         _ => vec![(false, "this version does not look for it".to_owned())],
     }
+}
+
+/// The devices that Vulkan, Metal or Direct3D 12 show.
+#[cfg(feature = "wgpu")]
+fn portable_gpus() -> Vec<(bool, String)> {
+    let found = quantloom::runtime::wgpu::devices();
+    if found.is_empty() {
+        let none = quantloom::runtime::wgpu::WgpuError::NoAdapter;
+        return vec![(false, none.to_string())];
+    }
+    found.iter().map(|device| (true, device.to_string())).collect()
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn portable_gpus() -> Vec<(bool, String)> {
+    vec![(false, "built without the feature `wgpu`".to_owned())]
 }
 
 /// The processor and its threads.

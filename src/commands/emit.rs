@@ -27,7 +27,7 @@ use crate::whole::write_whole;
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
-    /// x86, neon, portable; sm_80, sm_89, sm_90a; gfx942, gfx950.
+    /// x86, neon, portable; sm_80, sm_89, sm_90a; gfx942, gfx950; wgsl.
     #[arg(long)]
     target: String,
     /// The weight's shape, for a GPU: N and K are constants of the text.
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     /// Rows of x, for a GPU: they decide the kernel, which may take more.
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     m: u64,
-    /// Write KERNELNAME.rs, .ptx or .hip files into this folder instead of printing them.
+    /// Write KERNELNAME.rs, .ptx, .hip or .wgsl files into this folder instead of printing them.
     #[arg(long)]
     out: Option<PathBuf>,
 }

@@ -7,6 +7,7 @@ pub mod hip;
 pub mod ptx;
 #[cfg(feature = "rust")]
 pub mod rust;
+pub mod wgsl;
 
 use crate::ir::{Kernel, Verified};
 use crate::target::{Chip, Target};
@@ -20,12 +21,16 @@ pub enum Unprinted {
     /// None in HIP C++.
     #[error(transparent)]
     Hip(#[from] hip::NotForHip),
+    /// None in WGSL.
+    #[error(transparent)]
+    Wgsl(#[from] wgsl::NotForWgsl),
 }
 
 /// The ending of files with a target's kernels.
 pub fn ending(target: &Target) -> &'static str {
     match target.gpu.map(|gpu| gpu.chip) {
         Some(Chip::Gfx(_)) => "hip",
+        Some(Chip::Wgsl) => "wgsl",
         _ => "ptx",
     }
 }
@@ -37,6 +42,7 @@ pub fn ending(target: &Target) -> &'static str {
 pub fn text(kernel: &Verified<Kernel>) -> Result<String, Unprinted> {
     match kernel.target.gpu.map(|gpu| gpu.chip) {
         Some(Chip::Gfx(_)) => Ok(hip::emit(kernel)?),
+        Some(Chip::Wgsl) => Ok(wgsl::emit(kernel)?),
         _ => Ok(ptx::emit(kernel)?),
     }
 }

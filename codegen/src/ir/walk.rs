@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{
     Addend, Address, BarrierRef, Binary, Body, Cache, Half, Kernel, MatrixOperand, MatrixScope, Op,
-    Operand, Reg, Role, Statement, Ternary, Unary, Uniformity,
+    Operand, Order, Reg, Role, Statement, Ternary, Unary, Uniformity,
 };
 use crate::target::Feature;
 
@@ -215,6 +215,15 @@ impl Op {
                 _ => Feature::Base,
             },
             Self::Load { cache: Cache::Stream, .. } => Feature::NoAllocate,
+            Self::Shuffle { .. } | Self::Vote { .. } | Self::Ballot { .. } | Self::WarpSync => {
+                Feature::Warp
+            }
+            Self::Atomic { order, .. } | Self::AtomicLoad { order, .. }
+                if *order != Order::Relaxed =>
+            {
+                Feature::Ordered
+            }
+            Self::Fence { .. } => Feature::Ordered,
             Self::CopyAsync { .. } | Self::CopyCommit | Self::CopyWait { .. } => Feature::CpAsync,
             Self::CopyArrive { .. } | Self::MbarrierInit { .. } => Feature::Mbarrier,
             Self::MbarrierArrive { expect: None, .. } | Self::MbarrierWait { .. } => {

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Basis, Choice, Moves, NativePart, Products, Request};
+use quantloom_runtime::op::Sums;
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
 use crate::emit::{self, Unprinted};
@@ -209,7 +210,8 @@ fn choice(
     let operand = operand::problem(request, problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
     let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.meeting());
-    Ok(Choice { key, tokens: u64::from(tokens), meeting, by })
+    let sums = if problem.product.is_some() { Sums::Matrix } else { Sums::Lanes };
+    Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, by })
 }
 
 /// The name of the schedule of transforms in a key.

@@ -70,6 +70,15 @@ pub const PRODUCTS: &[Product] = &[
     matrix("mfma_f16_k32", "mfma.16x16x32.f16", F16_PAIR, 32, &[Cdna4]),
     matrix("mfma_f16", "mfma.16x16x16.f16", F16_PAIR, 16, &[Cdna3, Cdna4]),
     Product {
+        name: "dot_s8",
+        weight: Operand::I8,
+        activation: Operand::I8,
+        sum: Accumulate::I32,
+        columns: 4,
+        matrix: None,
+        classes: &[Shader],
+    },
+    Product {
         name: "fma_f32",
         weight: Operand::F32,
         activation: Operand::F32,

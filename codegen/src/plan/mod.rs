@@ -106,7 +106,7 @@ pub fn plan(
         if !better {
             continue;
         }
-        let scale = ScalePlan::new(scheme, activation, &compute, &dequant);
+        let scale = ScalePlan::new(scheme, activation, (&compute, target.class), &dequant);
         let layout = NativeLayout::new(&dequant, &compute.product, scale.run, target.class);
         let Some(native) = layout else {
             obstacle = Refusal::NoLayout { code: code(), operand, target: target.name };

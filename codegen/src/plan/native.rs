@@ -82,13 +82,19 @@ impl Holding {
         })
     }
 
-    /// Of a vector machine: a lane is a row; four columns a word.
+    /// Of lanes that multiply by themselves: a lane is a row; four columns a word. A vector loads one
+    /// word of all lanes, a lane of a shader four words at once.
     fn of_lanes(class: Class) -> Option<Self> {
-        (class == Class::Lanes).then(|| Self {
+        let lane_words = match class {
+            Class::Lanes => 0,
+            Class::Shader => 2,
+            _ => return None,
+        };
+        Some(Self {
             element: vec![k(1), k(2)],
             registers: vec![k(4), k(8), k(16)],
             lanes: vec![n(1), n(2), n(4), n(8)],
-            lane_words: 0,
+            lane_words,
         })
     }
 }

@@ -14,6 +14,7 @@ use super::compute::ComputePlan;
 use super::dequant::DequantPlan;
 use super::native::lane_columns;
 use super::operand::Operand;
+use crate::target::Class;
 
 /// Where a factor is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,12 +78,12 @@ impl ScalePlan {
     pub fn new(
         scheme: &Scheme,
         activation: &Activation,
-        compute: &ComputePlan,
+        (compute, class): (&ComputePlan, Class),
         dequant: &DequantPlan,
     ) -> Self {
         let (add, exponent) = dequant.yields();
-        let by_run =
-            if compute.product.weight == Operand::F32 { Place::Weight } else { Place::Run };
+        let decodes = compute.product.weight == Operand::F32 && class == Class::Lanes;
+        let by_run = if decodes { Place::Weight } else { Place::Run };
         // A shift is added after the scales: a factor of the finished row would reach it too.
         let at_the_end = if scheme.shift.is_some() { by_run } else { Place::Epilogue };
         let place = |cols: Grain, by_run: Place, at_the_end: Place| match cols {

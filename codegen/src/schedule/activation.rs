@@ -3,7 +3,7 @@
 //! In: an [`ActivationProblem`], and x[M, K] in its own type. Out: kernels, not yet verified, which
 //! leave
 //! - `operand` `[M, P]`, the product's elements, rows padded with zeros: x itself, or its codes: as
-//!   bytes, or as 16-bit floats, which are exact and have no zero point any more;
+//!   bytes, or as 16-bit floats or f32, which are exact and have no zero point any more;
 //! - `x_scale` `[M, G]` f32, the product of all levels of scales, of a row or of its groups.
 //!
 //! Codes, scales and zero points are those of [`quantloom_dsl::reference::quantise_activation`], bit
@@ -65,7 +65,7 @@ const AHEAD: u32 = 4;
 /// | `input_scale_L` | f32, one | level L (0 = the finest) is static |
 /// | `input_zero` | f32, one | the zero point is static |
 /// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |
-/// | `operand` | [M, P], in bytes or halves | |
+/// | `operand` | [M, P], in bytes, halves or f32 | |
 /// | `x_scale` | f32 [M, G] | x is quantised |
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
     let programmatic = programmatic && problem.target.has(Feature::GridDependency);
@@ -143,7 +143,8 @@ struct Walk {
 impl Walk {
     fn new(problem: &ActivationProblem) -> Self {
         let pieces = problem.padded / PIECE;
-        let threads = |most: u32| pieces.next_multiple_of(problem.warp()).min(most);
+        let limit = problem.target.gpu.map_or(THREADS, |gpu| gpu.block_threads);
+        let threads = |most: u32| pieces.next_multiple_of(problem.warp()).min(most.min(limit));
         if problem.spans_columns() {
             let threads = threads(ROW_THREADS);
             Self { threads, turns: pieces.div_ceil(threads), blocks: 1 }
@@ -199,7 +200,11 @@ impl<'p> Writer<'p> {
     ) -> Self {
         let source = Source::declare(b, problem, m, problem.gathers);
         let given = problem.quantiser().map(|quantiser| Given::declare(b, problem, quantiser));
-        let word = if problem.operand.bits() == 8 { Word::U8 } else { Word::U16 };
+        let word = match problem.operand.bits() {
+            8 => Word::U8,
+            16 => Word::U16,
+            _ => Word::U32,
+        };
         let shape = [Count::Parameter(m), Count::Constant(problem.padded)];
         let layout = format!("{} [p, m]", problem.operand);
         let operand = b.buffer("operand", word, Access::WriteOnce, &shape, &layout);
@@ -288,11 +293,18 @@ impl<'p> Writer<'p> {
                 let elements = self.source.elements(b, words);
                 levels.quantise(b, outer, &elements, (self.row, column, inside))
             }
+            _ if self.problem.operand == crate::plan::Operand::F32 => {
+                self.source.elements(b, words)
+            }
             _ => self.source.pairs(b, words),
         };
         let at = b.mad(self.row, self.problem.padded, column);
         let width = if words.len() == 2 { Width::B64 } else { Width::B128 };
-        b.store(Address::new(self.operand, at), &words, width, masked(inside));
+        for (first, words) in (0..).step_by(width.registers()).zip(words.chunks(width.registers()))
+        {
+            let to = Address::new(self.operand, at).plus(first);
+            b.store(to, words, width, masked(inside));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::decode::{DecodeTile, decode};
 use super::measured::measured;
 use super::problem::{Problem, Unscheduled};
+use super::shader::{ShaderTile, shader};
 use super::tile::{TileShape, tile};
 use crate::ir::Kernel;
 
@@ -19,6 +20,8 @@ pub enum Chosen {
     Decode(DecodeTile),
     /// The product in tiles, any number of tokens.
     Tile(TileShape),
+    /// The product of lanes by themselves, any number of tokens.
+    Shader(ShaderTile),
 }
 
 /// The schedule for a number of tokens (rows of x, M): the one that was measured to be the fastest,
@@ -36,6 +39,7 @@ pub fn choose(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
 /// If no schedule takes the problem with so many tokens.
 pub fn choose_by_model(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
     match tokens {
+        _ if problem.product.is_none() => ShaderTile::choose(problem, tokens).map(Chosen::Shader),
         1..=16 => DecodeTile::choose(problem, tokens).map(Chosen::Decode),
         _ => TileShape::choose(problem, tokens).map(Chosen::Tile),
     }
@@ -43,16 +47,18 @@ pub fn choose_by_model(problem: &Problem, tokens: u32) -> Result<Chosen, Unsched
 
 impl Chosen {
     /// The names of all schedules.
-    pub const NAMES: [&str; 2] = ["decode", "tile"];
+    pub const NAMES: [&str; 3] = ["decode", "tile", "shader"];
 
     /// Writes the kernel.
     ///
     /// # Errors
     /// What the schedule does not take.
     pub fn write(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
+        self.fits_product(problem)?;
         match self {
             Self::Decode(choice) => decode(problem, *choice),
             Self::Tile(choice) => tile(problem, *choice),
+            Self::Shader(choice) => shader(problem, *choice),
         }
     }
 
@@ -61,10 +67,21 @@ impl Chosen {
     /// # Errors
     /// The rule that they break.
     pub fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        self.fits_product(problem)?;
         match self {
             Self::Decode(choice) => choice.check(problem),
             Self::Tile(choice) => choice.check(problem),
+            Self::Shader(choice) => choice.check(problem),
         }
+    }
+
+    /// Whether the schedule multiplies as the problem's plan says: by matrix instructions or not.
+    fn fits_product(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        if matches!(self, Self::Shader(_)) == problem.product.is_none() {
+            return Ok(());
+        }
+        let (name, target) = (self.name(), problem.target());
+        Err(Unscheduled::Tile(format!("the schedule {name} has no products of {target}")))
     }
 
     /// Whether the schedule takes the problem, so many tokens in one launch, and blocks fit.
@@ -72,6 +89,7 @@ impl Chosen {
         let fits = match self {
             Self::Decode(choice) => choice.fits(problem),
             Self::Tile(choice) => choice.fits(problem),
+            Self::Shader(choice) => choice.check(problem).is_ok(),
         };
         fits && self.tokens(problem) >= tokens
     }
@@ -82,6 +100,7 @@ impl Chosen {
         match self {
             Self::Decode(choice) => choice.tokens,
             Self::Tile(choice) => choice.most_tokens(problem),
+            Self::Shader(choice) => choice.most_tokens(problem),
         }
     }
 
@@ -90,6 +109,7 @@ impl Chosen {
         match self {
             Self::Decode(_) => "decode",
             Self::Tile(_) => "tile",
+            Self::Shader(_) => "shader",
         }
     }
 
@@ -99,6 +119,7 @@ impl Chosen {
         match self {
             Self::Decode(choice) => choice.parameters(),
             Self::Tile(choice) => choice.parameters(),
+            Self::Shader(choice) => choice.parameters(),
         }
     }
 
@@ -117,6 +138,7 @@ impl Chosen {
         match name {
             "decode" => DecodeTile::read(of).map(Self::Decode),
             "tile" => TileShape::read(of).map(Self::Tile),
+            "shader" => ShaderTile::read(of).map(Self::Shader),
             _ => {
                 let known = Self::NAMES.join(" and ");
                 Err(Unscheduled::Tile(format!("there is no schedule {name}, only {known}")))

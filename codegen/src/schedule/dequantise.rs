@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{BF16, F16, Number, Overflow};
 
+use super::grouped::exact_pair;
+use super::problem::Problem;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
 use crate::plan::sequence::{Sequence, Yield};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
-use super::grouped::exact_pair;
-use super::problem::Problem;
 use crate::plan::{DequantPlan, templates};
 use crate::target::Feature;
 

@@ -193,7 +193,7 @@ impl Grouped {
 
     /// Which of this lane's groups a step of the product belongs to.
     pub(super) fn of_step(&self, problem: &Problem, step: u32) -> u32 {
-        step * problem.product.shape[2] / self.columns.max(problem.shared_columns())
+        step * problem.step() / self.columns.max(problem.shared_columns())
     }
 
     /// Of a turn, what its decoding multiplies with, if it does.
@@ -208,7 +208,7 @@ impl Grouped {
         let rows = problem.rows(self).len;
         let groups = groups.map(|group| self.halves(b, rows, (words, shift), (group, half)));
         let groups: Vec<Operand> = groups.collect();
-        let steps = 0..problem.turn / problem.product.shape[2];
+        let steps = 0..problem.turn / problem.step();
         let of_step = steps.map(|step| self.of_step(problem, step) as usize).collect();
         Some(Scales::of_halves(b, half, (&groups, rows), (absorbed.exponent, of_step), problem))
     }
@@ -377,8 +377,13 @@ fn float(b: &mut Builder, format: FloatFormat, word: Operand, at: u32) -> Operan
     let low = b.and(low, magnitude);
     let placed = b.shl(low, 23 - u32::from(format.mantissa_bits));
     let value = b.binary(Binary::Or, sign, placed);
-    let value = b.unary(Unary::AsF32, value);
-    let value = b.mul_f32(value, 2f32.powi(127 - format.bias()));
+    let value = match b.target().has(Feature::Subnormals) {
+        true => {
+            let value = b.unary(Unary::AsF32, value);
+            b.mul_f32(value, 2f32.powi(127 - format.bias()))
+        }
+        false => rebased(b, format, placed, sign),
+    };
     let nan = match format.variant {
         Variant::Fn => b.equal(low, magnitude),
         Variant::Fnuz => {
@@ -389,6 +394,19 @@ fn float(b: &mut Builder, format: FloatFormat, word: Operand, at: u32) -> Operan
         Variant::Ieee | Variant::Finite => return value,
     };
     b.select(nan, f32::NAN, value)
+}
+
+/// The same without a subnormal number on the way: where the code is one, its magnitude under a larger
+/// exponent has gained an implicit one and lacks a factor of two, which are made up for.
+fn rebased(b: &mut Builder, format: FloatFormat, placed: Operand, sign: Operand) -> Operand {
+    let normal = b.add(placed, ((127 - format.bias()) as u32) << 23);
+    let normal = b.unary(Unary::AsF32, normal);
+    let over = b.add_f32(normal, -(2f32.powi(1 - format.bias())));
+    let lack = b.binary(Binary::MinF32, over, 0.0f32);
+    let value = b.add_f32(normal, lack);
+    let value = b.unary(Unary::AsU32, value);
+    let value = b.binary(Binary::Or, value, sign);
+    b.unary(Unary::AsF32, value)
 }
 
 #[cfg(all(test, feature = "sim"))]

@@ -47,7 +47,11 @@ impl Io {
         let shape = [tiles, chunks, b.warp_size() * problem.lane_words()].map(fixed);
         let layout = format!("codes, {}", native.layout.display(Component::Code));
         let codes = b.buffer("w", Word::U32, Access::Constant, &shape, &layout);
-        let word = if problem.input_bytes() == 1 { Word::U8 } else { Word::U16 };
+        let word = match problem.input_bytes() {
+            1 => Word::U8,
+            2 => Word::U16,
+            _ => Word::U32,
+        };
         let shape = [rows, fixed(problem.input.columns)];
         let layout = format!("{} [k, m]", problem.input.operand);
         let x = b.buffer("x", word, Access::ReadOnly, &shape, &layout);

@@ -101,13 +101,30 @@ impl Lanes {
         let tokens = Tokens { registers, token: OfLane::new(&b, row), part: part(&b) };
         let (rows_of, rows) = Rows::new(&d)?;
         let columns: Vec<u32> = registers_of(&d).map(column).collect();
-        let distinct: Vec<u32> = columns.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let distinct: Vec<u32> =
+            columns.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
         let number = |token| distinct.iter().position(|known| known == token);
         let tokens_of = columns.iter().map(number).collect::<Option<Vec<_>>>()?;
-        let registers = rows_of.into_iter().zip(tokens_of).map(|(row, token)| [row, token]).collect();
+        let registers =
+            rows_of.into_iter().zip(tokens_of).map(|(row, token)| [row, token]).collect();
         let token = OfLane::new(&d, column);
         let d = Sums { rows, tokens: distinct, token, registers };
         cycles.then_some(Self { a: weights, b: tokens, d, of_row })
+    }
+}
+
+impl Lanes {
+    /// Of lanes that multiply by themselves, so many to a tile: each has a row and all of its columns.
+    pub(super) fn of_rows(lanes: u32) -> Self {
+        let nothing = OfLane { lanes, digits: Vec::new() };
+        let first = OfLane { lanes, digits: vec![Digit { apart: 1, size: lanes, stride: 1 }] };
+        let rows = Rows { len: 1, stride: 1, first };
+        Self {
+            a: Weights { registers: 1, rows: rows.clone(), part: nothing.clone() },
+            b: Tokens { registers: 1, token: nothing.clone(), part: nothing.clone() },
+            d: Sums { rows, tokens: vec![0], token: nothing, registers: vec![[0, 0]] },
+            of_row: 1,
+        }
     }
 }
 
@@ -121,7 +138,8 @@ impl Rows {
     /// Of each register the number of its row, and the rows.
     fn new(fragment: &Fragment) -> Option<(Vec<usize>, Self)> {
         let rows: Vec<u32> = registers_of(fragment).map(|at| at.n).collect();
-        let distinct: Vec<u32> = rows.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let distinct: Vec<u32> =
+            rows.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
         let number = |row| distinct.iter().position(|known| known == row);
         let of = rows.iter().map(number).collect::<Option<_>>()?;
         let (len, stride) = (distinct.len() as u32, distinct.get(1).copied().unwrap_or(1));

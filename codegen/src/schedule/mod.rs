@@ -1,7 +1,8 @@
 //! Schedules: kernels as algorithms, written through the [`Builder`](crate::ir::Builder).
 //!
 //! In: a [`Problem`] (a plan and a shape) and a tile. Out: a [`Kernel`](crate::ir::Kernel), not
-//! yet verified. Start at [`choose()`], then [`mod@decode`] and [`mod@tile`]. `problem` says what is
+//! yet verified. Start at [`choose()`], then [`mod@decode`] and [`mod@tile`], or [`mod@shader`] for
+//! targets without matrix instructions. `problem` says what is
 //! multiplied and how it lies in memory, `io` declares a product's buffers, `dequantise` writes the
 //! plan's sequences, `results` where sums begin and what becomes of them; [`mod@transform`] fills a
 //! product's constant buffers from a checkpoint's tensors, and back, [`mod@activation`] makes its
@@ -22,6 +23,7 @@ mod lanes;
 mod measured;
 mod problem;
 mod results;
+pub mod shader;
 mod sums;
 pub mod tile;
 pub mod transform;

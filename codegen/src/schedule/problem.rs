@@ -12,11 +12,12 @@ use quantloom_dsl::{Activation, ScaleType, Scheme, Zero, ZeroKind};
 use super::dequantise::{takes_zeros, writable};
 use super::grouped::{Grouped, What};
 use super::lanes::{Lanes, Rows};
+use super::shader;
 use crate::ir::{Half, MatrixOp, matrix_op};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::Place;
 use crate::plan::{Operand, Plan, Refusal, plan};
-use crate::target::Target;
+use crate::target::{Class, Target};
 
 /// Why the schedules of this version do not take a problem.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -95,8 +96,9 @@ pub struct Problem {
     pub input: Input,
     /// Type of y: f32, f16 or bf16.
     pub output: Number,
-    /// Its matrix instruction: a tile of rows of w by one of tokens.
-    pub product: &'static MatrixOp,
+    /// Its matrix instruction, a tile of rows of w by one of tokens; `None` where lanes multiply by
+    /// themselves.
+    pub product: Option<&'static MatrixOp>,
     /// Who holds what of it.
     pub(super) lanes: Lanes,
     /// The part of a kernel's name that says what is computed.
@@ -124,10 +126,16 @@ impl Problem {
             |what: &str| Unscheduled::Scheme { target: target.name, what: what.into() };
         let operand = plan.compute.product.weight;
         let unmultiplied = || unscheduled(&format!("products in {operand}"));
-        let row = plan.compute.product.matrix.ok_or_else(unmultiplied)?;
-        let product = matrix_op(row, target).ok_or_else(unmultiplied)?;
-        let lanes = Lanes::new(product).ok_or_else(|| unscheduled(row))?;
-        if !writable(&plan.dequant) {
+        let (product, lanes) = match (plan.compute.product.matrix, target.gpu) {
+            (Some(row), _) => {
+                let product = matrix_op(row, target).ok_or_else(unmultiplied)?;
+                (Some(product), Lanes::new(product).ok_or_else(|| unscheduled(row))?)
+            }
+            (None, Some(gpu)) => (None, Lanes::of_rows(gpu.warp)),
+            (None, None) => return Err(unmultiplied()),
+        };
+        let decodes = if product.is_some() { writable } else { shader::writable };
+        if !decodes(&plan.dequant) {
             return Err(unscheduled(&format!("codes decoded by {}", plan.dequant)));
         }
         if scheme.experts.is_some() {
@@ -234,14 +242,19 @@ impl Problem {
         self.plan.scale.run.map_or(self.turn, |run| run.min(self.turn))
     }
 
+    /// Columns of a step of the product.
+    pub const fn step(&self) -> u32 {
+        self.plan.compute.product.columns
+    }
+
     /// Steps of the product in a run.
     pub fn run_steps(&self) -> u32 {
-        self.run() / self.product.shape[2]
+        self.run() / self.step()
     }
 
     /// Tokens of a product: columns of B and D.
     pub fn token_tile(&self) -> u32 {
-        self.product.shape[1]
+        self.product.map_or(1, |product| product.shape[1])
     }
 
     /// Lanes that share a row of A or a column of B, each with columns of its own along k.
@@ -349,6 +362,14 @@ fn lane_words(plan: &Plan) -> u32 {
 /// not fit into chunks, nor chunks into runs.
 fn turn(plan: &Plan, step: u32) -> Option<u32> {
     let chunk = plan.native.columns;
+    if plan.target.class == Class::Shader {
+        let fits = |run: u32| run.is_multiple_of(chunk) || run < chunk && chunk.is_multiple_of(run);
+        return plan
+            .scale
+            .run
+            .is_none_or(|run| fits(run) && run.is_multiple_of(step))
+            .then_some(chunk);
+    }
     // Bytes of x come in rows of 128: see the ring of the tile schedule.
     let least = if plan.compute.product.activation.bits() == 8 { LONGEST_TURN } else { chunk };
     let room = |turn: &u32| *turn <= least || turn / chunk * lane_words(plan) <= MOST_WORDS;
@@ -375,7 +396,9 @@ fn input(activation: &Activation, plan: &Plan, k: u32, turn: u32) -> Input {
     };
     // Rows of x are read by 16 bytes.
     let whole = (k * operand.bits() / 8).is_multiple_of(16);
-    let prepared = scale.is_some() || plan.scale.sorts_columns || !whole;
+    // Lanes that multiply by themselves read f32.
+    let by_lanes = plan.target.class == Class::Shader;
+    let prepared = scale.is_some() || plan.scale.sorts_columns || !whole || by_lanes;
     let columns = if prepared { k.next_multiple_of(turn) } else { k };
     Input { operand, columns, prepared, scale }
 }

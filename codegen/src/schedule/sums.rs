@@ -72,7 +72,9 @@ impl<'p> Summing<'p> {
             true => Addend::Registers(self.start.clone()),
             false => Addend::Registers(part.to_vec()),
         };
-        b.matrix(self.problem.product, part, a, x, addend);
+        // A schedule of matrix operations has one.
+        let Some(product) = self.problem.product else { return };
+        b.matrix(product, part, a, x, addend);
     }
 
     /// Per run of a turn, the sums of x of this lane's tokens, in every register of D, if they are

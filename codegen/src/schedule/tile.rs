@@ -225,7 +225,13 @@ impl<'p> Tile<'p> {
                     let at = run as usize * run_steps + step;
                     for (parts, x) in parts.iter().zip(&x) {
                         for (part, a) in parts.iter().zip(&decoded.a) {
-                            summing.step(b, part, &a[at], &x[of_step * step..of_step * (step + 1)], step == 0);
+                            summing.step(
+                                b,
+                                part,
+                                &a[at],
+                                &x[of_step * step..of_step * (step + 1)],
+                                step == 0,
+                            );
                         }
                     }
                 }

@@ -130,6 +130,7 @@ fn run_unverified(
     let units = grid.iter().product::<u32>() / cluster;
     let all = match gpu.warp {
         64 => run_units::<64>(&set, units, &mut arguments.buffers),
+        16 => run_units::<16>(&set, units, &mut arguments.buffers),
         _ => run_units::<32>(&set, units, &mut arguments.buffers),
     }?;
     let tally = merge(&set, all, &mut arguments.buffers)?;

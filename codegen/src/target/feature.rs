@@ -11,8 +11,14 @@ pub struct PtxVersion(pub u8, pub u8);
 /// A group of instructions that come and go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
-    /// Loads, stores, arithmetic, shuffles, barriers, scoped atomics: what every chip has.
+    /// Loads, stores, arithmetic, barriers, relaxed atomics: what every chip has.
     Base,
+    /// Shuffles, votes and barriers of a warp.
+    Warp,
+    /// Fences, and atomics that order other memory.
+    Ordered,
+    /// Arithmetic of f32 that keeps subnormal numbers.
+    Subnormals,
     /// Any function of three bits.
     Lop3,
     /// Select bytes of two words.
@@ -82,6 +88,8 @@ pub enum Chips {
     SmOwn(u32),
     /// One AMD chip.
     Gfx(&'static str),
+    /// Whatever takes WGSL.
+    Wgsl,
 }
 
 /// A row: these chips have this instruction.
@@ -107,12 +115,27 @@ const fn gfx(feature: Feature, name: &'static str) -> Availability {
     Availability { feature, chips: Chips::Gfx(name), ptx: None }
 }
 
+const fn wgsl(feature: Feature) -> Availability {
+    Availability { feature, chips: Chips::Wgsl, ptx: None }
+}
+
 /// The table. Sources: the "PTX ISA Notes" and "Target ISA Notes" of each instruction in the PTX
-/// ISA manual, checked with ptxas; for AMD, the builtins that clang accepts for the chip.
+/// ISA manual, checked with ptxas; for AMD, the builtins that clang accepts for the chip;
+/// for WGSL, the builtins of its specification, and what `emit::wgsl` spells with them.
 pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Base, 80, 7, 0),
     gfx(Feature::Base, "gfx942"),
     gfx(Feature::Base, "gfx950"),
+    wgsl(Feature::Base),
+    sm(Feature::Warp, 80, 7, 0),
+    gfx(Feature::Warp, "gfx942"),
+    gfx(Feature::Warp, "gfx950"),
+    sm(Feature::Ordered, 80, 7, 0),
+    gfx(Feature::Ordered, "gfx942"),
+    gfx(Feature::Ordered, "gfx950"),
+    sm(Feature::Subnormals, 80, 7, 0),
+    gfx(Feature::Subnormals, "gfx942"),
+    gfx(Feature::Subnormals, "gfx950"),
     sm(Feature::Lop3, 80, 7, 0),
     gfx(Feature::Lop3, "gfx942"),
     gfx(Feature::Lop3, "gfx950"),
@@ -122,6 +145,7 @@ pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Dot4, 80, 7, 0),
     gfx(Feature::Dot4, "gfx942"),
     gfx(Feature::Dot4, "gfx950"),
+    wgsl(Feature::Dot4),
     sm(Feature::PackedF16, 80, 7, 0),
     gfx(Feature::PackedF16, "gfx942"),
     gfx(Feature::PackedF16, "gfx950"),
@@ -130,6 +154,7 @@ pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::PackHalf, 80, 7, 0),
     gfx(Feature::PackHalf, "gfx942"),
     gfx(Feature::PackHalf, "gfx950"),
+    wgsl(Feature::PackHalf),
     sm(Feature::ConvertE4m3, 89, 8, 1),
     sm(Feature::ConvertE4m3, 90, 7, 8),
     sm(Feature::PackE4m3, 89, 8, 1),
@@ -169,6 +194,7 @@ impl Feature {
                     (Chips::SmFrom(from), Chip::Sm { number, .. }) => number >= from,
                     (Chips::SmOwn(of), Chip::Sm { number, own }) => own && number == of,
                     (Chips::Gfx(of), Chip::Gfx(name)) => of == name,
+                    (Chips::Wgsl, Chip::Wgsl) => true,
                     _ => false,
                 }
         })

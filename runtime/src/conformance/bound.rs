@@ -24,6 +24,11 @@
 //! instruction for what was summed before. Then two a group (its scale, its addition), one a warp
 //! and one a block that share K; weights carry no offset.
 //!
+//! Lanes that multiply by themselves: two roundings a column of a piece (a multiply-add may be two
+//! operations), of a chunk where groups have scales of their own and of the whole row else, two a piece
+//! and one for each group of lanes that shares K; each twice as far as to nearest, since only one of
+//! the two neighbours is promised.
+//!
 //! bf16 parts: weights are put together first (three operations of [`FIXED`]) and parts are exact, of
 //! one sign and so of no more magnitude than the whole. An instruction adds 32 columns of a pair
 //! of parts: a chain of [`PAIR_CHAIN`] products, an addition of even and odd ones, one to what was
@@ -64,6 +69,13 @@ const MATRIX_COLUMNS: usize = 8;
 /// Warps and blocks that share a row's K without a group each, at most: each group is counted besides.
 const MOST_PARTS: usize = 64;
 
+/// Columns of a piece of lanes that multiply by themselves: a chunk of codes.
+const LANES_PIECE: usize = 32;
+/// Groups of lanes of a block that share a row's K.
+const MOST_LANES: usize = 16;
+/// Numbers below 2^-126 that a term of theirs loses, at most: each operation's operands and result.
+const LANES_FLUSHED: usize = 3 * FIXED;
+
 /// Columns that an instruction of bf16 parts takes.
 const PAIR_COLUMNS: usize = 32;
 /// Products that it adds in one chain, and the addition of its two chains.
@@ -97,6 +109,12 @@ impl Chain {
             Sums::Parts => {
                 let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + FIXED;
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
+            }
+            Sums::Lanes => {
+                let piece = if groups > 1 { LANES_PIECE.min(k) } else { k };
+                let steps = 2 * piece + pieces + MOST_LANES + FIXED;
+                let underflow = underflow + LANES_FLUSHED as f64 * NORMAL;
+                Self { roundings: 2 * steps, offset: true, underflow }
             }
             Sums::OddParts => {
                 let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + pieces + FIXED;

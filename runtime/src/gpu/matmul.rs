@@ -48,8 +48,9 @@ impl<E: Executor> Op for GpuWeight<E> {
         chosen.chain(refused).chain(filled).collect::<Vec<_>>().join("\n")
     }
 
-    fn sums(&self, _tokens: usize) -> Sums {
-        Sums::Matrix
+    fn sums(&self, tokens: usize) -> Sums {
+        let first = self.products.first().map_or(F32, |product| product.element);
+        self.choice(first, tokens as u64).map_or(Sums::Matrix, |choice| choice.sums)
     }
 
     /// Kernels round y to the scheme's type, or that of x.

@@ -7,6 +7,7 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativePart;
+use crate::op::Sums;
 use crate::source::{KernelKey, KernelSource, Refusal};
 
 /// A product whose M is not known yet.
@@ -38,6 +39,8 @@ pub struct Choice {
     pub tokens: u64,
     /// The type in which it multiplies weights and x, and why not in another: `in bf16`.
     pub meeting: String,
+    /// How it adds up.
+    pub sums: Sums,
     /// Why this one.
     pub by: Basis,
 }

@@ -156,6 +156,7 @@ impl Products for Sums {
             key: KernelKey { target: request.target.to_owned(), ..key() },
             tokens: 1,
             meeting: "in bf16".to_owned(),
+            sums: quantloom_runtime::op::Sums::Matrix,
             by: Basis::Model,
         })
     }

@@ -124,6 +124,16 @@ impl Builder {
         id
     }
 
+    /// Words of shared memory that several parts of a kernel use in turn: the block of this name, declared
+    /// at the first call.
+    pub fn scratch(&mut self, name: &str, words: u32, layout: &str) -> SharedId {
+        let known = self.kernel.shared.iter().position(|block| block.name == name);
+        match known {
+            Some(at) => SharedId(at as u32),
+            None => self.shared(name, Word::U32, words, layout),
+        }
+    }
+
     /// Declares an array of mbarriers.
     pub fn barriers(&mut self, name: &str, len: u32) -> BarrierId {
         let id = BarrierId(self.kernel.barriers.len() as u32);

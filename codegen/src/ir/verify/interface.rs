@@ -10,7 +10,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         return findings.refuse(None, Fault::NotAGpu(kernel.target.name));
     };
     names(findings);
-    buffers(findings);
+    buffers(findings, gpu);
     shared(findings, gpu);
     launch(findings, gpu);
 }
@@ -67,8 +67,14 @@ fn extent(findings: &mut Findings<'_>, extent: Extent) {
     }
 }
 
-fn buffers(findings: &mut Findings<'_>) {
+fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
     let kernel = findings.kernel;
+    let count = kernel.buffers.len();
+    if let Some(limit) = gpu.buffers.filter(|limit| count > *limit as usize) {
+        let target = kernel.target.name;
+        let what = format!("{count} buffers; a kernel of {target} has at most {limit}");
+        findings.refuse(None, Fault::Launch(what));
+    }
     for buffer in &kernel.buffers {
         for part in &buffer.shape {
             extent(findings, *part);

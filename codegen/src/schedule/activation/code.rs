@@ -6,6 +6,7 @@ use quantloom_dsl::{Quantiser, Ties};
 use super::rounding::{at_least, at_most, round_to};
 use crate::ir::{Binary, Builder, Compare, Half, Operand, Ternary, Unary};
 use crate::plan;
+use crate::target::Feature;
 
 /// How codes of a quantiser are written as elements of an operand.
 pub(super) struct Codes<'q> {
@@ -53,6 +54,9 @@ impl Codes<'_> {
                     values = less.collect();
                 }
                 let values = padded(b, values, 0.0f32.into());
+                if operand == plan::Operand::F32 {
+                    return values;
+                }
                 let half = if operand == plan::Operand::F16 { Half::F16 } else { Half::Bf16 };
                 let pair = |two: &[Operand]| b.binary(Binary::Pack(half), two[0], two[1]);
                 values.chunks_exact(2).map(pair).collect()
@@ -102,6 +106,17 @@ fn away(b: &mut Builder, value: Operand) -> Operand {
 
 /// The low bytes of four words.
 fn bytes(b: &mut Builder, four: &[Operand]) -> Operand {
+    if !b.target().has(Feature::Permute) {
+        let byte = |b: &mut Builder, at: usize| {
+            let byte = b.and(four[at], 0xffu32);
+            b.shl(byte, 8 * at as u32)
+        };
+        let first = byte(b, 0);
+        return (1..four.len()).fold(first, |word, at| {
+            let byte = byte(b, at);
+            b.binary(Binary::Or, word, byte)
+        });
+    }
     let [low, high] =
         [0, 2].map(|at| b.ternary(Ternary::Permute, four[at], four[at + 1], 0x0040u32));
     halves(b, low, high)

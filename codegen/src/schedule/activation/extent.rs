@@ -4,6 +4,7 @@ use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Mask, Operand, Reg, Shuffle, Special, Type, Unary,
     Uniformity, Width, Word,
 };
+use crate::target::Feature;
 
 /// The extent of some values.
 #[derive(Clone, Copy)]
@@ -34,6 +35,9 @@ impl Extent {
 
     /// Of the values of so many neighbouring lanes, a power of two.
     pub(super) fn of_lanes(mut self, b: &mut Builder, lanes: u32) -> Self {
+        if !b.target().has(Feature::Warp) {
+            return self.of_threads(b, lanes);
+        }
         let mut by = lanes / 2;
         while by > 0 {
             let low = self.low.map(|low| b.shuffle(Shuffle::Xor, low, by));
@@ -46,6 +50,9 @@ impl Extent {
 
     /// Of the values of the block, by way of shared memory; used once a kernel.
     pub(super) fn of_block(self, b: &mut Builder, threads: u32) -> Self {
+        if !b.target().has(Feature::Warp) {
+            return self.of_threads(b, threads);
+        }
         let lanes = b.warp_size();
         let of_warp = self.of_lanes(b, lanes);
         let warps = threads / lanes;
@@ -72,6 +79,50 @@ impl Extent {
         };
         let low = low.map(|low| load(b, low));
         Self { low, high: load(b, high) }.of_lanes(b, each)
+    }
+
+    /// Of the values of so many neighbouring threads, a power of two or the block's, by way of shared
+    /// memory: each half takes over the other's.
+    fn of_threads(mut self, b: &mut Builder, threads: u32) -> Self {
+        if threads <= 1 {
+            return self;
+        }
+        let words = b.target().gpu.map_or(threads, |gpu| gpu.block_threads);
+        let mut scratch = |name: &str| b.scratch(name, words, "f32, one a thread");
+        let (low, high) = (self.low.map(|_| scratch("lows")), scratch("highs"));
+        let thread = b.special(Special::Thread);
+        let place = if threads.is_power_of_two() { b.rem(thread, threads) } else { thread };
+        let store = |b: &mut Builder, extent: Self, mask: Option<Operand>| {
+            let ends = [(low, extent.low), (Some(high), Some(extent.high))];
+            for (to, end) in ends.into_iter().filter_map(|(to, end)| to.zip(end)) {
+                b.store(Address::new(to, thread), &[end], Width::B32, mask);
+            }
+            b.barrier();
+        };
+        let load = |b: &mut Builder, at: Operand, plus: u32, mask: Option<Mask>| {
+            let mut end = |from| {
+                let from = Address::new(from, at).plus(plus);
+                b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0].into()
+            };
+            Self { low: low.map(&mut end), high: end(high) }
+        };
+        store(b, self, None);
+        let mut half = threads.next_power_of_two() / 2;
+        while half > 0 {
+            let other = b.add(place, half);
+            let (first, there) = (b.less(place, half), b.less(other, threads));
+            let takes = b.both(first, there);
+            let mask = Mask { condition: takes, fill: 0.0f32.into() };
+            let other = load(b, thread, half, Some(mask));
+            self = self.with(b, other);
+            store(b, self, Some(takes));
+            half /= 2;
+        }
+        let first = b.sub(thread, place);
+        let all = load(b, first, 0, None);
+        // Before the words are written again.
+        b.barrier();
+        all
     }
 
     /// Of all of x: the parts' extents, as many a lane.

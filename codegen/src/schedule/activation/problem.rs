@@ -54,10 +54,12 @@ impl ActivationProblem {
         let this =
             Self { target, own, operand, k, padded, gathers, activation, arithmetic, scheme };
         match &this.activation {
-            Activation::Float(_) if operand.number() != Number::Float(own) || own == F32 => {
-                return Err(none(format!("{own} activations as operands in {operand}")));
+            Activation::Float(_) => {
+                let same = operand.number() == Number::Float(own) && own != F32;
+                if !same && operand != Operand::F32 {
+                    return Err(none(format!("{own} activations as operands in {operand}")));
+                }
             }
-            Activation::Float(_) => {}
             Activation::Quantised(quantiser) => {
                 if !this.holds(quantiser) {
                     let what = format!("{} activations as operands in {operand}", quantiser.code);
@@ -170,8 +172,8 @@ impl ActivationProblem {
         match (self.operand, quantiser.zero) {
             (Operand::I8, None) => matches!(code, Number::Int(_)),
             (Operand::E4m3, None) => self.target.has(Feature::PackE4m3) && values().all(exact),
-            (Operand::Bf16 | Operand::F16, None) => values().all(exact),
-            (Operand::Bf16 | Operand::F16, Some(_)) => {
+            (Operand::Bf16 | Operand::F16 | Operand::F32, None) => values().all(exact),
+            (Operand::Bf16 | Operand::F16 | Operand::F32, Some(_)) => {
                 let most = (code.max() - code.min()) as i32;
                 (-most..=most).all(|value| exact(f64::from(value)))
             }

@@ -4,6 +4,7 @@
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Variant};
 
 use crate::ir::{Binary, Builder, Compare, Half, Operand, Side, Ternary, Unary};
+use crate::target::Feature;
 
 /// The type that results are rounded to; [`quantloom_dsl::reference::Arith`], written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,13 @@ pub(super) fn round_to(b: &mut Builder, format: FloatFormat, value: Operand) -> 
 /// A magnitude with the sign of a value.
 pub(super) fn with_sign(b: &mut Builder, magnitude: Operand, value: Operand) -> Operand {
     let (magnitude, value) = (b.unary(Unary::AsU32, magnitude), b.unary(Unary::AsU32, value));
-    // (a & c) | (b & !c)
-    let signed = b.ternary(Ternary::Lop3(0xE4), value, magnitude, 0x8000_0000u32);
+    let signed = match b.target().has(Feature::Lop3) {
+        // (a & c) | (b & !c)
+        true => b.ternary(Ternary::Lop3(0xE4), value, magnitude, 0x8000_0000u32),
+        false => {
+            let (sign, digits) = (b.and(value, 0x8000_0000u32), b.and(magnitude, 0x7fff_ffffu32));
+            b.binary(Binary::Or, sign, digits)
+        }
+    };
     b.unary(Unary::AsF32, signed)
 }

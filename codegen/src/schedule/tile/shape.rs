@@ -198,7 +198,7 @@ impl TileShape {
         let tiles = self.row_tiles(problem);
         let held = &problem.lanes;
         let sums = held.d.registers.len() as u32 * tiles * self.tokens / problem.token_tile();
-        let a = tiles * held.a.registers as u32 * problem.turn / problem.product.shape[2];
+        let a = tiles * held.a.registers as u32 * problem.turn / problem.step();
         let runs = problem.turn / problem.run();
         let wide = problem.lane_columns() * problem.input_bytes() >= 16;
         let of_runs = if runs > 1 && wide {

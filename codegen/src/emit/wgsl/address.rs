@@ -1,0 +1,122 @@
+//! Arrays and the words of them that an access touches.
+
+use super::{Writer, word};
+use crate::ir::{Address, Kernel, Op, Operand, Space, Touch, Width, each_op};
+
+/// How an array is declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Array {
+    /// `u32`
+    Words,
+    /// `vec4<u32>`: every access moves 16 bytes.
+    Fours,
+    /// `atomic<u32>`: some access changes a word, or a part of one.
+    Atomic,
+}
+
+impl Array {
+    pub(super) const fn element(self) -> &'static str {
+        match self {
+            Self::Words => "u32",
+            Self::Fours => "vec4<u32>",
+            Self::Atomic => "atomic<u32>",
+        }
+    }
+}
+
+/// How each buffer is to be declared.
+pub(super) fn buffers(kernel: &Kernel) -> Vec<Array> {
+    let of = |id: usize| {
+        array(kernel, |space| matches!(space, Space::Global(at) if at.0 as usize == id))
+    };
+    (0..kernel.buffers.len()).map(of).collect()
+}
+
+/// How shared memory is to be declared: one array, since its blocks may lie over one another.
+pub(super) fn shared(kernel: &Kernel) -> Array {
+    array(kernel, |space| matches!(space, Space::Shared(_)))
+}
+
+fn array(kernel: &Kernel, is: impl Fn(Space) -> bool) -> Array {
+    let (mut atomic, mut fours, mut any) = (false, true, false);
+    each_op(&kernel.body, &mut |op| {
+        for (address, touch, bytes) in op.touches() {
+            if !is(address.space) || matches!(op, Op::Prefetch { .. }) {
+                continue;
+            }
+            any = true;
+            atomic |= touch == Touch::Atomic || touch == Touch::Write && bytes < 4;
+            fours &= bytes == Width::B128.bytes();
+        }
+    });
+    match (atomic, fours && any) {
+        (true, _) => Array::Atomic,
+        (false, true) => Array::Fours,
+        (false, false) => Array::Words,
+    }
+}
+
+/// Where an access lies in its array.
+pub(super) struct Place {
+    /// The array's name.
+    pub(super) array: String,
+    /// How it is declared.
+    pub(super) kind: Array,
+    /// The number of the first 32-bit word.
+    pub(super) index: String,
+    /// By how many bits what is narrower than that lies above the word's low end; nothing if it does
+    /// not.
+    pub(super) shift: Option<String>,
+}
+
+impl Place {
+    /// A word further on.
+    pub(super) fn element(&self, plus: u32) -> String {
+        match plus {
+            0 => format!("{}[{}]", self.array, self.index),
+            plus => format!("{}[{} + {plus}u]", self.array, self.index),
+        }
+    }
+
+    /// Four words.
+    pub(super) fn four(&self) -> String {
+        format!("{}[({}) >> 2u]", self.array, self.index)
+    }
+}
+
+impl Writer<'_> {
+    /// The place of an access.
+    pub(super) fn place(&self, address: Address, width: Width) -> Place {
+        let kernel = self.kernel;
+        let (array, kind, bytes, first) = match address.space {
+            Space::Global(id) => {
+                let buffer = &kernel.buffers[id.0 as usize];
+                let name = format!("buffer_{}", buffer.name);
+                (name, self.buffers[id.0 as usize], buffer.word.bytes(), 0)
+            }
+            Space::Shared(id) => {
+                let block = &kernel.shared[id.0 as usize];
+                let first = kernel.shared_map().blocks[id.0 as usize] / 4;
+                ("shared_words".to_owned(), self.shared, block.word.bytes(), first)
+            }
+        };
+        // Elements of the array in a 32-bit word, as a power of two.
+        let per_word = (4 / bytes).trailing_zeros();
+        let number = match (address.index, address.offset) {
+            (Operand::Reg(reg), 0) => self.reg(reg),
+            (Operand::Reg(reg), offset) => format!("{} + {offset}u", self.reg(reg)),
+            (Operand::U32(index), offset) => word(index.wrapping_add(offset)),
+            (_, offset) => word(offset),
+        };
+        let index = match (per_word, first) {
+            (0, 0) => number.clone(),
+            (0, first) => format!("{number} + {first}u"),
+            (per_word, 0) => format!("(({number}) >> {per_word}u)"),
+            (per_word, first) => format!("((({number}) >> {per_word}u) + {first}u)"),
+        };
+        let narrow = width.bytes() < 4 && per_word > 0;
+        let shift =
+            narrow.then(|| format!("((({number}) & {}u) * {}u)", (1 << per_word) - 1, 8 * bytes));
+        Place { array, kind, index, shift }
+    }
+}

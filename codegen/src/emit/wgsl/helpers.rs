@@ -1,0 +1,133 @@
+//! Functions that a text defines for itself: what the IR computes and WGSL has no word for.
+
+use std::collections::BTreeSet;
+
+/// A function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Helper {
+    /// The f32 of these bits, where no literal says it.
+    Float,
+    /// The f32 value of an f16.
+    FloatFromF16,
+    /// bf16, to nearest even.
+    Bf16,
+    /// f16, to nearest even, beyond the largest infinity.
+    F16,
+    /// The upper half of a product.
+    MulHigh,
+    /// To the nearest integer, saturated; 0 of a NaN.
+    S32FromF32,
+    /// Four products of signed and unsigned bytes.
+    DotMixed,
+}
+
+impl Helper {
+    /// What it is called.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::FloatFromF16 => "float_from_f16",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16_of",
+            Self::MulHigh => "mul_high",
+            Self::S32FromF32 => "s32_from_f32",
+            Self::DotMixed => "dot_mixed",
+        }
+    }
+
+    /// Adds it and what its text calls.
+    pub(super) fn with_all_that_it_needs(self, all: &mut BTreeSet<Self>) {
+        all.insert(self);
+    }
+
+    /// Its text.
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::Float => {
+                "\
+fn float(bits: u32) -> f32 {
+    return bitcast<f32>(bits);
+}"
+            }
+            // A subnormal code has gained an implicit one and lacks a factor of two; below the smallest
+            // normal value c, y + (y - c) is right.
+            Self::FloatFromF16 => {
+                "\
+fn float_from_f16(code: u32) -> f32 {
+    let magnitude = (code & 0x7fffu) << 13u;
+    var value = bitcast<f32>(magnitude + 0x38000000u);
+    value = value + min(value - 6.103515625e-05f, 0.0f);
+    var bits = bitcast<u32>(value);
+    if (magnitude >= 0x0f800000u) {
+        bits = magnitude | 0x7f800000u;
+    }
+    return bitcast<f32>(bits | ((code & 0x8000u) << 16u));
+}"
+            }
+            Self::Bf16 => {
+                "\
+fn bf16(value: f32) -> u32 {
+    let bits = bitcast<u32>(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return (bits >> 16u) | 0x40u;
+    }
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}"
+            }
+            // Below the smallest normal number the code counts multiples of 2^-24.
+            Self::F16 => {
+                "\
+fn f16_of(value: f32) -> u32 {
+    let bits = bitcast<u32>(value);
+    let sign = (bits >> 16u) & 0x8000u;
+    let magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+        return sign | 0x7e00u;
+    }
+    if (magnitude >= 0x47800000u) {
+        return sign | 0x7c00u;
+    }
+    if (magnitude >= 0x38800000u) {
+        return sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13u) & 1u)) >> 13u);
+    }
+    let lack = min(126u - (magnitude >> 23u), 31u);
+    let digits = (magnitude & 0x7fffffu) | 0x800000u;
+    let even = (digits >> lack) & 1u;
+    let rounded = (digits + ((1u << (lack - 1u)) - 1u) + even) >> lack;
+    return sign | rounded;
+}"
+            }
+            Self::MulHigh => {
+                "\
+fn mul_high(a: u32, b: u32) -> u32 {
+    let low = (a & 0xffffu) * (b & 0xffffu);
+    let cross = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
+    let other = (a & 0xffffu) * (b >> 16u) + (cross & 0xffffu);
+    return (a >> 16u) * (b >> 16u) + (cross >> 16u) + (other >> 16u);
+}"
+            }
+            Self::S32FromF32 => {
+                "\
+fn s32_from_f32(value: f32) -> u32 {
+    if ((bitcast<u32>(value) & 0x7fffffffu) > 0x7f800000u) {
+        return 0u;
+    }
+    let nearest = round(value);
+    if (nearest >= 2147483648.0f) {
+        return 0x7fffffffu;
+    }
+    if (nearest < -2147483648.0f) {
+        return 0x80000000u;
+    }
+    return bitcast<u32>(i32(nearest));
+}"
+            }
+            Self::DotMixed => {
+                "\
+fn dot_mixed(a: u32, b: u32) -> u32 {
+    return bitcast<u32>(dot(unpack4xI8(a), vec4<i32>(unpack4xU8(b))));
+}"
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Products without matrix instructions, for any M: y[M, N] = x w^T + bias, each lane by itself.
+//!
+//! In: a [`Problem`] and a [`ShaderTile`]. Out: a kernel, not yet verified.
+//!
+//! A lane has a row of w in each of its tiles of 16 rows, and some tokens. It loads its codes of a
+//! chunk of columns at once, 16 lanes side by side in memory, decodes them in registers and multiplies
+//! them with x, which is the same for all lanes of a tile and comes by 16 bytes from the cache: f32,
+//! by a fused multiply-add a weight and token, or bytes, four at a time. What columns share a scale in
+//! is summed apart. The lanes of a block are groups of 16: some have other rows, some other chunks of
+//! K. They add up in shared memory, where threads take neighbouring rows together to y.
+//!
+//! Nothing but barriers is asked of a block: no lanes that run together, no order between blocks.
+//! `decode` writes a plan's sequences, `numbers` reads what rows and groups of columns share, `results`
+//! is the end.
+
+mod choice;
+mod decode;
+mod numbers;
+mod results;
+
+use crate::ir::{
+    Address, Binary, Builder, Cache, Extent, Kernel, Launch, Operand, Reg, Special, Ternary, Type,
+    Unary, Uniformity, Width,
+};
+
+use self::numbers::{Numbers, OfTurn};
+use super::chunk::{chunk_words, sections, tile_words, width};
+use super::io::Io;
+use super::problem::{InputScale, Problem, Unscheduled};
+
+pub use choice::ShaderTile;
+pub(super) use decode::writable;
+
+/// Columns of x that a lane loads at once.
+const PIECE: u32 = 4;
+/// Ones in four bytes.
+const ONES: u32 = 0x0101_0101;
+
+/// Writes the kernel.
+///
+/// # Errors
+/// What the schedule does not take.
+pub fn shader(problem: &Problem, tile: ShaderTile) -> Result<Kernel, Unscheduled> {
+    tile.check(problem)?;
+    let rows = problem.row_tiles().div_ceil(tile.row_tiles * tile.groups);
+    let threads = tile.threads(problem);
+    let grid = [Extent::Constant(1); 3];
+    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+    let name = problem.kernel_name(&tile.name());
+    let summary = format!(
+        "y[m, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w and {} of x; {} groups of \
+         lanes split K.",
+        problem.n,
+        problem.k,
+        problem.plan.dequant,
+        tile.rows(problem),
+        tile.tokens,
+        tile.parts,
+    );
+    let mut b = Builder::new(&name, &summary, problem.target(), launch);
+    let this = Shader::start(&mut b, problem, tile);
+    b.grid([Extent::Constant(rows), Extent::CeilDiv(this.io.m, tile.tokens), Extent::Constant(1)]);
+    this.write(&mut b);
+    Ok(b.finish())
+}
+
+/// Everything that the parts of the kernel share.
+struct Shader<'p> {
+    problem: &'p Problem,
+    tile: ShaderTile,
+    io: Io,
+    lane: Operand,
+    /// Which part of K this group of lanes has, and which of the block's tiles of rows.
+    part: Operand,
+    group: Operand,
+    /// Rows of x, at launch.
+    m: Operand,
+    /// Per tile of rows, its number; beyond the last, the last.
+    tiles: Vec<Operand>,
+    /// Per token, its number; beyond the last, the last.
+    tokens: Vec<Operand>,
+}
+
+/// Sums over columns that share everything that multiplies them, before they are multiplied: per tile
+/// of rows and token, and of x per token where something is added for each row.
+struct Run {
+    parts: Vec<Vec<Reg>>,
+    of_x: Vec<Reg>,
+}
+
+impl<'p> Shader<'p> {
+    fn start(b: &mut Builder, problem: &'p Problem, tile: ShaderTile) -> Self {
+        let io = Io::declare(b, problem);
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        let (rows, tokens) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
+        let m = b.argument(io.m);
+        b.comment("neighbouring groups of lanes have neighbouring chunks of K");
+        let (part, group) = (b.rem(warp, tile.parts), b.div(warp, tile.parts));
+        let first = b.mad(rows, tile.groups, group);
+        let first = b.mul(first, tile.row_tiles);
+        let last = problem.row_tiles() - 1;
+        let ragged = !problem.row_tiles().is_multiple_of(tile.row_tiles * tile.groups);
+        let tiles = (0..tile.row_tiles).map(|at| {
+            let number = b.add(first, at);
+            if ragged { b.binary(Binary::Min, number, last) } else { number }
+        });
+        let tiles = tiles.collect();
+        let (first, last) = (b.mul(tokens, tile.tokens), b.sub(m, 1u32));
+        let tokens = (0..tile.tokens).map(|at| {
+            let number = b.add(first, at);
+            b.binary(Binary::Min, number, last)
+        });
+        let tokens = tokens.collect();
+        Self { problem, tile, io, lane, part, group, m, tiles, tokens }
+    }
+
+    fn write(&self, b: &mut Builder) {
+        let problem = self.problem;
+        let sums = self.sums(b);
+        let [scale, addend] = [(problem.scale, self.io.scale), (problem.addend, self.io.addend)]
+            .map(|(of, buffer)| {
+                Some(Numbers::new(b, problem, (of?, buffer?), (&self.tiles, self.lane)))
+            });
+        let x_rows: Vec<Operand> =
+            self.tokens.iter().map(|token| b.mul(*token, problem.input.columns)).collect();
+        let x_scales: Option<Vec<Operand>> = self.x_groups().map(|_| {
+            let groups = problem.input_groups().unwrap_or(1);
+            self.tokens.iter().map(|token| b.mul(*token, groups)).collect()
+        });
+        // Where all columns share everything, their sums are one run.
+        let whole = problem.plan.scale.run.is_none().then(|| self.run(b));
+        let chunks = problem.chunks();
+        let of_turn = |b: &mut Builder, turn: Operand| {
+            [&scale, &addend].map(|numbers| Some(numbers.as_ref()?.load(b, problem, turn)))
+        };
+        let rows = x_scales.as_deref();
+        b.for_each(self.part, chunks, self.tile.parts, "chunk", |b, chunk| {
+            let numbers = if whole.is_none() { of_turn(b, chunk) } else { [None, None] };
+            let weights: Vec<Vec<Operand>> = self
+                .tiles
+                .iter()
+                .map(|tile| {
+                    let words = self.load_codes(b, *tile, chunk);
+                    decode::decode(b, &problem.plan.dequant, &words)
+                })
+                .collect();
+            let first = b.mul(chunk, problem.plan.native.columns);
+            let x: Vec<Operand> = x_rows.iter().map(|row| b.add(*row, first)).collect();
+            match &whole {
+                Some(run) => {
+                    let columns = 0..problem.plan.native.columns;
+                    self.multiply(b, run, &weights, &x, columns);
+                }
+                None => {
+                    let columns = problem.run();
+                    for run in 0..problem.plan.native.columns / columns {
+                        let sum = self.run(b);
+                        let first = run * columns;
+                        self.multiply(b, &sum, &weights, &x, first..first + columns);
+                        self.close(b, &sums, &sum, (&numbers, rows), (chunk, run));
+                    }
+                }
+            }
+        });
+        if let Some(run) = &whole {
+            let numbers = of_turn(b, 0u32.into());
+            self.close(b, &sums, run, (&numbers, rows), (0u32.into(), 0));
+        }
+        self.results(b, &sums);
+    }
+
+    /// Columns that share a scale of x, if not all do.
+    fn x_groups(&self) -> Option<u32> {
+        match self.problem.input.scale? {
+            InputScale::Row => None,
+            InputScale::Columns(columns) => Some(columns),
+        }
+    }
+
+    /// Per tile of rows and token.
+    fn sums(&self, b: &mut Builder) -> Vec<Vec<Reg>> {
+        (0..self.tile.row_tiles).map(|_| b.zeros("sum", self.tile.tokens)).collect()
+    }
+
+    /// Sums of nothing.
+    fn run(&self, b: &mut Builder) -> Run {
+        let integers = self.problem.sums_integers();
+        let (ty, zero): (Type, Operand) =
+            if integers { (Type::U32, 0u32.into()) } else { (Type::F32, 0.0f32.into()) };
+        let mut of = |name: &str| {
+            let regs = b.array(name, ty, self.tile.tokens, Uniformity::Varying);
+            regs.iter().for_each(|reg| b.set(*reg, zero));
+            regs
+        };
+        let parts = (0..self.tile.row_tiles).map(|_| of("part")).collect();
+        let of_x = if self.problem.addend.is_some() { of("of_x") } else { Vec::new() };
+        Run { parts, of_x }
+    }
+
+    /// A lane's words of codes of a chunk, section after section.
+    fn load_codes(&self, b: &mut Builder, tile: Operand, chunk: Operand) -> Vec<Reg> {
+        let problem = self.problem;
+        let start = b.mul(tile, tile_words(problem));
+        let start = b.mad(chunk, chunk_words(problem), start);
+        let mut all = Vec::new();
+        for (first, words) in sections(problem) {
+            let at = b.mad(self.lane, words, start);
+            let from = Address::new(self.io.codes, at).plus(first);
+            all.extend(b.load_as(Type::U32, from, width(words), None, Cache::Constant));
+        }
+        all
+    }
+
+    /// run += weights x, of some columns of the chunk.
+    fn multiply(
+        &self,
+        b: &mut Builder,
+        run: &Run,
+        weights: &[Vec<Operand>],
+        x: &[Operand],
+        columns: std::ops::Range<u32>,
+    ) {
+        let integers = self.problem.sums_integers();
+        // Four columns are four registers of f32, or one of bytes.
+        let at_once = if integers { PIECE * PIECE } else { PIECE };
+        let at_once = at_once.min(columns.end - columns.start);
+        for first in columns.step_by(at_once as usize) {
+            for (token, start) in x.iter().enumerate() {
+                let (ty, each, width) = match (integers, at_once) {
+                    (false, _) => (Type::F32, 1, Width::B128),
+                    (true, 16) => (Type::U32, PIECE, Width::B128),
+                    (true, 8) => (Type::U32, PIECE, Width::B64),
+                    (true, _) => (Type::U32, PIECE, Width::B32),
+                };
+                let from = Address::new(self.io.x, *start).plus(first);
+                let words = b.load_as(ty, from, width, None, Cache::Default);
+                for (at, x) in (first / each..).zip(words) {
+                    for (weights, parts) in weights.iter().zip(&run.parts) {
+                        self.accumulate(b, parts[token], weights[at as usize], x);
+                    }
+                    match (run.of_x.get(token), integers) {
+                        (None, _) => {}
+                        (Some(sum), true) => self.accumulate(b, *sum, ONES.into(), x),
+                        (Some(sum), false) => {
+                            let total = b.add_f32(*sum, x);
+                            b.set(*sum, total);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// sum += weight x, of one column or of four bytes.
+    fn accumulate(&self, b: &mut Builder, sum: Reg, weight: Operand, x: Reg) {
+        if self.problem.sums_integers() {
+            let dot = Ternary::Dot4 { a_signed: true, b_signed: true };
+            let total = b.ternary(dot, weight, x, sum);
+            b.set(sum, total);
+        } else {
+            b.accumulate(sum, weight, x);
+        }
+    }
+
+    /// sums += run, scaled, and what is added for each row.
+    fn close(
+        &self,
+        b: &mut Builder,
+        sums: &[Vec<Reg>],
+        run: &Run,
+        ([scale, addend], x_rows): (&[Option<OfTurn<'_>>; 2], Option<&[Operand]>),
+        (chunk, number): (Operand, u32),
+    ) {
+        let float = |b: &mut Builder, sum: Reg| match self.problem.sums_integers() {
+            true => b.unary(Unary::F32FromS32, sum),
+            false => sum.into(),
+        };
+        let of_tokens: Option<Vec<Operand>> = x_rows.zip(self.io.x_scale).map(|(rows, buffer)| {
+            let group = self.x_group(b, chunk, number);
+            let mut load = |row: &Operand| {
+                let at = b.add(*row, group);
+                let from = Address::new(buffer, at);
+                b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0].into()
+            };
+            rows.iter().map(&mut load).collect()
+        });
+        for (tile, (sums, parts)) in sums.iter().zip(&run.parts).enumerate() {
+            let [scale, addend] = [scale, addend]
+                .map(|numbers| Some(numbers.as_ref()?.value(b, self.problem, (tile, number))));
+            for (token, (sum, part)) in sums.iter().zip(parts).enumerate() {
+                let of_token = of_tokens.as_ref().map(|scales| scales[token]);
+                let with_token = |b: &mut Builder, number: Operand| match of_token {
+                    Some(of_token) => b.mul_f32(number, of_token),
+                    None => number,
+                };
+                let part = float(b, *part);
+                let factor = match (scale, of_token) {
+                    (Some(scale), _) => Some(with_token(b, scale)),
+                    (None, of_token) => of_token,
+                };
+                match factor {
+                    Some(factor) => b.accumulate(*sum, factor, part),
+                    None => {
+                        let total = b.add_f32(*sum, part);
+                        b.set(*sum, total);
+                    }
+                }
+                if let Some(addend) = addend {
+                    let (addend, of_x) = (with_token(b, addend), float(b, run.of_x[token]));
+                    b.accumulate(*sum, addend, of_x);
+                }
+            }
+        }
+    }
+
+    /// Which of a row's scales of x a run of a chunk has.
+    fn x_group(&self, b: &mut Builder, chunk: Operand, run: u32) -> Operand {
+        let (own, columns) = (self.problem.plan.native.columns, self.x_groups().unwrap_or(1));
+        if columns >= own {
+            return b.div(chunk, columns / own);
+        }
+        let group = b.mul(chunk, own / columns);
+        b.add(group, run * self.problem.run() / columns)
+    }
+}

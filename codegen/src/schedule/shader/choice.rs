@@ -1,0 +1,130 @@
+//! The free choices of a product of lanes, and the ones that are good.
+
+use crate::schedule::choices::choices;
+use crate::schedule::problem::{Problem, Unscheduled};
+
+choices! {
+    /// The free choices of a product of lanes; powers of two.
+    pub struct ShaderTile {
+        /// Rows of x a block.
+        pub tokens: u32,
+        /// Rows of w that a lane has, each in a tile of its own.
+        pub row_tiles: u32,
+        /// Groups of lanes with other rows.
+        pub groups: u32,
+        /// Groups of lanes that split K.
+        pub parts: u32,
+    }
+}
+
+/// Tokens up to which a block is made for reading w once.
+const FEW: u32 = 8;
+/// Blocks along an axis of a launch at most, by WebGPU's default limits.
+const MOST_BLOCKS: u32 = 65_535;
+/// Sums of a lane at most.
+const MOST_SUMS: u32 = 32;
+
+impl ShaderTile {
+    /// The tile for a number of tokens, by what a lane reads of x for what it reads of w. Few tokens:
+    /// one row a lane, and as many groups split K as there are chunks for, since memory is what counts.
+    /// More: eight tokens and four rows a lane, so that a load of x serves sixteen products.
+    ///
+    /// # Errors
+    /// If no such tile fits.
+    pub fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        if tokens == 0 {
+            let rule = "expected at least 1";
+            return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
+        }
+        let of = |tokens, row_tiles, [groups, parts]: [u32; 2]| Self {
+            tokens,
+            row_tiles,
+            groups,
+            parts,
+        };
+        let few = tokens.next_power_of_two().min(FEW);
+        let lanes = [[1, 16], [2, 8], [2, 4], [4, 2], [4, 1], [1, 1]];
+        let tiles = lanes.map(|lanes| of(few, 1, lanes));
+        let many = [[8, 1], [4, 2], [4, 1], [1, 1]].map(|lanes| of(FEW, 4, lanes));
+        let all = if tokens > FEW { [&many[..], &tiles[..]] } else { [&tiles[..], &many[..]] };
+        let fits = |tile: &&Self| tile.check(problem).is_ok();
+        let whole = |tile: &&Self| tile.parts <= problem.chunks();
+        let found = all.into_iter().flatten().filter(fits).find(whole);
+        let unfit = || Unscheduled::Tile(format!("no block of {} fits", problem.target()));
+        found.copied().ok_or_else(unfit)
+    }
+
+    /// Tiles that are worth measuring for so many tokens: those that fit.
+    pub(in crate::schedule) fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        let mut all: Vec<Self> = Self::choose(problem, tokens).into_iter().collect();
+        for count in [1, 2, 4, 8].into_iter().filter(|count| count / 2 < tokens) {
+            for row_tiles in [1, 2, 4] {
+                for groups in [1, 2, 4, 8, 16] {
+                    for parts in [1, 2, 4, 8, 16] {
+                        let tile = Self { tokens: count, row_tiles, groups, parts };
+                        if tile.check(problem).is_ok() && !all.contains(&tile) {
+                            all.push(tile);
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Whether the schedule takes these choices for a problem.
+    ///
+    /// # Errors
+    /// The rule that they break.
+    pub fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        let rule = |rule: &str| Err(Unscheduled::Tile(format!("{} {rule}", self.name())));
+        let Some(gpu) = problem.target().gpu else { return rule("is for GPUs") };
+        let all = [self.tokens, self.row_tiles, self.groups, self.parts];
+        if !all.iter().all(|choice| choice.is_power_of_two() && *choice <= gpu.block_threads) {
+            return rule("is not of powers of two");
+        }
+        if self.threads(problem) > gpu.block_threads {
+            return rule(&format!("has more than {} threads a block", gpu.block_threads));
+        }
+        if self.tokens * self.row_tiles > MOST_SUMS {
+            return rule(&format!("has more than {MOST_SUMS} sums a lane"));
+        }
+        if 4 * self.shared_words(problem) > gpu.block_shared {
+            return rule(&format!("has sums of more than {} bytes a block", gpu.block_shared));
+        }
+        let exact = problem.plan.compute.longest_run.unwrap_or(u64::MAX);
+        if problem.plan.scale.run.is_none() && u64::from(problem.k) > exact {
+            let rule = "expected no more columns than exact sums of integers take";
+            return Err(Unscheduled::Shape { what: "K", value: problem.k, rule });
+        }
+        Ok(())
+    }
+
+    /// Threads of a block.
+    pub(super) fn threads(&self, problem: &Problem) -> u32 {
+        problem.target().gpu.map_or(1, |gpu| gpu.warp) * self.groups * self.parts
+    }
+
+    /// Rows of w of a block.
+    pub(super) const fn rows(&self, problem: &Problem) -> u32 {
+        problem.plan.native.rows * self.row_tiles * self.groups
+    }
+
+    /// Sums of a block, of all parts of K.
+    pub(super) const fn shared_words(&self, problem: &Problem) -> u32 {
+        self.rows(problem) * self.tokens * self.parts
+    }
+
+    /// The most rows of x of a launch: elements of x and of y are numbered in 32 bits, and the operand
+    /// of x has a block a row.
+    pub(in crate::schedule) fn most_tokens(&self, problem: &Problem) -> u32 {
+        let widest = problem.input.columns.max(problem.n).max(problem.input_groups().unwrap_or(1));
+        (u32::MAX / widest).min(MOST_BLOCKS)
+    }
+
+    /// Its part of a kernel's name.
+    pub(super) fn name(&self) -> String {
+        let Self { tokens, row_tiles, groups, parts } = self;
+        format!("shader_m{tokens}r{row_tiles}g{groups}p{parts}")
+    }
+}

@@ -1,0 +1,64 @@
+//! Numbers that a lane's rows share with groups of columns, where [`Grouped::layout`] puts them.
+
+use crate::ir::{Address, BufferId, Builder, Cache, Operand, Reg, Type};
+use crate::schedule::chunk::width;
+use crate::schedule::grouped::Grouped;
+use crate::schedule::problem::Problem;
+
+/// The numbers of a lane's rows.
+pub(super) struct Numbers {
+    of: Grouped,
+    buffer: BufferId,
+    /// Per tile of rows, the word of turn 0.
+    first: Vec<Operand>,
+    shift: Option<Operand>,
+}
+
+/// Those of a turn, per tile of rows.
+pub(super) struct OfTurn<'n> {
+    numbers: &'n Numbers,
+    words: Vec<Vec<Reg>>,
+}
+
+impl Numbers {
+    pub(super) fn new(
+        b: &mut Builder,
+        problem: &Problem,
+        (of, buffer): (Grouped, BufferId),
+        (tiles, lane): (&[Operand], Operand),
+    ) -> Self {
+        let own = of.lane_word(b, problem, lane);
+        let first = tiles.iter().map(|tile| {
+            let word = of.tile_word(b, problem, *tile);
+            b.add(word, own)
+        });
+        let first = first.collect();
+        Self { first, shift: of.lane_shift(b, problem, lane), of, buffer }
+    }
+
+    /// Loads those of a turn.
+    pub(super) fn load(&self, b: &mut Builder, problem: &Problem, turn: Operand) -> OfTurn<'_> {
+        let turn = self.of.turn_word(b, problem, turn);
+        let words = self.of.lane_words(problem);
+        let load = |first: &Operand| {
+            let at = b.add(*first, turn);
+            let from = Address::new(self.buffer, at);
+            b.load_as(Type::U32, from, width(words), None, Cache::Constant)
+        };
+        OfTurn { numbers: self, words: self.first.iter().map(load).collect() }
+    }
+}
+
+impl OfTurn<'_> {
+    /// The number of a lane's row of a tile for a run of the turn, as f32.
+    pub(super) fn value(
+        &self,
+        b: &mut Builder,
+        problem: &Problem,
+        (tile, run): (usize, u32),
+    ) -> Operand {
+        let Numbers { of, shift, .. } = self.numbers;
+        let group = of.of_run(problem, run);
+        of.values(b, 1, (&self.words[tile], *shift), group, 0)[0]
+    }
+}

@@ -1,0 +1,121 @@
+//! From sums to y: parts of K are added up in shared memory, and neighbouring rows of a token leave
+//! together.
+
+use crate::ir::{
+    Address, Binary, BufferId, Builder, Cache, Half, Mask, Operand, Reg, Special, Type, Width, Word,
+};
+use crate::schedule::problem::InputScale;
+use crate::schedule::shader::Shader;
+use quantloom_dsl::format::{BF16, F16, Number};
+
+impl Shader<'_> {
+    pub(super) fn results(&self, b: &mut Builder, sums: &[Vec<Reg>]) {
+        let (problem, tile) = (self.problem, self.tile);
+        let rows = tile.rows(problem);
+        let words = tile.shared_words(problem);
+        let shared = b.shared("sums", Word::U32, words, "f32 [rows, tokens, parts]");
+        b.comment("the sums of this lane's rows");
+        let first = b.mul(self.part, tile.tokens * rows);
+        let row = b.mul(self.group, tile.row_tiles * problem.plan.native.rows);
+        let first = b.add(first, row);
+        let first = b.add(first, self.lane);
+        for (at, sums) in (0..).zip(sums) {
+            for (token, sum) in (0..).zip(sums) {
+                let to = Address::new(shared, first);
+                let to = to.plus(token * rows + at * problem.plan.native.rows);
+                b.store(to, &[(*sum).into()], Width::B32, None);
+            }
+        }
+        b.barrier();
+        let thread = b.special(Special::Thread);
+        let (of_rows, of_tokens) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
+        let (row_0, token_0) = (b.mul(of_rows, rows), b.mul(of_tokens, tile.tokens));
+        // Words of y hold whole pairs where rows of y do.
+        let together = if problem.n.is_multiple_of(2) { 2 } else { 1 };
+        let all = rows * tile.tokens / together;
+        let threads = tile.threads(problem);
+        for turn in (0..all).step_by(threads as usize) {
+            let number = b.add(thread, turn);
+            let token = b.div(number, rows / together);
+            let row = b.rem(number, rows / together);
+            let row = b.mul(row, together);
+            let (n, m) = (b.add(row_0, row), b.add(token_0, token));
+            let (is_row, is_token) = (b.less(n, problem.n), b.less(m, self.m));
+            let mut there = b.both(is_row, is_token);
+            if turn + threads > all {
+                let inside = b.less(number, all);
+                there = b.both(there, inside);
+            }
+            let at = b.mad(token, rows, row);
+            let values = (0..together).map(|next| {
+                let part = |b: &mut Builder, part: u32| {
+                    let from = Address::new(shared, at).plus(part * rows * tile.tokens + next);
+                    let mask = Some(Mask { condition: there, fill: 0.0f32.into() });
+                    b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0]
+                };
+                let mut sum: Operand = part(b, 0).into();
+                for number in 1..tile.parts {
+                    let more = part(b, number);
+                    sum = b.add_f32(sum, more);
+                }
+                self.finished(b, sum, [m, n], next, there)
+            });
+            let values: Vec<Operand> = values.collect();
+            self.store(b, &values, [m, n], there);
+        }
+    }
+
+    /// A sum with what multiplies a token and a row, and the bias.
+    fn finished(
+        &self,
+        b: &mut Builder,
+        sum: Operand,
+        [m, n]: [Operand; 2],
+        next: u32,
+        there: Operand,
+    ) -> Operand {
+        let problem = self.problem;
+        let load = |b: &mut Builder, buffer: BufferId, at: Operand, plus: u32| -> Operand {
+            let mask = Some(Mask { condition: there, fill: 0.0f32.into() });
+            let from = Address::new(buffer, at).plus(plus);
+            b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0].into()
+        };
+        let mut value = sum;
+        // Decoding leaves a power of two to what multiplies sums, if anything does.
+        let exponent = if problem.scales_runs() { 0 } else { problem.exponent() };
+        if exponent != 0 {
+            value = b.mul_f32(value, 2f32.powi(exponent));
+        }
+        if let (Some(scales), Some(InputScale::Row)) = (self.io.x_scale, problem.input.scale) {
+            let scale = load(b, scales, m, 0);
+            value = b.mul_f32(value, scale);
+        }
+        if let Some(factors) = self.io.factor {
+            let factor = load(b, factors, n, next);
+            value = b.mul_f32(value, factor);
+        }
+        if let Some(biases) = self.io.bias {
+            let bias = load(b, biases, n, next);
+            value = b.add_f32(value, bias);
+        }
+        value
+    }
+
+    fn store(&self, b: &mut Builder, values: &[Operand], [m, n]: [Operand; 2], there: Operand) {
+        let at = b.mad(m, self.problem.n, n);
+        let to = Address::new(self.io.y, at);
+        let half = match self.problem.output {
+            Number::Float(BF16) => Some(Half::Bf16),
+            Number::Float(F16) => Some(Half::F16),
+            _ => None,
+        };
+        let Some(half) = half else {
+            let width = if values.len() == 2 { Width::B64 } else { Width::B32 };
+            return b.store(to, values, width, Some(there));
+        };
+        let high = values.get(1).copied().unwrap_or(Operand::F32(0.0));
+        let word = b.binary(Binary::Pack(half), values[0], high);
+        let width = if values.len() == 2 { Width::B32 } else { Width::B16 };
+        b.store(to, &[word], width, Some(there));
+    }
+}

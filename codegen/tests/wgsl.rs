@@ -1,0 +1,204 @@
+//! WGSL: what is emitted is taken by naga, which also makes SPIR-V and MSL of it.
+
+#![cfg(feature = "jit")]
+
+mod kernels;
+
+use kernels::products::catalogue;
+use naga::back::{msl, spv};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use quantloom_codegen::emit::{ptx, wgsl};
+use quantloom_codegen::ir::*;
+use quantloom_codegen::jit::Jit;
+use quantloom_codegen::target::{Target, target};
+use quantloom_dsl::format::{BF16, FloatFormat, Number};
+use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::gpu::{Products as _, Request};
+use quantloom_runtime::source::KernelSource as _;
+
+fn portable() -> &'static Target {
+    target("wgsl").unwrap()
+}
+
+/// The module of a text, or what is wrong with it.
+fn taken(text: &str) -> Result<(naga::Module, ModuleInfo), String> {
+    let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
+    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+    let info = validator.validate(&module).map_err(|error| error.emit_to_string(text))?;
+    Ok((module, info))
+}
+
+fn translated((module, info): &(naga::Module, ModuleInfo)) -> Result<(usize, usize), String> {
+    let words = spv::write_vec(module, info, &spv::Options::default(), None);
+    let words = words.map_err(|error| error.to_string())?;
+    let (options, pipeline) = (msl::Options::default(), msl::PipelineOptions::default());
+    let text = msl::write_string(module, info, &options, &pipeline);
+    let (text, _) = text.map_err(|error| error.to_string())?;
+    Ok((words.len(), text.len()))
+}
+
+fn check(text: &str) {
+    let module = taken(text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
+    let (words, letters) = translated(&module).unwrap();
+    assert!(words > 100 && letters > 100, "{words} words, {letters} letters");
+}
+
+fn emitted(kernel: Kernel) -> String {
+    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+    wgsl::emit(&kernel).unwrap()
+}
+
+#[test]
+fn every_value_operation_is_taken() {
+    let text = emitted(kernels::arithmetic(portable()));
+    for spelled in ["dot4I8Packed(", "dot4U8Packed(", "dot_mixed(", "f16_of(", "s32_from_f32("] {
+        assert!(text.contains(spelled), "{spelled}");
+    }
+    check(&text);
+}
+
+/// Memory of all words and widths, control flow, constants that are no literals.
+fn memory() -> Kernel {
+    let mut b = Builder::new("memory", "All there is to memory.", portable(), kernels::launch(32));
+    let m = b.parameter("m", "a number");
+    let n = [Extent::Constant(1024)];
+    let source = b.buffer("source", Word::U8, Access::ReadOnly, &n, "bytes");
+    let fours = b.buffer("fours", Word::U32, Access::Constant, &n, "words, four at a time");
+    let count = b.buffer("count", Word::U32, Access::Workspace, &n, "counts");
+    let bytes = b.buffer("bytes", Word::U8, Access::WriteOnce, &n, "bytes");
+    let halves = b.buffer("halves", Word::U16, Access::WriteOnce, &n, "halves");
+    let words = b.buffer("words", Word::U32, Access::WriteOnce, &n, "words");
+    let shared = b.shared("block", Word::U16, 64, "halves");
+    let thread = b.special(Special::Thread);
+    let rows = b.argument(m);
+    let byte = b.load_as(Type::U32, Address::new(source, thread), Width::B8, None, Cache::Default);
+    let four = b.mul(thread, 4u32);
+    let inside = b.less(thread, rows);
+    let mask = Mask { condition: inside, fill: 7u32.into() };
+    let quad =
+        b.load_as(Type::U32, Address::new(fours, four), Width::B128, Some(mask), Cache::Constant);
+    b.store(Address::new(shared, thread), &[byte[0].into()], Width::B16, None);
+    b.barrier();
+    let half = b.load(Address::new(shared, thread), Width::B16)[0];
+    let sum = b.variable("sum", Type::U32, Uniformity::Varying);
+    b.set(sum, half);
+    b.for_each(0u32, rows, 2u32, "turn", |b, turn| {
+        let total = b.add(sum, turn);
+        b.set(sum, total);
+    });
+    b.repeat_while(
+        Uniformity::Varying,
+        |b| b.less(sum, 100u32),
+        |b| {
+            let total = b.add(sum, 9u32);
+            b.set(sum, total);
+        },
+    );
+    b.atomic(Fetch::Add, Address::new(count, thread), sum, Order::Relaxed, Scope::Device);
+    b.store(Address::new(bytes, thread), &[sum.into()], Width::B8, Some(inside));
+    b.store(Address::new(halves, thread).plus(3), &[sum.into()], Width::B16, None);
+    let odd = b.select(inside, f32::NAN, f32::INFINITY);
+    let tiny = b.select(inside, -1e-40f32, -2.5f32);
+    b.choose(
+        inside,
+        |b| {
+            b.store(
+                Address::new(words, four),
+                &[quad[0].into(), odd, tiny, quad[3].into()],
+                Width::B128,
+                None,
+            )
+        },
+        |b| b.store(Address::new(words, four), &[1u32.into(), odd], Width::B64, None),
+    );
+    b.finish()
+}
+
+#[test]
+fn memory_and_control_flow_are_taken() {
+    let text = emitted(memory());
+    assert!(text.contains("buffer_fours: array<vec4<u32>>"), "{text}");
+    assert!(text.contains("buffer_bytes: array<atomic<u32>>"), "{text}");
+    check(&text);
+}
+
+#[test]
+fn what_wgsl_lacks_is_refused() {
+    let refused = |write: &dyn Fn(&mut Builder, Operand)| {
+        let mut b = Builder::new("k", "", portable(), kernels::launch(32));
+        let thread = b.special(Special::Thread);
+        write(&mut b, thread);
+        verify(b.finish()).unwrap_err().to_string()
+    };
+    let wants = |fault: String, feature: &str| assert!(fault.contains(feature), "{fault}");
+    wants(refused(&|b, thread| drop(b.shuffle(Shuffle::Xor, thread, 1u32))), "Warp");
+    wants(refused(&|b, _| b.push(Op::Fence { scope: Scope::Device })), "Ordered");
+    wants(refused(&|b, t| drop(b.ternary(Ternary::Permute, t, t, 0u32))), "Permute");
+    wants(refused(&|b, t| drop(b.ternary(Ternary::Lop3(1), t, t, t))), "Lop3");
+    wants(
+        refused(&|b, _| {
+            for number in 0..9 {
+                let shape = [Extent::Constant(1)];
+                b.buffer(&format!("b{number}"), Word::U32, Access::Constant, &shape, "");
+            }
+        }),
+        "at most 8",
+    );
+    let sm = verify(kernels::arithmetic(target("sm_80").unwrap())).unwrap();
+    assert!(wgsl::emit(&sm).is_err());
+    assert!(ptx::emit(&verify(memory()).unwrap()).is_err());
+}
+
+/// x of an activation.
+fn own(activation: &Activation) -> FloatFormat {
+    match activation {
+        Activation::Float(Number::Float(format)) => *format,
+        _ => BF16,
+    }
+}
+
+/// Products, operands and transforms of a scheme, as texts.
+fn texts(scheme: &Scheme, activation: &Activation) -> Vec<(String, String)> {
+    let (n, k, x_columns) = (264, 512, 512);
+    let own = own(activation);
+    let request = Request { scheme, activation, own, target: "wgsl", n, k, x_columns };
+    let parts = match Jit.native(&request) {
+        Ok(parts) => parts,
+        Err(_) => return Vec::new(),
+    };
+    let products = [1, 33].map(|tokens| Jit.choose(&request, tokens).unwrap().key);
+    let moves = parts.iter().filter_map(|part| Jit.moves(&request, part).ok());
+    let keys = products.into_iter().chain(Jit.operand(&request).unwrap());
+    let mut texts = Vec::new();
+    for key in keys {
+        texts.push((key.to_string(), Jit.text(&key).unwrap().text.into_owned()));
+    }
+    // What has no transform, the host packs.
+    for key in moves.map(|moves| moves.to_native) {
+        if let Ok(text) = Jit.text(&key) {
+            texts.push((key.to_string(), text.text.into_owned()));
+        }
+    }
+    texts
+}
+
+#[test]
+fn every_kernel_of_the_catalogue_is_taken() {
+    let mut wrong = Vec::new();
+    let (mut taken_texts, mut schemes) = (0, 0);
+    for scheme in catalogue() {
+        let scheme = Scheme { experts: None, ..scheme };
+        for activation in &scheme.activations {
+            let texts = texts(&scheme, activation);
+            schemes += usize::from(!texts.is_empty());
+            for (name, text) in texts {
+                taken_texts += 1;
+                if let Err(why) = taken(&text).and_then(|module| translated(&module)) {
+                    wrong.push(format!("{} {name}: {why}", scheme.name));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(schemes > 40 && taken_texts > 200, "{schemes} products, {taken_texts} texts");
+}

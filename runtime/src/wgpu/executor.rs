@@ -1,0 +1,114 @@
+//! A device as the executor of products: one queue, its kernels compiled once.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::adapter::Opened;
+use super::error::WgpuError;
+use super::memory::Memory;
+use super::pipeline::Pipeline;
+use crate::gpu::{Executor, Products, Slot};
+use crate::op::ProductError;
+use crate::source::{KernelKey, LaunchRule, Problem};
+
+/// The target whose kernels it runs.
+const TARGET: &str = "wgsl";
+
+/// A device, the source of its kernels, and the kernels that it has compiled.
+pub struct Wgpu {
+    name: String,
+    opened: Opened,
+    source: Arc<dyn Products>,
+    kernels: Mutex<HashMap<KernelKey, Arc<Pipeline>>>,
+}
+
+impl Wgpu {
+    /// A device by its number, as [`devices`](super::devices) counts them.
+    ///
+    /// # Errors
+    /// Why there is no such device, or what its driver answered.
+    pub fn new(ordinal: usize, source: Arc<dyn Products>) -> Result<Self, WgpuError> {
+        let name = if ordinal == 0 { "wgpu".to_owned() } else { format!("wgpu:{ordinal}") };
+        Ok(Self { name, opened: Opened::new(ordinal)?, source, kernels: Mutex::default() })
+    }
+}
+
+impl fmt::Debug for Wgpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Executor for Wgpu {
+    type Memory = Memory;
+    type Kernel = Arc<Pipeline>;
+    type Error = WgpuError;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn target(&self) -> &str {
+        TARGET
+    }
+
+    /// No API says how many there are; no kernel of this target asks.
+    fn multiprocessors(&self) -> u64 {
+        1
+    }
+
+    fn source(&self) -> &dyn Products {
+        &*self.source
+    }
+
+    fn kernel(&self, key: &KernelKey) -> Result<Arc<Pipeline>, WgpuError> {
+        let kernels = || self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = kernels().get(key) {
+            return Ok(kernel.clone());
+        }
+        let kernel = Arc::new(Pipeline::new(&self.opened, &self.source.text(key)?)?);
+        kernels().insert(key.clone(), kernel.clone());
+        Ok(kernel)
+    }
+
+    fn rule<'k>(&self, kernel: &'k Arc<Pipeline>) -> &'k LaunchRule {
+        kernel.rule()
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<Memory, WgpuError> {
+        Memory::of(&self.opened, bytes)
+    }
+
+    fn output(&self, bytes: u64) -> Result<Memory, WgpuError> {
+        // What a kernel does not write is seen: NaN in f32, f16 and bf16.
+        Memory::ones(&self.opened, bytes)
+    }
+
+    fn zeroed(&self, bytes: u64) -> Result<Memory, WgpuError> {
+        Memory::zeroed(&self.opened, bytes)
+    }
+
+    fn download(&self, memory: &Memory) -> Result<Vec<u8>, WgpuError> {
+        memory.read(&self.opened)
+    }
+
+    fn launch(
+        &self,
+        kernel: &Arc<Pipeline>,
+        problem: &Problem,
+        _overlap: bool,
+        slots: &mut [Slot<'_, Memory>],
+    ) -> Result<(), WgpuError> {
+        kernel.launch(&self.opened, problem, slots)
+    }
+}
+
+impl From<WgpuError> for ProductError {
+    fn from(error: WgpuError) -> Self {
+        match error {
+            WgpuError::Refused(why) => why.into(),
+            error => Self::Device(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! From a text to a kernel that can be launched. The binding contract is the emitter's: group 0 has
+//! the buffers in the order of the rule, then one uniform buffer of the sizes.
+
+use ::wgpu::{
+    BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
+    BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, BufferDescriptor, BufferUsages,
+    CommandEncoderDescriptor, ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor,
+    PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor, ShaderSource,
+    ShaderStages,
+};
+
+use super::adapter::Opened;
+use super::error::WgpuError;
+use super::fault::checked;
+use super::memory::Memory;
+use crate::gpu::Slot;
+use crate::source::{Access, KernelText, LaunchRule, ParameterKind, Problem};
+
+/// A loaded kernel.
+#[derive(Debug)]
+pub struct Pipeline {
+    entry: String,
+    rule: LaunchRule,
+    pipeline: ComputePipeline,
+    layout: BindGroupLayout,
+}
+
+/// What the length of a uniform buffer is a multiple of.
+const UNIFORM: usize = 16;
+
+impl Pipeline {
+    /// Compiles a text.
+    pub(super) fn new(of: &Opened, text: &KernelText<'_>) -> Result<Self, WgpuError> {
+        of.there()?;
+        let (entry, rule) = (text.entry.to_string(), text.rule.clone().into_owned());
+        let mut entries = Vec::new();
+        let mut sizes = false;
+        for parameter in &rule.parameters {
+            match &parameter.kind {
+                ParameterKind::Buffer { access, .. } => {
+                    let read_only = *access == Access::Read;
+                    entries.push(BufferBindingType::Storage { read_only });
+                }
+                ParameterKind::Size(_) => sizes = true,
+                ParameterKind::Scalar(_) | ParameterKind::TensorMap(_) => {
+                    let why = format!("WGSL has no parameters like `{}`", parameter.name);
+                    return Err(WgpuError::Text { entry, why });
+                }
+            }
+        }
+        entries.extend(sizes.then_some(BufferBindingType::Uniform));
+        let entries: Vec<BindGroupLayoutEntry> = (0..)
+            .zip(entries)
+            .map(|(binding, ty)| BindGroupLayoutEntry {
+                binding,
+                visibility: ShaderStages::COMPUTE,
+                ty: BindingType::Buffer {
+                    ty,
+                    has_dynamic_offset: false,
+                    // Checked when buffers are bound.
+                    min_binding_size: None,
+                },
+                count: None,
+            })
+            .collect();
+        let compiled = checked(&of.device, String::new, || {
+            let source = ShaderSource::Wgsl(text.text.as_ref().into());
+            let module = of
+                .device
+                .create_shader_module(ShaderModuleDescriptor { label: Some(&entry), source });
+            let layout = of.device.create_bind_group_layout(&BindGroupLayoutDescriptor {
+                label: None,
+                entries: &entries,
+            });
+            let layouts = of.device.create_pipeline_layout(&PipelineLayoutDescriptor {
+                bind_group_layouts: &[Some(&layout)],
+                ..PipelineLayoutDescriptor::default()
+            });
+            let pipeline = of.device.create_compute_pipeline(&ComputePipelineDescriptor {
+                label: Some(&entry),
+                layout: Some(&layouts),
+                module: &module,
+                entry_point: Some(&entry),
+                // A kernel writes shared memory before it reads it.
+                compilation_options: PipelineCompilationOptions {
+                    zero_initialize_workgroup_memory: false,
+                    ..PipelineCompilationOptions::default()
+                },
+                cache: None,
+            });
+            (pipeline, layout)
+        });
+        match compiled {
+            Ok((pipeline, layout)) => Ok(Self { entry, rule, pipeline, layout }),
+            Err(WgpuError::Call { why, .. }) => Err(WgpuError::Text { entry, why }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How it is launched.
+    pub fn rule(&self) -> &LaunchRule {
+        &self.rule
+    }
+
+    /// Queues it.
+    pub(super) fn launch(
+        &self,
+        of: &Opened,
+        problem: &Problem,
+        slots: &[Slot<'_, Memory>],
+    ) -> Result<(), WgpuError> {
+        of.there()?;
+        let sizes = self.sizes(problem)?;
+        self.check(problem, slots)?;
+        let grid = self.grid(of, problem)?;
+        let doing = || format!("launching {}", self.entry);
+        checked(&of.device, doing, || {
+            let buffers: Vec<&Buffer> = slots.iter().map(|slot| &memory(slot).buffer).collect();
+            let uniform = (!sizes.is_empty()).then(|| {
+                let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+                let size = sizes.len() as u64;
+                let descriptor =
+                    BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+                let buffer = of.device.create_buffer(&descriptor);
+                of.queue.write_buffer(&buffer, 0, &sizes);
+                buffer
+            });
+            let group = self.group(of, buffers.into_iter().chain(uniform.as_ref()));
+            let mut commands =
+                of.device.create_command_encoder(&CommandEncoderDescriptor::default());
+            {
+                let mut pass = commands.begin_compute_pass(&ComputePassDescriptor::default());
+                pass.set_pipeline(&self.pipeline);
+                pass.set_bind_group(0, &group, &[]);
+                let [x, y, z] = grid;
+                pass.dispatch_workgroups(x, y, z);
+            }
+            of.queue.submit([commands.finish()]);
+        })
+    }
+
+    fn group<'b>(&self, of: &Opened, buffers: impl Iterator<Item = &'b Buffer>) -> BindGroup {
+        let entries: Vec<BindGroupEntry<'_>> = (0..)
+            .zip(buffers)
+            .map(|(binding, buffer)| BindGroupEntry {
+                binding,
+                resource: buffer.as_entire_binding(),
+            })
+            .collect();
+        of.device.create_bind_group(&BindGroupDescriptor {
+            label: None,
+            layout: &self.layout,
+            entries: &entries,
+        })
+    }
+
+    fn fault(&self, what: String) -> WgpuError {
+        WgpuError::Launch { entry: self.entry.clone(), what }
+    }
+
+    /// The sizes of the problem as the text reads them.
+    fn sizes(&self, problem: &Problem) -> Result<Vec<u8>, WgpuError> {
+        let mut bytes = Vec::new();
+        for parameter in &self.rule.parameters {
+            let ParameterKind::Size(count) = &parameter.kind else { continue };
+            let size = count.of(problem).and_then(|size| u32::try_from(size).ok());
+            let what = || format!("the parameter `{}` has no 32-bit value", parameter.name);
+            bytes.extend(size.ok_or_else(|| self.fault(what()))?.to_le_bytes());
+        }
+        bytes.resize(bytes.len().next_multiple_of(UNIFORM), 0);
+        Ok(bytes)
+    }
+
+    /// Whether the buffers are those of the rule, and long enough.
+    fn check(&self, problem: &Problem, slots: &[Slot<'_, Memory>]) -> Result<(), WgpuError> {
+        let mut given = slots.iter();
+        for parameter in &self.rule.parameters {
+            let ParameterKind::Buffer { bytes, .. } = &parameter.kind else { continue };
+            let name = &parameter.name;
+            let slot = given.next().ok_or_else(|| self.fault(format!("no buffer `{name}`")))?;
+            let found = memory(slot).bytes;
+            let expected = bytes.of(problem).unwrap_or(u64::MAX);
+            if found < expected {
+                let what =
+                    format!("buffer `{name}` has {found} bytes, the kernel touches {expected}");
+                return Err(self.fault(what));
+            }
+        }
+        match given.count() {
+            0 => Ok(()),
+            more => Err(self.fault(format!("{more} buffers too many"))),
+        }
+    }
+
+    /// Blocks along x, y and z.
+    fn grid(&self, of: &Opened, problem: &Problem) -> Result<[u32; 3], WgpuError> {
+        let limit = of.device.limits().max_compute_workgroups_per_dimension;
+        let mut grid = [0; 3];
+        for ((blocks, count), axis) in grid.iter_mut().zip(&self.rule.grid).zip(["x", "y", "z"]) {
+            let found = count.of(problem).and_then(|found| u32::try_from(found).ok());
+            let fits = found.filter(|found| *found <= limit);
+            let what = || format!("{count} blocks along {axis}, at most {limit}");
+            *blocks = fits.ok_or_else(|| self.fault(what()))?;
+        }
+        Ok(grid)
+    }
+}
+
+const fn memory<'s>(slot: &'s Slot<'_, Memory>) -> &'s Memory {
+    match slot {
+        Slot::Read(memory) => memory,
+        Slot::Write(memory) => memory,
+    }
+}
