@@ -19,6 +19,8 @@ pub struct Target {
     pub class: Class,
     /// How far its kernels are proved.
     pub proof: Proof,
+    /// The target whose texts are translated for it, if it has none of its own.
+    pub translates: Option<&'static str>,
     /// What a kernel can count on, if it is a GPU with an instruction set of its own.
     pub gpu: Option<&'static Gpu>,
 }
@@ -154,7 +156,7 @@ const WGSL: Gpu = Gpu {
 };
 
 const fn planned(name: &'static str, summary: &'static str, class: Class) -> Target {
-    Target { name, summary, class, proof: Proof::Absent, gpu: None }
+    Target { name, summary, class, proof: Proof::Absent, translates: None, gpu: None }
 }
 
 const fn cpu(name: &'static str, summary: &'static str) -> Target {
@@ -163,6 +165,11 @@ const fn cpu(name: &'static str, summary: &'static str) -> Target {
 
 const fn gpu(name: &'static str, summary: &'static str, class: Class, gpu: &'static Gpu) -> Target {
     Target { gpu: Some(gpu), proof: Proof::Simulated, ..planned(name, summary, class) }
+}
+
+/// A language into which runtimes translate WGSL by themselves.
+const fn translated(name: &'static str, summary: &'static str) -> Target {
+    Target { translates: Some("wgsl"), ..planned(name, summary, Class::Shader) }
 }
 
 /// Every target.
@@ -175,10 +182,9 @@ pub const TARGETS: &[Target] = &[
     Target { proof: Proof::Run, ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A) },
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
-    gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL),
-    // Translations of the same text, which runtimes make themselves: no kernels of their own.
-    planned("spirv", "any GPU through SPIR-V: WGSL's kernels, translated", Class::Shader),
-    planned("msl", "Apple GPUs through Metal: WGSL's kernels, translated", Class::Shader),
+    Target { proof: Proof::Run, ..gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL) },
+    translated("spirv", "any GPU through SPIR-V"),
+    translated("msl", "Apple GPUs through Metal"),
 ];
 
 /// The target of a name.

@@ -23,7 +23,8 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme, parse};
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
-const OPERANDS: [Operand; 4] = [Operand::I8, Operand::E4m3, Operand::Bf16, Operand::F16];
+const OPERANDS: [Operand; 5] =
+    [Operand::I8, Operand::E4m3, Operand::Bf16, Operand::F16, Operand::F32];
 
 /// Schemes of the catalogue with each of their activations.
 fn every() -> Vec<(Scheme, Activation)> {
@@ -115,7 +116,9 @@ fn the_operand_is_the_references() {
                     continue;
                 }
                 let kinds = if at >= 4 { &Kind::ALL[4..8] } else { &Kind::ALL };
-                for problem in problems(one, own, "sm_90a", shape) {
+                // Without shuffles, byte permutations and more than 256 threads, too.
+                let plain = problems(one, own, "wgsl", shape);
+                for problem in problems(one, own, "sm_90a", shape).into_iter().chain(plain) {
                     let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, kinds, 1);
                     let kernels = verified(&problem, at % 2 == 0);
                     let outcome = x.check(&one.0, &problem, &kernels);
@@ -138,7 +141,7 @@ fn products_get_their_operand() {
     let mut made = 0;
     for (scheme, activation) in every() {
         for (sm, k) in
-            ["sm_80", "sm_89", "sm_90a"].into_iter().flat_map(|sm| [(sm, 4096), (sm, 200)])
+            ["sm_80", "sm_89", "sm_90a", "wgsl"].into_iter().flat_map(|sm| [(sm, 4096), (sm, 200)])
         {
             let target = target(sm).unwrap();
             let Ok(product) = Problem::new(&scheme, &activation, target, (256, k)) else {

@@ -106,6 +106,36 @@ fn a_lane_is_a_row_on_vector_machines() {
     }
 }
 
+/// 16 lanes, a row each; the words that a lane loads at once side by side: as shaders read it.
+#[test]
+fn a_lane_is_a_row_of_shaders() {
+    let shape = Shape { experts: 1, n: 48, k: 96 };
+    for weight in CODES {
+        for activation in ["bf16", "i8 { scale: f32 per token }"] {
+            let scheme = scheme(weight, activation);
+            let plan = plan_of(&scheme, "wgsl").unwrap();
+            let columns = if weight.ends_with('8') || *weight == "e4m3" { 16 } else { 32 };
+            assert_eq!((plan.native.rows, plan.native.columns), (16, columns), "{weight}");
+            let bytes = pack(&plan, &bind(&plan, shape), shape);
+            let own: u32 = plan.native.sections.iter().sum();
+            for (position, bytes) in bytes.chunks(16 * 4 * own as usize).enumerate() {
+                let chunks = shape.k / u64::from(columns);
+                let (tile, chunk) = (position as u64 / chunks, position as u64 % chunks);
+                for lane in 0..16u64 {
+                    let mut rest = &words(bytes)[..];
+                    let mut held = Vec::new();
+                    for &section in &plan.native.sections {
+                        let (all, after) = rest.split_at(16 * section as usize);
+                        held.extend(all.chunks(section as usize).nth(lane as usize).unwrap());
+                        rest = after;
+                    }
+                    check_row(&plan, &held, tile * 16 + lane, chunk * u64::from(columns));
+                }
+            }
+        }
+    }
+}
+
 /// The decoded words of a lane are columns `first..first + 32` of row n, in order.
 fn check_row(plan: &Plan, lane_words: &[u32], n: u64, first: u64) {
     let (dequant, bits) = (&plan.dequant, plan.dequant.weight.code.bits());
@@ -310,14 +340,14 @@ fn what_cannot_be_planned_is_refused_by_name() {
         refused("u4", "f32", "sm_90a"),
         "sm_90a has no product of u4 weights and f32 activations"
     );
-    assert_eq!(
-        refused("e4m3", "f32", "wgsl"),
-        "there is no native layout of e4m3 for f32 operands of wgsl"
-    );
     let codebook = "s { weight: codebook(0, 1, 2.5, 4), scale: f32 per 1x128, pack: u8 [k:4 | k, n], activation: bf16 }";
     assert_eq!(
         plan_of(&parse(codebook).unwrap(), "sm_80").unwrap_err(),
         "there is no sequence from codebook(0, 1, 2.5, 4) to bf16 for sm_80"
+    );
+    assert_eq!(
+        plan_of(&parse(codebook).unwrap(), "wgsl").unwrap_err(),
+        "there is no sequence from codebook(0, 1, 2.5, 4) to f32 for wgsl"
     );
 }
 

@@ -48,13 +48,15 @@ fn the_device_packs_as_the_host_does() {
     let mut wrong = Vec::new();
     for scheme in catalogue() {
         for activation in &scheme.activations {
-            for shape in SHAPES {
-                let Some(stored) = Stored::draw(&scheme, activation, "sm_90a", shape) else {
+            let cases = SHAPES.map(|shape| ["sm_90a", "wgsl"].map(|target| (target, shape)));
+            for (target, shape) in cases.into_iter().flatten() {
+                let Some(stored) = Stored::draw(&scheme, activation, target, shape) else {
                     continue;
                 };
                 for part in stored.parts() {
                     for direction in DIRECTIONS {
-                        let what = format!("{} {part:?} {direction:?} {shape:?}", scheme.name);
+                        let name = &scheme.name;
+                        let what = format!("{name} {target} {part:?} {direction:?} {shape:?}");
                         let kernel = match (written(&stored, part, direction), direction) {
                             (Ok(kernel), _) => verified(kernel),
                             (Err(_), Direction::FromNative) => continue,

@@ -72,6 +72,15 @@ fn every_scheme_multiplies_on_amd_gpus() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+/// By lanes alone, as WGSL has it.
+#[test]
+fn every_scheme_multiplies_without_matrix_instructions() {
+    let schemes = quantloom_kernels::catalogue().par_iter().enumerate();
+    let wrong = schemes.map(|(number, scheme)| compared(number, scheme, &["wgsl"]));
+    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
 /// The schemes that are multiplied in FP8 where that is native.
 fn in_fp8() -> Vec<&'static Scheme> {
     let target = target("sm_89").unwrap();

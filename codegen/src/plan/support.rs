@@ -13,6 +13,14 @@ pub enum Refusal {
     /// No kernels are generated for the target in this version.
     #[error("no kernels are generated for {0} in this version")]
     NoKernels(&'static str),
+    /// The target has the texts of another one.
+    #[error("{target} has no kernels of its own: runtimes translate those of {of}")]
+    Translated {
+        /// The target.
+        target: &'static str,
+        /// The other one.
+        of: &'static str,
+    },
     /// The target multiplies nothing that holds both sides exactly.
     #[error("{target} has no product of {weight} weights and {activation} activations")]
     NoProduct {
@@ -61,6 +69,9 @@ pub enum Refusal {
 /// # Errors
 /// The reason why not.
 pub fn support(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> {
+    if let Some(of) = target.translates {
+        return Err(Refusal::Translated { target: target.name, of });
+    }
     if !target.has_kernels() {
         return Err(Refusal::NoKernels(target.name));
     }

@@ -377,7 +377,7 @@ fn float(b: &mut Builder, format: FloatFormat, word: Operand, at: u32) -> Operan
     let low = b.and(low, magnitude);
     let placed = b.shl(low, 23 - u32::from(format.mantissa_bits));
     let value = b.binary(Binary::Or, sign, placed);
-    let value = match b.target().has(Feature::Subnormals) {
+    let value = match b.target().has(Feature::StrictF32) {
         true => {
             let value = b.unary(Unary::AsF32, value);
             b.mul_f32(value, 2f32.powi(127 - format.bias()))

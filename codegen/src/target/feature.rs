@@ -17,8 +17,9 @@ pub enum Feature {
     Warp,
     /// Fences, and atomics that order other memory.
     Ordered,
-    /// Arithmetic of f32 that keeps subnormal numbers.
-    Subnormals,
+    /// Arithmetic of f32 that is done as it is written, each operation rounded to nearest, and that keeps
+    /// subnormal numbers.
+    StrictF32,
     /// Any function of three bits.
     Lop3,
     /// Select bytes of two words.
@@ -133,9 +134,9 @@ pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Ordered, 80, 7, 0),
     gfx(Feature::Ordered, "gfx942"),
     gfx(Feature::Ordered, "gfx950"),
-    sm(Feature::Subnormals, 80, 7, 0),
-    gfx(Feature::Subnormals, "gfx942"),
-    gfx(Feature::Subnormals, "gfx950"),
+    sm(Feature::StrictF32, 80, 7, 0),
+    gfx(Feature::StrictF32, "gfx942"),
+    gfx(Feature::StrictF32, "gfx950"),
     sm(Feature::Lop3, 80, 7, 0),
     gfx(Feature::Lop3, "gfx942"),
     gfx(Feature::Lop3, "gfx950"),

@@ -248,7 +248,9 @@ impl Rows {
                 // Zeros of 16 bits have no sign that counts, and a NaN is a NaN.
                 let found = problem.operand.number().decode(bits);
                 let same = match problem.operand {
-                    Operand::Bf16 | Operand::F16 if problem.quantiser().is_some() => {
+                    Operand::Bf16 | Operand::F16 | Operand::F32
+                        if problem.quantiser().is_some() =>
+                    {
                         found == value || found.is_nan() && value.is_nan()
                     }
                     _ => bits == wanted || found.is_nan() && value.is_nan(),

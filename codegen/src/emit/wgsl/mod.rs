@@ -19,6 +19,8 @@
 //!   one from the reference's where a quotient lies next to a tie;
 //! - operands and results may lose subnormals. Nothing that decodes makes one: codes become f32 by
 //!   integer conversion or by their bits under a larger exponent;
+//! - what is the same for real numbers may be computed instead: `(a + b) - b` may be a, and is on some
+//!   drivers. Kernels for this target round by their bits or by `round`;
 //! - NaN and infinity may be assumed absent. They are carried by bits (the text spells them as
 //!   words), and what arithmetic makes of them is the driver's.
 //!

@@ -97,10 +97,21 @@ pub(super) fn round_to(b: &mut Builder, format: FloatFormat, value: Operand) -> 
     let bits = b.unary(Unary::AsU32, magnitude);
     let exponent = b.and(bits, 0x7f80_0000u32);
     let exponent = b.binary(Binary::Max, exponent, ((128 - format.bias()) as u32) << 23);
-    let magic = b.add(exponent, (23 - u32::from(format.mantissa_bits)) << 23);
-    let magic = b.unary(Unary::AsF32, magic);
-    let sum = b.add_f32(magnitude, magic);
-    let rounded = b.binary(Binary::SubF32, sum, magic);
+    let mantissa = u32::from(format.mantissa_bits) << 23;
+    let rounded = if b.target().has(Feature::StrictF32) {
+        let magic = b.add(exponent, (23 << 23) - mantissa);
+        let magic = b.unary(Unary::AsF32, magic);
+        let sum = b.add_f32(magnitude, magic);
+        b.binary(Binary::SubF32, sum, magic)
+    } else {
+        // A compiler may take (a + b) - b for a: counted in units of 2^(e - m) instead.
+        let unit = b.sub(exponent, mantissa);
+        let inverse = b.sub(254u32 << 23, unit);
+        let [unit, inverse] = [unit, inverse].map(|power| b.unary(Unary::AsF32, power));
+        let units = b.mul_f32(magnitude, inverse);
+        let units = b.unary(Unary::RoundEven, units);
+        b.mul_f32(units, unit)
+    };
     let signed = with_sign(b, rounded, value);
     if format.variant != Variant::Finite {
         return signed;
