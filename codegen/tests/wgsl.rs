@@ -51,7 +51,7 @@ fn emitted(kernel: Kernel) -> String {
 #[test]
 fn every_value_operation_is_taken() {
     let text = emitted(kernels::arithmetic(portable()));
-    for spelled in ["dot4I8Packed(", "dot4U8Packed(", "dot_mixed(", "f16_of(", "s32_from_f32("] {
+    for spelled in ["dot_mixed(", "f16_of(", "s32_from_f32(", "mul_high("] {
         assert!(text.contains(spelled), "{spelled}");
     }
     check(&text);
@@ -97,6 +97,10 @@ fn memory() -> Kernel {
     b.atomic(Fetch::Add, Address::new(count, thread), sum, Order::Relaxed, Scope::Device);
     b.store(Address::new(bytes, thread), &[sum.into()], Width::B8, Some(inside));
     b.store(Address::new(halves, thread).plus(3), &[sum.into()], Width::B16, None);
+    let [signed, unsigned] = [true, false].map(|sign| {
+        let dot = Ternary::Dot4 { a_signed: sign, b_signed: sign };
+        b.ternary(dot, quad[1], sum, quad[2])
+    });
     let odd = b.select(inside, f32::NAN, f32::INFINITY);
     let tiny = b.select(inside, -1e-40f32, -2.5f32);
     b.choose(
@@ -109,7 +113,7 @@ fn memory() -> Kernel {
                 None,
             )
         },
-        |b| b.store(Address::new(words, four), &[1u32.into(), odd], Width::B64, None),
+        |b| b.store(Address::new(words, four), &[signed, unsigned], Width::B64, None),
     );
     b.finish()
 }
@@ -119,6 +123,7 @@ fn memory_and_control_flow_are_taken() {
     let text = emitted(memory());
     assert!(text.contains("buffer_fours: array<vec4<u32>>"), "{text}");
     assert!(text.contains("buffer_bytes: array<atomic<u32>>"), "{text}");
+    assert!(text.contains("dot4I8Packed(") && text.contains("dot4U8Packed("), "{text}");
     check(&text);
 }
 
@@ -131,10 +136,25 @@ fn what_wgsl_lacks_is_refused() {
         verify(b.finish()).unwrap_err().to_string()
     };
     let wants = |fault: String, feature: &str| assert!(fault.contains(feature), "{fault}");
-    wants(refused(&|b, thread| drop(b.shuffle(Shuffle::Xor, thread, 1u32))), "Warp");
+    wants(
+        refused(&|b, thread| {
+            b.shuffle(Shuffle::Xor, thread, 1u32);
+        }),
+        "Warp",
+    );
     wants(refused(&|b, _| b.push(Op::Fence { scope: Scope::Device })), "Ordered");
-    wants(refused(&|b, t| drop(b.ternary(Ternary::Permute, t, t, 0u32))), "Permute");
-    wants(refused(&|b, t| drop(b.ternary(Ternary::Lop3(1), t, t, t))), "Lop3");
+    wants(
+        refused(&|b, t| {
+            b.ternary(Ternary::Permute, t, t, 0u32);
+        }),
+        "Permute",
+    );
+    wants(
+        refused(&|b, t| {
+            b.ternary(Ternary::Lop3(1), t, t, t);
+        }),
+        "Lop3",
+    );
     wants(
         refused(&|b, _| {
             for number in 0..9 {
@@ -158,7 +178,7 @@ fn own(activation: &Activation) -> FloatFormat {
 }
 
 /// Products, operands and transforms of a scheme, as texts.
-fn texts(scheme: &Scheme, activation: &Activation) -> Vec<(String, String)> {
+fn texts(scheme: &Scheme, activation: &Activation, tokens: &[u64]) -> Vec<(String, String)> {
     let (n, k, x_columns) = (264, 512, 512);
     let own = own(activation);
     let request = Request { scheme, activation, own, target: "wgsl", n, k, x_columns };
@@ -166,7 +186,7 @@ fn texts(scheme: &Scheme, activation: &Activation) -> Vec<(String, String)> {
         Ok(parts) => parts,
         Err(_) => return Vec::new(),
     };
-    let products = [1, 33].map(|tokens| Jit.choose(&request, tokens).unwrap().key);
+    let products = tokens.iter().map(|tokens| Jit.choose(&request, *tokens).unwrap().key);
     let moves = parts.iter().filter_map(|part| Jit.moves(&request, part).ok());
     let keys = products.into_iter().chain(Jit.operand(&request).unwrap());
     let mut texts = Vec::new();
@@ -186,10 +206,12 @@ fn texts(scheme: &Scheme, activation: &Activation) -> Vec<(String, String)> {
 fn every_kernel_of_the_catalogue_is_taken() {
     let mut wrong = Vec::new();
     let (mut taken_texts, mut schemes) = (0, 0);
-    for scheme in catalogue() {
+    for (number, scheme) in catalogue().into_iter().enumerate() {
+        // A block of many tokens is a long text.
+        let tokens: &[u64] = if number % 4 == 0 { &[1, 33] } else { &[1] };
         let scheme = Scheme { experts: None, ..scheme };
         for activation in &scheme.activations {
-            let texts = texts(&scheme, activation);
+            let texts = texts(&scheme, activation, tokens);
             schemes += usize::from(!texts.is_empty());
             for (name, text) in texts {
                 taken_texts += 1;
