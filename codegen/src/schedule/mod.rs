@@ -28,19 +28,6 @@ mod sums;
 pub mod tile;
 pub mod transform;
 
-use crate::target::Class;
-
-/// Registers of a thread that a target's compiler needs besides what a schedule counts, as its reports
-/// have shown, where so many sums of a run are made side by side: on AMD 64-bit addresses, steps of
-/// bf16 by way of f32, and the sums of all runs of a turn at a time.
-fn compiled(problem: &Problem, side_by_side: u32) -> u32 {
-    let sums = problem.lanes.d.registers.len() as u32 * side_by_side;
-    match problem.target().class {
-        Class::Cdna3 | Class::Cdna4 => 32 + (problem.turn / problem.run() - 1) * sums,
-        _ => 0,
-    }
-}
-
 pub use candidates::candidates;
 pub use choose::{Chosen, choose, choose_by_model};
 pub use grouped::{Grouped, What};

@@ -306,6 +306,17 @@ impl Problem {
         self.scale.is_some() && self.plan.scale.absorbed.is_none()
     }
 
+    /// Registers of a thread that the target's compiler needs besides what a schedule counts, as its
+    /// reports have shown, where so many sums of a run are made side by side: on AMD 64-bit addresses,
+    /// steps of bf16 by way of f32, and the sums of all runs of a turn at a time.
+    pub(super) fn compiled(&self, side_by_side: u32) -> u32 {
+        let sums = self.lanes.d.registers.len() as u32 * side_by_side;
+        match self.target().class {
+            Class::Cdna3 | Class::Cdna4 => 32 + (self.turn / self.run() - 1) * sums,
+            _ => 0,
+        }
+    }
+
     /// Whether sums are exact integers.
     pub fn sums_integers(&self) -> bool {
         self.input.operand == Operand::I8

@@ -3,6 +3,7 @@
 //! In: the sums of panels over all of K. Out: their columns of y, each written by the one thread that
 //! has the panel.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::blocking::Blocking;
@@ -21,21 +22,22 @@ enum Target {
     Bf16(*mut Bf16),
 }
 
-/// The place of y.
-pub(super) struct Output {
+/// The place of y, borrowed as long as it is written.
+pub(super) struct Output<'y> {
     target: Target,
     /// Row length N; rows.
     n: usize,
     tokens: usize,
+    borrow: PhantomData<&'y mut ()>,
 }
 
-// SAFETY: the pointer is that of an exclusive borrow which outlives the threads (`Product::run`
-// holds it), and `store` is called for each (token, column) by the one thread that has the panel.
-unsafe impl Sync for Output {}
+// SAFETY: the pointer is that of an exclusive borrow, which this holds, and `store` is called for each
+// (token, column) by the one thread that has the panel.
+unsafe impl Sync for Output<'_> {}
 
-impl Output {
-    /// y [tokens, n], if it is as long; the borrow of y must outlive what this returns.
-    pub(super) fn new(y: &mut ValuesMut<'_>, n: usize, tokens: usize) -> Option<Self> {
+impl<'y> Output<'y> {
+    /// y [tokens, n], if it is as long.
+    pub(super) fn new(y: &'y mut ValuesMut<'_>, n: usize, tokens: usize) -> Option<Self> {
         if y.len() != tokens * n {
             return None;
         }
@@ -44,7 +46,7 @@ impl Output {
             ValuesMut::F16(y) => Target::F16(y.as_mut_ptr()),
             ValuesMut::Bf16(y) => Target::Bf16(y.as_mut_ptr()),
         };
-        Some(Self { target, n, tokens })
+        Some(Self { target, n, tokens, borrow: PhantomData })
     }
 
     /// Writes a panel's columns of a token; what is outside y is ignored.
@@ -98,7 +100,7 @@ pub(super) struct Epilogue<'a, 'b> {
     pub(super) sums: &'a [[f32; 16]],
     /// How far apart in `sums` tokens are, and panels.
     pub(super) apart: (usize, usize),
-    pub(super) output: &'a Output,
+    pub(super) output: &'a Output<'a>,
 }
 
 impl Kernel for Epilogue<'_, '_> {

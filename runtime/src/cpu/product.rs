@@ -84,7 +84,7 @@ impl Product<'_> {
         ((256 << 10) / bytes.max(1)).clamp(1, 16).next_multiple_of(self.blocking.panels)
     }
 
-    fn fused(&self, range: Range<usize>, output: &Output, scratch: &mut [[u8; 64]]) {
+    fn fused(&self, range: Range<usize>, output: &Output<'_>, scratch: &mut [[u8; 64]]) {
         let Blocking { tile: tokens, panels: streams, piece, .. } = self.blocking;
         // A panel that is missing at the end is computed as the last one again.
         let panel =
@@ -105,7 +105,7 @@ impl Product<'_> {
         enter(self.isa, Epilogue { product: self, range, sums, apart: (1, tokens), output });
     }
 
-    fn blocked<const P: usize>(&self, first: usize, output: &Output, scratch: &mut [[u8; 64]]) {
+    fn blocked<const P: usize>(&self, first: usize, output: &Output<'_>, scratch: &mut [[u8; 64]]) {
         let Blocking { padded, block, .. } = self.blocking;
         let mut cut = Cut::new(scratch);
         let sums: &mut [[f32; 16]] = cut.take(padded * P);

@@ -2,7 +2,6 @@
 
 use crate::ir::Half;
 use crate::schedule::choices::choices;
-use crate::schedule::compiled;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{InputScale, Problem, Unscheduled};
 use crate::schedule::results::{ORDER, Results};
@@ -192,7 +191,7 @@ impl DecodeTile {
         let numbers = 2 * numbers.saturating_sub(1);
         let tile = problem.turn_words() + sums + numbers;
         let x = x + x_scales;
-        24 + compiled(problem, self.row_tiles * token_tiles)
+        24 + problem.compiled(self.row_tiles * token_tiles)
             + x
             + integers
             + of_x

@@ -4,7 +4,6 @@ use super::ring;
 use crate::ir::Half;
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
-use crate::schedule::compiled;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::ORDER;
@@ -211,7 +210,7 @@ impl TileShape {
         } else {
             0
         };
-        let all = sums + a + 72 + of_runs + compiled(problem, tiles * self.together(problem));
+        let all = sums + a + 72 + of_runs + problem.compiled(tiles * self.together(problem));
         // The estimate is above what a tile of rows needs by itself, which always fits.
         if tiles == 1 { all.min(MOST_REGISTERS) } else { all }
     }
