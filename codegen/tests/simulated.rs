@@ -24,6 +24,7 @@ fn check(case: (&str, usize, &str, (u32, u32)), m: u32, chosen: Chosen) {
         let (rows, tokens) = match chosen {
             Chosen::Decode(tile) => (16 * tile.row_tiles, tile.tokens),
             Chosen::Tile(shape) => (shape.rows, shape.tokens),
+            Chosen::Shader(tile) => (16 * tile.row_tiles * tile.groups, tile.tokens),
         };
         if rows.is_multiple_of(32) || tokens == 1 {
             assert_eq!(report.conflicts(), 0, "{}, M = {m}:\n{report}", kernel.name);
