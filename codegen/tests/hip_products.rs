@@ -30,9 +30,9 @@ fn kernels_take_so_many_registers() {
     };
     let products = [("sym", 0), ("sym", 1), ("asym", 0), ("bias", 0)];
     let cases = products.into_iter().flat_map(|product| {
-        ["gfx942", "gfx950"].into_iter().flat_map(move |chip| {
-            [1, 16, 64].map(|tokens| (product, chip, tokens))
-        })
+        ["gfx942", "gfx950"]
+            .into_iter()
+            .flat_map(move |chip| [1, 16, 64].map(|tokens| (product, chip, tokens)))
     });
     let cases: Vec<_> = cases.collect();
     let lines = cases.par_iter().map(|&((scheme, activation), chip, tokens)| {

@@ -125,6 +125,10 @@ fn memory_and_control_flow_are_taken() {
     assert!(text.contains("buffer_bytes: array<atomic<u32>>"), "{text}");
     assert!(text.contains("dot4I8Packed(") && text.contains("dot4U8Packed("), "{text}");
     check(&text);
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("../../snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.bind(|| insta::assert_snapshot!("wgsl_memory", text));
 }
 
 #[test]

@@ -108,8 +108,7 @@ fn products(
             Activation::Float(Number::Float(own)) => *own,
             _ => BF16,
         };
-        let request =
-            Request { scheme, activation, own, target: target.name, n, k, x_columns: k };
+        let request = Request { scheme, activation, own, target: target.name, n, k, x_columns: k };
         let keys = Jit.choose(&request, arguments.m).and_then(|choice| {
             Ok(Jit.operand(&request)?.into_iter().chain([choice.key]).collect::<Vec<_>>())
         });

@@ -76,7 +76,9 @@ fn markdown(schemes: &[Scheme]) -> Result<bool> {
         let bits = scheme.bits_per_weight();
         say(format_args!("| `{}` | {bits:.3} | {} |", scheme.name, cells.join(" | ")))?;
     }
-    say("\nruns: right on the hardware; simulated: right on the simulator, and the vendor's compiler takes")?;
+    say(
+        "\nruns: right on the hardware; simulated: right on the simulator, and the vendor's compiler takes",
+    )?;
     say("the kernels; -: refused, for the reason of that number.")?;
     for (number, reason) in reasons.iter().enumerate() {
         say(format_args!("{}{}. {reason}", if number == 0 { "\n" } else { "" }, number + 1))?;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quantloom::codegen::jit::{Jit, Simulator};
+use quantloom::codegen::jit::{Jit, Overrides, Retuned, Simulator};
 use quantloom::runtime::check::{Finding, Subject, Verdict, check};
 use quantloom::runtime::conformance::{Failure, Suite, Summary};
 use quantloom::runtime::gpu::{Choice, GpuDevice, NativePart, Products, Request};
@@ -140,6 +140,27 @@ fn a_type_of_x_without_kernels_is_refused_by_name() {
     let result = verify(simulator("sm_90a"), &scheme.unwrap(), (32, 128), &[1]);
     let refused = result.as_ref().err().map(Box::as_ref);
     assert!(matches!(refused, Some(Failure::NotScheduled { .. })), "{result:?}");
+}
+
+/// One row a lane and several, K whole and in parts, one token and several, on shapes that none of them
+/// divides; exact sums of integers, two levels of scales, runs shorter than a chunk.
+#[test]
+fn every_tile_of_lanes_is_right() {
+    let tiles =
+        [[1, 1, 1, 1], [8, 4, 2, 1], [4, 2, 1, 4], [2, 1, 4, 4], [8, 1, 1, 8], [4, 4, 4, 1]];
+    for (tokens, tile) in tiles.into_iter().enumerate() {
+        for (name, shape) in
+            [("ct_w4a16_asym", (41, 264)), ("ct_w8a8", (72, 320)), ("ct_nvfp4a16", (24, 352))]
+        {
+            let names = ["tokens", "row_tiles", "groups", "parts"].map(str::to_owned);
+            let choices = names.into_iter().zip(tile).collect();
+            let source = Arc::new(Retuned(Overrides::of_all(choices)));
+            let simulator = simulator("wgsl").with_source(source);
+            let done = verify(simulator, scheme(name), shape, &[1, 2 * tokens + 1])
+                .unwrap_or_else(|failure| panic!("{tile:?}: {failure}"));
+            assert!(done.not_scheduled.is_empty() && done.share > 0.01, "{name}: {done:?}");
+        }
+    }
 }
 
 fn golden(name: &str) -> Vec<Finding> {

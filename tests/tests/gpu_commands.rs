@@ -63,7 +63,7 @@ fn the_environment_overrides_free_choices() {
     assert!(!overridden(&with("tile(warps=2)", line).done()), "of another schedule");
     for (value, said) in [
         ("decode(warps", "\"decode(warps\" is not SCHEDULE(NAME=VALUE, ...)"),
-        ("decoder(warps=2)", "there is no schedule \"decoder\", only decode and tile"),
+        ("decoder(warps=2)", "there is no schedule \"decoder\", only decode, tile, shader"),
         ("decode(warps=99)", "a block has 1 to 32 warps"),
         ("decode(wraps=2)", "has no free choice `wraps`; it has"),
     ] {

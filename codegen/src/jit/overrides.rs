@@ -28,7 +28,7 @@ pub enum WrongOverride {
     #[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as decode(row_tiles=2, warps=12)")]
     Form(String),
     /// No product has that schedule.
-    #[error("there is no schedule \"{name}\", only {}", Chosen::NAMES.join(" and "))]
+    #[error("there is no schedule \"{name}\", only {}", Chosen::NAMES.join(", "))]
     Schedule {
         /// What it is called.
         name: String,
@@ -127,7 +127,10 @@ mod tests {
             assert!(wrong.parse::<Overrides>().is_err(), "{wrong}");
         }
         let error = "decoder(warps=2)".parse::<Overrides>().unwrap_err();
-        assert_eq!(error.to_string(), "there is no schedule \"decoder\", only decode and tile");
+        assert_eq!(
+            error.to_string(),
+            "there is no schedule \"decoder\", only decode, tile, shader"
+        );
         for unknown in ["decode(rows=2)", "decode(n=2)"] {
             let overrides: Overrides = unknown.parse().unwrap();
             let error = overrides.apply(&mut decode()).unwrap_err();

@@ -140,7 +140,7 @@ impl Chosen {
             "tile" => TileShape::read(of).map(Self::Tile),
             "shader" => ShaderTile::read(of).map(Self::Shader),
             _ => {
-                let known = Self::NAMES.join(" and ");
+                let known = Self::NAMES.join(", ");
                 Err(Unscheduled::Tile(format!("there is no schedule {name}, only {known}")))
             }
         }
