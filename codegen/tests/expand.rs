@@ -79,9 +79,7 @@ fn each_mistake_is_one_error_and_the_type_is_there_all_the_same() {
 #[test]
 fn listed_targets_are_judged() {
     let clauses = "weight: u4 - 8, pack: u32 [k:8 | k, n], activation: bf16";
-    for (targets, errors) in
-        [("portable", 0), ("gfx942", 1), ("gfx942 | portable | gfx_942 | tpu", 3)]
-    {
+    for (targets, errors) in [("portable", 0), ("msl", 1), ("msl | portable | gfx_942 | tpu", 3)] {
         let expansion = expand(&format!("S {{ {clauses}, targets: {targets} }}"));
         assert_eq!(count(expansion, "compile_error"), errors, "{targets}");
     }
