@@ -4,7 +4,7 @@ quantloom::scheme! {
         scale: bf16 per 1x128,
         pack: u32 [k:8 | k, n],
         activation: bf16,
-        targets: portable | gfx942,
+        targets: portable | msl,
     }
 }
 
