@@ -135,7 +135,7 @@ fn what_is_not_taken_is_said() {
     let hopper = target("sm_90a").unwrap();
     let error = Problem::new(&experts, &experts.activations[0], hopper, (64, 64)).unwrap_err();
     assert!(error.to_string().contains("handles experts"), "{error}");
-    assert!(posed(SCHEMES[0].1, "gfx942", (4096, 4096)).is_err());
+    assert!(posed(SCHEMES[0].1, "msl", (4096, 4096)).is_err());
     let problem = problem("sym", 0, "sm_90a", (4096, 4096));
     assert!(matches!(
         DecodeTile::choose(&problem, 17),

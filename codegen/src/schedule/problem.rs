@@ -17,7 +17,7 @@ use crate::ir::{Half, MatrixOp, matrix_op};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::Place;
 use crate::plan::{Operand, Plan, Refusal, plan};
-use crate::target::{Class, Target};
+use crate::target::{Chip, Class, Feature, Target};
 
 /// Why the schedules of this version do not take a problem.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -306,13 +306,25 @@ impl Problem {
         self.scale.is_some() && self.plan.scale.absorbed.is_none()
     }
 
+    /// Refuses a kernel that starts before the one before it has ended, where the target has no such.
+    pub(super) fn may_start_early(&self, programmatic: bool) -> Result<(), Unscheduled> {
+        let target = self.target();
+        if programmatic && !target.has(Feature::GridDependency) {
+            return Err(Unscheduled::Tile(format!("there is no early start on {target}")));
+        }
+        Ok(())
+    }
+
     /// Registers of a thread that the target's compiler needs besides what a schedule counts, as its
     /// reports have shown, where so many sums of a run are made side by side: on AMD 64-bit addresses,
-    /// steps of bf16 by way of f32, and the sums of all runs of a turn at a time.
+    /// steps of bf16 by way of f32, and the sums of all runs of a turn at a time; on the newest chips of
+    /// NVIDIA a few for each run.
     pub(super) fn compiled(&self, side_by_side: u32) -> u32 {
         let sums = self.lanes.d.registers.len() as u32 * side_by_side;
-        match self.target().class {
-            Class::Cdna3 | Class::Cdna4 => 32 + (self.turn / self.run() - 1) * sums,
+        let more = self.turn / self.run() - 1;
+        match self.target().gpu.map(|gpu| gpu.chip) {
+            Some(Chip::Gfx(_)) => 32 + more * sums,
+            Some(Chip::Sm { number: 120.., .. }) => 8 + more * 4,
             _ => 0,
         }
     }

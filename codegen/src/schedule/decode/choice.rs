@@ -220,7 +220,7 @@ impl DecodeTile {
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
-            None => Ok(()),
+            None => problem.may_start_early(self.programmatic),
         }
     }
 

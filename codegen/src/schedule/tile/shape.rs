@@ -7,7 +7,7 @@ use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::ORDER;
-use crate::target::Feature;
+use crate::target::{Class, Feature};
 
 choices! {
     /// The free choices of a tile kernel.
@@ -205,7 +205,7 @@ impl TileShape {
             let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
             let f16 = problem.half() == Some(Half::F16);
             let placed = problem.plan.dequant.placed().is_some();
-            let few = f16 && !placed && problem.target().has(Feature::PackedBf16);
+            let few = f16 && !placed && problem.target().class == Class::Hopper;
             14 * numbers + if few { 0 } else { 7 * runs }
         } else {
             0
@@ -266,6 +266,7 @@ impl TileShape {
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
             return Err(Unscheduled::Tile(format!("{self:?}: {rule}")));
         }
+        problem.may_start_early(self.programmatic)?;
         if self.row_blocks(problem) > 65_535 {
             let rule = "expected at most 65,535 blocks of rows";
             return Err(Unscheduled::Shape { what: "N", value: problem.n, rule });
