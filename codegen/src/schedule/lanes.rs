@@ -91,7 +91,8 @@ impl Lanes {
     pub(super) fn new(op: &MatrixOp) -> Option<Self> {
         let [a, b, d] = [op.a_layout, op.b_layout, op.d_layout].map(parse_fragment);
         let (a, b, d) = (a.ok()?, b.ok()?, d.ok()?);
-        let (row, column): (fn(Point) -> u32, fn(Point) -> u32) = (|at| at.n, |at| at.k);
+        let row: fn(Point) -> u32 = |at| at.n;
+        let column: fn(Point) -> u32 = |at| at.k;
         let of_row = OfLane::new(&a, column).values();
         let part = |fragment: &Fragment| OfLane::new(fragment, column).counted();
         let (registers, rows) = Rows::new(&a)?;
