@@ -318,13 +318,13 @@ impl Problem {
     /// Registers of a thread that the target's compiler needs besides what a schedule counts, as its
     /// reports have shown, where so many sums of a run are made side by side: on AMD 64-bit addresses,
     /// steps of bf16 by way of f32, and the sums of all runs of a turn at a time; on the newest chips of
-    /// NVIDIA a few for each run.
+    /// NVIDIA half of those sums.
     pub(super) fn compiled(&self, side_by_side: u32) -> u32 {
         let sums = self.lanes.d.registers.len() as u32 * side_by_side;
         let more = self.turn / self.run() - 1;
         match self.target().gpu.map(|gpu| gpu.chip) {
             Some(Chip::Gfx(_)) => 32 + more * sums,
-            Some(Chip::Sm { number: 120.., .. }) => 8 + more * 4,
+            Some(Chip::Sm { number: 120.., .. }) => 8 + more * sums / 2,
             _ => 0,
         }
     }
