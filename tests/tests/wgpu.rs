@@ -158,7 +158,7 @@ fn other_peoples_results_are_met() {
     let Some(device) = device() else { return };
     let (mut products, mut wrong) = (0, Vec::new());
     for name in files() {
-        let checkpoint = Checkpoint::open_with(&golden_file(&name), Options::default()).unwrap();
+        let checkpoint = Checkpoint::open_with(golden_file(&name), Options::default()).unwrap();
         for found in check(&checkpoint, &device) {
             products += usize::from(found.subject == Subject::Product);
             match found.verdict {
