@@ -118,7 +118,7 @@ fn what_does_not_fit_is_an_error_with_names() {
     let kernel = device.kernel(&key("add")).unwrap();
     let short = device.zeroed(16).unwrap();
     let mut b = device.zeroed(1200).unwrap();
-    let mut launch = |problem: Problem, slots: &mut [Slot<'_, _>]| {
+    let launch = |problem: Problem, slots: &mut [Slot<'_, _>]| {
         device.launch(&kernel, &problem, false, slots).unwrap_err().to_string()
     };
     let error = launch(problem(3, 100), &mut [Slot::Read(&short), Slot::Write(&mut b)]);

@@ -14,7 +14,7 @@ use quantloom_runtime::hip::{
     load,
 };
 use quantloom_runtime::image_cache::ImageCache;
-use quantloom_runtime::op::{Op as _, ProductError, Workspace};
+use quantloom_runtime::op::{self, Op as _, ProductError, Workspace};
 use quantloom_runtime::source::{
     Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
     Schedule, Work,
@@ -216,6 +216,7 @@ impl Products for Sums {
             key: key(request.target),
             tokens: 1,
             meeting: "in bf16".to_owned(),
+            sums: op::Sums::Matrix,
             by: Basis::Model,
         })
     }
