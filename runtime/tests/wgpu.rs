@@ -66,8 +66,11 @@ impl Products for ByHand {
     }
 }
 
+const SCHEME: &str =
+    "S { weight: u4 - 8, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 }";
+
 fn key(name: &str) -> KernelKey {
-    let scheme = parse("S { weight: u4 - 8, scale: bf16 per 1x32, activation: bf16 }").unwrap();
+    let scheme = parse(SCHEME).unwrap();
     let schedule = Schedule::new(name, []);
     KernelKey { work: Work::to_native(&scheme), schedule, target: "wgsl".to_owned() }
 }
