@@ -1,5 +1,5 @@
 //! Text from plans and kernels, one folder a language. GPU emitters take a
-//! [`Verified`](crate::ir::Verified) kernel: what is not verified cannot be printed. The same
+//! [`Verified`] kernel: what is not verified cannot be printed. The same
 //! input gives the same bytes.
 
 mod header;
