@@ -169,10 +169,6 @@ const fn gpu(name: &'static str, summary: &'static str, class: Class, gpu: &'sta
     Target { gpu: Some(gpu), proof: Proof::Simulated, ..planned(name, summary, class) }
 }
 
-const fn portable(name: &'static str, summary: &'static str, of: &'static Gpu) -> Target {
-    Target { proof: Proof::Run, ..gpu(name, summary, Class::Shader, of) }
-}
-
 /// A language into which runtimes translate WGSL by themselves.
 const fn translated(name: &'static str, summary: &'static str) -> Target {
     Target { translates: Some("wgsl"), ..planned(name, summary, Class::Shader) }
@@ -189,7 +185,7 @@ pub const TARGETS: &[Target] = &[
     gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
-    portable("wgsl", "any GPU through WGSL", &WGSL),
+    gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL),
     translated("spirv", "any GPU through SPIR-V"),
     translated("msl", "Apple GPUs through Metal"),
 ];
