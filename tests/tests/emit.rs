@@ -51,7 +51,7 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
     let file = folder.path().join("file");
     std::fs::write(&file, "kept").unwrap();
     for (target, said) in [
-        ("msl", "runtimes translate those of wgsl"),
+        ("msl", "there are no kernels for msl here, only for sm_80"),
         ("x68", "did you mean `x86`?"),
         ("toaster", "there is no target `toaster`"),
     ] {
