@@ -134,7 +134,7 @@ fn what_does_not_fit_is_an_error_with_names() {
     let WgpuError::Text { entry, why } = error else { panic!("{error}") };
     assert!(entry == "add" && why.contains("invalid field accessor `k`"), "{why}");
     // The line of the text.
-    assert!(why.contains("wgsl:10:"), "{why}");
+    assert!(why.contains("wgsl:9:"), "{why}");
     let error = device.kernel(&key("scalar")).unwrap_err().to_string();
     assert_eq!(error, "compiling add: WGSL has no parameters like `by`");
     let error = device.zeroed(1 << 60).unwrap_err().to_string();

@@ -4,14 +4,26 @@
 
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use quantloom::codegen::emit::wgsl;
+use quantloom::codegen::ir::{
+    Access, Address, Binary, Builder, Cache, Extent, Launch, Special, Type, Unary, Width, Word,
+    verify,
+};
 use quantloom::codegen::jit::Jit;
+use quantloom::codegen::target::target;
 use quantloom::runtime::check::{Subject, Verdict, check};
 use quantloom::runtime::conformance::{Failure, Suite, draw};
-use quantloom::runtime::gpu::{Choice, GpuDevice, NativePart, Products, Request};
+use quantloom::runtime::gpu::{
+    Choice, Executor as _, GpuDevice, NativePart, Products, Request, Slot,
+};
 use quantloom::runtime::pack::pack;
-use quantloom::runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Work};
+use quantloom::runtime::source::{
+    self, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Refusal, Schedule,
+    Work,
+};
 use quantloom::runtime::unpacked::Unpacked;
 use quantloom::runtime::wgpu::{Wgpu, devices};
 use quantloom_dsl::Scheme;
@@ -151,6 +163,113 @@ fn mistakes_are_found() {
         let wrong = GpuDevice::new(Wgpu::new(0, Arc::new(Mistaken(mistake))).unwrap());
         let failure = suite(scheme, vec![0]).run(scheme, &[&wrong], &|_| {}).remove(0);
         assert!(matches!(failure, Err(Failure::Miss { .. })), "{mistake:?}: {failure:?}");
+    }
+}
+
+/// A text of its own, whatever is asked for.
+struct Text(KernelText<'static>);
+
+impl KernelSource for Text {
+    fn text(&self, _: &KernelKey) -> Result<KernelText<'_>, Refusal> {
+        Ok(self.0.clone())
+    }
+}
+
+impl Products for Text {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+        Jit.native(request)
+    }
+
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+        Jit.choose(request, tokens)
+    }
+
+    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+        Jit.operand(request)
+    }
+}
+
+/// `z = x / y`, element by element; the text with a change.
+fn division(n: u32, change: &str) -> KernelText<'static> {
+    let threads = 64;
+    let grid = [Extent::Constant(n / threads), Extent::Constant(1), Extent::Constant(1)];
+    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+    let mut b = Builder::new("divide", "z = x / y", target("wgsl").unwrap(), launch);
+    let shape = [Extent::Constant(n)];
+    let [x, y] = ["x", "y"].map(|name| b.buffer(name, Word::U32, Access::ReadOnly, &shape, "f32"));
+    let z = b.buffer("z", Word::U32, Access::WriteOnce, &shape, "f32");
+    let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
+    let at = b.mad(block, threads, thread);
+    let [x, y] = [x, y].map(|buffer| {
+        let word =
+            b.load_as(Type::U32, Address::new(buffer, at), Width::B32, None, Cache::Default)[0];
+        b.unary(Unary::AsF32, word)
+    });
+    let quotient = b.binary(Binary::DivF32, x, y);
+    let quotient = b.unary(Unary::AsU32, quotient);
+    b.store(Address::new(z, at), &[quotient], Width::B32, None);
+    let kernel = verify(b.finish()).unwrap_or_else(|refusals| panic!("{refusals}"));
+    let bytes = || Count::N * 4u64;
+    let parameters = [
+        Parameter::buffer("x", source::Access::Read, bytes()),
+        Parameter::buffer("y", source::Access::Read, bytes()),
+        Parameter::buffer("z", source::Access::Write, bytes()),
+    ];
+    let rule = LaunchRule::plain(Count::N.ceil_div(u64::from(threads)), threads, parameters.into());
+    let text = wgsl::emit(&kernel).unwrap();
+    let near = "* 16777216.0f)";
+    assert!(text.contains(near), "{text}");
+    let text = text.replace(near, &format!("{near}{change}")).into();
+    KernelText { entry: "divide".into(), text, rule: Cow::Owned(rule) }
+}
+
+/// Numerators and denominators with normal quotients, half of these next to one of few digits.
+fn pairs(count: u32) -> (Vec<f32>, Vec<f32>) {
+    let mut state = 1u64;
+    let mut number = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let bits = (state >> 32) as u32;
+        // Exponents from 96 to 159.
+        f32::from_bits((bits & 0x807f_ffff) | ((96 + (bits >> 23) % 64) << 23))
+    };
+    let pair = |at| {
+        let (x, y) = (number(), number());
+        let short = f32::from_bits(x.to_bits() & 0xfff8_0000);
+        let beside = (short * y).to_bits() + at / 2 % 3 - 1;
+        (if at % 2 == 0 { x } else { f32::from_bits(beside) }, y)
+    };
+    (0..count).map(pair).unzip()
+}
+
+/// What drivers divide is off by up to 2.5 units; quotients of kernels are those of IEEE 754, next to
+/// ties of short floats too, and whatever is wrong with the first estimate.
+#[test]
+fn quotients_are_rounded_once() {
+    if device().is_none() {
+        return;
+    }
+    const PAIRS: u32 = 1 << 16;
+    let (xs, ys) = pairs(PAIRS);
+    let bytes = |values: &[f32]| -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    };
+    let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
+    for change in ["", " - 7u", " + 7u"] {
+        let wgpu = Wgpu::new(0, Arc::new(Text(division(PAIRS, change)))).unwrap();
+        let schedule = Schedule::new("divide", []);
+        let key = KernelKey { work: Work::to_native(scheme), schedule, target: "wgsl".to_owned() };
+        let kernel = wgpu.kernel(&key).unwrap();
+        let (x, y) = (wgpu.upload(&bytes(&xs)).unwrap(), wgpu.upload(&bytes(&ys)).unwrap());
+        let mut z = wgpu.output(u64::from(PAIRS) * 4).unwrap();
+        let problem = source::Problem { m: 1, n: PAIRS.into(), k: 1, multiprocessors: 1 };
+        let slots = &mut [Slot::Read(&x), Slot::Read(&y), Slot::Write(&mut z)];
+        wgpu.launch(&kernel, &problem, false, slots).unwrap();
+        let quotients = wgpu.download(&z).unwrap();
+        for ((x, y), quotient) in xs.iter().zip(&ys).zip(quotients.as_chunks().0) {
+            let (quotient, right) = (f32::from_le_bytes(*quotient), x / y);
+            assert!(right.is_normal(), "{x:e} / {y:e}");
+            assert_eq!(quotient.to_bits(), right.to_bits(), "{x:e} / {y:e}, {change}");
+        }
     }
 }
 

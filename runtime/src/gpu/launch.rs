@@ -36,6 +36,13 @@ const OPERAND: &str = "operand";
 #[error("the kernel's rule names the buffer `{0}`, which is none of a product's")]
 struct UnknownBuffer(String);
 
+impl<E: Executor> Tensors<E> {
+    /// Whether a kernel of its own makes the product's operand of x: quantised, gathered or padded.
+    pub fn has_operand(&self) -> bool {
+        self.kernels.len() > 1
+    }
+}
+
 impl<E: Executor> GpuWeight<E> {
     /// Uploads x, at most [`Choice::tokens`] rows of it, and makes room for y and what lies between.
     ///
@@ -85,10 +92,29 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// What the device says.
     pub fn queue(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
+        self.queue_from(0, tensors, overlap)
+    }
+
+    /// As [`GpuWeight::queue`], of the product alone: what was made of x is there from a call of that
+    /// one on these tensors.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn queue_product(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
+        self.queue_from(tensors.kernels.len().saturating_sub(1), tensors, overlap)
+    }
+
+    /// The launches from one of them on.
+    fn queue_from(
+        &self,
+        first: usize,
+        tensors: &mut Tensors<E>,
+        overlap: bool,
+    ) -> Result<(), E::Error> {
         let product = self.products.iter().find(|product| product.element == tensors.element);
         let parts = product.map_or(&[][..], |product| &product.parts);
         let last = tensors.kernels.len().saturating_sub(1);
-        for (at, kernel) in tensors.kernels.iter().enumerate() {
+        for (at, kernel) in tensors.kernels.iter().enumerate().skip(first) {
             let mut memory: BTreeMap<&str, &mut E::Memory> =
                 tensors.memory.iter_mut().map(|(name, memory)| (name.as_str(), memory)).collect();
             let mut slots = Vec::new();

@@ -11,7 +11,7 @@ use quantloom::dsl::format::{FloatFormat, Number};
 use quantloom::dsl::layout::Shape;
 use quantloom::runtime::cuda::bench::{Timings, copies, time_both};
 use quantloom::runtime::cuda::{Cuda, ImageCache, ReadFloor, Stream};
-use quantloom::runtime::gpu::{Choice, Executor as _, GpuDevice, GpuWeight};
+use quantloom::runtime::gpu::{Choice, Executor as _, GpuDevice, GpuWeight, Tensors};
 use quantloom::runtime::op::ProductError;
 use serde_json::json;
 
@@ -25,11 +25,12 @@ use crate::whole::write_whole;
 const USUAL: [&str; 2] = ["ct_w4a16", "ct_w4a16_asym"];
 
 /// Columns of the table.
-const HEADER: [&str; 10] = [
+const HEADER: [&str; 11] = [
     "scheme",
     "M",
     "programmatic",
     "serial",
+    "product alone",
     "floor",
     "floor, serial",
     "GB/s",
@@ -53,6 +54,8 @@ struct Timed {
     /// Bytes of codes, scales and zero points.
     bytes: u64,
     times: Timings,
+    /// The product alone, where a kernel of its own makes its operand of x.
+    product: Option<Timings>,
     /// Reading those bytes.
     floor: Timings,
 }
@@ -139,14 +142,32 @@ impl<'a> Copies<'a> {
         &self.weights[0]
     }
 
-    /// The time of a product by a kernel.
+    /// The time of a call: of all its kernels.
     pub(in crate::commands) fn time(&self, tokens: usize, choice: &Choice) -> Result<Timings> {
-        let x = RandomX::tokens(self.scheme, self.own, tokens, self.shape().k);
-        let mut tensors = self.weight().tensors_for(choice, x.values())?;
+        let mut tensors = self.tensors(tokens, choice)?;
         let stream = self.device.executor().stream();
         Ok(time_both(stream, self.weights.len(), |copy, _, overlap| {
             self.weights[copy].queue(&mut tensors, overlap)
         })?)
+    }
+
+    /// The time of the product alone, where a kernel of its own makes its operand of x.
+    fn time_product(&self, tokens: usize, choice: &Choice) -> Result<Option<Timings>> {
+        let mut tensors = self.tensors(tokens, choice)?;
+        if !tensors.has_operand() {
+            return Ok(None);
+        }
+        let stream = self.device.executor().stream();
+        self.weight().queue(&mut tensors, false)?;
+        Ok(Some(time_both(stream, self.weights.len(), |copy, _, overlap| {
+            self.weights[copy].queue_product(&mut tensors, overlap)
+        })?))
+    }
+
+    /// Random x, and room for y.
+    fn tensors(&self, tokens: usize, choice: &Choice) -> Result<Tensors<Cuda>> {
+        let x = RandomX::tokens(self.scheme, self.own, tokens, self.shape().k);
+        Ok(self.weight().tensors_for(choice, x.values())?)
     }
 
     fn shape(&self) -> Shape {
@@ -192,9 +213,10 @@ impl<'a> Bench<'a> {
         self.copies.device.executor().kernel(&choice.key)?;
         let first_use = start.elapsed().as_secs_f64() * 1e3;
         let times = self.copies.time(tokens, &choice)?;
+        let product = self.copies.time_product(tokens, &choice)?;
         let kernel = choice.key.schedule.to_string();
         let bytes = weight.bytes(own);
-        Ok(Ok(Timed { kernel, first_use, bytes, times, floor: self.floor.clone() }))
+        Ok(Ok(Timed { kernel, first_use, bytes, times, product, floor: self.floor.clone() }))
     }
 }
 
@@ -215,6 +237,11 @@ fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
             }
         };
         let Timings { serial, overlapped } = &timed.times;
+        let alone = timed.product.as_ref().map_or_else(String::new, |product| {
+            let [early, late] =
+                [&product.overlapped, &product.serial].map(|time| time.microseconds);
+            format!("{early:.2} / {late:.2}")
+        });
         let over = |time: f64, floor: f64| format!("{time:.2} ({:.2})", time / floor);
         let (early, late) = (overlapped.microseconds, serial.microseconds);
         let operations = 2.0 * (n * k) as f64 * cell.tokens as f64;
@@ -223,6 +250,7 @@ fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
             tokens,
             over(early, timed.floor.overlapped.microseconds),
             over(late, timed.floor.serial.microseconds),
+            alone,
             format!("{:.2}", timed.floor.overlapped.microseconds),
             format!("{:.2}", timed.floor.serial.microseconds),
             format!("{:.0}", overlapped.gigabytes_per_second(timed.bytes)),
@@ -233,8 +261,9 @@ fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
     }
     say(rows)?;
     say(
-        "programmatic: a launch may start before the one before it has ended; floor: a kernel that \
-         only reads codes, scales and zero points, launched and timed in the same way",
+        "programmatic: a launch may start before the one before it has ended; product alone: without the \
+         kernel that quantises, gathers or pads x, programmatic / serial; floor: a kernel that only reads \
+         codes, scales and zero points, launched and timed in the same way",
     )
 }
 
@@ -251,6 +280,10 @@ fn as_json((n, k): (u64, u64), device: &GpuDevice<Cuda>, cells: &[Cell]) -> serd
             "copies": timed.times.serial.calls,
             "us_programmatic": timed.times.overlapped.microseconds,
             "us_serial": timed.times.serial.microseconds,
+            "us_product_programmatic":
+                timed.product.as_ref().map(|product| product.overlapped.microseconds),
+            "us_product_serial":
+                timed.product.as_ref().map(|product| product.serial.microseconds),
             "us_floor_programmatic": timed.floor.overlapped.microseconds,
             "us_floor_serial": timed.floor.serial.microseconds,
             "replays_programmatic": timed.times.overlapped.replays,

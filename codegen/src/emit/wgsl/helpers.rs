@@ -19,6 +19,8 @@ pub(super) enum Helper {
     S32FromF32,
     /// Four products of signed and unsigned bytes.
     DotMixed,
+    /// A quotient, rounded once.
+    Quotient,
 }
 
 impl Helper {
@@ -32,6 +34,7 @@ impl Helper {
             Self::MulHigh => "mul_high",
             Self::S32FromF32 => "s32_from_f32",
             Self::DotMixed => "dot_mixed",
+            Self::Quotient => "quotient",
         }
     }
 
@@ -126,6 +129,43 @@ fn s32_from_f32(value: f32) -> u32 {
                 "\
 fn dot_mixed(a: u32, b: u32) -> u32 {
     return bitcast<u32>(dot(unpack4xI8(a), vec4<i32>(unpack4xU8(b))));
+}"
+            }
+            // Of the significands, 24 bits each: q and r with m 2^24 = q n + r, 0 <= r < n, from an
+            // approximate q. That is off by less than 8, so that r is known from its last 32 bits.
+            // q has 24 bits, and r says how it rounds, or 25, of which the last one does. There are no
+            // ties: an odd q of 25 bits divides no m 2^24, and 2 r = n no more.
+            Self::Quotient => {
+                "\
+fn quotient(a: f32, b: f32) -> f32 {
+    let x = bitcast<u32>(a);
+    let y = bitcast<u32>(b);
+    let of_x = (x >> 23u) & 0xffu;
+    let of_y = (y >> 23u) & 0xffu;
+    let near = a / b;
+    if (of_x == 0u || of_x == 255u || of_y == 0u || of_y == 255u) {
+        return near;
+    }
+    let m = (x & 0x7fffffu) | 0x800000u;
+    let n = (y & 0x7fffffu) | 0x800000u;
+    var q = u32(f32(m) / f32(n) * 16777216.0f);
+    var r = bitcast<i32>((m << 24u) - q * n);
+    while (r < 0i) {
+        q = q - 1u;
+        r = r + bitcast<i32>(n);
+    }
+    while (r >= bitcast<i32>(n)) {
+        q = q + 1u;
+        r = r - bitcast<i32>(n);
+    }
+    let longer = q >> 24u;
+    let exponent = bitcast<i32>(of_x + 126u + longer) - bitcast<i32>(of_y);
+    if (exponent < 1i || exponent > 254i) {
+        return near;
+    }
+    let up = select(2i * r > bitcast<i32>(n), (q & 1u) == 1u, longer == 1u);
+    let magnitude = (bitcast<u32>(exponent - 1i) << 23u) + (q >> longer) + select(0u, 1u, up);
+    return bitcast<f32>(((x ^ y) & 0x80000000u) | magnitude);
 }"
             }
         }

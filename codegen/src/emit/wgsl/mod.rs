@@ -14,9 +14,9 @@
 //! [`ir::arithmetic`](crate::ir) rounds once, to nearest even, and keeps subnormals. WGSL's f32 does
 //! less (WGSL specification, "Floating Point Evaluation" and "Floating Point Accuracy"):
 //! - a sum, difference or product is one of the two neighbours of the exact result, `fma` may round
-//!   twice, a quotient is off by up to 2.5 units in the last place. So a product's sums have the error
-//!   of sums in f32, with a unit of twice the size, and codes of quantised activations may differ by
-//!   one from the reference's where a quotient lies next to a tie;
+//!   twice. So a product's sums have the error of sums in f32, with a unit of twice the size;
+//! - a quotient is off by up to 2.5 units in the last place: it is an estimate here, which the remainder
+//!   of the significands, an integer, sets right (`helpers`);
 //! - operands and results may lose subnormals. Nothing that decodes makes one: codes become f32 by
 //!   integer conversion or by their bits under a larger exponent;
 //! - what is the same for real numbers may be computed instead: `(a + b) - b` may be a, and is on some
@@ -24,8 +24,8 @@
 //! - NaN and infinity may be assumed absent. They are carried by bits (the text spells them as
 //!   words), and what arithmetic makes of them is the driver's.
 //!
-//! What must be exact does not depend on that: packing to bf16 and f16, and f16 to f32, is integer
-//! arithmetic; integers up to 2^24 in f32, and products with powers of two that stay normal, are
+//! What must be exact does not depend on that: packing to bf16 and f16, f16 to f32, and quotients that
+//! are normal numbers are integer arithmetic; integers up to 2^24 in f32, and products with powers of two that stay normal, are
 //! exact in any rounding.
 //!
 //! # Words

@@ -6,7 +6,8 @@
 //! of s with every one of a 16-bit x (2^30 of bf16, 2^33 of f16), and all else is powers of two, as
 //! long as nothing underflows. Where s lies in [`LEAST`]..[`MOST`], only quotients below 2^-40 can
 //! (codes of 0, with or without a zero point); an s beyond that, and an x of f32, is divided by the
-//! machine's operation, which is several times as long.
+//! machine's operation, which is several times as long; so is everything on a target whose `fma` may
+//! round twice.
 
 use quantloom_dsl::format::F32;
 
@@ -15,6 +16,7 @@ use super::rounding::with_sign;
 use super::scale::Factor;
 use crate::ir::{Binary, Builder, Compare, Operand, Reg, Ternary, Type, Unary, Uniformity};
 use crate::plan;
+use crate::target::Feature;
 
 /// Scales with a reciprocal, and room for remainders.
 const LEAST: f32 = f32::from_bits((127 - 60) << 23);
@@ -45,7 +47,8 @@ impl Divisor {
         let value = factor.value;
         let way = match factor.inverse {
             Some(inverse) => Way::Exact { inverse },
-            None if problem.own == F32 => Way::Divide,
+            // Without exact remainders, or for an x that they were not tried for.
+            None if problem.own == F32 || !b.target().has(Feature::StrictF32) => Way::Divide,
             None => {
                 let bits = b.unary(Unary::AsU32, value);
                 let above = b.sub(bits, LEAST.to_bits());

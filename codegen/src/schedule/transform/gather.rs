@@ -6,7 +6,7 @@
 //! element's index; the digits of a source give its address. A code is cut where a word of its
 //! source may end. Bits that move by the same distance from one word to another move together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use quantloom_dsl::layout::{Run, Shape};
 
@@ -19,6 +19,12 @@ use crate::ir::{
 
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
+
+/// Neighbours of the destination's order, and lines of them, that a block writes: 128 bytes by 32 lines.
+const TILE: [u64; 2] = [8, THREADS as u64 / 8];
+
+/// Bits read for each bit written from which a block writes a tile.
+const SHARED: u64 = 4;
 
 /// Slices of codes from which a thread puts its piece together: what compiles and runs in due time.
 const MOST_SLICES: usize = 512;
@@ -165,7 +171,8 @@ impl Gather<'_> {
         number: Operand,
     ) -> Result<(), &'static str> {
         let mut moves = Moves::new(self.arrays);
-        let piece = moves.values.value(number, section.pieces - 1);
+        let number = moves.values.value(number, section.pieces - 1);
+        let piece = self.piece_of(b, &mut moves.values, section, number);
         let (mut moved, mut made) = (Vec::new(), Vec::new());
         for contents in &section.contents {
             self.contents(b, &mut moves, &piece, contents, (&mut moved, &mut made));
@@ -184,6 +191,48 @@ impl Gather<'_> {
         let at = Address::new(self.destination, at).plus(index.constant as u32);
         self.store(b, at, &words);
         if moves.values.exceeded() { Err("numbers of 2^32 and more") } else { Ok(()) }
+    }
+
+    /// The number of a thread's piece. Threads write neighbours in the order of the destination, but
+    /// where the words that a piece is gathered from hold pieces far away as well, a block writes a
+    /// tile, [`TILE`], so that it reads those words once.
+    fn piece_of(
+        &self,
+        b: &mut Builder,
+        values: &mut Values,
+        section: &Section<'_>,
+        number: Affine,
+    ) -> Affine {
+        let [wide, high] = TILE;
+        let line = section.line();
+        let tiles = line.is_multiple_of(wide) && line > wide;
+        let tiles = tiles && (section.pieces / line).is_multiple_of(high);
+        let shared = self.words_read(section) as u64 * REGISTER >= SHARED * self.piece;
+        if !(tiles && shared) {
+            return number;
+        }
+        let tile = values.quotient(b, &number, wide * high);
+        let inside = values.remainder(b, &number, wide * high);
+        let mut piece = values.remainder(b, &inside, wide);
+        let column = values.remainder(b, &tile, line / wide);
+        piece.add(&column, wide);
+        let row = values.quotient(b, &inside, wide);
+        piece.add(&row, line);
+        let rows = values.quotient(b, &tile, line / wide);
+        piece.add(&rows, line * high);
+        piece
+    }
+
+    /// How many words of the sources the first piece of a section is gathered from.
+    fn words_read(&self, section: &Section<'_>) -> usize {
+        let mut words = BTreeSet::new();
+        for (index, _) in section.contents.iter().flat_map(|contents| &contents.elements) {
+            for (array, runs) in self.inputs.iter().flatten() {
+                let word = self.arrays.get(*array).map_or(REGISTER, |array| array.word);
+                words.extend(runs.iter().filter_map(|run| Some((array, at(run, index)? / word))));
+            }
+        }
+        words.len()
     }
 
     /// Stores a piece: at once where there is such a store, word by word else.
@@ -410,6 +459,20 @@ impl Gather<'_> {
         }
         words
     }
+}
+
+/// The first bit of a run's part of an element, if that run is for it.
+fn at(run: &Run, index: &[u64; 3]) -> Option<u64> {
+    let mut bit = run.base as u64;
+    for digit in &run.digits {
+        let value = index[axis(digit.axis)] / digit.stride % digit.size;
+        match digit.fixed {
+            Some(only) if only != value => return None,
+            Some(_) => {}
+            None => bit += value * digit.place as u64,
+        }
+    }
+    Some(bit)
 }
 
 const fn extents(shape: Shape) -> [u64; 3] {

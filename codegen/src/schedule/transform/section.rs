@@ -54,6 +54,19 @@ pub(super) struct Section<'r> {
     pub(super) contents: Vec<Contents<'r>>,
 }
 
+impl Section<'_> {
+    /// Pieces that follow each other along one axis.
+    pub(super) fn line(&self) -> u64 {
+        let Some(outer) = self.contents.first().map(|contents| &contents.outer) else { return 1 };
+        let Some((first, _)) = outer.first() else { return 1 };
+        outer
+            .iter()
+            .take_while(|(digit, _)| digit.axis == first.axis)
+            .map(|(digit, _)| digit.size)
+            .product()
+    }
+}
+
 /// The sections of an array of so many bits, and the bits of a piece; `None` if no piece is such
 /// that all are alike.
 pub(super) fn sections(runs: &[Run], bits: u64) -> Option<(u64, Vec<Section<'_>>)> {
