@@ -141,22 +141,28 @@ fn rest(values: float32x4_t) -> float32x4_t {
 pub(in crate::cpu) fn run(block: PartsBlock<'_>, _: Ahead<'_>) {
     assert!(ISA.check().is_ok(), "bf16 products are chosen where there are none");
     let (weights, parts) = (block.weights, block.parts);
+    type Tile = unsafe fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; TOKENS]);
+    let multiply: Tile = match parts {
+        (1, 1) => tile::<1, 1>,
+        (2, 1) => tile::<2, 1>,
+        (3, 1) => tile::<3, 1>,
+        (1, 2) => tile::<1, 2>,
+        (1, 3) => tile::<1, 3>,
+        parts => unreachable!("`pays` takes no {parts:?} parts"),
+    };
     for (x, sums) in block.tiles(TOKENS) {
         let Some(sums) = sums.first_chunk_mut() else { continue };
-        match parts {
-            (1, 1) => tile::<1, 1>(weights, x, sums),
-            (2, 1) => tile::<2, 1>(weights, x, sums),
-            (3, 1) => tile::<3, 1>(weights, x, sums),
-            (1, 2) => tile::<1, 2>(weights, x, sums),
-            (1, 3) => tile::<1, 3>(weights, x, sums),
-            parts => debug_assert!(false, "{parts:?} parts are not multiplied"),
-        }
+        // SAFETY: the processor has bf16 products, asserted above.
+        unsafe { multiply(weights, x, sums) }
     }
 }
 
-/// Four tokens in X parts by a panel in W; the processor has bf16 products.
+/// Four tokens in X parts by a panel in W.
+///
+/// # Safety
+/// The processor has bf16 products.
 #[inline(always)]
-pub(super) fn tile<const W: usize, const X: usize>(
+pub(super) unsafe fn tile<const W: usize, const X: usize>(
     weights: &[[u8; 64]],
     x: &[u16],
     sums: &mut [[f32; 16]; TOKENS],

@@ -20,14 +20,6 @@ macro_rules! counted {
         /// The linker keeps what is used.
         fn keep() {
             $(black_box($name as unsafe fn(DotBlock<'_, 1>, DotTokens<'_, 4>, &mut Sums<4, 1>));)*
-            black_box(counted_bfmmla_1x1 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
-            black_box(counted_bfmmla_2x1 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
-            black_box(counted_bfmmla_3x1 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
-            black_box(counted_bfmmla_1x2 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
-            black_box(counted_bfmmla_1x3 as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));
-            black_box(counted_cut_1 as fn(&[[f32; 16]], &mut [[u8; 64]]));
-            black_box(counted_cut_2 as fn(&[[f32; 16]], &mut [[u8; 64]]));
-            black_box(counted_cut_3 as fn(&[[f32; 16]], &mut [[u8; 64]]));
             keep_parts();
             black_box(counted_fmla as fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut Sums<4, 1>));
         }
@@ -53,13 +45,14 @@ macro_rules! counted_parts {
         )*
         $(
             #[unsafe(no_mangle)]
-            fn $name(weights: &[[u8; 64]], x: &[u16], sums: &mut [[f32; 16]; 4]) {
-                bf16::tile::<$of_weight, $of_x>(weights, x, sums);
+            unsafe fn $name(weights: &[[u8; 64]], x: &[u16], sums: &mut [[f32; 16]; 4]) {
+                // SAFETY: the caller's promise is the same.
+                unsafe { bf16::tile::<$of_weight, $of_x>(weights, x, sums) }
             }
         )*
         fn keep_parts() {
             $(black_box($cut as fn(&[[f32; 16]], &mut [[u8; 64]]));)*
-            $(black_box($name as fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));)*
+            $(black_box($name as unsafe fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));)*
         }
     };
 }
