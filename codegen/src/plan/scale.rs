@@ -25,6 +25,8 @@ pub enum Place {
     Run,
     /// Once a result.
     Epilogue,
+    /// On the operand, by the product itself, which takes its codes.
+    Product,
 }
 
 /// One level of scales.
@@ -90,15 +92,18 @@ impl ScalePlan {
             Grain::All => at_the_end,
             Grain::Each(_) => by_run,
         };
+        let scales = compute.product.scaling().is_some();
+        let by_run = if scales { Place::Product } else { by_run };
         let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
             place: place(scale.group.cols, by_run, at_the_end),
             divide: scale.divide,
         };
+        let x_by_run = if scales { Place::Product } else { Place::Run };
         let input = match activation {
             Activation::Float(_) => Vec::new(),
             Activation::Quantised(quantiser) => {
                 let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
-                    place: place(scale.group.cols, Place::Run, Place::Epilogue),
+                    place: place(scale.group.cols, x_by_run, Place::Epilogue),
                     divide: scale.divide,
                 };
                 quantiser.scales.iter().map(level).collect()
@@ -113,7 +118,7 @@ impl ScalePlan {
         Self {
             levels,
             input,
-            run: if absorbed.is_some() { None } else { run(scheme, activation) },
+            run: if absorbed.is_some() || scales { None } else { run(scheme, activation) },
             absorbed,
             corrects: corrects_by_group || add != 0,
             corrects_by_group,

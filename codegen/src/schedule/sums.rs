@@ -10,7 +10,7 @@
 //! holds for sums below 2^22 in magnitude; a run of 128 products of bytes stays below 2^21.
 
 use super::problem::Problem;
-use crate::ir::{Addend, Builder, Operand, Reg, Ternary, Type, Unary, Uniformity};
+use crate::ir::{Addend, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity};
 use crate::plan;
 
 /// 1.5 * 2^23 in f32.
@@ -66,7 +66,15 @@ impl<'p> Summing<'p> {
     }
 
     /// A step of a run: part += a x, from nothing in the run's first.
-    pub(super) fn step(&self, b: &mut Builder, part: &[Reg], a: &[Reg], x: &[Reg], first: bool) {
+    /// `scales` are those of an instruction that scales. Of x, what lies behind B is left out.
+    pub(super) fn step(
+        &self,
+        b: &mut Builder,
+        part: &[Reg],
+        (a, x): (&[Reg], &[Reg]),
+        scales: Option<[MatrixScale; 2]>,
+        first: bool,
+    ) {
         let addend = match first {
             true if self.start.is_empty() => Addend::Zero,
             true => Addend::Registers(self.start.clone()),
@@ -74,7 +82,11 @@ impl<'p> Summing<'p> {
         };
         // A schedule of matrix operations has one.
         let Some(product) = self.problem.product else { return };
-        b.matrix(product, part, a, x, addend);
+        let x = &x[..self.problem.lanes.b.registers];
+        match scales {
+            Some(scales) => b.matrix_scaled(product, part, (a, x), addend, scales),
+            None => b.matrix(product, part, a, x, addend),
+        }
     }
 
     /// Per run of a turn, the sums of x of this lane's tokens, in every register of D, if they are
@@ -87,7 +99,7 @@ impl<'p> Summing<'p> {
         let run = |x: &[Reg]| {
             let part = self.part(b);
             for (step, x) in x.chunks_exact(of_step).enumerate() {
-                self.step(b, &part, &self.ones, x, step == 0);
+                self.step(b, &part, (&self.ones, x), None, step == 0);
             }
             part
         };

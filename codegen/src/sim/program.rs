@@ -370,6 +370,8 @@ pub(super) enum Instruction {
         a: Source,
         b: Source,
         c: Option<Box<[Slot]>>,
+        /// Of A and B: where, and in which byte.
+        scales: Option<[(Slot, u8); 2]>,
     },
     MatrixFence,
     MatrixCommit,

@@ -339,9 +339,10 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
     let (a, two) = if target.has(Feature::LdMatrix) {
         rearranged(&mut b, Address::new(tile, row))
     } else {
-        let [a, two] =
-            [0, 8 * warp].map(|at| b.load(Address::new(tile, row).plus(at), Width::B128));
-        (a, two)
+        // Eight registers, the most that an instruction takes of an operand.
+        let pieces = [0, 1, 2, 3].map(|piece| Address::new(tile, row).plus(8 * warp * piece));
+        let [a, behind, two, after] = pieces.map(|from| b.load(from, Width::B128));
+        ([a, behind].concat(), [two, after].concat())
     };
     let mut at = 0;
     for row in MATRIX_OPS {
@@ -353,8 +354,14 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
         let ty = if row.d == Element::F32 { Type::F32 } else { Type::U32 };
         let d = b.fragment(ty, in_d);
         let (a, two) = (&a[..in_a as usize], &two[..in_b as usize]);
-        b.matrix(row, &d, a, two, Addend::Zero);
-        b.matrix_add(row, &d, a, two);
+        if row.scaling.is_some() {
+            let scales = [a, two].map(|regs| MatrixScale { from: regs[0], byte: 2 });
+            b.matrix_scaled(row, &d, (a, two), Addend::Zero, scales);
+            b.matrix_scaled(row, &d, (a, two), Addend::Registers(d.clone()), scales);
+        } else {
+            b.matrix(row, &d, a, two, Addend::Zero);
+            b.matrix_add(row, &d, a, two);
+        }
         for reg in &d {
             b.store(Address::new(y, lane).plus(at), &[(*reg).into()], Width::B32, None);
             at += warp;
@@ -437,10 +444,10 @@ pub fn warp_groups() -> Kernel {
             let d = b.fragment(ty, 16);
             b.push(Op::MatrixFence);
             let from = MatrixOperand::Registers(a.clone());
-            let c = Addend::Zero;
-            b.push(Op::Matrix { op, d: d.clone(), a: from.clone(), b: shared(0), c });
+            let (c, scales) = (Addend::Zero, None);
+            b.push(Op::Matrix { op, d: d.clone(), a: from.clone(), b: shared(0), c, scales });
             let c = Addend::Registers(d.clone());
-            b.push(Op::Matrix { op, d: d.clone(), a: from, b: shared(16), c: c.clone() });
+            b.push(Op::Matrix { op, d: d.clone(), a: from, b: shared(16), c: c.clone(), scales });
             b.push(Op::MatrixCommit);
             b.push(Op::MatrixWait { pending: 0 });
             let values: Vec<Operand> = d[..4].iter().map(|reg| (*reg).into()).collect();
