@@ -308,6 +308,48 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
     }
 }
 
+/// Codes for an instruction that scales stay as they are, each where its fragment has that very column: a
+/// column has its scale. Elements of 6 bits go on from word to word.
+#[test]
+fn a_lane_holds_its_columns_where_products_scale() {
+    for (weight, rest, columns) in [("e2m1", 4, 128), ("e2m3", 2, 128), ("e4m3", 0, 64)] {
+        let text = format!(
+            "s {{ weight: {weight}, scale: e8m0 per 1x32, pack: u8 [code, pad {rest} | k, n], \
+             activation: e2m1 {{ scale: e8m0 per 1x32 from pow2 }} }}"
+        );
+        let scheme = parse(&text.replace(", pad 0 ", " ")).unwrap();
+        let plan = plan_of(&scheme, "gfx950").unwrap();
+        assert!(plan.compute.product.scaling().is_some() && plan.dequant.stages.is_empty());
+        assert_eq!((plan.native.rows, plan.native.columns), (16, columns), "{weight}");
+        let (bits, shape) = (8 - rest, Shape { experts: 1, n: 32, k: 384 });
+        let bytes = pack(&plan, &bind(&plan, shape), shape);
+        let pieces = bytes.chunks((16 * columns * bits / 8) as usize);
+        let chunks = shape.k / u64::from(columns);
+        for (tile, pieces) in pieces.collect::<Vec<_>>().chunks(chunks as usize).enumerate() {
+            for lane in 0..64 {
+                // Word after word of all that the lane loads; a step takes `bits` words of them.
+                let held =
+                    pieces.iter().flat_map(|piece| lane_words(&plan.native, piece, (lane, 64)));
+                let held: Vec<u32> = held.collect();
+                for e in 0..held.len() as u64 * 32 / u64::from(bits) {
+                    let (step, e_of_step, quarter) = (e / 32, e % 32, lane as u64 / 16);
+                    let k = match bits {
+                        8 if e_of_step < 16 => 16 * quarter + e_of_step,
+                        8 => 64 + 16 * quarter + (e_of_step - 16),
+                        _ => 32 * quarter + e_of_step,
+                    };
+                    let bit = (e * u64::from(bits)) as usize;
+                    let after = held.get(bit / 32 + 1).copied().unwrap_or(0);
+                    let both = u64::from(held[bit / 32]) | u64::from(after) << 32;
+                    let found = (both >> (bit % 32)) as u32 & ((1 << bits) - 1);
+                    let (n, k) = (16 * tile as u64 + lane as u64 % 16, 128 * step + k);
+                    assert_eq!(found, code(n, k, bits), "{weight}: w[{n}, {k}], lane {lane}");
+                }
+            }
+        }
+    }
+}
+
 /// The words of one lane of several in a piece: section after section, its words side by side.
 fn lane_words(native: &NativeLayout, piece: &[u8], (lane, lanes): (usize, usize)) -> Vec<u32> {
     let mut first = 0;

@@ -228,8 +228,8 @@ fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: 
     let alone = scheme.zero.is_none() && scheme.shift.is_none() && scheme.index.is_none();
     let mut levels = scheme.scales.iter().filter(|level| of_columns(level));
     let of_weight = levels.next().is_some_and(taken) && levels.next().is_none();
-    let of_x = x.zero.is_none()
-        && matches!(&x.scales[..], [level] if taken(level) && !level.stored);
+    let of_x =
+        x.zero.is_none() && matches!(&x.scales[..], [level] if taken(level) && !level.stored);
     codes && alone && of_weight && of_x
 }
 

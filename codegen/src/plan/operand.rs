@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use quantloom_dsl::format::{
-    BF16, E2M1, E2M3, E3M2, E4M3, F16, F32, FloatFormat, Number, Variant,
-};
+use quantloom_dsl::format::{BF16, E2M1, E2M3, E3M2, E4M3, F16, F32, FloatFormat, Number, Variant};
 
 /// The type of one element of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

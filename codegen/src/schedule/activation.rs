@@ -318,13 +318,7 @@ impl<'p> Writer<'p> {
 impl Writer<'_> {
     /// Stores the codes of a piece, fewer than 8 bits each, of which the first is number `at` of all: a word
     /// of 4 bits each; 6 bytes of 6 bits each, two of the zeros that follow 32 of them besides.
-    fn store_small(
-        &self,
-        b: &mut Builder,
-        at: Operand,
-        words: &[Operand],
-        mask: Option<Operand>,
-    ) {
+    fn store_small(&self, b: &mut Builder, at: Operand, words: &[Operand], mask: Option<Operand>) {
         let store = |b: &mut Builder, at: Operand, word: Operand, width: Width| {
             b.store(Address::new(self.operand, at), &[word], width, mask);
         };

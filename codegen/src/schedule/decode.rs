@@ -22,8 +22,7 @@ mod choice;
 
 use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, MatrixScale, Op,
-    Operand, Reg,
-    Special, Type, Uniformity,
+    Operand, Reg, Special, Type, Uniformity,
 };
 
 use super::chunk::{chunk_words, sections, tile_words, width};

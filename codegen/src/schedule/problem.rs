@@ -447,7 +447,9 @@ fn turn(plan: &Plan, step: u32) -> Option<u32> {
         _ => chunk,
     };
     let room = |turn: &u32| *turn <= least || turn / chunk * lane_words(plan) <= MOST_WORDS;
-    let turns = (0..).map(|more| chunk << more).take_while(|turn| *turn <= LONGEST_TURN.max(chunk).max(least));
+    let turns = (0..)
+        .map(|more| chunk << more)
+        .take_while(|turn| *turn <= LONGEST_TURN.max(chunk).max(least));
     let fits = |turn: &u32| match plan.scale.run {
         None => true,
         Some(run) if run < chunk => run.is_power_of_two() && run.is_multiple_of(step),

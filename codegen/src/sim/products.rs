@@ -168,7 +168,8 @@ impl<const L: usize> Warp<L> {
         let mut b = self.operand(world, op.b, b, &spots.b)?;
         if let (Some([of_a, of_b]), Some(layout)) = (scales, &spots.scales) {
             let [_, n, k] = op.shape.map(|extent| extent as usize);
-            let (of_a, of_b) = (self.scales(world, of_a, layout)?, self.scales(world, of_b, layout)?);
+            let (of_a, of_b) =
+                (self.scales(world, of_a, layout)?, self.scales(world, of_b, layout)?);
             let blocks = k / layout.columns;
             for (at, a) in a.iter_mut().enumerate() {
                 *a *= of_a[at / k * blocks + at % k / layout.columns];

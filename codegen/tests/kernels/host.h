@@ -17,7 +17,7 @@ constexpr unsigned LANES = 64;
 
 // What a lane shows to the others: a matrix operand is the longest.
 struct Shown {
-    unsigned char bytes[80];
+    unsigned char bytes[96];
 };
 
 struct Warp {
@@ -167,15 +167,14 @@ inline double number(int format, unsigned code)
 
 // Element k of a row of 128 columns by the lanes that have it: of bytes a lane l has 16 from 16 (l / 16) on
 // and 16 from 64 + 16 (l / 16) on, of smaller elements 32 from 32 (l / 16) on, without gaps.
-template <class Words>
-double element_of(int format, unsigned row, unsigned k, Words words)
+template <class Operand>
+double element_of(int format, const Operand (&quarters)[4], unsigned k)
 {
     const unsigned bits = format < 2 ? 8 : format < 4 ? 6 : 4;
     const unsigned quarter = bits == 8 ? k % 64 / 16 : k / 32;
     const unsigned at = bits * (bits == 8 ? k / 64 * 16 + k % 16 : k % 32);
-    const auto all = words(16 * quarter + row);
     unsigned word[9] = {};
-    std::memcpy(word, &all, 32);
+    std::memcpy(word, &quarters[quarter], 32);
     const unsigned long long both = (unsigned long long)word[at / 32 + 1] << 32 | word[at / 32];
     return number(format, unsigned(both >> at % 32) & ((1u << bits) - 1));
 }
@@ -191,16 +190,19 @@ Sums mfma_scale(Operand a, Operand b, Sums c, int format_a, int format_b, int by
         const unsigned column = lane() % 16;
         for (unsigned at = 0; at < 4; at++) {
             const unsigned row = 4 * (lane() / 16) + at;
+            Operand left[4], right[4];
+            int power[4];
+            for (unsigned quarter = 0; quarter < 4; quarter++) {
+                const All of_row = shown(16 * quarter + row), of_column = shown(16 * quarter + column);
+                left[quarter] = of_row.a;
+                right[quarter] = of_column.b;
+                power[quarter] = int(unsigned(of_row.scale_a) >> 8 * byte_a & 255)
+                    + int(unsigned(of_column.scale_b) >> 8 * byte_b & 255) - 254;
+            }
             double sum = c[at];
             for (unsigned k = 0; k < 128; k++) {
-                const double left =
-                    element_of(format_a, row, k, [&](unsigned of) { return shown(of).a; });
-                const double right =
-                    element_of(format_b, column, k, [&](unsigned of) { return shown(of).b; });
-                const unsigned of_row = unsigned(shown(k / 32 * 16 + row).scale_a);
-                const unsigned of_column = unsigned(shown(k / 32 * 16 + column).scale_b);
-                const int power = int(of_row >> 8 * byte_a & 255) + int(of_column >> 8 * byte_b & 255);
-                sum += __builtin_ldexp(left * right, power - 254);
+                const double product = element_of(format_a, left, k) * element_of(format_b, right, k);
+                sum += __builtin_ldexp(product, power[k / 32]);
             }
             sums[at] = float(sum);
         }

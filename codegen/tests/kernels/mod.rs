@@ -326,7 +326,7 @@ fn rearranged(b: &mut Builder, at: Address) -> (Vec<Reg>, Vec<Reg>) {
 pub fn warp_matrices(target: &'static Target) -> Kernel {
     let warp = target.gpu.unwrap().warp;
     let mut b = Builder::new("warp_matrices", "Matrix operations of a warp.", target, launch(warp));
-    let n = Extent::Constant(4096);
+    let n = Extent::Constant(if target.has(Feature::MfmaScale) { 16_384 } else { 4096 });
     let y = b.buffer("y", Word::U32, Access::WriteOnce, &[n], "results");
     let tile = b.shared("tile", Word::U16, 32 * warp, "x");
     let lane = b.special(Special::Lane);
@@ -339,10 +339,15 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
     let (a, two) = if target.has(Feature::LdMatrix) {
         rearranged(&mut b, Address::new(tile, row))
     } else {
-        // Eight registers, the most that an instruction takes of an operand.
-        let pieces = [0, 1, 2, 3].map(|piece| Address::new(tile, row).plus(8 * warp * piece));
-        let [a, behind, two, after] = pieces.map(|from| b.load(from, Width::B128));
-        ([a, behind].concat(), [two, after].concat())
+        let [mut a, mut two] =
+            [0, 8 * warp].map(|at| b.load(Address::new(tile, row).plus(at), Width::B128));
+        if target.has(Feature::MfmaScale) {
+            // Eight registers, the most that an instruction takes of an operand.
+            for (of, at) in [(&mut a, 16 * warp), (&mut two, 24 * warp)] {
+                of.extend(b.load(Address::new(tile, row).plus(at), Width::B128));
+            }
+        }
+        (a, two)
     };
     let mut at = 0;
     for row in MATRIX_OPS {

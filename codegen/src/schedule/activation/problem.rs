@@ -54,8 +54,18 @@ impl ActivationProblem {
         };
         let (activation, arithmetic) = (activation.clone(), scheme.arithmetic);
         let scheme = scheme.clone();
-        let this =
-            Self { target, own, operand, k, padded, gathers, codes, activation, arithmetic, scheme };
+        let this = Self {
+            target,
+            own,
+            operand,
+            k,
+            padded,
+            gathers,
+            codes,
+            activation,
+            arithmetic,
+            scheme,
+        };
         match &this.activation {
             Activation::Float(_) => {
                 let same = operand.number() == Number::Float(own) && own != F32;

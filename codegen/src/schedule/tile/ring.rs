@@ -12,7 +12,8 @@ mod numbers;
 
 use super::Tile;
 use crate::ir::{
-    Address, Binary, Builder, MatrixScale, Op, Operand, Reg, SharedId, Type, Uniformity, Width, Word,
+    Address, Binary, Builder, MatrixScale, Op, Operand, Reg, SharedId, Type, Uniformity, Width,
+    Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, sections, tile_words, width};

@@ -168,9 +168,8 @@ impl Scales<'_> {
         problem: &Problem,
     ) -> Vec<MatrixScale> {
         let words = self.scale.as_ref().filter(|_| problem.scaled().is_some());
-        let of = |(kind, words): &(&Kind, Vec<Reg>)| {
-            kind.of.of_product(b, problem, (words, kind.shift))
-        };
+        let of =
+            |(kind, words): &(&Kind, Vec<Reg>)| kind.of.of_product(b, problem, (words, kind.shift));
         words.map(of).unwrap_or_default()
     }
 
