@@ -448,6 +448,56 @@ const MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
     }),
 ];
 
+/// What is wrong of codes with scales as an instruction reads them that scales: the code, the mutation.
+const CODE_MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
+    ("no signs", "e2m1", Operand::E2m1, |_, op| {
+        if let Op::Binary { op: Binary::And, b: b @ Value::U32(8), .. } = op {
+            *b = 0u32.into();
+        }
+    }),
+    ("codes that are cut at a word's end", "e2m3", Operand::E2m3, |_, op| {
+        if let Op::Binary { op: Binary::Shr, b: b @ Value::U32(2), .. } = op {
+            *b = 8u32.into();
+        }
+    }),
+    ("pieces side by side, without the zeros", "e3m2", Operand::E3m2, |_, op| {
+        if let Op::Binary { op: Binary::And, b: b @ Value::U32(24), .. } = op {
+            *b = 8u32.into();
+        }
+    }),
+    ("scales twice as large", "e4m3", Operand::E4m3, |buffers, op| {
+        if let Op::Store { to, values, .. } = op
+            && is(buffers, to.space, "x_scale")
+        {
+            values[0] = 128u32.into();
+        }
+    }),
+];
+
+#[test]
+fn mistakes_of_codes_are_found() {
+    for (what, code, operand, mutation) in CODE_MISTAKES {
+        let scheme = other(&format!("{code} {{ scale: e8m0 per 1x32 from pow2 }}"), "f32");
+        let (own, chip, shape) = (Number::Float(BF16), target("gfx950").unwrap(), (300, 384));
+        let of = &scheme.activations[0];
+        let problem = ActivationProblem::new(&scheme, of, own, *operand, chip, shape, false);
+        let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
+        let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
+        let mut kernels = activation(&problem, false);
+        let right = kernels.clone();
+        for kernel in &mut kernels {
+            let buffers = kernel.buffers.clone();
+            mutate(&mut kernel.body, &buffers, *mutation);
+        }
+        assert!(kernels != right, "{what} changes nothing");
+        let verified: Result<Vec<_>, _> = kernels.into_iter().map(verify).collect();
+        let outcome = verified
+            .map_err(|refusals| refusals.to_string())
+            .and_then(|kernels| x.check(&scheme, &problem, &kernels));
+        assert!(outcome.is_err(), "not found: {what}");
+    }
+}
+
 #[test]
 fn mistakes_are_found() {
     for (what, clause, operand, mutation) in MISTAKES {

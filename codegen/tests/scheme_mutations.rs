@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::mutation::{Mutation, mutate, put_before};
-use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Side, Ternary, Unary, Width};
+use quantloom_codegen::ir::{
+    Binary, Kernel, MatrixOperand, Op, Operand, Side, Ternary, Unary, Width,
+};
 use quantloom_codegen::jit::Simulator;
 use quantloom_dsl::parse;
 use quantloom_runtime::conformance::{Failure, Suite};
@@ -159,8 +161,72 @@ const DECODE: &[usize] = &[3];
 const TILE: &[usize] = &[19];
 const BOTH: &[usize] = &[3, 19];
 
+/// Both operands with their scales in the product: of 4 bits, two steps a turn; 6 bits and bytes.
+const CODES: &str = "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], \
+                     activation: e2m1 { scale: e8m0 per 1x32 from pow2 }";
+const MIXED: &str = "weight: e2m3, scale: e8m0 per 1x32, pack: u8 [k:4 | w, k, n], \
+                     activation: e4m3 { scale: e8m0 per 1x32 from pow2 }";
+
+/// The same of products that scale their operands.
+const WRONG_SCALES: &[(&str, &str, &[usize], Mutation)] = &[
+    ("scales of A and B exchanged", CODES, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some(scales), .. } = op {
+            scales.swap(0, 1);
+        }
+    }),
+    ("scales of weights of the step beside", CODES, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some([of_w, _]), .. } = op {
+            of_w.byte ^= 1;
+        }
+    }),
+    ("the scale of the first of the columns' blocks for all", MIXED, BOTH, |_, op| {
+        if let Op::Binary { op: Binary::Shr, b: by @ Operand::Reg(_), .. } = op {
+            *by = 0u32.into();
+        }
+    }),
+    ("scales of x of the first token for all", MIXED, DECODE, |place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "x_scale") => from.index = 0u32.into(),
+        _ => {}
+    }),
+    ("halves of the columns of bytes exchanged", MIXED, BOTH, |_, op| {
+        if let Op::Matrix { b: MatrixOperand::Registers(b), .. } = op {
+            b.rotate_left(4);
+        }
+    }),
+    ("a word of codes of 6 bits for the one before", MIXED, BOTH, |_, op| {
+        if let Op::Matrix { a: MatrixOperand::Registers(a), .. } = op {
+            a[5] = a[4];
+        }
+    }),
+];
+
+#[test]
+fn wrong_scales_of_operands_are_found() {
+    for clauses in [CODES, MIXED] {
+        for &tokens in BOTH {
+            let (failure, _) = compared_on("gfx950", clauses, tokens, |_| false);
+            assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+        }
+    }
+    for &(what, clauses, all, mutation) in WRONG_SCALES {
+        for &tokens in all {
+            let change = move |kernel: &mut Kernel| mutate(kernel, mutation);
+            is_found(what, tokens, compared_on("gfx950", clauses, tokens, change));
+        }
+    }
+}
+
 /// Products with kernels that are changed, and whether there was something to change.
 fn compared(
+    clauses: &str,
+    tokens: usize,
+    change: impl Fn(&mut Kernel) -> bool + Send + Sync + 'static,
+) -> (Option<Failure>, bool) {
+    compared_on("sm_90a", clauses, tokens, change)
+}
+
+fn compared_on(
+    chip: &str,
     clauses: &str,
     tokens: usize,
     change: impl Fn(&mut Kernel) -> bool + Send + Sync + 'static,
@@ -169,7 +235,7 @@ fn compared(
     let scheme = scheme.unwrap_or_else(|faults| panic!("{clauses}: {faults:?}"));
     let changed = Arc::new(AtomicBool::new(false));
     let noted = changed.clone();
-    let simulator = Simulator::new("sm_90a").unwrap().with_change(move |kernel| {
+    let simulator = Simulator::new(chip).unwrap().with_change(move |kernel| {
         // Not the kernels of x.
         let product = kernel.buffers.iter().any(|buffer| buffer.name == "w");
         noted.fetch_or(product && change(kernel), Ordering::Relaxed);

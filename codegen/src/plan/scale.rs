@@ -3,7 +3,8 @@
 //! The meaning is a real number, so a factor may stand anywhere it commutes to: on the weight,
 //! on the sum over a run of columns, or on the finished row. What is constant along k goes to the
 //! epilogue; what changes along k goes to the sums where the product keeps sums of runs apart, unless
-//! decoding multiplies with it ([`Absorbed`]), else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
+//! decoding multiplies with it ([`Absorbed`]) or the product's instruction itself takes it
+//! ([`Place::Product`]), else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
 //! scale * zero`, times the sum of x over the run.
 
 use quantloom_dsl::format::{FloatFormat, Number};

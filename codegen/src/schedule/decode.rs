@@ -368,7 +368,7 @@ impl<'p> Decode<'p> {
             steps(b, problem, chunks, &mut by_row, |b, step, a| {
                 let (run, first) = (step / run_steps, step % run_steps == 0);
                 if first {
-                    parts = words.x.iter().map(|_| summing.part(b)).collect();
+                    parts = sums.iter().map(|sums| summing.part_of(b, sums)).collect();
                 }
                 for ((part, x), x_codes) in parts.iter().zip(&words.x).zip(&x_codes) {
                     let x = &x[of_step * step..of_step * (step + 1)];

@@ -219,10 +219,10 @@ impl<'p> Tile<'p> {
                 let x: Vec<Vec<Reg>> =
                     tiles.iter().map(|&tile| stage.x(b, self, (tile, run))).collect();
                 let of_x: Vec<_> = x.iter().map(|x| summing.of_x(b, x)).collect();
-                let parts: Vec<Vec<Vec<Reg>>> = tiles
-                    .iter()
-                    .map(|_| decoded.a.iter().map(|_| summing.part(b)).collect())
-                    .collect();
+                let of_tile = |&tile: &u32| {
+                    sums.iter().map(|sums| summing.part_of(b, &sums[tile as usize])).collect()
+                };
+                let parts: Vec<Vec<Vec<Reg>>> = tiles.iter().map(of_tile).collect();
                 // Step by step over all of them: neighbours do not wait for each other.
                 for step in 0..run_steps {
                     let at = run as usize * run_steps + step;
