@@ -13,6 +13,8 @@ use quantloom_codegen::ir::{
     Binary, Kernel, MatrixOperand, Op, Operand, Side, Ternary, Unary, Width,
 };
 use quantloom_codegen::jit::Simulator;
+use quantloom_codegen::plan::plan;
+use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
 use quantloom_runtime::conformance::{Failure, Suite};
 use quantloom_runtime::gpu::GpuDevice;
@@ -199,6 +201,33 @@ const WRONG_SCALES: &[(&str, &str, &[usize], Mutation)] = &[
         }
     }),
 ];
+
+/// Every pair of formats of a product that scales both.
+#[test]
+fn every_pair_of_scaled_formats_is_right() {
+    let weights = [
+        ("e2m1", "u8 [k:2 | k, n]"),
+        ("e2m3", "u8 [k:4 | w, k, n]"),
+        ("e3m2", "u8 [k:4 | w, k, n]"),
+        ("e4m3", "[k, n]"),
+        ("e5m2", "[k, n]"),
+    ];
+    for (weight, pack) in weights {
+        for x in ["e2m1", "e2m3", "e3m2", "e4m3"] {
+            let clauses = format!(
+                "weight: {weight}, scale: e8m0 per 1x32, scale: f32 per channel, pack: {pack}, \
+                 activation: {x} {{ scale: e8m0 per 1x32 from pow2 }}"
+            );
+            let scheme = parse(&format!("s {{ {clauses} }}")).unwrap();
+            let plan = plan(&scheme, &scheme.activations[0], target("gfx950").unwrap()).unwrap();
+            assert_eq!(plan.compute.product.name, format!("mfma_scale_{weight}_{x}"));
+            for &tokens in BOTH {
+                let (failure, _) = compared_on("gfx950", &clauses, tokens, |_| false);
+                assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+            }
+        }
+    }
+}
 
 #[test]
 fn wrong_scales_of_operands_are_found() {

@@ -14,7 +14,7 @@ use super::clock::ALL_LANES;
 use super::fault::FaultKind;
 use super::half;
 use super::lanes::Row;
-use super::program::{Array, Slot, Source, TileAt};
+use super::program::{Array, ScaleAt, Slot, Source, TileAt};
 use super::warp::{CHANGED, Exec, MULTIPLIED, PRODUCED, Warp, fail};
 use super::world::World;
 use crate::ir::{Element, Half, MATRIX_OPS, MatrixOp, MatrixScope};
@@ -152,7 +152,7 @@ impl<const L: usize> Warp<L> {
         point: u32,
         (op, d): (&'static MatrixOp, &[Slot]),
         (a, b): (&Source, &Source),
-        (c, scales): (Option<&[Slot]>, Option<[(Slot, u8); 2]>),
+        (c, scales): (Option<&[Slot]>, Option<[ScaleAt; 2]>),
     ) -> Exec {
         self.converged()?;
         let Some(spots) = spots(op) else {
@@ -197,7 +197,7 @@ impl<const L: usize> Warp<L> {
     fn scales(
         &mut self,
         world: &World<'_, '_>,
-        (slot, byte): (Slot, u8),
+        (slot, byte): ScaleAt,
         layout: &Scales,
     ) -> Exec<Vec<f64>> {
         let row = self.read(world, slot, Self::FULL)?;
