@@ -601,6 +601,27 @@ fn instructions_that_scale_are_those_of_the_simulator() {
     both(kernel, &Arguments { parameters: vec![], buffers: vec![Contents::of_words(&x), results] });
 }
 
+/// One lane's code of 255 is that of one row of A: its results are NaN, all others as they were.
+#[test]
+fn a_scale_of_255_makes_a_row_nan() {
+    let (kernel, _) = scaled_matrices(sm("gfx950"));
+    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+    let len = kernel.buffers[0].shape[0].value(&[]).unwrap();
+    let mut x: Vec<u32> = (0..len).map(|at| if at % 20 < 16 { 0 } else { 0x7f7f_7f7f }).collect();
+    // Row 3, the first block of columns, of the first product's A.
+    x[20 * 3 + 16] = 0x7f7f_7fff;
+    let results = Contents::poison(4 * len as usize / 20 * 8);
+    let mut arguments =
+        Arguments { parameters: vec![], buffers: vec![Contents::of_words(&x), results] };
+    run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
+    for (at, word) in arguments.buffers[1].words().into_iter().take(512).enumerate() {
+        let (lane, register) = (at / 8, at % 4);
+        let row = 4 * (lane / 16) + register;
+        let value = f32::from_bits(word);
+        assert!(if row == 3 { value.is_nan() } else { value == 0.0 }, "row {row}: {value}");
+    }
+}
+
 #[test]
 fn matrix_instructions_are_those_of_the_simulator() {
     for target in TARGETS {

@@ -410,6 +410,46 @@ fn the_next_product_takes_over() {
     assert_eq!(grouped.compute.product.name, "fma_f32");
 }
 
+/// A product scales its operands where both have just its scales; other schemes have other products.
+#[test]
+fn products_scale_groups_of_theirs_alone() {
+    const MX: &str = "scale: e8m0 per 1x32 from pow2";
+    let product = |weight: &str, scales: &str, activation: &str, chip: &str| {
+        let text = format!(
+            "s {{ weight: {weight}, {scales}, pack: u8 [code, pad 4 | k, n], activation: {activation} }}"
+        );
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}\n{faults}"));
+        plan_of(&scheme, chip).unwrap().compute.product
+    };
+    let x = format!("e2m1 {{ {MX} }}");
+    let scaled = product("e2m1", MX, &x, "gfx950");
+    assert_eq!((scaled.name, scaled.scaling().is_some()), ("mfma_scale_e2m1_e2m1", true));
+    let also = format!("{MX}, scale: f32 per channel");
+    assert!(product("e2m1", &also, &x, "gfx950").scaling().is_some());
+    let (fine, coarse) = (MX.replace("32", "16"), MX.replace("32", "64"));
+    let shifted = format!("{MX}, shift: f32 per channel");
+    let other = [
+        ("e2m1", MX, x.as_str(), "gfx942"),
+        ("e2m1", MX, &x, "sm_90a"),
+        ("e2m1", MX, "bf16", "gfx950"),
+        ("e2m1", &fine, &x, "gfx950"),
+        ("e2m1", &coarse, &x, "gfx950"),
+        ("e2m1", "scale: e4m3 per 1x32", &x, "gfx950"),
+        ("e2m1", "scale: divide e8m0 per 1x32 from pow2", &x, "gfx950"),
+        ("e2m1", &shifted, &x, "gfx950"),
+        ("u4", MX, &x, "gfx950"),
+        ("e2m1", MX, "e2m1 { scale: e8m0 per 1x64 from pow2 }", "gfx950"),
+        ("e2m1", MX, "e2m1 { scale: bf16 per 1x32 }", "gfx950"),
+        ("e2m1", MX, "e4m3 { scale: f32 per token }", "gfx950"),
+        ("e2m1", MX, "i4 { scale: e8m0 per 1x32 from pow2 }", "gfx950"),
+    ];
+    for (weight, scales, activation, chip) in other {
+        let product = product(weight, scales, activation, chip);
+        let what = format!("{weight} {scales} {activation} {chip}: {}", product.name);
+        assert!(product.scaling().is_none(), "{what}");
+    }
+}
+
 /// Classes are rows of a table each: none is forgotten.
 #[test]
 fn every_class_has_a_row_of_costs() {
