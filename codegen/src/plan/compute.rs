@@ -22,7 +22,7 @@ pub struct Product {
     pub sum: Accumulate,
     /// Columns that one step takes.
     pub columns: u32,
-    /// Its row of [`MATRIX_OPS`](crate::ir::MATRIX_OPS), if it is a matrix instruction.
+    /// Its row of [`MATRIX_OPS`], if it is a matrix instruction.
     pub matrix: Option<&'static str>,
     /// Where it is native.
     pub classes: &'static [Class],
