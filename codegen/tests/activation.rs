@@ -135,13 +135,42 @@ fn the_operand_is_the_references() {
     }
 }
 
+/// Codes of 4, 6 and 8 bits and scales of e8m0 as an instruction reads them that scales: with pads and
+/// without, groups that are cut, several blocks a row.
+#[test]
+fn codes_with_their_scales_are_the_references() {
+    let shapes = [(200, 256), (300, 384), (256, 256), (77, 128), (2056, 2304)];
+    for (code, operand, above) in [
+        ("e2m1", Operand::E2m1, 1.75),
+        ("e2m3", Operand::E2m3, 1.9375),
+        ("e3m2", Operand::E3m2, 1.875),
+        ("e4m3", Operand::E4m3, 1.75),
+    ] {
+        for (own, arithmetic) in OWN.into_iter().flat_map(|own| [(own, "own"), (own, "f32")]) {
+            let activation = format!("{code} {{ scale: e8m0 per 1x32 from pow2 above {above} }}");
+            let scheme = other(&activation, arithmetic);
+            let (of, number) = (&scheme.activations[0], Number::Float(own));
+            for shape in shapes {
+                let chip = target("gfx950").unwrap();
+                let problem =
+                    ActivationProblem::new(&scheme, of, number, operand, chip, shape, false);
+                let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
+                let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &Kind::ALL, 1);
+                let outcome = x.check(&scheme, &problem, &verified(&problem, false));
+                outcome.unwrap_or_else(|wrong| panic!("{code} {own} {shape:?}: {wrong}"));
+            }
+        }
+    }
+}
+
 /// What a product reads is made: its elements, its columns, its scales.
 #[test]
 fn products_get_their_operand() {
     let mut made = 0;
     for (scheme, activation) in every() {
-        for (sm, k) in
-            ["sm_80", "sm_89", "sm_90a", "wgsl"].into_iter().flat_map(|sm| [(sm, 4096), (sm, 200)])
+        for (sm, k) in ["sm_80", "sm_89", "sm_90a", "gfx950", "wgsl"]
+            .into_iter()
+            .flat_map(|sm| [(sm, 4096), (sm, 200)])
         {
             let target = target(sm).unwrap();
             let Ok(product) = Problem::new(&scheme, &activation, target, (256, k)) else {
@@ -166,7 +195,10 @@ fn products_get_their_operand() {
                     gathers,
                 );
                 let problem = problem.unwrap_or_else(|error| panic!("{}: {error}", scheme.name));
-                let groups = problem.quantiser().map(|_| problem.groups());
+                let problem = if input.codes { problem.leaving_codes().unwrap() } else { problem };
+                // Codes are four to a word.
+                let of_word = if input.codes { 4 } else { 1 };
+                let groups = problem.quantiser().map(|_| problem.groups() / of_word);
                 assert_eq!(groups, product.input_groups(), "{} {activation:?}", scheme.name);
                 made += 1;
             }
@@ -415,6 +447,56 @@ const MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
         }
     }),
 ];
+
+/// What is wrong of codes with scales as an instruction reads them that scales: the code, the mutation.
+const CODE_MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
+    ("no signs", "e2m1", Operand::E2m1, |_, op| {
+        if let Op::Binary { op: Binary::And, b: b @ Value::U32(8), .. } = op {
+            *b = 0u32.into();
+        }
+    }),
+    ("codes that are cut at a word's end", "e2m3", Operand::E2m3, |_, op| {
+        if let Op::Binary { op: Binary::Shr, b: b @ Value::U32(2), .. } = op {
+            *b = 8u32.into();
+        }
+    }),
+    ("pieces side by side, without the zeros", "e3m2", Operand::E3m2, |_, op| {
+        if let Op::Binary { op: Binary::And, b: b @ Value::U32(24), .. } = op {
+            *b = 8u32.into();
+        }
+    }),
+    ("scales twice as large", "e4m3", Operand::E4m3, |buffers, op| {
+        if let Op::Store { to, values, .. } = op
+            && is(buffers, to.space, "x_scale")
+        {
+            values[0] = 128u32.into();
+        }
+    }),
+];
+
+#[test]
+fn mistakes_of_codes_are_found() {
+    for (what, code, operand, mutation) in CODE_MISTAKES {
+        let scheme = other(&format!("{code} {{ scale: e8m0 per 1x32 from pow2 }}"), "f32");
+        let (own, chip, shape) = (Number::Float(BF16), target("gfx950").unwrap(), (300, 384));
+        let of = &scheme.activations[0];
+        let problem = ActivationProblem::new(&scheme, of, own, *operand, chip, shape, false);
+        let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
+        let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
+        let mut kernels = activation(&problem, false);
+        let right = kernels.clone();
+        for kernel in &mut kernels {
+            let buffers = kernel.buffers.clone();
+            mutate(&mut kernel.body, &buffers, *mutation);
+        }
+        assert!(kernels != right, "{what} changes nothing");
+        let verified: Result<Vec<_>, _> = kernels.into_iter().map(verify).collect();
+        let outcome = verified
+            .map_err(|refusals| refusals.to_string())
+            .and_then(|kernels| x.check(&scheme, &problem, &kernels));
+        assert!(outcome.is_err(), "not found: {what}");
+    }
+}
 
 #[test]
 fn mistakes_are_found() {

@@ -483,7 +483,8 @@ fn lanes_and_warps_tell_each_other_the_same() {
 /// A product by each matrix instruction of a target, and once more added to itself.
 fn matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
     let mut b = Builder::new("matrices", "Matrix instructions.", target, launch(64));
-    let rows: Vec<_> = MATRIX_OPS.iter().filter(|row| target.has(row.needs)).collect();
+    let rows = MATRIX_OPS.iter().filter(|row| target.has(row.needs) && row.scaling.is_none());
+    let rows: Vec<_> = rows.collect();
     let words = Extent::Constant(rows.len() as u32 * 8 * 64);
     let x = b.buffer("x", Word::U32, Access::ReadOnly, &[words], "A and B of each");
     let y = b.buffer("y", Word::U32, Access::WriteOnce, &[words], "D of each");
@@ -523,6 +524,101 @@ fn small(element: Element, words: &mut [u32], seed: u32) {
             };
             word | code << (part * element.bits())
         });
+    }
+}
+
+/// A product by each instruction that scales, with scales from every byte, and once more added to itself.
+fn scaled_matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
+    let mut b = Builder::new("scaled", "Matrix instructions that scale.", target, launch(64));
+    let rows = MATRIX_OPS.iter().filter(|row| target.has(row.needs) && row.scaling.is_some());
+    let rows: Vec<_> = rows.collect();
+    let words = |of_lane: u32| Extent::Constant(rows.len() as u32 * of_lane * 64);
+    let x = b.buffer("x", Word::U32, Access::ReadOnly, &[words(20)], "A, B and scales of each");
+    let y = b.buffer("y", Word::U32, Access::WriteOnce, &[words(8)], "D of each");
+    let lane = b.special(Special::Lane);
+    let (own, eight) = (b.mul(lane, 20u32), b.mul(lane, 8u32));
+    for (number, row) in rows.iter().enumerate() {
+        let from = Address::new(x, own).plus(20 * 64 * number as u32);
+        let loads = [0, 4, 8, 12, 16].map(|at| b.load(from.plus(at), Width::B128));
+        let words = loads.concat();
+        let [in_a, in_b, in_d] = row.registers(64).map(|count| count as usize);
+        let d = b.fragment(Type::F32, in_d as u32);
+        let of = |register: usize, byte: usize| MatrixScale {
+            from: words[16 + register],
+            byte: (byte % 4) as u8,
+        };
+        let (a, by) = (&words[..in_a], &words[8..8 + in_b]);
+        b.matrix_scaled(row, &d, (a, by), Addend::Zero, [of(0, number), of(1, number / 4)]);
+        let values: Vec<Operand> = d.iter().map(|reg| (*reg).into()).collect();
+        let to = Address::new(y, eight).plus(512 * number as u32);
+        b.store(to, &values, Width::B128, None);
+        let (again, scales) = (Addend::Registers(d.clone()), [of(2, number + 1), of(3, number)]);
+        b.matrix_scaled(row, &d, (a, by), again, scales);
+        b.store(to.plus(4), &values, Width::B128, None);
+    }
+    (b.finish(), rows)
+}
+
+/// Codes without gaps whose numbers are so near each other that every order of summing gives the same.
+fn near(element: Element, words: &mut [u32], seed: u32) {
+    let bits = element.bits() as usize;
+    let draws = random_words(seed, (words.len() * 32 / bits) as u32);
+    words.fill(0);
+    for (at, draw) in draws.into_iter().enumerate() {
+        let code = match element {
+            Element::E4m3 => draw & 0x87 | (5 + (draw >> 8) % 8) << 3,
+            Element::E5m2 => draw & 0x83 | (12 + (draw >> 8) % 8) << 2,
+            _ => draw & ((1 << bits) - 1),
+        };
+        let (word, first) = (at * bits / 32, at * bits % 32);
+        words[word] |= code << first;
+        if first + bits > 32 {
+            words[word + 1] |= code >> (32 - first);
+        }
+    }
+}
+
+#[test]
+fn instructions_that_scale_are_those_of_the_simulator() {
+    let (kernel, rows) = scaled_matrices(sm("gfx950"));
+    assert_eq!(rows.len(), 25);
+    let mut x = Vec::new();
+    for (number, row) in rows.iter().enumerate() {
+        let seed = 100 * number as u32;
+        let scales = random_words(seed + 99, 4 * 64);
+        for lane in 0..64 {
+            let mut words = [0; 16];
+            let [in_a, in_b, _] = row.registers(64).map(|count| count as usize);
+            near(row.a, &mut words[..in_a], seed + lane as u32);
+            near(row.b, &mut words[8..8 + in_b], !(seed + lane as u32));
+            x.extend(words);
+            // Each byte another power of two, of -4 to 3.
+            let near_one = |scale: &u32| 0x7b7b_7b7b + (scale & 0x0707_0707);
+            x.extend(scales[4 * lane..4 * (lane + 1)].iter().map(near_one));
+        }
+    }
+    let results = Contents::poison(4 * 512 * rows.len());
+    both(kernel, &Arguments { parameters: vec![], buffers: vec![Contents::of_words(&x), results] });
+}
+
+/// One lane's code of 255 is that of one row of A: its results are NaN, all others as they were.
+#[test]
+fn a_scale_of_255_makes_a_row_nan() {
+    let (kernel, _) = scaled_matrices(sm("gfx950"));
+    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+    let len = kernel.buffers[0].shape[0].value(&[]).unwrap();
+    let mut x: Vec<u32> = (0..len).map(|at| if at % 20 < 16 { 0 } else { 0x7f7f_7f7f }).collect();
+    // Row 3, the first block of columns, of the first product's A.
+    x[20 * 3 + 16] = 0x7f7f_7fff;
+    let results = Contents::poison(4 * len as usize / 20 * 8);
+    let mut arguments =
+        Arguments { parameters: vec![], buffers: vec![Contents::of_words(&x), results] };
+    run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
+    for (at, word) in arguments.buffers[1].words().into_iter().take(512).enumerate() {
+        let (lane, register) = (at / 8, at % 4);
+        let row = 4 * (lane / 16) + register;
+        let value = f32::from_bits(word);
+        assert!(if row == 3 { value.is_nan() } else { value == 0.0 }, "row {row}: {value}");
     }
 }
 

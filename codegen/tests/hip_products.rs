@@ -35,8 +35,23 @@ fn kernels_take_so_many_registers() {
             .flat_map(move |chip| [1, 16, 64].map(|tokens| (product, chip, tokens)))
     });
     let cases: Vec<_> = cases.collect();
-    let lines = cases.par_iter().map(|&((scheme, activation), chip, tokens)| {
-        let kernel = chosen(&problem(scheme, activation, chip, (4096, 4096)), tokens);
+    let mut problems: Vec<_> = cases
+        .into_iter()
+        .map(|((scheme, activation), chip, tokens)| {
+            (problem(scheme, activation, chip, (4096, 4096)), chip, tokens)
+        })
+        .collect();
+    // Products that scale their operands, of 4, 6 and 8 bits.
+    let schemes = catalogue();
+    for name in ["ct_mxfp4", "ct_mxfp8", "quark_w_mxfp6_e2m3_a_mxfp4", "ct_mxfp6a8"] {
+        let scheme = schemes.iter().find(|scheme| scheme.name == name).unwrap();
+        let (activation, chip) = (&scheme.activations[0], target("gfx950").unwrap());
+        let problem = Problem::new(scheme, activation, chip, (4096, 4096)).unwrap();
+        assert!(problem.plan.compute.product.scaling().is_some(), "{name}");
+        problems.extend([1, 16, 64].map(|tokens| (problem.clone(), chip.name, tokens)));
+    }
+    let lines = problems.par_iter().map(|(problem, chip, tokens)| {
+        let kernel = chosen(problem, *tokens);
         let compiled = compiler::compile(&clang, &hip::emit(&kernel).unwrap(), chip);
         assert!(compiled.is_clean(), "{}: {compiled:?}", kernel.name);
         let planned = kernel.shared_map().bytes;

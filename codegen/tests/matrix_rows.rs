@@ -28,8 +28,17 @@ fn layouts_fill_registers_and_lanes() {
             }
             let fragment = parse_fragment(text).unwrap();
             assert_eq!(fragment.extents(), extents, "{}: {text}", row.name);
-            let sizes = [32 / element.bits(), count, row.threads(warp)];
+            // Elements that do not fill a register go on from one to the next.
+            let bits = element.bits();
+            let places = if 32 % bits == 0 { [32 / bits, count] } else { [32 * count / bits, 1] };
+            let sizes = [places[0], places[1], row.threads(warp)];
             assert_eq!(fragment.sizes(), sizes, "{}: {text}", row.name);
+        }
+        if let Some(scaling) = row.scaling {
+            let fragment = parse_fragment(scaling.layout).unwrap();
+            assert_eq!((m, k % scaling.columns), (n, 0), "{}", row.name);
+            assert_eq!(fragment.extents(), (m, k / scaling.columns), "{}", row.name);
+            assert_eq!(fragment.sizes(), [1, 1, row.threads(warp)], "{}", row.name);
         }
     }
 }
@@ -40,6 +49,43 @@ fn names_are_unique() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), MATRIX_OPS.len());
+}
+
+/// ROCm/composable_kernel, test/mx_mfma_op/mx_mfma_op.hpp: of 8-bit elements a lane l has k = 16 (l / 16) + e
+/// for the first 16 of them, then 64 + 16 (l / 16) + e; of 4 and 6 bits k = 32 (l / 16) + e; it supplies
+/// the scale of row l % 16 and block l / 16, whatever elements it has. Elements lie without gaps.
+#[test]
+fn scaled_rows_are_the_documents_formulas() {
+    let scaled = MATRIX_OPS.iter().filter(|row| row.scaling.is_some());
+    assert_eq!(scaled.clone().count(), 25);
+    for row in scaled {
+        let operands = [(row.a_layout, row.a), (row.b_layout, row.b)];
+        for (text, element) in operands {
+            let (fragment, bits) = (parse_fragment(text).unwrap(), element.bits());
+            for (lane, e) in (0..64).flat_map(|lane| (0..32).map(move |e| (lane, e))) {
+                let k = match bits {
+                    8 if e < 16 => 16 * (lane / 16) + e,
+                    8 => 64 + 16 * (lane / 16) + (e - 16),
+                    _ => 32 * (lane / 16) + e,
+                };
+                let place = fragment.place(Point { n: lane % 16, k });
+                let first_bit = 32 * place[1] + bits * place[0];
+                assert_eq!((first_bit, place[2]), (bits * e, lane), "{}", row.name);
+            }
+        }
+        let scaling = row.scaling.unwrap();
+        let (fragment, d) =
+            (parse_fragment(scaling.layout).unwrap(), parse_fragment(row.d_layout).unwrap());
+        assert_eq!(scaling.columns, 32, "{}", row.name);
+        for lane in 0..64 {
+            let block = Point { n: lane % 16, k: lane / 16 };
+            assert_eq!(fragment.place(block), [0, 0, lane], "{}", row.name);
+            for register in 0..4 {
+                let point = Point { n: 4 * (lane / 16) + register, k: lane % 16 };
+                assert_eq!(d.place(point), [0, register, lane], "{}", row.name);
+            }
+        }
+    }
 }
 
 /// PTX ISA, mma.m16n8k16: A: row = groupID for a0, a1, a4, a5, groupID + 8 otherwise; col =

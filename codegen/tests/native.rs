@@ -308,6 +308,48 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
     }
 }
 
+/// Codes for an instruction that scales stay as they are, each where its fragment has that very column: a
+/// column has its scale. Elements of 6 bits go on from word to word.
+#[test]
+fn a_lane_holds_its_columns_where_products_scale() {
+    for (weight, rest, columns) in [("e2m1", 4, 128), ("e2m3", 2, 128), ("e4m3", 0, 64)] {
+        let text = format!(
+            "s {{ weight: {weight}, scale: e8m0 per 1x32, pack: u8 [code, pad {rest} | k, n], \
+             activation: e2m1 {{ scale: e8m0 per 1x32 from pow2 }} }}"
+        );
+        let scheme = parse(&text.replace(", pad 0 ", " ")).unwrap();
+        let plan = plan_of(&scheme, "gfx950").unwrap();
+        assert!(plan.compute.product.scaling().is_some() && plan.dequant.stages.is_empty());
+        assert_eq!((plan.native.rows, plan.native.columns), (16, columns), "{weight}");
+        let (bits, shape) = (8 - rest, Shape { experts: 1, n: 32, k: 384 });
+        let bytes = pack(&plan, &bind(&plan, shape), shape);
+        let pieces = bytes.chunks((16 * columns * bits / 8) as usize);
+        let chunks = shape.k / u64::from(columns);
+        for (tile, pieces) in pieces.collect::<Vec<_>>().chunks(chunks as usize).enumerate() {
+            for lane in 0..64 {
+                // Word after word of all that the lane loads; a step takes `bits` words of them.
+                let held =
+                    pieces.iter().flat_map(|piece| lane_words(&plan.native, piece, (lane, 64)));
+                let held: Vec<u32> = held.collect();
+                for e in 0..held.len() as u64 * 32 / u64::from(bits) {
+                    let (step, e_of_step, quarter) = (e / 32, e % 32, lane as u64 / 16);
+                    let k = match bits {
+                        8 if e_of_step < 16 => 16 * quarter + e_of_step,
+                        8 => 64 + 16 * quarter + (e_of_step - 16),
+                        _ => 32 * quarter + e_of_step,
+                    };
+                    let bit = (e * u64::from(bits)) as usize;
+                    let after = held.get(bit / 32 + 1).copied().unwrap_or(0);
+                    let both = u64::from(held[bit / 32]) | u64::from(after) << 32;
+                    let found = (both >> (bit % 32)) as u32 & ((1 << bits) - 1);
+                    let (n, k) = (16 * tile as u64 + lane as u64 % 16, 128 * step + k);
+                    assert_eq!(found, code(n, k, bits), "{weight}: w[{n}, {k}], lane {lane}");
+                }
+            }
+        }
+    }
+}
+
 /// The words of one lane of several in a piece: section after section, its words side by side.
 fn lane_words(native: &NativeLayout, piece: &[u8], (lane, lanes): (usize, usize)) -> Vec<u32> {
     let mut first = 0;
@@ -366,6 +408,46 @@ fn the_next_product_takes_over() {
     let grouped = "i8 { scale: f32 per 1x32 }";
     let grouped = plan_of(&scheme("i4", grouped), "x86").unwrap();
     assert_eq!(grouped.compute.product.name, "fma_f32");
+}
+
+/// A product scales its operands where both have just its scales; other schemes have other products.
+#[test]
+fn products_scale_groups_of_theirs_alone() {
+    const MX: &str = "scale: e8m0 per 1x32 from pow2";
+    let product = |weight: &str, scales: &str, activation: &str, chip: &str| {
+        let text = format!(
+            "s {{ weight: {weight}, {scales}, pack: u8 [code, pad 4 | k, n], activation: {activation} }}"
+        );
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}\n{faults}"));
+        plan_of(&scheme, chip).unwrap().compute.product
+    };
+    let x = format!("e2m1 {{ {MX} }}");
+    let scaled = product("e2m1", MX, &x, "gfx950");
+    assert_eq!((scaled.name, scaled.scaling().is_some()), ("mfma_scale_e2m1_e2m1", true));
+    let also = format!("{MX}, scale: f32 per channel");
+    assert!(product("e2m1", &also, &x, "gfx950").scaling().is_some());
+    let (fine, coarse) = (MX.replace("32", "16"), MX.replace("32", "64"));
+    let shifted = format!("{MX}, shift: f32 per channel");
+    let other = [
+        ("e2m1", MX, x.as_str(), "gfx942"),
+        ("e2m1", MX, &x, "sm_90a"),
+        ("e2m1", MX, "bf16", "gfx950"),
+        ("e2m1", &fine, &x, "gfx950"),
+        ("e2m1", &coarse, &x, "gfx950"),
+        ("e2m1", "scale: e4m3 per 1x32", &x, "gfx950"),
+        ("e2m1", "scale: divide e8m0 per 1x32 from pow2", &x, "gfx950"),
+        ("e2m1", &shifted, &x, "gfx950"),
+        ("u4", MX, &x, "gfx950"),
+        ("e2m1", MX, "e2m1 { scale: e8m0 per 1x64 from pow2 }", "gfx950"),
+        ("e2m1", MX, "e2m1 { scale: bf16 per 1x32 }", "gfx950"),
+        ("e2m1", MX, "e4m3 { scale: f32 per token }", "gfx950"),
+        ("e2m1", MX, "i4 { scale: e8m0 per 1x32 from pow2 }", "gfx950"),
+    ];
+    for (weight, scales, activation, chip) in other {
+        let product = product(weight, scales, activation, chip);
+        let what = format!("{weight} {scales} {activation} {chip}: {}", product.name);
+        assert!(product.scaling().is_none(), "{what}");
+    }
 }
 
 /// Classes are rows of a table each: none is forgotten.

@@ -179,6 +179,24 @@ fn memory() {
         let (to, from) = (Address::new(c.y, 0u32), Address::new(c.w, 0u32));
         c.b.copy_async(to, from, Width::B128, None);
     });
+    // Scales are there where the instruction scales, in a register's bytes, on the chip that has it.
+    let scaled = |chip, named: &str, scales: Option<u8>, c: &mut Case| {
+        let row = MATRIX_OPS.iter().find(|row| row.name == named).unwrap();
+        let words = [c.b.fragment(Type::U32, 4), c.b.fragment(Type::U32, 4)];
+        for register in words.iter().flatten() {
+            c.b.set(*register, 0u32);
+        }
+        let (d, [a, b]) = (c.b.fragment(Type::F32, 4), words.clone());
+        let scales = scales.map(|byte| words.clone().map(|of| MatrixScale { from: of[0], byte }));
+        let [a, b] = [a, b].map(MatrixOperand::Registers);
+        c.b.push(Op::Matrix { op: row, d, a, b, c: Addend::Zero, scales });
+        assert_eq!(c.b.target().name, chip);
+    };
+    let (fp4, bf16) = ("mfma.scale.16x16x128.e2m1.e2m1", "mfma.16x16x32.bf16");
+    refused("Count", plain, "gfx950", |c| scaled("gfx950", fp4, None, c));
+    refused("Count", plain, "gfx950", |c| scaled("gfx950", bf16, Some(0), c));
+    refused("Value", plain, "gfx950", |c| scaled("gfx950", fp4, Some(4), c));
+    refused("Unavailable", plain, "gfx942", |c| scaled("gfx942", fp4, Some(0), c));
     let early = Launch { programmatic: true, ..plain };
     refused("BeforeGridWait", early, SM, |c| {
         c.b.load(Address::new(c.w, c.lane), Width::B32);
@@ -244,7 +262,7 @@ fn product(b: &mut Builder, tile: SharedId, d: &[Reg], a: &[Reg], c: Addend) {
         swizzle: Swizzle::None,
     };
     let (a, shared) = (MatrixOperand::Registers(a.to_vec()), MatrixOperand::Shared(shared));
-    b.push(Op::Matrix { op, d: d.to_vec(), a, b: shared, c });
+    b.push(Op::Matrix { op, d: d.to_vec(), a, b: shared, c, scales: None });
 }
 
 #[test]

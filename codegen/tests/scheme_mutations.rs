@@ -9,8 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::mutation::{Mutation, mutate, put_before};
-use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Side, Ternary, Unary, Width};
+use quantloom_codegen::ir::{
+    Binary, Kernel, MatrixOperand, Op, Operand, Side, Ternary, Unary, Width,
+};
 use quantloom_codegen::jit::Simulator;
+use quantloom_codegen::plan::plan;
+use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
 use quantloom_runtime::conformance::{Failure, Suite};
 use quantloom_runtime::gpu::GpuDevice;
@@ -159,8 +163,99 @@ const DECODE: &[usize] = &[3];
 const TILE: &[usize] = &[19];
 const BOTH: &[usize] = &[3, 19];
 
+/// Both operands with their scales in the product: of 4 bits, two steps a turn; 6 bits and bytes.
+const CODES: &str = "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], \
+                     activation: e2m1 { scale: e8m0 per 1x32 from pow2 }";
+const MIXED: &str = "weight: e2m3, scale: e8m0 per 1x32, pack: u8 [k:4 | w, k, n], \
+                     activation: e4m3 { scale: e8m0 per 1x32 from pow2 }";
+
+/// The same of products that scale their operands.
+const WRONG_SCALES: &[(&str, &str, &[usize], Mutation)] = &[
+    ("scales of A and B exchanged", CODES, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some(scales), .. } = op {
+            scales.swap(0, 1);
+        }
+    }),
+    ("scales of weights of the step beside", CODES, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some([of_w, _]), .. } = op {
+            of_w.byte ^= 1;
+        }
+    }),
+    ("the scale of the first of the columns' blocks for all", MIXED, BOTH, |_, op| {
+        if let Op::Binary { op: Binary::Shr, b: by @ Operand::Reg(_), .. } = op {
+            *by = 0u32.into();
+        }
+    }),
+    ("scales of x of the first token for all", MIXED, DECODE, |place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "x_scale") => from.index = 0u32.into(),
+        _ => {}
+    }),
+    ("halves of the columns of bytes exchanged", MIXED, BOTH, |_, op| {
+        if let Op::Matrix { b: MatrixOperand::Registers(b), .. } = op {
+            b.rotate_left(4);
+        }
+    }),
+    ("a word of codes of 6 bits for the one before", MIXED, BOTH, |_, op| {
+        if let Op::Matrix { a: MatrixOperand::Registers(a), .. } = op {
+            a[5] = a[4];
+        }
+    }),
+];
+
+/// Every pair of formats of a product that scales both.
+#[test]
+fn every_pair_of_scaled_formats_is_right() {
+    let weights = [
+        ("e2m1", "u8 [k:2 | k, n]"),
+        ("e2m3", "u8 [k:4 | w, k, n]"),
+        ("e3m2", "u8 [k:4 | w, k, n]"),
+        ("e4m3", "[k, n]"),
+        ("e5m2", "[k, n]"),
+    ];
+    for (weight, pack) in weights {
+        for x in ["e2m1", "e2m3", "e3m2", "e4m3"] {
+            let clauses = format!(
+                "weight: {weight}, scale: e8m0 per 1x32, scale: f32 per channel, pack: {pack}, \
+                 activation: {x} {{ scale: e8m0 per 1x32 from pow2 }}"
+            );
+            let scheme = parse(&format!("s {{ {clauses} }}")).unwrap();
+            let plan = plan(&scheme, &scheme.activations[0], target("gfx950").unwrap()).unwrap();
+            assert_eq!(plan.compute.product.name, format!("mfma_scale_{weight}_{x}"));
+            for &tokens in BOTH {
+                let (failure, _) = compared_on("gfx950", &clauses, tokens, |_| false);
+                assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_scales_of_operands_are_found() {
+    for clauses in [CODES, MIXED] {
+        for &tokens in BOTH {
+            let (failure, _) = compared_on("gfx950", clauses, tokens, |_| false);
+            assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+        }
+    }
+    for &(what, clauses, all, mutation) in WRONG_SCALES {
+        for &tokens in all {
+            let change = move |kernel: &mut Kernel| mutate(kernel, mutation);
+            is_found(what, tokens, compared_on("gfx950", clauses, tokens, change));
+        }
+    }
+}
+
 /// Products with kernels that are changed, and whether there was something to change.
 fn compared(
+    clauses: &str,
+    tokens: usize,
+    change: impl Fn(&mut Kernel) -> bool + Send + Sync + 'static,
+) -> (Option<Failure>, bool) {
+    compared_on("sm_90a", clauses, tokens, change)
+}
+
+fn compared_on(
+    chip: &str,
     clauses: &str,
     tokens: usize,
     change: impl Fn(&mut Kernel) -> bool + Send + Sync + 'static,
@@ -169,7 +264,7 @@ fn compared(
     let scheme = scheme.unwrap_or_else(|faults| panic!("{clauses}: {faults:?}"));
     let changed = Arc::new(AtomicBool::new(false));
     let noted = changed.clone();
-    let simulator = Simulator::new("sm_90a").unwrap().with_change(move |kernel| {
+    let simulator = Simulator::new(chip).unwrap().with_change(move |kernel| {
         // Not the kernels of x.
         let product = kernel.buffers.iter().any(|buffer| buffer.name == "w");
         noted.fetch_or(product && change(kernel), Ordering::Relaxed);

@@ -53,28 +53,53 @@ fn the_device_packs_as_the_host_does() {
                 let Some(stored) = Stored::draw(&scheme, activation, target, shape) else {
                     continue;
                 };
-                for part in stored.parts() {
-                    for direction in DIRECTIONS {
-                        let name = &scheme.name;
-                        let what = format!("{name} {target} {part:?} {direction:?} {shape:?}");
-                        let kernel = match (written(&stored, part, direction), direction) {
-                            (Ok(kernel), _) => verified(kernel),
-                            (Err(_), Direction::FromNative) => continue,
-                            _ if stays(&stored, part) => continue,
-                            (Err(why), Direction::ToNative) => {
-                                wrong.push(format!("{what}: {why}"));
-                                continue;
-                            }
-                        };
-                        if let Err(fault) = stored.check(&kernel, part, direction) {
-                            wrong.push(format!("{what}: {fault}"));
-                        }
-                    }
-                }
+                compared(&stored, &format!("{} {target} {shape:?}", scheme.name), &mut wrong);
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The same for products that scale their operands: codes without gaps, scales by lane.
+#[test]
+fn the_device_packs_codes_that_products_scale() {
+    let (mut wrong, mut packed) = (Vec::new(), 0);
+    for scheme in catalogue() {
+        for activation in &scheme.activations {
+            for shape in SHAPES {
+                let problem = Problem::new(&scheme, activation, target("gfx950").unwrap(), shape);
+                let scales = |problem: &Problem| problem.plan.compute.product.scaling().is_some();
+                let stored = Stored::draw(&scheme, activation, "gfx950", shape);
+                let Some(stored) = stored.filter(|_| problem.as_ref().is_ok_and(scales)) else {
+                    continue;
+                };
+                compared(&stored, &format!("{} {shape:?}", scheme.name), &mut wrong);
+                packed += 1;
+            }
+        }
+    }
+    assert!(wrong.is_empty() && packed >= 30, "{packed}: {}", wrong.join("\n"));
+}
+
+/// Notes what of a layer a transform does not move, or otherwise than the host.
+fn compared(stored: &Stored, what: &str, wrong: &mut Vec<String>) {
+    for part in stored.parts() {
+        for direction in DIRECTIONS {
+            let what = format!("{what} {part:?} {direction:?}");
+            let kernel = match (written(stored, part, direction), direction) {
+                (Ok(kernel), _) => verified(kernel),
+                (Err(_), Direction::FromNative) => continue,
+                _ if stays(stored, part) => continue,
+                (Err(why), Direction::ToNative) => {
+                    wrong.push(format!("{what}: {why}"));
+                    continue;
+                }
+            };
+            if let Err(fault) = stored.check(&kernel, part, direction) {
+                wrong.push(format!("{what}: {fault}"));
+            }
+        }
+    }
 }
 
 /// What of the catalogue kernels bring into place and back, and why not the rest.

@@ -104,6 +104,9 @@ pub enum Sums {
     /// Weights without their scale, exact in 16 bits, times x in matrix instructions that add in
     /// `f32`; a scale multiplies the sum of its group.
     Matrix,
+    /// Codes of both sides, each with its scale, in matrix instructions that multiply with the scales and
+    /// add up several groups in `f32`.
+    Scaled,
     /// Stored codes times x by the lanes of a GPU, exact integers or in `f32` of which only this is
     /// promised: results are one of the two neighbours of the exact one, a multiply-add may be two
     /// operations, and subnormal numbers may be taken for 0.

@@ -72,6 +72,31 @@ fn every_scheme_multiplies_on_amd_gpus() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+/// The schemes whose products scale both operands by themselves where that is native.
+fn scaled_by_the_product() -> Vec<&'static Scheme> {
+    let target = target("gfx950").unwrap();
+    let scales = |scheme: &&Scheme| {
+        let mut plans =
+            scheme.activations.iter().map(|activation| plan(scheme, activation, target));
+        plans.any(|plan| plan.is_ok_and(|plan| plan.compute.product.scaling().is_some()))
+    };
+    quantloom_kernels::catalogue().iter().filter(scales).collect()
+}
+
+/// Formats of 4, 6 and 8 bits on both sides, mixed ones too; each with every regime of seeds.
+#[test]
+fn mx_times_mx_is_right_where_it_is_native() {
+    let schemes = scaled_by_the_product();
+    for name in ["ct_mxfp4", "ct_mxfp8", "ct_mxfp6a8", "quark_w_mxfp4_a_mxfp6_e3m2"] {
+        assert!(schemes.iter().any(|scheme| scheme.name == name), "{name}");
+    }
+    let all = (0..4).flat_map(|first| schemes.iter().map(move |scheme| (first, scheme)));
+    let all: Vec<_> = all.collect();
+    let wrong = all.par_iter().map(|(number, scheme)| compared(*number, scheme, &["gfx950"]));
+    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
 /// By lanes alone, as WGSL has it.
 #[test]
 fn every_scheme_multiplies_without_matrix_instructions() {

@@ -6,7 +6,8 @@
 //! *column*. A warp-group instruction's lane is the thread's number in its warp group.
 //!
 //! Values: products are exact, their sum and the addend are summed in an order that the chip
-//! chooses, and the result is rounded to the type of D (integers: exact modulo 2^32).
+//! chooses, and the result is rounded to the type of D (integers: exact modulo 2^32). An instruction
+//! that scales ([`Scaling`]) multiplies products of elements with both scales, exactly, before it adds.
 
 use super::{Operand, Reg, SharedId, Swizzle};
 use crate::target::{Feature, Target};
@@ -22,6 +23,14 @@ pub enum Element {
     E4m3,
     /// The AMD variant without negative zero; bias 8.
     E4m3Fnuz,
+    /// 8-bit float, 5 exponent bits, infinities.
+    E5m2,
+    /// 6-bit float, 2 exponent bits, finite.
+    E2m3,
+    /// 6-bit float, 3 exponent bits, finite.
+    E3m2,
+    /// 4-bit float, 2 exponent bits, finite.
+    E2m1,
     /// Two's complement byte.
     S8,
     /// IEEE binary32.
@@ -62,18 +71,34 @@ pub struct MatrixOp {
     pub b_layout: &'static str,
     /// Registers and lanes of C and D.
     pub d_layout: &'static str,
+    /// How it scales A and B, if it does.
+    pub scaling: Option<Scaling>,
     /// Which chips have it.
     pub needs: Feature,
     /// Where its layouts are documented.
     pub cite: &'static str,
 }
 
+/// How an instruction multiplies its operands with powers of two before it multiplies them: A
+/// `[m, k]` with scales `[m, k / columns]`, B likewise. A scale is a code of e8m0: 255 is a NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scaling {
+    /// Columns that share a scale.
+    pub columns: u32,
+    /// Which lane supplies which scale, of A and of B, whatever their elements: `n` is the row of A
+    /// (column of B), `k` the number of the block of columns. A lane has one, in a byte of a register.
+    pub layout: &'static str,
+}
+
 impl Element {
-    /// Width in bits.
+    /// Width in bits. The elements of a position-by-position layout follow one another without gaps:
+    /// those of 6 bits go on in the next register.
     pub const fn bits(self) -> u32 {
         match self {
             Self::F16 | Self::Bf16 => 16,
-            Self::E4m3 | Self::E4m3Fnuz | Self::S8 => 8,
+            Self::E4m3 | Self::E4m3Fnuz | Self::E5m2 | Self::S8 => 8,
+            Self::E2m3 | Self::E3m2 => 6,
+            Self::E2m1 => 4,
             Self::F32 | Self::S32 => 32,
         }
     }
@@ -130,6 +155,15 @@ pub struct SharedTile {
     pub swizzle: Swizzle,
 }
 
+/// The scale of an operand of a scaled matrix operation: each lane's code of e8m0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixScale {
+    /// Where it is, of type u32.
+    pub from: Reg,
+    /// In which byte, 0 the lowest.
+    pub byte: u8,
+}
+
 /// What is added to a matrix product.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Addend {
@@ -146,6 +180,8 @@ const PTX_WGMMA8: &str = "PTX ISA, Register Fragments for wgmma.mma_async.m64nNk
 const AMD_MFMA: &str =
     "AMD CDNA3 ISA, Matrix Arithmetic Instructions; amd_matrix_instruction_calculator";
 const AMD_MFMA_950: &str = "AMD CDNA4 ISA, Matrix Arithmetic Instructions";
+const AMD_MFMA_SCALE: &str = "AMD CDNA4 ISA, V_MFMA_SCALE_F32_16X16X128_F8F6F4; layouts as in \
+    ROCm/composable_kernel test/mx_mfma_op/mx_mfma_op.hpp";
 
 macro_rules! mma {
     ($name:literal, $k:literal, $a:ident, $d:ident, $ptx:literal, $needs:ident) => {
@@ -166,6 +202,7 @@ macro_rules! mma {
                 _ => "[k:4 ; k/16:2 ; k/4:4, n:8]",
             },
             d_layout: "[ ; k:2, n/8:2 ; k/2:4, n:8]",
+            scaling: None,
             needs: Feature::$needs,
             cite: match $k {
                 16 => PTX_MMA16,
@@ -191,6 +228,7 @@ macro_rules! wgmma {
             },
             b_layout: "",
             d_layout: concat!("[ ; k:2, n/8:2, k/8:", $tiles, " ; k/2:4, n:8, n/16:4]"),
+            scaling: None,
             needs: Feature::Wgmma,
             cite: match $k {
                 16 => PTX_WGMMA16,
@@ -213,8 +251,42 @@ macro_rules! mfma {
             a_layout: $layout,
             b_layout: $layout,
             d_layout: "[ ; n:4 ; k:16, n/4:4]",
+            scaling: None,
             needs: Feature::$needs,
             cite: $cite,
+        }
+    };
+}
+
+/// Scales of 32 columns: lane l has that of row l % 16, block l / 16.
+const MX: Scaling = Scaling { columns: 32, layout: "[ ; ; n:16, k:4]" };
+
+/// Where 128 columns of small floats lie: of bytes a lane has 16 neighbours of each half of the columns,
+/// of smaller elements 32 neighbours.
+const fn mx_layout(element: Element) -> &'static str {
+    match element.bits() {
+        8 => "[k:4 ; k/4:4, k/64:2 ; n:16, k/16:4]",
+        6 => "[k:32 ; ; n:16, k/32:4]",
+        _ => "[k:8 ; k/8:4 ; n:16, k/32:4]",
+    }
+}
+
+macro_rules! scaled_mfma {
+    ($name:literal, $a:ident, $b:ident) => {
+        MatrixOp {
+            name: $name,
+            mnemonic: "__builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4",
+            shape: [16, 16, 128],
+            a: Element::$a,
+            b: Element::$b,
+            d: Element::F32,
+            scope: MatrixScope::Warp,
+            a_layout: mx_layout(Element::$a),
+            b_layout: mx_layout(Element::$b),
+            d_layout: "[ ; n:4 ; k:16, n/4:4]",
+            scaling: Some(MX),
+            needs: Feature::MfmaScale,
+            cite: AMD_MFMA_SCALE,
         }
     };
 }
@@ -258,6 +330,31 @@ pub const MATRIX_OPS: &[MatrixOp] = &[
     mfma!("mfma.16x16x32.bf16", "__builtin_amdgcn_mfma_f32_16x16x32_bf16", 32, Bf16, F32, "[k:2 ; k/2:4 ; n:16, k/8:4]", MfmaWide, AMD_MFMA_950),
     mfma!("mfma.16x16x32.f16", "__builtin_amdgcn_mfma_f32_16x16x32_f16", 32, F16, F32, "[k:2 ; k/2:4 ; n:16, k/8:4]", MfmaWide, AMD_MFMA_950),
     mfma!("mfma.16x16x64.s8", "__builtin_amdgcn_mfma_i32_16x16x64_i8", 64, S8, S32, "[k:4 ; k/4:4 ; n:16, k/16:4]", MfmaWide, AMD_MFMA_950),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e2m1", E2m1, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e2m3", E2m1, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e3m2", E2m1, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e4m3", E2m1, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e5m2", E2m1, E5m2),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e2m1", E2m3, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e2m3", E2m3, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e3m2", E2m3, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e4m3", E2m3, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e5m2", E2m3, E5m2),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e2m1", E3m2, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e2m3", E3m2, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e3m2", E3m2, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e4m3", E3m2, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e5m2", E3m2, E5m2),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e2m1", E4m3, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e2m3", E4m3, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e3m2", E4m3, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e4m3", E4m3, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e5m2", E4m3, E5m2),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e2m1", E5m2, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e2m3", E5m2, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e3m2", E5m2, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e4m3", E5m2, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e5m2", E5m2, E5m2),
 ];
 
 /// The instruction of a name, if the target has it.

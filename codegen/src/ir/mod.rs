@@ -96,7 +96,8 @@ pub use kernel::{
     ParameterId, SharedBlock, SharedId, SharedMap, TensorId, TensorMap,
 };
 pub use matrix::{
-    Addend, Element, MATRIX_OPS, MatrixOp, MatrixOperand, MatrixScope, SharedTile, matrix_op,
+    Addend, Element, MATRIX_OPS, MatrixOp, MatrixOperand, MatrixScale, MatrixScope, Scaling,
+    SharedTile, matrix_op,
 };
 pub use memory::{Address, Cache, Mask, Order, Scope, Space, Swizzle, Width, Word};
 pub use op::{BarrierRef, Body, Fetch, Op, Role, Shuffle, Special, Statement, Vote};

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use super::{
-    Addend, Address, BarrierId, Binary, Cache, Compare, Mask, MatrixOp, MatrixOperand, Operand,
-    Order, ParameterId, Reg, Scope, TensorId, Ternary, Unary, Width,
+    Addend, Address, BarrierId, Binary, Cache, Compare, Mask, MatrixOp, MatrixOperand, MatrixScale,
+    Operand, Order, ParameterId, Reg, Scope, TensorId, Ternary, Unary, Width,
 };
 
 /// A sequence of statements.
@@ -477,7 +477,7 @@ pub enum Op {
     /// scope all operands are registers and d is there afterwards. In warp-group scope b, and a if
     /// said so, lie in shared memory, c is d or zero, and the operation is in flight until
     /// [`Op::MatrixWait`]: before the first, and whenever registers it uses were written otherwise,
-    /// comes [`Op::MatrixFence`].
+    /// comes [`Op::MatrixFence`]. A row that scales has scales of A and B, in warp scope.
     Matrix {
         /// The instruction.
         op: &'static MatrixOp,
@@ -489,6 +489,8 @@ pub enum Op {
         b: MatrixOperand,
         /// What is added.
         c: Addend,
+        /// Scales of A and of B, if the row scales.
+        scales: Option<[MatrixScale; 2]>,
     },
     /// Orders register writes before warp-group matrix operations that follow. Control: warp group.
     MatrixFence,

@@ -329,7 +329,7 @@ impl Kernel {
             Op::MatrixTranspose { dst, a } => {
                 write!(out, "{} = transpose {}", self.reg(*dst), self.value(*a))?;
             }
-            Op::Matrix { op, d, a, b, c } => {
+            Op::Matrix { op, d, a, b, c, scales } => {
                 write!(out, "{} = {}", self.regs(d), op.name)?;
                 for (name, operand) in [("a", a), ("b", b)] {
                     match operand {
@@ -354,6 +354,10 @@ impl Kernel {
                 }
                 if let Addend::Registers(regs) = c {
                     write!(out, " c({})", self.regs(regs))?;
+                }
+                for (name, scale) in ["a", "b"].iter().zip(scales.iter().flatten()) {
+                    let (from, byte) = (self.reg(scale.from), scale.byte);
+                    write!(out, " scale {name}({from} byte {byte})")?;
                 }
             }
             Op::MatrixWait { pending } => write!(out, "matrix wait, {pending} may remain")?,

@@ -100,7 +100,7 @@ impl Op {
                 all.push(to.index);
                 all.extend(values);
             }
-            Self::Matrix { a, b, c, .. } => {
+            Self::Matrix { a, b, c, scales, .. } => {
                 for operand in [a, b] {
                     match operand {
                         MatrixOperand::Registers(regs) => {
@@ -112,6 +112,7 @@ impl Op {
                 if let Addend::Registers(regs) = c {
                     all.extend(regs.iter().map(|reg| Operand::Reg(*reg)));
                 }
+                all.extend(scales.iter().flatten().map(|scale| Operand::Reg(scale.from)));
             }
         }
         all

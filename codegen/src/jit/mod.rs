@@ -210,7 +210,11 @@ fn choice(
     let operand = operand::problem(request, problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
     let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.meeting());
-    let sums = if problem.product.is_some() { Sums::Matrix } else { Sums::Lanes };
+    let sums = match problem.product {
+        Some(product) if product.scaling.is_some() => Sums::Scaled,
+        Some(_) => Sums::Matrix,
+        None => Sums::Lanes,
+    };
     Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, by })
 }
 

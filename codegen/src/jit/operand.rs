@@ -32,7 +32,8 @@ fn posed(
     let (operand, shape) = (product.input.operand, (columns, product.input.columns));
     let gathers = product.plan.scale.sorts_columns;
     let target = product.target();
-    Ok(ActivationProblem::new(scheme, activation, own, operand, target, shape, gathers)?)
+    let problem = ActivationProblem::new(scheme, activation, own, operand, target, shape, gathers)?;
+    Ok(if product.input.codes { problem.leaving_codes()? } else { problem })
 }
 
 /// The keys, in the order of the launches.

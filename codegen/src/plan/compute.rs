@@ -2,10 +2,11 @@
 
 use quantloom_dsl::format::{BF16, E4M3, F16, Number};
 use quantloom_dsl::layout::Grain;
-use quantloom_dsl::{Accumulate, Activation, Code, Scheme};
+use quantloom_dsl::{Accumulate, Activation, Code, ScaleLevel, ScaleType, Scheme};
 
 use super::operand::Operand;
 use super::scale::run;
+use crate::ir::{MATRIX_OPS, Scaling};
 use crate::target::Class;
 
 /// A product instruction, as the planner sees it: one row each.
@@ -21,7 +22,7 @@ pub struct Product {
     pub sum: Accumulate,
     /// Columns that one step takes.
     pub columns: u32,
-    /// Its row of [`MATRIX_OPS`](crate::ir::MATRIX_OPS), if it is a matrix instruction.
+    /// Its row of [`MATRIX_OPS`], if it is a matrix instruction.
     pub matrix: Option<&'static str>,
     /// Where it is native.
     pub classes: &'static [Class],
@@ -41,6 +42,16 @@ const fn matrix(
     Product { name, weight, activation, sum, columns, matrix: Some(row), classes }
 }
 
+/// A product of a matrix instruction that scales both operands.
+const fn scaled(
+    name: &'static str,
+    row: &'static str,
+    (weight, activation): (Operand, Operand),
+) -> Product {
+    let (sum, matrix, classes) = (Accumulate::F32, Some(row), &[Cdna4]);
+    Product { name, weight, activation, sum, columns: 128, matrix, classes }
+}
+
 const I8: (Operand, Accumulate) = (Operand::I8, Accumulate::I32);
 const E4M3_PAIR: (Operand, Accumulate) = (Operand::E4m3, Accumulate::F32);
 const BF16_PAIR: (Operand, Accumulate) = (Operand::Bf16, Accumulate::F32);
@@ -48,7 +59,28 @@ const F16_PAIR: (Operand, Accumulate) = (Operand::F16, Accumulate::F32);
 
 /// Every product, the fastest of its kind first. FP8 on Hopper is native in another instruction
 /// than this warp-wide one, whose FP8 form is emulated there.
+#[rustfmt::skip]
 pub const PRODUCTS: &[Product] = &[
+    scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (Operand::E2m1, Operand::E2m1)),
+    scaled("mfma_scale_e2m1_e2m3", "mfma.scale.16x16x128.e2m1.e2m3", (Operand::E2m1, Operand::E2m3)),
+    scaled("mfma_scale_e2m1_e3m2", "mfma.scale.16x16x128.e2m1.e3m2", (Operand::E2m1, Operand::E3m2)),
+    scaled("mfma_scale_e2m1_e4m3", "mfma.scale.16x16x128.e2m1.e4m3", (Operand::E2m1, Operand::E4m3)),
+    scaled("mfma_scale_e2m3_e2m1", "mfma.scale.16x16x128.e2m3.e2m1", (Operand::E2m3, Operand::E2m1)),
+    scaled("mfma_scale_e2m3_e2m3", "mfma.scale.16x16x128.e2m3.e2m3", (Operand::E2m3, Operand::E2m3)),
+    scaled("mfma_scale_e2m3_e3m2", "mfma.scale.16x16x128.e2m3.e3m2", (Operand::E2m3, Operand::E3m2)),
+    scaled("mfma_scale_e2m3_e4m3", "mfma.scale.16x16x128.e2m3.e4m3", (Operand::E2m3, Operand::E4m3)),
+    scaled("mfma_scale_e3m2_e2m1", "mfma.scale.16x16x128.e3m2.e2m1", (Operand::E3m2, Operand::E2m1)),
+    scaled("mfma_scale_e3m2_e2m3", "mfma.scale.16x16x128.e3m2.e2m3", (Operand::E3m2, Operand::E2m3)),
+    scaled("mfma_scale_e3m2_e3m2", "mfma.scale.16x16x128.e3m2.e3m2", (Operand::E3m2, Operand::E3m2)),
+    scaled("mfma_scale_e3m2_e4m3", "mfma.scale.16x16x128.e3m2.e4m3", (Operand::E3m2, Operand::E4m3)),
+    scaled("mfma_scale_e4m3_e2m1", "mfma.scale.16x16x128.e4m3.e2m1", (Operand::E4m3, Operand::E2m1)),
+    scaled("mfma_scale_e4m3_e2m3", "mfma.scale.16x16x128.e4m3.e2m3", (Operand::E4m3, Operand::E2m3)),
+    scaled("mfma_scale_e4m3_e3m2", "mfma.scale.16x16x128.e4m3.e3m2", (Operand::E4m3, Operand::E3m2)),
+    scaled("mfma_scale_e4m3_e4m3", "mfma.scale.16x16x128.e4m3.e4m3", (Operand::E4m3, Operand::E4m3)),
+    scaled("mfma_scale_e5m2_e2m1", "mfma.scale.16x16x128.e5m2.e2m1", (Operand::E5m2, Operand::E2m1)),
+    scaled("mfma_scale_e5m2_e2m3", "mfma.scale.16x16x128.e5m2.e2m3", (Operand::E5m2, Operand::E2m3)),
+    scaled("mfma_scale_e5m2_e3m2", "mfma.scale.16x16x128.e5m2.e3m2", (Operand::E5m2, Operand::E3m2)),
+    scaled("mfma_scale_e5m2_e4m3", "mfma.scale.16x16x128.e5m2.e4m3", (Operand::E5m2, Operand::E4m3)),
     Product {
         name: "dot_u8s8",
         weight: Operand::U8,
@@ -89,6 +121,13 @@ pub const PRODUCTS: &[Product] = &[
     },
 ];
 
+impl Product {
+    /// How its instruction scales the operands, if it does.
+    pub fn scaling(&self) -> Option<Scaling> {
+        MATRIX_OPS.iter().find(|row| Some(row.name) == self.matrix)?.scaling
+    }
+}
+
 /// How products are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputePlan {
@@ -105,7 +144,9 @@ impl ComputePlan {
     pub fn all(scheme: &Scheme, activation: &Activation, class: Class) -> Vec<Self> {
         // A matrix machine adds up whole steps, so that runs of columns must not end inside of one.
         let run = run(scheme, activation).filter(|_| class != Lanes);
-        let whole = |product: &Product| run.is_none_or(|run| run.is_multiple_of(product.columns));
+        let whole = |product: &Product| {
+            product.scaling().is_some() || run.is_none_or(|run| run.is_multiple_of(product.columns))
+        };
         // What an integer product leaves of a zero point of x would be a term per row of w.
         let zero = |product: &Product| {
             class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation)
@@ -133,6 +174,9 @@ fn asymmetric(activation: &Activation) -> bool {
 
 /// Whether the product's activation type holds what the scheme multiplies.
 fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
+    if let Some(scaling) = product.scaling() {
+        return scales(scheme, activation, product, scaling.columns);
+    }
     let x = match activation {
         Activation::Float(number) => {
             let holds = match product.activation {
@@ -160,7 +204,33 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
         (Operand::Bf16, number) => holds(Operand::Bf16, number),
         (Operand::F32, _) => true,
         (Operand::U8, _) => false,
+        // Operands of instructions that scale.
+        (Operand::E2m1 | Operand::E2m3 | Operand::E3m2 | Operand::E5m2, _) => false,
     }
+}
+
+/// Whether an instruction that scales runs of columns takes codes and scales of both sides as they are:
+/// numbers of its formats, with one level of e8m0 scales on each side for just those columns and nothing
+/// else that changes along k. Levels of the weight that do not change there follow in the epilogue.
+fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: u32) -> bool {
+    let Activation::Quantised(x) = activation else { return false };
+    let of_columns = |level: &ScaleLevel| level.group.cols != Grain::All;
+    let taken = |level: &ScaleLevel| {
+        level.number == ScaleType::Number(Number::E8m0)
+            && level.group.rows == Grain::Each(1)
+            && level.group.cols == Grain::Each(columns)
+            && !level.divide
+    };
+    let weight = &scheme.weight;
+    let codes = weight.code == Code::Number(product.weight.number())
+        && weight.offset == 0
+        && x.code == product.activation.number();
+    let alone = scheme.zero.is_none() && scheme.shift.is_none() && scheme.index.is_none();
+    let mut levels = scheme.scales.iter().filter(|level| of_columns(level));
+    let of_weight = levels.next().is_some_and(taken) && levels.next().is_none();
+    let of_x =
+        x.zero.is_none() && matches!(&x.scales[..], [level] if taken(level) && !level.stored);
+    codes && alone && of_weight && of_x
 }
 
 /// Whether every finite value of a small number is one of the operand's.

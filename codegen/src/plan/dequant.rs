@@ -117,7 +117,7 @@ fn candidates(weight: Weight, recode: &Recode, operand: Operand, class: Class) -
     };
     let to_bytes = || planes_to_bytes(&weight);
     if is_element(&weight, operand) {
-        chains.push(if bits == 8 { Vec::new() } else { vec![to_bytes()] });
+        chains.push(if bits == operand.bits() { Vec::new() } else { vec![to_bytes()] });
     }
     if slices.len() == 1 {
         chains.extend(decode(bits).into_iter().map(|last| vec![last]));
@@ -133,16 +133,19 @@ fn candidates(weight: Weight, recode: &Recode, operand: Operand, class: Class) -
     };
     let placed = placed_half(&weight, operand);
     let placed = placed.and_then(|sequence| plan(&[(0, bits as u8)], vec![sequence]));
-    chains.into_iter().filter_map(|chain| plan(&slices, chain)).chain(placed).collect()
+    let whole = [(0, bits as u8)];
+    let planes = |chain: &Vec<Sequence>| if chain.is_empty() { &whole[..] } else { &slices };
+    let chains = chains.into_iter().filter_map(|chain| plan(planes(&chain), chain));
+    chains.chain(placed).collect()
 }
 
-/// Whether a byte that holds the code is an element of the operand, perhaps of a value that is
+/// Whether the code, or a byte that holds it, is an element of the operand, perhaps of a value that is
 /// larger by the offset.
 fn is_element(weight: &Weight, operand: Operand) -> bool {
     match (&weight.code, operand) {
         (Code::Number(Number::Uint(_)), Operand::U8) => true,
         (Code::Number(Number::Uint(bits)), Operand::I8) => *bits < 8,
-        (Code::Number(number), _) => *number == operand.number() && number.bits() == 8,
+        (Code::Number(number), _) => *number == operand.number(),
         (Code::Codebook(_), _) => false,
     }
 }

@@ -45,6 +45,7 @@ impl fmt::Display for ScalePlan {
                 Place::Weight => "on the weight".to_owned(),
                 Place::Run => format!("on the sum of {run}"),
                 Place::Epilogue => "in the epilogue".to_owned(),
+                Place::Product => "in the product".to_owned(),
             };
             format!("{of}{} {place}{divides}", number + 1)
         };

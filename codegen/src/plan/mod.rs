@@ -64,6 +64,9 @@ impl Plan {
         let (operand, target) = (self.compute.product.activation, self.target);
         let (weight, own) = (&self.dequant.weight, operand.number());
         match &self.activation {
+            _ if self.compute.product.weight != operand => {
+                format!("as {} times {operand}", self.compute.product.weight)
+            }
             Activation::Quantised(quantiser) if quantiser.code != own => format!(
                 "in {operand}, since {target} has no product of {weight} weights and {} activations",
                 quantiser.code

@@ -13,7 +13,8 @@
 //! piece 16t + 4j to 16t + 4j + 3), so that the x it meets are two loads of 16 bytes. Where columns
 //! share a scale in shorter runs than a piece, the lanes are counted within a run: of runs of 32, a
 //! lane t holds columns 8t to 8t + 7 of each, so that the sum of a run is one of whole steps. So they
-//! are within 128 bytes of x.
+//! are within 128 bytes of x. An instruction that scales its operands says which columns share a scale:
+//! there columns are those of its fragment.
 
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::{parse_fragment, parse_layout};
@@ -50,6 +51,8 @@ struct Holding {
     /// Words that a lane loads at once, as a power of two; lanes lie side by side in memory after
     /// that many words.
     lane_words: u32,
+    /// Whether columns stay where the instruction has them, each with its scale.
+    keeps_columns: bool,
 }
 
 /// Steps of a matrix instruction that follow one another in a lane's registers, at most, as a power of
@@ -79,6 +82,7 @@ impl Holding {
             registers: bits(1, registers).into_iter().chain(steps).collect(),
             lanes: bits(2, lanes),
             lane_words: 2,
+            keeps_columns: row.scaling.is_some(),
         })
     }
 
@@ -95,6 +99,7 @@ impl Holding {
             registers: vec![k(4), k(8), k(16)],
             lanes: vec![n(1), n(2), n(4), n(8)],
             lane_words,
+            keeps_columns: false,
         })
     }
 }
@@ -154,6 +159,10 @@ impl NativeLayout {
         let words = |bits: u32| (bits << chain.codes.len()) / 32;
         let sections = match dequant.placed() {
             Some(sequence) => chain.sections(sequence),
+            // Words that share codes lie apart, each of all lanes.
+            None if !32u32.is_multiple_of(code_bits) && dequant.planes.len() == 1 => {
+                vec![1; words(code_bits) as usize]
+            }
             None => dequant.planes.iter().map(|(low, high)| words((high - low).into())).collect(),
         };
         Some(Self { layout, rows: of('n'), columns: of('k'), sections })
@@ -183,7 +192,9 @@ impl Chain {
         // What orders them.
         let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
         let field = if joined { 8 } else { dequant.weight.code.bits() };
-        let unit = dequant.placed().map_or(32 / field, |sequence| sequence.unit() as u32);
+        // Where words do not hold whole codes, those of a unit go on from word to word.
+        let whole = if 32u32.is_multiple_of(field) { 32 / field } else { 1 << UNIT };
+        let unit = dequant.placed().map_or(whole, |sequence| sequence.unit() as u32);
         let in_word = unit.ilog2() as usize;
         let elements = holding.element.len();
         let registers = in_word.checked_sub(elements)?;
@@ -193,10 +204,16 @@ impl Chain {
             Some(Order::RegistersFirst) => [register, element].concat(),
         };
         // The words after this one hold the registers that follow.
-        let unit = joined || dequant.placed().is_some() || holding.lane_words == 0;
+        let unit = joined
+            || dequant.placed().is_some()
+            || holding.lane_words == 0
+            || !32u32.is_multiple_of(field);
         let more = if unit { UNIT - in_word } else { holding.lane_words as usize };
         codes.extend(holding.registers.get(registers..registers + more)?);
         let mut lanes = holding.lanes.clone();
+        if holding.keeps_columns {
+            return Some(Self { codes, lanes, joined, in_word });
+        }
         // Strides grow from elements over registers to words, in whatever order codes come out; the
         // lanes come where a run ends, or last.
         let mut columns: Vec<&mut Bit> = codes.iter_mut().filter(|bit| bit.axis == 'k').collect();
@@ -217,6 +234,9 @@ impl Chain {
         let places = if self.joined { (8 / u32::from(high - low)).ilog2() as usize } else { 0 };
         let (place, words) = after.split_at(places);
         let inner = digits(&[place, bytes].concat());
+        if !32u32.is_multiple_of(high as u32 - low as u32) {
+            return format!("u32 [{inner} | {}, w]", digits(&[words, &self.lanes[..]].concat()));
+        }
         let order = match holding.lane_words {
             0 => digits(&[&self.lanes[..], words].concat()),
             _ => digits(&[words, &self.lanes[..]].concat()),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quantloom_dsl::format::{BF16, E4M3, F16, F32, Number};
+use quantloom_dsl::format::{BF16, E2M1, E2M3, E3M2, E4M3, F16, F32, FloatFormat, Number, Variant};
 
 /// The type of one element of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,8 +11,16 @@ pub enum Operand {
     U8,
     /// Signed byte.
     I8,
+    /// OCP e2m1, 4 bits.
+    E2m1,
+    /// OCP e2m3, 6 bits.
+    E2m3,
+    /// OCP e3m2, 6 bits.
+    E3m2,
     /// OCP e4m3.
     E4m3,
+    /// OCP e5m2.
+    E5m2,
     /// IEEE binary16.
     F16,
     /// bfloat16.
@@ -27,7 +35,11 @@ impl Operand {
         match self {
             Self::U8 => Number::Uint(8),
             Self::I8 => Number::Int(8),
+            Self::E2m1 => Number::Float(E2M1),
+            Self::E2m3 => Number::Float(E2M3),
+            Self::E3m2 => Number::Float(E3M2),
             Self::E4m3 => Number::Float(E4M3),
+            Self::E5m2 => Number::Float(FloatFormat::new(5, 2, Variant::Ieee)),
             Self::F16 => Number::Float(F16),
             Self::Bf16 => Number::Float(BF16),
             Self::F32 => Number::Float(F32),
@@ -37,6 +49,15 @@ impl Operand {
     /// Bits of an element.
     pub const fn bits(self) -> u32 {
         self.number().bits()
+    }
+
+    /// Bits that an element takes in a row of x: 32 neighbours of 6 bits have 32 bytes, of which the last
+    /// eight are 0, so that each lane's elements begin at 16 bytes.
+    pub const fn stored_bits(self) -> u32 {
+        match self.bits() {
+            6 => 8,
+            bits => bits,
+        }
     }
 
     /// Elements in a 32-bit word, the first in the lowest bits.

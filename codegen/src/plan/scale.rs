@@ -3,7 +3,8 @@
 //! The meaning is a real number, so a factor may stand anywhere it commutes to: on the weight,
 //! on the sum over a run of columns, or on the finished row. What is constant along k goes to the
 //! epilogue; what changes along k goes to the sums where the product keeps sums of runs apart, unless
-//! decoding multiplies with it ([`Absorbed`]), else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
+//! decoding multiplies with it ([`Absorbed`]) or the product's instruction itself takes it
+//! ([`Place::Product`]), else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
 //! scale * zero`, times the sum of x over the run.
 
 use quantloom_dsl::format::{FloatFormat, Number};
@@ -25,6 +26,8 @@ pub enum Place {
     Run,
     /// Once a result.
     Epilogue,
+    /// On the operand, by the product itself, which takes its codes.
+    Product,
 }
 
 /// One level of scales.
@@ -90,15 +93,18 @@ impl ScalePlan {
             Grain::All => at_the_end,
             Grain::Each(_) => by_run,
         };
+        let scales = compute.product.scaling().is_some();
+        let by_run = if scales { Place::Product } else { by_run };
         let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
             place: place(scale.group.cols, by_run, at_the_end),
             divide: scale.divide,
         };
+        let x_by_run = if scales { Place::Product } else { Place::Run };
         let input = match activation {
             Activation::Float(_) => Vec::new(),
             Activation::Quantised(quantiser) => {
                 let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
-                    place: place(scale.group.cols, Place::Run, Place::Epilogue),
+                    place: place(scale.group.cols, x_by_run, Place::Epilogue),
                     divide: scale.divide,
                 };
                 quantiser.scales.iter().map(level).collect()
@@ -113,7 +119,7 @@ impl ScalePlan {
         Self {
             levels,
             input,
-            run: if absorbed.is_some() { None } else { run(scheme, activation) },
+            run: if absorbed.is_some() || scales { None } else { run(scheme, activation) },
             absorbed,
             corrects: corrects_by_group || add != 0,
             corrects_by_group,

@@ -3,8 +3,11 @@
 //! In: an [`ActivationProblem`], and x[M, K] in its own type. Out: kernels, not yet verified, which
 //! leave
 //! - `operand` `[M, P]`, the product's elements, rows padded with zeros: x itself, or its codes: as
-//!   bytes, or as 16-bit floats or f32, which are exact and have no zero point any more;
-//! - `x_scale` `[M, G]` f32, the product of all levels of scales, of a row or of its groups.
+//!   bytes, or as 16-bit floats or f32, which are exact and have no zero point any more; for
+//!   instructions that scale also of 4 bits, two a byte, and of 6 bits, 32 of them in 24 bytes and 8 of
+//!   zeros;
+//! - `x_scale` `[M, G]` f32, the product of all levels of scales, of a row or of its groups; for
+//!   instructions that scale codes of e8m0, a byte each.
 //!
 //! Codes, scales and zero points are those of [`quantloom_dsl::reference::quantise_activation`], bit
 //! for bit: each operation is done in f32 and rounded to the type of its arithmetic, so that a
@@ -66,7 +69,7 @@ const AHEAD: u32 = 4;
 /// | `input_zero` | f32, one | the zero point is static |
 /// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |
 /// | `operand` | [M, P], in bytes, halves or f32 | |
-/// | `x_scale` | f32 [M, G] | x is quantised |
+/// | `x_scale` | f32 or bytes [M, G] | x is quantised |
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
     let programmatic = programmatic && problem.target.has(Feature::GridDependency);
     let first = problem.spans_rows().then(|| extents(problem, programmatic));
@@ -200,12 +203,13 @@ impl<'p> Writer<'p> {
     ) -> Self {
         let source = Source::declare(b, problem, m, problem.gathers);
         let given = problem.quantiser().map(|quantiser| Given::declare(b, problem, quantiser));
-        let word = match problem.operand.bits() {
-            8 => Word::U8,
+        let word = match problem.operand.stored_bits() {
+            ..=8 => Word::U8,
             16 => Word::U16,
             _ => Word::U32,
         };
-        let shape = [Count::Parameter(m), Count::Constant(problem.padded)];
+        let bytes = problem.padded * problem.operand.stored_bits() / 8;
+        let shape = [Count::Parameter(m), Count::Constant(bytes / word.bytes())];
         let layout = format!("{} [p, m]", problem.operand);
         let operand = b.buffer("operand", word, Access::WriteOnce, &shape, &layout);
         let levels = given.map(|given| Levels::declare(b, problem, given, m));
@@ -299,12 +303,46 @@ impl<'p> Writer<'p> {
             _ => self.source.pairs(b, words),
         };
         let at = b.mad(self.row, self.problem.padded, column);
+        if self.problem.operand.bits() < 8 {
+            return self.store_small(b, at, &words, masked(inside));
+        }
         let width = if words.len() == 2 { Width::B64 } else { Width::B128 };
         for (first, words) in (0..).step_by(width.registers()).zip(words.chunks(width.registers()))
         {
             let to = Address::new(self.operand, at).plus(first);
             b.store(to, words, width, masked(inside));
         }
+    }
+}
+
+impl Writer<'_> {
+    /// Stores the codes of a piece, fewer than 8 bits each, of which the first is number `at` of all: a word
+    /// of 4 bits each; 6 bytes of 6 bits each, two of the zeros that follow 32 of them besides.
+    fn store_small(&self, b: &mut Builder, at: Operand, words: &[Operand], mask: Option<Operand>) {
+        let store = |b: &mut Builder, at: Operand, word: Operand, width: Width| {
+            b.store(Address::new(self.operand, at), &[word], width, mask);
+        };
+        let [low, high] = match words {
+            [word] => {
+                let at = b.div(at, 2u32);
+                return store(b, at, *word, Width::B32);
+            }
+            [low, high, ..] => [*low, *high],
+            [] => return,
+        };
+        // A piece is the first, second, third or fourth of 32.
+        let number = b.and(at, 24u32);
+        let quarter = b.shr(number, 2u32);
+        let first = b.sub(at, quarter);
+        let middle = b.shr(low, 16u32);
+        for (word, byte) in [(low, 0), (middle, 2), (high, 4)] {
+            let at = b.add(first, byte);
+            store(b, at, word, Width::B16);
+        }
+        let zeros = b.sub(at, number);
+        let zeros = b.add(zeros, quarter);
+        let zeros = b.add(zeros, 24u32);
+        store(b, zeros, 0u32.into(), Width::B16);
     }
 }
 

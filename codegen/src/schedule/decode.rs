@@ -21,8 +21,8 @@ mod activation;
 mod choice;
 
 use crate::ir::{
-    Address, Binary, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, Op, Operand, Reg,
-    Special, Type, Uniformity,
+    Address, Binary, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, MatrixScale, Op,
+    Operand, Reg, Special, Type, Uniformity,
 };
 
 use super::chunk::{chunk_words, sections, tile_words, width};
@@ -356,19 +356,25 @@ impl<'p> Decode<'p> {
         mut used: impl FnMut(&mut Builder, usize),
     ) {
         let (problem, run_steps) = (self.problem, self.problem.run_steps() as usize);
-        let (of_step, columns) = (problem.lanes.b.registers, self.columns());
+        let (of_step, columns) = (problem.step_registers() as usize, self.columns());
         let of_x: Vec<_> = words.x.iter().map(|x| summing.of_x(b, x)).collect();
+        let x_codes: Vec<_> =
+            (0..words.x.len()).map(|tokens| x.codes(b, self, words, tokens)).collect();
         for (tile, (chunks, sums)) in flight.codes.iter().zip(sums).enumerate() {
             let numbers = Numbers { decode: self, flight, tile };
             let mut by_row = ByRow { zeros: numbers.zeros(b), scales: numbers.of_weights(b) };
+            let codes = numbers.of_product(b);
             let mut parts: Vec<Vec<Reg>> = Vec::new();
             steps(b, problem, chunks, &mut by_row, |b, step, a| {
                 let (run, first) = (step / run_steps, step % run_steps == 0);
                 if first {
-                    parts = words.x.iter().map(|_| summing.part(b)).collect();
+                    parts = sums.iter().map(|sums| summing.part_of(b, sums)).collect();
                 }
-                for (part, x) in parts.iter().zip(&words.x) {
-                    summing.step(b, part, &a, &x[of_step * step..of_step * (step + 1)], first);
+                for ((part, x), x_codes) in parts.iter().zip(&words.x).zip(&x_codes) {
+                    let x = &x[of_step * step..of_step * (step + 1)];
+                    let scales = codes.get(step).zip(x_codes.get(step));
+                    let scales = scales.map(|(&of_w, &of_x)| [of_w, of_x]);
+                    summing.step(b, part, (&a, x), scales, first);
                 }
                 if (step + 1) % run_steps > 0 {
                     return;
@@ -417,6 +423,16 @@ impl Numbers<'_, '_> {
         problem.plan.scale.absorbed?;
         let (PerGroup { of, shift, .. }, words) = self.of(self.decode.io.scale)?;
         of.of_weights(b, problem, (words, *shift))
+    }
+
+    /// What an instruction that scales takes of the weights for each step of a turn; nothing of another.
+    fn of_product(&self, b: &mut Builder) -> Vec<MatrixScale> {
+        let problem = self.decode.problem;
+        let words = problem.scaled().and_then(|_| self.of(self.decode.io.scale));
+        let of = |(PerGroup { of, shift, .. }, words): (&PerGroup, &[Reg])| {
+            of.of_product(b, problem, (words, *shift))
+        };
+        words.map(of).unwrap_or_default()
     }
 
     /// What multiplies the sums of a run.

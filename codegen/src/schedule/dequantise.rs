@@ -349,7 +349,7 @@ fn widened(b: &mut Builder, side: Side, operand: Operand) -> Operand {
 const NOTHING: Operand = Operand::U32(templates::NOTHING);
 
 /// A value that a matrix operation can read.
-fn in_register(b: &mut Builder, value: Operand) -> Reg {
+pub(super) fn in_register(b: &mut Builder, value: Operand) -> Reg {
     match value {
         Operand::Reg(reg) => reg,
         constant => {

@@ -10,9 +10,9 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant}
 use quantloom_dsl::layout::{Component, Grain, Grains};
 
 use super::Problem;
-use super::dequantise::Scales;
+use super::dequantise::{Scales, in_register};
 use super::lanes::OfLane;
-use crate::ir::{Binary, Builder, Half, Operand, Reg, Side, Ternary, Unary};
+use crate::ir::{Binary, Builder, Half, MatrixScale, Operand, Reg, Side, Ternary, Unary};
 use crate::target::Feature;
 
 /// What the numbers are.
@@ -168,7 +168,7 @@ impl Grouped {
 
     /// Which of the tile's pieces a lane reads: that of its rows, and of its columns.
     fn piece_of_lane(&self, problem: &Problem) -> OfLane {
-        let part = problem.lanes.a.part.over(problem.row_lanes() / self.apart);
+        let part = problem.part().over(problem.row_lanes() / self.apart);
         problem.rows(self).number().times(self.apart).plus(&part)
     }
 
@@ -211,6 +211,28 @@ impl Grouped {
         let steps = 0..problem.turn / problem.step();
         let of_step = steps.map(|step| self.of_step(problem, step) as usize).collect();
         Some(Scales::of_halves(b, half, (&groups, rows), (absorbed.exponent, of_step), problem))
+    }
+
+    /// Of a turn, what an instruction that scales takes for each of its steps.
+    pub(super) fn of_product(
+        &self,
+        b: &mut Builder,
+        problem: &Problem,
+        (words, shift): (&[Reg], Option<Operand>),
+    ) -> Vec<MatrixScale> {
+        let words = words.iter().map(|&word| match shift {
+            Some(shift) => {
+                let moved = b.shr(word, shift);
+                in_register(b, moved)
+            }
+            None => word,
+        });
+        let words: Vec<Reg> = words.collect();
+        let of_step = |step: u32| {
+            let (word, bit) = self.place(1, step, 0);
+            MatrixScale { from: words[word], byte: (bit / 8) as u8 }
+        };
+        (0..problem.turn / problem.step()).map(of_step).collect()
     }
 
     /// The numbers of a lane's rows, two at most, in a group of a turn as 16-bit floats, which hold them

@@ -29,7 +29,7 @@ pub struct Io {
     pub factor: Option<BufferId>,
     /// The bias of each row of w, `[N]`, f32, whatever the scheme stores fits into that: `bias`.
     pub bias: Option<BufferId>,
-    /// The scales of x, f32 `[M, groups]`: `x_scale`.
+    /// The scales of x, `[M, groups]`, f32 or codes: `x_scale`.
     pub x_scale: Option<BufferId>,
 }
 
@@ -47,14 +47,9 @@ impl Io {
         let shape = [tiles, chunks, b.warp_size() * problem.lane_words()].map(fixed);
         let layout = format!("codes, {}", native.layout.display(Component::Code));
         let codes = b.buffer("w", Word::U32, Access::Constant, &shape, &layout);
-        let word = match problem.input_bytes() {
-            1 => Word::U8,
-            2 => Word::U16,
-            _ => Word::U32,
-        };
-        let shape = [rows, fixed(problem.input.columns)];
+        let shape = [rows, fixed(problem.input_words(problem.input.columns))];
         let layout = format!("{} [k, m]", problem.input.operand);
-        let x = b.buffer("x", word, Access::ReadOnly, &shape, &layout);
+        let x = b.buffer("x", problem.input_word(), Access::ReadOnly, &shape, &layout);
         let word = if problem.output.bits() == 32 { Word::U32 } else { Word::U16 };
         let shape = [rows, fixed(problem.n)];
         let layout = format!("{} [n, m]", problem.output);
@@ -79,7 +74,9 @@ impl Io {
         let bias = per_row(b, "bias", problem.bias);
         let x_scale = problem.input_groups().map(|groups| {
             let shape = [rows, fixed(groups)];
-            b.buffer("x_scale", Word::U32, Access::ReadOnly, &shape, "f32 [groups, m]")
+            let codes = problem.input.codes;
+            let layout = if codes { "e8m0, four a word [groups, m]" } else { "f32 [groups, m]" };
+            b.buffer("x_scale", Word::U32, Access::ReadOnly, &shape, layout)
         });
         Self { m, codes, x, y, scale, zero, addend, factor, bias, x_scale }
     }

@@ -54,6 +54,19 @@ pub(super) struct Tokens {
     pub(super) token: OfLane,
     /// Which of the lanes that share a token it is.
     pub(super) part: OfLane,
+    /// Neighbouring columns that a lane has where the instruction has them.
+    pub(super) columns: u32,
+}
+
+/// The scale that a lane supplies of each operand, where the instruction scales.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scaled {
+    /// Its row of A, or its token; one.
+    pub(super) rows: Rows,
+    /// Its block of columns among those of a step.
+    pub(super) block: OfLane,
+    /// Blocks of a step.
+    pub(super) blocks: u32,
 }
 
 /// The sums, D.
@@ -77,6 +90,7 @@ pub(super) struct Lanes {
     pub(super) d: Sums,
     /// Lanes that share a row of A, or a token of B, each with columns of its own.
     pub(super) of_row: u32,
+    pub(super) scaled: Option<Scaled>,
 }
 
 impl Tokens {
@@ -95,11 +109,13 @@ impl Lanes {
         let column: fn(Point) -> u32 = |at| at.k;
         let of_row = OfLane::new(&a, column).values();
         let part = |fragment: &Fragment| OfLane::new(fragment, column).counted();
+        let [of_a, of_b, _] = op.registers(d.sizes().get(2).copied()?);
         let (registers, rows) = Rows::new(&a)?;
         let cycles = registers.iter().enumerate().all(|(at, row)| at % rows.len as usize == *row);
-        let weights = Weights { registers: registers.len(), rows, part: part(&a) };
-        let registers = b.sizes().get(1).map(|&size| size as usize)?;
-        let tokens = Tokens { registers, token: OfLane::new(&b, row), part: part(&b) };
+        let weights = Weights { registers: of_a as usize, rows, part: part(&a) };
+        let columns = OfLane::new(&b, column).least();
+        let (token, part) = (OfLane::new(&b, row), part(&b));
+        let tokens = Tokens { registers: of_b as usize, token, part, columns };
         let (rows_of, rows) = Rows::new(&d)?;
         let columns: Vec<u32> = registers_of(&d).map(column).collect();
         let distinct: Vec<u32> =
@@ -110,7 +126,16 @@ impl Lanes {
             rows_of.into_iter().zip(tokens_of).map(|(row, token)| [row, token]).collect();
         let token = OfLane::new(&d, column);
         let d = Sums { rows, tokens: distinct, token, registers };
-        cycles.then_some(Self { a: weights, b: tokens, d, of_row })
+        let scaled = match &op.scaling {
+            Some(scaling) => {
+                let fragment = parse_fragment(scaling.layout).ok()?;
+                let (_, rows) = Rows::new(&fragment)?;
+                let block = OfLane::new(&fragment, column);
+                Some(Scaled { rows, blocks: block.values(), block })
+            }
+            None => None,
+        };
+        cycles.then_some(Self { a: weights, b: tokens, d, of_row, scaled })
     }
 }
 
@@ -122,9 +147,10 @@ impl Lanes {
         let rows = Rows { len: 1, stride: 1, first };
         Self {
             a: Weights { registers: 1, rows: rows.clone(), part: nothing.clone() },
-            b: Tokens { registers: 1, token: nothing.clone(), part: nothing.clone() },
+            b: Tokens { registers: 1, token: nothing.clone(), part: nothing.clone(), columns: 1 },
             d: Sums { rows, tokens: vec![0], token: nothing, registers: vec![[0, 0]] },
             of_row: 1,
+            scaled: None,
         }
     }
 }
@@ -178,8 +204,12 @@ impl OfLane {
 
     /// The same in ones: number 0, 1, 2 of its values.
     fn counted(&self) -> Self {
-        let least = self.digits.iter().map(|digit| digit.stride).min().unwrap_or(1);
-        self.over(least)
+        self.over(self.least())
+    }
+
+    /// The least that a digit is worth.
+    fn least(&self) -> u32 {
+        self.digits.iter().map(|digit| digit.stride).min().unwrap_or(1)
     }
 
     /// Its digits, neighbours joined.
@@ -241,7 +271,7 @@ impl OfLane {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lanes, OfLane};
+    use super::{Lanes, OfLane, Scaled};
     use crate::ir::{MATRIX_OPS, MatrixScope};
     use quantloom_dsl::layout::Point;
     use quantloom_dsl::parse_fragment;
@@ -256,7 +286,7 @@ mod tests {
         let of_warps = MATRIX_OPS.iter().filter(|op| op.scope == MatrixScope::Warp);
         assert!(of_warps.clone().count() >= 10);
         for op in of_warps {
-            let (name, Lanes { a, b, d, of_row }) = (op.name, Lanes::new(op).unwrap());
+            let (name, Lanes { a, b, d, of_row, scaled }) = (op.name, Lanes::new(op).unwrap());
             let [of_a, of_b, of_d] =
                 [op.a_layout, op.b_layout, op.d_layout].map(|text| parse_fragment(text).unwrap());
             let lanes = of_d.sizes()[2];
@@ -276,6 +306,14 @@ mod tests {
                     let token = d.tokens[token] + value(&d.token, lane);
                     let Point { n, k } = of_d.point(&[0, register, lane]);
                     assert_eq!((n, k), (row, token), "{name}: D of lane {lane}");
+                }
+                // Each lane has a scale, and all of a step have one.
+                if let Some(Scaled { rows, block, blocks }) = &scaled {
+                    let scaling = op.scaling.unwrap();
+                    let of_scales = parse_fragment(scaling.layout).unwrap();
+                    let Point { n, k } = of_scales.point(&[0, 0, lane]);
+                    assert_eq!((n, k), (value(&rows.first, lane), value(block, lane)), "{name}");
+                    assert_eq!((rows.len, blocks * scaling.columns), (1, op.shape[2]), "{name}");
                 }
                 // Lanes of a row have columns of their own, in the same order in A and B.
                 let part = first_column(lane) / apart;

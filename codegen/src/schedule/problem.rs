@@ -11,9 +11,9 @@ use quantloom_dsl::{Activation, ScaleType, Scheme, Zero, ZeroKind};
 
 use super::dequantise::{takes_zeros, writable};
 use super::grouped::{Grouped, What};
-use super::lanes::{Lanes, Rows};
+use super::lanes::{Lanes, OfLane, Rows, Scaled};
 use super::shader;
-use crate::ir::{Half, MatrixOp, matrix_op};
+use crate::ir::{Half, MatrixOp, Word, matrix_op};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::Place;
 use crate::plan::{Operand, Plan, Refusal, plan};
@@ -60,15 +60,28 @@ pub struct Input {
     pub prepared: bool,
     /// The scales that come with it.
     pub scale: Option<InputScale>,
+    /// Whether the product's instruction takes them, as codes of e8m0 instead of f32: those of a step in a
+    /// word, that of the first block of columns in the lowest byte.
+    pub codes: bool,
 }
 
-/// Scales of x, f32 `[M, groups]`.
+/// Scales of x, `[M, groups]`, f32 or words of codes ([`Input::codes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputScale {
     /// One a row.
     Row,
     /// One for so many columns.
     Columns(u32),
+}
+
+impl InputScale {
+    /// Columns of a number that changes along K.
+    pub const fn columns(self) -> Option<u32> {
+        match self {
+            Self::Row => None,
+            Self::Columns(columns) => Some(columns),
+        }
+    }
 }
 
 /// A product `y[M, N] = x[M, K] w[N, K]^T + bias[N]` with w quantised; the bias may be missing.
@@ -186,9 +199,10 @@ impl Problem {
             lanes,
             stem,
         };
-        let apart = |scale: Grouped| match this.plan.scale.absorbed {
-            Some(_) => scale.shared_out((this.shared_columns() / scale.columns).max(1)),
-            None => scale,
+        let apart = |scale: Grouped| match (this.plan.scale.absorbed, &this.lanes.scaled) {
+            (Some(_), _) => scale.shared_out((this.shared_columns() / scale.columns).max(1)),
+            (None, Some(scaled)) => scale.shared_out(scaled.blocks),
+            (None, None) => scale,
         };
         Ok(Self { scale: this.scale.map(apart), ..this })
     }
@@ -265,12 +279,29 @@ impl Problem {
     /// The rows whose numbers a lane has: of the weights where these are changed as they are decoded,
     /// else of the sums.
     pub(super) fn rows(&self, of: &Grouped) -> &Rows {
-        if of.of_weights { &self.lanes.a.rows } else { &self.lanes.d.rows }
+        match &self.lanes.scaled {
+            Some(scaled) if of.of_weights => &scaled.rows,
+            _ if of.of_weights => &self.lanes.a.rows,
+            _ => &self.lanes.d.rows,
+        }
+    }
+
+    /// Which of the lanes that share those rows it is, where each has numbers of its own columns.
+    pub(super) fn part(&self) -> &OfLane {
+        self.lanes.scaled.as_ref().map_or(&self.lanes.a.part, |scaled| &scaled.block)
+    }
+
+    /// Who supplies which scale to an instruction that scales.
+    pub(super) fn scaled(&self) -> Option<&Scaled> {
+        self.lanes.scaled.as_ref()
     }
 
     /// Columns that the lanes of a row share out at a time, in one piece each.
     pub fn shared_columns(&self) -> u32 {
-        let most = SHARED_BYTES / self.input_bytes();
+        if self.lanes.scaled.is_some() {
+            return self.lanes.b.columns * self.row_lanes();
+        }
+        let most = SHARED_BYTES * 8 / self.input.operand.stored_bits();
         self.run().min(self.plan.native.columns).min(most)
     }
 
@@ -279,17 +310,34 @@ impl Problem {
         self.shared_columns() / self.row_lanes()
     }
 
-    /// Bytes of an element of x.
-    pub fn input_bytes(&self) -> u32 {
-        self.input.operand.bits() / 8
+    /// Bytes of x that so many columns of a row take.
+    pub fn input_bytes(&self, columns: u32) -> u32 {
+        columns * self.input.operand.stored_bits() / 8
     }
 
-    /// Scales of a row of x, if it has scales: of the columns of the input.
-    pub fn input_groups(&self) -> Option<u32> {
-        match self.input.scale? {
-            InputScale::Row => Some(1),
-            InputScale::Columns(columns) => Some(self.input.columns.div_ceil(columns)),
+    /// What the buffer of x is an array of.
+    pub fn input_word(&self) -> Word {
+        match self.input.operand.stored_bits() {
+            ..=8 => Word::U8,
+            16 => Word::U16,
+            _ => Word::U32,
         }
+    }
+
+    /// Words of that buffer that so many columns of a row take.
+    pub fn input_words(&self, columns: u32) -> u32 {
+        self.input_bytes(columns) / self.input_word().bytes()
+    }
+
+    /// Registers of x that a lane has of a step: B, and what lies behind it.
+    pub fn step_registers(&self) -> u32 {
+        self.input_bytes(self.step()) / self.row_lanes() / 4
+    }
+
+    /// Numbers of the scales of a row of x, if it has scales: of the columns of the input.
+    pub fn input_groups(&self) -> Option<u32> {
+        let columns = self.input.scale?.columns();
+        Some(columns.map_or(1, |columns| self.input.columns.div_ceil(columns)))
     }
 
     /// The 16-bit type in which weights and x meet, if it is one.
@@ -303,7 +351,7 @@ impl Problem {
 
     /// Whether the scale multiplies sums, and not the weights before.
     pub fn scales_runs(&self) -> bool {
-        self.scale.is_some() && self.plan.scale.absorbed.is_none()
+        self.scale.is_some() && self.plan.scale.absorbed.is_none() && self.lanes.scaled.is_none()
     }
 
     /// Refuses a kernel that starts before the one before it has ended, where the target has no such.
@@ -393,10 +441,15 @@ fn turn(plan: &Plan, step: u32) -> Option<u32> {
             .is_none_or(|run| fits(run) && run.is_multiple_of(step))
             .then_some(chunk);
     }
-    // Bytes of x come in rows of 128: see the ring of the tile schedule.
-    let least = if plan.compute.product.activation.bits() == 8 { LONGEST_TURN } else { chunk };
+    // What is no longer than a byte of x comes in rows of 128 bytes: see the ring of the tile schedule.
+    let least = match plan.compute.product.activation.stored_bits() {
+        bits @ ..=8 => SHARED_BYTES * 8 / bits,
+        _ => chunk,
+    };
     let room = |turn: &u32| *turn <= least || turn / chunk * lane_words(plan) <= MOST_WORDS;
-    let turns = (0..).map(|more| chunk << more).take_while(|turn| *turn <= LONGEST_TURN.max(chunk));
+    let turns = (0..)
+        .map(|more| chunk << more)
+        .take_while(|turn| *turn <= LONGEST_TURN.max(chunk).max(least));
     let fits = |turn: &u32| match plan.scale.run {
         None => true,
         Some(run) if run < chunk => run.is_power_of_two() && run.is_multiple_of(step),
@@ -406,7 +459,8 @@ fn turn(plan: &Plan, step: u32) -> Option<u32> {
 }
 
 fn input(activation: &Activation, plan: &Plan, k: u32, turn: u32) -> Input {
-    let operand = plan.compute.product.activation;
+    let (operand, step) = (plan.compute.product.activation, plan.compute.product.columns);
+    let codes = plan.compute.product.scaling().is_some();
     let scale = match activation {
         Activation::Float(_) => None,
         Activation::Quantised(quantiser) => {
@@ -414,16 +468,17 @@ fn input(activation: &Activation, plan: &Plan, k: u32, turn: u32) -> Input {
                 Grain::Each(columns) => Some(columns),
                 Grain::All => None,
             });
-            Some(columns.min().map_or(InputScale::Row, InputScale::Columns))
+            let columns = columns.min().map(|columns| if codes { step } else { columns });
+            Some(columns.map_or(InputScale::Row, InputScale::Columns))
         }
     };
     // Rows of x are read by 16 bytes.
-    let whole = (k * operand.bits() / 8).is_multiple_of(16);
+    let whole = (k * operand.stored_bits() / 8).is_multiple_of(16);
     // Lanes that multiply by themselves read f32.
     let by_lanes = plan.target.class == Class::Shader;
     let prepared = scale.is_some() || plan.scale.sorts_columns || !whole || by_lanes;
     let columns = if prepared { k.next_multiple_of(turn) } else { k };
-    Input { operand, columns, prepared, scale }
+    Input { operand, columns, prepared, scale, codes }
 }
 
 /// What multiplies, what is taken off, and what is added.
@@ -443,7 +498,8 @@ impl Numbers {
             levels.filter(move |((_, level), _)| level.place == place)
         };
         // What decoding multiplies with is the only one.
-        let mut by_run = placed(Place::Weight).chain(placed(Place::Run));
+        let mut by_run =
+            placed(Place::Weight).chain(placed(Place::Run)).chain(placed(Place::Product));
         let scale = match (by_run.next(), by_run.next()) {
             (None, _) => None,
             (Some(((at, level), scale)), None) if !level.divide => {
@@ -465,7 +521,7 @@ impl Numbers {
             _ => None,
         };
         // Of a type that has no way to f32 here, or of several, as f32.
-        let on_weights = plan.scale.absorbed.is_some();
+        let on_weights = plan.scale.absorbed.is_some() || placed(Place::Product).next().is_some();
         let scale = match (scale, plan.scale.absorbed) {
             (None, Some(absorbed)) => Some(Grouped::computed(What::Scale, absorbed.columns)),
             (None, None) if placed(Place::Run).next().is_some() => {

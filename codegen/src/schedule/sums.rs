@@ -5,12 +5,14 @@
 //! the weights: each product is exact, and a scale costs a multiplication a result. A term times the
 //! sum of x needs that sum for each token: the same instruction gives it, with ones as weights.
 //!
+//! An instruction that scales its operands leaves nothing to be done to a run: it adds to the finished sums.
+//!
 //! Integer sums begin at the bits of 1.5 * 2^23, under which an f32 counts in ones: they are floats
 //! as they stand, and what is taken off again takes the power of two along that decoding left. That
 //! holds for sums below 2^22 in magnitude; a run of 128 products of bytes stays below 2^21.
 
 use super::problem::Problem;
-use crate::ir::{Addend, Builder, Operand, Reg, Ternary, Type, Unary, Uniformity};
+use crate::ir::{Addend, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity};
 use crate::plan;
 
 /// 1.5 * 2^23 in f32.
@@ -33,6 +35,8 @@ pub(super) struct Summing<'p> {
     ones: Vec<Reg>,
     /// Where integer sums begin.
     start: Vec<Reg>,
+    /// Whether a run is added to the finished sums as it is: by an instruction that scales.
+    straight: bool,
 }
 
 impl<'p> Summing<'p> {
@@ -56,25 +60,42 @@ impl<'p> Summing<'p> {
             true => constants(b, "start", of_d, MAGIC.to_bits()),
             false => Vec::new(),
         };
-        Self { problem, ones, start }
+        Self { problem, ones, start, straight: problem.scaled().is_some() }
     }
 
     /// Registers for the sums of a run.
-    pub(super) fn part(&self, b: &mut Builder) -> Vec<Reg> {
+    fn part(&self, b: &mut Builder) -> Vec<Reg> {
         let ty = if self.problem.sums_integers() { Type::U32 } else { Type::F32 };
         b.fragment(ty, self.problem.lanes.d.registers.len() as u32)
     }
 
+    /// Registers in which a run that is added to `sums` is summed.
+    pub(super) fn part_of(&self, b: &mut Builder, sums: &[Reg]) -> Vec<Reg> {
+        if self.straight { sums.to_vec() } else { self.part(b) }
+    }
+
     /// A step of a run: part += a x, from nothing in the run's first.
-    pub(super) fn step(&self, b: &mut Builder, part: &[Reg], a: &[Reg], x: &[Reg], first: bool) {
-        let addend = match first {
+    /// `scales` are those of an instruction that scales. Of x, what lies behind B is left out.
+    pub(super) fn step(
+        &self,
+        b: &mut Builder,
+        part: &[Reg],
+        (a, x): (&[Reg], &[Reg]),
+        scales: Option<[MatrixScale; 2]>,
+        first: bool,
+    ) {
+        let addend = match first && !self.straight {
             true if self.start.is_empty() => Addend::Zero,
             true => Addend::Registers(self.start.clone()),
             false => Addend::Registers(part.to_vec()),
         };
         // A schedule of matrix operations has one.
         let Some(product) = self.problem.product else { return };
-        b.matrix(product, part, a, x, addend);
+        let x = &x[..self.problem.lanes.b.registers];
+        match scales {
+            Some(scales) => b.matrix_scaled(product, part, (a, x), addend, scales),
+            None => b.matrix(product, part, a, x, addend),
+        }
     }
 
     /// Per run of a turn, the sums of x of this lane's tokens, in every register of D, if they are
@@ -87,7 +108,7 @@ impl<'p> Summing<'p> {
         let run = |x: &[Reg]| {
             let part = self.part(b);
             for (step, x) in x.chunks_exact(of_step).enumerate() {
-                self.step(b, &part, &self.ones, x, step == 0);
+                self.step(b, &part, (&self.ones, x), None, step == 0);
             }
             part
         };
@@ -103,6 +124,9 @@ impl<'p> Summing<'p> {
         scales: &RunScales,
         registers: &[usize],
     ) {
+        if self.straight {
+            return;
+        }
         let held = &self.problem.lanes.d.registers;
         for &at in registers {
             let [row, token] = held[at];

@@ -17,7 +17,7 @@
 mod ring;
 mod shape;
 
-use crate::ir::{Builder, Extent, Kernel, Launch, Op, Operand, Reg, Special};
+use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, Special};
 
 use super::constants::{Constants, Stretch};
 use super::dequantise::{ByRow, Zeros, steps};
@@ -52,6 +52,8 @@ struct Decoded<'r> {
     a: Vec<Vec<Vec<Reg>>>,
     /// Per tile of rows, what multiplies the sums.
     scales: Vec<Scales<'r>>,
+    /// Per tile of rows and step, what the product itself scales A with, if it does.
+    codes: Vec<Vec<MatrixScale>>,
 }
 
 /// Writes the kernel.
@@ -169,7 +171,7 @@ impl<'p> Tile<'p> {
     fn decode<'r>(&self, b: &mut Builder, stage: &'r Stage<'_>) -> Decoded<'r> {
         let problem = self.problem;
         let runs = problem.turn / problem.run();
-        let mut decoded = Decoded { a: Vec::new(), scales: Vec::new() };
+        let mut decoded = Decoded { a: Vec::new(), scales: Vec::new(), codes: Vec::new() };
         b.comment("decode this warp's rows");
         for tile in 0..self.shape.row_tiles(problem) {
             let chunks = stage.codes(b, self, tile);
@@ -187,6 +189,7 @@ impl<'p> Tile<'p> {
                 a.push(registers);
             });
             decoded.a.push(a);
+            decoded.codes.push(numbers.of_product(b, problem));
             decoded.scales.push(numbers);
         }
         decoded
@@ -203,7 +206,7 @@ impl<'p> Tile<'p> {
     ) {
         let together = self.shape.together(self.problem);
         let run_steps = self.problem.run_steps() as usize;
-        let of_step = self.problem.lanes.b.registers;
+        let of_step = self.problem.step_registers() as usize;
         let registers = self.registers();
         let runs = self.problem.turn / self.problem.run();
         // Run by run, so that only one run's x and scales need registers.
@@ -216,22 +219,21 @@ impl<'p> Tile<'p> {
                 let x: Vec<Vec<Reg>> =
                     tiles.iter().map(|&tile| stage.x(b, self, (tile, run))).collect();
                 let of_x: Vec<_> = x.iter().map(|x| summing.of_x(b, x)).collect();
-                let parts: Vec<Vec<Vec<Reg>>> = tiles
-                    .iter()
-                    .map(|_| decoded.a.iter().map(|_| summing.part(b)).collect())
-                    .collect();
+                let of_tile = |&tile: &u32| {
+                    sums.iter().map(|sums| summing.part_of(b, &sums[tile as usize])).collect()
+                };
+                let parts: Vec<Vec<Vec<Reg>>> = tiles.iter().map(of_tile).collect();
                 // Step by step over all of them: neighbours do not wait for each other.
                 for step in 0..run_steps {
                     let at = run as usize * run_steps + step;
-                    for (parts, x) in parts.iter().zip(&x) {
-                        for (part, a) in parts.iter().zip(&decoded.a) {
-                            summing.step(
-                                b,
-                                part,
-                                &a[at],
-                                &x[of_step * step..of_step * (step + 1)],
-                                step == 0,
-                            );
+                    for ((parts, x), &tile) in parts.iter().zip(&x).zip(&tiles) {
+                        let x = &x[of_step * step..of_step * (step + 1)];
+                        let code = stage.x_code(b, self, (tile, at as u32));
+                        let of_tiles = parts.iter().zip(&decoded.a).zip(&decoded.codes);
+                        for ((part, a), codes) in of_tiles {
+                            let scales = codes.get(at).zip(code);
+                            let scales = scales.map(|(&of_w, of_x)| [of_w, of_x]);
+                            summing.step(b, part, (&a[at], x), scales, step == 0);
                         }
                     }
                 }

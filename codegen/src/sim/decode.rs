@@ -445,14 +445,17 @@ impl<'a> Decoder<'a> {
                 let (dst, a) = (self.slot_of(*dst), self.slot(*a));
                 (Class::Exchange, Instruction::MatrixTranspose { dst, a })
             }
-            Op::Matrix { op, d, a, b, c } => {
+            Op::Matrix { op, d, a, b, c, scales } => {
                 self.program.matrix_groups |= op.scope == MatrixScope::WarpGroup;
                 let c = match c {
                     Addend::Zero => None,
                     Addend::Registers(regs) => Some(self.slots(regs)),
                 };
                 let (a, b) = (self.source(a), self.source(b));
-                (Class::Matrix, Instruction::Matrix { op, d: self.slots(d), a, b, c })
+                let d = self.slots(d);
+                let scales =
+                    scales.map(|both| both.map(|scale| (self.slot_of(scale.from), scale.byte)));
+                (Class::Matrix, Instruction::Matrix { op, d, a, b, c, scales })
             }
             Op::MatrixFence => (Class::Matrix, Instruction::MatrixFence),
             Op::MatrixCommit => (Class::Matrix, Instruction::MatrixCommit),

@@ -6,7 +6,7 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use quantloom_dsl::format::{E4M3, E4M3FNUZ};
+use quantloom_dsl::format::{E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, FloatFormat, Number, Variant};
 use quantloom_dsl::layout::Point as Element2;
 use quantloom_dsl::parse_fragment;
 
@@ -14,7 +14,7 @@ use super::clock::ALL_LANES;
 use super::fault::FaultKind;
 use super::half;
 use super::lanes::Row;
-use super::program::{Array, Slot, Source, TileAt};
+use super::program::{Array, ScaleAt, Slot, Source, TileAt};
 use super::warp::{CHANGED, Exec, MULTIPLIED, PRODUCED, Warp, fail};
 use super::world::World;
 use crate::ir::{Element, Half, MATRIX_OPS, MatrixOp, MatrixScope};
@@ -35,15 +35,34 @@ struct Spots {
     a: Vec<Spot>,
     b: Vec<Spot>,
     d: Vec<Spot>,
+    /// Of an instruction that scales, by row of A or column of B first, blocks of columns: the lanes.
+    scales: Option<Scales>,
+}
+
+/// Which lanes supply scales.
+#[derive(Debug)]
+struct Scales {
+    /// Columns that share one.
+    columns: usize,
+    lanes: Vec<u8>,
 }
 
 static SPOTS: LazyLock<Vec<OnceLock<Option<Spots>>>> =
     LazyLock::new(|| MATRIX_OPS.iter().map(|_| OnceLock::new()).collect());
 
-static E4M3_VALUES: LazyLock<[f64; 256]> =
-    LazyLock::new(|| std::array::from_fn(|code| E4M3.decode(code as u32)));
-static E4M3FNUZ_VALUES: LazyLock<[f64; 256]> =
-    LazyLock::new(|| std::array::from_fn(|code| E4M3FNUZ.decode(code as u32)));
+/// The values of a small float's codes.
+type Values = LazyLock<Vec<f64>>;
+
+fn values(format: FloatFormat) -> Vec<f64> {
+    (0..1u32 << format.bits()).map(|code| format.decode(code)).collect()
+}
+
+static E4M3_VALUES: Values = LazyLock::new(|| values(E4M3));
+static E4M3FNUZ_VALUES: Values = LazyLock::new(|| values(E4M3FNUZ));
+static E5M2_VALUES: Values = LazyLock::new(|| values(FloatFormat::new(5, 2, Variant::Ieee)));
+static E2M3_VALUES: Values = LazyLock::new(|| values(E2M3));
+static E3M2_VALUES: Values = LazyLock::new(|| values(E3M2));
+static E2M1_VALUES: Values = LazyLock::new(|| values(E2M1));
 
 /// The spots of a row of the table; `None` if its layouts are not fragments of its shape.
 fn spots(op: &'static MatrixOp) -> Option<&'static Spots> {
@@ -70,6 +89,14 @@ fn read_spots(op: &MatrixOp) -> Option<Spots> {
         a: read(op.a_layout, k, rows, true)?,
         b: if op.b_layout.is_empty() { Vec::new() } else { read(op.b_layout, n, k, false)? },
         d: read(op.d_layout, n, rows, true)?,
+        scales: match op.scaling {
+            Some(scaling) => {
+                let columns = scaling.columns as usize;
+                let spots = read(scaling.layout, k / columns, m.max(n), true)?;
+                Some(Scales { columns, lanes: spots.iter().map(|spot| spot.lane).collect() })
+            }
+            None => None,
+        },
     })
 }
 
@@ -80,6 +107,10 @@ fn value(element: Element, bits: u32) -> f64 {
         Element::Bf16 => f64::from(half::widen(Half::Bf16, bits as u16)),
         Element::E4m3 => E4M3_VALUES[(bits & 0xff) as usize],
         Element::E4m3Fnuz => E4M3FNUZ_VALUES[(bits & 0xff) as usize],
+        Element::E5m2 => E5M2_VALUES[(bits & 0xff) as usize],
+        Element::E2m3 => E2M3_VALUES[(bits & 0x3f) as usize],
+        Element::E3m2 => E3M2_VALUES[(bits & 0x3f) as usize],
+        Element::E2m1 => E2M1_VALUES[(bits & 0xf) as usize],
         Element::S8 => f64::from(bits as u8 as i8),
         Element::F32 => f64::from(f32::from_bits(bits)),
         Element::S32 => f64::from(bits as i32),
@@ -121,7 +152,7 @@ impl<const L: usize> Warp<L> {
         point: u32,
         (op, d): (&'static MatrixOp, &[Slot]),
         (a, b): (&Source, &Source),
-        c: Option<&[Slot]>,
+        (c, scales): (Option<&[Slot]>, Option<[ScaleAt; 2]>),
     ) -> Exec {
         self.converged()?;
         let Some(spots) = spots(op) else {
@@ -133,8 +164,20 @@ impl<const L: usize> Warp<L> {
         let (Source::Slots(a), Source::Slots(b)) = (a, b) else {
             return fail(FaultKind::Unsupported("a warp's matrix operand in shared memory"));
         };
-        let a = self.operand(world, op.a, a, &spots.a)?;
-        let b = self.operand(world, op.b, b, &spots.b)?;
+        let mut a = self.operand(world, op.a, a, &spots.a)?;
+        let mut b = self.operand(world, op.b, b, &spots.b)?;
+        if let (Some([of_a, of_b]), Some(layout)) = (scales, &spots.scales) {
+            let [_, n, k] = op.shape.map(|extent| extent as usize);
+            let (of_a, of_b) =
+                (self.scales(world, of_a, layout)?, self.scales(world, of_b, layout)?);
+            let blocks = k / layout.columns;
+            for (at, a) in a.iter_mut().enumerate() {
+                *a *= of_a[at / k * blocks + at % k / layout.columns];
+            }
+            for (at, b) in b.iter_mut().enumerate() {
+                *b *= of_b[at % n * blocks + at / n / layout.columns];
+            }
+        }
         let c = match c {
             Some(c) => Some(self.rows(world, c)?),
             None => None,
@@ -148,6 +191,18 @@ impl<const L: usize> Warp<L> {
 
     fn rows(&mut self, world: &World<'_, '_>, slots: &[Slot]) -> Exec<Vec<Row<L>>> {
         slots.iter().map(|&slot| self.read(world, slot, Self::FULL)).collect()
+    }
+
+    /// The scales of an operand, in the order of the layout.
+    fn scales(
+        &mut self,
+        world: &World<'_, '_>,
+        (slot, byte): ScaleAt,
+        layout: &Scales,
+    ) -> Exec<Vec<f64>> {
+        let row = self.read(world, slot, Self::FULL)?;
+        let scale = |&lane: &u8| Number::E8m0.decode(row[usize::from(lane)] >> (8 * byte) & 0xff);
+        Ok(layout.lanes.iter().map(scale).collect())
     }
 
     fn operand(
@@ -363,8 +418,15 @@ fn elements(element: Element, bytes: &[u8]) -> Vec<f64> {
 fn gather<const L: usize>(element: Element, rows: &[Row<L>], spots: &[Spot]) -> Vec<f64> {
     let bits = element.bits();
     let at = |spot: &Spot| {
-        let word = rows[usize::from(spot.register)][usize::from(spot.lane)];
-        value(element, word >> (bits * u32::from(spot.position)))
+        // An element may begin in a later register, and end in the one after.
+        let first = bits * u32::from(spot.position);
+        let word = |after: u32| {
+            let register = u32::from(spot.register) + first / 32 + after;
+            rows.get(register as usize).map_or(0, |row| row[usize::from(spot.lane)])
+        };
+        let after = if first % 32 + bits > 32 { word(1) } else { 0 };
+        let both = u64::from(word(0)) | u64::from(after) << 32;
+        value(element, (both >> (first % 32)) as u32)
     };
     spots.iter().map(at).collect()
 }
@@ -379,7 +441,9 @@ fn multiply<const L: usize>(
 ) -> Vec<Row<L>> {
     let [_, n, k] = op.shape.map(|extent| extent as usize);
     let mut d = vec![[0u32; L]; spots.d.len() / L];
-    let fp8 = matches!(op.a, Element::E4m3 | Element::E4m3Fnuz) && op.d == Element::F32;
+    let fp8 = matches!(op.a, Element::E4m3 | Element::E4m3Fnuz)
+        && op.d == Element::F32
+        && op.scaling.is_none();
     let mut sums = vec![0f64; n];
     for row in 0..spots.rows {
         let a = &a[row * k..(row + 1) * k];

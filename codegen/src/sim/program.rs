@@ -149,6 +149,9 @@ pub(super) struct BarrierAt {
     pub(super) index: Slot,
 }
 
+/// A scale of a matrix operation: where, and in which byte.
+pub(super) type ScaleAt = (Slot, u8);
+
 /// An operand of a warp-group matrix operation in shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TileAt {
@@ -370,6 +373,8 @@ pub(super) enum Instruction {
         a: Source,
         b: Source,
         c: Option<Box<[Slot]>>,
+        /// Of A and B.
+        scales: Option<[ScaleAt; 2]>,
     },
     MatrixFence,
     MatrixCommit,

@@ -212,8 +212,8 @@ impl<const L: usize> Warp<L> {
             Instruction::MatrixTranspose { dst, a } => {
                 return self.matrix_transpose(world, *dst, *a);
             }
-            Instruction::Matrix { op, d, a, b, c } => {
-                return self.matrix(world, point, (op, d), (a, b), c.as_deref());
+            Instruction::Matrix { op, d, a, b, c, scales } => {
+                return self.matrix(world, point, (op, d), (a, b), (c.as_deref(), *scales));
             }
             Instruction::MatrixFence => self.matrix_fence(point),
             Instruction::MatrixCommit => self.matrix_commit(point),

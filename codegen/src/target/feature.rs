@@ -78,6 +78,8 @@ pub enum Feature {
     MfmaE4m3,
     /// MFMA 16x16x32 on 16-bit floats, 16x16x64 on bytes.
     MfmaWide,
+    /// MFMA 16x16x128 on floats of 4, 6 and 8 bits with e8m0 scales.
+    MfmaScale,
 }
 
 /// Chips that a row of the table is about.
@@ -184,6 +186,7 @@ pub const AVAILABILITY: &[Availability] = &[
     gfx(Feature::MfmaFnuz, "gfx942"),
     gfx(Feature::MfmaE4m3, "gfx950"),
     gfx(Feature::MfmaWide, "gfx950"),
+    gfx(Feature::MfmaScale, "gfx950"),
 ];
 
 impl Feature {

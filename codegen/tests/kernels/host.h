@@ -17,7 +17,7 @@ constexpr unsigned LANES = 64;
 
 // What a lane shows to the others: a matrix operand is the longest.
 struct Shown {
-    unsigned char bytes[32];
+    unsigned char bytes[96];
 };
 
 struct Warp {
@@ -154,6 +154,62 @@ struct Fp8 {
     }
 };
 
+// A small float of a format's number: 0 e4m3, 1 e5m2, 2 e2m3, 3 e3m2, 4 e2m1 (without their NaNs).
+inline double number(int format, unsigned code)
+{
+    constexpr int exponents[] = {4, 5, 2, 3, 2}, mantissas[] = {3, 2, 3, 2, 1};
+    const int e = exponents[format], m = mantissas[format], bias = (1 << (e - 1)) - 1;
+    const int exponent = code >> m & ((1 << e) - 1), mantissa = code & ((1 << m) - 1);
+    const double value = exponent ? __builtin_ldexp((1 << m) + mantissa, exponent - bias - m)
+                                  : __builtin_ldexp(mantissa, 1 - bias - m);
+    return code >> (e + m) & 1 ? -value : value;
+}
+
+// Element k of a row of 128 columns by the lanes that have it: of bytes a lane l has 16 from 16 (l / 16) on
+// and 16 from 64 + 16 (l / 16) on, of smaller elements 32 from 32 (l / 16) on, without gaps.
+template <class Operand>
+double element_of(int format, const Operand (&quarters)[4], unsigned k)
+{
+    const unsigned bits = format < 2 ? 8 : format < 4 ? 6 : 4;
+    const unsigned quarter = bits == 8 ? k % 64 / 16 : k / 32;
+    const unsigned at = bits * (bits == 8 ? k / 64 * 16 + k % 16 : k % 32);
+    unsigned word[9] = {};
+    std::memcpy(word, &quarters[quarter], 32);
+    const unsigned long long both = (unsigned long long)word[at / 32 + 1] << 32 | word[at / 32];
+    return number(format, unsigned(both >> at % 32) & ((1u << bits) - 1));
+}
+
+// MFMA 16 x 16 x 128 with scales: lane l gives those of row (column) l % 16 for columns 32 (l / 16) on.
+template <class Operand, class Sums>
+Sums mfma_scale(Operand a, Operand b, Sums c, int format_a, int format_b, int byte_a, int scale_a,
+                int byte_b, int scale_b)
+{
+    struct All { Operand a, b; int scale_a, scale_b; };
+    return exchange(All{a, b, scale_a, scale_b}, [&](auto shown) {
+        Sums sums = c;
+        const unsigned column = lane() % 16;
+        for (unsigned at = 0; at < 4; at++) {
+            const unsigned row = 4 * (lane() / 16) + at;
+            Operand left[4], right[4];
+            int power[4];
+            for (unsigned quarter = 0; quarter < 4; quarter++) {
+                const All of_row = shown(16 * quarter + row), of_column = shown(16 * quarter + column);
+                left[quarter] = of_row.a;
+                right[quarter] = of_column.b;
+                power[quarter] = int(unsigned(of_row.scale_a) >> 8 * byte_a & 255)
+                    + int(unsigned(of_column.scale_b) >> 8 * byte_b & 255) - 254;
+            }
+            double sum = c[at];
+            for (unsigned k = 0; k < 128; k++) {
+                const double product = element_of(format_a, left, k) * element_of(format_b, right, k);
+                sum += __builtin_ldexp(product, power[k / 32]);
+            }
+            sums[at] = float(sum);
+        }
+        return sums;
+    });
+}
+
 template <class T, class U>
 T fetch_max(T *at, U value)
 {
@@ -260,6 +316,7 @@ extern "C" __bf16 __truncsfbf2(float value)
 #define __builtin_amdgcn_mfma_f32_16x16x16f16(...) host::mfma16<_Float16, double>(__VA_ARGS__)
 #define __builtin_amdgcn_mfma_f32_16x16x32_f16(...) host::mfma16<_Float16, double>(__VA_ARGS__)
 #define __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(...) host::mfma16<host::Fp8, double>(__VA_ARGS__)
+#define __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4 host::mfma_scale
 #define __builtin_amdgcn_mfma_i32_16x16x32_i8(...) host::mfma16<signed char, int>(__VA_ARGS__)
 #define __builtin_amdgcn_mfma_i32_16x16x64_i8(...) host::mfma16<signed char, int>(__VA_ARGS__)
 #define __hip_atomic_fetch_add(at, value, order, scope) __atomic_fetch_add(at, value, order)

@@ -326,7 +326,7 @@ fn rearranged(b: &mut Builder, at: Address) -> (Vec<Reg>, Vec<Reg>) {
 pub fn warp_matrices(target: &'static Target) -> Kernel {
     let warp = target.gpu.unwrap().warp;
     let mut b = Builder::new("warp_matrices", "Matrix operations of a warp.", target, launch(warp));
-    let n = Extent::Constant(4096);
+    let n = Extent::Constant(if target.has(Feature::MfmaScale) { 16_384 } else { 4096 });
     let y = b.buffer("y", Word::U32, Access::WriteOnce, &[n], "results");
     let tile = b.shared("tile", Word::U16, 32 * warp, "x");
     let lane = b.special(Special::Lane);
@@ -339,8 +339,14 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
     let (a, two) = if target.has(Feature::LdMatrix) {
         rearranged(&mut b, Address::new(tile, row))
     } else {
-        let [a, two] =
+        let [mut a, mut two] =
             [0, 8 * warp].map(|at| b.load(Address::new(tile, row).plus(at), Width::B128));
+        if target.has(Feature::MfmaScale) {
+            // Eight registers, the most that an instruction takes of an operand.
+            for (of, at) in [(&mut a, 16 * warp), (&mut two, 24 * warp)] {
+                of.extend(b.load(Address::new(tile, row).plus(at), Width::B128));
+            }
+        }
         (a, two)
     };
     let mut at = 0;
@@ -353,8 +359,14 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
         let ty = if row.d == Element::F32 { Type::F32 } else { Type::U32 };
         let d = b.fragment(ty, in_d);
         let (a, two) = (&a[..in_a as usize], &two[..in_b as usize]);
-        b.matrix(row, &d, a, two, Addend::Zero);
-        b.matrix_add(row, &d, a, two);
+        if row.scaling.is_some() {
+            let scales = [a, two].map(|regs| MatrixScale { from: regs[0], byte: 2 });
+            b.matrix_scaled(row, &d, (a, two), Addend::Zero, scales);
+            b.matrix_scaled(row, &d, (a, two), Addend::Registers(d.clone()), scales);
+        } else {
+            b.matrix(row, &d, a, two, Addend::Zero);
+            b.matrix_add(row, &d, a, two);
+        }
         for reg in &d {
             b.store(Address::new(y, lane).plus(at), &[(*reg).into()], Width::B32, None);
             at += warp;
@@ -437,10 +449,10 @@ pub fn warp_groups() -> Kernel {
             let d = b.fragment(ty, 16);
             b.push(Op::MatrixFence);
             let from = MatrixOperand::Registers(a.clone());
-            let c = Addend::Zero;
-            b.push(Op::Matrix { op, d: d.clone(), a: from.clone(), b: shared(0), c });
+            let (c, scales) = (Addend::Zero, None);
+            b.push(Op::Matrix { op, d: d.clone(), a: from.clone(), b: shared(0), c, scales });
             let c = Addend::Registers(d.clone());
-            b.push(Op::Matrix { op, d: d.clone(), a: from, b: shared(16), c: c.clone() });
+            b.push(Op::Matrix { op, d: d.clone(), a: from, b: shared(16), c: c.clone(), scales });
             b.push(Op::MatrixCommit);
             b.push(Op::MatrixWait { pending: 0 });
             let values: Vec<Operand> = d[..4].iter().map(|reg| (*reg).into()).collect();

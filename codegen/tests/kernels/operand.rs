@@ -230,13 +230,23 @@ impl Rows {
             }
         };
         let operand = &memory["operand"].bytes;
-        let width = problem.operand.bits() as usize / 8;
+        let wide = problem.operand.bits() as usize;
+        // Of 6 bits there are 32 in 24 bytes, and zeros up to 32.
+        if wide == 6 && operand.chunks(32).any(|bytes| bytes[24..].iter().any(|&byte| byte > 0)) {
+            return Err("what follows 32 codes of 6 bits is not 0".to_owned());
+        }
         for row in 0..self.m {
             for column in 0..padded {
-                let at = (row * padded + column) * width;
-                let mut bits = [0; 4];
-                bits[..width].copy_from_slice(&operand[at..at + width]);
-                let bits = u32::from_le_bytes(bits);
+                let number = row * padded + column;
+                let first = match wide {
+                    6 => number / 32 * 256 + number % 32 * 6,
+                    _ => number * wide,
+                };
+                let mut bytes = [0; 8];
+                let from = &operand[first / 8..operand.len().min(first / 8 + 8)];
+                bytes[..from.len()].copy_from_slice(from);
+                let bits = u64::from_le_bytes(bytes) >> (first % 8);
+                let bits = bits as u32 & problem.operand.number().mask();
                 let from = self.order.get(column).map_or(column, |from| *from as usize);
                 let (wanted, value) = match (from < self.k).then_some(row * self.k + from) {
                     None => (0, 0.0),
@@ -264,13 +274,21 @@ impl Rows {
             }
         }
         let Some(found) = memory.get("x_scale") else { return Ok(()) };
-        let (found, groups) = (found.words(), problem.groups() as usize);
+        let groups = problem.groups() as usize;
+        let numbers: Vec<f64> = match problem.codes {
+            true => found.bytes.iter().map(|&code| Number::E8m0.decode(code.into())).collect(),
+            false => found.words().iter().map(|&word| f32::from_bits(word).into()).collect(),
+        };
+        // Pads are multiplied too: with numbers.
+        if !numbers.iter().all(|number| number.is_finite()) && problem.codes {
+            return Err("a scale is no number".to_owned());
+        }
         let columns = problem.group().map_or(self.k, |columns| columns as usize);
         for row in 0..self.m {
             for group in 0..self.k.div_ceil(columns) {
-                let found = f32::from_bits(found[row * groups + group]);
+                let found = numbers[row * groups + group];
                 let wanted = expected.scales[row * self.k + group * columns];
-                if f64::from(found) != wanted {
+                if found != wanted {
                     return Err(format!("x_scale[{row}, {group}] = {found}, expected {wanted}"));
                 }
             }

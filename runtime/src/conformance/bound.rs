@@ -22,7 +22,9 @@
 //! Matrix instructions take products exactly but may cut what lies below the last place of the
 //! largest term, where a rounding would be half of that: two roundings a column and two an
 //! instruction for what was summed before. Then two a group (its scale, its addition), one a warp
-//! and one a block that share K; weights carry no offset.
+//! and one a block that share K; weights carry no offset. Those that scale their operands, exactly, take
+//! [`SCALED_COLUMNS`] at a time, of several groups: as many columns instead of a group's, and the same two
+//! a group are more than the instructions and turns of warps that follow, two each.
 //!
 //! Lanes that multiply by themselves: two roundings a column of a piece (a multiply-add may be two
 //! operations), of a chunk where groups have scales of their own and of the whole row else, two a piece
@@ -66,6 +68,8 @@ const PIECE: usize = 256;
 
 /// Columns that one matrix instruction adds up, at least.
 const MATRIX_COLUMNS: usize = 8;
+/// Columns that one instruction which scales its operands adds up.
+const SCALED_COLUMNS: usize = 128;
 /// Warps and blocks that share a row's K without a group each, at most: each group is counted besides.
 const MOST_PARTS: usize = 64;
 
@@ -120,8 +124,9 @@ impl Chain {
                 let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + pieces + FIXED;
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }
-            Sums::Matrix => {
+            Sums::Matrix | Sums::Scaled => {
                 let group = k.div_ceil(groups.max(1));
+                let group = if sums == Sums::Scaled { SCALED_COLUMNS.max(group) } else { group };
                 let instructions = group + group.div_ceil(MATRIX_COLUMNS);
                 let roundings = 2 * instructions + 2 * groups + MOST_PARTS + FIXED;
                 Self { roundings, offset: false, underflow }

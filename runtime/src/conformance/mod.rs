@@ -445,7 +445,8 @@ impl Step<'_> {
                     misses += 1;
                     let at = (*expert, at / n, at % n);
                     first = first.or(Some(Miss { at, y: *y, reference: sizes.y, bound }));
-                } else if output == F32 || matches!(sums, Sums::Matrix | Sums::Lanes) {
+                } else if output == F32 || matches!(sums, Sums::Matrix | Sums::Scaled | Sums::Lanes)
+                {
                     summary.share = summary.share.max(share);
                 }
             }

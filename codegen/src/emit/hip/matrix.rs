@@ -2,12 +2,15 @@
 
 use super::Writer;
 use super::prelude::Vector;
-use crate::ir::{Addend, Element, MatrixOp, MatrixOperand, Op, Operand, Reg};
+use crate::ir::{Addend, Element, MatrixOp, MatrixOperand, MatrixScale, Op, Operand, Reg};
 
 impl Writer<'_> {
     pub(super) fn matrix(&mut self, op: &Op) {
-        let Op::Matrix { op, d, a, b, c } = op else { return };
-        let (left, right) = (self.operand(op.a, a), self.operand(op.b, b));
+        let Op::Matrix { op, d, a, b, c, scales } = op else { return };
+        let (left, right) = match op.scaling {
+            Some(_) => (self.widest(a), self.widest(b)),
+            None => (self.operand(op.a, a), self.operand(op.b, b)),
+        };
         let sum = self.vector(result(op, d.len()));
         let addend = match c {
             Addend::Zero => format!("({sum}){{}}"),
@@ -21,7 +24,16 @@ impl Writer<'_> {
         self.depth += 1;
         self.line(&format!("const {sum} sum = {builtin}("));
         self.line(&format!("    {left}, {right},"));
-        self.line(&format!("    {addend}, 0, 0, 0);"));
+        let controls = match scales {
+            Some(both) => {
+                let [a, b] = both.map(|MatrixScale { from, byte }| {
+                    format!("{byte}, (int){}", self.value(Operand::Reg(from)))
+                });
+                format!("{}, {}, {a}, {b}", format_code(op.a), format_code(op.b))
+            }
+            None => "0, 0, 0".to_owned(),
+        };
+        self.line(&format!("    {addend}, {controls});"));
         for (at, reg) in d.iter().enumerate() {
             let cast = if op.d == Element::F32 { "" } else { "(unsigned)" };
             self.set(*reg, &format!("{cast}sum[{at}]"));
@@ -44,6 +56,18 @@ impl Writer<'_> {
         format!("__builtin_bit_cast({ty}, ({words}){{{}}})", values.join(", "))
     }
 
+    /// Registers as eight words, whatever there are of them: what an instruction that scales takes. It
+    /// does not look at the others.
+    fn widest(&mut self, operand: &MatrixOperand) -> String {
+        const WORDS: usize = 8;
+        let MatrixOperand::Registers(regs) = operand else { return String::new() };
+        let ty = self.vector(Vector { of: "int", short: "s32", len: WORDS as u32 });
+        let values = regs.iter().map(|reg| format!("(int){}", self.reg(*reg)));
+        let others = std::iter::repeat_n("0".to_owned(), WORDS.saturating_sub(regs.len()));
+        let values: Vec<String> = values.chain(others).collect();
+        format!("({ty}){{{}}}", values.join(", "))
+    }
+
     /// Bytes come in a `long` where two registers hold them, else in integers; the first bf16
     /// instructions, of two registers, take them as short integers.
     fn operand_type(&mut self, element: Element, registers: u32) -> String {
@@ -55,6 +79,18 @@ impl Writer<'_> {
             _ => ("int", "s32", 1),
         };
         self.vector(Vector { of, short, len: registers * per_register })
+    }
+}
+
+/// The number of an element's format in an instruction that scales (AMD CDNA4 ISA, `CBSZ` and `BLGP` of
+/// V_MFMA_SCALE_F32_16X16X128_F8F6F4).
+const fn format_code(element: Element) -> u32 {
+    match element {
+        Element::E5m2 => 1,
+        Element::E2m3 => 2,
+        Element::E3m2 => 3,
+        Element::E2m1 => 4,
+        _ => 0,
     }
 }
 

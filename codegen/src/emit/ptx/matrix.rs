@@ -26,7 +26,8 @@ impl Writer<'_> {
                 let (dst, a) = (self.reg(*dst), self.value(*a));
                 self.line(&format!("movmatrix.sync.aligned.m8n8.trans.b16 {dst}, {a};"));
             }
-            Op::Matrix { op, d, a, b, c } => match op.scope {
+            // Instructions that scale are no feature of its chips.
+            Op::Matrix { op, d, a, b, c, scales: _ } => match op.scope {
                 MatrixScope::Warp => self.warp_matrix(op, d, a, b, c),
                 MatrixScope::WarpGroup => self.warp_group_matrix(op, d, a, b, c),
             },

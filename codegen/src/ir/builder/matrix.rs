@@ -1,7 +1,7 @@
 //! Matrix operations.
 
 use super::Builder;
-use crate::ir::{Addend, Address, MatrixOp, MatrixOperand, Op, Reg, Type, Uniformity};
+use crate::ir::{Addend, Address, MatrixOp, MatrixOperand, MatrixScale, Op, Reg, Type, Uniformity};
 
 impl Builder {
     /// A fragment: fresh registers that are the same in no two threads.
@@ -19,7 +19,20 @@ impl Builder {
     /// d = a b + c in warp scope.
     pub fn matrix(&mut self, op: &'static MatrixOp, d: &[Reg], a: &[Reg], b: &[Reg], c: Addend) {
         let (a, b) = (MatrixOperand::Registers(a.to_vec()), MatrixOperand::Registers(b.to_vec()));
-        self.push(Op::Matrix { op, d: d.to_vec(), a, b, c });
+        self.push(Op::Matrix { op, d: d.to_vec(), a, b, c, scales: None });
+    }
+
+    /// d = (a scaled) (b scaled) + c in warp scope, by an instruction that scales.
+    pub fn matrix_scaled(
+        &mut self,
+        op: &'static MatrixOp,
+        d: &[Reg],
+        (a, b): (&[Reg], &[Reg]),
+        c: Addend,
+        scales: [MatrixScale; 2],
+    ) {
+        let (a, b) = (MatrixOperand::Registers(a.to_vec()), MatrixOperand::Registers(b.to_vec()));
+        self.push(Op::Matrix { op, d: d.to_vec(), a, b, c, scales: Some(scales) });
     }
 
     /// d += a b in warp scope.

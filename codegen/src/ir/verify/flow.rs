@@ -193,7 +193,7 @@ impl<'k> Flow<'_, 'k> {
                 let done = state.closed.len().saturating_sub(*pending as usize);
                 state.closed.drain(..done);
             }
-            Op::Matrix { op: row, d, a, b, c } if row.scope == MatrixScope::WarpGroup => {
+            Op::Matrix { op: row, d, a, b, c, .. } if row.scope == MatrixScope::WarpGroup => {
                 return self.warp_group_matrix(d, a, b, c, state);
             }
             _ => {}

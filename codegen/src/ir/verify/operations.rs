@@ -481,7 +481,7 @@ impl<'k> Walk<'_, 'k> {
     }
 
     fn matrix(&mut self, statement: &'k Op) {
-        let Op::Matrix { op, d, a, b, c } = statement else { return };
+        let Op::Matrix { op, d, a, b, c, scales } = statement else { return };
         let warp = self.findings.kernel.target.gpu.map_or(32, |gpu| gpu.warp);
         let [in_a, in_b, in_d] = op.registers(warp);
         let result = if op.d == crate::ir::Element::F32 { F32 } else { U32 };
@@ -511,6 +511,16 @@ impl<'k> Walk<'_, 'k> {
                     };
                     self.address(at, Touch::Read, 16, true);
                 }
+            }
+        }
+        let expected = if op.scaling.is_some() { 2 } else { 0 };
+        let found = scales.iter().flatten();
+        self.count("scales", expected, found.clone().count());
+        for scale in found {
+            self.result("scale", U32, scale.from);
+            if scale.byte > 3 {
+                let what = format!("byte {} of a register of scales", scale.byte);
+                self.refuse(Fault::Value(what));
             }
         }
         if let Addend::Registers(regs) = c {

@@ -1,6 +1,6 @@
 //! From scaled values to the words of the operand.
 
-use quantloom_dsl::format::{E4M3, Number};
+use quantloom_dsl::format::{E4M3, FloatFormat, Number};
 use quantloom_dsl::{Quantiser, Ties};
 
 use super::rounding::{at_least, at_most, round_to};
@@ -45,6 +45,13 @@ impl Codes<'_> {
                 };
                 let values = padded(b, values, 0.0f32.into());
                 values.chunks_exact(4).map(|four| float_bytes(b, four)).collect()
+            }
+            plan::Operand::E2m1 | plan::Operand::E2m3 | plan::Operand::E3m2 => {
+                let Number::Float(format) = self.operand.number() else { return Vec::new() };
+                let values = scaled.iter().map(|value| self.value(b, *value)).collect();
+                let values = padded(b, values, 0.0f32.into());
+                let codes: Vec<_> = values.into_iter().map(|v| small(b, format, v)).collect();
+                side_by_side(b, &codes, format.bits())
             }
             operand => {
                 let mut values: Vec<Operand> =
@@ -102,6 +109,38 @@ fn away(b: &mut Builder, value: Operand) -> Operand {
     let up = b.select(down, 1.0f32, 0.0f32);
     let rounded = b.add_f32(even, up);
     super::rounding::with_sign(b, rounded, value)
+}
+
+/// The code of a number of a finite format: under the exponents of f32, the biases apart, its bits are
+/// those of f32, of subnormal numbers too.
+fn small(b: &mut Builder, format: FloatFormat, value: Operand) -> Operand {
+    let moved = b.mul_f32(value, 2f32.powi(format.bias() - 127));
+    let bits = b.unary(Unary::AsU32, moved);
+    let top = 1u32 << (format.bits() - 1);
+    let sign = b.shr(bits, 32 - format.bits());
+    let sign = b.and(sign, top);
+    let magnitude = b.shr(bits, 23 - u32::from(format.mantissa_bits));
+    let magnitude = b.and(magnitude, top - 1);
+    b.binary(Binary::Or, sign, magnitude)
+}
+
+/// Codes of so many bits in words, without gaps; zeros behind the last.
+fn side_by_side(b: &mut Builder, codes: &[Operand], bits: u32) -> Vec<Operand> {
+    let mut words: Vec<Operand> = Vec::new();
+    let mut put = |b: &mut Builder, word: usize, part: Operand| match words.get_mut(word) {
+        Some(known) => *known = b.binary(Binary::Or, *known, part),
+        None => words.push(part),
+    };
+    for (&code, first) in codes.iter().zip((0..).step_by(bits as usize)) {
+        let (word, at) = (first as usize / 32, first % 32);
+        let low = b.shl(code, at);
+        put(b, word, low);
+        if at + bits > 32 {
+            let high = b.shr(code, 32 - at);
+            put(b, word + 1, high);
+        }
+    }
+    words
 }
 
 /// The low bytes of four words.

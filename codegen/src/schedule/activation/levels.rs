@@ -12,8 +12,8 @@ use super::scale::{Factor, Scales};
 use super::source::PIECE;
 use super::{EXTENTS_OF_A_LANE, extents_buffer, masked};
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type, Width,
-    Word,
+    Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type, Unary,
+    Width, Word,
 };
 
 /// What is given of a quantiser's parameters.
@@ -90,7 +90,11 @@ impl<'p> Levels<'p> {
         m: ParameterId,
     ) -> Self {
         let shape = [Count::Parameter(m), Count::Constant(problem.groups())];
-        let scale = b.buffer("x_scale", Word::U32, Access::WriteOnce, &shape, "f32 [g, m]");
+        let (word, layout) = match problem.codes {
+            true => (Word::U8, "e8m0 [g, m]"),
+            false => (Word::U32, "f32 [g, m]"),
+        };
+        let scale = b.buffer("x_scale", word, Access::WriteOnce, &shape, layout);
         let quantiser = given.quantiser;
         let codes = Codes { quantiser, operand: problem.operand };
         Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale }
@@ -220,6 +224,13 @@ impl<'p> Levels<'p> {
             }
         };
         let begins = masked(b.both(begins, inside));
-        b.store(Address::new(self.scale, at), &[factor.value], Width::B32, begins);
+        let to = Address::new(self.scale, at);
+        if !self.problem.codes {
+            return b.store(to, &[factor.value], Width::B32, begins);
+        }
+        // A power of two: its exponent, 0 for the subnormal 2^-127.
+        let bits = b.unary(Unary::AsU32, factor.value);
+        let code = b.shr(bits, 23u32);
+        b.store(to, &[code], Width::B8, begins);
     }
 }

@@ -25,6 +25,8 @@ pub struct ActivationProblem {
     pub padded: u32,
     /// Whether columns are taken in an order that is given; of x as it is.
     pub gathers: bool,
+    /// Whether scales are left as codes of e8m0, a byte each, for an instruction that scales.
+    pub codes: bool,
     pub(super) activation: Activation,
     pub(super) arithmetic: Arithmetic,
     scheme: Scheme,
@@ -45,14 +47,25 @@ impl ActivationProblem {
         (k, padded): (u32, u32),
         gathers: bool,
     ) -> Result<Self, Unscheduled> {
+        let codes = false;
         let none = |what: String| Unscheduled::Scheme { target: target.name, what };
         let Number::Float(own @ (F32 | F16 | BF16)) = own else {
             return Err(none(format!("activations in {own}")));
         };
         let (activation, arithmetic) = (activation.clone(), scheme.arithmetic);
         let scheme = scheme.clone();
-        let this =
-            Self { target, own, operand, k, padded, gathers, activation, arithmetic, scheme };
+        let this = Self {
+            target,
+            own,
+            operand,
+            k,
+            padded,
+            gathers,
+            codes,
+            activation,
+            arithmetic,
+            scheme,
+        };
         match &this.activation {
             Activation::Float(_) => {
                 let same = operand.number() == Number::Float(own) && own != F32;
@@ -72,10 +85,30 @@ impl ActivationProblem {
         if k == 0 || k > 1 << 24 {
             return shape("K", k, "expected 1 to 2^24");
         }
+        if operand.bits() == 6 && !padded.is_multiple_of(32) {
+            return shape("P", padded, "expected a multiple of 32 for elements of 6 bits");
+        }
         if padded < k || padded > 1 << 25 || !padded.is_multiple_of(PIECE) {
             return shape("P", padded, "expected a multiple of 8, from K to 2^25");
         }
         Ok(this)
+    }
+
+    /// The same for an instruction that scales: with scales as codes of e8m0, `[M, G]` bytes.
+    ///
+    /// # Errors
+    /// Scales that are not one level of e8m0 along columns.
+    pub fn leaving_codes(self) -> Result<Self, Unscheduled> {
+        let levels = self.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
+        match levels {
+            [level] if self.number(level) == Number::E8m0 && level.group.cols != Grain::All => {
+                Ok(Self { codes: true, ..self })
+            }
+            _ => Err(Unscheduled::Scheme {
+                target: self.target.name,
+                what: "scales of activations as codes, other than one level of e8m0".to_owned(),
+            }),
+        }
     }
 
     /// The quantiser, unless x is taken as it is.
@@ -156,7 +189,8 @@ impl ActivationProblem {
     pub(super) fn kernel_name(&self, what: &str) -> String {
         let gathers = if self.gathers { "_gathered" } else { "" };
         let (own, operand) = (self.own, self.operand);
-        let tile = format!("{what}_{own}_{operand}_k{}p{}{gathers}", self.k, self.padded);
+        let codes = if self.codes { "_codes" } else { "" };
+        let tile = format!("{what}_{own}_{operand}_k{}p{}{gathers}{codes}", self.k, self.padded);
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }
 
@@ -171,6 +205,9 @@ impl ActivationProblem {
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
             (Operand::I8, None) => matches!(code, Number::Int(_)),
+            (Operand::E2m1 | Operand::E2m3 | Operand::E3m2, None) => {
+                self.target.has(Feature::MfmaScale) && code == self.operand.number()
+            }
             (Operand::E4m3, None) => self.target.has(Feature::PackE4m3) && values().all(exact),
             (Operand::Bf16 | Operand::F16 | Operand::F32, None) => values().all(exact),
             (Operand::Bf16 | Operand::F16 | Operand::F32, Some(_)) => {

@@ -6,18 +6,21 @@
 //! alone, and what nobody asked for is not stored.
 
 use super::{Decode, masked};
-use crate::ir::{Address, Binary, Builder, Cache, Operand, Reg, Type, Uniformity};
+use crate::ir::{Address, Binary, Builder, Cache, MatrixScale, Operand, Reg, Type, Uniformity};
 use crate::schedule::chunk::width;
-use crate::schedule::problem::InputScale;
+use crate::schedule::dequantise::in_register;
 
 /// Where a lane reads x.
 pub(super) struct Activation {
-    /// The lane's first column.
+    /// Words of x before the lane's first column.
     column: Operand,
     /// Per tile of tokens, the element of x there in the lane's row.
     sources: Vec<Operand>,
-    /// Per tile of tokens, the first scale of each of the lane's columns of D.
+    /// Per tile of tokens, the first scale of each of the lane's columns of D, or the first word of codes
+    /// of the lane's token.
     scales: Vec<Vec<Operand>>,
+    /// Where such a word has the lane's code, in bits.
+    block: Option<Operand>,
 }
 
 /// What a warp holds of a turn of x while it is on its way.
@@ -34,12 +37,12 @@ impl Activation {
         b.comment("x: this lane's row of tokens, its columns of a run");
         let row = problem.lanes.b.token.of(b, decode.lane);
         let in_row = problem.lanes.b.part.of(b, decode.lane);
-        let column = b.mul(in_row, problem.lane_columns());
+        let column = b.mul(in_row, problem.input_words(problem.lane_columns()));
         let last = b.sub(decode.m, 1u32);
         let sources = (0..decode.token_tiles()).map(|tile| {
             let row = b.add(row, tile * problem.token_tile());
             let row = b.binary(Binary::Min, row, last);
-            b.mad(row, problem.input.columns, column)
+            b.mad(row, problem.input_words(problem.input.columns), column)
         });
         let sources = sources.collect();
         let groups = problem.input_groups().filter(|_| columns_of_scales(decode).is_some());
@@ -47,26 +50,35 @@ impl Activation {
             .into_iter()
             .flat_map(|groups| (0..decode.token_tiles()).map(move |tile| (groups, tile)));
         let scales = scales.map(|(groups, tile)| {
-            let first = problem.lanes.d.token.of(b, decode.lane);
+            let scaled = problem.scaled();
+            let first = scaled.map_or(&problem.lanes.d.token, |scaled| &scaled.rows.first);
+            let first = first.of(b, decode.lane);
             let of_token = |token: &u32| {
                 let token = b.add(first, tile * problem.token_tile() + token);
                 let token = b.binary(Binary::Min, token, last);
                 b.mul(token, groups)
             };
-            problem.lanes.d.tokens.iter().map(of_token).collect()
+            let tokens = if scaled.is_some() { &[0][..] } else { &problem.lanes.d.tokens };
+            tokens.iter().map(of_token).collect()
         });
-        Self { scales: scales.collect(), sources, column }
+        let scales = scales.collect();
+        let block = problem.scaled().map(|scaled| {
+            let block = scaled.block.of(b, decode.lane);
+            b.mul(block, 8u32)
+        });
+        Self { scales, sources, column, block }
     }
 
     /// Registers for a turn of x.
     pub(super) fn in_flight(&self, b: &mut Builder, decode: &Decode<'_>) -> InFlight {
         let problem = decode.problem;
-        let words = problem.turn / problem.row_lanes() * problem.input_bytes() / 4;
+        let words = problem.input_bytes(problem.turn / problem.row_lanes()) / 4;
         let tile = |_| b.array("x", Type::U32, words, Uniformity::Varying);
         let x = (0..decode.token_tiles()).map(tile).collect();
         let scales = self.scales.iter().map(|tokens| {
             let scales = columns_of_scales(decode).map_or(0, |columns| of_turn(decode, columns));
-            let of_token = |_| b.array("x_scales", Type::F32, scales, Uniformity::Varying);
+            let ty = if self.block.is_some() { Type::U32 } else { Type::F32 };
+            let of_token = |_| b.array("x_scales", ty, scales, Uniformity::Varying);
             tokens.iter().map(of_token).collect()
         });
         InFlight { x, scales: scales.collect() }
@@ -84,19 +96,22 @@ impl Activation {
         let problem = decode.problem;
         // The last turn may end inside of a lane's columns, at a multiple of a piece.
         let ragged = !problem.input.columns.is_multiple_of(problem.turn);
-        let column = ragged.then(|| b.mad(turn, problem.turn, self.column));
-        let piece_words = (problem.lane_columns() * problem.input_bytes() / 4).min(4);
-        let piece_columns = piece_words * 4 / problem.input_bytes();
-        let stretches = (0..problem.turn).step_by(problem.shared_columns() as usize);
-        let pieces = (0..problem.lane_columns()).step_by(piece_columns as usize);
+        // In words of x from here on.
+        let of = |columns| problem.input_words(columns);
+        let turn_words = of(problem.turn);
+        let column = ragged.then(|| b.mad(turn, turn_words, self.column));
+        let piece_words = (problem.input_bytes(problem.lane_columns()) / 4).min(4);
+        let piece_columns = piece_words * 4 / problem.input_word().bytes();
+        let stretches = (0..turn_words).step_by(of(problem.shared_columns()) as usize);
+        let pieces = (0..of(problem.lane_columns())).step_by(piece_columns as usize);
         let offsets: Vec<u32> =
             stretches.flat_map(|first| pieces.clone().map(move |piece| first + piece)).collect();
         let firsts: Vec<Operand> =
-            self.sources.iter().map(|source| b.mad(turn, problem.turn, *source)).collect();
+            self.sources.iter().map(|source| b.mad(turn, turn_words, *source)).collect();
         for (piece, offset) in offsets.into_iter().enumerate() {
             let mask = column.map_or(there, |column| {
                 let column = b.add(column, offset);
-                let column_is = b.less(column, problem.input.columns);
+                let column_is = b.less(column, of(problem.input.columns));
                 b.both(there, column_is)
             });
             for (first, words) in firsts.iter().zip(&words.x) {
@@ -115,11 +130,31 @@ impl Activation {
                 let at = b.mad(group, of_turn(decode, columns), *first);
                 for (piece, words) in (0..).zip(words.chunks(4)) {
                     let from = Address::new(buffer, at).plus(piece * 4);
-                    let mask = masked_f32(there);
+                    let mask = if self.block.is_some() { masked(there) } else { masked_f32(there) };
                     b.load_into(words, from, width(words.len() as u32), mask, Cache::Default);
                 }
             }
         }
+    }
+
+    /// What an instruction that scales takes of a tile of tokens for each step of the turn; nothing of
+    /// another.
+    pub(super) fn codes(
+        &self,
+        b: &mut Builder,
+        decode: &Decode<'_>,
+        words: &InFlight,
+        tile: usize,
+    ) -> Vec<MatrixScale> {
+        let (Some(block), Some(words)) = (self.block, words.scales.get(tile)) else {
+            return Vec::new();
+        };
+        let of_word = |&word: &Reg| {
+            let own = b.shr(word, block);
+            MatrixScale { from: in_register(b, own), byte: 0 }
+        };
+        let steps = (decode.problem.turn / decode.problem.step()) as usize;
+        words.iter().flatten().take(steps).map(of_word).collect()
     }
 
     /// The scales of this lane's tokens of a tile in a run.
@@ -131,6 +166,9 @@ impl Activation {
         run: u32,
     ) -> Option<Vec<Operand>> {
         let (columns, problem) = (columns_of_scales(decode)?, decode.problem);
+        if self.block.is_some() {
+            return None;
+        }
         let group = run * problem.run() / columns.min(problem.turn);
         let tokens = words.scales.get(tile)?;
         Some(tokens.iter().map(|scales| scales[group as usize].into()).collect())
@@ -139,10 +177,7 @@ impl Activation {
 
 /// Columns that share a scale of x, if that changes along K.
 fn columns_of_scales(decode: &Decode<'_>) -> Option<u32> {
-    match decode.problem.input.scale {
-        Some(InputScale::Columns(columns)) => Some(columns),
-        Some(InputScale::Row) | None => None,
-    }
+    decode.problem.input.scale?.columns()
 }
 
 /// Scales of a row of x in a turn.

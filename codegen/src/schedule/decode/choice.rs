@@ -160,7 +160,7 @@ impl DecodeTile {
         let token_tiles = self.tokens.div_ceil(problem.token_tile());
         let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
         let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
-        let x = problem.turn / problem.row_lanes() * problem.input_bytes() / 4;
+        let x = problem.input_bytes(problem.turn / problem.row_lanes()) / 4;
         let sums = if self.tokens == 1 { 2 } else { 4 };
         // Runs of a turn overlap, each with a part of its own.
         let several = problem.run() < problem.turn;

@@ -12,7 +12,8 @@ mod numbers;
 
 use super::Tile;
 use crate::ir::{
-    Address, Binary, Builder, Op, Operand, Reg, SharedId, Type, Uniformity, Width, Word,
+    Address, Binary, Builder, MatrixScale, Op, Operand, Reg, SharedId, Type, Uniformity, Width,
+    Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, sections, tile_words, width};
@@ -44,7 +45,7 @@ pub(super) struct Swizzle {
 
 impl Swizzle {
     fn new(problem: &Problem) -> Self {
-        let segment = problem.lane_columns() * problem.input_bytes();
+        let segment = problem.input_bytes(problem.lane_columns());
         if problem.lanes.b.side_by_side() > 1 {
             // Lanes that read together are of as many tokens, all of the same piece.
             let banks = problem.target().gpu.map_or(ROW, |gpu| gpu.banks);
@@ -92,7 +93,7 @@ struct Parts {
 impl Parts {
     fn new(shape: TileShape, problem: &Problem) -> Self {
         let tile_codes = problem.turn_chunks() * chunk_words(problem);
-        let codes = problem.turn * problem.input_bytes() / 4 * shape.tokens;
+        let codes = problem.input_bytes(problem.turn) / 4 * shape.tokens;
         let numbers = codes + shape.warps * shape.row_tiles(problem) * tile_codes;
         let x_scales = numbers + Numbers::words(shape, problem);
         let words = x_scales + InputScales::words(shape, problem);
@@ -111,7 +112,7 @@ pub(super) struct Ring {
     parts: Parts,
     /// Where the stage to be read begins.
     read: Reg,
-    /// x, this thread's part: the first place, the first element of x, its column in the turn, and
+    /// x, this thread's part: the first place, the first word of x, which one of the turn that is, and
     /// for each of its rows whether it is one of x.
     x_to: Operand,
     x_from: Operand,
@@ -155,7 +156,7 @@ impl Ring {
 
         b.comment("x: the pieces that this thread copies");
         let swizzle = Swizzle::new(problem);
-        let pieces = problem.turn * problem.input_bytes() / PIECE;
+        let pieces = problem.input_bytes(problem.turn) / PIECE;
         let row_pieces = SHARED_BYTES / PIECE;
         let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
         let (row, piece) = (b.div(thread, pieces), b.rem(thread, pieces));
@@ -167,8 +168,8 @@ impl Ring {
         let to = b.mul(to, ROW);
         let x_to = b.mad(place, WORDS, to);
         let token = b.mad(tile.token_block, shape.tokens, row);
-        let x_column = b.mul(piece, PIECE / problem.input_bytes());
-        let x_from = b.mad(token, problem.input.columns, x_column);
+        let x_column = b.mul(piece, PIECE / problem.input_word().bytes());
+        let x_from = b.mad(token, problem.input_words(problem.input.columns), x_column);
         let x_rows = (0..shape.tokens / x_step).map(|i| {
             let token = b.add(token, i * x_step);
             b.less(token, tile.m)
@@ -200,7 +201,7 @@ impl Ring {
         let row = problem.lanes.b.token.of(b, tile.lane);
         let in_row = problem.lanes.b.part.of(b, tile.lane);
         let at_row = b.mul(row, ROW);
-        let segment = problem.lane_columns() * problem.input_bytes() / 4;
+        let segment = problem.input_bytes(problem.lane_columns()) / 4;
         let stretches = (0..ROW).step_by((problem.row_lanes() * segment) as usize);
         let firsts = stretches.flat_map(|first| {
             (0..segment).step_by(swizzle.words as usize).map(move |word| first + word)
@@ -296,12 +297,13 @@ impl Ring {
 
     fn copy_x(&self, b: &mut Builder, tile: &Tile<'_>, turn: Operand, stage: Operand) {
         let problem = tile.problem;
-        let columns = problem.input.columns;
+        let columns = problem.input_words(problem.input.columns);
+        let turn_words = problem.input_words(problem.turn);
         let to = b.add(self.x_to, stage);
-        let from = b.mad(turn, problem.turn, self.x_from);
+        let from = b.mad(turn, turn_words, self.x_from);
         // The last turn may end inside of a row, at a multiple of a piece: zeros beyond.
-        let column_is = (!columns.is_multiple_of(problem.turn)).then(|| {
-            let column = b.mad(turn, problem.turn, self.x_column);
+        let column_is = (!columns.is_multiple_of(turn_words)).then(|| {
+            let column = b.mad(turn, turn_words, self.x_column);
             b.less(column, columns)
         });
         for (i, &row_is) in (0..).zip(&self.x_rows) {
@@ -382,7 +384,18 @@ impl Stage<'_> {
         run: u32,
     ) -> Option<Vec<Operand>> {
         let scales = self.ring.x_scales.as_ref()?;
-        Some(scales.read(b, tile, self.ring.block, self.start, (token_tile, run)))
+        scales.read(b, tile, self.ring.block, self.start, (token_tile, run))
+    }
+
+    /// What an instruction that scales takes of a tile of tokens for a step of the turn.
+    pub(super) fn x_code(
+        &self,
+        b: &mut Builder,
+        tile: &Tile<'_>,
+        (token_tile, step): (u32, u32),
+    ) -> Option<MatrixScale> {
+        let scales = self.ring.x_scales.as_ref()?;
+        scales.code(b, tile, self.ring.block, self.start, (token_tile, step))
     }
 
     /// This lane's codes of a tile of rows, per chunk.
@@ -408,7 +421,7 @@ impl Stage<'_> {
     ) -> Vec<Reg> {
         let (problem, shape) = (tile.problem, tile.shape);
         let at_once = self.ring.swizzle.words;
-        let loads = problem.lanes.b.registers as u32 * problem.run_steps() / at_once;
+        let loads = problem.step_registers() * problem.run_steps() / at_once;
         let of_row = self.x.len() as u32;
         let load = |load: u32| {
             let row = load / of_row * shape.tokens + token_tile * problem.token_tile();

@@ -158,7 +158,10 @@ impl TileShape {
         let token_blocks = f64::from(tokens.div_ceil(self.tokens));
         let padded = token_blocks * f64::from(self.tokens);
         let w = token_blocks * n * k * f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
-        let x = f64::from(problem.input_bytes()) * padded * k * f64::from(self.row_blocks(problem));
+        let x = f64::from(problem.input.operand.stored_bits()) / 8.0
+            * padded
+            * k
+            * f64::from(self.row_blocks(problem));
         let sums = if self.splits > 1 { 8.0 * f64::from(self.splits) * padded * n } else { 0.0 };
         let blocks = self.blocks(problem, tokens) * u64::from(self.splits);
         (w + x + sums) * (self.wanted() as f64 / blocks as f64).max(1.0)
@@ -199,7 +202,7 @@ impl TileShape {
         let sums = held.d.registers.len() as u32 * tiles * self.tokens / problem.token_tile();
         let a = tiles * held.a.registers as u32 * problem.turn / problem.step();
         let runs = problem.turn / problem.run();
-        let wide = problem.lane_columns() * problem.input_bytes() >= 16;
+        let wide = problem.input_bytes(problem.lane_columns()) >= 16;
         let of_runs = if runs > 1 && wide {
             let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
             let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
@@ -234,13 +237,13 @@ impl TileShape {
 
     pub(in crate::schedule) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
         let native = &problem.plan.native;
-        if !(problem.turn * problem.input_bytes()).is_multiple_of(SHARED_BYTES) {
+        if !problem.input_bytes(problem.turn).is_multiple_of(SHARED_BYTES) {
             let what = format!("turns of {} columns in a tile", problem.turn);
             return Err(Unscheduled::Scheme { target: problem.target().name, what });
         }
         let threads = self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp);
         // A thread copies the same piece of every so many tokens, after which the swizzle repeats.
-        let pieces = problem.turn * problem.input_bytes() / 16;
+        let pieces = problem.input_bytes(problem.turn) / 16;
         let copied = threads / pieces.max(1);
         let copies = copied > 0
             && threads.is_multiple_of(pieces)

@@ -565,6 +565,7 @@ pub(super) fn tensor_group() -> Case {
             a: MatrixOperand::Registers(a.clone()),
             b: MatrixOperand::Shared(shared),
             c: Addend::Registers(acc.clone()),
+            scales: None,
         });
         b.push(Op::MatrixCommit);
         b.comment("the other set of A may be written again");

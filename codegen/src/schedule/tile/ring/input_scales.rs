@@ -1,9 +1,11 @@
-//! Scales of x that change along K, in the ring, by token.
+//! Scales of x that change along K, in the ring, by token: f32, or words of codes for an instruction that
+//! scales.
 
 use super::Tile;
 use super::copies::Copies;
-use crate::ir::{Address, Builder, Cache, Operand, SharedId, Type, Width};
-use crate::schedule::problem::{InputScale, Problem};
+use crate::ir::{Address, Builder, Cache, MatrixScale, Operand, SharedId, Type, Width};
+use crate::schedule::dequantise::in_register;
+use crate::schedule::problem::Problem;
 use crate::schedule::tile::TileShape;
 
 /// `[token][group of the turn]`.
@@ -15,14 +17,13 @@ pub(super) struct InputScales {
     to: Operand,
     /// Where this lane reads the first tile of tokens.
     at: Operand,
+    /// Where a word of codes has the lane's, in bits.
+    block: Option<Operand>,
 }
 
 impl InputScales {
     fn columns(problem: &Problem) -> Option<u32> {
-        match problem.input.scale {
-            Some(InputScale::Columns(columns)) => Some(columns),
-            Some(InputScale::Row) | None => None,
-        }
+        problem.input.scale?.columns()
     }
 
     /// Scales of a token in a turn.
@@ -55,9 +56,15 @@ impl InputScales {
             (b.mad(token, groups, in_token), Some(there))
         });
         let to = b.mad(thread, piece, first);
-        let token = problem.lanes.d.token.of(b, tile.lane);
+        let scaled = problem.scaled();
+        let token = scaled.map_or(&problem.lanes.d.token, |scaled| &scaled.rows.first);
+        let token = token.of(b, tile.lane);
         let at = b.mad(token, of_turn, first);
-        Some(Self { columns, copies, to, at })
+        let block = scaled.map(|scaled| {
+            let block = scaled.block.of(b, tile.lane);
+            b.mul(block, 8u32)
+        });
+        Some(Self { columns, copies, to, at, block })
     }
 
     /// Starts the copies of a turn.
@@ -84,8 +91,11 @@ impl InputScales {
         block: SharedId,
         stage: Operand,
         (token_tile, run): (u32, u32),
-    ) -> Vec<Operand> {
+    ) -> Option<Vec<Operand>> {
         let problem = tile.problem;
+        if self.block.is_some() {
+            return None;
+        }
         let of_turn = Self::of_turn(problem, self.columns);
         let group = run * problem.run() / self.columns.min(problem.turn);
         let at = b.add(self.at, stage);
@@ -94,6 +104,23 @@ impl InputScales {
             let from = Address::new(block, at).plus(token * of_turn + group);
             b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0].into()
         };
-        problem.lanes.d.tokens.iter().map(of_token).collect()
+        Some(problem.lanes.d.tokens.iter().map(of_token).collect())
+    }
+
+    /// The code of this lane's token of a tile and its block of a step.
+    pub(super) fn code(
+        &self,
+        b: &mut Builder,
+        tile: &Tile<'_>,
+        block: SharedId,
+        stage: Operand,
+        (token_tile, step): (u32, u32),
+    ) -> Option<MatrixScale> {
+        let (own, problem) = (self.block?, tile.problem);
+        let at = b.add(self.at, stage);
+        let token = token_tile * problem.token_tile() * Self::of_turn(problem, self.columns);
+        let word = b.load(Address::new(block, at).plus(token + step), Width::B32)[0];
+        let code = b.shr(word, own);
+        Some(MatrixScale { from: in_register(b, code), byte: 0 })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::copies::Copies;
 use super::{Tile, inside};
-use crate::ir::{Address, BufferId, Builder, Operand, Reg, SharedId};
+use crate::ir::{Address, BufferId, Builder, MatrixScale, Operand, Reg, SharedId};
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise;
 use crate::schedule::grouped::Grouped;
@@ -159,6 +159,18 @@ impl Scales<'_> {
     ) -> Option<dequantise::Scales> {
         let (kind, words) = self.scale.as_ref()?;
         kind.of.of_weights(b, problem, (words, kind.shift))
+    }
+
+    /// What an instruction that scales takes for each step of the turn; nothing of another.
+    pub(in crate::schedule::tile) fn of_product(
+        &self,
+        b: &mut Builder,
+        problem: &Problem,
+    ) -> Vec<MatrixScale> {
+        let words = self.scale.as_ref().filter(|_| problem.scaled().is_some());
+        let of =
+            |(kind, words): &(&Kind, Vec<Reg>)| kind.of.of_product(b, problem, (words, kind.shift));
+        words.map(of).unwrap_or_default()
     }
 
     /// Those of a run, as numbers.
