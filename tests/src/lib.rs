@@ -104,7 +104,7 @@ pub fn quantloom_with<S: AsRef<std::ffi::OsStr>>(
     }
 }
 
-/// The command, built as this test was, with all backends. `cargo test` does not build another package's program
+/// The command, built as this test was. `cargo test` does not build another package's program
 /// (nor notice that it is stale), so that is asked for here; it takes no time if it is fresh.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
@@ -119,7 +119,7 @@ fn binary() -> &'static Path {
         };
         let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .args(["build", "--quiet", "--offline", "--package", "quantloom", "--bin", "quantloom"])
-            .args(["--features", "wgpu", "--profile", profile])
+            .args(["--profile", profile])
             .arg("--target-dir")
             .arg(target)
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
