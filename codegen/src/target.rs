@@ -185,7 +185,7 @@ pub const TARGETS: &[Target] = &[
     gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
-    gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL),
+    Target { proof: Proof::Run, ..gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL) },
     translated("spirv", "any GPU through SPIR-V"),
     translated("msl", "Apple GPUs through Metal"),
 ];
