@@ -335,6 +335,25 @@ const MX: &str = "e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }";
 const NV: &str =
     "e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 static }";
 
+/// A mutation of some kernels changes them, and is refused by the verifier or found by a check.
+fn found(
+    what: &str,
+    mutation: Mutation,
+    mut kernels: Vec<Kernel>,
+    check: &dyn Fn(&[Verified<Kernel>]) -> Result<(), String>,
+) {
+    let right = kernels.clone();
+    for kernel in &mut kernels {
+        let buffers = kernel.buffers.clone();
+        mutate(&mut kernel.body, &buffers, mutation);
+    }
+    assert!(kernels != right, "{what} changes nothing");
+    let verified: Result<Vec<_>, _> = kernels.into_iter().map(verify).collect();
+    let outcome = verified.map_err(|refusals| refusals.to_string());
+    let outcome = outcome.and_then(|kernels| check(&kernels));
+    assert!(outcome.is_err(), "not found: {what}");
+}
+
 /// What is wrong, the quantiser and the operand, and the mutation.
 const MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
     ("no wait for the grid before", TOKEN, Operand::I8, |_, op| {
@@ -483,18 +502,9 @@ fn mistakes_of_codes_are_found() {
         let problem = ActivationProblem::new(&scheme, of, own, *operand, chip, shape, false);
         let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
         let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
-        let mut kernels = activation(&problem, false);
-        let right = kernels.clone();
-        for kernel in &mut kernels {
-            let buffers = kernel.buffers.clone();
-            mutate(&mut kernel.body, &buffers, *mutation);
-        }
-        assert!(kernels != right, "{what} changes nothing");
-        let verified: Result<Vec<_>, _> = kernels.into_iter().map(verify).collect();
-        let outcome = verified
-            .map_err(|refusals| refusals.to_string())
-            .and_then(|kernels| x.check(&scheme, &problem, &kernels));
-        assert!(outcome.is_err(), "not found: {what}");
+        found(what, *mutation, activation(&problem, false), &|kernels| {
+            x.check(&scheme, &problem, kernels)
+        });
     }
 }
 
@@ -508,17 +518,8 @@ fn mistakes_are_found() {
         problems.retain(|problem| problem.operand == *operand);
         let problem = &problems[0];
         let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
-        let mut kernels = activation(problem, true);
-        let right = kernels.clone();
-        for kernel in &mut kernels {
-            let buffers = kernel.buffers.clone();
-            mutate(&mut kernel.body, &buffers, *mutation);
-        }
-        assert!(kernels != right, "{what} changes nothing");
-        let verified: Result<Vec<_>, _> = kernels.into_iter().map(verify).collect();
-        let outcome = verified
-            .map_err(|refusals| refusals.to_string())
-            .and_then(|kernels| x.check(&scheme, problem, &kernels));
-        assert!(outcome.is_err(), "not found: {what}");
+        found(what, *mutation, activation(problem, true), &|kernels| {
+            x.check(&scheme, problem, kernels)
+        });
     }
 }

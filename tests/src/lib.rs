@@ -23,6 +23,22 @@ pub fn golden_file(name: &str) -> PathBuf {
     golden().join(format!("{name}.safetensors"))
 }
 
+/// The names of the golden files that hold layers with results to compare: not the numbers of each
+/// format, nor layers of experts without results.
+///
+/// # Panics
+/// If the folder cannot be read.
+pub fn golden_layers() -> Vec<String> {
+    let files = std::fs::read_dir(golden()).unwrap_or_else(|error| panic!("{error}"));
+    let files = files.filter_map(|entry| Some(entry.ok()?.path()));
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
+    let names = files.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
+    let mut names: Vec<String> =
+        names.filter(|name| name != "codes_ml_dtypes" && !name.starts_with("moe_")).collect();
+    names.sort();
+    names
+}
+
 /// The checkpoint that ships with the command.
 pub fn demo_file() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo.safetensors"))

@@ -10,7 +10,7 @@ use quantloom::runtime::gpu::{Choice, GpuDevice, NativePart, Products, Request};
 use quantloom::runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
-use quantloom_tests::golden_file;
+use quantloom_tests::{golden_file, golden_layers};
 use rayon::prelude::*;
 
 fn scheme(name: &str) -> &'static Scheme {
@@ -169,22 +169,9 @@ fn golden(name: &str) -> Vec<Finding> {
     check(&checkpoint, &GpuDevice::new(simulator("sm_90a")))
 }
 
-/// Files of other people, by what is in them.
-fn files() -> Vec<String> {
-    let files = std::fs::read_dir(quantloom_tests::golden()).unwrap();
-    let files = files.map(|entry| entry.unwrap().path());
-    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
-    let mut names: Vec<String> =
-        files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
-    // Numbers of each format, and layers of experts without results: no layer to compare.
-    names.retain(|name| name != "codes_ml_dtypes" && !name.starts_with("moe_"));
-    names.sort();
-    names
-}
-
 #[test]
 fn other_peoples_results_are_met() {
-    let findings: Vec<(String, Finding)> = files()
+    let findings: Vec<(String, Finding)> = golden_layers()
         .into_par_iter()
         .flat_map_iter(|name| golden(&name).into_iter().map(move |found| (name.clone(), found)))
         .collect();

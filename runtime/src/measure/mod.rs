@@ -2,7 +2,8 @@
 //!
 //! In: nothing. Out: [`Memory`], which samples the read bandwidth as often as it is asked (a
 //! shared machine's changes from second to second, so that a fair share is taken beside each
-//! measurement), [`rates`], the peak of each multiplying instruction, and [`median_seconds`].
+//! measurement), [`rates`], the peak of each multiplying instruction, sampled likewise, and
+//! [`median_seconds`].
 
 mod memory;
 mod rates;

@@ -1,11 +1,12 @@
 //! How fast this machine multiplies from registers: one row an instruction.
 //!
 //! In: nothing. Out: [`rates`], each instruction that this CPU has with what all threads
-//! together reach. A burst is a loop of fourteen independent accumulators (more than latency
+//! together reach, and [`Rate::sample`], what they reach at the moment: the clock of a shared machine
+//! and its share of the ports change from second to second. A burst is a loop of fourteen independent accumulators (more than latency
 //! times ports of any core that has the instruction), written in assembly, so that no compiler
 //! takes anything out of it or spills anything into it.
 
-use std::time::Instant;
+use super::seconds;
 
 /// What an instruction computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl Arithmetic {
 }
 
 /// A measured rate.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// What it computes.
     pub arithmetic: Arithmetic,
@@ -38,11 +39,29 @@ pub struct Rate {
     pub instruction: &'static str,
     /// The set that has it.
     pub set: &'static str,
-    /// 10^9 operations a second, a multiplication and an addition each one, on all threads.
+    /// 10^9 operations a second, a multiplication and an addition each one, on all threads: the best
+    /// of several bursts.
     pub giga: f64,
+    row: &'static Row,
+    /// Rounds of a burst of some ten milliseconds.
+    rounds: u64,
+}
+
+impl Rate {
+    /// Operations of a sample.
+    pub fn operations(&self) -> u64 {
+        let turns = ACCUMULATORS * self.rounds * rayon::current_num_threads() as u64;
+        self.row.operations * turns
+    }
+
+    /// One burst of some ten milliseconds on every thread of the pool; 10^9 operations a second.
+    pub fn sample(&self) -> f64 {
+        self.operations() as f64 / self.row.seconds(self.rounds) / 1e9
+    }
 }
 
 /// One instruction: how often it is in a round, and what it does.
+#[derive(Debug)]
 struct Row {
     arithmetic: Arithmetic,
     instruction: &'static str,
@@ -66,27 +85,26 @@ pub fn rates() -> Vec<Rate> {
     rates
 }
 
-/// The best of several bursts of about ten milliseconds on every thread of the pool.
-fn measured(row: &Row) -> Rate {
-    let seconds = |rounds: u64| {
-        let start = Instant::now();
-        rayon::broadcast(|_| (row.burst)(rounds));
-        start.elapsed().as_secs_f64()
-    };
+impl Row {
+    /// Seconds of so many rounds on every thread of the pool.
+    fn seconds(&self, rounds: u64) -> f64 {
+        seconds(|| {
+            rayon::broadcast(|_| (self.burst)(rounds));
+        })
+    }
+}
+
+/// The best of several samples.
+fn measured(row: &'static Row) -> Rate {
     let mut rounds = 1 << 12;
     // The least of three: a burst that was interrupted says nothing of its length.
-    let least = |rounds| (0..3).map(|_| seconds(rounds)).fold(f64::INFINITY, f64::min);
+    let least = |rounds| (0..3).map(|_| row.seconds(rounds)).fold(f64::INFINITY, f64::min);
     while least(rounds) < 0.005 && rounds < 1 << 40 {
         rounds *= 2;
     }
-    let best = (0..7).map(|_| seconds(rounds)).fold(f64::INFINITY, f64::min);
-    let operations = row.operations * ACCUMULATORS * rounds * rayon::current_num_threads() as u64;
-    Rate {
-        arithmetic: row.arithmetic,
-        instruction: row.instruction,
-        set: row.set,
-        giga: operations as f64 / best / 1e9,
-    }
+    let Row { arithmetic, instruction, set, .. } = *row;
+    let rate = Rate { arithmetic, instruction, set, giga: 0.0, row, rounds };
+    Rate { giga: (0..7).map(|_| rate.sample()).fold(0.0, f64::max), ..rate }
 }
 
 /// f32 multiply-adds as this build's plain Rust reaches them.

@@ -30,7 +30,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{BF16, F16, F32};
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
-use quantloom_tests::golden_file;
+use quantloom_tests::{golden_file, golden_layers};
 
 fn device() -> Option<GpuDevice<Wgpu>> {
     if devices().is_empty() {
@@ -120,20 +120,22 @@ fn every_scheme_multiplies() {
     assert!(products >= 3 * quantloom_kernels::catalogue().len(), "{products}");
 }
 
-/// The compiler, with one mistake in its products' texts.
-struct Mistaken([&'static str; 2]);
+/// The compiler, but for its texts.
+struct Texts<F>(F);
 
-impl KernelSource for Mistaken {
+impl<F> KernelSource for Texts<F>
+where
+    F: Fn(&KernelKey) -> Result<KernelText<'static>, Refusal> + Send + Sync,
+{
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
-        let right = Jit.text(key)?;
-        let Work::Product { .. } = key.work else { return Ok(right) };
-        let [from, to] = self.0;
-        assert!(right.text.contains(from), "{from}");
-        Ok(KernelText { text: right.text.replace(from, to).into(), ..right })
+        self.0(key)
     }
 }
 
-impl Products for Mistaken {
+impl<F> Products for Texts<F>
+where
+    Self: KernelSource,
+{
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         Jit.native(request)
     }
@@ -145,6 +147,14 @@ impl Products for Mistaken {
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
         Jit.operand(request)
     }
+}
+
+/// The compiler's text, with one mistake if it is a product's.
+fn mistaken(key: &KernelKey, [from, to]: [&str; 2]) -> Result<KernelText<'static>, Refusal> {
+    let right = Jit.text(key)?;
+    let Work::Product { .. } = key.work else { return Ok(right) };
+    assert!(right.text.contains(from), "{from}");
+    Ok(KernelText { text: right.text.replace(from, to).into(), ..right })
 }
 
 #[test]
@@ -160,32 +170,10 @@ fn mistakes_are_found() {
         ["f32(bitcast<i32>(", "0.5f * f32(bitcast<i32>("],
         ["bits + 0x7fffu", "bits"],
     ] {
-        let wrong = GpuDevice::new(Wgpu::new(0, Arc::new(Mistaken(mistake))).unwrap());
+        let texts = Texts(move |key: &KernelKey| mistaken(key, mistake));
+        let wrong = GpuDevice::new(Wgpu::new(0, Arc::new(texts)).unwrap());
         let failure = suite(scheme, vec![0]).run(scheme, &[&wrong], &|_| {}).remove(0);
         assert!(matches!(failure, Err(Failure::Miss { .. })), "{mistake:?}: {failure:?}");
-    }
-}
-
-/// A text of its own, whatever is asked for.
-struct Text(KernelText<'static>);
-
-impl KernelSource for Text {
-    fn text(&self, _: &KernelKey) -> Result<KernelText<'_>, Refusal> {
-        Ok(self.0.clone())
-    }
-}
-
-impl Products for Text {
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
-        Jit.native(request)
-    }
-
-    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
-        Jit.choose(request, tokens)
-    }
-
-    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
-        Jit.operand(request)
     }
 }
 
@@ -255,7 +243,8 @@ fn quotients_are_rounded_once() {
     };
     let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
     for change in ["", " - 7u", " + 7u"] {
-        let wgpu = Wgpu::new(0, Arc::new(Text(division(PAIRS, change)))).unwrap();
+        let texts = Texts(move |_: &KernelKey| Ok(division(PAIRS, change)));
+        let wgpu = Wgpu::new(0, Arc::new(texts)).unwrap();
         let schedule = Schedule::new("divide", []);
         let key = KernelKey { work: Work::to_native(scheme), schedule, target: "wgsl".to_owned() };
         let kernel = wgpu.kernel(&key).unwrap();
@@ -273,24 +262,11 @@ fn quotients_are_rounded_once() {
     }
 }
 
-/// Files of other people, with results to compare.
-fn files() -> Vec<String> {
-    let files = std::fs::read_dir(quantloom_tests::golden()).unwrap();
-    let files = files.map(|entry| entry.unwrap().path());
-    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
-    let mut names: Vec<String> =
-        files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
-    // Numbers of each format, and layers of experts without results: no layer to compare.
-    names.retain(|name| name != "codes_ml_dtypes" && !name.starts_with("moe_"));
-    names.sort();
-    names
-}
-
 #[test]
 fn other_peoples_results_are_met() {
     let Some(device) = device() else { return };
     let (mut products, mut wrong) = (0, Vec::new());
-    for name in files() {
+    for name in golden_layers() {
         let checkpoint = Checkpoint::open_with(golden_file(&name), Options::default()).unwrap();
         for found in check(&checkpoint, &device) {
             products += usize::from(found.subject == Subject::Product);

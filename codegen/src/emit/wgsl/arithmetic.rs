@@ -1,7 +1,7 @@
 //! Values: moves, arithmetic, comparisons, conversions.
 
 use super::Writer;
-use super::helpers::Helper;
+use super::prelude::Helper;
 use crate::ir::{Binary, Compare, Half, Op, Operand, Side, Special, Ternary, Unary};
 
 impl Writer<'_> {

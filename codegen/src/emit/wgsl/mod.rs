@@ -7,7 +7,7 @@
 //! Shared memory is the text's own. The grid is [`Kernel::launch`]'s.
 //!
 //! Names: `_lane` is the kernel's register `lane`, `_acc_3` element 3 of its register array `acc`,
-//! `buffer_x` its buffer `x`; `helpers` has the functions that the text defines for itself. `body` has
+//! `buffer_x` its buffer `x`; `prelude` has the functions that the text defines for itself. `body` has
 //! control flow, the other files one family of operations each.
 //!
 //! # What WGSL promises of floats, and what follows
@@ -16,7 +16,7 @@
 //! - a sum, difference or product is one of the two neighbours of the exact result, `fma` may round
 //!   twice. So a product's sums have the error of sums in f32, with a unit of twice the size;
 //! - a quotient is off by up to 2.5 units in the last place: it is an estimate here, which the remainder
-//!   of the significands, an integer, sets right (`helpers`);
+//!   of the significands, an integer, sets right (`prelude`);
 //! - operands and results may lose subnormals. Nothing that decodes makes one: codes become f32 by
 //!   integer conversion or by their bits under a larger exponent;
 //! - what is the same for real numbers may be computed instead: `(a + b) - b` may be a, and is on some
@@ -38,14 +38,14 @@
 mod address;
 mod arithmetic;
 mod body;
-mod helpers;
 mod memory;
+mod prelude;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use self::address::Array;
-use self::helpers::Helper;
+use self::prelude::Helper;
 use crate::ir::{Access, Extent, Kernel, Operand, Reg, Type, Verified};
 use crate::target::Chip;
 
@@ -137,7 +137,7 @@ impl Writer<'_> {
 
     /// The name of a function, which the module then defines.
     fn helper(&mut self, helper: Helper) -> &'static str {
-        helper.with_all_that_it_needs(&mut self.helpers);
+        self.helpers.insert(helper);
         helper.name()
     }
 }

@@ -1,7 +1,5 @@
 //! Functions that a text defines for itself: what the IR computes and WGSL has no word for.
 
-use std::collections::BTreeSet;
-
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Helper {
@@ -36,11 +34,6 @@ impl Helper {
             Self::DotMixed => "dot_mixed",
             Self::Quotient => "quotient",
         }
-    }
-
-    /// Adds it and what its text calls.
-    pub(super) fn with_all_that_it_needs(self, all: &mut BTreeSet<Self>) {
-        all.insert(self);
     }
 
     /// Its text.
