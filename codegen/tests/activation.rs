@@ -23,8 +23,8 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme, parse};
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
-const OPERANDS: [Operand; 5] =
-    [Operand::I8, Operand::E4m3, Operand::Bf16, Operand::F16, Operand::F32];
+const OPERANDS: [Operand; 6] =
+    [Operand::I8, Operand::E4m3, Operand::E4m3Fnuz, Operand::Bf16, Operand::F16, Operand::F32];
 
 /// Schemes of the catalogue with each of their activations.
 fn every() -> Vec<(Scheme, Activation)> {
@@ -457,6 +457,21 @@ const MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
     }),
     ("NaN as it is", MX, Operand::Bf16, |_, op| {
         if let Op::Select { b: b @ Value::F32(_), .. } = op {
+            *b = 1.0f32.into();
+        }
+    }),
+    ("a negative zero that is NaN", BLOCKS, Operand::E4m3Fnuz, |_, op| {
+        if let Op::Select { a: a @ Value::U32(0), .. } = op {
+            *a = 0x80u32.into();
+        }
+    }),
+    ("NaN that is a number", BLOCKS, Operand::E4m3Fnuz, |_, op| {
+        if let Op::Select { b: b @ Value::U32(0x80), .. } = op {
+            *b = 0x7fu32.into();
+        }
+    }),
+    ("elements twice as large", BLOCKS, Operand::E4m3Fnuz, |_, op| {
+        if let Op::Binary { op: Binary::MulF32, b: b @ Value::F32(0.5), .. } = op {
             *b = 1.0f32.into();
         }
     }),

@@ -16,7 +16,7 @@ use rayon::prelude::*;
 /// Schemes that together have every kind of work: decoding by shifts, tables and from planes, scales
 /// and zero points of each kind, operands of x by kernels, integer and FP8 products of both forms,
 /// products that scale their operands.
-const SCHEMES: [(&str, &str); 12] = [
+const SCHEMES: [(&str, &str); 13] = [
     ("ct_w4a16", "gfx942"),
     ("gptq4_v1_actorder", "gfx950"),
     ("gptq3_v1", "gfx942"),
@@ -26,6 +26,7 @@ const SCHEMES: [(&str, &str); 12] = [
     ("ct_w4a8", "gfx942"),
     ("fp8_block", "gfx950"),
     ("fp8_fnuz_block", "gfx942"),
+    ("ct_fp8_dynamic", "gfx942"),
     ("ct_mxfp4", "gfx950"),
     ("ct_mxfp6a8", "gfx950"),
     ("quark_w_mxfp4_a_mxfp6_e3m2", "gfx950"),

@@ -239,6 +239,8 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         ("u6", "bf16", "gfx950", K32, 64),
         ("i8", "i8 { scale: f32 per token }", "gfx950", WIDE_BYTES, 128),
         ("i4", "i8 { scale: f32 per token }", "gfx950", BYTES, 32),
+        ("e4m3", "e4m3 { scale: f32 per token }", "gfx942", BYTES, 128),
+        ("e4m3fnuz", "e4m3fnuz { scale: f32 per token }", "gfx942", BYTES, 128),
         ("e4m3", "e4m3 { scale: f32 per token }", "gfx950", BYTES, 128),
         ("e2m1", "e4m3 { scale: f32 per token }", "gfx950", BYTES, 32),
     ];
@@ -403,6 +405,10 @@ fn the_next_product_takes_over() {
     );
     let hopper = plan_of(&scheme("e4m3", "e4m3 { scale: f32 per token }"), "sm_90a").unwrap();
     assert_eq!(hopper.compute.product.name, "mma_f16", "decoded by one conversion");
+    let amd = plan_of(&scheme("e4m3", "e4m3 { scale: f32 per token }"), "gfx942").unwrap();
+    assert_eq!((amd.dequant.to_string(), amd.compute.exponent), ("rebias".to_owned(), -1));
+    let why = "in e4m3fnuz, since gfx942 has no product of e4m3 weights and e4m3 activations";
+    assert_eq!(amd.meeting(), why);
     let why = "in f16, since sm_90a has no product of e4m3 weights and e4m3 activations";
     assert_eq!((plan.meeting(), hopper.meeting()), ("in e4m3".to_owned(), why.to_owned()));
     let grouped = "i8 { scale: f32 per 1x32 }";

@@ -12,8 +12,15 @@ use quantloom_codegen::target::Class;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Code, Weight};
 
-const OPERANDS: [Operand; 6] =
-    [Operand::U8, Operand::I8, Operand::E4m3, Operand::F16, Operand::Bf16, Operand::F32];
+const OPERANDS: [Operand; 7] = [
+    Operand::U8,
+    Operand::I8,
+    Operand::E4m3,
+    Operand::E4m3Fnuz,
+    Operand::F16,
+    Operand::Bf16,
+    Operand::F32,
+];
 
 fn weight(text: &str) -> Weight {
     let (name, offset) = text.split_once(" - ").unwrap_or((text, "0"));
@@ -104,15 +111,17 @@ fn the_cheapest_sequences_are_these() {
         ("e3m2", Operand::Bf16, Class::Ampere, "placed_half", 25, 16, 0, 0),
         ("e3m2", Operand::F16, Class::Hopper, "placed_half", 17, 16, 0, -12),
         ("e2m3", Operand::Bf16, Class::Hopper, "placed_half", 33, 16, 0, 0),
-        ("e4m3", Operand::Bf16, Class::Hopper, "shift_half", 13, 4, 0, 0),
-        ("e3m4", Operand::Bf16, Class::Hopper, "shift_half", 15, 4, 0, 0),
-        ("e3m4", Operand::F16, Class::Ampere, "shift_half", 15, 4, 0, 0),
+        ("e4m3", Operand::Bf16, Class::Hopper, "rebias", 13, 4, 0, 0),
+        ("e3m4", Operand::Bf16, Class::Hopper, "rebias", 15, 4, 0, 0),
+        ("e3m4", Operand::F16, Class::Ampere, "rebias", 15, 4, 0, 0),
         ("e4m3", Operand::F16, Class::Hopper, "convert_f16", 2, 4, 0, 0),
-        ("e2m1", Operand::F16, Class::Hopper, "shift_half", 15, 8, 0, -14),
-        ("e4m3", Operand::F16, Class::Ampere, "shift_half", 13, 4, 0, 0),
+        ("e2m1", Operand::F16, Class::Hopper, "rebias", 15, 8, 0, -14),
+        ("e4m3", Operand::F16, Class::Ampere, "rebias", 13, 4, 0, 0),
         ("u4 - 8", Operand::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
         ("i4", Operand::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
         ("e2m1", Operand::E4m3, Class::Ada, "byte_tables", 7, 8, 0, 0),
+        ("e4m3", Operand::E4m3Fnuz, Class::Cdna3, "rebias", 9, 4, 0, -1),
+        ("e4m3fnuz", Operand::E4m3Fnuz, Class::Cdna3, "as stored", 0, 1, 0, 0),
         ("i8", Operand::I8, Class::Hopper, "as stored", 0, 1, 0, 0),
         ("u4 - 8", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
         ("i4", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),

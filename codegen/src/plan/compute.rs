@@ -1,6 +1,6 @@
 //! The compute plan: which product the weights and the activation meet in.
 
-use quantloom_dsl::format::{BF16, E4M3, F16, Number};
+use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, Number};
 use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Accumulate, Activation, Code, ScaleLevel, ScaleType, Scheme};
 
@@ -54,6 +54,7 @@ const fn scaled(
 
 const I8: (Operand, Accumulate) = (Operand::I8, Accumulate::I32);
 const E4M3_PAIR: (Operand, Accumulate) = (Operand::E4m3, Accumulate::F32);
+const E4M3FNUZ_PAIR: (Operand, Accumulate) = (Operand::E4m3Fnuz, Accumulate::F32);
 const BF16_PAIR: (Operand, Accumulate) = (Operand::Bf16, Accumulate::F32);
 const F16_PAIR: (Operand, Accumulate) = (Operand::F16, Accumulate::F32);
 
@@ -95,6 +96,7 @@ pub const PRODUCTS: &[Product] = &[
     matrix("mfma_s8", "mfma.16x16x32.s8", I8, 32, &[Cdna3, Cdna4]),
     matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada]),
     matrix("mfma_e4m3", "mfma.16x16x32.e4m3", E4M3_PAIR, 32, &[Cdna4]),
+    matrix("mfma_e4m3fnuz", "mfma.16x16x32.e4m3fnuz", E4M3FNUZ_PAIR, 32, &[Cdna3]),
     matrix("mma_bf16", "mma.m16n8k16.bf16", BF16_PAIR, 16, &[Ampere, Ada, Hopper]),
     matrix("mfma_bf16_k32", "mfma.16x16x32.bf16", BF16_PAIR, 32, &[Cdna4]),
     matrix("mfma_bf16", "mfma.16x16x16.bf16", BF16_PAIR, 16, &[Cdna3, Cdna4]),
@@ -135,6 +137,8 @@ pub struct ComputePlan {
     pub product: Product,
     /// Whether the activation is quantised on the way in.
     pub quantises: bool,
+    /// Elements of x are `2^exponent` times the values of its codes.
+    pub exponent: i32,
     /// An integer sum over more columns may overflow 32 bits.
     pub longest_run: Option<u64>,
 }
@@ -160,6 +164,10 @@ impl ComputePlan {
         let plan = |product: &Product| Self {
             product: *product,
             quantises: matches!(activation, Activation::Quantised(_)),
+            exponent: match activation {
+                Activation::Quantised(quantiser) => product.activation.exponent(quantiser.code),
+                Activation::Float(_) => 0,
+            },
             longest_run: longest_run(scheme, activation, product),
         };
         PRODUCTS.iter().filter(fits).map(plan).collect()
@@ -200,6 +208,7 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
         }
         (Operand::I8, _) => false,
         (Operand::E4m3, number) => number == Number::Float(E4M3),
+        (Operand::E4m3Fnuz, number) => [E4M3, E4M3FNUZ].map(Number::Float).contains(&number),
         (Operand::F16, number) => holds(Operand::F16, number),
         (Operand::Bf16, number) => holds(Operand::Bf16, number),
         (Operand::F32, _) => true,

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use quantloom_dsl::format::{BF16, E2M1, E2M3, E3M2, E4M3, F16, F32, FloatFormat, Number, Variant};
+use quantloom_dsl::format::{
+    BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number, Variant,
+};
 
 /// The type of one element of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,6 +21,8 @@ pub enum Operand {
     E3m2,
     /// OCP e4m3.
     E4m3,
+    /// e4m3 without negative zero and infinities, of half the value for the same bits.
+    E4m3Fnuz,
     /// OCP e5m2.
     E5m2,
     /// IEEE binary16.
@@ -39,11 +43,18 @@ impl Operand {
             Self::E2m3 => Number::Float(E2M3),
             Self::E3m2 => Number::Float(E3M2),
             Self::E4m3 => Number::Float(E4M3),
+            Self::E4m3Fnuz => Number::Float(E4M3FNUZ),
             Self::E5m2 => Number::Float(FloatFormat::new(5, 2, Variant::Ieee)),
             Self::F16 => Number::Float(F16),
             Self::Bf16 => Number::Float(BF16),
             Self::F32 => Number::Float(F32),
         }
+    }
+
+    /// An element is `2^exponent` times the value of its code: OCP e4m3 in the e4m3fnuz that has its
+    /// bits, which reaches half as far.
+    pub fn exponent(self, code: Number) -> i32 {
+        if self == Self::E4m3Fnuz && code == Number::Float(E4M3) { -1 } else { 0 }
     }
 
     /// Bits of an element.

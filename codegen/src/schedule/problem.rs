@@ -383,16 +383,19 @@ impl Problem {
     }
 
     /// What the sums of a run, as floats, are to be multiplied with besides their scales: decoding
-    /// leaves codes a power of two too large, which integers lose when they become floats.
+    /// leaves codes a power of two too large, which integers lose when they become floats, and so may
+    /// x be left.
     pub fn exponent(&self) -> i32 {
         let lack = self.plan.scale.absorbed.map_or(0, |absorbed| absorbed.lack);
-        if self.sums_integers() { 0 } else { lack - self.plan.dequant.yields().1 }
+        let of_weights = if self.sums_integers() { 0 } else { lack - self.plan.dequant.yields().1 };
+        of_weights - self.plan.compute.exponent
     }
 
     /// The power of two that an addend is in units of: sums without scales of their own are as large
     /// as decoding leaves them.
     pub fn addend_exponent(&self) -> i32 {
-        if self.scales_runs() { 0 } else { -self.exponent() }
+        let of_sums = if self.scales_runs() { 0 } else { -self.exponent() };
+        of_sums - self.plan.compute.exponent
     }
 
     /// What is computed, without the shape, as far as it decides which tile is fast: neither the bias,

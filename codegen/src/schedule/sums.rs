@@ -52,6 +52,7 @@ impl<'p> Summing<'p> {
             plan::Operand::Bf16 => 0x3f80_3f80,
             plan::Operand::F16 => 0x3c00_3c00,
             plan::Operand::E4m3 => 0x3838_3838,
+            plan::Operand::E4m3Fnuz => 0x4040_4040,
             _ => 0x0101_0101,
         };
         let (of_a, of_d) = (problem.lanes.a.registers, problem.lanes.d.registers.len());

@@ -230,6 +230,8 @@ impl Rows {
             }
         };
         let operand = &memory["operand"].bytes;
+        let unit = problem.quantiser().map_or(0, |given| problem.operand.exponent(given.code));
+        let unit = 2f64.powi(unit);
         let wide = problem.operand.bits() as usize;
         // Of 6 bits there are 32 in 24 bytes, and zeros up to 32.
         if wide == 6 && operand.chunks(32).any(|bytes| bytes[24..].iter().any(|&byte| byte > 0)) {
@@ -251,7 +253,7 @@ impl Rows {
                 let (wanted, value) = match (from < self.k).then_some(row * self.k + from) {
                     None => (0, 0.0),
                     Some(at) => {
-                        let value = expected.codes[at] - expected.zeros[at];
+                        let value = (expected.codes[at] - expected.zeros[at]) * unit;
                         (problem.operand.number().encode(value, Overflow::Special), value)
                     }
                 };

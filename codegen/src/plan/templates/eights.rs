@@ -1,6 +1,6 @@
 //! Templates to 8-bit elements, four in a word.
 
-use quantloom_dsl::format::{E2M1, Number};
+use quantloom_dsl::format::{E2M1, E4M3, Number};
 use quantloom_dsl::{Code, Weight};
 
 use super::super::operand::Operand;
@@ -81,5 +81,40 @@ pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
             Output { register: signed[0], codes: vec![0, 1, 2, 3] },
             Output { register: signed[1], codes: vec![4, 5, 6, 7] },
         ],
+    })
+}
+
+/// The bits of OCP e4m3 are those of an e4m3fnuz of half the value, but for NaN, which has the largest
+/// magnitude there and is the negative zero here.
+pub(super) fn rebias_fnuz(ask: &Ask<'_>) -> Option<Sequence> {
+    let is_e4m3 = *ask.weight == Weight { code: Code::Number(Number::Float(E4M3)), offset: 0 };
+    if !is_e4m3 || ask.operand != Operand::E4m3Fnuz || ask.field != 8 {
+        return None;
+    }
+    let (magnitudes, ones, tops) = (0x7f7f_7f7f.into(), 0x0101_0101.into(), 0x8080_8080.into());
+    let mut draft = Draft::new(1);
+    let word = draft.input(0).into();
+    let magnitude = draft.push(Step::And(word, magnitudes)).into();
+    // Sums of seven bits each, of which none leaves its byte: a NaN's magnitude carries into the top
+    // bit by one more, any but 0 by as much as fits.
+    let over = draft.push(Step::Add(magnitude, ones));
+    let over = draft.shr(over, 7);
+    let nan = draft.push(Step::And(over.into(), ones));
+    let there = draft.push(Step::Add(magnitude, magnitudes));
+    let digits = draft.push(Step::Add(magnitude, nan.into()));
+    let signed = draft.push(Step::And(word, there.into()));
+    let (a, b, c) = (signed.into(), tops, digits.into());
+    let register = draft.push(Step::Lop3 { a, b, c, table: 0xEA });
+    let fields = (0..4u8).map(|code| Field { at: 8 * code, slice: (0, 8), code }).collect();
+    let (steps, names) = draft.finish();
+    Some(Sequence {
+        template: "rebias",
+        weight: ask.weight.clone(),
+        operand: ask.operand,
+        yields: Yield::Value { add: 0, exponent: ask.operand.exponent(Number::Float(E4M3)) },
+        inputs: vec![fields],
+        steps,
+        names,
+        outputs: vec![Output { register, codes: vec![0, 1, 2, 3] }],
     })
 }

@@ -213,7 +213,7 @@ pub(super) fn convert_f16(ask: &Ask<'_>) -> Option<Sequence> {
 ///
 /// In bf16 that is 2^-119 and less, where products with x leave the range of f32: a multiplication
 /// brings the values back. So it does where codes are NaN or infinite, which it adds to them.
-pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
+pub(super) fn rebias_half(ask: &Ask<'_>) -> Option<Sequence> {
     let (half, step) = match ask.operand {
         Operand::Bf16 => (BF16, Half::Bf16),
         Operand::F16 => (F16, Half::F16),
@@ -257,7 +257,7 @@ pub(super) fn shift_half(ask: &Ask<'_>) -> Option<Sequence> {
         outputs.push(pair(value, 16 / field - 1 - j, field));
     }
     let yields = Yield::Value { add: 0, exponent: if multiplies { 0 } else { exponent } };
-    Some(sequence("shift_half", ask, yields, draft, outputs))
+    Some(sequence("rebias", ask, yields, draft, outputs))
 }
 
 /// The factor that brings values in bf16's or f16's low exponents back to their size, for a fused

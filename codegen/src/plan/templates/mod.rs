@@ -71,9 +71,10 @@ pub const TEMPLATES: &[Template] = &[
         make: halves::convert_f16,
     },
     Template {
-        name: "shift_half",
-        summary: "a small float shifted into place, a power of two left to the scale: bf16, f16",
-        make: halves::shift_half,
+        name: "rebias",
+        summary: "a small float's bits under another bias, a power of two left to the scale: bf16, \
+                  f16, e4m3fnuz",
+        make: |ask| halves::rebias_half(ask).or_else(|| eights::rebias_fnuz(ask)),
     },
     Template {
         name: "top_bits_s8",

@@ -1,6 +1,6 @@
 //! From scaled values to the words of the operand.
 
-use quantloom_dsl::format::{E4M3, FloatFormat, Number};
+use quantloom_dsl::format::{E4M3, FloatFormat, Number, Variant};
 use quantloom_dsl::{Quantiser, Ties};
 
 use super::rounding::{at_least, at_most, round_to};
@@ -46,9 +46,17 @@ impl Codes<'_> {
                 let values = padded(b, values, 0.0f32.into());
                 values.chunks_exact(4).map(|four| float_bytes(b, four)).collect()
             }
-            plan::Operand::E2m1 | plan::Operand::E2m3 | plan::Operand::E3m2 => {
+            plan::Operand::E2m1
+            | plan::Operand::E2m3
+            | plan::Operand::E3m2
+            | plan::Operand::E4m3Fnuz => {
                 let Number::Float(format) = self.operand.number() else { return Vec::new() };
-                let values = scaled.iter().map(|value| self.value(b, *value)).collect();
+                let mut values: Vec<_> = scaled.iter().map(|value| self.value(b, *value)).collect();
+                let exponent = self.operand.exponent(self.quantiser.code);
+                if exponent != 0 {
+                    let moved = values.into_iter().map(|v| b.mul_f32(v, 2f32.powi(exponent)));
+                    values = moved.collect();
+                }
                 let values = padded(b, values, 0.0f32.into());
                 let codes: Vec<_> = values.into_iter().map(|v| small(b, format, v)).collect();
                 side_by_side(b, &codes, format.bits())
@@ -111,8 +119,8 @@ fn away(b: &mut Builder, value: Operand) -> Operand {
     super::rounding::with_sign(b, rounded, value)
 }
 
-/// The code of a number of a finite format: under the exponents of f32, the biases apart, its bits are
-/// those of f32, of subnormal numbers too.
+/// The code of a number of a format without infinities: under the exponents of f32, the biases apart,
+/// its bits are those of f32, of subnormal numbers too.
 fn small(b: &mut Builder, format: FloatFormat, value: Operand) -> Operand {
     let moved = b.mul_f32(value, 2f32.powi(format.bias() - 127));
     let bits = b.unary(Unary::AsU32, moved);
@@ -121,7 +129,15 @@ fn small(b: &mut Builder, format: FloatFormat, value: Operand) -> Operand {
     let sign = b.and(sign, top);
     let magnitude = b.shr(bits, 23 - u32::from(format.mantissa_bits));
     let magnitude = b.and(magnitude, top - 1);
-    b.binary(Binary::Or, sign, magnitude)
+    let code = b.binary(Binary::Or, sign, magnitude);
+    if format.variant != Variant::Fnuz {
+        return code;
+    }
+    // What would be the negative zero is NaN.
+    let zero = b.compare(Compare::EqualF32, value, 0.0f32);
+    let code = b.select(zero, 0u32, code);
+    let number = b.compare(Compare::EqualF32, value, value);
+    b.select(number, code, top)
 }
 
 /// Codes of so many bits in words, without gaps; zeros behind the last.

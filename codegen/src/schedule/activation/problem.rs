@@ -201,7 +201,10 @@ impl ActivationProblem {
         if code.bits() > 8 {
             return false;
         }
-        let exact = |value: f64| !value.is_finite() || self.operand.number().round(value) == value;
+        let unit = 2f64.powi(self.operand.exponent(code));
+        let exact = |value: f64| {
+            !value.is_finite() || self.operand.number().round(value * unit) == value * unit
+        };
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
             (Operand::I8, None) => matches!(code, Number::Int(_)),
@@ -209,7 +212,9 @@ impl ActivationProblem {
                 self.target.has(Feature::MfmaScale) && code == self.operand.number()
             }
             (Operand::E4m3, None) => self.target.has(Feature::PackE4m3) && values().all(exact),
-            (Operand::Bf16 | Operand::F16 | Operand::F32, None) => values().all(exact),
+            (Operand::E4m3Fnuz | Operand::Bf16 | Operand::F16 | Operand::F32, None) => {
+                values().all(exact)
+            }
             (Operand::Bf16 | Operand::F16 | Operand::F32, Some(_)) => {
                 let most = (code.max() - code.min()) as i32;
                 (-most..=most).all(|value| exact(f64::from(value)))

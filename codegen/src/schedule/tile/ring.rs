@@ -159,10 +159,15 @@ impl Ring {
         let pieces = problem.input_bytes(problem.turn) / PIECE;
         let row_pieces = SHARED_BYTES / PIECE;
         let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
-        let (row, piece) = (b.div(thread, pieces), b.rem(thread, pieces));
         let x_step = shape.warps * b.warp_size() / pieces;
-        let of_row = b.div(piece, row_pieces);
-        let in_row = b.rem(piece, row_pieces);
+        // Side by side the pieces of one row of 128 bytes, of as many tokens as all banks hold; then
+        // those of the next row.
+        let in_row = b.rem(thread, row_pieces);
+        let rest = b.div(thread, row_pieces);
+        let (token, rest) = (b.rem(rest, swizzle.rows), b.div(rest, swizzle.rows));
+        let (of_row, rest) = (b.rem(rest, pieces / row_pieces), b.div(rest, pieces / row_pieces));
+        let row = b.mad(rest, swizzle.rows, token);
+        let piece = b.mad(of_row, row_pieces, in_row);
         let place = swizzle.place(b, in_row, row);
         let to = b.mad(of_row, shape.tokens, row);
         let to = b.mul(to, ROW);
