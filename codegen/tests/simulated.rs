@@ -86,8 +86,6 @@ fn tile_products_are_right() {
         (("sym", 0, "sm_90a", (24, 8)), 130, tile(128, 16, 1, 2, 1)),
         (("bias", 0, "sm_90a", (41, 520)), 19, tile(16, 32, 2, 3, 2)),
         (("bias", 1, "sm_80", (72, 392)), 33, tile(32, 64, 2, 2, 1)),
-        (("sym", 0, "gfx942", (64, 520)), 33, tile(64, 64, 4, 3, 1)),
-        (("sym", 0, "gfx950", (64, 520)), 33, tile(64, 64, 4, 3, 1)),
     ];
     for (case, m, shape) in cases {
         let programmatic = case.2 == "sm_90a";

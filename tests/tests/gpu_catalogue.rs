@@ -72,6 +72,29 @@ fn every_scheme_multiplies_on_amd_gpus() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+/// In tiles, where a row of x has no runs shorter than its pieces: copies to shared memory, reads of x
+/// and of sums.
+#[test]
+fn tiles_on_amd_gpus_have_no_bank_conflicts() {
+    for target in ["gfx942", "gfx950"] {
+        for name in ["ct_w4a16", "gptq8_v1", "ct_mxfp4a16", "ct_w4a8", "ct_fp8_dynamic"] {
+            let device = GpuDevice::new(Simulator::new(target).unwrap());
+            let (shapes, tokens, seeds) = (vec![(64, 1024)], vec![33], vec![0]);
+            let suite = Suite { shapes, tokens, seeds, every: 1 };
+            suite
+                .run(quantloom_kernels::scheme(name).unwrap(), &[&device], &|_| {})
+                .remove(0)
+                .unwrap();
+            let mut reports = device.executor().take_reports();
+            reports.retain(|report| report.kernel.contains("__tile_"));
+            assert!(!reports.is_empty(), "{name} on {target}");
+            for report in reports {
+                assert_eq!(report.conflicts(), 0, "{report}");
+            }
+        }
+    }
+}
+
 /// The schemes whose products scale both operands by themselves where that is native.
 fn scaled_by_the_product() -> Vec<&'static Scheme> {
     let target = target("gfx950").unwrap();
