@@ -154,7 +154,7 @@ fn every_tile_of_lanes_is_right() {
             [("ct_w4a16_asym", (41, 264)), ("ct_w8a8", (72, 320)), ("ct_nvfp4a16", (24, 352))]
         {
             let [_, _, groups, parts] = tile;
-            let whole = (16 * groups * parts).is_multiple_of(128);
+            let whole = 16 * groups * parts % 128 == 0;
             let targets = if whole { &["wgsl", "wgsl_subgroups"][..] } else { &["wgsl"] };
             for target in targets {
                 let names = ["tokens", "row_tiles", "groups", "parts"].map(str::to_owned);

@@ -49,6 +49,8 @@ fn device_of(target: &str, source: impl Products + 'static) -> Option<GpuDevice<
     };
     let wgpu = wgpu.unwrap();
     if wgpu.target() != target {
+        // Its subgroups are as wide as the processor's vectors.
+        assert!(!devices()[0].name.contains("llvmpipe"), "{:?}", devices());
         println!("skipped: the device has no subgroups of one size");
         return None;
     }
@@ -146,6 +148,11 @@ fn every_scheme_multiplies() {
 fn every_scheme_multiplies_with_subgroups() {
     let Some(device) = device_of("wgsl_subgroups", Jit) else { return };
     multiplies(&device, &[1, 3]);
+    // A row of x that is long enough for four lanes to find the maximum of a group together.
+    let scheme = quantloom_kernels::scheme("quark_w_mxfp4_a_mxfp4").unwrap();
+    let long = Suite { shapes: vec![(16, 2048)], tokens: vec![1], seeds: vec![0, 1], every: 1 };
+    let done = long.run(scheme, &[&device], &|_| {}).remove(0);
+    assert!(done.is_ok_and(|done| done.products == 2));
 }
 
 /// The compiler, but for its texts.

@@ -37,7 +37,8 @@ impl Shader<'_> {
         let threads = tile.threads(problem);
         let helpers = self.helpers(b, threads / all);
         let (helper, thread) = (b.rem(thread, helpers), b.div(thread, helpers));
-        for turn in (0..all).step_by((threads / helpers) as usize) {
+        let at_once = threads / helpers;
+        for turn in (0..all).step_by(at_once as usize) {
             let number = b.add(thread, turn);
             let token = b.div(number, rows / together);
             let row = b.rem(number, rows / together);
@@ -45,7 +46,7 @@ impl Shader<'_> {
             let (n, m) = (b.add(row_0, row), b.add(token_0, token));
             let (is_row, is_token) = (b.less(n, problem.n), b.less(m, self.m));
             let mut there = b.both(is_row, is_token);
-            if turn + threads / helpers > all {
+            if turn + at_once > all {
                 let inside = b.less(number, all);
                 there = b.both(there, inside);
             }
@@ -82,8 +83,8 @@ impl Shader<'_> {
     /// Neighbouring threads that add up the parts of one row's sum, given how many there are for it.
     fn helpers(&self, b: &Builder, threads: u32) -> u32 {
         let most = self.tile.parts.min(threads.max(1));
-        let counts = (0..=most.ilog2()).rev().map(|log| 1 << log);
-        counts.into_iter().find(|lanes| b.exchanges(*lanes)).unwrap_or(1)
+        let mut counts = (0..=most.ilog2()).rev().map(|log| 1 << log);
+        counts.find(|lanes| b.exchanges(*lanes)).unwrap_or(1)
     }
 
     /// A sum with what multiplies a token and a row, and the bias.
