@@ -46,6 +46,8 @@ pub struct Gpu {
     pub chip: Chip,
     /// Lanes of a warp (wavefront).
     pub warp: u32,
+    /// Which threads exchange registers.
+    pub exchange: Exchange,
     /// Warps of a warp group, where there are any.
     pub warp_group: Option<u32>,
     /// Threads of a block at most.
@@ -68,6 +70,15 @@ pub struct Gpu {
     pub ptx: Option<PtxVersion>,
 }
 
+/// Which threads of a block exchange registers: neighbours by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// How many neighbours do, a power of two: all lanes of a warp, some, or each none but its own.
+    pub lanes: u32,
+    /// What the threads of a block are a multiple of, so that none of the neighbours is missing.
+    pub threads: u32,
+}
+
 /// An instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chip {
@@ -87,6 +98,7 @@ pub enum Chip {
 const SM_80: Gpu = Gpu {
     chip: Chip::Sm { number: 80, own: false },
     warp: 32,
+    exchange: Exchange { lanes: 32, threads: 32 },
     warp_group: None,
     block_threads: 1024,
     processor_threads: 2048,
@@ -119,6 +131,7 @@ const SM_90A: Gpu = Gpu {
 const GFX942: Gpu = Gpu {
     chip: Chip::Gfx("gfx942"),
     warp: 64,
+    exchange: Exchange { lanes: 64, threads: 64 },
     warp_group: None,
     block_threads: 1024,
     processor_threads: 2048,
@@ -145,6 +158,7 @@ const GFX950: Gpu = Gpu {
 const WGSL: Gpu = Gpu {
     chip: Chip::Wgsl,
     warp: 16,
+    exchange: Exchange { lanes: 1, threads: 1 },
     warp_group: None,
     block_threads: 256,
     processor_threads: 256,
@@ -156,6 +170,11 @@ const WGSL: Gpu = Gpu {
     buffers: Some(8),
     ptx: None,
 };
+
+/// What a WebGPU device has besides where the subgroups of all kernels have one size: at least 4 lanes,
+/// at most 128, and a kernel does not know more of it. A block of a multiple of 128 threads is whole
+/// subgroups, whatever the size.
+const WGSL_SUBGROUPS: Gpu = Gpu { exchange: Exchange { lanes: 4, threads: 128 }, ..WGSL };
 
 const fn planned(name: &'static str, summary: &'static str, class: Class) -> Target {
     Target { name, summary, class, proof: Proof::Absent, translates: None, gpu: None }
@@ -186,6 +205,12 @@ pub const TARGETS: &[Target] = &[
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
     Target { proof: Proof::Run, ..gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL) },
+    gpu(
+        "wgsl_subgroups",
+        "any GPU through WGSL, with subgroups of one size",
+        Class::Shader,
+        &WGSL_SUBGROUPS,
+    ),
     translated("spirv", "any GPU through SPIR-V"),
     translated("msl", "Apple GPUs through Metal"),
 ];
@@ -193,6 +218,14 @@ pub const TARGETS: &[Target] = &[
 /// The target of a name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
+}
+
+impl Gpu {
+    /// Whether so many neighbouring lanes exchange registers in a block of so many threads.
+    pub const fn exchanges(&self, lanes: u32, threads: u32) -> bool {
+        let Exchange { lanes: most, threads: whole } = self.exchange;
+        lanes <= 1 || lanes <= most && threads.is_multiple_of(whole)
+    }
 }
 
 impl Target {

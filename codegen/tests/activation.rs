@@ -116,8 +116,10 @@ fn the_operand_is_the_references() {
                     continue;
                 }
                 let kinds = if at >= 4 { &Kind::ALL[4..8] } else { &Kind::ALL };
-                // Without shuffles, byte permutations and more than 256 threads, too.
-                let plain = problems(one, own, "wgsl", shape);
+                // Without shuffles, byte permutations and more than 256 threads, too; with shuffles of
+                // four.
+                let portable = if at % 2 == 0 { "wgsl" } else { "wgsl_subgroups" };
+                let plain = problems(one, own, portable, shape);
                 for problem in problems(one, own, "sm_90a", shape).into_iter().chain(plain) {
                     let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, kinds, 1);
                     let kernels = verified(&problem, at % 2 == 0);

@@ -138,6 +138,9 @@ fn operands() {
         c.b.binary(Binary::SubPacked(Half::Bf16), c.lane, c.lane);
     });
     refused("Unavailable", plain, "sm_89", |c| c.b.push(Op::FenceAsync));
+    refused("Exchange", plain, "sm_80", |c| {
+        c.b.shuffle(Shuffle::Xor, c.lane, 32u32);
+    });
     refused("CounterWritten", plain, SM, |c| {
         c.b.for_each(0u32, 4u32, 1u32, "i", |b, i| {
             b.set(i.reg().unwrap(), 0u32);

@@ -16,22 +16,31 @@ use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Products as _, Request};
 use quantloom_runtime::source::KernelSource as _;
 
+const TARGETS: [&str; 2] = ["wgsl", "wgsl_subgroups"];
+
 fn portable() -> &'static Target {
     target("wgsl").unwrap()
 }
 
 /// The module of a text, or what is wrong with it.
 fn taken(text: &str) -> Result<(naga::Module, ModuleInfo), String> {
+    taken_with(text, Capabilities::empty())
+}
+
+fn taken_with(text: &str, more: Capabilities) -> Result<(naga::Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
-    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+    let mut validator = Validator::new(ValidationFlags::all(), more);
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(text))?;
     Ok((module, info))
 }
 
 fn translated((module, info): &(naga::Module, ModuleInfo)) -> Result<(usize, usize), String> {
-    let words = spv::write_vec(module, info, &spv::Options::default(), None);
+    // The first versions of both with subgroups.
+    let options = spv::Options { lang_version: (1, 3), ..spv::Options::default() };
+    let words = spv::write_vec(module, info, &options, None);
     let words = words.map_err(|error| error.to_string())?;
-    let (options, pipeline) = (msl::Options::default(), msl::PipelineOptions::default());
+    let options = msl::Options { lang_version: (2, 1), ..msl::Options::default() };
+    let pipeline = msl::PipelineOptions::default();
     let text = msl::write_string(module, info, &options, &pipeline);
     let (text, _) = text.map_err(|error| error.to_string())?;
     Ok((words.len(), text.len()))
@@ -144,8 +153,9 @@ fn what_wgsl_lacks_is_refused() {
         refused(&|b, thread| {
             b.shuffle(Shuffle::Xor, thread, 1u32);
         }),
-        "Warp",
+        "2 neighbouring lanes do not exchange registers in a block of 32 on wgsl",
     );
+    wants(refused(&|b, _| b.push(Op::WarpSync)), "Warp");
     wants(refused(&|b, _| b.push(Op::Fence { scope: Scope::Device })), "Ordered");
     wants(
         refused(&|b, t| {
@@ -173,6 +183,45 @@ fn what_wgsl_lacks_is_refused() {
     assert!(ptx::emit(&verify(memory()).unwrap()).is_err());
 }
 
+/// Threads that exchange registers, of a block of so many.
+fn exchanging(threads: u32, op: Shuffle, by: u32) -> Result<String, String> {
+    let target = target("wgsl_subgroups").unwrap();
+    let mut b = Builder::new("k", "", target, kernels::launch(threads));
+    let words = b.buffer("y", Word::U32, Access::WriteOnce, &[Extent::Constant(threads)], "");
+    let thread = b.special(Special::Thread);
+    let [word, float] = [Type::U32, Type::F32].map(|ty| match ty {
+        Type::F32 => b.unary(Unary::F32FromU32, thread),
+        _ => thread,
+    });
+    let [word, float] = [word, float].map(|value| b.shuffle(op, value, by));
+    let float = b.unary(Unary::AsU32, float);
+    let sum = b.add(word, float);
+    b.store(Address::new(words, thread), &[sum], Width::B32, None);
+    let kernel = verify(b.finish()).map_err(|refusals| refusals.to_string())?;
+    Ok(wgsl::emit(&kernel).unwrap())
+}
+
+/// A subgroup may have 4 lanes, and 128.
+#[test]
+fn four_neighbours_exchange_registers() {
+    let text = exchanging(128, Shuffle::Xor, 3).unwrap();
+    assert!(text.contains("let thread = subgroup * subgroup_size + of_subgroup;"), "{text}");
+    let module = taken_with(&text, Capabilities::SUBGROUP).unwrap();
+    translated(&module).unwrap();
+    let without = taken(&text).unwrap_err();
+    assert!(without.contains("SUBGROUP"), "{without}");
+    for (threads, op, by) in [
+        (64, Shuffle::Xor, 3),
+        (128, Shuffle::Xor, 4),
+        (128, Shuffle::Xor, u32::MAX),
+        (128, Shuffle::Down, 1),
+        (128, Shuffle::Index, 0),
+    ] {
+        let refused = exchanging(threads, op, by).unwrap_err();
+        assert!(refused.contains("do not exchange registers"), "{op:?} {by}: {refused}");
+    }
+}
+
 /// x of an activation.
 fn own(activation: &Activation) -> FloatFormat {
     match activation {
@@ -182,10 +231,15 @@ fn own(activation: &Activation) -> FloatFormat {
 }
 
 /// Products, operands and transforms of a scheme, as texts.
-fn texts(scheme: &Scheme, activation: &Activation, tokens: &[u64]) -> Vec<(String, String)> {
+fn texts(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &str,
+    tokens: &[u64],
+) -> Vec<(String, String)> {
     let (n, k, x_columns) = (264, 512, 512);
     let own = own(activation);
-    let request = Request { scheme, activation, own, target: "wgsl", n, k, x_columns };
+    let request = Request { scheme, activation, own, target, n, k, x_columns };
     let parts = match Jit.native(&request) {
         Ok(parts) => parts,
         Err(_) => return Vec::new(),
@@ -209,17 +263,24 @@ fn texts(scheme: &Scheme, activation: &Activation, tokens: &[u64]) -> Vec<(Strin
 #[test]
 fn every_kernel_of_the_catalogue_is_taken() {
     let mut wrong = Vec::new();
-    let (mut taken_texts, mut schemes) = (0, 0);
+    let (mut taken_texts, mut schemes, mut exchanging) = (0, 0, 0);
     for (number, scheme) in catalogue().into_iter().enumerate() {
         // A block of many tokens is a long text.
         let tokens: &[u64] = if number % 4 == 0 { &[1, 33] } else { &[1] };
         let scheme = Scheme { experts: None, ..scheme };
         for activation in &scheme.activations {
-            let texts = texts(&scheme, activation, tokens);
-            schemes += usize::from(!texts.is_empty());
-            for (name, text) in texts {
+            let [plain, more] = TARGETS.map(|target| texts(&scheme, activation, target, tokens));
+            schemes += usize::from(!plain.is_empty());
+            // Without shuffles a text is the same for both.
+            let shuffles = |(_, text): &(_, String)| text.contains("subgroupShuffleXor(");
+            let more: Vec<_> = more.into_iter().filter(shuffles).collect();
+            exchanging += usize::from(!more.is_empty());
+            let plain = plain.into_iter().map(|text| (text, Capabilities::empty()));
+            let more = more.into_iter().map(|text| (text, Capabilities::SUBGROUP));
+            for ((name, text), can) in plain.chain(more) {
                 taken_texts += 1;
-                if let Err(why) = taken(&text).and_then(|module| translated(&module)) {
+                let module = taken_with(&text, can);
+                if let Err(why) = module.and_then(|module| translated(&module)) {
                     wrong.push(format!("{} {name}: {why}", scheme.name));
                 }
             }
@@ -227,4 +288,5 @@ fn every_kernel_of_the_catalogue_is_taken() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(schemes > 40 && taken_texts > 200, "{schemes} products, {taken_texts} texts");
+    assert_eq!(exchanging, schemes, "products whose threads exchange registers");
 }

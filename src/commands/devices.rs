@@ -25,7 +25,7 @@ const BACKENDS: &[(&str, &[&str])] = &[
     ("cpu", &["x86", "neon"]),
     ("cuda", &["sm_80", "sm_89", "sm_90a", "sm_120"]),
     ("hip", &["gfx942", "gfx950"]),
-    ("wgpu", &["wgsl"]),
+    ("wgpu", &["wgsl", "wgsl_subgroups"]),
 ];
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {

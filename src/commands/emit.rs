@@ -28,7 +28,7 @@ use crate::whole::write_whole;
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
-    /// x86, neon, portable; sm_80, sm_89, sm_90a, sm_120; gfx942, gfx950; wgsl.
+    /// x86, neon, portable; sm_80, sm_89, sm_90a, sm_120; gfx942, gfx950; wgsl, wgsl_subgroups.
     #[arg(long)]
     target: String,
     /// The weight's shape, for a GPU: N and K are constants of the text.

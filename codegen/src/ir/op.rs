@@ -301,7 +301,9 @@ pub enum Op {
     ClusterBarrier,
 
     /// dst = another lane's a. All lanes of the warp take part. Control: warp. Result: varying,
-    /// [`Shuffle::Index`] excepted.
+    /// [`Shuffle::Index`] excepted. Where fewer lanes than a warp's exchange registers
+    /// ([`Gpu::exchange`](crate::target::Gpu::exchange)), the other lane is one of these neighbours:
+    /// xor with a constant.
     Shuffle {
         /// Result, u32 or f32.
         dst: Reg,

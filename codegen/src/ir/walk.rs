@@ -216,9 +216,7 @@ impl Op {
                 _ => Feature::Base,
             },
             Self::Load { cache: Cache::Stream, .. } => Feature::NoAllocate,
-            Self::Shuffle { .. } | Self::Vote { .. } | Self::Ballot { .. } | Self::WarpSync => {
-                Feature::Warp
-            }
+            Self::Vote { .. } | Self::Ballot { .. } | Self::WarpSync => Feature::Warp,
             Self::Atomic { order, .. } | Self::AtomicLoad { order, .. }
                 if *order != Order::Relaxed =>
             {

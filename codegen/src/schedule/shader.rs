@@ -9,7 +9,8 @@
 //! is summed apart. The lanes of a block are groups of 16: some have other rows, some other chunks of
 //! K. They add up in shared memory, where threads take neighbouring rows together to y.
 //!
-//! Nothing but barriers is asked of a block: no lanes that run together, no order between blocks.
+//! Nothing but barriers is asked of a block: no lanes that run together, no order between blocks. Where
+//! neighbours exchange registers, they add up the parts of K together.
 //! `decode` writes a plan's sequences, `numbers` reads what rows and groups of columns share, `results`
 //! is the end.
 

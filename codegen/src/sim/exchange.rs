@@ -27,7 +27,8 @@ impl<const L: usize> Warp<L> {
                     own.checked_add(by[lane]).filter(|&from| from < L as u32).unwrap_or(own)
                 }
             };
-            if from >= L as u32 {
+            let neighbours = world.set.neighbours;
+            if from >= L as u32 || from / neighbours != own / neighbours {
                 return fail_at(lane, FaultKind::LaneRange(from));
             }
             row[lane] = a[from as usize];

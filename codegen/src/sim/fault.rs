@@ -178,7 +178,7 @@ pub enum FaultKind {
     /// A shift by 32 or more.
     #[error("shifts by {0}, 32 or more")]
     ShiftRange(u32),
-    /// A shuffle from a lane that does not exist.
+    /// A shuffle from a lane that does not exist, or that does not exchange registers with this one.
     #[error("takes a value from lane {0}")]
     LaneRange(u32),
     /// A loop whose step is 0 or whose counter passes 2^32.

@@ -122,6 +122,10 @@ fn run_unverified(
         grid,
         options,
         banks: gpu.banks,
+        neighbours: match kernel.launch.threads.is_multiple_of(gpu.exchange.threads) {
+            true => gpu.exchange.lanes,
+            false => 1,
+        },
         warps: kernel.warps() as usize,
         mbarriers: kernel.barriers.iter().map(|array| array.len as usize).sum(),
         cluster: cluster as usize,

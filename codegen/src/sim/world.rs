@@ -22,6 +22,8 @@ pub(super) struct Setting<'a> {
     pub(super) grid: [u32; 3],
     pub(super) options: &'a Options,
     pub(super) banks: u32,
+    /// Neighbouring lanes that exchange registers.
+    pub(super) neighbours: u32,
     pub(super) warps: usize,
     /// mbarriers of a block.
     pub(super) mbarriers: usize,

@@ -13,7 +13,7 @@ pub struct PtxVersion(pub u8, pub u8);
 pub enum Feature {
     /// Loads, stores, arithmetic, barriers, relaxed atomics: what every chip has.
     Base,
-    /// Shuffles, votes and barriers of a warp.
+    /// Votes and barriers of a warp. Who takes part in shuffles is [`Gpu::exchange`](super::Gpu::exchange).
     Warp,
     /// Fences, and atomics that order other memory.
     Ordered,

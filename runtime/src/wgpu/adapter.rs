@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::wgpu::{
-    Adapter, AdapterInfo, Backends, Device, DeviceDescriptor, DeviceType, Instance,
+    Adapter, AdapterInfo, Backends, Device, DeviceDescriptor, DeviceType, Features, Instance,
     InstanceDescriptor, InstanceFlags, Queue,
 };
 
@@ -48,13 +48,15 @@ impl fmt::Display for Found {
 pub(super) struct Opened {
     pub(super) device: Device,
     pub(super) queue: Queue,
+    /// Whether kernels may exchange registers in subgroups.
+    pub(super) subgroups: bool,
     /// Why the device is gone, once it is.
     lost: Arc<Mutex<Option<String>>>,
 }
 
 impl Opened {
-    /// Opens a device by its number.
-    pub(super) fn new(ordinal: usize) -> Result<Self, WgpuError> {
+    /// Opens a device by its number, with subgroups if they are wanted and of one size.
+    pub(super) fn new(ordinal: usize, subgroups: bool) -> Result<Self, WgpuError> {
         let adapters = adapters();
         let count = adapters.len();
         if count == 0 {
@@ -62,9 +64,15 @@ impl Opened {
         }
         let none = || WgpuError::NoDevice { ordinal, count };
         let adapter = adapters.into_iter().nth(ordinal).ok_or_else(none)?;
-        let descriptor =
-            DeviceDescriptor { required_limits: adapter.limits(), ..DeviceDescriptor::default() };
-        let name = adapter.get_info().name;
+        let info = adapter.get_info();
+        let one_size = info.subgroup_min_size == info.subgroup_max_size;
+        let subgroups = subgroups && one_size && adapter.features().contains(Features::SUBGROUP);
+        let descriptor = DeviceDescriptor {
+            required_features: if subgroups { Features::SUBGROUP } else { Features::empty() },
+            required_limits: adapter.limits(),
+            ..DeviceDescriptor::default()
+        };
+        let name = info.name;
         let opened = ready(adapter.request_device(&descriptor));
         let why = |error: ::wgpu::RequestDeviceError| WgpuError::Open {
             device: name,
@@ -81,7 +89,7 @@ impl Opened {
         device.on_uncaptured_error(Arc::new(|error| {
             tracing::warn!(%error, "the GPU's API reports an error");
         }));
-        Ok(Self { device, queue, lost })
+        Ok(Self { device, queue, subgroups, lost })
     }
 
     /// An error if the device is gone.

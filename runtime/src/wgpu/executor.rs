@@ -12,8 +12,8 @@ use crate::gpu::{Executor, Products, Slot};
 use crate::op::ProductError;
 use crate::source::{KernelKey, LaunchRule, Problem};
 
-/// The target whose kernels it runs.
-const TARGET: &str = "wgsl";
+/// The target of every device, and that of devices whose subgroups have one size.
+const TARGETS: [&str; 2] = ["wgsl", "wgsl_subgroups"];
 
 /// A device, the source of its kernels, and the kernels that it has compiled.
 pub struct Wgpu {
@@ -29,8 +29,21 @@ impl Wgpu {
     /// # Errors
     /// Why there is no such device, or what its driver answered.
     pub fn new(ordinal: usize, source: Arc<dyn Products>) -> Result<Self, WgpuError> {
+        Self::open(ordinal, source, true)
+    }
+
+    /// The same, with the kernels that every device takes, whatever this one has besides.
+    ///
+    /// # Errors
+    /// Why there is no such device, or what its driver answered.
+    pub fn without_subgroups(ordinal: usize, source: Arc<dyn Products>) -> Result<Self, WgpuError> {
+        Self::open(ordinal, source, false)
+    }
+
+    fn open(ordinal: usize, source: Arc<dyn Products>, subgroups: bool) -> Result<Self, WgpuError> {
         let name = if ordinal == 0 { "wgpu".to_owned() } else { format!("wgpu:{ordinal}") };
-        Ok(Self { name, opened: Opened::new(ordinal)?, source, kernels: Mutex::default() })
+        let opened = Opened::new(ordinal, subgroups)?;
+        Ok(Self { name, opened, source, kernels: Mutex::default() })
     }
 }
 
@@ -50,7 +63,7 @@ impl Executor for Wgpu {
     }
 
     fn target(&self) -> &str {
-        TARGET
+        TARGETS[usize::from(self.opened.subgroups)]
     }
 
     /// No API says how many there are; no kernel of this target asks.

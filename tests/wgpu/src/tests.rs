@@ -40,6 +40,23 @@ fn device() -> Option<GpuDevice<Wgpu>> {
     Some(GpuDevice::new(Wgpu::new(0, Arc::new(Jit)).unwrap()))
 }
 
+/// A device for the texts of a target.
+fn device_of(target: &str, source: impl Products + 'static) -> Option<GpuDevice<Wgpu>> {
+    device()?;
+    let wgpu = match target {
+        "wgsl" => Wgpu::without_subgroups(0, Arc::new(source)),
+        _ => Wgpu::new(0, Arc::new(source)),
+    };
+    let wgpu = wgpu.unwrap();
+    if wgpu.target() != target {
+        // Its subgroups are as wide as the processor's vectors.
+        assert!(!devices()[0].name.contains("llvmpipe"), "{:?}", devices());
+        println!("skipped: the device has no subgroups of one size");
+        return None;
+    }
+    Some(GpuDevice::new(wgpu))
+}
+
 const BUFFERS: [&str; 5] = ["w", "scale", "addend", "factor", "bias"];
 
 /// A shape that all packings of the catalogue hold.
@@ -102,13 +119,13 @@ fn suite(scheme: &Scheme, seeds: Vec<u64>) -> Suite {
     Suite { shapes: vec![shape], tokens: vec![1, 3, 11], seeds, every: 1 }
 }
 
-#[test]
-fn every_scheme_multiplies() {
-    let Some(device) = device() else { return };
+/// Every scheme on the device, with so many tokens.
+fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize]) {
     let (mut wrong, mut products) = (Vec::new(), 0);
     for (number, scheme) in quantloom_kernels::catalogue().iter().enumerate() {
         let suite = suite(scheme, vec![number as u64 % 6]);
-        match suite.run(scheme, &[&device], &|_| {}).remove(0) {
+        let suite = Suite { tokens: tokens.to_vec(), ..suite };
+        match suite.run(scheme, &[device], &|_| {}).remove(0) {
             Ok(done) => {
                 assert!(done.not_scheduled.is_empty(), "{}: {done:?}", scheme.name);
                 products += done.products;
@@ -117,7 +134,25 @@ fn every_scheme_multiplies() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(products >= 3 * quantloom_kernels::catalogue().len(), "{products}");
+    assert!(products >= tokens.len() * quantloom_kernels::catalogue().len(), "{products}");
+}
+
+#[test]
+fn every_scheme_multiplies() {
+    let Some(device) = device_of("wgsl", Jit) else { return };
+    multiplies(&device, &[1, 3, 11]);
+}
+
+/// Few tokens: with more, no thread is left to help another.
+#[test]
+fn every_scheme_multiplies_with_subgroups() {
+    let Some(device) = device_of("wgsl_subgroups", Jit) else { return };
+    multiplies(&device, &[1, 3]);
+    // A row of x that is long enough for four lanes to find the maximum of a group together.
+    let scheme = quantloom_kernels::scheme("quark_w_mxfp4_a_mxfp4").unwrap();
+    let long = Suite { shapes: vec![(16, 2048)], tokens: vec![1], seeds: vec![0, 1], every: 1 };
+    let done = long.run(scheme, &[&device], &|_| {}).remove(0);
+    assert!(done.is_ok_and(|done| done.products == 2));
 }
 
 /// The compiler, but for its texts.
@@ -159,19 +194,21 @@ fn mistaken(key: &KernelKey, [from, to]: [&str; 2]) -> Result<KernelText<'static
 
 #[test]
 fn mistakes_are_found() {
-    if device().is_none() {
-        return;
-    }
+    const THREAD: &str = "subgroup * subgroup_size + of_subgroup;";
     let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
-    for mistake in [
+    for (target, mistake) in [
         // A row of x less.
-        ["= parameters.m;", "= parameters.m - 1u;"],
+        ("wgsl", ["= parameters.m;", "= parameters.m - 1u;"]),
         // Values half as large; rounded towards zero.
-        ["f32(bitcast<i32>(", "0.5f * f32(bitcast<i32>("],
-        ["bits + 0x7fffu", "bits"],
+        ("wgsl", ["f32(bitcast<i32>(", "0.5f * f32(bitcast<i32>("]),
+        ("wgsl", ["bits + 0x7fffu", "bits"]),
+        // The same neighbour twice; without one of them; threads whose neighbours are of other subgroups.
+        ("wgsl_subgroups", [", 2u);\n", ", 1u);\n"]),
+        ("wgsl_subgroups", [", 1u);\n", ", 1u) * 0.0f;\n"]),
+        ("wgsl_subgroups", [THREAD, "of_subgroup * (256u / subgroup_size) + subgroup;"]),
     ] {
         let texts = Texts(move |key: &KernelKey| mistaken(key, mistake));
-        let wrong = GpuDevice::new(Wgpu::new(0, Arc::new(texts)).unwrap());
+        let Some(wrong) = device_of(target, texts) else { continue };
         let failure = suite(scheme, vec![0]).run(scheme, &[&wrong], &|_| {}).remove(0);
         assert!(matches!(failure, Err(Failure::Miss { .. })), "{mistake:?}: {failure:?}");
     }
@@ -285,7 +322,7 @@ fn other_peoples_results_are_met() {
 /// What no kernel takes is refused with its reason, and no pass.
 #[test]
 fn what_is_not_scheduled_is_said() {
-    let Some(device) = device() else { return };
+    let Some(device) = device_of("wgsl", Jit) else { return };
     let scheme = quantloom_dsl::parse(
         "S { weight: u4 - 8, scale: bf16 per 1x48, pack: u32 [k:8 | k, n], activation: bf16 }",
     )

@@ -1,4 +1,4 @@
-//! Values: moves, arithmetic, comparisons, conversions.
+//! Values: moves, arithmetic, comparisons, conversions, shuffles.
 
 use super::Writer;
 use super::prelude::Helper;
@@ -20,6 +20,11 @@ impl Writer<'_> {
             Op::Select { dst, condition, a, b } => {
                 let [condition, a, b] = [*condition, *a, *b].map(|value| self.value(value));
                 (dst, format!("select({b}, {a}, {condition})"))
+            }
+            // The verifier takes no other.
+            Op::Shuffle { dst, a, by, .. } => {
+                let [a, by] = [*a, *by].map(|value| self.value(value));
+                (dst, format!("subgroupShuffleXor({a}, {by})"))
             }
             _ => return,
         };

@@ -1,6 +1,6 @@
 //! WGSL for any GPU that WebGPU, Vulkan, Metal or Direct3D 12 reach.
 //!
-//! In: a verified kernel for the target `wgsl`. Out: the text of a module with one entry. Binding
+//! In: a verified kernel for the target `wgsl` or `wgsl_subgroups`. Out: the text of a module with one entry. Binding
 //! contract: group 0 has the buffers in the kernel's order, binding 0 on, as storage buffers of
 //! 32-bit words (bound with a length that is a multiple of 16 bytes), `read` where the kernel only
 //! reads them; then, if the kernel has parameters, one uniform buffer of them as `u32` in their order.
@@ -33,6 +33,20 @@
 //! its word, and its array one of atomics. An array that is only read by 16 bytes is one of
 //! `vec4<u32>`.
 //!
+//! # Subgroups
+//! WGSL does not say which threads of a block are a subgroup. So a kernel with shuffles, on the target that
+//! has them, numbers its threads itself: subgroup after subgroup, as
+//! `subgroup_id * subgroup_size + subgroup_invocation_id`. Its neighbours by that number are neighbours
+//! in a subgroup, and each number is there once, since all subgroups have one size and a block is whole
+//! ones ([`Exchange`](crate::target::Exchange)). Shuffles stand where control is uniform, which the
+//! verifier sees to. The line `enable subgroups;`, which WebGPU asks for, is not in the text: naga 30 takes
+//! the operations without it, and refuses it.
+//!
+//! # 16-bit floats
+//! `enable f16` is not used where it is present: no f16 is computed with, since sums have to be f32 for
+//! their bound, and an f16 that is read has to become its f32 exactly, subnormals too, which WGSL promises
+//! of none of its conversions.
+//!
 //! `spirv` and `msl` are this text, translated by naga: `codegen/tests/wgsl.rs` does so.
 
 mod address;
@@ -40,6 +54,7 @@ mod arithmetic;
 mod body;
 mod memory;
 mod prelude;
+mod subgroups;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -51,7 +66,7 @@ use crate::target::Chip;
 
 /// The kernel is for another kind of target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("kernel {kernel} is for {target}; WGSL is for the target wgsl")]
+#[error("kernel {kernel} is for {target}; WGSL is for the targets wgsl and wgsl_subgroups")]
 pub struct NotForWgsl {
     /// The kernel's name.
     pub kernel: String,
@@ -214,9 +229,15 @@ fn module(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
     }
     writeln!(out, "\n@compute @workgroup_size({threads})")?;
     writeln!(out, "fn {}(", kernel.name)?;
-    writeln!(out, "    @builtin(local_invocation_index) thread: u32,")?;
+    let (arguments, first) = subgroups::thread(kernel);
+    for argument in arguments {
+        writeln!(out, "    {argument},")?;
+    }
     writeln!(out, "    @builtin(workgroup_id) block: vec3<u32>,")?;
     writeln!(out, "    @builtin(num_workgroups) blocks: vec3<u32>,\n) {{")?;
+    for line in first {
+        writeln!(out, "    {line}")?;
+    }
     registers(out, kernel)?;
     writeln!(out, "{}}}", writer.text)
 }

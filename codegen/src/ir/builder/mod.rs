@@ -68,6 +68,12 @@ impl Builder {
         self.kernel.target.gpu.map_or(1, |gpu| gpu.warp)
     }
 
+    /// Whether so many neighbouring lanes exchange registers here.
+    pub fn exchanges(&self, lanes: u32) -> bool {
+        let threads = self.kernel.launch.threads;
+        self.kernel.target.gpu.is_some_and(|gpu| gpu.exchanges(lanes, threads))
+    }
+
     /// Declares the buffer of the next slot.
     pub fn buffer(
         &mut self,

@@ -172,6 +172,18 @@ pub enum Fault {
         /// The instruction.
         feature: Feature,
     },
+    /// A shuffle between lanes of which the target does not say that they exchange registers.
+    #[error(
+        "{lanes} neighbouring lanes do not exchange registers in a block of {threads} on {target}"
+    )]
+    Exchange {
+        /// The target.
+        target: &'static str,
+        /// Lanes among which the other one is.
+        lanes: u32,
+        /// Threads of a block.
+        threads: u32,
+    },
     /// A number that the operation does not take.
     #[error("{0}")]
     Value(String),

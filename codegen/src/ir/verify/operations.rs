@@ -4,7 +4,7 @@
 use super::{Fault, Findings};
 use crate::ir::{
     Access, Addend, Address, Body, Cache, MatrixOperand, MatrixScope, Op, Operand, Order, Reg,
-    Role, Space, Special, Statement, Touch, Type, Width, Word,
+    Role, Shuffle, Space, Special, Statement, Touch, Type, Width, Word,
 };
 use Type::{F32, Pred, U32};
 
@@ -298,10 +298,11 @@ impl<'k> Walk<'_, 'k> {
                     self.refuse(Fault::Value(format!("a named barrier of {threads} threads")));
                 }
             }
-            Op::Shuffle { dst, a, by, .. } => {
+            Op::Shuffle { dst, op, a, by } => {
                 self.word("value", *a);
                 self.same("value", *dst, *a);
                 self.value("lane", U32, *by);
+                self.exchange(*op, *by);
             }
             Op::Vote { dst, a, .. } => {
                 self.result("result", Pred, *dst);
@@ -477,6 +478,22 @@ impl<'k> Walk<'_, 'k> {
             && certain
         {
             self.refuse(Fault::OutOfBounds { name, from, to, len });
+        }
+    }
+
+    /// Neighbours of the target exchange what this shuffle does.
+    fn exchange(&mut self, op: Shuffle, by: Operand) {
+        let kernel = self.findings.kernel;
+        let (target, threads) = (kernel.target.name, kernel.launch.threads);
+        let lanes = match (op, by, kernel.target.gpu) {
+            (Shuffle::Xor, Operand::U32(by), _) => {
+                by.checked_add(1).and_then(u32::checked_next_power_of_two).unwrap_or(u32::MAX)
+            }
+            (.., Some(gpu)) => gpu.warp,
+            (.., None) => return,
+        };
+        if kernel.target.gpu.is_some_and(|gpu| !gpu.exchanges(lanes, threads)) {
+            self.refuse(Fault::Exchange { target, lanes, threads });
         }
     }
 

@@ -4,7 +4,6 @@ use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Mask, Operand, Reg, Shuffle, Special, Type, Unary,
     Uniformity, Width, Word,
 };
-use crate::target::Feature;
 
 /// The extent of some values.
 #[derive(Clone, Copy)]
@@ -35,7 +34,7 @@ impl Extent {
 
     /// Of the values of so many neighbouring lanes, a power of two.
     pub(super) fn of_lanes(mut self, b: &mut Builder, lanes: u32) -> Self {
-        if !b.target().has(Feature::Warp) {
+        if !b.exchanges(lanes) {
             return self.of_threads(b, lanes);
         }
         let mut by = lanes / 2;
@@ -50,10 +49,10 @@ impl Extent {
 
     /// Of the values of the block, by way of shared memory; used once a kernel.
     pub(super) fn of_block(self, b: &mut Builder, threads: u32) -> Self {
-        if !b.target().has(Feature::Warp) {
+        let lanes = b.warp_size();
+        if !b.exchanges(lanes) {
             return self.of_threads(b, threads);
         }
-        let lanes = b.warp_size();
         let of_warp = self.of_lanes(b, lanes);
         let warps = threads / lanes;
         if warps == 1 {

@@ -1,8 +1,9 @@
 //! From sums to y: parts of K are added up in shared memory, and neighbouring rows of a token leave
-//! together.
+//! together. Threads that would have nothing to add help their neighbours, where these exchange registers.
 
 use crate::ir::{
-    Address, Binary, BufferId, Builder, Cache, Half, Mask, Operand, Reg, Special, Type, Width, Word,
+    Address, Binary, BufferId, Builder, Cache, Half, Mask, Operand, Reg, Shuffle, Special, Type,
+    Width, Word,
 };
 use crate::schedule::problem::InputScale;
 use crate::schedule::shader::Shader;
@@ -34,7 +35,10 @@ impl Shader<'_> {
         let together = if problem.n.is_multiple_of(2) { 2 } else { 1 };
         let all = rows * tile.tokens / together;
         let threads = tile.threads(problem);
-        for turn in (0..all).step_by(threads as usize) {
+        let helpers = self.helpers(b, threads / all);
+        let (helper, thread) = (b.rem(thread, helpers), b.div(thread, helpers));
+        let at_once = threads / helpers;
+        for turn in (0..all).step_by(at_once as usize) {
             let number = b.add(thread, turn);
             let token = b.div(number, rows / together);
             let row = b.rem(number, rows / together);
@@ -42,11 +46,12 @@ impl Shader<'_> {
             let (n, m) = (b.add(row_0, row), b.add(token_0, token));
             let (is_row, is_token) = (b.less(n, problem.n), b.less(m, self.m));
             let mut there = b.both(is_row, is_token);
-            if turn + threads > all {
+            if turn + at_once > all {
                 let inside = b.less(number, all);
                 there = b.both(there, inside);
             }
             let at = b.mad(token, rows, row);
+            let at = b.mad(helper, rows * tile.tokens, at);
             let values = (0..together).map(|next| {
                 let part = |b: &mut Builder, part: u32| {
                     let from = Address::new(shared, at).plus(part * rows * tile.tokens + next);
@@ -54,15 +59,32 @@ impl Shader<'_> {
                     b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0]
                 };
                 let mut sum: Operand = part(b, 0).into();
-                for number in 1..tile.parts {
+                for number in (helpers..tile.parts).step_by(helpers as usize) {
                     let more = part(b, number);
                     sum = b.add_f32(sum, more);
                 }
-                self.finished(b, sum, [m, n], next, there)
+                let mut by = 1;
+                while by < helpers {
+                    let other = b.shuffle(Shuffle::Xor, sum, by);
+                    sum = b.add_f32(sum, other);
+                    by *= 2;
+                }
+                sum
             });
             let values: Vec<Operand> = values.collect();
+            let first = b.equal(helper, 0u32);
+            let there = b.both(there, first);
+            let finish = |(next, sum)| self.finished(b, sum, [m, n], next, there);
+            let values: Vec<Operand> = (0..).zip(values).map(finish).collect();
             self.store(b, &values, [m, n], there);
         }
+    }
+
+    /// Neighbouring threads that add up the parts of one row's sum, given how many there are for it.
+    fn helpers(&self, b: &Builder, threads: u32) -> u32 {
+        let most = self.tile.parts.min(threads.max(1));
+        let mut counts = (0..=most.ilog2()).rev().map(|log| 1 << log);
+        counts.find(|lanes| b.exchanges(*lanes)).unwrap_or(1)
     }
 
     /// A sum with what multiplies a token and a row, and the bias.

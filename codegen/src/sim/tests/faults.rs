@@ -6,6 +6,7 @@ use crate::ir::{
     RegisterId, Scope, SharedBlock, SharedId, Space, Statement, Swizzle, Type, Uniformity, Width,
     Word,
 };
+use crate::target::target;
 
 /// A fault: what is wrong, the kernel, how it comes about, and who must notice.
 struct Seeded {
@@ -91,7 +92,11 @@ const FAULTS: &[Seeded] = &[
     seeded("fragment reused in flight", kernels::tensor_group, |k| op(k, 1, matrix_wait, |op| *op = Op::MatrixWait { pending: 2 }), "being read"),
     seeded("accumulator read in flight", kernels::tensor_group, |k| drop_op(k, 4, matrix_wait), "in flight"),
     // Values.
-    seeded("shuffle from beyond the warp", kernels::divergent, |k| op(k, 0, |op| matches!(op, Op::Shuffle { .. }), |op| if let Op::Shuffle { by, .. } = op { *by = 32.into() }), "lane range"),
+    seeded("shuffle from beyond the warp", kernels::divergent, |k| op(k, 0, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 32.into() }), "lane range"),
+    seeded("shuffle from beyond the neighbours", kernels::neighbours, |k| op(k, 1, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 4.into() }), "lane range"),
+    seeded("shuffle where none exchange registers", kernels::neighbours, |k| k.target = target("wgsl").unwrap(), "lane range"),
+    seeded("shuffle in a block that is not whole", kernels::neighbours, |k| k.launch.threads = 112, "lane range"),
+    seeded("the same shuffle twice", kernels::neighbours, |k| op(k, 1, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 1.into() }), "result"),
     seeded("shift by 32", kernels::divergent, |k| constant(k, Binary::Shr, 1, 32), "shift range"),
     seeded("loop without a step", kernels::divergent, no_step, "loop range"),
     seeded("loop without an end", kernels::divergent, endless, "endless"),
@@ -217,6 +222,9 @@ fn constant(kernel: &mut Kernel, of: Binary, from: u32, to: u32) {
 
 fn barrier(op: &Op) -> bool {
     matches!(op, Op::Barrier)
+}
+fn shuffle(op: &Op) -> bool {
+    matches!(op, Op::Shuffle { .. })
 }
 fn copy_of_zero(op: &Op) -> bool {
     matches!(op, Op::Copy { a: Operand::U32(0), .. })

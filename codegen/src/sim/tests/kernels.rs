@@ -26,6 +26,7 @@ pub(super) const ALL: &[(&str, Make)] = &[
     ("bulk", bulk),
     ("tensor_group", tensor_group),
     ("divergent", divergent),
+    ("neighbours", neighbours),
 ];
 
 fn chip(name: &str) -> &'static Target {
@@ -590,6 +591,31 @@ pub(super) fn tensor_group() -> Case {
                 Contents::of_words(&bf16_words(&x)),
                 Contents::poison(64 * 8 * 4),
             ],
+        },
+    }
+}
+
+/// y[t] = the sum of the four x of t's neighbours, where only these exchange registers.
+pub(super) fn neighbours() -> Case {
+    const THREADS: u32 = 128;
+    let mut b = Builder::new("neighbours", "Sums.", chip("wgsl_subgroups"), launch(1, THREADS));
+    let x = buffer(&mut b, "x", Word::U32, Access::ReadOnly, THREADS);
+    let y = buffer(&mut b, "y", Word::U32, Access::WriteOnce, THREADS);
+    let thread = b.special(Special::Thread);
+    let mut sum = of(b.load(Address::new(x, thread), Width::B32)[0]);
+    for by in [1, 2] {
+        let other = b.shuffle(Shuffle::Xor, sum, by);
+        sum = b.add(sum, other);
+    }
+    b.store(Address::new(y, thread), &[sum], Width::B32, None);
+    let words: Vec<u32> = numbers(17, THREADS).iter().map(|word| word >> 2).collect();
+    let sums = words.chunks(4).flat_map(|four| [four.iter().sum::<u32>(); 4]);
+    Case {
+        kernel: b.finish(),
+        expected: vec![(1, sums.collect())],
+        arguments: Arguments {
+            parameters: Vec::new(),
+            buffers: vec![Contents::of_words(&words), Contents::poison(4 * THREADS as usize)],
         },
     }
 }
