@@ -342,7 +342,7 @@ fn found(
     what: &str,
     mutation: Mutation,
     mut kernels: Vec<Kernel>,
-    check: &dyn Fn(&[Verified<Kernel>]) -> Result<(), String>,
+    check: impl Fn(&[Verified<Kernel>]) -> Result<(), String>,
 ) {
     let right = kernels.clone();
     for kernel in &mut kernels {
@@ -519,7 +519,7 @@ fn mistakes_of_codes_are_found() {
         let problem = ActivationProblem::new(&scheme, of, own, *operand, chip, shape, false);
         let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
         let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
-        found(what, *mutation, activation(&problem, false), &|kernels| {
+        found(what, *mutation, activation(&problem, false), |kernels| {
             x.check(&scheme, &problem, kernels)
         });
     }
@@ -535,7 +535,7 @@ fn mistakes_are_found() {
         problems.retain(|problem| problem.operand == *operand);
         let problem = &problems[0];
         let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
-        found(what, *mutation, activation(problem, true), &|kernels| {
+        found(what, *mutation, activation(problem, true), |kernels| {
             x.check(&scheme, problem, kernels)
         });
     }

@@ -79,19 +79,21 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
                 parts[m][p] = V::splat(starts[m] as u32);
             });
         });
-        if const { V::TILING.dot_held } {
-            // The steps of a chunk, which pieces are whole ones of, are written out: a loop's end every
-            // eight steps costs a tenth where the core's other thread is busy.
-            let (codes, x) = (codes.as_chunks::<8>().0, x.as_chunks::<8>().0);
-            for (codes, x) in codes.iter().zip(x) {
-                each!(at in [0 1 2 3 4 5 6 7] {
-                    dot_step::<V, M, P, NARROW>(&mut parts, &codes[at], &x[at]);
+        for (codes, x) in codes.iter().zip(x) {
+            let mut operand = [V::splat(0); P];
+            each!(p in P {
+                operand[p] = V::load(&codes[p]);
+            });
+            each!(m in M {
+                let token = V::splat(x[m]);
+                each!(p in P {
+                    parts[m][p] = if NARROW {
+                        parts[m][p].dot_narrow(operand[p], token)
+                    } else {
+                        parts[m][p].dot(operand[p], token)
+                    };
                 });
-            }
-        } else {
-            for (codes, x) in codes.iter().zip(x) {
-                dot_step::<V, M, P, NARROW>(&mut parts, codes, x);
-            }
+            });
         }
         if const { V::TILING.dot_held } {
             each!(p in P {
@@ -120,29 +122,6 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
             });
         });
     }
-}
-
-/// Four columns of every token by those of every panel.
-#[inline(always)]
-fn dot_step<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
-    parts: &mut [[V; P]; M],
-    codes: &[[u8; 64]; P],
-    x: &[u32; M],
-) {
-    let mut operand = [V::splat(0); P];
-    each!(p in P {
-        operand[p] = V::load(&codes[p]);
-    });
-    each!(m in M {
-        let token = V::splat(x[m]);
-        each!(p in P {
-            parts[m][p] = if NARROW {
-                parts[m][p].dot_narrow(operand[p], token)
-            } else {
-                parts[m][p].dot(operand[p], token)
-            };
-        });
-    });
 }
 
 /// `sums += weights . x` over the columns of a block.
