@@ -205,12 +205,15 @@ pub const TARGETS: &[Target] = &[
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
     Target { proof: Proof::Run, ..gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL) },
-    gpu(
-        "wgsl_subgroups",
-        "any GPU through WGSL, with subgroups of one size",
-        Class::Shader,
-        &WGSL_SUBGROUPS,
-    ),
+    Target {
+        proof: Proof::Run,
+        ..gpu(
+            "wgsl_subgroups",
+            "any GPU through WGSL, with subgroups of one size",
+            Class::Shader,
+            &WGSL_SUBGROUPS,
+        )
+    },
     translated("spirv", "any GPU through SPIR-V"),
     translated("msl", "Apple GPUs through Metal"),
 ];

@@ -168,8 +168,9 @@ pub(crate) fn simulator(name: &str, seed: u64, tuning: &Tuning) -> Result<GpuDev
 fn present() -> String {
     let sets = Isa::present().map(|isa| isa.name().to_owned());
     let simulated = TARGETS.iter().filter(|target| Simulator::new(target.name).is_ok());
-    let simulated = simulated.map(|target| format!("sim:{target}"));
-    format!("auto, cpu, {}", sets.chain(simulated).collect::<Vec<_>>().join(", "))
+    let simulated: Vec<&str> = simulated.map(|target| target.name).collect();
+    let sets: Vec<String> = sets.collect();
+    format!("auto, cpu, {}, sim:TARGET ({})", sets.join(", "), simulated.join(", "))
 }
 
 fn absent() -> String {
