@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     #[arg(value_name = "SCHEME")]
     scheme: String,
-    /// Which GPU's kernels: sm_80, sm_89, sm_90a, sm_120, gfx942 or gfx950.
+    /// Which GPU's kernels: sm_80, sm_89, sm_90a, sm_120, gfx942, gfx950, wgsl or wgsl_subgroups.
     #[arg(long, value_name = "TARGET")]
     target: String,
     /// The weight's shape.

@@ -81,6 +81,21 @@ fn every_scheme_multiplies_on_amd_gpus() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+/// Elements of x of half the value beside a term that multiplies the sum of x: where scales multiply sums
+/// of runs, and where one serves a row.
+#[test]
+fn shifts_meet_the_sum_of_x_whatever_its_unit() {
+    for (number, group) in ["per 1x128", "per channel"].into_iter().enumerate() {
+        for code in ["e4m3", "e4m3fnuz"] {
+            let scheme = quantloom_dsl::parse(&format!(
+                "shifted {{ weight: {code}, scale: f32 {group}, shift: f32 {group}, pack: [k, n], \
+                 activation: {code} {{ scale: f32 per token }} }}"
+            ));
+            compared(number, &scheme.unwrap(), &["gfx942", "gfx950"]).unwrap();
+        }
+    }
+}
+
 /// In tiles, where a row of x has no runs shorter than its pieces: copies to shared memory, reads of x
 /// and of sums.
 #[test]

@@ -2,9 +2,9 @@
 //!
 //! In: nothing. Out: [`rates`], each instruction that this CPU has with what all threads
 //! together reach, and [`Rate::sample`], what they reach at the moment: the clock of a shared machine
-//! and its share of the ports change from second to second. A burst is a loop of fourteen independent accumulators (more than latency
-//! times ports of any core that has the instruction), written in assembly, so that no compiler
-//! takes anything out of it or spills anything into it.
+//! and its share of the ports change from second to second. A burst is a loop of fourteen independent
+//! accumulators (more than latency times ports of any core that has the instruction), written in
+//! assembly, so that no compiler takes anything out of it or spills anything into it.
 
 use super::seconds;
 

@@ -1,8 +1,8 @@
 //! Any GPU through Vulkan, Metal or Direct3D 12, by the crate wgpu: kernels come as WGSL.
 //!
 //! In: a [`KernelSource`](crate::source::KernelSource) of texts for the targets `wgsl` and
-//! `wgsl_subgroups`. Out: an [`Executor`](crate::gpu::Executor). A machine without such a device, or without the loader of its
-//! driver, is an error value. Start at [`Wgpu`].
+//! `wgsl_subgroups`. Out: an [`Executor`](crate::gpu::Executor). A machine without such a device, or
+//! without the loader of its driver, is an error value. Start at [`Wgpu`].
 //!
 //! | file | what |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! WGSL for any GPU that WebGPU, Vulkan, Metal or Direct3D 12 reach.
 //!
-//! In: a verified kernel for the target `wgsl` or `wgsl_subgroups`. Out: the text of a module with one entry. Binding
-//! contract: group 0 has the buffers in the kernel's order, binding 0 on, as storage buffers of
-//! 32-bit words (bound with a length that is a multiple of 16 bytes), `read` where the kernel only
-//! reads them; then, if the kernel has parameters, one uniform buffer of them as `u32` in their order.
+//! In: a verified kernel for the target `wgsl` or `wgsl_subgroups`. Out: the text of a module with one
+//! entry. Binding contract: group 0 has the buffers in the kernel's order, binding 0 on, as storage
+//! buffers of 32-bit words (bound with a length that is a multiple of 16 bytes), `read` where the kernel
+//! only reads them; then, if the kernel has parameters, one uniform buffer of them as `u32` in their order.
 //! Shared memory is the text's own. The grid is [`Kernel::launch`]'s.
 //!
 //! Names: `_lane` is the kernel's register `lane`, `_acc_3` element 3 of its register array `acc`,
