@@ -218,6 +218,11 @@ pub const TARGETS: &[Target] = &[
     translated("msl", "Apple GPUs through Metal"),
 ];
 
+/// The names of all targets, for a message.
+pub fn names() -> String {
+    TARGETS.iter().map(|target| target.name).collect::<Vec<_>>().join(", ")
+}
+
 /// The target of a name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use quantloom::codegen::emit::{self, rust::page::family_page};
 use quantloom::codegen::jit::Jit;
 use quantloom::codegen::plan::{self, LANES_TILE, kernel_name};
-use quantloom::codegen::target::{Class, Target};
+use quantloom::codegen::target::{Class, Target, names};
 use quantloom::dsl::format::{BF16, Number};
 use quantloom::dsl::{Activation, Scheme};
 use quantloom::runtime::gpu::{Products as _, Request};
@@ -51,7 +51,8 @@ struct Emitted {
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
-    let target = plan::known(&arguments.target)?;
+    let target = plan::known(&arguments.target)
+        .map_err(|unknown| anyhow!("{unknown} (the targets are {})", names()))?;
     let kernels = match target.class {
         Class::Lanes => decoders(&scheme, target, &arguments.scheme)?,
         _ => products(&scheme, target, arguments)?,

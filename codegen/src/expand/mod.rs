@@ -51,8 +51,7 @@ fn targets(syntax: Option<&SchemeSyntax>, scheme: Option<&Scheme>, faults: &mut 
         let target = match plan::known(name) {
             Ok(target) => target,
             Err(unknown) => {
-                let names: Vec<&str> = crate::target::TARGETS.iter().map(|t| t.name).collect();
-                let help = format!("the targets are {}", names.join(", "));
+                let help = format!("the targets are {}", crate::target::names());
                 faults.push(Diagnostic::new(*span, unknown.to_string()).help(help));
                 continue;
             }
