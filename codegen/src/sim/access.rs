@@ -264,12 +264,13 @@ impl<const L: usize> Warp<L> {
         at: &Bytes<L>,
         live: u64,
     ) {
-        let lanes = lanes_of(live).map(|lane| at[lane]);
         match array {
-            Array::Global(_) => world.tally.global(point, width, lanes),
+            Array::Global(_) => {
+                world.tally.global(point, width, lanes_of(live).map(|lane| at[lane]));
+            }
             Array::Shared(_) => {
-                let banks = world.set.banks;
-                world.tally.shared(point, width, banks, lanes.map(|byte| byte as u32));
+                let lanes = lanes_of(live).map(|lane| (lane, at[lane] as u32));
+                world.tally.shared(point, width, world.set.banks, lanes);
             }
         }
     }

@@ -141,32 +141,31 @@ impl Tally {
     }
 
     /// One warp instruction on shared memory. A round serves one 4-byte word of each bank to any
-    /// number of lanes; lanes are served in order, as many at a time as fill all banks once.
+    /// number of lanes. Lanes are served in parts of the warp that would fill all banks once, by
+    /// their numbers, whichever of them take part (AMD, Composable Kernel's documentation, "LDS bank
+    /// conflicts": 16 bytes are written by lanes 0 to 7, then 8 to 15, and so on).
     pub(super) fn shared(
         &mut self,
         point: u32,
         width: u32,
         banks: u32,
-        bytes: impl Iterator<Item = u32>,
+        bytes: impl Iterator<Item = (usize, u32)>,
     ) {
         let per_lane = width.div_ceil(4);
         let together = (banks / per_lane).max(1) as usize;
-        let mut starts = [0u32; 64];
+        let mut starts = [(0, 0u32); 64];
         let mut count = 0;
-        for byte in bytes {
-            starts[count] = byte / 4;
+        for (lane, byte) in bytes {
+            starts[count] = (lane / together, byte / 4);
             count += 1;
         }
-        let mut took = 0;
-        for lanes in starts[..count].chunks(together) {
-            took += u64::from(rounds(lanes, per_lane, banks));
-        }
-        let asked = count as u64 * u64::from(width);
         let point = &mut self.points[point as usize];
+        for lanes in starts[..count].chunk_by(|(one, _), (next, _)| one == next) {
+            point.rounds[0] += u64::from(rounds(lanes, per_lane, banks));
+            point.rounds[1] += 1;
+        }
         point.runs += 1;
-        point.bytes += asked;
-        point.rounds[0] += took;
-        point.rounds[1] += (count.div_ceil(together) as u64).min(took);
+        point.bytes += count as u64 * u64::from(width);
     }
 
     /// An asynchronous copy of a whole range.
@@ -206,13 +205,13 @@ impl Tally {
     }
 }
 
-/// Rounds that words starting at these words need: the most distinct words in one bank.
-fn rounds(starts: &[u32], per_lane: u32, banks: u32) -> u32 {
+/// Rounds that lanes need whose words start there: the most distinct words in one bank.
+fn rounds(lanes: &[(usize, u32)], per_lane: u32, banks: u32) -> u32 {
     let mut seen = [0u32; 64];
     let mut used = [0u8; 64];
     let mut words = [0u32; 64];
     let mut count = 0;
-    for &start in starts {
+    for &(_, start) in lanes {
         for word in start..start + per_lane {
             words[count] = word;
             count += 1;
@@ -238,7 +237,7 @@ mod tests {
 
     #[test]
     fn bank_rounds() {
-        let lanes = |stride: u32| (0..32).map(move |lane| lane * stride);
+        let lanes = |stride: u32| (0..32).map(move |lane| (lane as usize, lane * stride));
         for (width, stride, took, least) in [
             (4, 4, 1, 1),
             (4, 0, 1, 1),
@@ -255,6 +254,10 @@ mod tests {
             tally.shared(0, width, 32, lanes(stride));
             assert_eq!(tally.points[0].rounds, [took, least], "width {width} stride {stride}");
         }
+        // Of lanes that are served together every fourth, all in the same banks.
+        let mut tally = Tally::new(1);
+        tally.shared(0, 16, 32, (0..32).step_by(4).map(|lane| (lane, 128 * lane as u32)));
+        assert_eq!(tally.points[0].rounds, [8, 4]);
     }
 
     #[test]
