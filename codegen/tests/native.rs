@@ -311,10 +311,13 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
 }
 
 /// Codes for an instruction that scales stay as they are, each where its fragment has that very column: a
-/// column has its scale. Elements of 6 bits go on from word to word.
+/// column has its scale. Elements of 6 bits go on from word to word, of two steps side by side: three
+/// loads of four words.
 #[test]
 fn a_lane_holds_its_columns_where_products_scale() {
-    for (weight, rest, columns) in [("e2m1", 4, 128), ("e2m3", 2, 128), ("e4m3", 0, 64)] {
+    for (weight, rest, columns, words) in
+        [("e2m1", 4, 128, 4), ("e2m3", 2, 256, 12), ("e4m3", 0, 64, 4)]
+    {
         let text = format!(
             "s {{ weight: {weight}, scale: e8m0 per 1x32, pack: u8 [code, pad {rest} | k, n], \
              activation: e2m1 {{ scale: e8m0 per 1x32 from pow2 }} }}"
@@ -323,7 +326,8 @@ fn a_lane_holds_its_columns_where_products_scale() {
         let plan = plan_of(&scheme, "gfx950").unwrap();
         assert!(plan.compute.product.scaling().is_some() && plan.dequant.stages.is_empty());
         assert_eq!((plan.native.rows, plan.native.columns), (16, columns), "{weight}");
-        let (bits, shape) = (8 - rest, Shape { experts: 1, n: 32, k: 384 });
+        assert_eq!(plan.native.sections, [words], "{weight}");
+        let (bits, shape) = (8 - rest, Shape { experts: 1, n: 32, k: 512 });
         let bytes = pack(&plan, &bind(&plan, shape), shape);
         let pieces = bytes.chunks((16 * columns * bits / 8) as usize);
         let chunks = shape.k / u64::from(columns);

@@ -2,6 +2,7 @@
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::codegen::plan::plan;
+use quantloom::codegen::sim::Report;
 use quantloom::codegen::target::target;
 use quantloom::runtime::conformance::{Failure, Suite};
 use quantloom::runtime::gpu::GpuDevice;
@@ -54,7 +55,9 @@ fn compared_with(
             let seeds = seeds.next().into_iter().flat_map(|seed| [seed, seed + 9]).collect();
             let suite = Suite { shapes: vec![shape], tokens: tokens.to_vec(), seeds, every: 1 };
             let device = GpuDevice::new(Simulator::new(target).unwrap());
-            match suite.run(scheme, &[&device], &|_| {}).remove(0) {
+            let ran = suite.run(scheme, &[&device], &|_| {}).remove(0);
+            no_conflicts(&device)?;
+            match ran {
                 Ok(done) if done.products == products && done.not_scheduled.is_empty() => {}
                 Ok(done) => return Err(format!("{} {target} {shape:?}: {done:?}", scheme.name)),
                 Err(failure) => return Err(failure.to_string()),
@@ -62,6 +65,14 @@ fn compared_with(
         }
     }
     Ok(())
+}
+
+/// Whether lanes that are served together met in a bank of shared memory; nobody says what a device that
+/// takes WGSL has there.
+fn no_conflicts(device: &GpuDevice<Simulator>) -> Result<(), String> {
+    let reports = device.executor().take_reports();
+    let lost = |report: &&Report| report.conflicts() > 0 && !report.target.starts_with("wgsl");
+    reports.iter().find(lost).map_or(Ok(()), |report| Err(report.to_string()))
 }
 
 #[test]
@@ -96,25 +107,31 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
     }
 }
 
-/// In tiles, where a row of x has no runs shorter than its pieces: copies to shared memory, reads of x
-/// and of sums.
+/// Several turns of whole tiles, of few tokens and of many: copies to shared memory, reads of x, of its
+/// scales, of codes and of sums. The other tests count ragged shapes of all schemes.
 #[test]
-fn tiles_on_amd_gpus_have_no_bank_conflicts() {
-    for target in ["gfx942", "gfx950"] {
-        for name in ["ct_w4a16", "gptq8_v1", "ct_mxfp4a16", "ct_w4a8", "ct_fp8_dynamic"] {
+fn whole_tiles_have_no_bank_conflicts() {
+    for target in ["gfx942", "gfx950", "sm_90a"] {
+        for name in [
+            "ct_w4a16",
+            "gptq8_v1",
+            "ct_mxfp4a16",
+            "ct_w4a8",
+            "ct_fp8_dynamic",
+            "ct_fp8_block",
+            "ct_nvfp4a16",
+            "ct_nvfp4",
+            "ct_mxfp8",
+            "quark_w_mxfp6_e3m2_a_mxfp6_e2m3",
+        ] {
             let device = GpuDevice::new(Simulator::new(target).unwrap());
-            let (shapes, tokens, seeds) = (vec![(64, 1024)], vec![33], vec![0]);
+            let (shapes, tokens, seeds) = (vec![(64, 1024)], vec![5, 33], vec![0]);
             let suite = Suite { shapes, tokens, seeds, every: 1 };
             suite
                 .run(quantloom_kernels::scheme(name).unwrap(), &[&device], &|_| {})
                 .remove(0)
                 .unwrap();
-            let mut reports = device.executor().take_reports();
-            reports.retain(|report| report.kernel.contains("__tile_"));
-            assert!(!reports.is_empty(), "{name} on {target}");
-            for report in reports {
-                assert_eq!(report.conflicts(), 0, "{report}");
-            }
+            no_conflicts(&device).unwrap();
         }
     }
 }

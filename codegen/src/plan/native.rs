@@ -123,8 +123,8 @@ pub struct NativeLayout {
     pub rows: u32,
     /// K is padded to a multiple of this.
     pub columns: u32,
-    /// Words that a lane loads at once, of each section of a piece: a section holds those of all
-    /// lanes side by side.
+    /// Words that a lane has of each section of a piece, side by side: a section holds those of all
+    /// lanes, which load four at a time where it has as many.
     pub sections: Vec<u32>,
 }
 
@@ -159,8 +159,8 @@ impl NativeLayout {
         let words = |bits: u32| (bits << chain.codes.len()) / 32;
         let sections = match dequant.placed() {
             Some(sequence) => chain.sections(sequence),
-            // Words that share codes lie apart, each of all lanes.
-            None if !32u32.is_multiple_of(code_bits) && dequant.planes.len() == 1 => {
+            // A vector loads a word of all lanes.
+            None if share_words(dequant) && holding.lane_words == 0 => {
                 vec![1; words(code_bits) as usize]
             }
             None => dequant.planes.iter().map(|(low, high)| words((high - low).into())).collect(),
@@ -204,11 +204,13 @@ impl Chain {
             Some(Order::RegistersFirst) => [register, element].concat(),
         };
         // The words after this one hold the registers that follow.
-        let unit = joined
-            || dequant.placed().is_some()
-            || holding.lane_words == 0
-            || !32u32.is_multiple_of(field);
-        let more = if unit { UNIT - in_word } else { holding.lane_words as usize };
+        let unit = joined || dequant.placed().is_some() || holding.lane_words == 0;
+        let more = match unit {
+            true => UNIT - in_word,
+            // Two units, of 6 bits three loads of four words.
+            false if share_words(dequant) => 1,
+            false => holding.lane_words as usize,
+        };
         codes.extend(holding.registers.get(registers..registers + more)?);
         let mut lanes = holding.lanes.clone();
         if holding.keeps_columns {
@@ -235,7 +237,11 @@ impl Chain {
         let (place, words) = after.split_at(places);
         let inner = digits(&[place, bytes].concat());
         if !32u32.is_multiple_of(high as u32 - low as u32) {
-            return format!("u32 [{inner} | {}, w]", digits(&[words, &self.lanes[..]].concat()));
+            let (words, lanes) = (digits(words), digits(&self.lanes));
+            return match holding.lane_words {
+                0 => format!("u32 [{inner} | {lanes}, w]"),
+                _ => format!("u32 [{inner} | w, {words}, {lanes}]"),
+            };
         }
         let order = match holding.lane_words {
             0 => digits(&[&self.lanes[..], words].concat()),
@@ -278,6 +284,12 @@ impl Chain {
             false => vec![units; words],
         }
     }
+}
+
+/// Whether codes go on from word to word, as they are stored.
+fn share_words(dequant: &DequantPlan) -> bool {
+    let whole = 32u32.is_multiple_of(dequant.weight.code.bits());
+    !whole && dequant.planes.len() == 1 && dequant.placed().is_none()
 }
 
 enum Order {

@@ -25,6 +25,13 @@ pub(super) fn tile_words(problem: &Problem) -> u32 {
     problem.chunks() * chunk_words(problem)
 }
 
+/// The loads of a lane's words of a section, as wide as all can be: the first word of each, and how
+/// many it is of.
+pub(super) fn loads(words: u32) -> impl Iterator<Item = (u32, u32)> {
+    let each = 1 << words.trailing_zeros().min(2);
+    (0..words).step_by(each as usize).map(move |first| (first, each))
+}
+
 /// The access of so many words: 1, 2 or 4.
 pub(super) const fn width(words: u32) -> Width {
     match words {

@@ -25,7 +25,7 @@ use crate::ir::{
     Operand, Reg, Special, Type, Uniformity,
 };
 
-use super::chunk::{chunk_words, sections, tile_words, width};
+use super::chunk::{chunk_words, loads, sections, tile_words, width};
 use super::constants::{Constants, Stretch};
 use super::dequantise::{ByRow, Scales, Zeros, steps};
 use super::grouped::Grouped;
@@ -321,9 +321,11 @@ impl<'p> Decode<'p> {
             let at = b.mad(turn, problem.turn_chunks() * chunk_words(problem), *start);
             let from = Address::new(self.io.codes, at);
             let from = from.plus(ahead + chunk * chunk_words(problem) + first);
-            let (own, after) = words.split_at(plane as usize);
-            b.load_into(own, from, width(plane), masked(mask), Cache::Stream);
-            words = after;
+            for (piece, plane) in loads(plane) {
+                let (own, after) = words.split_at(plane as usize);
+                b.load_into(own, from.plus(piece), width(plane), masked(mask), Cache::Stream);
+                words = after;
+            }
         }
     }
 

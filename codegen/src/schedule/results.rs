@@ -1,7 +1,7 @@
 //! How sums become y: through shared memory, and through the workspace where blocks split K.
 //!
 //! In: D of the products, per tile of rows and of tokens. Each lane leaves its sums in shared memory
-//! as `[part][token][row]`; then threads add the parts up and write rows that are neighbours. With
+//! by part, token and row; then threads add the parts up and write rows that are neighbours. With
 //! `splits` > 1 a block leaves what it has in a slot of its own, and the last to arrive adds the
 //! slots in order: nothing waits, and the result does not depend on who was last.
 
@@ -15,10 +15,47 @@ use crate::ir::{
 };
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
 
-/// Words from one token's sums to the next's: four more than the rows, so that the tokens of
-/// neighbouring lanes fall into different banks.
-const fn pitch(rows: u32) -> u32 {
-    rows + 4
+/// Where sums lie in shared memory: `[token][row]`, with a few words left out after as many tokens as
+/// fill all banks, so that what lanes hold that are served together lies in different ones: next to
+/// each other rows of a token, or the same four rows of neighbouring tokens (AMD), or a row each of
+/// every second token (NVIDIA).
+#[derive(Clone, Copy)]
+struct Place {
+    rows: u32,
+    /// Tokens that fill all banks, if there are as many.
+    full: u32,
+    /// Words left out after those.
+    apart: u32,
+}
+
+impl Place {
+    fn new(problem: &Problem, rows: u32, tokens: u32) -> Self {
+        let banks = problem.target().gpu.map_or(rows, |gpu| gpu.banks);
+        let full = (banks / rows.max(1)).min(tokens).max(1);
+        let beside = problem.lanes.d.tokens.len() as u32;
+        Self { rows, full, apart: 4 * full.min(beside) }
+    }
+
+    /// Words before a token's; of a lane's tokens, which begin at a multiple of those that it has side
+    /// by side, also what each is further than the first.
+    const fn before(self, token: u32) -> u32 {
+        token * self.rows + token / self.full * self.apart
+    }
+
+    /// The word of a result.
+    fn word(self, b: &mut Builder, [token, row]: [Operand; 2]) -> Operand {
+        if self.full == 1 {
+            return b.mad(token, self.before(1), row);
+        }
+        let at = b.mad(token, self.rows, row);
+        let filled = b.div(token, self.full);
+        b.mad(filled, self.apart, at)
+    }
+
+    /// Words of a part.
+    const fn words(self, tokens: u32) -> u32 {
+        self.before(tokens.next_multiple_of(self.full))
+    }
 }
 
 /// Words of shared memory for the count that the last block to arrive is found by.
@@ -66,13 +103,17 @@ pub(super) struct Held<'s> {
 
 impl Results<'_> {
     /// Words of shared memory for a block's sums.
-    pub(super) const fn words(rows: u32, tokens: u32, parts: u32) -> u32 {
-        parts * tokens * pitch(rows)
+    pub(super) fn words(problem: &Problem, [rows, tokens, parts]: [u32; 3]) -> u32 {
+        parts * Place::new(problem, rows, tokens).words(tokens)
+    }
+
+    fn place(&self) -> Place {
+        Place::new(self.problem, self.rows, self.tokens)
     }
 
     /// Writes y. Every warp comes here; what `over` holds is dead in all of them.
     pub(super) fn write(&self, b: &mut Builder, held: &Held<'_>, over: Option<SharedId>) {
-        let words = Self::words(self.rows, self.tokens, self.parts);
+        let words = Self::words(self.problem, [self.rows, self.tokens, self.parts]);
         let layout = "f32 [row, token, part]";
         let shared = b.shared_block("sums", Word::U32, words, layout, 16, over);
         self.leave(b, held, shared);
@@ -111,13 +152,13 @@ impl Results<'_> {
 
     /// Each lane's sums, into shared memory.
     fn leave(&self, b: &mut Builder, held: &Held<'_>, shared: SharedId) {
-        let (problem, pitch) = (self.problem, pitch(self.rows));
+        let (problem, place) = (self.problem, self.place());
         let d = &problem.lanes.d;
         let row = d.rows.first.of(b, held.lane);
         let row = b.add(held.first_row, row);
         let token = d.token.of(b, held.lane);
-        let at = b.mad(token, pitch, row);
-        let at = b.mad(held.part, self.tokens * pitch, at);
+        let at = place.word(b, [token, row]);
+        let at = b.mad(held.part, place.words(self.tokens), at);
         // Rows that are neighbours in one token go together.
         let neighbours = |one: &usize, next: &usize| {
             let [[row, token], [next_row, next_token]] = [d.registers[*one], d.registers[*next]];
@@ -133,7 +174,7 @@ impl Results<'_> {
                     let ragged = !self.tokens.is_multiple_of(problem.token_tile());
                     let in_tile = d.rows.stride * row_of as u32;
                     let further = problem.plan.native.rows * of_rows + in_tile;
-                    let to = Address::new(shared, at).plus(plus * pitch + further);
+                    let to = Address::new(shared, at).plus(place.before(plus) + further);
                     let values: Vec<Operand> =
                         together.iter().map(|&register| sums[register].into()).collect();
                     let width = width(values.len() as u32);
@@ -157,11 +198,11 @@ impl Results<'_> {
 
     /// The sum of the block's parts, of as many rows as are handled at once.
     fn total(&self, b: &mut Builder, shared: SharedId, [token, row]: [Operand; 2]) -> Vec<Operand> {
-        let pitch = pitch(self.rows);
-        let at = b.mad(token, pitch, row);
+        let place = self.place();
+        let at = place.word(b, [token, row]);
         let mut total = Vec::new();
         for part in 0..self.parts {
-            let from = Address::new(shared, at).plus(part * self.tokens * pitch);
+            let from = Address::new(shared, at).plus(part * place.words(self.tokens));
             let next = b.load_as(Type::F32, from, self.width(), None, Cache::Default);
             total = added(b, &total, &next);
         }

@@ -25,7 +25,7 @@ use crate::ir::{
 };
 
 use self::numbers::{Numbers, OfTurn};
-use super::chunk::{chunk_words, sections, tile_words, width};
+use super::chunk::{chunk_words, loads, sections, tile_words, width};
 use super::io::Io;
 use super::problem::{InputScale, Problem, Unscheduled};
 
@@ -206,8 +206,10 @@ impl<'p> Shader<'p> {
         let mut all = Vec::new();
         for (first, words) in sections(problem) {
             let at = b.mad(self.lane, words, start);
-            let from = Address::new(self.io.codes, at).plus(first);
-            all.extend(b.load_as(Type::U32, from, width(words), None, Cache::Constant));
+            for (piece, words) in loads(words) {
+                let from = Address::new(self.io.codes, at).plus(first + piece);
+                all.extend(b.load_as(Type::U32, from, width(words), None, Cache::Constant));
+            }
         }
         all
     }

@@ -1,10 +1,11 @@
 //! A block's ring in shared memory: what the next turns need, on its way by asynchronous copies.
 //!
-//! A stage holds x as `[rows of 128 bytes][token][piece]`, a piece being 16 bytes, then of each warp
-//! its rows' codes as they lie in the native layout, then the numbers of its rows' groups likewise
-//! (`numbers`), then scales of x (`input_scales`). Pieces of x are swizzled so that lanes which read together fill all
-//! banks: the four lanes of a token read neighbouring segments of 8, 16 or 32 bytes, those of two or
-//! four tokens at once. Codes and numbers are read by the warp that copied them.
+//! A stage holds x as `[rows of 128 bytes][token][piece]`, a piece being 16 bytes or 8, then of each
+//! warp its rows' codes as they lie in the native layout, then the numbers of its rows' groups likewise
+//! (`numbers`), then scales of x (`input_scales`). Pieces of x are swizzled so that lanes which read
+//! together fill all banks: the four lanes of a token read neighbouring segments of 8, 16 or 32 bytes,
+//! those of two or four tokens at once, or one of them of each token of a tile. Codes and numbers are
+//! read by the warp that copied them.
 
 mod copies;
 mod input_scales;
@@ -16,7 +17,7 @@ use crate::ir::{
     Word,
 };
 use crate::plan::native::SHARED_BYTES;
-use crate::schedule::chunk::{chunk_words, sections, tile_words, width};
+use crate::schedule::chunk::{chunk_words, loads, sections, tile_words, width};
 use crate::schedule::problem::Problem;
 use crate::schedule::results::Results;
 use crate::schedule::tile::TileShape;
@@ -25,9 +26,7 @@ use numbers::Numbers;
 
 pub(super) use numbers::Scales;
 
-/// Bytes of a piece.
-const PIECE: u32 = 16;
-/// Words of a piece.
+/// Words of a piece of codes; and of x, if lanes that read together leave no half of one unread.
 const WORDS: u32 = 4;
 /// Words of a row of x: all banks.
 const ROW: u32 = SHARED_BYTES / 4;
@@ -39,6 +38,8 @@ pub(super) struct Swizzle {
     rows: u32,
     mask: u32,
     shift: u32,
+    /// Words of a piece.
+    piece: u32,
     /// Words that a lane reads at once.
     words: u32,
 }
@@ -46,22 +47,42 @@ pub(super) struct Swizzle {
 impl Swizzle {
     fn new(problem: &Problem) -> Self {
         let segment = problem.input_bytes(problem.lane_columns());
-        if problem.lanes.b.side_by_side() > 1 {
+        let tokens = problem.lanes.b.side_by_side();
+        if tokens > 1 {
             // Lanes that read together are of as many tokens, all of the same piece.
             let banks = problem.target().gpu.map_or(ROW, |gpu| gpu.banks);
-            return Self { rows: banks / ROW, mask: 7, shift: 0, words: (segment / 4).min(4) };
+            let (rows, words) = (banks / ROW, (segment / 4).min(WORDS));
+            let together = tokens.min(banks / words);
+            let piece = if together > rows * (ROW / WORDS) { words } else { WORDS };
+            return Self { rows, mask: ROW / piece - 1, shift: 0, piece, words };
         }
         // Lanes of a token side by side; of how many tokens a part of the warp reads at once, and by
         // how many pieces these must part.
-        match segment {
-            8 => Self { rows: 1, mask: 3, shift: 1, words: 2 },
-            16 => Self { rows: 1, mask: 1, shift: 2, words: 4 },
-            _ => Self { rows: 1, mask: 1, shift: 0, words: 4 },
-        }
+        let [mask, shift, words] = match segment {
+            8 => [3, 1, 2],
+            16 => [1, 2, 4],
+            _ => [1, 0, 4],
+        };
+        Self { rows: 1, mask, shift, piece: WORDS, words }
+    }
+
+    /// Pieces of x in a turn.
+    fn pieces(self, problem: &Problem) -> u32 {
+        problem.input_bytes(problem.turn) / 4 / self.piece
+    }
+
+    /// Tokens from one piece to the next of those that each of so many threads copies, all of the same
+    /// columns; `None` if they do not share them out evenly, or do not meet the swizzle's period.
+    pub(super) fn apart(self, problem: &Problem, threads: u32) -> Option<u32> {
+        let apart = threads / self.pieces(problem).max(1);
+        let period = self.tokens();
+        let even = apart > 0 && threads.is_multiple_of(self.pieces(problem));
+        let whole = apart > 0 && (apart.is_multiple_of(period) || period.is_multiple_of(apart));
+        (even && whole && apart.is_multiple_of(self.rows)).then_some(apart)
     }
 
     /// Tokens after which it repeats.
-    pub(super) const fn tokens(self) -> u32 {
+    const fn tokens(self) -> u32 {
         self.rows * (self.mask + 1)
     }
 
@@ -104,7 +125,7 @@ impl Parts {
 /// Words of a block's shared memory: the ring, or the sums that later lie over it.
 pub(super) fn words(shape: TileShape, problem: &Problem) -> u32 {
     let ring = shape.stages * Parts::new(shape, problem).words;
-    ring.max(Results::words(shape.rows, shape.tokens, 1))
+    ring.max(Results::words(problem, [shape.rows, shape.tokens, 1]))
 }
 
 pub(super) struct Ring {
@@ -112,9 +133,9 @@ pub(super) struct Ring {
     parts: Parts,
     /// Where the stage to be read begins.
     read: Reg,
-    /// x, this thread's part: the first place, the first word of x, which one of the turn that is, and
-    /// for each of its rows whether it is one of x.
-    x_to: Operand,
+    /// x, this thread's part: the first places, after which the swizzle repeats, the first word of x,
+    /// which one of the turn that is, and for each of its rows whether it is one of x.
+    x_to: Vec<Operand>,
     x_from: Operand,
     x_column: Operand,
     x_rows: Vec<Operand>,
@@ -156,10 +177,10 @@ impl Ring {
 
         b.comment("x: the pieces that this thread copies");
         let swizzle = Swizzle::new(problem);
-        let pieces = problem.input_bytes(problem.turn) / PIECE;
-        let row_pieces = SHARED_BYTES / PIECE;
+        let (pieces, row_pieces) = (swizzle.pieces(problem), ROW / swizzle.piece);
+        let threads = shape.warps * b.warp_size();
         let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
-        let x_step = shape.warps * b.warp_size() / pieces;
+        let x_step = swizzle.apart(problem, threads).unwrap_or(shape.tokens);
         // Side by side the pieces of one row of 128 bytes, of as many tokens as all banks hold; then
         // those of the next row.
         let in_row = b.rem(thread, row_pieces);
@@ -168,12 +189,17 @@ impl Ring {
         let (of_row, rest) = (b.rem(rest, pieces / row_pieces), b.div(rest, pieces / row_pieces));
         let row = b.mad(rest, swizzle.rows, token);
         let piece = b.mad(of_row, row_pieces, in_row);
-        let place = swizzle.place(b, in_row, row);
-        let to = b.mad(of_row, shape.tokens, row);
-        let to = b.mul(to, ROW);
-        let x_to = b.mad(place, WORDS, to);
+        let firsts = (0..swizzle.tokens().min(shape.tokens)).step_by(x_step as usize);
+        let x_to = firsts.map(|first| {
+            let row = b.add(row, first);
+            let place = swizzle.place(b, in_row, row);
+            let to = b.mad(of_row, shape.tokens, row);
+            let to = b.mul(to, ROW);
+            b.mad(place, swizzle.piece, to)
+        });
+        let x_to = x_to.collect();
         let token = b.mad(tile.token_block, shape.tokens, row);
-        let x_column = b.mul(piece, PIECE / problem.input_word().bytes());
+        let x_column = b.mul(piece, swizzle.piece * 4 / problem.input_word().bytes());
         let x_from = b.mad(token, problem.input_words(problem.input.columns), x_column);
         let x_rows = (0..shape.tokens / x_step).map(|i| {
             let token = b.add(token, i * x_step);
@@ -213,9 +239,9 @@ impl Ring {
         });
         let x_at = firsts.map(|first| {
             let word = b.mad(in_row, segment, first);
-            let (piece, in_piece) = (b.div(word, WORDS), b.rem(word, WORDS));
+            let (piece, in_piece) = (b.div(word, swizzle.piece), b.rem(word, swizzle.piece));
             let place = swizzle.place(b, piece, row);
-            let at = b.mad(place, WORDS, in_piece);
+            let at = b.mad(place, swizzle.piece, in_piece);
             b.add(at, at_row)
         });
         let x_at = x_at.collect();
@@ -304,7 +330,7 @@ impl Ring {
         let problem = tile.problem;
         let columns = problem.input_words(problem.input.columns);
         let turn_words = problem.input_words(problem.turn);
-        let to = b.add(self.x_to, stage);
+        let to: Vec<Operand> = self.x_to.iter().map(|&to| b.add(to, stage)).collect();
         let from = b.mad(turn, turn_words, self.x_from);
         // The last turn may end inside of a row, at a multiple of a piece: zeros beyond.
         let column_is = (!columns.is_multiple_of(turn_words)).then(|| {
@@ -313,9 +339,11 @@ impl Ring {
         });
         for (i, &row_is) in (0..).zip(&self.x_rows) {
             let mask = column_is.map_or(row_is, |column_is| b.both(row_is, column_is));
-            let to = Address::new(self.block, to).plus(i * self.x_step * ROW);
+            let place = i % to.len() as u32;
+            let to = Address::new(self.block, to[place as usize]);
+            let to = to.plus((i - place) * self.x_step * ROW);
             let from = Address::new(tile.io.x, from).plus(i * self.x_step * columns);
-            b.copy_async(to, from, Width::B128, Some(mask));
+            b.copy_async(to, from, width(self.swizzle.piece), Some(mask));
         }
         if let Some(scales) = &self.x_scales {
             scales.copy(b, tile, self.block, turn, stage);
@@ -409,10 +437,14 @@ impl Stage<'_> {
         let tile_first = row_tile * self.ring.parts.tile_codes;
         let chunk = |chunk: u32| {
             let first = tile_first + chunk * chunk_words(problem);
-            let words = sections(problem).zip(&self.codes).flat_map(|((_, words), &at)| {
-                b.load(Address::new(self.ring.block, at).plus(first), width(words))
-            });
-            words.collect()
+            let mut all = Vec::new();
+            for ((_, words), &at) in sections(problem).zip(&self.codes) {
+                for (piece, words) in loads(words) {
+                    let from = Address::new(self.ring.block, at).plus(first + piece);
+                    all.extend(b.load(from, width(words)));
+                }
+            }
+            all
         };
         (0..problem.turn_chunks()).map(chunk).collect()
     }

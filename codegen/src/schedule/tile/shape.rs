@@ -242,13 +242,8 @@ impl TileShape {
             return Err(Unscheduled::Scheme { target: problem.target().name, what });
         }
         let threads = self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp);
-        // A thread copies the same piece of every so many tokens, after which the swizzle repeats.
-        let pieces = problem.input_bytes(problem.turn) / 16;
-        let copied = threads / pieces.max(1);
-        let copies = copied > 0
-            && threads.is_multiple_of(pieces)
-            && copied.is_multiple_of(ring::swizzle(problem).tokens())
-            && self.tokens.is_multiple_of(copied);
+        let apart = ring::swizzle(problem).apart(problem, threads);
+        let copies = apart.is_some_and(|apart| self.tokens.is_multiple_of(apart));
         let per_warp = self.warps > 0
             && self.rows.is_multiple_of(self.warps * native.rows)
             && matches!(self.row_tiles(problem), 1 | 2 | 4);

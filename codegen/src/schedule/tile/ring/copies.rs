@@ -9,8 +9,8 @@ pub(super) struct Copies {
     buffer: BufferId,
     /// Words of a piece.
     piece: u32,
-    /// Lanes or threads that share the pieces.
-    copiers: u32,
+    /// Words in a stage from a copier's piece of a round to that of the next.
+    apart: u32,
     rounds: Vec<Round>,
 }
 
@@ -25,12 +25,12 @@ struct Round {
 }
 
 impl Copies {
-    /// Deals `pieces` out to the copiers. `from` says of a piece by its number where it lies at turn 0,
-    /// and whether it is there, if that is in doubt.
+    /// Deals `pieces` out to the copiers; those of a copier are `apart` in a stage. `from` says of a
+    /// piece by its number where it lies at turn 0, and whether it is there, if that is in doubt.
     pub(super) fn deal(
         b: &mut Builder,
         (buffer, piece): (BufferId, u32),
-        pieces: u32,
+        (pieces, apart): (u32, u32),
         (copier, copiers): (Operand, u32),
         mut from: impl FnMut(&mut Builder, Operand) -> (Operand, Option<Operand>),
     ) -> Self {
@@ -42,7 +42,7 @@ impl Copies {
             Round { from, mask, any }
         });
         let rounds = rounds.collect();
-        Self { buffer, piece, copiers, rounds }
+        Self { buffer, piece, apart, rounds }
     }
 
     /// Starts the copies of a turn, whose words lie `later` than those of turn 0, to where this
@@ -50,7 +50,7 @@ impl Copies {
     pub(super) fn start(&self, b: &mut Builder, to: Address, later: Operand) {
         for (round, &Round { from, mask, any }) in (0..).zip(&self.rounds) {
             let from = Address::new(self.buffer, b.add(from, later));
-            let to = to.plus(round * self.copiers * self.piece);
+            let to = to.plus(round * self.apart);
             let copy = |b: &mut Builder| b.copy_async(to, from, width(self.piece), mask);
             if any == Operand::Pred(true) { copy(b) } else { b.when(any, copy) }
         }

@@ -1,5 +1,6 @@
-//! Scales of x that change along K, in the ring, by token: f32, or words of codes for an instruction that
-//! scales.
+//! Scales of x that change along K, in the ring: f32, or words of codes for an instruction that scales.
+//! Those of a group lie side by side, since lanes read a group's of neighbouring tokens; groups lie so
+//! far apart that the banks are shared out to what neighbouring threads copy, a token's groups.
 
 use super::Tile;
 use super::copies::Copies;
@@ -8,9 +9,11 @@ use crate::schedule::dequantise::in_register;
 use crate::schedule::problem::Problem;
 use crate::schedule::tile::TileShape;
 
-/// `[token][group of the turn]`.
+/// `[group of the turn][token]`.
 pub(super) struct InputScales {
     columns: u32,
+    /// Words from a group to the next.
+    pitch: u32,
     /// What this thread copies.
     copies: Copies,
     /// Where its first piece goes in a stage.
@@ -31,10 +34,19 @@ impl InputScales {
         (problem.turn / columns).max(1)
     }
 
+    /// Words from a group to the next: an odd number of a group's share of the banks.
+    fn pitch(shape: TileShape, problem: &Problem, columns: u32) -> u32 {
+        let banks = problem.target().gpu.map_or(1, |gpu| gpu.banks);
+        let share = (banks / Self::of_turn(problem, columns)).max(1);
+        (shape.tokens.div_ceil(share) | 1) * share
+    }
+
     /// Words of a stage.
     pub(super) fn words(shape: TileShape, problem: &Problem) -> u32 {
         Self::columns(problem).map_or(0, |columns| {
-            (shape.tokens * Self::of_turn(problem, columns)).next_multiple_of(4)
+            let pitch = Self::pitch(shape, problem, columns);
+            let others = Self::of_turn(problem, columns) - 1;
+            (others * pitch + shape.tokens).next_multiple_of(4)
         })
     }
 
@@ -42,29 +54,31 @@ impl InputScales {
         let (problem, shape) = (tile.problem, tile.shape);
         let (columns, buffer) = (Self::columns(problem)?, tile.io.x_scale?);
         let (of_turn, groups) = (Self::of_turn(problem, columns), problem.input_groups()?);
-        let piece = of_turn.min(4);
-        let (pieces, threads) = (of_turn / piece, shape.warps * b.warp_size());
-        let all = shape.tokens * pieces;
+        let pitch = Self::pitch(shape, problem, columns);
+        let (all, threads) = (shape.tokens * of_turn, shape.warps * b.warp_size());
         b.comment("scales of x: what this thread copies, and what this lane reads");
         let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
-        let copies = Copies::deal(b, (buffer, piece), all, (thread, threads), |b, number| {
-            let token = b.div(number, pieces);
+        // A turn's groups are a power of two of at most a warp.
+        let rounds = (all, threads / of_turn);
+        let copies = Copies::deal(b, (buffer, 1), rounds, (thread, threads), |b, number| {
+            let token = b.div(number, of_turn);
             let token = b.mad(tile.token_block, shape.tokens, token);
             let there = b.less(token, tile.m);
-            let in_token = b.rem(number, pieces);
-            let in_token = b.mul(in_token, piece);
-            (b.mad(token, groups, in_token), Some(there))
+            let group = b.rem(number, of_turn);
+            (b.mad(token, groups, group), Some(there))
         });
-        let to = b.mad(thread, piece, first);
+        let (token, group) = (b.div(thread, of_turn), b.rem(thread, of_turn));
+        let to = b.add(token, first);
+        let to = b.mad(group, pitch, to);
         let scaled = problem.scaled();
         let token = scaled.map_or(&problem.lanes.d.token, |scaled| &scaled.rows.first);
         let token = token.of(b, tile.lane);
-        let at = b.mad(token, of_turn, first);
+        let at = b.add(token, first);
         let block = scaled.map(|scaled| {
             let block = scaled.block.of(b, tile.lane);
             b.mul(block, 8u32)
         });
-        Some(Self { columns, copies, to, at, block })
+        Some(Self { columns, pitch, copies, to, at, block })
     }
 
     /// Starts the copies of a turn.
@@ -96,12 +110,11 @@ impl InputScales {
         if self.block.is_some() {
             return None;
         }
-        let of_turn = Self::of_turn(problem, self.columns);
         let group = run * problem.run() / self.columns.min(problem.turn);
         let at = b.add(self.at, stage);
         let of_token = |token: &u32| {
             let token = token_tile * problem.token_tile() + token;
-            let from = Address::new(block, at).plus(token * of_turn + group);
+            let from = Address::new(block, at).plus(group * self.pitch + token);
             b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0].into()
         };
         Some(problem.lanes.d.tokens.iter().map(of_token).collect())
@@ -118,8 +131,9 @@ impl InputScales {
     ) -> Option<MatrixScale> {
         let (own, problem) = (self.block?, tile.problem);
         let at = b.add(self.at, stage);
-        let token = token_tile * problem.token_tile() * Self::of_turn(problem, self.columns);
-        let word = b.load(Address::new(block, at).plus(token + step), Width::B32)[0];
+        let token = token_tile * problem.token_tile();
+        let from = Address::new(block, at).plus(step * self.pitch + token);
+        let word = b.load(from, Width::B32)[0];
         let code = b.shr(word, own);
         Some(MatrixScale { from: in_register(b, code), byte: 0 })
     }

@@ -57,7 +57,8 @@ impl Numbers {
             // Numbers that several rows share begin anywhere.
             let piece = if of.rows > 1 { 1 } else { 4 };
             let pieces = tile_words / piece;
-            let (all, lanes) = (shape.row_tiles(problem) * pieces, (tile.lane, b.warp_size()));
+            let all = (shape.row_tiles(problem) * pieces, b.warp_size() * piece);
+            let lanes = (tile.lane, b.warp_size());
             let copies = Copies::deal(b, (buffer, piece), all, lanes, |b, number| {
                 let of_tile = b.div(number, pieces);
                 let of_tile = b.add(first_tile, of_tile);
