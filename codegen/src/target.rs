@@ -64,6 +64,8 @@ pub struct Gpu {
     pub reserved_shared: u32,
     /// Banks of shared memory, 4 bytes wide.
     pub banks: u32,
+    /// In which order lanes are served that read 16 bytes each from it: of the fours of 32 neighbours.
+    pub reads: [u8; 8],
     /// Buffers of a kernel at most, where that is limited.
     pub buffers: Option<u32>,
     /// The PTX version that introduced it; `None` if it is not reached through PTX.
@@ -95,6 +97,9 @@ pub enum Chip {
     Wgsl,
 }
 
+/// By their numbers.
+const IN_ORDER: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
 const SM_80: Gpu = Gpu {
     chip: Chip::Sm { number: 80, own: false },
     warp: 32,
@@ -107,6 +112,7 @@ const SM_80: Gpu = Gpu {
     processor_shared: 164 << 10,
     reserved_shared: 1 << 10,
     banks: 32,
+    reads: IN_ORDER,
     buffers: None,
     ptx: Some(PtxVersion(7, 0)),
 };
@@ -140,6 +146,8 @@ const GFX942: Gpu = Gpu {
     processor_shared: 64 << 10,
     reserved_shared: 0,
     banks: 32,
+    // Composable Kernel's documentation, "LDS bank conflicts".
+    reads: [0, 5, 1, 4, 2, 7, 3, 6],
     buffers: None,
     ptx: None,
 };
@@ -148,6 +156,8 @@ const GFX950: Gpu = Gpu {
     block_shared: 160 << 10,
     processor_shared: 160 << 10,
     banks: 64,
+    // Not published.
+    reads: IN_ORDER,
     ..GFX942
 };
 
@@ -167,6 +177,7 @@ const WGSL: Gpu = Gpu {
     processor_shared: 16 << 10,
     reserved_shared: 0,
     banks: 32,
+    reads: IN_ORDER,
     buffers: Some(8),
     ptx: None,
 };

@@ -173,25 +173,32 @@ fn present() -> String {
     format!("auto, cpu, {}, sim:TARGET ({})", sets.join(", "), simulated.join(", "))
 }
 
+/// What is not there, and why; neighbours for one reason together.
 fn absent() -> String {
     let sets = Isa::ALL.into_iter().filter_map(|isa| {
         let absent = isa.check().err()?;
-        Some(format!("{isa} ({})", absent.missing))
+        Some((isa.name(), absent.missing.to_string()))
     });
     let cuda = quantloom::runtime::cuda::devices().err();
-    let cuda = cuda.map(|error| format!("cuda ({error})"));
+    let cuda = cuda.map(|error| ("cuda", error.to_string()));
     let hip = quantloom::runtime::hip::devices().err();
-    let hip = hip.map(|error| format!("hip ({error})"));
-    sets.chain(cuda).chain(hip).chain(absent_wgpu()).collect::<Vec<_>>().join(", ")
+    let hip = hip.map(|error| ("hip", error.to_string()));
+    let all: Vec<_> = sets.chain(cuda).chain(hip).chain(absent_wgpu()).collect();
+    let together = |alike: &[(&str, String)]| {
+        let names: Vec<&str> = alike.iter().map(|(name, _)| *name).collect();
+        format!("{} ({})", names.join(", "), alike[0].1)
+    };
+    let reasons = all.chunk_by(|(_, one), (_, next)| one == next).map(together);
+    reasons.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(feature = "wgpu")]
-fn absent_wgpu() -> Option<String> {
+fn absent_wgpu() -> Option<(&'static str, String)> {
     let none = quantloom::runtime::wgpu::devices().is_empty();
-    none.then(|| "wgpu (no device for Vulkan, Metal or Direct3D 12)".to_owned())
+    none.then(|| ("wgpu", "no device for Vulkan, Metal or Direct3D 12".to_owned()))
 }
 
 #[cfg(not(feature = "wgpu"))]
-fn absent_wgpu() -> Option<String> {
-    Some("wgpu (built without it)".to_owned())
+fn absent_wgpu() -> Option<(&'static str, String)> {
+    Some(("wgpu", "built without it".to_owned()))
 }

@@ -48,8 +48,8 @@ struct Holding {
     /// Registers of a lane, as many as are needed.
     registers: Vec<Bit>,
     lanes: Vec<Bit>,
-    /// Words that a lane loads at once, as a power of two; lanes lie side by side in memory after
-    /// that many words.
+    /// Words that a lane loads at once, as a power of two; where each holds whole codes, lanes lie side
+    /// by side in memory after that many words.
     lane_words: u32,
     /// Whether columns stay where the instruction has them, each with its scale.
     keeps_columns: bool,
@@ -124,7 +124,7 @@ pub struct NativeLayout {
     /// K is padded to a multiple of this.
     pub columns: u32,
     /// Words that a lane has of each section of a piece, side by side: a section holds those of all
-    /// lanes, which load four at a time where it has as many.
+    /// lanes, which load as many at a time as divide them, four at most.
     pub sections: Vec<u32>,
 }
 
@@ -159,10 +159,6 @@ impl NativeLayout {
         let words = |bits: u32| (bits << chain.codes.len()) / 32;
         let sections = match dequant.placed() {
             Some(sequence) => chain.sections(sequence),
-            // A vector loads a word of all lanes.
-            None if share_words(dequant) && holding.lane_words == 0 => {
-                vec![1; words(code_bits) as usize]
-            }
             None => dequant.planes.iter().map(|(low, high)| words((high - low).into())).collect(),
         };
         Some(Self { layout, rows: of('n'), columns: of('k'), sections })
@@ -237,11 +233,7 @@ impl Chain {
         let (place, words) = after.split_at(places);
         let inner = digits(&[place, bytes].concat());
         if !32u32.is_multiple_of(high as u32 - low as u32) {
-            let (words, lanes) = (digits(words), digits(&self.lanes));
-            return match holding.lane_words {
-                0 => format!("u32 [{inner} | {lanes}, w]"),
-                _ => format!("u32 [{inner} | w, {words}, {lanes}]"),
-            };
+            return format!("u32 [{inner} | w, {}]", digits(&[words, &self.lanes[..]].concat()));
         }
         let order = match holding.lane_words {
             0 => digits(&[&self.lanes[..], words].concat()),

@@ -321,9 +321,9 @@ impl<'p> Decode<'p> {
             let at = b.mad(turn, problem.turn_chunks() * chunk_words(problem), *start);
             let from = Address::new(self.io.codes, at);
             let from = from.plus(ahead + chunk * chunk_words(problem) + first);
-            for (piece, plane) in loads(plane) {
-                let (own, after) = words.split_at(plane as usize);
-                b.load_into(own, from.plus(piece), width(plane), masked(mask), Cache::Stream);
+            for (piece, count) in loads(plane) {
+                let (own, after) = words.split_at(count as usize);
+                b.load_into(own, from.plus(piece), width(count), masked(mask), Cache::Stream);
                 words = after;
             }
         }

@@ -15,46 +15,58 @@ use crate::ir::{
 };
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
 
-/// Where sums lie in shared memory: `[token][row]`, with a few words left out after as many tokens as
-/// fill all banks, so that what lanes hold that are served together lies in different ones: next to
-/// each other rows of a token, or the same four rows of neighbouring tokens (AMD), or a row each of
-/// every second token (NVIDIA).
+/// Where sums lie in shared memory: `[token][row]` in pieces of four rows, which are permuted among those
+/// of all banks: what lanes hold that are served together lies in different ones, next to each other
+/// rows of a token, or the same four rows of neighbouring tokens (AMD), or a row each of every second
+/// token (NVIDIA).
+///
+/// The word of a result is `(token * rows + row) ^ turned(token)`. All sizes are powers of two, so that
+/// it is the XOR of the words of the bits of token and row, and parts follow each other by whole banks.
 #[derive(Clone, Copy)]
-struct Place {
+struct Banked {
     rows: u32,
-    /// Tokens that fill all banks, if there are as many.
+    /// Tokens that fill all banks.
     full: u32,
-    /// Words left out after those.
-    apart: u32,
+    /// Tokens that a lane has side by side, of those.
+    beside: u32,
+    /// Words of all banks, if pieces are permuted; 0 where all tokens fit in the banks, or rows do not
+    /// fill them evenly.
+    banks: u32,
 }
 
-impl Place {
+impl Banked {
     fn new(problem: &Problem, rows: u32, tokens: u32) -> Self {
         let banks = problem.target().gpu.map_or(rows, |gpu| gpu.banks);
-        let full = (banks / rows.max(1)).min(tokens).max(1);
-        let beside = problem.lanes.d.tokens.len() as u32;
-        Self { rows, full, apart: 4 * full.min(beside) }
+        let full = (banks / rows.max(1)).max(1);
+        let permuted = tokens > full && (tokens * rows).is_power_of_two();
+        let beside = (problem.lanes.d.tokens.len() as u32).min(full);
+        Self { rows, full, beside, banks: if permuted { banks } else { 0 } }
     }
 
-    /// Words before a token's; of a lane's tokens, which begin at a multiple of those that it has side
-    /// by side, also what each is further than the first.
-    const fn before(self, token: u32) -> u32 {
-        token * self.rows + token / self.full * self.apart
+    /// By what the words of a token are permuted.
+    const fn turned(self, token: u32) -> u32 {
+        if self.banks == 0 { 0 } else { token / self.full * self.beside * 4 & (self.banks - 1) }
     }
 
     /// The word of a result.
     fn word(self, b: &mut Builder, [token, row]: [Operand; 2]) -> Operand {
-        if self.full == 1 {
-            return b.mad(token, self.before(1), row);
-        }
         let at = b.mad(token, self.rows, row);
-        let filled = b.div(token, self.full);
-        b.mad(filled, self.apart, at)
+        if self.banks == 0 {
+            return at;
+        }
+        let turned = b.div(token, self.full);
+        let turned = b.mul(turned, self.beside * 4);
+        let turned = b.and(turned, self.banks - 1);
+        b.xor(at, turned)
     }
 
-    /// Words of a part.
-    const fn words(self, tokens: u32) -> u32 {
-        self.before(tokens.next_multiple_of(self.full))
+    /// The word of a result whose token and row have these bits besides those of the one at `word`, as
+    /// what to start from and what to add.
+    fn further(self, b: &mut Builder, word: Operand, [token, row]: [u32; 2]) -> (Operand, u32) {
+        let further = token * self.rows + row;
+        let within = (further ^ self.turned(token)) & self.banks.saturating_sub(1);
+        let more = further - (further & self.banks.saturating_sub(1));
+        (if within == 0 { word } else { b.xor(word, within) }, more)
     }
 }
 
@@ -103,17 +115,17 @@ pub(super) struct Held<'s> {
 
 impl Results<'_> {
     /// Words of shared memory for a block's sums.
-    pub(super) fn words(problem: &Problem, [rows, tokens, parts]: [u32; 3]) -> u32 {
-        parts * Place::new(problem, rows, tokens).words(tokens)
+    pub(super) const fn words(rows: u32, tokens: u32, parts: u32) -> u32 {
+        parts * tokens * rows
     }
 
-    fn place(&self) -> Place {
-        Place::new(self.problem, self.rows, self.tokens)
+    fn banked(&self) -> Banked {
+        Banked::new(self.problem, self.rows, self.tokens)
     }
 
     /// Writes y. Every warp comes here; what `over` holds is dead in all of them.
     pub(super) fn write(&self, b: &mut Builder, held: &Held<'_>, over: Option<SharedId>) {
-        let words = Self::words(self.problem, [self.rows, self.tokens, self.parts]);
+        let words = Self::words(self.rows, self.tokens, self.parts);
         let layout = "f32 [row, token, part]";
         let shared = b.shared_block("sums", Word::U32, words, layout, 16, over);
         self.leave(b, held, shared);
@@ -152,13 +164,13 @@ impl Results<'_> {
 
     /// Each lane's sums, into shared memory.
     fn leave(&self, b: &mut Builder, held: &Held<'_>, shared: SharedId) {
-        let (problem, place) = (self.problem, self.place());
+        let (problem, banked) = (self.problem, self.banked());
         let d = &problem.lanes.d;
         let row = d.rows.first.of(b, held.lane);
         let row = b.add(held.first_row, row);
         let token = d.token.of(b, held.lane);
-        let at = place.word(b, [token, row]);
-        let at = b.mad(held.part, place.words(self.tokens), at);
+        let at = banked.word(b, [token, row]);
+        let at = b.mad(held.part, self.tokens * self.rows, at);
         // Rows that are neighbours in one token go together.
         let neighbours = |one: &usize, next: &usize| {
             let [[row, token], [next_row, next_token]] = [d.registers[*one], d.registers[*next]];
@@ -174,7 +186,8 @@ impl Results<'_> {
                     let ragged = !self.tokens.is_multiple_of(problem.token_tile());
                     let in_tile = d.rows.stride * row_of as u32;
                     let further = problem.plan.native.rows * of_rows + in_tile;
-                    let to = Address::new(shared, at).plus(place.before(plus) + further);
+                    let (at, further) = banked.further(b, at, [plus, further]);
+                    let to = Address::new(shared, at).plus(further);
                     let values: Vec<Operand> =
                         together.iter().map(|&register| sums[register].into()).collect();
                     let width = width(values.len() as u32);
@@ -198,11 +211,10 @@ impl Results<'_> {
 
     /// The sum of the block's parts, of as many rows as are handled at once.
     fn total(&self, b: &mut Builder, shared: SharedId, [token, row]: [Operand; 2]) -> Vec<Operand> {
-        let place = self.place();
-        let at = place.word(b, [token, row]);
+        let at = self.banked().word(b, [token, row]);
         let mut total = Vec::new();
         for part in 0..self.parts {
-            let from = Address::new(shared, at).plus(part * place.words(self.tokens));
+            let from = Address::new(shared, at).plus(part * self.tokens * self.rows);
             let next = b.load_as(Type::F32, from, self.width(), None, Cache::Default);
             total = added(b, &total, &next);
         }

@@ -103,7 +103,7 @@ impl<const L: usize> Warp<L> {
         }
         let bytes = width.bytes();
         let at = self.resolve(world, from, (u64::from(bytes), bytes), live)?;
-        self.count(world, point, from.array, bytes, &at, live);
+        self.count(world, point, from.array, (bytes, true), &at, live);
         match from.array {
             Array::Global(id) => {
                 let readable = [Access::Constant, Access::ReadOnly, Access::Workspace];
@@ -190,7 +190,7 @@ impl<const L: usize> Warp<L> {
         let live = self.masked(world, mask)?;
         let bytes = width.bytes();
         let at = self.resolve(world, to, (u64::from(bytes), bytes), live)?;
-        self.count(world, point, to.array, bytes, &at, live);
+        self.count(world, point, to.array, (bytes, false), &at, live);
         self.may_touch(world, to.array, live, &[Access::WriteOnce, Access::Workspace], "writes")?;
         let mut rows = [[0; L]; 4];
         for (row, &slot) in rows.iter_mut().zip(values) {
@@ -254,13 +254,13 @@ impl<const L: usize> Warp<L> {
         }
     }
 
-    /// Counts an access.
+    /// Counts an access of so many bytes a lane, a read or a write.
     pub(super) fn count(
         &self,
         world: &mut World<'_, '_>,
         point: u32,
         array: Array,
-        width: u32,
+        (width, reads): (u32, bool),
         at: &Bytes<L>,
         live: u64,
     ) {
@@ -270,7 +270,7 @@ impl<const L: usize> Warp<L> {
             }
             Array::Shared(_) => {
                 let lanes = lanes_of(live).map(|lane| (lane, at[lane] as u32));
-                world.tally.shared(point, width, world.set.banks, lanes);
+                world.tally.shared(point, (width, reads), &world.set.banks, lanes);
             }
         }
     }

@@ -19,7 +19,7 @@ impl<const L: usize> Warp<L> {
         let live = self.active;
         let value = self.read(world, value, live)?;
         let bytes = self.resolve(world, at, (4, 4), live)?;
-        self.count(world, point, at.array, 4, &bytes, live);
+        self.count(world, point, at.array, (4, false), &bytes, live);
         self.may_touch(world, at.array, live, &[Access::Workspace], "changes")?;
         let mut old = [0; L];
         for lane in lanes_of(live) {
@@ -54,7 +54,7 @@ impl<const L: usize> Warp<L> {
     ) -> Exec {
         let live = self.active;
         let bytes = self.resolve(world, from, (4, 4), live)?;
-        self.count(world, point, from.array, 4, &bytes, live);
+        self.count(world, point, from.array, (4, true), &bytes, live);
         self.may_touch(world, from.array, live, &[Access::Workspace], "reads")?;
         let mut row = [0; L];
         for lane in lanes_of(live) {

@@ -52,7 +52,9 @@ impl<const L: usize> Warp<L> {
         let source = self.resolve(world, from, (u64::from(bytes), bytes), reads)?;
         let target = self.resolve(world, to, (u64::from(bytes), bytes), live)?;
         self.may_touch(world, from.array, reads, &READABLE, "reads")?;
-        self.count(world, point, from.array, bytes, &source, reads);
+        self.count(world, point, from.array, (bytes, true), &source, reads);
+        let written = lanes_of(live).map(|lane| (lane, target[lane] as u32));
+        world.tally.rounds(point, (bytes, false), &world.set.banks, written);
         let (Array::Shared(owner), Array::Global(buffer)) = (to.array, from.array) else {
             return super::warp::fail(FaultKind::Unsupported(
                 "a copy that is not global to shared",

@@ -5,6 +5,7 @@ use std::fmt;
 use super::Class;
 use super::fault::point;
 use crate::ir::Kernel;
+use crate::target::Gpu;
 
 /// Counts of a run, over all blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,8 @@ pub struct Access {
     pub bytes: u64,
     /// Global memory: sectors of 32 bytes that were touched, and the fewest that hold the bytes.
     pub sectors: Option<[u64; 2]>,
-    /// Shared memory: rounds of all banks that were needed, and the fewest that move the bytes.
+    /// Shared memory: rounds of all banks that were needed, and one for each part of a warp that is served
+    /// together, which is the fewest.
     pub rounds: Option<[u64; 2]>,
 }
 
@@ -54,7 +56,7 @@ impl Report {
         self.instructions.iter().map(|(_, count)| count).sum()
     }
 
-    /// Rounds of shared memory beyond the fewest: bank conflicts.
+    /// Rounds of shared memory beyond one for each part of a warp: bank conflicts.
     pub fn conflicts(&self) -> u64 {
         self.accesses
             .iter()
@@ -95,6 +97,29 @@ impl fmt::Display for Report {
             )?;
         }
         Ok(())
+    }
+}
+
+/// How a chip serves shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Banks {
+    count: u32,
+    /// Of each four of 32 lanes that read 16 bytes each, which one in turn it is.
+    turns: [u8; 8],
+}
+
+impl Banks {
+    pub(super) fn new(gpu: &Gpu) -> Self {
+        let mut turns = [0; 8];
+        for (turn, four) in (0..).zip(gpu.reads) {
+            turns[usize::from(four)] = turn;
+        }
+        Self { count: gpu.banks, turns }
+    }
+
+    /// Which one in turn a lane is that reads 16 bytes.
+    fn turn(&self, lane: usize) -> usize {
+        lane / 32 * 32 + 4 * usize::from(self.turns[lane / 4 % 8]) + lane % 4
     }
 }
 
@@ -140,32 +165,48 @@ impl Tally {
         point.sectors[1] += asked.div_ceil(32).min(distinct);
     }
 
-    /// One warp instruction on shared memory. A round serves one 4-byte word of each bank to any
-    /// number of lanes. Lanes are served in parts of the warp that would fill all banks once, by
-    /// their numbers, whichever of them take part (AMD, Composable Kernel's documentation, "LDS bank
-    /// conflicts": 16 bytes are written by lanes 0 to 7, then 8 to 15, and so on).
+    /// One warp instruction on shared memory.
     pub(super) fn shared(
         &mut self,
         point: u32,
-        width: u32,
-        banks: u32,
+        (width, reads): (u32, bool),
+        banks: &Banks,
         bytes: impl Iterator<Item = (usize, u32)>,
     ) {
+        let count = self.rounds(point, (width, reads), banks, bytes);
+        let point = &mut self.points[point as usize];
+        point.runs += 1;
+        point.bytes += u64::from(count * width);
+    }
+
+    /// The rounds of shared memory of a warp instruction; of how many lanes. A round serves one 4-byte
+    /// word of each bank to any number of lanes. Lanes are served in parts of the warp that would
+    /// fill all banks once, by their numbers (or in the order of [`Banks`]), whichever of them take
+    /// part.
+    pub(super) fn rounds(
+        &mut self,
+        point: u32,
+        (width, reads): (u32, bool),
+        banks: &Banks,
+        bytes: impl Iterator<Item = (usize, u32)>,
+    ) -> u32 {
         let per_lane = width.div_ceil(4);
-        let together = (banks / per_lane).max(1) as usize;
+        let together = (banks.count / per_lane).max(1) as usize;
         let mut starts = [(0, 0u32); 64];
         let mut count = 0;
         for (lane, byte) in bytes {
-            starts[count] = (lane / together, byte / 4);
+            let turn = if reads && width == 16 { banks.turn(lane) } else { lane };
+            starts[count] = (turn / together, byte / 4);
             count += 1;
         }
+        let starts = &mut starts[..count];
+        starts.sort_by_key(|(part, _)| *part);
         let point = &mut self.points[point as usize];
-        for lanes in starts[..count].chunk_by(|(one, _), (next, _)| one == next) {
-            point.rounds[0] += u64::from(rounds(lanes, per_lane, banks));
+        for lanes in starts.chunk_by(|(one, _), (next, _)| one == next) {
+            point.rounds[0] += u64::from(rounds(lanes, per_lane, banks.count));
             point.rounds[1] += 1;
         }
-        point.runs += 1;
-        point.bytes += count as u64 * u64::from(width);
+        count as u32
     }
 
     /// An asynchronous copy of a whole range.
@@ -235,6 +276,8 @@ fn rounds(lanes: &[(usize, u32)], per_lane: u32, banks: u32) -> u32 {
 mod tests {
     use super::*;
 
+    const BANKS: Banks = Banks { count: 32, turns: [0, 1, 2, 3, 4, 5, 6, 7] };
+
     #[test]
     fn bank_rounds() {
         let lanes = |stride: u32| (0..32).map(move |lane| (lane as usize, lane * stride));
@@ -251,13 +294,35 @@ mod tests {
             (2, 2, 1, 1),
         ] {
             let mut tally = Tally::new(1);
-            tally.shared(0, width, 32, lanes(stride));
+            tally.shared(0, (width, true), &BANKS, lanes(stride));
             assert_eq!(tally.points[0].rounds, [took, least], "width {width} stride {stride}");
         }
         // Of lanes that are served together every fourth, all in the same banks.
         let mut tally = Tally::new(1);
-        tally.shared(0, 16, 32, (0..32).step_by(4).map(|lane| (lane, 128 * lane as u32)));
+        let lanes = (0..32).step_by(4).map(|lane| (lane, 128 * lane as u32));
+        tally.shared(0, (16, true), &BANKS, lanes);
         assert_eq!(tally.points[0].rounds, [8, 4]);
+    }
+
+    /// Lanes 0 to 3 and 20 to 23 in the same banks: a chip that serves them together needs a round
+    /// more, but not where they write.
+    #[test]
+    fn bank_rounds_of_reads() {
+        let lanes = || {
+            [0, 1, 2, 3, 20, 21, 22, 23]
+                .map(|lane| (lane, lane as u32 % 4 * 16 + 512 * (lane as u32 / 20)))
+                .into_iter()
+        };
+        let crossed = Banks { turns: [0, 2, 4, 6, 3, 1, 7, 5], ..BANKS };
+        for (banks, reads, rounds) in
+            [(BANKS, true, [2, 2]), (crossed, true, [2, 1]), (crossed, false, [2, 2])]
+        {
+            let mut tally = Tally::new(1);
+            tally.shared(0, (16, reads), &banks, lanes());
+            assert_eq!(tally.points[0].rounds, rounds, "{banks:?}");
+        }
+        let gfx942 = crate::target::target("gfx942").unwrap().gpu.unwrap();
+        assert_eq!(Banks::new(&gfx942).turns, crossed.turns);
     }
 
     #[test]

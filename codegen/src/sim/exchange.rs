@@ -102,7 +102,7 @@ impl<const L: usize> Warp<L> {
         self.converged()?;
         let live = row_lanes::<L>(dst.len());
         let starts = self.resolve(world, from, (16, 16), live)?;
-        self.count(world, point, from.array, 16, &starts, live);
+        self.count(world, point, from.array, (16, true), &starts, live);
         let Array::Shared(id) = from.array else {
             return fail(FaultKind::Unsupported("a matrix load from global memory"));
         };
@@ -144,7 +144,7 @@ impl<const L: usize> Warp<L> {
         self.converged()?;
         let live = row_lanes::<L>(values.len());
         let starts = self.resolve(world, to, (16, 16), live)?;
-        self.count(world, point, to.array, 16, &starts, live);
+        self.count(world, point, to.array, (16, false), &starts, live);
         self.may_touch(world, to.array, live, &[Access::WriteOnce, Access::Workspace], "writes")?;
         for (matrix, &slot) in values.iter().enumerate() {
             let row = self.read(world, slot, Self::FULL)?;

@@ -45,6 +45,7 @@ mod tests;
 use rayon::prelude::*;
 
 use crate::ir::{self, Body, Kernel, Op, Space, Statement, Verified};
+use count::Banks;
 use global::{Memory, Stored, Workspace};
 use random::Random;
 use unit::Left;
@@ -121,7 +122,7 @@ fn run_unverified(
         parameters: &arguments.parameters,
         grid,
         options,
-        banks: gpu.banks,
+        banks: Banks::new(gpu),
         neighbours: match kernel.launch.threads.is_multiple_of(gpu.exchange.threads) {
             true => gpu.exchange.lanes,
             false => 1,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::Options;
 use super::clock::{ALL_LANES, Clock, Record};
-use super::count::Tally;
+use super::count::{Banks, Tally};
 use super::fault::{self, FaultKind, Other, Place, Point};
 use super::global::{Memory, Party, Published};
 use super::mbarrier::{Flight, Mbarrier};
@@ -21,7 +21,7 @@ pub(super) struct Setting<'a> {
     pub(super) parameters: &'a [u32],
     pub(super) grid: [u32; 3],
     pub(super) options: &'a Options,
-    pub(super) banks: u32,
+    pub(super) banks: Banks,
     /// Neighbouring lanes that exchange registers.
     pub(super) neighbours: u32,
     pub(super) warps: usize,

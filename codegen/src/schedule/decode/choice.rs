@@ -204,7 +204,7 @@ impl DecodeTile {
     fn shared_bytes(&self, problem: &Problem) -> u32 {
         let rows = self.row_tiles * problem.plan.native.rows;
         let constants = Constants::words(problem, rows, self.tokens);
-        4 * (Results::words(problem, [rows, self.tokens, self.warps]) + constants + ORDER)
+        4 * (Results::words(rows, self.tokens, self.warps) + constants + ORDER)
     }
 
     pub(in crate::schedule) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {

@@ -75,14 +75,14 @@ impl Swizzle {
     /// columns; `None` if they do not share them out evenly, or do not meet the swizzle's period.
     pub(super) fn apart(self, problem: &Problem, threads: u32) -> Option<u32> {
         let apart = threads / self.pieces(problem).max(1);
-        let period = self.tokens();
+        let period = self.period();
         let even = apart > 0 && threads.is_multiple_of(self.pieces(problem));
         let whole = apart > 0 && (apart.is_multiple_of(period) || period.is_multiple_of(apart));
         (even && whole && apart.is_multiple_of(self.rows)).then_some(apart)
     }
 
     /// Tokens after which it repeats.
-    const fn tokens(self) -> u32 {
+    const fn period(self) -> u32 {
         self.rows * (self.mask + 1)
     }
 
@@ -125,7 +125,7 @@ impl Parts {
 /// Words of a block's shared memory: the ring, or the sums that later lie over it.
 pub(super) fn words(shape: TileShape, problem: &Problem) -> u32 {
     let ring = shape.stages * Parts::new(shape, problem).words;
-    ring.max(Results::words(problem, [shape.rows, shape.tokens, 1]))
+    ring.max(Results::words(shape.rows, shape.tokens, 1))
 }
 
 pub(super) struct Ring {
@@ -189,7 +189,7 @@ impl Ring {
         let (of_row, rest) = (b.rem(rest, pieces / row_pieces), b.div(rest, pieces / row_pieces));
         let row = b.mad(rest, swizzle.rows, token);
         let piece = b.mad(of_row, row_pieces, in_row);
-        let firsts = (0..swizzle.tokens().min(shape.tokens)).step_by(x_step as usize);
+        let firsts = (0..swizzle.period().min(shape.tokens)).step_by(x_step as usize);
         let x_to = firsts.map(|first| {
             let row = b.add(row, first);
             let place = swizzle.place(b, in_row, row);
@@ -458,13 +458,13 @@ impl Stage<'_> {
     ) -> Vec<Reg> {
         let (problem, shape) = (tile.problem, tile.shape);
         let at_once = self.ring.swizzle.words;
-        let loads = problem.step_registers() * problem.run_steps() / at_once;
+        let count = problem.step_registers() * problem.run_steps() / at_once;
         let of_row = self.x.len() as u32;
         let load = |load: u32| {
             let row = load / of_row * shape.tokens + token_tile * problem.token_tile();
             let at = self.x[(load % of_row) as usize];
             b.load(Address::new(self.ring.block, at).plus(row * ROW), width(at_once))
         };
-        (run * loads..(run + 1) * loads).flat_map(load).collect()
+        (run * count..(run + 1) * count).flat_map(load).collect()
     }
 }

@@ -37,7 +37,10 @@ const BLOCK_OF_RUNS: (u32, u32, u32) = (128, 8, 1);
 /// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
 /// rest.
 const PROCESSORS: u32 = 128;
-/// Turns that a block should have at least, so that filling its ring is not most of its time.
+/// Columns that a block should have at least, so that filling its ring is not most of its time: four
+/// turns of the usual length.
+const FEWEST_COLUMNS: u32 = 512;
+/// And turns, where these are short.
 const FEWEST_TURNS: u32 = 4;
 /// Tokens up to which blocks are small, and twice as many as the processors hold at once: with so
 /// little to multiply a block waits more than it computes (docs/performance/decode.md).
@@ -50,6 +53,12 @@ const MOST_REGISTERS: u32 = 255;
 const MOST_STAGES: u32 = 4;
 /// Independent products that keep a warp's share of the matrix unit busy.
 const CHAINS: u32 = 4;
+
+/// Parts into which K is split at most.
+fn most_splits(problem: &Problem) -> u32 {
+    let fewest = FEWEST_TURNS.min(FEWEST_COLUMNS / problem.turn).max(1);
+    (problem.turns() / fewest).max(1)
+}
 
 impl TileShape {
     /// The shape for a number of tokens.
@@ -85,7 +94,7 @@ impl TileShape {
             }
         }
         let split = fitting.into_iter().map(|shape| {
-            let most = (problem.turns() / FEWEST_TURNS).max(1);
+            let most = most_splits(problem);
             let splits = shape.wanted() / shape.blocks(problem, tokens).max(1);
             Self { splits: (splits as u32).clamp(1, most), ..shape }
         });
@@ -125,7 +134,7 @@ impl TileShape {
         for &block in BLOCKS.iter().chain([&BLOCK_OF_RUNS]) {
             for stages in 2..=MOST_STAGES {
                 let whole = Self::whole(problem, tokens, block, stages);
-                let most = (problem.turns() / FEWEST_TURNS).max(1);
+                let most = most_splits(problem);
                 let splits = [1, 2, 3, 4, 6, 8].into_iter().filter(|splits| *splits <= most);
                 all.extend(splits.map(|splits| Self { splits, ..whole }));
             }
@@ -251,10 +260,7 @@ impl TileShape {
             (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
             (per_warp, "a warp has 16, 32 or 64 rows"),
             (self.min_blocks > 0, "there is at least a block"),
-            (
-                copies,
-                "the threads copy whole tokens' groups of x, an even number of tokens at once",
-            ),
+            (copies, "the threads copy turns of whole tokens, at once a part of the block's"),
             ((2..=16).contains(&self.stages), "stages are 2 to 16"),
             (
                 (1..=problem.turns()).contains(&self.splits),
