@@ -45,7 +45,7 @@ impl Banked {
 
     /// By what the words of a token are permuted.
     const fn turned(self, token: u32) -> u32 {
-        if self.banks == 0 { 0 } else { token / self.full * self.beside * 4 & (self.banks - 1) }
+        if self.banks == 0 { 0 } else { (token / self.full * self.beside * 4) & (self.banks - 1) }
     }
 
     /// The word of a result.

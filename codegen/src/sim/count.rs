@@ -322,7 +322,7 @@ mod tests {
             assert_eq!(tally.points[0].rounds, rounds, "{banks:?}");
         }
         let gfx942 = crate::target::target("gfx942").unwrap().gpu.unwrap();
-        assert_eq!(Banks::new(&gfx942).turns, crossed.turns);
+        assert_eq!(Banks::new(gfx942).turns, crossed.turns);
     }
 
     #[test]
