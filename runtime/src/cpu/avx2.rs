@@ -237,8 +237,7 @@ impl Vector for Avx2 {
         self.add(products)
     }
     #[inline(always)]
-    fn prefetch(bytes: &[u8; 64], ahead: usize) {
-        let address = bytes.as_ptr().wrapping_add(ahead);
+    fn prefetch(address: *const u8) {
         // SAFETY: see the type; a prefetch of any address is harmless.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }

@@ -164,8 +164,7 @@ impl Vector for Avx512 {
         op!(_mm512_dpbusd_epi32(self.0, codes.0, x.0))
     }
     #[inline(always)]
-    fn prefetch(bytes: &[u8; 64], ahead: usize) {
-        let address = bytes.as_ptr().wrapping_add(ahead);
+    fn prefetch(address: *const u8) {
         // SAFETY: see the type; a prefetch of any address is harmless.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }

@@ -25,6 +25,17 @@ pub enum Scales<'a> {
 }
 
 impl Scales<'_> {
+    /// Asks for the scales of a group; of one past the end for those of the panel that the stream
+    /// takes next, P panels on.
+    #[inline(always)]
+    fn prefetch<V: Vector, const P: usize>(self, group: usize) {
+        let at = |rows: usize| group + if group < rows { 0 } else { (P - 1) * rows };
+        V::prefetch(match self {
+            Self::Bf16(rows) | Self::F16(rows) => rows.as_ptr().wrapping_add(at(rows.len())).cast(),
+            Self::F32(rows) => rows.as_ptr().wrapping_add(at(rows.len())).cast(),
+        });
+    }
+
     /// The scales of a group.
     #[inline(always)]
     pub fn row<V: Vector>(self, group: usize) -> V {
@@ -249,6 +260,7 @@ impl<F: Family> Dot<'_, F> {
         };
         let mut totals = [[V::splat(0); M]; P];
         let lines = F::BITS * (row.piece / CHUNK);
+        let columns_ahead = AHEAD / (F::BITS * 64 / CHUNK);
         for (piece, (x, starts)) in x.chunks(row.piece / 4).zip(starts).enumerate() {
             each!(p in P {
                 let Panel { planes, groups } = &panels[p];
@@ -256,10 +268,16 @@ impl<F: Family> Dot<'_, F> {
                 each!(m in M {
                     parts[m][0] = V::splat(starts[m] as u32);
                 });
+                let group = piece * row.piece / groups.columns;
+                groups.scales.prefetch::<V, P>(group + columns_ahead / groups.columns);
+                let end = planes.as_ptr_range().end.cast();
+                let others = (P - 1) * size_of_val(*planes);
                 let planes = planes[piece * lines..].chunks_exact(F::BITS);
                 for (planes, x) in planes.zip(x.as_chunks::<8>().0) {
-                    for line in planes {
-                        V::prefetch(line, AHEAD);
+                    let ahead = planes.as_ptr().cast::<u8>().wrapping_add(AHEAD);
+                    let ahead = if ahead < end { ahead } else { ahead.wrapping_add(others) };
+                    for line in 0..F::BITS {
+                        V::prefetch(ahead.wrapping_add(64 * line));
                     }
                     let codes: [V; 8] = family.codes(planes);
                     each!(q in [0 1 2 3 4 5 6 7] {
@@ -274,7 +292,7 @@ impl<F: Family> Dot<'_, F> {
                         });
                     });
                 }
-                let scale: V = groups.scales.row(piece * row.piece / groups.columns);
+                let scale: V = groups.scales.row(group);
                 each!(m in M {
                     let mut part = parts[m][0];
                     if const { C > 1 } {
@@ -296,8 +314,9 @@ impl<F: Family> Dot<'_, F> {
     }
 }
 
-/// How far ahead of the chunk in hand the stream is asked for, in bytes: about the time of a
-/// memory access at the speed of a core's stream.
+/// How far ahead of the chunk in hand codes are asked for, in bytes: about the time of a memory
+/// access at the speed of a core's stream. Scales are asked for as many columns ahead: four times as
+/// far gains less than half as much (docs/performance/cpu.md).
 const AHEAD: usize = 2048;
 
 struct Fma<'a, F> {
@@ -340,7 +359,7 @@ impl<F: Family> Fma<'_, F> {
             row.panel.planes.chunks_exact(F::BITS).zip(x.as_chunks::<CHUNK>().0).enumerate()
         {
             for line in planes {
-                V::prefetch(line, AHEAD);
+                V::prefetch(line.as_ptr().wrapping_add(AHEAD));
             }
             let codes: [V; 8] = family.codes(planes);
             // A loop, not written out: what ends a piece would stand eight times in every kernel.

@@ -354,7 +354,7 @@ impl<const P: usize> Kernel for DotTiles<'_, P> {
     fn run<V: Vector>(mut self) {
         for (at, tile) in self.blocking.tiles().enumerate() {
             for line in self.ahead.lines(at) {
-                V::prefetch(line, 0);
+                V::prefetch(line.as_ptr());
             }
             match (tile.size, self.narrow) {
                 (12, true) => self.tile::<V, 12, true>(tile),

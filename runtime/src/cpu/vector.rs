@@ -81,10 +81,9 @@ pub trait Vector: Copy {
         codes
     }
 
-    /// Asks for the cache line `ahead` bytes after the start of `bytes`; beyond the end of what
-    /// there is nothing happens.
+    /// Asks for the cache line of an address; where no memory is nothing happens.
     #[inline(always)]
-    fn prefetch(_bytes: &[u8; 64], _ahead: usize) {}
+    fn prefetch(_address: *const u8) {}
 
     /// [`tile::dot_tile`], or the set's own form of it: M is 1, 2, 4, 6, 8 or 12 and at most
     /// `TILING.dot_tokens`, P at most `TILING.dot_panels`; `NARROW` says that all codes are below
