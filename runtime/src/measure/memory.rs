@@ -3,42 +3,39 @@
 use std::hint::black_box;
 
 use super::seconds;
+use crate::buffer::Buffer;
 
 /// Streams that a thread reads side by side, each a cache line a step. A core that follows one
 /// stream waits at every page for its prefetcher to start again: eight streams read 1.3 to 1.7
 /// times as much as one on the Xeon where this was tried, more streams or wider registers no
 /// more than that.
 const STREAMS: usize = 8;
-/// Words of a cache line.
-const LINE: usize = 8;
 /// What a machine is taken to have that does not say: bytes.
 const USUAL_CACHE: usize = 32 << 20;
 
-/// Memory beyond the caches, to be read again and again.
-pub struct Memory {
-    words: Vec<u64>,
-}
+/// Memory beyond the caches, to be read again and again; in pages as weights are.
+pub struct Memory(Buffer);
 
 impl Memory {
     /// Four times the last level of cache, 256 MiB at the least and 1 GiB at the most.
     pub fn beyond_the_caches() -> Self {
-        let bytes = (4 * last_level_cache()).clamp(256 << 20, 1 << 30);
-        let mut words = vec![0; bytes / 8];
+        let mut memory = Buffer::zeroed((4 * last_level_cache()).clamp(256 << 20, 1 << 30));
         // Every page is written once: an untouched one would be read from a page of zeros.
-        for (at, word) in words.iter_mut().enumerate() {
-            *word = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for (at, line) in memory.lines_mut().iter_mut().enumerate() {
+            let word = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            line.as_chunks_mut().0.fill(word.to_ne_bytes());
         }
-        Self { words }
+        Self(memory)
     }
 
-    /// Words of a thread's stream.
+    /// Lines of a thread's stream.
     fn stream(&self) -> usize {
-        self.words.len() / (rayon::current_num_threads() * STREAMS) / LINE * LINE
+        self.0.lines().len() / (rayon::current_num_threads() * STREAMS)
     }
 
     /// Bytes that a sample reads.
     pub fn bytes(&self) -> usize {
-        rayon::current_num_threads() * STREAMS * self.stream() * 8
+        rayon::current_num_threads() * STREAMS * self.stream() * 64
     }
 
     /// Reads all of it once with every thread of the pool; 10^9 bytes a second.
@@ -47,7 +44,7 @@ impl Memory {
         let seconds = seconds(|| {
             rayon::broadcast(|thread| {
                 let first = thread.index() * STREAMS * stream;
-                black_box(sum(&self.words[first..][..STREAMS * stream], stream));
+                black_box(sum(&self.0.lines()[first..][..STREAMS * stream], stream));
             });
         });
         self.bytes() as f64 / seconds / 1e9
@@ -59,13 +56,13 @@ impl Memory {
     }
 }
 
-fn sum(words: &[u64], stream: usize) -> u64 {
-    let streams: [&[u64]; STREAMS] = std::array::from_fn(|at| &words[at * stream..][..stream]);
-    let mut sums = [0u64; LINE];
-    for at in (0..stream).step_by(LINE) {
+fn sum(lines: &[[u8; 64]], stream: usize) -> u64 {
+    let streams: [&[[u8; 64]]; STREAMS] = std::array::from_fn(|at| &lines[at * stream..][..stream]);
+    let mut sums = [0u64; 8];
+    for at in 0..stream {
         for stream in &streams {
-            for (sum, word) in sums.iter_mut().zip(&stream[at..at + LINE]) {
-                *sum ^= word;
+            for (sum, word) in sums.iter_mut().zip(stream[at].as_chunks().0) {
+                *sum ^= u64::from_ne_bytes(*word);
             }
         }
     }
