@@ -1,4 +1,4 @@
-//! Memory in lines of 64 bytes: native weights and workspaces.
+//! Memory in lines of 64 bytes: native codes, workspaces, what the read bandwidth is measured on.
 //!
 //! In: a number of bytes. Out: zeroed memory that begins at a cache line, and typed slices cut
 //! from it. The casts are here and nowhere else.
@@ -12,12 +12,14 @@ use memmap2::MmapMut;
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// From how many bytes on memory is in pages of its own, so that the system can give large ones: those
-/// of x86-64 and, mostly, of Arm.
+/// A large page of x86-64 and, mostly, of Arm. From as many bytes on memory is mapped by whole ones.
 const LARGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory in whole lines.
-pub(crate) struct Buffer(Memory);
+pub(crate) struct Buffer {
+    lines: usize,
+    memory: Memory,
+}
 
 enum Memory {
     Lines(Vec<Line>),
@@ -25,56 +27,65 @@ enum Memory {
 }
 
 impl Buffer {
-    /// At least this many bytes, all 0; in large pages where the system has them, since a stream waits
-    /// for the address of each page (2 to 3% of a product of few tokens: docs/performance/cpu.md).
+    /// At least this many bytes, all 0. On Linux much memory is in large pages, where there are some: a
+    /// stream waits for the address of each page (docs/performance/cpu.md). The system brings them when
+    /// they are first written.
     pub(crate) fn zeroed(bytes: usize) -> Self {
         let lines = bytes.div_ceil(64);
-        let pages = (bytes >= LARGE_PAGE).then(|| MmapMut::map_anon(lines * 64).ok()).flatten();
-        Self(match pages {
-            Some(pages) => {
-                // A wish: without large pages it works as well.
-                #[cfg(target_os = "linux")]
-                let _ = pages.advise(Advice::HugePage);
-                Memory::Pages(pages)
-            }
+        let memory = match large_pages(bytes) {
+            Some(pages) => Memory::Pages(pages),
             None => Memory::Lines(vec![Line([0; 64]); lines]),
-        })
+        };
+        Self { lines, memory }
     }
 
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
-        match &self.0 {
-            Memory::Lines(lines) => lines.len() * 64,
-            Memory::Pages(pages) => pages.len(),
-        }
+        self.lines * 64
     }
 
     /// Whether it has no bytes.
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.lines == 0
     }
 
     /// The lines.
     pub(crate) fn lines(&self) -> &[[u8; 64]] {
-        let begin = match &self.0 {
+        let begin = match &self.memory {
             Memory::Lines(lines) => lines.as_ptr().cast(),
             Memory::Pages(pages) => pages.as_ptr(),
         };
-        // SAFETY: a `Line` is exactly 64 bytes in C layout, alignment 64 (and a page's) is more than
-        // bytes need, `len` bytes are there, and the lifetime is that of `self`.
-        unsafe { std::slice::from_raw_parts(begin.cast(), self.len() / 64) }
+        // SAFETY: a `Line` is exactly 64 bytes in C layout, its alignment and a page's are more than
+        // bytes need, `zeroed` has made room for so many, and the lifetime is that of `self`.
+        unsafe { std::slice::from_raw_parts(begin.cast(), self.lines) }
     }
 
     /// The lines.
     pub(crate) fn lines_mut(&mut self) -> &mut [[u8; 64]] {
-        let lines = self.len() / 64;
-        let begin = match &mut self.0 {
+        let begin = match &mut self.memory {
             Memory::Lines(lines) => lines.as_mut_ptr().cast(),
             Memory::Pages(pages) => pages.as_mut_ptr(),
         };
         // SAFETY: as `lines`; the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(begin.cast(), lines) }
+        unsafe { std::slice::from_raw_parts_mut(begin.cast(), self.lines) }
     }
+}
+
+/// Zeroed memory of at least so many bytes, if they are enough for a large page and the system maps them.
+#[cfg(target_os = "linux")]
+fn large_pages(bytes: usize) -> Option<MmapMut> {
+    // Whole pages: Linux aligns a mapping to large pages if its length is a multiple of theirs.
+    let all = bytes.checked_next_multiple_of(LARGE_PAGE).filter(|_| bytes >= LARGE_PAGE)?;
+    let pages = MmapMut::map_anon(all).ok()?;
+    // A wish: it works without large pages as well.
+    let _ = pages.advise(Advice::HugePage);
+    Some(pages)
+}
+
+/// None: other systems have no such wish.
+#[cfg(not(target_os = "linux"))]
+fn large_pages(_: usize) -> Option<MmapMut> {
+    None
 }
 
 impl Default for Buffer {
@@ -191,13 +202,27 @@ mod tests {
     fn large_memory_is_zeroed_aligned_and_copied() {
         for bytes in [0, 1, 64, LARGE_PAGE - 64, LARGE_PAGE, LARGE_PAGE + 65] {
             let mut buffer = Buffer::zeroed(bytes);
+            let large = matches!(buffer.memory, Memory::Pages(_));
+            assert_eq!(large, cfg!(target_os = "linux") && bytes >= LARGE_PAGE);
             assert_eq!(buffer.len(), bytes.next_multiple_of(64));
+            assert_eq!(buffer.lines().len(), bytes.div_ceil(64));
             assert_eq!(buffer.lines().as_ptr().addr() % 64, 0);
             assert!(buffer.lines().iter().flatten().all(|byte| *byte == 0));
-            let Some(last) = buffer.lines_mut().last_mut() else { continue };
-            last[63] = 7;
-            assert_eq!(buffer.clone().lines(), buffer.lines());
+            for (at, line) in buffer.lines_mut().iter_mut().enumerate() {
+                line[at % 64] = at as u8 | 1;
+            }
+            let copy = buffer.clone();
+            drop(buffer);
+            for (at, line) in copy.lines().iter().enumerate() {
+                assert_eq!((line[at % 64], line[(at + 1) % 64]), (at as u8 | 1, 0), "line {at}");
+            }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "capacity overflow")]
+    fn more_than_there_is_panics() {
+        Buffer::zeroed(usize::MAX);
     }
 
     #[test]

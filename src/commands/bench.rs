@@ -87,7 +87,7 @@ const USUAL: [&str; 7] = [
 ];
 
 /// One product of one M.
-struct Cell {
+pub(super) struct Cell {
     scheme: String,
     kernel: String,
     tokens: usize,
@@ -143,17 +143,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let peaks = rates();
     machine(&memory, &peaks)?;
     let Tokens(tokens) = &arguments.m;
-    let progress = Progress::new("measuring", (schemes.len() * tokens.len()) as u64);
-    let mut cells = Vec::new();
-    for scheme in &schemes {
-        let bench = Bench::new(device, scheme, Shape::matrix(n, k))
-            .with_context(|| format!("scheme {}, N x K = {n} x {k}", scheme.name))?;
-        for tokens in tokens {
-            cells.push(bench.measure(*tokens, &memory, &peaks)?);
-            progress.advance(1);
-        }
-    }
-    drop(progress);
+    let cells = measure(device, &schemes, arguments.shape, tokens, &memory, &peaks)?;
     say(format_args!("\nN x K = {n} x {k}, {}", device.name()))?;
     show(&cells)?;
     if let Some(path) = &arguments.json {
@@ -168,6 +158,28 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         say(format_args!("wrote {}", path.display()))?;
     }
     Ok(true)
+}
+
+/// Products of random weights [N, K] of some schemes with so many tokens each.
+pub(super) fn measure(
+    device: Device,
+    schemes: &[Scheme],
+    (n, k): (u64, u64),
+    tokens: &[usize],
+    memory: &Memory,
+    peaks: &[Rate],
+) -> Result<Vec<Cell>> {
+    let progress = Progress::new("measuring", (schemes.len() * tokens.len()) as u64);
+    let mut cells = Vec::new();
+    for scheme in schemes {
+        let bench = Bench::new(device, scheme, Shape::matrix(n, k))
+            .with_context(|| format!("scheme {}, N x K = {n} x {k}", scheme.name))?;
+        for tokens in tokens {
+            cells.push(bench.measure(*tokens, memory, peaks)?);
+            progress.advance(1);
+        }
+    }
+    Ok(cells)
 }
 
 /// What the machine does at best, on all threads.
@@ -292,7 +304,8 @@ pub(super) fn own_type(scheme: &Scheme) -> FloatFormat {
     scheme.activations.first().and_then(float).unwrap_or(BF16)
 }
 
-fn show(cells: &[Cell]) -> Result<()> {
+/// A table of products, and what its columns mean.
+pub(super) fn show(cells: &[Cell]) -> Result<()> {
     let mut rows = table(&[
         "scheme",
         "kernel",

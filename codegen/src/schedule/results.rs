@@ -20,8 +20,8 @@ use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
 /// rows of a token, or the same four rows of neighbouring tokens (AMD), or a row each of every second
 /// token (NVIDIA).
 ///
-/// The word of a result is `(token * rows + row) ^ turned(token)`. All sizes are powers of two, so that
-/// it is the XOR of the words of the bits of token and row, and parts follow each other by whole banks.
+/// The word of a result is `(token * rows + row) ^ turned(token)`: the XOR of the words of the bits of token
+/// and row, since sizes are powers of two. Where they are not, nothing is permuted.
 #[derive(Clone, Copy)]
 struct Banked {
     rows: u32,
@@ -29,8 +29,8 @@ struct Banked {
     full: u32,
     /// Tokens that a lane has side by side, of those.
     beside: u32,
-    /// Words of all banks, if pieces are permuted; 0 where all tokens fit in the banks, or rows do not
-    /// fill them evenly.
+    /// Words of all banks, if pieces are permuted; 0 where all tokens fit in the banks, or tokens by rows
+    /// are no power of two.
     banks: u32,
 }
 

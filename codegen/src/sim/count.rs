@@ -179,7 +179,7 @@ impl Tally {
         point.bytes += u64::from(count * width);
     }
 
-    /// The rounds of shared memory of a warp instruction; of how many lanes. A round serves one 4-byte
+    /// Adds the rounds of shared memory of a warp instruction; how many lanes took part. A round serves one 4-byte
     /// word of each bank to any number of lanes. Lanes are served in parts of the warp that would
     /// fill all banks once, by their numbers (or in the order of [`Banks`]), whichever of them take
     /// part.

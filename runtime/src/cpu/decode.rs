@@ -25,14 +25,14 @@ pub enum Scales<'a> {
 }
 
 impl Scales<'_> {
-    /// Asks for the scales of a group; of one past the end for those of the panel that the stream
-    /// takes next, P panels on.
+    /// Asks for the scales of a group; past the end for those of the panel that follows in the stream.
     #[inline(always)]
     fn prefetch<V: Vector, const P: usize>(self, group: usize) {
-        let at = |rows: usize| group + if group < rows { 0 } else { (P - 1) * rows };
         V::prefetch(match self {
-            Self::Bf16(rows) | Self::F16(rows) => rows.as_ptr().wrapping_add(at(rows.len())).cast(),
-            Self::F32(rows) => rows.as_ptr().wrapping_add(at(rows.len())).cast(),
+            Self::Bf16(rows) | Self::F16(rows) => {
+                in_stream::<_, P>(rows, rows.as_ptr().wrapping_add(group)).cast()
+            }
+            Self::F32(rows) => in_stream::<_, P>(rows, rows.as_ptr().wrapping_add(group)).cast(),
         });
     }
 
@@ -260,7 +260,7 @@ impl<F: Family> Dot<'_, F> {
         };
         let mut totals = [[V::splat(0); M]; P];
         let lines = F::BITS * (row.piece / CHUNK);
-        let columns_ahead = AHEAD / (F::BITS * 64 / CHUNK);
+        let chunks_ahead = AHEAD / (64 * F::BITS);
         for (piece, (x, starts)) in x.chunks(row.piece / 4).zip(starts).enumerate() {
             each!(p in P {
                 let Panel { planes, groups } = &panels[p];
@@ -269,17 +269,15 @@ impl<F: Family> Dot<'_, F> {
                     parts[m][0] = V::splat(starts[m] as u32);
                 });
                 let group = piece * row.piece / groups.columns;
-                groups.scales.prefetch::<V, P>(group + columns_ahead / groups.columns);
-                let end = planes.as_ptr_range().end.cast();
-                let others = (P - 1) * size_of_val(*planes);
-                let planes = planes[piece * lines..].chunks_exact(F::BITS);
-                for (planes, x) in planes.zip(x.as_chunks::<8>().0) {
-                    let ahead = planes.as_ptr().cast::<u8>().wrapping_add(AHEAD);
-                    let ahead = if ahead < end { ahead } else { ahead.wrapping_add(others) };
+                groups.scales.prefetch::<V, P>(group + chunks_ahead * CHUNK / groups.columns);
+                let chunks = planes[piece * lines..].chunks_exact(F::BITS);
+                for (chunk, x) in chunks.zip(x.as_chunks::<8>().0) {
+                    let ahead = chunk.as_ptr().wrapping_add(chunks_ahead * F::BITS);
+                    let ahead = in_stream::<_, P>(planes, ahead);
                     for line in 0..F::BITS {
-                        V::prefetch(ahead.wrapping_add(64 * line));
+                        V::prefetch(ahead.wrapping_add(line).cast());
                     }
-                    let codes: [V; 8] = family.codes(planes);
+                    let codes: [V; 8] = family.codes(chunk);
                     each!(q in [0 1 2 3 4 5 6 7] {
                         each!(m in M {
                             let token = V::splat(x[q][m]);
@@ -315,9 +313,17 @@ impl<F: Family> Dot<'_, F> {
 }
 
 /// How far ahead of the chunk in hand codes are asked for, in bytes: about the time of a memory
-/// access at the speed of a core's stream. Scales are asked for as many columns ahead: four times as
-/// far gains less than half as much (docs/performance/cpu.md).
+/// access at the speed of a core's stream. Scales are asked for as many whole groups ahead, and no
+/// further: docs/performance/cpu.md.
 const AHEAD: usize = 2048;
+
+/// The address `at` as a stream has it that reads a panel's codes or scales, `panel`: past the end that of
+/// the panel P on, since those between are other streams'. What follows a batch of panels is another
+/// thread's, so that these are asked for in vain.
+#[inline(always)]
+fn in_stream<T, const P: usize>(panel: &[T], at: *const T) -> *const T {
+    if at < panel.as_ptr_range().end { at } else { at.wrapping_add((P - 1) * panel.len()) }
+}
 
 struct Fma<'a, F> {
     family: &'a F,
@@ -398,5 +404,27 @@ impl<F: Family> Fma<'_, F> {
         each!(m in M {
             totals[m].store_f32(&mut sums[m]);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_stream;
+
+    #[test]
+    fn streams_go_on_in_panels_of_their_own() {
+        // Panels of 10 lines, four streams: the first goes from line 9 to 40, the second from 19 to 50.
+        let lines: Vec<u16> = (0..60).collect();
+        let places = |stream: usize| {
+            let panel = &lines[10 * stream..][..10];
+            [8, 9, 10, 11].map(|at| {
+                let address = in_stream::<_, 4>(panel, panel.as_ptr().wrapping_add(at));
+                (address.addr() - lines.as_ptr().addr()) / size_of::<u16>()
+            })
+        };
+        assert_eq!(places(0), [8, 9, 40, 41]);
+        assert_eq!(places(1), [18, 19, 50, 51]);
+        let past = lines.as_ptr().wrapping_add(70);
+        assert_eq!(in_stream::<_, 1>(&lines, past), past);
     }
 }

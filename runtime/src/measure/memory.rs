@@ -13,7 +13,7 @@ const STREAMS: usize = 8;
 /// What a machine is taken to have that does not say: bytes.
 const USUAL_CACHE: usize = 32 << 20;
 
-/// Memory beyond the caches, to be read again and again; in pages as weights are.
+/// Memory beyond the caches, to be read again and again; in pages as codes are.
 pub struct Memory(Buffer);
 
 impl Memory {
@@ -77,4 +77,16 @@ pub fn last_level_cache() -> usize {
         text.trim().strip_suffix('K')?.parse::<usize>().ok()
     };
     (0..8).filter_map(size).max().map_or(USUAL_CACHE, |kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_a_thread_is_read() {
+        let words: Vec<u64> = (1..).take(STREAMS * 3 * 8).map(|at: u64| at * at).collect();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(sum(bytes.as_chunks().0, 3), words.iter().fold(0, |all, word| all ^ word));
+    }
 }

@@ -2,27 +2,16 @@
 //!
 //! In: nothing. Out: [`Memory`], which samples the read bandwidth as often as it is asked (a
 //! shared machine's changes from second to second, so that a fair share is taken beside each
-//! measurement), [`rates`], the peak of each multiplying instruction, sampled likewise, and
-//! [`median_seconds`].
+//! measurement), [`rates`], the peak of each multiplying instruction, sampled likewise, [`seconds`] of a
+//! call and their [`median`].
 
 mod memory;
 mod rates;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub use memory::{Memory, last_level_cache};
 pub use rates::{Arithmetic, Rate, rates};
-
-/// Median seconds of a call: at least `least` calls and until `budget` is spent.
-pub fn median_seconds(least: usize, budget: Duration, mut call: impl FnMut()) -> f64 {
-    call();
-    let start = Instant::now();
-    let mut times = Vec::new();
-    while times.len() < least || start.elapsed() < budget && times.len() < 1000 {
-        times.push(seconds(&mut call));
-    }
-    median(&mut times)
-}
 
 /// Seconds of one call.
 pub fn seconds(call: impl FnOnce()) -> f64 {
