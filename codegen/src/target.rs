@@ -229,6 +229,22 @@ pub const TARGETS: &[Target] = &[
     translated("msl", "Apple GPUs through Metal"),
 ];
 
+/// GPUs that are no targets in this version: what their names begin with, and why.
+///
+/// Sources: AMD's instruction set architecture documents of CDNA2 (its matrix instructions beside those of
+/// CDNA3), RDNA1 to RDNA4 (waves, and WMMA from RDNA3 on).
+const LATER: &[(&str, &str)] = &[
+    ("gfx90a", "its matrix instructions take int8 by half the columns of gfx942's, and no FP8"),
+    ("gfx10", "its waves have 32 lanes, and it has no matrix instructions"),
+    ("gfx11", "its waves have 32 lanes, and its matrix instructions are others (WMMA)"),
+    ("gfx12", "its waves have 32 lanes, and its matrix instructions are others (WMMA)"),
+];
+
+/// Why a GPU that exists is no target in this version, if that is known.
+pub fn later(name: &str) -> Option<&'static str> {
+    LATER.iter().find(|(family, _)| name.starts_with(family)).map(|(_, why)| *why)
+}
+
 /// The names of all targets, for a message.
 pub fn names() -> String {
     TARGETS.iter().map(|target| target.name).collect::<Vec<_>>().join(", ")

@@ -53,6 +53,12 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
     for (target, said) in [
         ("msl", "there are no kernels for msl here, only for sm_80"),
         ("x68", "did you mean `x86`?"),
+        (
+            "gfx90a",
+            "for gfx90a in this version: its matrix instructions take int8 by half the columns",
+        ),
+        ("gfx1100", "for gfx1100 in this version: its waves have 32 lanes"),
+        ("gfx943", "there is no target `gfx943`; did you mean `gfx942`?"),
         ("toaster", "there is no target `toaster` (the targets are portable, x86, neon, sm_80"),
     ] {
         let out = folder.path().join("none");
@@ -62,6 +68,12 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
         assert!(ran.err.contains(said) && ran.err.lines().count() == 1, "{}", ran.err);
         assert!(!out.exists());
     }
+    let simulated = quantloom(&["verify", "ct_w4a16", "--backend", "sim:gfx90a"]);
+    assert!(
+        simulated.code == Some(1) && simulated.err.contains("int8 by half"),
+        "{}",
+        simulated.err
+    );
     let arguments = ["emit", "ct_w4a16", "--target", "x86", "--out", &file.to_string_lossy()];
     assert_eq!(quantloom(&arguments).code, Some(1));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");

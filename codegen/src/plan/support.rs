@@ -5,7 +5,7 @@ use quantloom_dsl::{Activation, Scheme};
 use super::operand::Operand;
 use super::plan;
 use crate::schedule::{Problem, Unscheduled, choose};
-use crate::target::{TARGETS, Target, target};
+use crate::target::{TARGETS, Target, later, target};
 
 /// Why a target does not run a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +54,14 @@ pub enum Refusal {
     /// There is a plan, but no schedule of this version takes it.
     #[error("{0}")]
     NotScheduled(String),
+    /// A GPU that is no target in this version.
+    #[error("no kernels are generated for {name} in this version: {why}")]
+    Later {
+        /// The name.
+        name: String,
+        /// What the schedules lack for it.
+        why: &'static str,
+    },
     /// The scheme's author lists a target that does not exist.
     #[error("there is no target `{name}`{}", nearest.map_or(String::new(), |near| format!("; did you mean `{near}`?")))]
     Unknown {
@@ -109,9 +117,12 @@ pub fn supported(scheme: &Scheme) -> impl Iterator<Item = &'static Target> {
 /// The target of a name that a scheme's author wrote.
 ///
 /// # Errors
-/// There is none; the nearest name, if one is near.
+/// There is none in this version, and why; or none at all, with the nearest name, if one is near.
 pub fn known(name: &str) -> Result<&'static Target, Refusal> {
     target(name).ok_or_else(|| {
+        if let Some(why) = later(name) {
+            return Refusal::Later { name: name.to_owned(), why };
+        }
         let near = TARGETS
             .iter()
             .map(|target| (strsim::damerau_levenshtein(name, target.name), target.name))

@@ -126,7 +126,10 @@ impl Results<'_> {
     /// Writes y. Every warp comes here; what `over` holds is dead in all of them.
     pub(super) fn write(&self, b: &mut Builder, held: &Held<'_>, over: Option<SharedId>) {
         let words = Self::words(self.rows, self.tokens, self.parts);
-        let layout = "f32 [row, token, part]";
+        let layout = match self.banked().banks {
+            0 => "f32 [row, token, part]",
+            _ => "f32 [row, token, part], fours of rows permuted",
+        };
         let shared = b.shared_block("sums", Word::U32, words, layout, 16, over);
         self.leave(b, held, shared);
         b.barrier();
