@@ -25,6 +25,7 @@ pub mod step;
 mod support;
 pub mod templates;
 
+use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 
 pub use compute::{ComputePlan, Product};
@@ -63,7 +64,8 @@ impl Plan {
     pub fn meeting(&self) -> String {
         let (operand, target) = (self.compute.product.activation, self.target);
         let (weight, own) = (&self.dequant.weight, operand.number());
-        match &self.activation {
+        let rounded = self.rounding().map(|how| format!("; {how}")).unwrap_or_default();
+        let meeting = match &self.activation {
             _ if self.compute.product.weight != operand => {
                 format!("as {} times {operand}", self.compute.product.weight)
             }
@@ -72,6 +74,23 @@ impl Plan {
                 quantiser.code
             ),
             _ => format!("in {operand}"),
+        };
+        meeting + &rounded
+    }
+
+    /// What is lost where the operand does not hold the values of the codes.
+    pub fn rounding(&self) -> Option<String> {
+        let (operand, error) = (self.dequant.operand, self.dequant.error());
+        let Number::Float(format) = operand.number() else { return None };
+        match error {
+            0.0 => None,
+            _ if error <= format.epsilon() / 2.0 => {
+                Some(format!("values are rounded to {operand}, by {error:.1e} of each at most"))
+            }
+            _ => Some(format!(
+                "values are rounded to {operand}, whose range is narrower than theirs: \
+                 the smallest lose digits or become 0"
+            )),
         }
     }
 }
@@ -104,7 +123,7 @@ pub fn plan(
             continue;
         };
         let better = best.as_ref().is_none_or(|best: &Plan| {
-            best.dequant.operand.bits() == operand.bits() && dequant.cost < best.dequant.cost
+            best.dequant.operand.bits() == operand.bits() && dequant.price() < best.dequant.price()
         });
         if !better {
             continue;

@@ -25,6 +25,7 @@ mod problem;
 mod results;
 pub mod shader;
 mod sums;
+mod table;
 pub mod tile;
 pub mod transform;
 
