@@ -9,6 +9,7 @@ use quantloom_dsl::reference::{Packed, Plain, ReferenceError, quantise};
 use quantloom_dsl::{Scheme, Store};
 use rayon::prelude::*;
 
+use crate::float_mode::standard;
 use crate::unpacked::UnpackError;
 
 /// Packs plain codes through the layout transforms; the same bytes as the reference's `pack`.
@@ -62,7 +63,7 @@ pub fn quantise_rows(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Plain, ReferenceError> {
     let Some(block) = row_block(scheme, shape) else {
-        let plain = quantise(scheme, shape, w, own, bias);
+        let plain = standard(|| quantise(scheme, shape, w, own, bias));
         progress(w.len() as u64);
         return plain;
     };
@@ -74,7 +75,7 @@ pub fn quantise_rows(
             let shape = Shape::matrix((rows.len() / columns) as u64, shape.k);
             let first = part * block;
             let bias = bias.map(|bias| &bias[first..first + shape.n as usize]);
-            let plain = quantise(scheme, shape, rows, own, bias);
+            let plain = standard(|| quantise(scheme, shape, rows, own, bias));
             progress(rows.len() as u64);
             plain
         })
