@@ -141,8 +141,8 @@ pub trait Op: Send + Sync {
     fn explain(&self, tokens: usize) -> String;
     /// How the kernel that multiplies M tokens adds up.
     fn sums(&self, tokens: usize) -> Sums;
-    /// What the kernel that multiplies M tokens decodes codes to.
-    fn decoded(&self, _tokens: usize) -> Decoded {
+    /// What the kernel that multiplies M tokens of x of a type decodes codes to.
+    fn decoded(&self, _x: FloatFormat, _tokens: usize) -> Decoded {
         Decoded::default()
     }
     /// The type to which y is rounded where x is of one type and the place for y of another: that

@@ -30,7 +30,7 @@ use quantloom_dsl::{Activation, Scheme};
 
 pub use compute::{ComputePlan, Product};
 pub use dequant::DequantPlan;
-pub use name::{kernel_name, product_name};
+pub use name::{brief, kernel_name, product_name};
 pub use native::NativeLayout;
 pub use operand::Operand;
 pub use scale::ScalePlan;
@@ -63,7 +63,7 @@ impl Plan {
     /// The type in which weights and x are multiplied, and why that is not x's own where it is not.
     pub fn meeting(&self) -> String {
         let (operand, target) = (self.compute.product.activation, self.target);
-        let (weight, own) = (&self.dequant.weight, operand.number());
+        let (weight, own) = (brief(&self.dequant.weight), operand.number());
         let rounded = self.rounding().map(|how| format!("; {how}")).unwrap_or_default();
         let meeting = match &self.activation {
             _ if self.compute.product.weight != operand => {
@@ -107,17 +107,18 @@ pub fn plan(
     target: &'static Target,
 ) -> Result<Plan, Refusal> {
     let mut obstacle = Refusal::NoProduct {
-        weight: scheme.weight.to_string(),
+        weight: brief(&scheme.weight),
         activation: match activation {
             Activation::Float(number) => number.to_string(),
             Activation::Quantised(quantiser) => format!("quantised {}", quantiser.code),
         },
         target: target.name,
+        why: ComputePlan::obstacle(scheme, activation, target.class),
     };
     let mut best: Option<Plan> = None;
     for compute in ComputePlan::all(scheme, activation, target.class) {
         let operand = compute.product.weight;
-        let code = || scheme.weight.to_string();
+        let code = || brief(&scheme.weight);
         let Some(dequant) = DequantPlan::new(&scheme.weight, operand, target.class) else {
             obstacle = Refusal::NoSequence { code: code(), operand, target: target.name };
             continue;

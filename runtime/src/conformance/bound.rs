@@ -210,3 +210,36 @@ pub(super) fn bound(
     let smallest = output.decode(1) / 2.0;
     computed + (magnitude * output.epsilon() / 2.0).max(smallest)
 }
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::Code;
+    use quantloom_dsl::format::F16;
+
+    use super::*;
+
+    /// Each value's own error: of numbers of full precision in proportion, of smaller ones as it is.
+    #[test]
+    fn rounded_values_are_as_far_off_as_they_are() {
+        let book = |values: &[f32]| Weight {
+            code: Code::Codebook(values.iter().map(|value| value.to_bits()).collect()),
+            offset: 0,
+        };
+        let rounded = Decoded { add: 0, rounded: Some((F16, 0)) };
+        let third = f64::from(1.0f32 / 3.0);
+        let relative = (F16.round(third) - third).abs() / third;
+        let of = Inexact::of(&book(&[0.5, 1.0 / 3.0]), rounded);
+        assert_eq!(of, Inexact { relative, absolute: 0.0 });
+        assert!(relative > 0.0 && relative < 2f64.powi(-11));
+        // Twice the value is rounded as the value is; what is lost altogether is the value itself.
+        let twice = Decoded { add: 0, rounded: Some((F16, 1)) };
+        let of = Inexact::of(&book(&[1.0 / 3.0, 1e-9]), twice);
+        assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32) });
+        assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
+        let sizes = Sizes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
+        let chain = Chain::of(Sums::Matrix, 64, 1);
+        let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
+        let more = with(Inexact { relative: 1e-3, absolute: 1e-2 }) - with(Inexact::default());
+        assert!((more - 0.2).abs() < 1e-3, "{more}");
+    }
+}

@@ -49,8 +49,8 @@ impl<S: Declared> Op for Typed<S> {
     fn sums(&self, tokens: usize) -> Sums {
         self.0.op().sums(tokens)
     }
-    fn decoded(&self, tokens: usize) -> Decoded {
-        self.0.op().decoded(tokens)
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
+        self.0.op().decoded(x, tokens)
     }
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
         self.0.op().rounded_to(x, y)

@@ -435,7 +435,7 @@ impl Step<'_> {
             };
             let kernel = op.kernel(*tokens);
             let sums = op.sums(*tokens);
-            let decoded = op.decoded(*tokens);
+            let decoded = op.decoded(own, *tokens);
             let mut chain = Chain::of(sums, k, groups);
             chain.offset |= decoded.add != 0;
             let left = offset.max(f64::from(decoded.add).abs());

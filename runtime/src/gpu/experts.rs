@@ -74,8 +74,8 @@ impl<E: Executor> Op for GpuExperts<E> {
         self.first.sums(tokens)
     }
 
-    fn decoded(&self, tokens: usize) -> Decoded {
-        self.first.decoded(tokens)
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
+        self.first.decoded(x, tokens)
     }
 
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {

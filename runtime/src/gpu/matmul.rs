@@ -54,9 +54,8 @@ impl<E: Executor> Op for GpuWeight<E> {
         self.choice(first, tokens as u64).map_or(Sums::Matrix, |choice| choice.sums)
     }
 
-    fn decoded(&self, tokens: usize) -> Decoded {
-        let first = self.products.first().map_or(F32, |product| product.element);
-        self.choice(first, tokens as u64).map_or(Decoded::default(), |choice| choice.decoded)
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
+        self.choice(x, tokens as u64).map_or(Decoded::default(), |choice| choice.decoded)
     }
 
     /// Kernels round y to the scheme's type, or that of x.
