@@ -33,6 +33,12 @@ impl<'p> Scales<'p> {
         Self { quantiser, problem, base: Rounding::to(problem.arithmetic()) }
     }
 
+    /// Of what is computed with the product of all levels.
+    pub(super) fn rounding(&self) -> Rounding {
+        let numbers = self.quantiser.scales.iter().rev().filter_map(ScaleLevel::stored_number);
+        numbers.fold(self.base, Rounding::with)
+    }
+
     /// The levels from a coarser one on, `outer`, with a level whose number is stored.
     pub(super) fn with_stored(
         &self,
