@@ -131,6 +131,15 @@ pub trait Op: Send + Sync {
     fn explain(&self, tokens: usize) -> String;
     /// How the kernel that multiplies M tokens adds up.
     fn sums(&self, tokens: usize) -> Sums;
+    /// The same for x of a type, where kernels of several types add up in several ways.
+    fn sums_of(&self, _x: FloatFormat, tokens: usize) -> Sums {
+        self.sums(tokens)
+    }
+    /// The type to which x of a type is rounded before it is multiplied: its own, or a narrower float
+    /// type where the scheme does not list its own or the device has no products of it.
+    fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
+        x
+    }
     /// The type to which y is rounded where x is of one type and the place for y of another: that
     /// of the place, or a narrower one.
     fn rounded_to(&self, _x: FloatFormat, y: FloatFormat) -> FloatFormat {
