@@ -62,15 +62,16 @@ impl<'s> Taken<'s> {
 }
 
 impl Taken<'_> {
-    /// What x may be rounded to where a target has no product of f32: 16-bit floats, those of the list
-    /// first. Nothing if x is quantised, or taken in 16 bits.
+    /// What x may be taken as where a target has no product of f32: 16-bit floats, x's own type before
+    /// those of the list, those before others. Nothing if x is quantised, or taken in 16 bits.
     pub fn narrower(self, scheme: &Scheme) -> Vec<Activation> {
         if *self.activation != Activation::Float(Number::Float(F32)) {
             return Vec::new();
         }
         let mut halves = [BF16, F16].map(|half| Activation::Float(Number::Float(half))).to_vec();
+        let own = Activation::Float(Number::Float(self.own));
         let place = |half: &Activation| scheme.activations.iter().position(|listed| listed == half);
-        halves.sort_by_key(|half| place(half).unwrap_or(usize::MAX));
+        halves.sort_by_key(|half| (*half != own, place(half).unwrap_or(usize::MAX)));
         halves
     }
 }
@@ -211,7 +212,8 @@ mod tests {
         };
         assert_eq!(narrower("f32", F32), ["bf16", "f16"]);
         assert_eq!(narrower("f32 | f16", F32), ["f16", "bf16"]);
-        assert_eq!(narrower("f32", F16), ["bf16", "f16"]);
+        assert_eq!(narrower("f32", F16), ["f16", "bf16"]);
+        assert_eq!(narrower("f32 | bf16", F16), ["f16", "bf16"]);
         assert!(narrower("bf16", F32).is_empty());
         assert!(narrower("i8 { scale: f32 per token } | f32", F32).is_empty());
     }

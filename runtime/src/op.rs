@@ -104,6 +104,9 @@ pub enum Sums {
     /// Weights without their scale, exact in 16 bits, times x in matrix instructions that add in
     /// `f32`; a scale multiplies the sum of its group.
     Matrix,
+    /// As [`Sums::Matrix`], of codes on which decoding leaves a constant, of half of the codes' range and
+    /// the scheme's offset at most: it is taken off by a multiple of the sum of x.
+    MatrixLess,
     /// Codes of both sides, each with its scale, in matrix instructions that multiply with the scales and
     /// add up several groups in `f32`.
     Scaled,

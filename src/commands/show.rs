@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use quantloom::codegen::plan::{self, Plan};
 use quantloom::codegen::target::{TARGETS, Target};
+use quantloom::dsl::format::F32;
 use quantloom::dsl::{Activation, Scheme};
 
 use super::{say, scheme, table};
@@ -63,11 +64,11 @@ fn planned_for(
 ) -> (String, Result<Plan, plan::Refusal>) {
     let name = activation.name();
     let planned = plan::plan(scheme, activation, target);
-    let taken = scheme.each_taken().find(|taken| taken.activation == activation);
+    let taken = scheme.taken(F32).filter(|taken| taken.activation == activation);
     if let (Err(_), Some(taken), Some(_)) = (&planned, taken, target.gpu) {
         for narrower in taken.narrower(scheme) {
             if let Ok(plan) = plan::plan(scheme, &narrower, target) {
-                return (format!("{name}, rounded to {},", narrower.name()), Ok(plan));
+                return (format!("{name} rounded to {}", narrower.name()), Ok(plan));
             }
         }
     }

@@ -221,6 +221,7 @@ fn choice(
     let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.meeting());
     let sums = match problem.product {
         Some(product) if product.scaling.is_some() => Sums::Scaled,
+        Some(_) if problem.correction().add != 0 => Sums::MatrixLess,
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };

@@ -162,8 +162,16 @@ impl ComputePlan {
         let zero = |product: &Product| {
             class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation)
         };
+        // Lanes have one packing of the weight for x of every type, and that of integer sums only where
+        // x is quantised whatever its type: where the quantiser comes first.
+        let packed = |product: &Product| {
+            class != Lanes
+                || product.sum == Accumulate::F32
+                || scheme.activations.first() == Some(activation)
+        };
         let fits = |product: &&Product| {
             product.classes.contains(&class)
+                && packed(product)
                 && keeps(scheme, activation, product)
                 && whole(product)
                 && !zero(product)

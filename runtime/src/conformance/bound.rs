@@ -13,7 +13,8 @@
 //! `r u / (1 - r u) * sum_k X_k W_k + u' |y| + bias terms + underflow`, where
 //! `X_k = (|x code| + |x zero|) * |x scales|` (for a float activation |x|) and
 //! `W_k = (|v| + |zero| + 2 o') * |scales| + |shift|`, o' = |o| where the kernel sums stored
-//! codes in floating point, 0 where it sums integers, which is exact.
+//! codes in floating point, or takes o off the sum of a group after that was rounded; 0 where it sums
+//! integers and takes it off there, which is exact. How large o may be, [`left_on_codes`] says.
 //!
 //! r counts, for one term: at most [`FIXED`] operations outside of sums (the table beside it), one
 //! addition a column of a piece (a piece of [`PIECE`] columns at most) and two a piece; integers
@@ -22,7 +23,9 @@
 //! Matrix instructions take products exactly but may cut what lies below the last place of the
 //! largest term, where a rounding would be half of that: two roundings a column and two an
 //! instruction for what was summed before. Then two a group (its scale, its addition), one a warp
-//! and one a block that share K; weights carry no offset. Those that scale their operands, exactly, take
+//! and one a block that share K; weights carry an offset only where a term takes it off afterwards
+//! ([`Sums::MatrixLess`]): of x and weights that are 0 in all but a few columns that term is all there
+//! is, and its error that of two large numbers which cancel. Those that scale their operands, exactly, take
 //! [`SCALED_COLUMNS`] at a time, of several groups: as many columns instead of a group's, and the same two
 //! a group are more than the instructions and turns of warps that follow, two each.
 //!
@@ -47,7 +50,8 @@
 //! take subnormal numbers for 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] a
 //! term and pair of parts.
 
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{FloatFormat, Number};
+use quantloom_dsl::{Code, Scheme};
 
 use crate::cpu::parts::{MOST_CHAIN, MOST_PAIRS};
 use crate::op::Sums;
@@ -124,15 +128,30 @@ impl Chain {
                 let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + pieces + FIXED;
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }
-            Sums::Matrix | Sums::Scaled => {
+            Sums::Matrix | Sums::MatrixLess | Sums::Scaled => {
                 let group = k.div_ceil(groups.max(1));
                 let group = if sums == Sums::Scaled { SCALED_COLUMNS.max(group) } else { group };
                 let instructions = group + group.div_ceil(MATRIX_COLUMNS);
                 let roundings = 2 * instructions + 2 * groups + MOST_PARTS + FIXED;
-                Self { roundings, offset: false, underflow }
+                let offset = sums == Sums::MatrixLess;
+                Self { roundings, offset, underflow }
             }
         }
     }
+}
+
+/// The largest constant that a kernel may have on integer codes where it multiplies them, and takes off
+/// again: the scheme's own offset and half of the range of codes that are stored the other way round,
+/// signed ones as unsigned on CPUs, on GPUs unsigned ones as signed too.
+pub(super) fn left_on_codes(scheme: &Scheme, sums: Sums) -> f64 {
+    let half = |bits: u8| f64::from(1u32 << (bits - 1));
+    let by_gpu = matches!(sums, Sums::MatrixLess | Sums::Lanes);
+    let range = match scheme.weight.code {
+        Code::Number(Number::Int(bits)) => half(bits),
+        Code::Number(Number::Uint(bits)) if by_gpu => half(bits),
+        _ => 0.0,
+    };
+    range + f64::from(scheme.weight.offset).abs()
 }
 
 /// The parts of one element of y that its bound is made of.

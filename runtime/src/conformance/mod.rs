@@ -32,7 +32,7 @@ use crate::element::{self, Values, ValuesMut};
 use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
-use bound::{Chain, bound};
+use bound::{Chain, bound, left_on_codes};
 use expected::{Seen, Weights, groups, tokens_share_a_scale};
 
 /// Compares a scheme's products on every instruction set present, with the default [`Suite`].
@@ -421,7 +421,6 @@ impl Step<'_> {
         };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
         let groups = groups(self.scheme, self.shape);
-        let offset = stored_offset(self.scheme);
         for Expected { expert, tokens, sizes } in expected {
             // Every fourth result is asked for in the activation's own type.
             let sixteen = (tokens + self.seed as usize).is_multiple_of(4) && own != F32;
@@ -440,8 +439,12 @@ impl Step<'_> {
             };
             let kernel = op.kernel(*tokens);
             let sums = op.sums_of(own, *tokens);
-            let chain = Chain::of(sums, k, groups);
+            let (chain, offset) = (Chain::of(sums, k, groups), left_on_codes(self.scheme, sums));
             let output = op.rounded_to(own, output);
+            let by_gpu = matches!(
+                sums,
+                Sums::Matrix | Sums::MatrixLess | Sums::Scaled | Sums::Lanes
+            );
             let mut first = None;
             let mut misses = 0;
             for (at, (y, sizes)) in y.iter().zip(sizes).enumerate() {
@@ -451,8 +454,7 @@ impl Step<'_> {
                     misses += 1;
                     let at = (*expert, at / n, at % n);
                     first = first.or(Some(Miss { at, y: *y, reference: sizes.y, bound }));
-                } else if output == F32 || matches!(sums, Sums::Matrix | Sums::Scaled | Sums::Lanes)
-                {
+                } else if output == F32 || by_gpu {
                     summary.share = summary.share.max(share);
                 }
             }
@@ -479,16 +481,6 @@ fn error_over_bound(y: f64, reference: f64, bound: f64, output: FloatFormat) -> 
     }
     let share = (y - reference).abs() / bound;
     if share.is_nan() { f64::INFINITY } else { share }
-}
-
-/// What a kernel may add to integer codes to store them unsigned, and takes off again: the
-/// scheme's own offset and half of the range of a signed code.
-fn stored_offset(scheme: &Scheme) -> f64 {
-    let sign = match scheme.weight.code {
-        quantloom_dsl::Code::Number(Number::Int(bits)) => f64::from(1u32 << (bits - 1)),
-        _ => 0.0,
-    };
-    sign + f64::from(scheme.weight.offset).abs()
 }
 
 /// y as f64, of tokens of a type, in a type; places that the product does not write are seen.
