@@ -104,9 +104,6 @@ pub enum Sums {
     /// Weights without their scale, exact in 16 bits, times x in matrix instructions that add in
     /// `f32`; a scale multiplies the sum of its group.
     Matrix,
-    /// As [`Sums::Matrix`], of codes on which decoding leaves a constant, of half of the codes' range and
-    /// the scheme's offset at most: it is taken off by a multiple of the sum of x.
-    MatrixLess,
     /// Codes of both sides, each with its scale, in matrix instructions that multiply with the scales and
     /// add up several groups in `f32`.
     Scaled,
@@ -120,6 +117,16 @@ pub enum Sums {
     Parts,
     /// The same in instructions that add two products at a time and round each sum to odd.
     OddParts,
+}
+
+/// What a kernel multiplies with x instead of the values of codes: what decoding leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decoded {
+    /// This is added to each value; a term times the sum of x takes it off again.
+    pub add: i32,
+    /// The format to whose numbers values are rounded after they are multiplied with two to this, which a
+    /// scale takes back; `None` where all of them are kept.
+    pub rounded: Option<(FloatFormat, i32)>,
 }
 
 /// A prepared product.
@@ -142,6 +149,11 @@ pub trait Op: Send + Sync {
     /// type where the scheme does not list its own or the device has no products of it.
     fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
         x
+    }
+
+    /// What the kernel that multiplies M tokens of x of a type decodes codes to.
+    fn decoded(&self, _x: FloatFormat, _tokens: usize) -> Decoded {
+        Decoded::default()
     }
     /// The type to which y is rounded where x is of one type and the place for y of another: that
     /// of the place, or a narrower one.

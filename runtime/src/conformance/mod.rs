@@ -29,10 +29,11 @@ use quantloom_dsl::reference::{Plain, ReferenceError};
 use crate::cpu::isa::Isa;
 use crate::device::{Backend, Device, DeviceError};
 use crate::element::{self, Values, ValuesMut};
+use crate::float_mode::standard;
 use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
-use bound::{Chain, bound, left_on_codes};
+use bound::{Chain, Inexact, bound};
 use expected::{Seen, Weights, groups, tokens_share_a_scale};
 
 /// Compares a scheme's products on every instruction set present, with the default [`Suite`].
@@ -278,7 +279,7 @@ impl Suite {
                 let taken = |m: &usize| (m + turn).is_multiple_of(self.every.max(1));
                 let tokens: Vec<usize> = self.tokens.iter().copied().filter(taken).collect();
                 let step = Step { scheme, shape, seed: *seed, tokens };
-                step.run(backends, &mut results, &mut workspace);
+                standard(|| step.run(backends, &mut results, &mut workspace));
                 progress(1);
             }
         }
@@ -421,6 +422,7 @@ impl Step<'_> {
         };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
         let groups = groups(self.scheme, self.shape);
+        let offset = stored_offset(self.scheme);
         for Expected { expert, tokens, sizes } in expected {
             // Every fourth result is asked for in the activation's own type.
             let sixteen = (tokens + self.seed as usize).is_multiple_of(4) && own != F32;
@@ -439,22 +441,23 @@ impl Step<'_> {
             };
             let kernel = op.kernel(*tokens);
             let sums = op.sums_of(own, *tokens);
-            let (chain, offset) = (Chain::of(sums, k, groups), left_on_codes(self.scheme, sums));
+            let decoded = op.decoded(own, *tokens);
+            let mut chain = Chain::of(sums, k, groups);
+            chain.offset |= decoded.add != 0;
+            let left = offset.max(f64::from(decoded.add).abs());
+            let inexact = Inexact::of(&self.scheme.weight, decoded);
             let output = op.rounded_to(own, output);
-            let by_gpu = matches!(
-                sums,
-                Sums::Matrix | Sums::MatrixLess | Sums::Scaled | Sums::Lanes
-            );
             let mut first = None;
             let mut misses = 0;
             for (at, (y, sizes)) in y.iter().zip(sizes).enumerate() {
-                let bound = bound(*sizes, chain, offset, output);
+                let bound = bound(*sizes, chain, (left, inexact), output);
                 let share = error_over_bound(*y, sizes.y, bound, output);
                 if share > 1.0 {
                     misses += 1;
                     let at = (*expert, at / n, at % n);
                     first = first.or(Some(Miss { at, y: *y, reference: sizes.y, bound }));
-                } else if output == F32 || by_gpu {
+                } else if output == F32 || matches!(sums, Sums::Matrix | Sums::Scaled | Sums::Lanes)
+                {
                     summary.share = summary.share.max(share);
                 }
             }
@@ -481,6 +484,16 @@ fn error_over_bound(y: f64, reference: f64, bound: f64, output: FloatFormat) -> 
     }
     let share = (y - reference).abs() / bound;
     if share.is_nan() { f64::INFINITY } else { share }
+}
+
+/// What a kernel may add to integer codes to store them unsigned, and takes off again: the
+/// scheme's own offset and half of the range of a signed code.
+fn stored_offset(scheme: &Scheme) -> f64 {
+    let sign = match scheme.weight.code {
+        quantloom_dsl::Code::Number(Number::Int(bits)) => f64::from(1u32 << (bits - 1)),
+        _ => 0.0,
+    };
+    sign + f64::from(scheme.weight.offset).abs()
 }
 
 /// y as f64, of tokens of a type, in a type; places that the product does not write are seen.

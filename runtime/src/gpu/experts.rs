@@ -9,7 +9,7 @@ use super::executor::Executor;
 use super::weight::GpuWeight;
 use crate::buffer::Workspace;
 use crate::element::{Values, ValuesMut};
-use crate::op::{self, Op, ProductError, Sums};
+use crate::op::{self, Decoded, Op, ProductError, Sums};
 use crate::unpacked::Unpacked;
 
 /// The experts of a layer, each a weight of its own.
@@ -80,6 +80,10 @@ impl<E: Executor> Op for GpuExperts<E> {
 
     fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
         self.first.rounds_x(x)
+    }
+
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
+        self.first.decoded(x, tokens)
     }
 
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
