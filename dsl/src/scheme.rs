@@ -304,7 +304,7 @@ pub struct Scheme {
     pub index: Option<Number>,
     /// Stored tensors.
     pub stores: Vec<Store>,
-    /// Accepted activations, the first preferred.
+    /// Accepted activations, the first preferred; [`Scheme::taken`] says which of them x takes.
     pub activations: Vec<Activation>,
     /// Type of the stored bias, if the scheme has one.
     pub bias: Option<Number>,

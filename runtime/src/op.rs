@@ -141,6 +141,16 @@ pub trait Op: Send + Sync {
     fn explain(&self, tokens: usize) -> String;
     /// How the kernel that multiplies M tokens adds up.
     fn sums(&self, tokens: usize) -> Sums;
+    /// The same for x of a type, where kernels of several types add up in several ways.
+    fn sums_of(&self, _x: FloatFormat, tokens: usize) -> Sums {
+        self.sums(tokens)
+    }
+    /// The type to which x of a type is rounded before it is multiplied: its own, or a narrower float
+    /// type where the scheme does not list its own or the device has no products of it.
+    fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
+        x
+    }
+
     /// What the kernel that multiplies M tokens of x of a type decodes codes to.
     fn decoded(&self, _x: FloatFormat, _tokens: usize) -> Decoded {
         Decoded::default()

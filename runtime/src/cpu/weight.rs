@@ -6,7 +6,7 @@
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{Activation, Quantiser, Scheme};
+use quantloom_dsl::{Quantiser, Scheme};
 
 use super::activation::{self, PackedTokens};
 use super::blocking::Blocking;
@@ -81,7 +81,7 @@ impl CpuWeight {
     /// How a product of M tokens of a type is cut up.
     pub fn blocking(&self, tokens: usize, x: FloatFormat) -> Blocking {
         let kernel = &self.selection.kernel;
-        let x_parts = parts::of_input(self.quantiser(), x);
+        let x_parts = parts::of_input(self.quantiser(x), x);
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens, Some(x_parts))
     }
 
@@ -91,11 +91,9 @@ impl CpuWeight {
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens, None)
     }
 
-    fn quantiser(&self) -> Option<&Quantiser> {
-        match self.scheme.activations.first() {
-            Some(Activation::Quantised(quantiser)) => Some(quantiser),
-            _ => None,
-        }
+    /// What x of a type goes through.
+    fn quantiser(&self, x: FloatFormat) -> Option<&Quantiser> {
+        self.scheme.taken(x)?.quantiser()
     }
 
     /// The kernel that runs it, and why not another.
@@ -118,7 +116,13 @@ impl Op for CpuWeight {
     }
 
     fn explain(&self, tokens: usize) -> String {
-        self.selection.explain(&self.kernel(tokens))
+        let kernel = self.selection.explain(&self.kernel(tokens));
+        // Products are in f32, which holds x of every type: nothing is converted.
+        let taken = self.scheme.each_taken().filter_map(|taken| match taken.converted() {
+            Some(_) => Some(format!("x in {} is multiplied as it is", taken.own)),
+            None => self.scheme.is_mixed().then(|| taken.to_string()),
+        });
+        [kernel].into_iter().chain(taken).collect::<Vec<_>>().join("\n")
     }
 
     fn sums(&self, tokens: usize) -> Sums {
@@ -174,7 +178,7 @@ impl CpuWeight {
         let input = activation::Input {
             isa: self.selection.kernel.isa,
             scheme: &self.scheme,
-            quantiser: self.quantiser(),
+            quantiser: self.quantiser(x.format()),
             given: &self.input,
             columns: self.native.order(expert),
             offset: self.native.offset(),

@@ -16,7 +16,7 @@ use crate::source::{KernelKey, KernelSource, Refusal};
 pub struct Request<'a> {
     /// The weight's scheme.
     pub scheme: &'a Scheme,
-    /// What x comes as: one of the scheme's activations.
+    /// What x is taken as: one of the scheme's activations, or a float type that x is converted to.
     pub activation: &'a Activation,
     /// The type that x comes in, which is that of y where the scheme does not say another.
     pub own: FloatFormat,
@@ -126,6 +126,15 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why no kernel of the source makes it.
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal>;
+
+    /// The float type to which kernels round x of the request's own type before they multiply it; its
+    /// own if they do not.
+    ///
+    /// # Errors
+    /// Why no kernel of the source computes it.
+    fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {
+        Ok(request.own)
+    }
 
     /// The transforms of a part of [`Products::native`]. Without them the host packs it.
     ///

@@ -73,8 +73,7 @@ impl ActivationProblem {
         let this = Self { run: this.group(), ..this };
         match &this.activation {
             Activation::Float(_) => {
-                let same = operand.number() == Number::Float(own) && own != F32;
-                if !same && operand != Operand::F32 {
+                if !matches!(operand, Operand::F32 | Operand::F16 | Operand::Bf16) {
                     return Err(none(format!("{own} activations as operands in {operand}")));
                 }
             }
@@ -125,6 +124,11 @@ impl ActivationProblem {
                 what: "scales of activations as codes, other than one level of e8m0".to_owned(),
             }),
         }
+    }
+
+    /// Whether elements of the operand are those of x, bit for bit, two to a word.
+    pub(super) fn keeps_pairs(&self) -> bool {
+        self.own != F32 && self.operand.number() == Number::Float(self.own)
     }
 
     /// The quantiser, unless x is taken as it is.
