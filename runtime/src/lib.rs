@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod element;
+mod float_mode;
 pub mod forward;
 pub mod gpu;
 #[cfg(feature = "hip")]
@@ -22,6 +23,7 @@ pub mod hip;
 pub mod image_cache;
 pub mod measure;
 pub mod op;
+pub mod output;
 pub mod pack;
 pub mod quantise;
 pub mod select;

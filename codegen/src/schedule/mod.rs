@@ -26,6 +26,7 @@ mod problem;
 mod results;
 pub mod shader;
 mod sums;
+mod table;
 pub mod tile;
 pub mod transform;
 
@@ -36,3 +37,5 @@ pub use grouped::{Grouped, What};
 pub use io::{Io, PER_ROW_LAYOUT};
 pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
 pub use problem::{Input, InputScale, Problem, Unscheduled};
+#[cfg(feature = "sim")]
+pub(crate) use table::NAME as TABLE;

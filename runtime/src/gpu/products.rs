@@ -8,7 +8,7 @@ use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativePart;
 use super::order::Arrangement;
-use crate::op::Sums;
+use crate::op::{Decoded, Sums};
 use crate::source::{KernelKey, KernelSource, Refusal};
 
 /// A product whose M is not known yet.
@@ -42,6 +42,8 @@ pub struct Choice {
     pub meeting: String,
     /// How it adds up.
     pub sums: Sums,
+    /// What it decodes codes to.
+    pub decoded: Decoded,
     /// Why this one.
     pub by: Basis,
 }

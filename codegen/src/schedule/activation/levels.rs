@@ -156,8 +156,7 @@ impl<'p> Levels<'p> {
 
     /// That of a quantiser without levels.
     fn no_factor(&self) -> Factor {
-        let rounding = Rounding::to(self.problem.arithmetic());
-        Factor { value: 1.0f32.into(), inverse: Some(1.0f32.into()), rounding }
+        Factor::one(Rounding::to(self.problem.arithmetic()))
     }
 
     /// The zero point of values, if there is one.
@@ -210,7 +209,7 @@ impl<'p> Levels<'p> {
             scaled = factor.rounding.round(b, moved);
         }
         self.store_scale(b, (row, column, inside), factor);
-        // A pad is 0, whatever becomes of a 0 of x: of 0 / 0, if a scale vanishes.
+        // A pad is 0, whatever code a 0 of x has.
         let there = there(b);
         let zeros = zero.map(|zero| vec![zero; scaled.len()]);
         self.codes.words(b, &scaled, zeros.as_deref(), there.as_deref())
