@@ -186,7 +186,8 @@ impl<'p> Apart<'p> {
             };
             let value = load(b, self.given.scale, 1.0);
             let zero = self.given.zero.map(|buffer| load(b, buffer, 0.0));
-            let divisor = Divisor::new(b, problem, Factor::found(value, self.rounding));
+            let factor = Factor::given(value, self.rounding);
+            let divisor = Divisor::new(b, problem, factor);
             let quotients = divisor.quotients(b, elements);
             let mut rounded = self.rounding.round(b, quotients);
             if let Some(zero) = zero {
