@@ -67,6 +67,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 }", "own"),
     ("e2m1 { scale: e4m3 per 1x16, scale: f32 per token from amax / 2688 }", "own"),
     ("i8 { scale: divide f32 per 1x64, scale: bf16 per token from amax / 16 }", "own"),
+    ("i4 { scale: u8 per 1x16, scale: f32 per token from amax / 256 }", "f32"),
+    ("i8 { scale: divide i16 per token }", "own"),
     // Of a row of zeros the product of the levels is 0.
     ("e2m1 { scale: e8m0 per 1x32, scale: f32 per token }", "f32"),
     ("e4m3 { scale: e8m0 per 1x32 from pow2, scale: f32 per token }", "own"),
@@ -280,8 +282,7 @@ fn groups_of_any_size_are_quantised() {
         let scheme = other(clause, arithmetic);
         let of = &scheme.activations[0];
         let shapes = [(77u32, "sm_90a"), (1300, "wgsl"), (640, "gfx942")];
-        for (at, (k, chip)) in shapes.into_iter().enumerate()
-        {
+        for (at, (k, chip)) in shapes.into_iter().enumerate() {
             let own = OWN[(number + at) % 3];
             let (target, operand) = (target(chip).unwrap(), Operand::F32);
             let finest = match of {

@@ -4,9 +4,10 @@
 mod kernels;
 
 use kernels::products::catalogue;
-use quantloom_codegen::schedule::{Grouped, Problem, What};
+use quantloom_codegen::schedule::{Grouped, Order, Problem, What};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::Number;
+use quantloom_dsl::parse;
 
 fn grouped(name: &str, of: Option<Grouped>) -> Option<String> {
     let Grouped { what, number, rows, columns, .. } = of?;
@@ -117,5 +118,61 @@ fn rows_of_x_are_whole_pieces() {
         let problem = Problem::new(scheme, &scheme.activations[0], hopper, (16, k)).unwrap();
         let found = (problem.input.columns, problem.input.prepared);
         assert_eq!(found, (columns, columns != k), "K = {k}");
+    }
+}
+
+/// Weight, numbers of groups, x, target; turn and run, and the order of columns: the length of its runs,
+/// `index` where one sorts columns, and the groups that runs do not cross.
+const ARRANGED: &[(&str, &str, &str, &str, &str)] = &[
+    // As they are.
+    ("u4 - 8", "scale: f16 per 1x128", "f16", "sm_90a", "128 of 128"),
+    ("u4 - 8", "scale: f16 per 1x8", "f16", "wgsl", "32 of 8"),
+    ("i4", "scale: f32 per channel", "i8 { scale: f32 per 1x384 }", "sm_80", "128 of 128"),
+    // Whole runs.
+    ("u4 - 8", "scale: f16 per 1x48", "f16", "sm_90a", "128 of 16"),
+    ("u4 - 8", "scale: f16 per 1x96", "f16", "gfx942", "128 of 32"),
+    ("u4", "zero: u8 per 1x48, scale: f16 per 1x64", "f16", "sm_80", "128 of 16"),
+    ("i4", "scale: f32 per 1x64", "i8 { scale: f32 per 1x48 }", "sm_90a", "128 of 16"),
+    ("u4 - 8", "scale: f16 per 1x24", "f16", "wgsl", "32 of 8"),
+    ("u4 - 8", "scale: f16 per 1x5", "f16", "wgsl", "32 of 1"),
+    // Padded ones: the fewest columns, and of those the longest runs.
+    ("u4 - 8", "scale: f16 per 1x24", "f16", "sm_90a", "128 of 16, order 16 [24]"),
+    ("u4 - 8", "scale: f16 per 1x120", "f16", "sm_90a", "128 of 128, order 128 [120]"),
+    ("u4 - 8", "scale: f16 per 1x24, shift: f16 per 1x40", "f16", "gfx950", "128 of 16, order 16 [24, 40]"),
+    ("i4", "scale: f32 per 1x24", "i8 { scale: f32 per token }", "sm_80", "128 of 32, order 32 [24]"),
+    // An index sorts columns; that of nothing does not.
+    ("u4 - 8", "scale: f16 per 1x256, index: i32", "f16", "sm_90a", "128 of 128, order 128 index []"),
+    ("u4 - 8", "scale: f16 per 1x48, index: i32", "f16", "sm_90a", "128 of 16, order 16 index []"),
+    (
+        "i4",
+        "scale: f32 per 1x32, index: i32",
+        "i8 { scale: f32 per 1x64 }",
+        "sm_90a",
+        "128 of 16, order 16 index [64]",
+    ),
+    (
+        "u4",
+        "zero: u8 per 1x128, scale: f16 per channel, index: i32",
+        "f16",
+        "sm_90a",
+        "128 of 128, order 128 index []",
+    ),
+];
+
+#[test]
+fn columns_are_arranged_in_runs_of_what_they_share() {
+    for &(weight, numbers, x, chip, expected) in ARRANGED {
+        let text =
+            format!("s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {x} }}");
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+        let target = target(chip).unwrap();
+        let problem = Problem::new(&scheme, &scheme.activations[0], target, (1000, 1024));
+        let problem = problem.unwrap_or_else(|why| panic!("{text} on {chip}: {why}"));
+        let order = problem.order.as_ref().map(|Order { run, indexed, groups }| {
+            let index = if *indexed { "index " } else { "" };
+            format!(", order {run} {index}{groups:?}")
+        });
+        let found = format!("{} of {}{}", problem.turn, problem.run(), order.unwrap_or_default());
+        assert_eq!(found, expected, "{text} on {chip}");
     }
 }

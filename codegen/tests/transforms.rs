@@ -60,6 +60,32 @@ fn the_device_packs_as_the_host_does() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Groups that products cut into runs or pad to whole ones, and columns that a group index sorts where
+/// only some numbers are grouped: all of it is transformed on the device.
+#[test]
+fn the_device_arranges_columns_as_the_host_does() {
+    let mut wrong = Vec::new();
+    for (numbers, x) in [
+        ("scale: f16 per 1x48", "f16"),
+        ("scale: bf16 per 1x24", "bf16"),
+        ("zero: u4 per 1x40, scale: f16 per 1x20", "f16"),
+        ("zero: u8 per 1x64, scale: f32 per 5x12, shift: f16 per 1x36", "bf16"),
+        ("scale: f16 per 1x64", "i8 { scale: f32 per 1x40 }"),
+        ("zero: u4 per 1x32, scale: f16 per 1x32, index: i32", "f16"),
+        ("zero: u8 per 1x128, scale: f16 per channel, index: i32", "f16"),
+        ("shift: f16 per 1x32, scale: f16 per channel, index: i32", "f16"),
+    ] {
+        let text =
+            format!("s {{ weight: u4, {numbers}, pack: u32 [k:8 | k, n], activation: {x} }}");
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+        for (target, shape) in [("sm_90a", (41, 200)), ("wgsl", (48, 520)), ("gfx942", (16, 8))] {
+            let stored = Stored::draw(&scheme, &scheme.activations[0], target, shape).unwrap();
+            compared(&stored, &format!("{numbers}, x in {x}, {target} {shape:?}"), &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// The same for products that scale their operands: codes without gaps, scales by lane.
 #[test]
 fn the_device_packs_codes_that_products_scale() {

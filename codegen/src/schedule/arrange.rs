@@ -23,6 +23,7 @@ use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::problem::{Unscheduled, turn};
+use crate::plan::native::SHARED_BYTES;
 use crate::plan::{Plan, plan};
 use crate::target::Target;
 
@@ -115,11 +116,16 @@ impl Arranged {
         Ok(Self { scheme, activation, plan, turn, order })
     }
 
-    /// This, if groups of these sizes are whole turns or turns whole groups.
+    /// This, if groups of these sizes are whole turns or turns whole groups, and every schedule of the
+    /// target takes such turns.
     fn regular(self, sizes: &BTreeSet<u32>) -> Result<Self, Unscheduled> {
         let turn = self.turn;
-        let irregular = |size: &&u32| !size.is_multiple_of(turn) && !turn.is_multiple_of(**size);
-        match sizes.iter().find(irregular) {
+        let product = &self.plan.compute.product;
+        let bytes = turn * product.activation.stored_bits() / 8;
+        // Products of any M have rows of x of whole banks in shared memory.
+        let whole = product.matrix.is_none() || bytes.is_multiple_of(SHARED_BYTES);
+        let regular = |size: u32| size.is_multiple_of(turn) || turn.is_multiple_of(size);
+        match sizes.iter().find(|size| !whole || !regular(**size)) {
             None => Ok(self),
             Some(size) => Err(Unscheduled::Scheme {
                 target: self.plan.target.name,

@@ -306,7 +306,8 @@ impl ActivationProblem {
             let taken = match number {
                 Number::E8m0 => pow2 && !level.divide,
                 Number::Float(_) => true,
-                _ => false,
+                // Exact in f32, and in the range of its conversions.
+                Number::Int(bits) | Number::Uint(bits) => bits <= 16,
             };
             // Of codes below 2 the exponent is not that of a normal number.
             let small = pow2 && quantiser.code.max() < 2.0;

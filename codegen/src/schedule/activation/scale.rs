@@ -161,6 +161,10 @@ impl<'p> Scales<'p> {
             return (stored_divisor(b, number, divisor), None);
         }
         let rounded = rounded(b, number, factor);
+        if matches!(number, Number::Int(_) | Number::Uint(_)) {
+            // Of an integer the smallest step of arithmetic is 0.
+            return (rounded, None);
+        }
         let epsilon = match number {
             Number::Float(format) if format.bits() <= 16 => format.epsilon(),
             _ => self.problem.arithmetic().epsilon(),
@@ -228,6 +232,13 @@ fn power_of(b: &mut Builder, code: Operand) -> Operand {
 
 /// As it is stored.
 fn rounded(b: &mut Builder, number: Number, value: Operand) -> Operand {
+    if let Number::Int(_) | Number::Uint(_) = number {
+        let value = at_least(b, value, number.min());
+        let value = at_most(b, value, number.max());
+        // To the nearest, ties to even; a NaN becomes 0.
+        let integer = b.unary(Unary::S32FromF32, value);
+        return b.unary(Unary::F32FromS32, integer);
+    }
     round_to(b, if let Number::Float(format) = number { format } else { F32 }, value)
 }
 
