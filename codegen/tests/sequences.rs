@@ -46,7 +46,7 @@ fn books() -> Vec<Weight> {
     let mut all = Vec::new();
     for len in [2, 4, 8, 16, 32, 64, 128, 256] {
         all.push(book(len, any));
-        all.push(book(len, |code| (code * 37 % len) as f32 - (len / 2) as f32));
+        all.push(book(len, |code| (code * 37 % len) as f32 - (len / 2) as f32 + 0.5));
         all.push(book(len, |code| (code as f32 + 1.0) * 70_000.0));
         all.push(book(len, |code| any(code) * 1e-30));
         all.push(book(len, |code| any(code) * 10f32.powi(code as i32 % 60 - 30)));
