@@ -296,9 +296,13 @@ fn longest_run(scheme: &Scheme, activation: &Activation, product: &Product) -> O
         return None;
     }
     let Activation::Quantised(x) = activation else { return None };
-    // The weight's elements count from 0, or are a power of two too large: a byte at most.
-    let weight =
-        if product.weight == Operand::U8 { (1u64 << scheme.weight.code.bits()) - 1 } else { 128 };
+    // The weight's elements are signed, and perhaps a power of two too large: a byte at most. Or they
+    // count from 0, and the offset times the sum of x is taken off.
+    let (low, high) = scheme.weight.range();
+    let weight = match product.weight {
+        Operand::U8 => low.abs().max(high.abs()).max(1.0) as u64,
+        _ => 128,
+    };
     let x = x.code.min().abs().max(x.code.max()) as u64;
     Some(((1u64 << 31) - 1) / (weight * x))
 }

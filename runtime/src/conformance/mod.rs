@@ -29,6 +29,7 @@ use quantloom_dsl::reference::{Plain, ReferenceError};
 use crate::cpu::isa::Isa;
 use crate::device::{Backend, Device, DeviceError};
 use crate::element::{self, Values, ValuesMut};
+use crate::float_mode::standard;
 use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
@@ -278,7 +279,7 @@ impl Suite {
                 let taken = |m: &usize| (m + turn).is_multiple_of(self.every.max(1));
                 let tokens: Vec<usize> = self.tokens.iter().copied().filter(taken).collect();
                 let step = Step { scheme, shape, seed: *seed, tokens };
-                step.run(backends, &mut results, &mut workspace);
+                standard(|| step.run(backends, &mut results, &mut workspace));
                 progress(1);
             }
         }
