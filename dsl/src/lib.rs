@@ -15,6 +15,7 @@ pub mod format;
 pub mod lang;
 pub mod layout;
 pub mod reference;
+mod rules;
 mod scheme;
 
 pub use builder::SchemeBuilder;

@@ -114,9 +114,8 @@ pub(super) fn choose_scale(
     let wide = arith.with(Some(Number::Float(F32)));
     let within = |factor: f64| outer.map_or(factor, |outer| wide.over(factor, outer));
     let factor = match level.rule {
-        Rule::Pow2 { above } => {
-            let amax = within(extent.amax());
-            choose_power(amax, codes, arith, above.map(f64::from_bits))
+        Rule::Pow2 { .. } | Rule::Pow2Over(_) => {
+            choose_power(level.rule, within(extent.amax()), codes, arith)
         }
         Rule::Range(divisor) => {
             let range = arith.add(extent.high, -extent.low);
@@ -150,17 +149,17 @@ fn stored_divisor(number: Number, divisor: f64) -> u32 {
     number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
 }
 
-/// `2^(floor(log2(amax)) - emax)`, after rounding a mantissa of at least `above` up to 2; emax
-/// is the exponent of the largest code.
+/// The power of two of a rule: `2^(floor(log2(amax)) - emax)`, after rounding a mantissa of at least
+/// a threshold up to 2.
 /// Source: OCP MX v1.0, section 6.3; the thresholds are those of the quantising software.
-fn choose_power(amax: f64, codes: &Codes, arith: Arith, above: Option<f64>) -> f64 {
-    let largest = codes.high.max(-codes.low);
-    let exponent = if amax == 0.0 || !amax.is_finite() {
-        -127
-    } else {
-        let floor = floor_log2(amax);
-        let up = above.is_some_and(|above| amax / exp2(floor) >= above);
-        (floor + i32::from(up) - floor_log2(largest)).clamp(-127, 127)
+fn choose_power(rule: Rule, amax: f64, codes: &Codes, arith: Arith) -> f64 {
+    let exponent = match rule.power(codes.high.max(-codes.low)) {
+        Some(power) if amax != 0.0 && amax.is_finite() => {
+            let floor = floor_log2(amax);
+            let up = power.above.is_some_and(|above| amax / exp2(floor) >= above);
+            (floor + i32::from(up) - power.exponent).clamp(-127, 127)
+        }
+        _ => -127,
     };
     // In f16 the smallest powers underflow; quantisers put 1 in the place of that 0.
     let scale = exp2(exponent);

@@ -257,7 +257,8 @@ impl ActivationProblem {
             }
         }
         for level in quantiser.scales.iter().filter(|level| !level.stored) {
-            let pow2 = matches!(level.rule, Rule::Pow2 { .. });
+            let power = level.rule.power(quantiser.code.max().max(-quantiser.code.min()));
+            let pow2 = power.is_some();
             let number = self.number(level);
             let taken = match number {
                 Number::E8m0 => pow2 && !level.divide,
@@ -265,7 +266,7 @@ impl ActivationProblem {
                 _ => false,
             };
             // Of codes below 2 the exponent is not that of a normal number.
-            let small = pow2 && quantiser.code.max() < 2.0;
+            let small = power.is_some_and(|power| power.exponent < 1);
             if !taken || small {
                 return Err(format!("{number} scales of activations by that rule"));
             }
