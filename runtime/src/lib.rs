@@ -23,6 +23,7 @@ pub mod hip;
 pub mod image_cache;
 pub mod measure;
 pub mod op;
+pub mod output;
 pub mod pack;
 pub mod quantise;
 pub mod select;

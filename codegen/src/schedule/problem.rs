@@ -7,7 +7,7 @@
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, Grain};
-use quantloom_dsl::{Activation, ScaleType, Scheme, Zero, ZeroKind};
+use quantloom_dsl::{Activation, Correction, ScaleType, Scheme, Zero, ZeroKind};
 
 use super::dequantise::{takes_zeros, writable};
 use super::grouped::{Grouped, What};
@@ -398,6 +398,11 @@ impl Problem {
         of_sums - self.plan.compute.exponent
     }
 
+    /// The terms of the addend: what the sums of codes that decoding makes still lack.
+    pub fn correction(&self) -> Correction {
+        correction(&self.plan, self.zero.as_ref())
+    }
+
     /// What is computed, without the shape, as far as it decides which tile is fast: neither the bias,
     /// nor the type of y, nor those of zero points.
     pub fn product_name(&self) -> String {
@@ -519,7 +524,7 @@ impl Numbers {
                     ScaleType::Own => NUMBER_F32,
                 };
                 let what = What::Component(Component::Scale(at));
-                Grouped::stored(what, number, (rows, columns), plan.native.rows)
+                Grouped::stored(what, number, (rows, columns), (plan.native.rows, turn))
             }
             _ => None,
         };
@@ -534,8 +539,8 @@ impl Numbers {
         };
         let scale = scale.map(|scale| Grouped { of_weights: on_weights, ..scale });
         let (add, _) = plan.dequant.yields();
-        let zero = scheme.zero.and_then(|zero| taken_off(&zero, plan, add));
-        let adds = add != 0 || scheme.shift.is_some() || scheme.zero.is_some() && zero.is_none();
+        let zero = scheme.zero.and_then(|zero| taken_off(&zero, plan, (add, turn)));
+        let adds = correction(plan, zero.as_ref()).needed(scheme);
         Self {
             scale,
             zero,
@@ -545,9 +550,15 @@ impl Numbers {
     }
 }
 
+/// What sums lack, where decoding takes these zero points off, or none.
+fn correction(plan: &Plan, taken_off: Option<&Grouped>) -> Correction {
+    let (add, _) = plan.dequant.yields();
+    Correction { zero: taken_off.is_none(), add }
+}
+
 /// Zero points that are taken off inside of the decoding, where sums of small integers are exact:
 /// `constant - zero` has 8 bits in bf16, 11 in f16.
-fn taken_off(zero: &Zero, plan: &Plan, add: i32) -> Option<Grouped> {
+fn taken_off(zero: &Zero, plan: &Plan, (add, turn): (i32, u32)) -> Option<Grouped> {
     let (half, most) = match plan.dequant.operand {
         Operand::Bf16 => (BF16, 7),
         Operand::F16 => (F16, 8),
@@ -564,6 +575,7 @@ fn taken_off(zero: &Zero, plan: &Plan, add: i32) -> Option<Grouped> {
         return None;
     }
     let what = What::Component(Component::Zero);
-    let zeros = Grouped::stored(what, Number::Float(half), (1, columns), plan.native.rows)?;
+    let tile = (plan.native.rows, turn);
+    let zeros = Grouped::stored(what, Number::Float(half), (1, columns), tile)?;
     Some(Grouped { of_weights: true, ..zeros })
 }

@@ -133,11 +133,19 @@ fn holding<'s>(scheme: &'s Scheme, components: &[Component]) -> Vec<&'s Store> {
     scheme.stores.iter().filter(holds).collect()
 }
 
-/// An array of a kernel: its name, its bits, its layout for the reader.
+/// An array of a kernel: its name, its bits (whole bytes: the last one may be padded), its layout for
+/// the reader.
 struct Side {
     name: String,
     bits: u64,
     text: String,
+}
+
+impl Side {
+    /// The array of a bound layout.
+    fn of(name: String, bound: &Bound, text: String) -> Self {
+        Self { name, bits: bound.bytes() * 8, text }
+    }
 }
 
 struct Transform<'p> {
@@ -211,7 +219,7 @@ impl Transform<'_> {
                 }
             }
             let text = store.layout.display(store.owner).to_string();
-            from.push(Side { name: format!("stored_{array}"), bits: bound.bits(), text });
+            from.push(Side::of(format!("stored_{array}"), &bound, text));
         }
         if inputs.iter().any(Vec::is_empty) {
             return Err(self.unscheduled("a component in no store"));
@@ -252,7 +260,7 @@ impl Transform<'_> {
         let form = self.back(component, &runs)?;
         let (native, from) = self.native()?;
         let text = store.layout.display(store.owner).to_string();
-        let stored = Side { name: "stored_0".to_owned(), bits: bound.bits(), text };
+        let stored = Side::of("stored_0".to_owned(), &bound, text);
         self.write(&[native], (&[vec![(0, from)]], None), &form, (&stored, &runs))
     }
 
@@ -301,7 +309,7 @@ impl Transform<'_> {
             bound.map_err(|error| self.unscheduled(&format!("the native layout ({error})")))?;
         let runs = self.runs(&bound, component)?;
         let text = layout.display(component).to_string();
-        Ok((Side { name: "native".to_owned(), bits: bound.bits(), text }, runs))
+        Ok((Side::of("native".to_owned(), &bound, text), runs))
     }
 
     /// The part's numbers per group.
@@ -333,8 +341,8 @@ impl Transform<'_> {
     fn made_of(&self) -> Result<(Form, Vec<Component>), Unscheduled> {
         let wanted = match self.part {
             Part::Addends => {
-                let (add, _) = self.problem.plan.dequant.yields();
-                Wanted::Addend { add, exponent: self.problem.addend_exponent() }
+                let correction = self.problem.correction();
+                Wanted::Addend { correction, exponent: self.problem.addend_exponent() }
             }
             Part::Factors => Wanted::Factor,
             Part::Scales if self.grouped()?.what == What::Scale => Wanted::Scale,

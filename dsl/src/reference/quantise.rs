@@ -333,7 +333,10 @@ impl WeightQuantiser<'_> {
 
     fn index(&mut self) {
         let Some(number) = self.scheme.index else { return };
-        let cols = self.scheme.scales.iter().find_map(|scale| match scale.group.cols {
+        let groups = self.scheme.scales.iter().map(|scale| scale.group);
+        let groups = groups.chain(self.scheme.zero.map(|zero| zero.group));
+        let mut groups = groups.chain(self.scheme.shift.map(|shift| shift.group));
+        let cols = groups.find_map(|group| match group.cols {
             crate::layout::Grain::Each(cols) => Some(u64::from(cols)),
             crate::layout::Grain::All => None,
         });

@@ -33,7 +33,7 @@ use crate::float_mode::standard;
 use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
-use bound::{Chain, bound};
+use bound::{Chain, Inexact, bound};
 use expected::{Seen, Weights, groups, tokens_share_a_scale};
 
 /// Compares a scheme's products on every instruction set present, with the default [`Suite`].
@@ -435,12 +435,16 @@ impl Step<'_> {
             };
             let kernel = op.kernel(*tokens);
             let sums = op.sums(*tokens);
-            let chain = Chain::of(sums, k, groups);
+            let decoded = op.decoded(own, *tokens);
+            let mut chain = Chain::of(sums, k, groups);
+            chain.offset |= decoded.add != 0;
+            let left = offset.max(f64::from(decoded.add).abs());
+            let inexact = Inexact::of(&self.scheme.weight, decoded);
             let output = op.rounded_to(own, output);
             let mut first = None;
             let mut misses = 0;
             for (at, (y, sizes)) in y.iter().zip(sizes).enumerate() {
-                let bound = bound(*sizes, chain, offset, output);
+                let bound = bound(*sizes, chain, (left, inexact), output);
                 let share = error_over_bound(*y, sizes.y, bound, output);
                 if share > 1.0 {
                     misses += 1;

@@ -13,7 +13,7 @@
 //! `Native::add`. Where columns are not in groups of 4, 8, 16 or a multiple of 32 neighbours
 //! (act-order, odd group sizes), they are reordered and groups filled up; x follows.
 
-use quantloom_dsl::Scheme;
+use quantloom_dsl::{Correction, Scheme};
 use quantloom_dsl::layout::{Component, Grain, Shape};
 use rayon::prelude::*;
 
@@ -223,11 +223,12 @@ impl Native {
         let rows = self.panels * self.groups;
         let mut scales = vec![[0.0f32; PANEL]; self.experts * rows];
         let mut adds = scales.clone();
-        let offset = match path {
+        let add = match path {
             // Integer sums start from it.
-            Path::Dot => 0.0,
-            Path::Fma => f64::from(self.offset),
+            Path::Dot => 0,
+            Path::Fma => self.offset,
         };
+        let correction = Correction { zero: true, add };
         let groups = self.groups;
         let scheme = weight.scheme();
         let counter = Counter::new(&scheme.weight.code, scheme.weight.offset);
@@ -241,7 +242,7 @@ impl Native {
                 if n < shape.n {
                     let part = weight.folded(expert as u64, n, k);
                     *scale = part.scale as f32;
-                    *add = (part.shift - part.scale * (part.zero + offset)) as f32;
+                    *add = correction.value(part.scale, part.zero, part.shift) as f32;
                     most = most.max(counter.parts(&part).unwrap_or(usize::MAX));
                 }
             }

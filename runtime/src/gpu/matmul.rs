@@ -12,7 +12,7 @@ use super::weight::GpuWeight;
 use crate::buffer::Workspace;
 use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
 use crate::float_mode::standard;
-use crate::op::{self, Op, ProductError, Sums};
+use crate::op::{self, Decoded, Op, ProductError, Sums};
 
 impl<E: Executor> Op for GpuWeight<E> {
     fn scheme(&self) -> &Scheme {
@@ -52,6 +52,10 @@ impl<E: Executor> Op for GpuWeight<E> {
     fn sums(&self, tokens: usize) -> Sums {
         let first = self.products.first().map_or(F32, |product| product.element);
         self.choice(first, tokens as u64).map_or(Sums::Matrix, |choice| choice.sums)
+    }
+
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
+        self.choice(x, tokens as u64).map_or(Decoded::default(), |choice| choice.decoded)
     }
 
     /// Kernels round y to the scheme's type, or that of x.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use quantloom_dsl::Correction;
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::layout::{Bound, Component, Grain, Grains, Layout, Recode, Shape, Transform};
 
@@ -30,11 +31,11 @@ pub enum Computed {
     Scale,
     /// The product of those that are constant along a row.
     Factor,
-    /// `shift - scale * (zero + add)` with that scale, times `2^exponent`: what multiplies the sum of
-    /// x over a group of columns, where products multiply x with `code + add`.
+    /// [`Correction::value`] with that scale, times `2^exponent`: what multiplies the sum of x over a
+    /// group of columns.
     Addend {
-        /// What decoding leaves on each code.
-        add: i32,
+        /// Its terms.
+        correction: Correction,
         /// The power of two that sums are in units of.
         exponent: i32,
     },
@@ -46,8 +47,8 @@ impl Computed {
         match self {
             Self::Scale => scale,
             Self::Factor => factor,
-            Self::Addend { add, exponent } => {
-                (shift - scale * (zero + f64::from(add))) * 2f64.powi(exponent)
+            Self::Addend { correction, exponent } => {
+                correction.value(scale, zero, shift) * 2f64.powi(exponent)
             }
         }
     }
@@ -180,8 +181,9 @@ impl fmt::Display for NativePart {
             Form::Numbers(number) => write!(f, "{} in {number}", self.component)?,
             Form::Computed(Computed::Scale) => write!(f, "product of scales")?,
             Form::Computed(Computed::Factor) => write!(f, "product of scales of rows")?,
-            Form::Computed(Computed::Addend { add, exponent }) => {
-                write!(f, "shift less scale times zero point and {add}, in 2^{exponent}")?;
+            Form::Computed(Computed::Addend { correction: Correction { zero, add }, exponent }) => {
+                let zero = if *zero { "zero point and " } else { "" };
+                write!(f, "shift less scale times {zero}{add}, in 2^{exponent}")?;
             }
         }
         write!(f, ", {bits} bits for {} x {}: ", shared(rows), shared(cols))?;
