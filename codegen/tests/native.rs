@@ -394,7 +394,8 @@ fn what_cannot_be_planned_is_refused_by_name() {
         );
         parse(&text).unwrap()
     };
-    for (activation, clause) in [("bf16", "bf16"), ("i8 { scale: f32 per token }", "quantised i8")] {
+    for (activation, clause) in [("bf16", "bf16"), ("i8 { scale: f32 per token }", "quantised i8")]
+    {
         let why = format!(
             "sm_80 has no product of i4 weights and {clause} activations: what multiplies sums changes \
              every 24 columns, and its products add up 16 at a time; groups of a multiple of 16 columns \

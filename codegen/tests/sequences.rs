@@ -123,7 +123,8 @@ fn every_sequence_is_right_for_every_code() {
 fn every_code_has_a_way() {
     let gpus = [Class::Ampere, Class::Ada, Class::Hopper, Class::Cdna3, Class::Cdna4];
     for weight in weights() {
-        let ways = gpus.iter().flat_map(|class| [Operand::F16, Operand::Bf16].map(|to| (to, *class)));
+        let ways =
+            gpus.iter().flat_map(|class| [Operand::F16, Operand::Bf16].map(|to| (to, *class)));
         for (operand, class) in ways.chain([(Operand::F32, Class::Shader)]) {
             let plan = DequantPlan::new(&weight, operand, class);
             let plan = plan.unwrap_or_else(|| panic!("{weight} to {operand} on {class:?}"));

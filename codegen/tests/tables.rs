@@ -32,7 +32,8 @@ fn kernels_for(name: &str) -> Vec<(Verified<Kernel>, bool)> {
             weight(code)
         );
         let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults}"));
-        let problem = Problem::new(&scheme, &scheme.activations[0], target(name).unwrap(), (4096, 4096));
+        let problem =
+            Problem::new(&scheme, &scheme.activations[0], target(name).unwrap(), (4096, 4096));
         let problem = problem.unwrap_or_else(|why| panic!("{code} on {name}: {why}"));
         for tokens in [1, 16, 64] {
             let kernel = choose(&problem, tokens).unwrap().write(&problem).unwrap();

@@ -80,7 +80,8 @@ pub struct Outcome {
     pub shape: Shape,
     /// Bytes before and after.
     pub bytes: (u64, u64),
-    /// Signal to quantisation noise, `10 log10(sum w^2 / sum (w - w~)^2)`, in dB.
+    /// Signal to quantisation noise, `10 log10(sum w^2 / sum (w - w~)^2)`, in dB; infinite where the
+    /// weights come back as they were, zeros among them.
     pub sqnr: f64,
 }
 
@@ -202,7 +203,8 @@ fn write(
         let what = "a tensor of this name would be written twice".to_owned();
         return Err(QuantiseError::Layer { name: entry.name.clone(), what });
     }
-    let mut writer = Writer::create(out, entries.clone(), &description.metadata()).map_err(fault)?;
+    let mut writer =
+        Writer::create(out, entries.clone(), &description.metadata()).map_err(fault)?;
     let mut made = Vec::new();
     for candidate in chosen {
         for (name, bytes) in quantise_layer(tensors, scheme, candidate, description, progress)? {

@@ -176,9 +176,8 @@ impl ComputePlan {
     /// Why a class of targets has no product of a scheme with one of its activations, and the nearest
     /// thing that it has.
     pub fn obstacle(scheme: &Scheme, activation: &Activation, class: Class) -> String {
-        let there = |product: &&Product| {
-            product.classes.contains(&class) && product.scaling().is_none()
-        };
+        let there =
+            |product: &&Product| product.classes.contains(&class) && product.scaling().is_none();
         let products = || PRODUCTS.iter().filter(there);
         let kept = products().filter(|product| keeps(scheme, activation, product));
         let step = kept.map(|product| product.columns).min();
@@ -189,7 +188,8 @@ impl ComputePlan {
             ),
             (_, _, Activation::Float(_)) => {
                 let float = |product: &&Product| product.sum == Accumulate::F32;
-                let mut types: Vec<Operand> = products().filter(float).map(|p| p.activation).collect();
+                let mut types: Vec<Operand> =
+                    products().filter(float).map(|p| p.activation).collect();
                 types.retain(|operand| operand.bits() >= 16);
                 types.dedup();
                 format!("x in {} has one", either(&types))

@@ -34,6 +34,6 @@ pub use choose::{Chosen, choose, choose_by_model};
 pub use grouped::{Grouped, What};
 pub use io::{Io, PER_ROW_LAYOUT};
 pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
+pub use problem::{Input, InputScale, Problem, Unscheduled};
 #[cfg(feature = "sim")]
 pub(crate) use table::NAME as TABLE;
-pub use problem::{Input, InputScale, Problem, Unscheduled};

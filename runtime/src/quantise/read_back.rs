@@ -97,8 +97,7 @@ fn measured(
         (w.iter().map(|value| value * value).sum::<f64>(), noise)
     };
     // Added in order, so that the same input gives the same numbers.
-    let sums: Vec<(f64, f64)> =
-        starts.par_iter().map(|first| standard(|| sums(first))).collect();
+    let sums: Vec<(f64, f64)> = starts.par_iter().map(|first| standard(|| sums(first))).collect();
     let (signal, noise) = sums.iter().fold((0.0, 0.0), |(s, n), (a, b)| (s + a, n + b));
     let bytes = |store: &quantloom_dsl::Store| layer.store(&store.name).map_or(0, <[u8]>::len);
     let after = scheme.stores.iter().map(|store| bytes(store) as u64).sum();
@@ -106,6 +105,6 @@ fn measured(
         layer: candidate.layer.clone(),
         shape,
         bytes: (original.bytes().len() as u64, after),
-        sqnr: 10.0 * (signal / noise).log10(),
+        sqnr: if noise == 0.0 { f64::INFINITY } else { 10.0 * (signal / noise).log10() },
     })
 }

@@ -64,7 +64,11 @@ pub(crate) fn quantise_rows(
             let blocks: Vec<Plain> = starts.par_iter().map(block).collect::<Result<_, _>>()?;
             for (start, plain) in starts.iter().zip(blocks) {
                 for (component, codes) in &plain.components {
-                    slots.extend(scheme, *component, cut.own(scheme, *component, codes, *start, shape));
+                    slots.extend(
+                        scheme,
+                        *component,
+                        cut.own(scheme, *component, codes, *start, shape),
+                    );
                 }
             }
         }
@@ -206,8 +210,11 @@ mod tests {
             "scale: f16 per 1x32, bias: f16",
         ];
         for clauses in schemes {
-            let offset = if clauses.contains("zero") || clauses.contains("shift") { "" } else { "- 8" };
-            let text = format!("s {{ weight: u4 {offset}, {clauses}, pack: u8 [k:2 | k, n], activation: bf16 }}");
+            let offset =
+                if clauses.contains("zero") || clauses.contains("shift") { "" } else { "- 8" };
+            let text = format!(
+                "s {{ weight: u4 {offset}, {clauses}, pack: u8 [k:2 | k, n], activation: bf16 }}"
+            );
             let mut scheme = match parse(&text) {
                 Ok(scheme) => scheme,
                 Err(faults) => panic!("{text}\n{faults}"),
@@ -222,7 +229,9 @@ mod tests {
                 let w: Vec<f64> = (0..experts * n * k).map(|at| F32.round(value(at))).collect();
                 let bias: Vec<f64> = (0..experts * n).map(|at| at as f64).collect();
                 let bias = scheme.bias.map(|_| bias.as_slice());
-                let values = |rows: Range<u64>| w[(rows.start * k) as usize..(rows.end * k) as usize].to_vec();
+                let values = |rows: Range<u64>| {
+                    w[(rows.start * k) as usize..(rows.end * k) as usize].to_vec()
+                };
                 let rows = Rows { shape, own: F32, values: &values, bias };
                 let ours = quantise_rows(&scheme, &rows, &|_| {}).unwrap().pack(&scheme).unwrap();
                 let whole = quantise(&scheme, shape, &w, F32, bias).unwrap();

@@ -103,10 +103,16 @@ pub fn drawn_case(dice: &mut Dice, scheme: Scheme) -> Option<Case> {
     for _ in 0..4 {
         let (n, k) = (rows(dice), columns(dice));
         let n = if n * k > 40_000 { (40_000 / k).max(1) } else { n };
-        let case =
-            Case { scheme: scheme.clone(), shape: (n, k), tokens: tokens.clone(), seed: dice.bits() % 60 };
+        let case = Case {
+            scheme: scheme.clone(),
+            shape: (n, k),
+            tokens: tokens.clone(),
+            seed: dice.bits() % 60,
+        };
         let shape = case.shape();
-        if stored_bits(&scheme, shape).is_some_and(|bits| bits <= 64 * shape.elements().unwrap_or(0) + (1 << 18)) {
+        if stored_bits(&scheme, shape)
+            .is_some_and(|bits| bits <= 64 * shape.elements().unwrap_or(0) + (1 << 18))
+        {
             return Some(case);
         }
     }

@@ -74,7 +74,10 @@ impl Check {
     pub fn all() -> Vec<Self> {
         let sets = Isa::present().map(|isa| isa.name().to_owned());
         let backends = sets.chain(SIMULATED.map(str::to_owned));
-        [Self::Print, Self::Pack, Self::Quantize].into_iter().chain(backends.map(Self::Products)).collect()
+        [Self::Print, Self::Pack, Self::Quantize]
+            .into_iter()
+            .chain(backends.map(Self::Products))
+            .collect()
     }
 }
 
@@ -122,7 +125,8 @@ impl Fault {
     /// failures say the same but for numbers.
     pub fn like(&self, other: &Self) -> bool {
         self.kind == other.kind
-            && (self.kind == Kind::Wrong || plain_words(&self.message) == plain_words(&other.message))
+            && (self.kind == Kind::Wrong
+                || plain_words(&self.message) == plain_words(&other.message))
     }
 }
 
@@ -223,9 +227,9 @@ impl Subject {
                 let first = faults.faults().first().map_or("", |fault| &fault.message);
                 Outcome::Failed(Fault::error(format!("what it prints is refused: {first}\n{text}")))
             }
-            Ok(again) if again != *scheme => {
-                Outcome::Failed(Fault::wrong(format!("what it prints means something else\n{text}")))
-            }
+            Ok(again) if again != *scheme => Outcome::Failed(Fault::wrong(format!(
+                "what it prints means something else\n{text}"
+            ))),
             Ok(_) => Outcome::Passed,
         }
     }
@@ -339,7 +343,8 @@ fn try_quantized(case: &Case) -> Result<Outcome, Fault> {
     let (scheme, shape) = (&case.scheme, case.shape());
     let machine = |error: &dyn std::fmt::Display| Fault::error(format!("no file: {error}"));
     let folder = tempfile::tempdir().map_err(|error| machine(&error))?;
-    let (given, written) = (folder.path().join("w.safetensors"), folder.path().join("q.safetensors"));
+    let (given, written) =
+        (folder.path().join("w.safetensors"), folder.path().join("q.safetensors"));
     let (layer, tensor) = match scheme.experts {
         None => ("layer", "layer.weight"),
         Some(Experts::Single) => ("layer", "layer"),
@@ -422,7 +427,6 @@ fn caught_products<T>(check: impl FnOnce() -> T) -> Result<T, Fault> {
         Fault { kind: Kind::Panic, message: format!("panic: {}", text.unwrap_or("without a text")) }
     })
 }
-
 
 impl Check {
     /// Where it takes place: products of neighbouring backends fail for the same cause.

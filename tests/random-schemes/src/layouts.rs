@@ -229,7 +229,8 @@ fn size_of(digit: &Digit) -> Option<u32> {
 /// some swizzled.
 fn digits(dice: &mut Dice, placed: Placed) -> Vec<Digit> {
     let Placed { grains, experts, component } = placed;
-    let mut digits = chain(dice, if component == Component::Code { Axis::K } else { Axis::G }, grains.cols);
+    let mut digits =
+        chain(dice, if component == Component::Code { Axis::K } else { Axis::G }, grains.cols);
     digits.extend(chain(dice, Axis::N, grains.rows));
     match dice.below(4) {
         0 => digits.reverse(),
@@ -398,10 +399,12 @@ fn inside(dice: &mut Dice, code: Placed, rows: (u32, u32), cols: (u32, u32)) -> 
 fn split(dice: &mut Dice, axis: Axis, (mut stride, mut count): (u32, u32)) -> Vec<Digit> {
     let mut digits = Vec::new();
     while count > 1 {
-        let divisors: Vec<u32> =
-            (2..=count).filter(|size| count.is_multiple_of(*size)).collect();
+        let divisors: Vec<u32> = (2..=count).filter(|size| count.is_multiple_of(*size)).collect();
         let size = if dice.one_in(2) { count } else { dice.of(&divisors) };
-        digits.push(Digit { down: dice.one_in(10), ..Digit::new(axis, Part::Sized { stride, size }) });
+        digits.push(Digit {
+            down: dice.one_in(10),
+            ..Digit::new(axis, Part::Sized { stride, size })
+        });
         stride *= size;
         count /= size;
     }

@@ -79,7 +79,8 @@ impl Drawing<'_> {
             clauses.push(format!("zero: {text}{}", self.stored(Component::Zero, *group, *number)));
         }
         if let Some((text, group, number)) = &shift {
-            clauses.push(format!("shift: {text}{}", self.stored(Component::Shift, *group, *number)));
+            clauses
+                .push(format!("shift: {text}{}", self.stored(Component::Shift, *group, *number)));
         }
         for (at, level) in (0u8..).zip(&levels) {
             let number = level.number.unwrap_or(Number::Uint(8));
@@ -260,7 +261,8 @@ impl Drawing<'_> {
     }
 
     fn rule(&mut self, zero: bool) -> String {
-        let divisor = self.dice.of(&["127", "7", "7.5", "448", "6", "2688", "31", "0.3", "1", "1e3"]);
+        let divisor =
+            self.dice.of(&["127", "7", "7.5", "448", "6", "2688", "31", "0.3", "1", "1e3"]);
         match self.dice.below(20) {
             0..=12 => String::new(),
             13..=15 => format!(" from amax / {divisor}"),
@@ -369,7 +371,8 @@ impl Drawing<'_> {
                 _ => group,
             };
             let fixed = group == Group::TENSOR && self.dice.percent(60);
-            let scale = if !fixed && self.dice.percent(30) { None } else { Some(self.scale_type()) };
+            let scale =
+                if !fixed && self.dice.percent(30) { None } else { Some(self.scale_type()) };
             let divide = if self.dice.percent(10) { "divide " } else { "" };
             let rule = self.rule(zero);
             let kind = scale.map_or("own".to_owned(), |number| number.to_string());
@@ -487,7 +490,8 @@ impl Drawing<'_> {
             return String::new();
         }
         self.names += 1;
-        let stem = self.dice.of(&["qweight", "w [x]", "größe", "a.b", "_packed", "scales-inv", "W"]);
+        let stem =
+            self.dice.of(&["qweight", "w [x]", "größe", "a.b", "_packed", "scales-inv", "W"]);
         format!(" as \"{stem}{}\"", self.names)
     }
 }

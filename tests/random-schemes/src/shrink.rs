@@ -6,7 +6,7 @@ use std::time::Instant;
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Axis, Component, Digit, Field, Grain, Layout, Part, Place, WordType};
 use quantloom_dsl::{
-    Accumulate, Activation, Arithmetic, Code, Group, Quantiser, Scheme, ScaleType, Store, Ties,
+    Accumulate, Activation, Arithmetic, Code, Group, Quantiser, ScaleType, Scheme, Store, Ties,
     default_layout, default_name, parse,
 };
 
@@ -253,7 +253,10 @@ fn plain_store(scheme: &Scheme, component: Component) -> Store {
                     word: WordType { bits: 8, signed: false, msf: false },
                     fields: vec![
                         Field::all(component),
-                        Field::Pad { bits: (8 - bits) as u8, fill: quantloom_dsl::layout::Fill::Zero },
+                        Field::Pad {
+                            bits: (8 - bits) as u8,
+                            fill: quantloom_dsl::layout::Fill::Zero,
+                        },
                     ],
                     inner: Vec::new(),
                     order: digits.into_iter().map(Place::Digit).collect(),
