@@ -16,6 +16,7 @@ pub mod format;
 pub mod lang;
 pub mod layout;
 pub mod reference;
+mod rules;
 mod scheme;
 mod taken;
 

@@ -4,7 +4,7 @@
 //! `w[n,k] = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + shift`, and
 //! `y[m,n] = sum_k x~[m,k] * w[n,k] + bias[n]` with `x~` the activation, quantised as declared.
 
-use crate::format::Number;
+use crate::format::{Number, exp2, floor_log2};
 use crate::layout::{Axis, BindError, Bound, Component, Digit, Grain, Grains, Layout, Part, Shape};
 
 /// Rows by columns that share one scale (or zero point, or shift).
@@ -77,6 +77,19 @@ impl Weight {
     /// The value of a code less the offset.
     pub fn decode(&self, code: u32) -> f64 {
         self.code.decode(code) - f64::from(self.offset)
+    }
+
+    /// How many steps of a scale a weight of either sign may be so that no code is clipped: up to
+    /// half a step beyond the last code of integers. Codes of one sign have their own largest
+    /// magnitude.
+    pub fn reach(&self) -> f64 {
+        let (low, high) = self.range();
+        let half = if self.code.is_float() { 0.0 } else { 0.5 };
+        match (low < 0.0, high > 0.0) {
+            (true, true) => high.min(-low) + half,
+            (true, false) => -low,
+            _ => high,
+        }
     }
 
     /// Smallest and largest value that a code can stand for.
@@ -172,6 +185,19 @@ pub enum Rule {
         /// Bits of the `f64` threshold, in 1..2.
         above: Option<u64>,
     },
+    /// `pow2 / d`: the smallest power of two that is larger than `amax / d`, with d as the bits of
+    /// an `f64`: no quotient is as large as d.
+    Pow2Over(u64),
+}
+
+/// Which power of two a rule chooses for an amax: `2^(floor(log2(amax)) - exponent)`, one power
+/// larger where `amax / 2^floor(log2(amax)) >= above`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Power {
+    /// Taken off the exponent of amax.
+    pub exponent: i32,
+    /// The mantissa from which amax counts as the next power.
+    pub above: Option<f64>,
 }
 
 impl Rule {
@@ -183,6 +209,27 @@ impl Rule {
     /// `range / divisor`.
     pub fn range(divisor: f64) -> Self {
         Self::Range(divisor.to_bits())
+    }
+
+    /// `pow2 / divisor`.
+    pub fn pow2_over(divisor: f64) -> Self {
+        Self::Pow2Over(divisor.to_bits())
+    }
+
+    /// The power of two that the rule chooses, for codes of the largest magnitude `largest`; `None`
+    /// of a rule that chooses no power.
+    pub fn power(self, largest: f64) -> Option<Power> {
+        match self {
+            Self::Amax(_) | Self::Range(_) => None,
+            Self::Pow2 { above } => {
+                Some(Power { exponent: floor_log2(largest), above: above.map(f64::from_bits) })
+            }
+            Self::Pow2Over(divisor) => {
+                let divisor = f64::from_bits(divisor);
+                let exponent = floor_log2(divisor);
+                Some(Power { exponent, above: Some(divisor / exp2(exponent)) })
+            }
+        }
     }
 
     /// `pow2`, rounding a mantissa of at least `above` up.

@@ -42,6 +42,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         stores.add_row([store.name.clone(), held.join(", "), format!("{dtype:?}"), layout]);
     }
     say(stores)?;
+    for what in scheme.clipping() {
+        say(format_args!("note: {what}"))?;
+    }
     let mut targets = table(&["target", "plan"]);
     for target in TARGETS {
         targets.add_row([target.name.to_owned(), planned(&scheme, target)]);

@@ -4,7 +4,7 @@
 use super::diagnostic::{Diagnostic, Span};
 use super::layouts::LayoutSyntax;
 use super::placed::{Clash, Placed};
-use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
+use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored, levels};
 use crate::format::Number;
 use crate::layout::{Component, Field, Grain, Shape};
 use crate::scheme::{
@@ -112,11 +112,10 @@ impl<'a> Checker<'a> {
             .map_or_else(Vec::new, |(list, _)| {
                 list.iter().map(ActivationSyntax::to_model).collect()
             });
-        let model = |scale: &&ScaleSyntax| scale.to_model(&weight, asymmetric);
         let mut scheme = Scheme {
             name: self.syntax.name.clone(),
             summary: self.syntax.docs.join("\n"),
-            scales: scales.iter().map(model).collect(),
+            scales: levels(scales.into_iter(), &weight, asymmetric),
             weight,
             zero,
             shift,

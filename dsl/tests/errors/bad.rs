@@ -27,6 +27,14 @@ pub(crate) const BAD: &[Bad] = &[
         faults: &[("e4m3fnux", "there is no number type `e4m3fnux`", "did you mean `e4m3fnuz`?")],
     },
     Bad {
+        text: "S { weight: e1m6, pack: [k, n], activation: bf16 }",
+        faults: &[("e1m6", "there is no number type `e1m6`", "say `e1m6fn`")],
+    },
+    Bad {
+        text: "S { weight: e7m0, pack: [k, n], activation: bf16 }",
+        faults: &[("e7m0", "there is no number type `e7m0`", "say `e7m0fn`")],
+    },
+    Bad {
         text: "S { weight: u9, pack: [k, n], activation: bf16 }",
         faults: &[("u9", "`u9` cannot be a code", "at most 8 bits")],
     },

@@ -301,7 +301,8 @@ impl ActivationProblem {
             finer = columns;
         }
         for level in quantiser.scales.iter().filter(|level| !level.stored) {
-            let pow2 = matches!(level.rule, Rule::Pow2 { .. });
+            let power = level.rule.power(quantiser.code.max().max(-quantiser.code.min()));
+            let pow2 = power.is_some();
             let number = self.number(level);
             let taken = match number {
                 Number::E8m0 => pow2 && !level.divide,
@@ -310,7 +311,7 @@ impl ActivationProblem {
                 Number::Int(bits) | Number::Uint(bits) => bits <= 16,
             };
             // Of codes below 2 the exponent is not that of a normal number.
-            let small = pow2 && quantiser.code.max() < 2.0;
+            let small = power.is_some_and(|power| power.exponent < 1);
             if !taken || small {
                 return Err(format!("{number} scales of activations by that rule"));
             }
