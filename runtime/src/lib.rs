@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod element;
+mod forked;
 pub mod forward;
 pub mod gpu;
 #[cfg(feature = "hip")]
@@ -30,3 +31,10 @@ pub mod tensor;
 pub mod unpacked;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
+
+pub use forked::Forked;
+
+/// The example of an engine, compiled.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../../docs/soundness.md")]
+struct Soundness;

@@ -16,6 +16,7 @@ use crate::unpacked::UnpackError;
 /// # Errors
 /// [`UnpackError::Bind`], [`UnpackError::Transform`], [`UnpackError::Missing`].
 pub fn pack(scheme: &Scheme, plain: &Plain) -> Result<Packed, UnpackError> {
+    crate::forked::check().map_err(UnpackError::Forked)?;
     let mut packed = Packed::new();
     for store in &scheme.stores {
         packed.insert(store.name.clone(), pack_store(scheme, plain, store)?);

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `products` | what is asked of a source of kernels besides their texts |
 //! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
+//! | `transform` | a kernel that moves a part, on buffers of its own |
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
 //! | `saved` | a prepared weight in a file, and back |
 //! | `given` | what is known of x before it is there: the order of columns, static scales |
@@ -34,16 +35,20 @@ mod native;
 mod products;
 mod saved;
 mod stored;
+mod transform;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub(crate) mod uses;
 mod weight;
 
 pub use device::GpuDevice;
-pub use executor::{Executor, Slot};
+pub use executor::{Executor, Launch, Slot};
 pub use experts::GpuExperts;
 pub use launch::Tensors;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 pub(crate) use log::log_lines;
 pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
-pub use products::{Basis, Choice, Moves, Products, Request};
+pub use products::{Basis, Choice, Moves, Products, Request, Trusted};
 pub use saved::SavedError;
 pub use stored::Stored;
+pub use transform::Transform;
 pub use weight::GpuWeight;

@@ -17,7 +17,8 @@ use super::given::Given;
 use super::native::{ColumnOrder, NativePart};
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
-use super::stored::{Filled, Source, Stored, packed, transformed};
+use super::stored::{Filled, Source, Stored, packed};
+use super::transform::transformed;
 use crate::op::{self, ProductError};
 use crate::source::{KernelKey, Refusal};
 use crate::unpacked::Unpacked;
@@ -25,21 +26,21 @@ use crate::unpacked::Unpacked;
 /// A weight in the memory of a GPU, with all that its products need.
 pub struct GpuWeight<E: Executor> {
     pub(super) executor: Arc<E>,
-    pub(super) scheme: Scheme,
+    pub(super) scheme: Arc<Scheme>,
     pub(super) shape: Shape,
     /// By type of x, in the scheme's order.
     pub(super) products: Vec<Product<E::Memory>>,
     /// Activations that no kernel takes, and why.
     pub(super) refused: Vec<(String, Refusal)>,
     /// Columns of w as products take them.
-    columns: u64,
+    pub(super) columns: u64,
     /// What belongs to x and is known beforehand, by the names of buffers.
     pub(super) given: BTreeMap<String, Arc<E::Memory>>,
 }
 
 /// The products of one type of x.
 pub(super) struct Product<M> {
-    activation: Activation,
+    pub(super) activation: Activation,
     pub(super) element: FloatFormat,
     /// Type of y.
     pub(super) output: FloatFormat,
@@ -157,7 +158,7 @@ impl<E: Executor> GpuWeight<E> {
         for (name, bytes) in &given.buffers {
             buffers.insert(name.clone(), Arc::new(executor.upload(bytes).map_err(Into::into)?));
         }
-        let (scheme, given) = (scheme.clone(), buffers);
+        let (scheme, given) = (Arc::new(scheme.clone()), buffers);
         Ok(Self { executor, scheme, shape, products, refused, columns, given })
     }
 
@@ -241,7 +242,9 @@ impl<E: Executor> GpuWeight<E> {
         let request = self.request(product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
-        let (memory, _) = transformed(executor, &moves.from_native, shape, &[&part.memory])?;
+        // SAFETY: the source's own key for this part of the request.
+        let (memory, _) =
+            unsafe { transformed(executor, &moves.from_native, shape, &[&part.memory]) }?;
         executor.download(&memory).map_err(Into::into)
     }
 
