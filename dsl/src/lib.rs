@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod correction;
 pub mod format;
 pub mod lang;
 pub mod layout;
@@ -18,5 +19,6 @@ pub mod reference;
 mod scheme;
 
 pub use builder::SchemeBuilder;
+pub use correction::Correction;
 pub use lang::{Diagnostic, Diagnostics, Span, parse, parse_fragment, parse_layout};
 pub use scheme::*;

@@ -2,23 +2,32 @@
 //!
 //! In: tensors, a scheme, an output path. Out: one file in which every chosen layer is stored
 //! as the scheme's own software stores it (or, where no software does, with the scheme's text
-//! as its configuration), everything else copied. One layer is in memory at a time.
+//! as its configuration), everything else copied. One layer's codes and packed tensors are in
+//! memory at a time, and some rows of its weight as numbers. The file is read back before it gets
+//! its name: layers, schemes, shapes, every byte.
 
-use std::collections::BTreeSet;
+mod described;
+mod read_back;
+mod rows;
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use quantloom_dsl::Scheme;
-use quantloom_dsl::format::{F32, FloatFormat};
-use quantloom_dsl::layout::{Grain, Shape};
+use quantloom_dsl::format::{FloatFormat, Overflow};
+use quantloom_dsl::layout::{Component, Grain, Shape};
 use quantloom_dsl::reference::ReferenceError;
+use rayon::prelude::*;
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, Description, Entry, Options, Tensor, Tensors, Writer, describe,
-    element_dtype, tensor_name,
+    CheckpointError, Description, Entry, Tensor, Tensors, Writer, element_dtype, tensor_name,
 };
-use crate::pack::{pack, quantise_rows};
-use crate::tensor::{float_format, reals};
-use crate::unpacked::{UnpackError, Unpacked};
+use crate::output::Output;
+use crate::tensor::{float_format, reals, reals_of};
+use crate::unpacked::UnpackError;
+
+use rows::{Rows, quantise_rows};
 
 /// Why a checkpoint could not be quantised.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +51,9 @@ pub enum QuantiseError {
         /// Why not.
         what: String,
     },
+    /// What was written does not read back as what it should be.
+    #[error("the file would not read back: {0}")]
+    ReadBack(String),
     /// Nothing to do.
     #[error("{0}")]
     Nothing(String),
@@ -78,8 +90,9 @@ pub fn candidates(tensors: &Tensors, scheme: &Scheme) -> Vec<Candidate> {
     let candidate = |name: &str| {
         let tensor = tensors.get(name).filter(|_| !name.starts_with("ref."))?;
         let own = float_format(tensor.dtype())?;
-        let layer = match name.strip_suffix("weight") {
-            Some(layer) => layer.strip_suffix('.').unwrap_or(layer),
+        let layer = match name.strip_suffix(".weight") {
+            Some(layer) => layer,
+            None if name == "weight" => "",
             None if scheme.experts.is_some() => name,
             None => return None,
         };
@@ -115,9 +128,50 @@ pub fn quantise_checkpoint(
     for (layer, shape) in &layers {
         layer_entries(scheme, layer, *shape)?;
     }
-    let description = choose_description(scheme, &layers)?;
-    let write = |error| QuantiseError::Write { path: out.to_owned(), error };
-    let consumed: Vec<String> = chosen
+    let mut fault = QuantiseError::Nothing("the scheme cannot be described".to_owned());
+    for description in described::usable(scheme, &layers)? {
+        let written = write(tensors, scheme, chosen, &description, out, progress)?;
+        match read_back::outcomes(tensors, scheme, chosen, &written) {
+            Ok(outcomes) => {
+                let write = |error| QuantiseError::Write { path: out.to_owned(), error };
+                written.file.keep().map_err(write)?;
+                return Ok(outcomes);
+            }
+            // The next description may say it; the last one is the scheme's own text.
+            Err(what) => fault = QuantiseError::ReadBack(what),
+        }
+    }
+    Err(fault)
+}
+
+/// A file before it has its name.
+struct Written {
+    file: Output,
+    entries: Vec<Entry>,
+    /// Digest of the bytes of each entry that was made here, by name.
+    made: Vec<(String, u64)>,
+    /// Names of the entries that were copied.
+    copied: Vec<String>,
+}
+
+/// A digest with which what was read is compared with what was written.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut digest = DefaultHasher::new();
+    digest.write(bytes);
+    digest.finish()
+}
+
+/// Writes the whole file, described like this.
+fn write(
+    tensors: &Tensors,
+    scheme: &Scheme,
+    chosen: &[Candidate],
+    description: &Description,
+    out: &Path,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Written, QuantiseError> {
+    let fault = |error| QuantiseError::Write { path: out.to_owned(), error };
+    let consumed: HashSet<String> = chosen
         .iter()
         .flat_map(|candidate| {
             let bias = scheme.bias.map(|_| bias_name(scheme, &candidate.layer));
@@ -132,7 +186,7 @@ pub fn quantise_checkpoint(
     }
     let copied: Vec<(&str, &Tensor)> = tensors
         .names()
-        .filter(|name| !consumed.iter().any(|used| used == name))
+        .filter(|name| !consumed.contains(*name))
         .filter_map(|name| Some((name, tensors.get(name)?)))
         .collect();
     for (name, tensor) in &copied {
@@ -143,41 +197,34 @@ pub fn quantise_checkpoint(
             bytes: tensor.bytes().len() as u64,
         });
     }
-    for (position, entry) in entries.iter().enumerate() {
-        if entries[..position].iter().any(|other| other.name == entry.name) {
-            let what = "a tensor of this name would be written twice".to_owned();
-            return Err(QuantiseError::Layer { name: entry.name.clone(), what });
-        }
+    let mut names = HashSet::new();
+    if let Some(entry) = entries.iter().find(|entry| !names.insert(entry.name.as_str())) {
+        let what = "a tensor of this name would be written twice".to_owned();
+        return Err(QuantiseError::Layer { name: entry.name.clone(), what });
     }
-    let mut writer = Writer::create(out, entries, &description.metadata()).map_err(write)?;
-    let mut outcomes = Vec::new();
+    let mut writer = Writer::create(out, entries.clone(), &description.metadata()).map_err(fault)?;
+    let mut made = Vec::new();
     for candidate in chosen {
-        let mut write = |bytes: &[u8]| writer.write(bytes).map_err(write);
-        outcomes.push(quantise_layer(
-            tensors,
-            scheme,
-            candidate,
-            &description,
-            &mut write,
-            progress,
-        )?);
-    }
-    for (_, tensor) in copied {
-        if !tensor.bytes().is_empty() {
-            writer.write(tensor.bytes()).map_err(write)?;
+        for (name, bytes) in quantise_layer(tensors, scheme, candidate, description, progress)? {
+            writer.write(&bytes).map_err(fault)?;
+            made.push((name, digest(&bytes)));
         }
     }
-    writer.finish().map_err(write)?;
-    Ok(outcomes)
+    for (_, tensor) in &copied {
+        writer.write(tensor.bytes()).map_err(fault)?;
+    }
+    let copied = copied.into_iter().map(|(name, _)| name.to_owned()).collect();
+    Ok(Written { file: writer.whole().map_err(fault)?, entries, made, copied })
 }
 
 fn bias_name(scheme: &Scheme, layer: &str) -> String {
-    let store = scheme.stores_of(quantloom_dsl::layout::Component::Bias).next();
+    let store = scheme.stores_of(Component::Bias).next();
     tensor_name(layer, store.map_or("bias", |store| store.name.as_str()))
 }
 
 fn layer_entries(scheme: &Scheme, layer: &str, shape: Shape) -> Result<Vec<Entry>, QuantiseError> {
     let weights = shape.elements().unwrap_or(0);
+    check_index(scheme, layer, shape)?;
     let entry = |store: &quantloom_dsl::Store| {
         let name = tensor_name(layer, &store.name);
         match scheme.bind(store, shape) {
@@ -199,118 +246,79 @@ fn layer_entries(scheme: &Scheme, layer: &str, shape: Shape) -> Result<Vec<Entry
     scheme.stores.iter().map(entry).collect()
 }
 
+/// The type of the group index must have a number for each group.
+fn check_index(scheme: &Scheme, layer: &str, shape: Shape) -> Result<(), QuantiseError> {
+    let Some(number) = scheme.index else { return Ok(()) };
+    let groups = scheme.scales.iter().map(|scale| scale.group);
+    let groups = groups.chain(scheme.zero.map(|zero| zero.group));
+    let groups = groups.chain(scheme.shift.map(|shift| shift.group)).map(|group| group.cols);
+    let groups = groups.filter(|cols| matches!(cols, Grain::Each(_)));
+    let groups = groups.map(|cols| cols.elements(shape.k)).max().unwrap_or(1);
+    let last = (groups - 1) as f64;
+    if number.decode(number.encode(last, Overflow::Saturate)) == last {
+        return Ok(());
+    }
+    let what = format!(
+        "its {groups} groups of columns cannot be numbered in {number}, the type of the index"
+    );
+    Err(QuantiseError::Layer { name: tensor_name(layer, "weight"), what })
+}
+
+/// The layer's tensors by their full names, in the order of [`layer_entries`] and the extras.
 fn quantise_layer(
     tensors: &Tensors,
     scheme: &Scheme,
     candidate: &Candidate,
     description: &Description,
-    write: &mut dyn FnMut(&[u8]) -> Result<(), QuantiseError>,
     progress: &(dyn Fn(u64) + Sync),
-) -> Result<Outcome, QuantiseError> {
+) -> Result<Vec<(String, Vec<u8>)>, QuantiseError> {
     let fault = |what: String| QuantiseError::Layer { name: candidate.tensor.clone(), what };
     let tensor =
         tensors.get(&candidate.tensor).ok_or_else(|| fault("it is not there".to_owned()))?;
-    let w = reals(tensor).ok_or_else(|| fault("it is not a float tensor".to_owned()))?;
-    if let Some(at) = w.iter().position(|value| !value.is_finite()) {
-        return Err(fault(format!("value {at} is {}", w[at])));
-    }
-    let bias = scheme.bias.and_then(|_| tensors.get(&bias_name(scheme, &candidate.layer)));
     let shape = candidate.shape;
+    check_finite(tensor).map_err(fault)?;
     let rows = shape.experts * shape.n;
     let read = |tensor: &Tensor| {
         let values = reals(tensor).filter(|values| values.len() as u64 == rows);
         values.ok_or_else(|| fault(format!("its bias is {tensor:?}, expected {rows} floats")))
     };
+    let bias = scheme.bias.and_then(|_| tensors.get(&bias_name(scheme, &candidate.layer)));
     let bias = bias.map(read).transpose()?;
+    let values = |rows: std::ops::Range<u64>| some_rows(tensor, shape, rows);
+    let weight = Rows { shape, own: candidate.own, values: &values, bias: bias.as_deref() };
     let reference = |error: ReferenceError| fault(error.to_string());
     let unpack = |error: UnpackError| fault(error.to_string());
-    let plain = quantise_rows(scheme, shape, &w, candidate.own, bias.as_deref(), progress)
-        .map_err(reference)?;
-    let packed = pack(scheme, &plain).map_err(unpack)?;
-    let mut after = 0;
-    for store in &scheme.stores {
-        let bytes = packed.get(&store.name).map_or(&[][..], Vec::as_slice);
-        after += bytes.len() as u64;
-        write(bytes)?;
-    }
-    for (_, bytes) in description.extras.of(scheme, &candidate.layer, shape) {
-        write(&bytes)?;
-    }
-    let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-    let decoded = Unpacked::new(scheme, shape, &stored).map_err(unpack)?;
-    let decoded = decoded.decode_rows(0..shape.experts * shape.n);
-    let noise: f64 = w.iter().zip(&decoded).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum();
-    let signal: f64 = w.iter().map(|value| value * value).sum();
-    Ok(Outcome {
-        layer: candidate.layer.clone(),
-        shape,
-        bytes: (tensor.bytes().len() as u64, after),
-        sqnr: 10.0 * (signal / noise).log10(),
-    })
-}
-
-/// The first description with which small files of this scheme, as ragged as the layers are,
-/// read back as this scheme and shape.
-fn choose_description(
-    scheme: &Scheme,
-    layers: &[(String, Shape)],
-) -> Result<Description, QuantiseError> {
-    let columns = scheme.scales.iter().filter_map(|scale| match scale.group.cols {
-        Grain::Each(cols) => Some(u64::from(cols)),
-        Grain::All => None,
+    let slots = quantise_rows(scheme, &weight, progress).map_err(reference)?;
+    let mut packed = slots.pack(scheme).map_err(unpack)?;
+    let stored = scheme.stores.iter().map(|store| {
+        let bytes = packed.remove(&store.name).unwrap_or_default();
+        (tensor_name(&candidate.layer, &store.name), bytes)
     });
-    let whole = 2 * columns.max().unwrap_or(128).clamp(128, 4096).next_multiple_of(64);
-    // Words and bytes hold at most 64 codes: what is left over of that decides.
-    let probe = |(_, shape): &(String, Shape)| (64 + shape.n % 64, whole + shape.k % 64);
-    let probes: BTreeSet<(u64, u64)> = layers.iter().map(probe).collect();
-    let mut candidates = describe(scheme, layers);
-    let last = candidates.pop();
-    'candidates: for candidate in candidates {
-        for (n, k) in &probes {
-            if !reads_back(scheme, &candidate, *n, *k)? {
-                continue 'candidates;
-            }
-        }
-        return Ok(candidate);
-    }
-    last.ok_or_else(|| QuantiseError::Nothing("the scheme cannot be described".to_owned()))
+    let mut made: Vec<(String, Vec<u8>)> = stored.collect();
+    let extras = description.extras.of(scheme, &candidate.layer, shape);
+    made.extend(extras.into_iter().map(|(entry, bytes)| (entry.name, bytes)));
+    Ok(made)
 }
 
-fn reads_back(
-    scheme: &Scheme,
-    description: &Description,
-    n: u64,
-    k: u64,
-) -> Result<bool, QuantiseError> {
-    let folder = tempfile::tempdir()
-        .map_err(|error| QuantiseError::Write { path: std::env::temp_dir(), error })?;
-    let path = folder.path().join("probe.safetensors");
-    let write = |error| QuantiseError::Write { path: path.clone(), error };
-    let shape = Shape { experts: if scheme.experts.is_some() { 2 } else { 1 }, n, k };
-    // Any weights do: what is compared is what the tensors and the configuration say.
-    let value = |at: u64| f64::from((((at * 2_654_435_761) >> 7) % 2001) as f32 / 1000.0 - 1.0);
-    let w: Vec<f64> = (0..shape.elements().unwrap_or(0)).map(value).collect();
-    let layer = "layer.gate_up_proj";
-    let fault = |what: String| QuantiseError::Layer { name: layer.to_owned(), what };
-    let layer =
-        if scheme.experts == Some(quantloom_dsl::Experts::Single) { "layer" } else { layer };
-    let plain =
-        quantise_rows(scheme, shape, &w, F32, None, &|_| {}).map_err(|e| fault(e.to_string()))?;
-    let packed = pack(scheme, &plain).map_err(|error| fault(error.to_string()))?;
-    let extras = description.extras.of(scheme, layer, shape);
-    let mut entries = layer_entries(scheme, layer, shape)?;
-    entries.extend(extras.iter().map(|(entry, _)| entry.clone()));
-    let mut writer = Writer::create(&path, entries, &description.metadata()).map_err(write)?;
-    for store in &scheme.stores {
-        writer.write(packed.get(&store.name).map_or(&[][..], Vec::as_slice)).map_err(write)?;
+/// Some rows of a float tensor whose rows are those of the stacked weight [E * N, K].
+fn some_rows(tensor: &Tensor, shape: Shape, rows: std::ops::Range<u64>) -> Vec<f64> {
+    let row = shape.k as usize * tensor.dtype().bitsize() / 8;
+    let bytes = &tensor.bytes()[rows.start as usize * row..rows.end as usize * row];
+    reals_of(tensor.dtype(), bytes).unwrap_or_default()
+}
+
+/// Values that are looked at together.
+const CHUNK: usize = 1 << 16;
+
+fn check_finite(tensor: &Tensor) -> Result<(), String> {
+    let chunk = CHUNK * tensor.dtype().bitsize() / 8;
+    let wrong = |(part, bytes): (usize, &[u8])| {
+        let values = reals_of(tensor.dtype(), bytes).unwrap_or_default();
+        let at = values.iter().position(|value| !value.is_finite())?;
+        Some((part * CHUNK + at, values[at]))
+    };
+    match tensor.bytes().par_chunks(chunk).enumerate().find_map_first(wrong) {
+        Some((at, value)) => Err(format!("value {at} is {value}")),
+        None => Ok(()),
     }
-    for (_, bytes) in &extras {
-        writer.write(bytes).map_err(write)?;
-    }
-    writer.finish().map_err(write)?;
-    let Ok(checkpoint) = Checkpoint::open_with(&path, Options::default()) else { return Ok(false) };
-    let same = checkpoint
-        .layer(layer)
-        .is_ok_and(|read| read.scheme().same_meaning(scheme) && read.shape() == shape);
-    Ok(same)
 }

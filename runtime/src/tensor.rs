@@ -17,12 +17,17 @@ pub fn float_format(dtype: Dtype) -> Option<FloatFormat> {
 
 /// The elements of an f32, f16 or bf16 tensor, which `f64` holds exactly.
 pub fn reals(tensor: &Tensor) -> Option<Vec<f64>> {
-    let format = float_format(tensor.dtype())?;
+    reals_of(tensor.dtype(), tensor.bytes())
+}
+
+/// The same of some elements of a tensor, little-endian.
+pub fn reals_of(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f64>> {
+    let format = float_format(dtype)?;
     let number = Number::Float(format);
     let value = |bytes: &[u8]| {
         number.decode(bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte)))
     };
-    Some(tensor.bytes().chunks_exact(format.bits() as usize / 8).map(value).collect())
+    Some(bytes.chunks_exact(format.bits() as usize / 8).map(value).collect())
 }
 
 /// `f32` values as little-endian bytes.

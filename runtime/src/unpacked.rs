@@ -12,6 +12,8 @@ use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Scheme, Store};
 use rayon::prelude::*;
 
+use crate::float_mode::standard;
+
 /// Why stored bytes could not be taken apart.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UnpackError {
@@ -229,6 +231,16 @@ impl Unpacked {
         part.map(|part| part.values.as_slice())
     }
 
+    /// The scale of a level or the zero point of a weight of the first expert.
+    pub(crate) fn value_of(&self, component: Component, n: u64, k: u64) -> Option<f64> {
+        let part = match component {
+            Component::Scale(level) => self.scales.get(usize::from(level)).map(|(part, _)| part),
+            Component::Zero => self.zero.as_ref(),
+            _ => None,
+        };
+        part.map(|part| self.value(part, 0, n, k))
+    }
+
     /// Group index of each column [E, K], if columns are in activation order.
     pub(crate) fn index(&self) -> Option<&[u32]> {
         self.index.as_deref()
@@ -307,6 +319,10 @@ impl Unpacked {
     /// # Panics
     /// If `row` is not K long or the row is outside the shape.
     pub fn decode_row(&self, expert: u64, n: u64, row: &mut [f32]) {
+        standard(|| self.decode_row_in_mode(expert, n, row));
+    }
+
+    fn decode_row_in_mode(&self, expert: u64, n: u64, row: &mut [f32]) {
         let k = self.shape.k as usize;
         assert_eq!(row.len(), k, "a row has K values");
         let first = (expert * self.shape.n + n) as usize * k;

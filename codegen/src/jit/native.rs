@@ -44,8 +44,8 @@ fn per_group(problem: &Problem, buffer: &str, grouped: Grouped) -> Result<Native
         What::Component(component) => (component, Form::Numbers(grouped.number)),
         What::Scale => (Component::Scale(0), Form::Computed(Computed::Scale)),
         What::Addend => {
-            let (add, _) = problem.plan.dequant.yields();
-            let addend = Computed::Addend { add, exponent: problem.addend_exponent() };
+            let (correction, exponent) = (problem.correction(), problem.addend_exponent());
+            let addend = Computed::Addend { correction, exponent };
             (Component::Scale(0), Form::Computed(addend))
         }
     };

@@ -4,7 +4,8 @@
 //! The numbers of the rows that a product's lane holds lie side by side, those of a turn's groups one
 //! set after another: whatever a lane needs of a turn is one piece of memory. The lane's rows are those
 //! of its weights, or those of its sums, which an instruction may hold elsewhere.
-//! Where several rows share a number (blocks), it lies once, as f32.
+//! Where several rows share a number (blocks), it lies once, as f32. Either way the groups of a row
+//! are padded to whole turns: a lane reads those of a turn without asking where K ends.
 
 use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
 use quantloom_dsl::layout::{Component, Grain, Grains};
@@ -22,7 +23,9 @@ pub enum What {
     Component(Component),
     /// The product of all scales that change along K.
     Scale,
-    /// `shift - scale * (zero + add)`, where decoding leaves `add` on each code.
+    /// What the sum of x over a group is multiplied with: see [`Correction`].
+    ///
+    /// [`Correction`]: quantloom_dsl::Correction
     Addend,
 }
 
@@ -46,14 +49,16 @@ pub struct Grouped {
 
 impl Grouped {
     /// Numbers as they are stored; where several rows share one, as f32. `None` if tiles of rows do
-    /// not fit into groups, or the type has no way to f32.
+    /// not fit into groups, turns neither into groups nor groups into turns, or the type has no way to
+    /// f32.
     pub(super) fn stored(
         what: What,
         number: Number,
         (rows, columns): (u32, u32),
-        tile: u32,
+        (tile, turn): (u32, u32),
     ) -> Option<Self> {
-        let fits = rows == 1 || rows.is_multiple_of(tile);
+        let along_k = turn.is_multiple_of(columns) || columns.is_multiple_of(turn);
+        let fits = along_k && (rows == 1 || rows.is_multiple_of(tile));
         let readable = is_read(number);
         let number = if rows == 1 { number } else { NUMBER_F32 };
         let this = Self { what, number, rows, columns, apart: 1, of_weights: false };
@@ -72,10 +77,10 @@ impl Grouped {
             (1, size) => format!("{axis}:{size}, "),
             (stride, size) => format!("{axis}/{stride}:{size}, "),
         };
-        if self.rows > 1 {
-            return "[g, n]".to_owned();
-        }
         let of_lane = digit('g', self.apart, self.of_lane(problem.turn));
+        if self.rows > 1 {
+            return format!("[{of_lane}g, n]");
+        }
         let of_lanes = digit('g', 1, self.apart);
         let rows = problem.rows(self);
         let of_rows = digit('n', rows.stride, rows.len);
@@ -107,11 +112,9 @@ impl Grouped {
     /// Words of the buffer.
     pub(super) fn words(&self, problem: &Problem) -> [u32; 2] {
         let groups = problem.k.div_ceil(self.columns);
-        if self.rows > 1 {
-            return [problem.n.div_ceil(self.rows), groups];
-        }
         let turns = groups.div_ceil(self.of_turn(problem.turn));
-        [problem.row_tiles(), turns * self.tile_words(problem)]
+        let rows = if self.rows > 1 { problem.n.div_ceil(self.rows) } else { problem.row_tiles() };
+        [rows, turns * self.tile_words(problem)]
     }
 
     /// Numbers that a lane reads of a group.

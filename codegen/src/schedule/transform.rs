@@ -88,8 +88,8 @@ pub enum Direction {
 }
 
 /// Writes the kernel: the first buffers are read, in the order of [`stores`] (or the native one, on
-/// the way back), the last one is written whole. The scheme is the problem's, with its stores. Of a
-/// scheme whose columns have a group index the problem's columns are sorted and padded, and those of
+/// the way back), the last one is written whole. The scheme is the problem's, with its stores. Where
+/// the problem's columns have an order of their own they are sorted and padded, and those of
 /// the stored weight are `columns`; kernels of what [`Part::is_sorted`] read the order (u32 for each
 /// of the problem's columns, any number beyond the stored ones for none) as their last array, and
 /// there is no way back.
@@ -133,11 +133,19 @@ fn holding<'s>(scheme: &'s Scheme, components: &[Component]) -> Vec<&'s Store> {
     scheme.stores.iter().filter(holds).collect()
 }
 
-/// An array of a kernel: its name, its bits, its layout for the reader.
+/// An array of a kernel: its name, its bits (whole bytes: the last one may be padded), its layout for
+/// the reader.
 struct Side {
     name: String,
     bits: u64,
     text: String,
+}
+
+impl Side {
+    /// The array of a bound layout.
+    fn of(name: String, bound: &Bound, text: String) -> Self {
+        Self { name, bits: bound.bytes() * 8, text }
+    }
 }
 
 struct Transform<'p> {
@@ -163,14 +171,15 @@ impl Transform<'_> {
         Shape::matrix(self.problem.n as u64, self.columns as u64)
     }
 
-    /// Whether columns are sorted by a group index.
+    /// Whether columns have an order of their own.
     const fn sorts(&self) -> bool {
-        self.scheme.index.is_some() && self.part.is_sorted()
+        self.problem.order.is_some() && self.part.is_sorted()
     }
 
-    /// Whether that index says which numbers a column has.
+    /// Whether a group index says which numbers a column has.
     fn reads_index(&self) -> bool {
-        self.sorts() && self.part != Part::Codes
+        let indexed = self.problem.order.as_ref().is_some_and(|order| order.indexed);
+        indexed && self.sorts() && self.part != Part::Codes
     }
 
     /// How the columns are sorted, the order being the last of so many arrays.
@@ -211,7 +220,7 @@ impl Transform<'_> {
                 }
             }
             let text = store.layout.display(store.owner).to_string();
-            from.push(Side { name: format!("stored_{array}"), bits: bound.bits(), text });
+            from.push(Side::of(format!("stored_{array}"), &bound, text));
         }
         if inputs.iter().any(Vec::is_empty) {
             return Err(self.unscheduled("a component in no store"));
@@ -252,7 +261,7 @@ impl Transform<'_> {
         let form = self.back(component, &runs)?;
         let (native, from) = self.native()?;
         let text = store.layout.display(store.owner).to_string();
-        let stored = Side { name: "stored_0".to_owned(), bits: bound.bits(), text };
+        let stored = Side::of("stored_0".to_owned(), &bound, text);
         self.write(&[native], (&[vec![(0, from)]], None), &form, (&stored, &runs))
     }
 
@@ -301,7 +310,7 @@ impl Transform<'_> {
             bound.map_err(|error| self.unscheduled(&format!("the native layout ({error})")))?;
         let runs = self.runs(&bound, component)?;
         let text = layout.display(component).to_string();
-        Ok((Side { name: "native".to_owned(), bits: bound.bits(), text }, runs))
+        Ok((Side::of("native".to_owned(), &bound, text), runs))
     }
 
     /// The part's numbers per group.
@@ -333,8 +342,8 @@ impl Transform<'_> {
     fn made_of(&self) -> Result<(Form, Vec<Component>), Unscheduled> {
         let wanted = match self.part {
             Part::Addends => {
-                let (add, _) = self.problem.plan.dequant.yields();
-                Wanted::Addend { add, exponent: self.problem.addend_exponent() }
+                let correction = self.problem.correction();
+                Wanted::Addend { correction, exponent: self.problem.addend_exponent() }
             }
             Part::Factors => Wanted::Factor,
             Part::Scales if self.grouped()?.what == What::Scale => Wanted::Scale,

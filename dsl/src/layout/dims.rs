@@ -6,17 +6,26 @@ use super::{Axis, Digit, Field, Layout, Place};
 impl Layout {
     /// Sizes of the stored tensor's dimensions, slowest first: one a digit; `w` joins the
     /// neighbouring digit of the axis that its run is of.
+    ///
+    /// What is counted is words, elements of 8, 16 or 32 bits, or bytes. Steps that are no whole
+    /// bytes have no dimensions of their own: the tensor is a row of bytes then, the last one
+    /// filled up.
     pub(super) fn dims(&self, resolved: &[Option<Resolved>], bits: u64) -> Vec<u64> {
         let size = |id: usize| resolved[id].map_or(1, |digit| digit.size);
         let mut dims: Vec<u64> = match self {
             Self::For { digits, body } => {
                 let mut dims: Vec<u64> = (0..digits.len()).map(size).collect();
                 let total: u64 = dims.iter().product();
-                let of_elements = matches!(**body, Self::Field(Field::Bits { range: None, .. }));
-                if !of_elements && total > 0 {
-                    dims.insert(0, bits / 8 / total);
+                let step = bits.checked_div(total).unwrap_or(0);
+                let elements = matches!(**body, Self::Field(Field::Bits { range: None, .. }));
+                match step {
+                    8 | 16 | 32 if elements => dims,
+                    _ if step.is_multiple_of(8) => {
+                        dims.insert(0, step / 8);
+                        dims
+                    }
+                    _ => vec![bits.div_ceil(8)],
                 }
-                dims
             }
             Self::Word { word, inner, order, .. } => {
                 let mut id = inner.len();
@@ -34,7 +43,7 @@ impl Layout {
                 let words = bits / u64::from(word.bits);
                 join_word_dim(dims, words / placed.max(1), inner)
             }
-            _ => vec![bits / 8],
+            _ => vec![bits.div_ceil(8)],
         };
         dims.reverse();
         dims

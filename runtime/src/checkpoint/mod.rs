@@ -29,7 +29,7 @@ pub use describe::{Description, Extras, describe};
 pub use files::{Access, Tensor, Tensors};
 pub use layer::{Layer, LayerError};
 pub use safetensors::Dtype;
-pub use write::{Entry, Writer, element_dtype, tensor_name};
+pub use write::{Entry, Writer, element_dtype, header, tensor_name};
 
 use config::Fields;
 use layer::{Recognised, Schemes};

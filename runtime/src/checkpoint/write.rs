@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, F32, Number, Variant};
 use quantloom_dsl::layout::{Field, Layout};
 use quantloom_dsl::{Scheme, Store};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
-use tempfile::NamedTempFile;
+
+use crate::output::Output;
 
 /// The full name of a layer's tensor: joined by a dot, or as it is if it starts with `_`.
 pub fn tensor_name(layer: &str, store: &str) -> String {
@@ -57,17 +58,20 @@ fn number_dtype(number: Number) -> Dtype {
         {
             Dtype::F8_E5M2
         }
-        Number::Uint(16) => Dtype::U16,
-        Number::Uint(32) => Dtype::U32,
         Number::Int(8) => Dtype::I8,
         Number::Int(16) => Dtype::I16,
         Number::Int(32) => Dtype::I32,
-        _ => Dtype::U8,
+        // A type without a name of its own goes by its width; one of no whole bytes is bytes.
+        number => match number.bits() {
+            16 => Dtype::U16,
+            32 => Dtype::U32,
+            _ => Dtype::U8,
+        },
     }
 }
 
 /// A tensor that will be written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Full name.
     pub name: String,
@@ -79,10 +83,51 @@ pub struct Entry {
     pub bytes: u64,
 }
 
+/// A safetensors header, its length included.
+///
+/// # Errors
+/// `InvalidInput` if an entry's dimensions are not its bytes, or if two entries have one name:
+/// nobody could open the file.
+pub fn header(
+    entries: &[Entry],
+    metadata: &BTreeMap<String, String>,
+) -> std::io::Result<Vec<u8>> {
+    let mut header = Map::new();
+    header.insert(METADATA.to_owned(), json!(metadata));
+    let mut offset: u64 = 0;
+    for Entry { name, dtype, shape, bytes } in entries {
+        let elements = shape.iter().try_fold(1u64, |all, size| all.checked_mul(*size));
+        let bits = elements.and_then(|elements| elements.checked_mul(dtype.bitsize() as u64));
+        if bits.is_none() || bits != bytes.checked_mul(8) {
+            return Err(invalid(format!(
+                "the tensor {name:?} would be {shape:?} of type {dtype:?}, which is not {bytes} bytes"
+            )));
+        }
+        let end = offset.checked_add(*bytes);
+        let end = end.ok_or_else(|| invalid("the file would be too large".to_owned()))?;
+        let value = json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] });
+        if header.insert(name.clone(), value).is_some() {
+            let what = if name == METADATA { "is the format's own name" } else { "is there twice" };
+            return Err(invalid(format!("the tensor {name:?} {what}")));
+        }
+        offset = end;
+    }
+    if metadata.is_empty() {
+        header.shift_remove(METADATA);
+    }
+    let text = Value::Object(header).to_string();
+    let mut all = (text.len().next_multiple_of(8) as u64).to_le_bytes().to_vec();
+    all.extend_from_slice(text.as_bytes());
+    all.resize(all.len().next_multiple_of(8), b' ');
+    Ok(all)
+}
+
+/// The name that safetensors keeps for the metadata.
+const METADATA: &str = "__metadata__";
+
 /// Writes a file whose entries are known beforehand.
 pub struct Writer {
-    path: PathBuf,
-    file: BufWriter<NamedTempFile>,
+    file: BufWriter<Output>,
     left: std::vec::IntoIter<Entry>,
     /// The entry that is being written, and its bytes that are missing.
     current: Option<(String, u64)>,
@@ -92,45 +137,16 @@ impl Writer {
     /// Writes the header into a temporary file beside `path`.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Those of [`header`], and what the operating system says.
     pub fn create(
         path: &Path,
         entries: Vec<Entry>,
         metadata: &BTreeMap<String, String>,
     ) -> std::io::Result<Self> {
-        // Renaming would put a file in the place of a device, a pipe or a link.
-        let path = match std::fs::metadata(path) {
-            Ok(there) if !there.is_file() => {
-                return Err(invalid("what is there is not an ordinary file".to_owned()));
-            }
-            Ok(_) => std::fs::canonicalize(path)?,
-            Err(_) => path.to_owned(),
-        };
-        let mut header = Map::new();
-        if !metadata.is_empty() {
-            header.insert("__metadata__".to_owned(), json!(metadata));
-        }
-        let mut offset = 0;
-        for entry in &entries {
-            let end = offset + entry.bytes;
-            let value = json!({
-                "dtype": entry.dtype,
-                "shape": entry.shape,
-                "data_offsets": [offset, end],
-            });
-            header.insert(entry.name.clone(), value);
-            offset = end;
-        }
-        let mut text = Value::Object(header).to_string().into_bytes();
-        text.resize(text.len().next_multiple_of(8), b' ');
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let mut file = BufWriter::new(NamedTempFile::new_in(directory)?);
-        file.write_all(&(text.len() as u64).to_le_bytes())?;
-        file.write_all(&text)?;
-        Ok(Self { path, file, left: entries.into_iter(), current: None })
+        let header = header(&entries, metadata)?;
+        let mut file = BufWriter::new(Output::create(path)?);
+        file.write_all(&header)?;
+        Ok(Self { file, left: entries.into_iter(), current: None })
     }
 
     /// Writes the next bytes of the current entry; an entry that is full gives way to the next.
@@ -163,20 +179,21 @@ impl Writer {
     ///
     /// # Errors
     /// `InvalidInput` if an entry was not written whole; what the system says.
-    pub fn finish(mut self) -> std::io::Result<()> {
+    pub fn finish(self) -> std::io::Result<()> {
+        self.whole()?.keep()
+    }
+
+    /// The file with all its bytes, which may be read before it is kept.
+    ///
+    /// # Errors
+    /// As [`Writer::finish`].
+    pub fn whole(mut self) -> std::io::Result<Output> {
         let partial = self.current.filter(|(_, missing)| *missing > 0).map(|(name, _)| name);
         if let Some(name) = partial.or(self.left.find(|entry| entry.bytes > 0).map(|e| e.name)) {
             return Err(invalid(format!("the tensor {name} was not written whole")));
         }
         self.file.flush()?;
-        let file = self.file.into_inner().map_err(|error| error.into_error())?;
-        // Temporary files are private; a checkpoint is an ordinary file.
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-        }
-        file.persist(&self.path).map(|_| ()).map_err(|error| error.error)
+        self.file.into_inner().map_err(|error| error.into_error())
     }
 }
 

@@ -17,11 +17,12 @@
 //!
 //! r counts, for one term: at most [`FIXED`] operations outside of sums (the table beside it), one
 //! addition a column of a piece (a piece of [`PIECE`] columns at most) and two a piece; integers
-//! need none inside a piece. Pieces are at most one a group and one a chunk of 32 columns.
+//! need none inside a piece. Pieces are at most one a group and one a chunk of 32 columns; where groups
+//! of w and x end at other places, or are cut into runs, one for each of those (`expected::pieces`).
 //!
 //! Matrix instructions take products exactly but may cut what lies below the last place of the
 //! largest term, where a rounding would be half of that: two roundings a column and two an
-//! instruction for what was summed before. Then two a group (its scale, its addition), one a warp
+//! instruction for what was summed before. Then two a piece (its scale, its addition), one a warp
 //! and one a block that share K; weights carry no offset. Those that scale their operands, exactly, take
 //! [`SCALED_COLUMNS`] at a time, of several groups: as many columns instead of a group's, and the same two
 //! a group are more than the instructions and turns of warps that follow, two each.
@@ -42,15 +43,24 @@
 //! column; a chain has [`MOST_CHAIN`] of those at most. Chains, of at least a chunk, add up as pieces
 //! do.
 //!
+//! Whatever a kernel says that decoding leaves on codes ([`Decoded::add`]) is an offset like o: its share
+//! of a sum is computed and taken off again.
+//!
+//! Rounded weights ([`Decoded::rounded`]): a value v becomes v', which is known for each code. With the
+//! largest relative error d of those that are rounded as numbers of full precision, and the largest error t
+//! of the others (smaller than the format's numbers times the power of two), |v' - v| <= d |v| + t, and so
+//! y is off by `d sum_k X_k W_k + t sum_k X_k |scales|` at most; roundings come on top of that.
+//!
 //! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors
 //! that are multiplied later, each of which is at most the larger of itself and 1. Instructions that
 //! take subnormal numbers for 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] a
 //! term and pair of parts.
 
+use quantloom_dsl::Weight;
 use quantloom_dsl::format::FloatFormat;
 
 use crate::cpu::parts::{MOST_CHAIN, MOST_PAIRS};
-use crate::op::Sums;
+use crate::op::{Decoded, Sums};
 
 /// Half the distance of 1 and the next `f32`.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
@@ -101,9 +111,10 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// The chain of a kernel's sums for K columns in so many groups.
-    pub(super) fn of(sums: Sums, k: usize, groups: usize) -> Self {
-        let pieces = 2 * (k.div_ceil(32) + groups);
+    /// The chain of a kernel's sums for K columns in so many groups, of which it sums so many pieces
+    /// apart, at least one a group.
+    pub(super) fn of(sums: Sums, k: usize, (groups, apart): (usize, usize)) -> Self {
+        let pieces = 2 * (k.div_ceil(32) + apart);
         let float = k.min(PIECE) + pieces + FIXED;
         let underflow = FIXED as f64 * TINY;
         let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
@@ -115,7 +126,7 @@ impl Chain {
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }
             Sums::Lanes => {
-                let piece = if groups > 1 { LANES_PIECE.min(k) } else { k };
+                let piece = if apart > 1 { LANES_PIECE.min(k) } else { k };
                 let steps = 2 * piece + pieces + MOST_LANES + FIXED;
                 let underflow = underflow + LANES_FLUSHED as f64 * NORMAL;
                 Self { roundings: 2 * steps, offset: true, underflow }
@@ -128,7 +139,7 @@ impl Chain {
                 let group = k.div_ceil(groups.max(1));
                 let group = if sums == Sums::Scaled { SCALED_COLUMNS.max(group) } else { group };
                 let instructions = group + group.div_ceil(MATRIX_COLUMNS);
-                let roundings = 2 * instructions + 2 * groups + MOST_PARTS + FIXED;
+                let roundings = 2 * instructions + 2 * apart + MOST_PARTS + FIXED;
                 Self { roundings, offset: false, underflow }
             }
         }
@@ -150,11 +161,49 @@ pub(super) struct Sizes {
     pub(super) bias: f64,
 }
 
+/// How far the numbers that a kernel multiplies are from the values of codes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Inexact {
+    /// Of a value, at most.
+    relative: f64,
+    /// And besides, at most.
+    absolute: f64,
+}
+
+impl Inexact {
+    /// Of all codes of a weight.
+    pub(super) fn of(weight: &Weight, decoded: Decoded) -> Self {
+        let mut this = Self::default();
+        let Some((format, exponent)) = decoded.rounded else { return this };
+        let unit = 2f64.powi(exponent);
+        for code in 0..1u32 << weight.code.bits() {
+            let value = weight.decode(code);
+            let error = (format.round(value * unit) / unit - value).abs();
+            if !value.is_finite() || error == 0.0 {
+                continue;
+            }
+            if error <= value.abs() * format.epsilon() / 2.0 {
+                this.relative = this.relative.max(error / value.abs());
+            } else {
+                this.absolute = this.absolute.max(error);
+            }
+        }
+        this
+    }
+}
+
 /// The largest error of y in a result type.
-pub(super) fn bound(sizes: Sizes, chain: Chain, offset: f64, output: FloatFormat) -> f64 {
+pub(super) fn bound(
+    sizes: Sizes,
+    chain: Chain,
+    (offset, inexact): (f64, Inexact),
+    output: FloatFormat,
+) -> f64 {
     let roundings = chain.roundings as f64 * UNIT;
     let offsets = if chain.offset { 2.0 * offset * sizes.offsets } else { 0.0 };
-    let sums = roundings / (1.0 - roundings) * (sizes.terms + offsets + sizes.bias);
+    let rounded = inexact.relative * sizes.terms + inexact.absolute * sizes.offsets;
+    let terms = sizes.terms + offsets + sizes.bias + rounded;
+    let sums = roundings / (1.0 - roundings) * terms + rounded;
     let underflow = chain.underflow * (sizes.factors + 1.0);
     let computed = sums + underflow;
     // The result's own rounding: half a unit in the last place of the type, of its largest
@@ -162,4 +211,37 @@ pub(super) fn bound(sizes: Sizes, chain: Chain, offset: f64, output: FloatFormat
     let magnitude = sizes.y.abs() + computed;
     let smallest = output.decode(1) / 2.0;
     computed + (magnitude * output.epsilon() / 2.0).max(smallest)
+}
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::Code;
+    use quantloom_dsl::format::F16;
+
+    use super::*;
+
+    /// Each value's own error: of numbers of full precision in proportion, of smaller ones as it is.
+    #[test]
+    fn rounded_values_are_as_far_off_as_they_are() {
+        let book = |values: &[f32]| Weight {
+            code: Code::Codebook(values.iter().map(|value| value.to_bits()).collect()),
+            offset: 0,
+        };
+        let rounded = Decoded { add: 0, rounded: Some((F16, 0)) };
+        let third = f64::from(1.0f32 / 3.0);
+        let relative = (F16.round(third) - third).abs() / third;
+        let of = Inexact::of(&book(&[0.5, 1.0 / 3.0]), rounded);
+        assert_eq!(of, Inexact { relative, absolute: 0.0 });
+        assert!(relative > 0.0 && relative < 2f64.powi(-11));
+        // Twice the value is rounded as the value is; what is lost altogether is the value itself.
+        let twice = Decoded { add: 0, rounded: Some((F16, 1)) };
+        let of = Inexact::of(&book(&[1.0 / 3.0, 1e-9]), twice);
+        assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32) });
+        assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
+        let sizes = Sizes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
+        let chain = Chain::of(Sums::Matrix, 64, 1);
+        let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
+        let more = with(Inexact { relative: 1e-3, absolute: 1e-2 }) - with(Inexact::default());
+        assert!((more - 0.2).abs() < 1e-3, "{more}");
+    }
 }

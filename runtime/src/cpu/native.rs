@@ -13,7 +13,7 @@
 //! `Native::add`. Where columns are not in groups of 4, 8, 16 or a multiple of 32 neighbours
 //! (act-order, odd group sizes), they are reordered and groups filled up; x follows.
 
-use quantloom_dsl::Scheme;
+use quantloom_dsl::{Correction, Scheme};
 use quantloom_dsl::layout::{Component, Grain, Shape};
 use rayon::prelude::*;
 
@@ -22,6 +22,7 @@ use super::family::{StoredCode, planes, stored_code};
 use super::parts::{self, Counter};
 use super::tokens::{Columns, NO_COLUMN};
 use crate::buffer::Buffer;
+use crate::float_mode::standard;
 use crate::unpacked::Unpacked;
 
 /// Rows of a panel.
@@ -153,6 +154,12 @@ impl Native {
         self.offset
     }
 
+    /// The largest magnitude of an integer that a code stands for.
+    pub fn largest(&self) -> u64 {
+        let (low, high) = (-i64::from(self.offset), (1 << self.bits) - 1 - i64::from(self.offset));
+        low.unsigned_abs().max(high.unsigned_abs())
+    }
+
     /// Parts that a weight without its factor is cut into for bf16 products; `None` where it is
     /// not.
     pub fn parts(&self) -> Option<usize> {
@@ -216,16 +223,17 @@ impl Native {
         let rows = self.panels * self.groups;
         let mut scales = vec![[0.0f32; PANEL]; self.experts * rows];
         let mut adds = scales.clone();
-        let offset = match path {
+        let add = match path {
             // Integer sums start from it.
-            Path::Dot => 0.0,
-            Path::Fma => f64::from(self.offset),
+            Path::Dot => 0,
+            Path::Fma => self.offset,
         };
+        let correction = Correction { zero: true, add };
         let groups = self.groups;
         let scheme = weight.scheme();
         let counter = Counter::new(&scheme.weight.code, scheme.weight.offset);
         let rows_of_16 = scales.par_iter_mut().zip(&mut adds).enumerate();
-        let parts = rows_of_16.map(|(at, (scales, adds))| {
+        let part = |(at, (scales, adds)): (usize, (&mut [f32; PANEL], &mut [f32; PANEL]))| {
             let (expert, panel, group) = (at / rows, at % rows / groups, at % groups);
             let mut most = 1;
             let Some(k) = arranged[expert].source[group] else { return most };
@@ -234,12 +242,13 @@ impl Native {
                 if n < shape.n {
                     let part = weight.folded(expert as u64, n, k);
                     *scale = part.scale as f32;
-                    *add = (part.shift - part.scale * (part.zero + offset)) as f32;
+                    *add = correction.value(part.scale, part.zero, part.shift) as f32;
                     most = most.max(counter.parts(&part).unwrap_or(usize::MAX));
                 }
             }
             most
-        });
+        };
+        let parts = rows_of_16.map(|item| standard(|| part(item)));
         // Not `try_reduce`, which would leave the rest of the scales alone.
         self.parts = parts.max().filter(|most| *most <= parts::MOST);
         if adds.iter().flatten().any(|add| *add != 0.0) {
@@ -291,7 +300,8 @@ impl Native {
                         }
                     }
                     if path == Path::Dot {
-                        sums[r] = packed.row_sum(expert, panel, r, &row, stored.flip, columns);
+                        let sum = || packed.row_sum(expert, panel, r, &row, stored.flip, columns);
+                        sums[r] = standard(sum);
                     }
                 }
                 for (chunk, out) in chunks.iter().zip(out.chunks_exact_mut(packed.bits)) {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quantloom_dsl::Scheme;
-use quantloom_dsl::format::{FloatFormat, Number};
+use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::{Executor, Launch, Slot};
@@ -14,14 +14,15 @@ use super::products::Choice;
 use super::weight::GpuWeight;
 use crate::element::Values;
 use crate::op::{self, ProductError};
-use crate::source::{Access, ParameterKind, Problem, Refusal, Work};
+use crate::source::{Access, ParameterKind, Problem, Refusal};
 
 /// x, y and what lies between them on the device.
 pub struct Tensors<E: Executor> {
     /// What they were made for.
     scheme: Arc<Scheme>,
     shape: Shape,
-    columns: u64,
+    /// Those in the order of the product, if it has one.
+    columns: Option<u64>,
     element: FloatFormat,
     problem: Problem,
     /// In the order of their launches; the last one is the product.
@@ -35,6 +36,8 @@ const X: &str = "x";
 const Y: &str = "y";
 /// What kernels make of x.
 const OPERAND: &str = "operand";
+/// The column of x at each place of it.
+pub(super) const ORDER: &str = "order";
 
 /// What a source's rule gets wrong.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -72,7 +75,7 @@ impl<E: Executor> GpuWeight<E> {
         let element = x.format();
         let tokens = op::tokens(self.shape, x.len())? as u64;
         let product = self.product(element)?;
-        let own = Work::product(&self.scheme, &product.activation, Number::Float(product.output));
+        let own = self.choice(element, tokens)?.key.work;
         if choice.key.work != own || choice.key.target != self.executor.target() {
             let why = format!("{} is no kernel of this weight's products", choice.key);
             return Err(ProductError::NotScheduled(why));
@@ -98,7 +101,8 @@ impl<E: Executor> GpuWeight<E> {
                 memory.insert(parameter.name.clone(), made.map_err(Into::into)?);
             }
         }
-        let (scheme, columns) = (self.scheme.clone(), self.columns);
+        let order = product.order.as_ref();
+        let (scheme, columns) = (self.scheme.clone(), order.map(|order| order.columns));
         Ok(Tensors { scheme, shape: self.shape, columns, element, problem, kernels, memory })
     }
 
@@ -128,11 +132,13 @@ impl<E: Executor> GpuWeight<E> {
         overlap: bool,
     ) -> Result<(), E::Error> {
         let scheme = Arc::ptr_eq(&self.scheme, &tensors.scheme) || self.scheme == tensors.scheme;
-        if !scheme || (self.shape, self.columns) != (tensors.shape, tensors.columns) {
-            return Err(Refusal::Reason(Arc::new(OtherWeight)).into());
-        }
         let product = self.products.iter().find(|product| product.element == tensors.element);
         let parts = product.map_or(&[][..], |product| &product.parts);
+        let order = product.and_then(|product| product.order.as_ref());
+        let columns = order.map(|order| order.columns);
+        if !scheme || (self.shape, columns) != (tensors.shape, tensors.columns) {
+            return Err(Refusal::Reason(Arc::new(OtherWeight)).into());
+        }
         let last = tensors.kernels.len().saturating_sub(1);
         for (at, kernel) in tensors.kernels.iter().enumerate().skip(first) {
             let mut memory: BTreeMap<&str, &mut E::Memory> =
@@ -146,9 +152,13 @@ impl<E: Executor> GpuWeight<E> {
                     name => name,
                 };
                 let part = parts.iter().find(|part| part.native.buffer == name);
-                let slot = match (part, self.given.get(name), access) {
+                let given = match name {
+                    ORDER => order.map(|order| &order.memory),
+                    name => self.given.get(name).map(|given| &**given),
+                };
+                let slot = match (part, given, access) {
                     (Some(part), _, Access::Read) => Some(Slot::Read(&part.memory)),
-                    (None, Some(given), Access::Read) => Some(Slot::Read(&**given)),
+                    (None, Some(given), Access::Read) => Some(Slot::Read(given)),
                     (None, None, Access::Read) => {
                         memory.remove(name).map(|memory| Slot::Read(memory))
                     }

@@ -9,7 +9,8 @@ use quantloom_dsl::layout::Shape;
 
 use super::device::GpuDevice;
 use super::executor::{Executor, Launch, Slot};
-use super::native::{ColumnOrder, NO_COLUMN, NativePart};
+use super::native::NativePart;
+use super::order::{ColumnOrder, NO_COLUMN};
 use super::products::Request;
 use super::stored::Stored;
 use crate::op::ProductError;
@@ -93,7 +94,7 @@ impl<E: Executor> GpuDevice<E> {
             let why = "the order of the columns is that of a wider weight".to_owned();
             return Err(ProductError::NotScheduled(why));
         }
-        let order: Vec<u8> = columns.iter().flat_map(|column| column.to_le_bytes()).collect();
+        let order = order.map_or_else(Vec::new, ColumnOrder::bytes);
         let mut read = Vec::new();
         for store in &moves.stores {
             let missing = || ProductError::Pack(Box::new(UnpackError::Missing(store.clone())));

@@ -13,7 +13,7 @@ use quantloom_runtime::cuda::{
 };
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
 use quantloom_runtime::gpu::{
-    Basis, Choice, Form, GpuDevice, NativePart, Products, Request, Trusted,
+    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request, Trusted,
 };
 use quantloom_runtime::op::{Op as _, Workspace};
 use quantloom_runtime::source::{
@@ -274,6 +274,10 @@ impl Products for Sums {
         Ok(Vec::new())
     }
 
+    fn arrangement(&self, _: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Ok(None)
+    }
+
     fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         let layout = parse_layout("u32 [k:8 | k, n]", Component::Code).unwrap();
         let grains = Grains { bits: 4, rows: Grain::Each(1), cols: Grain::Each(1) };
@@ -287,6 +291,7 @@ impl Products for Sums {
             tokens: 1,
             meeting: "in bf16".to_owned(),
             sums: quantloom_runtime::op::Sums::Matrix,
+            decoded: quantloom_runtime::op::Decoded::default(),
             by: Basis::Model,
         })
     }

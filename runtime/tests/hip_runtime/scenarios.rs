@@ -9,7 +9,7 @@ use quantloom_dsl::layout::{Component, Grain, Grains, Recode, Shape};
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
 use quantloom_runtime::gpu::{
-    Basis, Choice, Form, GpuDevice, NativePart, Products, Request, Trusted,
+    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request, Trusted,
 };
 use quantloom_runtime::hip::{
     Argument, Buffer, Device, Hip, HipError, Kernel, Libraries, Loader, Origin, Stream, devices,
@@ -255,6 +255,10 @@ impl Products for Sums {
         Ok(Vec::new())
     }
 
+    fn arrangement(&self, _: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Ok(None)
+    }
+
     fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         let layout = parse_layout("u32 [k:8 | k, n]", Component::Code).unwrap();
         let grains = Grains { bits: 4, rows: Grain::Each(1), cols: Grain::Each(1) };
@@ -268,6 +272,7 @@ impl Products for Sums {
             tokens: 1,
             meeting: "in bf16".to_owned(),
             sums: op::Sums::Matrix,
+            decoded: quantloom_runtime::op::Decoded::default(),
             by: Basis::Model,
         })
     }

@@ -98,14 +98,18 @@ fn measured(device: &GpuDevice<Cuda>, scheme: &Scheme, shape: Shape) -> Result<V
     let Some(activation) = scheme.activations.first() else { return Ok(Vec::new()) };
     let packed = random_weight(scheme, shape)?;
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-    let order = match scheme.index {
-        None => None,
-        Some(_) => ColumnOrder::of(&Unpacked::new(scheme, shape, &stored)?),
-    };
-    let (target, Shape { n, k: x_columns, .. }) = (executor.target(), shape);
-    let Shape { k, .. } = order.as_ref().map_or(shape, |order| order.shape(shape));
-    let request = Request { scheme, activation, own, target, n, k, x_columns };
+    let (target, Shape { n, k, .. }) = (executor.target(), shape);
+    let request = Request { scheme, activation, own, target, n, k, x_columns: k };
     let source = executor.source();
+    let order = match source.arrangement(&request) {
+        Ok(None) => None,
+        Ok(Some(arrangement)) => {
+            Some(ColumnOrder::of(&arrangement, &Unpacked::new(scheme, shape, &stored)?))
+        }
+        Err(why) => return Ok(vec![cell("", "", Err(why.to_string()))]),
+    };
+    let Shape { k, .. } = order.as_ref().map_or(shape, |order| order.shape(shape));
+    let request = Request { k, ..request };
     let parts = match source.native(&request) {
         Ok(parts) => parts,
         Err(why) => return Ok(vec![cell("", "", Err(why.to_string()))]),

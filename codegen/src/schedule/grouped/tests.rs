@@ -26,7 +26,7 @@ fn numbers() -> Vec<Grouped> {
     ];
     let all = named.chain(others).map(Number::Float).chain([Number::E8m0]);
     let what = What::Component(Component::Scale(0));
-    all.filter_map(|number| Grouped::stored(what, number, (1, 32), 16)).collect()
+    all.filter_map(|number| Grouped::stored(what, number, (1, 32), (16, 128))).collect()
 }
 
 /// Codes: all of them up to 16 bits, of 32 some of every exponent.
@@ -113,8 +113,9 @@ fn every_code_becomes_its_value() {
 fn numbers_that_no_lane_can_read_are_not_kept() {
     let what = What::Component(Component::Scale(0));
     // Of blocks there is one number for all rows of a tile, as f32.
-    let of = Grouped::stored(what, Number::E8m0, (128, 128), 16).unwrap();
+    let of = Grouped::stored(what, Number::E8m0, (128, 128), (16, 128)).unwrap();
     assert_eq!((of.number, of.rows), (NUMBER_F32, 128));
-    assert!(Grouped::stored(what, Number::E8m0, (24, 128), 16).is_none(), "tiles of 16 rows");
-    assert!(Grouped::stored(what, Number::Uint(8), (1, 128), 16).is_none(), "no way to f32");
+    assert!(Grouped::stored(what, Number::E8m0, (24, 128), (16, 128)).is_none(), "tiles of 16 rows");
+    assert!(Grouped::stored(what, NUMBER_F32, (1, 96), (16, 128)).is_none(), "turns of 128 columns");
+    assert!(Grouped::stored(what, Number::Uint(8), (1, 128), (16, 128)).is_none(), "no way to f32");
 }

@@ -6,7 +6,7 @@
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, Grain};
-use quantloom_dsl::{Scheme, ZeroKind};
+use quantloom_dsl::{Correction, Scheme, ZeroKind};
 
 use super::form::Integer;
 use crate::ir::{Binary, Builder, Operand, Ternary, Unary};
@@ -17,7 +17,7 @@ use crate::schedule::grouped::{is_read, number};
 pub(super) struct Formula {
     /// Type of each level, and whether it divides.
     scales: Vec<(Number, bool)>,
-    /// `shift - scale * (zero + add)`, times a power of two; the scales alone if `None`.
+    /// [`Correction::value`], times a power of two; the scales alone if `None`.
     addend: Option<Addend>,
 }
 
@@ -44,8 +44,8 @@ pub(super) enum Wanted {
     Factor,
     /// What multiplies the sum of x over a group: see [`quantloom_dsl::Scheme::shift`] for its signs.
     Addend {
-        /// What decoding leaves on each code.
-        add: i32,
+        /// Its terms.
+        correction: Correction,
         /// The power of two that sums are in units of.
         exponent: i32,
     },
@@ -65,10 +65,10 @@ impl Formula {
                 components.push(Component::Scale(at));
             }
         }
-        let Wanted::Addend { add, exponent } = wanted else {
+        let Wanted::Addend { correction: Correction { zero, add }, exponent } = wanted else {
             return Some((Self { scales, addend: None }, components));
         };
-        let zero = match scheme.zero.map(|zero| zero.kind) {
+        let zero = match scheme.zero.filter(|_| zero).map(|zero| zero.kind) {
             None => None,
             Some(ZeroKind::Float(kind)) => Some(Zero::Float(is_read(kind).then_some(kind)?)),
             Some(codes) => Some(Zero::Integer(Integer::new(codes)?)),

@@ -1,0 +1,234 @@
+//! A layer's float weight into plain codes, some rows at a time on all cores, so that no more of
+//! it than these rows is in memory as numbers.
+//!
+//! A group that spans all rows gets its scale from the smallest and the largest value of each of
+//! its columns alone. Each block of rows has rows of these values in front, which are quantised
+//! with it and dropped: its groups of all rows are then the layer's.
+
+use std::ops::Range;
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::layout::{Component, Grain, Shape};
+use quantloom_dsl::reference::{Plain, ReferenceError, quantise};
+use rayon::prelude::*;
+
+use crate::float_mode::standard;
+use crate::pack::Slots;
+
+/// A float weight, stacked [E * N, K], by ranges of its rows.
+pub(crate) struct Rows<'a> {
+    /// Shape.
+    pub(crate) shape: Shape,
+    /// The type that the values are of.
+    pub(crate) own: FloatFormat,
+    /// The values of some rows, all finite.
+    pub(crate) values: &'a (dyn Fn(Range<u64>) -> Vec<f64> + Sync),
+    /// [E * N], if there is a bias.
+    pub(crate) bias: Option<&'a [f64]>,
+}
+
+/// The codes of the reference's `quantise`; `progress` is told how many more weights are done.
+///
+/// # Errors
+/// [`ReferenceError::Length`].
+pub(crate) fn quantise_rows(
+    scheme: &Scheme,
+    weight: &Rows<'_>,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Slots, ReferenceError> {
+    let shape = weight.shape;
+    let mut slots = Slots::new(shape);
+    let Some(cut) = Cut::of(scheme, shape) else {
+        let values = (weight.values)(0..shape.experts * shape.n);
+        let plain = standard(|| quantise(scheme, shape, &values, weight.own, weight.bias))?;
+        for (component, codes) in &plain.components {
+            slots.extend(scheme, *component, codes);
+        }
+        progress(values.len() as u64);
+        return Ok(slots);
+    };
+    let at_once = rayon::current_num_threads().max(1);
+    for expert in 0..shape.experts {
+        let first = expert * shape.n;
+        let front = cut.front(weight, first..first + shape.n);
+        let starts: Vec<u64> = (0..shape.n).step_by(cut.rows as usize).collect();
+        for starts in starts.chunks(at_once) {
+            let block = |start: &u64| {
+                let rows = first + start..first + (start + cut.rows).min(shape.n);
+                let count = (rows.end - rows.start) * shape.k;
+                let plain = standard(|| cut.block(scheme, weight, &front, rows));
+                progress(count);
+                plain
+            };
+            let blocks: Vec<Plain> = starts.par_iter().map(block).collect::<Result<_, _>>()?;
+            for (start, plain) in starts.iter().zip(blocks) {
+                for (component, codes) in &plain.components {
+                    slots.extend(scheme, *component, cut.own(scheme, *component, codes, *start, shape));
+                }
+            }
+        }
+    }
+    Ok(slots)
+}
+
+/// How the rows of an expert are cut into blocks that are quantised apart.
+struct Cut {
+    /// Rows of a block: whole groups of everything that is grouped along n.
+    rows: u64,
+    /// Rows in front of each block that stand for all rows; 0 if no group spans all of them.
+    front: u64,
+}
+
+/// Rows of a block at least, so that the rows in front cost little.
+const LEAST: u64 = 16;
+
+impl Cut {
+    /// `None` if the weight must stay whole.
+    fn of(scheme: &Scheme, shape: Shape) -> Option<Self> {
+        let scales = || scheme.scales.iter().map(|scale| scale.group.rows);
+        let (zero, shift) = (scheme.zero.map(|z| z.group.rows), scheme.shift.map(|s| s.group.rows));
+        let mut step = 1u64;
+        for grain in scales().chain(zero).chain(shift) {
+            if let Grain::Each(count) = grain {
+                let count = u64::from(count);
+                step = if step.is_multiple_of(count) { step } else { step.checked_mul(count)? };
+            }
+        }
+        let all = |grain: Grain| grain == Grain::All;
+        let spans = scales().chain(zero).chain(shift).any(all);
+        // What spans all rows must be decided by values and by what spans all rows too: levels are
+        // chosen from the last to the first, zero points after them, all after the shift.
+        let coarse = scales().skip_while(|grain| !all(*grain)).all(all);
+        let zero_last = zero.is_none_or(|zero| !all(zero) || scales().all(all));
+        if spans && !(coarse && zero_last && shift.is_none_or(all)) {
+            return None;
+        }
+        let front = if spans { step.checked_mul(2u64.div_ceil(step))? } else { 0 };
+        let least = if spans { 4 * LEAST } else { LEAST };
+        let rows = step.checked_mul(least.div_ceil(step))?.min(shape.n.next_multiple_of(step));
+        Some(Self { rows, front })
+    }
+
+    /// The rows in front of each block of an expert: the largest and the smallest of each column.
+    fn front(&self, weight: &Rows<'_>, rows: Range<u64>) -> Vec<f64> {
+        if self.front == 0 {
+            return Vec::new();
+        }
+        let k = weight.shape.k as usize;
+        let none = || (vec![f64::NEG_INFINITY; k], vec![f64::INFINITY; k]);
+        let wider = |high: f64, low: f64, (most, least): (&mut f64, &mut f64)| {
+            (*most, *least) = (most.max(high), least.min(low));
+        };
+        let starts: Vec<u64> = rows.clone().step_by(self.rows as usize).collect();
+        let block = |start: u64| {
+            let (mut most, mut least) = none();
+            for row in (weight.values)(start..(start + self.rows).min(rows.end)).chunks(k) {
+                for (value, sides) in row.iter().zip(most.iter_mut().zip(&mut least)) {
+                    wider(*value, *value, sides);
+                }
+            }
+            (most, least)
+        };
+        let join = |(mut most, mut least): (Vec<f64>, Vec<f64>), other: (Vec<f64>, Vec<f64>)| {
+            let sides = most.iter_mut().zip(&mut least);
+            for ((high, low), sides) in other.0.iter().zip(&other.1).zip(sides) {
+                wider(*high, *low, sides);
+            }
+            (most, least)
+        };
+        let (most, least) = starts.into_par_iter().map(block).reduce(none, join);
+        [most, least].into_iter().cycle().take(self.front as usize).flatten().collect()
+    }
+
+    /// The codes of some rows, those in front included.
+    fn block(
+        &self,
+        scheme: &Scheme,
+        weight: &Rows<'_>,
+        front: &[f64],
+        rows: Range<u64>,
+    ) -> Result<Plain, ReferenceError> {
+        let shape = Shape::matrix(self.front + rows.end - rows.start, weight.shape.k);
+        let mut values = front.to_vec();
+        values.extend((weight.values)(rows.clone()));
+        let bias = weight.bias.map(|bias| {
+            let mut all = vec![0.0; self.front as usize];
+            all.extend_from_slice(&bias[rows.start as usize..rows.end as usize]);
+            all
+        });
+        quantise(scheme, shape, &values, weight.own, bias.as_deref())
+    }
+
+    /// The codes of a block that are its own: not those in front, nor what all blocks share.
+    fn own<'c>(
+        &self,
+        scheme: &Scheme,
+        component: Component,
+        codes: &'c [u32],
+        start: u64,
+        shape: Shape,
+    ) -> &'c [u32] {
+        let Some(grains) = scheme.grains(component) else { return &[] };
+        let columns = grains.elements(shape).1;
+        match grains.rows {
+            Grain::All if start > 0 => &[],
+            Grain::All => codes,
+            Grain::Each(rows) => &codes[(self.front / u64::from(rows) * columns) as usize..],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::format::F32;
+    use quantloom_dsl::parse;
+
+    use super::*;
+
+    /// Block by block gives what the reference gives of the whole.
+    #[test]
+    fn blocks_are_the_whole() {
+        let schemes = [
+            "scale: bf16 per 1x32",
+            "scale: bf16 per row",
+            "scale: f32 per tensor",
+            "scale: f32 per 5x24",
+            "scale: e4m3 per 1x16, f32 per tensor",
+            "scale: e4m3 per 3x16, f32 per 4x32",
+            "scale: f16 per 1x32, zero: u4 per 1x32",
+            "scale: f16 per tensor, zero: f16 per tensor",
+            "scale: f16 per 1x32, zero: u4 per tensor",
+            "scale: f16 per 1x32, shift: f16 per 1x32",
+            "scale: f16 per tensor, shift: f16 per tensor",
+            "scale: f16 per tensor, shift: f16 per row",
+            "scale: f16 per 1x32, index: i32",
+            "scale: f16 per 1x32, bias: f16",
+        ];
+        for clauses in schemes {
+            let offset = if clauses.contains("zero") || clauses.contains("shift") { "" } else { "- 8" };
+            let text = format!("s {{ weight: u4 {offset}, {clauses}, pack: u8 [k:2 | k, n], activation: bf16 }}");
+            let mut scheme = match parse(&text) {
+                Ok(scheme) => scheme,
+                Err(faults) => panic!("{text}\n{faults}"),
+            };
+            for (experts, n, k) in [(1, 3, 48), (1, 150, 96), (2, 77, 64)] {
+                scheme.experts = (experts > 1).then_some(quantloom_dsl::Experts::Single);
+                let shape = Shape { experts, n, k };
+                let value = |at: u64| {
+                    let random = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                    (random as f64 / f64::from(1 << 23) - 1.0) * (1.0 + (at / k % 13) as f64)
+                };
+                let w: Vec<f64> = (0..experts * n * k).map(|at| F32.round(value(at))).collect();
+                let bias: Vec<f64> = (0..experts * n).map(|at| at as f64).collect();
+                let bias = scheme.bias.map(|_| bias.as_slice());
+                let values = |rows: Range<u64>| w[(rows.start * k) as usize..(rows.end * k) as usize].to_vec();
+                let rows = Rows { shape, own: F32, values: &values, bias };
+                let ours = quantise_rows(&scheme, &rows, &|_| {}).unwrap().pack(&scheme).unwrap();
+                let whole = quantise(&scheme, shape, &w, F32, bias).unwrap();
+                let whole = quantloom_dsl::reference::pack(&scheme, &whole).unwrap();
+                assert!(ours == whole, "{text}, {experts} x {n} x {k}");
+            }
+        }
+    }
+}

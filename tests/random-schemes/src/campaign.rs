@@ -1,0 +1,264 @@
+//! Draws, checks, and what was found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use quantloom_dsl::layout::{Grain, Shape};
+use quantloom_dsl::{Scheme, parse};
+
+use crate::checks::{Case, Check, Fault, Outcome, Subject, plain_words};
+use crate::coverage::Coverage;
+use crate::dice::Dice;
+use crate::schemes;
+use crate::shrink::shrink;
+
+/// What is drawn and how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Decides all draws.
+    pub seed: u64,
+    /// The first draw.
+    pub first: u64,
+    /// At most so many draws.
+    pub count: u64,
+    /// No draw begins after this.
+    pub time: Duration,
+    /// No further draw after so many findings.
+    pub findings: usize,
+    /// How long one failure is made smaller.
+    pub shrinking: Duration,
+    /// What is checked.
+    pub checks: Vec<Check>,
+}
+
+/// A failure, made small.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The draw.
+    pub draw: u64,
+    /// What failed.
+    pub check: Check,
+    /// Other checks of the same draw that failed in the same way.
+    pub also: Vec<Check>,
+    /// The small case.
+    pub case: Case,
+    /// How it fails.
+    pub fault: Fault,
+}
+
+/// Everything that was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Texts drawn.
+    pub draws: u64,
+    /// Texts that the language refused, by reason.
+    pub rejected: BTreeMap<String, u64>,
+    /// Legal schemes that no shape was found for.
+    pub unshaped: u64,
+    /// Clauses of legal schemes.
+    pub coverage: Coverage,
+    /// Passed, refused, failed: of each check.
+    pub checks: BTreeMap<Check, [u64; 3]>,
+    /// Refusals by check and reason.
+    pub refused: BTreeMap<(Check, String), u64>,
+    /// Failures, the first of each draw and kind.
+    pub findings: Vec<Finding>,
+}
+
+/// The text of a draw, and the dice for the rest.
+pub fn drawn_text(seed: u64, draw: u64) -> (String, Dice) {
+    let mut dice = Dice::new(seed, draw);
+    let text = schemes::text(&mut dice);
+    (text, dice)
+}
+
+/// A shape that the scheme's layouts take, M and a seed of data.
+pub fn drawn_case(dice: &mut Dice, scheme: Scheme) -> Option<Case> {
+    let columns = |dice: &mut Dice| {
+        let group = scheme.scales.first().and_then(|scale| match scale.group.cols {
+            Grain::Each(cols) if cols <= 640 => Some(u64::from(cols)),
+            _ => None,
+        });
+        match (dice.below(8), group) {
+            (0, Some(cols)) => cols * u64::from(dice.within(1, 4)),
+            (1, Some(cols)) => cols * 2 + u64::from(dice.within(1, 9)),
+            (2, _) => dice.of(&[1024, 640, 2592, 768]),
+            (3, _) => u64::from(dice.within(1, 40)),
+            (4, _) => u64::from(dice.within(40, 700)),
+            _ => dice.of(&[256, 160, 321, 128, 512, 96, 37, 64]),
+        }
+    };
+    let rows = |dice: &mut Dice| match dice.below(4) {
+        0 => u64::from(dice.within(1, 70)),
+        _ => dice.of(&[48, 33, 17, 5, 130, 64, 16, 8, 1]),
+    };
+    let tokens = match dice.below(5) {
+        0 => vec![dice.of(&[1, 2, 4, 5, 6, 8, 16])],
+        1 => vec![3, dice.of(&[12, 17, 33, 64, 70])],
+        _ => vec![1, dice.of(&[3, 7, 11])],
+    };
+    for _ in 0..4 {
+        let (n, k) = (rows(dice), columns(dice));
+        let n = if n * k > 40_000 { (40_000 / k).max(1) } else { n };
+        let case =
+            Case { scheme: scheme.clone(), shape: (n, k), tokens: tokens.clone(), seed: dice.bits() % 60 };
+        let shape = case.shape();
+        if stored_bits(&scheme, shape).is_some_and(|bits| bits <= 64 * shape.elements().unwrap_or(0) + (1 << 18)) {
+            return Some(case);
+        }
+    }
+    None
+}
+
+/// Bits of all stores; `None` if one does not fit.
+fn stored_bits(scheme: &Scheme, shape: Shape) -> Option<u64> {
+    let bits = |store| scheme.bind(store, shape).ok().map(|bound| bound.bits());
+    scheme.stores.iter().map(bits).sum()
+}
+
+/// Draws and checks until the time is over.
+pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(&Finding) + Sync)) -> Report {
+    let began = Instant::now();
+    let next = AtomicU64::new(options.first);
+    let full = AtomicBool::new(false);
+    let report = Mutex::new(Report::default());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        while began.elapsed() < options.time && !full.load(Ordering::Relaxed) {
+            let draw = next.fetch_add(1, Ordering::Relaxed);
+            if draw - options.first >= options.count {
+                return;
+            }
+            let one = one(subject, options, draw);
+            let mut report = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            one.findings.iter().for_each(progress);
+            report.add(one);
+            full.store(report.findings.len() >= options.findings, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let mut report = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    report.findings.sort_by_key(|finding| finding.draw);
+    report
+}
+
+/// One draw.
+fn one(subject: &Subject, options: &Options, draw: u64) -> Report {
+    let mut report = Report { draws: 1, ..Report::default() };
+    let (text, mut dice) = drawn_text(options.seed, draw);
+    let scheme = match parse(&text) {
+        Ok(scheme) => scheme,
+        Err(faults) => {
+            let first = faults.faults().first().map_or("", |fault| &fault.message);
+            report.rejected.insert(plain_words(first), 1);
+            return report;
+        }
+    };
+    report.coverage.note(&scheme);
+    let Some(case) = drawn_case(&mut dice, scheme) else {
+        report.unshaped = 1;
+        return report;
+    };
+    report.check(subject, options, draw, &case);
+    report
+}
+
+impl Report {
+    /// Runs the checks of a case and shrinks what fails.
+    pub fn check(&mut self, subject: &Subject, options: &Options, draw: u64, case: &Case) {
+        let mut failed: Vec<(Check, Fault, Vec<Check>)> = Vec::new();
+        for (check, outcome) in subject.run(case, &options.checks) {
+            let counts = self.checks.entry(check.clone()).or_default();
+            match outcome {
+                Outcome::Passed => counts[0] += 1,
+                Outcome::Refused(why) => {
+                    counts[1] += 1;
+                    *self.refused.entry((check, plain_words(&why))).or_default() += 1;
+                }
+                Outcome::Failed(fault) => {
+                    counts[2] += 1;
+                    let like = |(first, other, _): &&mut (Check, Fault, Vec<Check>)| {
+                        other.like(&fault) && first.place() == check.place()
+                    };
+                    match failed.iter_mut().find(like) {
+                        Some((_, _, also)) => also.push(check),
+                        None => failed.push((check, fault, Vec::new())),
+                    }
+                }
+            }
+        }
+        for (check, fault, also) in failed {
+            let end = Instant::now() + options.shrinking;
+            let (case, fault) = shrink(subject, &check, case, &fault, end);
+            self.findings.push(Finding { draw, check, also, case, fault });
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.draws += other.draws;
+        self.unshaped += other.unshaped;
+        self.coverage.add(&other.coverage);
+        for (reason, count) in other.rejected {
+            *self.rejected.entry(reason).or_default() += count;
+        }
+        for (reason, count) in other.refused {
+            *self.refused.entry(reason).or_default() += count;
+        }
+        for (check, counts) in other.checks {
+            let sums = self.checks.entry(check).or_default();
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        self.findings.extend(other.findings);
+    }
+
+    /// Schemes that the language took.
+    pub fn legal(&self) -> u64 {
+        self.draws - self.rejected.values().sum::<u64>()
+    }
+
+    /// Checks that passed, and that failed.
+    pub fn totals(&self) -> (u64, u64) {
+        let sum = |at: usize| self.checks.values().map(|counts| counts[at]).sum();
+        (sum(0), sum(2))
+    }
+
+    /// Tables of everything but the findings.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let legal = self.legal();
+        let share = 100.0 * legal as f64 / self.draws.max(1) as f64;
+        let _ = writeln!(text, "{} schemes drawn, {legal} legal ({share:.0}%)", self.draws);
+        if self.unshaped > 0 {
+            let _ = writeln!(text, "{} fit no shape that was drawn", self.unshaped);
+        }
+        for (reason, count) in largest(&self.rejected, 8) {
+            let _ = writeln!(text, "  {count:6} rejected: {reason}");
+        }
+        text.push_str(&self.coverage.text());
+        let _ = writeln!(text, "{:16} {:>8} {:>8} {:>8}", "check", "passed", "refused", "failed");
+        for (check, [passed, refused, failed]) in &self.checks {
+            let _ = writeln!(text, "{:16} {passed:8} {refused:8} {failed:8}", check.to_string());
+            let reasons = self.refused.iter().filter(|((of, _), _)| of == check);
+            let reasons = reasons.map(|((_, reason), count)| (reason.clone(), *count)).collect();
+            for (reason, count) in largest(&reasons, 10) {
+                let _ = writeln!(text, "  {count:6} refused: {reason}");
+            }
+        }
+        text
+    }
+}
+
+/// The most frequent ones.
+fn largest(counts: &BTreeMap<String, u64>, most: usize) -> Vec<(&str, u64)> {
+    let mut all: Vec<(&str, u64)> = counts.iter().map(|(text, n)| (text.as_str(), *n)).collect();
+    all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    all.truncate(most);
+    all
+}

@@ -1,0 +1,272 @@
+//! A failing case made small: clauses dropped, types, groups, layouts, shape and M simplified, as
+//! long as it fails in the same way.
+
+use std::time::Instant;
+
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F32, Number};
+use quantloom_dsl::layout::{Axis, Component, Digit, Field, Grain, Layout, Part, Place, WordType};
+use quantloom_dsl::{
+    Accumulate, Activation, Arithmetic, Code, Group, Quantiser, Scheme, ScaleType, Store, Ties,
+    default_layout, default_name, parse,
+};
+
+use crate::checks::{Case, Check, Fault, Outcome, Subject};
+
+/// The smallest case found until `end` that fails `check` like `fault`, and its own failure.
+pub fn shrink(
+    subject: &Subject,
+    check: &Check,
+    case: &Case,
+    fault: &Fault,
+    end: Instant,
+) -> (Case, Fault) {
+    let (mut case, mut fault) = (case.clone(), fault.clone());
+    let fails = |case: &Case, like: &Fault| {
+        let outcome = subject.run(case, std::slice::from_ref(check)).pop()?.1;
+        match outcome {
+            Outcome::Failed(fault) if fault.like(like) => Some(fault),
+            _ => None,
+        }
+    };
+    'smaller: loop {
+        for candidate in candidates(&case) {
+            if Instant::now() > end {
+                return (case, fault);
+            }
+            if candidate == case {
+                continue;
+            }
+            if let Some(its) = fails(&candidate, &fault) {
+                (case, fault) = (candidate, its);
+                continue 'smaller;
+            }
+        }
+        return (case, fault);
+    }
+}
+
+/// Simpler cases, the boldest first; none is as large in every way, so shrinking ends.
+fn candidates(case: &Case) -> Vec<Case> {
+    let mut all = Vec::new();
+    if case.tokens.len() > 1 {
+        let one = |m: &usize| Case { tokens: vec![*m], ..case.clone() };
+        all.extend(case.tokens.iter().map(one));
+    }
+    let schemes = schemes(&case.scheme);
+    all.extend(schemes.into_iter().map(|scheme| Case { scheme, ..case.clone() }));
+    let (n, k) = case.shape;
+    for n in smaller(n) {
+        all.push(Case { shape: (n, k), ..case.clone() });
+    }
+    for k in smaller(k) {
+        all.push(Case { shape: (n, k), ..case.clone() });
+    }
+    if let [m] = case.tokens[..] {
+        let fewer = |m: u64| Case { tokens: vec![m as usize], ..case.clone() };
+        all.extend(smaller(m as u64).into_iter().map(fewer));
+    }
+    let seed = |seed: u64| Case { seed, ..case.clone() };
+    all.extend((0..case.seed.min(2)).map(seed));
+    all
+}
+
+/// Smaller numbers, the smallest first.
+fn smaller(number: u64) -> Vec<u64> {
+    let rounder = |to: u64| (number - 1) / to * to;
+    let mut all = vec![1, 8, 32, number / 2, rounder(32), rounder(8), number.saturating_sub(1)];
+    all.retain(|small| (1..number).contains(small));
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Simpler schemes that are legal.
+fn schemes(scheme: &Scheme) -> Vec<Scheme> {
+    let mut all = Vec::new();
+    let mut change = |change: &dyn Fn(&mut Scheme)| {
+        let mut changed = scheme.clone();
+        change(&mut changed);
+        // What is no longer a component is no longer stored; what is no longer stored lies in a
+        // tensor of its own.
+        let legal = |scheme: &Scheme| parse(&scheme.to_string()).ok();
+        let tidy = tidied(changed.clone());
+        let plain = with_plain_stores(changed);
+        for candidate in [tidy, plain] {
+            if let Some(legal) = legal(&candidate)
+                && legal != *scheme
+                && !all.contains(&legal)
+            {
+                all.push(legal);
+                break;
+            }
+        }
+    };
+    change(&|s| *s = with_plain_stores(s.clone()));
+    change(&|s| s.summary.clear());
+    change(&|s| s.targets.clear());
+    change(&|s| s.output = None);
+    change(&|s| s.bias = None);
+    change(&|s| s.accumulate = Accumulate::F32);
+    change(&|s| s.arithmetic = Arithmetic::F32);
+    change(&|s| s.experts = None);
+    change(&|s| s.index = None);
+    change(&|s| s.shift = None);
+    change(&|s| s.zero = None);
+    change(&|s| s.activations = vec![Activation::Float(NUMBER_BF16)]);
+    for at in 0..scheme.activations.len() {
+        change(&|s| s.activations = vec![s.activations[at].clone()]);
+        change(&|s| drop(s.activations.remove(at)));
+    }
+    for at in 0..scheme.scales.len() {
+        change(&|s| _ = s.scales.remove(at));
+        change(&|s| s.scales[at].divide = false);
+        change(&|s| s.scales[at].number = ScaleType::Number(NUMBER_F32));
+        change(&|s| s.scales[at].rule = quantloom_dsl::Rule::amax(8.0));
+        for group in groups(scheme.scales[at].group) {
+            change(&|s| {
+                let old = s.scales[at].group;
+                s.scales[at].group = group;
+                // What shared its group goes on sharing it.
+                s.zero.iter_mut().filter(|z| z.group == old).for_each(|z| z.group = group);
+                s.shift.iter_mut().filter(|z| z.group == old).for_each(|z| z.group = group);
+            });
+        }
+    }
+    for group in scheme.zero.map(|zero| groups(zero.group)).unwrap_or_default() {
+        change(&|s| s.zero.iter_mut().for_each(|zero| zero.group = group));
+    }
+    for group in scheme.shift.map(|shift| groups(shift.group)).unwrap_or_default() {
+        change(&|s| s.shift.iter_mut().for_each(|shift| shift.group = group));
+    }
+    change(&|s| s.weight.offset = 0);
+    change(&|s| s.weight.offset /= 2);
+    for code in [Number::Int(8), Number::Uint(8), Number::Uint(4)] {
+        if scheme.weight.code != Code::Number(code) {
+            change(&|s| s.weight.code = Code::Number(code));
+        }
+    }
+    change(&|s| {
+        if let Code::Codebook(values) = &mut s.weight.code {
+            values.truncate(values.len() / 2);
+        }
+    });
+    quantiser(scheme, &mut change);
+    for at in 0..scheme.stores.len() {
+        change(&|s| {
+            let store = &mut s.stores[at];
+            store.name = default_name(store.owner);
+        });
+        change(&|s| {
+            let store = &mut s.stores[at];
+            let only = store.layout.fields().iter().all(|field| match field {
+                Field::Bits { component, .. } => *component == store.owner,
+                Field::Pad { .. } => true,
+            });
+            if only && store.owner != Component::Code {
+                store.layout = default_layout(store.owner);
+            }
+        });
+    }
+    all
+}
+
+fn quantiser(scheme: &Scheme, change: &mut impl FnMut(&dyn Fn(&mut Scheme))) {
+    let Some(quantiser) = scheme.quantiser() else { return };
+    let with = |s: &mut Scheme, f: &dyn Fn(&mut Quantiser)| {
+        for activation in &mut s.activations {
+            if let Activation::Quantised(quantiser) = activation {
+                f(quantiser);
+            }
+        }
+    };
+    change(&|s| with(s, &|q| q.zero = None));
+    change(&|s| with(s, &|q| q.ties = Ties::Even));
+    change(&|s| with(s, &|q| q.code = Number::Int(8)));
+    for at in 0..quantiser.scales.len() {
+        change(&|s| with(s, &|q| _ = q.scales.remove(at)));
+        change(&|s| with(s, &|q| q.scales[at].divide = false));
+        change(&|s| with(s, &|q| q.scales[at].stored = false));
+        change(&|s| with(s, &|q| q.scales[at].number = ScaleType::Number(NUMBER_F32)));
+        change(&|s| with(s, &|q| q.scales[at].rule = quantloom_dsl::Rule::amax(127.0)));
+        for group in groups(quantiser.scales[at].group) {
+            change(&|s| with(s, &|q| q.scales[at].group = group));
+        }
+    }
+}
+
+/// Simpler groups.
+fn groups(group: Group) -> Vec<Group> {
+    let mut all = Vec::new();
+    let each = |rows: u32, cols: u32| Group { rows: Grain::Each(rows), cols: Grain::Each(cols) };
+    if group.cols != Grain::All {
+        all.push(Group::ROW);
+    }
+    if let (Grain::Each(rows), Grain::Each(cols)) = (group.rows, group.cols) {
+        if rows > 1 {
+            all.extend([each(1, cols), each(rows / 2, cols)]);
+        }
+        for rounder in [128, 32] {
+            if cols > rounder || cols < rounder && !cols.is_multiple_of(8) {
+                all.push(each(rows, rounder));
+            }
+        }
+        if cols > 1 << 12 {
+            all.push(each(rows, cols / 2));
+        }
+    } else if group.rows == Grain::All {
+        all.push(Group::ROW);
+    }
+    all
+}
+
+/// Without stores of what is no component, with stores of what lies nowhere.
+fn tidied(mut scheme: Scheme) -> Scheme {
+    let components = scheme.components();
+    scheme.stores.retain(|store| components.contains(&store.owner));
+    for component in components {
+        if scheme.stores_of(component).next().is_none() {
+            scheme.stores.push(plain_store(&scheme, component));
+        }
+    }
+    scheme.stores.sort_by_key(|store| store.owner);
+    scheme
+}
+
+/// With a tensor of its own, in the simplest layout, for every component.
+fn with_plain_stores(mut scheme: Scheme) -> Scheme {
+    let components = scheme.components();
+    scheme.stores = components.iter().map(|component| plain_store(&scheme, *component)).collect();
+    scheme
+}
+
+fn plain_store(scheme: &Scheme, component: Component) -> Store {
+    let experts = scheme.experts.map(|_| Digit::new(Axis::E, Part::Open));
+    let bits = scheme.grains(component).map_or(8, |grains| grains.bits);
+    let layout = match component {
+        Component::Code => {
+            let open = |axis| Digit::new(axis, Part::Open);
+            let mut digits = vec![open(Axis::K), open(Axis::N)];
+            digits.extend(experts);
+            match bits {
+                8 => Layout::elements(component, digits),
+                _ => Layout::Word {
+                    word: WordType { bits: 8, signed: false, msf: false },
+                    fields: vec![
+                        Field::all(component),
+                        Field::Pad { bits: (8 - bits) as u8, fill: quantloom_dsl::layout::Fill::Zero },
+                    ],
+                    inner: Vec::new(),
+                    order: digits.into_iter().map(Place::Digit).collect(),
+                },
+            }
+        }
+        component => match (default_layout(component), experts) {
+            (Layout::For { mut digits, body }, Some(experts)) => {
+                digits.push(experts);
+                Layout::For { digits, body }
+            }
+            (layout, _) => layout,
+        },
+    };
+    Store { name: default_name(component), owner: component, layout }
+}

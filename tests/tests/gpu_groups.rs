@@ -1,0 +1,101 @@
+//! Zero points, shifts and groups of every form on simulated GPUs: schemes that the catalogue has not.
+
+use quantloom::codegen::jit::Simulator;
+use quantloom::runtime::conformance::Suite;
+use quantloom::runtime::gpu::GpuDevice;
+use quantloom_dsl::{Scheme, parse};
+use rayon::prelude::*;
+
+const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
+
+/// A part of a decode product's tile of tokens, more than one, a part of a tile of many.
+const TOKENS: [usize; 3] = [1, 3, 17];
+
+/// Ragged N and K; K ends inside of a turn of every target.
+const SHAPES: [(u64, u64); 2] = [(33, 160), (17, 328)];
+
+fn scheme(weight: &str, rest: &str, activation: &str) -> Scheme {
+    let text =
+        format!("odd {{ weight: {weight}, {rest}, pack: [k, n], activation: {activation} }}");
+    parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults}"))
+}
+
+/// Every product of the schemes on every target, in the range of seeds of one of them.
+fn compared(schemes: &[Scheme], targets: &[&str]) {
+    let cases: Vec<_> = schemes.iter().flat_map(|s| targets.iter().map(move |t| (s, *t))).collect();
+    let wrong = cases.par_iter().enumerate().filter_map(|(number, (scheme, target))| {
+        let seeds = vec![number as u64 % 6];
+        let suite = Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds, every: 1 };
+        let device = GpuDevice::new(Simulator::new(target).unwrap());
+        match suite.run(scheme, &[&device], &|_| {}).remove(0) {
+            Ok(done) if done.not_scheduled.is_empty() && done.products == 6 => None,
+            Ok(done) => Some(format!("{scheme}\n{target}: {done:?}")),
+            Err(failure) => Some(format!("{scheme}\n{failure}")),
+        }
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// Decoding takes small zero points off by itself, larger ones are a term of the sum of x, and a shift
+/// is one in any case: what is taken off is not in the term.
+#[test]
+fn a_zero_point_beside_a_shift_is_taken_off_once() {
+    let mut schemes = Vec::new();
+    for weight in ["u4", "u2", "u8", "i4", "u4 - 8"] {
+        for zero in ["u4", "u8", "u4 + 1", "f16"] {
+            for more in ["", ", scale: f16 per channel"] {
+                let rest = format!(
+                    "zero: {zero} per 1x32, shift: f16 per 1x32, scale: f16 per 1x32{more}"
+                );
+                schemes.push(scheme(weight, &rest, if more.is_empty() { "f16" } else { "bf16" }));
+            }
+        }
+    }
+    compared(&schemes, &["sm_90a", "gfx942", "wgsl"]);
+}
+
+/// One number for a block of rows: the groups of a turn are read at once, whether or not K ends there.
+#[test]
+fn blocks_of_rows_end_inside_of_turns() {
+    let mut schemes = Vec::new();
+    for (rows, columns) in [(16, 16), (32, 32), (16, 64), (64, 64), (128, 32), (32, 128)] {
+        let scale = format!("scale: f32 per {rows}x{columns}");
+        schemes.push(scheme("e4m3", &scale, "e4m3 { scale: f32 per 1x128 }"));
+        schemes.push(scheme("u4 - 8", &scale, "bf16"));
+        schemes.push(scheme("i8", &scale, "i8 { scale: f32 per token }"));
+        let zero = format!("{scale}, zero: u8 per {rows}x{columns}");
+        schemes.push(scheme("u4", &zero, "f16"));
+        let shift = format!("{scale}, shift: f16 per 1x{columns}");
+        schemes.push(scheme("u4", &shift, "f16"));
+    }
+    compared(&schemes, &TARGETS);
+}
+
+/// Blocks of more columns than the runs that x's scales make of them, neither a multiple of the other:
+/// no lane can read them as they are stored.
+#[test]
+fn blocks_that_turns_do_not_hold_are_computed_by_run() {
+    let blocks = |columns: u32| format!("scale: f32 per 32x{columns}");
+    let x = "e4m3 { scale: f32 per 1x128 }";
+    compared(&[scheme("e4m3", &blocks(96), x), scheme("e4m3", &blocks(192), x)], &TARGETS);
+}
+
+/// Stored numbers that are no whole bytes: the last byte is padded.
+#[test]
+fn numbers_of_less_than_a_byte_may_end_inside_of_one() {
+    let mut schemes = Vec::new();
+    for zero in ["u4", "u2", "u3", "u6"] {
+        let code = "weight: u4";
+        for (rest, activation) in [
+            (format!("zero: {zero}, scale: f16 per 1x64"), "f16"),
+            (format!("zero: {zero} per channel, scale: bf16 per 1x256"), "bf16"),
+        ] {
+            let pack = "pack: u32 [k:8 | k, n]";
+            let text = format!("odd {{ {code}, {rest}, {pack}, activation: {activation} }}");
+            schemes.push(parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults}")));
+        }
+    }
+    schemes.push(scheme("e4m3", "scale: e2m1 per 1x32, scale: f32 per channel", "bf16"));
+    compared(&schemes, &TARGETS);
+}
