@@ -17,6 +17,9 @@ use crate::float_mode::standard;
 /// Why stored bytes could not be taken apart.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UnpackError {
+    /// The threads that would take them apart are those of another process.
+    #[error(transparent)]
+    Forked(crate::Forked),
     /// A stored tensor is not there.
     #[error("the tensor \"{0}\" is missing")]
     Missing(String),
@@ -110,6 +113,7 @@ impl Unpacked {
         shape: Shape,
         stored: &dyn Fn(&str) -> Option<&'b [u8]>,
     ) -> Result<Self, UnpackError> {
+        crate::forked::check().map_err(UnpackError::Forked)?;
         let codes = Source { scheme, shape, stored }.plain(Component::Code)?;
         Ok(Self { codes, ..Self::without_codes(scheme, shape, stored)? })
     }
@@ -123,6 +127,7 @@ impl Unpacked {
         shape: Shape,
         stored: &dyn Fn(&str) -> Option<&'b [u8]>,
     ) -> Result<Self, UnpackError> {
+        crate::forked::check().map_err(UnpackError::Forked)?;
         let source = Source { scheme, shape, stored };
         let width = scheme.weight.code.bits();
         let values = (0..1u32 << width).map(|code| scheme.weight.decode(code)).collect();

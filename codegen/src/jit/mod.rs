@@ -36,7 +36,7 @@ pub use overrides::{Overrides, VARIABLE, WrongOverride};
 pub use retuned::Retuned;
 pub use rule::{Unruled, launch_rule};
 #[cfg(feature = "sim")]
-pub use simulator::{SimError, Simulator};
+pub use simulator::{KEPT_REPORTS, SimError, Simulator, Totals};
 
 /// Why there is no kernel for a key.
 #[derive(Debug, thiserror::Error)]

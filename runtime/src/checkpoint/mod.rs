@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 pub use config::Config;
 pub use describe::{Description, Extras, describe};
-pub use files::{Tensor, Tensors};
+pub use files::{Access, Tensor, Tensors};
 pub use layer::{Layer, LayerError};
 pub use safetensors::Dtype;
 pub use write::{Entry, Writer, element_dtype, header, tensor_name};
@@ -142,6 +142,8 @@ pub struct Options {
     pub gptq_version: Option<GptqVersion>,
     /// A GPTQ version 1 file's all-ones stored zero point means 0 and not 2^bits.
     pub gptq_zero_wraps: bool,
+    /// Whether files are mapped, or read into memory.
+    pub access: Access,
 }
 
 /// An opened checkpoint.
@@ -154,6 +156,10 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Opens a `.safetensors` file or a model directory and recognises its layers.
+    ///
+    /// The files are mapped ([`Access::Mapped`]): while the checkpoint or a tensor of it is there they
+    /// must not be shortened, which would end the process by SIGBUS, or written. Where they may be,
+    /// [`Checkpoint::open_with`] reads them into memory instead ([`Options::access`]).
     ///
     /// # Errors
     /// Files that cannot be read or are invalid; a configuration of an unknown kind. A layer
@@ -168,7 +174,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
-        let tensors = Tensors::open(path)?;
+        let tensors = Tensors::open_as(path, options.access)?;
         let config = config::find(Some(path), &tensors)?;
         Self::new(tensors, config, options)
     }

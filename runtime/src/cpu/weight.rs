@@ -18,6 +18,7 @@ use crate::buffer::Workspace;
 use crate::device::Device;
 use crate::element::{Values, ValuesMut};
 use crate::float_mode::standard;
+use crate::forked;
 use crate::op::{self, Op, ProductError, Sums};
 use crate::select::{Selection, select_with};
 use crate::unpacked::Unpacked;
@@ -45,6 +46,7 @@ impl CpuWeight {
         scheme: &Scheme,
         weight: &Unpacked,
     ) -> Result<Self, ProductError> {
+        forked::check()?;
         op::same_weight(scheme, weight)?;
         if !decoder.get().serves(&scheme.weight.code) {
             return Err(ProductError::Scheme("the decoder's code type"));
@@ -70,7 +72,8 @@ impl CpuWeight {
     /// Bytes that a product works in.
     fn workspace(&self, blocking: &Blocking) -> usize {
         let threads = rayon::current_num_threads();
-        activation::bytes(blocking, &self.native, threads) + threads * blocking.scratch()
+        let scratch = threads.saturating_mul(blocking.scratch());
+        activation::bytes(blocking, &self.native, threads).saturating_add(scratch)
     }
 
     /// Bytes of codes and group parameters that a product reads.
@@ -147,6 +150,7 @@ impl Op for CpuWeight {
         workspace: &mut Workspace,
     ) -> Result<(), ProductError> {
         let tokens = op::sizes(self.shape, expert, x, &y)?;
+        forked::check()?;
         let blocking = self.blocking(tokens, x.format());
         standard(|| {
             if !self.multiply(blocking, expert, x, &mut y, workspace)? {

@@ -19,7 +19,8 @@ use super::native::NativePart;
 use super::order::{Arrangement, ColumnOrder};
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
-use super::stored::{Filled, Source, Stored, packed, transformed};
+use super::stored::{Filled, Source, Stored, packed};
+use super::transform::transformed;
 use crate::op::{self, ProductError};
 use crate::source::{KernelKey, Refusal};
 use crate::unpacked::Unpacked;
@@ -27,7 +28,7 @@ use crate::unpacked::Unpacked;
 /// A weight in the memory of a GPU, with all that its products need.
 pub struct GpuWeight<E: Executor> {
     pub(super) executor: Arc<E>,
-    pub(super) scheme: Scheme,
+    pub(super) scheme: Arc<Scheme>,
     pub(super) shape: Shape,
     /// By type of x, in the scheme's order.
     pub(super) products: Vec<Product<E::Memory>>,
@@ -60,7 +61,7 @@ pub(super) struct Order<M> {
     pub(super) arrangement: Arrangement,
     pub(super) memory: M,
     /// Columns of w in this order.
-    columns: u64,
+    pub(super) columns: u64,
 }
 
 /// Where native buffers are filled from.
@@ -240,7 +241,7 @@ impl<E: Executor> GpuWeight<E> {
         for (name, bytes) in &given.buffers {
             buffers.insert(name.clone(), Arc::new(executor.upload(bytes).map_err(Into::into)?));
         }
-        let (scheme, given) = (scheme.clone(), buffers);
+        let (scheme, given) = (Arc::new(scheme.clone()), buffers);
         Ok(Self { executor, scheme, shape, products, refused, given })
     }
 
@@ -341,7 +342,9 @@ impl<E: Executor> GpuWeight<E> {
         let request = self.request(product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
-        let (memory, _) = transformed(executor, &moves.from_native, shape, &[&part.memory])?;
+        // SAFETY: the source's own key for this part of the request.
+        let (memory, _) =
+            unsafe { transformed(executor, &moves.from_native, shape, &[&part.memory]) }?;
         executor.download(&memory).map_err(Into::into)
     }
 
