@@ -2,7 +2,8 @@
 //!
 //! Meaning, for output row n and input column k (all reals exact, docs/scheme-language.md):
 //! `w[n,k] = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + shift`, and
-//! `y[m,n] = sum_k x~[m,k] * w[n,k] + bias[n]` with `x~` the activation, quantised as declared.
+//! `y[m,n] = sum_k x~[m,k] * w[n,k] + bias[n]` with `x~` the activation, multiplied by its column's
+//! factor and quantised as declared.
 
 use crate::format::Number;
 use crate::layout::{Axis, BindError, Bound, Component, Digit, Grain, Grains, Layout, Part, Shape};
@@ -304,6 +305,8 @@ pub struct Scheme {
     pub index: Option<Number>,
     /// Stored tensors.
     pub stores: Vec<Store>,
+    /// Type of the factor of each column of x, if x is multiplied by one first.
+    pub prescale: Option<Number>,
     /// Accepted activations, the first preferred.
     pub activations: Vec<Activation>,
     /// Type of the stored bias, if the scheme has one.
@@ -328,7 +331,9 @@ impl Scheme {
             Component::Scale(level) => self.scales.get(usize::from(level))?.group,
             Component::Zero => self.zero?.group,
             Component::Shift => self.shift?.group,
-            Component::Index => Group { rows: Grain::All, cols: Grain::Each(1) },
+            Component::Index | Component::Prescale => {
+                Group { rows: Grain::All, cols: Grain::Each(1) }
+            }
             Component::Bias => Group::ROW,
             Component::InputScale(level) => self.quantiser()?.scales.get(usize::from(level))?.group,
             Component::InputZero => self.quantiser()?.scales.first()?.group,
@@ -362,6 +367,7 @@ impl Scheme {
                 let stored = quantiser.scales.first().is_some_and(|scale| scale.stored);
                 quantiser.zero.filter(|_| stored)
             }
+            Component::Prescale => self.prescale,
         }
     }
 
@@ -374,7 +380,7 @@ impl Scheme {
             .chain(levels(self.scales.len()).map(Component::Scale))
             .chain([Component::Zero, Component::Shift, Component::Index, Component::Bias])
             .chain(levels(inputs).map(Component::InputScale))
-            .chain([Component::InputZero]);
+            .chain([Component::InputZero, Component::Prescale]);
         all.filter(|component| self.grains(*component).is_some()).collect()
     }
 
@@ -474,7 +480,7 @@ impl ScaleLevel {
 /// The layout that a component has if its clause gives none: elements with k groups fastest.
 pub fn default_layout(component: Component) -> Layout {
     let axes: &[Axis] = match component {
-        Component::Index => &[Axis::K],
+        Component::Index | Component::Prescale => &[Axis::K],
         Component::Bias => &[Axis::N],
         Component::InputScale(_) | Component::InputZero => &[Axis::G],
         _ => &[Axis::G, Axis::N],
@@ -496,5 +502,6 @@ pub fn default_name(component: Component) -> String {
         Component::InputScale(0) => "input_scale".to_owned(),
         Component::InputScale(level) => format!("input_scale_{}", level + 1),
         Component::InputZero => "input_zero_point".to_owned(),
+        Component::Prescale => "pre_quant_scale".to_owned(),
     }
 }
