@@ -225,7 +225,9 @@ impl LayerReader<'_> {
                 );
                 Err(self.fault(what))
             }
-            Some(Value::Bool(true)) => Err(self.fault("`actorder` is true, but no tensor says the order")),
+            Some(Value::Bool(true)) => {
+                Err(self.fault("`actorder` is true, but no tensor says the order"))
+            }
             _ => Ok(()),
         }
     }

@@ -105,7 +105,10 @@ impl Tensors {
     }
 
     /// The tensors of a layer: the last parts of their names, sorted.
-    pub(super) fn of_layer<'t>(&'t self, layer: &str) -> impl Iterator<Item = (&'t str, &'t Tensor)> {
+    pub(super) fn of_layer<'t>(
+        &'t self,
+        layer: &str,
+    ) -> impl Iterator<Item = (&'t str, &'t Tensor)> {
         let start = if layer.is_empty() { String::new() } else { format!("{layer}.") };
         let range = self.tensors.range(start.clone()..);
         range.map_while(move |(name, tensor)| Some((name.strip_prefix(&start)?, tensor)))

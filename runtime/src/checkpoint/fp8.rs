@@ -47,7 +47,11 @@ impl Settings {
         }
         Ok(Self {
             block: block(fields)?,
-            fixed: known("activation_scheme", &activation.to_ascii_lowercase(), ["dynamic", "static"])?,
+            fixed: known(
+                "activation_scheme",
+                &activation.to_ascii_lowercase(),
+                ["dynamic", "static"],
+            )?,
             powers: known("scale_fmt", format, ["float", "ue8m0"])?,
             kept,
         })
@@ -55,7 +59,9 @@ impl Settings {
 
     fn keeps(&self, layer: &str) -> bool {
         let names = |kept: &String| {
-            layer.strip_prefix(kept.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            layer
+                .strip_prefix(kept.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         self.kept.iter().any(names)
     }

@@ -127,8 +127,13 @@ impl Report {
     pub(super) fn of(config: &Config, family: Family) -> Self {
         let mut report = Self::default();
         if let Some(table) = table(family) {
-            let rows: Vec<&Row> = table.rows.iter().filter(|row| row.kind != Kind::Tensor).collect();
-            Walk { table: &table, report: &mut report }.object(&config.value, &rows, &mut Vec::new());
+            let rows: Vec<&Row> =
+                table.rows.iter().filter(|row| row.kind != Kind::Tensor).collect();
+            Walk { table: &table, report: &mut report }.object(
+                &config.value,
+                &rows,
+                &mut Vec::new(),
+            );
         }
         report
     }
@@ -142,16 +147,16 @@ impl Report {
     pub(super) fn of_the_file(&self, place: &str) -> Result<(), CheckpointError> {
         match self.findings.iter().find(|finding| finding.layers.is_none()) {
             None => Ok(()),
-            Some(finding) => Err(CheckpointError::Config {
-                place: place.to_owned(),
-                what: finding.what.clone(),
-            }),
+            Some(finding) => {
+                Err(CheckpointError::Config { place: place.to_owned(), what: finding.what.clone() })
+            }
         }
     }
 
     /// What is refused below one of the objects that describe layers.
     pub(super) fn below(&self, path: &[&str]) -> Option<&str> {
-        let within = |finding: &&Finding| finding.layers.is_some() && finding.path.starts_with(&owned(path));
+        let within =
+            |finding: &&Finding| finding.layers.is_some() && finding.path.starts_with(&owned(path));
         self.findings.iter().find(within).map(|finding| finding.what.as_str())
     }
 }
@@ -211,7 +216,9 @@ impl Walk<'_> {
     fn known(&mut self, value: &Value, row: &Row, path: &[String]) {
         let Use::Refused(accepted) = &row.what else { return };
         let text = plain(value);
-        if says_nothing(value) || accepted.iter().any(|accepted| text.eq_ignore_ascii_case(accepted)) {
+        if says_nothing(value)
+            || accepted.iter().any(|accepted| text.eq_ignore_ascii_case(accepted))
+        {
             return;
         }
         let what = format!("`{}` is {}: {}", path.join("."), brief(value), row.note);
@@ -255,7 +262,9 @@ impl Walk<'_> {
             self.report.findings.push(Finding { path: path.to_vec(), layers, what });
         } else if layers.is_none() {
             // Beyond what is kept, a fault of the file is still one.
-            self.report.findings.insert(0, Finding { path: path.to_vec(), layers, what: shortened(what) });
+            self.report
+                .findings
+                .insert(0, Finding { path: path.to_vec(), layers, what: shortened(what) });
             self.report.findings.truncate(MOST);
         }
     }
@@ -326,7 +335,8 @@ mod tests {
                 Family::ModelOpt => include_str!("keys/modelopt.keys"),
                 _ => continue,
             };
-            let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("software"));
+            let lines =
+                text.lines().filter(|line| !line.is_empty() && !line.starts_with("software"));
             assert_eq!(lines.count(), table.rows.len(), "{family:?}");
         }
         for family in FAMILIES {
@@ -334,7 +344,8 @@ mod tests {
             for (at, row) in table.rows.iter().enumerate() {
                 let same = |other: &Row| other.kind == row.kind && other.path == row.path;
                 assert!(!table.rows[..at].iter().any(same), "{family:?}: {:?} twice", row.path);
-                let silent = row.kind != Kind::Each && !matches!(row.what, Use::Used | Use::Reported);
+                let silent =
+                    row.kind != Kind::Each && !matches!(row.what, Use::Used | Use::Reported);
                 let unknown = row.path.last() == Some(&"?");
                 assert!(!silent || unknown || !row.note.is_empty(), "{family:?}: {:?}", row.path);
             }
@@ -358,7 +369,9 @@ mod tests {
         let report = report(Family::CompressedTensors, config);
         let notes: Vec<&str> = report.notes().collect();
         assert_eq!(notes.len(), 2);
-        assert!(notes[0].contains("`colour`") && notes[1].contains("`config_groups.a.weights.tone`"));
+        assert!(
+            notes[0].contains("`colour`") && notes[1].contains("`config_groups.a.weights.tone`")
+        );
         let file = report.of_the_file("here").unwrap_err().to_string();
         assert!(file.contains("`shape_of`"), "{file}");
         let of = |group: &str| report.below(&["config_groups", group]).unwrap_or("");

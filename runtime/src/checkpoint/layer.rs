@@ -9,8 +9,8 @@ use safetensors::Dtype;
 
 use super::Family;
 use super::config::shortened;
-use super::keys::{Kind, Table, Use};
 use super::files::{Tensor, Tensors};
+use super::keys::{Kind, Table, Use};
 use super::write::{element_dtype, tensor_name};
 use crate::unpacked::{UnpackError, Unpacked};
 
@@ -99,14 +99,13 @@ impl Layer {
                 .map_err(|error| fault(format!("the tensor \"{full}\": {error}")))?;
             let expected = bound.dims();
             let found: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
-            let elements = |dims: &[u64]| dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim));
+            let elements =
+                |dims: &[u64]| dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim));
             let same = match recognised.flat {
                 true => elements(expected) == elements(&found),
                 false => squeezed(expected) == squeezed(&found),
             };
-            if !same
-                || tensor.bytes().len() as u64 != bound.bytes()
-            {
+            if !same || tensor.bytes().len() as u64 != bound.bytes() {
                 return Err(fault(format!(
                     "the tensor \"{full}\" is {found:?}, a weight of {} x {} x {} takes {expected:?}",
                     shape.experts, shape.n, shape.k

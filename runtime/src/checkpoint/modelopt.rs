@@ -104,9 +104,8 @@ fn algorithm(fields: Fields<'_>) -> Result<Algorithm, CheckpointError> {
 
 pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
-    let mixed = fields
-        .text("quant_algo")?
-        .is_some_and(|name| name.eq_ignore_ascii_case("MIXED_PRECISION"));
+    let mixed =
+        fields.text("quant_algo")?.is_some_and(|name| name.eq_ignore_ascii_case("MIXED_PRECISION"));
     let each = fields.object("quantized_layers")?;
     let one = if mixed { None } else { Some(algorithm(fields)?) };
     let group = match group_size(fields, "group_size")? {
@@ -219,9 +218,10 @@ impl Reader<'_> {
                 let columns = dims.last().map_or(0, |columns| *columns as u64);
                 let even = columns > 0 && shape.k.is_multiple_of(columns);
                 let inferred = even.then(|| u32::try_from(shape.k / columns).ok()).flatten();
-                let group = self.group.or(inferred).ok_or_else(|| {
-                    LayerError::new(self.layer, "`group_size` is missing")
-                })?;
+                let group = self
+                    .group
+                    .or(inferred)
+                    .ok_or_else(|| LayerError::new(self.layer, "`group_size` is missing"))?;
                 format!("scale: {} per 1x{group} from amax / 7,", self.float("weight_scale")?)
             }
             // Both scales multiply; with the block scale's 448 and the code's 6 they reach amax.
@@ -258,7 +258,10 @@ impl Reader<'_> {
                 self.group.unwrap_or(16)
             ),
             X::Power => {
-                format!("e4m3 {{ scale: e8m0 per 1x{} from {ABOVE_448} }}", self.group.unwrap_or(32))
+                format!(
+                    "e4m3 {{ scale: e8m0 per 1x{} from {ABOVE_448} }}",
+                    self.group.unwrap_or(32)
+                )
             }
         })
     }

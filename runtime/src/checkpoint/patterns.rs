@@ -31,7 +31,7 @@ pub(super) struct Compiler {
 const SIZES: [usize; 3] = [8 << 10, 64 << 10, 512 << 10];
 
 /// Steps that all matches of a configuration may take together: some seconds.
-const STEPS: u64 = 200_000_000;
+const STEPS: u64 = 100_000_000;
 /// Choices that a match may take back at first, and again if that does not do.
 const FEW: usize = 256;
 const MANY: usize = 100_000;
