@@ -2,7 +2,8 @@
 //!
 //! Meaning, for output row n and input column k (all reals exact, docs/scheme-language.md):
 //! `w[n,k] = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + shift`, and
-//! `y[m,n] = sum_k x~[m,k] * w[n,k] + bias[n]` with `x~` the activation, quantised as declared.
+//! `y[m,n] = sum_k x~[m,k] * w[n,k] + bias[n]` with `x~` the activation, multiplied by its column's
+//! factor and quantised as declared.
 
 use crate::format::{Number, exp2, floor_log2};
 use crate::layout::{Axis, BindError, Bound, Component, Digit, Grain, Grains, Layout, Part, Shape};
@@ -351,6 +352,8 @@ pub struct Scheme {
     pub index: Option<Number>,
     /// Stored tensors.
     pub stores: Vec<Store>,
+    /// Type of the factor of each column of x, if x is multiplied by one first.
+    pub prescale: Option<Number>,
     /// Accepted activations, the first preferred; [`Scheme::taken`] says which of them x takes.
     pub activations: Vec<Activation>,
     /// Type of the stored bias, if the scheme has one.
@@ -375,7 +378,9 @@ impl Scheme {
             Component::Scale(level) => self.scales.get(usize::from(level))?.group,
             Component::Zero => self.zero?.group,
             Component::Shift => self.shift?.group,
-            Component::Index => Group { rows: Grain::All, cols: Grain::Each(1) },
+            Component::Index | Component::Prescale => {
+                Group { rows: Grain::All, cols: Grain::Each(1) }
+            }
             Component::Bias => Group::ROW,
             Component::InputScale(level) => self.quantiser()?.scales.get(usize::from(level))?.group,
             Component::InputZero => self.quantiser()?.scales.first()?.group,
@@ -409,6 +414,7 @@ impl Scheme {
                 let stored = quantiser.scales.first().is_some_and(|scale| scale.stored);
                 quantiser.zero.filter(|_| stored)
             }
+            Component::Prescale => self.prescale,
         }
     }
 
@@ -421,7 +427,7 @@ impl Scheme {
             .chain(levels(self.scales.len()).map(Component::Scale))
             .chain([Component::Zero, Component::Shift, Component::Index, Component::Bias])
             .chain(levels(inputs).map(Component::InputScale))
-            .chain([Component::InputZero]);
+            .chain([Component::InputZero, Component::Prescale]);
         all.filter(|component| self.grains(*component).is_some()).collect()
     }
 
@@ -521,7 +527,7 @@ impl ScaleLevel {
 /// The layout that a component has if its clause gives none: elements with k groups fastest.
 pub fn default_layout(component: Component) -> Layout {
     let axes: &[Axis] = match component {
-        Component::Index => &[Axis::K],
+        Component::Index | Component::Prescale => &[Axis::K],
         Component::Bias => &[Axis::N],
         Component::InputScale(_) | Component::InputZero => &[Axis::G],
         _ => &[Axis::G, Axis::N],
@@ -543,5 +549,6 @@ pub fn default_name(component: Component) -> String {
         Component::InputScale(0) => "input_scale".to_owned(),
         Component::InputScale(level) => format!("input_scale_{}", level + 1),
         Component::InputZero => "input_zero_point".to_owned(),
+        Component::Prescale => "pre_quant_scale".to_owned(),
     }
 }

@@ -488,7 +488,6 @@ impl Source<'_, '_> {
     }
 
     fn input(&self) -> Result<StaticInput, UnpackError> {
-        let Some(quantiser) = self.scheme.quantiser() else { return Ok(StaticInput::default()) };
         let decoded = |component: Component| match self.scheme.number(component) {
             None => Ok(Vec::new()),
             Some(number) => {
@@ -496,12 +495,21 @@ impl Source<'_, '_> {
                 Ok(codes.into_iter().map(|code| number.decode(code)).collect())
             }
         };
+        let prescale = decoded(Component::Prescale)?;
+        // What is not finite would be taken for a fault of x.
+        if let Some(element) = prescale.iter().position(|factor| !factor.is_finite()) {
+            let store = store_name(self.scheme, Component::Prescale);
+            return Err(UnpackError::Scale { store, element, value: prescale[element] });
+        }
+        let Some(quantiser) = self.scheme.quantiser() else {
+            return Ok(StaticInput { prescale, ..StaticInput::default() });
+        };
         let scales = (0u8..).zip(&quantiser.scales).map(|(level, scale)| {
             let values = decoded(Component::InputScale(level))?;
             self.check_scales(Component::InputScale(level), &values, scale.divide)?;
             Ok(values)
         });
         let scales = scales.collect::<Result<_, UnpackError>>()?;
-        Ok(StaticInput { scales, zeros: decoded(Component::InputZero)? })
+        Ok(StaticInput { scales, zeros: decoded(Component::InputZero)?, prescale })
     }
 }

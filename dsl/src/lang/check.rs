@@ -126,6 +126,12 @@ impl<'a> Checker<'a> {
                 })
                 .map(|(number, _)| number),
             stores: Vec::new(),
+            prescale: self
+                .find(|clause| match clause {
+                    Clause::Prescale { number, .. } => Some(*number),
+                    _ => None,
+                })
+                .map(|(number, _)| number),
             activations,
             bias: self
                 .find(|clause| match clause {
@@ -207,6 +213,7 @@ impl<'a> Checker<'a> {
                 Clause::Shift { stored, .. } => parts.push((Component::Shift, stored)),
                 Clause::Index { stored, .. } => parts.push((Component::Index, stored)),
                 Clause::Bias { stored, .. } => parts.push((Component::Bias, stored)),
+                Clause::Prescale { stored, .. } => parts.push((Component::Prescale, stored)),
                 Clause::Activation(list) => activation_parts(scheme, list, &mut parts),
                 _ => {}
             }
@@ -279,6 +286,12 @@ impl<'a> Checker<'a> {
                     *span,
                     format!("a shift of type {number}"),
                     "a shift is a float, `shift: f16`",
+                ),
+                Clause::Prescale { .. } if scheme.experts.is_some() => self.fault(
+                    *span,
+                    "a factor of x's columns beside stacked experts",
+                    "one x is multiplied by all experts; multiply x before the product, or leave \
+                     `experts` out",
                 ),
                 Clause::Activation(list) => self.activation_rules(list),
                 _ => {}

@@ -18,6 +18,7 @@ const KEYWORDS: &[&str] = &[
     "scale",
     "index",
     "pack",
+    "prescale",
     "activation",
     "bias",
     "accumulate",
@@ -130,6 +131,10 @@ fn body(reader: &mut Reader<'_>, keyword: &str, level: u8) -> Parsed<Clause> {
         "pack" => {
             let layout = layouts::layout(reader, Component::Code)?;
             Ok(Clause::Pack { layout, name: reader.name()? })
+        }
+        "prescale" => {
+            let number = float_type(reader)?;
+            Ok(Clause::Prescale { number, stored: stored(reader, Component::Prescale)? })
         }
         "activation" => activations(reader).map(Clause::Activation),
         "bias" => {

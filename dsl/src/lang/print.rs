@@ -48,6 +48,9 @@ impl Display for Scheme {
             }
             f.write_str(",\n")?;
         }
+        if let Some(number) = self.prescale {
+            writeln!(f, "    prescale: {number}{},", self.stored(Component::Prescale))?;
+        }
         f.write_str("    activation: ")?;
         for (position, activation) in self.activations.iter().enumerate() {
             if position > 0 {

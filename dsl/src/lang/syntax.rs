@@ -94,6 +94,13 @@ pub enum Clause {
         /// The name, and where it stands.
         name: Option<(String, Span)>,
     },
+    /// `prescale: bf16`
+    Prescale {
+        /// Type.
+        number: Number,
+        /// Store.
+        stored: Stored,
+    },
     /// `activation: bf16 | f16`
     Activation(Vec<ActivationSyntax>),
     /// `bias: bf16`
@@ -125,6 +132,7 @@ impl Clause {
             Self::Scale(_) => "scale",
             Self::Index { .. } => "index",
             Self::Pack { .. } => "pack",
+            Self::Prescale { .. } => "prescale",
             Self::Activation(_) => "activation",
             Self::Bias { .. } => "bias",
             Self::Accumulate(_) => "accumulate",

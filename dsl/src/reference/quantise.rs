@@ -430,8 +430,13 @@ impl WeightQuantiser<'_> {
         }
     }
 
-    /// Static input scales are not known from weights: 1, to be set by calibration.
+    /// Static input scales and factors of columns are not known from weights: 1, to be set by
+    /// calibration.
     fn inputs(&mut self) {
+        if let Some(number) = self.scheme.prescale {
+            let one = number.encode(1.0, Overflow::Saturate);
+            self.components.insert(Component::Prescale, vec![one; self.shape.k as usize]);
+        }
         let Some(quantiser) = self.scheme.quantiser() else { return };
         let count = |grains: Grains| {
             let (rows, cols) = grains.elements(self.shape);

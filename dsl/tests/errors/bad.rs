@@ -376,6 +376,15 @@ pub(crate) const BAD: &[Bad] = &[
         ],
     },
     Bad {
+        text: "S { weight: e2m1, pack: u8 [k:2 | k, n, e], prescale: f32 [k, e], activation: f16,
+            experts: single }",
+        faults: &[(
+            "prescale: f32 [k, e]",
+            "a factor of x's columns beside stacked experts",
+            "multiply x before the product",
+        )],
+    },
+    Bad {
         text: "S { weight: u4 u5 pack: u32 [k:8 | k, n], activation: bf16 }",
         faults: &[("u5", "expected `,` or `}` after the clause, found `u5`", "")],
     },

@@ -58,6 +58,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// A tensor that is in no file.
+    pub(super) fn made(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Self {
+        let end = bytes.len();
+        Self { map: Arc::new(Bytes::Memory(bytes)), start: 0, end, dtype, shape }
+    }
+
     /// Element type.
     pub fn dtype(&self) -> Dtype {
         self.dtype
@@ -118,6 +124,16 @@ impl Tensors {
     /// Every name, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
+    }
+
+    /// The tensors of a layer: the last parts of their names, sorted.
+    pub(super) fn of_layer<'t>(
+        &'t self,
+        layer: &str,
+    ) -> impl Iterator<Item = (&'t str, &'t Tensor)> {
+        let start = if layer.is_empty() { String::new() } else { format!("{layer}.") };
+        let range = self.tensors.range(start.clone()..);
+        range.map_while(move |(name, tensor)| Some((name.strip_prefix(&start)?, tensor)))
     }
 
     /// The value of a metadata key.

@@ -93,6 +93,7 @@ fn key(component: Component) -> u64 {
         Component::Index => 4,
         Component::Bias => 5,
         Component::InputZero => 6,
+        Component::Prescale => 7,
         Component::Scale(level) => 0x100 + u64::from(level),
         Component::InputScale(level) => 0x200 + u64::from(level),
     }
@@ -134,6 +135,10 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
                     saturated(number, size).max(u32::from(number.is_float()))
                 };
                 (0..count).map(|_| value(&mut stream)).collect()
+            }
+            (Component::Prescale, Some(number)) => {
+                let value = |stream: &mut Stream| (1.0 + stream.unit()) / 2.0;
+                (0..count).map(|_| saturated(number, value(&mut stream))).collect()
             }
             (Component::InputZero, Some(number)) => {
                 let value = |stream: &mut Stream| stream.bits() as u32 & number.mask();

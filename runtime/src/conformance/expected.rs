@@ -98,15 +98,16 @@ impl Seen {
         tokens: &[f64],
         own: FloatFormat,
     ) -> Result<Self, ReferenceError> {
+        let given = StaticInput::of(scheme, plain);
+        let k = plain.shape.k as usize;
         let Some(quantiser) = quantiser(scheme, own) else {
+            let tokens = given.prescaled(scheme, tokens, k, own)?;
             return Ok(Self {
                 values: tokens.to_vec(),
                 terms: tokens.iter().map(|x| x.abs()).collect(),
                 factors: tokens.iter().map(|x| x.abs().max(1.0)).collect(),
             });
         };
-        let given = StaticInput::of(scheme, plain);
-        let k = plain.shape.k as usize;
         let x = quantise_activation(scheme, quantiser, tokens, k, own, &given)?;
         let parts = || {
             let codes = x.codes.iter().zip(&x.zeros).map(|(code, zero)| code.abs() + zero.abs());

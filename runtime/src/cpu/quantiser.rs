@@ -470,6 +470,7 @@ mod tests {
                     })
                     .collect(),
                 zeros: vec![3.0],
+                ..StaticInput::default()
             };
             for own in [F32, BF16, F16] {
                 for case in 0..8 {

@@ -16,7 +16,7 @@ use super::parts;
 use super::product::Product;
 use crate::buffer::Workspace;
 use crate::device::Device;
-use crate::element::{Values, ValuesMut};
+use crate::element::{Bf16, F16 as Half, Values, ValuesMut, f32_to_bf16, f32_to_f16};
 use crate::float_mode::standard;
 use crate::forked;
 use crate::op::{self, Op, ProductError, Sums};
@@ -33,6 +33,8 @@ pub struct CpuWeight {
     decoder: Decoder,
     native: Native,
     input: StaticInput,
+    /// Of the columns of x; empty if x is not multiplied first.
+    factors: Vec<f32>,
 }
 
 impl CpuWeight {
@@ -65,6 +67,7 @@ impl CpuWeight {
             selection,
             decoder,
             native,
+            factors: weight.input().prescale.iter().map(|factor| *factor as f32).collect(),
             input: weight.input().clone(),
         })
     }
@@ -151,8 +154,10 @@ impl Op for CpuWeight {
     ) -> Result<(), ProductError> {
         let tokens = op::sizes(self.shape, expert, x, &y)?;
         forked::check()?;
-        let blocking = self.blocking(tokens, x.format());
         standard(|| {
+            let scaled = prescaled(x, &self.factors);
+            let x = scaled.as_ref().map_or(x, Scaled::values);
+            let blocking = self.blocking(tokens, x.format());
             if !self.multiply(blocking, expert, x, &mut y, workspace)? {
                 self.multiply(self.without_parts(tokens), expert, x, &mut y, workspace)?;
             }
@@ -202,6 +207,37 @@ impl CpuWeight {
         product.run(n, y, cut.rest());
         Ok(true)
     }
+}
+
+/// x after its columns' factors, in its own type.
+enum Scaled {
+    F32(Vec<f32>),
+    F16(Vec<Half>),
+    Bf16(Vec<Bf16>),
+}
+
+impl Scaled {
+    fn values(&self) -> Values<'_> {
+        match self {
+            Self::F32(x) => Values::F32(x),
+            Self::F16(x) => Values::F16(x),
+            Self::Bf16(x) => Values::Bf16(x),
+        }
+    }
+}
+
+/// Each column of x times its factor, rounded to f32 and to the type of x; `None` without factors.
+fn prescaled(x: Values<'_>, factors: &[f32]) -> Option<Scaled> {
+    if factors.is_empty() {
+        return None;
+    }
+    let product = |at: usize| x.get(at) * factors[at % factors.len()];
+    let all = 0..x.len();
+    Some(match x {
+        Values::F32(_) => Scaled::F32(all.map(product).collect()),
+        Values::F16(_) => Scaled::F16(all.map(|at| Half(f32_to_f16(product(at)))).collect()),
+        Values::Bf16(_) => Scaled::Bf16(all.map(|at| Bf16(f32_to_bf16(product(at)))).collect()),
+    })
 }
 
 const _: () = {
