@@ -17,9 +17,10 @@ use quantloom_codegen::ir::{
 };
 use quantloom_codegen::plan::Operand;
 use quantloom_codegen::schedule::activation::{ActivationProblem, activation};
-use quantloom_codegen::schedule::{Problem, Unscheduled};
+use quantloom_codegen::schedule::{InputScale, Problem, Unscheduled};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
+use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Activation, Scheme, parse};
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
@@ -185,7 +186,7 @@ fn products_get_their_operand() {
             if !product.input.prepared {
                 continue;
             }
-            let (input, gathers) = (product.input, product.plan.scale.sorts_columns);
+            let (input, gathers) = (product.input, product.order.is_some());
             let (operand, shape) = (input.operand, (k, input.columns));
             for own in OWN.map(Number::Float) {
                 if matches!(activation, Activation::Float(number) if number != own) {
@@ -201,7 +202,10 @@ fn products_get_their_operand() {
                     gathers,
                 );
                 let problem = problem.unwrap_or_else(|error| panic!("{}: {error}", scheme.name));
-                let problem = if input.codes { problem.leaving_codes().unwrap() } else { problem };
+                let problem = match input.codes {
+                    true => problem.leaving_codes().unwrap(),
+                    false => problem.in_runs(input.scale.and_then(InputScale::columns)),
+                };
                 // Codes are four to a word.
                 let of_word = if input.codes { 4 } else { 1 };
                 let groups = problem.quantiser().map(|_| problem.groups() / of_word);
@@ -250,6 +254,91 @@ fn columns_are_gathered() {
     }
 }
 
+/// Groups of any size, in runs that products take, and columns in an order that keeps runs inside of
+/// groups: the last groups come first, each padded to whole runs.
+#[test]
+fn groups_of_any_size_are_quantised() {
+    // A quantiser, the type of its arithmetic, columns of a run, whether columns have an order.
+    let cases = [
+        ("i8 { scale: f32 per 1x48 }", "f32", 16, false),
+        ("i8 { scale: f32 per 1x512 }", "f32", 512, false),
+        ("i8 { scale: own per 1x5 }", "own", 16, true),
+        ("u8 { zero: u8, scale: f32 per 1x24 }", "f32", 16, true),
+        ("u4 { zero: u4, scale: f32 per 1x6 }", "f32", 2, false),
+        ("e4m3 { scale: e8m0 per 1x40 from pow2 }", "f32", 16, true),
+        ("e2m1 { scale: e4m3 per 1x12, scale: bf16 per 1x36 }", "own", 4, false),
+        ("e2m1 { scale: e4m3 per 1x32, scale: f32 per token from amax / 2688 }", "f32", 16, true),
+        (
+            "i8 { scale: divide f32 per 1x10, scale: f32 per tensor from amax / 16 }",
+            "f32",
+            16,
+            true,
+        ),
+        ("i8 { zero: i8, scale: bf16 per 1x1 }", "f32", 1, false),
+    ];
+    for (number, (clause, arithmetic, run, ordered)) in cases.into_iter().enumerate() {
+        let scheme = other(clause, arithmetic);
+        let of = &scheme.activations[0];
+        let shapes = [(77u32, "sm_90a"), (1300, "wgsl"), (640, "gfx942")];
+        for (at, (k, chip)) in shapes.into_iter().enumerate()
+        {
+            let own = OWN[(number + at) % 3];
+            let (target, operand) = (target(chip).unwrap(), Operand::F32);
+            let finest = match of {
+                Activation::Quantised(quantiser) => match quantiser.scales[0].group.cols {
+                    Grain::Each(columns) => columns,
+                    Grain::All => panic!("{clause} has no groups"),
+                },
+                Activation::Float(_) => panic!("{clause} is no quantiser"),
+            };
+            let mut order = Vec::new();
+            for group in (0..k.div_ceil(finest)).rev().filter(|_| ordered) {
+                order.extend(group * finest..k.min((group + 1) * finest));
+                order.resize(order.len().next_multiple_of(run as usize), u32::MAX);
+            }
+            let padded = if ordered { order.len() as u32 } else { k };
+            let padded = padded.next_multiple_of(run.max(8));
+            order.resize(if ordered { padded as usize } else { 0 }, u32::MAX);
+            let own_type = Number::Float(own);
+            let shape = (k, padded);
+            let problem =
+                ActivationProblem::new(&scheme, of, own_type, operand, target, shape, ordered);
+            let problem = problem.unwrap().in_runs(Some(run));
+            let kernels = verified(&problem, at == 0);
+            assert_eq!(kernels.len() as u32, problem.launches(), "{clause}");
+            let x = Rows::draw(problem.quantiser(), own, k as usize, &Kind::ALL, 7);
+            let outcome = x.in_order(order).check(&scheme, &problem, &kernels);
+            outcome.unwrap_or_else(|wrong| panic!("{clause} of {own}, K = {k}, {chip}: {wrong}"));
+        }
+    }
+}
+
+/// A scale of a row, or of all of x, and columns in any order.
+#[test]
+fn gathered_columns_are_quantised() {
+    for (clause, operand) in [
+        ("i8 { scale: f32 per token }", Operand::I8),
+        ("e4m3 { scale: f32 per token }", Operand::E4m3),
+        ("i8 { zero: i8, scale: own per token }", Operand::Bf16),
+        ("i8 { scale: f32 per tensor static, ties: away }", Operand::F16),
+        ("e4m3 { scale: f32 per tensor }", Operand::F32),
+    ] {
+        let scheme = other(clause, "f32");
+        for (k, padded) in [(200, 264), (77, 80), (5000, 5248)] {
+            let (own, target) = (Number::Float(BF16), target("sm_89").unwrap());
+            let of = &scheme.activations[0];
+            let shape = (k, padded);
+            let problem = ActivationProblem::new(&scheme, of, own, operand, target, shape, true);
+            let problem = problem.unwrap();
+            let kinds = if k > 1000 { &Kind::ALL[..3] } else { &Kind::ALL };
+            let x = Rows::draw(problem.quantiser(), BF16, k as usize, kinds, 8);
+            let outcome =
+                x.shuffled(padded as usize).check(&scheme, &problem, &verified(&problem, false));
+            outcome.unwrap_or_else(|wrong| panic!("{clause}, K = {k}: {wrong}"));
+        }
+    }
+}
+
 #[test]
 fn what_is_not_taken_is_said() {
     let cases = [
@@ -257,16 +346,14 @@ fn what_is_not_taken_is_said() {
         ("e4m3 { scale: own per token }", Operand::I8, (64, 64), false, "as operands in i8"),
         ("bf16", Operand::F16, (64, 64), false, "bf16 activations as operands in f16"),
         ("i8 { zero: i8, scale: f32 per token }", Operand::I8, (64, 64), false, "operands in i8"),
-        ("i8 { scale: own per 1x12 }", Operand::Bf16, (64, 64), false, "in groups of 12 columns"),
-        ("i8 { scale: own per 1x512 }", Operand::Bf16, (64, 64), false, "in groups of 512"),
-        ("i8 { scale: own per 4x16 }", Operand::Bf16, (64, 64), false, "of several tokens"),
         (
-            "i8 { scale: own per 1x32 }",
+            "i8 { scale: own per 1x24, scale: own per 1x32 }",
             Operand::Bf16,
             (64, 64),
-            true,
-            "gathered columns of quantised",
+            false,
+            "do not lie in each other",
         ),
+        ("i8 { scale: own per 4x16 }", Operand::Bf16, (64, 64), false, "of several tokens"),
         (
             "i8 { scale: e8m0 per 1x32 from amax / 127 }",
             Operand::Bf16,

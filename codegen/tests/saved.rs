@@ -128,7 +128,7 @@ fn an_order_of_other_columns_is_refused() {
     let mut bytes = std::fs::read(&path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let text = std::str::from_utf8(&bytes[8..8 + header]).unwrap().to_owned();
-    let entry = text.split("\"given.order\":").nth(1).unwrap();
+    let entry = text.split("\"f16.order\":{").nth(1).unwrap();
     let offset = entry.split("\"data_offsets\":[").nth(1).unwrap().split(',').next().unwrap();
     let at = 8 + header + offset.parse::<usize>().unwrap();
     bytes[at..at + 4].copy_from_slice(&256u32.to_le_bytes());

@@ -226,6 +226,16 @@ impl Unpacked {
         part.map(|part| part.values.as_slice())
     }
 
+    /// The scale of a level or the zero point of a weight of the first expert.
+    pub(crate) fn value_of(&self, component: Component, n: u64, k: u64) -> Option<f64> {
+        let part = match component {
+            Component::Scale(level) => self.scales.get(usize::from(level)).map(|(part, _)| part),
+            Component::Zero => self.zero.as_ref(),
+            _ => None,
+        };
+        part.map(|part| self.value(part, 0, n, k))
+    }
+
     /// Group index of each column [E, K], if columns are in activation order.
     pub(crate) fn index(&self) -> Option<&[u32]> {
         self.index.as_deref()

@@ -7,7 +7,7 @@ use quantloom_dsl::format::NUMBER_F32;
 use quantloom_dsl::layout::{Component, Grain, Grains, Recode, Shape};
 use quantloom_dsl::reference::Plain;
 use quantloom_dsl::{Scheme, parse, parse_layout};
-use quantloom_runtime::gpu::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
+use quantloom_runtime::gpu::{Arrangement, ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -47,6 +47,11 @@ fn weight(scheme: &Scheme) -> Unpacked {
     Unpacked::new(scheme, shape, &|name: &str| packed.get(name).map(Vec::as_slice)).unwrap()
 }
 
+/// Columns of one index together, in runs of so many.
+const fn by_index(run: u32) -> Arrangement {
+    Arrangement { run, indexed: true, groups: Vec::new(), whole: run }
+}
+
 fn part(component: Component, layout: &str, (bits, columns): (u32, u32), form: Form) -> NativePart {
     let grains = Grains { bits, rows: Grain::Each(1), cols: Grain::Each(columns) };
     let layout = parse_layout(layout, component).unwrap_or_else(|faults| panic!("{faults}"));
@@ -56,20 +61,36 @@ fn part(component: Component, layout: &str, (bits, columns): (u32, u32), form: F
 #[test]
 fn columns_of_a_group_are_neighbours() {
     let weight = weight(&scheme(", index: i32"));
-    let order = ColumnOrder::of(&weight).unwrap();
+    let order = ColumnOrder::of(&by_index(4), &weight);
     assert_eq!(order.columns(), ORDER);
     assert_eq!(order.shape(weight.shape()), Shape::matrix(N, 16));
+    // As many as kernels take at a time.
+    let order = ColumnOrder::of(&Arrangement { whole: 24, ..by_index(4) }, &weight);
+    assert_eq!(order.columns()[..16], ORDER);
+    assert_eq!(order.columns()[16..], [NO_COLUMN; 8]);
 }
 
+/// Groups of 6 and of 4 columns: segments end where either does, and runs of 2 and 4 fill them.
 #[test]
-fn without_an_index_there_is_no_order() {
-    assert_eq!(ColumnOrder::of(&weight(&scheme(""))), None);
+fn segments_are_padded_to_runs() {
+    const NONE: u32 = NO_COLUMN;
+    let arrangement = Arrangement { run: 2, indexed: false, groups: vec![6, 4], whole: 1 };
+    let order = ColumnOrder::new(&arrangement, None, 11);
+    assert_eq!(order.columns(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, NONE]);
+    let order = ColumnOrder::new(&Arrangement { run: 4, whole: 8, ..arrangement }, None, 7);
+    let pads = [NONE; 4];
+    let expected = [&[0, 1, 2, 3, 4, 5, NONE, NONE, 6, NONE, NONE, NONE], &pads[..]].concat();
+    assert_eq!(order.columns(), expected);
+    // With an index the columns of one of its values come together, those of a group of x in them.
+    let arrangement = Arrangement { run: 2, indexed: true, groups: vec![3], whole: 1 };
+    let order = ColumnOrder::new(&arrangement, Some(&[1, 0, 1, 1, 0, 0]), 6);
+    assert_eq!(order.columns(), [1, NONE, 4, 5, 0, 2, 3, NONE]);
 }
 
 #[test]
 fn codes_and_scales_are_packed_in_that_order() {
     let weight = weight(&scheme(", index: i32"));
-    let order = ColumnOrder::of(&weight);
+    let order = Some(ColumnOrder::of(&by_index(4), &weight));
     let codes = part(Component::Code, "[k, n]", (8, 1), Form::Codes(Recode::Keep));
     let at = |n: u64, k: u32| if k == NO_COLUMN { 0 } else { code(n, k) };
     let expected: Vec<u8> = (0..N).flat_map(|n| ORDER.map(|k| at(n, k))).collect();

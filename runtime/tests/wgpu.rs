@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use quantloom_dsl::parse;
-use quantloom_runtime::gpu::{Choice, Executor as _, NativePart, Products, Request, Slot};
+use quantloom_runtime::gpu::{
+    Arrangement, Choice, Executor as _, NativePart, Products, Request, Slot,
+};
 use quantloom_runtime::source::{
     Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
     Scalar, Schedule, Work,
@@ -53,6 +55,10 @@ impl KernelSource for ByHand {
 }
 
 impl Products for ByHand {
+    fn arrangement(&self, _: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Ok(None)
+    }
+
     fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         Ok(Vec::new())
     }

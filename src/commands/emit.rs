@@ -10,7 +10,7 @@ use quantloom::codegen::plan::{self, LANES_TILE, kernel_name};
 use quantloom::codegen::target::{Class, Target, names};
 use quantloom::dsl::format::{BF16, Number};
 use quantloom::dsl::{Activation, Scheme};
-use quantloom::runtime::gpu::{Products as _, Request};
+use quantloom::runtime::gpu::{ColumnOrder, Products as _, Request};
 use quantloom::runtime::source::KernelSource as _;
 
 use super::sizes::shape;
@@ -110,7 +110,12 @@ fn products(
             _ => BF16,
         };
         let request = Request { scheme, activation, own, target: target.name, n, k, x_columns: k };
-        let keys = Jit.choose(&request, arguments.m).and_then(|choice| {
+        let keys = Jit.arrangement(&request).and_then(|arrangement| {
+            // Of columns with a group index as many as if all groups were full.
+            let columns = arrangement.map(|arrangement| ColumnOrder::new(&arrangement, None, k));
+            let k = columns.map_or(k, |order| order.columns().len() as u64);
+            let request = Request { k, ..request };
+            let choice = Jit.choose(&request, arguments.m)?;
             Ok(Jit.operand(&request)?.into_iter().chain([choice.key]).collect::<Vec<_>>())
         });
         match keys {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quantloom::codegen::jit::{Jit, Overrides, Retuned, Simulator};
 use quantloom::runtime::check::{Finding, Subject, Verdict, check};
 use quantloom::runtime::conformance::{Failure, Suite, Summary};
-use quantloom::runtime::gpu::{Choice, GpuDevice, NativePart, Products, Request};
+use quantloom::runtime::gpu::{Arrangement, Choice, GpuDevice, NativePart, Products, Request};
 use quantloom::runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
@@ -79,6 +79,10 @@ impl KernelSource for Chosen {
 }
 
 impl Products for Chosen {
+    fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Jit.arrangement(request)
+    }
+
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         Jit.native(request)
     }
@@ -90,6 +94,80 @@ impl Products for Chosen {
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
         Jit.operand(request)
     }
+}
+
+/// A scheme in a line: its weight, what belongs to its groups, and x.
+fn declared(weight: &str, numbers: &str, activation: &str) -> Scheme {
+    let pack = if weight.contains('3') { "u32 [k:* | w, n]" } else { "u32 [k:* | k, n]" };
+    let text =
+        format!("s {{ weight: {weight}, {numbers}, pack: {pack}, activation: {activation} }}");
+    parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
+}
+
+/// Groups that products do not take as they are: they are cut into runs, or padded to whole ones. Of w,
+/// of x, of both with other sizes; blocks; several levels; zero points and shifts with groups of their
+/// own. Every target, decode and tile schedules, K that is no multiple of a group.
+const GROUPS: &[(&str, &str, &str)] = &[
+    // Whole runs of 16 or 8, none, and columns with scales of their own.
+    ("u4 - 8", "scale: f16 per 1x48", "f16"),
+    ("u4 - 8", "scale: bf16 per 1x40", "bf16"),
+    ("u3 - 4", "scale: f16 per 1x72", "f16"),
+    ("e2m1", "scale: e8m0 per 1x24", "bf16"),
+    ("u4 - 8", "scale: bf16 per 1x8", "bf16"),
+    ("u4 - 8", "scale: bf16 per 1x100", "bf16"),
+    ("u4 - 8", "scale: bf16 per 1x3", "bf16"),
+    ("u4 - 8", "scale: bf16 per 1x1", "bf16"),
+    ("u8 - 128", "scale: f32 per 5x7", "bf16"),
+    ("e4m3", "scale: f32 per 2x24", "f16"),
+    // Levels, zero points and shifts of other sizes; the last ones of 16 and 48, which pass for 16.
+    ("u4", "zero: u4 per 1x24, scale: f16 per 1x40", "f16"),
+    ("u4", "zero: f16 per 1x20, scale: f16 per 1x60", "f16"),
+    ("u4 - 8", "scale: e4m3 per 1x12, scale: f32 per 1x36, shift: f16 per 1x18", "bf16"),
+    ("u4", "zero: u8 per 1x64, scale: f16 per 1x48", "f16"),
+    // x in groups that are not those of w.
+    ("i4", "scale: f32 per 1x64", "i8 { scale: f32 per 1x48 }"),
+    ("i4", "scale: f32 per 1x24", "i8 { scale: f32 per 1x24 }"),
+    ("i4", "scale: f32 per 1x40", "i8 { scale: f32 per token }"),
+    (
+        "e4m3",
+        "scale: f32 per 128x128",
+        "e4m3 { scale: f32 per 1x20, scale: f32 per token from amax / 7168 }",
+    ),
+    ("i4", "scale: f32 per 1x32", "u8 { zero: u8, scale: f32 per 1x10 }"),
+    ("i8", "scale: f32 per channel", "i8 { scale: f32 per 1x384 }"),
+];
+
+/// Columns by a group index: groups of any size and balance, x quantised, numbers of one kind grouped.
+const ORDERED: &[(&str, &str, &str)] = &[
+    ("u4 - 8", "scale: f16 per 1x32, index: i32", "f16"),
+    ("u4", "zero: u4 + 1 per 1x32, scale: f16 per 1x32, index: i32", "f16 | bf16"),
+    ("u4 - 8", "scale: f16 per 1x8, index: i32", "f16"),
+    ("u3 - 4", "scale: f16 per 1x44, index: i16", "bf16"),
+    ("e3m3", "scale: e8m0 per 1x64, index: i32", "bf16"),
+    ("u4", "zero: u8 per 1x128, scale: f16 per channel, index: i32", "f16"),
+    ("u4", "shift: f16 per 1x128, scale: f16 per channel, index: i32", "f16"),
+    ("u4 - 8", "scale: e8m0 per channel, scale: f16 per 3x16, index: u8", "f16"),
+    ("i4", "scale: f16 per 1x32, index: i32", "i8 { scale: f32 per token }"),
+    ("i4", "scale: f16 per 1x32, index: i32", "i8 { scale: f32 per 1x32 }"),
+    ("i4", "scale: f16 per 1x48, index: i32", "i4 { scale: f32 per 1x24 }"),
+    ("e4m3", "scale: f32 per 1x64, index: i16", "e4m3 { scale: f32 per token }"),
+];
+
+#[test]
+fn groups_of_any_size_and_order_are_multiplied() {
+    let all = GROUPS.iter().chain(ORDERED).enumerate().collect::<Vec<_>>();
+    let targets = ["sm_80", "sm_89", "sm_90a", "sm_120", "gfx942", "gfx950", "wgsl"];
+    all.par_iter().for_each(|(number, (weight, numbers, activation))| {
+        let scheme = declared(weight, numbers, activation);
+        for (at, target) in targets.into_iter().enumerate() {
+            // A token, some of them, and a tile of them; whole turns of K, and not.
+            let shape = [(48, 256), (33, 160), (17, 321)][(number + at) % 3];
+            let tokens = [1, [3, 7, 16, 19][(number + 2 * at) % 4]];
+            let done = verify(simulator(target), &scheme, shape, &tokens);
+            let done = done.unwrap_or_else(|failure| panic!("{scheme} on {target}: {failure}"));
+            assert!(done.not_scheduled.is_empty(), "{scheme} on {target}: {done:?}");
+        }
+    });
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::gpu::{Basis, Choice, Moves, NativePart, Products, Request};
+use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::op::{Decoded, Sums};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
@@ -27,7 +27,9 @@ use crate::emit::{self, Unprinted};
 use crate::ir::{Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::transform::{Direction, Part, stores, transform};
-use crate::schedule::{Case, Chosen, Problem, Unscheduled, candidates, choose_by_model, measured};
+use crate::schedule::{
+    Case, Chosen, Order, Problem, Unscheduled, candidates, choose_by_model, measured,
+};
 use crate::target::{TARGETS, Target};
 
 pub use overrides::{Overrides, VARIABLE, WrongOverride};
@@ -131,6 +133,14 @@ impl KernelSource for Jit {
 }
 
 impl Products for Jit {
+    fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        let Problem { order, turn, .. } = problem(request)?;
+        Ok(order.map(|Order { run, indexed, groups }| {
+            // Products work through whole turns.
+            Arrangement { run, indexed, groups, whole: turn.next_multiple_of(run) }
+        }))
+    }
+
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         Ok(native::parts(&problem(request)?)?)
     }
@@ -170,10 +180,11 @@ impl Products for Jit {
         // The native form of some parts depends on the type of x.
         let activations = vec![request.activation.clone()];
         let scheme = Scheme { activations, ..request.scheme.clone() };
-        let stores = stores(&problem(request)?, &scheme, Part::ALL[number]);
+        let problem = problem(request)?;
+        let stores = stores(&problem, &scheme, Part::ALL[number]);
         let stores = stores.map_err(JitError::from)?;
         let stores = stores.into_iter().map(|store| store.name.clone()).collect();
-        let (order, sizes) = match scheme.index {
+        let (order, sizes) = match problem.order {
             None => (false, vec![("n", request.n), ("k", request.k), ("part", number as u64)]),
             Some(_) => {
                 let columns = ("x_columns", request.x_columns);
@@ -298,7 +309,8 @@ fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError>
         return Err(none());
     }
     let part = usize::try_from(size("part")?).ok().and_then(|part| Part::ALL.get(part));
-    let columns = size(if scheme.index.is_some() { "x_columns" } else { "k" })?;
+    let problem = problem()?;
+    let columns = size(if problem.order.is_some() { "x_columns" } else { "k" })?;
     let columns = u32::try_from(columns).unwrap_or(u32::MAX);
-    Ok(transform(&problem()?, scheme, columns, *part.ok_or_else(none)?, direction)?)
+    Ok(transform(&problem, scheme, columns, *part.ok_or_else(none)?, direction)?)
 }

@@ -7,8 +7,8 @@ use quantloom_runtime::source::{KernelKey, Schedule, Work};
 
 use super::JitError;
 use crate::ir::Kernel;
-use crate::schedule::Problem;
 use crate::schedule::activation::{ActivationProblem, activation};
+use crate::schedule::{InputScale, Problem};
 use crate::target::Feature;
 
 /// The name of their schedule in a key.
@@ -33,10 +33,13 @@ fn posed(
 ) -> Result<ActivationProblem, JitError> {
     let columns = u32::try_from(columns).unwrap_or(u32::MAX);
     let (operand, shape) = (product.input.operand, (columns, product.input.columns));
-    let gathers = product.plan.scale.sorts_columns;
+    let gathers = product.order.is_some();
     let target = product.target();
     let problem = ActivationProblem::new(scheme, activation, own, operand, target, shape, gathers)?;
-    Ok(if product.input.codes { problem.leaving_codes()? } else { problem })
+    if product.input.codes {
+        return Ok(problem.leaving_codes()?);
+    }
+    Ok(problem.in_runs(product.input.scale.and_then(InputScale::columns)))
 }
 
 /// The keys, in the order of the launches.
@@ -54,8 +57,7 @@ pub(super) fn keys(request: &Request<'_>, product: &Problem) -> Result<Vec<Kerne
         let schedule = Schedule::new(SCHEDULE, sizes);
         KernelKey { work, schedule, target: request.target.to_owned() }
     };
-    let launches = if problem.spans_rows() { 2 } else { 1 };
-    Ok((0..launches).map(key).collect())
+    Ok((0..u64::from(problem.launches())).map(key).collect())
 }
 
 /// One of the kernels.

@@ -1,7 +1,7 @@
 //! The compiler with free choices of its schedules replaced: to measure and to verify other tiles.
 
 use quantloom_dsl::format::FloatFormat;
-use quantloom_runtime::gpu::{Basis, Choice, Moves, NativePart, Products, Request};
+use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
 use super::{Jit, JitError, Overrides, choice, problem};
@@ -18,6 +18,10 @@ impl KernelSource for Retuned {
 }
 
 impl Products for Retuned {
+    fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Jit.arrangement(request)
+    }
+
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         Jit.native(request)
     }

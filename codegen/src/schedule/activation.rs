@@ -24,9 +24,10 @@
 //! order of blocks in the result.
 //!
 //! `problem` says what is made, `source` loads x, `extent` has minima and maxima, `rounding`
-//! arithmetic and short floats, `scale` chooses a level's scale, `levels` puts levels together,
-//! `quotient` divides, `code` makes the operand's words.
+//! arithmetic and short floats, `scale` chooses a level's scale, `levels` puts levels together, `apart`
+//! has groups that lanes do not share out, `quotient` divides, `code` makes the operand's words.
 
+mod apart;
 mod code;
 mod extent;
 mod levels;
@@ -36,9 +37,10 @@ mod rounding;
 mod scale;
 mod source;
 
+use self::apart::Apart;
 use self::extent::{Extent, Running};
 use self::levels::{Given, Levels, OfRow};
-use self::source::{PIECE, Source};
+use self::source::{PIECE, Place, Source};
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, Launch, Op, Operand,
     ParameterId, Reg, Special, Width, Word,
@@ -58,8 +60,8 @@ const EXTENTS_OF_A_LANE: u32 = 8;
 /// Pieces that a thread asks for at once where it only looks for extents.
 const AHEAD: u32 = 4;
 
-/// Writes the kernels, in the order in which they are launched: one, or two where a scale is chosen
-/// from all of x. Their parameter is m, the rows of x. `programmatic` ones may start while the kernel
+/// Writes the kernels, in the order in which they are launched: the operand's, and before it one where a
+/// scale is chosen from all of x, and one where lanes do not find the scales of groups. Their parameter is m, the rows of x. `programmatic` ones may start while the kernel
 /// before them still runs, where the target has that.
 ///
 /// | buffer | words | there if |
@@ -69,12 +71,15 @@ const AHEAD: u32 = 4;
 /// | `input_scale_L` | f32, one | level L (0 = the finest) is static |
 /// | `input_zero` | f32, one | the zero point is static |
 /// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |
+/// | `group_scale` | f32 [M, C], between the kernels | groups of x are no runs of lanes |
+/// | `group_zero` | f32 [M, C], between the kernels | and have zero points |
 /// | `operand` | [M, P], in bytes, halves or f32 | |
 /// | `x_scale` | f32 or bytes [M, G] | x is quantised |
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
     let programmatic = programmatic && problem.target.has(Feature::GridDependency);
     let first = problem.spans_rows().then(|| extents(problem, programmatic));
-    first.into_iter().chain([operand(problem, programmatic)]).collect()
+    let scales = if problem.is_apart() { apart::scales(problem, programmatic) } else { None };
+    first.into_iter().chain(scales).chain([operand(problem, programmatic)]).collect()
 }
 
 fn start(
@@ -149,7 +154,7 @@ impl Walk {
         let pieces = problem.padded / PIECE;
         let limit = problem.target.gpu.map_or(THREADS, |gpu| gpu.block_threads);
         let threads = |most: u32| pieces.next_multiple_of(problem.warp()).min(most.min(limit));
-        if problem.spans_columns() {
+        if problem.spans_columns() && !problem.is_apart() {
             let threads = threads(ROW_THREADS);
             Self { threads, turns: pieces.div_ceil(threads), blocks: 1 }
         } else {
@@ -187,6 +192,7 @@ struct Writer<'p> {
     walk: Walk,
     source: Source,
     levels: Option<Levels<'p>>,
+    apart: Option<Apart<'p>>,
     operand: BufferId,
     /// Number of the row, and its first element of x.
     row: Operand,
@@ -203,7 +209,8 @@ impl<'p> Writer<'p> {
         m: ParameterId,
     ) -> Self {
         let source = Source::declare(b, problem, m, problem.gathers);
-        let given = problem.quantiser().map(|quantiser| Given::declare(b, problem, quantiser));
+        let own = problem.quantiser().filter(|_| !problem.is_apart());
+        let given = own.map(|quantiser| Given::declare(b, problem, quantiser));
         let word = match problem.operand.stored_bits() {
             ..=8 => Word::U8,
             16 => Word::U16,
@@ -214,6 +221,7 @@ impl<'p> Writer<'p> {
         let layout = format!("{} [p, m]", problem.operand);
         let operand = b.buffer("operand", word, Access::WriteOnce, &shape, &layout);
         let levels = given.map(|given| Levels::declare(b, problem, given, m));
+        let apart = Apart::declare(b, problem, m);
         let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
         let first = b.mul(row, problem.k);
         let number = match walk.blocks {
@@ -224,7 +232,7 @@ impl<'p> Writer<'p> {
             }
         };
         let column = b.mul(number, PIECE);
-        Self { problem, walk, source, levels, operand, row, first, column }
+        Self { problem, walk, source, levels, apart, operand, row, first, column }
     }
 
     /// Columns that the threads of a row reach, in all turns.
@@ -232,11 +240,23 @@ impl<'p> Writer<'p> {
         self.walk.blocks * self.walk.turns * self.walk.apart()
     }
 
+    /// Where the columns of x that are loaded, or those of the order, end; `None` if beyond all
+    /// threads' reach.
+    fn limit(&self) -> Option<Operand> {
+        let columns = if self.problem.gathers { self.problem.padded } else { self.problem.k };
+        (self.reach() > columns).then_some(Operand::U32(columns))
+    }
+
     /// The piece of x at a column.
     fn load(&self, b: &mut Builder, column: Operand) -> Vec<Reg> {
-        let columns = if self.problem.gathers { self.problem.padded } else { self.problem.k };
-        let limit = (self.reach() > columns).then_some(Operand::U32(columns));
-        self.source.load(b, self.first, column, limit)
+        self.source.load(b, self.first, column, self.limit())
+    }
+
+    /// Which elements of a piece of the operand are no pads, if any are.
+    fn there(&self, b: &mut Builder, column: Operand) -> Option<Vec<Operand>> {
+        let pads = self.problem.padded > self.problem.k;
+        let places = pads.then(|| self.source.places(b, column, self.limit()))?;
+        Some(places.into_iter().map(|place| place.there).collect())
     }
 
     fn write(&self, b: &mut Builder, programmatic: bool) {
@@ -249,7 +269,10 @@ impl<'p> Writer<'p> {
             levels.map(|(levels, constants)| levels.of_row(b, constants, row))
         };
         let apart = self.walk.apart();
-        if !self.problem.spans_columns() {
+        if let Some(of_groups) = &self.apart {
+            let (words, places) = self.source.load_placed(b, self.first, self.column, self.limit());
+            self.finish_apart(b, of_groups, &words, &places);
+        } else if !self.problem.spans_columns() {
             let words = self.load(b, self.column);
             let outer = outer(b, None);
             self.finish(b, self.column, &words, outer.as_ref());
@@ -287,16 +310,31 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// Writes a piece of the operand, and the scales that begin there.
-    fn finish(&self, b: &mut Builder, column: Operand, words: &[Reg], outer: Option<&OfRow>) {
-        let inside = match self.reach() > self.problem.padded {
+    /// Whether a piece of the operand is one.
+    fn inside(&self, b: &mut Builder, column: Operand) -> Operand {
+        match self.reach() > self.problem.padded {
             true => b.less(column, self.problem.padded),
             false => Operand::Pred(true),
-        };
+        }
+    }
+
+    /// Writes the thread's piece of the operand with scales that are there.
+    fn finish_apart(&self, b: &mut Builder, apart: &Apart<'_>, words: &[Reg], places: &[Place]) {
+        let inside = self.inside(b, self.column);
+        let elements = self.source.elements(b, words);
+        let at = (self.row, self.column, inside);
+        let words = apart.quantise(b, &elements, places, at);
+        self.store(b, self.column, &words, inside);
+    }
+
+    /// Writes a piece of the operand, and the scales that begin there.
+    fn finish(&self, b: &mut Builder, column: Operand, words: &[Reg], outer: Option<&OfRow>) {
+        let inside = self.inside(b, column);
         let words = match (&self.levels, outer) {
             (Some(levels), Some(outer)) => {
                 let elements = self.source.elements(b, words);
-                levels.quantise(b, outer, &elements, (self.row, column, inside))
+                let at = (self.row, column, inside);
+                levels.quantise(b, outer, &elements, at, |b| self.there(b, column))
             }
             _ if self.problem.keeps_pairs() => self.source.pairs(b, words),
             _ => {
@@ -304,9 +342,13 @@ impl<'p> Writer<'p> {
                 self.converted(b, elements)
             }
         };
+        self.store(b, column, &words, inside);
+    }
+
+    fn store(&self, b: &mut Builder, column: Operand, words: &[Operand], inside: Operand) {
         let at = b.mad(self.row, self.problem.padded, column);
         if self.problem.operand.bits() < 8 {
-            return self.store_small(b, at, &words, masked(inside));
+            return self.store_small(b, at, words, masked(inside));
         }
         let width = if words.len() == 2 { Width::B64 } else { Width::B128 };
         for (first, words) in (0..).step_by(width.registers()).zip(words.chunks(width.registers()))

@@ -2,14 +2,15 @@
 //!
 //! In: a [`Problem`] (a plan and a shape) and a tile. Out: a [`Kernel`](crate::ir::Kernel), not
 //! yet verified. Start at [`choose()`], then [`mod@decode`] and [`mod@tile`], or [`mod@shader`] for
-//! targets without matrix instructions. `problem` says what is
-//! multiplied and how it lies in memory, `io` declares a product's buffers, `dequantise` writes the
+//! targets without matrix instructions. `arrange` says in which order and
+//! runs columns come, `problem` what is multiplied and how it lies in memory, `io` declares a product's buffers, `dequantise` writes the
 //! plan's sequences, `results` where sums begin and what becomes of them; [`mod@transform`] fills a
 //! product's constant buffers from a checkpoint's tensors, and back, [`mod@activation`] makes its
 //! operand of x. How to write one:
 //! docs/add-a-schedule.md.
 
 pub mod activation;
+mod arrange;
 mod candidates;
 mod choices;
 mod choose;
@@ -29,6 +30,7 @@ mod table;
 pub mod tile;
 pub mod transform;
 
+pub use arrange::Order;
 pub use candidates::candidates;
 pub use choose::{Chosen, choose, choose_by_model};
 pub use grouped::{Grouped, What};

@@ -9,6 +9,7 @@ use quantloom_dsl::format::{BF16, F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Numb
 use quantloom_dsl::layout::{Component, Grain};
 use quantloom_dsl::{Activation, Correction, ScaleType, Scheme, Zero, ZeroKind};
 
+use super::arrange::{Arranged, Order};
 use super::dequantise::{takes_zeros, writable};
 use super::grouped::{Grouped, What};
 use super::lanes::{Lanes, OfLane, Rows, Scaled};
@@ -16,7 +17,7 @@ use super::shader;
 use crate::ir::{Half, MatrixOp, Word, matrix_op};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::Place;
-use crate::plan::{Operand, Plan, Refusal, plan};
+use crate::plan::{Operand, Plan, Refusal};
 use crate::target::{Chip, Class, Feature, Target};
 
 /// Why the schedules of this version do not take a problem.
@@ -91,8 +92,10 @@ pub struct Problem {
     pub plan: Plan,
     /// Output features.
     pub n: u32,
-    /// Input features.
+    /// Input features: columns of w as the product takes them.
     pub k: u32,
+    /// The order of columns, if they do not stay as they are stored.
+    pub order: Option<Order>,
     /// Columns that a warp works through at a time: whole chunks, whole runs or a part of one.
     pub turn: u32,
     /// Multiplies the sum of a run of columns, or each weight of it ([`Problem::scales_runs`]).
@@ -134,7 +137,8 @@ impl Problem {
         target: &'static Target,
         (n, k): (u32, u32),
     ) -> Result<Self, Unscheduled> {
-        let plan = plan(scheme, activation, target)?;
+        let Arranged { scheme: arranged, activation: of_x, plan, turn, order } =
+            Arranged::new(scheme, activation, target)?;
         let unscheduled =
             |what: &str| Unscheduled::Scheme { target: target.name, what: what.into() };
         let operand = plan.compute.product.weight;
@@ -175,18 +179,15 @@ impl Problem {
         if words > u64::from(u32::MAX) {
             return shape("N", n, "expected fewer rows with so many columns: 2^32 words of codes");
         }
-        let step = plan.compute.product.columns;
-        let turn = turn(&plan, step).ok_or_else(|| {
-            unscheduled(&format!("runs of {} columns", plan.scale.run.unwrap_or(0)))
-        })?;
-        let Numbers { scale, zero, addend, factor } = Numbers::of(scheme, &plan, (n, k), turn);
-        let input = input(activation, &plan, k, turn);
+        let Numbers { scale, zero, addend, factor } = Numbers::of(&arranged, &plan, (n, k), turn);
+        let input = input(&of_x, &plan, (k, turn), order.is_some());
         let bias = scheme.bias.is_some();
         let stem = (scheme.clone(), activation.clone());
         let this = Self {
             plan,
             n,
             k,
+            order,
             turn,
             scale,
             zero,
@@ -439,7 +440,7 @@ fn lane_words(plan: &Plan) -> u32 {
 
 /// As many columns as registers leave room for, a power of two of whole chunks; `None` if runs do
 /// not fit into chunks, nor chunks into runs.
-fn turn(plan: &Plan, step: u32) -> Option<u32> {
+pub(super) fn turn(plan: &Plan, step: u32) -> Option<u32> {
     let chunk = plan.native.columns;
     if plan.target.class == Class::Shader {
         let fits = |run: u32| run.is_multiple_of(chunk) || run < chunk && chunk.is_multiple_of(run);
@@ -466,7 +467,7 @@ fn turn(plan: &Plan, step: u32) -> Option<u32> {
     turns.filter(|turn| *turn >= least && room(turn) && fits(turn)).last()
 }
 
-fn input(activation: &Activation, plan: &Plan, k: u32, turn: u32) -> Input {
+fn input(activation: &Activation, plan: &Plan, (k, turn): (u32, u32), gathers: bool) -> Input {
     let (operand, step) = (plan.compute.product.activation, plan.compute.product.columns);
     let codes = plan.compute.product.scaling().is_some();
     let scale = match activation {
@@ -484,7 +485,7 @@ fn input(activation: &Activation, plan: &Plan, k: u32, turn: u32) -> Input {
     let whole = (k * operand.stored_bits() / 8).is_multiple_of(16);
     // Lanes that multiply by themselves read f32.
     let by_lanes = plan.target.class == Class::Shader;
-    let prepared = scale.is_some() || plan.scale.sorts_columns || !whole || by_lanes;
+    let prepared = scale.is_some() || gathers || !whole || by_lanes;
     let columns = if prepared { k.next_multiple_of(turn) } else { k };
     Input { operand, columns, prepared, scale, codes }
 }

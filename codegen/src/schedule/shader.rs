@@ -235,6 +235,8 @@ impl<'p> Shader<'p> {
         for first in columns.step_by(at_once as usize) {
             for (token, start) in x.iter().enumerate() {
                 let (ty, each, width) = match (integers, at_once) {
+                    (false, 1) => (Type::F32, 1, Width::B32),
+                    (false, 2) => (Type::F32, 1, Width::B64),
                     (false, _) => (Type::F32, 1, Width::B128),
                     (true, 16) => (Type::U32, PIECE, Width::B128),
                     (true, 8) => (Type::U32, PIECE, Width::B64),

@@ -88,8 +88,8 @@ pub enum Direction {
 }
 
 /// Writes the kernel: the first buffers are read, in the order of [`stores`] (or the native one, on
-/// the way back), the last one is written whole. The scheme is the problem's, with its stores. Of a
-/// scheme whose columns have a group index the problem's columns are sorted and padded, and those of
+/// the way back), the last one is written whole. The scheme is the problem's, with its stores. Where
+/// the problem's columns have an order of their own they are sorted and padded, and those of
 /// the stored weight are `columns`; kernels of what [`Part::is_sorted`] read the order (u32 for each
 /// of the problem's columns, any number beyond the stored ones for none) as their last array, and
 /// there is no way back.
@@ -171,14 +171,15 @@ impl Transform<'_> {
         Shape::matrix(self.problem.n as u64, self.columns as u64)
     }
 
-    /// Whether columns are sorted by a group index.
+    /// Whether columns have an order of their own.
     const fn sorts(&self) -> bool {
-        self.scheme.index.is_some() && self.part.is_sorted()
+        self.problem.order.is_some() && self.part.is_sorted()
     }
 
-    /// Whether that index says which numbers a column has.
+    /// Whether a group index says which numbers a column has.
     fn reads_index(&self) -> bool {
-        self.sorts() && self.part != Part::Codes
+        let indexed = self.problem.order.as_ref().is_some_and(|order| order.indexed);
+        indexed && self.sorts() && self.part != Part::Codes
     }
 
     /// How the columns are sorted, the order being the last of so many arrays.

@@ -154,6 +154,11 @@ impl Rows {
         self
     }
 
+    /// Columns in this order, [`u32::MAX`] for a zero.
+    pub fn in_order(self, order: Vec<u32>) -> Self {
+        Self { order, ..self }
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let width = self.own.bits() as usize / 8;
         let encode = |x: &f64| self.own.encode(*x, Overflow::Special).to_le_bytes();
@@ -285,11 +290,18 @@ impl Rows {
         if !numbers.iter().all(|number| number.is_finite()) && problem.codes {
             return Err("a scale is no number".to_owned());
         }
-        let columns = problem.group().map_or(self.k, |columns| columns as usize);
+        let columns = problem.run.map_or(padded, |columns| columns as usize);
         for row in 0..self.m {
-            for group in 0..self.k.div_ceil(columns) {
+            for group in 0..padded.div_ceil(columns) {
+                let mut places = group * columns..padded.min((group + 1) * columns);
+                let from = |place| self.order.get(place).map_or(place, |from| *from as usize);
+                // What has pads alone may have any.
+                let Some(from) = places.find_map(|at| Some(from(at)).filter(|from| *from < self.k))
+                else {
+                    continue;
+                };
                 let found = numbers[row * groups + group];
-                let wanted = expected.scales[row * self.k + group * columns];
+                let wanted = expected.scales[row * self.k + from];
                 if found != wanted {
                     return Err(format!("x_scale[{row}, {group}] = {found}, expected {wanted}"));
                 }

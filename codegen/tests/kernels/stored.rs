@@ -77,19 +77,20 @@ impl Stored {
             Activation::Float(Number::Float(own)) => *own,
             _ => BF16,
         };
-        let order = ColumnOrder::of(&unpacked);
-        let k = order.as_ref().map_or(k.into(), |order| order.shape(shape).k);
-        let problem =
-            Problem::new(scheme, activation, target(sm)?, (n, u32::try_from(k).unwrap())).unwrap();
-        let x_columns = shape.k;
-        let request = Request { scheme, activation, own, target: sm, n: n.into(), k, x_columns };
+        let (n, x_columns) = (shape.n, shape.k);
+        let request = Request { scheme, activation, own, target: sm, n, k: x_columns, x_columns };
+        let arrangement = Jit.arrangement(&request).unwrap();
+        let order = arrangement.map(|arrangement| ColumnOrder::of(&arrangement, &unpacked));
+        let k = order.as_ref().map_or(x_columns, |order| order.shape(shape).k);
+        let size = |size: u64| u32::try_from(size).unwrap();
+        let problem = Problem::new(scheme, activation, target(sm)?, (size(n), size(k))).unwrap();
+        let request = Request { k, ..request };
         let native = Jit.native(&request).unwrap().into_iter().map(|part| {
             let bytes = part.pack(&unpacked, order.as_ref()).unwrap();
             (part, bytes)
         });
         let native = native.collect();
-        let order = order
-            .map(|order| order.columns().iter().flat_map(|column| column.to_le_bytes()).collect());
+        let order = order.map(|order| order.bytes());
         let (scheme, activation) = (scheme.clone(), activation.clone());
         Some(Self { scheme, activation, own, problem, packed, unpacked, order, native })
     }

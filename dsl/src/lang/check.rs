@@ -273,7 +273,7 @@ impl<'a> Checker<'a> {
                 ),
                 Clause::Index { .. } if !grouped(scheme) => self.fault(
                     *span,
-                    "a group index, but no scale or zero point varies along k",
+                    "a group index, but no scale, zero point or shift varies along k",
                     "give the scale a group along k, `per 1x128`, or leave the index out",
                 ),
                 Clause::Shift { number, .. } if !matches!(number, Number::Float(_)) => self.fault(
@@ -496,4 +496,5 @@ fn grouped(scheme: &Scheme) -> bool {
     let along_k = |cols: Grain| matches!(cols, Grain::Each(_));
     scheme.scales.iter().any(|scale| along_k(scale.group.cols))
         || scheme.zero.is_some_and(|zero| along_k(zero.group.cols))
+        || scheme.shift.is_some_and(|shift| along_k(shift.group.cols))
 }

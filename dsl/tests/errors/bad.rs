@@ -305,7 +305,7 @@ pub(crate) const BAD: &[Bad] = &[
             activation: bf16 }",
         faults: &[(
             "index: i32",
-            "a group index, but no scale or zero point varies along k",
+            "a group index, but no scale, zero point or shift varies along k",
             "group along k",
         )],
     },

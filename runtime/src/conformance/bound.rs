@@ -17,11 +17,12 @@
 //!
 //! r counts, for one term: at most [`FIXED`] operations outside of sums (the table beside it), one
 //! addition a column of a piece (a piece of [`PIECE`] columns at most) and two a piece; integers
-//! need none inside a piece. Pieces are at most one a group and one a chunk of 32 columns.
+//! need none inside a piece. Pieces are at most one a group and one a chunk of 32 columns; where groups
+//! of w and x end at other places, or are cut into runs, one for each of those (`expected::pieces`).
 //!
 //! Matrix instructions take products exactly but may cut what lies below the last place of the
 //! largest term, where a rounding would be half of that: two roundings a column and two an
-//! instruction for what was summed before. Then two a group (its scale, its addition), one a warp
+//! instruction for what was summed before. Then two a piece (its scale, its addition), one a warp
 //! and one a block that share K; weights carry no offset. Those that scale their operands, exactly, take
 //! [`SCALED_COLUMNS`] at a time, of several groups: as many columns instead of a group's, and the same two
 //! a group are more than the instructions and turns of warps that follow, two each.
@@ -110,9 +111,10 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// The chain of a kernel's sums for K columns in so many groups.
-    pub(super) fn of(sums: Sums, k: usize, groups: usize) -> Self {
-        let pieces = 2 * (k.div_ceil(32) + groups);
+    /// The chain of a kernel's sums for K columns in so many groups, of which it sums so many pieces
+    /// apart, at least one a group.
+    pub(super) fn of(sums: Sums, k: usize, (groups, apart): (usize, usize)) -> Self {
+        let pieces = 2 * (k.div_ceil(32) + apart);
         let float = k.min(PIECE) + pieces + FIXED;
         let underflow = FIXED as f64 * TINY;
         let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
@@ -124,7 +126,7 @@ impl Chain {
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }
             Sums::Lanes => {
-                let piece = if groups > 1 { LANES_PIECE.min(k) } else { k };
+                let piece = if apart > 1 { LANES_PIECE.min(k) } else { k };
                 let steps = 2 * piece + pieces + MOST_LANES + FIXED;
                 let underflow = underflow + LANES_FLUSHED as f64 * NORMAL;
                 Self { roundings: 2 * steps, offset: true, underflow }
@@ -137,7 +139,7 @@ impl Chain {
                 let group = k.div_ceil(groups.max(1));
                 let group = if sums == Sums::Scaled { SCALED_COLUMNS.max(group) } else { group };
                 let instructions = group + group.div_ceil(MATRIX_COLUMNS);
-                let roundings = 2 * instructions + 2 * groups + MOST_PARTS + FIXED;
+                let roundings = 2 * instructions + 2 * apart + MOST_PARTS + FIXED;
                 Self { roundings, offset: false, underflow }
             }
         }

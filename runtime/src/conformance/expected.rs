@@ -141,6 +141,41 @@ pub(super) fn groups(scheme: &Scheme, shape: Shape) -> usize {
     most.unwrap_or(1) as usize
 }
 
+/// Columns of the runs into which products pad groups.
+const RUN: u64 = 16;
+
+/// Sums that a product keeps apart, at most. Where all groups along k, of w and of x, are powers of two:
+/// those of the finest. Else each piece between the ends of groups is cut into runs: of [`RUN`] columns,
+/// or of fewer, a power of two, that divide every group; of K columns in so many pieces these are at most
+/// one for each run that K has, and one a piece. A group index gives groups any number of columns, and
+/// may spread them over groups of x, so that each column is a piece.
+pub(super) fn pieces(scheme: &Scheme, shape: Shape) -> usize {
+    let of_x = scheme.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
+    let of_w = scheme.scales.iter().map(|scale| scale.group.cols);
+    let of_w = of_w.chain(scheme.zero.map(|zero| zero.group.cols));
+    let of_w = of_w.chain(scheme.shift.map(|shift| shift.group.cols));
+    let columns = |grain: Grain| match grain {
+        Grain::Each(columns) => Some(u64::from(columns)),
+        Grain::All => None,
+    };
+    let of_x: Vec<u64> = of_x.iter().filter_map(|scale| columns(scale.group.cols)).collect();
+    let sizes: Vec<u64> = of_w.filter_map(columns).chain(of_x.iter().copied()).collect();
+    let k = shape.k;
+    let groups = groups(scheme, shape);
+    let pieces = if scheme.index.is_some() && !of_x.is_empty() {
+        k
+    } else if scheme.index.is_some() {
+        k / RUN + 2 * groups as u64
+    } else if sizes.iter().all(|size| size.is_power_of_two()) {
+        sizes.iter().map(|size| k.div_ceil(*size)).max().unwrap_or(1)
+    } else {
+        let ends = (1..k).filter(|at| sizes.iter().any(|size| at.is_multiple_of(*size)));
+        let run = sizes.iter().fold(RUN, |run, size| run.min(1 << size.trailing_zeros()));
+        k / run + ends.count() as u64 + 1
+    };
+    usize::try_from(pieces).unwrap_or(usize::MAX).max(groups)
+}
+
 /// Codes by index, with the group index of act-order looked up.
 struct Parts<'a> {
     scheme: &'a Scheme,

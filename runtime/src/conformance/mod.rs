@@ -34,7 +34,7 @@ use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
 use bound::{Chain, Inexact, bound};
-use expected::{Seen, Weights, groups, tokens_share_a_scale};
+use expected::{Seen, Weights, groups, pieces, tokens_share_a_scale};
 
 /// Compares a scheme's products on every instruction set present, with the default [`Suite`].
 ///
@@ -422,6 +422,7 @@ impl Step<'_> {
         };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
         let groups = groups(self.scheme, self.shape);
+        let pieces = pieces(self.scheme, self.shape);
         let offset = stored_offset(self.scheme);
         for Expected { expert, tokens, sizes } in expected {
             // Every fourth result is asked for in the activation's own type.
@@ -442,7 +443,7 @@ impl Step<'_> {
             let kernel = op.kernel(*tokens);
             let sums = op.sums_of(own, *tokens);
             let decoded = op.decoded(own, *tokens);
-            let mut chain = Chain::of(sums, k, groups);
+            let mut chain = Chain::of(sums, k, (groups, pieces));
             chain.offset |= decoded.add != 0;
             let left = offset.max(f64::from(decoded.add).abs());
             let inexact = Inexact::of(&self.scheme.weight, decoded);

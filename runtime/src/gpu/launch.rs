@@ -30,6 +30,8 @@ const X: &str = "x";
 const Y: &str = "y";
 /// What kernels make of x.
 const OPERAND: &str = "operand";
+/// The column of x at each place of it.
+pub(super) const ORDER: &str = "order";
 
 /// What a source's rule gets wrong.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -113,6 +115,7 @@ impl<E: Executor> GpuWeight<E> {
     ) -> Result<(), E::Error> {
         let product = self.products.iter().find(|product| product.element == tensors.element);
         let parts = product.map_or(&[][..], |product| &product.parts);
+        let order = product.and_then(|product| product.order.as_ref());
         let last = tensors.kernels.len().saturating_sub(1);
         for (at, kernel) in tensors.kernels.iter().enumerate().skip(first) {
             let mut memory: BTreeMap<&str, &mut E::Memory> =
@@ -126,9 +129,13 @@ impl<E: Executor> GpuWeight<E> {
                     name => name,
                 };
                 let part = parts.iter().find(|part| part.native.buffer == name);
-                let slot = match (part, self.given.get(name), access) {
+                let given = match name {
+                    ORDER => order.map(|order| &order.memory),
+                    name => self.given.get(name).map(|given| &**given),
+                };
+                let slot = match (part, given, access) {
                     (Some(part), _, Access::Read) => Some(Slot::Read(&part.memory)),
-                    (None, Some(given), Access::Read) => Some(Slot::Read(&**given)),
+                    (None, Some(given), Access::Read) => Some(Slot::Read(given)),
                     (None, None, Access::Read) => {
                         memory.remove(name).map(|memory| Slot::Read(memory))
                     }

@@ -12,7 +12,8 @@
 //! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
 //! | `saved` | a prepared weight in a file, and back |
-//! | `given` | what is known of x before it is there: the order of columns, static scales |
+//! | `order` | the order in which products take columns |
+//! | `given` | what is known of x before it is there: static scales and zero points |
 //! | `executor` | memory and launches, as a trait |
 //! | `arguments` | what a kernel is given, checked against its rule before a driver sees it |
 //! | `device` | the device of an executor, where weights are prepared |
@@ -31,6 +32,7 @@ mod launch;
 mod log;
 mod matmul;
 mod native;
+mod order;
 mod products;
 mod saved;
 mod stored;
@@ -42,7 +44,8 @@ pub use experts::GpuExperts;
 pub use launch::Tensors;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 pub(crate) use log::log_lines;
-pub use native::{ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
+pub use native::{Computed, Form, NativePart};
+pub use order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use products::{Basis, Choice, Moves, Products, Request};
 pub use saved::SavedError;
 pub use stored::Stored;

@@ -4,13 +4,13 @@
 //! kernels says a layout, and the layout transforms move codes and numbers there, pads 0.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 
 use quantloom_dsl::Correction;
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::layout::{Bound, Component, Grain, Grains, Layout, Recode, Shape, Transform};
 
+use super::order::ColumnOrder;
 use crate::unpacked::{Folded, UnpackError, Unpacked};
 
 /// How the elements of a part are written.
@@ -130,25 +130,29 @@ impl NativePart {
             .map_err(|error| UnpackError::Bind { store: self.buffer.clone(), error })
     }
 
-    /// The component's values in plain order.
+    /// The component's values in plain order, of groups as the part has them: where those of the scheme
+    /// are larger, a value is repeated.
     fn values<'w>(
         &self,
         weight: &'w Unpacked,
         order: Option<&ColumnOrder>,
     ) -> Result<Cow<'w, [f64]>, UnpackError> {
-        let values = weight
-            .values(self.component)
-            .ok_or_else(|| UnpackError::Missing(self.component.to_string()))?;
-        let (Some(order), Grain::Each(_)) = (order, self.grains.cols) else {
+        let missing = || UnpackError::Missing(self.component.to_string());
+        let values = weight.values(self.component).ok_or_else(missing)?;
+        let Some(stored) = weight.scheme().grains(self.component) else {
             return Ok(Cow::Borrowed(values));
         };
-        let (_, stored) = self.grains.elements(weight.shape());
-        let (rows, cols) = self.grains.elements(order.shape(weight.shape()));
-        let index = weight.index().unwrap_or_default();
+        let moved = order.is_some() && self.grains.cols != Grain::All;
+        if !moved && (self.grains.rows, self.grains.cols) == (stored.rows, stored.cols) {
+            return Ok(Cow::Borrowed(values));
+        }
+        let shape = order.map_or(weight.shape(), |order| order.shape(weight.shape()));
+        let (rows, cols) = self.grains.elements(shape);
         let value = |at: u64| {
-            let column = order.first_of(first_of(self.grains.cols, at % cols), self.grains);
-            let group = column.and_then(|k| index.get(k as usize));
-            group.map_or(0.0, |&group| values[(at / cols * stored + u64::from(group)) as usize])
+            let n = first_of(self.grains.rows, at / cols);
+            let column = first_of(self.grains.cols, at % cols);
+            let k = order.map_or(Some(column), |order| order.first_of(column, self.grains));
+            k.and_then(|k| weight.value_of(self.component, n, k)).unwrap_or(0.0)
         };
         Ok((0..rows * cols).map(value).collect())
     }
@@ -203,64 +207,5 @@ fn first_of(grain: Grain, group: u64) -> u64 {
     match grain {
         Grain::Each(each) => group * u64::from(each),
         Grain::All => 0,
-    }
-}
-
-/// Columns of w in the order of their groups, as a product along K wants them: whole groups side by
-/// side, padded where a group has fewer columns than the others, split where it has more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ColumnOrder(Vec<u32>);
-
-/// No column: zero in w and x.
-pub const NO_COLUMN: u32 = u32::MAX;
-
-impl ColumnOrder {
-    /// By group index `[K]`, in groups of so many columns; `None` if there is no index.
-    pub fn of(weight: &Unpacked) -> Option<Self> {
-        let index = weight.index()?;
-        let grouped = |scale: &quantloom_dsl::ScaleLevel| match scale.group.cols {
-            Grain::Each(columns) => Some(columns as usize),
-            Grain::All => None,
-        };
-        let columns = weight.scheme().scales.iter().find_map(grouped)?;
-        let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (column, group) in (0..).zip(index) {
-            groups.entry(*group).or_default().push(column);
-        }
-        let mut order = Vec::with_capacity(index.len());
-        for group in groups.values().flat_map(|group| group.chunks(columns)) {
-            order.extend(group);
-            order.resize(order.len().next_multiple_of(columns), NO_COLUMN);
-        }
-        Some(Self(order))
-    }
-
-    /// The column of w and x at each place, [`NO_COLUMN`] where there is none.
-    pub fn columns(&self) -> &[u32] {
-        &self.0
-    }
-
-    /// The shape of w in this order.
-    pub fn shape(&self, shape: Shape) -> Shape {
-        Shape { k: self.0.len() as u64, ..shape }
-    }
-
-    /// The first column of w from a place on, inside of its group.
-    fn first_of(&self, place: u64, grains: Grains) -> Option<u64> {
-        let places = self.0.get(place as usize..)?;
-        let group = match grains.cols {
-            Grain::Each(columns) => &places[..places.len().min(columns as usize)],
-            Grain::All => places,
-        };
-        group.iter().copied().find(|&column| column != NO_COLUMN).map(u64::from)
-    }
-
-    /// Codes [N, K] in this order, 0 where there is no column.
-    fn codes(&self, weight: &Unpacked) -> Vec<u8> {
-        let k = weight.shape().k as usize;
-        let row = |row: &[u8]| -> Vec<u8> {
-            self.0.iter().map(|&at| row.get(at as usize).copied().unwrap_or(0)).collect()
-        };
-        weight.codes().chunks(k.max(1)).flat_map(row).collect()
     }
 }

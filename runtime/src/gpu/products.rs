@@ -7,6 +7,7 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativePart;
+use super::order::Arrangement;
 use crate::op::{Decoded, Sums};
 use crate::source::{KernelKey, KernelSource, Refusal};
 
@@ -93,6 +94,16 @@ struct NoTransforms;
 /// A source of product kernels. Its kernels' buffers have names: `x`, `y`, those of
 /// [`Products::native`] and [`Products::operand`], and any for workspaces, which are 0 before the first launch.
 pub trait Products: KernelSource {
+    /// How the product wants columns; `None` if as they are stored. Asked before the columns are in
+    /// order: `k` of the request is that of the stored weight. All other questions come after, with
+    /// as many columns as the order has ([`ColumnOrder::columns`]).
+    ///
+    /// [`ColumnOrder::columns`]: super::ColumnOrder::columns
+    ///
+    /// # Errors
+    /// Why no kernel of the source computes it.
+    fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal>;
+
     /// The constant buffers of the product, the same for every M.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! A prepared weight in a file, so that the next start only reads it.
 //!
 //! In: a [`GpuWeight`], or the file of one. Out: safetensors with the bytes of each native buffer,
-//! named `TYPE.BUFFER` by the first type of x that reads it, what is known of x beforehand
-//! (`given.BUFFER`), and as metadata what it was prepared for: the version of this form, the target,
+//! named `TYPE.BUFFER` by the first type of x that reads it, the order of columns (`TYPE.order`) where
+//! they have one, what is known of x beforehand (`given.BUFFER`), and as metadata what it was prepared for: the version of this form, the target,
 //! the scheme's text, N and K, and of each buffer what it holds and where. A file is taken only where
 //! this version's source of kernels asks for exactly that.
 
@@ -15,9 +15,12 @@ use quantloom_dsl::{Scheme, parse};
 
 use super::executor::Executor;
 use super::given::Given;
-use super::native::NO_COLUMN;
+use super::launch::ORDER;
+use super::native::NativePart;
+use super::order::{Arrangement, ColumnOrder, NO_COLUMN};
+use super::products::Request;
 use super::stored::Filled;
-use super::weight::GpuWeight;
+use super::weight::{Filling, GpuWeight};
 use crate::checkpoint::{CheckpointError, Dtype, Entry, Tensors, Writer};
 use crate::op::{Op as _, ProductError};
 
@@ -68,7 +71,7 @@ pub enum SavedError {
     Product(#[from] ProductError),
 }
 
-const VERSION: &str = "prepared weight 1";
+const VERSION: &str = "prepared weight 2";
 
 /// Keys of the metadata.
 const FORM: &str = "quantloom";
@@ -96,6 +99,10 @@ impl<E: Executor> GpuWeight<E> {
         let mut buffers = Vec::new();
         for (name, native, memory) in self.buffers() {
             metadata.insert(name.clone(), native.to_string());
+            buffers.push((name, memory));
+        }
+        for (name, arrangement, memory) in self.orders() {
+            metadata.insert(name.clone(), arrangement.to_string());
             buffers.push((name, memory));
         }
         for (name, memory) in self.given() {
@@ -132,30 +139,59 @@ impl<E: Executor> GpuWeight<E> {
     ) -> Result<Self, SavedError> {
         let file = Saved { path, tensors: Tensors::open(path)? };
         file.check(executor.target(), scheme, shape)?;
-        let given = file.given(scheme, shape)?;
-        let columns = given.columns(shape);
-        // A refusal of the file, kept while the weight is refused.
-        let mut refused = None;
-        let uploaded = Self::filled(&executor, scheme, shape, &given, |request, native| {
-            let name = buffer_name(request.own, &native.buffer);
-            let stored = Shape { k: columns, ..shape };
-            match file.buffer(&name, &native.to_string(), native.bytes(stored)) {
-                Ok(bytes) => {
-                    let memory = executor.upload(bytes).map_err(Into::into)?;
-                    let note = Some(format!("{}: loaded", native.buffer));
-                    Ok(Filled { memory, bytes: bytes.len() as u64, note })
-                }
-                Err(why) => {
-                    let said = ProductError::NotScheduled(why.to_string());
-                    refused = Some(why);
-                    Err(said)
-                }
-            }
-        });
-        match (uploaded, refused) {
+        let given = file.given(scheme)?;
+        let mut loading = Loading { file: &file, executor: &*executor, shape, refused: None };
+        let uploaded = Self::filled(&executor, scheme, shape, &given, &mut loading);
+        match (uploaded, loading.refused) {
             (Err(_), Some(refused)) => Err(refused),
             (uploaded, _) => Ok(uploaded?),
         }
+    }
+}
+
+/// A file whose buffers are uploaded.
+struct Loading<'f, E> {
+    file: &'f Saved<'f>,
+    executor: &'f E,
+    shape: Shape,
+    /// A refusal of the file, kept while the weight is refused.
+    refused: Option<SavedError>,
+}
+
+impl<E> Loading<'_, E> {
+    fn of_file<T>(&mut self, found: Result<T, SavedError>) -> Result<T, ProductError> {
+        found.map_err(|why| {
+            let said = ProductError::NotScheduled(why.to_string());
+            self.refused = Some(why);
+            said
+        })
+    }
+}
+
+impl<E: Executor> Filling<E::Memory> for Loading<'_, E> {
+    fn order(
+        &mut self,
+        request: &Request<'_>,
+        arrangement: &Arrangement,
+    ) -> Result<ColumnOrder, ProductError> {
+        let name = buffer_name(request.own, ORDER);
+        let found = self.file.order(&name, arrangement, self.shape);
+        self.of_file(found)
+    }
+
+    fn fill(
+        &mut self,
+        request: &Request<'_>,
+        order: Option<&ColumnOrder>,
+        part: &NativePart,
+    ) -> Result<Filled<E::Memory>, ProductError> {
+        let name = buffer_name(request.own, &part.buffer);
+        let stored = order.map_or(self.shape, |order| order.shape(self.shape));
+        let file = self.file;
+        let bytes = self.of_file(file.buffer(&name, &part.to_string(), part.bytes(stored)))?;
+        let memory = self.executor.upload(bytes).map_err(Into::into)?;
+        let note = Some(format!("{}: loaded", part.buffer));
+        Ok(Filled { memory, bytes: bytes.len() as u64, note })
     }
 }
 
@@ -220,27 +256,41 @@ impl Saved<'_> {
         Ok(found)
     }
 
+    /// The words of a tensor.
+    fn words(&self, name: &str) -> Result<&[[u8; 4]], SavedError> {
+        let tensor = self.tensors.get(name);
+        let bytes = tensor.ok_or_else(|| self.damaged(name, "it is missing".to_owned()))?.bytes();
+        let (words, rest) = bytes.as_chunks::<4>();
+        if !rest.is_empty() || words.is_empty() {
+            let why = format!("it has {} bytes, which is no number of words", bytes.len());
+            return Err(self.damaged(name, why));
+        }
+        Ok(words)
+    }
+
+    /// The order of columns of this name.
+    fn order(
+        &self,
+        name: &str,
+        arrangement: &Arrangement,
+        shape: Shape,
+    ) -> Result<ColumnOrder, SavedError> {
+        self.same(name, &arrangement.to_string())?;
+        let columns: Vec<u32> =
+            self.words(name)?.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let none = |column: &&u32| **column != NO_COLUMN && u64::from(**column) >= shape.k;
+        if let Some(wrong) = columns.iter().find(none) {
+            return Err(self.damaged(name, format!("there is no column {wrong}")));
+        }
+        Ok(ColumnOrder::kept(columns))
+    }
+
     /// What is known of x, with all that the scheme wants.
-    fn given(&self, scheme: &Scheme, shape: Shape) -> Result<Given, SavedError> {
+    fn given(&self, scheme: &Scheme) -> Result<Given, SavedError> {
         let mut given = Given::default();
         for buffer in Given::names(scheme) {
-            let name = given_name(&buffer);
-            let tensor = self.tensors.get(&name);
-            let bytes =
-                tensor.ok_or_else(|| self.damaged(&name, "it is missing".to_owned()))?.bytes();
-            let (words, rest) = bytes.as_chunks::<4>();
-            if !rest.is_empty() || words.is_empty() {
-                let why = format!("it has {} bytes, which is no number of words", bytes.len());
-                return Err(self.damaged(&name, why));
-            }
-            if buffer == Given::ORDER {
-                let column = |word: &[u8; 4]| u32::from_le_bytes(*word);
-                let none = |column: &u32| *column != NO_COLUMN && u64::from(*column) >= shape.k;
-                if let Some(wrong) = words.iter().map(column).find(none) {
-                    return Err(self.damaged(&name, format!("there is no column {wrong}")));
-                }
-            }
-            given.buffers.insert(buffer, bytes.to_vec());
+            let words = self.words(&given_name(&buffer))?;
+            given.buffers.insert(buffer, words.concat());
         }
         Ok(given)
     }

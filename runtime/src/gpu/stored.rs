@@ -9,8 +9,10 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::{Executor, Slot};
-use super::native::{ColumnOrder, Form, NativePart};
+use super::native::{Form, NativePart};
+use super::order::{Arrangement, ColumnOrder};
 use super::products::Request;
+use super::weight::Filling;
 use crate::op::ProductError;
 use crate::source::{Access, KernelKey, ParameterKind, Problem};
 use crate::unpacked::{UnpackError, Unpacked};
@@ -25,8 +27,8 @@ pub(super) struct Source<'s, 'b, E: Executor> {
     stored: Stored<'s, 'b>,
     /// By store.
     uploaded: BTreeMap<String, E::Memory>,
-    /// Of columns, if they are sorted.
-    order: Option<E::Memory>,
+    /// Orders of columns.
+    orders: Vec<(ColumnOrder, E::Memory)>,
     /// For parts that the host packs: all but the codes, and all.
     small: Option<Unpacked>,
     whole: Option<Unpacked>,
@@ -47,14 +49,13 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
             shape,
             stored,
             uploaded: BTreeMap::new(),
-            order: None,
+            orders: Vec::new(),
             small: None,
             whole: None,
         }
     }
 
-    /// Fills a buffer.
-    pub(super) fn fill(
+    fn filled(
         &mut self,
         request: &Request<'_>,
         order: Option<&ColumnOrder>,
@@ -94,12 +95,16 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
                 self.uploaded.insert(store.clone(), memory);
             }
         }
-        if let (None, Some(order)) = (&self.order, order) {
-            let bytes: Vec<u8> = order.columns().iter().flat_map(|at| at.to_le_bytes()).collect();
-            self.order = Some(self.executor.upload(&bytes).map_err(Into::into)?);
+        let order = order.filter(|_| moves.order);
+        if let Some(order) = order
+            && self.orders.iter().all(|(known, _)| known != order)
+        {
+            let memory = self.executor.upload(&order.bytes()).map_err(Into::into)?;
+            self.orders.push((order.clone(), memory));
         }
         let stored = moves.stores.iter().filter_map(|store| self.uploaded.get(store));
-        let order = self.order.as_ref().filter(|_| moves.order);
+        let mut orders = self.orders.iter().filter(|(known, _)| Some(known) == order);
+        let order = orders.next().map(|(_, memory)| memory);
         let stored: Vec<&E::Memory> = stored.chain(order).collect();
         let (memory, bytes) = transformed(self.executor, &moves.to_native, self.shape, &stored)?;
         tracing::debug!(buffer = part.buffer, stores = ?moves.stores, "transformed on the device");
@@ -126,6 +131,25 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
                 .map_err(|error| ProductError::Pack(Box::new(error)))?,
         };
         Ok(self.whole.insert(whole))
+    }
+}
+
+impl<E: Executor> Filling<E::Memory> for Source<'_, '_, E> {
+    fn order(
+        &mut self,
+        request: &Request<'_>,
+        arrangement: &Arrangement,
+    ) -> Result<ColumnOrder, ProductError> {
+        Ok(ColumnOrder::of(arrangement, self.small(request.scheme)?))
+    }
+
+    fn fill(
+        &mut self,
+        request: &Request<'_>,
+        order: Option<&ColumnOrder>,
+        part: &NativePart,
+    ) -> Result<Filled<E::Memory>, ProductError> {
+        self.filled(request, order, part)
     }
 }
 

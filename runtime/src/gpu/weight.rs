@@ -14,7 +14,9 @@ use quantloom_dsl::{Activation, Scheme, TYPES_OF_X};
 
 use super::executor::Executor;
 use super::given::Given;
-use super::native::{ColumnOrder, NativePart};
+use super::launch::ORDER;
+use super::native::NativePart;
+use super::order::{Arrangement, ColumnOrder};
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
 use super::stored::{Filled, Source, Stored, packed, transformed};
@@ -31,8 +33,6 @@ pub struct GpuWeight<E: Executor> {
     pub(super) products: Vec<Product<E::Memory>>,
     /// What kernels do not take x of a type as, and why.
     pub(super) refused: Vec<(FloatFormat, Refusal)>,
-    /// Columns of w as products take them.
-    columns: u64,
     /// What belongs to x and is known beforehand, by the names of buffers.
     pub(super) given: BTreeMap<String, Arc<E::Memory>>,
 }
@@ -45,12 +45,65 @@ pub(super) struct Product<M> {
     pub(super) output: FloatFormat,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
+    /// The order of columns, if they do not stay as they are stored.
+    pub(super) order: Option<Arc<Order<M>>>,
     /// What makes of x what the products read.
     pub(super) operand: Vec<KernelKey>,
     /// Products of several types share the parts that are alike.
     pub(super) parts: Vec<Arc<Part<M>>>,
     /// By M.
     choices: Mutex<BTreeMap<u64, Choice>>,
+}
+
+/// An order of columns on the device.
+pub(super) struct Order<M> {
+    pub(super) arrangement: Arrangement,
+    pub(super) memory: M,
+    /// Columns of w in this order.
+    columns: u64,
+}
+
+/// Where native buffers are filled from.
+pub(super) trait Filling<M> {
+    /// The order of columns that products want.
+    fn order(
+        &mut self,
+        request: &Request<'_>,
+        arrangement: &Arrangement,
+    ) -> Result<ColumnOrder, ProductError>;
+
+    /// The memory of a native buffer, its columns in that order.
+    fn fill(
+        &mut self,
+        request: &Request<'_>,
+        order: Option<&ColumnOrder>,
+        part: &NativePart,
+    ) -> Result<Filled<M>, ProductError>;
+}
+
+/// An unpacked layer, which the host packs.
+struct Packed<'w, E> {
+    executor: &'w E,
+    weight: &'w Unpacked,
+}
+
+impl<E: Executor> Filling<E::Memory> for Packed<'_, E> {
+    fn order(
+        &mut self,
+        _: &Request<'_>,
+        arrangement: &Arrangement,
+    ) -> Result<ColumnOrder, ProductError> {
+        Ok(ColumnOrder::of(arrangement, self.weight))
+    }
+
+    fn fill(
+        &mut self,
+        _: &Request<'_>,
+        order: Option<&ColumnOrder>,
+        part: &NativePart,
+    ) -> Result<Filled<E::Memory>, ProductError> {
+        packed(self.executor, self.weight, order, part)
+    }
 }
 
 /// A constant buffer on the device.
@@ -69,10 +122,9 @@ impl<E: Executor> GpuWeight<E> {
     /// See [`GpuDevice::prepare`](super::GpuDevice::prepare).
     pub fn new(executor: Arc<E>, scheme: &Scheme, weight: &Unpacked) -> Result<Self, ProductError> {
         op::same_weight(scheme, weight)?;
-        let order = ColumnOrder::of(weight);
-        let (given, order) = (Given::of(weight, order.as_ref()), order.as_ref());
-        let fill = |_: &Request<'_>, part: &NativePart| packed(&*executor, weight, order, part);
-        Self::filled(&executor, scheme, weight.shape(), &given, fill)
+        let given = Given::of(weight);
+        let mut packed = Packed { executor: &*executor, weight };
+        Self::filled(&executor, scheme, weight.shape(), &given, &mut packed)
     }
 
     /// Uploads the stored tensors of a layer with this packing and transforms them on the device;
@@ -89,17 +141,11 @@ impl<E: Executor> GpuWeight<E> {
         stored: Stored<'_, '_>,
     ) -> Result<Self, ProductError> {
         let mut source = Source::new(&*executor, shape, stored);
-        let (given, order) = if Given::names(scheme).is_empty() {
-            (Given::default(), None)
-        } else {
-            let weight = source.small(scheme)?;
-            let order = ColumnOrder::of(weight);
-            (Given::of(weight, order.as_ref()), order)
+        let given = match Given::names(scheme).is_empty() {
+            true => Given::default(),
+            false => Given::of(source.small(scheme)?),
         };
-        let order = order.as_ref();
-        Self::filled(&executor, scheme, shape, &given, |request, part| {
-            source.fill(request, order, part)
-        })
+        Self::filled(&executor, scheme, shape, &given, &mut source)
     }
 
     pub(super) fn filled(
@@ -107,21 +153,40 @@ impl<E: Executor> GpuWeight<E> {
         scheme: &Scheme,
         shape: Shape,
         given: &Given,
-        mut fill: impl FnMut(&Request<'_>, &NativePart) -> Result<Filled<E::Memory>, ProductError>,
+        filling: &mut impl Filling<E::Memory>,
     ) -> Result<Self, ProductError> {
         let executor = executor.clone();
         let mut products: Vec<Product<E::Memory>> = Vec::new();
+        let mut orders: Vec<(ColumnOrder, Arc<Order<E::Memory>>)> = Vec::new();
         let mut refused = Vec::new();
-        let columns = given.columns(shape);
         for (activation, own) in &inputs(scheme) {
             let own = *own;
             if products.iter().any(|product| product.element == own) {
                 continue;
             }
             let target = executor.target();
-            let (n, k, x_columns) = (shape.n, columns, shape.k);
+            let (n, k, x_columns) = (shape.n, shape.k, shape.k);
             let request = Request { scheme, activation, own, target, n, k, x_columns };
             let source = executor.source();
+            let arrangement = match source.arrangement(&request) {
+                Ok(arrangement) => arrangement,
+                Err(refusal) => {
+                    refused.push((own, refusal));
+                    continue;
+                }
+            };
+            if let Some(arrangement) = &arrangement
+                && orders.iter().all(|(_, known)| known.arrangement != *arrangement)
+            {
+                let order = filling.order(&request, arrangement)?;
+                let memory = executor.upload(&order.bytes()).map_err(Into::into)?;
+                let (arrangement, columns) = (arrangement.clone(), order.columns().len() as u64);
+                orders.push((order, Arc::new(Order { arrangement, memory, columns })));
+            }
+            let mut known = orders.iter();
+            let order = known.find(|(_, known)| Some(&known.arrangement) == arrangement.as_ref());
+            let (order, of_columns) = order.map(|(order, known)| (order, known)).unzip();
+            let request = Request { k: of_columns.map_or(k, |order| order.columns), ..request };
             let native = source.native(&request);
             let native = native.and_then(|native| Ok((native, source.operand(&request)?)));
             let (native, operand) = match native {
@@ -132,12 +197,17 @@ impl<E: Executor> GpuWeight<E> {
                 }
             };
             let mut parts = Vec::new();
+            // What lies in the same order is the same buffer.
+            let alike = |product: &&Product<E::Memory>| {
+                product.order.as_ref().map(|order| &order.arrangement) == arrangement.as_ref()
+            };
             for native in native {
-                let mut known = products.iter().flat_map(|product| &product.parts);
+                let mut known = products.iter().filter(alike).flat_map(|product| &product.parts);
                 parts.push(match known.find(|known| known.native == native) {
                     Some(known) => known.clone(),
                     None => {
-                        let Filled { memory, bytes, note } = fill(&request, &native)?;
+                        let Filled { memory, bytes, note } =
+                            filling.fill(&request, order, &native)?;
                         Arc::new(Part { native, memory, bytes, note })
                     }
                 });
@@ -148,8 +218,17 @@ impl<E: Executor> GpuWeight<E> {
                 _ => own,
             };
             let (rounded, choices) = (source.rounds_x(&request)?, Mutex::default());
-            products
-                .push(Product { activation, element, output, rounded, operand, parts, choices });
+            let order = of_columns.cloned();
+            products.push(Product {
+                activation,
+                element,
+                output,
+                rounded,
+                order,
+                operand,
+                parts,
+                choices,
+            });
         }
         if products.is_empty() {
             return Err(match refused.into_iter().next() {
@@ -162,22 +241,36 @@ impl<E: Executor> GpuWeight<E> {
             buffers.insert(name.clone(), Arc::new(executor.upload(bytes).map_err(Into::into)?));
         }
         let (scheme, given) = (scheme.clone(), buffers);
-        Ok(Self { executor, scheme, shape, products, refused, columns, given })
+        Ok(Self { executor, scheme, shape, products, refused, given })
     }
 
     /// Each native buffer once: its name with the first type of x that reads it, what it holds, its
     /// memory.
     pub(super) fn buffers(&self) -> Vec<(String, &NativePart, &E::Memory)> {
-        let mut buffers: Vec<(String, &NativePart, &E::Memory)> = Vec::new();
+        let mut buffers: Vec<(String, &Arc<Part<E::Memory>>)> = Vec::new();
         for product in &self.products {
             for part in &product.parts {
-                if buffers.iter().all(|(_, known, _)| **known != part.native) {
-                    let name = buffer_name(product.element, &part.native.buffer);
-                    buffers.push((name, &part.native, &part.memory));
+                if buffers.iter().all(|(_, known)| !Arc::ptr_eq(known, part)) {
+                    buffers.push((buffer_name(product.element, &part.native.buffer), part));
                 }
             }
         }
-        buffers
+        buffers.into_iter().map(|(name, part)| (name, &part.native, &part.memory)).collect()
+    }
+
+    /// Each order of columns once: its name with the first type of x that it is for, what it is, its
+    /// memory.
+    pub(super) fn orders(&self) -> Vec<(String, &Arrangement, &E::Memory)> {
+        let mut orders: Vec<(String, &Arrangement, &E::Memory)> = Vec::new();
+        for product in &self.products {
+            if let Some(order) = &product.order
+                && orders.iter().all(|(_, known, _)| **known != order.arrangement)
+            {
+                let name = buffer_name(product.element, ORDER);
+                orders.push((name, &order.arrangement, &order.memory));
+            }
+        }
+        orders
     }
 
     /// What is known of x beforehand, by the names of buffers.
@@ -196,17 +289,19 @@ impl<E: Executor> GpuWeight<E> {
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
         let mut products: Vec<Product<E::Memory>> = Vec::new();
+        let mut copies: Vec<(&Arc<Part<E::Memory>>, Arc<Part<E::Memory>>)> = Vec::new();
         for product in &self.products {
             let mut parts = Vec::new();
             for part in &product.parts {
-                let mut known = products.iter().flat_map(|product| &product.parts);
-                parts.push(match known.find(|known| known.native == part.native) {
-                    Some(known) => known.clone(),
+                parts.push(match copies.iter().find(|(known, _)| Arc::ptr_eq(known, part)) {
+                    Some((_, copy)) => copy.clone(),
                     None => {
                         let bytes = self.executor.download(&part.memory)?;
                         let memory = self.executor.upload(&bytes)?;
                         let (native, note) = (part.native.clone(), part.note.clone());
-                        Arc::new(Part { native, memory, bytes: part.bytes, note })
+                        let copy = Arc::new(Part { native, memory, bytes: part.bytes, note });
+                        copies.push((part, copy.clone()));
+                        copy
                     }
                 });
             }
@@ -215,6 +310,7 @@ impl<E: Executor> GpuWeight<E> {
                 element: product.element,
                 output: product.output,
                 rounded: product.rounded,
+                order: product.order.clone(),
                 operand: product.operand.clone(),
                 parts,
                 choices: Mutex::default(),
@@ -226,7 +322,6 @@ impl<E: Executor> GpuWeight<E> {
             shape: self.shape,
             products,
             refused: self.refused.clone(),
-            columns: self.columns,
             given: self.given.clone(),
         })
     }
@@ -290,7 +385,7 @@ impl<E: Executor> GpuWeight<E> {
             own: product.element,
             target: self.executor.target(),
             n: self.shape.n,
-            k: self.columns,
+            k: product.order.as_ref().map_or(self.shape.k, |order| order.columns),
             x_columns: self.shape.k,
         }
     }

@@ -12,7 +12,9 @@ use quantloom_runtime::cuda::{
     devices, load, selftest,
 };
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
-use quantloom_runtime::gpu::{Basis, Choice, Form, GpuDevice, NativePart, Products, Request};
+use quantloom_runtime::gpu::{
+    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request,
+};
 use quantloom_runtime::op::{Op as _, Workspace};
 use quantloom_runtime::source::{
     Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
@@ -142,6 +144,10 @@ impl KernelSource for Sums {
 impl Products for Sums {
     fn operand(&self, _: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
         Ok(Vec::new())
+    }
+
+    fn arrangement(&self, _: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Ok(None)
     }
 
     fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {

@@ -8,7 +8,9 @@ use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::{Component, Grain, Grains, Recode, Shape};
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
-use quantloom_runtime::gpu::{Basis, Choice, Form, GpuDevice, NativePart, Products, Request};
+use quantloom_runtime::gpu::{
+    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request,
+};
 use quantloom_runtime::hip::{
     Argument, Buffer, Device, Hip, HipError, Kernel, Libraries, Loader, Origin, Stream, devices,
     load,
@@ -202,6 +204,10 @@ impl KernelSource for Sums {
 impl Products for Sums {
     fn operand(&self, _: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
         Ok(Vec::new())
+    }
+
+    fn arrangement(&self, _: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Ok(None)
     }
 
     fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {

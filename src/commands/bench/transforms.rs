@@ -96,19 +96,20 @@ fn measured(executor: &Cuda, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>>
     };
     let Some(activation) = scheme.activations.first() else { return Ok(Vec::new()) };
     let packed = random_weight(scheme, shape)?;
-    let order = match scheme.index {
-        None => None,
-        Some(_) => {
-            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-            ColumnOrder::of(&Unpacked::new(scheme, shape, &stored)?)
-        }
-    };
-    let (target, Shape { n, k: x_columns, .. }) = (executor.target(), shape);
-    let Shape { k, .. } = order.as_ref().map_or(shape, |order| order.shape(shape));
-    let columns = order.as_ref().map_or(&[][..], ColumnOrder::columns);
-    let order: Vec<u8> = columns.iter().flat_map(|column| column.to_le_bytes()).collect();
-    let request = Request { scheme, activation, own, target, n, k, x_columns };
+    let (target, Shape { n, k, .. }) = (executor.target(), shape);
+    let request = Request { scheme, activation, own, target, n, k, x_columns: k };
     let source = executor.source();
+    let order = match source.arrangement(&request) {
+        Ok(None) => None,
+        Ok(Some(arrangement)) => {
+            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+            Some(ColumnOrder::of(&arrangement, &Unpacked::new(scheme, shape, &stored)?))
+        }
+        Err(why) => return Ok(vec![cell("", "", Err(why.to_string()))]),
+    };
+    let Shape { k, .. } = order.as_ref().map_or(shape, |order| order.shape(shape));
+    let order = order.map_or_else(Vec::new, |order| order.bytes());
+    let request = Request { k, ..request };
     let parts = match source.native(&request) {
         Ok(parts) => parts,
         Err(why) => return Ok(vec![cell("", "", Err(why.to_string()))]),

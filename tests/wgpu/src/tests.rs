@@ -17,7 +17,7 @@ use quantloom::codegen::target::target;
 use quantloom::runtime::check::{Subject, Verdict, check};
 use quantloom::runtime::conformance::{Failure, Suite, draw};
 use quantloom::runtime::gpu::{
-    Choice, Executor as _, GpuDevice, NativePart, Products, Request, Slot,
+    Arrangement, Choice, Executor as _, GpuDevice, NativePart, Products, Request, Slot,
 };
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{
@@ -171,6 +171,10 @@ impl<F> Products for Texts<F>
 where
     Self: KernelSource,
 {
+    fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Jit.arrangement(request)
+    }
+
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         Jit.native(request)
     }

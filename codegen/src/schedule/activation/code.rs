@@ -15,13 +15,13 @@ pub(super) struct Codes<'q> {
 }
 
 impl Codes<'_> {
-    /// The words of a piece of scaled values, to which the zero point has been added. Where there
+    /// The words of a piece of scaled values, to which their zero points have been added. Where there
     /// are pads, `there` says which elements are none.
     pub(super) fn words(
         &self,
         b: &mut Builder,
         scaled: &[Operand],
-        zero: Option<Operand>,
+        zeros: Option<&[Operand]>,
         there: Option<&[Operand]>,
     ) -> Vec<Operand> {
         let padded = |b: &mut Builder, elements: Vec<Operand>, pad: Operand| match there {
@@ -64,8 +64,9 @@ impl Codes<'_> {
             operand => {
                 let mut values: Vec<Operand> =
                     scaled.iter().map(|value| self.value(b, *value)).collect();
-                if let Some(zero) = zero {
-                    let less = values.iter().map(|value| b.binary(Binary::SubF32, *value, zero));
+                if let Some(zeros) = zeros {
+                    let both = values.iter().zip(zeros);
+                    let less = both.map(|(value, zero)| b.binary(Binary::SubF32, *value, *zero));
                     values = less.collect();
                 }
                 let values = padded(b, values, 0.0f32.into());

@@ -52,7 +52,7 @@ impl<'p> Given<'p> {
 pub(super) struct Levels<'p> {
     problem: &'p ActivationProblem,
     given: Given<'p>,
-    scales: Scales<'p>,
+    pub(super) scales: Scales<'p>,
     codes: Codes<'p>,
     scale: BufferId,
 }
@@ -66,7 +66,7 @@ pub(super) struct Constants {
 /// What is the same all along a row.
 pub(super) struct OfRow {
     /// The product of the levels that do not change along the row, if there are any.
-    factor: Option<Factor>,
+    pub(super) factor: Option<Factor>,
     /// The zero point, if it does not change.
     zero: Option<Operand>,
     /// Of the factor, if no level changes.
@@ -74,7 +74,7 @@ pub(super) struct OfRow {
 }
 
 /// Columns that share a number of a level; `None` if a row does.
-const fn columns(level: &ScaleLevel) -> Option<u32> {
+pub(super) const fn columns(level: &ScaleLevel) -> Option<u32> {
     match level.group.cols {
         Grain::Each(columns) => Some(columns),
         Grain::All => None,
@@ -95,6 +95,11 @@ impl<'p> Levels<'p> {
             false => (Word::U32, "f32 [g, m]"),
         };
         let scale = b.buffer("x_scale", word, Access::WriteOnce, &shape, layout);
+        Self::new(problem, given, scale)
+    }
+
+    /// The levels, with the buffer that scales are written to.
+    pub(super) fn new(problem: &'p ActivationProblem, given: Given<'p>, scale: BufferId) -> Self {
         let quantiser = given.quantiser;
         let codes = Codes { quantiser, operand: problem.operand };
         Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale }
@@ -154,7 +159,13 @@ impl<'p> Levels<'p> {
         Factor::one(Rounding::to(self.problem.arithmetic()))
     }
 
-    fn chosen_zero(&self, b: &mut Builder, extent: Extent, factor: Factor) -> Option<Operand> {
+    /// The zero point of values, if there is one.
+    pub(super) fn chosen_zero(
+        &self,
+        b: &mut Builder,
+        extent: Extent,
+        factor: Factor,
+    ) -> Option<Operand> {
         self.given.quantiser.zero.map(|number| self.scales.zero(b, number, extent, factor))
     }
 
@@ -179,13 +190,15 @@ impl<'p> Levels<'p> {
         (factor.unwrap_or_else(|| self.no_factor()), zero)
     }
 
-    /// The operand's words of a piece; its scale is stored where its group begins.
+    /// The operand's words of a piece; its scale is stored where its group begins. Where there are
+    /// pads, `there` says which elements are none.
     pub(super) fn quantise(
         &self,
         b: &mut Builder,
         of_row: &OfRow,
         elements: &[Operand],
         (row, column, inside): (Operand, Operand, Operand),
+        there: impl FnOnce(&mut Builder) -> Option<Vec<Operand>>,
     ) -> Vec<Operand> {
         let (factor, zero) = self.of_piece(b, of_row, elements);
         let divisor = of_row.divisor.unwrap_or_else(|| Divisor::new(b, self.problem, factor));
@@ -197,15 +210,9 @@ impl<'p> Levels<'p> {
         }
         self.store_scale(b, (row, column, inside), factor);
         // A pad is 0, whatever code a 0 of x has.
-        let pads = self.problem.padded > self.problem.k;
-        let there = pads.then(|| {
-            let columns = (0..PIECE).map(|at| {
-                let column = b.add(column, at);
-                b.less(column, self.problem.k)
-            });
-            columns.collect::<Vec<Operand>>()
-        });
-        self.codes.words(b, &scaled, zero, there.as_deref())
+        let there = there(b);
+        let zeros = zero.map(|zero| vec![zero; scaled.len()]);
+        self.codes.words(b, &scaled, zeros.as_deref(), there.as_deref())
     }
 
     fn store_scale(

@@ -5,6 +5,7 @@ use quantloom_dsl::layout::Grain;
 use quantloom_dsl::{Activation, Arithmetic, Quantiser, Rule, ScaleLevel, ScaleType, Scheme};
 
 use super::EXTENTS_OF_A_LANE;
+use super::levels::columns;
 use super::source::PIECE;
 use crate::plan::{Operand, kernel_name};
 use crate::schedule::Unscheduled;
@@ -25,6 +26,8 @@ pub struct ActivationProblem {
     pub padded: u32,
     /// Whether columns are taken in an order that is given; of x as it is.
     pub gathers: bool,
+    /// Columns of the operand that share a scale of the product, where scales change along columns.
+    pub run: Option<u32>,
     /// Whether scales are left as codes of e8m0, a byte each, for an instruction that scales.
     pub codes: bool,
     pub(super) activation: Activation,
@@ -61,11 +64,13 @@ impl ActivationProblem {
             k,
             padded,
             gathers,
+            run: None,
             codes,
             activation,
             arithmetic,
             scheme,
         };
+        let this = Self { run: this.group(), ..this };
         match &this.activation {
             Activation::Float(_) => {
                 if !matches!(operand, Operand::F32 | Operand::F16 | Operand::Bf16) {
@@ -93,6 +98,13 @@ impl ActivationProblem {
         Ok(this)
     }
 
+    /// The same for a product with other runs of columns than x has groups: each run is part of one
+    /// group, and has its scale.
+    #[must_use]
+    pub fn in_runs(self, run: Option<u32>) -> Self {
+        Self { run: run.filter(|_| self.run.is_some()).or(self.run), ..self }
+    }
+
     /// The same for an instruction that scales: with scales as codes of e8m0, `[M, G]` bytes.
     ///
     /// # Errors
@@ -100,7 +112,11 @@ impl ActivationProblem {
     pub fn leaving_codes(self) -> Result<Self, Unscheduled> {
         let levels = self.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
         match levels {
-            [level] if self.number(level) == Number::E8m0 && level.group.cols != Grain::All => {
+            [level]
+                if self.number(level) == Number::E8m0
+                    && level.group.cols != Grain::All
+                    && !self.is_apart() =>
+            {
                 Ok(Self { codes: true, ..self })
             }
             _ => Err(Unscheduled::Scheme {
@@ -123,7 +139,7 @@ impl ActivationProblem {
         }
     }
 
-    /// Columns that share all scales; `None` if a row does.
+    /// Columns of x that share all scales; `None` if a row does.
     pub fn group(&self) -> Option<u32> {
         match self.quantiser()?.scales.first()?.group.cols {
             Grain::Each(columns) => Some(columns),
@@ -131,9 +147,36 @@ impl ActivationProblem {
         }
     }
 
-    /// Scales of a row (G).
+    /// Columns of the operand that share a scale; `None` if a row does.
+    pub(super) const fn columns_of_scale(&self) -> Option<u32> {
+        self.run
+    }
+
+    /// Scales of a row of the operand (G).
     pub fn groups(&self) -> u32 {
-        self.group().map_or(1, |columns| self.padded.div_ceil(columns))
+        self.columns_of_scale().map_or(1, |columns| self.padded.div_ceil(columns))
+    }
+
+    /// Scales of a row of x.
+    pub(super) fn own_groups(&self) -> u32 {
+        self.group().map_or(1, |columns| self.k.div_ceil(columns))
+    }
+
+    /// Whether scales of groups are found by a kernel of their own: where columns are gathered, runs of
+    /// the product are no groups of x, or lanes do not share out a group.
+    pub(super) fn is_apart(&self) -> bool {
+        let most = self.warp() * PIECE;
+        let by_lanes =
+            |columns: u32| columns.is_power_of_two() && (PIECE..=most).contains(&columns);
+        let levels = self.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
+        let mut sizes = levels.iter().filter_map(columns).peekable();
+        let grouped = sizes.peek().is_some();
+        grouped && (self.gathers || self.run != self.group() || !sizes.all(by_lanes))
+    }
+
+    /// Kernels that make the operand.
+    pub fn launches(&self) -> u32 {
+        1 + u32::from(self.spans_rows()) + u32::from(self.is_apart())
     }
 
     /// Rows of x of a launch at most: elements are numbered in 31 bits.
@@ -194,7 +237,12 @@ impl ActivationProblem {
         let gathers = if self.gathers { "_gathered" } else { "" };
         let (own, operand) = (self.own, self.operand);
         let codes = if self.codes { "_codes" } else { "" };
-        let tile = format!("{what}_{own}_{operand}_k{}p{}{gathers}{codes}", self.k, self.padded);
+        let runs = match self.run {
+            Some(run) if self.is_apart() => format!("r{run}"),
+            _ => String::new(),
+        };
+        let (k, padded) = (self.k, self.padded);
+        let tile = format!("{what}_{own}_{operand}_k{k}p{padded}{runs}{gathers}{codes}");
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }
 
@@ -229,11 +277,6 @@ impl ActivationProblem {
 
     /// What of the levels is not taken.
     fn levels_are_taken(&self, quantiser: &Quantiser) -> Result<(), String> {
-        // Which elements are pads would have to be kept until their codes are written.
-        if self.gathers {
-            return Err("gathered columns of quantised activations".to_owned());
-        }
-        let lanes = self.warp() * PIECE;
         let mut finer = 1;
         for (at, level) in quantiser.scales.iter().enumerate() {
             let Grain::Each(columns) = level.group.cols else {
@@ -256,9 +299,6 @@ impl ActivationProblem {
                 return Err("groups that do not lie in each other".to_owned());
             }
             finer = columns;
-            if !columns.is_multiple_of(PIECE) || !columns.is_power_of_two() || columns > lanes {
-                return Err(format!("activations in groups of {columns} columns"));
-            }
         }
         for level in quantiser.scales.iter().filter(|level| !level.stored) {
             let pow2 = matches!(level.rule, Rule::Pow2 { .. });

@@ -28,6 +28,11 @@ impl Factor {
         Self { value: 1.0f32.into(), inverse: Some(1.0f32.into()), rounding, vanishes: false }
     }
 
+    /// A factor that was computed before; it may be 0.
+    pub(super) fn given(value: Operand, rounding: Rounding) -> Self {
+        Self { value, inverse: None, rounding, vanishes: true }
+    }
+
     /// What a value is divided by: the factor, or the largest f32 where that is 0, as
     /// [`quantloom_dsl::reference::Arith::over`] has it.
     pub(super) fn divisor(self, b: &mut Builder) -> Operand {
@@ -50,6 +55,12 @@ pub(super) struct Scales<'p> {
 impl<'p> Scales<'p> {
     pub(super) fn new(problem: &'p ActivationProblem, quantiser: &'p Quantiser) -> Self {
         Self { quantiser, problem, base: Rounding::to(problem.arithmetic()) }
+    }
+
+    /// Of what is computed with the product of all levels.
+    pub(super) fn rounding(&self) -> Rounding {
+        let numbers = self.quantiser.scales.iter().rev().filter_map(ScaleLevel::stored_number);
+        numbers.fold(self.base, Rounding::with)
     }
 
     /// The levels from a coarser one on, `outer`, with a level whose number is stored.

@@ -23,6 +23,15 @@ pub(super) struct Source {
     unit: u32,
 }
 
+/// Where an element of the operand comes from.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// The column of x.
+    pub(super) column: Operand,
+    /// Whether there is one: the element is a pad else.
+    pub(super) there: Operand,
+}
+
 impl Source {
     /// Declares x, and its order where it is gathered.
     pub(super) fn declare(
@@ -45,6 +54,11 @@ impl Source {
         Self { x, order, half, k: problem.k, unit }
     }
 
+    /// The same, loading element by element: pieces may begin at any column.
+    pub(super) fn by_elements(self) -> Self {
+        Self { unit: 1, ..self }
+    }
+
     /// Loads the elements of a piece that begins at a column of a row; `row` is the row's first
     /// element. Where a limit is given, columns from there on are 0.
     pub(super) fn load(
@@ -55,7 +69,7 @@ impl Source {
         limit: Option<Operand>,
     ) -> Vec<Reg> {
         if let Some(order) = self.order {
-            return self.gather(b, order, row, column, limit);
+            return self.gather(b, order, row, column, limit).0;
         }
         let first = b.add(row, column);
         let mut words = Vec::new();
@@ -77,20 +91,66 @@ impl Source {
         row: Operand,
         column: Operand,
         limit: Option<Operand>,
-    ) -> Vec<Reg> {
+    ) -> (Vec<Reg>, Vec<Place>) {
+        let (mut words, mut places) = (Vec::new(), Vec::new());
+        self.each_ordered(b, (order, column, limit), |b, place| {
+            let from = b.add(row, place.column);
+            words.extend(self.load_unit(b, from, 0, Some(place.there)));
+            places.push(place);
+        });
+        (words, places)
+    }
+
+    /// The columns of x at a piece of the operand, by their order.
+    fn each_ordered(
+        &self,
+        b: &mut Builder,
+        (order, column, limit): (BufferId, Operand, Option<Operand>),
+        mut place: impl FnMut(&mut Builder, Place),
+    ) {
         // Orders are padded to whole pieces.
         let inside = limit.map(|limit| b.less(column, limit));
         let mask = inside.map(|condition| Mask { condition, fill: u32::MAX.into() });
-        let mut words = Vec::new();
         for at in (0..PIECE).step_by(4) {
             let from = Address::new(order, column).plus(at);
-            for place in b.load_as(Type::U32, from, Width::B128, mask, Cache::Constant) {
-                let is_column = b.less(place, self.k);
-                let from = b.add(row, place);
-                words.extend(self.load_unit(b, from, 0, Some(is_column)));
+            for found in b.load_as(Type::U32, from, Width::B128, mask, Cache::Constant) {
+                let there = b.less(found, self.k);
+                place(b, Place { column: found.into(), there });
             }
         }
-        words
+    }
+
+    /// Where the elements of a piece of the operand come from.
+    pub(super) fn places(
+        &self,
+        b: &mut Builder,
+        column: Operand,
+        limit: Option<Operand>,
+    ) -> Vec<Place> {
+        if let Some(order) = self.order {
+            let mut places = Vec::new();
+            self.each_ordered(b, (order, column, limit), |_, place| places.push(place));
+            return places;
+        }
+        let place = |at: u32| {
+            let column = b.add(column, at);
+            Place { column, there: b.less(column, self.k) }
+        };
+        (0..PIECE).map(place).collect()
+    }
+
+    /// The elements of a piece, and where they come from.
+    pub(super) fn load_placed(
+        &self,
+        b: &mut Builder,
+        row: Operand,
+        column: Operand,
+        limit: Option<Operand>,
+    ) -> (Vec<Reg>, Vec<Place>) {
+        match self.order {
+            Some(order) => self.gather(b, order, row, column, limit),
+            None => (self.load(b, row, column, limit), self.places(b, column, limit)),
+        }
     }
 
     fn load_unit(

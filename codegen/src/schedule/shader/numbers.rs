@@ -1,7 +1,7 @@
 //! Numbers that a lane's rows share with groups of columns, where [`Grouped::layout`] puts them.
 
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, Reg, Type};
-use crate::schedule::chunk::width;
+use crate::schedule::chunk::{loads, width};
 use crate::schedule::grouped::Grouped;
 use crate::schedule::problem::Problem;
 
@@ -40,10 +40,14 @@ impl Numbers {
     pub(super) fn load(&self, b: &mut Builder, problem: &Problem, turn: Operand) -> OfTurn<'_> {
         let turn = self.of.turn_word(b, problem, turn);
         let words = self.of.lane_words(problem);
-        let load = |first: &Operand| {
+        let load = |first: &Operand| -> Vec<Reg> {
             let at = b.add(*first, turn);
-            let from = Address::new(self.buffer, at);
-            b.load_as(Type::U32, from, width(words), None, Cache::Constant)
+            let mut all = Vec::new();
+            for (piece, words) in loads(words) {
+                let from = Address::new(self.buffer, at).plus(piece);
+                all.extend(b.load_as(Type::U32, from, width(words), None, Cache::Constant));
+            }
+            all
         };
         OfTurn { numbers: self, words: self.first.iter().map(load).collect() }
     }

@@ -1,0 +1,194 @@
+//! In which order a product takes columns, and in which runs.
+//!
+//! A product sums runs of columns that share every scale, zero point and shift, of w and of x. Their
+//! groups may have any size, and a group index may put columns anywhere. In: a scheme and one of its
+//! activations. Out: the plan of a product whose groups are all as long as its runs, and the order of
+//! columns that makes them so.
+//!
+//! Three cases, the first that fits:
+//! 1. Groups are as the product wants them: each is whole turns, or a turn is whole groups. Nothing is
+//!    changed.
+//! 2. All groups are whole runs of a length that the product takes: 48 columns are three runs of 16.
+//!    Numbers are repeated for each run, columns stay.
+//! 3. Else columns that share all numbers (a segment: what lies in one group of each kind, and has one
+//!    group index) come together, and each segment is padded to whole runs. Codes of pads are 0, and so
+//!    is x there, so that pads add nothing.
+//!
+//! Of all lengths of runs that a product takes, the one with the fewest padded columns is taken, and of
+//! equal ones the longest, whose numbers are the fewest.
+
+use std::collections::BTreeSet;
+
+use quantloom_dsl::layout::Grain;
+use quantloom_dsl::{Activation, Scheme};
+
+use super::problem::{Unscheduled, turn};
+use crate::plan::{Plan, plan};
+use crate::target::Target;
+
+/// The longest run: longer ones save next to nothing.
+const LONGEST_RUN: u32 = 128;
+/// Columns over which pads are counted, at most.
+const COUNTED: u32 = 1 << 16;
+
+/// An order of columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Columns of a run: segments are padded to whole ones.
+    pub run: u32,
+    /// Whether a segment has one value of the group index.
+    pub indexed: bool,
+    /// Sizes of the groups that segments do not cross, counted along K.
+    pub groups: Vec<u32>,
+}
+
+/// A product whose groups of columns are such that it can be scheduled.
+pub(super) struct Arranged {
+    /// The scheme and the activation with groups as long as runs.
+    pub(super) scheme: Scheme,
+    pub(super) activation: Activation,
+    pub(super) plan: Plan,
+    /// Columns that a warp works through at a time.
+    pub(super) turn: u32,
+    /// `None` if columns stay as they are.
+    pub(super) order: Option<Order>,
+}
+
+impl Arranged {
+    pub(super) fn new(
+        scheme: &Scheme,
+        activation: &Activation,
+        target: &'static Target,
+    ) -> Result<Self, Unscheduled> {
+        let (of_weights, of_x) = (weight_groups(scheme), input_groups(activation));
+        // An index of nothing changes nothing.
+        let indexed = scheme.index.is_some() && !of_weights.is_empty();
+        let scheme = Scheme { index: scheme.index.filter(|_| indexed), ..scheme.clone() };
+        let sizes: BTreeSet<u32> = of_weights.iter().chain(&of_x).copied().collect();
+        if !indexed {
+            let natural = Self::posed(&scheme, activation, target, None);
+            let natural = natural.and_then(|this| this.regular(&sizes));
+            if natural.is_ok() || sizes.is_empty() {
+                return natural;
+            }
+        }
+        let groups = if indexed { of_x } else { sizes };
+        // Indexed columns of one group are spread over those of x.
+        let balanced = of_weights.last().copied().filter(|_| groups.is_empty()).unwrap_or(1);
+        let padded = |run: u32| match indexed {
+            true => u64::from(balanced.next_multiple_of(run)),
+            false => padded(&groups, run),
+        };
+        let mut runs: Vec<u32> = (0..=LONGEST_RUN.ilog2()).rev().map(|log| 1 << log).collect();
+        runs.sort_by_key(|&run| padded(run));
+        let mut why = None;
+        for run in runs {
+            let dense = !indexed && groups.iter().all(|group| group.is_multiple_of(run));
+            let order = || Order { run, indexed, groups: groups.iter().copied().collect() };
+            let order = (!dense).then(order);
+            let (scheme, activation) = in_runs(&scheme, activation, run);
+            match Self::posed(&scheme, &activation, target, order) {
+                Ok(this) => return Ok(this),
+                // What not even the longest run helps against is the reason.
+                Err(error) if run == LONGEST_RUN => why = Some(error),
+                Err(_) => {}
+            }
+        }
+        let what = || format!("groups of {groups:?} columns");
+        let none = || Unscheduled::Scheme { target: target.name, what: what() };
+        Err(why.unwrap_or_else(none))
+    }
+
+    fn posed(
+        scheme: &Scheme,
+        activation: &Activation,
+        target: &'static Target,
+        order: Option<Order>,
+    ) -> Result<Self, Unscheduled> {
+        let plan = plan(scheme, activation, target)?;
+        let step = plan.compute.product.columns;
+        let turn = turn(&plan, step).ok_or_else(|| Unscheduled::Scheme {
+            target: target.name,
+            what: format!("runs of {} columns", plan.scale.run.unwrap_or(0)),
+        })?;
+        let (scheme, activation) = (scheme.clone(), activation.clone());
+        Ok(Self { scheme, activation, plan, turn, order })
+    }
+
+    /// This, if groups of these sizes are whole turns or turns whole groups.
+    fn regular(self, sizes: &BTreeSet<u32>) -> Result<Self, Unscheduled> {
+        let turn = self.turn;
+        let irregular = |size: &&u32| !size.is_multiple_of(turn) && !turn.is_multiple_of(**size);
+        match sizes.iter().find(irregular) {
+            None => Ok(self),
+            Some(size) => Err(Unscheduled::Scheme {
+                target: self.plan.target.name,
+                what: format!("groups of {size} columns in turns of {turn}"),
+            }),
+        }
+    }
+}
+
+/// Sizes of the weight's groups along K.
+fn weight_groups(scheme: &Scheme) -> BTreeSet<u32> {
+    let scales = scheme.scales.iter().map(|scale| scale.group);
+    let zero = scheme.zero.map(|zero| zero.group);
+    let shift = scheme.shift.map(|shift| shift.group);
+    sizes(scales.chain(zero).chain(shift).map(|group| group.cols))
+}
+
+/// Sizes of the groups of x along K.
+fn input_groups(activation: &Activation) -> BTreeSet<u32> {
+    match activation {
+        Activation::Float(_) => BTreeSet::new(),
+        Activation::Quantised(quantiser) => {
+            sizes(quantiser.scales.iter().map(|scale| scale.group.cols))
+        }
+    }
+}
+
+fn sizes(grains: impl Iterator<Item = Grain>) -> BTreeSet<u32> {
+    grains
+        .filter_map(|grain| match grain {
+            Grain::Each(columns) => Some(columns),
+            Grain::All => None,
+        })
+        .collect()
+}
+
+/// The same with groups of so many columns.
+fn in_runs(scheme: &Scheme, activation: &Activation, run: u32) -> (Scheme, Activation) {
+    let shorten = |cols: &mut Grain| {
+        if let Grain::Each(columns) = cols {
+            *columns = run;
+        }
+    };
+    let (mut scheme, mut activation) = (scheme.clone(), activation.clone());
+    scheme.scales.iter_mut().for_each(|scale| shorten(&mut scale.group.cols));
+    if let Some(zero) = &mut scheme.zero {
+        shorten(&mut zero.group.cols);
+    }
+    if let Some(shift) = &mut scheme.shift {
+        shorten(&mut shift.group.cols);
+    }
+    if let Activation::Quantised(quantiser) = &mut activation {
+        quantiser.scales.iter_mut().for_each(|scale| shorten(&mut scale.group.cols));
+    }
+    (scheme, activation)
+}
+
+/// Columns in all, when each piece between the ends of groups of these sizes is padded to whole runs.
+fn padded(groups: &BTreeSet<u32>, run: u32) -> u64 {
+    let (mut first, mut columns) = (0, 0);
+    while first < COUNTED {
+        let ends = groups.iter().map(|group| (first / group + 1) * group);
+        let end = ends.min().unwrap_or(COUNTED);
+        columns += u64::from((end - first).next_multiple_of(run));
+        first = end;
+        // From here on it repeats.
+        if groups.iter().all(|group| first.is_multiple_of(*group)) {
+            return columns * u64::from(COUNTED) / u64::from(first);
+        }
+    }
+    columns
+}
