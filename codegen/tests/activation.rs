@@ -345,7 +345,7 @@ fn what_is_not_taken_is_said() {
     let cases = [
         ("i8 { scale: own per token }", Operand::E4m3, (64, 64), false, "i8 activations as oper"),
         ("e4m3 { scale: own per token }", Operand::I8, (64, 64), false, "as operands in i8"),
-        ("bf16", Operand::F16, (64, 64), false, "bf16 activations as operands in f16"),
+        ("bf16", Operand::I8, (64, 64), false, "bf16 activations as operands in i8"),
         ("i8 { zero: i8, scale: f32 per token }", Operand::I8, (64, 64), false, "operands in i8"),
         (
             "i8 { scale: own per 1x24, scale: own per 1x32 }",

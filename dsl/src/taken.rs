@@ -2,8 +2,8 @@
 //!
 //! The list is tried in the order in which it is written. A float type takes x of that type, a
 //! quantiser x of any type; the first alternative that takes x as it comes is taken. What none takes
-//! is worth its value in a float type of the list: the first that holds every value of x's type, else
-//! the first of all.
+//! is worth its value in a float type of the list: f32, which holds every value of the others, if that
+//! is listed, else the first alternative.
 
 use std::fmt;
 
@@ -109,11 +109,9 @@ impl Scheme {
             Activation::Float(number) => *number == Number::Float(own),
             Activation::Quantised(_) => true,
         };
-        let holds = |activation: &Activation| {
-            matches!(activation, Activation::Float(Number::Float(listed)) if *listed == F32)
-        };
+        let widest = Activation::Float(Number::Float(F32));
         let first = list().find(|(_, activation)| takes(activation));
-        let wide = || list().find(|(_, activation)| holds(activation));
+        let wide = || list().find(|(_, activation)| **activation == widest);
         let (place, activation) = first.or_else(wide).or_else(|| list().next())?;
         Some(Taken { own, place, activation })
     }

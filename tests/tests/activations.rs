@@ -46,9 +46,10 @@ fn x() -> Vec<f32> {
     (0..TOKENS as u32 * SHAPE.1 as u32).map(|at| value(at + 1) as f32).collect()
 }
 
-/// y of x rounded to a type and given in one.
+/// y of x rounded to a type, then to the one in which it is given.
 fn product(op: &dyn Op, rounded: FloatFormat, own: FloatFormat) -> Vec<f32> {
-    let x: Vec<f32> = x().iter().map(|x| rounded.round(f64::from(*x)) as f32).collect();
+    let round = |x: &f32| own.round(rounded.round(f64::from(*x))) as f32;
+    let x: Vec<f32> = x().iter().map(round).collect();
     let y = match own {
         BF16 => {
             let x: Vec<Bf16> = x.iter().map(|x| Bf16(f32_to_bf16(*x))).collect();
@@ -145,8 +146,8 @@ fn x_of_another_type_is_rounded_and_that_is_said() {
             let line = op.explain(TOKENS);
             let line = line.lines().find(|line| line.contains(&said)).unwrap_or_default();
             assert!(line.contains(why), "{case}: {line:?}");
-            let given = product(&*op, F32, own);
-            let rounded = product(&*op, listed, listed);
+            let given = product(&*op, own, own);
+            let rounded = product(&*op, own, listed);
             let same = |(y, of_listed): (&f32, &f32)| {
                 let least = if own == F32 { listed } else { own };
                 let distance = f64::from((y - of_listed).abs());
