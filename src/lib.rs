@@ -20,12 +20,15 @@
 //! # Ok::<(), quantloom::dsl::Diagnostics>(())
 //! ```
 
-#![forbid(unsafe_code)]
+// Forbidden but in `jit`, which vouches for the compiler.
+#![deny(unsafe_code)]
 
 pub use quantloom_codegen as codegen;
 pub use quantloom_dsl as dsl;
 pub use quantloom_kernels as kernels;
 pub use quantloom_runtime as runtime;
+
+pub mod jit;
 
 /// Declares a scheme as a type: the product op of the scheme, with its layout transforms.
 ///

@@ -41,6 +41,34 @@ fn rows_beyond_32_bits_are_for_another_launch() {
     assert!(most < 65_536 && most > 32_768, "{most}");
 }
 
+/// A grid has 65,535 blocks at most along its second and third axis, and 2^31 - 1 along its first.
+#[cfg(feature = "jit")]
+#[test]
+fn any_number_of_rows_fits_the_grid() {
+    use quantloom_runtime::source::Problem as Sizes;
+    for target in ["sm_80", "sm_90a", "gfx942"] {
+        for n in [4_194_240, 4_194_241, 5_000_000, 1 << 24] {
+            let problem = problem("sym", 0, target, (n, 64));
+            for tokens in [17, 64, 255] {
+                let chosen = choose(&problem, tokens).unwrap();
+                let kernel = verify(chosen.write(&problem).unwrap()).unwrap();
+                let rule = quantloom_codegen::jit::launch_rule(&kernel).unwrap();
+                let m = u64::from(tokens.min(chosen.tokens(&problem)));
+                let sizes = Sizes { m, n: u64::from(n), k: 64, multiprocessors: 132 };
+                let [x, y, z] = rule.grid.clone().map(|count| count.of(&sizes).unwrap());
+                let case = format!("{n} rows, {tokens} tokens, {target}: {x} x {y} x {z}");
+                assert!(x < 1 << 31 && y <= 65_535 && z <= 65_535, "{case}");
+                if let Chosen::Tile(shape) = chosen {
+                    let rows = u64::from(n.div_ceil(shape.rows));
+                    let blocks = [m.div_ceil(u64::from(shape.tokens)), rows];
+                    assert_eq!(x * y, blocks[0] * blocks[1], "{case}");
+                    assert_eq!(y == rows, rows <= 65_535, "{case}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn processors_without_rows_get_a_part_of_k() {
     let tile = |shape, tokens| match choose_by_model(&problem("sym", 0, "sm_90a", shape), tokens)

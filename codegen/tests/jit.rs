@@ -143,10 +143,10 @@ fn what_has_no_kernel_says_why() {
         (KernelKey { work: Work::to_native(&scheme), ..good.clone() }, "native layout"),
         (
             KernelKey {
-                work: Work::product(&scheme, &scheme.activations[0], NUMBER_F16),
+                work: Work::product(&scheme, &scheme.activations[0], Number::E8m0),
                 ..good.clone()
             },
-            "from bf16",
+            "results in e8m0",
         ),
     ];
     for (key, expected) in cases {

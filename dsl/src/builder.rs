@@ -52,6 +52,7 @@ impl SchemeBuilder {
             scales: Vec::new(),
             index: None,
             stores: Vec::new(),
+            prescale: None,
             activations: Vec::new(),
             bias: None,
             accumulate: Accumulate::F32,
@@ -113,6 +114,13 @@ impl SchemeBuilder {
     #[must_use]
     pub fn store(mut self, owner: Component, layout: Layout, name: impl Into<String>) -> Self {
         self.written.push(Store { name: name.into(), owner, layout });
+        self
+    }
+
+    /// A factor of each column of x: f32, f16 or bf16.
+    #[must_use]
+    pub fn prescale(mut self, number: Number) -> Self {
+        self.scheme.prescale = Some(number);
         self
     }
 

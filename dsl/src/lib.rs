@@ -16,9 +16,12 @@ pub mod format;
 pub mod lang;
 pub mod layout;
 pub mod reference;
+mod rules;
 mod scheme;
+mod taken;
 
 pub use builder::SchemeBuilder;
 pub use correction::Correction;
 pub use lang::{Diagnostic, Diagnostics, Span, parse, parse_fragment, parse_layout};
 pub use scheme::*;
+pub use taken::{NotTaken, TYPES_OF_X, Taken};

@@ -2,9 +2,10 @@
 //!
 //! Meaning, for output row n and input column k (all reals exact, docs/scheme-language.md):
 //! `w[n,k] = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + shift`, and
-//! `y[m,n] = sum_k x~[m,k] * w[n,k] + bias[n]` with `x~` the activation, quantised as declared.
+//! `y[m,n] = sum_k x~[m,k] * w[n,k] + bias[n]` with `x~` the activation, multiplied by its column's
+//! factor and quantised as declared.
 
-use crate::format::Number;
+use crate::format::{Number, exp2, floor_log2};
 use crate::layout::{Axis, BindError, Bound, Component, Digit, Grain, Grains, Layout, Part, Shape};
 
 /// Rows by columns that share one scale (or zero point, or shift).
@@ -77,6 +78,19 @@ impl Weight {
     /// The value of a code less the offset.
     pub fn decode(&self, code: u32) -> f64 {
         self.code.decode(code) - f64::from(self.offset)
+    }
+
+    /// How many steps of a scale a weight of either sign may be so that no code is clipped: up to
+    /// half a step beyond the last code of integers. Codes of one sign have their own largest
+    /// magnitude.
+    pub fn reach(&self) -> f64 {
+        let (low, high) = self.range();
+        let half = if self.code.is_float() { 0.0 } else { 0.5 };
+        match (low < 0.0, high > 0.0) {
+            (true, true) => high.min(-low) + half,
+            (true, false) => -low,
+            _ => high,
+        }
     }
 
     /// Smallest and largest value that a code can stand for.
@@ -172,6 +186,19 @@ pub enum Rule {
         /// Bits of the `f64` threshold, in 1..2.
         above: Option<u64>,
     },
+    /// `pow2 / d`: the smallest power of two that is larger than `amax / d`, with d as the bits of
+    /// an `f64`: no quotient is as large as d.
+    Pow2Over(u64),
+}
+
+/// Which power of two a rule chooses for an amax: `2^(floor(log2(amax)) - exponent)`, one power
+/// larger where `amax / 2^floor(log2(amax)) >= above`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Power {
+    /// Taken off the exponent of amax.
+    pub exponent: i32,
+    /// The mantissa from which amax counts as the next power.
+    pub above: Option<f64>,
 }
 
 impl Rule {
@@ -183,6 +210,27 @@ impl Rule {
     /// `range / divisor`.
     pub fn range(divisor: f64) -> Self {
         Self::Range(divisor.to_bits())
+    }
+
+    /// `pow2 / divisor`.
+    pub fn pow2_over(divisor: f64) -> Self {
+        Self::Pow2Over(divisor.to_bits())
+    }
+
+    /// The power of two that the rule chooses, for codes of the largest magnitude `largest`; `None`
+    /// of a rule that chooses no power.
+    pub fn power(self, largest: f64) -> Option<Power> {
+        match self {
+            Self::Amax(_) | Self::Range(_) => None,
+            Self::Pow2 { above } => {
+                Some(Power { exponent: floor_log2(largest), above: above.map(f64::from_bits) })
+            }
+            Self::Pow2Over(divisor) => {
+                let divisor = f64::from_bits(divisor);
+                let exponent = floor_log2(divisor);
+                Some(Power { exponent, above: Some(divisor / exp2(exponent)) })
+            }
+        }
     }
 
     /// `pow2`, rounding a mantissa of at least `above` up.
@@ -304,7 +352,9 @@ pub struct Scheme {
     pub index: Option<Number>,
     /// Stored tensors.
     pub stores: Vec<Store>,
-    /// Accepted activations, the first preferred.
+    /// Type of the factor of each column of x, if x is multiplied by one first.
+    pub prescale: Option<Number>,
+    /// Accepted activations, the first preferred; [`Scheme::taken`] says which of them x takes.
     pub activations: Vec<Activation>,
     /// Type of the stored bias, if the scheme has one.
     pub bias: Option<Number>,
@@ -328,7 +378,9 @@ impl Scheme {
             Component::Scale(level) => self.scales.get(usize::from(level))?.group,
             Component::Zero => self.zero?.group,
             Component::Shift => self.shift?.group,
-            Component::Index => Group { rows: Grain::All, cols: Grain::Each(1) },
+            Component::Index | Component::Prescale => {
+                Group { rows: Grain::All, cols: Grain::Each(1) }
+            }
             Component::Bias => Group::ROW,
             Component::InputScale(level) => self.quantiser()?.scales.get(usize::from(level))?.group,
             Component::InputZero => self.quantiser()?.scales.first()?.group,
@@ -362,6 +414,7 @@ impl Scheme {
                 let stored = quantiser.scales.first().is_some_and(|scale| scale.stored);
                 quantiser.zero.filter(|_| stored)
             }
+            Component::Prescale => self.prescale,
         }
     }
 
@@ -374,7 +427,7 @@ impl Scheme {
             .chain(levels(self.scales.len()).map(Component::Scale))
             .chain([Component::Zero, Component::Shift, Component::Index, Component::Bias])
             .chain(levels(inputs).map(Component::InputScale))
-            .chain([Component::InputZero]);
+            .chain([Component::InputZero, Component::Prescale]);
         all.filter(|component| self.grains(*component).is_some()).collect()
     }
 
@@ -474,7 +527,7 @@ impl ScaleLevel {
 /// The layout that a component has if its clause gives none: elements with k groups fastest.
 pub fn default_layout(component: Component) -> Layout {
     let axes: &[Axis] = match component {
-        Component::Index => &[Axis::K],
+        Component::Index | Component::Prescale => &[Axis::K],
         Component::Bias => &[Axis::N],
         Component::InputScale(_) | Component::InputZero => &[Axis::G],
         _ => &[Axis::G, Axis::N],
@@ -496,5 +549,6 @@ pub fn default_name(component: Component) -> String {
         Component::InputScale(0) => "input_scale".to_owned(),
         Component::InputScale(level) => format!("input_scale_{}", level + 1),
         Component::InputZero => "input_zero_point".to_owned(),
+        Component::Prescale => "pre_quant_scale".to_owned(),
     }
 }

@@ -19,6 +19,11 @@ const GOOD: &[&str] = &[
         activation: f16,
         targets: sm_80 | sm_90a | neon,
     }",
+    "Factors {
+        weight: i4, scale: f16 per 1x128, prescale: bf16, pack: u8 [n:2 | k, n],
+        activation: e4m3 { scale: f32 per tensor static } | bf16 }",
+    "FactorsElsewhere {
+        prescale: f32 [k] as \"smooth\", weight: i8, pack: [k, n], activation: f16 }",
     "AnyOrder {
         activation: i8 { scale: f32 per tensor static, zero: i8 },
         bias: f32, index: i32, scale: f16 per 1x64 { [g, n] }, shift: f16 per 1x32, zero: f16,

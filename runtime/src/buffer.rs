@@ -157,9 +157,12 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// Bytes that [`Cut::take`] uses up.
+/// Bytes that [`Cut::take`] uses up; [`usize::MAX`] if there are more than that.
 pub(crate) const fn bytes_of<T>(count: usize) -> usize {
-    (count * size_of::<T>()).next_multiple_of(64)
+    match count.saturating_mul(size_of::<T>()).checked_next_multiple_of(64) {
+        Some(bytes) => bytes,
+        None => usize::MAX,
+    }
 }
 
 /// Memory that a product works in, kept by the caller so that the product allocates nothing.

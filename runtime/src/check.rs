@@ -7,7 +7,7 @@
 //! a weight and no product, an x of our own is multiplied with both.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Scheme, Taken};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Family, Layer, Tensor, Tensors};
 use crate::conformance::draw;
@@ -250,9 +250,9 @@ fn weight_bound(format: FloatFormat) -> f64 {
 /// divides in another type differs by a step in a few codes: a share p of flipped codes of b
 /// bits adds about sqrt(p) * 2^(1-b) * 3.5 (a step against the deviation of normal data);
 /// the bounds of 2, 4 and 8% are p = 1/2 at 8 bits, 1/8 at 6, and 1/30 at 4.
-fn product_bound(scheme: &Scheme) -> f64 {
-    match scheme.activations.first() {
-        Some(Activation::Quantised(quantiser)) => match quantiser.code.bits() {
+fn product_bound(scheme: &Scheme, own: FloatFormat) -> f64 {
+    match scheme.taken(own).and_then(Taken::quantiser) {
+        Some(quantiser) => match quantiser.code.bits() {
             7.. => 0.02,
             5..=6 => 0.04,
             _ => 0.08,
@@ -268,7 +268,8 @@ fn check_product(
     x: &Tensor,
     y: &Tensor,
 ) -> Finding {
-    product_finding(layer, product_error(layer, backend, unpacked, x, y))
+    let own = input(x, layer.scheme()).map_or(F32, |input| input.own);
+    product_finding(layer, own, product_error(layer, backend, unpacked, x, y))
 }
 
 /// Tokens of an x that is drawn here.
@@ -285,7 +286,7 @@ fn check_own_product(
     let (scheme, shape) = (layer.scheme(), layer.shape());
     let (n, k) = (shape.n as usize, shape.k as usize);
     let weight = reals(weight).filter(|weight| weight.len() == n * k)?;
-    if !matches!(scheme.activations.first(), Some(Activation::Float(_))) || scheme.bias.is_some() {
+    if scheme.quantiser().is_some() || scheme.bias.is_some() {
         return None;
     }
     let own = draw::own_type(scheme, 0);
@@ -295,11 +296,11 @@ fn check_own_product(
     let reference: Vec<f64> = values.chunks(k).flat_map(row).collect();
     let input = Input { values, shape: vec![OWN_TOKENS as u64, shape.k], own };
     let ours = forward(backend, scheme, layer, unpacked, 0, &input).map_err(refused);
-    Some(product_finding(layer, ours.and_then(|ours| relative_error(&ours, &reference))))
+    Some(product_finding(layer, own, ours.and_then(|ours| relative_error(&ours, &reference))))
 }
 
-fn product_finding(layer: &Layer, error: Result<f64, Verdict>) -> Finding {
-    let bound = product_bound(layer.scheme());
+fn product_finding(layer: &Layer, own: FloatFormat, error: Result<f64, Verdict>) -> Finding {
+    let bound = product_bound(layer.scheme(), own);
     let mut finding = Finding {
         layer: layer.name().to_owned(),
         subject: Subject::Product,

@@ -6,7 +6,8 @@
 //!   architecture, the driver's version; nothing is ever out of date, only unused;
 //! - an entry is written beside its place and renamed, so that no process sees half of one, and
 //!   carries a digest, so that a damaged one is taken for absent and replaced;
-//! - the directory is its owner's alone (mode 0700): who can write an image there runs code;
+//! - directory and images are this user's, whom nobody else can write for (mode 0700): who can write
+//!   an image there runs code. What is another user's is neither read nor written, by root either;
 //! - the directory has a size cap, and what was not used for longest goes first;
 //! - no failure in here ever fails a launch: it becomes a `tracing` event.
 
@@ -142,7 +143,8 @@ impl ImageCache {
     /// Forgets what was kept for a key, as where the driver does not load it.
     pub fn forget(&self, key: &ImageKey<'_>) {
         let Some(directory) = self.directory.as_deref() else { return };
-        match fs::remove_file(directory.join(key.name())) {
+        let removed = own(directory).and_then(|()| fs::remove_file(directory.join(key.name())));
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(%error, "a kept image cannot be removed");
             }
@@ -155,6 +157,8 @@ impl ImageCache {
 fn read(directory: &Path, path: &Path) -> io::Result<Option<Vec<u8>>> {
     own(directory)?;
     let mut file = File::open(path)?;
+    // Of the open file, so that no other takes its place meanwhile.
+    private(&file.metadata()?, path)?;
     let mut entry = Vec::new();
     file.read_to_end(&mut entry)?;
     let Some((digest, image)) = entry.split_at_checked(DIGEST) else { return Ok(None) };
@@ -188,12 +192,13 @@ fn create(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)
 }
 
-/// Makes sure that nobody else can put an image there. Only the owner can change the mode, so
-/// that a directory of somebody else's that is open to others is refused.
+/// Makes sure that the directory is this user's and that nobody else can put an image there.
 #[cfg(unix)]
 fn own(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    if fs::metadata(directory)?.permissions().mode() & 0o077 == 0 {
+    let facts = fs::metadata(directory)?;
+    ours(&facts, directory)?;
+    if facts.permissions().mode() & 0o077 == 0 {
         return Ok(());
     }
     fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
@@ -201,6 +206,36 @@ fn own(directory: &Path) -> io::Result<()> {
 
 #[cfg(not(unix))]
 fn own(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Refuses what belongs to another user: to its owner it is no secret, and root may read it all the
+/// same.
+#[cfg(unix)]
+fn ours(facts: &fs::Metadata, path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let (owner, user) = (facts.uid(), rustix::process::geteuid().as_raw());
+    if owner == user {
+        return Ok(());
+    }
+    let why = format!("{} belongs to user {owner}, this is user {user}", path.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Refuses an image that another user has written or may write.
+#[cfg(unix)]
+fn private(facts: &fs::Metadata, path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    ours(facts, path)?;
+    if facts.permissions().mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let why = format!("{} may be written by others", path.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+#[cfg(not(unix))]
+fn private(_: &fs::Metadata, _: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -15,6 +15,7 @@ pub mod cuda;
 pub mod device;
 pub mod element;
 mod float_mode;
+mod forked;
 pub mod forward;
 pub mod gpu;
 #[cfg(feature = "hip")]
@@ -32,3 +33,10 @@ pub mod tensor;
 pub mod unpacked;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
+
+pub use forked::Forked;
+
+/// The example of an engine, compiled.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../../docs/soundness.md")]
+struct Soundness;

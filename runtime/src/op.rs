@@ -4,7 +4,8 @@
 //! gives. [`Op`] is object-safe; a declared scheme ([`Declared`]) gives it a type: checkpoint
 //! layer -> [`Packed`] -> [`Weight`]. Threads are those of the rayon pool in which a call is made
 //! (`ThreadPool::install` chooses it); ops are `Send + Sync` and may be called from several threads
-//! at once, each with a [`Workspace`] of its own.
+//! at once, each with a [`Workspace`] of its own. A child of `fork` needs a pool of its own, and is told
+//! so ([`Forked`](crate::Forked)).
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -20,6 +21,7 @@ use crate::cpu::family::{Decoder, Family};
 use crate::cpu::weight::CpuWeight;
 use crate::device::Device;
 pub use crate::element::{Bf16, F16, Values, ValuesMut};
+use crate::forked::Forked;
 use crate::source::Refusal;
 use crate::unpacked::{UnpackError, Unpacked};
 
@@ -83,6 +85,9 @@ pub enum ProductError {
     /// The device failed: what it said.
     #[error("{0}")]
     Device(String),
+    /// The threads that would multiply are those of another process.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl From<Refusal> for ProductError {
@@ -141,6 +146,16 @@ pub trait Op: Send + Sync {
     fn explain(&self, tokens: usize) -> String;
     /// How the kernel that multiplies M tokens adds up.
     fn sums(&self, tokens: usize) -> Sums;
+    /// The same for x of a type, where kernels of several types add up in several ways.
+    fn sums_of(&self, _x: FloatFormat, tokens: usize) -> Sums {
+        self.sums(tokens)
+    }
+    /// The type to which x of a type is rounded before it is multiplied: its own, or a narrower float
+    /// type where the scheme does not list its own or the device has no products of it.
+    fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
+        x
+    }
+
     /// What the kernel that multiplies M tokens of x of a type decodes codes to.
     fn decoded(&self, _x: FloatFormat, _tokens: usize) -> Decoded {
         Decoded::default()
@@ -150,7 +165,8 @@ pub trait Op: Send + Sync {
     fn rounded_to(&self, _x: FloatFormat, y: FloatFormat) -> FloatFormat {
         y
     }
-    /// Bytes of workspace for M tokens on the threads of the pool of the caller.
+    /// Bytes of workspace for M tokens on the threads of the pool of the caller; [`usize::MAX`] if
+    /// that many bytes cannot be counted.
     fn workspace_size(&self, tokens: usize) -> usize;
     /// `y = x w^T + bias` of one expert (0 where there is one): x is [M, K], y [M, N].
     ///
@@ -173,7 +189,11 @@ pub trait Op: Send + Sync {
     fn matmul(&self, expert: u64, x: Values<'_>) -> Result<Vec<f32>, ProductError> {
         let Shape { n, k, .. } = self.shape();
         let tokens = (x.len() as u64).checked_div(k).unwrap_or(0);
-        let mut y = vec![0.0; (tokens * n) as usize];
+        let mut y = Vec::new();
+        let room = usize::try_from(tokens.saturating_mul(n)).unwrap_or(usize::MAX);
+        let none = |_| ProductError::Device(format!("there is no memory for y of {tokens} x {n}"));
+        y.try_reserve_exact(room).map_err(none)?;
+        y.resize(room, 0.0);
         let mut workspace = Workspace::default();
         self.matmul_into(expert, x, ValuesMut::F32(&mut y), &mut workspace)?;
         Ok(y)
@@ -197,7 +217,7 @@ pub(crate) fn sizes(
     y: &ValuesMut<'_>,
 ) -> Result<usize, ProductError> {
     let tokens = tokens(shape, x.len())?;
-    let (expected, found) = (tokens as u64 * shape.n, y.len() as u64);
+    let (expected, found) = ((tokens as u64).saturating_mul(shape.n), y.len() as u64);
     if expected != found {
         return Err(ProductError::Result { expected, found });
     }

@@ -13,6 +13,7 @@ use crate::unpacked::UnpackError;
 /// # Errors
 /// [`UnpackError::Bind`], [`UnpackError::Transform`], [`UnpackError::Missing`].
 pub fn pack(scheme: &Scheme, plain: &Plain) -> Result<Packed, UnpackError> {
+    crate::forked::check().map_err(UnpackError::Forked)?;
     let mut slots = Slots::new(plain.shape);
     for component in scheme.components() {
         slots.extend(scheme, component, plain.of(component));

@@ -80,7 +80,8 @@ pub struct Outcome {
     pub shape: Shape,
     /// Bytes before and after.
     pub bytes: (u64, u64),
-    /// Signal to quantisation noise, `10 log10(sum w^2 / sum (w - w~)^2)`, in dB.
+    /// Signal to quantisation noise, `10 log10(sum w^2 / sum (w - w~)^2)`, in dB; infinite where the
+    /// weights come back as they were, zeros among them.
     pub sqnr: f64,
 }
 

@@ -17,6 +17,9 @@ use crate::float_mode::standard;
 /// Why stored bytes could not be taken apart.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UnpackError {
+    /// The threads that would take them apart are those of another process.
+    #[error(transparent)]
+    Forked(crate::Forked),
     /// A stored tensor is not there.
     #[error("the tensor \"{0}\" is missing")]
     Missing(String),
@@ -110,6 +113,7 @@ impl Unpacked {
         shape: Shape,
         stored: &dyn Fn(&str) -> Option<&'b [u8]>,
     ) -> Result<Self, UnpackError> {
+        crate::forked::check().map_err(UnpackError::Forked)?;
         let codes = Source { scheme, shape, stored }.plain(Component::Code)?;
         Ok(Self { codes, ..Self::without_codes(scheme, shape, stored)? })
     }
@@ -123,6 +127,7 @@ impl Unpacked {
         shape: Shape,
         stored: &dyn Fn(&str) -> Option<&'b [u8]>,
     ) -> Result<Self, UnpackError> {
+        crate::forked::check().map_err(UnpackError::Forked)?;
         let source = Source { scheme, shape, stored };
         let width = scheme.weight.code.bits();
         let values = (0..1u32 << width).map(|code| scheme.weight.decode(code)).collect();
@@ -483,7 +488,6 @@ impl Source<'_, '_> {
     }
 
     fn input(&self) -> Result<StaticInput, UnpackError> {
-        let Some(quantiser) = self.scheme.quantiser() else { return Ok(StaticInput::default()) };
         let decoded = |component: Component| match self.scheme.number(component) {
             None => Ok(Vec::new()),
             Some(number) => {
@@ -491,12 +495,21 @@ impl Source<'_, '_> {
                 Ok(codes.into_iter().map(|code| number.decode(code)).collect())
             }
         };
+        let prescale = decoded(Component::Prescale)?;
+        // What is not finite would be taken for a fault of x.
+        if let Some(element) = prescale.iter().position(|factor| !factor.is_finite()) {
+            let store = store_name(self.scheme, Component::Prescale);
+            return Err(UnpackError::Scale { store, element, value: prescale[element] });
+        }
+        let Some(quantiser) = self.scheme.quantiser() else {
+            return Ok(StaticInput { prescale, ..StaticInput::default() });
+        };
         let scales = (0u8..).zip(&quantiser.scales).map(|(level, scale)| {
             let values = decoded(Component::InputScale(level))?;
             self.check_scales(Component::InputScale(level), &values, scale.divide)?;
             Ok(values)
         });
         let scales = scales.collect::<Result<_, UnpackError>>()?;
-        Ok(StaticInput { scales, zeros: decoded(Component::InputZero)? })
+        Ok(StaticInput { scales, zeros: decoded(Component::InputZero)?, prescale })
     }
 }

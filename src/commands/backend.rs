@@ -11,7 +11,7 @@ use quantloom::codegen::target::{TARGETS, later};
 use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::{Cuda, CudaError};
 use quantloom::runtime::device::{Backend, Device};
-use quantloom::runtime::gpu::GpuDevice;
+use quantloom::runtime::gpu::{GpuDevice, Trusted};
 use quantloom::runtime::hip::{Hip, HipError};
 #[cfg(feature = "wgpu")]
 use quantloom::runtime::wgpu::Wgpu;
@@ -32,9 +32,18 @@ fn choice(text: &str) -> Result<(String, u64), String> {
 }
 
 impl Tuning {
-    fn source(&self) -> Arc<Retuned> {
+    fn overrides(&self) -> Overrides {
         let choices: BTreeMap<_, _> = self.choices.iter().cloned().collect();
-        Arc::new(Retuned(Overrides::of_all(choices)))
+        Overrides::of_all(choices)
+    }
+
+    fn source(&self) -> Arc<Retuned> {
+        Arc::new(Retuned(self.overrides()))
+    }
+
+    /// The same, for devices that run texts as they are.
+    fn trusted(&self) -> Trusted {
+        quantloom::jit::retuned(self.overrides())
     }
 }
 
@@ -126,7 +135,7 @@ pub(crate) fn device(name: &str) -> Result<Device> {
 
 /// A GPU by the driver's number.
 fn cuda(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Cuda>> {
-    match Cuda::new(ordinal, tuning.source()) {
+    match Cuda::new(ordinal, tuning.trusted()) {
         Ok(executor) => Ok(GpuDevice::new(executor)),
         Err(error @ CudaError::LibraryNotFound) => Err(anyhow!(
             "cuda: {error}; install NVIDIA's driver (525 or later; `quantloom devices --test` \
@@ -148,7 +157,7 @@ fn wgpu(number: u32, tuning: &Tuning) -> Result<GpuDevice<Wgpu>> {
 
 /// An AMD GPU by the runtime's number.
 fn hip(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Hip>> {
-    match Hip::new(ordinal, tuning.source()) {
+    match Hip::new(ordinal, tuning.trusted()) {
         Ok(executor) => Ok(GpuDevice::new(executor)),
         Err(error @ HipError::LibraryNotFound { .. }) => Err(anyhow!(
             "hip: {error}; install ROCm (6.0 or later), or take another backend: present are {}",

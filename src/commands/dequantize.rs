@@ -36,6 +36,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let rows = of.experts * of.n;
     let progress = Progress::new("decoding", rows);
     let unpacked = layer.unpack()?;
+    let factors: Vec<f32> = unpacked.input().prescale.iter().map(|of| *of as f32).collect();
     let dims = if of.experts == 1 && layer.scheme().experts.is_none() {
         vec![of.n, of.k]
     } else {
@@ -49,7 +50,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let step = (CHUNK / of.k).max(1);
     for first in (0..rows).step_by(step as usize) {
         let last = (first + step).min(rows);
-        let values = unpacked.decode_rows(first..last);
+        let mut values = unpacked.decode_rows(first..last);
+        // Of x as it is given: its columns' factors are the weight's.
+        for (value, factor) in values.iter_mut().zip(factors.iter().cycle()) {
+            *value *= factor;
+        }
         writer.write(&f32_bytes(&values)).with_context(cannot)?;
         progress.advance(last - first);
     }

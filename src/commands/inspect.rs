@@ -65,6 +65,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     } else {
         say(rows)?;
     }
+    for note in checkpoint.notes() {
+        say_error(&format!("quantloom: note: {note}"));
+    }
     for fault in faults {
         say_error(&format!("quantloom: {fault}"));
     }

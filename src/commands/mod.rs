@@ -24,7 +24,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
 use quantloom::dsl::{Scheme, parse};
-use quantloom::runtime::checkpoint::{Checkpoint, GptqVersion, Options};
+use quantloom::runtime::checkpoint::{Access, Checkpoint, GptqVersion, Options};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -86,6 +86,11 @@ pub(crate) struct Reading {
     /// In a GPTQ v1 file, read a stored zero point of all ones as 0 instead of 2^bits.
     #[arg(long)]
     gptq_zero_wraps: bool,
+    /// Read files into memory instead of mapping them: for files that may be shortened or written
+    /// meanwhile, which ends a program that maps them (SIGBUS), and for file systems that fail so. It
+    /// takes as much memory as the files have bytes.
+    #[arg(long)]
+    no_map: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -100,7 +105,9 @@ impl Reading {
             Version::V1 => GptqVersion::V1,
             Version::V2 => GptqVersion::V2,
         });
-        let options = Options { gptq_version: version, gptq_zero_wraps: self.gptq_zero_wraps };
+        let access = if self.no_map { Access::Copied } else { Access::Mapped };
+        let options =
+            Options { gptq_version: version, gptq_zero_wraps: self.gptq_zero_wraps, access };
         Ok(Checkpoint::open_with(path, options)?)
     }
 }

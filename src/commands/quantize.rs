@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::runtime::checkpoint::{Checkpoint, Tensors};
-use quantloom::runtime::quantise::{Candidate, candidates, quantise_checkpoint};
+use quantloom::runtime::quantise::{Candidate, Outcome, candidates, quantise_checkpoint};
 
 use super::{say, scheme, shape, size, table};
 use crate::progress::Progress;
@@ -74,10 +74,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             shape(outcome.shape),
             size(outcome.bytes.0),
             size(outcome.bytes.1),
-            format!("{:.2} dB", outcome.sqnr),
+            match outcome.sqnr {
+                f64::INFINITY => "exact".to_owned(),
+                sqnr => format!("{sqnr:.2} dB"),
+            },
         ]);
     }
     say(rows)?;
+    for what in scheme.clipping() {
+        say(format_args!("note: {what}"))?;
+    }
+    warn_of_loss(&outcomes)?;
     if static_input {
         say(
             "the activation's static scales are 1: weights alone do not tell them, calibrate them",
@@ -85,6 +92,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     say(format_args!("wrote {}", arguments.out.display()))?;
     Ok(true)
+}
+
+/// Below this many dB the error is half as large as the weights.
+const LEAST_SQNR: f64 = 6.0;
+
+/// Says which layers have lost their weights: all of them 0, or far from what they were.
+fn warn_of_loss(outcomes: &[Outcome]) -> Result<()> {
+    let lost: Vec<&Outcome> = outcomes.iter().filter(|o| o.sqnr < LEAST_SQNR).collect();
+    let Some(worst) = lost.iter().min_by(|a, b| a.sqnr.total_cmp(&b.sqnr)) else { return Ok(()) };
+    let layers = if lost.len() == 1 { "layer has" } else { "layers have" };
+    say(format_args!(
+        "warning: {} {layers} lost most of the weights (SQNR below {LEAST_SQNR} dB, {:.2} dB in {}): \
+         the scheme's codes and scales do not hold such weights",
+        lost.len(),
+        worst.sqnr,
+        worst.layer
+    ))
 }
 
 /// A file has one quantisation configuration: a second one would make the first one's layers

@@ -1,5 +1,6 @@
 //! `quantloom run`
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,10 @@ pub(crate) struct Arguments {
     /// two-dimensional x, and one a token of a three-dimensional one.
     #[arg(long, value_enum, default_value_t = Tokens::Auto)]
     token_scale: Tokens,
+    /// The alternative of the scheme's activations that x is taken as, whatever its type: `bf16`, or
+    /// the type of the quantiser's codes, `i8`. Without it the scheme's list decides.
+    #[arg(long, value_name = "TYPE")]
+    activation: Option<String>,
     /// Also say which kernel multiplies, and why not another.
     #[arg(long)]
     explain: bool,
@@ -83,7 +88,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Tokens::PerToken => 3,
         Tokens::WholeTensor => 2,
     };
-    let scheme = as_called(layer.scheme(), layer.family(), rank);
+    let called = as_called(layer.scheme(), layer.family(), rank);
+    let scheme = match &arguments.activation {
+        Some(name) => Cow::Owned(called.insisting(name)?),
+        None => Cow::Borrowed(&*called),
+    };
+    if let Some(taken) = scheme.taken(x.own)
+        && (called.is_mixed() || taken.converted().is_some())
+    {
+        say_error(&format!("quantloom: note: {taken}"));
+    }
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
     if arguments.explain {
@@ -94,7 +108,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     let y = forward(place.backend(), &scheme, layer, &unpacked, arguments.expert, &x)?;
     drop(progress);
-    if arguments.token_scale == Tokens::Auto && *scheme != *layer.scheme() {
+    if arguments.token_scale == Tokens::Auto && *called != *layer.scheme() {
         say_error(
             "quantloom: note: x is two-dimensional, so that one activation scale is taken for all \
              of it, as compressed-tensors does; --token-scale per-token takes one a token",

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use quantloom::codegen::plan;
+use quantloom::codegen::plan::{self, Plan};
 use quantloom::codegen::target::{TARGETS, Target};
+use quantloom::dsl::format::F32;
 use quantloom::dsl::{Activation, Scheme};
 
 use super::{say, scheme, table};
@@ -25,6 +26,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
     say(&scheme)?;
     say(format_args!("{:.4} bits per weight", scheme.bits_per_weight()))?;
+    for taken in scheme.each_taken() {
+        say(taken)?;
+    }
     let mut stores = table(&["tensor", "holds", "type", "layout"]);
     for store in &scheme.stores {
         let held: Vec<String> = scheme
@@ -38,6 +42,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         stores.add_row([store.name.clone(), held.join(", "), format!("{dtype:?}"), layout]);
     }
     say(stores)?;
+    for what in scheme.clipping() {
+        say(format_args!("note: {what}"))?;
+    }
     let mut targets = table(&["target", "plan"]);
     for target in TARGETS {
         targets.add_row([target.name.to_owned(), planned(&scheme, target)]);
@@ -51,6 +58,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
+/// What x is multiplied as, and the plan: of the activation, or of a narrower type to which a GPU rounds
+/// it.
+fn planned_for(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &'static Target,
+) -> (String, Result<Plan, plan::Refusal>) {
+    let name = activation.name();
+    let planned = plan::plan(scheme, activation, target);
+    let taken = scheme.taken(F32).filter(|taken| taken.activation == activation);
+    if let (Err(_), Some(taken), Some(_)) = (&planned, taken, target.gpu) {
+        for narrower in taken.narrower(scheme) {
+            if let Ok(plan) = plan::plan(scheme, &narrower, target) {
+                return (format!("{name} rounded to {}", narrower.name()), Ok(plan));
+            }
+        }
+    }
+    (name, planned)
+}
+
 /// The plans for each of the scheme's activations, equal ones once; or why there is none.
 fn planned(scheme: &Scheme, target: &'static Target) -> String {
     if let Err(refusal) = plan::support(scheme, target) {
@@ -58,13 +85,10 @@ fn planned(scheme: &Scheme, target: &'static Target) -> String {
     }
     let mut plans: Vec<(String, Vec<String>)> = Vec::new();
     for activation in &scheme.activations {
-        let text = match plan::plan(scheme, activation, target) {
+        let (name, plan) = planned_for(scheme, activation, target);
+        let text = match plan {
             Ok(plan) => plan.to_string(),
             Err(refusal) => format!("refused: {refusal}"),
-        };
-        let name = match activation {
-            Activation::Float(number) => number.to_string(),
-            Activation::Quantised(quantiser) => quantiser.code.to_string(),
         };
         match plans.iter_mut().find(|(known, _)| *known == text) {
             Some((_, names)) => names.push(name),

@@ -35,6 +35,10 @@ pub(crate) struct Arguments {
     backend: String,
     #[command(flatten)]
     tuning: backend::Tuning,
+    /// Only this alternative of the schemes' activations: `bf16`, or the type of a quantiser's codes,
+    /// `i8`.
+    #[arg(long, value_name = "TYPE")]
+    activation: Option<String>,
     /// Only this shape, instead of seven that are whole, ragged, tiny and long.
     #[arg(long, value_name = "NxK", value_parser = shape)]
     shape: Option<(u64, u64)>,
@@ -52,6 +56,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         match name.as_str() {
             "all" => schemes.extend(quantloom::kernels::catalogue().iter().cloned()),
             name => schemes.push(scheme(name)?),
+        }
+    }
+    if let Some(name) = &arguments.activation {
+        for scheme in &mut schemes {
+            *scheme = scheme.insisting(name)?;
         }
     }
     let places = backend::places(&arguments.backend, &arguments.tuning)?;
@@ -80,6 +89,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     drop(progress);
     say(rows)?;
+    for scheme in schemes.iter().filter(|scheme| scheme.is_mixed()) {
+        let taken: Vec<String> = scheme.each_taken().map(|taken| taken.to_string()).collect();
+        say(format_args!("{}: {}", scheme.name, taken.join(", ")))?;
+    }
     for (case, why) in notes {
         say(format_args!("{case} is not scheduled: {why}"))?;
     }

@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 
+use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Overflow};
 use quantloom_dsl::layout::{Component, Shape};
@@ -12,7 +13,8 @@ use quantloom_runtime::cpu::blocking::Matrix;
 use quantloom_runtime::cpu::family::Families;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::device::{Backend, Device};
-use quantloom_runtime::op::{Bf16, F16 as F16Bits, Op as _, Values, ValuesMut, Workspace};
+use quantloom_runtime::gpu::GpuDevice;
+use quantloom_runtime::op::{Bf16, F16 as F16Bits, Op, Values, ValuesMut, Workspace};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -292,6 +294,48 @@ fn a_product_does_not_grow_its_workspace() {
             let mut y = vec![0.0; tokens * n as usize];
             op.matmul_into(0, x, ValuesMut::F32(&mut y), &mut workspace).unwrap();
             assert_eq!(workspace.len(), before, "{isa}, {:?}", x.format());
+        }
+    }
+}
+
+/// However many tokens are asked about, an op has an answer: no sum of bytes wraps.
+#[test]
+fn no_number_of_tokens_is_too_large_to_ask_about() {
+    let schemes = [
+        "a { weight: i8, scale: bf16 per row, pack: [n, k], activation: i8 { scale: f32 per token } }",
+        "b { weight: e2m1, scale: e8m0 per 1x32, pack: [k, n], activation: bf16 | f16 }",
+        "c { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }",
+    ];
+    let devices = |scheme: &Scheme, weight: &Unpacked| {
+        let of = |isa: Isa| Device::named(isa.name()).unwrap().prepare(scheme, weight).unwrap();
+        Isa::present().map(move |isa| Box::new(of(isa)) as Box<dyn Op>).collect::<Vec<_>>()
+    };
+    for scheme in schemes.map(|text| quantloom_dsl::parse(text).unwrap()) {
+        let shape = Shape::matrix(48, 256);
+        let packed = pack(&scheme, &draw::layer(&scheme, shape, 0)).unwrap();
+        let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+        let weight = Unpacked::new(&scheme, shape, &stored).unwrap();
+        let mut ops = devices(&scheme, &weight);
+        for target in ["sm_90a", "gfx942", "wgsl"] {
+            let simulator = Simulator::new(target).unwrap();
+            ops.push(Backend::prepare(&GpuDevice::new(simulator), &scheme, &weight).unwrap());
+        }
+        for op in ops {
+            let mut last = 0;
+            for tokens in (0..=usize::BITS).map(|bits| 1usize.checked_shl(bits).unwrap_or(0)) {
+                let tokens = tokens.wrapping_sub(1);
+                let (kernel, size) = (op.kernel(tokens), op.workspace_size(tokens));
+                assert!(!op.explain(tokens).is_empty());
+                let _ = op.sums(tokens);
+                // What a token needs at least, if the workspace is the CPU's.
+                let least = tokens.saturating_mul(shape.k as usize);
+                assert!(size == 0 || size >= least, "{kernel}, M = {tokens}: {size}");
+                assert!(
+                    size >= last || tokens < 1 << 16,
+                    "{kernel}, M = {tokens}: {size} < {last}"
+                );
+                last = size;
+            }
         }
     }
 }

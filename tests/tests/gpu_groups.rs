@@ -81,6 +81,20 @@ fn blocks_that_turns_do_not_hold_are_computed_by_run() {
     compared(&[scheme("e4m3", &blocks(96), x), scheme("e4m3", &blocks(192), x)], &TARGETS);
 }
 
+/// Decoding leaves a constant on codes, and a term takes it off. Where x has a single code that is not 0
+/// and meets a weight of 0, nothing is left but the rounding of both.
+#[test]
+fn what_decoding_leaves_on_codes_cancels_within_the_bound() {
+    let mut schemes = Vec::new();
+    for weight in ["i2", "i3", "i4", "i8", "u4 - 8", "u8"] {
+        for x in ["i3", "i4"] {
+            let x = format!("{x} {{ scale: f32 per token }}");
+            schemes.push(scheme(weight, "scale: f32 per 1x32", &x));
+        }
+    }
+    compared(&schemes, &TARGETS);
+}
+
 /// Stored numbers that are no whole bytes: the last byte is padded.
 #[test]
 fn numbers_of_less_than_a_byte_may_end_inside_of_one() {

@@ -260,6 +260,7 @@ fn within_half_a_step(scheme: &Scheme, plain: &Plain, w: &[f64], decoded: &[f32]
     let exact_reach = match rule {
         Rule::Amax(divisor) => f64::from_bits(divisor),
         Rule::Range(_) => high - low + 1.0,
+        Rule::Pow2Over(divisor) => f64::from_bits(divisor),
         Rule::Pow2 { above } => {
             let threshold = above.map_or(2.0, f64::from_bits);
             threshold * high.log2().floor().exp2()

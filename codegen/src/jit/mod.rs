@@ -17,7 +17,7 @@ mod simulator;
 
 use std::sync::Arc;
 
-use quantloom_dsl::format::Number;
+use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::op::{Decoded, Sums};
@@ -36,7 +36,7 @@ pub use overrides::{Overrides, VARIABLE, WrongOverride};
 pub use retuned::Retuned;
 pub use rule::{Unruled, launch_rule};
 #[cfg(feature = "sim")]
-pub use simulator::{SimError, Simulator};
+pub use simulator::{KEPT_REPORTS, SimError, Simulator, Totals};
 
 /// Why there is no kernel for a key.
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +164,15 @@ impl Products for Jit {
         Ok(operand::keys(request, &problem(request)?)?)
     }
 
+    fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {
+        let operand = problem(request)?.input.operand;
+        Ok(match (request.activation, operand.number()) {
+            // Of f32 nothing is lost.
+            (Activation::Float(_), Number::Float(half)) if half != F32 => half,
+            _ => request.own,
+        })
+    }
+
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
         let number = Part::ALL.iter().position(|known| known.buffer() == part.buffer);
         let none = || JitError::Work(format!("`{}` as a transform", part.buffer));
@@ -286,12 +295,6 @@ fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError>
     let problem = || posed(scheme, activation, target, (size("n")?, size("k")?));
     let direction = match &key.work {
         Work::Product { output, .. } => {
-            if let Activation::Float(own) = activation
-                && own != output
-                && scheme.output != Some(*output)
-            {
-                return Err(JitError::Work(format!("{} from {own}", key.work)));
-            }
             return Ok(Chosen::read(name, parameters)?.write(&problem()?.giving(*output)?)?);
         }
         Work::Operand { own, .. } if name == operand::SCHEDULE => {

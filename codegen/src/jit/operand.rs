@@ -14,13 +14,16 @@ use crate::target::Feature;
 /// The name of their schedule in a key.
 pub(super) const SCHEDULE: &str = "activation";
 
-/// What is made for a product; `None` if it reads x as it comes.
+/// What is made for a product; `None` if it reads x as it comes: neither prepared nor converted.
 pub(super) fn problem(
     request: &Request<'_>,
     product: &Problem,
 ) -> Result<Option<ActivationProblem>, JitError> {
-    let own = (request.scheme, request.activation, Number::Float(request.own));
-    product.input.prepared.then(|| posed(product, own, request.x_columns)).transpose()
+    let own = Number::Float(request.own);
+    let converted = matches!(request.activation, Activation::Float(listed) if *listed != own);
+    let of = (request.scheme, request.activation, own);
+    let made = product.input.prepared || converted;
+    made.then(|| posed(product, of, request.x_columns)).transpose()
 }
 
 fn posed(

@@ -1,5 +1,6 @@
 //! The compiler with free choices of its schedules replaced: to measure and to verify other tiles.
 
+use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
@@ -31,6 +32,10 @@ impl Products for Retuned {
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
         Jit.operand(request)
+    }
+
+    fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {
+        Jit.rounds_x(request)
     }
 
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {

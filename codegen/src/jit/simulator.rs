@@ -1,12 +1,12 @@
 //! The simulator as the executor of products: what a device does, on the CPU, with its counts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quantloom_runtime::gpu::{Executor, Products, Slot};
+use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
-use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
+use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Refusal};
 
 use super::{Jit, JitError, gpu, launch_rule, verified, written};
 use crate::ir::{Kernel, Verified};
@@ -55,8 +55,41 @@ pub struct Simulator {
     change: Option<Change>,
     options: Options,
     kernels: Mutex<HashMap<KernelKey, Arc<Simulated>>>,
-    reports: Mutex<Vec<Report>>,
+    reports: Mutex<Reports>,
 }
+
+/// The latest reports, and what all launches cost.
+#[derive(Default)]
+struct Reports {
+    latest: VecDeque<Report>,
+    totals: Totals,
+}
+
+/// What the launches of a simulator cost together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Launches.
+    pub launches: u64,
+    /// Warp instructions.
+    pub instructions: u64,
+    /// Rounds of shared memory beyond one for each part of a warp: bank conflicts.
+    pub conflicts: u64,
+}
+
+impl Reports {
+    fn add(&mut self, report: Report) {
+        self.totals.launches += 1;
+        self.totals.instructions += report.instructions();
+        self.totals.conflicts += report.conflicts();
+        if self.latest.len() == KEPT_REPORTS {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(report);
+    }
+}
+
+/// Reports that a simulator keeps: those of a few products, so that it does not grow with each.
+pub const KEPT_REPORTS: usize = 256;
 
 /// What is done to a kernel before it is verified.
 type Change = Arc<dyn Fn(&mut Kernel) + Send + Sync>;
@@ -108,9 +141,15 @@ impl Simulator {
         Self { change: Some(Arc::new(change)), ..self }
     }
 
-    /// What the launches since the last call cost, in their order.
+    /// What the launches since the last call cost, in their order; the latest [`KEPT_REPORTS`] if there
+    /// were more.
     pub fn take_reports(&self) -> Vec<Report> {
-        std::mem::take(&mut *lock(&self.reports))
+        std::mem::take(&mut lock(&self.reports).latest).into()
+    }
+
+    /// What all launches cost together.
+    pub fn totals(&self) -> Totals {
+        lock(&self.reports).totals
     }
 }
 
@@ -180,13 +219,9 @@ impl Executor for Simulator {
         Ok(memory.bytes.clone())
     }
 
-    fn launch(
-        &self,
-        kernel: &Arc<Simulated>,
-        problem: &Problem,
-        _overlap: bool,
-        slots: &mut [Slot<'_, Contents>],
-    ) -> Result<(), SimError> {
+    fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), SimError> {
+        let (kernel, problem) = (launch.kernel(), launch.problem());
+        let slots = launch.slots();
         let fault = |what: String| SimError::Launch { kernel: kernel.kernel.name.clone(), what };
         let mut parameters = Vec::new();
         for parameter in &kernel.rule.parameters {
@@ -207,7 +242,7 @@ impl Executor for Simulator {
                 **memory = left;
             }
         }
-        lock(&self.reports).push(report.map_err(SimError::Fault)?);
+        lock(&self.reports).add(report.map_err(SimError::Fault)?);
         Ok(())
     }
 }

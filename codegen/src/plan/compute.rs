@@ -123,6 +123,9 @@ pub const PRODUCTS: &[Product] = &[
     },
 ];
 
+/// Columns of a chunk of codes on lanes: those of [`LANES_TILE`](super::LANES_TILE).
+const LANES_CHUNK: u32 = 32;
+
 impl Product {
     /// How its instruction scales the operands, if it does.
     pub fn scaling(&self) -> Option<Scaling> {
@@ -147,16 +150,28 @@ impl ComputePlan {
     /// Every product that keeps the scheme's meaning on a class of targets, best first.
     pub fn all(scheme: &Scheme, activation: &Activation, class: Class) -> Vec<Self> {
         // A matrix machine adds up whole steps, so that runs of columns must not end inside of one.
-        let run = run(scheme, activation).filter(|_| class != Lanes);
-        let whole = |product: &Product| {
-            product.scaling().is_some() || run.is_none_or(|run| run.is_multiple_of(product.columns))
+        // Lanes fill longer runs than half of their chunk up to whole ones, and have one sum of a
+        // chunk where they are integers.
+        let run = run(scheme, activation);
+        let whole = |product: &Product| match run {
+            None => true,
+            Some(run) if class == Lanes => product.sum == Accumulate::F32 || run > LANES_CHUNK / 2,
+            Some(run) => product.scaling().is_some() || run.is_multiple_of(product.columns),
         };
         // What an integer product leaves of a zero point of x would be a term per row of w.
         let zero = |product: &Product| {
             class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation)
         };
+        // Lanes have one packing of the weight for x of every type, and that of integer sums only where
+        // x is quantised whatever its type: where the quantiser comes first.
+        let packed = |product: &Product| {
+            class != Lanes
+                || product.sum == Accumulate::F32
+                || scheme.activations.first() == Some(activation)
+        };
         let fits = |product: &&Product| {
             product.classes.contains(&class)
+                && packed(product)
                 && keeps(scheme, activation, product)
                 && whole(product)
                 && !zero(product)

@@ -1,5 +1,6 @@
 //! Whether a target runs a scheme, and the reasons why not.
 
+use quantloom_dsl::format::F32;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::operand::Operand;
@@ -53,6 +54,11 @@ pub enum Refusal {
         /// The target.
         target: &'static str,
     },
+    /// x is multiplied by a factor of its column first.
+    #[error(
+        "{0} has no kernel that multiplies x by a factor of its column first (`prescale`); the CPU does"
+    )]
+    Prescaled(&'static str),
     /// There is a plan, but no schedule of this version takes it.
     #[error("{0}")]
     NotScheduled(String),
@@ -85,11 +91,15 @@ pub fn support(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> 
     if !target.has_kernels() {
         return Err(Refusal::NoKernels(target.name));
     }
-    let kernel = |activation| match target.gpu {
+    let kernel = |activation: &Activation| match target.gpu {
         None => plan(scheme, activation, target).map(|_| ()),
         Some(_) => scheduled(scheme, activation, target),
     };
-    let mut plans = scheme.activations.iter().map(kernel);
+    let listed = scheme.activations.iter().cloned();
+    // What x in f32 is rounded to on a GPU without products of it.
+    let narrower = scheme.taken(F32).filter(|_| target.gpu.is_some());
+    let narrower = narrower.into_iter().flat_map(|taken| taken.narrower(scheme));
+    let mut plans = listed.chain(narrower).map(|activation| kernel(&activation));
     let first = plans.next().unwrap_or(Err(Refusal::NoKernels(target.name)));
     if first.is_ok() || plans.any(|plan| plan.is_ok()) { Ok(()) } else { first }
 }

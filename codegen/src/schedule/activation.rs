@@ -2,7 +2,8 @@
 //!
 //! In: an [`ActivationProblem`], and x[M, K] in its own type. Out: kernels, not yet verified, which
 //! leave
-//! - `operand` `[M, P]`, the product's elements, rows padded with zeros: x itself, or its codes: as
+//! - `operand` `[M, P]`, the product's elements, rows padded with zeros: x itself, perhaps rounded to
+//!   another float type, or its codes: as
 //!   bytes, or as 16-bit floats or f32, which are exact and have no zero point any more; for
 //!   instructions that scale also of 4 bits, two a byte, and of 6 bits, 32 of them in 24 bytes and 8 of
 //!   zeros;
@@ -41,8 +42,8 @@ use self::extent::{Extent, Running};
 use self::levels::{Given, Levels, OfRow};
 use self::source::{PIECE, Place, Source};
 use crate::ir::{
-    Access, Address, BufferId, Builder, Extent as Count, Kernel, Launch, Op, Operand, ParameterId,
-    Reg, Special, Width, Word,
+    Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, Launch, Op, Operand,
+    ParameterId, Reg, Special, Width, Word,
 };
 use crate::target::Feature;
 
@@ -335,10 +336,11 @@ impl<'p> Writer<'p> {
                 let at = (self.row, column, inside);
                 levels.quantise(b, outer, &elements, at, |b| self.there(b, column))
             }
-            _ if self.problem.operand == crate::plan::Operand::F32 => {
-                self.source.elements(b, words)
+            _ if self.problem.keeps_pairs() => self.source.pairs(b, words),
+            _ => {
+                let elements = self.source.elements(b, words);
+                self.converted(b, elements)
             }
-            _ => self.source.pairs(b, words),
         };
         self.store(b, column, &words, inside);
     }
@@ -358,6 +360,17 @@ impl<'p> Writer<'p> {
 }
 
 impl Writer<'_> {
+    /// Elements in f32 as words of a float operand, rounded to nearest even.
+    fn converted(&self, b: &mut Builder, elements: Vec<Operand>) -> Vec<Operand> {
+        let half = match self.problem.operand {
+            crate::plan::Operand::F16 => Half::F16,
+            crate::plan::Operand::Bf16 => Half::Bf16,
+            _ => return elements,
+        };
+        let pairs = elements.chunks_exact(2);
+        pairs.map(|pair| b.binary(Binary::Pack(half), pair[0], pair[1])).collect()
+    }
+
     /// Stores the codes of a piece, fewer than 8 bits each, of which the first is number `at` of all: a word
     /// of 4 bits each; 6 bytes of 6 bits each, two of the zeros that follow 32 of them besides.
     fn store_small(&self, b: &mut Builder, at: Operand, words: &[Operand], mask: Option<Operand>) {

@@ -429,7 +429,10 @@ impl Problem {
 fn written(output: Number, target: &'static Target) -> Result<(), Unscheduled> {
     match output {
         NUMBER_F32 | NUMBER_F16 | NUMBER_BF16 => Ok(()),
-        _ => Err(Unscheduled::Scheme { target: target.name, what: format!("results in {output}") }),
+        _ => {
+            let what = format!("results in {output}, only in f32, f16 and bf16");
+            Err(Unscheduled::Scheme { target: target.name, what })
+        }
     }
 }
 

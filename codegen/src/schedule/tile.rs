@@ -12,7 +12,9 @@
 //! 16 columns, that is 32 a group of 128 and tile of rows, against half the tokens on the sums: as
 //! many at 64 tokens, fewer below. And on the weights each product would be rounded to 16 bits.
 //!
-//! Blocks that share rows of w are neighbours in the grid, so that w comes from memory once.
+//! Blocks that share rows of w are neighbours in the grid, so that w comes from memory once. Rows that
+//! are too many for the grid's second axis are its first one: there are few tokens then, since elements
+//! of y are numbered in 32 bits.
 
 mod ring;
 mod shape;
@@ -95,10 +97,15 @@ impl<'p> Tile<'p> {
         let io = Io::declare(b, problem);
         let token_blocks = Extent::CeilDiv(io.m, shape.tokens);
         let fixed = Extent::Constant;
-        b.grid([token_blocks, fixed(shape.row_blocks(problem)), fixed(shape.splits)]);
+        let rows_first = shape.rows_first(problem);
+        let mut blocks = [token_blocks, fixed(shape.row_blocks(problem))];
+        if rows_first {
+            blocks.reverse();
+        }
+        b.grid([blocks[0], blocks[1], fixed(shape.splits)]);
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        let token_block = b.special(Special::Block(0));
-        let row_block = b.special(Special::Block(1));
+        let [token_block, row_block] = if rows_first { [1, 0] } else { [0, 1] }
+            .map(|axis| b.special(Special::Block(axis)));
         let split = if shape.splits > 1 { b.special(Special::Block(2)) } else { 0u32.into() };
         let m = b.argument(io.m);
         Self { problem, shape, io, lane, warp, token_block, row_block, split, m }

@@ -9,9 +9,9 @@ use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::{Kernel, Verified};
 use quantloom_codegen::jit::{Jit, launch_rule};
 use quantloom_codegen::sim::{Arguments, Contents};
-use quantloom_runtime::gpu::{Executor, Products, Slot};
+use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
-use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
+use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Refusal};
 
 /// A kernel's text, compiled for this machine.
 pub struct Program {
@@ -152,14 +152,9 @@ impl Executor for Host {
         Ok(memory.bytes.clone())
     }
 
-    fn launch(
-        &self,
-        kernel: &Self::Kernel,
-        problem: &Problem,
-        _overlap: bool,
-        slots: &mut [Slot<'_, Contents>],
-    ) -> Result<(), ProductError> {
-        let (program, rule) = &**kernel;
+    fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), ProductError> {
+        let ((program, rule), problem) = (&**launch.kernel(), launch.problem());
+        let slots = launch.slots();
         let size = |kind: &ParameterKind| match kind {
             ParameterKind::Size(count) => Some(count.of(problem).unwrap() as u32),
             _ => None,

@@ -4,7 +4,7 @@
 use super::diagnostic::{Diagnostic, Span};
 use super::layouts::LayoutSyntax;
 use super::placed::{Clash, Placed};
-use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
+use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored, levels};
 use crate::format::Number;
 use crate::layout::{Component, Field, Grain, Shape};
 use crate::scheme::{
@@ -112,11 +112,10 @@ impl<'a> Checker<'a> {
             .map_or_else(Vec::new, |(list, _)| {
                 list.iter().map(ActivationSyntax::to_model).collect()
             });
-        let model = |scale: &&ScaleSyntax| scale.to_model(&weight, asymmetric);
         let mut scheme = Scheme {
             name: self.syntax.name.clone(),
             summary: self.syntax.docs.join("\n"),
-            scales: scales.iter().map(model).collect(),
+            scales: levels(scales.into_iter(), &weight, asymmetric),
             weight,
             zero,
             shift,
@@ -127,6 +126,12 @@ impl<'a> Checker<'a> {
                 })
                 .map(|(number, _)| number),
             stores: Vec::new(),
+            prescale: self
+                .find(|clause| match clause {
+                    Clause::Prescale { number, .. } => Some(*number),
+                    _ => None,
+                })
+                .map(|(number, _)| number),
             activations,
             bias: self
                 .find(|clause| match clause {
@@ -208,6 +213,7 @@ impl<'a> Checker<'a> {
                 Clause::Shift { stored, .. } => parts.push((Component::Shift, stored)),
                 Clause::Index { stored, .. } => parts.push((Component::Index, stored)),
                 Clause::Bias { stored, .. } => parts.push((Component::Bias, stored)),
+                Clause::Prescale { stored, .. } => parts.push((Component::Prescale, stored)),
                 Clause::Activation(list) => activation_parts(scheme, list, &mut parts),
                 _ => {}
             }
@@ -280,6 +286,12 @@ impl<'a> Checker<'a> {
                     *span,
                     format!("a shift of type {number}"),
                     "a shift is a float, `shift: f16`",
+                ),
+                Clause::Prescale { .. } if scheme.experts.is_some() => self.fault(
+                    *span,
+                    "a factor of x's columns beside stacked experts",
+                    "one x is multiplied by all experts; multiply x before the product, or leave \
+                     `experts` out",
                 ),
                 Clause::Activation(list) => self.activation_rules(list),
                 _ => {}

@@ -18,6 +18,7 @@ const KEYWORDS: &[&str] = &[
     "scale",
     "index",
     "pack",
+    "prescale",
     "activation",
     "bias",
     "accumulate",
@@ -131,6 +132,10 @@ fn body(reader: &mut Reader<'_>, keyword: &str, level: u8) -> Parsed<Clause> {
             let layout = layouts::layout(reader, Component::Code)?;
             Ok(Clause::Pack { layout, name: reader.name()? })
         }
+        "prescale" => {
+            let number = float_type(reader)?;
+            Ok(Clause::Prescale { number, stored: stored(reader, Component::Prescale)? })
+        }
         "activation" => activations(reader).map(Clause::Activation),
         "bias" => {
             let number = float_type(reader)?;
@@ -234,6 +239,14 @@ fn number(reader: &mut Reader<'_>) -> Parsed<Number> {
     let (word, span) = reader.word("a number type, such as u4, e4m3 or bf16")?;
     Number::from_name(word).ok_or_else(|| {
         let fault = Diagnostic::new(span, format!("there is no number type `{word}`"));
+        // Its default suffix may be one that it has no room for.
+        let with_suffix = ["fn", "fnuz", "finite"].map(|suffix| format!("{word}{suffix}"));
+        if let Some(name) = with_suffix.iter().find(|name| Number::from_name(name).is_some()) {
+            return fault.help(format!(
+                "8 bits without a suffix are `ieee`, which needs a mantissa bit and two exponent bits: \
+                 say `{name}`"
+            ));
+        }
         let names = [
             "u4", "u8", "i4", "i8", "e2m1", "e2m3", "e3m2", "e4m3", "e4m3fnuz", "e5m2", "e5m2fnuz",
             "e8m0", "f16", "bf16", "f32", "i32",
@@ -351,6 +364,9 @@ fn scale(reader: &mut Reader<'_>, own: Component) -> Parsed<ScaleSyntax> {
 fn rule(reader: &mut Reader<'_>) -> Parsed<Rule> {
     let (word, span) = reader.word("`amax`, `range` or `pow2`")?;
     if word == "pow2" {
+        if reader.take_mark('/') {
+            return Ok(Rule::pow2_over(divisor(reader)?));
+        }
         if !reader.take_word("above") {
             return Ok(Rule::pow2(None));
         }
@@ -370,12 +386,16 @@ fn rule(reader: &mut Reader<'_>) -> Parsed<Rule> {
         }
     };
     reader.mark('/', "and what the extent is divided by")?;
+    Ok(make(divisor(reader)?))
+}
+
+fn divisor(reader: &mut Reader<'_>) -> Parsed<f64> {
     let at = reader.span();
     let divisor = reader.real("the divisor")?;
     if !(divisor > 0.0 && divisor.is_finite()) {
         return Err(Diagnostic::new(at, "the divisor is greater than 0"));
     }
-    Ok(make(divisor))
+    Ok(divisor)
 }
 
 fn activations(reader: &mut Reader<'_>) -> Parsed<Vec<ActivationSyntax>> {

@@ -332,6 +332,7 @@ fn component(name: &str) -> Option<Component> {
         "index" => Some(Component::Index),
         "bias" => Some(Component::Bias),
         "input_zero" => Some(Component::InputZero),
+        "prescale" => Some(Component::Prescale),
         _ => match name.strip_prefix("input_scale") {
             Some(rest) => level(rest).map(Component::InputScale),
             None => level(name.strip_prefix("scale")?).map(Component::Scale),

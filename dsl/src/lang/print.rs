@@ -3,8 +3,8 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use super::syntax::default_rule;
 use crate::layout::{Component, Grain};
+use crate::rules::default_rules;
 use crate::scheme::{
     Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, Rule, ScaleLevel,
     ScaleType, Scheme, Ties, Weight, ZeroKind, default_layout, default_name,
@@ -27,8 +27,8 @@ impl Display for Scheme {
             let group = self.other_group(shift.group);
             writeln!(f, "    shift: {}{group}{},", shift.number, self.stored(Component::Shift))?;
         }
-        for (level, scale) in (0u8..).zip(&self.scales) {
-            let usual = default_rule(scale.number, &self.weight, self.zero.is_some());
+        let usual = default_rules(&self.scales, &self.weight, self.zero.is_some());
+        for ((level, scale), usual) in (0u8..).zip(&self.scales).zip(usual) {
             let text = scale_text(scale, usual, false);
             writeln!(f, "    scale: {text}{},", self.stored(Component::Scale(level)))?;
         }
@@ -47,6 +47,9 @@ impl Display for Scheme {
                 write!(f, " as \"{}\"", store.name)?;
             }
             f.write_str(",\n")?;
+        }
+        if let Some(number) = self.prescale {
+            writeln!(f, "    prescale: {number}{},", self.stored(Component::Prescale))?;
         }
         f.write_str("    activation: ")?;
         for (position, activation) in self.activations.iter().enumerate() {
@@ -117,8 +120,8 @@ impl Scheme {
         if let Some(zero) = quantiser.zero {
             parts.push(format!("zero: {zero}{}", self.stored(Component::InputZero)));
         }
-        for (level, scale) in (0u8..).zip(&quantiser.scales) {
-            let usual = default_rule(scale.number, &weight, quantiser.zero.is_some());
+        let usual = default_rules(&quantiser.scales, &weight, quantiser.zero.is_some());
+        for ((level, scale), usual) in (0u8..).zip(&quantiser.scales).zip(usual) {
             let text = scale_text(scale, usual, true);
             parts.push(format!("scale: {text}{}", self.stored(Component::InputScale(level))));
         }
@@ -146,6 +149,7 @@ fn scale_text(scale: &ScaleLevel, usual: Rule, activation: bool) -> String {
         let _ = match scale.rule {
             Rule::Amax(divisor) => write!(text, " from amax / {}", f64::from_bits(divisor)),
             Rule::Range(divisor) => write!(text, " from range / {}", f64::from_bits(divisor)),
+            Rule::Pow2Over(divisor) => write!(text, " from pow2 / {}", f64::from_bits(divisor)),
             Rule::Pow2 { above: None } => write!(text, " from pow2"),
             Rule::Pow2 { above: Some(above) } => {
                 write!(text, " from pow2 above {}", f64::from_bits(above))

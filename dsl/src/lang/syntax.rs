@@ -3,6 +3,7 @@
 use super::diagnostic::Span;
 use super::layouts::LayoutSyntax;
 use crate::format::Number;
+use crate::rules::default_rules;
 use crate::scheme::{
     Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, Rule, ScaleLevel,
     ScaleType, Ties, Weight, ZeroKind,
@@ -93,6 +94,13 @@ pub enum Clause {
         /// The name, and where it stands.
         name: Option<(String, Span)>,
     },
+    /// `prescale: bf16`
+    Prescale {
+        /// Type.
+        number: Number,
+        /// Store.
+        stored: Stored,
+    },
     /// `activation: bf16 | f16`
     Activation(Vec<ActivationSyntax>),
     /// `bias: bf16`
@@ -124,6 +132,7 @@ impl Clause {
             Self::Scale(_) => "scale",
             Self::Index { .. } => "index",
             Self::Pack { .. } => "pack",
+            Self::Prescale { .. } => "prescale",
             Self::Activation(_) => "activation",
             Self::Bias { .. } => "bias",
             Self::Accumulate(_) => "accumulate",
@@ -158,14 +167,13 @@ impl ActivationSyntax {
             Self::Quantised { code, zero, scales, ties, .. } => {
                 let asymmetric = zero.is_some();
                 let weight = Weight { code: Code::Number(*code), offset: 0 };
-                let model = |(scale, _): &(ScaleSyntax, Span)| ScaleLevel {
-                    stored: scale.fixed,
-                    ..scale.to_model(&weight, asymmetric)
-                };
+                let levels = levels(scales.iter().map(|(scale, _)| scale), &weight, asymmetric);
+                let fixed = scales.iter().map(|(scale, _)| scale.fixed);
+                let levels = levels.into_iter().zip(fixed);
                 Activation::Quantised(Quantiser {
                     code: *code,
                     zero: zero.as_ref().map(|zero| zero.0),
-                    scales: scales.iter().map(model).collect(),
+                    scales: levels.map(|(level, stored)| ScaleLevel { stored, ..level }).collect(),
                     ties: *ties,
                 })
             }
@@ -174,28 +182,29 @@ impl ActivationSyntax {
 }
 
 impl ScaleSyntax {
-    /// The model's value, with the default rule where none is written.
-    pub(super) fn to_model(&self, weight: &Weight, asymmetric: bool) -> ScaleLevel {
-        let rule = self.rule.unwrap_or_else(|| default_rule(self.number, weight, asymmetric));
+    /// The model's value, with `rule` for one that is not written.
+    fn to_model(&self, rule: Rule) -> ScaleLevel {
         ScaleLevel {
             number: self.number,
             group: self.group,
             divide: self.divide,
-            rule,
+            rule: self.rule.unwrap_or(rule),
             stored: true,
         }
     }
 }
 
-/// Powers of two for e8m0; the whole range for asymmetric codes; the largest magnitude over the
-/// largest code where no code is negative, else over half of the codes' range, which is the
-/// largest value of a symmetric float.
-pub(super) fn default_rule(number: ScaleType, weight: &Weight, asymmetric: bool) -> Rule {
-    let (low, high) = weight.range();
-    match number {
-        ScaleType::Number(Number::E8m0) => Rule::pow2(None),
-        _ if asymmetric => Rule::range(high - low),
-        _ if low == 0.0 => Rule::amax(high),
-        _ => Rule::amax((high - low) / 2.0),
-    }
+/// The levels of a weight or of an activation, finest first, with the default rules where none are
+/// written.
+pub(super) fn levels<'s>(
+    written: impl Iterator<Item = &'s ScaleSyntax>,
+    weight: &Weight,
+    asymmetric: bool,
+) -> Vec<ScaleLevel> {
+    // What a level is by default does not depend on rules.
+    let none = Rule::pow2(None);
+    let written: Vec<&ScaleSyntax> = written.collect();
+    let levels: Vec<ScaleLevel> = written.iter().map(|scale| scale.to_model(none)).collect();
+    let rules = default_rules(&levels, weight, asymmetric);
+    written.into_iter().zip(rules).map(|(scale, rule)| scale.to_model(rule)).collect()
 }

@@ -17,6 +17,7 @@ impl Display for Component {
             Self::InputScale(0) => f.write_str("input_scale"),
             Self::InputScale(level) => write!(f, "input_scale{}", level + 1),
             Self::InputZero => f.write_str("input_zero"),
+            Self::Prescale => f.write_str("prescale"),
         }
     }
 }

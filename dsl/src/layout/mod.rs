@@ -71,6 +71,8 @@ pub enum Component {
     InputScale(u8),
     /// A stored (static) zero point of the activation.
     InputZero,
+    /// What x is multiplied by first, one per k.
+    Prescale,
 }
 
 /// An axis that a digit can be of.

@@ -1,9 +1,11 @@
 //! The activation quantiser: x to codes, and the reals that the codes stand for.
 
+use std::borrow::Cow;
+
 use super::quantise::{Arith, Codes, Extent, choose_scale, choose_zero, round_code};
 use super::value::decode_all;
 use super::{Plain, ReferenceError};
-use crate::format::{FloatFormat, Number};
+use crate::format::{F32, FloatFormat, Number};
 use crate::layout::{Component, Grain};
 use crate::scheme::{Code, Group, Quantiser, ScaleType, Scheme, Weight};
 
@@ -33,12 +35,19 @@ pub struct StaticInput {
     pub scales: Vec<Vec<f64>>,
     /// Zero points.
     pub zeros: Vec<f64>,
+    /// The factor of each column of x; empty if there is none.
+    pub prescale: Vec<f64>,
 }
 
 impl StaticInput {
     /// The static input parameters of a layer (of its first expert).
     pub fn of(scheme: &Scheme, plain: &Plain) -> Self {
-        let Some(quantiser) = scheme.quantiser() else { return Self::default() };
+        let prescale = scheme
+            .prescale
+            .map_or_else(Vec::new, |number| decode_all(number, plain.of(Component::Prescale)));
+        let Some(quantiser) = scheme.quantiser() else {
+            return Self { prescale, ..Self::default() };
+        };
         let scales = (0u8..).zip(&quantiser.scales).map(|(level, scale)| {
             let number = scale.stored_number().filter(|_| scale.stored);
             number.map_or_else(Vec::new, |number| {
@@ -48,11 +57,34 @@ impl StaticInput {
         let zeros = quantiser
             .zero
             .map_or_else(Vec::new, |number| decode_all(number, plain.of(Component::InputZero)));
-        Self { scales: scales.collect(), zeros }
+        Self { scales: scales.collect(), zeros, prescale }
+    }
+
+    /// x [M, K] with each column multiplied by its factor: the product, rounded to f32 and then to
+    /// the type `own` of x. x itself where there are no factors.
+    ///
+    /// # Errors
+    /// [`ReferenceError::StaticInput`] if there are factors, but not K of them.
+    pub fn prescaled<'x>(
+        &self,
+        scheme: &Scheme,
+        x: &'x [f64],
+        k: usize,
+        own: FloatFormat,
+    ) -> Result<Cow<'x, [f64]>, ReferenceError> {
+        if scheme.prescale.is_none() {
+            return Ok(Cow::Borrowed(x));
+        }
+        if self.prescale.len() != k {
+            return Err(ReferenceError::StaticInput(Component::Prescale));
+        }
+        let factors = self.prescale.iter().cycle();
+        let product = |(x, factor): (&f64, &f64)| own.round(F32.round(x * factor));
+        Ok(Cow::Owned(x.iter().zip(factors).map(product).collect()))
     }
 }
 
-/// Quantises `x` [M, K], whose elements are values of `own`.
+/// Quantises `x` [M, K], whose elements are values of `own`, after its columns' factors.
 ///
 /// # Errors
 /// [`ReferenceError::StaticInput`] if a static scale is missing, [`ReferenceError::Length`]
@@ -70,6 +102,7 @@ pub fn quantise_activation(
         let (expected, found) = (((tokens + 1) * k) as u64, x.len() as u64);
         return Err(ReferenceError::Length { what: "x", expected, found });
     }
+    let x = &*given.prescaled(scheme, x, k, own)?;
     let codes = Codes::of(&Weight { code: Code::Number(quantiser.code), offset: 0 });
     let base = Arith::new(scheme.arithmetic, own);
     let grid = Grid { tokens, k };

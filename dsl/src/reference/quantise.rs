@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::pack::{elements, position};
 use super::{Plain, ReferenceError};
 use crate::format::{BF16, F16, F32, FloatFormat, Number, Overflow, exp2, floor_log2};
-use crate::layout::{Component, Grains, Index, Shape};
+use crate::layout::{Component, Grain, Grains, Index, Shape};
 use crate::scheme::{
     Arithmetic, Code, Group, Rule, ScaleLevel, ScaleType, Scheme, Ties, Weight, ZeroKind,
 };
@@ -114,9 +114,8 @@ pub(super) fn choose_scale(
     let wide = arith.with(Some(Number::Float(F32)));
     let within = |factor: f64| outer.map_or(factor, |outer| wide.over(factor, outer));
     let factor = match level.rule {
-        Rule::Pow2 { above } => {
-            let amax = within(extent.amax());
-            choose_power(amax, codes, arith, above.map(f64::from_bits))
+        Rule::Pow2 { .. } | Rule::Pow2Over(_) => {
+            choose_power(level.rule, within(extent.amax()), codes, arith)
         }
         Rule::Range(divisor) => {
             let range = arith.add(extent.high, -extent.low);
@@ -150,17 +149,17 @@ fn stored_divisor(number: Number, divisor: f64) -> u32 {
     number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
 }
 
-/// `2^(floor(log2(amax)) - emax)`, after rounding a mantissa of at least `above` up to 2; emax
-/// is the exponent of the largest code.
+/// The power of two of a rule: `2^(floor(log2(amax)) - emax)`, after rounding a mantissa of at least
+/// a threshold up to 2.
 /// Source: OCP MX v1.0, section 6.3; the thresholds are those of the quantising software.
-fn choose_power(amax: f64, codes: &Codes, arith: Arith, above: Option<f64>) -> f64 {
-    let largest = codes.high.max(-codes.low);
-    let exponent = if amax == 0.0 || !amax.is_finite() {
-        -127
-    } else {
-        let floor = floor_log2(amax);
-        let up = above.is_some_and(|above| amax / exp2(floor) >= above);
-        (floor + i32::from(up) - floor_log2(largest)).clamp(-127, 127)
+fn choose_power(rule: Rule, amax: f64, codes: &Codes, arith: Arith) -> f64 {
+    let exponent = match rule.power(codes.high.max(-codes.low)) {
+        Some(power) if amax != 0.0 && amax.is_finite() => {
+            let floor = floor_log2(amax);
+            let up = power.above.is_some_and(|above| amax / exp2(floor) >= above);
+            (floor + i32::from(up) - power.exponent).clamp(-127, 127)
+        }
+        _ => -127,
     };
     // In f16 the smallest powers underflow; quantisers put 1 in the place of that 0.
     let scale = exp2(exponent);
@@ -186,7 +185,8 @@ pub(super) fn choose_zero(extent: Extent, scale: f64, codes: &Codes, arith: Arit
 /// Quantises a weight [E, N, K] whose elements are values of `own`.
 ///
 /// Scales are chosen by each level's rule, coarsest level first; codes are clamped, then
-/// rounded to nearest even. A scheme with a group index gets the trivial one (k / group).
+/// rounded to nearest even. A scheme with a group index gets the trivial one, `k / columns`, with
+/// the columns of the largest group: an index names a group of every level.
 ///
 /// # Errors
 /// [`ReferenceError::Length`] if `w` is not E * N * K values.
@@ -210,10 +210,10 @@ pub fn quantise(
         codes: Codes::of(&scheme.weight),
         components: BTreeMap::new(),
     };
+    quantiser.index();
     quantiser.shift();
     quantiser.scales();
     quantiser.zero_points();
-    quantiser.index();
     quantiser.bias(bias)?;
     quantiser.codes();
     quantiser.inputs();
@@ -234,13 +234,49 @@ impl WeightQuantiser<'_> {
         Grains { bits: 32, rows: group.rows, cols: group.cols }
     }
 
+    /// Where the number of a weight's group lies: by the group index, if there is one.
+    fn at(&self, group: Group, mut index: Index) -> usize {
+        if let (Grain::Each(columns), Some(number)) = (group.cols, self.scheme.index) {
+            let column = index.e * self.shape.k + index.k;
+            let named = number.decode(self.components[&Component::Index][column as usize]);
+            index.k = named as u64 * u64::from(columns);
+        }
+        position(Self::grains(group), self.shape, index)
+    }
+
+    /// A weight of each group, in the order of the groups: any, of one that no column is in.
+    fn members(&self, group: Group) -> Vec<Index> {
+        let starts = elements(Self::grains(group), self.shape);
+        match group.cols {
+            Grain::Each(columns) if self.scheme.index.is_some() => {
+                let (columns, spread) = (u64::from(columns), self.indexed_columns());
+                let last = self.shape.k - 1;
+                let k = |start: u64| (start / columns).saturating_mul(spread).min(last);
+                starts.map(|start| Index { k: k(start.k), ..start }).collect()
+            }
+            _ => starts.collect(),
+        }
+    }
+
+    /// Columns of a group of the trivial index: the most of any component.
+    fn indexed_columns(&self) -> u64 {
+        let groups = self.scheme.scales.iter().map(|scale| scale.group);
+        let groups = groups.chain(self.scheme.zero.map(|zero| zero.group));
+        let groups = groups.chain(self.scheme.shift.map(|shift| shift.group));
+        let columns = groups.filter_map(|group| match group.cols {
+            Grain::Each(columns) => Some(u64::from(columns)),
+            Grain::All => None,
+        });
+        columns.max().unwrap_or(u64::MAX)
+    }
+
     /// The extent of every group.
     fn extents(&self, group: Group) -> Vec<Extent> {
         let grains = Self::grains(group);
         let (rows, cols) = grains.elements(self.shape);
         let mut extents = vec![Extent::default(); (self.shape.experts * rows * cols) as usize];
         for (index, value) in indices(self.shape).zip(&self.values) {
-            let extent = &mut extents[position(grains, self.shape, index)];
+            let extent = &mut extents[self.at(group, index)];
             extent.low = extent.low.min(*value);
             extent.high = extent.high.max(*value);
         }
@@ -254,14 +290,16 @@ impl WeightQuantiser<'_> {
         let (rows, cols) = grains.elements(self.shape);
         let mut lows = vec![f64::INFINITY; (self.shape.experts * rows * cols) as usize];
         for (index, value) in indices(self.shape).zip(&self.values) {
-            let low = &mut lows[position(grains, self.shape, index)];
+            let low = &mut lows[self.at(shift.group, index)];
             *low = low.min(*value);
         }
         let codes: Vec<u32> =
             lows.iter().map(|low| shift.number.encode(*low, Overflow::Saturate)).collect();
-        for (index, value) in indices(self.shape).zip(&mut self.values) {
-            *value -= shift.number.decode(codes[position(grains, self.shape, index)]);
+        let mut values = std::mem::take(&mut self.values);
+        for (index, value) in indices(self.shape).zip(&mut values) {
+            *value -= shift.number.decode(codes[self.at(shift.group, index)]);
         }
+        self.values = values;
         self.components.insert(Component::Shift, codes);
     }
 
@@ -270,10 +308,9 @@ impl WeightQuantiser<'_> {
         for level in (0..levels).rev() {
             let scale = &self.scheme.scales[level];
             let Some(number) = scale.stored_number() else { continue };
-            let grains = Self::grains(scale.group);
             let coarser = level + 1 < levels;
             let arith = self.arith;
-            let starts: Vec<Index> = elements(grains, self.shape).collect();
+            let starts = self.members(scale.group);
             let extents = self.extents(scale.group);
             let codes = starts.iter().zip(extents).map(|(index, extent)| {
                 let outer = coarser.then(|| self.factor(level + 1, *index));
@@ -291,7 +328,7 @@ impl WeightQuantiser<'_> {
         for (level, scale) in self.scheme.scales.iter().enumerate().skip(first) {
             let ScaleType::Number(number) = scale.number else { continue };
             let codes = &self.components[&Component::Scale(level as u8)];
-            let at = position(Self::grains(scale.group), self.shape, index);
+            let at = self.at(scale.group, index);
             let value = number.decode(codes[at]);
             arith = arith.with(Some(number));
             factor = Some(match (factor, scale.divide) {
@@ -312,9 +349,8 @@ impl WeightQuantiser<'_> {
 
     fn zero_points(&mut self) {
         let Some(zero) = self.scheme.zero else { return };
-        let grains = Self::grains(zero.group);
         let extents = self.extents(zero.group);
-        let starts: Vec<Index> = elements(grains, self.shape).collect();
+        let starts = self.members(zero.group);
         let stored = starts.iter().zip(extents).map(|(index, extent)| {
             let scale = self.factor(0, *index);
             let value = choose_zero(extent, scale, &self.codes, self.joined());
@@ -334,15 +370,8 @@ impl WeightQuantiser<'_> {
 
     fn index(&mut self) {
         let Some(number) = self.scheme.index else { return };
-        let groups = self.scheme.scales.iter().map(|scale| scale.group);
-        let groups = groups.chain(self.scheme.zero.map(|zero| zero.group));
-        let mut groups = groups.chain(self.scheme.shift.map(|shift| shift.group));
-        let cols = groups.find_map(|group| match group.cols {
-            crate::layout::Grain::Each(cols) => Some(u64::from(cols)),
-            crate::layout::Grain::All => None,
-        });
-        let group =
-            |k: u64| number.encode((k / cols.unwrap_or(u64::MAX)) as f64, Overflow::Saturate);
+        let columns = self.indexed_columns();
+        let group = |k: u64| number.encode((k / columns) as f64, Overflow::Saturate);
         let codes = (0..self.shape.experts).flat_map(|_| (0..self.shape.k).map(group)).collect();
         self.components.insert(Component::Index, codes);
     }
@@ -370,7 +399,7 @@ impl WeightQuantiser<'_> {
         let code = |(index, value): (Index, &f64)| {
             let mut scaled = arith.over(*value, self.factor(0, index));
             if let (Some(zero), Some(codes)) = (self.scheme.zero, &zeros) {
-                let at = position(Self::grains(zero.group), self.shape, index);
+                let at = self.at(zero.group, index);
                 scaled = arith.add(scaled, zero.kind.decode(codes[at]));
             }
             self.encode(scaled)
@@ -401,8 +430,13 @@ impl WeightQuantiser<'_> {
         }
     }
 
-    /// Static input scales are not known from weights: 1, to be set by calibration.
+    /// Static input scales and factors of columns are not known from weights: 1, to be set by
+    /// calibration.
     fn inputs(&mut self) {
+        if let Some(number) = self.scheme.prescale {
+            let one = number.encode(1.0, Overflow::Saturate);
+            self.components.insert(Component::Prescale, vec![one; self.shape.k as usize]);
+        }
         let Some(quantiser) = self.scheme.quantiser() else { return };
         let count = |grains: Grains| {
             let (rows, cols) = grains.elements(self.shape);

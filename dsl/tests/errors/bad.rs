@@ -27,6 +27,14 @@ pub(crate) const BAD: &[Bad] = &[
         faults: &[("e4m3fnux", "there is no number type `e4m3fnux`", "did you mean `e4m3fnuz`?")],
     },
     Bad {
+        text: "S { weight: e1m6, pack: [k, n], activation: bf16 }",
+        faults: &[("e1m6", "there is no number type `e1m6`", "say `e1m6fn`")],
+    },
+    Bad {
+        text: "S { weight: e7m0, pack: [k, n], activation: bf16 }",
+        faults: &[("e7m0", "there is no number type `e7m0`", "say `e7m0fn`")],
+    },
+    Bad {
         text: "S { weight: u9, pack: [k, n], activation: bf16 }",
         faults: &[("u9", "`u9` cannot be a code", "at most 8 bits")],
     },
@@ -366,6 +374,15 @@ pub(crate) const BAD: &[Bad] = &[
             ("activation", "expected the tensor's name in quotes, found `activation`", ""),
             ("output", "a comma is missing before `output`", "separated by commas"),
         ],
+    },
+    Bad {
+        text: "S { weight: e2m1, pack: u8 [k:2 | k, n, e], prescale: f32 [k, e], activation: f16,
+            experts: single }",
+        faults: &[(
+            "prescale: f32 [k, e]",
+            "a factor of x's columns beside stacked experts",
+            "multiply x before the product",
+        )],
     },
     Bad {
         text: "S { weight: u4 u5 pack: u32 [k:8 | k, n], activation: bf16 }",

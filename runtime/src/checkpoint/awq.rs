@@ -14,9 +14,11 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     if bits != 4 {
         return Err(fields.fault(format!("`bits` is {bits}; AWQ packs 4")));
     }
-    let version = fields.text("version")?.unwrap_or("gemm");
-    if !version.eq_ignore_ascii_case("gemm") {
-        return Err(fields.fault(format!("`version` is `{version}`; the `gemm` packing is known")));
+    for key in ["version", "format"] {
+        if let Some(version) = fields.text(key)?.filter(|it| !it.eq_ignore_ascii_case("gemm")) {
+            let what = format!("`{key}` is `{version}`; the `gemm` packing is known");
+            return Err(fields.fault(what));
+        }
     }
     let group = fields.group_size(if fields.get("group_size").is_some() {
         "group_size"
@@ -51,5 +53,5 @@ fn recognise(
         "Awq {{ weight: {weight}, {zero} scale: {scale} per {group} [n, g] as \"scales\",
            pack: i32 [n/2:4, n:2 | n, k] as \"qweight\", activation: f16 | bf16, {bias} }}"
     );
-    Ok(Recognised { scheme: scheme.into(), shape: Shape::matrix(words * 8, k) })
+    Ok(Recognised::new(scheme, Shape::matrix(words * 8, k)))
 }

@@ -13,10 +13,11 @@ use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::ct_presets as presets;
 use super::layer::{LayerError, Recognised};
-use super::patterns::{self, Compiler, Pattern};
-use super::{CheckpointError, Found, Source, having};
+use super::patterns::{Compiler, Pattern};
+use super::{CheckpointError, Found, Source, having, tensor_name};
 
 struct Group {
+    name: String,
     targets: Vec<Pattern>,
     /// Names of module classes, which a file does not know: they match every layer.
     every_layer: bool,
@@ -26,18 +27,16 @@ struct Group {
 
 pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
-    refuse_beyond_schemes(fields)?;
     let mut compiler = Compiler::new();
     let groups = groups(fields, &mut compiler)?;
     let ignore = fields.list("ignore")?;
-    let ignore: Vec<Pattern> =
-        ignore.into_iter().map(|text| compiler.target(text)).collect::<Result<_, _>>()?;
+    let ignore = compiler.list(ignore, Compiler::target)?;
     let mut names = having(source.tensors, "weight_packed");
     names.extend(having(source.tensors, "weight_scale"));
     names.sort();
     names.dedup();
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
-        if patterns::any(&ignore, layer)? {
+        if ignore.any(layer)? {
             let what = "`ignore` names it, but it stores quantised tensors";
             return Err(LayerError::new(layer, what).into());
         }
@@ -50,24 +49,6 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
         (layer, recognised)
     });
     Ok(found.collect())
-}
-
-/// Sparsity and rotations change what a layer computes, and are not part of a scheme.
-fn refuse_beyond_schemes(fields: Fields<'_>) -> Result<(), CheckpointError> {
-    if let Some(sparsity) = fields.object("sparsity_config")?
-        && let Some(format) = sparsity.text("format")?.filter(|format| *format != "dense")
-    {
-        return Err(
-            fields.fault(format!("`sparsity_config` of format `{format}` is not supported"))
-        );
-    }
-    if let Some(transforms) = fields.object("transform_config")?
-        && let Some(groups) = transforms.object("config_groups")?
-        && !groups.object.is_empty()
-    {
-        return Err(fields.fault("`transform_config` (rotated weights) is not supported"));
-    }
-    Ok(())
 }
 
 fn groups(fields: Fields<'_>, compiler: &mut Compiler) -> Result<Vec<Group>, CheckpointError> {
@@ -90,6 +71,7 @@ fn groups(fields: Fields<'_>, compiler: &mut Compiler) -> Result<Vec<Group>, Che
         let every_layer = targets.iter().any(class);
         let patterns = targets.iter().filter(|target| !class(target));
         groups.push(Group {
+            name: name.clone(),
             every_layer,
             targets: patterns.map(|target| compiler.target(target)).collect::<Result<_, _>>()?,
             format: of.text("format")?.or(global).map(str::to_owned),
@@ -202,12 +184,10 @@ impl LayerReader<'_> {
     }
 
     fn read(&self, place: &str) -> Result<Recognised, CheckpointError> {
+        self.source.refused(self.layer, &["config_groups", &self.group.name])?;
         let settings = Fields { object: &self.group.settings, place };
         let weights = settings.needed("weights", settings.object("weights")?)?;
         let weights = Args::read(weights)?;
-        if let Some(outputs) = settings.get("output_activations") {
-            return Err(self.fault(format!("quantised outputs are not supported: {outputs}")));
-        }
         let format = self.group.format.as_deref().unwrap_or("");
         if ["marlin-24", "sparse-24-bitmask", "sparse-bitmask"].contains(&format) {
             return Err(self.fault(format!("the format `{format}` is outside the scheme language")));
@@ -222,14 +202,34 @@ impl LayerReader<'_> {
         let filled = |tensor: &&super::Tensor| !tensor.bytes().chunks(4).any(|k| k == [0xff; 4]);
         let index = match self.source.tensor(self.layer, "weight_g_idx").filter(filled) {
             Some(_) => "index: i32 as \"weight_g_idx\",",
-            None => "",
+            None => {
+                self.order_is_none(&weights)?;
+                ""
+            }
         };
         let bias = bias_clause(self.source, self.layer)?;
         let scheme = format!(
             "CompressedTensors {{ weight: {weight}, {zero} {scales} {index} pack: {pack},
                activation: {activation}, {bias} arithmetic: own }}"
         );
-        Ok(Recognised { scheme: scheme.into(), shape })
+        Ok(Recognised::new(scheme, shape))
+    }
+
+    /// `actorder` by groups keeps the groups of the columns in a tensor, which has to be there.
+    fn order_is_none(&self, weights: &Args<'_>) -> Result<(), CheckpointError> {
+        match weights.fields.get("actorder") {
+            Some(Value::String(order)) if ["group", "dynamic"].contains(&order.as_str()) => {
+                let what = format!(
+                    "`actorder` is `{order}`, but the tensor \"{}\" is missing",
+                    tensor_name(self.layer, "weight_g_idx")
+                );
+                Err(self.fault(what))
+            }
+            Some(Value::Bool(true)) => {
+                Err(self.fault("`actorder` is true, but no tensor says the order"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Weight, pack and zero clauses, and the shape.

@@ -17,8 +17,37 @@ pub struct Config {
     pub value: Map<String, Value>,
 }
 
-/// Larger JSON files than this are not configurations.
+/// Larger JSON texts than this are not configurations: the index of the largest models has 10 MB.
 const MOST_BYTES: u64 = 64 << 20;
+/// Values and objects of a JSON text; in memory each value takes some 70 bytes beside its text, each
+/// object some hundreds.
+const MOST_VALUES: usize = 2_000_000;
+const MOST_OBJECTS: usize = 250_000;
+
+/// Parses a JSON text of a bounded size in memory. A text of 40 MB can take 1.5 GB as values.
+///
+/// # Errors
+/// [`CheckpointError::Config`]: it is too large, or no JSON.
+pub(super) fn parse_json(text: &str, place: &str) -> Result<Value, CheckpointError> {
+    let fault = |what: String| CheckpointError::Config { place: place.to_owned(), what };
+    if text.len() as u64 > MOST_BYTES {
+        let what = format!("{} bytes of JSON are too many, {MOST_BYTES} are read", text.len());
+        return Err(fault(what));
+    }
+    // Counted in strings too, where they are few.
+    let (mut values, mut objects) = (1, 0);
+    for byte in text.bytes() {
+        values += usize::from(matches!(byte, b',' | b'[' | b'{'));
+        objects += usize::from(byte == b'{');
+    }
+    if values > MOST_VALUES || objects > MOST_OBJECTS {
+        return Err(fault(format!(
+            "{values} values and {objects} objects in one JSON text are too many; {MOST_VALUES} and \
+             {MOST_OBJECTS} are read"
+        )));
+    }
+    serde_json::from_str(text).map_err(|error| fault(format!("it is not valid JSON: {error}")))
+}
 
 pub(super) fn read_json(path: &Path) -> Result<Value, CheckpointError> {
     let io = |error| CheckpointError::Io { path: path.to_owned(), error };
@@ -28,8 +57,7 @@ pub(super) fn read_json(path: &Path) -> Result<Value, CheckpointError> {
         return Err(fault(format!("{bytes} bytes of JSON are too many")));
     }
     let text = std::fs::read_to_string(path).map_err(io)?;
-    let text = text.trim_start_matches('\u{feff}');
-    serde_json::from_str(text).map_err(|error| fault(format!("it is not valid JSON: {error}")))
+    parse_json(text.trim_start_matches('\u{feff}'), &path.display().to_string())
 }
 
 /// A message whose end is cut off where it quotes too much of a file: each of many layers may
@@ -52,10 +80,7 @@ pub(super) fn find(
     for key in ["quantization_config", "config"] {
         let Some(text) = tensors.metadata(key) else { continue };
         let place = format!("the metadata key `{key}`");
-        let value: Value = serde_json::from_str(text).map_err(|error| CheckpointError::Config {
-            place: place.clone(),
-            what: format!("it is not valid JSON: {error}"),
-        })?;
+        let value = parse_json(text, &place)?;
         if let Some(config) = quantization(value, key == "quantization_config") {
             return Ok(Some(Config { place, value: config }));
         }

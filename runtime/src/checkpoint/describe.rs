@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{E2M1, E2M3, E4M3, Number};
 use quantloom_dsl::layout::{Grain, Shape};
-use quantloom_dsl::{Activation, Code, Group, Rule, ScaleLevel, Scheme, ZeroKind};
+use quantloom_dsl::{Activation, Code, Group, ScaleLevel, Scheme, ZeroKind};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
@@ -291,7 +291,11 @@ fn fp8(scheme: &Scheme) -> Option<Map<String, Value>> {
     if let (Grain::Each(rows), Grain::Each(cols)) = (level.group.rows, level.group.cols) {
         config.insert("weight_block_size".to_owned(), json!([rows, cols]));
     }
-    matches!(level.rule, Rule::Amax(_)).then_some(config)
+    let of_x = scheme.quantiser()?.scales.first()?;
+    if of_x.stored_number() == Some(Number::E8m0) {
+        config.insert("scale_fmt".to_owned(), Value::from("ue8m0"));
+    }
+    Some(config)
 }
 
 impl Description {

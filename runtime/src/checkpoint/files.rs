@@ -1,4 +1,4 @@
-//! Safetensors files, memory-mapped: one file, or a directory of shards.
+//! Safetensors files: one file, or a directory of shards; mapped, or read into memory.
 //!
 //! In: a path. Out: [`Tensors`], every tensor's type, shape and bytes by name. The headers are
 //! validated by the `safetensors` crate (sizes, offsets, overlap, length of the file); nothing
@@ -16,6 +16,19 @@ use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use super::CheckpointError;
+
+/// How the bytes of files come to be in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// The files are mapped: nothing is copied, and pages that are not needed are not read. A file that
+    /// somebody shortens or a disk that fails meanwhile ends the process by a signal (SIGBUS), and what
+    /// somebody writes into it changes tensors that were looked at already.
+    #[default]
+    Mapped,
+    /// The files are read as a whole before anything else: they may change or go away then. It takes as
+    /// much memory as the files have bytes.
+    Copied,
+}
 
 /// A file's bytes: mapped, or already in memory.
 enum Bytes {
@@ -45,6 +58,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// A tensor that is in no file.
+    pub(super) fn made(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Self {
+        let end = bytes.len();
+        Self { map: Arc::new(Bytes::Memory(bytes)), start: 0, end, dtype, shape }
+    }
+
     /// Element type.
     pub fn dtype(&self) -> Dtype {
         self.dtype
@@ -75,15 +94,24 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Maps one file, or every shard of a directory.
+    /// Maps one file, or every shard of a directory. The files must not be written meanwhile
+    /// ([`Access::Mapped`]); where they may be, see [`Tensors::open_as`].
     ///
     /// # Errors
     /// A path that cannot be read, a file that is not valid safetensors, a tensor that two
     /// shards hold.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        Self::open_as(path, Access::Mapped)
+    }
+
+    /// [`Tensors::open`], mapped or read into memory.
+    ///
+    /// # Errors
+    /// As [`Tensors::open`].
+    pub fn open_as(path: &Path, access: Access) -> Result<Self, CheckpointError> {
         let mut tensors = Self::default();
         for file in shards(path)? {
-            tensors.map(&file)?;
+            tensors.take(&file, access)?;
         }
         Ok(tensors)
     }
@@ -98,21 +126,36 @@ impl Tensors {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// The tensors of a layer: the last parts of their names, sorted.
+    pub(super) fn of_layer<'t>(
+        &'t self,
+        layer: &str,
+    ) -> impl Iterator<Item = (&'t str, &'t Tensor)> {
+        let start = if layer.is_empty() { String::new() } else { format!("{layer}.") };
+        let range = self.tensors.range(start.clone()..);
+        range.map_while(move |(name, tensor)| Some((name.strip_prefix(&start)?, tensor)))
+    }
+
     /// The value of a metadata key.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
 
-    fn map(&mut self, path: &Path) -> Result<(), CheckpointError> {
+    fn take(&mut self, path: &Path, access: Access) -> Result<(), CheckpointError> {
         let io = |error| CheckpointError::Io { path: path.to_owned(), error };
         // Asked before it is opened: opening a pipe would wait for its writer.
         if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(CheckpointError::NotAFile(path.to_owned()));
         }
+        if access == Access::Copied {
+            let bytes = std::fs::read(path).map_err(io)?;
+            return self.add(path, Bytes::Memory(bytes));
+        }
         let file = File::open(path).map_err(io)?;
         // SAFETY: the map is read-only and lives as long as every `Tensor` of it. As with every
-        // mapped file, another process that truncates the file meanwhile makes reads fault;
-        // checkpoints are not written in place, by us or by the software we read from.
+        // mapped file, another process that truncates the file meanwhile makes reads fault, which the
+        // documentation says; checkpoints are not written in place, by us or by the software we read
+        // from, and `Access::Copied` is there for files that are.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         self.add(path, Bytes::Map(map))
     }

@@ -1,39 +1,93 @@
-//! FP8 as DeepSeek-V3 and transformers write it: e4m3 weights with `weight_scale_inv` per
-//! block (a multiplier, in spite of its name) or `weight_scale` per tensor.
+//! FP8 as DeepSeek-V3 and transformers write it: e4m3 weights with `weight_scale_inv` per block or
+//! per tensor (a multiplier, in spite of its name), or `weight_scale` per tensor. x is quantised
+//! per 1xC of a block of RxC columns, or by one static scale, `input_scale` or `activation_scale`.
 
 use quantloom_dsl::layout::Shape;
+use safetensors::Dtype;
 use serde_json::Value;
 
 use super::clause::{bias_clause, float_name};
-use super::layer::Recognised;
+use super::config::Fields;
+use super::layer::{LayerError, Recognised};
 use super::{CheckpointError, Found, Source};
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
-    let fields = source.fields;
-    let block = match fields.get("weight_block_size") {
-        None => None,
-        Some(value) => {
-            let side = |at: usize| value.as_array().and_then(|sides| sides.get(at)?.as_u64());
-            match (side(0), side(1)) {
-                (Some(rows), Some(cols))
-                    if (1..=1 << 24).contains(&rows) && (1..=1 << 24).contains(&cols) =>
-                {
-                    Some((rows, cols))
-                }
-                _ => return Err(fields.fault(format!("`weight_block_size` is {value}"))),
-            }
+/// The rule of `scale_fmt: ue8m0`: x's scales are `2^ceil(log2(amax / 448))`, as DeepGEMM's
+/// `ceil_to_ue8m0` has them. 448 is 1.75 * 2^8, so that the power is one larger than that of the
+/// largest code exactly where the mantissa of amax is above 1.75, in f32: 1.75 + 2^-23 or more.
+pub(super) const ABOVE_448: &str = "pow2 above 1.7500001192092896";
+
+/// Names of the weight's scale, of which a layer has one.
+const SCALES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
+
+struct Settings {
+    /// Rows and columns of a block.
+    block: Option<(u64, u64)>,
+    /// Whether x's scale is stored.
+    fixed: bool,
+    /// Whether x's scales are powers of two.
+    powers: bool,
+    /// Layers, or what holds them, that are not quantised.
+    kept: Vec<String>,
+}
+
+impl Settings {
+    fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+        let activation = fields.text("activation_scheme")?.unwrap_or("dynamic");
+        let format = fields.text("scale_fmt")?.unwrap_or("float");
+        let known = |key: &str, value: &str, known: [&str; 2]| match known.contains(&value) {
+            true => Ok(value == known[1]),
+            false => Err(fields.fault(format!(
+                "the {key} `{value}` is not known; `{}` and `{}` are",
+                known[0], known[1]
+            ))),
+        };
+        let mut kept = Vec::new();
+        for key in ["modules_to_not_convert", "ignored_layers"] {
+            kept.extend(fields.list(key)?.into_iter().map(str::to_owned));
         }
+        Ok(Self {
+            block: block(fields)?,
+            fixed: known(
+                "activation_scheme",
+                &activation.to_ascii_lowercase(),
+                ["dynamic", "static"],
+            )?,
+            powers: known("scale_fmt", format, ["float", "ue8m0"])?,
+            kept,
+        })
+    }
+
+    fn keeps(&self, layer: &str) -> bool {
+        let names = |kept: &String| {
+            layer
+                .strip_prefix(kept.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.kept.iter().any(names)
+    }
+}
+
+fn block(fields: Fields<'_>) -> Result<Option<(u64, u64)>, CheckpointError> {
+    let Some(value) = fields.get("weight_block_size") else { return Ok(None) };
+    let side = |at: usize| {
+        let side = value.as_array()?.get(at).and_then(Value::as_u64)?;
+        (1..=1 << 24).contains(&side).then_some(side)
     };
-    let activation = fields.text("activation_scheme")?.unwrap_or("dynamic");
-    if !["dynamic", "static"].contains(&activation) {
-        return Err(fields.fault(format!("the activation_scheme `{activation}` is not known")));
+    match (side(0), side(1)) {
+        (Some(rows), Some(cols)) => Ok(Some((rows, cols))),
+        _ => Err(fields.fault(format!("`weight_block_size` is {value}"))),
     }
-    if fields.get("modules_to_not_convert").is_some_and(|value| !matches!(value, Value::Array(_))) {
-        return Err(fields.fault("`modules_to_not_convert` is not a list"));
+}
+
+pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+    let settings = Settings::read(source.fields)?;
+    let mut names: Vec<(String, &str)> = Vec::new();
+    for scale in SCALES {
+        names.extend(source.having(scale).into_iter().map(|layer| (layer, scale)));
     }
-    let scale = if block.is_some() { "weight_scale_inv" } else { "weight_scale" };
-    let found = source.having(scale).into_iter().map(|layer| {
-        let recognised = recognise(source, &layer, block, scale, activation == "static");
+    names.sort();
+    let found = names.into_iter().map(|(layer, scale)| {
+        let recognised = recognise(source, &layer, &settings, scale);
         (layer, recognised)
     });
     Ok(found.collect())
@@ -42,27 +96,58 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
 fn recognise(
     source: &Source<'_>,
     layer: &str,
-    block: Option<(u64, u64)>,
+    settings: &Settings,
     scale: &str,
-    fixed: bool,
 ) -> Result<Recognised, CheckpointError> {
+    if settings.keeps(layer) {
+        let what = "`modules_to_not_convert` names it, but it stores quantised tensors";
+        return Err(LayerError::new(layer, what).into());
+    }
+    if SCALES.iter().all(|name| source.tensor(layer, name).is_some()) {
+        let what = "it has both `weight_scale_inv` and `weight_scale`";
+        return Err(LayerError::new(layer, what).into());
+    }
     let [n, k] = source.matrix(layer, "weight", "[N, K]")?;
-    let number = float_name(layer, scale, source.needed(layer, scale)?.dtype())?;
-    let bias = bias_clause(source, layer)?;
-    let (group, activation) = match block {
-        Some((rows, cols)) => {
-            (format!("{rows}x{cols}"), format!("e4m3 {{ scale: f32 per 1x{cols} }}"))
-        }
-        None if fixed => {
-            let tensor = source.needed(layer, "input_scale")?;
-            let number = float_name(layer, "input_scale", tensor.dtype())?;
-            ("tensor [g]".to_owned(), format!("e4m3 {{ scale: {number} per tensor static }}"))
-        }
-        None => ("tensor [g]".to_owned(), "e4m3 { scale: f32 per tensor }".to_owned()),
+    let stored = source.needed(layer, scale)?.dtype();
+    let number = match stored {
+        Dtype::F8_E8M0 => "e8m0",
+        Dtype::U8 if settings.powers => "e8m0",
+        other => float_name(layer, scale, other)?,
     };
+    let group = settings.block.map_or("tensor".to_owned(), |(rows, cols)| format!("{rows}x{cols}"));
+    let places = if settings.block.is_some() { "" } else { "[g]" };
+    let activation = activation(source, layer, settings)?;
+    let bias = bias_clause(source, layer)?;
+    let rule = if number == "e8m0" { format!("from {ABOVE_448}") } else { String::new() };
     let scheme = format!(
-        "Fp8 {{ weight: e4m3, scale: {number} per {group} as \"{scale}\", pack: [k, n],
+        "Fp8 {{ weight: e4m3, scale: {number} per {group} {rule} {places} as \"{scale}\", pack: [k, n],
            activation: {activation}, {bias} }}"
     );
-    Ok(Recognised { scheme: scheme.into(), shape: Shape::matrix(n, k) })
+    Ok(Recognised::new(scheme, Shape::matrix(n, k)))
+}
+
+fn activation(
+    source: &Source<'_>,
+    layer: &str,
+    settings: &Settings,
+) -> Result<String, CheckpointError> {
+    if settings.fixed {
+        let names = ["input_scale", "activation_scale"];
+        let there = names.iter().find(|name| source.tensor(layer, name).is_some());
+        let name = there.copied().unwrap_or("input_scale");
+        let number = float_name(layer, name, source.needed(layer, name)?.dtype())?;
+        return Ok(format!("e4m3 {{ scale: {number} per tensor static as \"{name}\" }}"));
+    }
+    Ok(match (settings.block, settings.powers) {
+        (Some((_, cols)), true) => {
+            format!("e4m3 {{ scale: e8m0 per 1x{cols} from {ABOVE_448} }}")
+        }
+        (Some((_, cols)), false) => format!("e4m3 {{ scale: f32 per 1x{cols} }}"),
+        (None, false) => "e4m3 { scale: f32 per tensor }".to_owned(),
+        (None, true) => {
+            let what = "`scale_fmt` is `ue8m0` without `weight_block_size`: which values of x share a \
+                        scale is not said";
+            return Err(LayerError::new(layer, what).into());
+        }
+    })
 }

@@ -41,5 +41,5 @@ fn recognise(tensors: &Tensors, layer: &str) -> Result<Recognised, CheckpointErr
     );
     let k = (groups as u64).checked_mul(32).ok_or_else(|| fault("K is too large".to_owned()))?;
     let shape = Shape { experts: experts as u64, n: n as u64, k };
-    Ok(Recognised { scheme: scheme.into(), shape })
+    Ok(Recognised::new(scheme, shape))
 }

@@ -28,16 +28,20 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     for layer in source.having("qweight") {
         let mut settings = settings(source, fields)?;
         let mut excluded = false;
-        for (exclude, pattern, overrides) in &rules {
+        let mut refused = Ok(());
+        for (key, exclude, pattern, overrides) in &rules {
             if pattern.matches(&layer)? {
                 excluded = *exclude;
+                refused = source.refused(&layer, &["dynamic", key]);
                 if let Some(overrides) = overrides {
                     override_with(&mut settings, *overrides)?;
                 }
                 break;
             }
         }
-        let recognised = if excluded {
+        let recognised = if let Err(error) = refused {
+            Err(error.into())
+        } else if excluded {
             let what = "`dynamic` excludes it from quantisation, but it stores `qweight`";
             Err(LayerError::new(&layer, what).into())
         } else {
@@ -49,13 +53,21 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
 }
 
 fn settings(source: &Source<'_>, fields: Fields<'_>) -> Result<Settings, CheckpointError> {
-    let version = match (source.options.gptq_version, fields.text("checkpoint_format")?) {
+    // GPTQModel writes the same under both names.
+    let (old, new) = (fields.text("checkpoint_format")?, fields.text("format")?);
+    if let (Some(old), Some(new)) = (old, new)
+        && old != new
+    {
+        let what = format!("`checkpoint_format` is `{old}`, but `format` is `{new}`");
+        return Err(fields.fault(what));
+    }
+    let version = match (source.options.gptq_version, old.or(new)) {
         (Some(version), _) => version,
         (None, None | Some("gptq")) => GptqVersion::V1,
         (None, Some("gptq_v2")) => GptqVersion::V2,
         (None, Some(other)) => {
             return Err(fields.fault(format!(
-                "`checkpoint_format` is `{other}`; `gptq` and `gptq_v2` are known"
+                "`checkpoint_format` or `format` is `{other}`; `gptq` and `gptq_v2` are known"
             )));
         }
     };
@@ -68,7 +80,7 @@ fn settings(source: &Source<'_>, fields: Fields<'_>) -> Result<Settings, Checkpo
     })
 }
 
-type DynamicRule<'a> = (bool, Pattern, Option<Fields<'a>>);
+type DynamicRule<'a> = (&'a str, bool, Pattern, Option<Fields<'a>>);
 
 /// `dynamic`: expressions with `+:` (the default) or `-:` before them, first match wins.
 fn dynamic_rules<'a>(fields: Fields<'a>) -> Result<Vec<DynamicRule<'a>>, CheckpointError> {
@@ -89,7 +101,7 @@ fn dynamic_rules<'a>(fields: Fields<'a>) -> Result<Vec<DynamicRule<'a>>, Checkpo
             }
         };
         let exclude = exclude || *value == Value::Bool(false);
-        rules.push((exclude, compiler.expression(expression)?, overrides));
+        rules.push((key.as_str(), exclude, compiler.expression(expression)?, overrides));
     }
     Ok(rules)
 }
@@ -150,7 +162,7 @@ fn recognise(
            scale: {scale} per {group} [n, g] as \"scales\", {index}
            pack: {pack} as \"qweight\", activation: f16 | bf16, {bias} }}"
     );
-    Ok(Recognised { scheme: scheme.into(), shape: Shape::matrix(n, k) })
+    Ok(Recognised::new(scheme, Shape::matrix(n, k)))
 }
 
 /// Whether the layer has a group index of its own: `desc_act` says so, or the index says more

@@ -10,6 +10,7 @@ use safetensors::Dtype;
 use super::Family;
 use super::config::shortened;
 use super::files::{Tensor, Tensors};
+use super::keys::{Kind, Table, Use};
 use super::write::{element_dtype, tensor_name};
 use crate::unpacked::{UnpackError, Unpacked};
 
@@ -33,6 +34,18 @@ impl LayerError {
 pub(super) struct Recognised {
     pub(super) scheme: Arc<str>,
     pub(super) shape: Shape,
+    /// Tensors that are not in the file as the scheme stores them, by store name: what the
+    /// software computes from the file's.
+    pub(super) made: BTreeMap<String, Tensor>,
+    /// Whether the file keeps its tensors as rows of elements, without their dimensions.
+    pub(super) flat: bool,
+}
+
+impl Recognised {
+    /// A layer whose tensors are in the file as its scheme stores them.
+    pub(super) fn new(scheme: impl Into<Arc<str>>, shape: Shape) -> Self {
+        Self { scheme: scheme.into(), shape, made: BTreeMap::new(), flat: false }
+    }
 }
 
 /// Schemes by their text: layers of one configuration share them.
@@ -76,17 +89,23 @@ impl Layer {
         let mut stores = BTreeMap::new();
         for store in &scheme.stores {
             let full = tensor_name(name, &store.name);
-            let tensor = tensors
-                .get(&full)
+            let tensor = recognised
+                .made
+                .get(&store.name)
+                .or_else(|| tensors.get(&full))
                 .ok_or_else(|| fault(format!("the tensor \"{full}\" is missing")))?;
             let bound = scheme
                 .bind(store, shape)
                 .map_err(|error| fault(format!("the tensor \"{full}\": {error}")))?;
             let expected = bound.dims();
             let found: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
-            if squeezed(expected) != squeezed(&found)
-                || tensor.bytes().len() as u64 != bound.bytes()
-            {
+            let elements =
+                |dims: &[u64]| dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim));
+            let same = match recognised.flat {
+                true => elements(expected) == elements(&found),
+                false => squeezed(expected) == squeezed(&found),
+            };
+            if !same || tensor.bytes().len() as u64 != bound.bytes() {
                 return Err(fault(format!(
                     "the tensor \"{full}\" is {found:?}, a weight of {} x {} x {} takes {expected:?}",
                     shape.experts, shape.n, shape.k
@@ -102,6 +121,41 @@ impl Layer {
             stores.insert(store.name.clone(), tensor.clone());
         }
         Ok(Self { name: name.to_owned(), family, scheme, shape, stores })
+    }
+
+    /// Tensors of the layer that its scheme does not take must not change the product.
+    pub(super) fn check_other_tensors(
+        &self,
+        table: &Table,
+        tensors: &Tensors,
+    ) -> Result<(), LayerError> {
+        for (name, tensor) in tensors.of_layer(&self.name) {
+            // A layer without a name has all tensors below it, and sublayers are not its own.
+            if name.contains('.') || self.stores.contains_key(name) {
+                continue;
+            }
+            let row = table.rows.iter().find(|row| row.kind == Kind::Tensor && row.path == [name]);
+            let fault = |what: &str| {
+                let full = tensor_name(&self.name, name);
+                Err(LayerError::new(&self.name, format!("the tensor \"{full}\" {what}")))
+            };
+            match row.map(|row| (&row.what, row.note)) {
+                Some((Use::Used | Use::Harmless | Use::Reported, _)) => {}
+                Some((Use::Zeros, note)) => {
+                    if tensor.bytes().iter().any(|byte| *byte != 0) {
+                        return fault(&format!("is not all zeros, but {note}"));
+                    }
+                }
+                Some((Use::Refused(_), note)) => return fault(&format!("cannot be taken: {note}")),
+                None => {
+                    return fault(
+                        "is not read with these settings, and may change the product; if it does \
+                         not, take it out of the file",
+                    );
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Name in the checkpoint.

@@ -6,6 +6,7 @@
 //! configuration into scheme text; start with `gptq`, the shortest.
 
 mod awq;
+mod bitsandbytes;
 mod clause;
 mod compressed_tensors;
 mod config;
@@ -15,6 +16,7 @@ mod files;
 mod fp8;
 mod gpt_oss;
 mod gptq;
+pub mod keys;
 mod layer;
 mod modelopt;
 mod own;
@@ -26,12 +28,13 @@ use std::path::{Path, PathBuf};
 
 pub use config::Config;
 pub use describe::{Description, Extras, describe};
-pub use files::{Tensor, Tensors};
+pub use files::{Access, Tensor, Tensors};
 pub use layer::{Layer, LayerError};
 pub use safetensors::Dtype;
 pub use write::{Entry, Writer, element_dtype, header, tensor_name};
 
 use config::Fields;
+use keys::Report;
 use layer::{Recognised, Schemes};
 
 /// Software whose files are read, by the name of its configuration's `quant_method`.
@@ -51,6 +54,10 @@ pub enum Family {
     Fp8,
     /// gpt-oss MXFP4 experts.
     GptOss,
+    /// bitsandbytes.
+    BitsAndBytes,
+    /// HQQ: recognised and refused.
+    Hqq,
     /// Written by `quantloom quantize` with the scheme itself as the configuration.
     Quantloom,
 }
@@ -66,6 +73,8 @@ impl Family {
             Self::ModelOpt => "ModelOpt",
             Self::Fp8 => "FP8",
             Self::GptOss => "gpt-oss",
+            Self::BitsAndBytes => "bitsandbytes",
+            Self::Hqq => "HQQ",
             Self::Quantloom => "Quantloom",
         }
     }
@@ -142,6 +151,8 @@ pub struct Options {
     pub gptq_version: Option<GptqVersion>,
     /// A GPTQ version 1 file's all-ones stored zero point means 0 and not 2^bits.
     pub gptq_zero_wraps: bool,
+    /// Whether files are mapped, or read into memory.
+    pub access: Access,
 }
 
 /// An opened checkpoint.
@@ -149,11 +160,16 @@ pub struct Checkpoint {
     tensors: Tensors,
     config: Option<Config>,
     family: Family,
+    notes: Vec<String>,
     layers: Vec<(String, Result<Layer, CheckpointError>)>,
 }
 
 impl Checkpoint {
     /// Opens a `.safetensors` file or a model directory and recognises its layers.
+    ///
+    /// The files are mapped ([`Access::Mapped`]): while the checkpoint or a tensor of it is there they
+    /// must not be shortened, which would end the process by SIGBUS, or written. Where they may be,
+    /// [`Checkpoint::open_with`] reads them into memory instead ([`Options::access`]).
     ///
     /// # Errors
     /// Files that cannot be read or are invalid; a configuration of an unknown kind. A layer
@@ -168,7 +184,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
-        let tensors = Tensors::open(path)?;
+        let tensors = Tensors::open_as(path, options.access)?;
         let config = config::find(Some(path), &tensors)?;
         Self::new(tensors, config, options)
     }
@@ -188,19 +204,30 @@ impl Checkpoint {
         config: Option<Config>,
         options: Options,
     ) -> Result<Self, CheckpointError> {
-        let (family, mut found) = recognise(&tensors, config.as_ref(), options)?;
+        let (family, report, mut found) = recognise(&tensors, config.as_ref(), options)?;
         found.sort_by(|a, b| a.0.cmp(&b.0));
+        let table = keys::table(family);
         let mut schemes = Schemes::default();
         let layers = found
             .into_iter()
             .map(|(name, recognised)| {
                 let layer = recognised.and_then(|recognised| {
-                    Ok(Layer::assemble(&name, family, recognised, &mut schemes, &tensors)?)
+                    let layer = Layer::assemble(&name, family, recognised, &mut schemes, &tensors)?;
+                    if let Some(table) = &table {
+                        layer.check_other_tensors(table, &tensors)?;
+                    }
+                    Ok(layer)
                 });
                 (name, layer)
             })
             .collect();
-        Ok(Self { tensors, config, family, layers })
+        let notes = report.notes().map(str::to_owned).collect();
+        Ok(Self { tensors, config, family, notes, layers })
+    }
+
+    /// Keys of the configuration that are not known and were not read, a sentence each.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        self.notes.iter().map(String::as_str)
     }
 
     /// The software that wrote it.
@@ -267,6 +294,7 @@ type Found = Vec<(String, Result<Recognised, CheckpointError>)>;
 struct Source<'a> {
     tensors: &'a Tensors,
     fields: Fields<'a>,
+    keys: &'a Report,
     options: Options,
 }
 
@@ -274,7 +302,7 @@ fn recognise(
     tensors: &Tensors,
     config: Option<&Config>,
     options: Options,
-) -> Result<(Family, Found), CheckpointError> {
+) -> Result<(Family, Report, Found), CheckpointError> {
     let Some(config) = config else {
         // No configuration: only formats that can be told by their tensors' names.
         let found = gpt_oss::layers(tensors);
@@ -285,36 +313,63 @@ fn recognise(
         };
         return match tensors.names().find(quantised) {
             Some(name) if found.is_empty() => Err(CheckpointError::NoConfig(name.to_owned())),
-            _ => Ok((Family::GptOss, found)),
+            _ => Ok((Family::GptOss, Report::default(), found)),
         };
     };
     let fields = Fields { object: &config.value, place: &config.place };
-    let source = Source { tensors, fields, options };
-    let method = fields.text("quant_method")?;
-    match method {
-        Some("compressed-tensors") => {
-            Ok((Family::CompressedTensors, compressed_tensors::layers(&source)?))
-        }
-        Some("gptq") => Ok((Family::Gptq, gptq::layers(&source)?)),
-        Some("awq") => Ok((Family::Awq, awq::layers(&source)?)),
-        Some("quark") => Ok((Family::Quark, quark::layers(&source)?)),
-        Some("modelopt" | "modelopt_fp4") => Ok((Family::ModelOpt, modelopt::layers(&source)?)),
-        Some("fp8") => Ok((Family::Fp8, fp8::layers(&source)?)),
-        Some("mxfp4") => Ok((Family::GptOss, gpt_oss::layers(tensors))),
-        Some("quantloom") => Ok((Family::Quantloom, own::layers(&source)?)),
+    let family = family(fields)?;
+    let report = Report::of(config, family);
+    report.of_the_file(&config.place)?;
+    let source = Source { tensors, fields, keys: &report, options };
+    let found = match family {
+        Family::CompressedTensors => compressed_tensors::layers(&source)?,
+        Family::Gptq => gptq::layers(&source)?,
+        Family::Awq => awq::layers(&source)?,
+        Family::Quark => quark::layers(&source)?,
+        Family::ModelOpt => modelopt::layers(&source)?,
+        Family::Fp8 => fp8::layers(&source)?,
+        Family::GptOss => gpt_oss::layers(tensors),
+        Family::BitsAndBytes => bitsandbytes::layers(&source)?,
+        Family::Hqq => return Err(fields.fault(HQQ)),
+        Family::Quantloom => own::layers(&source)?,
+    };
+    Ok((family, report, found))
+}
+
+/// Why HQQ's files are not read: the zero point and the scale are floats of which the product is
+/// rounded to 16 bits, and columns are packed by parts of the flattened weight.
+const HQQ: &str = "HQQ's files are not supported: codes are packed by halves of the flattened \
+                   weight, which no layout says; quantise the layer with `zero: f16, scale: f16 per 1xG` instead";
+
+/// The software that a configuration names.
+fn family(fields: Fields<'_>) -> Result<Family, CheckpointError> {
+    match fields.text("quant_method")? {
+        Some("compressed-tensors") => Ok(Family::CompressedTensors),
+        Some("gptq") => Ok(Family::Gptq),
+        Some("awq") => Ok(Family::Awq),
+        Some("quark") => Ok(Family::Quark),
+        Some("modelopt" | "modelopt_fp4" | "modelopt_mixed") => Ok(Family::ModelOpt),
+        Some("fp8") => Ok(Family::Fp8),
+        Some("mxfp4") => Ok(Family::GptOss),
+        Some("bitsandbytes") => Ok(Family::BitsAndBytes),
+        Some("hqq") => Ok(Family::Hqq),
+        Some("quantloom") => Ok(Family::Quantloom),
         Some(other) => Err(fields.fault(format!(
             "the quant_method `{other}` is not known; known are compressed-tensors, gptq, awq, \
-             quark, modelopt, fp8, mxfp4, quantloom"
+             quark, modelopt, fp8, mxfp4, bitsandbytes, quantloom"
         ))),
         // compressed-tensors wrote no method in its first releases.
-        None if fields.get("config_groups").is_some() => {
-            Ok((Family::CompressedTensors, compressed_tensors::layers(&source)?))
-        }
+        None if fields.get("config_groups").is_some() => Ok(Family::CompressedTensors),
         None => Err(fields.fault("`quant_method` is missing")),
     }
 }
 
 impl Source<'_> {
+    /// What the tables refuse of an object that describes a layer.
+    fn refused(&self, layer: &str, path: &[&str]) -> Result<(), LayerError> {
+        self.keys.below(path).map_or(Ok(()), |what| Err(LayerError::new(layer, what)))
+    }
+
     /// Layers that have a tensor of this name, by layer name.
     fn having(&self, suffix: &str) -> Vec<String> {
         having(self.tensors, suffix)

@@ -1,36 +1,137 @@
-//! NVIDIA ModelOpt: NVFP4 with a multiplying second scale, and FP8 per tensor. Source:
-//! ModelOpt's unified checkpoint export (`quant_algo`, `exclude_modules`).
+//! NVIDIA ModelOpt: one algorithm for all layers (`quant_algo`), or one for each of them
+//! (`MIXED_PRECISION`, `quantized_layers`). Tensors are `weight`, `weight_scale`, `weight_scale_2`,
+//! `input_scale` and `pre_quant_scale`, by which x is multiplied first.
+//!
+//! Source: ModelOpt 0.47.0, `torch/export/quant_utils.py` (names, packing, which scales there are),
+//! `torch/quantization/qtensor` (rules).
 
 use quantloom_dsl::layout::Shape;
 
 use super::clause::{bias_clause, float_name};
+use super::config::Fields;
+use super::fp8::ABOVE_448;
 use super::layer::{LayerError, Recognised};
-use super::patterns::{self, Compiler, Pattern};
+use super::patterns::Compiler;
 use super::{CheckpointError, Found, Source};
+
+/// How codes are stored.
+#[derive(Clone, Copy)]
+struct Codes {
+    /// Type of a code.
+    code: &'static str,
+    pack: &'static str,
+    /// Rows and columns of the weight to one of the tensor.
+    step: (u64, u64),
+}
+
+const E4M3: Codes = Codes { code: "e4m3", pack: "[k, n]", step: (1, 1) };
+const I8: Codes = Codes { code: "i8", pack: "[k, n]", step: (1, 1) };
+const E2M1: Codes = Codes { code: "e2m1", pack: "u8 [k:2 | k, n]", step: (1, 2) };
+/// Two rows in a byte, the even one in the low half.
+const I4: Codes = Codes { code: "i4", pack: "u8 [n:2 | k, n]", step: (2, 1) };
+
+/// What shares a scale of the weight.
+#[derive(Clone, Copy)]
+enum Scales {
+    /// The whole weight, or a row where there are as many scales.
+    Tensor,
+    /// A row.
+    Channel,
+    /// A block of 128 by 128.
+    Block,
+    /// Columns of a row, a float.
+    Group,
+    /// Columns of a row, as e4m3 and with a scale of all.
+    Two,
+    /// 32 columns of a row, e8m0.
+    Power(&'static str),
+}
+
+/// How x is quantised.
+#[derive(Clone, Copy)]
+enum X {
+    /// Not.
+    No,
+    /// To this type with one static scale, by this rule.
+    Static(&'static str, &'static str),
+    /// As for `Static` if the scale is there, else not.
+    IfStored(&'static str),
+    /// With a dynamic scale a token.
+    Token(&'static str),
+    /// As the weight: NVFP4 under a static scale, where that is there.
+    Two,
+    /// MXFP8.
+    Power,
+}
+
+/// Every algorithm that is read.
+const ALGORITHMS: &[(&str, Codes, Scales, X)] = &[
+    ("FP8", E4M3, Scales::Tensor, X::IfStored("e4m3")),
+    ("FP8_PER_CHANNEL_PER_TOKEN", E4M3, Scales::Channel, X::Token("e4m3")),
+    ("FP8_PB_WO", E4M3, Scales::Block, X::No),
+    ("FP8_PB_REAL", E4M3, Scales::Block, X::No),
+    ("NVFP4", E2M1, Scales::Two, X::Two),
+    ("NVFP4_AWQ", E2M1, Scales::Two, X::Two),
+    ("W4A16_NVFP4", E2M1, Scales::Two, X::No),
+    ("W4A8_NVFP4_FP8", E2M1, Scales::Two, X::Static("e4m3", "")),
+    ("W4A8_MXFP4_FP8", E2M1, Scales::Power("from pow2"), X::Static("e4m3", "")),
+    ("MXFP8", E4M3, Scales::Power("from pow2 above 1.7500001192092896"), X::Power),
+    ("W4A16_AWQ", I4, Scales::Group, X::No),
+    ("W4A8_AWQ", I4, Scales::Group, X::Static("e4m3", "")),
+    ("W8A16", I8, Scales::Channel, X::No),
+    ("W8A8_SQ_PER_CHANNEL", I8, Scales::Channel, X::Static("i8", "from amax / 127")),
+];
+
+type Algorithm = &'static (&'static str, Codes, Scales, X);
+
+fn algorithm(fields: Fields<'_>) -> Result<Algorithm, CheckpointError> {
+    let name = fields.needed("quant_algo", fields.text("quant_algo")?)?.to_ascii_uppercase();
+    ALGORITHMS.iter().find(|algorithm| algorithm.0 == name).ok_or_else(|| {
+        let known: Vec<&str> = ALGORITHMS.iter().map(|algorithm| algorithm.0).collect();
+        let what = match name.as_str() {
+            "NVFP4_SVD" | "NVFP4_SVDQUANT" => {
+                "the quant_algo `NVFP4_SVD` adds the product of a low-rank residual, which no scheme says"
+                    .to_owned()
+            }
+            _ => format!(
+                "the quant_algo `{name}` is not known; known are {}, MIXED_PRECISION",
+                known.join(", ")
+            ),
+        };
+        fields.fault(what)
+    })
+}
 
 pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
-    let algorithm = fields.needed("quant_algo", fields.text("quant_algo")?)?.to_ascii_uppercase();
-    let nvfp4 = match algorithm.as_str() {
-        "NVFP4" | "NVFP4_AWQ" | "W4A16_NVFP4" => true,
-        "FP8" => false,
-        other => {
-            let what = format!("the quant_algo `{other}` is not known; NVFP4 and FP8 are");
-            return Err(fields.fault(what));
-        }
+    let mixed =
+        fields.text("quant_algo")?.is_some_and(|name| name.eq_ignore_ascii_case("MIXED_PRECISION"));
+    let each = fields.object("quantized_layers")?;
+    let one = if mixed { None } else { Some(algorithm(fields)?) };
+    let group = match group_size(fields, "group_size")? {
+        Some(group) => Some(group),
+        None => group_of_groups(fields)?.filter(|_| !mixed),
     };
-    let group = fields.group_size("group_size")?.unwrap_or(16);
     let mut exclude = fields.list("exclude_modules")?;
     exclude.extend(fields.list("ignore")?);
-    let mut compiler = Compiler::new();
-    let exclude: Vec<Pattern> =
-        exclude.into_iter().map(|text| compiler.glob(text)).collect::<Result<_, _>>()?;
+    let exclude = Compiler::new().list(exclude, Compiler::glob)?;
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
-        if patterns::any(&exclude, layer)? {
+        if exclude.any(layer)? {
             let what = "`exclude_modules` names it, but it stores quantised tensors";
             return Err(LayerError::new(layer, what).into());
         }
-        recognise(source, layer, nvfp4, group)
+        if let Some(algorithm) = one {
+            return Reader { source, layer, group }.read(algorithm);
+        }
+        let (name, settings) = each
+            .map_or(Ok(None), |each| named(each, layer))?
+            .ok_or_else(|| LayerError::new(layer, "`quantized_layers` does not name it"))?;
+        source.refused(layer, &["quantized_layers", name])?;
+        let mut own = group_size(settings, "group_size")?;
+        if own.is_none() {
+            own = group_size(settings, "awq_block_size")?;
+        }
+        Reader { source, layer, group: own.or(group) }.read(algorithm(settings)?)
     };
     let found = source.having("weight_scale").into_iter().map(|layer| {
         let recognised = recognise(&layer);
@@ -39,44 +140,134 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     Ok(found.collect())
 }
 
-fn recognise(
-    source: &Source<'_>,
+/// The settings of a layer: its own, or those of what it is a part of.
+fn named<'a>(
+    each: Fields<'a>,
     layer: &str,
-    nvfp4: bool,
-    group: u32,
-) -> Result<Recognised, CheckpointError> {
-    let [n, width] = source.matrix(layer, "weight", "two dimensions")?;
-    let input = source.tensor(layer, "input_scale").is_some();
-    let bias = bias_clause(source, layer)?;
-    let (scheme, per_byte) = if nvfp4 {
-        // Both scales multiply; with the block scale's 448 and the code's 6 they reach amax.
-        let activation = if input {
-            "e2m1 { scale: e4m3 per 1xGROUP, scale: f32 per tensor from amax / 2688 static as \"input_scale\" }"
-        } else {
-            "bf16 | f16"
+) -> Result<Option<(&'a str, Fields<'a>)>, CheckpointError> {
+    let mut name = Some(layer);
+    while let Some(at) = name {
+        if let Some((key, _)) = each.object.get_key_value(at) {
+            return Ok(each.object(key)?.map(|settings| (key.as_str(), settings)));
+        }
+        name = at.rsplit_once('.').map(|(parent, _)| parent);
+    }
+    Ok(None)
+}
+
+/// A group size; 0 is how the software says none.
+fn group_size(fields: Fields<'_>, key: &str) -> Result<Option<u32>, CheckpointError> {
+    if fields.integer(key)? == Some(0) { Ok(None) } else { fields.group_size(key) }
+}
+
+/// The group size of `config_groups`, which have one algorithm.
+fn group_of_groups(fields: Fields<'_>) -> Result<Option<u32>, CheckpointError> {
+    let Some(groups) = fields.object("config_groups")? else { return Ok(None) };
+    for name in groups.object.keys() {
+        let weights = match groups.object(name)? {
+            Some(group) => group.object("weights")?,
+            None => None,
         };
-        let text = format!(
-            "ModelOpt {{ weight: e2m1, scale: e4m3 per 1x{group},
-               scale: f32 per tensor from amax / 2688 [g] as \"weight_scale_2\",
-               pack: u8 [k:2 | k, n], activation: {}, {bias} }}",
-            activation.replace("GROUP", &group.to_string())
+        if let Some(weights) = weights {
+            return group_size(weights, "group_size");
+        }
+    }
+    Ok(None)
+}
+
+struct Reader<'a> {
+    source: &'a Source<'a>,
+    layer: &'a str,
+    group: Option<u32>,
+}
+
+impl Reader<'_> {
+    fn read(&self, algorithm: Algorithm) -> Result<Recognised, CheckpointError> {
+        let (_, codes, scales, x) = *algorithm;
+        let [rows, columns] = self.source.matrix(self.layer, "weight", "two dimensions")?;
+        let shape = Shape::matrix(rows * codes.step.0, columns * codes.step.1);
+        let scheme = format!(
+            "ModelOpt {{ weight: {}, {} pack: {}, {} activation: {}, {} }}",
+            codes.code,
+            self.scales(scales, shape)?,
+            codes.pack,
+            self.prescale()?,
+            self.activation(x)?,
+            bias_clause(self.source, self.layer)?,
         );
-        (text, 2)
-    } else {
-        let scale =
-            float_name(layer, "weight_scale", source.needed(layer, "weight_scale")?.dtype())?;
-        let activation = match source.tensor(layer, "input_scale") {
-            None => "bf16 | f16".to_owned(),
-            Some(tensor) => {
-                let number = float_name(layer, "input_scale", tensor.dtype())?;
-                format!("e4m3 {{ scale: {number} per tensor static }}")
+        Ok(Recognised::new(scheme, shape))
+    }
+
+    fn float(&self, name: &str) -> Result<&'static str, CheckpointError> {
+        Ok(float_name(self.layer, name, self.source.needed(self.layer, name)?.dtype())?)
+    }
+
+    fn scales(&self, scales: Scales, shape: Shape) -> Result<String, CheckpointError> {
+        let dims = self.source.needed(self.layer, "weight_scale")?.shape();
+        let count: usize = dims.iter().product();
+        Ok(match scales {
+            Scales::Tensor if count as u64 != shape.n || shape.n == 1 => {
+                format!("scale: {} per tensor [g],", self.float("weight_scale")?)
             }
-        };
-        let text = format!(
-            "ModelOpt {{ weight: e4m3, scale: {scale} per tensor [g], pack: [k, n],
-               activation: {activation}, {bias} }}"
-        );
-        (text, 1)
-    };
-    Ok(Recognised { scheme: scheme.into(), shape: Shape::matrix(n, width * per_byte) })
+            Scales::Tensor | Scales::Channel => {
+                format!("scale: {} per channel [n],", self.float("weight_scale")?)
+            }
+            Scales::Block => format!("scale: {} per 128x128,", self.float("weight_scale")?),
+            Scales::Group => {
+                // Whole groups only: the software pads nothing.
+                let columns = dims.last().map_or(0, |columns| *columns as u64);
+                let even = columns > 0 && shape.k.is_multiple_of(columns);
+                let inferred = even.then(|| u32::try_from(shape.k / columns).ok()).flatten();
+                let group = self
+                    .group
+                    .or(inferred)
+                    .ok_or_else(|| LayerError::new(self.layer, "`group_size` is missing"))?;
+                format!("scale: {} per 1x{group} from amax / 7,", self.float("weight_scale")?)
+            }
+            // Both scales multiply; with the block scale's 448 and the code's 6 they reach amax.
+            Scales::Two => format!(
+                "scale: e4m3 per 1x{},
+                 scale: f32 per tensor from amax / 2688 [g] as \"weight_scale_2\",",
+                self.group.unwrap_or(16)
+            ),
+            Scales::Power(rule) => {
+                format!("scale: e8m0 per 1x{} {rule},", self.group.unwrap_or(32))
+            }
+        })
+    }
+
+    fn prescale(&self) -> Result<String, CheckpointError> {
+        if self.source.tensor(self.layer, "pre_quant_scale").is_none() {
+            return Ok(String::new());
+        }
+        Ok(format!("prescale: {} as \"pre_quant_scale\",", self.float("pre_quant_scale")?))
+    }
+
+    fn activation(&self, x: X) -> Result<String, CheckpointError> {
+        let stored = self.source.tensor(self.layer, "input_scale").is_some();
+        let float = || "bf16 | f16".to_owned();
+        Ok(match x {
+            X::No => float(),
+            X::IfStored(_) | X::Two if !stored => float(),
+            X::IfStored(code) => self.fixed(code, "")?,
+            X::Static(code, rule) => self.fixed(code, rule)?,
+            X::Token(code) => format!("{code} {{ scale: f32 per token }}"),
+            X::Two => format!(
+                "e2m1 {{ scale: e4m3 per 1x{},
+                   scale: f32 per tensor from amax / 2688 static as \"input_scale\" }}",
+                self.group.unwrap_or(16)
+            ),
+            X::Power => {
+                format!(
+                    "e4m3 {{ scale: e8m0 per 1x{} from {ABOVE_448} }}",
+                    self.group.unwrap_or(32)
+                )
+            }
+        })
+    }
+
+    fn fixed(&self, code: &str, rule: &str) -> Result<String, CheckpointError> {
+        let number = self.float("input_scale")?;
+        Ok(format!("{code} {{ scale: {number} per tensor {rule} static }}"))
+    }
 }

@@ -29,7 +29,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
             (Some(experts), Some(n), Some(k)) => {
                 let shape = Shape { experts, n, k };
                 with_bias(source, layer, &scheme)
-                    .map(|own| Recognised { scheme: own.unwrap_or_else(|| text.clone()), shape })
+                    .map(|own| Recognised::new(own.unwrap_or_else(|| text.clone()), shape))
             }
             _ => Err(LayerError::new(layer, "`layers` does not give [E, N, K]").into()),
         };

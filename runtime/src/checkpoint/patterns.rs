@@ -1,7 +1,15 @@
 //! Layer names against the patterns of configurations: exact names, `re:` expressions that
 //! match from the start as Python's `re.match` does, and shell globs.
+//!
+//! A short expression can be large when compiled (`a{1000}`), and can take long on a short name
+//! (`(a|a)(a|a)..`). All patterns of a configuration share one [`Compiler`], which has a budget for
+//! both: memory for what is compiled, and steps for all matches of all layers.
 
-use fancy_regex::Regex;
+use std::cell::{Cell, OnceCell};
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use fancy_regex::{Error, Regex, RegexBuilder, RuntimeError};
 
 use super::CheckpointError;
 use super::config::shortened;
@@ -9,23 +17,42 @@ use super::config::shortened;
 /// A compiled pattern.
 pub(super) enum Pattern {
     Exact(String),
-    Expression(Regex),
+    Expression(Expression),
 }
 
-/// Compiles the patterns of one configuration. A short expression can be large when compiled
-/// (`a{1000}`): all of them together have a budget.
+/// Compiles the patterns of one configuration.
 pub(super) struct Compiler {
     /// Bytes.
     left: usize,
+    steps: Rc<Cell<u64>>,
 }
 
 /// Sizes that an expression is charged, in bytes: plain words, classes of Unicode letters, more.
 const SIZES: [usize; 3] = [8 << 10, 64 << 10, 512 << 10];
 
+/// Steps that all matches of a configuration may take together: some seconds.
+const STEPS: u64 = 100_000_000;
+/// Choices that a match may take back at first, and again if that does not do.
+const FEW: usize = 256;
+const MANY: usize = 100_000;
+/// Names of layers have some hundred letters; longer ones are not compared with expressions.
+const LONGEST: usize = 2000;
+
+/// An expression: one that gives up early, and one that is made where that does not do.
+pub(super) struct Expression {
+    text: String,
+    quick: Regex,
+    patient: OnceCell<Regex>,
+    size: usize,
+    /// Whether it may take choices back.
+    backtracks: bool,
+    steps: Rc<Cell<u64>>,
+}
+
 impl Compiler {
     /// Room for some thousand plain expressions.
     pub(super) fn new() -> Self {
-        Self { left: 64 << 20 }
+        Self { left: 64 << 20, steps: Rc::new(Cell::new(STEPS)) }
     }
 
     /// `re:EXPRESSION`, or an exact name.
@@ -43,16 +70,17 @@ impl Compiler {
             if size > self.left {
                 break;
             }
-            let compiled = fancy_regex::RegexBuilder::new(&format!("^(?:{text})"))
-                .backtrack_limit(100_000)
-                .delegate_size_limit(size)
-                .delegate_dfa_size_limit(size)
-                .max_prog_size(size / 128)
-                .build();
-            match compiled {
-                Ok(regex) => {
+            match compiled(text, size, FEW) {
+                Ok(quick) => {
                     self.left -= size;
-                    return Ok(Pattern::Expression(regex));
+                    return Ok(Pattern::Expression(Expression {
+                        text: text.to_owned(),
+                        quick,
+                        patient: OnceCell::new(),
+                        size,
+                        backtracks: may_backtrack(text),
+                        steps: self.steps.clone(),
+                    }));
                 }
                 Err(error) => what = error.to_string(),
             }
@@ -76,29 +104,113 @@ impl Compiler {
             .collect();
         self.expression(&format!("(?s:{escaped})$"))
     }
+
+    /// A list of patterns, each compiled by `one`.
+    pub(super) fn list<'t>(
+        &mut self,
+        texts: impl IntoIterator<Item = &'t str>,
+        one: impl Fn(&mut Self, &str) -> Result<Pattern, CheckpointError>,
+    ) -> Result<Patterns, CheckpointError> {
+        let mut patterns = Patterns::default();
+        for text in texts {
+            match one(self, text)? {
+                Pattern::Exact(name) => {
+                    patterns.exact.insert(name);
+                }
+                Pattern::Expression(expression) => patterns.expressions.push(expression),
+            }
+        }
+        Ok(patterns)
+    }
+}
+
+fn compiled(text: &str, size: usize, limit: usize) -> Result<Regex, Error> {
+    RegexBuilder::new(&format!("^(?:{text})"))
+        .backtrack_limit(limit)
+        .delegate_size_limit(size)
+        .delegate_dfa_size_limit(size)
+        .max_prog_size(size / 128)
+        .build()
+}
+
+/// Whether an expression has what automata cannot do: looking around, references back, atoms that
+/// do not give back. Where it is unsure it says yes, which costs steps and nothing else.
+fn may_backtrack(text: &str) -> bool {
+    let special = ["(?=", "(?!", "(?<", "(?>", "(?(", "(?P=", "(?P>", "++", "*+", "?+", "}+"];
+    let escaped = |pair: &[u8]| {
+        pair[0] == b'\\' && (pair[1].is_ascii_digit() || b"bBgGkKzZAR<>".contains(&pair[1]))
+    };
+    special.iter().any(|special| text.contains(special)) || text.as_bytes().windows(2).any(escaped)
 }
 
 fn fault(pattern: &str, what: String) -> CheckpointError {
     CheckpointError::Pattern { pattern: shortened(pattern.to_owned()), what: shortened(what) }
 }
 
+impl Expression {
+    fn matches(&self, name: &str) -> Result<bool, CheckpointError> {
+        if name.len() > LONGEST {
+            let what = format!("a layer's name of {} letters is too long for it", name.len());
+            return Err(fault(&self.text, what));
+        }
+        // A letter takes a step of the automaton, or an eighth of one in a small automaton; what may
+        // take choices back is charged for the few that it may take back unasked.
+        let length = name.len() as u64 + 8;
+        let few = if self.backtracks { FEW as u64 } else { 0 };
+        self.spend(length * (self.size / SIZES[0]) as u64 / 8 + few)?;
+        let failed = |error: Error| fault(&self.text, error.to_string());
+        match self.quick.is_match(name) {
+            Err(Error::RuntimeError(RuntimeError::BacktrackLimitExceeded)) => {
+                self.spend(MANY as u64)?;
+                if self.patient.get().is_none() {
+                    let patient = compiled(&self.text, self.size, MANY).map_err(failed)?;
+                    let _ = self.patient.set(patient);
+                }
+                let patient = self.patient.get().unwrap_or(&self.quick);
+                patient.is_match(name).map_err(failed)
+            }
+            other => other.map_err(failed),
+        }
+    }
+
+    fn spend(&self, steps: u64) -> Result<(), CheckpointError> {
+        let left = self.steps.get().checked_sub(steps);
+        self.steps.set(left.unwrap_or(0));
+        left.map(|_| ()).ok_or_else(|| {
+            let what = "the configuration's patterns take too long on the names of its layers: \
+                        write exact names, or expressions without `(?` and `\\1`";
+            fault(&self.text, what.to_owned())
+        })
+    }
+}
+
 impl Pattern {
     pub(super) fn matches(&self, name: &str) -> Result<bool, CheckpointError> {
         match self {
             Self::Exact(text) => Ok(text == name),
-            Self::Expression(regex) => {
-                regex.is_match(name).map_err(|error| fault(regex.as_str(), error.to_string()))
-            }
+            Self::Expression(expression) => expression.matches(name),
         }
     }
 }
 
-/// Whether any of the patterns matches.
-pub(super) fn any(patterns: &[Pattern], name: &str) -> Result<bool, CheckpointError> {
-    for pattern in patterns {
-        if pattern.matches(name)? {
+/// Patterns of which one is enough.
+#[derive(Default)]
+pub(super) struct Patterns {
+    exact: HashSet<String>,
+    expressions: Vec<Expression>,
+}
+
+impl Patterns {
+    /// Whether any of them matches.
+    pub(super) fn any(&self, name: &str) -> Result<bool, CheckpointError> {
+        if self.exact.contains(name) {
             return Ok(true);
         }
+        for expression in &self.expressions {
+            if expression.matches(name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
-    Ok(false)
 }

@@ -7,34 +7,40 @@ use quantloom_dsl::layout::Shape;
 use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::layer::{LayerError, Recognised};
-use super::patterns::{self, Compiler, Pattern};
+use super::patterns::Compiler;
 use super::{CheckpointError, Found, Source};
 
 pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
-    let exclude = fields.list("exclude")?;
     let mut compiler = Compiler::new();
-    let exclude: Vec<Pattern> =
-        exclude.into_iter().map(|text| compiler.glob(text)).collect::<Result<_, _>>()?;
+    let exclude = compiler.list(fields.list("exclude")?, Compiler::glob)?;
     let global = fields.needed("global_quant_config", fields.object("global_quant_config")?)?;
+    let cached = cached(fields)?;
     let mut special = Vec::new();
     if let Some(layers) = fields.object("layer_quant_config")? {
         for pattern in layers.object.keys() {
-            let settings = layers.object(pattern)?;
-            special.push((compiler.glob(pattern)?, layers.needed(pattern, settings)?));
+            let settings = layers.needed(pattern, layers.object(pattern)?)?;
+            special.push((pattern.as_str(), compiler.glob(pattern)?, settings));
         }
     }
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
-        if patterns::any(&exclude, layer)? {
+        if exclude.any(layer)? {
             let what = "`exclude` names it, but it stores quantised tensors";
             return Err(LayerError::new(layer, what).into());
         }
-        let mut settings = global;
-        for (pattern, own) in &special {
+        let (mut settings, mut of_cache) = (global, false);
+        let mut path = vec!["global_quant_config"];
+        for (key, pattern, own) in &special {
             if pattern.matches(layer)? {
-                settings = *own;
+                (settings, of_cache) = (*own, cached.contains(key));
+                path = vec!["layer_quant_config", key];
                 break;
             }
+        }
+        source.refused(layer, &path)?;
+        if !of_cache && let Some(outputs) = settings.get("output_tensors") {
+            let what = format!("`output_tensors`: quantised outputs are not supported: {outputs}");
+            return Err(LayerError::new(layer, what).into());
         }
         recognise(source, layer, settings)
     };
@@ -43,6 +49,18 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
         (layer, recognised)
     });
     Ok(found.collect())
+}
+
+/// Patterns of layers whose outputs are quantised as attention's cache, not as the product.
+fn cached<'a>(fields: Fields<'a>) -> Result<Vec<&'a str>, CheckpointError> {
+    let mut found = fields.list("kv_cache_group")?;
+    if let Some(export) = fields.object("export")? {
+        found.extend(export.list("kv_cache_group")?);
+    }
+    if let Some(cache) = fields.object("kv_cache_quant_config")? {
+        found.extend(cache.object.keys().map(String::as_str));
+    }
+    Ok(found)
 }
 
 /// A float or integer element type of Quark.
@@ -74,6 +92,8 @@ const ELEMENTS: &[Element] = &[
     },
     Element { name: "fp8_e4m3", code: "e4m3", pack: "[k, n]", unit: (1, 1), above: "1.9375" },
     Element { name: "int8", code: "i8", pack: "[k, n]", unit: (1, 1), above: "" },
+    Element { name: "int4", code: "i4", pack: "", unit: (8, 1), above: "" },
+    Element { name: "uint4", code: "u4", pack: "", unit: (8, 1), above: "" },
 ];
 
 fn element(fields: Fields<'_>) -> Result<&'static Element, CheckpointError> {
@@ -92,6 +112,9 @@ fn recognise(
     let fault = |what: String| CheckpointError::from(LayerError::new(layer, what));
     let weight = settings.needed("weight", settings.object("weight")?)?;
     let element = element(weight)?;
+    if element.unit == (8, 1) {
+        return four_bits(source, layer, settings, element);
+    }
     let [n, bytes] = source.matrix(layer, "weight", "two dimensions")?;
     let scheme = weight.needed("qscheme", weight.text("qscheme")?)?;
     if scheme == "per_group" && element.unit == (4, 3) && is_old_packing(source, layer, bytes)? {
@@ -105,12 +128,21 @@ fn recognise(
         return Err(fault(format!("{bytes} bytes a row are not whole {} codes", element.name)));
     }
     let k = bytes / element.unit.1 * element.unit.0;
+    let axis = weight.integer("ch_axis")?;
+    let expected: &[i64] = if scheme == "per_group" { &[-1, 1] } else { &[0] };
+    if scheme != "per_tensor" && axis.is_some_and(|axis| !expected.contains(&axis)) {
+        return Err(weight.fault("`ch_axis` of the weight is that of another axis"));
+    }
     let scale_tensor = source.needed(layer, "weight_scale")?;
     let scale = match scheme {
         "per_group" => {
             let group = weight.needed("group_size", weight.group_size("group_size")?)?;
             e8m0_only(weight)?;
-            format!("scale: e8m0 per 1x{group} from pow2 above {}", element.above)
+            if element.above.is_empty() {
+                let what = format!("`{}` weights per group are not supported", element.name);
+                return Err(fault(what));
+            }
+            format!("scale: e8m0 per 1x{group} {}", power_rule(weight, element)?)
         }
         "per_channel" => {
             let number = float_name(layer, "weight_scale", scale_tensor.dtype())?;
@@ -132,7 +164,96 @@ fn recognise(
         "Quark {{ weight: {}, {zero} {scale}, pack: {}, activation: {activation}, {bias} }}",
         element.code, element.pack
     );
-    Ok(Recognised { scheme: scheme.into(), shape: Shape::matrix(n, k) })
+    Ok(Recognised::new(scheme, Shape::matrix(n, k)))
+}
+
+/// Integers of 4 bits, eight in a word of 32 bits: along N and with everything transposed where
+/// columns share scales, along K else. `reorder`, the default, takes them in AWQ's order.
+fn four_bits(
+    source: &Source<'_>,
+    layer: &str,
+    settings: Fields<'_>,
+    element: &Element,
+) -> Result<Recognised, CheckpointError> {
+    let fault = |what: &str| CheckpointError::from(LayerError::new(layer, what));
+    let weight = settings.needed("weight", settings.object("weight")?)?;
+    let method = match source.fields.object("export")? {
+        Some(export) => export.text("pack_method")?,
+        None => None,
+    };
+    let order = |axis: char| match method {
+        None | Some("reorder") => Ok(format!("{axis}/2:4, {axis}:2")),
+        Some("order") => Ok(format!("{axis}:8")),
+        Some(other) => Err(fault(&format!("the pack_method `{other}` is not known"))),
+    };
+    let [rows, words] = source.matrix(layer, "weight", "two dimensions")?;
+    let tensor = source.needed(layer, "weight_scale")?;
+    let number = float_name(layer, "weight_scale", tensor.dtype())?;
+    let scheme = weight.needed("qscheme", weight.text("qscheme")?)?;
+    let (shape, scale, pack, zeros) = match scheme {
+        "per_group" => {
+            let group = weight.needed("group_size", weight.group_size("group_size")?)?;
+            // The last word may not be full.
+            let n = tensor.shape().last().map_or(0, |n| *n as u64);
+            if n.div_ceil(8) != words {
+                return Err(fault("`weight` and `weight_scale` differ in their rows"));
+            }
+            let order = order('n')?;
+            (
+                Shape::matrix(n, rows),
+                format!("scale: {number} per 1x{group} [n, g]"),
+                format!("i32 [{order} | n, k]"),
+                format!("i32 [{order} | n, g]"),
+            )
+        }
+        "per_channel" | "per_tensor" => {
+            let (scale, zeros) = if scheme == "per_channel" {
+                (format!("scale: {number} per channel [n]"), format!("i32 [{} | n]", order('n')?))
+            } else {
+                (format!("scale: {number} per tensor [g]"), String::new())
+            };
+            let k = words.checked_mul(8).ok_or_else(|| fault("K is too large"))?;
+            (Shape::matrix(rows, k), scale, format!("i32 [{} | k, n]", order('k')?), zeros)
+        }
+        other => return Err(weight.fault(format!("the qscheme `{other}` is not known"))),
+    };
+    let symmetric = weight.flag("symmetric")?.unwrap_or(true) && element.code == "i4";
+    let zero = match (symmetric, scheme, source.tensor(layer, "weight_zero_point")) {
+        (true, ..) => String::new(),
+        (false, "per_tensor", _) => {
+            return Err(fault("one zero point for all of a 4-bit weight is not supported"));
+        }
+        (false, _, None) => return Err(fault("the tensor `weight_zero_point` is missing")),
+        (false, _, Some(zero)) if zero.dtype() == safetensors::Dtype::I32 => {
+            format!("zero: {} {zeros} as \"weight_zero_point\",", element.code)
+        }
+        (false, "per_group", Some(zero)) => {
+            let number = float_name(layer, "weight_zero_point", zero.dtype())?;
+            format!("zero: {number} [n, g] as \"weight_zero_point\",")
+        }
+        (false, _, Some(_)) => return Err(fault("float zero points of rows are not supported")),
+    };
+    let activation = match settings.object("input_tensors")? {
+        None => "bf16 | f16".to_owned(),
+        Some(inputs) => activation(source, layer, inputs)?,
+    };
+    let bias = bias_clause(source, layer)?;
+    let scheme = format!(
+        "Quark {{ weight: {}, {zero} {scale}, pack: {pack}, activation: {activation}, {bias} }}",
+        element.code
+    );
+    Ok(Recognised::new(scheme, shape))
+}
+
+/// The rule by which MX scales are chosen; a file without one uses the library's default.
+fn power_rule(fields: Fields<'_>, element: &Element) -> Result<String, CheckpointError> {
+    match fields.text("scale_calculation_mode")? {
+        None | Some("even") => Ok(format!("from pow2 above {}", element.above)),
+        Some("floor") => Ok("from pow2".to_owned()),
+        Some(other) => Err(fields.fault(format!(
+            "the scale_calculation_mode `{other}` is not known; `even` and `floor` are"
+        ))),
+    }
 }
 
 /// The older packing has 25 bytes where the common one has 24 bytes and a scale.
@@ -155,21 +276,12 @@ fn zero_point(
     weight: Fields<'_>,
 ) -> Result<&'static str, CheckpointError> {
     let symmetric = weight.flag("symmetric")?.unwrap_or(true);
-    let Some(zeros) = source.tensor(layer, "weight_zero_point") else {
-        return if symmetric {
-            Ok("")
-        } else {
-            Err(LayerError::new(layer, "the tensor `weight_zero_point` is missing").into())
-        };
-    };
-    if !symmetric {
-        return Ok("zero: i8 [n] as \"weight_zero_point\",");
+    // Those of symmetric layers are among the tensors that have to be zeros.
+    if symmetric {
+        return Ok("");
     }
-    if zeros.bytes().iter().any(|byte| *byte != 0) {
-        let what = "it is symmetric, but a zero point in `weight_zero_point` is not 0";
-        return Err(LayerError::new(layer, what).into());
-    }
-    Ok("")
+    source.needed(layer, "weight_zero_point")?;
+    Ok("zero: i8 [n] as \"weight_zero_point\",")
 }
 
 fn activation(
@@ -186,8 +298,12 @@ fn activation(
     if scheme == "per_group" {
         let group = inputs.needed("group_size", inputs.group_size("group_size")?)?;
         e8m0_only(inputs)?;
-        let (code, above) = (element.code, element.above);
-        return Ok(format!("{code} {{ scale: e8m0 per 1x{group} from pow2 above {above} }}"));
+        if element.above.is_empty() {
+            let what = format!("`{}` activations per group are not supported", element.name);
+            return Err(inputs.fault(what));
+        }
+        let (code, rule) = (element.code, power_rule(inputs, element)?);
+        return Ok(format!("{code} {{ scale: e8m0 per 1x{group} {rule} }}"));
     }
     let group = match scheme {
         "per_tensor" => "tensor",
@@ -195,7 +311,12 @@ fn activation(
         other => return Err(inputs.fault(format!("the qscheme `{other}` is not known"))),
     };
     // Symmetric int8 activations use -127..127.
-    let rule = if element.code == "i8" { "from amax / 127" } else { "" };
+    let rule = match element.code {
+        "i8" => "from amax / 127",
+        "i4" => "from amax / 7",
+        "u4" => return Err(inputs.fault("activations in `uint4` are not supported")),
+        _ => "",
+    };
     let code = element.code;
     if dynamic {
         return Ok(format!("{code} {{ scale: f32 per {group} {rule} }}"));

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
+use quantloom_dsl::format::{F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, Grain, Shape};
 use quantloom_dsl::reference::Plain;
-use quantloom_dsl::{Activation, Code, ScaleLevel, Scheme};
+use quantloom_dsl::{Activation, Code, ScaleLevel, Scheme, TYPES_OF_X};
 
 /// What kind of numbers a seed draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,7 @@ fn key(component: Component) -> u64 {
         Component::Index => 4,
         Component::Bias => 5,
         Component::InputZero => 6,
+        Component::Prescale => 7,
         Component::Scale(level) => 0x100 + u64::from(level),
         Component::InputScale(level) => 0x200 + u64::from(level),
     }
@@ -134,6 +135,10 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
                     saturated(number, size).max(u32::from(number.is_float()))
                 };
                 (0..count).map(|_| value(&mut stream)).collect()
+            }
+            (Component::Prescale, Some(number)) => {
+                let value = |stream: &mut Stream| (1.0 + stream.unit()) / 2.0;
+                (0..count).map(|_| saturated(number, value(&mut stream))).collect()
             }
             (Component::InputZero, Some(number)) => {
                 let value = |stream: &mut Stream| stream.bits() as u32 & number.mask();
@@ -332,8 +337,8 @@ pub fn own_type(scheme: &Scheme, seed: u64) -> FloatFormat {
         _ => None,
     };
     let mut types: Vec<FloatFormat> = scheme.activations.iter().filter_map(float).collect();
-    if matches!(scheme.activations.first(), None | Some(Activation::Quantised(_))) {
-        types = vec![BF16, F16, F32];
+    if types.is_empty() || scheme.quantiser().is_some() {
+        types = TYPES_OF_X.to_vec();
     }
     let turn = (seed / Regime::ALL.len() as u64 + seed) as usize;
     types.get(turn % types.len().max(1)).copied().unwrap_or(F32)
@@ -346,7 +351,7 @@ pub fn own_type(scheme: &Scheme, seed: u64) -> FloatFormat {
 /// fourth has no negative value, and every fourth is of one value: with seed 0 the second and the
 /// fourth, with the next seed those before, so that sums are large that would else cancel.
 pub fn tokens(scheme: &Scheme, own: FloatFormat, count: usize, k: usize, seed: u64) -> Vec<f64> {
-    let quantised = matches!(scheme.activations.first(), Some(Activation::Quantised(_)));
+    let quantised = scheme.taken(own).is_some_and(|taken| taken.quantiser().is_some());
     let token = |at: usize| {
         let mut stream = Stream::new(seed, TOKENS + at as u64);
         let turn = (at as u64).wrapping_add(seed) % 4;

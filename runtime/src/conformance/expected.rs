@@ -8,7 +8,7 @@ use quantloom_dsl::layout::{Component, Grain, Grains, Index, Shape};
 use quantloom_dsl::reference::{
     Decoder, Plain, ReferenceError, StaticInput, matmul, quantise_activation,
 };
-use quantloom_dsl::{Activation, Quantiser, Scheme};
+use quantloom_dsl::{Quantiser, Scheme};
 use rayon::prelude::*;
 
 use super::bound::Sizes;
@@ -98,15 +98,16 @@ impl Seen {
         tokens: &[f64],
         own: FloatFormat,
     ) -> Result<Self, ReferenceError> {
-        let Some(quantiser) = quantiser(scheme) else {
+        let given = StaticInput::of(scheme, plain);
+        let k = plain.shape.k as usize;
+        let Some(quantiser) = quantiser(scheme, own) else {
+            let tokens = given.prescaled(scheme, tokens, k, own)?;
             return Ok(Self {
                 values: tokens.to_vec(),
                 terms: tokens.iter().map(|x| x.abs()).collect(),
                 factors: tokens.iter().map(|x| x.abs().max(1.0)).collect(),
             });
         };
-        let given = StaticInput::of(scheme, plain);
-        let k = plain.shape.k as usize;
         let x = quantise_activation(scheme, quantiser, tokens, k, own, &given)?;
         let parts = || {
             let codes = x.codes.iter().zip(&x.zeros).map(|(code, zero)| code.abs() + zero.abs());
@@ -120,17 +121,14 @@ impl Seen {
     }
 }
 
-/// The quantiser through which x goes: the first activation decides.
-fn quantiser(scheme: &Scheme) -> Option<&Quantiser> {
-    match scheme.activations.first() {
-        Some(Activation::Quantised(quantiser)) => Some(quantiser),
-        _ => None,
-    }
+/// The quantiser through which x of a type goes.
+fn quantiser(scheme: &Scheme, own: FloatFormat) -> Option<&Quantiser> {
+    scheme.taken(own)?.quantiser()
 }
 
-/// Whether what a token becomes depends on the others: a dynamic scale over several tokens.
-pub(super) fn tokens_share_a_scale(scheme: &Scheme) -> bool {
-    quantiser(scheme).is_some_and(Quantiser::spans_tokens)
+/// Whether what a token of a type becomes depends on the others: a dynamic scale over several tokens.
+pub(super) fn tokens_share_a_scale(scheme: &Scheme, own: FloatFormat) -> bool {
+    quantiser(scheme, own).is_some_and(Quantiser::spans_tokens)
 }
 
 /// Groups along k: of the finest component that is cut there.

@@ -38,21 +38,23 @@ pub(super) fn row_bytes(weight: &Native) -> usize {
     2 * (bytes_of::<f32>(weight.columns()) + bytes_of::<i8>(weight.columns()))
 }
 
-/// Bytes that [`PackedTokens`] take, those of the rows included.
+/// Bytes that [`PackedTokens`] take, those of the rows included; [`usize::MAX`] if there are more.
 pub(super) fn bytes(blocking: &Blocking, weight: &Native, threads: usize) -> usize {
-    let (tokens, pieces) = (blocking.padded, blocking.padded * blocking.pieces);
-    let columns = weight.columns();
-    let packed = match (blocking.matrix, blocking.path) {
-        (Some(Matrix::Parts { x, .. }), _) => bytes_of::<u16>(tokens * columns * x),
-        (_, Path::Dot) => {
-            bytes_of::<u32>(tokens * columns / 4)
-                + bytes_of::<i32>(pieces)
-                + bytes_of::<f32>(pieces)
-                + 2 * bytes_of::<f32>(tokens)
-        }
-        (_, Path::Fma) => bytes_of::<f32>(tokens * columns) + bytes_of::<f32>(pieces),
+    let (tokens, pieces) = (blocking.padded, blocking.padded.saturating_mul(blocking.pieces));
+    let elements = tokens.saturating_mul(weight.columns());
+    let packed: &[usize] = match (blocking.matrix, blocking.path) {
+        (Some(Matrix::Parts { x, .. }), _) => &[bytes_of::<u16>(elements.saturating_mul(x))],
+        (_, Path::Dot) => &[
+            // Whole steps of four codes; beyond the largest number, no fewer.
+            bytes_of::<u32>(elements / 4),
+            bytes_of::<i32>(pieces),
+            bytes_of::<f32>(pieces),
+            bytes_of::<f32>(tokens),
+            bytes_of::<f32>(tokens),
+        ],
+        (_, Path::Fma) => &[bytes_of::<f32>(elements), bytes_of::<f32>(pieces)],
     };
-    packed + threads * row_bytes(weight)
+    packed.iter().fold(threads * row_bytes(weight), |sum, bytes| sum.saturating_add(*bytes))
 }
 
 /// Room for the tokens in a workspace.

@@ -103,7 +103,7 @@ impl Blocking {
             tokens,
             padded: match (fused, matrix) {
                 (true, _) => tile.min(tokens * tile),
-                (false, Some(_)) => tokens.next_multiple_of(tile),
+                (false, Some(_)) => tokens.checked_next_multiple_of(tile).unwrap_or(usize::MAX),
                 (false, None) => padded(tokens, tile),
             },
             fused,
@@ -133,12 +133,12 @@ impl Blocking {
         one.into_iter().chain(tiles(tokens, self.tile))
     }
 
-    /// Bytes that a thread works in.
+    /// Bytes that a thread works in; [`usize::MAX`] if there are more.
     pub fn scratch(&self) -> usize {
         if self.fused {
             return bytes_of::<[f32; 16]>(self.tile * self.panels);
         }
-        let sums = bytes_of::<[f32; 16]>(self.padded * self.panels);
+        let sums = bytes_of::<[f32; 16]>(self.padded.saturating_mul(self.panels));
         let decoded = match (self.matrix, self.path) {
             (Some(Matrix::Parts { weight, .. }), _) => {
                 bytes_of::<[f32; 16]>(self.block)
@@ -150,7 +150,7 @@ impl Blocking {
             }
             (_, Path::Fma) => bytes_of::<[f32; 16]>(self.block * self.panels),
         };
-        sums + decoded
+        sums.saturating_add(decoded)
     }
 }
 

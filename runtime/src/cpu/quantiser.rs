@@ -239,7 +239,7 @@ impl<'a> RowQuantiser<'a> {
             number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
         };
         let factor = match level.rule {
-            Rule::Pow2 { above } => self.power(within(extent.amax()), above.map(f64::from_bits)),
+            Rule::Pow2 { .. } | Rule::Pow2Over(_) => self.power(level.rule, within(extent.amax())),
             Rule::Range(divisor) => {
                 let range = arith.add(f64::from(extent.high), -f64::from(extent.low));
                 within(arith.div(range, f64::from_bits(divisor)))
@@ -263,18 +263,18 @@ impl<'a> RowQuantiser<'a> {
         number.encode(epsilon, Overflow::Saturate)
     }
 
-    /// The power of two of the rule `pow2`.
-    fn power(&self, amax: f64, above: Option<f64>) -> f64 {
+    /// The power of two of a rule.
+    fn power(&self, rule: Rule, amax: f64) -> f64 {
         let exponent_of = |value: f64| (value.to_bits() >> 52) as i32 - 1023;
         let power_of = |exponent: i32| f64::from_bits(((1023 + exponent) as u64) << 52);
-        let largest = f64::from(self.high.max(-self.low));
-        let exponent = if amax == 0.0 || !amax.is_finite() {
-            -127
-        } else {
-            // A positive f32 as f64 is normal.
-            let floor = exponent_of(amax);
-            let up = above.is_some_and(|above| amax / power_of(floor) >= above);
-            (floor + i32::from(up) - exponent_of(largest)).clamp(-127, 127)
+        let exponent = match rule.power(f64::from(self.high.max(-self.low))) {
+            Some(power) if amax != 0.0 && amax.is_finite() => {
+                // A positive f32 as f64 is normal.
+                let floor = exponent_of(amax);
+                let up = power.above.is_some_and(|above| amax / power_of(floor) >= above);
+                (floor + i32::from(up) - power.exponent).clamp(-127, 127)
+            }
+            _ => -127,
         };
         let scale = power_of(exponent);
         if self.base.round(scale) == 0.0 { 1.0 } else { scale }
@@ -403,6 +403,8 @@ mod tests {
         ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", "own"),
         ("e3m2 { scale: e8m0 per 1x32 from pow2 above 1.875 }", "f32"),
         ("e2m3 { scale: e8m0 per 1x32 from pow2 }", "f32"),
+        ("i8 { scale: e8m0 per 1x32 }", "f32"),
+        ("u4 { zero: u4, scale: e8m0 per 1x32 }", "own"),
         (
             "e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 static }",
             "own",
@@ -468,6 +470,7 @@ mod tests {
                     })
                     .collect(),
                 zeros: vec![3.0],
+                ..StaticInput::default()
             };
             for own in [F32, BF16, F16] {
                 for case in 0..8 {

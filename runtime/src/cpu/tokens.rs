@@ -18,16 +18,24 @@ pub struct Tile {
 /// holds the rest.
 pub fn tiles(tokens: usize, largest: usize) -> impl Iterator<Item = Tile> {
     let whole = tokens / largest;
-    let rest = tokens % largest;
-    let size = [1, 2, 4, 8, 12].into_iter().find(|size| *size >= rest).unwrap_or(largest);
-    let size = size.min(largest);
+    let (rest, size) = last(tokens, largest);
     let last = (rest > 0).then_some(Tile { first: whole * largest, size });
     (0..whole).map(move |tile| Tile { first: tile * largest, size: largest }).chain(last)
 }
 
-/// Tokens of all tiles, zeros included.
+/// Tokens beyond whole tiles, and the size of the tile that takes them.
+fn last(tokens: usize, largest: usize) -> (usize, usize) {
+    let rest = tokens % largest;
+    let size = [1, 2, 4, 8, 12].into_iter().find(|size| *size >= rest).unwrap_or(largest);
+    (rest, size.min(largest))
+}
+
+/// Tokens of all tiles, zeros included; [`usize::MAX`] if there are more than that.
 pub fn padded(tokens: usize, largest: usize) -> usize {
-    tiles(tokens, largest).map(|tile| tile.size).sum()
+    match last(tokens, largest) {
+        (0, _) => tokens,
+        (rest, size) => (tokens - rest).saturating_add(size),
+    }
 }
 
 /// The tokens, packed.
@@ -136,6 +144,7 @@ mod tests {
                     next += tile.size;
                 }
                 assert!(next >= tokens && next < tokens + largest.max(4), "{tokens} {largest}");
+                assert_eq!(padded(tokens, largest), next);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{Activation, Quantiser, Scheme};
+use quantloom_dsl::{Quantiser, Scheme};
 
 use super::activation::{self, PackedTokens};
 use super::blocking::Blocking;
@@ -16,8 +16,9 @@ use super::parts;
 use super::product::Product;
 use crate::buffer::Workspace;
 use crate::device::Device;
-use crate::element::{Values, ValuesMut};
+use crate::element::{Bf16, F16 as Half, Values, ValuesMut, f32_to_bf16, f32_to_f16};
 use crate::float_mode::standard;
+use crate::forked;
 use crate::op::{self, Op, ProductError, Sums};
 use crate::select::{Selection, select_with};
 use crate::unpacked::Unpacked;
@@ -32,6 +33,8 @@ pub struct CpuWeight {
     decoder: Decoder,
     native: Native,
     input: StaticInput,
+    /// Of the columns of x; empty if x is not multiplied first.
+    factors: Vec<f32>,
 }
 
 impl CpuWeight {
@@ -45,6 +48,7 @@ impl CpuWeight {
         scheme: &Scheme,
         weight: &Unpacked,
     ) -> Result<Self, ProductError> {
+        forked::check()?;
         op::same_weight(scheme, weight)?;
         if !decoder.get().serves(&scheme.weight.code) {
             return Err(ProductError::Scheme("the decoder's code type"));
@@ -63,6 +67,7 @@ impl CpuWeight {
             selection,
             decoder,
             native,
+            factors: weight.input().prescale.iter().map(|factor| *factor as f32).collect(),
             input: weight.input().clone(),
         })
     }
@@ -70,7 +75,8 @@ impl CpuWeight {
     /// Bytes that a product works in.
     fn workspace(&self, blocking: &Blocking) -> usize {
         let threads = rayon::current_num_threads();
-        activation::bytes(blocking, &self.native, threads) + threads * blocking.scratch()
+        let scratch = threads.saturating_mul(blocking.scratch());
+        activation::bytes(blocking, &self.native, threads).saturating_add(scratch)
     }
 
     /// Bytes of codes and group parameters that a product reads.
@@ -81,7 +87,7 @@ impl CpuWeight {
     /// How a product of M tokens of a type is cut up.
     pub fn blocking(&self, tokens: usize, x: FloatFormat) -> Blocking {
         let kernel = &self.selection.kernel;
-        let x_parts = parts::of_input(self.quantiser(), x);
+        let x_parts = parts::of_input(self.quantiser(x), x);
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens, Some(x_parts))
     }
 
@@ -91,11 +97,9 @@ impl CpuWeight {
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens, None)
     }
 
-    fn quantiser(&self) -> Option<&Quantiser> {
-        match self.scheme.activations.first() {
-            Some(Activation::Quantised(quantiser)) => Some(quantiser),
-            _ => None,
-        }
+    /// What x of a type goes through.
+    fn quantiser(&self, x: FloatFormat) -> Option<&Quantiser> {
+        self.scheme.taken(x)?.quantiser()
     }
 
     /// The kernel that runs it, and why not another.
@@ -118,7 +122,13 @@ impl Op for CpuWeight {
     }
 
     fn explain(&self, tokens: usize) -> String {
-        self.selection.explain(&self.kernel(tokens))
+        let kernel = self.selection.explain(&self.kernel(tokens));
+        // Products are in f32, which holds x of every type: nothing is converted.
+        let taken = self.scheme.each_taken().filter_map(|taken| match taken.converted() {
+            Some(_) => Some(format!("x in {} is multiplied as it is", taken.own)),
+            None => self.scheme.is_mixed().then(|| taken.to_string()),
+        });
+        [kernel].into_iter().chain(taken).collect::<Vec<_>>().join("\n")
     }
 
     fn sums(&self, tokens: usize) -> Sums {
@@ -143,8 +153,11 @@ impl Op for CpuWeight {
         workspace: &mut Workspace,
     ) -> Result<(), ProductError> {
         let tokens = op::sizes(self.shape, expert, x, &y)?;
-        let blocking = self.blocking(tokens, x.format());
+        forked::check()?;
         standard(|| {
+            let scaled = prescaled(x, &self.factors);
+            let x = scaled.as_ref().map_or(x, Scaled::values);
+            let blocking = self.blocking(tokens, x.format());
             if !self.multiply(blocking, expert, x, &mut y, workspace)? {
                 self.multiply(self.without_parts(tokens), expert, x, &mut y, workspace)?;
             }
@@ -174,7 +187,7 @@ impl CpuWeight {
         let input = activation::Input {
             isa: self.selection.kernel.isa,
             scheme: &self.scheme,
-            quantiser: self.quantiser(),
+            quantiser: self.quantiser(x.format()),
             given: &self.input,
             columns: self.native.order(expert),
             offset: self.native.offset(),
@@ -194,6 +207,37 @@ impl CpuWeight {
         product.run(n, y, cut.rest());
         Ok(true)
     }
+}
+
+/// x after its columns' factors, in its own type.
+enum Scaled {
+    F32(Vec<f32>),
+    F16(Vec<Half>),
+    Bf16(Vec<Bf16>),
+}
+
+impl Scaled {
+    fn values(&self) -> Values<'_> {
+        match self {
+            Self::F32(x) => Values::F32(x),
+            Self::F16(x) => Values::F16(x),
+            Self::Bf16(x) => Values::Bf16(x),
+        }
+    }
+}
+
+/// Each column of x times its factor, rounded to f32 and to the type of x; `None` without factors.
+fn prescaled(x: Values<'_>, factors: &[f32]) -> Option<Scaled> {
+    if factors.is_empty() {
+        return None;
+    }
+    let product = |at: usize| x.get(at) * factors[at % factors.len()];
+    let all = 0..x.len();
+    Some(match x {
+        Values::F32(_) => Scaled::F32(all.map(product).collect()),
+        Values::F16(_) => Scaled::F16(all.map(|at| Half(f32_to_f16(product(at)))).collect()),
+        Values::Bf16(_) => Scaled::Bf16(all.map(|at| Bf16(f32_to_bf16(product(at)))).collect()),
+    })
 }
 
 const _: () = {

@@ -147,8 +147,8 @@ impl RandomFill {
         let multiprocessors = u64::from(stream.context().info().multiprocessors);
         let problem = Problem { m: 1, n: buffer.len() as u64, k: 1, multiprocessors };
         let arguments = [Argument::Write(buffer.write_to()), Argument::U32(seed)];
-        // SAFETY: the text writes n words from y on, as its rule says; freeing the buffer waits.
-        unsafe { self.0.launch(stream, &problem, false, &arguments) }
+        // SAFETY: the text writes n words from y on, as its rule says.
+        unsafe { self.0.launch_in_order(stream, &problem, false, &arguments) }
     }
 }
 

@@ -3,11 +3,15 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::device::Context;
 use super::error::CudaError;
+use super::order::{Queue, Use, lock};
 use super::stream::Stream;
 use crate::gpu::arguments::{DeviceSlice, DeviceSliceMut};
+use crate::gpu::uses::Uses;
+use crate::source::Access;
 
 mod element {
     pub trait Sealed {}
@@ -21,13 +25,63 @@ macro_rules! elements {
 }
 elements! { u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 }
 
+/// Device memory of a buffer, and who uses it: the buffer has it, and each graph that was captured
+/// with it.
+pub(super) struct Allocation {
+    context: Context,
+    address: u64,
+    uses: Mutex<Uses<Arc<Queue>>>,
+}
+
+impl Allocation {
+    fn new(context: &Context, bytes: usize) -> Result<Self, CudaError> {
+        let mut address = 0;
+        if bytes > 0 {
+            context.enter()?.call(
+                || format!("allocating {bytes} bytes on CUDA device {}", context.info().ordinal),
+                // SAFETY: `address` may be written.
+                |driver| unsafe { (driver.cuMemAlloc_v2)(&mut address, bytes) },
+            )?;
+        }
+        Ok(Self { context: context.clone(), address, uses: Mutex::default() })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The queues that use it.
+    pub(super) fn uses(&self) -> MutexGuard<'_, Uses<Arc<Queue>>> {
+        lock(&self.uses)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if self.address == 0 {
+            return;
+        }
+        if let Ok(current) = self.context.enter() {
+            // SAFETY: allocated by `new` and named by nobody after this: no buffer, no graph. Work
+            // that is queued on it is done first: the driver waits before it frees what was not
+            // allocated on a stream. Where it refuses to wait, as on a thread that captures, it does
+            // not free either.
+            current.release("freeing a buffer", |driver| unsafe {
+                (driver.cuMemFree_v2)(self.address)
+            });
+        }
+    }
+}
+
 /// `len` elements in a device's memory.
 ///
 /// Freeing waits for the work of the device, so that a buffer is not taken away from a kernel
-/// that still runs; a graph that is launched later does not keep its buffers.
+/// that still runs; a graph keeps the memory of the buffers that it uses. Calls on several streams
+/// are put in order by themselves: one that writes after all others, one that reads after those that
+/// write; only [`Kernel::launch`](super::Kernel::launch), [`Buffer::queue_write`] and
+/// [`Buffer::queue_read`], which are `unsafe`, leave that to the caller.
 pub struct Buffer<T> {
-    context: Context,
-    address: u64,
+    allocation: Arc<Allocation>,
     len: usize,
     element: PhantomData<T>,
 }
@@ -38,16 +92,10 @@ impl<T: Element> Buffer<T> {
     /// # Errors
     /// What the driver answered, as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn uninitialised(context: &Context, len: usize) -> Result<Self, CudaError> {
+        // More bytes than there are addresses are more than any device has.
         let bytes = size_of::<T>().saturating_mul(len);
-        let mut address = 0;
-        if bytes > 0 {
-            context.enter()?.call(
-                || format!("allocating {bytes} bytes on CUDA device {}", context.info().ordinal),
-                // SAFETY: `address` may be written.
-                |driver| unsafe { (driver.cuMemAlloc_v2)(&mut address, bytes) },
-            )?;
-        }
-        Ok(Self { context: context.clone(), address, len, element: PhantomData })
+        let allocation = Arc::new(Allocation::new(context, bytes)?);
+        Ok(Self { allocation, len, element: PhantomData })
     }
 
     /// Memory full of 0, in the order of a stream.
@@ -84,14 +132,22 @@ impl<T: Element> Buffer<T> {
         size_of::<T>() * self.len
     }
 
+    fn address(&self) -> u64 {
+        self.allocation.address
+    }
+
+    fn used(&self, access: Access) -> Use<'_> {
+        (&self.allocation, access)
+    }
+
     /// All of it, to be read.
     pub fn read(&self) -> DeviceSlice<'_> {
-        DeviceSlice::new(self.address, self.bytes() as u64)
+        DeviceSlice::new(self.address(), self.bytes() as u64, &self.allocation)
     }
 
     /// All of it, to be written.
     pub fn write_to(&mut self) -> DeviceSliceMut<'_> {
-        DeviceSliceMut::new(self.address, self.bytes() as u64)
+        DeviceSliceMut::new(self.address(), self.bytes() as u64, &self.allocation)
     }
 
     /// Some elements of it, to be read; `None` beyond the end.
@@ -100,8 +156,8 @@ impl<T: Element> Buffer<T> {
             return None;
         }
         let (first, bytes) = (range.start * size_of::<T>(), range.len() * size_of::<T>());
-        let address = self.address + first as u64;
-        Some(DeviceSlice::new(address, bytes as u64))
+        let address = self.address() + first as u64;
+        Some(DeviceSlice::new(address, bytes as u64, &self.allocation))
     }
 
     fn same_length(&self, doing: &'static str, found: usize) -> Result<(), CudaError> {
@@ -110,7 +166,8 @@ impl<T: Element> Buffer<T> {
     }
 
     fn same_device(&self, doing: &'static str, stream: &Stream) -> Result<(), CudaError> {
-        if self.context.is(stream.context()) { Ok(()) } else { Err(CudaError::Mixed(doing)) }
+        let same = self.allocation.context().is(stream.context());
+        if same { Ok(()) } else { Err(CudaError::Mixed(doing)) }
     }
 
     /// Sets every byte, in the order of the stream.
@@ -122,11 +179,16 @@ impl<T: Element> Buffer<T> {
         if self.is_empty() {
             return Ok(());
         }
-        self.context.enter()?.call(
+        let uses = [self.used(Access::Write)];
+        stream.queue().order(uses.into_iter())?;
+        stream.queue().queue(
+            uses.into_iter(),
+            None,
             || "filling a buffer".to_owned(),
-            // SAFETY: the buffer has `bytes` bytes from its address on.
-            |driver| unsafe {
-                (driver.cuMemsetD8Async)(self.address, byte, self.bytes(), stream.handle())
+            // SAFETY: the buffer has `bytes` bytes from its address on; it is freed, and used on another
+            // stream, after this, and kept by a graph that captures it.
+            |driver, stream| unsafe {
+                (driver.cuMemsetD8Async)(self.address(), byte, self.bytes(), stream)
             },
         )
     }
@@ -134,27 +196,54 @@ impl<T: Element> Buffer<T> {
     /// Copies host memory into all of the buffer, after what is queued on the stream, and waits.
     ///
     /// # Errors
-    /// Another length, or what the driver answered.
+    /// Another length or device, a stream that is captured into a graph, or what the driver answered.
     pub fn write(&mut self, stream: &Stream, values: &[T]) -> Result<(), CudaError> {
-        // SAFETY: `values` are borrowed until the copy is done, which `synchronize` waits for.
-        unsafe { self.queue_write(stream, values) }?;
-        stream.synchronize()
+        let copying = "copying to a device";
+        self.same_length(copying, values.len())?;
+        self.same_device(copying, stream)?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        stream.queue().lend(
+            self.used(Access::Write),
+            copying,
+            || format!("copying {} bytes to a device", self.bytes()),
+            // SAFETY: both sides have `bytes` bytes; `values` are borrowed until `lend` has waited.
+            |driver, stream| unsafe {
+                let from = values.as_ptr().cast::<c_void>();
+                (driver.cuMemcpyHtoDAsync_v2)(self.address(), from, self.bytes(), stream)
+            },
+        )
     }
 
     /// Copies all of the buffer into host memory, after what is queued on the stream, and waits.
     ///
     /// # Errors
-    /// Another length, or what the driver answered.
+    /// Another length or device, a stream that is captured into a graph, or what the driver answered.
     pub fn read_into(&self, stream: &Stream, values: &mut [T]) -> Result<(), CudaError> {
-        // SAFETY: `values` are borrowed until the copy is done, which `synchronize` waits for.
-        unsafe { self.queue_read(stream, values) }?;
-        stream.synchronize()
+        let copying = "copying from a device";
+        self.same_length(copying, values.len())?;
+        self.same_device(copying, stream)?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        stream.queue().lend(
+            self.used(Access::Read),
+            copying,
+            || format!("copying {} bytes from a device", self.bytes()),
+            // SAFETY: both sides have `bytes` bytes, any bits are an element; `values` are borrowed
+            // until `lend` has waited.
+            |driver, stream| unsafe {
+                let to = values.as_mut_ptr().cast::<c_void>();
+                (driver.cuMemcpyDtoHAsync_v2)(to, self.address(), self.bytes(), stream)
+            },
+        )
     }
 
     /// All of the buffer as a vector, after what is queued on the stream.
     ///
     /// # Errors
-    /// What the driver answered.
+    /// As [`Self::read_into`].
     pub fn to_host(&self, stream: &Stream) -> Result<Vec<T>, CudaError> {
         let mut values = vec![T::default(); self.len];
         self.read_into(stream, &mut values)?;
@@ -165,7 +254,8 @@ impl<T: Element> Buffer<T> {
     /// memory is page-locked ([`Pinned`]).
     ///
     /// # Safety
-    /// `values` live, unchanged, until the stream has done the copy.
+    /// `values` live, unchanged, until the stream has done the copy: if a graph captures it, until its
+    /// last replay has. What other streams do with the buffer is ordered by the caller.
     ///
     /// # Errors
     /// Another length, or what the driver answered.
@@ -176,11 +266,13 @@ impl<T: Element> Buffer<T> {
             return Ok(());
         }
         let from = values.as_ptr().cast::<c_void>();
-        self.context.enter()?.call(
+        stream.queue().queue(
+            [self.used(Access::Write)].into_iter(),
+            None,
             || format!("copying {} bytes to a device", self.bytes()),
             // SAFETY: both sides have `bytes` bytes; the caller keeps `values`.
-            |driver| unsafe {
-                (driver.cuMemcpyHtoDAsync_v2)(self.address, from, self.bytes(), stream.handle())
+            |driver, stream| unsafe {
+                (driver.cuMemcpyHtoDAsync_v2)(self.address(), from, self.bytes(), stream)
             },
         )
     }
@@ -189,7 +281,8 @@ impl<T: Element> Buffer<T> {
     /// memory is page-locked ([`Pinned`]).
     ///
     /// # Safety
-    /// `values` live, untouched, until the stream has done the copy.
+    /// `values` live, untouched, until the stream has done the copy: if a graph captures it, until its
+    /// last replay has. What other streams do with the buffer is ordered by the caller.
     ///
     /// # Errors
     /// Another length, or what the driver answered.
@@ -200,12 +293,14 @@ impl<T: Element> Buffer<T> {
             return Ok(());
         }
         let to = values.as_mut_ptr().cast::<c_void>();
-        self.context.enter()?.call(
+        stream.queue().queue(
+            [self.used(Access::Read)].into_iter(),
+            None,
             || format!("copying {} bytes from a device", self.bytes()),
             // SAFETY: both sides have `bytes` bytes, any bits are an element; the caller keeps
             // `values`.
-            |driver| unsafe {
-                (driver.cuMemcpyDtoHAsync_v2)(to, self.address, self.bytes(), stream.handle())
+            |driver, stream| unsafe {
+                (driver.cuMemcpyDtoHAsync_v2)(to, self.address(), self.bytes(), stream)
             },
         )
     }
@@ -221,28 +316,19 @@ impl<T: Element> Buffer<T> {
         if self.is_empty() {
             return Ok(());
         }
-        let (to, from) = (self.address, other.address);
-        self.context.enter()?.call(
+        let (to, from) = (self.address(), other.address());
+        let uses = [self.used(Access::Write), other.used(Access::Read)];
+        stream.queue().order(uses.into_iter())?;
+        stream.queue().queue(
+            uses.into_iter(),
+            None,
             || format!("copying {} bytes on a device", self.bytes()),
-            // SAFETY: both sides have `bytes` bytes, and freeing one waits for the copy.
-            |driver| unsafe {
-                (driver.cuMemcpyDtoDAsync_v2)(to, from, self.bytes(), stream.handle())
+            // SAFETY: both sides have `bytes` bytes; each is freed, and used on another stream, after
+            // this, and kept by a graph that captures it.
+            |driver, stream| unsafe {
+                (driver.cuMemcpyDtoDAsync_v2)(to, from, self.bytes(), stream)
             },
         )
-    }
-}
-
-impl<T> Drop for Buffer<T> {
-    fn drop(&mut self) {
-        if self.address == 0 {
-            return;
-        }
-        if let Ok(current) = self.context.enter() {
-            // SAFETY: allocated by `uninitialised` and used by nobody after this.
-            current.release("freeing a buffer", |driver| unsafe {
-                (driver.cuMemFree_v2)(self.address)
-            });
-        }
     }
 }
 

@@ -71,6 +71,7 @@ functions! {
     cuDevicePrimaryCtxRelease_v2(CUdevice) since "11.0";
     cuCtxPushCurrent_v2(CUcontext) since "4.0";
     cuCtxPopCurrent_v2(*mut CUcontext) since "4.0";
+    cuCtxSynchronize() since "2.0";
     cuStreamCreate(*mut CUstream, c_uint) since "2.0";
     cuStreamDestroy_v2(CUstream) since "4.0";
     cuStreamSynchronize(CUstream) since "2.0";

@@ -99,6 +99,9 @@ pub enum CudaError {
         /// Elements of the other.
         found: usize,
     },
+    /// A call that a stream which is captured into a graph does not take.
+    #[error("{0}: the stream is captured into a graph, which would outlive what the call is given")]
+    Captured(&'static str),
     /// Objects of two devices in one call.
     #[error("{0}: the objects belong to different devices")]
     Mixed(&'static str),

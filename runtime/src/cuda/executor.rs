@@ -10,10 +10,10 @@ use super::loader::Loader;
 use super::module::Kernel;
 use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
-use crate::gpu::{Executor, Products, Slot};
+use crate::gpu::{Executor, Launch, Products, Slot, Trusted};
 use crate::image_cache::ImageCache;
 use crate::op::ProductError;
-use crate::source::{KernelKey, LaunchRule, ParameterKind, Problem};
+use crate::source::{KernelKey, LaunchRule, ParameterKind};
 
 /// A device, the source of its kernels, and the stream on which they run.
 pub struct Cuda {
@@ -21,26 +21,25 @@ pub struct Cuda {
     target: &'static str,
     stream: Stream,
     loader: Loader,
-    source: Arc<dyn Products>,
+    source: Trusted,
 }
 
 impl Cuda {
     /// A device by the driver's number, with the images that are kept on this machine.
     ///
-    /// The source is trusted like a library that the program links: its texts run as they are,
-    /// and are held to the rules that come with them only by whoever made them.
+    /// The source is trusted like a library that the program links: its texts run as they are.
     ///
     /// # Errors
     /// Why there is no driver or no such device, a device that no kernels are made for, or what
     /// the driver answered.
-    pub fn new(ordinal: u32, source: Arc<dyn Products>) -> Result<Self, CudaError> {
+    pub fn new(ordinal: u32, source: Trusted) -> Result<Self, CudaError> {
         let context = Context::new(ordinal)?;
         let target = context.info().target().ok_or_else(|| CudaError::TooOld {
             device: context.info().name.clone(),
             sm: context.info().sm(),
         })?;
         let name = if ordinal == 0 { "cuda".to_owned() } else { format!("cuda:{ordinal}") };
-        let loader = Loader::new(&context, ImageCache::from_environment(), source.clone());
+        let loader = Loader::new(&context, ImageCache::from_environment(), source.source().clone());
         Ok(Self { name, target, stream: Stream::new(&context)?, loader, source })
     }
 
@@ -83,7 +82,7 @@ impl Executor for Cuda {
     }
 
     fn source(&self) -> &dyn Products {
-        &*self.source
+        &**self.source.source()
     }
 
     fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel>, CudaError> {
@@ -113,13 +112,9 @@ impl Executor for Cuda {
         memory.to_host(&self.stream)
     }
 
-    fn launch(
-        &self,
-        kernel: &Arc<Kernel>,
-        problem: &Problem,
-        overlap: bool,
-        slots: &mut [Slot<'_, Buffer<u8>>],
-    ) -> Result<(), CudaError> {
+    fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), CudaError> {
+        let (kernel, problem, overlap) = (launch.kernel(), launch.problem(), launch.overlap());
+        let slots = launch.slots();
         let parameters = &kernel.rule().parameters;
         let buffers: Vec<&str> = parameters
             .iter()
@@ -139,9 +134,9 @@ impl Executor for Cuda {
         // Buffers come first in the text, tensor maps last; a missing one is refused by its name.
         let arguments: Vec<Argument<'_>> =
             slots.iter_mut().map(argument).chain(maps.iter().map(Argument::Map)).collect();
-        // SAFETY: the source is trusted with its texts (`Cuda::new`); memory is freed only after
-        // the device's work is done, and a graph of `bench::time` is gone before its buffers.
-        unsafe { kernel.launch(&self.stream, problem, overlap, &arguments) }
+        // SAFETY: the text is one of a trusted source, its numbers are vouched for by whoever made the
+        // launch; maps are of the shapes that the rule says.
+        unsafe { kernel.launch_in_order(&self.stream, problem, overlap, &arguments) }
     }
 }
 

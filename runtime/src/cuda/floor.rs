@@ -73,9 +73,8 @@ impl ReadFloor {
                 let arguments =
                     [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
                 let kernel = &kernels[usize::from(overlap)];
-                // SAFETY: the text reads `pieces` pieces and may store one word, as its rule
-                // says; the buffers outlive the graph of `time_both`.
-                unsafe { kernel.launch(stream, &problem, overlap, &arguments) }
+                // SAFETY: the text reads `pieces` pieces and may store one word, as its rule says.
+                unsafe { kernel.launch_in_order(stream, &problem, overlap, &arguments) }
             })?;
             best = Timings {
                 serial: faster(best.serial, timings.serial),

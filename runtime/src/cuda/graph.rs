@@ -1,17 +1,24 @@
 //! Graphs: work that is queued once and launched often.
 
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use cudarc::driver::sys;
 
 use super::device::Context;
 use super::error::CudaError;
+use super::order::{Kept, Record};
 use super::stream::Stream;
 
 /// A captured and instantiated sequence of work.
+///
+/// It has a share in the memory of all buffers and in all kernels that the work uses, which may be
+/// dropped: they go when the last graph goes. Memory that is not a
+/// [`Buffer`](super::Buffer)'s is kept by whoever promised it to an `unsafe` call.
 pub struct Graph {
     context: Context,
     executable: sys::CUgraphExec,
+    kept: Kept,
 }
 
 // SAFETY: an executable graph may be launched from any thread, one at a time: `launch` takes
@@ -19,26 +26,23 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Captures what `work` queues on the stream (it is not run), and instantiates it.
+    /// Captures what `work` queues on the stream (it is not run), and instantiates it. A stream that
+    /// waits for an event of this one meanwhile is captured too; it must be waited for in turn.
     ///
-    /// Other threads may go on allocating and copying meanwhile; `work` may not.
+    /// Other threads may go on allocating and copying on other streams meanwhile; `work` may not.
+    /// What it drops and has not used is not freed.
     ///
     /// # Errors
-    /// The error of `work`, or what the driver answered; nothing stays captured then.
+    /// The error of `work`, a stream that is captured already, or what the driver answered; nothing
+    /// stays captured then.
     pub fn capture(
         stream: &Stream,
         work: impl FnOnce(&Stream) -> Result<(), CudaError>,
     ) -> Result<Self, CudaError> {
         let context = stream.context();
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        context.enter()?.call(
-            || "starting to capture a graph".to_owned(),
-            // SAFETY: the stream lives as long as the borrow.
-            |driver| unsafe { (driver.cuStreamBeginCapture_v2)(stream.handle(), mode) },
-        )?;
-        let mut capture = Capture { stream, ended: false };
+        let mut capture = Capture { stream, record: stream.queue().begin()?, ended: false };
         work(stream)?;
-        let graph = capture.end()?;
+        let (graph, kept) = capture.end()?;
         let mut executable = null_mut();
         context.enter()?.call(
             || "instantiating a graph".to_owned(),
@@ -47,21 +51,30 @@ impl Graph {
                 (driver.cuGraphInstantiateWithFlags)(&mut executable, graph.handle, 0)
             },
         )?;
-        Ok(Self { context: context.clone(), executable })
+        Ok(Self { context: context.clone(), executable, kept })
     }
 
-    /// Queues the whole of it on a stream.
-    ///
-    /// What its kernels touch must still be there: that is part of what the `unsafe` launch of
-    /// each of them promised.
+    /// Queues the whole of it on a stream, after what other streams do with its buffers.
     ///
     /// # Errors
-    /// What the driver answered.
+    /// A stream of another device or one that is captured, or what the driver answered.
     pub fn launch(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        self.context.enter()?.call(
-            || "launching a graph".to_owned(),
-            // SAFETY: graph and stream live as long as the borrows.
-            |driver| unsafe { (driver.cuGraphLaunch)(self.executable, stream.handle()) },
+        let doing = "launching a graph";
+        if !self.context.is(stream.context()) {
+            return Err(CudaError::Mixed(doing));
+        }
+        let queue = stream.queue();
+        if queue.captured().is_some() {
+            return Err(CudaError::Captured(doing));
+        }
+        queue.order(self.kept.uses())?;
+        queue.queue(
+            self.kept.uses(),
+            None,
+            || doing.to_owned(),
+            // SAFETY: graph and stream live as long as the borrows; memory and kernels live as long as
+            // the graph, which the driver destroys only after its replays.
+            |driver, stream| unsafe { (driver.cuGraphLaunch)(self.executable, stream) },
         )
     }
 }
@@ -69,7 +82,8 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         if let Ok(current) = self.context.enter() {
-            // SAFETY: made by `capture` and used by nobody after this.
+            // SAFETY: made by `capture` and used by nobody after this; replays that are queued still
+            // run. What it keeps goes after it.
             current.release("destroying a graph", |driver| unsafe {
                 (driver.cuGraphExecDestroy)(self.executable)
             });
@@ -80,19 +94,15 @@ impl Drop for Graph {
 /// A capture that is ended whatever happens: a stream left capturing would be of no use.
 struct Capture<'s> {
     stream: &'s Stream,
+    record: Arc<Record>,
     ended: bool,
 }
 
 impl<'s> Capture<'s> {
-    fn end(&mut self) -> Result<Captured<'s>, CudaError> {
+    fn end(&mut self) -> Result<(Captured<'s>, Kept), CudaError> {
         self.ended = true;
-        let mut handle = null_mut();
-        self.stream.context().enter()?.call(
-            || "ending the capture of a graph".to_owned(),
-            // SAFETY: `handle` may be written, and the stream lives as long as the borrow.
-            |driver| unsafe { (driver.cuStreamEndCapture)(self.stream.handle(), &mut handle) },
-        )?;
-        Ok(Captured { context: self.stream.context(), handle })
+        let (handle, kept) = self.stream.queue().end(&self.record)?;
+        Ok((Captured { context: self.stream.context(), handle }, kept))
     }
 }
 

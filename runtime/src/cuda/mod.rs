@@ -10,6 +10,7 @@
 //! | `driver` | the library: found once, each function looked up once |
 //! | `device` | devices and their facts, contexts |
 //! | `stream`, `graph`, `buffer` | order and time, repetition, memory |
+//! | `order` | who uses memory on which stream, and what a graph keeps |
 //! | `link` | PTX -> image, by the driver's own compiler |
 //! | `module`, `loader` | image -> kernel; key -> kernel |
 //! | `launch`, `tensor_map` | what was checked by [`crate::gpu::arguments`], launched; boxes of tensors |
@@ -19,7 +20,9 @@
 //!
 //! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
 //! context current than it found. Only [`Kernel::launch`], asynchronous copies of borrowed memory
-//! and foreign handles are `unsafe`: what a kernel's text does is beyond the compiler's sight.
+//! and foreign handles are `unsafe`: what a kernel's text does is beyond the compiler's sight. Why the
+//! rest is safe: `order`, which keeps streams from racing and graphs from outliving what they use, and
+//! `docs/soundness.md`.
 
 pub mod bench;
 mod buffer;
@@ -33,6 +36,7 @@ mod launch;
 mod link;
 mod loader;
 mod module;
+mod order;
 pub mod selftest;
 mod stream;
 mod tensor_map;

@@ -11,19 +11,34 @@ use super::device::{Context, Current};
 use super::error::CudaError;
 use crate::source::LaunchRule;
 
-/// A loaded image.
-struct Module {
+/// A loaded image: a kernel has it, and each graph that was captured with it.
+pub(super) struct Module {
     context: Context,
     handle: sys::CUmodule,
 }
 
+// SAFETY: modules may be used from any thread; the driver locks where it must.
+unsafe impl Send for Module {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Module {}
+
 impl Drop for Module {
     fn drop(&mut self) {
-        if let Ok(current) = self.context.enter() {
-            // SAFETY: loaded by `Kernel::load` and used by nobody after this.
-            current.release("unloading a kernel", |driver| unsafe {
+        let Ok(current) = self.context.enter() else { return };
+        // Launches may be queued still, and the driver does not say that unloading waits for them.
+        // SAFETY: the context is the thread's current one.
+        let waited = current.call(
+            || "waiting for a device".to_owned(),
+            |driver| unsafe { (driver.cuCtxSynchronize)() },
+        );
+        match waited {
+            // SAFETY: loaded by `Kernel::load`, named by no kernel and no graph any more, and no launch
+            // of it is queued.
+            Ok(()) => current.release("unloading a kernel", |driver| unsafe {
                 (driver.cuModuleUnload)(self.handle)
-            });
+            }),
+            // As on a thread that captures: the code stays where it is.
+            Err(error) => tracing::warn!(%error, "a kernel is not unloaded"),
         }
     }
 }
@@ -43,7 +58,7 @@ pub struct KernelFacts {
 
 /// A kernel that can be launched.
 pub struct Kernel {
-    module: Module,
+    module: Arc<Module>,
     function: sys::CUfunction,
     entry: String,
     facts: KernelFacts,
@@ -83,7 +98,7 @@ impl Kernel {
             // linker, or from the cache, which compares a digest, or is a text that ends in 0.
             |driver| unsafe { (driver.cuModuleLoadData)(&mut handle, image.as_ptr().cast()) },
         )?;
-        let module = Module { context: context.clone(), handle };
+        let module = Arc::new(Module { context: context.clone(), handle });
         let mut function = null_mut();
         current.call(
             || format!("finding {entry} in its image"),
@@ -118,6 +133,10 @@ impl Kernel {
     /// The context that it was loaded in.
     pub fn context(&self) -> &Context {
         &self.module.context
+    }
+
+    pub(super) fn module(&self) -> &Arc<Module> {
+        &self.module
     }
 
     pub(super) fn function(&self) -> sys::CUfunction {

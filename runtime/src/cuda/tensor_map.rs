@@ -4,8 +4,6 @@
 //! by value. The rules of the shape are checked here, with names, since the driver's own answer
 //! to all of them is `CUDA_ERROR_INVALID_VALUE`.
 
-use std::marker::PhantomData;
-
 use cudarc::driver::sys::{self, CUtensorMapDataType as Type, CUtensorMapSwizzle as SysSwizzle};
 
 use super::device::Context;
@@ -196,7 +194,7 @@ impl TensorShape {
 /// An encoded tensor map of memory that is borrowed as long as the map is there.
 pub struct TensorMap<'b> {
     raw: sys::CUtensorMap,
-    memory: PhantomData<DeviceSlice<'b>>,
+    memory: DeviceSlice<'b>,
 }
 
 impl<'b> TensorMap<'b> {
@@ -233,7 +231,11 @@ impl<'b> TensorMap<'b> {
                 )
             },
         )?;
-        Ok(Self { raw, memory: PhantomData })
+        Ok(Self { raw, memory })
+    }
+
+    pub(super) fn memory(&self) -> &DeviceSlice<'b> {
+        &self.memory
     }
 
     pub(super) fn raw(&self) -> *const sys::CUtensorMap {

@@ -3,16 +3,22 @@
 //! [`Prepared`] is everything of a launch but the driver's call, and needs no device: it is where
 //! each refusal comes from. Nothing is allocated on the way.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
 use crate::source::{Access, Count, LaunchRule, ParameterKind, Problem, Scalar};
+
+/// The allocation that memory is part of, of the type that its backend has: what a launch keeps, and
+/// puts in order with other streams.
+pub(crate) type Owner = dyn Any + Send + Sync;
 
 /// Part of a device's memory that a kernel may read.
 #[derive(Clone, Copy)]
 pub struct DeviceSlice<'b> {
     address: u64,
     bytes: u64,
+    owner: Option<&'b Owner>,
     buffer: PhantomData<&'b ()>,
 }
 
@@ -20,22 +26,29 @@ pub struct DeviceSlice<'b> {
 pub struct DeviceSliceMut<'b> {
     address: u64,
     bytes: u64,
+    owner: Option<&'b Owner>,
     buffer: PhantomData<&'b mut ()>,
 }
 
 macro_rules! slices {
-    ($($slice:ident)*) => { $(impl $slice<'_> {
-        pub(crate) const fn new(address: u64, bytes: u64) -> Self {
-            Self { address, bytes, buffer: PhantomData }
+    ($($slice:ident)*) => { $(impl<'b> $slice<'b> {
+        pub(crate) const fn new(address: u64, bytes: u64, owner: &'b Owner) -> Self {
+            Self { address, bytes, owner: Some(owner), buffer: PhantomData }
         }
 
         /// Memory that another library allocated.
         ///
         /// # Safety
         /// `bytes` bytes from the address on are device memory of the context that the slice is
-        /// used with, and stay so until the work that is queued with it is done.
+        /// used with, and stay so until the work that is queued with it is done: if a graph captures
+        /// that work, until the last replay is. What other streams do with it is ordered by the caller.
         pub unsafe fn from_raw(address: u64, bytes: u64) -> Self {
-            Self { address, bytes, buffer: PhantomData }
+            Self { address, bytes, owner: None, buffer: PhantomData }
+        }
+
+        /// The allocation that it is part of; `None` if another library made it.
+        pub(crate) fn owner(&self) -> Option<&'b Owner> {
+            self.owner
         }
 
         /// The device address.

@@ -30,6 +30,11 @@ impl<E: Executor> GpuDevice<E> {
         &self.0
     }
 
+    /// The same, to be kept.
+    pub(super) fn shared(&self) -> &Arc<E> {
+        &self.0
+    }
+
     /// Packs a weight for products as `scheme` says (that of the weight, or with another
     /// activation), once for each type of x that kernels take.
     ///

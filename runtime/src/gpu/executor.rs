@@ -14,7 +14,74 @@ pub enum Slot<'a, M> {
     Write(&'a mut M),
 }
 
+/// A launch that somebody vouches for: what a kernel's text does is beyond the compiler's sight, and
+/// not every device checks it.
+///
+/// ```compile_fail,E0133
+/// use quantloom_runtime::gpu::{Executor, Launch, Slot};
+/// use quantloom_runtime::source::Problem;
+///
+/// fn launch<E: Executor>(
+///     executor: &E,
+///     kernel: &E::Kernel,
+///     problem: &Problem,
+///     slots: &mut [Slot<'_, E::Memory>],
+/// ) -> Result<(), E::Error> {
+///     executor.launch(Launch::new(kernel, problem, false, slots))
+/// }
+/// ```
+pub struct Launch<'l, 'm, E: Executor + ?Sized> {
+    kernel: &'l E::Kernel,
+    problem: &'l Problem,
+    overlap: bool,
+    slots: &'l mut [Slot<'m, E::Memory>],
+}
+
+impl<'l, 'm, E: Executor + ?Sized> Launch<'l, 'm, E> {
+    /// A kernel on its buffers, which come in the order of its rule. With `overlap` it may start
+    /// before what was launched before it has ended, where its rule says that it waits.
+    ///
+    /// # Safety
+    /// - The kernel is one of the executor that launches it, for a key that its source gave.
+    /// - Where numbers in a buffer decide what the kernel touches, they are in their range: an order of
+    ///   columns ([`ColumnOrder`](super::ColumnOrder)) names columns that there are, and workspaces are
+    ///   0 before their first launch.
+    ///
+    /// The number of buffers and their sizes need no promise: the executor checks them.
+    pub unsafe fn new(
+        kernel: &'l E::Kernel,
+        problem: &'l Problem,
+        overlap: bool,
+        slots: &'l mut [Slot<'m, E::Memory>],
+    ) -> Self {
+        Self { kernel, problem, overlap, slots }
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> &'l E::Kernel {
+        self.kernel
+    }
+
+    /// The sizes.
+    pub fn problem(&self) -> &'l Problem {
+        self.problem
+    }
+
+    /// Whether it may start early.
+    pub fn overlap(&self) -> bool {
+        self.overlap
+    }
+
+    /// The buffers.
+    pub fn slots(&mut self) -> &mut [Slot<'m, E::Memory>] {
+        self.slots
+    }
+}
+
 /// Runs the kernels of a source on one device, in the order in which they are launched.
+///
+/// All of it is safe to call: what is not checked is promised by whoever makes a [`Launch`], and by
+/// whoever hands a source to a device that runs texts as they are ([`Trusted`](super::Trusted)).
 pub trait Executor: Send + Sync {
     /// Memory of the device.
     type Memory: Send + Sync;
@@ -68,16 +135,9 @@ pub trait Executor: Send + Sync {
     /// What the device says.
     fn download(&self, memory: &Self::Memory) -> Result<Vec<u8>, Self::Error>;
 
-    /// Queues a kernel on its buffers, which come in the order of its rule. With `overlap` it may
-    /// start before what was launched before it has ended, where its rule says that it waits.
+    /// Queues a launch.
     ///
     /// # Errors
     /// Buffers that do not fit the rule, or what the device says.
-    fn launch(
-        &self,
-        kernel: &Self::Kernel,
-        problem: &Problem,
-        overlap: bool,
-        slots: &mut [Slot<'_, Self::Memory>],
-    ) -> Result<(), Self::Error>;
+    fn launch(&self, launch: Launch<'_, '_, Self>) -> Result<(), Self::Error>;
 }

@@ -74,6 +74,14 @@ impl<E: Executor> Op for GpuExperts<E> {
         self.first.sums(tokens)
     }
 
+    fn sums_of(&self, x: FloatFormat, tokens: usize) -> Sums {
+        self.first.sums_of(x, tokens)
+    }
+
+    fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
+        self.first.rounds_x(x)
+    }
+
     fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
         self.first.decoded(x, tokens)
     }

@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use quantloom_dsl::Scheme;
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
-use super::executor::{Executor, Slot};
+use super::executor::{Executor, Launch, Slot};
 use super::products::Choice;
 use super::weight::GpuWeight;
 use crate::element::Values;
@@ -17,6 +18,11 @@ use crate::source::{Access, ParameterKind, Problem, Refusal};
 
 /// x, y and what lies between them on the device.
 pub struct Tensors<E: Executor> {
+    /// What they were made for.
+    scheme: Arc<Scheme>,
+    shape: Shape,
+    /// Those in the order of the product, if it has one.
+    columns: Option<u64>,
     element: FloatFormat,
     problem: Problem,
     /// In the order of their launches; the last one is the product.
@@ -37,6 +43,11 @@ pub(super) const ORDER: &str = "order";
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the kernel's rule names the buffer `{0}`, which is none of a product's")]
 struct UnknownBuffer(String);
+
+/// Tensors that a weight's products do not take.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the tensors were made for a weight of another scheme, shape or number of columns")]
+struct OtherWeight;
 
 impl<E: Executor> Tensors<E> {
     /// Whether a kernel of its own makes the product's operand of x: quantised, gathered or padded.
@@ -59,11 +70,16 @@ impl<E: Executor> GpuWeight<E> {
     /// As [`GpuWeight::tensors`], for a kernel of the caller's choice, such as one to be measured.
     ///
     /// # Errors
-    /// As there.
+    /// As there; a kernel of another product.
     pub fn tensors_for(&self, choice: &Choice, x: Values<'_>) -> Result<Tensors<E>, ProductError> {
         let element = x.format();
         let tokens = op::tokens(self.shape, x.len())? as u64;
         let product = self.product(element)?;
+        let own = self.choice(element, tokens)?.key.work;
+        if choice.key.work != own || choice.key.target != self.executor.target() {
+            let why = format!("{} is no kernel of this weight's products", choice.key);
+            return Err(ProductError::NotScheduled(why));
+        }
         let mut kernels = Vec::new();
         for key in product.operand.iter().chain([&choice.key]) {
             kernels.push(self.executor.kernel(key).map_err(Into::into)?);
@@ -85,14 +101,16 @@ impl<E: Executor> GpuWeight<E> {
                 memory.insert(parameter.name.clone(), made.map_err(Into::into)?);
             }
         }
-        Ok(Tensors { element, problem, kernels, memory })
+        let order = product.order.as_ref();
+        let (scheme, columns) = (self.scheme.clone(), order.map(|order| order.columns));
+        Ok(Tensors { scheme, shape: self.shape, columns, element, problem, kernels, memory })
     }
 
     /// Queues `y = x w^T` on the tensors of this weight, or of another one of the same scheme and
     /// shape. Allocates nothing on the device.
     ///
     /// # Errors
-    /// What the device says.
+    /// Tensors of another scheme or shape, or what the device says.
     pub fn queue(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
         self.queue_from(0, tensors, overlap)
     }
@@ -101,7 +119,7 @@ impl<E: Executor> GpuWeight<E> {
     /// one on these tensors.
     ///
     /// # Errors
-    /// What the device says.
+    /// As there.
     pub fn queue_product(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
         self.queue_from(tensors.kernels.len().saturating_sub(1), tensors, overlap)
     }
@@ -113,9 +131,14 @@ impl<E: Executor> GpuWeight<E> {
         tensors: &mut Tensors<E>,
         overlap: bool,
     ) -> Result<(), E::Error> {
+        let scheme = Arc::ptr_eq(&self.scheme, &tensors.scheme) || self.scheme == tensors.scheme;
         let product = self.products.iter().find(|product| product.element == tensors.element);
         let parts = product.map_or(&[][..], |product| &product.parts);
         let order = product.and_then(|product| product.order.as_ref());
+        let columns = order.map(|order| order.columns);
+        if !scheme || (self.shape, columns) != (tensors.shape, tensors.columns) {
+            return Err(Refusal::Reason(Arc::new(OtherWeight)).into());
+        }
         let last = tensors.kernels.len().saturating_sub(1);
         for (at, kernel) in tensors.kernels.iter().enumerate().skip(first) {
             let mut memory: BTreeMap<&str, &mut E::Memory> =
@@ -146,7 +169,11 @@ impl<E: Executor> GpuWeight<E> {
                 let unknown = || Refusal::Fault(Arc::new(UnknownBuffer(parameter.name.clone())));
                 slots.push(slot.ok_or_else(unknown)?);
             }
-            self.executor.launch(kernel, &tensors.problem, overlap, &mut slots)?;
+            // SAFETY: keys of the source for this weight, or of the caller for the same product
+            // (`tensors_for`); the order, which was made of the weight's index or read from a file and
+            // looked at, names columns of its K, which is that of the tensors; workspaces begin as 0.
+            let launch = unsafe { Launch::new(kernel, &tensors.problem, overlap, &mut slots) };
+            self.executor.launch(launch)?;
         }
         Ok(())
     }

@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 
 use quantloom_dsl::format::{F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{Quantiser, Scheme};
+use quantloom_dsl::{Quantiser, Scheme, Taken};
 
 use super::executor::Executor;
-use super::weight::GpuWeight;
+use super::products::Choice;
+use super::weight::{GpuWeight, Product};
 use crate::buffer::Workspace;
 use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
 use crate::float_mode::standard;
 use crate::op::{self, Decoded, Op, ProductError, Sums};
+use crate::source::Refusal;
 
 impl<E: Executor> Op for GpuWeight<E> {
     fn scheme(&self) -> &Scheme {
@@ -32,18 +34,19 @@ impl<E: Executor> Op for GpuWeight<E> {
     }
 
     fn explain(&self, tokens: usize) -> String {
-        let chosen =
-            self.products.iter().map(|product| match self.choice(product.element, tokens as u64) {
-                Ok(choice) => {
-                    format!(
-                        "{} is chosen, {}; multiplied {}",
-                        choice.key, choice.by, choice.meeting
-                    )
+        let chosen = self.products.iter().map(|product| {
+            let own = product.element;
+            let taken = self.taken(product);
+            match self.choice(own, tokens as u64) {
+                Ok(Choice { key, by, meeting, .. }) => {
+                    format!("{taken}: {key} is chosen, {by}; multiplied {meeting}")
                 }
-                Err(why) => format!("x in {}: {why}", product.element),
-            });
-        let refused =
-            self.refused.iter().map(|(activation, why)| format!("x in {activation}: {why}"));
+                Err(why) => format!("x in {own}: {why}"),
+            }
+        });
+        let alone = |(own, _): &&(FloatFormat, Refusal)| self.product(*own).is_err();
+        let refused = self.refused.iter().filter(alone);
+        let refused = refused.map(|(own, why)| format!("x in {own}: {why}"));
         let parts = self.products.iter().flat_map(|product| &product.parts);
         let filled: BTreeSet<String> = parts.filter_map(|part| part.note.clone()).collect();
         chosen.chain(refused).chain(filled).collect::<Vec<_>>().join("\n")
@@ -52,6 +55,14 @@ impl<E: Executor> Op for GpuWeight<E> {
     fn sums(&self, tokens: usize) -> Sums {
         let first = self.products.first().map_or(F32, |product| product.element);
         self.choice(first, tokens as u64).map_or(Sums::Matrix, |choice| choice.sums)
+    }
+
+    fn sums_of(&self, x: FloatFormat, tokens: usize) -> Sums {
+        self.choice(x, tokens as u64).map_or(Sums::Matrix, |choice| choice.sums)
+    }
+
+    fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
+        self.product(x).map_or(x, |product| product.rounded)
     }
 
     fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
@@ -90,7 +101,8 @@ impl<E: Executor> Op for GpuWeight<E> {
         }
         let most = usize::try_from(self.choice(own, tokens as u64)?.tokens).unwrap_or(usize::MAX);
         let k = self.shape.k as usize;
-        if tokens > most && self.scheme.quantiser().is_some_and(Quantiser::spans_tokens) {
+        let quantiser = self.scheme.taken(own).and_then(Taken::quantiser);
+        if tokens > most && quantiser.is_some_and(Quantiser::spans_tokens) {
             let why = format!("{tokens} tokens that share a scale: a launch takes {most}");
             return Err(ProductError::NotScheduled(why));
         }
@@ -107,6 +119,26 @@ impl<E: Executor> Op for GpuWeight<E> {
         }
         store(&result, output, &mut y);
         Ok(())
+    }
+}
+
+impl<E: Executor> GpuWeight<E> {
+    /// What becomes of x in the type of a product.
+    fn taken(&self, product: &Product<E::Memory>) -> String {
+        let (own, rounded) = (product.element, product.rounded);
+        let Some(taken) = self.scheme.taken(own) else { return format!("x in {own}") };
+        if rounded == own {
+            return match taken.converted() {
+                Some(_) => format!("x in {own} is multiplied as it is"),
+                None => taken.to_string(),
+            };
+        }
+        let refused = self.refused.iter().find(|(refused, _)| *refused == own);
+        let why = match (taken.converted(), refused) {
+            (None, Some((_, why))) => why.to_string(),
+            _ => format!("the scheme does not list {own}"),
+        };
+        format!("x in {own} is rounded to {rounded}, since {why}")
     }
 }
 

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `products` | what is asked of a source of kernels besides their texts |
 //! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
+//! | `transform` | a kernel that moves a part, on buffers of its own |
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
 //! | `saved` | a prepared weight in a file, and back |
 //! | `order` | the order in which products take columns |
@@ -36,17 +37,21 @@ mod order;
 mod products;
 mod saved;
 mod stored;
+mod transform;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub(crate) mod uses;
 mod weight;
 
 pub use device::GpuDevice;
-pub use executor::{Executor, Slot};
+pub use executor::{Executor, Launch, Slot};
 pub use experts::GpuExperts;
 pub use launch::Tensors;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 pub(crate) use log::log_lines;
 pub use native::{Computed, Form, NativePart};
 pub use order::{Arrangement, ColumnOrder, NO_COLUMN};
-pub use products::{Basis, Choice, Moves, Products, Request};
+pub use products::{Basis, Choice, Moves, Products, Request, Trusted};
 pub use saved::SavedError;
 pub use stored::Stored;
+pub use transform::Transform;
 pub use weight::GpuWeight;

@@ -16,7 +16,7 @@ use crate::source::{KernelKey, KernelSource, Refusal};
 pub struct Request<'a> {
     /// The weight's scheme.
     pub scheme: &'a Scheme,
-    /// What x comes as: one of the scheme's activations.
+    /// What x is taken as: one of the scheme's activations, or a float type that x is converted to.
     pub activation: &'a Activation,
     /// The type that x comes in, which is that of y where the scheme does not say another.
     pub own: FloatFormat,
@@ -127,11 +127,84 @@ pub trait Products: KernelSource {
     /// Why no kernel of the source makes it.
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal>;
 
+    /// The float type to which kernels round x of the request's own type before they multiply it; its
+    /// own if they do not.
+    ///
+    /// # Errors
+    /// Why no kernel of the source computes it.
+    fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {
+        Ok(request.own)
+    }
+
     /// The transforms of a part of [`Products::native`]. Without them the host packs it.
     ///
     /// # Errors
     /// Why there are none.
     fn moves(&self, _request: &Request<'_>, _part: &NativePart) -> Result<Moves, Refusal> {
         Err(Refusal::Reason(Arc::new(NoTransforms)))
+    }
+}
+
+/// A source of kernels that devices run without looking at its texts.
+///
+/// Any type can be a source; whether its texts may run is for somebody to say, in `unsafe` code:
+/// ```
+/// use std::sync::Arc;
+/// use quantloom_runtime::gpu::{Products, Trusted};
+///
+/// fn trusted(source: Arc<dyn Products>) -> Trusted {
+///     // SAFETY: (why its texts keep to their rules)
+///     unsafe { Trusted::new(source) }
+/// }
+/// ```
+/// ```compile_fail,E0133
+/// use std::sync::Arc;
+/// use quantloom_runtime::gpu::{Products, Trusted};
+///
+/// fn trusted(source: Arc<dyn Products>) -> Trusted {
+///     Trusted::new(source)
+/// }
+/// ```
+/// A source as such opens no device:
+#[cfg_attr(
+    feature = "cuda",
+    doc = "```compile_fail,E0308
+use std::sync::Arc;
+use quantloom_runtime::{cuda::Cuda, gpu::Products};
+
+fn open(source: Arc<dyn Products>) {
+    let _ = Cuda::new(0, source);
+}
+```"
+)]
+#[cfg_attr(
+    feature = "hip",
+    doc = "```compile_fail,E0308
+use std::sync::Arc;
+use quantloom_runtime::{gpu::Products, hip::Hip};
+
+fn open(source: Arc<dyn Products>) {
+    let _ = Hip::new(0, source);
+}
+```"
+)]
+#[derive(Clone)]
+pub struct Trusted(Arc<dyn Products>);
+
+impl Trusted {
+    /// Vouches for a source. That of `quantloom`'s own kernels is `quantloom::jit::source()`.
+    ///
+    /// # Safety
+    /// Each text that the source gives, whatever the key, does what the rule beside it says: it takes
+    /// these parameters, touches no more than the rule's bytes of each buffer, for any sizes that the
+    /// rule gives numbers for, writes only what the rule says is written, and ends. Numbers in buffers
+    /// change that only as [`Launch::new`](super::Launch::new) says.
+    pub unsafe fn new(source: Arc<dyn Products>) -> Self {
+        Self(source)
+    }
+
+    /// The source.
+    pub fn source(&self) -> &Arc<dyn Products> {
+        &self.0
     }
 }

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
 
-use super::executor::{Executor, Slot};
+use super::executor::Executor;
 use super::native::{Form, NativePart};
 use super::order::{Arrangement, ColumnOrder};
 use super::products::Request;
+use super::transform::transformed;
 use super::weight::Filling;
 use crate::op::ProductError;
-use crate::source::{Access, KernelKey, ParameterKind, Problem};
 use crate::unpacked::{UnpackError, Unpacked};
 
 /// The bytes of stored tensors, by the names of their stores.
@@ -106,7 +106,11 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
         let mut orders = self.orders.iter().filter(|(known, _)| Some(known) == order);
         let order = orders.next().map(|(_, memory)| memory);
         let stored: Vec<&E::Memory> = stored.chain(order).collect();
-        let (memory, bytes) = transformed(self.executor, &moves.to_native, self.shape, &stored)?;
+        // SAFETY: the source's own key for this part of the request; `ColumnOrder` names columns of the
+        // weight that it was made of, which is this one (`of_stored`).
+        let transformed =
+            unsafe { transformed(self.executor, &moves.to_native, self.shape, &stored) };
+        let (memory, bytes) = transformed?;
         tracing::debug!(buffer = part.buffer, stores = ?moves.stores, "transformed on the device");
         let note = Some(format!("{}: transformed on the device", part.buffer));
         Ok(Filled { memory, bytes, note })
@@ -163,27 +167,4 @@ pub(super) fn packed<E: Executor>(
     let bytes = part.pack(weight, order).map_err(|error| ProductError::Pack(Box::new(error)))?;
     let memory = executor.upload(&bytes).map_err(Into::into)?;
     Ok(Filled { memory, bytes: bytes.len() as u64, note: None })
-}
-
-/// Runs a transform: the array that it writes, and its bytes.
-pub(super) fn transformed<E: Executor>(
-    executor: &E,
-    key: &KernelKey,
-    Shape { n, k, .. }: Shape,
-    from: &[&E::Memory],
-) -> Result<(E::Memory, u64), ProductError> {
-    let kernel = executor.kernel(key).map_err(Into::into)?;
-    let problem = Problem { m: 1, n, k, multiprocessors: executor.multiprocessors() };
-    let written =
-        executor.rule(&kernel).parameters.iter().find_map(|parameter| match &parameter.kind {
-            ParameterKind::Buffer { access: Access::Write, bytes, .. } => bytes.of(&problem),
-            _ => None,
-        });
-    let bytes = written.unwrap_or(0);
-    let mut memory = executor.output(bytes).map_err(Into::into)?;
-    // A rule with other buffers than these is refused by the launch.
-    let read = from.iter().map(|from| Slot::Read(*from));
-    let mut slots: Vec<Slot<'_, E::Memory>> = read.chain([Slot::Write(&mut memory)]).collect();
-    executor.launch(&kernel, &problem, false, &mut slots).map_err(Into::into)?;
-    Ok((memory, bytes))
 }

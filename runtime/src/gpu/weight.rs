@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
+use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Activation, Scheme, TYPES_OF_X};
 
 use super::executor::Executor;
 use super::given::Given;
@@ -19,7 +19,8 @@ use super::native::NativePart;
 use super::order::{Arrangement, ColumnOrder};
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
-use super::stored::{Filled, Source, Stored, packed, transformed};
+use super::stored::{Filled, Source, Stored, packed};
+use super::transform::transformed;
 use crate::op::{self, ProductError};
 use crate::source::{KernelKey, Refusal};
 use crate::unpacked::Unpacked;
@@ -27,12 +28,12 @@ use crate::unpacked::Unpacked;
 /// A weight in the memory of a GPU, with all that its products need.
 pub struct GpuWeight<E: Executor> {
     pub(super) executor: Arc<E>,
-    pub(super) scheme: Scheme,
+    pub(super) scheme: Arc<Scheme>,
     pub(super) shape: Shape,
     /// By type of x, in the scheme's order.
     pub(super) products: Vec<Product<E::Memory>>,
-    /// Activations that no kernel takes, and why.
-    pub(super) refused: Vec<(String, Refusal)>,
+    /// What kernels do not take x of a type as, and why.
+    pub(super) refused: Vec<(FloatFormat, Refusal)>,
     /// What belongs to x and is known beforehand, by the names of buffers.
     pub(super) given: BTreeMap<String, Arc<E::Memory>>,
 }
@@ -45,6 +46,8 @@ pub(super) struct Product<M> {
     pub(super) output: FloatFormat,
     /// The order of columns, if they do not stay as they are stored.
     pub(super) order: Option<Arc<Order<M>>>,
+    /// The type to which x is rounded.
+    pub(super) rounded: FloatFormat,
     /// What makes of x what the products read.
     pub(super) operand: Vec<KernelKey>,
     /// Products of several types share the parts that are alike.
@@ -58,7 +61,7 @@ pub(super) struct Order<M> {
     pub(super) arrangement: Arrangement,
     pub(super) memory: M,
     /// Columns of w in this order.
-    columns: u64,
+    pub(super) columns: u64,
 }
 
 /// Where native buffers are filled from.
@@ -157,7 +160,8 @@ impl<E: Executor> GpuWeight<E> {
         let mut products: Vec<Product<E::Memory>> = Vec::new();
         let mut orders: Vec<(ColumnOrder, Arc<Order<E::Memory>>)> = Vec::new();
         let mut refused = Vec::new();
-        for (activation, own) in inputs(scheme) {
+        for (activation, own) in &inputs(scheme) {
+            let own = *own;
             if products.iter().any(|product| product.element == own) {
                 continue;
             }
@@ -168,7 +172,7 @@ impl<E: Executor> GpuWeight<E> {
             let arrangement = match source.arrangement(&request) {
                 Ok(arrangement) => arrangement,
                 Err(refusal) => {
-                    refused.push((described(activation), refusal));
+                    refused.push((own, refusal));
                     continue;
                 }
             };
@@ -189,7 +193,7 @@ impl<E: Executor> GpuWeight<E> {
             let (native, operand) = match native {
                 Ok(found) => found,
                 Err(refusal) => {
-                    refused.push((described(activation), refusal));
+                    refused.push((own, refusal));
                     continue;
                 }
             };
@@ -214,8 +218,18 @@ impl<E: Executor> GpuWeight<E> {
                 Some(Number::Float(output)) => output,
                 _ => own,
             };
-            let (order, choices) = (of_columns.cloned(), Mutex::default());
-            products.push(Product { activation, element, output, order, operand, parts, choices });
+            let (order, rounded) = (of_columns.cloned(), source.rounds_x(&request)?);
+            let choices = Mutex::default();
+            products.push(Product {
+                activation,
+                element,
+                output,
+                order,
+                rounded,
+                operand,
+                parts,
+                choices,
+            });
         }
         if products.is_empty() {
             return Err(match refused.into_iter().next() {
@@ -227,7 +241,7 @@ impl<E: Executor> GpuWeight<E> {
         for (name, bytes) in &given.buffers {
             buffers.insert(name.clone(), Arc::new(executor.upload(bytes).map_err(Into::into)?));
         }
-        let (scheme, given) = (scheme.clone(), buffers);
+        let (scheme, given) = (Arc::new(scheme.clone()), buffers);
         Ok(Self { executor, scheme, shape, products, refused, given })
     }
 
@@ -297,6 +311,7 @@ impl<E: Executor> GpuWeight<E> {
                 element: product.element,
                 output: product.output,
                 order: product.order.clone(),
+                rounded: product.rounded,
                 operand: product.operand.clone(),
                 parts,
                 choices: Mutex::default(),
@@ -327,7 +342,9 @@ impl<E: Executor> GpuWeight<E> {
         let request = self.request(product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
-        let (memory, _) = transformed(executor, &moves.from_native, shape, &[&part.memory])?;
+        // SAFETY: the source's own key for this part of the request.
+        let (memory, _) =
+            unsafe { transformed(executor, &moves.from_native, shape, &[&part.memory]) }?;
         executor.download(&memory).map_err(Into::into)
     }
 
@@ -416,7 +433,7 @@ impl<E: Executor> GpuWeight<E> {
     }
 
     fn wrong_element(&self, element: FloatFormat) -> ProductError {
-        let refused = self.refused.iter().find(|(name, _)| *name == element.to_string());
+        let refused = self.refused.iter().find(|(own, _)| *own == element);
         if let Some((_, why)) = refused {
             return why.clone().into();
         }
@@ -428,22 +445,23 @@ impl<E: Executor> GpuWeight<E> {
     }
 }
 
-/// What x may come as: the types of floats, and those that may be quantised.
-fn inputs(scheme: &Scheme) -> impl Iterator<Item = (&Activation, FloatFormat)> {
-    let types = |activation: &Activation| match activation {
-        Activation::Float(Number::Float(format)) => vec![*format],
-        Activation::Float(_) => Vec::new(),
-        Activation::Quantised(_) => vec![BF16, F16, F32],
-    };
-    scheme
-        .activations
-        .iter()
-        .flat_map(move |activation| types(activation).into_iter().map(move |own| (activation, own)))
-}
-
-fn described(activation: &Activation) -> String {
-    match activation {
-        Activation::Float(number) => number.to_string(),
-        Activation::Quantised(quantiser) => format!("quantised {}", quantiser.code),
+/// Each type of x with what it may be taken as, best first; those types first that the scheme lists.
+fn inputs(scheme: &Scheme) -> Vec<(Activation, FloatFormat)> {
+    let listed = scheme.activations.iter().filter_map(|activation| match activation {
+        Activation::Float(Number::Float(format)) => Some(*format),
+        _ => None,
+    });
+    let first = if scheme.quantiser().is_some() { &TYPES_OF_X[..] } else { &[] };
+    let mut types = Vec::new();
+    for own in first.iter().copied().chain(listed).chain(TYPES_OF_X) {
+        if !types.contains(&own) {
+            types.push(own);
+        }
     }
+    let taken = types.into_iter().filter_map(|own| scheme.taken(own));
+    let each = taken.flat_map(|taken| {
+        let all = [taken.activation.clone()].into_iter().chain(taken.narrower(scheme));
+        all.map(move |activation| (activation, taken.own))
+    });
+    each.collect()
 }

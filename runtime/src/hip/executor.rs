@@ -8,10 +8,10 @@ use super::error::HipError;
 use super::loader::Loader;
 use super::module::{Argument, Kernel};
 use super::stream::Stream;
-use crate::gpu::{Executor, Products, Slot};
+use crate::gpu::{Executor, Launch, Products, Slot, Trusted};
 use crate::image_cache::ImageCache;
 use crate::op::ProductError;
-use crate::source::{KernelKey, LaunchRule, Problem};
+use crate::source::{KernelKey, LaunchRule};
 
 /// A device, the source of its kernels, and the stream on which they run.
 pub struct Hip {
@@ -19,26 +19,25 @@ pub struct Hip {
     target: &'static str,
     stream: Stream,
     loader: Loader,
-    source: Arc<dyn Products>,
+    source: Trusted,
 }
 
 impl Hip {
     /// A device by the runtime's number, with the images that are kept on this machine.
     ///
-    /// The source is trusted like a library that the program links: its texts run as they are,
-    /// and are held to the rules that come with them only by whoever made them.
+    /// The source is trusted like a library that the program links: its texts run as they are.
     ///
     /// # Errors
     /// Why there is no runtime or no such device, a device that no kernels are made for, or what
     /// the runtime answered.
-    pub fn new(ordinal: u32, source: Arc<dyn Products>) -> Result<Self, HipError> {
+    pub fn new(ordinal: u32, source: Trusted) -> Result<Self, HipError> {
         let device = Device::new(ordinal)?;
         let target = device.info().target().ok_or_else(|| HipError::Unsupported {
             device: device.info().name.clone(),
             architecture: device.info().architecture.clone(),
         })?;
         let name = if ordinal == 0 { "hip".to_owned() } else { format!("hip:{ordinal}") };
-        let loader = Loader::new(&device, ImageCache::from_environment(), source.clone());
+        let loader = Loader::new(&device, ImageCache::from_environment(), source.source().clone());
         Ok(Self { name, target, stream: Stream::new(&device)?, loader, source })
     }
 
@@ -77,7 +76,7 @@ impl Executor for Hip {
     }
 
     fn source(&self) -> &dyn Products {
-        &*self.source
+        &**self.source.source()
     }
 
     fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel>, HipError> {
@@ -105,18 +104,13 @@ impl Executor for Hip {
         memory.to_host(&self.stream)
     }
 
-    fn launch(
-        &self,
-        kernel: &Arc<Kernel>,
-        problem: &Problem,
-        // Launches of a stream follow one another; there is nothing to overlap with.
-        _: bool,
-        slots: &mut [Slot<'_, Buffer>],
-    ) -> Result<(), HipError> {
-        let arguments: Vec<Argument<'_>> = slots.iter_mut().map(argument).collect();
-        // SAFETY: the source is trusted with its texts (`Hip::new`); memory is freed only after the
-        // device's work is done.
-        unsafe { kernel.launch(&self.stream, problem, &arguments) }
+    /// Launches of a stream follow one another; there is nothing to overlap with.
+    fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), HipError> {
+        let (kernel, problem) = (launch.kernel(), launch.problem());
+        let arguments: Vec<Argument<'_>> = launch.slots().iter_mut().map(argument).collect();
+        // SAFETY: the text is one of a trusted source, its numbers are vouched for by whoever made the
+        // launch.
+        unsafe { kernel.launch_in_order(&self.stream, problem, &arguments) }
     }
 }
 

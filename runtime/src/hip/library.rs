@@ -69,6 +69,7 @@ functions! {
     hipGetDeviceCount(*mut c_int) -> i32;
     hipGetDevice(*mut c_int) -> i32;
     hipSetDevice(c_int) -> i32;
+    hipDeviceSynchronize() -> i32;
     hipDeviceGetName(*mut c_char, c_int, c_int) -> i32;
     hipDeviceTotalMem(*mut usize, c_int) -> i32;
     hipDeviceGetAttribute(*mut c_int, c_int, c_int) -> i32;

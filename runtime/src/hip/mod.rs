@@ -18,7 +18,7 @@
 //! Images are kept by [`crate::image_cache`], arguments are checked by [`crate::gpu::arguments`]: both
 //! are CUDA's too. Every object belongs to a [`Device`] and may be used from any thread; no call
 //! leaves another device current than it found. Only [`Kernel::launch`] is `unsafe`: what a kernel's
-//! text does is beyond the compiler's sight.
+//! text does is beyond the compiler's sight. Why the rest is safe stands in `docs/soundness.md`.
 
 mod buffer;
 mod compile;

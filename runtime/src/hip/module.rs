@@ -5,12 +5,13 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use super::buffer::Memory;
 use super::device::{Current, Device};
 use super::error::HipError;
 use super::library::Handle;
-use super::stream::Stream;
+use super::stream::{Stream, Use};
 use crate::gpu::arguments::{self, LaunchFault, Limits, Prepared};
-use crate::source::{LaunchRule, Problem};
+use crate::source::{Access, LaunchRule, Problem};
 
 /// An argument, of the kind that the kernel's rule says at its place. There are no tensor maps.
 pub type Argument<'a> = arguments::Argument<'a, Infallible>;
@@ -26,11 +27,19 @@ struct Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        if let Ok(current) = self.device.enter() {
-            // SAFETY: loaded by `Kernel::load` and used by nobody after this.
-            current.release("unloading a kernel", |runtime| unsafe {
+        let Ok(current) = self.device.enter() else { return };
+        // Launches may be queued still, and the runtime does not say that unloading waits for them.
+        let waited = current.call(
+            || "waiting for a device".to_owned(),
+            // SAFETY: the device is the thread's current one.
+            |runtime| unsafe { (runtime.hipDeviceSynchronize)() },
+        );
+        match waited {
+            // SAFETY: loaded by `Kernel::load`, used by nobody after this, and no launch is queued.
+            Ok(()) => current.release("unloading a kernel", |runtime| unsafe {
                 (runtime.hipModuleUnload)(self.handle)
-            });
+            }),
+            Err(error) => tracing::warn!(%error, "a kernel is not unloaded"),
         }
     }
 }
@@ -129,9 +138,16 @@ impl Kernel {
 
     /// Queues the kernel on a stream for a problem.
     ///
+    /// Buffers and the kernel need not outlive the launch: freeing and unloading wait.
+    ///
     /// # Safety
-    /// The kernel's text touches no more than its rule says, and what the arguments point to stays
-    /// there until the kernel has run.
+    /// - The kernel's text does what its rule says: it takes these parameters and touches no more than
+    ///   the rule's bytes of each buffer, for any sizes that the rule gives numbers for, whatever numbers
+    ///   the buffers hold; where what it touches depends on those (as with the order of columns), they
+    ///   are such that it keeps to that.
+    /// - No other stream uses the buffers meanwhile, where it or this kernel writes: there are no events
+    ///   here, so one of them is waited for ([`Stream::synchronize`]). Safe calls that come later wait by
+    ///   themselves.
     ///
     /// # Errors
     /// Arguments that do not fit the rule, sizes beyond the hardware, or what the runtime answered.
@@ -141,9 +157,7 @@ impl Kernel {
         problem: &Problem,
         arguments: &[Argument<'_>],
     ) -> Result<(), HipError> {
-        if !self.device().is(stream.device()) {
-            return Err(HipError::Mixed("launching a kernel"));
-        }
+        self.of_one_device(stream, arguments)?;
         let refused = |fault| HipError::Launch { entry: self.entry.clone(), fault };
         let shared_bytes =
             self.device().info().shared_bytes.saturating_sub(self.facts.static_shared_bytes);
@@ -162,13 +176,14 @@ impl Kernel {
         }
         let shared = prepared.shared_bytes;
         let mut pointers = prepared.pointers(|none| match *none {});
-        self.device().enter()?.call(
+        stream.queue(
+            uses(arguments),
             || format!("launching {}", self.entry),
             // SAFETY: one pointer a parameter of the rule, which the caller says is the text's; each
             // points to a value at least as wide as the parameter. The runtime copies the values
             // before it returns.
-            |runtime| unsafe {
-                let (function, stream, none) = (self.function, stream.handle(), null_mut());
+            |runtime, stream| unsafe {
+                let (function, none) = (self.function, null_mut());
                 let values = pointers.as_mut_ptr();
                 (runtime.hipModuleLaunchKernel)(
                     function, x, y, z, threads, 1, 1, shared, stream, values, none,
@@ -176,6 +191,55 @@ impl Kernel {
             },
         )
     }
+
+    /// As [`Self::launch`], after what other streams do with the buffers.
+    ///
+    /// # Safety
+    /// As [`Self::launch`], but for the order of streams.
+    ///
+    /// # Errors
+    /// As [`Self::launch`].
+    pub(super) unsafe fn launch_in_order(
+        &self,
+        stream: &Stream,
+        problem: &Problem,
+        arguments: &[Argument<'_>],
+    ) -> Result<(), HipError> {
+        self.of_one_device(stream, arguments)?;
+        stream.order(uses(arguments))?;
+        // SAFETY: the caller's promise, and the order has just been made.
+        unsafe { self.launch(stream, problem, arguments) }
+    }
+
+    /// Whether stream and buffers are of the kernel's device.
+    fn of_one_device(&self, stream: &Stream, arguments: &[Argument<'_>]) -> Result<(), HipError> {
+        let device = self.device();
+        // Memory of another backend has an owner of another type.
+        let here = |argument: &Argument<'_>| match owner(argument) {
+            None => true,
+            Some(owner) => owner.is_some_and(|(memory, _)| memory.device().is(device)),
+        };
+        if device.is(stream.device()) && arguments.iter().all(here) {
+            return Ok(());
+        }
+        Err(HipError::Mixed("launching a kernel"))
+    }
+}
+
+/// The buffer of an argument, if it is memory that a backend allocated; inside, if it is this one.
+fn owner<'a>(argument: &'a Argument<'_>) -> Option<Option<Use<'a>>> {
+    let (owner, access) = match argument {
+        Argument::Read(slice) => (slice.owner(), Access::Read),
+        Argument::Write(slice) => (slice.owner(), Access::ReadWrite),
+        _ => return None,
+    };
+    let memory = owner?.downcast_ref::<Memory>();
+    Some(memory.map(|memory| (memory, access)))
+}
+
+/// The buffers of a launch.
+fn uses<'a>(arguments: &'a [Argument<'_>]) -> impl Iterator<Item = Use<'a>> {
+    arguments.iter().filter_map(|argument| owner(argument)?)
 }
 
 fn facts(current: &Current<'_>, function: Handle, entry: &str) -> Result<KernelFacts, HipError> {

@@ -105,6 +105,6 @@ fn measured(
         layer: candidate.layer.clone(),
         shape,
         bytes: (original.bytes().len() as u64, after),
-        sqnr: 10.0 * (signal / noise).log10(),
+        sqnr: if noise == 0.0 { f64::INFINITY } else { 10.0 * (signal / noise).log10() },
     })
 }

@@ -8,9 +8,9 @@ use super::adapter::Opened;
 use super::error::WgpuError;
 use super::memory::Memory;
 use super::pipeline::Pipeline;
-use crate::gpu::{Executor, Products, Slot};
+use crate::gpu::{Executor, Launch, Products};
 use crate::op::ProductError;
-use crate::source::{KernelKey, LaunchRule, Problem};
+use crate::source::{KernelKey, LaunchRule};
 
 /// The target of every device, and that of devices whose subgroups have one size.
 const TARGETS: [&str; 2] = ["wgsl", "wgsl_subgroups"];
@@ -106,14 +106,8 @@ impl Executor for Wgpu {
         memory.read(&self.opened)
     }
 
-    fn launch(
-        &self,
-        kernel: &Arc<Pipeline>,
-        problem: &Problem,
-        _overlap: bool,
-        slots: &mut [Slot<'_, Memory>],
-    ) -> Result<(), WgpuError> {
-        kernel.launch(&self.opened, problem, slots)
+    fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), WgpuError> {
+        launch.kernel().launch(&self.opened, launch.problem(), launch.slots())
     }
 }
 

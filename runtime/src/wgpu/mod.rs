@@ -14,7 +14,8 @@
 //! | `error` | what can go wrong |
 //!
 //! The API checks every access of a kernel against its buffers' lengths and every launch against its
-//! pipeline, so that nothing here is `unsafe`.
+//! pipeline, so that nothing here is `unsafe`, and any source of kernels may be given to it
+//! (`docs/soundness.md`).
 
 mod adapter;
 mod error;

@@ -254,3 +254,33 @@ fn threads_see_whole_images_only() {
     });
     only(root.path());
 }
+
+/// Root may read what others own, and runs none of it. Without root the owner cannot be changed.
+#[cfg(unix)]
+#[test]
+fn what_another_user_owns_or_may_write_is_not_used() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let root = tempfile::tempdir().unwrap();
+    let cache = ImageCache::in_directory(root.path(), CAP);
+    cache.put(&key("text"), b"image");
+    let (folder, image) = (root.path().join("images"), only(root.path()));
+    let mode = |mode| fs::set_permissions(&image, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o620);
+    assert_eq!(cache.get(&key("text")), None);
+    mode(0o600);
+    assert!(cache.get(&key("text")).is_some());
+    const NOBODY: u32 = 65534;
+    if chown(&image, Some(NOBODY), None).is_err() {
+        return;
+    }
+    assert_eq!(cache.get(&key("text")), None);
+    chown(&image, Some(0), None).unwrap();
+    assert!(cache.get(&key("text")).is_some());
+    chown(&folder, Some(NOBODY), None).unwrap();
+    assert_eq!(cache.get(&key("text")), None);
+    cache.put(&key("other"), b"image");
+    cache.forget(&key("text"));
+    chown(&folder, Some(0), None).unwrap();
+    assert_eq!(only(root.path()), image);
+    assert!(cache.get(&key("text")).is_some());
+}

@@ -4,14 +4,18 @@
 //! by name, from the parameters that the launch passed: a third transcription beside their PTX
 //! and what the self-test expects. What a real driver refuses (shared memory without opting in,
 //! a text of an `a` target without its own target number, work on a capturing stream that
-//! waits), this one refuses.
+//! waits, memory on a thread that captures), this one refuses.
+//!
+//! It is as lazy as a device may be: what is queued on a stream is done when somebody waits for it, as
+//! freeing memory does. Work on memory or a kernel that is gone ends the process, and so does
+//! unloading a kernel that is queued.
 //!
 //! `FAKE_LOG`: a file that gets a line a call, `function=result`. `FAKE_FAIL=function=code`: that function fails.
 //! `FAKE_FOREIGN`: images of other processes do not load. `FAKE_LOCAL`: kernels spill.
 
 #![allow(non_snake_case, unused_variables)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard};
@@ -25,11 +29,36 @@ const INVALID_IMAGE: Result = 200;
 const NO_BINARY: Result = 209;
 const INVALID_PTX: Result = 218;
 const NOT_FOUND: Result = 500;
+const NOT_READY: Result = 600;
 const CAPTURE_UNSUPPORTED: Result = 900;
+const CAPTURE_ISOLATION: Result = 905;
+
+/// What a stream has to do.
+#[derive(Clone)]
+enum Item {
+    Launch(Work),
+    Fill {
+        to: u64,
+        byte: u8,
+        bytes: usize,
+    },
+    /// Host memory is no allocation.
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: usize,
+        to_host: bool,
+        from_host: bool,
+    },
+    /// An event, and which of its records.
+    Record(usize, u64),
+    Wait(usize, u64),
+}
 
 /// One launch, with its parameters' bytes.
 #[derive(Clone)]
 struct Work {
+    module: usize,
     kernel: String,
     blocks: u32,
     threads: u32,
@@ -38,16 +67,35 @@ struct Work {
     parameters: Vec<Vec<u8>>,
 }
 
+/// Streams that are captured together, and their work.
+struct Capture {
+    origin: usize,
+    streams: HashSet<usize>,
+    events: HashSet<usize>,
+    thread: std::thread::ThreadId,
+    items: Vec<Item>,
+}
+
+/// An event: the streams of its records, how many have come, and when the last of them did.
+#[derive(Default)]
+struct Event {
+    records: Vec<usize>,
+    come: u64,
+    time: u64,
+}
+
 #[derive(Default)]
 struct State {
     contexts: Vec<usize>,
-    capturing: Option<(usize, Vec<Work>)>,
-    graphs: HashMap<usize, Vec<Work>>,
-    events: HashMap<usize, u64>,
-    blocks: HashMap<u64, (*mut u8, usize)>,
+    capturing: Option<Capture>,
+    graphs: HashMap<usize, Vec<Item>>,
+    events: HashMap<usize, Event>,
+    queues: BTreeMap<usize, VecDeque<Item>>,
+    /// Bytes from an address on that may be touched.
+    live: BTreeMap<u64, usize>,
     links: HashMap<usize, Link>,
     modules: HashMap<usize, String>,
-    functions: HashMap<usize, (String, u32)>,
+    functions: HashMap<usize, (usize, String, u32)>,
     /// Nanoseconds.
     clock: u64,
     next: usize,
@@ -56,6 +104,12 @@ struct State {
 // SAFETY: the pointers are the host's memory, which belongs to no thread, and they are used with
 // the lock of `STATE` held.
 unsafe impl Send for State {}
+
+/// Ends the process: an `extern "C"` function does not unwind.
+fn fault(what: &str) -> ! {
+    eprintln!("the device panicked: {what}");
+    std::process::abort()
+}
 
 struct Link {
     log: *mut u8,
@@ -86,18 +140,127 @@ impl State {
         self.next += 16;
         self.next
     }
+
+    /// Queues work, or captures it.
+    fn queue(&mut self, stream: Handle, item: Item) {
+        let stream = stream as usize;
+        match &mut self.capturing {
+            Some(capture) if capture.streams.contains(&stream) => capture.items.push(item),
+            _ => self.queues.entry(stream).or_default().push_back(item),
+        }
+    }
+
+    fn captures(&self, stream: Handle) -> bool {
+        self.capturing.as_ref().is_some_and(|capture| capture.streams.contains(&(stream as usize)))
+    }
+
+    /// Whether this thread may neither allocate nor free.
+    fn forbidden(&self) -> bool {
+        let here = std::thread::current().id();
+        self.capturing.as_ref().is_some_and(|capture| capture.thread == here)
+    }
+
+    /// Does what a stream has to do.
+    ///
+    /// # Safety
+    /// As [`run`].
+    unsafe fn drain(&mut self, stream: usize) {
+        // SAFETY: the caller's promise.
+        while unsafe { self.step(stream) } {}
+    }
+
+    /// # Safety
+    /// As [`run`].
+    unsafe fn drain_all(&mut self) {
+        let streams: Vec<usize> = self.queues.keys().copied().collect();
+        for stream in streams {
+            // SAFETY: the caller's promise.
+            unsafe { self.drain(stream) };
+        }
+    }
+
+    /// Runs streams until a record of an event has come.
+    ///
+    /// # Safety
+    /// As [`run`].
+    unsafe fn reach(&mut self, event: usize, record: u64) {
+        loop {
+            let Some(of) = self.events.get(&event) else { return };
+            if of.come >= record {
+                return;
+            }
+            let stream = of.records[record as usize - 1];
+            // SAFETY: the caller's promise.
+            if !unsafe { self.step(stream) } {
+                fault("an event that never comes is waited for");
+            }
+        }
+    }
+
+    /// Does the first thing that a stream has to do. False if there is none.
+    ///
+    /// # Safety
+    /// As [`run`].
+    unsafe fn step(&mut self, stream: usize) -> bool {
+        let Some(item) = self.queues.get_mut(&stream).and_then(VecDeque::pop_front) else {
+            return false;
+        };
+        // SAFETY: the caller's promise for host memory; `touch` looks at the device's.
+        unsafe {
+            match item {
+                Item::Launch(work) => run(self, &work),
+                Item::Fill { to, byte, bytes } => {
+                    self.touch(to, bytes);
+                    (to as *mut u8).write_bytes(byte, bytes);
+                }
+                Item::Copy { to, from, bytes, to_host, from_host } => {
+                    if !to_host {
+                        self.touch(to, bytes);
+                    }
+                    if !from_host {
+                        self.touch(from, bytes);
+                    }
+                    (from as *const u8).copy_to(to as *mut u8, bytes);
+                }
+                Item::Record(event, record) => {
+                    let now = self.clock;
+                    if let Some(event) = self.events.get_mut(&event) {
+                        (event.come, event.time) = (event.come.max(record), now);
+                    }
+                }
+                Item::Wait(event, record) => self.reach(event, record),
+            }
+        }
+        true
+    }
+
+    /// Ends the process if the device touches memory that is not allocated.
+    fn touch(&self, address: u64, bytes: usize) {
+        let block = self.live.range(..=address).next_back();
+        let inside = |(first, len): (&u64, &usize)| address + bytes as u64 <= first + *len as u64;
+        if !block.is_some_and(inside) {
+            fault("work touches memory that is not allocated");
+        }
+    }
 }
 
 /// The state, or the failure that was asked for.
 fn enter(function: &str) -> std::result::Result<Locked, Result> {
+    let mut state = STATE.lock().unwrap();
+    let now = state.get_or_insert_default();
     if let Ok(failing) = std::env::var("FAKE_FAIL") {
         let (name, code) = failing.split_once('=').unwrap();
         if name == function {
+            match name {
+                // A capture that is not valid ends all the same.
+                "cuStreamEndCapture" => now.capturing = None,
+                // A device that cannot be waited for does nothing any more.
+                "cuStreamSynchronize" => now.queues.clear(),
+                _ => {}
+            }
             return Err(code.parse().unwrap());
         }
     }
-    let mut state = STATE.lock().unwrap();
-    state.get_or_insert_default();
     Ok(Locked(state))
 }
 
@@ -144,7 +307,10 @@ type Row = (Result, &'static CStr, &'static CStr);
 unsafe fn words(code: Result, to: *mut *const c_char, of: fn(&Row) -> &'static CStr) -> Result {
     match NAMES.iter().find(|row| row.0 == code) {
         // SAFETY: the caller's promise.
-        Some(row) => unsafe { *to = of(row).as_ptr(); 0 },
+        Some(row) => unsafe {
+            *to = of(row).as_ptr();
+            0
+        },
         None => INVALID_VALUE,
     }
 }
@@ -185,34 +351,42 @@ fn signature(kernel: &str) -> &'static [usize] {
 /// The parameters are those of the kernel: addresses of live allocations, as long as the numbers
 /// beside them say.
 unsafe fn run(state: &mut State, work: &Work) {
+    if !state.modules.contains_key(&work.module) {
+        fault("a kernel runs that is unloaded");
+    }
     state.clock += if work.overlaps { 500 } else { 1000 };
     let p64 = |at: usize| u64::from_le_bytes(work.parameters[at][..8].try_into().unwrap());
     let p32 = |at: usize| u32::from_le_bytes(work.parameters[at][..4].try_into().unwrap());
     let at = |address: u64, i: u32| (address as *mut u32).wrapping_add(i as usize);
     let threads = work.blocks * work.threads;
+    let touch = |state: &State, at: usize, words: u32| state.touch(p64(at), words as usize * 4);
     // SAFETY: every index is below the count that the kernel was given or the number of its
     // threads, and the caller promises allocations of that length.
     unsafe {
         match work.kernel.as_str() {
             "vector_add" => {
+                (0..3).for_each(|at| touch(state, at, p32(3).min(threads)));
                 for i in 0..p32(3).min(threads) {
                     *at(p64(2), i) = (*at(p64(0), i)).wrapping_add(*at(p64(1), i));
                 }
             }
             "shared_mirror" => {
                 let words = p32(2);
+                (0..2).for_each(|at| touch(state, at, words));
                 for i in 0..words {
                     *at(p64(1), words - 1 - i) = *at(p64(0), i);
                 }
             }
             "cluster_ring" => {
                 let c = work.cluster;
+                touch(state, 0, work.blocks);
                 for block in 0..work.blocks {
                     let neighbour = if block % c == c - 1 { block + 1 - c } else { block + 1 };
                     *at(p64(0), block) = neighbour + 1 + 1000 * c;
                 }
             }
             "overlap_first" => {
+                (0..2).for_each(|at| touch(state, at, p32(3).min(threads)));
                 for i in 0..p32(3).min(threads) {
                     *at(p64(1), i) = (*at(p64(0), i)).wrapping_add(1);
                 }
@@ -220,15 +394,20 @@ unsafe fn run(state: &mut State, work: &Work) {
                 *(p64(2) as *mut u64) = state.clock;
             }
             "overlap_second" => {
+                (0..2).for_each(|at| touch(state, at, p32(3).min(threads)));
                 for i in 0..p32(3).min(threads) {
                     *at(p64(1), i) = *at(p64(0), i) << 1;
                 }
                 let began = if work.overlaps { state.clock - 49_000 } else { state.clock };
                 *(p64(2) as *mut u64).add(1) = began;
             }
-            "tma_box" => tma_box(work, p64(1), p32(2), p32(3)),
+            "tma_box" => {
+                touch(state, 1, 257);
+                tma_box(work, p64(1), p32(2), p32(3));
+            }
             "fill_random" => {
                 let (n, seed) = (p32(1), p32(2));
+                touch(state, 0, n);
                 for i in 0..n {
                     let mut x = i.wrapping_mul(0x9E37_79B1).wrapping_add(seed);
                     for (shift, factor) in [(16, 0x7FEB_352Du32), (15, 0x846C_A68B), (16, 1)] {
@@ -247,9 +426,8 @@ unsafe fn run(state: &mut State, work: &Work) {
 /// # Safety
 /// The map is that of a live matrix, and y has 1028 bytes.
 unsafe fn tma_box(work: &Work, y: u64, column: u32, row: u32) {
-    let field = |at: usize| {
-        u64::from_le_bytes(work.parameters[4][8 * at..8 * at + 8].try_into().unwrap())
-    };
+    let field =
+        |at: usize| u64::from_le_bytes(work.parameters[4][8 * at..8 * at + 8].try_into().unwrap());
     let (address, columns, rows, pitch) = (field(0), field(1), field(2), field(3));
     let (box_columns, box_rows, swizzle) = (field(4), field(5), field(6));
     assert_eq!((box_columns * 2 * box_rows, swizzle), (1024, 3));
@@ -299,6 +477,13 @@ driver! {
     fn cuDevicePrimaryCtxRetain(state, to: *mut Handle, device: c_int) { *to = 0x70 as Handle; 0 }
     fn cuDevicePrimaryCtxRelease_v2(state, device: c_int) { 0 }
     fn cuCtxPushCurrent_v2(state, context: Handle) { state.contexts.push(context as usize); 0 }
+    fn cuCtxSynchronize(state) {
+        if state.forbidden() {
+            return CAPTURE_UNSUPPORTED;
+        }
+        state.drain_all();
+        0
+    }
     fn cuCtxPopCurrent_v2(state, to: *mut Handle) {
         let Some(context) = state.contexts.pop() else { return INVALID_VALUE };
         *to = context as Handle;
@@ -308,26 +493,43 @@ driver! {
         *to = state.handle() as Handle;
         if flags == 1 { 0 } else { INVALID_VALUE }
     }
+    // What is queued is still done.
     fn cuStreamDestroy_v2(state, stream: Handle) { 0 }
     fn cuStreamSynchronize(state, stream: Handle) {
-        match &state.capturing {
-            Some((capturing, _)) if *capturing == stream as usize => CAPTURE_UNSUPPORTED,
-            _ => 0,
+        if state.captures(stream) {
+            return CAPTURE_UNSUPPORTED;
         }
+        state.drain(stream as usize);
+        0
     }
-    fn cuStreamWaitEvent(state, stream: Handle, event: Handle, flags: c_uint) { 0 }
+    fn cuStreamWaitEvent(state, stream: Handle, event: Handle, flags: c_uint) {
+        let (at, event) = (stream as usize, event as usize);
+        if let Some(capture) = &mut state.capturing && capture.events.contains(&event) {
+            // The stream is captured from now on.
+            capture.streams.insert(at);
+            return 0;
+        }
+        let records = state.events[&event].records.len() as u64;
+        if state.captures(stream) && records > 0 {
+            return CAPTURE_ISOLATION;
+        }
+        state.queue(stream, Item::Wait(event, records));
+        0
+    }
     fn cuStreamBeginCapture_v2(state, stream: Handle, mode: c_int) {
         if state.capturing.is_some() || stream.is_null() || mode != 1 {
             return CAPTURE_UNSUPPORTED;
         }
-        state.capturing = Some((stream as usize, Vec::new()));
+        let (origin, thread) = (stream as usize, std::thread::current().id());
+        let (streams, events) = ([origin].into(), HashSet::new());
+        state.capturing = Some(Capture { origin, streams, events, thread, items: Vec::new() });
         0
     }
     fn cuStreamEndCapture(state, stream: Handle, to: *mut Handle) {
         match state.capturing.take() {
-            Some((capturing, work)) if capturing == stream as usize => {
+            Some(capture) if capture.origin == stream as usize => {
                 let graph = state.handle();
-                state.graphs.insert(graph, work);
+                state.graphs.insert(graph, capture.items);
                 *to = graph as Handle;
                 0
             }
@@ -336,48 +538,76 @@ driver! {
     }
     fn cuGraphInstantiateWithFlags(state, to: *mut Handle, graph: Handle, flags: u64) {
         let executable = state.handle();
-        let work = state.graphs[&(graph as usize)].clone();
-        state.graphs.insert(executable, work);
+        let items = state.graphs[&(graph as usize)].clone();
+        state.graphs.insert(executable, items);
         *to = executable as Handle;
         0
     }
     fn cuGraphLaunch(state, graph: Handle, stream: Handle) {
-        let work = state.graphs[&(graph as usize)].clone();
-        for work in &work {
-            run(&mut state, work);
+        for item in state.graphs[&(graph as usize)].clone() {
+            state.queue(stream, item);
         }
         0
     }
     fn cuGraphExecDestroy(state, graph: Handle) { state.graphs.remove(&(graph as usize)); 0 }
     fn cuGraphDestroy(state, graph: Handle) { state.graphs.remove(&(graph as usize)); 0 }
-    fn cuEventCreate(state, to: *mut Handle, flags: c_uint) { *to = state.handle() as Handle; 0 }
+    fn cuEventCreate(state, to: *mut Handle, flags: c_uint) {
+        let event = state.handle();
+        state.events.insert(event, Event::default());
+        *to = event as Handle;
+        0
+    }
     fn cuEventRecord(state, event: Handle, stream: Handle) {
-        let now = state.clock;
-        state.events.insert(event as usize, now);
+        let event = event as usize;
+        if state.captures(stream) {
+            state.capturing.as_mut().unwrap().events.insert(event);
+            return 0;
+        }
+        if let Some(capture) = &mut state.capturing {
+            capture.events.remove(&event);
+        }
+        let records = &mut state.events.get_mut(&event).unwrap().records;
+        records.push(stream as usize);
+        let record = records.len() as u64;
+        state.queue(stream, Item::Record(event, record));
         0
     }
-    fn cuEventSynchronize(state, event: Handle) { 0 }
+    fn cuEventSynchronize(state, event: Handle) {
+        let records = state.events[&(event as usize)].records.len() as u64;
+        state.reach(event as usize, records);
+        0
+    }
     fn cuEventElapsedTime(state, to: *mut f32, start: Handle, end: Handle) {
-        let (start, end) = (state.events[&(start as usize)], state.events[&(end as usize)]);
-        *to = (end - start) as f32 / 1e6;
+        let (start, end) = (&state.events[&(start as usize)], &state.events[&(end as usize)]);
+        if [start, end].iter().any(|event| event.come < event.records.len() as u64) {
+            return NOT_READY;
+        }
+        *to = (end.time - start.time) as f32 / 1e6;
         0
     }
-    fn cuEventDestroy_v2(state, event: Handle) { state.events.remove(&(event as usize)); 0 }
+    // What waits for it goes on doing so: handles are not used twice.
+    fn cuEventDestroy_v2(state, event: Handle) { 0 }
     fn cuMemAlloc_v2(state, to: *mut u64, bytes: usize) {
         if bytes > 1 << 40 {
             return OUT_OF_MEMORY;
         }
+        if state.forbidden() {
+            return CAPTURE_UNSUPPORTED;
+        }
         // From 256 bytes on, as a driver's; what is in it is not 0.
         let block = vec![0xA5u8; bytes + 256].leak();
         let address = (block.as_ptr() as u64).next_multiple_of(256);
-        state.blocks.insert(address, (block.as_mut_ptr(), bytes + 256));
+        state.live.insert(address, bytes);
         *to = address;
         0
     }
     fn cuMemFree_v2(state, address: u64) {
-        let Some((block, bytes)) = state.blocks.remove(&address) else { return INVALID_VALUE };
-        drop(Vec::from_raw_parts(block, bytes, bytes));
-        0
+        if state.forbidden() {
+            return CAPTURE_UNSUPPORTED;
+        }
+        state.drain_all();
+        // The block stays the process's, so that the device's mistakes do not become the host's.
+        if state.live.remove(&address).is_some() { 0 } else { INVALID_VALUE }
     }
     fn cuMemAllocHost_v2(state, to: *mut *mut c_void, bytes: usize) {
         let block = vec![0xA5u64; bytes.div_ceil(8)].leak();
@@ -385,20 +615,20 @@ driver! {
         0
     }
     fn cuMemFreeHost(state, block: *mut c_void) { 0 }
-    fn cuMemcpyHtoDAsync_v2(state, to: u64, from: *const u8, bytes: usize, stream: Handle) {
-        from.copy_to(to as *mut u8, bytes);
+    fn cuMemcpyHtoDAsync_v2(state, to: u64, from: u64, bytes: usize, stream: Handle) {
+        state.queue(stream, Item::Copy { to, from, bytes, to_host: false, from_host: true });
         0
     }
-    fn cuMemcpyDtoHAsync_v2(state, to: *mut u8, from: u64, bytes: usize, stream: Handle) {
-        to.copy_from(from as *const u8, bytes);
+    fn cuMemcpyDtoHAsync_v2(state, to: u64, from: u64, bytes: usize, stream: Handle) {
+        state.queue(stream, Item::Copy { to, from, bytes, to_host: true, from_host: false });
         0
     }
     fn cuMemcpyDtoDAsync_v2(state, to: u64, from: u64, bytes: usize, stream: Handle) {
-        (from as *const u8).copy_to(to as *mut u8, bytes);
+        state.queue(stream, Item::Copy { to, from, bytes, to_host: false, from_host: false });
         0
     }
     fn cuMemsetD8Async(state, to: u64, byte: u8, bytes: usize, stream: Handle) {
-        (to as *mut u8).write_bytes(byte, bytes);
+        state.queue(stream, Item::Fill { to, byte, bytes });
         0
     }
     fn cuLinkCreate_v2(state, count: c_uint, keys: *const c_int, values: *const usize,
@@ -466,14 +696,22 @@ driver! {
         *to = module as Handle;
         0
     }
-    fn cuModuleUnload(state, module: Handle) { state.modules.remove(&(module as usize)); 0 }
+    fn cuModuleUnload(state, module: Handle) {
+        let module = module as usize;
+        let runs = |item: &Item| matches!(item, Item::Launch(work) if work.module == module);
+        if state.queues.values().flatten().any(runs) {
+            fault("a kernel is unloaded that is queued");
+        }
+        state.modules.remove(&module);
+        0
+    }
     fn cuModuleGetFunction(state, to: *mut Handle, module: Handle, name: *const c_char) {
         let name = CStr::from_ptr(name).to_str().unwrap().to_owned();
         if !state.modules[&(module as usize)].contains(&format!(".entry {name}(")) {
             return NOT_FOUND;
         }
         let function = state.handle();
-        state.functions.insert(function, (name, 48 << 10));
+        state.functions.insert(function, (module as usize, name, 48 << 10));
         *to = function as Handle;
         0
     }
@@ -491,13 +729,13 @@ driver! {
         if attribute != 8 || value > 227 << 10 {
             return INVALID_VALUE;
         }
-        state.functions.get_mut(&(function as usize)).unwrap().1 = value as u32;
+        state.functions.get_mut(&(function as usize)).unwrap().2 = value as u32;
         0
     }
     fn cuLaunchKernelEx(state, config: *const Config, function: Handle,
                         parameters: *const *const u8, extra: Handle) {
         let config = &*config;
-        let (kernel, shared) = state.functions[&(function as usize)].clone();
+        let (module, kernel, shared) = state.functions[&(function as usize)].clone();
         let (mut cluster, mut overlaps) = (1, false);
         for at in 0..config.count as usize {
             let attribute = &*config.attributes.add(at);
@@ -517,11 +755,8 @@ driver! {
         });
         let parameters = parameters.collect();
         let (blocks, threads) = (config.grid[0], config.block[0]);
-        let work = Work { kernel, blocks, threads, cluster, overlaps, parameters };
-        match &mut state.capturing {
-            Some((stream, captured)) if *stream == config.stream as usize => captured.push(work),
-            _ => run(&mut state, &work),
-        }
+        let work = Work { module, kernel, blocks, threads, cluster, overlaps, parameters };
+        state.queue(config.stream, Item::Launch(work));
         0
     }
 }

@@ -8,12 +8,12 @@ use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::{Component, Grain, Grains, Recode, Shape};
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::cuda::{
-    Argument, Buffer, Context, Cuda, CudaError, ImageCache, Kernel, Loader, Origin, Stream,
-    devices, load, selftest,
+    Argument, Buffer, Context, Cuda, CudaError, Event, Graph, ImageCache, Kernel, Loader, Origin,
+    Stream, devices, load, selftest,
 };
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request,
+    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request, Trusted,
 };
 use quantloom_runtime::op::{Op as _, Workspace};
 use quantloom_runtime::source::{
@@ -39,6 +39,12 @@ pub(crate) fn run(scenario: &str) {
         "refused" => refused(),
         "launch" => launch(),
         "product" => product(),
+        "other tensors" => other_tensors(),
+        "graph keeps" => graph_keeps(),
+        "graph keeps what joins" => graph_keeps_what_joins(),
+        "captured" => captured(),
+        "streams" => streams(),
+        "unload" => unload(),
         _ => panic!("no scenario {scenario}"),
     };
     if let Err(error) = result {
@@ -124,6 +130,128 @@ fn launch() -> Result<(), CudaError> {
     unsafe { kernel.launch(&stream, &problem, false, &arguments) }
 }
 
+fn add(
+    kernel: &Kernel,
+    stream: &Stream,
+    [a, b]: [&Buffer<u32>; 2],
+    c: &mut Buffer<u32>,
+) -> Result<(), CudaError> {
+    let problem = Problem { m: 1, n: a.len() as u64, k: 1, multiprocessors: 132 };
+    let arguments =
+        [Argument::Read(a.read()), Argument::Read(b.read()), Argument::Write(c.write_to())];
+    // SAFETY: the text does what its rule says; all is on one stream.
+    unsafe { kernel.launch(stream, &problem, false, &arguments) }
+}
+
+/// Everything that a graph's work uses is dropped before it is launched, and the graph before its
+/// replays are done.
+fn graph_keeps() -> Result<(), CudaError> {
+    let context = Context::new(0)?;
+    let stream = Stream::new(&context)?;
+    let (kernel, _) = load(&context, &ImageCache::off(), &text())?;
+    let made = || Buffer::<u32>::uninitialised(&context, 100);
+    let (mut a, mut b, mut c, mut out) = (made()?, made()?, made()?, made()?);
+    let mut graph = Graph::capture(&stream, |stream| {
+        a.fill_bytes(stream, 1)?;
+        b.copy_from(stream, &a)?;
+        add(&kernel, stream, [&a, &b], &mut c)?;
+        out.copy_from(stream, &c)
+    })?;
+    drop((a, b, c, kernel));
+    graph.launch(&stream)?;
+    drop(graph);
+    println!("replayed: {}", out.to_host(&stream)? == [0x0202_0202; 100]);
+    Ok(())
+}
+
+/// The same of a stream that takes part in a capture since it waits for an event in it.
+fn graph_keeps_what_joins() -> Result<(), CudaError> {
+    let context = Context::new(0)?;
+    let (stream, other) = (Stream::new(&context)?, Stream::new(&context)?);
+    let (forked, joined) = (Event::new(&context)?, Event::new(&context)?);
+    let mut a = Buffer::<u8>::uninitialised(&context, 4)?;
+    let mut out = Buffer::zeroed(&stream, 4)?;
+    let mut graph = Graph::capture(&stream, |stream| {
+        forked.record(stream)?;
+        other.wait(&forked)?;
+        a.fill_bytes(&other, 5)?;
+        out.copy_from(&other, &a)?;
+        joined.record(&other)?;
+        stream.wait(&joined)
+    })?;
+    drop(a);
+    println!("not run: {:?}", out.to_host(&stream)?);
+    graph.launch(&other)?;
+    println!("replayed: {:?}", out.to_host(&stream)?);
+    // The other stream is captured no more.
+    println!("alone: {:?}", Buffer::from_host(&other, &[6u8])?.to_host(&other)?);
+    Ok(())
+}
+
+/// What a graph could not keep.
+fn captured() -> Result<(), CudaError> {
+    let context = Context::new(0)?;
+    let stream = Stream::new(&context)?;
+    let mut a = Buffer::<u8>::zeroed(&stream, 4)?;
+    let mut inner = Graph::capture(&stream, |stream| a.fill_bytes(stream, 8))?;
+    let say = |result: Result<(), CudaError>| match result {
+        Ok(()) => println!("nothing was wrong"),
+        Err(error) => println!("{error}"),
+    };
+    let mut graph = Graph::capture(&stream, |stream| {
+        // Gone before the graph is.
+        let values = vec![1u8; 4];
+        say(a.write(stream, &values));
+        say(a.to_host(stream).map(drop));
+        say(inner.launch(stream));
+        say(Graph::capture(stream, |_| Ok(())).map(drop));
+        a.fill_bytes(stream, 9)
+    })?;
+    graph.launch(&stream)?;
+    println!("replayed: {:?}", a.to_host(&stream)?);
+    Ok(())
+}
+
+/// Calls on two streams, without an event of the caller's.
+fn streams() -> Result<(), CudaError> {
+    let context = Context::new(0)?;
+    let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
+    let made = || Buffer::<u8>::uninitialised(&context, 4);
+    let (mut a, mut b) = (made()?, made()?);
+    a.fill_bytes(&first, 7)?;
+    println!("read after write: {:?}", a.to_host(&second)?);
+    b.copy_from(&second, &a)?;
+    a.fill_bytes(&first, 9)?;
+    first.synchronize()?;
+    println!("write after read: {:?}", b.to_host(&second)?);
+    let mut graph = Graph::capture(&second, |stream| b.copy_from(stream, &a))?;
+    a.fill_bytes(&first, 3)?;
+    graph.launch(&second)?;
+    println!("graph after write: {:?}", b.to_host(&second)?);
+    graph.launch(&second)?;
+    a.fill_bytes(&first, 4)?;
+    first.synchronize()?;
+    println!("write after graph: {:?}", b.to_host(&second)?);
+    // The stream that wrote is dropped.
+    a.fill_bytes(&first, 6)?;
+    drop(first);
+    println!("read after drop: {:?}", a.to_host(&second)?);
+    Ok(())
+}
+
+/// A kernel is dropped while a launch of it is queued.
+fn unload() -> Result<(), CudaError> {
+    let context = Context::new(0)?;
+    let stream = Stream::new(&context)?;
+    let (kernel, _) = load(&context, &ImageCache::off(), &text())?;
+    let a = Buffer::from_host(&stream, &[20u32; 100])?;
+    let mut c = Buffer::zeroed(&stream, 100)?;
+    add(&kernel, &stream, [&a, &a], &mut c)?;
+    drop(kernel);
+    println!("added: {}", c.to_host(&stream)? == [40; 100]);
+    Ok(())
+}
+
 /// "Products" of this driver, which knows no matrices: y = w + x, words of the packed codes and of
 /// pairs of x, a row of x a launch.
 struct Sums;
@@ -169,9 +297,43 @@ impl Products for Sums {
     }
 }
 
+fn device() -> Result<GpuDevice<Cuda>, CudaError> {
+    // SAFETY: the text does what its rule says.
+    let source = unsafe { Trusted::new(Arc::new(Sums)) };
+    Ok(GpuDevice::new(Cuda::new(0, source)?))
+}
+
+/// Tensors that were made for a weight of another shape.
+fn other_tensors() -> Result<(), CudaError> {
+    let device = device()?;
+    let bytes = vec![0; 128 * 128];
+    let weight = |n, k| {
+        let (scheme, shape) = (scheme(), Shape::matrix(n, k));
+        let stored = |name: &str| {
+            let store = scheme.stores.iter().find(|store| store.name == name)?;
+            let bound = scheme.bind(store, shape).ok()?;
+            bytes.get(..bound.bytes() as usize)
+        };
+        let weight = Unpacked::new(&scheme, shape, &stored).unwrap();
+        device.prepare(&scheme, &weight).unwrap()
+    };
+    let (one, other) = (weight(64, 64), weight(64, 128));
+    let x = [Bf16(0x3f80); 64];
+    let mut tensors = one.tensors(Values::Bf16(&x)).unwrap();
+    println!("{}", other.queue(&mut tensors, false).unwrap_err());
+    one.queue(&mut tensors, false)?;
+    let mut choice = one.choice(BF16, 1).unwrap();
+    choice.key.work = Work::operand(&scheme(), &scheme().activations[0], Number::Float(BF16));
+    match one.tensors_for(&choice, Values::Bf16(&x)) {
+        Ok(_) => println!("nothing was wrong"),
+        Err(error) => println!("{error}"),
+    }
+    Ok(())
+}
+
 /// A weight on the device and its op: three rows of x in three launches.
 fn product() -> Result<(), CudaError> {
-    let device = GpuDevice::new(Cuda::new(0, Arc::new(Sums))?);
+    let device = device()?;
     // Codes 3, 0, 0, ... a row: the first word of w is 3, its others are 0.
     let codes: Vec<u8> = (0..64 * 64 / 2).map(|at| if at == 0 { 3 } else { 0 }).collect();
     let scales = [0x80, 0x3f].repeat(64);

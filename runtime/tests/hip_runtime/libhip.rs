@@ -5,12 +5,16 @@
 //! `vector_add`, is done here by name from the parameters that the launch passed. Device 0 is a
 //! gfx942, device 1 a gfx1100.
 //!
+//! It is as lazy as a device may be: what is queued on a stream is done when somebody waits for it, as
+//! freeing memory does. Work on memory or a kernel that is gone ends the process, and so does
+//! unloading a kernel that is queued.
+//!
 //! `FAKE_LOG`: a file that gets a line a call, `function=result`. `FAKE_FAIL=function=code`: that
 //! function fails. `FAKE_FOREIGN`: images of other processes do not load. `FAKE_LOCAL`: kernels spill.
 
 #![allow(non_snake_case, unused_variables, dead_code, unused_imports)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard};
@@ -28,19 +32,42 @@ const COMPILATION: Result = 6;
 
 const ARCHITECTURES: [&CStr; 2] = [c"gfx942:sramecc+:xnack-", c"gfx1100"];
 
+/// What a stream has to do.
+enum Item {
+    /// c = a + b, so many words, by a module's kernel.
+    Add {
+        module: usize,
+        words: usize,
+        arrays: [u64; 3],
+    },
+    Fill {
+        to: u64,
+        byte: u8,
+        bytes: usize,
+    },
+    ToDevice {
+        to: u64,
+        from: u64,
+        bytes: usize,
+    },
+    ToHost {
+        to: u64,
+        from: u64,
+        bytes: usize,
+    },
+}
+
 #[derive(Default)]
 struct State {
     current: c_int,
-    blocks: HashMap<u64, (*mut u8, usize)>,
+    queues: BTreeMap<usize, VecDeque<Item>>,
+    /// Bytes from an address on that may be touched.
+    live: BTreeMap<u64, usize>,
     modules: HashMap<usize, String>,
-    functions: HashMap<usize, String>,
+    functions: HashMap<usize, (usize, String)>,
     programs: HashMap<usize, (String, Vec<u8>, Vec<u8>)>,
     next: usize,
 }
-
-// SAFETY: the pointers are the host's memory, which belongs to no thread, and they are used with
-// the lock of `STATE` held.
-unsafe impl Send for State {}
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
@@ -64,18 +91,86 @@ impl State {
         self.next += 16;
         self.next
     }
+
+    fn queue(&mut self, stream: Handle, item: Item) {
+        self.queues.entry(stream as usize).or_default().push_back(item);
+    }
+
+    /// Does what a stream has to do.
+    ///
+    /// # Safety
+    /// Host memory of copies is there.
+    unsafe fn drain(&mut self, stream: usize) {
+        for item in self.queues.remove(&stream).into_iter().flatten() {
+            // SAFETY: the caller's promise for host memory; `touch` looks at the device's.
+            unsafe {
+                match item {
+                    Item::Add { module, words, arrays } => {
+                        if !self.modules.contains_key(&module) {
+                            fault("a kernel runs that is unloaded");
+                        }
+                        arrays.iter().for_each(|array| self.touch(*array, words * 4));
+                        let [a, b, c] = arrays.map(|array| array as *mut u32);
+                        for at in 0..words {
+                            *c.add(at) = (*a.add(at)).wrapping_add(*b.add(at));
+                        }
+                    }
+                    Item::Fill { to, byte, bytes } => {
+                        self.touch(to, bytes);
+                        (to as *mut u8).write_bytes(byte, bytes);
+                    }
+                    Item::ToDevice { to, from, bytes } => {
+                        self.touch(to, bytes);
+                        (from as *const u8).copy_to(to as *mut u8, bytes);
+                    }
+                    Item::ToHost { to, from, bytes } => {
+                        self.touch(from, bytes);
+                        (from as *const u8).copy_to(to as *mut u8, bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::drain`].
+    unsafe fn drain_all(&mut self) {
+        while let Some(stream) = self.queues.keys().next().copied() {
+            // SAFETY: the caller's promise.
+            unsafe { self.drain(stream) };
+        }
+    }
+
+    /// Ends the process if the device touches memory that is not allocated.
+    fn touch(&self, address: u64, bytes: usize) {
+        let block = self.live.range(..=address).next_back();
+        let inside = |(first, len): (&u64, &usize)| address + bytes as u64 <= first + *len as u64;
+        if !block.is_some_and(inside) {
+            fault("work touches memory that is not allocated");
+        }
+    }
+}
+
+/// Ends the process: an `extern "C"` function does not unwind.
+fn fault(what: &str) -> ! {
+    eprintln!("the device panicked: {what}");
+    std::process::abort()
 }
 
 /// The state, or the failure that was asked for.
 fn enter(function: &str) -> std::result::Result<Locked, Result> {
+    let mut state = STATE.lock().unwrap();
+    let now = state.get_or_insert_default();
     if let Ok(failing) = std::env::var("FAKE_FAIL") {
         let (name, code) = failing.split_once('=').unwrap();
         if name == function {
+            if name == "hipStreamSynchronize" {
+                // A device that cannot be waited for does nothing any more.
+                now.queues.clear();
+            }
             return Err(code.parse().unwrap());
         }
     }
-    let mut state = STATE.lock().unwrap();
-    state.get_or_insert_default();
     Ok(Locked(state))
 }
 
@@ -169,7 +264,8 @@ library! {
         if flags == 1 { 0 } else { INVALID_VALUE }
     }
     fn hipStreamDestroy(state, stream: Handle) { 0 }
-    fn hipStreamSynchronize(state, stream: Handle) { 0 }
+    fn hipStreamSynchronize(state, stream: Handle) { state.drain(stream as usize); 0 }
+    fn hipDeviceSynchronize(state) { state.drain_all(); 0 }
     fn hipMalloc(state, to: *mut u64, bytes: usize) {
         if bytes > 1 << 40 {
             return OUT_OF_MEMORY;
@@ -177,25 +273,25 @@ library! {
         // From 256 bytes on, as a device's; what is in it is not 0.
         let block = vec![0xA5u8; bytes + 256].leak();
         let address = (block.as_ptr() as u64).next_multiple_of(256);
-        state.blocks.insert(address, (block.as_mut_ptr(), bytes + 256));
+        state.live.insert(address, bytes);
         *to = address;
         0
     }
     fn hipFree(state, address: u64) {
-        let Some((block, bytes)) = state.blocks.remove(&address) else { return INVALID_VALUE };
-        drop(Vec::from_raw_parts(block, bytes, bytes));
+        state.drain_all();
+        // The block stays the process's, so that the device's mistakes do not become the host's.
+        if state.live.remove(&address).is_some() { 0 } else { INVALID_VALUE }
+    }
+    fn hipMemcpyHtoDAsync(state, to: u64, from: u64, bytes: usize, stream: Handle) {
+        state.queue(stream, Item::ToDevice { to, from, bytes });
         0
     }
-    fn hipMemcpyHtoDAsync(state, to: *mut u8, from: *const u8, bytes: usize, stream: Handle) {
-        from.copy_to(to, bytes);
+    fn hipMemcpyDtoHAsync(state, to: u64, from: u64, bytes: usize, stream: Handle) {
+        state.queue(stream, Item::ToHost { to, from, bytes });
         0
     }
-    fn hipMemcpyDtoHAsync(state, to: *mut u8, from: *const u8, bytes: usize, stream: Handle) {
-        to.copy_from(from, bytes);
-        0
-    }
-    fn hipMemsetAsync(state, to: *mut u8, byte: c_int, bytes: usize, stream: Handle) {
-        to.write_bytes(byte as u8, bytes);
+    fn hipMemsetAsync(state, to: u64, byte: c_int, bytes: usize, stream: Handle) {
+        state.queue(stream, Item::Fill { to, byte: byte as u8, bytes });
         0
     }
     fn hipModuleLoadData(state, to: *mut Handle, image: *const c_char) {
@@ -217,14 +313,22 @@ library! {
         *to = module as Handle;
         0
     }
-    fn hipModuleUnload(state, module: Handle) { state.modules.remove(&(module as usize)); 0 }
+    fn hipModuleUnload(state, module: Handle) {
+        let at = module as usize;
+        let runs = |item: &Item| matches!(item, Item::Add { module, .. } if *module == at);
+        if state.queues.values().flatten().any(runs) {
+            fault("a kernel is unloaded that is queued");
+        }
+        state.modules.remove(&at);
+        0
+    }
     fn hipModuleGetFunction(state, to: *mut Handle, module: Handle, name: *const c_char) {
         let name = CStr::from_ptr(name).to_str().unwrap().to_owned();
         if !state.modules[&(module as usize)].contains(&format!("void {name}(")) {
             return NOT_FOUND;
         }
         let function = state.handle();
-        state.functions.insert(function, name);
+        state.functions.insert(function, (module as usize, name));
         *to = function as Handle;
         0
     }
@@ -241,16 +345,15 @@ library! {
     fn hipModuleLaunchKernel(state, function: Handle, x: c_uint, y: c_uint, z: c_uint,
                              threads: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
                              stream: Handle, parameters: *const *const u64, extra: Handle) {
-        assert_eq!(state.functions[&(function as usize)], "vector_add");
+        let (module, name) = state.functions[&(function as usize)].clone();
+        assert_eq!(name, "vector_add");
         let shape = (y, z, by, bz, shared);
         if shape != (1, 1, 1, 1, 0) || threads > 1024 || stream.is_null() || !extra.is_null() {
             return INVALID_VALUE;
         }
-        let address = |at: usize| **parameters.add(at) as *mut u32;
-        let words = (*(*parameters.add(3)).cast::<u32>()).min(x * threads);
-        for at in 0..words as usize {
-            *address(2).add(at) = (*address(0).add(at)).wrapping_add(*address(1).add(at));
-        }
+        let arrays = [0, 1, 2].map(|at| **parameters.add(at));
+        let words = (*(*parameters.add(3)).cast::<u32>()).min(x * threads) as usize;
+        state.queue(stream, Item::Add { module, words, arrays });
         0
     }
 }

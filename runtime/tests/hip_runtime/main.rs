@@ -173,6 +173,17 @@ const CASES: &[Case] = &[
         ],
     ),
     case(
+        "streams",
+        WHOLE,
+        &[],
+        &[
+            "read after write: true",
+            "read after launch: true",
+            "launching a kernel: the objects belong to different devices",
+        ],
+    ),
+    case("unload", WHOLE, &[], &["added: true"]),
+    case(
         "product",
         WHOLE,
         &[OFF],
@@ -345,9 +356,15 @@ impl Bench {
         for name in called {
             let failing = format!("{name}=999");
             let ran = self.run("tour", WHOLE, &[OFF, ("FAKE_FAIL", &failing)]);
-            faults.extend(ran.faults());
+            let stays = |fault: &String| {
+                name == "hipDeviceSynchronize" && fault.starts_with("hipModuleLoadData")
+            };
+            faults.extend(ran.faults().into_iter().filter(|fault| !stays(fault)));
             // Without a log there is still hiprtc's error.
-            let quiet = undoes.contains(name) || name.starts_with("hiprtcGetProgramLog");
+            // A kernel that cannot be waited for stays loaded, which the log says.
+            let quiet = undoes.contains(name)
+                || name.starts_with("hiprtcGetProgramLog")
+                || name == "hipDeviceSynchronize";
             if !quiet && !ran.out.contains(" (999), unknown error") {
                 faults.push(format!("{name} failed and nobody was told\n{}", ran.what));
             }

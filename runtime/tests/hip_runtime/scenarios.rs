@@ -9,7 +9,7 @@ use quantloom_dsl::layout::{Component, Grain, Grains, Recode, Shape};
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request,
+    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request, Trusted,
 };
 use quantloom_runtime::hip::{
     Argument, Buffer, Device, Hip, HipError, Kernel, Libraries, Loader, Origin, Stream, devices,
@@ -28,7 +28,7 @@ pub(crate) fn run(scenario: &str) {
     let result = match scenario {
         "devices" => list(),
         "other device" => Device::new(2).map(drop),
-        "unsupported" => Hip::new(1, Arc::new(Sums)).map(drop),
+        "unsupported" => Hip::new(1, source()).map(drop),
         "current" => current(),
         "memory" => memory(),
         "compile" => compile(),
@@ -37,6 +37,8 @@ pub(crate) fn run(scenario: &str) {
         "wrong target" => loader("gfx950"),
         "refused" => refused(),
         "launch" => launch(),
+        "streams" => streams(),
+        "unload" => unload(),
         "product" => product(),
         "tour" => tour(),
         _ => panic!("no scenario {scenario}"),
@@ -184,6 +186,53 @@ fn launch() -> Result<(), HipError> {
     unsafe { kernel.launch(&stream, &problem, &[]) }
 }
 
+/// Calls on two streams, and memory of another device.
+fn streams() -> Result<(), HipError> {
+    let device = Device::new(0)?;
+    let (first, second) = (Stream::new(&device)?, Stream::new(&device)?);
+    let (kernel, _) = load(&device, &ImageCache::off(), &text())?;
+    let a = Buffer::filled(&first, 400, 7)?;
+    println!("read after write: {}", a.to_host(&second)? == [7; 400]);
+    let mut c = Buffer::filled(&first, 400, 0)?;
+    first.synchronize()?;
+    let problem = Problem { m: 1, n: 100, k: 1, multiprocessors: 304 };
+    let arguments =
+        [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(c.write_to())];
+    // SAFETY: the text does what its rule says; the other stream has been waited for.
+    unsafe { kernel.launch(&first, &problem, &arguments) }?;
+    println!("read after launch: {}", c.to_host(&second)? == [14; 400]);
+    let other = Stream::new(&Device::new(1)?)?;
+    let mut there = Buffer::filled(&other, 400, 0)?;
+    let arguments =
+        [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(there.write_to())];
+    // SAFETY: the launch is refused.
+    unsafe { kernel.launch(&first, &problem, &arguments) }
+}
+
+/// A kernel is dropped while a launch of it is queued, and so is a buffer.
+fn unload() -> Result<(), HipError> {
+    let device = Device::new(0)?;
+    let stream = Stream::new(&device)?;
+    let (kernel, _) = load(&device, &ImageCache::off(), &text())?;
+    let a = Buffer::filled(&stream, 400, 20)?;
+    let mut c = Buffer::filled(&stream, 400, 0)?;
+    let problem = Problem { m: 1, n: 100, k: 1, multiprocessors: 304 };
+    let arguments =
+        [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(c.write_to())];
+    // SAFETY: the text does what its rule says; all is on one stream.
+    unsafe { kernel.launch(&stream, &problem, &arguments) }?;
+    drop(a);
+    let stream = Stream::new(&device)?;
+    drop(kernel);
+    println!("added: {}", c.to_host(&stream)? == [40; 400]);
+    Ok(())
+}
+
+fn source() -> Trusted {
+    // SAFETY: the text does what its rule says.
+    unsafe { Trusted::new(Arc::new(Sums)) }
+}
+
 /// "Products" of this runtime, which knows no matrices: y = w + x, words of the packed codes and of
 /// pairs of x, a row of x a launch.
 struct Sums;
@@ -231,7 +280,7 @@ impl Products for Sums {
 
 /// A weight on the device and its op: three rows of x in three launches.
 fn product() -> Result<(), HipError> {
-    let device = GpuDevice::new(Hip::new(0, Arc::new(Sums))?);
+    let device = GpuDevice::new(Hip::new(0, source())?);
     // Codes 3, 0, 0, ... a row: the first word of w is 3, its others are 0.
     let codes: Vec<u8> = (0..64 * 64 / 2).map(|at| if at == 0 { 3 } else { 0 }).collect();
     let scales = [0x80, 0x3f].repeat(64);

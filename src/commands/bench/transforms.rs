@@ -8,10 +8,10 @@
 use anyhow::{Context as _, Result};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::layout::Shape;
+use quantloom::runtime::cuda::Cuda;
 use quantloom::runtime::cuda::bench::{Timing, copies, time};
-use quantloom::runtime::cuda::{Buffer, Cuda};
-use quantloom::runtime::gpu::{ColumnOrder, Executor as _, GpuDevice, Request, Slot};
-use quantloom::runtime::source::{Access, KernelKey, ParameterKind, Problem};
+use quantloom::runtime::gpu::{ColumnOrder, Executor as _, GpuDevice, Request, Transform};
+use quantloom::runtime::op::ProductError;
 use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
     let progress = Progress::new("measuring", schemes.len() as u64);
     let mut cells = Vec::new();
     for scheme in &schemes {
-        let measured = measured(executor, scheme, Shape::matrix(n, k));
+        let measured = measured(device, scheme, Shape::matrix(n, k));
         let of = || format!("scheme {}, N x K = {n} x {k}", scheme.name);
         cells.extend(measured.with_context(of)?);
         progress.advance(1);
@@ -86,7 +86,8 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
 }
 
 /// All buffers of a scheme's products with its usual type of x, both ways.
-fn measured(executor: &Cuda, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>> {
+fn measured(device: &GpuDevice<Cuda>, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>> {
+    let executor = device.executor();
     let own = own_type(scheme);
     let cell = |buffer: &str, way, outcome| Cell {
         scheme: scheme.name.clone(),
@@ -96,19 +97,18 @@ fn measured(executor: &Cuda, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>>
     };
     let Some(activation) = scheme.activations.first() else { return Ok(Vec::new()) };
     let packed = random_weight(scheme, shape)?;
+    let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     let (target, Shape { n, k, .. }) = (executor.target(), shape);
     let request = Request { scheme, activation, own, target, n, k, x_columns: k };
     let source = executor.source();
     let order = match source.arrangement(&request) {
         Ok(None) => None,
         Ok(Some(arrangement)) => {
-            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
             Some(ColumnOrder::of(&arrangement, &Unpacked::new(scheme, shape, &stored)?))
         }
         Err(why) => return Ok(vec![cell("", "", Err(why.to_string()))]),
     };
     let Shape { k, .. } = order.as_ref().map_or(shape, |order| order.shape(shape));
-    let order = order.map_or_else(Vec::new, |order| order.bytes());
     let request = Request { k, ..request };
     let parts = match source.native(&request) {
         Ok(parts) => parts,
@@ -127,14 +127,14 @@ fn measured(executor: &Cuda, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>>
             cells.push(cell(&part.buffer, "to native", Err(why.to_string())));
             continue;
         }
-        let stored = moves.stores.iter().filter_map(|store| packed.get(store).map(Vec::as_slice));
-        let order = moves.order.then_some(order.as_slice());
-        let stored: Vec<&[u8]> = stored.chain(order).collect();
-        let (native, timed) = timed(executor, &moves.to_native, shape, &stored)?;
+        let order = order.as_ref();
+        let (native, timed) =
+            timed(executor, || device.to_native(&request, &part, order, &stored))?;
         cells.push(cell(&part.buffer, "to native", Ok(timed)));
         // One that is computed of several stores has no way back.
         if source.text(&moves.from_native).is_ok() {
-            let (_, back) = self::timed(executor, &moves.from_native, shape, &[&native])?;
+            let back = || device.from_native(&request, &part, &native);
+            let (_, back) = self::timed(executor, back)?;
             cells.push(cell(&part.buffer, "back", Ok(back)));
         }
     }
@@ -144,34 +144,18 @@ fn measured(executor: &Cuda, scheme: &Scheme, shape: Shape) -> Result<Vec<Cell>>
 /// What a transform writes, and its time.
 fn timed(
     executor: &Cuda,
-    key: &KernelKey,
-    Shape { n, k, .. }: Shape,
-    from: &[&[u8]],
+    make: impl Fn() -> Result<Transform<Cuda>, ProductError>,
 ) -> Result<(Vec<u8>, Timed)> {
-    let kernel = executor.kernel(key)?;
-    let problem = Problem { m: 1, n, k, multiprocessors: executor.multiprocessors() };
-    let parameters = &executor.rule(&kernel).parameters;
-    let written = parameters.iter().find_map(|parameter| match &parameter.kind {
-        ParameterKind::Buffer { access: Access::Write, bytes, .. } => bytes.of(&problem),
-        _ => None,
-    });
-    let written = written.context("a transform that writes nothing")?;
-    let bytes = written + from.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+    let mut transforms = vec![make()?];
+    let bytes = transforms[0].bytes();
     let stream = executor.stream();
     let copies = copies(bytes, stream.context().info().l2_bytes);
-    let mut memory: Vec<(Vec<Buffer<u8>>, Buffer<u8>)> = Vec::new();
-    for _ in 0..copies {
-        let stored = from.iter().map(|bytes| executor.upload(bytes)).collect::<Result<_, _>>()?;
-        memory.push((stored, executor.output(written)?));
+    while transforms.len() < copies {
+        transforms.push(make()?);
     }
-    let time_of_transform = time(stream, copies, |copy, _| {
-        let (stored, native) = &mut memory[copy];
-        let read = stored.iter().map(Slot::Read);
-        let mut slots: Vec<Slot<'_, Buffer<u8>>> = read.chain([Slot::Write(native)]).collect();
-        executor.launch(&kernel, &problem, false, &mut slots)
-    })?;
-    let native = executor.download(&memory[0].1)?;
-    drop(memory);
+    let time_of_transform = time(stream, copies, |copy, _| transforms[copy].queue())?;
+    let native = transforms[0].result()?;
+    drop(transforms);
     let mut memory = Vec::new();
     for _ in 0..copies {
         memory.push((executor.zeroed(bytes.div_ceil(2))?, executor.output(bytes.div_ceil(2))?));

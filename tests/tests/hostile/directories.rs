@@ -1,6 +1,7 @@
 //! Directories of shards, and what is no file.
 
-use quantloom_runtime::checkpoint::Checkpoint;
+use quantloom_runtime::checkpoint::{Access, Checkpoint, Options, Tensors};
+use quantloom_tests::golden_file;
 use serde_json::json;
 
 use crate::file::File;
@@ -60,4 +61,32 @@ fn a_pipe_is_not_a_file() {
         let error = Checkpoint::open(&pipe).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("is not a file"), "{error}");
     }
+}
+
+/// A file that is shortened while it is open: what was read into memory stays as it was. (A mapped
+/// one would end this process.)
+#[test]
+fn a_copied_file_may_be_shortened_while_it_is_open() {
+    let golden = golden_file("ct_w4a16");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    std::fs::copy(&golden, &path).unwrap();
+    let options = Options { access: Access::Copied, ..Options::default() };
+    let checkpoint = Checkpoint::open_with(&path, options).unwrap();
+    let tensors = Tensors::open_as(&path, Access::Copied).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(8).unwrap();
+    let mapped = Tensors::open(&golden).unwrap();
+    for name in mapped.names() {
+        let [copied, mapped] =
+            [&tensors, &mapped].map(|tensors| tensors.get(name).unwrap().bytes());
+        assert!(copied == mapped, "{name}");
+    }
+    assert!(checkpoint.layers().count() > 0);
+    for (name, layer) in checkpoint.layers() {
+        assert!(layer.is_ok_and(|layer| layer.unpack().is_ok()), "{name}");
+    }
+    // Too short from the beginning.
+    let error = Checkpoint::open_with(&path, options).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("is not a valid safetensors file"), "{error}");
 }

@@ -17,7 +17,7 @@ use quantloom::codegen::target::target;
 use quantloom::runtime::check::{Subject, Verdict, check};
 use quantloom::runtime::conformance::{Failure, Suite, draw};
 use quantloom::runtime::gpu::{
-    Arrangement, Choice, Executor as _, GpuDevice, NativePart, Products, Request, Slot,
+    Arrangement, Choice, Executor as _, GpuDevice, Launch, NativePart, Products, Request, Slot,
 };
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{
@@ -293,7 +293,8 @@ fn quotients_are_rounded_once() {
         let mut z = wgpu.output(u64::from(PAIRS) * 4).unwrap();
         let problem = source::Problem { m: 1, n: PAIRS.into(), k: 1, multiprocessors: 1 };
         let slots = &mut [Slot::Read(&x), Slot::Read(&y), Slot::Write(&mut z)];
-        wgpu.launch(&kernel, &problem, false, slots).unwrap();
+        // SAFETY: this API checks what a text touches.
+        wgpu.launch(unsafe { Launch::new(&kernel, &problem, false, slots) }).unwrap();
         let quotients = wgpu.download(&z).unwrap();
         for ((x, y), quotient) in xs.iter().zip(&ys).zip(quotients.as_chunks().0) {
             let (quotient, right) = (f32::from_le_bytes(*quotient), x / y);

@@ -98,14 +98,10 @@ pub const TEMPLATES: &[Template] = &[
         make: singles::rebase_f32,
     },
     Template {
-        name: "table_f32",
-        summary: "a code through a table of its values: f32",
-        make: singles::table_f32,
-    },
-    Template {
         name: "table",
-        summary: "a code through a table of its values, rounded where they are no such numbers: bf16, f16",
-        make: table::table_half,
+        summary: "a code through a table of its values (`table_f32` where they are f32); in bf16 and f16 \
+                  times a power of two, rounded where that is not enough",
+        make: |ask| singles::table_f32(ask).or_else(|| table::table_half(ask)),
     },
 ];
 

@@ -24,7 +24,7 @@ pub(super) fn elements(weight: &Weight, operand: Operand) -> Option<(Vec<u32>, Y
     let powers = Powers::of(sizes, format);
     let highest = powers.highest.min(MOST_EXPONENT);
     // The power nearest to none that is high enough, if it is not too high.
-    let from = |least: i32| (least <= highest).then(|| 0.max(least).min(highest));
+    let from = |least: i32| (least <= highest).then(|| 0_i32.clamp(least, highest));
     let exact = if powers.holds { from(powers.exact) } else { None };
     let yields = match exact {
         Some(exponent) => Yield::Value { add: 0, exponent },

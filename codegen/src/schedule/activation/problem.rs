@@ -73,8 +73,7 @@ impl ActivationProblem {
         let this = Self { run: this.group(), ..this };
         match &this.activation {
             Activation::Float(_) => {
-                let same = operand.number() == Number::Float(own) && own != F32;
-                if !same && operand != Operand::F32 {
+                if !matches!(operand, Operand::F32 | Operand::F16 | Operand::Bf16) {
                     return Err(none(format!("{own} activations as operands in {operand}")));
                 }
             }
@@ -125,6 +124,11 @@ impl ActivationProblem {
                 what: "scales of activations as codes, other than one level of e8m0".to_owned(),
             }),
         }
+    }
+
+    /// Whether elements of the operand are those of x, bit for bit, two to a word.
+    pub(super) fn keeps_pairs(&self) -> bool {
+        self.own != F32 && self.operand.number() == Number::Float(self.own)
     }
 
     /// The quantiser, unless x is taken as it is.
@@ -297,7 +301,8 @@ impl ActivationProblem {
             finer = columns;
         }
         for level in quantiser.scales.iter().filter(|level| !level.stored) {
-            let pow2 = matches!(level.rule, Rule::Pow2 { .. });
+            let power = level.rule.power(quantiser.code.max().max(-quantiser.code.min()));
+            let pow2 = power.is_some();
             let number = self.number(level);
             let taken = match number {
                 Number::E8m0 => pow2 && !level.divide,
@@ -306,7 +311,7 @@ impl ActivationProblem {
                 Number::Int(bits) | Number::Uint(bits) => bits <= 16,
             };
             // Of codes below 2 the exponent is not that of a normal number.
-            let small = pow2 && quantiser.code.max() < 2.0;
+            let small = power.is_some_and(|power| power.exponent < 1);
             if !taken || small {
                 return Err(format!("{number} scales of activations by that rule"));
             }

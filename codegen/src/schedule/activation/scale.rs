@@ -127,10 +127,10 @@ impl<'p> Scales<'p> {
             None => factor,
         };
         let factor = match level.rule {
-            Rule::Pow2 { above } => {
+            Rule::Pow2 { .. } | Rule::Pow2Over(_) => {
                 let amax = extent.amax(b);
                 let amax = within(b, amax);
-                let code = self.power(b, amax, above.map(f64::from_bits));
+                let code = self.power(b, amax, level.rule);
                 let value = power_of(b, code);
                 if number == Number::E8m0 {
                     let opposite = b.sub(254u32, code);
@@ -173,11 +173,14 @@ impl<'p> Scales<'p> {
         (b.select(nothing, epsilon as f32, rounded), None)
     }
 
-    /// The power of two of the rule `pow2`, as a code of e8m0. The exponent that a subnormal amax
+    /// The power of two of a rule, as a code of e8m0. The exponent that a subnormal amax
     /// seems to have is at most 1 too large, and comes to the smallest code all the same.
-    fn power(&self, b: &mut Builder, amax: Operand, above: Option<f64>) -> Operand {
+    fn power(&self, b: &mut Builder, amax: Operand, rule: Rule) -> Operand {
         let code = self.quantiser.code;
-        let largest = code.max().max(-code.min()).log2().floor() as u32;
+        let power = rule.power(code.max().max(-code.min()));
+        // At least 1: the problem says so.
+        let largest = power.map_or(1, |power| power.exponent.max(1) as u32);
+        let above = power.and_then(|power| power.above);
         // A mantissa from the threshold on carries into the exponent.
         let threshold =
             above.map_or(1 << 23, |above| ((above - 1.0) * 2f64.powi(23)).ceil() as u32);

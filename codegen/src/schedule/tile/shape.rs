@@ -48,6 +48,8 @@ const FEWEST_TURNS: u32 = 4;
 const FEW: u32 = 32;
 /// Rows of a small block.
 const SMALL: u32 = 64;
+/// Blocks along the second axis of a grid at most.
+const SECOND_AXIS: u32 = 65_535;
 /// Registers of a thread.
 const MOST_REGISTERS: u32 = 255;
 /// Stages beyond which a ring hides nothing more.
@@ -187,6 +189,11 @@ impl TileShape {
         problem.n.div_ceil(self.rows)
     }
 
+    /// Whether rows are the first axis of the grid, which alone takes so many blocks.
+    pub(super) fn rows_first(&self, problem: &Problem) -> bool {
+        self.row_blocks(problem) > SECOND_AXIS
+    }
+
     /// The most rows of x, whole tiles, whose elements are numbered in 32 bits: of x and y, and of
     /// the sums that blocks which split K leave behind.
     pub(in crate::schedule) fn most_tokens(&self, problem: &Problem) -> u32 {
@@ -272,12 +279,7 @@ impl TileShape {
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
             return Err(Unscheduled::Tile(format!("{self:?}: {rule}")));
         }
-        problem.may_start_early(self.programmatic)?;
-        if self.row_blocks(problem) > 65_535 {
-            let rule = "expected at most 65,535 blocks of rows";
-            return Err(Unscheduled::Shape { what: "N", value: problem.n, rule });
-        }
-        Ok(())
+        problem.may_start_early(self.programmatic)
     }
 
     /// Its part of a kernel's name.

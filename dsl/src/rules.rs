@@ -1,0 +1,209 @@
+//! Which rule a scale is chosen by where none is written, and which rules clip.
+//!
+//! A quantiser divides by the product of all levels. Of two levels the coarser is chosen first, and
+//! the finer has to make up for it: an integer level only can if the coarser one leaves it its whole
+//! range, and its largest number as a factor.
+
+use crate::format::Number;
+use crate::scheme::{Rule, ScaleLevel, ScaleType, Scheme, Weight};
+use crate::{Activation, Code};
+
+/// The default rules of some levels, finest first, for codes of `weight`, with a zero point or
+/// without.
+///
+/// With d the number of steps that codes reach to (`reach`: the largest symmetric one, half a step
+/// beyond the last integer; half of the codes' range with a zero point), times the largest number of
+/// each finer level that is an integer and multiplies: `amax / d`, or `range / 2d` with a zero
+/// point. Levels of e8m0 are the next power of two above that; over float codes `pow2`, as
+/// OCP MX v1.0 has it in section 6.3. None clips integer codes, but for the rounding of the scale.
+pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &Weight, asymmetric: bool) -> Vec<Rule> {
+    let (low, high) = weight.range();
+    let mut finer = 1.0;
+    let rule = |level: &ScaleLevel| {
+        let rule = match level.number {
+            ScaleType::Number(Number::E8m0) if weight.code.is_float() && finer == 1.0 => {
+                Rule::pow2(None)
+            }
+            ScaleType::Number(Number::E8m0) if asymmetric => {
+                Rule::pow2_over((high - low) / 2.0 * finer)
+            }
+            ScaleType::Number(Number::E8m0) => Rule::pow2_over(weight.reach() * finer),
+            _ if asymmetric => Rule::range((high - low) * finer),
+            _ => Rule::amax(weight.reach() * finer),
+        };
+        finer *= largest_factor(level);
+        rule
+    };
+    levels.iter().map(rule).collect()
+}
+
+/// The largest number of an integer level that multiplies; 1 of others, which have fractions.
+fn largest_factor(level: &ScaleLevel) -> f64 {
+    match level.number {
+        ScaleType::Number(number @ (Number::Uint(_) | Number::Int(_))) if !level.divide => {
+            number.max().max(1.0)
+        }
+        _ => 1.0,
+    }
+}
+
+impl Scheme {
+    /// What the scheme's rules may clip, a sentence each: weights or activations further out than the
+    /// codes reach, or a finer scale that its type does not hold. Not counted is that a scale is
+    /// rounded, but for e8m0. Empty if nothing is clipped.
+    pub fn clipping(&self) -> Vec<String> {
+        let signed = self.zero.is_some() || self.shift.is_some();
+        let weight = Quantised {
+            what: "weights",
+            levels: &self.scales,
+            codes: &self.weight,
+            asymmetric: self.zero.is_some(),
+        };
+        let mut all: Vec<String> = weight.one_sided(signed).into_iter().collect();
+        all.extend(weight.clipped());
+        for activation in &self.activations {
+            let Activation::Quantised(quantiser) = activation else { continue };
+            let x = Quantised {
+                what: "activations",
+                levels: &quantiser.scales,
+                codes: &Weight { code: Code::Number(quantiser.code), offset: 0 },
+                asymmetric: quantiser.zero.is_some(),
+            };
+            all.extend(x.one_sided(quantiser.zero.is_some()));
+            // A static scale is given, whatever the rule.
+            if quantiser.scales.iter().all(|level| !level.stored) {
+                all.extend(x.clipped());
+            }
+        }
+        all
+    }
+}
+
+/// What is quantised, by which levels to which codes.
+struct Quantised<'a> {
+    what: &'static str,
+    levels: &'a [ScaleLevel],
+    codes: &'a Weight,
+    asymmetric: bool,
+}
+
+impl Quantised<'_> {
+    /// Codes of one sign, if nothing brings values of the other there.
+    fn one_sided(&self, moved: bool) -> Option<String> {
+        let (low, high) = self.codes.range();
+        let missing = match (low < 0.0, high > 0.0) {
+            (true, true) => return None,
+            (true, false) => "positive",
+            _ => "negative",
+        };
+        let what = self.what;
+        (!moved).then(|| {
+            format!("{what}: the codes have no {missing} value: {missing} {what} are lost")
+        })
+    }
+
+    /// Steps on either side of 0 up to which a rounded code is off by half a step at most.
+    fn room(&self) -> f64 {
+        let (low, high) = self.codes.range();
+        let reach = self.codes.reach();
+        match &self.codes.code {
+            _ if self.asymmetric => (high - low + 1.0) / 2.0,
+            Code::Number(Number::Float(format)) => {
+                let next = format.decode(format.max_code() - 1);
+                high + (high - next) / 2.0
+            }
+            Code::Number(_) if low >= 0.0 || high <= 0.0 => reach + 0.5,
+            _ => reach,
+        }
+    }
+
+    /// The first level whose rule may clip, and what.
+    fn clipped(&self) -> Option<String> {
+        let (low, high) = self.codes.range();
+        let (what, room) = (self.what, self.room());
+        let mut finer: Option<(f64, &ScaleLevel)> = None;
+        for (at, level) in self.levels.iter().enumerate() {
+            // A scale that is rounded to a power of two may be two thirds of what it should be.
+            let rounded = level.number == ScaleType::Number(Number::E8m0);
+            let slack = if rounded { 1.5 } else { 1.0 };
+            let steps = match level.rule {
+                Rule::Amax(divisor) => f64::from_bits(divisor) * slack,
+                Rule::Range(divisor) => f64::from_bits(divisor) / 2.0 * slack,
+                Rule::Pow2Over(divisor) => f64::from_bits(divisor),
+                Rule::Pow2 { .. } => {
+                    let power = level.rule.power(high.max(-low))?;
+                    f64::from(power.exponent).exp2() * power.above.unwrap_or(2.0)
+                }
+            };
+            match finer {
+                None if steps > room => {
+                    return Some(format!(
+                        "{what}: by the rule of the first scale values are up to {steps} steps, and \
+                         codes reach {room}: larger ones are clipped"
+                    ));
+                }
+                Some((
+                    below,
+                    ScaleLevel { number: ScaleType::Number(number), divide: false, .. },
+                )) if steps > below * number.max() => {
+                    return Some(format!(
+                        "{what}: by the rule of scale {} scale {at} is up to {}, and {number} holds up \
+                         to {}: larger ones are clipped",
+                        at + 1,
+                        steps / below,
+                        number.max()
+                    ));
+                }
+                _ => {}
+            }
+            finer = Some((steps, level));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse;
+
+    fn clips(clauses: &str) -> Vec<String> {
+        let text = format!("s {{ {clauses}, pack: u8 [k:* | w, n], activation: f32 }}");
+        parse(&text).unwrap_or_else(|faults| panic!("{faults}")).clipping()
+    }
+
+    #[test]
+    fn defaults_do_not_clip_and_written_rules_that_do_are_found() {
+        for code in ["i1", "i2", "i4", "i8", "u4 - 8", "u4 - 3", "u8 + 9", "e2m1", "e4m3"] {
+            for scales in ["f32 per 1x32", "i8 per 1x16, scale: f16 per 1x256", "bf16 per channel"]
+            {
+                let clipped = clips(&format!("weight: {code}, scale: {scales}"));
+                let one_sided = ["i1", "u8 + 9"].contains(&code);
+                assert_eq!(clipped.len(), usize::from(one_sided), "{code}, {scales}: {clipped:?}");
+            }
+        }
+        for clauses in [
+            "weight: i8, scale: e8m0 per 1x32",
+            "weight: u4, zero: u4, scale: e8m0 per 1x32",
+            "weight: u4, shift: f16, scale: e8m0 per 1x32",
+            "weight: u4, shift: f16, scale: f16 per 1x32",
+            "weight: e2m1, scale: e8m0 per 1x32 from pow2 above 1.75",
+            "weight: e4m3, scale: e8m0 per 1x32 from pow2 above 1.75",
+            "weight: e2m3, scale: e8m0 per 1x32 from pow2 above 1.9375",
+            "weight: e2m1, scale: e4m3 per 1x16, scale: f32 per tensor from amax / 2688",
+            "weight: u4 - 8, scale: f16 per 1x32 from amax / 7",
+        ] {
+            assert_eq!(clips(clauses), [""; 0], "{clauses}");
+        }
+        for clauses in [
+            "weight: u4 - 8, scale: f16 per 1x32 from amax / 8",
+            "weight: i8, scale: e8m0 per 1x32 from pow2",
+            "weight: i8, scale: e8m0 per 1x32 from amax / 127",
+            "weight: e2m1, scale: e8m0 per 1x32 from pow2",
+            "weight: u4, zero: u4, scale: f16 per 1x32 from range / 17",
+            "weight: u6 - 32, scale: i8 per 1x16, scale: f16 per 1x256 from amax / 5000",
+            "weight: u4, scale: f16 per 1x32",
+        ] {
+            assert_eq!(clips(clauses).len(), 1, "{clauses}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Every key that a family's software writes, and what becomes of it.
+//!
+//! In: a configuration. Out: [`Report`]: the keys that no table knows, and those that are refused.
+//! The tables are the files of `keys/`, one a family; `docs/checkpoint-keys.md` is made of them.
+//!
+//! A line is `KIND PATH | VERDICT | NOTE`. `key` is a path of the configuration, with `*` for any
+//! name, `?` for a name that no other line knows, and `**` for all that is below; what a list holds
+//! has the list's path. `each` is an object that describes some layers: what is refused below it
+//! concerns them alone. `tensor` is a tensor of a layer that the layer's scheme does not take.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::config::shortened;
+use super::{CheckpointError, Config, Family};
+
+/// What a table says of a key or of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It is read.
+    Used,
+    /// It does not change the product.
+    Harmless,
+    /// A tensor that has to be all zeros.
+    Zeros,
+    /// It may change the product, and is refused unless it has one of these values.
+    Refused(Vec<&'static str>),
+    /// It is not known, and is reported.
+    Reported,
+}
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A key of the configuration.
+    Key,
+    /// An object of the configuration that describes some layers.
+    Each,
+    /// A tensor of a layer.
+    Tensor,
+}
+
+/// A line of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// What it is about.
+    pub kind: Kind,
+    /// The path's parts; the name of a tensor.
+    pub path: Vec<&'static str>,
+    /// What becomes of it.
+    pub what: Use,
+    /// Why.
+    pub note: &'static str,
+}
+
+/// A family's table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// The software and its versions, whose keys these are.
+    pub software: &'static str,
+    /// The lines.
+    pub rows: Vec<Row>,
+}
+
+/// The table of a family; none for files of our own, whose scheme says all.
+pub fn table(family: Family) -> Option<Table> {
+    let text = match family {
+        Family::CompressedTensors => include_str!("keys/compressed_tensors.keys"),
+        Family::Gptq => include_str!("keys/gptq.keys"),
+        Family::Awq => include_str!("keys/awq.keys"),
+        Family::Quark => include_str!("keys/quark.keys"),
+        Family::ModelOpt => include_str!("keys/modelopt.keys"),
+        Family::Fp8 => include_str!("keys/fp8.keys"),
+        Family::GptOss => include_str!("keys/gpt_oss.keys"),
+        Family::BitsAndBytes => include_str!("keys/bitsandbytes.keys"),
+        Family::Hqq => include_str!("keys/hqq.keys"),
+        Family::Quantloom => return None,
+    };
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let software = text.lines().find_map(|line| line.strip_prefix("software "))?;
+    Some(Table { software, rows: lines.filter_map(row).collect() })
+}
+
+/// Reads a line; none for one of another form, of which `tests` finds none.
+fn row(line: &'static str) -> Option<Row> {
+    let mut cells = line.splitn(3, " | ").map(str::trim);
+    let (kind, path) = cells.next()?.split_once(' ')?;
+    let kind = match kind {
+        "key" => Kind::Key,
+        "each" => Kind::Each,
+        "tensor" => Kind::Tensor,
+        _ => return None,
+    };
+    let what = match cells.next().unwrap_or("used") {
+        "used" => Use::Used,
+        "harmless" => Use::Harmless,
+        "zeros" => Use::Zeros,
+        "reported" => Use::Reported,
+        "refused" => Use::Refused(Vec::new()),
+        other => Use::Refused(other.strip_prefix("refused unless ")?.split('|').collect()),
+    };
+    let path = if kind == Kind::Tensor { vec![path] } else { path.split('.').collect() };
+    Some(Row { kind, path, what, note: cells.next().unwrap_or_default() })
+}
+
+/// What was found in a configuration.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Report {
+    findings: Vec<Finding>,
+    notes: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Finding {
+    path: Vec<String>,
+    /// The start of the path that describes some layers.
+    layers: Option<usize>,
+    what: String,
+}
+
+/// As many notes and findings are kept; a file may hold millions of unknown keys.
+const MOST: usize = 100;
+
+impl Report {
+    /// Compares a configuration with its family's table.
+    pub(super) fn of(config: &Config, family: Family) -> Self {
+        let mut report = Self::default();
+        if let Some(table) = table(family) {
+            let rows: Vec<&Row> =
+                table.rows.iter().filter(|row| row.kind != Kind::Tensor).collect();
+            Walk { table: &table, report: &mut report }.object(
+                &config.value,
+                &rows,
+                &mut Vec::new(),
+            );
+        }
+        report
+    }
+
+    /// Keys that are not known and not refused, a sentence each.
+    pub(super) fn notes(&self) -> impl Iterator<Item = &str> {
+        self.notes.iter().map(String::as_str)
+    }
+
+    /// What is refused of the file as a whole.
+    pub(super) fn of_the_file(&self, place: &str) -> Result<(), CheckpointError> {
+        match self.findings.iter().find(|finding| finding.layers.is_none()) {
+            None => Ok(()),
+            Some(finding) => {
+                Err(CheckpointError::Config { place: place.to_owned(), what: finding.what.clone() })
+            }
+        }
+    }
+
+    /// What is refused below one of the objects that describe layers.
+    pub(super) fn below(&self, path: &[&str]) -> Option<&str> {
+        let within =
+            |finding: &&Finding| finding.layers.is_some() && finding.path.starts_with(&owned(path));
+        self.findings.iter().find(within).map(|finding| finding.what.as_str())
+    }
+}
+
+fn owned(path: &[&str]) -> Vec<String> {
+    path.iter().map(|part| (*part).to_owned()).collect()
+}
+
+struct Walk<'a> {
+    table: &'a Table,
+    report: &'a mut Report,
+}
+
+impl Walk<'_> {
+    /// An object whose rows' paths begin with the path so far.
+    fn object(&mut self, object: &Map<String, Value>, rows: &[&Row], path: &mut Vec<String>) {
+        let depth = path.len();
+        for (name, value) in object {
+            let named = |part: &str| {
+                rows.iter().filter(|row| row.path.get(depth) == Some(&part)).copied().collect()
+            };
+            let mut found: Vec<&Row> = named(name);
+            let any: Vec<&Row> = named("*");
+            if found.is_empty() {
+                found = any;
+            }
+            path.push(name.clone());
+            if found.is_empty() {
+                if named("**").is_empty() {
+                    self.unknown(value, path, named("?").first().map(|row| &row.what));
+                }
+            } else {
+                let ends = |row: &&&Row| row.path.len() == depth + 1 && row.kind == Kind::Key;
+                if let Some(row) = found.iter().find(ends) {
+                    self.known(value, row, path);
+                }
+                let below: Vec<&Row> =
+                    found.into_iter().filter(|row| row.path.len() > depth + 1).collect();
+                self.value(value, &below, path);
+            }
+            path.pop();
+        }
+    }
+
+    fn value(&mut self, value: &Value, rows: &[&Row], path: &mut Vec<String>) {
+        match value {
+            Value::Object(object) if !rows.is_empty() => self.object(object, rows, path),
+            Value::Array(items) if !rows.is_empty() => {
+                for item in items {
+                    self.value(item, rows, path);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn known(&mut self, value: &Value, row: &Row, path: &[String]) {
+        let Use::Refused(accepted) = &row.what else { return };
+        let text = plain(value);
+        if says_nothing(value)
+            || accepted.iter().any(|accepted| text.eq_ignore_ascii_case(accepted))
+        {
+            return;
+        }
+        let what = format!("`{}` is {}: {}", path.join("."), brief(value), row.note);
+        self.refuse(what, path);
+    }
+
+    /// A key of no line. It is refused where the table says so, and where it holds settings of its
+    /// own; it is reported elsewhere, and where its value is none.
+    fn unknown(&mut self, value: &Value, path: &[String], rule: Option<&Use>) {
+        let refused = match rule {
+            Some(Use::Refused(_)) => true,
+            Some(_) => false,
+            None => matches!(value, Value::Object(_) | Value::Array(_)),
+        };
+        let (name, software) = (path.join("."), self.table.software);
+        if refused && !says_nothing(value) {
+            let what = format!(
+                "`{name}` is {}, a key that is not known (of {software}) and may change the product; \
+                 if it does not, take it out of the configuration",
+                brief(value)
+            );
+            self.refuse(what, path);
+        } else if self.report.notes.len() < MOST {
+            let note = format!(
+                "the key `{name}` is not known (of {software}) and is not read; it is {}",
+                brief(value)
+            );
+            self.report.notes.insert(shortened(note));
+        }
+    }
+
+    fn refuse(&mut self, what: String, path: &[String]) {
+        let matches = |row: &&Row| {
+            row.kind == Kind::Each
+                && row.path.len() < path.len()
+                && row.path.iter().zip(path).all(|(part, name)| *part == "*" || part == name)
+        };
+        let layers = self.table.rows.iter().find(matches).map(|row| row.path.len());
+        if self.report.findings.len() < MOST {
+            let what = shortened(what);
+            self.report.findings.push(Finding { path: path.to_vec(), layers, what });
+        } else if layers.is_none() {
+            // Beyond what is kept, a fault of the file is still one.
+            self.report
+                .findings
+                .insert(0, Finding { path: path.to_vec(), layers, what: shortened(what) });
+            self.report.findings.truncate(MOST);
+        }
+    }
+}
+
+/// Null, false and what is empty: the software's way to leave a setting out.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(object) => object.is_empty(),
+        _ => false,
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.strip_prefix("torch.").unwrap_or(text).to_owned(),
+        other if says_nothing(other) => other.to_string(),
+        Value::Object(_) | Value::Array(_) => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn brief(value: &Value) -> String {
+    const MOST: usize = 60;
+    let mut text = match value {
+        Value::Object(object) => {
+            let names: Vec<&str> = object.keys().take(5).map(String::as_str).collect();
+            format!("an object of {}", names.join(", "))
+        }
+        Value::Array(items) => format!("a list of {}", items.len()),
+        other => other.to_string(),
+    };
+    if text.len() > MOST {
+        text.truncate(text.floor_char_boundary(MOST));
+        text.push_str("...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const FAMILIES: [Family; 9] = [
+        Family::CompressedTensors,
+        Family::Gptq,
+        Family::Awq,
+        Family::Quark,
+        Family::ModelOpt,
+        Family::Fp8,
+        Family::GptOss,
+        Family::BitsAndBytes,
+        Family::Hqq,
+    ];
+
+    #[test]
+    fn every_line_is_one() {
+        for family in FAMILIES {
+            let table = table(family).unwrap();
+            let text = match family {
+                Family::Quark => include_str!("keys/quark.keys"),
+                Family::CompressedTensors => include_str!("keys/compressed_tensors.keys"),
+                Family::ModelOpt => include_str!("keys/modelopt.keys"),
+                _ => continue,
+            };
+            let lines =
+                text.lines().filter(|line| !line.is_empty() && !line.starts_with("software"));
+            assert_eq!(lines.count(), table.rows.len(), "{family:?}");
+        }
+        for family in FAMILIES {
+            let table = table(family).unwrap();
+            for (at, row) in table.rows.iter().enumerate() {
+                let same = |other: &Row| other.kind == row.kind && other.path == row.path;
+                assert!(!table.rows[..at].iter().any(same), "{family:?}: {:?} twice", row.path);
+                let silent =
+                    row.kind != Kind::Each && !matches!(row.what, Use::Used | Use::Reported);
+                let unknown = row.path.last() == Some(&"?");
+                assert!(!silent || unknown || !row.note.is_empty(), "{family:?}: {:?}", row.path);
+            }
+        }
+    }
+
+    fn report(family: Family, value: Value) -> Report {
+        let Value::Object(value) = value else { panic!("an object") };
+        Report::of(&Config { place: "here".to_owned(), value }, family)
+    }
+
+    #[test]
+    fn unknown_keys_are_named_where_they_stand() {
+        let config = json!({
+            "quant_method": "compressed-tensors", "colour": "red", "shape_of": {"x": 1},
+            "config_groups": {
+                "a": {"targets": ["Linear"], "weights": {"num_bits": 4, "hue": 3, "tone": null}},
+                "b": {"targets": ["Linear"], "output_activations": {"num_bits": 8}},
+            },
+        });
+        let report = report(Family::CompressedTensors, config);
+        let notes: Vec<&str> = report.notes().collect();
+        assert_eq!(notes.len(), 2);
+        assert!(
+            notes[0].contains("`colour`") && notes[1].contains("`config_groups.a.weights.tone`")
+        );
+        let file = report.of_the_file("here").unwrap_err().to_string();
+        assert!(file.contains("`shape_of`"), "{file}");
+        let of = |group: &str| report.below(&["config_groups", group]).unwrap_or("");
+        assert!(of("a").contains("`config_groups.a.weights.hue` is 3"), "{}", of("a"));
+        assert!(of("b").contains("quantised outputs"), "{}", of("b"));
+    }
+
+    #[test]
+    fn values_that_are_accepted() {
+        let config = |value: Value| json!({"quant_method": "gptq", "bits": 4, "pack_dtype": value});
+        for good in [json!("int32"), json!("torch.int32"), Value::Null] {
+            assert!(report(Family::Gptq, config(good)).of_the_file("").is_ok());
+        }
+        for bad in [json!("int8"), json!(32), json!(["int32"]), json!({"int32": 1})] {
+            assert!(report(Family::Gptq, config(bad)).of_the_file("").is_err());
+        }
+    }
+}
