@@ -336,5 +336,8 @@ fn what_is_not_scheduled_is_said() {
     let suite = Suite { shapes: vec![(16, 96)], tokens: vec![1], seeds: vec![0], every: 1 };
     let failure = suite.run(&scheme, &[&device], &|_| {}).remove(0).unwrap_err();
     let Failure::NotScheduled { why, .. } = &failure else { panic!("{failure}") };
-    assert!(why.contains("no schedule on wgsl handles a scale for columns of several tokens"), "{why}");
+    assert!(
+        why.contains("no schedule on wgsl handles a scale for columns of several tokens"),
+        "{why}"
+    );
 }
