@@ -138,10 +138,28 @@ const ARRANGED: &[(&str, &str, &str, &str, &str)] = &[
     // Padded ones: the fewest columns, and of those the longest runs.
     ("u4 - 8", "scale: f16 per 1x24", "f16", "sm_90a", "128 of 16, order 16 [24]"),
     ("u4 - 8", "scale: f16 per 1x120", "f16", "sm_90a", "128 of 128, order 128 [120]"),
-    ("u4 - 8", "scale: f16 per 1x24, shift: f16 per 1x40", "f16", "gfx950", "128 of 16, order 16 [24, 40]"),
-    ("i4", "scale: f32 per 1x24", "i8 { scale: f32 per token }", "sm_80", "128 of 32, order 32 [24]"),
+    (
+        "u4 - 8",
+        "scale: f16 per 1x24, shift: f16 per 1x40",
+        "f16",
+        "gfx950",
+        "128 of 16, order 16 [24, 40]",
+    ),
+    (
+        "i4",
+        "scale: f32 per 1x24",
+        "i8 { scale: f32 per token }",
+        "sm_80",
+        "128 of 32, order 32 [24]",
+    ),
     // An index sorts columns; that of nothing does not.
-    ("u4 - 8", "scale: f16 per 1x256, index: i32", "f16", "sm_90a", "128 of 128, order 128 index []"),
+    (
+        "u4 - 8",
+        "scale: f16 per 1x256, index: i32",
+        "f16",
+        "sm_90a",
+        "128 of 128, order 128 index []",
+    ),
     ("u4 - 8", "scale: f16 per 1x48, index: i32", "f16", "sm_90a", "128 of 16, order 16 index []"),
     (
         "i4",

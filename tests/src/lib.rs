@@ -44,9 +44,9 @@ pub fn demo_file() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo.safetensors"))
 }
 
-/// A scheme that no schedule of a GPU takes: groups that no turn of columns holds whole.
-pub const UNSCHEDULED: &str =
-    "s { weight: u4 - 8, scale: bf16 per 1x48, pack: u32 [k:8 | k, n], activation: bf16 }";
+/// A scheme that no schedule of a GPU takes: tokens of x share scales of columns.
+pub const UNSCHEDULED: &str = "s { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
+                               activation: i8 { scale: f32 per 4x32 } }";
 
 /// Its declaration as a file.
 ///
