@@ -280,8 +280,7 @@ fn groups_of_any_size_are_quantised() {
         let scheme = other(clause, arithmetic);
         let of = &scheme.activations[0];
         let shapes = [(77u32, "sm_90a"), (1300, "wgsl"), (640, "gfx942")];
-        for (at, (k, chip)) in shapes.into_iter().enumerate()
-        {
+        for (at, (k, chip)) in shapes.into_iter().enumerate() {
             let own = OWN[(number + at) % 3];
             let (target, operand) = (target(chip).unwrap(), Operand::F32);
             let finest = match of {
