@@ -4,18 +4,22 @@
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 use std::arch::asm;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::Plain;
 use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::checkpoint::Tensors;
 use quantloom_runtime::conformance::draw;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::device::Device;
 use quantloom_runtime::op::{Bf16, F16 as Half, Op, Values};
-use quantloom_runtime::pack::{pack, quantise_rows};
+use quantloom_runtime::pack::pack;
+use quantloom_runtime::quantise::{candidates, quantise_checkpoint};
 use quantloom_runtime::unpacked::Unpacked;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, serialize_to_file};
 
 /// Subnormal numbers are 0 as operands and as results, and results are rounded towards 0.
 #[cfg(target_arch = "x86_64")]
@@ -94,14 +98,25 @@ struct Case<'s> {
     bf16s: Vec<Bf16>,
     /// A layer of the smallest scales.
     smallest: Plain,
-    w: Vec<f64>,
+    /// A file of small weights.
+    float: PathBuf,
+}
+
+/// A file with one f32 weight of subnormal numbers and some that are a little larger.
+fn float_file(folder: &Path, shape: Shape) -> PathBuf {
+    let value = |at: u64| ((at * 104_729 % 2003) as f32 / 1000.0 - 1.0) * 1e-38;
+    let bytes: Vec<u8> = (0..shape.n * shape.k).flat_map(|at| value(at).to_le_bytes()).collect();
+    let dims = vec![shape.n as usize, shape.k as usize];
+    let view = TensorView::new(Dtype::F32, dims, &bytes).unwrap();
+    let path = folder.join("float.safetensors");
+    serialize_to_file([("layer.weight", view)], None, &path).unwrap();
+    path
 }
 
 impl<'s> Case<'s> {
-    fn new(scheme: &'s Scheme, shape: Shape, own: FloatFormat) -> Self {
+    fn new(scheme: &'s Scheme, shape: Shape, own: FloatFormat, float: &Path) -> Self {
         let x = tokens(own, shape.k as usize);
         let code = |x: &f64| Number::Float(own).encode(*x, Overflow::Special) as u16;
-        let weight = |at| f64::from(((at * 104_729 % 2003) as f32 / 1000.0 - 1.0) * 1e-38);
         Self {
             scheme,
             shape,
@@ -110,7 +125,7 @@ impl<'s> Case<'s> {
             f16s: x.iter().map(code).map(Half).collect(),
             bf16s: x.iter().map(code).map(Bf16).collect(),
             smallest: draw::layer(scheme, shape, 2),
-            w: (0..shape.n * shape.k).map(weight).collect(),
+            float: float.to_owned(),
         }
     }
 
@@ -122,25 +137,28 @@ impl<'s> Case<'s> {
         }
     }
 
-    /// What is to be the same: of both layers the stored bytes, the weights again, and products on
-    /// every set.
+    /// What is to be the same: the bytes of a file that is quantised; the weights of a layer, and
+    /// products on every set.
     fn results(&self) -> Vec<u32> {
         let Self { scheme, shape, .. } = *self;
         let k = shape.k as usize;
-        let quantised = quantise_rows(scheme, shape, &self.w, F32, None, &|_| {}).unwrap();
         let mut all = Vec::new();
-        for plain in [&self.smallest, &quantised] {
-            let packed = pack(scheme, plain).unwrap();
-            all.extend(packed.values().flatten().map(|byte| u32::from(*byte)));
-            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-            let weight = Unpacked::new(scheme, shape, &stored).unwrap();
-            all.extend(weight.decode_rows(0..shape.n).iter().map(|w| w.to_bits()));
-            for isa in Isa::present() {
-                let op = Device::named(isa.name()).unwrap().prepare(scheme, &weight).unwrap();
-                for m in [1, 4] {
-                    let y = op.matmul(0, self.x().part(4 * k - m * k..4 * k)).unwrap();
-                    all.extend(y.iter().map(|y| if y.is_nan() { u32::MAX } else { y.to_bits() }));
-                }
+        if self.own == F32 {
+            let out = self.float.with_file_name("out.safetensors");
+            let tensors = Tensors::open(&self.float).unwrap();
+            let chosen = candidates(&tensors, scheme);
+            quantise_checkpoint(&tensors, scheme, &chosen, &out, &|_| {}).unwrap();
+            all.extend(std::fs::read(&out).unwrap().into_iter().map(u32::from));
+        }
+        let packed = pack(scheme, &self.smallest).unwrap();
+        let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+        let weight = Unpacked::new(scheme, shape, &stored).unwrap();
+        all.extend(weight.decode_rows(0..shape.n).iter().map(|w| w.to_bits()));
+        for isa in Isa::present() {
+            let op = Device::named(isa.name()).unwrap().prepare(scheme, &weight).unwrap();
+            for m in [1, 4] {
+                let y = op.matmul(0, self.x().part(4 * k - m * k..4 * k)).unwrap();
+                all.extend(y.iter().map(|y| if y.is_nan() { u32::MAX } else { y.to_bits() }));
             }
         }
         all
@@ -154,12 +172,14 @@ fn flushing_and_rounding_of_the_host_change_nothing() {
     let pool = pool.build().unwrap();
     let usual = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let shape = Shape::matrix(33, 160);
+    let folder = tempfile::tempdir().unwrap();
+    let float = float_file(folder.path(), shape);
     for scheme in schemes() {
         if scheme.stores.iter().any(|store| scheme.bind(store, shape).is_err()) {
             continue;
         }
         for own in [F32, BF16, F16] {
-            let case = Case::new(&scheme, shape, own);
+            let case = Case::new(&scheme, shape, own, &float);
             let expected = usual.install(|| case.results());
             let found = pool.install(|| {
                 assert_eq!(mode(), OTHER);

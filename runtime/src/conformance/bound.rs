@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32) });
         assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
         let sizes = Sizes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
-        let chain = Chain::of(Sums::Matrix, 64, 1);
+        let chain = Chain::of(Sums::Matrix, 64, (1, 1));
         let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
         let more = with(Inexact { relative: 1e-3, absolute: 1e-2 }) - with(Inexact::default());
         assert!((more - 0.2).abs() < 1e-3, "{more}");
