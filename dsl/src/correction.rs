@@ -59,8 +59,9 @@ mod tests {
     #[test]
     fn no_correction_is_needed_where_nothing_is_left() {
         let of = |more: &str| {
-            let text =
-                format!("s {{ weight: u4, {more} scale: f16 per 1x32, pack: [k, n], activation: f16 }}");
+            let text = format!(
+                "s {{ weight: u4, {more} scale: f16 per 1x32, pack: [k, n], activation: f16 }}"
+            );
             parse(&text).unwrap()
         };
         let [plain, zero, shift] = ["", "zero: u8,", "shift: f16 per 1x32,"].map(of);

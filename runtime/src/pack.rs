@@ -42,7 +42,10 @@ impl Slots {
     pub(crate) fn extend(&mut self, scheme: &Scheme, component: Component, codes: &[u32]) {
         let Some(grains) = scheme.grains(component) else { return };
         let bytes = codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(slot(grains)));
-        self.components.entry(component).or_default().extend(bytes);
+        let (rows, cols) = grains.elements(self.shape);
+        let all = (self.shape.experts * rows * cols) as usize * slot(grains);
+        let slots = self.components.entry(component);
+        slots.or_insert_with(|| Vec::with_capacity(all)).extend(bytes);
     }
 
     /// The stored tensors of a scheme.

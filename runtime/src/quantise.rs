@@ -202,7 +202,8 @@ fn write(
         let what = "a tensor of this name would be written twice".to_owned();
         return Err(QuantiseError::Layer { name: entry.name.clone(), what });
     }
-    let mut writer = Writer::create(out, entries.clone(), &description.metadata()).map_err(fault)?;
+    let mut writer =
+        Writer::create(out, entries.clone(), &description.metadata()).map_err(fault)?;
     let mut made = Vec::new();
     for candidate in chosen {
         for (name, bytes) in quantise_layer(tensors, scheme, candidate, description, progress)? {

@@ -62,7 +62,11 @@ fn codebooks_of_every_size() {
     for (number, len) in [2, 4, 8, 16, 32, 64, 128, 256].into_iter().enumerate() {
         let x = ["bf16", "f16", "i8 { scale: f32 per token }"][number % 3];
         schemes.push(scheme(&book(len, any), "f32 per 1x32", x));
-        schemes.push(scheme(&book(len, |code| f64::from(code % 3) - 1.0), "f16 per channel", "f16"));
+        schemes.push(scheme(
+            &book(len, |code| f64::from(code % 3) - 1.0),
+            "f16 per channel",
+            "f16",
+        ));
     }
     let normal_float = "codebook(-1, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, \
                         -0.091050036, 0, 0.0795803, 0.1609302, 0.24611230, 0.33791524, 0.44070983, \
@@ -93,9 +97,11 @@ fn values_of_any_size() {
 /// Sums of codes without their offset, which a term times the sum of x makes up for.
 #[test]
 fn offsets_that_16_bits_do_not_hold() {
-    let codes = ["u4 + 1000", "u4 - 65536", "u4 - 249", "u8 - 2049", "u8 - 40000", "i8 + 300", "u3 + 5000"];
+    let codes =
+        ["u4 + 1000", "u4 - 65536", "u4 - 249", "u8 - 2049", "u8 - 40000", "i8 + 300", "u3 + 5000"];
     let of = |(number, code): (usize, &&str)| {
-        let (scale, x) = (["f16 per 1x32", "f32 per channel"][number / 2 % 2], ["bf16", "f16"][number % 2]);
+        let (scale, x) =
+            (["f16 per 1x32", "f32 per channel"][number / 2 % 2], ["bf16", "f16"][number % 2]);
         scheme(code, scale, x)
     };
     compared(&codes.iter().chain(&codes[1..]).enumerate().map(of).collect::<Vec<_>>());

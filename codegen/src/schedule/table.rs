@@ -24,7 +24,8 @@ fn numbers(plan: &DequantPlan) -> Option<(Vec<u32>, Word)> {
     steps.find_map(|step| match step {
         Step::LookupF32 { table, .. } => Some((table.clone(), Word::U32)),
         Step::LookupHalf { table, .. } => {
-            let words = table.chunks(2).map(|pair| pair[0] | pair.get(1).map_or(0, |high| high << 16));
+            let words =
+                table.chunks(2).map(|pair| pair[0] | pair.get(1).map_or(0, |high| high << 16));
             Some((words.collect(), Word::U16))
         }
         _ => None,
@@ -34,7 +35,8 @@ fn numbers(plan: &DequantPlan) -> Option<(Vec<u32>, Word)> {
 impl Table {
     /// 32-bit words of shared memory that a problem's table takes, if it has one.
     pub(super) fn words(problem: &Problem) -> u32 {
-        numbers(&problem.plan.dequant).map_or(0, |(words, _)| words.len().next_multiple_of(4) as u32)
+        numbers(&problem.plan.dequant)
+            .map_or(0, |(words, _)| words.len().next_multiple_of(4) as u32)
     }
 
     /// Declares the table and has it written; it is there after the next barrier.

@@ -88,10 +88,7 @@ pub struct Entry {
 /// # Errors
 /// `InvalidInput` if an entry's dimensions are not its bytes, or if two entries have one name:
 /// nobody could open the file.
-pub fn header(
-    entries: &[Entry],
-    metadata: &BTreeMap<String, String>,
-) -> std::io::Result<Vec<u8>> {
+pub fn header(entries: &[Entry], metadata: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
     let mut header = Map::new();
     header.insert(METADATA.to_owned(), json!(metadata));
     let mut offset: u64 = 0;

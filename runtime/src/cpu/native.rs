@@ -13,8 +13,8 @@
 //! `Native::add`. Where columns are not in groups of 4, 8, 16 or a multiple of 32 neighbours
 //! (act-order, odd group sizes), they are reordered and groups filled up; x follows.
 
-use quantloom_dsl::{Correction, Scheme};
 use quantloom_dsl::layout::{Component, Grain, Shape};
+use quantloom_dsl::{Correction, Scheme};
 use rayon::prelude::*;
 
 use super::decode::{CHUNK, Groups, Panel, Scales};

@@ -13,6 +13,7 @@ use crate::buffer::Workspace;
 use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
 use crate::float_mode::standard;
 use crate::op::{self, Decoded, Op, ProductError, Sums};
+use crate::select::once;
 
 impl<E: Executor> Op for GpuWeight<E> {
     fn scheme(&self) -> &Scheme {
@@ -42,8 +43,8 @@ impl<E: Executor> Op for GpuWeight<E> {
                 }
                 Err(why) => format!("x in {}: {why}", product.element),
             });
-        let refused =
-            self.refused.iter().map(|(activation, why)| format!("x in {activation}: {why}"));
+        let refused = self.refused.iter();
+        let refused = once(refused.map(|(kind, why)| (format!("x in {kind}"), why.to_string())));
         let parts = self.products.iter().flat_map(|product| &product.parts);
         let filled: BTreeSet<String> = parts.filter_map(|part| part.note.clone()).collect();
         chosen.chain(refused).chain(filled).collect::<Vec<_>>().join("\n")

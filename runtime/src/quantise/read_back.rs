@@ -97,8 +97,7 @@ fn measured(
         (w.iter().map(|value| value * value).sum::<f64>(), noise)
     };
     // Added in order, so that the same input gives the same numbers.
-    let sums: Vec<(f64, f64)> =
-        starts.par_iter().map(|first| standard(|| sums(first))).collect();
+    let sums: Vec<(f64, f64)> = starts.par_iter().map(|first| standard(|| sums(first))).collect();
     let (signal, noise) = sums.iter().fold((0.0, 0.0), |(s, n), (a, b)| (s + a, n + b));
     let bytes = |store: &quantloom_dsl::Store| layer.store(&store.name).map_or(0, <[u8]>::len);
     let after = scheme.stores.iter().map(|store| bytes(store) as u64).sum();

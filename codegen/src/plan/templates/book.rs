@@ -71,7 +71,8 @@ fn sixteen(book: &[u32]) -> (Draft, Vec<Output>) {
         let (low, high) = (even.into(), word.into());
         let upper = draft.push(Step::Prmt { low, high, select: tops.into() });
         let mut of_bytes = |which| -> Register {
-            let [below, above] = [0, 8].map(|first| looked_up(&mut draft, book, (first, which), select));
+            let [below, above] =
+                [0, 8].map(|first| looked_up(&mut draft, book, (first, which), select));
             let (a, b, c) = (upper.into(), above.into(), below.into());
             draft.push(Step::Lop3 { a, b, c, table: CHOOSE })
         };

@@ -18,7 +18,8 @@ const MOST_EXPONENT: i32 = 126;
 /// The operand's element of every code of a weight, and what it is.
 pub(super) fn elements(weight: &Weight, operand: Operand) -> Option<(Vec<u32>, Yield)> {
     let Number::Float(format) = operand.number() else { return None };
-    let values: Vec<f64> = (0..1u32 << weight.code.bits()).map(|code| weight.decode(code)).collect();
+    let values: Vec<f64> =
+        (0..1u32 << weight.code.bits()).map(|code| weight.decode(code)).collect();
     let sizes = values.iter().map(|value| value.abs()).filter(|v| v.is_finite() && *v > 0.0);
     let powers = Powers::of(sizes, format);
     let highest = powers.highest.min(MOST_EXPONENT);
@@ -55,7 +56,8 @@ impl Powers {
         for value in values {
             // Exponents of its first and of its last digit.
             let first = value.log2().floor() as i32;
-            let last = first - 52 + ((value / 2f64.powi(first - 52)) as u64).trailing_zeros() as i32;
+            let last =
+                first - 52 + ((value / 2f64.powi(first - 52)) as u64).trailing_zeros() as i32;
             let fits = |power: &i32| value * 2f64.powi(*power) <= format.max();
             let under = format.max().log2().floor() as i32 - first;
             let highest = [under, under - 1].into_iter().find(fits).unwrap_or(under - 2);

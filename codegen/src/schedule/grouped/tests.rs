@@ -115,7 +115,13 @@ fn numbers_that_no_lane_can_read_are_not_kept() {
     // Of blocks there is one number for all rows of a tile, as f32.
     let of = Grouped::stored(what, Number::E8m0, (128, 128), (16, 128)).unwrap();
     assert_eq!((of.number, of.rows), (NUMBER_F32, 128));
-    assert!(Grouped::stored(what, Number::E8m0, (24, 128), (16, 128)).is_none(), "tiles of 16 rows");
-    assert!(Grouped::stored(what, NUMBER_F32, (1, 96), (16, 128)).is_none(), "turns of 128 columns");
+    assert!(
+        Grouped::stored(what, Number::E8m0, (24, 128), (16, 128)).is_none(),
+        "tiles of 16 rows"
+    );
+    assert!(
+        Grouped::stored(what, NUMBER_F32, (1, 96), (16, 128)).is_none(),
+        "turns of 128 columns"
+    );
     assert!(Grouped::stored(what, Number::Uint(8), (1, 128), (16, 128)).is_none(), "no way to f32");
 }
