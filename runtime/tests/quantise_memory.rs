@@ -1,4 +1,5 @@
-//! Quantising a layer takes less memory than the layer has as f32, beside the mapped file.
+//! Quantising a layer takes memory for its codes and for some rows as numbers, not for all of them:
+//! beside the mapped file, less than the layer has as f32, and a block of rows.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write as _;
@@ -62,9 +63,10 @@ fn a_layer_is_streamed() {
         let before = USED.load(Relaxed);
         MOST.store(before, Relaxed);
         threads.install(|| quantise_checkpoint(&tensors, &scheme, &chosen, &out, &|_| {})).unwrap();
-        // Codes in slots and packed are a quarter of the weight each; a few rows are numbers of 8
-        // bytes, several times.
+        // Codes in slots and packed are a quarter of the weight each. Of this small one the rows of
+        // a block, several times in 8 bytes, are about as much as the whole; all rows would be six
+        // times as much.
         let most = MOST.load(Relaxed) - before;
-        assert!(most < bytes, "{scale}: {most} bytes for a weight of {bytes}");
+        assert!(most < bytes * 3 / 2, "{scale}: {most} bytes for a weight of {bytes}");
     }
 }
