@@ -21,7 +21,7 @@ pub fn pack(scheme: &Scheme, plain: &Plain) -> Result<Packed, UnpackError> {
 }
 
 /// Plain codes as they are kept while a layer is quantised: 1, 2 or 4 bytes a code.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
     shape: Shape,
     components: BTreeMap<Component, Vec<u8>>,

@@ -235,9 +235,12 @@ mod tests {
                     w[(rows.start * k) as usize..(rows.end * k) as usize].to_vec()
                 };
                 let rows = Rows { shape, own: F32, values: &values, bias };
-                let ours = quantise_rows(&scheme, &rows, &|_| {}).unwrap().pack(&scheme).unwrap();
-                let whole = quantise(&scheme, shape, &w, F32, bias).unwrap();
-                let whole = quantloom_dsl::reference::pack(&scheme, &whole).unwrap();
+                let ours = quantise_rows(&scheme, &rows, &|_| {}).unwrap();
+                let plain = quantise(&scheme, shape, &w, F32, bias).unwrap();
+                let mut whole = Slots::new(shape);
+                for (component, codes) in &plain.components {
+                    whole.extend(&scheme, *component, codes);
+                }
                 assert!(ours == whole, "{text}, {experts} x {n} x {k}");
             }
         }
