@@ -4,8 +4,10 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod interrupt;
 mod picture;
 mod plot;
+mod printed;
 mod progress;
 mod whole;
 
@@ -28,10 +30,10 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let done = match arguments.command {
+    let done = prepared().and_then(|()| match arguments.command {
         Some(command) => command.run(),
         None => commands::demo::run(),
-    };
+    });
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -41,6 +43,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Starts the threads that everything computes on, before anything needs them.
+fn prepared() -> anyhow::Result<()> {
+    interrupt::clean_up_when_ended()?;
+    rayon::ThreadPoolBuilder::new().build_global().map_err(|error| {
+        anyhow::anyhow!(
+            "cannot start the threads to compute on: {error}; the environment variable \
+             RAYON_NUM_THREADS=1 asks for one instead of one a core"
+        )
+    })
 }
 
 /// The reader of our output went away (`quantloom schemes | head`): nothing is wrong.

@@ -28,7 +28,8 @@ impl Progress {
         bar.set_message(what);
         let (stop, stopped) = channel::<()>();
         let shown = bar.clone();
-        let ticker = std::thread::spawn(move || {
+        // Without a thread to spare there is no bar.
+        let ticker = std::thread::Builder::new().spawn(move || {
             let mut wait = Duration::from_secs(1);
             while stopped.recv_timeout(wait) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 if shown.is_hidden() {
@@ -38,7 +39,7 @@ impl Progress {
                 wait = Duration::from_millis(200);
             }
         });
-        Self { bar, stop: Some(stop), ticker: Some(ticker) }
+        Self { bar, stop: Some(stop), ticker: ticker.ok() }
     }
 
     pub(crate) fn advance(&self, amount: u64) {

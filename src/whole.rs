@@ -1,22 +1,92 @@
-//! Text files that are whole or absent.
+//! Output files: whole or absent, never in the place of an input, and in the place of another file
+//! only if that is asked for.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Writes beside the target and renames, so that nothing half-written stays.
-pub(crate) fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        let what = "what is there is not an ordinary file";
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use quantloom::runtime::output::Output;
+
+/// Whether outputs may replace what is there.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Replace {
+    /// Replace an output file that exists already; without it, nothing is written.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Replace {
+    /// Refuses outputs (with the options that name them) that are an input, or each other, by
+    /// whatever path, and files that exist.
+    pub(crate) fn check(self, outputs: &[(&str, &Path)], inputs: &[&Path]) -> Result<()> {
+        for (position, (option, output)) in outputs.iter().enumerate() {
+            keep_inputs(option, output, inputs)?;
+            let twice = |other: &(&str, &Path)| same(other.1, output) || other.1 == *output;
+            if let Some((other, _)) = outputs[..position].iter().find(|other| twice(other)) {
+                bail!("{other} and {option} name one file, {}", output.display());
+            }
+            let there = std::fs::metadata(output).is_ok_and(|there| there.is_file());
+            if there && !self.force {
+                bail!("{option} {} exists already; --force replaces it", output.display());
+            }
+        }
+        Ok(())
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut builder = tempfile::Builder::new();
+}
+
+/// Refuses an output that is an input, or of an input's folder.
+fn keep_inputs(option: &str, output: &Path, inputs: &[&Path]) -> Result<()> {
+    for input in inputs {
+        let read = files(input);
+        let within = match (output.canonicalize(), input.canonicalize()) {
+            (Ok(output), Ok(input)) => output.starts_with(input),
+            _ => false,
+        };
+        if within || read.iter().any(|file| same(file, output)) {
+            bail!("{option} {} is an input; write to another file", output.display());
+        }
+    }
+    Ok(())
+}
+
+/// The files that reading a path may read: itself and the configurations beside it, or all files of
+/// a folder, which may be links to files elsewhere.
+fn files(input: &Path) -> Vec<PathBuf> {
+    if let Ok(folder) = std::fs::read_dir(input) {
+        return folder.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    }
+    let beside = ["config.json", "hf_quant_config.json"].map(|name| input.with_file_name(name));
+    std::iter::once(input.to_owned()).chain(beside).collect()
+}
+
+/// Whether two paths lead to one file, links of both kinds followed.
+fn same(one: &Path, other: &Path) -> bool {
     #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        builder.permissions(std::fs::Permissions::from_mode(0o644));
+    let of = |path: &Path| {
+        use std::os::unix::fs::MetadataExt as _;
+        std::fs::metadata(path).map(|file| (file.dev(), file.ino()))
+    };
+    #[cfg(not(unix))]
+    let of = |path: &Path| path.canonicalize();
+    match (of(one), of(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
     }
-    let mut file = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path).map(|_| ()).map_err(|error| error.error)
+}
+
+/// Writes a text beside its target and renames it.
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let write = || {
+        let mut file = Output::create(path)?;
+        file.write_all(text.as_bytes())?;
+        file.keep()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A text with a line end at its end, and a line that says so.
+pub(crate) fn write_and_say(path: &Path, text: &str) -> Result<()> {
+    write_whole(path, text)?;
+    crate::commands::say(format_args!("wrote {}", path.display()))
 }

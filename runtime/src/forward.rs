@@ -11,7 +11,7 @@ use crate::checkpoint::{Family, Layer};
 use crate::device::Backend;
 use crate::element::{Bf16, F16 as Half, Values, f32_to_bf16, f32_to_f16};
 use crate::float_mode::standard;
-use crate::op::ProductError;
+use crate::op::{Op, ProductError};
 use crate::unpacked::Unpacked;
 
 /// An activation tensor [..., K] and the type whose values it holds.
@@ -68,12 +68,19 @@ pub fn forward(
     expert: u64,
     x: &Input,
 ) -> Result<Vec<f32>, ProductError> {
-    let found = x.shape.last().copied().unwrap_or(1);
-    let expected = weight.shape().k;
+    let (found, expected) = (x.shape.last().copied().unwrap_or(1), weight.shape().k);
     if found != expected {
         return Err(ProductError::Columns { expected, found });
     }
     let op = backend.prepare_stored(scheme, weight, &|name| layer.store(name))?;
+    multiply(op.as_ref(), expert, x)
+}
+
+/// The same of a weight that is prepared already.
+///
+/// # Errors
+/// See [`ProductError`].
+pub fn multiply(op: &dyn Op, expert: u64, x: &Input) -> Result<Vec<f32>, ProductError> {
     standard(|| {
         let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
         match x.own {

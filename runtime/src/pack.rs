@@ -22,7 +22,7 @@ pub fn pack(scheme: &Scheme, plain: &Plain) -> Result<Packed, UnpackError> {
 }
 
 /// Plain codes as they are kept while a layer is quantised: 1, 2 or 4 bytes a code.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
     shape: Shape,
     components: BTreeMap<Component, Vec<u8>>,
@@ -43,7 +43,10 @@ impl Slots {
     pub(crate) fn extend(&mut self, scheme: &Scheme, component: Component, codes: &[u32]) {
         let Some(grains) = scheme.grains(component) else { return };
         let bytes = codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(slot(grains)));
-        self.components.entry(component).or_default().extend(bytes);
+        let (rows, cols) = grains.elements(self.shape);
+        let all = (self.shape.experts * rows * cols) as usize * slot(grains);
+        let slots = self.components.entry(component);
+        slots.or_insert_with(|| Vec::with_capacity(all)).extend(bytes);
     }
 
     /// The stored tensors of a scheme.

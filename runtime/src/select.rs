@@ -101,12 +101,31 @@ pub struct Selection {
 
 impl Selection {
     /// A line for the kernel, by the name that it has for some number of tokens, and one for each
-    /// that was passed over.
+    /// reason why others were passed over.
     pub fn explain(&self, kernel: &str) -> String {
         let mut lines = vec![format!("{kernel} is chosen")];
-        lines.extend(self.passed.iter().map(|passed| format!("{}: {}", passed.kernel, passed.why)));
+        lines.extend(once(self.passed.iter().map(|passed| {
+            let why = match &passed.why {
+                // The set's name stands before it.
+                Refusal::Absent(absent) => format!("not present: {}", absent.missing),
+                why => why.to_string(),
+            };
+            (passed.kernel.as_str(), why)
+        })));
         lines.join("\n")
     }
+}
+
+/// A line for each reason, after all that it is the reason of.
+pub(crate) fn once<N: fmt::Display>(reasons: impl Iterator<Item = (N, String)>) -> Vec<String> {
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for (name, why) in reasons {
+        match lines.iter_mut().find(|(_, known)| *known == why) {
+            Some((names, _)) => *names = format!("{names}, {name}"),
+            None => lines.push((name.to_string(), why)),
+        }
+    }
+    lines.into_iter().map(|(names, why)| format!("{names}: {why}")).collect()
 }
 
 /// Chooses the kernel for a scheme and a shape on a device.

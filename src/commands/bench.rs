@@ -4,7 +4,7 @@ pub(super) mod gpu;
 mod portable;
 mod transforms;
 
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -31,7 +31,7 @@ use super::sizes::{Tokens, shape};
 use super::{say, scheme, table};
 use crate::plot::{Line, plot};
 use crate::progress::Progress;
-use crate::whole::write_whole;
+use crate::whole::{Replace, write_and_say};
 
 /// How fast products are, beside how fast this machine reads and multiplies.
 #[derive(Args)]
@@ -73,6 +73,8 @@ pub(crate) struct Arguments {
     /// Also draw operations a second over M, below what the machine allows; of the CPU alone.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    #[command(flatten)]
+    replace: Replace,
 }
 
 /// What is measured where nothing is asked for.
@@ -118,6 +120,11 @@ impl Cell {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let outputs = [("--json", &arguments.json), ("--plot", &arguments.plot)];
+    let outputs: Vec<(&str, &path::Path)> =
+        outputs.iter().filter_map(|(option, path)| Some((*option, path.as_deref()?))).collect();
+    let schemes: Vec<&path::Path> = arguments.schemes.iter().map(path::Path::new).collect();
+    arguments.replace.check(&outputs, &schemes)?;
     let device = match backend::tuned(&arguments.backend, &arguments.tuning)? {
         Place::Cpu(_) if arguments.transforms => {
             bail!("`--transforms` are kernels of a GPU: add `--backend cuda`")
@@ -148,14 +155,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     show(&cells)?;
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&as_json(arguments.shape, device, &peaks, &cells))?;
-        write_whole(path, &(text + "\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        say(format_args!("wrote {}", path.display()))?;
+        write_and_say(path, &(text + "\n"))?;
     }
     if let Some(path) = &arguments.plot {
-        write_whole(path, &drawn(arguments.shape, device, &cells))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        say(format_args!("wrote {}", path.display()))?;
+        write_and_say(path, &drawn(arguments.shape, device, &cells))?;
     }
     Ok(true)
 }

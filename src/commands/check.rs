@@ -12,6 +12,15 @@ use super::{Reading, label, say, say_error, table};
 use crate::progress::Progress;
 
 #[derive(Args)]
+#[command(
+    after_help = "For a layer P the file holds `ref.P.weight`, the decoded weight [N, K]; or \
+    `ref.P.x` and `ref.P.y`, an activation and its product; or all three. `P.` is left out if there is \
+    one layer. Stacked experts have `ref.X` [E, K, N], X the last part of the layer's name.\n\n\
+    Examples:\n  \
+    quantloom check layer.safetensors\n  \
+    quantloom check layer.safetensors --scheme my.scheme --shape 4096x4096\n  \
+    quantloom check model/ --backend sim:sm_90a --allow-unchecked"
+)]
 pub(crate) struct Arguments {
     /// Safetensors files (or model directories) that carry ref.* tensors.
     #[arg(required = true)]
@@ -20,6 +29,14 @@ pub(crate) struct Arguments {
     /// `sim:sm_90a`.
     #[arg(long, default_value = "auto")]
     backend: String,
+    /// The layer whose scheme --scheme gives, as its tensors are named; may be left out if only one
+    /// has all tensors.
+    #[arg(long, value_name = "NAME", requires = "scheme")]
+    layer: Option<String>,
+    /// Exit with status 0 although something could not be checked, such as a product that the backend
+    /// has no kernel for. Without it, that is a failure.
+    #[arg(long)]
+    allow_unchecked: bool,
     /// Also say, of each product, which kernel multiplies, and why not another.
     #[arg(long)]
     explain: bool,
@@ -38,7 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     for path in &arguments.paths {
         let file = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let before = compared + skipped + faults.len();
-        match arguments.reading.open(path) {
+        match arguments.reading.open(path, arguments.layer.as_deref()) {
             Err(error) => faults.push(format!("{}: {error:#}", path.display())),
             Ok(checkpoint) => {
                 for finding in check(&checkpoint, place.backend()) {
@@ -86,8 +103,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     for fault in &faults {
         say_error(&format!("quantloom: {fault}"));
     }
+    let unchecked = skipped > 0 && !arguments.allow_unchecked;
+    if unchecked && faults.is_empty() {
+        say_error(&format!("quantloom: {skipped} not checked; --allow-unchecked accepts that"));
+    }
     // A comparison of nothing is no success.
-    Ok(faults.is_empty() && compared > 0)
+    Ok(faults.is_empty() && compared > 0 && !unchecked)
 }
 
 /// The kernel that multiplies a layer's reference, and why not another.

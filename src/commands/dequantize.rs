@@ -1,37 +1,45 @@
 //! `quantloom dequantize`
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use quantloom::runtime::checkpoint::{Dtype, Entry, Writer};
 use quantloom::runtime::tensor::f32_bytes;
 
 use super::{Reading, say, shape, size};
 use crate::progress::Progress;
+use crate::whole::Replace;
 
 #[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    quantloom dequantize model/ --layer model.layers.0.mlp.down_proj --out weight.safetensors\n  \
+    quantloom dequantize layer.safetensors --scheme my.scheme --shape 4096x4096 --out w.safetensors")]
 pub(crate) struct Arguments {
     /// A .safetensors file or a model directory.
     path: PathBuf,
-    /// The layer, as `inspect` names it.
+    /// The layer, as `inspect` names it; may be left out if there is only one.
     #[arg(long, value_name = "NAME")]
-    layer: String,
+    layer: Option<String>,
     /// The file to write: the tensor `weight`, f32 [N, K] (experts [E, N, K]).
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
     reading: Reading,
+    #[command(flatten)]
+    replace: Replace,
 }
 
 /// Decoded values held at a time.
 const CHUNK: u64 = 1 << 22;
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    super::keep_input(&arguments.out, &arguments.path)?;
-    let checkpoint = arguments.reading.open(&arguments.path)?;
-    let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
+    let scheme = Path::new(arguments.reading.scheme().unwrap_or_default());
+    arguments.replace.check(&[("--out", &arguments.out)], &[&arguments.path, scheme])?;
+    let name = arguments.layer.as_deref();
+    let checkpoint = arguments.reading.open(&arguments.path, name)?;
+    let layer = arguments.reading.layer(&checkpoint, name)?;
     let of = layer.shape();
     let rows = of.experts * of.n;
     let progress = Progress::new("decoding", rows);

@@ -1,6 +1,7 @@
 //! `quantloom emit`
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
@@ -15,7 +16,8 @@ use quantloom::runtime::source::KernelSource as _;
 
 use super::sizes::shape;
 use super::{say, scheme};
-use crate::whole::write_whole;
+use crate::printed::shell_word;
+use crate::whole::{Replace, write_and_say};
 
 /// The generated code of a scheme's kernels.
 ///
@@ -40,6 +42,8 @@ pub(crate) struct Arguments {
     /// Write KERNELNAME.rs, .ptx, .hip or .wgsl files into this folder instead of printing them.
     #[arg(long)]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    replace: Replace,
 }
 
 /// A kernel's name, its text, and the ending of its file.
@@ -70,11 +74,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     };
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    for kernel in &kernels {
-        let path = folder.join(format!("{}.{}", kernel.name, kernel.ending));
-        write_whole(&path, &kernel.text)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        say(format_args!("wrote {}", path.display()))?;
+    let path = |kernel: &Emitted| folder.join(format!("{}.{}", kernel.name, kernel.ending));
+    // Kernels of one name have one text.
+    let files: BTreeMap<PathBuf, &str> =
+        kernels.iter().map(|kernel| (path(kernel), kernel.text.as_str())).collect();
+    let outputs: Vec<(&str, &Path)> = files.keys().map(|path| ("--out", path.as_path())).collect();
+    arguments.replace.check(&outputs, &[Path::new(&arguments.scheme)])?;
+    for (path, text) in &files {
+        write_and_say(path, text)?;
     }
     Ok(true)
 }
@@ -82,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 /// A decoder for each activation that the target multiplies.
 fn decoders(scheme: &Scheme, target: &'static Target, argument: &str) -> Result<Vec<Emitted>> {
     plan::support(scheme, target)?;
-    let again = format!("quantloom emit {argument} --target {target}");
+    let again = format!("quantloom emit {} --target {target}", shell_word(argument));
     let text = family_page(&scheme.weight.code, &again)?;
     let mut kernels = Vec::new();
     for activation in &scheme.activations {

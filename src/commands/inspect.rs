@@ -4,14 +4,23 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use quantloom::runtime::checkpoint::{Dtype, Tensor, Tensors};
 use serde_json::{Value, json};
 
-use super::{Reading, label, say, say_error, shape, size, table};
+use super::{Reading, label, say, say_error, say_json, shape, size, table};
 
 #[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    quantloom inspect model/\n  \
+    quantloom inspect layer.safetensors --json\n  \
+    quantloom inspect layer.safetensors --scheme my.scheme --layer q_proj --shape 4096x4096")]
 pub(crate) struct Arguments {
     /// A .safetensors file or a model directory.
     path: PathBuf,
+    /// The layer whose scheme --scheme gives, as its tensors are named; may be left out if only one
+    /// has all tensors.
+    #[arg(long, value_name = "NAME", requires = "scheme")]
+    layer: Option<String>,
     /// One object a layer: name, family, scheme, scheme text, shape, bytes, tensors.
     #[arg(long)]
     json: bool,
@@ -20,7 +29,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let checkpoint = arguments.reading.open(&arguments.path)?;
+    let checkpoint = arguments.reading.open(&arguments.path, arguments.layer.as_deref())?;
     let mut well = true;
     let mut rows = table(&["layer", "scheme", "shape", "stored", "bits/weight"]);
     let mut values: Vec<Value> = Vec::new();
@@ -58,8 +67,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             }
         }
     }
+    let looks = looks_quantised(checkpoint.tensors()).filter(|_| values.is_empty());
     if arguments.json {
-        say(serde_json::to_string_pretty(&values)?)?;
+        say_json(&values)?;
     } else if values.is_empty() {
         say(format_args!("{} holds no quantised layer", arguments.path.display()))?;
     } else {
@@ -68,8 +78,27 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     for note in checkpoint.notes() {
         say_error(&format!("quantloom: note: {note}"));
     }
+    if let Some((name, tensor)) = looks {
+        well = false;
+        say_error(&format!(
+            "quantloom: nothing says how the tensor \"{name}\" ({tensor:?}) is quantised: --scheme \
+             FILE.scheme gives a layer's scheme, `quantloom attach` writes it into the file"
+        ));
+    }
     for fault in faults {
         say_error(&format!("quantloom: {fault}"));
     }
     Ok(well)
+}
+
+/// A tensor that is hardly anything but a part of a quantised layer: a matrix of small numbers.
+fn looks_quantised(tensors: &Tensors) -> Option<(&str, &Tensor)> {
+    let named = tensors.names().filter_map(|name| Some((name, tensors.get(name)?)));
+    let mut named = named.filter(|(name, _)| !name.starts_with("ref."));
+    named.find(|(_, tensor)| {
+        let narrow = tensor.dtype().bitsize() <= 8 && tensor.dtype() != Dtype::BOOL;
+        let words = matches!(tensor.dtype(), Dtype::U32 | Dtype::I32);
+        let matrix = tensor.shape().iter().filter(|size| **size > 1).count() >= 2;
+        matrix && (narrow || words)
+    })
 }

@@ -1,5 +1,6 @@
 //! One file a subcommand; each `run` returns whether all is well.
 
+mod attach;
 mod backend;
 mod bench;
 mod check;
@@ -14,17 +15,23 @@ mod schemes;
 mod show;
 mod sim;
 mod sizes;
+mod tables;
 mod tune;
 mod verify;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
-use quantloom::dsl::{Scheme, parse};
-use quantloom::runtime::checkpoint::{Access, Checkpoint, GptqVersion, Options};
+use quantloom::dsl::{Code, Scheme, parse};
+use quantloom::runtime::checkpoint::{
+    Access, Checkpoint, CheckpointError, GptqVersion, Layer, Options, Told,
+};
+
+pub(crate) use tables::{table, text_table};
+
+use crate::printed::{printable, printable_json};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -42,6 +49,8 @@ pub(crate) enum Command {
     Dequantize(dequantize::Arguments),
     /// Quantises the float weights of a checkpoint into a scheme's own checkpoint layout.
     Quantize(quantize::Arguments),
+    /// Writes a layer's scheme into a checkpoint, so that every command knows it from then on.
+    Attach(attach::Arguments),
     /// Multiplies an activation with a layer: y = x w^T + bias.
     Run(run::Arguments),
     /// Compares decoded weights and products with the ref.* tensors of the files.
@@ -66,6 +75,7 @@ impl Command {
             Self::Inspect(arguments) => inspect::run(&arguments),
             Self::Dequantize(arguments) => dequantize::run(&arguments),
             Self::Quantize(arguments) => quantize::run(&arguments),
+            Self::Attach(arguments) => attach::run(&arguments),
             Self::Run(arguments) => run::run(&arguments),
             Self::Check(arguments) => check::run(&arguments),
             Self::Bench(arguments) => bench::run(&arguments),
@@ -77,8 +87,15 @@ impl Command {
 }
 
 /// How to read a checkpoint where its files leave a choice.
-#[derive(Args, Clone, Copy)]
+#[derive(Args)]
 pub(crate) struct Reading {
+    /// The scheme of a layer that no configuration tells of: a catalogue name or a .scheme file. The
+    /// layer's tensors are named as the scheme says.
+    #[arg(long, value_name = "SCHEME")]
+    scheme: Option<String>,
+    /// The shape of that layer, where its tensors leave a choice.
+    #[arg(long, value_name = "NxK", value_parser = sizes::shape, requires = "scheme")]
+    shape: Option<(u64, u64)>,
     /// Read a GPTQ file's zero points as this version stores them, whatever the file says:
     /// v1 stores the zero point less one.
     #[arg(long, value_enum)]
@@ -100,7 +117,13 @@ enum Version {
 }
 
 impl Reading {
-    pub(crate) fn open(self, path: &Path) -> Result<Checkpoint> {
+    /// The scheme that the command line gives, if any.
+    pub(crate) fn scheme(&self) -> Option<&str> {
+        self.scheme.as_deref()
+    }
+
+    /// A checkpoint; `layer` is the one whose scheme the command line gives, if it gives one.
+    pub(crate) fn open(&self, path: &Path, layer: Option<&str>) -> Result<Checkpoint> {
         let version = self.gptq_version.map(|version| match version {
             Version::V1 => GptqVersion::V1,
             Version::V2 => GptqVersion::V2,
@@ -108,7 +131,35 @@ impl Reading {
         let access = if self.no_map { Access::Copied } else { Access::Mapped };
         let options =
             Options { gptq_version: version, gptq_zero_wraps: self.gptq_zero_wraps, access };
-        Ok(Checkpoint::open_with(path, options)?)
+        let Some(given) = &self.scheme else {
+            return Checkpoint::open_with(path, options).map_err(|error| match error {
+                CheckpointError::NoConfig(_) => {
+                    anyhow!("{error}; --scheme FILE.scheme gives a layer's scheme")
+                }
+                error => error.into(),
+            });
+        };
+        let (layer, shape) = (layer.map(str::to_owned), self.shape);
+        Ok(Checkpoint::open_told(path, options, &Told { scheme: scheme(given)?, layer, shape })?)
+    }
+
+    /// The layer of this name, or the only one.
+    pub(crate) fn layer<'c>(
+        &self,
+        checkpoint: &'c Checkpoint,
+        name: Option<&str>,
+    ) -> Result<&'c Layer> {
+        if let Some(name) = name {
+            return checkpoint.layer(name).map_err(|fault| anyhow!("{fault}"));
+        }
+        let names: Vec<&str> = checkpoint.layers().map(|(name, _)| name).collect();
+        match names.as_slice() {
+            [only] => checkpoint.layer(only).map_err(|fault| anyhow!("{fault}")),
+            [] => bail!("there is no quantised layer; --scheme gives one its scheme"),
+            [first, ..] => {
+                bail!("there are {} layers: --layer names one, such as \"{first}\"", names.len())
+            }
+        }
     }
 }
 
@@ -150,15 +201,6 @@ fn nearest_scheme(name: &str) -> Option<&'static str> {
         .or_else(|| part().min_by_key(|candidate| candidate.len()))
 }
 
-/// Refuses to put an output in the place of an input.
-pub(crate) fn keep_input(out: &Path, input: &Path) -> Result<()> {
-    let (Ok(out), Ok(input)) = (out.canonicalize(), input.canonicalize()) else { return Ok(()) };
-    if out == input || out.starts_with(&input) {
-        bail!("--out {} is an input; write to another file", out.display());
-    }
-    Ok(())
-}
-
 /// The catalogue's name of a scheme, or a short description of it.
 pub(crate) fn label(scheme: &Scheme) -> String {
     if let Some(name) = quantloom::kernels::name_of(scheme) {
@@ -186,31 +228,29 @@ pub(crate) fn label(scheme: &Scheme) -> String {
     };
     let zero = if scheme.zero.is_some() { " with zero points" } else { "" };
     let order = if scheme.index.is_some() { ", act-order" } else { "" };
-    format!("{}{group}{zero}{order}, {activation} activations", scheme.weight)
-}
-
-/// A line under the header and no other.
-const HEADER_LINE: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
-
-pub(crate) fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(HEADER_LINE)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header.to_vec());
-    table
+    let weight = match &scheme.weight.code {
+        Code::Codebook(values) => format!("codebook of {}", values.len()),
+        Code::Number(_) => scheme.weight.to_string(),
+    };
+    format!("{weight}{group}{zero}{order}, {activation} activations")
 }
 
 /// Prints a line to stdout; a closed pipe is an error that `main` knows.
 pub(crate) fn say(line: impl std::fmt::Display) -> Result<()> {
-    writeln!(std::io::stdout(), "{line}")?;
+    writeln!(std::io::stdout(), "{}", printable(&line.to_string()))?;
+    Ok(())
+}
+
+/// Prints values as a JSON array to stdout.
+pub(crate) fn say_json(values: &[serde_json::Value]) -> Result<()> {
+    let text = serde_json::to_string_pretty(values)?;
+    writeln!(std::io::stdout(), "{}", printable_json(&text))?;
     Ok(())
 }
 
 /// Prints a line to stderr, if anybody listens.
 pub(crate) fn say_error(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 
 /// Bytes in a unit that a person reads.

@@ -9,6 +9,7 @@ use quantloom::runtime::quantise::{Candidate, Outcome, candidates, quantise_chec
 
 use super::{say, scheme, shape, size, table};
 use crate::progress::Progress;
+use crate::whole::Replace;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -27,11 +28,14 @@ pub(crate) struct Arguments {
     /// of experts) are left too, unless --only names them.
     #[arg(long, value_name = "TEXT", default_values_t = ["lm_head", "embed", "norm", "router"].map(str::to_owned))]
     ignore: Vec<String>,
+    #[command(flatten)]
+    replace: Replace,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
-    super::keep_input(&arguments.out, &arguments.path)?;
+    let inputs = [arguments.path.as_path(), Path::new(&arguments.scheme)];
+    arguments.replace.check(&[("--out", &arguments.out)], &inputs)?;
     refuse_quantised(&arguments.path)?;
     let tensors = Tensors::open(&arguments.path)?;
     let contains = |layer: &str, texts: &[String]| texts.iter().any(|text| layer.contains(text));

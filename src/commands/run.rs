@@ -4,23 +4,28 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use quantloom::runtime::check::input;
 use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
-use quantloom::runtime::forward::{as_called, forward};
+use quantloom::runtime::forward::{as_called, multiply};
 use quantloom::runtime::tensor::f32_bytes;
 
 use super::{Reading, say, say_error};
 use crate::progress::Progress;
+use crate::whole::Replace;
 
 #[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    quantloom run model/ --layer model.layers.0.mlp.down_proj --input x.safetensors:x --out y.safetensors\n  \
+    quantloom run layer.safetensors --scheme my.scheme --shape 4096x4096 --input x.safetensors:x \
+    --out y.safetensors --force")]
 pub(crate) struct Arguments {
     /// A .safetensors file or a model directory.
     path: PathBuf,
-    /// The layer, as `inspect` names it.
+    /// The layer, as `inspect` names it; may be left out if there is only one.
     #[arg(long, value_name = "NAME")]
-    layer: String,
+    layer: Option<String>,
     /// The activation: a safetensors file and a tensor's name, FILE:NAME; f32, f16 or bf16,
     /// [M, K] or [B, M, K].
     #[arg(long, value_name = "FILE:NAME")]
@@ -49,6 +54,8 @@ pub(crate) struct Arguments {
     out: PathBuf,
     #[command(flatten)]
     reading: Reading,
+    #[command(flatten)]
+    replace: Replace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -60,14 +67,16 @@ enum Tokens {
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let place = super::backend::place(&arguments.backend)?;
-    let checkpoint = arguments.reading.open(&arguments.path)?;
-    let layer = checkpoint.layer(&arguments.layer).map_err(|fault| anyhow!("{fault}"))?;
-    super::keep_input(&arguments.out, &arguments.path)?;
+    let name = arguments.layer.as_deref();
+    let checkpoint = arguments.reading.open(&arguments.path, name)?;
+    let layer = arguments.reading.layer(&checkpoint, name)?;
     let (file, name) = arguments
         .input
         .rsplit_once(':')
         .context("--input is FILE:NAME, a safetensors file and the name of a tensor in it")?;
-    super::keep_input(&arguments.out, Path::new(file))?;
+    let scheme = Path::new(arguments.reading.scheme().unwrap_or_default());
+    let inputs = [arguments.path.as_path(), Path::new(file), scheme];
+    arguments.replace.check(&[("--out", &arguments.out)], &inputs)?;
     let file = Tensors::open(Path::new(file))?;
     let tensor = file.get(name).with_context(|| {
         let names: Vec<&str> = file.names().take(12).collect();
@@ -100,14 +109,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
-    if arguments.explain {
-        let tokens = x.shape[..x.shape.len() - 1].iter().product::<u64>();
-        let stored = |name: &str| layer.store(name);
-        let op = place.backend().prepare_stored(&scheme, &unpacked, &stored)?;
-        say_error(&op.explain(tokens as usize));
-    }
-    let y = forward(place.backend(), &scheme, layer, &unpacked, arguments.expert, &x)?;
+    let op = place.backend().prepare_stored(&scheme, &unpacked, &|name| layer.store(name))?;
+    let tokens = x.shape[..x.shape.len() - 1].iter().product::<u64>();
+    // What it says is said before the product may fail.
+    let explained = arguments.explain.then(|| op.explain(tokens as usize));
+    let y = multiply(op.as_ref(), arguments.expert, &x);
     drop(progress);
+    if let Some(lines) = explained {
+        say_error(&lines);
+    }
+    let y = y?;
     if arguments.token_scale == Tokens::Auto && *called != *layer.scheme() {
         say_error(
             "quantloom: note: x is two-dimensional, so that one activation scale is taken for all \

@@ -7,7 +7,7 @@ use quantloom::codegen::target::{Proof, TARGETS, Target};
 use quantloom::dsl::Scheme;
 use serde_json::{Value, json};
 
-use super::{say, table};
+use super::{say, say_json, table};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             })
         };
         let all: Vec<Value> = schemes.iter().map(value).collect();
-        say(serde_json::to_string_pretty(&all)?)?;
+        say_json(&all)?;
         return Ok(true);
     }
     if arguments.markdown {

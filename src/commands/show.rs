@@ -1,35 +1,40 @@
 //! `quantloom show`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 use quantloom::codegen::plan::{self, Plan};
 use quantloom::codegen::target::{TARGETS, Target};
 use quantloom::dsl::format::F32;
 use quantloom::dsl::{Activation, Scheme};
 
-use super::{say, scheme, table};
+use super::{say, scheme, text_table};
 use crate::picture::picture;
-use crate::whole::write_whole;
+use crate::whole::{Replace, write_and_say};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
     /// Also draw the packing into this file.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    replace: Replace,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let outputs: Vec<(&str, &Path)> =
+        arguments.svg.iter().map(|path| ("--svg", path.as_path())).collect();
+    arguments.replace.check(&outputs, &[Path::new(&arguments.scheme)])?;
     let scheme = scheme(&arguments.scheme)?;
     say(&scheme)?;
     say(format_args!("{:.4} bits per weight", scheme.bits_per_weight()))?;
     for taken in scheme.each_taken() {
         say(taken)?;
     }
-    let mut stores = table(&["tensor", "holds", "type", "layout"]);
+    let mut stores = text_table(&["tensor", "holds", "type", "layout"]);
     for store in &scheme.stores {
         let held: Vec<String> = scheme
             .components()
@@ -45,15 +50,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     for what in scheme.clipping() {
         say(format_args!("note: {what}"))?;
     }
-    let mut targets = table(&["target", "plan"]);
+    let mut targets = text_table(&["target", "plan"]);
     for target in TARGETS {
-        targets.add_row([target.name.to_owned(), planned(&scheme, target)]);
+        targets.add_text([target.name.to_owned(), planned(&scheme, target)]);
     }
     say(targets)?;
     if let Some(path) = &arguments.svg {
-        write_whole(path, &picture(&scheme))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        say(format_args!("wrote {}", path.display()))?;
+        write_and_say(path, &picture(&scheme))?;
     }
     Ok(true)
 }

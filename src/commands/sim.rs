@@ -7,6 +7,7 @@ use quantloom::runtime::conformance::{Failure, Suite, draw};
 
 use super::sizes::shape;
 use super::{backend, say, say_error, scheme};
+use crate::printed::shell_word;
 
 /// The kernels that would be emitted for a GPU, run on the simulator: their counts, and y against
 /// the f64 reference.
@@ -85,7 +86,8 @@ fn one(arguments: &Arguments, scheme: &Scheme) -> Result<bool> {
 fn told(arguments: &Arguments, failure: &Failure) -> String {
     let Arguments { scheme, target, shape: (n, k), m, seed, .. } = arguments;
     let again = format!(
-        "again: quantloom sim {scheme} --target {target} --shape {n}x{k} --m {m} --seed {seed}"
+        "again: quantloom sim {} --target {target} --shape {n}x{k} --m {m} --seed {seed}",
+        shell_word(scheme)
     );
     match failure {
         Failure::Miss { case, miss, misses, elements } => format!(

@@ -15,7 +15,7 @@ use super::bench::own_type;
 use super::sizes::{Tokens, shape};
 use super::{say, scheme, table};
 use crate::progress::Progress;
-use crate::whole::write_whole;
+use crate::whole::write_and_say;
 
 /// The fastest tile of a GPU's kernels for a product, a shape and M, by measuring them all.
 #[derive(Args)]
@@ -111,8 +111,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         // After an error of the device no time can be trusted.
         let sound = outcomes.iter().filter(|outcome| outcome.failed.is_empty());
         let text = merged(&known, &sound.map(row).collect::<Vec<_>>())?;
-        write_whole(path, &text).with_context(|| format!("cannot write {}", path.display()))?;
-        say(format_args!("wrote {}", path.display()))?;
+        write_and_say(path, &text)?;
     }
     Ok(true)
 }

@@ -1,5 +1,9 @@
 //! `quantloom verify`
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
+
 use anyhow::Result;
 use clap::Args;
 use quantloom::dsl::Scheme;
@@ -8,6 +12,7 @@ use quantloom::runtime::device::Backend;
 
 use super::sizes::{Tokens, shape};
 use super::{backend, say, say_error, scheme, table};
+use crate::printed::shell_word;
 use crate::progress::Progress;
 
 /// Products of random layers against the f64 reference, element by element.
@@ -19,6 +24,7 @@ use crate::progress::Progress;
     miss prints the one command that does it again.\n\n\
     Examples:\n  \
     quantloom verify all\n  \
+    quantloom verify all --backend cuda --quick\n  \
     quantloom verify ct_w4a16 gptq4_v1_actorder --backend avx2\n  \
     quantloom verify my.scheme --backend portable --shape 33x160 --m 1-17 --seed 3\n  \
     quantloom verify ct_w4a16 --backend cuda --shape 4096x4096 --m 1,3,16\n  \
@@ -39,6 +45,9 @@ pub(crate) struct Arguments {
     /// `i8`.
     #[arg(long, value_name = "TYPE")]
     activation: Option<String>,
+    /// Three shapes, M of 1, 3 and 17, two seeds: a first look.
+    #[arg(long)]
+    quick: bool,
     /// Only this shape, instead of seven that are whole, ragged, tiny and long.
     #[arg(long, value_name = "NxK", value_parser = shape)]
     shape: Option<(u64, u64)>,
@@ -51,30 +60,39 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let mut schemes: Vec<Scheme> = Vec::new();
+    let mut schemes: Vec<Named> = Vec::new();
     for name in &arguments.schemes {
         match name.as_str() {
-            "all" => schemes.extend(quantloom::kernels::catalogue().iter().cloned()),
-            name => schemes.push(scheme(name)?),
+            "all" => {
+                let all = quantloom::kernels::catalogue().iter();
+                schemes.extend(all.map(|s| Named { argument: s.name.clone(), scheme: s.clone() }));
+            }
+            name => schemes.push(Named { argument: shell_word(name), scheme: scheme(name)? }),
         }
     }
     if let Some(name) = &arguments.activation {
-        for scheme in &mut schemes {
-            *scheme = scheme.insisting(name)?;
+        for named in &mut schemes {
+            named.scheme = named.scheme.insisting(name)?;
         }
     }
     let places = backend::places(&arguments.backend, &arguments.tuning)?;
     let backends: Vec<&dyn Backend> = places.iter().map(backend::Place::backend).collect();
     let suite = suite(arguments);
-    let steps: usize = schemes.iter().map(|scheme| suite.steps(scheme)).sum();
+    let steps: usize = schemes.iter().map(|named| suite.steps(&named.scheme)).sum();
     let progress = Progress::new("verifying", steps as u64);
     let mut rows =
         table(&["scheme", "backend", "kernel", "products", "elements", "error / bound", "verdict"]);
     let mut failures = Vec::new();
     let (mut passed, mut not_scheduled) = (0, 0);
     let mut notes = Vec::new();
-    for scheme in &schemes {
-        let results = suite.run(scheme, &backends, &|steps| progress.advance(steps as u64));
+    let cpu = places.iter().all(|place| matches!(place, backend::Place::Cpu(_)));
+    // Products on a CPU take all its threads; those of a GPU wait for a compiler.
+    let at_once = if cpu { 1 } else { available_parallelism().map_or(1, usize::from) };
+    let run = |Named { argument, scheme }: &Named| {
+        suite.run_named(scheme, argument, &backends, &|steps| progress.advance(steps as u64))
+    };
+    let results = side_by_side(&schemes, at_once, run);
+    for (Named { scheme, .. }, results) in schemes.iter().zip(results) {
         for (backend, result) in backends.iter().zip(results) {
             rows.add_row(row(scheme, *backend, &result));
             match result {
@@ -107,9 +125,48 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(failures.is_empty() && passed > 0)
 }
 
+/// A scheme, and how the command line names it.
+struct Named {
+    argument: String,
+    scheme: Scheme,
+}
+
+/// Does work on each item, so many at once, and gives the results in order. The threads are no part
+/// of the pool that products compute on: one that waits there would begin another item.
+fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    at_once: usize,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
+    let worker = || {
+        while let Some((at, item)) =
+            Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, items.get(at)?)))
+        {
+            let result = work(item);
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..at_once.min(items.len()) {
+            // Fewer threads take longer.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, worker);
+        }
+        worker();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
 /// The default suite, narrowed to what was asked for; what is named is taken whole.
 fn suite(arguments: &Arguments) -> Suite {
     let mut suite = Suite::default();
+    if arguments.quick {
+        let shapes = vec![(48, 256), (33, 160), (17, 321)];
+        suite = Suite { shapes, tokens: vec![1, 3, 17], seeds: vec![0, 3], every: 1 };
+    }
     if let Some(shape) = arguments.shape {
         suite.shapes = vec![shape];
     }

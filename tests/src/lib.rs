@@ -122,7 +122,7 @@ pub fn quantloom_with<S: AsRef<std::ffi::OsStr>>(
 
 /// The command, built as this test was. `cargo test` does not build another package's program
 /// (nor notice that it is stale), so that is asked for here; it takes no time if it is fresh.
-fn binary() -> &'static Path {
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let test = std::env::current_exe().expect("a test knows its own path");

@@ -18,6 +18,7 @@ const SUBCOMMANDS: &[&str] = &[
     "inspect",
     "dequantize",
     "quantize",
+    "attach",
     "run",
     "check",
     "bench",
@@ -156,17 +157,18 @@ fn failures_are_one_sentence_and_leave_nothing() {
         ("quantize @x --scheme gptq_4_v1 --out @y", "gptq4_v1"),
         ("quantize @x --scheme ct_w4a16 --out @y --only weight", "--only"),
         ("quantize @x --scheme gpt_oss_mxfp4_down --out @y", "three-dimensional"),
-        ("quantize @x --scheme ct_w4a16 --out @old", "nan.weight"),
+        ("quantize @x --scheme ct_w4a16 --out @old --force", "nan.weight"),
+        ("quantize @x --scheme ct_w4a16 --out @old", "--force replaces it"),
         ("inspect @missing", "missing"),
         ("inspect @empty", "safetensors"),
         ("inspect @text", "safetensors"),
         ("inspect @cut", "safetensors"),
         ("inspect @unknown", "`rumour` is not known"),
-        ("dequantize %ct_w4a16 --layer lm_head --out @old", "there are: layer"),
+        ("dequantize %ct_w4a16 --layer lm_head --out @old --force", "there are: layer"),
         ("dequantize @x --layer lm_head --out @y", "none"),
         ("dequantize %ct_w4a16 --layer layer --out @empty/none/y", "none"),
         ("dequantize %ct_w4a16 --layer layer --out @empty", "empty"),
-        ("run %ct_w4a16 --layer layer --input @x:wide --out @old", "K = 256"),
+        ("run %ct_w4a16 --layer layer --input @x:wide --out @old --force", "K = 256"),
         ("run %ct_w4a16 --layer layer --input @x:flat --out @y", "K = 256"),
         ("run %ct_w4a16 --layer layer --input @x:whole --out @y", "I32"),
         ("run %ct_w4a16 --layer layer --input @x:z --out @y", "wide"),
@@ -205,7 +207,14 @@ fn failures_are_one_sentence_and_leave_nothing() {
     assert_eq!((ran.code, ran.err.lines().count()), (Some(1), 2), "{}", ran.err);
     assert!(ran.out.contains("2 passed, 2 failed, 0 not checked"), "{}", ran.out);
     let ran = quantloom(&folder.arguments("check %ct_w4a16 --backend portable --explain")).done();
-    assert!(ran.err.contains(", f32 fma is chosen\nneon_bf16: "), "{}", ran.err);
+    assert!(ran.err.contains(", f32 fma is chosen\nneon_bf16"), "{}", ran.err);
+    // A reason is given once, after all that it is the reason of.
+    let reasons = ran.err.lines().filter_map(|line| Some(line.split_once(": ")?.1));
+    let mut reasons: Vec<&str> = reasons.collect();
+    let given = reasons.len();
+    reasons.sort_unstable();
+    reasons.dedup();
+    assert_eq!(reasons.len(), given, "{}", ran.err);
     assert_eq!(folder.names(), before);
     assert!(!folder.path("socket").is_file(), "a device or pipe is not replaced by a file");
     assert_eq!(std::fs::read(folder.path("old")).unwrap(), b"what was there before");
@@ -253,7 +262,8 @@ fn schemes_and_devices_are_listed() {
 fn every_scheme_is_shown_and_drawn() {
     let folder = Folder::new();
     for name in ["ct_w3a16", "awq4", "gptq4_v1_actorder", "ct_nvfp4", "gpt_oss_mxfp4_gate_up"] {
-        let shown = quantloom(&folder.arguments(&format!("show {name} --svg @w.svg"))).done().out;
+        let shown =
+            quantloom(&folder.arguments(&format!("show {name} --svg @w.svg --force"))).done().out;
         let scheme = quantloom_kernels::scheme(name).unwrap();
         assert!(shown.contains(&scheme.to_string()) && shown.contains("portable"), "{shown}");
         let svg = std::fs::read_to_string(folder.path("w.svg")).unwrap();
@@ -271,8 +281,10 @@ fn outputs_are_what_they_should_be() {
         ("gptq4_v1_actorder", "layer", "ref.weight", false),
         ("gpt_oss_mxfp4", "experts.gate_up_proj", "ref.gate_up_proj", true),
     ] {
-        quantloom(&folder.arguments(&format!("dequantize %{file} --layer {layer} --out @w")))
-            .done();
+        quantloom(
+            &folder.arguments(&format!("dequantize %{file} --layer {layer} --out @w --force")),
+        )
+        .done();
         let (ours, theirs) = (tensors_of(&folder.path("w")), tensors_of(&golden_file(file)));
         assert_eq!(ours.keys().collect::<Vec<_>>(), ["weight"]);
         let (ours, theirs) = (&ours["weight"], &theirs[reference]);
@@ -299,7 +311,7 @@ fn outputs_are_what_they_should_be() {
     });
     write_file(&folder.path("x"), &BTreeMap::from(inputs), None);
     let run = |file: &str, more: &str| {
-        let line = format!("run {file} --layer layer --out @y {more}");
+        let line = format!("run {file} --layer layer --out @y --force {more}");
         let ran = quantloom(&folder.arguments(&line)).done();
         let y = tensors_of(&folder.path("y"));
         assert_eq!((y.len(), y["y"].0), (1, Dtype::F32), "{line}");
@@ -324,7 +336,7 @@ fn outputs_are_what_they_should_be() {
     let mut seen = Vec::new();
     for expert in [0, 3] {
         let x = folder.path("x");
-        let line = "run %gpt_oss_mxfp4 --layer experts.gate_up_proj --out @y";
+        let line = "run %gpt_oss_mxfp4 --layer experts.gate_up_proj --out @y --force";
         let line = format!("{line} --input {}:x --expert {expert}", x.display());
         quantloom(&folder.arguments(&line)).done();
         let y = tensors_of(&folder.path("y"));
@@ -341,7 +353,7 @@ fn an_output_may_be_a_link() {
     let folder = Folder::new();
     std::fs::write(folder.path("file"), "old").unwrap();
     std::os::unix::fs::symlink(folder.path("file"), folder.path("link")).unwrap();
-    quantloom(&folder.arguments("dequantize %ct_w4a16 --layer layer --out @link")).done();
+    quantloom(&folder.arguments("dequantize %ct_w4a16 --layer layer --out @link --force")).done();
     assert!(folder.path("link").is_symlink());
     assert!(tensors_of(&folder.path("file")).contains_key("weight"));
     assert_eq!(folder.names().len(), 2);

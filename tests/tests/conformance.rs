@@ -191,8 +191,12 @@ fn each_fault_is_found() {
             seeds: vec![case.seed],
             every: 1,
         };
-        let result = alone.run(scheme, &backends, &|_| {}).remove(0);
-        let Err(Failure::Miss { miss: same, .. }) = result else { panic!("{again}: {result:?}") };
+        let file = "'my file.scheme'";
+        let result = alone.run_named(scheme, file, &backends, &|_| {}).remove(0);
+        let Err(failure @ Failure::Miss { .. }) = &result else { panic!("{again}: {result:?}") };
+        let named = format!("\nagain: quantloom verify {file} --backend cpu {tail}");
+        assert!(failure.to_string().ends_with(&named), "{failure}");
+        let Err(Failure::Miss { miss: same, .. }) = result else { panic!("{again}") };
         assert_eq!(
             (same.at, same.reference.to_bits()),
             (miss.at, miss.reference.to_bits()),

@@ -30,9 +30,12 @@ fn the_pictures_are_fresh() {
         let file = file.unwrap().path();
         let scheme = file.file_stem().unwrap().to_string_lossy().into_owned();
         let fresh = folder.path().join("fresh.svg");
-        quantloom(&["show", &scheme, "--svg", &fresh.to_string_lossy()]).done();
+        quantloom(&["show", &scheme, "--svg", &fresh.to_string_lossy(), "--force"]).done();
         let (old, new) = (std::fs::read(&file).unwrap(), std::fs::read(&fresh).unwrap());
-        assert!(old == new, "again: quantloom show {scheme} --svg docs/pictures/{scheme}.svg");
+        assert!(
+            old == new,
+            "again: quantloom show {scheme} --svg docs/pictures/{scheme}.svg --force"
+        );
         pictures += 1;
     }
     assert!(pictures >= 2);

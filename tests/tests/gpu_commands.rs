@@ -98,9 +98,13 @@ fn check_does_not_count_what_it_did_not_compare() {
     let files = files.map(golden_file);
     let mut arguments = vec!["check".into(), "--backend".into(), "sim:sm_89".into()];
     arguments.extend(files.iter().map(|file| file.clone().into_os_string()));
-    let ran = quantloom(&arguments).done();
+    let ran = quantloom(&arguments);
     assert!(ran.out.contains("10 passed, 0 failed, 1 not checked"), "{}", ran.out);
     assert!(ran.out.contains("it is the whole expert layer's"), "{}", ran.out);
+    assert_eq!(ran.code, Some(1), "what is not checked is no success: {}", ran.err);
+    assert!(ran.err.contains("1 not checked; --allow-unchecked accepts that"), "{}", ran.err);
+    arguments.push("--allow-unchecked".into());
+    assert_eq!(quantloom(&arguments).done().err, "");
 }
 
 #[test]

@@ -176,6 +176,119 @@ fn ragged_layers_read_back() {
     }
 }
 
+/// Elements, slices, records and words of no whole bytes: what is written reads back.
+#[test]
+fn stores_of_no_whole_bytes_read_back() {
+    let u4 = "scale: f16 per 1x64, pack: u32 [k:8 | k, n]";
+    let schemes = [
+        // A zero point of 3, 4, 5, 7 bits an element.
+        format!("weight: u4, zero: u4, {u4}"),
+        format!("weight: u4, zero: u3, {u4}"),
+        format!("weight: u4, zero: u5 [g, n], {u4}"),
+        format!("weight: u4, zero: i7 [n, g], {u4}"),
+        // Scales of 6 bits; whole numbers of 16.
+        "weight: i8, scale: e3m2 per 1x32, scale: f32 per tensor, pack: [k, n]".to_owned(),
+        "weight: i8, scale: u16 per 1x32, pack: [k, n]".to_owned(),
+        // Codes of 3 and 5 bits one after the other, and of a single bit.
+        "weight: i3, scale: bf16 per channel, pack: [k, n]".to_owned(),
+        "weight: u5 - 16, scale: bf16 per channel, pack: [k, n]".to_owned(),
+        "weight: codebook(-1, 1), scale: bf16 per channel, pack: [k, n]".to_owned(),
+        // An index of 12 bits; nothing but the zero point grouped along k.
+        format!("weight: u4 - 8, index: u12, {u4}"),
+        "weight: u4, zero: f16 per 1x32, index: i32, scale: f16 per channel, pack: u8 [k:2 | k, n]"
+            .to_owned(),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("float"), folder.path().join("q"));
+    for clauses in schemes {
+        let text = format!("s {{ {clauses}, activation: f16 }}");
+        let scheme =
+            quantloom_dsl::parse(&text).unwrap_or_else(|faults| panic!("{text}\n{faults}"));
+        let layers: Vec<Float> = [(33, 160), (17, 321), (48, 256)]
+            .into_iter()
+            .map(|(n, k)| {
+                let shape = Shape::matrix(n, k);
+                let weight = Random(n).bf16((n * k) as usize, 0.05);
+                Float { layer: format!("layers.{n}"), shape, weight, bias: None }
+            })
+            .collect();
+        float_file(&from, &scheme, &layers);
+        let tensors = Tensors::open(&from).unwrap();
+        let mut chosen = candidates(&tensors, &scheme);
+        chosen.retain(|candidate| candidate.layer.contains("layers"));
+        let written = quantise_checkpoint(&tensors, &scheme, &chosen, &to, &|_| {});
+        written.unwrap_or_else(|error| panic!("{text}\n{error}"));
+        let checkpoint = Checkpoint::open(&to).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        for float in &layers {
+            let layer = checkpoint.layer(&float.layer).unwrap_or_else(|f| panic!("{text}\n{f}"));
+            assert!(layer.scheme().same_meaning(&scheme) && layer.shape() == float.shape, "{text}");
+            let plain = unpack(layer.scheme(), float.shape, &packed(layer)).unwrap();
+            let w = bf16_values(&float.weight);
+            assert!(plain == quantise(&scheme, float.shape, &w, BF16, None).unwrap(), "{text}");
+        }
+    }
+}
+
+/// What cannot be stored is refused with the reason, and nothing is written.
+#[test]
+fn what_cannot_be_written_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let weight = || bf16_tensor(&[8, 320], &Random(3).bf16(8 * 320, 0.05));
+    let pack = "scale: f16 per 1x16, pack: u8 [k:2 | k, n], activation: f16";
+    let small = format!("s {{ weight: u4 - 8, index: u4, {pack} }}");
+    let twice = format!("s {{ weight: u4 - 8, {pack} }}");
+    for (name, text, other, said) in [
+        ("index", small, None, "20 groups of columns cannot be numbered in u4"),
+        ("twice", twice, Some("l.weight_scale"), "would be written twice"),
+    ] {
+        let mut tensors = BTreeMap::from([("l.weight".to_owned(), weight())]);
+        tensors.extend(other.map(|other| (other.to_owned(), weight())));
+        write_file(&path(name), &tensors, None);
+        let tensors = Tensors::open(&path(name)).unwrap();
+        let scheme =
+            quantloom_dsl::parse(&text).unwrap_or_else(|faults| panic!("{text}\n{faults}"));
+        let mut chosen = candidates(&tensors, &scheme);
+        chosen.retain(|candidate| candidate.layer == "l");
+        let error = quantise_checkpoint(&tensors, &scheme, &chosen, &path("out"), &|_| {});
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+        assert!(!path("out").exists() && files_in(folder.path()) <= 2, "{name}");
+    }
+}
+
+/// Names that a layer may have: none, spaces, quotes, other scripts, what looks like a tensor's.
+#[test]
+fn odd_names_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("float"), folder.path().join("q"));
+    let names = ["", "a b", "a\"b\\", "层.ß", "a.weight", "weight_packed", "a\nb", "*.re:x"];
+    for scheme in
+        ["ct_w4a16", "gptq4_v1", "awq4", "ct_fp8_block", "quark_w_mxfp4_a_mxfp4", "e3m4_g64"]
+    {
+        let scheme = scheme_of(scheme);
+        let tensor = |name: &&str| {
+            let name = if name.is_empty() { "weight".to_owned() } else { format!("{name}.weight") };
+            (name, bf16_tensor(&[64, 256], &Random(9).bf16(64 * 256, 0.05)))
+        };
+        write_file(&from, &names.iter().map(tensor).collect(), None);
+        let tensors = Tensors::open(&from).unwrap();
+        let chosen = candidates(&tensors, scheme);
+        let written = quantise_checkpoint(&tensors, scheme, &chosen, &to, &|_| {});
+        written.unwrap_or_else(|error| panic!("{}: {error}", scheme.name));
+        let checkpoint = Checkpoint::open(&to).unwrap();
+        for name in names {
+            let layer = checkpoint.layer(name).unwrap_or_else(|f| panic!("{}: {f}", scheme.name));
+            assert!(layer.scheme().same_meaning(scheme), "{}: {name:?}", scheme.name);
+            layer.unpack().unwrap();
+        }
+    }
+}
+
+fn scheme_of(name: &str) -> &'static Scheme {
+    scheme(name).unwrap_or_else(|| panic!("{name}"))
+}
+
 fn files_in(folder: &Path) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
@@ -384,7 +497,8 @@ fn the_command_quantises_alike() {
         quantised(scheme, &path("float"), &path("by_library"));
         let (from, to) = (path("float"), path("by_command"));
         let arguments = ["quantize".as_ref(), from.as_os_str(), "--scheme".as_ref(), name.as_ref()];
-        let ran = quantloom(&[&arguments[..], &["--out".as_ref(), to.as_os_str()]].concat()).done();
+        let out = ["--force".as_ref(), "--out".as_ref(), to.as_os_str()];
+        let ran = quantloom(&[&arguments[..], &out].concat()).done();
         let read = |name: &str| std::fs::read(path(name)).unwrap();
         assert!(read("by_library") == read("by_command"), "{name}");
         assert_eq!(ran.out.matches(" dB").count(), 2, "a line of accuracy each:\n{}", ran.out);

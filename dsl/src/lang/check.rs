@@ -6,7 +6,7 @@ use super::layouts::LayoutSyntax;
 use super::placed::{Clash, Placed};
 use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored, levels};
 use crate::format::Number;
-use crate::layout::{Component, Field, Grain, Shape};
+use crate::layout::{Component, Field, Grain, Shape, Stepped};
 use crate::scheme::{
     Accumulate, Activation, Arithmetic, Rule, ScaleType, Scheme, Shift, Store, Zero,
     default_layout, default_name,
@@ -405,7 +405,8 @@ impl<'a> Checker<'a> {
                 let span = written.map_or(self.syntax.span, |written| {
                     let digit = error.digit.and_then(|digit| written.digits.get(digit));
                     let field = error.field.and_then(|field| written.fields.get(field));
-                    digit.or(field).copied().unwrap_or(written.span)
+                    let part = error.part.and_then(|part| written.parts.get(part));
+                    digit.or(field).or(part).copied().unwrap_or(written.span)
                 });
                 let mut fault = Diagnostic::new(span, error.message);
                 fault.help = error.help;
@@ -471,8 +472,14 @@ impl<'a> Checker<'a> {
             }
             let mut stores = scheme.stores.iter().zip(&self.layouts);
             let own = |store: &Store| store.layout.holds(component) || store.owner == component;
-            let Some((_, written)) = stores.find(|(store, _)| own(store)) else { return };
-            let span = written.map_or(self.syntax.span, |w| w.span);
+            let Some((store, written)) = stores.find(|(store, _)| own(store)) else { return };
+            // Beside the last that is there of it, if anything is.
+            let beside = written.and_then(|written| {
+                let fields = store.layout.stepped()?;
+                let holds = |field: &Stepped<'_>| matches!(field.field, Field::Bits { component: here, .. } if here == component);
+                written.fields.get(fields.iter().rposition(holds)?)
+            });
+            let span = beside.copied().or(written.map(|w| w.span)).unwrap_or(self.syntax.span);
             self.fault(
                 span,
                 format!("bit {bit} of `{component}` is placed nowhere{step}"),

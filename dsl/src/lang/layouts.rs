@@ -16,6 +16,8 @@ pub struct LayoutSyntax {
     pub digits: Vec<Span>,
     /// Each field, in the order of the text; one that is not written has its word's span.
     pub fields: Vec<Span>,
+    /// Each part of the tree, before what it holds.
+    pub parts: Vec<Span>,
 }
 
 /// Deeper trees than this are refused, so that no input exhausts the stack.
@@ -26,14 +28,15 @@ struct Layouts<'r, 'a> {
     own: Component,
     digits: Vec<Span>,
     fields: Vec<Span>,
+    parts: Vec<Span>,
 }
 
 pub(super) fn layout(reader: &mut Reader<'_>, own: Component) -> Parsed<LayoutSyntax> {
     let start = reader.span();
-    let mut layouts = Layouts { reader, own, digits: Vec::new(), fields: Vec::new() };
+    let mut layouts = Layouts::new(reader, own);
     let layout = layouts.layout(0)?;
-    let Layouts { reader, digits, fields, .. } = layouts;
-    Ok(LayoutSyntax { layout, span: reader.since(start), digits, fields })
+    let Layouts { reader, digits, fields, parts, .. } = layouts;
+    Ok(LayoutSyntax { layout, span: reader.since(start), digits, fields, parts })
 }
 
 /// Whether a layout starts here.
@@ -46,8 +49,7 @@ pub(super) fn at_layout(reader: &Reader<'_>) -> bool {
 
 /// Outputs of a fragment, `[.. ; .. ; ..]`.
 pub(super) fn fragment(reader: &mut Reader<'_>) -> Parsed<Vec<Vec<Digit>>> {
-    let mut layouts =
-        Layouts { reader, own: Component::Code, digits: Vec::new(), fields: Vec::new() };
+    let mut layouts = Layouts::new(reader, Component::Code);
     layouts.reader.mark('[', "that opens the fragment")?;
     let mut outputs = vec![Vec::new()];
     while !layouts.reader.take_mark(']') {
@@ -67,8 +69,23 @@ pub(super) fn fragment(reader: &mut Reader<'_>) -> Parsed<Vec<Vec<Digit>>> {
     Ok(outputs)
 }
 
+impl<'r, 'a> Layouts<'r, 'a> {
+    fn new(reader: &'r mut Reader<'a>, own: Component) -> Self {
+        Self { reader, own, digits: Vec::new(), fields: Vec::new(), parts: Vec::new() }
+    }
+}
+
 impl Layouts<'_, '_> {
     fn layout(&mut self, depth: usize) -> Parsed<Layout> {
+        let (start, part) = (self.reader.span(), self.parts.len());
+        self.parts.push(start);
+        let layout = self.part_of_tree(depth)?;
+        let whole = self.reader.since(start);
+        self.parts[part] = whole;
+        Ok(layout)
+    }
+
+    fn part_of_tree(&mut self, depth: usize) -> Parsed<Layout> {
         if depth > DEEPEST {
             let message = format!("layouts nest at most {DEEPEST} deep");
             return Err(Diagnostic::new(self.reader.span(), message));
@@ -93,6 +110,8 @@ impl Layouts<'_, '_> {
             let start = self.reader.span();
             let digits = self.bracketed_digits()?;
             self.fields.push(self.reader.since(start));
+            // The field that is repeated is implied.
+            self.parts.push(self.reader.since(start));
             return Ok(Layout::elements(self.own, digits));
         }
         if let Some(TokenKind::Word(word)) = self.reader.peek()

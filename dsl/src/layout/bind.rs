@@ -5,6 +5,8 @@
 //! The digits on the path from the root to a leaf, sorted by stride, must form a chain for
 //! each axis: start at the grain, each stride the product of what lies below, cover the axis.
 
+use std::cell::Cell;
+
 use super::bound::{Bound, BoundDigit, Node, NodePlace};
 use super::chain::{Resolved, resolve_digits, swizzle_digit};
 use super::steps::{outside_of_words, steps};
@@ -67,6 +69,9 @@ pub struct BindError {
     pub digit: Option<usize>,
     /// The field at fault: its number in the order of the text.
     pub field: Option<usize>,
+    /// The part of the layout at fault (a record, a word, a loop, a field): its number, each one
+    /// before what it holds, in the order of the text.
+    pub part: Option<usize>,
     /// Set if the fault lies in the shape and not in the layout.
     pub of_shape: bool,
 }
@@ -79,11 +84,12 @@ impl BindError {
     ) -> Self {
         let help = help.into();
         let help = (!help.is_empty()).then_some(help);
-        Self { message: message.into(), help, digit, field: None, of_shape: false }
+        Self { message: message.into(), help, digit, field: None, part: None, of_shape: false }
     }
 
     fn shape(message: impl Into<String>) -> Self {
-        Self { message: message.into(), help: None, digit: None, field: None, of_shape: true }
+        let message = message.into();
+        Self { message, help: None, digit: None, field: None, part: None, of_shape: true }
     }
 }
 
@@ -116,7 +122,8 @@ impl Layout {
                 shape.experts, shape.n, shape.k
             )));
         }
-        let mut binder = Binder { shape, grains, resolved: Vec::new(), fields: 0 };
+        let mut binder =
+            Binder { shape, grains, resolved: Vec::new(), fields: 0, parts: Cell::new(0) };
         binder.resolve(self, &mut Vec::new())?;
         let mut next = 0;
         let (root, bits) = binder.build(self, &mut next)?;
@@ -137,6 +144,8 @@ struct Binder<'a> {
     resolved: Vec<Option<Resolved>>,
     /// Fields resolved so far.
     fields: usize,
+    /// Parts built or begun so far.
+    parts: Cell<usize>,
 }
 
 impl<'a> Binder<'a> {
@@ -274,21 +283,31 @@ impl<'a> Binder<'a> {
 
     /// Pass 2: sizes and bit strides, inside out.
     fn build(&self, layout: &Layout, next: &mut usize) -> Result<(Node, u64), BindError> {
+        let part = self.parts.get();
+        self.parts.set(part + 1);
+        // The smallest part that an error knows is the one at fault.
+        let here = |error: BindError| BindError { part: error.part.or(Some(part)), ..error };
+        self.build_part(layout, next).map_err(here)
+    }
+
+    fn build_part(&self, layout: &Layout, next: &mut usize) -> Result<(Node, u64), BindError> {
         match layout {
             Layout::Field(field) => self.build_field(*field, None),
             Layout::Sequence(parts) => {
                 let mut offset = 0;
                 let mut nodes = Vec::with_capacity(parts.len());
                 for part in parts {
+                    let number = self.parts.get();
                     let (node, bits) = self.build(part, next)?;
                     nodes.push((offset, node));
                     offset = add(offset, bits)?;
                     if bits % 8 != 0 {
-                        return Err(BindError::new(
+                        let error = BindError::new(
                             None,
-                            format!("a part of this record takes {bits} bits"),
+                            format!("this part of a record takes {bits} bits"),
                             "make every part of a record whole bytes, with `pad` or words",
-                        ));
+                        );
+                        return Err(BindError { part: Some(number), ..error });
                     }
                 }
                 Ok((Node::Sequence(nodes), offset))

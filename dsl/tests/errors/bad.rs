@@ -109,11 +109,7 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n], activation: bf16 }",
-        faults: &[(
-            "u8 [code[0..4], k:2 | k, n]",
-            "bit 4 of `code` is placed nowhere",
-            "place all 6 bits",
-        )],
+        faults: &[("code[0..4]", "bit 4 of `code` is placed nowhere", "place all 6 bits")],
     },
     Bad {
         text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n], pack: u8 [code[4..6], k: | k, n],
@@ -141,7 +137,7 @@ pub(crate) const BAD: &[Bad] = &[
         text: "S { weight: u4, pack: u8 [code @0, code[0..2] @1, pad 2, k:2 | k, n],
             activation: bf16 }",
         faults: &[(
-            "u8 [code @0, code[0..2] @1, pad 2, k:2 | k, n]",
+            "code[0..2] @1",
             "bit 2 of `code` is placed nowhere at step 1",
             "place all 4 bits",
         )],
@@ -216,10 +212,21 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u4, scale: f16 per 1x3, pack: for [k, n] { scale, [k:3] }, activation: bf16 }",
+        faults: &[("[k:3]", "this part of a record takes 12 bits", "whole bytes")],
+    },
+    // In a long record the part at fault is marked, not all of it.
+    Bad {
+        text: "S { weight: u4, scale: f16 per 1x32, scale: u6 per 1x32, shift: f16 per 1x32,
+            pack: for [g, n] { scale, shift, scale2, u8 [k:16, k/16:2 | w] }, activation: f16 }",
+        faults: &[("scale2", "this part of a record takes 6 bits", "whole bytes")],
+    },
+    Bad {
+        text: "S { weight: u4, scale: f16 per 1x32, shift: f16 per 1x32,
+            pack: for [g, n] { scale, shift, u16 [code | k:32] }, activation: f16 }",
         faults: &[(
-            "for [k, n] { scale, [k:3] }",
-            "a part of this record takes 12 bits",
-            "whole bytes",
+            "u16 [code | k:32]",
+            "the run takes 4 bits and leaves 12 of 16 unused",
+            "or say so: `pad 12`",
         )],
     },
     Bad {

@@ -87,7 +87,7 @@ impl std::fmt::Debug for Tensor {
 }
 
 /// The tensors of a checkpoint by name, and the metadata of its files.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tensors {
     tensors: BTreeMap<String, Tensor>,
     metadata: BTreeMap<String, String>,
@@ -139,6 +139,11 @@ impl Tensors {
     /// The value of a metadata key.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
+    }
+
+    /// All metadata of the files, by key.
+    pub fn all_metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
     }
 
     fn take(&mut self, path: &Path, access: Access) -> Result<(), CheckpointError> {

@@ -240,7 +240,7 @@ impl Layer {
 }
 
 /// Dimensions without those of size 1: writers differ in how they spell a vector.
-fn squeezed(dims: &[u64]) -> Vec<u64> {
+pub(super) fn squeezed(dims: &[u64]) -> Vec<u64> {
     dims.iter().copied().filter(|size| *size != 1).collect()
 }
 

@@ -22,6 +22,7 @@ mod modelopt;
 mod own;
 mod patterns;
 mod quark;
+mod told;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +31,9 @@ pub use config::Config;
 pub use describe::{Description, Extras, describe};
 pub use files::{Access, Tensor, Tensors};
 pub use layer::{Layer, LayerError};
+pub use own::attached;
 pub use safetensors::Dtype;
+pub use told::Told;
 pub use write::{Entry, Writer, element_dtype, header, tensor_name};
 
 use config::Fields;
@@ -130,6 +133,9 @@ pub enum CheckpointError {
         /// Why not.
         what: String,
     },
+    /// A layer whose scheme the caller gives cannot be made out.
+    #[error("{0}")]
+    Told(String),
     /// A layer's tensors contradict its configuration.
     #[error(transparent)]
     Layer(#[from] LayerError),

@@ -1,7 +1,8 @@
-//! Files of `quantloom quantize` whose scheme no other software's configuration can say: the
-//! configuration holds the scheme's text and each layer's shape.
+//! Files whose scheme no other software's configuration can say: the configuration holds the
+//! scheme's text, or one a layer, and each layer's shape.
 //!
-//! `{"quant_method": "quantloom", "scheme": TEXT, "layers": {NAME: [E, N, K]}}`
+//! `{"quant_method": "quantloom", "scheme": TEXT, "layers": {NAME: LAYER}}` with a layer
+//! `[E, N, K]`, or `{"shape": [E, N, K], "scheme": TEXT}` if its scheme is another.
 
 use std::sync::Arc;
 
@@ -16,26 +17,52 @@ use super::{CheckpointError, Found, Source};
 
 pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
-    let text = fields.needed("scheme", fields.text("scheme")?)?;
-    let scheme = parse(text).map_err(|faults| {
-        let first = faults.faults().first().map_or("", |fault| fault.message.as_str());
-        fields.fault(format!("`scheme` is not valid: {first}"))
-    })?;
-    let text: Arc<str> = text.into();
+    let parsed = |text: &str| {
+        parse(text).map_err(|faults| {
+            let first = faults.faults().first().map_or("", |fault| fault.message.as_str());
+            format!("`scheme` is not valid: {first}")
+        })
+    };
+    let common = fields.text("scheme")?;
+    let common: Option<(Arc<str>, Scheme)> = match common {
+        Some(text) => Some((text.into(), parsed(text).map_err(|what: String| fields.fault(what))?)),
+        None => None,
+    };
     let layers = fields.needed("layers", fields.object("layers")?)?;
     let found = layers.object.iter().map(|(layer, value)| {
-        let size = |at: usize| value.as_array().and_then(|sizes| sizes.get(at)?.as_u64());
-        let recognised = match (size(0), size(1), size(2)) {
-            (Some(experts), Some(n), Some(k)) => {
-                let shape = Shape { experts, n, k };
-                with_bias(source, layer, &scheme)
-                    .map(|own| Recognised::new(own.unwrap_or_else(|| text.clone()), shape))
-            }
-            _ => Err(LayerError::new(layer, "`layers` does not give [E, N, K]").into()),
+        let fault = |what: String| CheckpointError::from(LayerError::new(layer, what));
+        let recognised = || {
+            let sizes = value.get("shape").unwrap_or(value).as_array();
+            let size = |at: usize| sizes.and_then(|sizes| sizes.get(at)?.as_u64());
+            let (Some(experts), Some(n), Some(k)) = (size(0), size(1), size(2)) else {
+                return Err(fault("`layers` does not give [E, N, K]".to_owned()));
+            };
+            let shape = Shape { experts, n, k };
+            let own = match value.get("scheme").and_then(Value::as_str) {
+                Some(text) => Some((Arc::from(text), parsed(text).map_err(fault)?)),
+                None => None,
+            };
+            let Some((text, scheme)) = own.as_ref().or(common.as_ref()) else {
+                return Err(fault(
+                    "there is no `scheme`, neither its own nor a common one".to_owned(),
+                ));
+            };
+            let biased = with_bias(source, layer, scheme)?;
+            Ok(Recognised::new(biased.unwrap_or_else(|| text.clone()), shape))
         };
-        (layer.clone(), recognised)
+        (layer.clone(), recognised())
     });
     Ok(found.collect())
+}
+
+/// The configuration of a file whose layers have a scheme each, as text.
+pub fn attached(layers: &[(&str, &Scheme, Shape)]) -> String {
+    let layer = |(name, scheme, shape): &(&str, &Scheme, Shape)| {
+        let shape = [shape.experts, shape.n, shape.k];
+        ((*name).to_owned(), json!({ "shape": shape, "scheme": scheme.to_string() }))
+    };
+    let layers: Map<String, Value> = layers.iter().map(layer).collect();
+    json!({ "quant_method": "quantloom", "layers": layers }).to_string()
 }
 
 /// The scheme with a bias, where a layer keeps one that the scheme does not know.

@@ -91,6 +91,8 @@ impl Default for Suite {
 pub struct Case {
     /// The scheme's name.
     pub scheme: String,
+    /// How a command line names the scheme: its name, or the path of its file.
+    pub argument: String,
     /// The backend's name.
     pub backend: String,
     /// The kernel that ran; empty if none did.
@@ -119,9 +121,9 @@ impl Case {
     /// The command that does it again.
     pub fn again(&self) -> String {
         let Shape { n, k, .. } = self.shape;
-        let Self { scheme, backend, tokens, seed, .. } = self;
+        let Self { argument, backend, tokens, seed, .. } = self;
         format!(
-            "quantloom verify {scheme} --backend {backend} --shape {n}x{k} --m {tokens} --seed {seed}"
+            "quantloom verify {argument} --backend {backend} --shape {n}x{k} --m {tokens} --seed {seed}"
         )
     }
 }
@@ -256,6 +258,17 @@ impl Suite {
         backends: &[&dyn Backend],
         progress: &dyn Fn(usize),
     ) -> Vec<Result<Summary, Failure>> {
+        self.run_named(scheme, &scheme.name, backends, progress)
+    }
+
+    /// [`Suite::run`] of a scheme that a command line names by `argument`, in [`Case::again`].
+    pub fn run_named(
+        &self,
+        scheme: &Scheme,
+        argument: &str,
+        backends: &[&dyn Backend],
+        progress: &dyn Fn(usize),
+    ) -> Vec<Result<Summary, Failure>> {
         let summary = |backend: &&dyn Backend| {
             Ok(Summary {
                 backend: backend.name().to_owned(),
@@ -278,7 +291,7 @@ impl Suite {
                 let turn = at + *seed as usize;
                 let taken = |m: &usize| (m + turn).is_multiple_of(self.every.max(1));
                 let tokens: Vec<usize> = self.tokens.iter().copied().filter(taken).collect();
-                let step = Step { scheme, shape, seed: *seed, tokens };
+                let step = Step { scheme, argument, shape, seed: *seed, tokens };
                 standard(|| step.run(backends, &mut results, &mut workspace));
                 progress(1);
             }
@@ -301,6 +314,7 @@ fn some_product(result: Result<Summary, Failure>) -> Result<Summary, Failure> {
 /// One shape and seed, all values of M.
 struct Step<'a> {
     scheme: &'a Scheme,
+    argument: &'a str,
     shape: Shape,
     seed: u64,
     tokens: Vec<usize>,
@@ -317,6 +331,7 @@ impl Step<'_> {
     fn case(&self, backend: &str, tokens: usize) -> Box<Case> {
         Box::new(Case {
             scheme: self.scheme.name.clone(),
+            argument: self.argument.to_owned(),
             backend: backend.to_owned(),
             kernel: String::new(),
             shape: self.shape,

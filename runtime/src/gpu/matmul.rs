@@ -14,6 +14,7 @@ use crate::buffer::Workspace;
 use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
 use crate::float_mode::standard;
 use crate::op::{self, Decoded, Op, ProductError, Sums};
+use crate::select::once;
 use crate::source::Refusal;
 
 impl<E: Executor> Op for GpuWeight<E> {
@@ -46,7 +47,7 @@ impl<E: Executor> Op for GpuWeight<E> {
         });
         let alone = |(own, _): &&(FloatFormat, Refusal)| self.product(*own).is_err();
         let refused = self.refused.iter().filter(alone);
-        let refused = refused.map(|(own, why)| format!("x in {own}: {why}"));
+        let refused = once(refused.map(|(own, why)| (format!("x in {own}"), why.to_string())));
         let parts = self.products.iter().flat_map(|product| &product.parts);
         let filled: BTreeSet<String> = parts.filter_map(|part| part.note.clone()).collect();
         chosen.chain(refused).chain(filled).collect::<Vec<_>>().join("\n")

@@ -19,7 +19,7 @@ use super::super::sizes::Tokens;
 use super::super::{say, scheme, table};
 use super::{Arguments, RandomX, own_type, random_weight};
 use crate::progress::Progress;
-use crate::whole::write_whole;
+use crate::whole::write_and_say;
 
 /// What is measured where nothing is asked for.
 const USUAL: [&str; 2] = ["ct_w4a16", "ct_w4a16_asym"];
@@ -91,9 +91,7 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
     show(arguments.shape, &cells)?;
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&as_json(arguments.shape, device, &cells))?;
-        write_whole(path, &(text + "\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        say(format_args!("wrote {}", path.display()))?;
+        write_and_say(path, &(text + "\n"))?;
     }
     Ok(cells.iter().any(|cell| cell.outcome.is_ok()))
 }

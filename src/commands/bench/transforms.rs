@@ -18,7 +18,7 @@ use serde_json::json;
 use super::super::{say, scheme, table};
 use super::{Arguments, own_type, random_weight};
 use crate::progress::Progress;
-use crate::whole::write_whole;
+use crate::whole::write_and_say;
 
 /// What is measured where nothing is asked for: each way that codes lie, and each kind of number.
 const USUAL: [&str; 13] = [
@@ -78,9 +78,7 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
     show((n, k), &cells)?;
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&as_json((n, k), executor, &cells))?;
-        write_whole(path, &(text + "\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        say(format_args!("wrote {}", path.display()))?;
+        write_and_say(path, &(text + "\n"))?;
     }
     Ok(cells.iter().any(|cell| cell.outcome.is_ok()))
 }

@@ -1,0 +1,167 @@
+//! Layers whose scheme the caller gives, since no configuration says it: which tensors they are,
+//! and their shape.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::layout::{Grain, Shape};
+
+use super::layer::squeezed;
+use super::{
+    Checkpoint, CheckpointError, Family, Layer, LayerError, Options, Recognised, Schemes, Tensors,
+    config, having, tensor_name,
+};
+
+/// A layer's scheme as the caller gives it.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The scheme, whose stores name the tensors.
+    pub scheme: Scheme,
+    /// The layer's name, which stands before the tensors' names; `None` if there is only one whose
+    /// tensors are all there.
+    pub layer: Option<String>,
+    /// N and K; `None` if the tensors' dimensions allow only one shape.
+    pub shape: Option<(u64, u64)>,
+}
+
+impl Checkpoint {
+    /// [`Checkpoint::open_with`], with a layer that the file says nothing of, or something else.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open_with`], but for a missing configuration; a layer or a shape that
+    /// cannot be told from the tensors.
+    pub fn open_told(
+        path: impl AsRef<Path>,
+        options: Options,
+        told: &Told,
+    ) -> Result<Self, CheckpointError> {
+        let path = path.as_ref();
+        let tensors = Tensors::open_as(path, options.access)?;
+        let config = config::find(Some(path), &tensors)?;
+        let mut checkpoint = match Self::new(tensors.clone(), config, options) {
+            Err(CheckpointError::NoConfig(_)) => {
+                let (family, notes, layers) = (Family::Quantloom, Vec::new(), Vec::new());
+                Self { tensors, config: None, family, notes, layers }
+            }
+            other => other?,
+        };
+        let layer = told.layer(&checkpoint.tensors)?;
+        if checkpoint.layers.is_empty() {
+            checkpoint.family = Family::Quantloom;
+        }
+        checkpoint.layers.retain(|(name, _)| *name != layer.name());
+        checkpoint.layers.push((layer.name().to_owned(), Ok(layer)));
+        checkpoint.layers.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(checkpoint)
+    }
+}
+
+impl Told {
+    fn layer(&self, tensors: &Tensors) -> Result<Layer, CheckpointError> {
+        let name = match &self.layer {
+            Some(name) => name.clone(),
+            None => self.only_layer(tensors)?,
+        };
+        let shape = self.shape(&name, tensors)?;
+        let recognised = Recognised::new(self.scheme.to_string(), shape);
+        let mut schemes = Schemes::default();
+        Ok(Layer::assemble(&name, Family::Quantloom, recognised, &mut schemes, tensors)?)
+    }
+
+    /// The one layer that has all tensors of the scheme.
+    fn only_layer(&self, tensors: &Tensors) -> Result<String, CheckpointError> {
+        let names: Vec<&str> = self.scheme.stores.iter().map(|store| store.name.as_str()).collect();
+        let whole = |layer: &String| {
+            names.iter().all(|name| tensors.get(&tensor_name(layer, name)).is_some())
+        };
+        let first = names.first().copied().unwrap_or("weight");
+        let found: Vec<String> = having(tensors, first).into_iter().filter(whole).collect();
+        match found.as_slice() {
+            [only] => Ok(only.clone()),
+            [] => Err(CheckpointError::Told(format!(
+                "no layer has all tensors of the scheme {}, which are named {}",
+                self.scheme.name,
+                names.join(", ")
+            ))),
+            [first, second, ..] => Err(CheckpointError::Told(format!(
+                "{} layers have the tensors of the scheme {}, such as \"{first}\" and \
+                 \"{second}\"; --layer names one",
+                found.len(),
+                self.scheme.name
+            ))),
+        }
+    }
+
+    /// The shape that was given, with the number of experts that fits; or the only one that fits.
+    fn shape(&self, layer: &str, tensors: &Tensors) -> Result<Shape, CheckpointError> {
+        let mut stored = Vec::new();
+        for store in &self.scheme.stores {
+            let name = tensor_name(layer, &store.name);
+            let missing = || LayerError::new(layer, format!("the tensor \"{name}\" is missing"));
+            stored.push((store, tensors.get(&name).ok_or_else(missing)?));
+        }
+        let dims: BTreeSet<u64> =
+            stored.iter().flat_map(|(_, t)| t.shape()).map(|size| *size as u64).collect();
+        let fits = |shape: Shape| {
+            stored.iter().all(|(store, tensor)| {
+                let found: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
+                self.scheme.bind(store, shape).is_ok_and(|bound| {
+                    bound.bytes() == tensor.bytes().len() as u64
+                        && squeezed(bound.dims()) == squeezed(&found)
+                })
+            })
+        };
+        let experts: Vec<u64> = match self.scheme.experts {
+            Some(_) => dims.iter().copied().chain([1]).collect(),
+            None => vec![1],
+        };
+        if let Some((n, k)) = self.shape {
+            let shapes = experts.iter().map(|experts| Shape { experts: *experts, n, k });
+            let fallback = Shape { experts: 1, n, k };
+            // One that does not fit is refused with what would.
+            return Ok(shapes.clone().find(|shape| fits(*shape)).unwrap_or(fallback));
+        }
+        let sizes = self.sizes(&dims);
+        let mut found = Vec::new();
+        for experts in experts {
+            for n in &sizes {
+                for k in &sizes {
+                    let shape = Shape { experts, n: *n, k: *k };
+                    if fits(shape) {
+                        found.push(shape);
+                        // Words and groups that are not full look the same from outside.
+                        let near = [(n - 1, *k), (*n, k - 1)].map(|(n, k)| Shape { n, k, ..shape });
+                        found.extend(near.into_iter().filter(|near| fits(*near)));
+                    }
+                }
+            }
+        }
+        let shown = |shape: &Shape| format!("{}x{}", shape.n, shape.k);
+        match found.as_slice() {
+            [only] => Ok(*only),
+            [] => Err(CheckpointError::Told(format!(
+                "no shape of the layer \"{layer}\" can be told from its tensors: --shape NxK gives it"
+            ))),
+            [first, second, ..] => Err(CheckpointError::Told(format!(
+                "the tensors of the layer \"{layer}\" may be of the shape {} as well as {}: --shape \
+                 NxK says which",
+                shown(first),
+                shown(second)
+            ))),
+        }
+    }
+
+    /// Sizes that N and K may have: dimensions, and what words and groups make of them.
+    fn sizes(&self, dims: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let scales = self.scheme.scales.iter().map(|scale| scale.group);
+        let grains = scales.flat_map(|group| [group.rows, group.cols]);
+        let grains = grains.filter_map(|grain| match grain {
+            Grain::Each(count) => Some(u64::from(count)),
+            Grain::All => None,
+        });
+        let factors: BTreeSet<u64> = grains.chain([1, 2, 4, 8, 16, 32, 64]).collect();
+        let sizes = dims.iter().flat_map(|dim| factors.iter().map(move |by| dim.checked_mul(*by)));
+        sizes.flatten().filter(|size| *size > 0).collect()
+    }
+}
