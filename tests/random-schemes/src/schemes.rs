@@ -425,7 +425,7 @@ impl Drawing<'_> {
         shift: &Option<(String, Group, Number)>,
     ) -> Option<Layout> {
         let group @ Group(Some(rows), Some(cols)) = levels.first()?.group else { return None };
-        if rows * cols > 512 {
+        if u64::from(rows) * u64::from(cols) > 512 {
             return None;
         }
         let placed = |component, number: Number, group: Group| Placed {
