@@ -66,6 +66,10 @@ const OTHERS: &[(&str, &str)] = &[
     ("e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 }", "own"),
     ("e2m1 { scale: e4m3 per 1x16, scale: f32 per token from amax / 2688 }", "own"),
     ("i8 { scale: divide f32 per 1x64, scale: bf16 per token from amax / 16 }", "own"),
+    // Of a row of zeros the product of the levels is 0.
+    ("e2m1 { scale: e8m0 per 1x32, scale: f32 per token }", "f32"),
+    ("e4m3 { scale: e8m0 per 1x32 from pow2, scale: f32 per token }", "own"),
+    ("i8 { zero: i8, scale: e8m0 per 1x64 from pow2, scale: f32 per token }", "f32"),
 ];
 
 fn other(activation: &str, arithmetic: &str) -> Scheme {

@@ -3,10 +3,10 @@
 //! one that the product's operand holds there.
 
 use quantloom_codegen::plan::interpret::interpret;
-use quantloom_codegen::plan::{DequantPlan, NativeLayout, Plan, plan};
+use quantloom_codegen::plan::{DequantPlan, NativeLayout, Operand, Plan, brief, plan};
 use quantloom_codegen::target::{Class, TARGETS, Target};
 use quantloom_dsl::layout::{Bound, Component, Element, Grain, Grains, Index, Shape, write_bits};
-use quantloom_dsl::{Scheme, parse, parse_fragment, parse_layout};
+use quantloom_dsl::{Code, Scheme, Weight, parse, parse_fragment, parse_layout};
 
 fn scheme(weight: &str, activation: &str) -> Scheme {
     scheme_in_groups(weight, activation, 128)
@@ -386,17 +386,69 @@ fn what_cannot_be_planned_is_refused_by_name() {
     };
     assert_eq!(
         refused("u4", "f32", "sm_90a"),
-        "sm_90a has no product of u4 weights and f32 activations"
+        "sm_90a has no product of u4 weights and f32 activations: x in bf16 or f16 has one"
     );
-    let codebook = "s { weight: codebook(0, 1, 2.5, 4), scale: f32 per 1x128, pack: u8 [k:4 | k, n], activation: bf16 }";
-    assert_eq!(
-        plan_of(&parse(codebook).unwrap(), "sm_80").unwrap_err(),
-        "there is no sequence from codebook(0, 1, 2.5, 4) to bf16 for sm_80"
+    let group = |group: u32, activation: &str| {
+        let text = format!(
+            "s {{ weight: i4, scale: f16 per 1x{group}, pack: [k, n], activation: {activation} }}"
+        );
+        parse(&text).unwrap()
+    };
+    for (activation, clause) in [("bf16", "bf16"), ("i8 { scale: f32 per token }", "quantised i8")] {
+        let why = format!(
+            "sm_80 has no product of i4 weights and {clause} activations: what multiplies sums changes \
+             every 24 columns, and its products add up 16 at a time; groups of a multiple of 16 columns \
+             have one"
+        );
+        assert_eq!(plan_of(&group(24, activation), "sm_80").unwrap_err(), why);
+        plan_of(&group(48, activation), "sm_80").unwrap();
+    }
+}
+
+/// A codebook of many values is told by the first ones.
+#[test]
+fn long_codebooks_are_cut_in_messages() {
+    let book = |len: usize| Weight {
+        code: Code::Codebook((0..len).map(|value| (value as f32 * 0.5).to_bits()).collect()),
+        offset: 0,
+    };
+    assert_eq!(brief(&book(4)), "codebook(0, 0.5, 1, 1.5)");
+    assert_eq!(brief(&book(256)), "codebook(0, 0.5, 1, ... 256 values)");
+    let values = (0..256).map(|value| value.to_string()).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "s {{ weight: codebook({values}), scale: f32 per 1x24, pack: [k, n], activation: bf16 }}"
     );
-    assert_eq!(
-        plan_of(&parse(codebook).unwrap(), "wgsl").unwrap_err(),
-        "there is no sequence from codebook(0, 1, 2.5, 4) to f32 for wgsl"
-    );
+    let why = plan_of(&parse(&text).unwrap(), "sm_80").unwrap_err();
+    assert!(why.starts_with("sm_80 has no product of codebook(0, 1, 2, ... 256 values) weights"));
+}
+
+/// Where the operand does not hold what codes stand for, the plan says what is lost.
+#[test]
+fn rounded_values_are_told() {
+    let plan = |weight: &str, x: &str, target: &str| {
+        let text = format!(
+            "s {{ weight: {weight}, scale: f32 per 1x32, pack: u8 [code, pad 6 | k, n], activation: {x} }}"
+        );
+        plan_of(&parse(&text).unwrap(), target).unwrap()
+    };
+    const THIRDS: &str = "codebook(-1, -0.3333333, 0.3333333, 1)";
+    let rounded = plan(THIRDS, "bf16", "sm_90a");
+    let lost = "values are rounded to bf16, by 2.0e-3 of each at most";
+    assert_eq!(rounded.rounding().unwrap(), lost);
+    assert_eq!(rounded.meeting(), format!("in bf16; {lost}"));
+    assert!(rounded.to_string().contains(&format!("instructions a code; {lost}\n")));
+    // Codes of x have either type; that with more digits loses less.
+    let i8 = plan(THIRDS, "i8 { scale: f32 per token }", "gfx942");
+    assert_eq!(i8.compute.product.weight, Operand::F16);
+    let wide = "codebook(-1e20, -1e-20, 1e-20, 1e20)";
+    let lost = "values are rounded to f16, whose range is narrower than theirs: the smallest lose \
+                digits or become 0";
+    assert_eq!(plan(wide, "f16", "sm_80").rounding().unwrap(), lost);
+    // Nothing is lost in f32, nor where a scale takes a power of two.
+    assert_eq!(plan(wide, "f16", "wgsl").rounding(), None);
+    let large = plan("codebook(-98304, -2, 2, 98304)", "f16", "sm_80");
+    assert_eq!((large.rounding(), large.dequant.yields()), (None, (0, -1)));
+    assert_eq!(plan("codebook(0, 1, -1, 0)", "bf16", "sm_80").dequant.to_string(), "byte_tables");
 }
 
 /// A product that a chip lacks is replaced by a wider one that it has.

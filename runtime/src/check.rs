@@ -12,6 +12,7 @@ use quantloom_dsl::{Activation, Scheme};
 use crate::checkpoint::{Checkpoint, CheckpointError, Family, Layer, Tensor, Tensors};
 use crate::conformance::draw;
 use crate::device::Backend;
+use crate::float_mode::standard;
 use crate::forward::{Input, as_called, forward};
 use crate::op::ProductError;
 use crate::tensor::{float_format, reals};
@@ -63,7 +64,9 @@ pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, layer) in checkpoint.layers() {
         match layer {
-            Ok(layer) => check_layer(layer, backend, tensors, alone, &mut findings),
+            Ok(layer) => {
+                standard(|| check_layer(layer, backend, tensors, alone, &mut findings));
+            }
             Err(error) => findings.push(failed(name, error)),
         }
     }

@@ -202,11 +202,15 @@ pub fn f32_to_bf16(value: f32) -> u16 {
 pub fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
     let magnitude = u32::from(bits & 0x7fff);
-    // The fields moved into place are 2^112 too small, subnormals included; infinities and NaNs
-    // then need the largest exponent.
-    let small = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
-    let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
-    f32::from_bits(small.to_bits() | special | sign)
+    // The bias of f32 is 112 larger; infinities and NaNs need the largest exponent, 112 more.
+    let moved = (magnitude << 13) + (112 << 23);
+    let special = if magnitude >= 0x7c00 { 112 << 23 } else { 0 };
+    // A subnormal number is a multiple of 2^-24: units of 2^-14, where it lies in the mantissa, less
+    // 2^-14. Nothing here is subnormal in f32.
+    let one = f32::from_bits(113 << 23);
+    let subnormal = f32::from_bits((magnitude << 13) + (113 << 23)) - one;
+    let finite = if magnitude < 0x0400 { subnormal.to_bits() } else { moved + special };
+    f32::from_bits(finite | sign)
 }
 
 /// Rounds to nearest even; beyond the largest value infinity, a NaN stays one.

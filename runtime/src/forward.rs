@@ -10,6 +10,7 @@ use quantloom_dsl::{Activation, Group, Scheme};
 use crate::checkpoint::{Family, Layer};
 use crate::device::Backend;
 use crate::element::{Bf16, F16 as Half, Values, f32_to_bf16, f32_to_f16};
+use crate::float_mode::standard;
 use crate::op::ProductError;
 use crate::unpacked::Unpacked;
 
@@ -73,16 +74,18 @@ pub fn forward(
         return Err(ProductError::Columns { expected, found });
     }
     let op = backend.prepare_stored(scheme, weight, &|name| layer.store(name))?;
-    let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
-    match x.own {
-        BF16 => {
-            let values: Vec<Bf16> = values.into_iter().map(|x| Bf16(f32_to_bf16(x))).collect();
-            op.matmul(expert, Values::Bf16(&values))
+    standard(|| {
+        let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
+        match x.own {
+            BF16 => {
+                let values: Vec<Bf16> = values.into_iter().map(|x| Bf16(f32_to_bf16(x))).collect();
+                op.matmul(expert, Values::Bf16(&values))
+            }
+            F16 => {
+                let values: Vec<Half> = values.into_iter().map(|x| Half(f32_to_f16(x))).collect();
+                op.matmul(expert, Values::F16(&values))
+            }
+            _ => op.matmul(expert, Values::F32(&values)),
         }
-        F16 => {
-            let values: Vec<Half> = values.into_iter().map(|x| Half(f32_to_f16(x))).collect();
-            op.matmul(expert, Values::F16(&values))
-        }
-        _ => op.matmul(expert, Values::F32(&values)),
-    }
+    })
 }

@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod element;
+mod float_mode;
 pub mod forward;
 pub mod gpu;
 #[cfg(feature = "hip")]

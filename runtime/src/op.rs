@@ -119,6 +119,16 @@ pub enum Sums {
     OddParts,
 }
 
+/// What a kernel multiplies with x instead of the values of codes: what decoding leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decoded {
+    /// This is added to each value; a term times the sum of x takes it off again.
+    pub add: i32,
+    /// The format to whose numbers values are rounded after they are multiplied with two to this, which a
+    /// scale takes back; `None` where all of them are kept.
+    pub rounded: Option<(FloatFormat, i32)>,
+}
+
 /// A prepared product.
 pub trait Op: Send + Sync {
     /// The scheme that it computes.
@@ -131,6 +141,10 @@ pub trait Op: Send + Sync {
     fn explain(&self, tokens: usize) -> String;
     /// How the kernel that multiplies M tokens adds up.
     fn sums(&self, tokens: usize) -> Sums;
+    /// What the kernel that multiplies M tokens of x of a type decodes codes to.
+    fn decoded(&self, _x: FloatFormat, _tokens: usize) -> Decoded {
+        Decoded::default()
+    }
     /// The type to which y is rounded where x is of one type and the place for y of another: that
     /// of the place, or a narrower one.
     fn rounded_to(&self, _x: FloatFormat, y: FloatFormat) -> FloatFormat {

@@ -12,6 +12,8 @@ use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Scheme, Store};
 use rayon::prelude::*;
 
+use crate::float_mode::standard;
+
 /// Why stored bytes could not be taken apart.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UnpackError {
@@ -302,6 +304,10 @@ impl Unpacked {
     /// # Panics
     /// If `row` is not K long or the row is outside the shape.
     pub fn decode_row(&self, expert: u64, n: u64, row: &mut [f32]) {
+        standard(|| self.decode_row_in_mode(expert, n, row));
+    }
+
+    fn decode_row_in_mode(&self, expert: u64, n: u64, row: &mut [f32]) {
         let k = self.shape.k as usize;
         assert_eq!(row.len(), k, "a row has K values");
         let first = (expert * self.shape.n + n) as usize * k;

@@ -4,8 +4,9 @@
 use std::io::Write as _;
 
 use quantloom_dsl::Scheme;
-use quantloom_dsl::format::{BF16, F16};
-use quantloom_dsl::layout::Shape;
+use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Overflow};
+use quantloom_dsl::layout::{Component, Shape};
+use quantloom_dsl::reference::matmul;
 use quantloom_runtime::conformance::{Suite, draw};
 use quantloom_runtime::cpu::blocking::Matrix;
 use quantloom_runtime::cpu::family::Families;
@@ -60,6 +61,46 @@ fn unsigned_codes_of_eight_bits_are_not_taken_for_signed() {
         activation: i8 { scale: f32 per token },
     }";
     check(&quantloom_dsl::parse(text).unwrap(), quantloom_kernels::FAMILIES, &[0, 4]);
+}
+
+/// Codes far from 0, and x of one sign: integer sums of 512 columns would leave 32 bits.
+#[test]
+fn integer_sums_stay_within_their_bits() {
+    for (weight, group) in [
+        ("u8 - 40000", "channel"),
+        ("u8 + 65536", "1x512"),
+        ("u8 - 65536", "1x1024"),
+        ("i8 - 65536", "channel"),
+        ("u1 - 65536", "1x320"),
+        ("u4 + 65536", "1x32"),
+    ] {
+        let text = format!(
+            "far {{ weight: {weight}, scale: f32 per {group}, pack: u8 [k:* | w, n], \
+             activation: i8 {{ scale: f32 per token }} }}"
+        );
+        let scheme = quantloom_dsl::parse(&text).unwrap();
+        let shape = Shape::matrix(20, 2048);
+        let mut plain = draw::layer(&scheme, shape, 0);
+        let one = NUMBER_F32.encode(1.0, Overflow::Saturate);
+        plain.components.get_mut(&Component::Scale(0)).unwrap().fill(one);
+        let packed = pack(&scheme, &plain).unwrap();
+        let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+        let weight = Unpacked::new(&scheme, shape, &stored).unwrap();
+        for isa in Isa::present() {
+            let op = Device::named(isa.name()).unwrap().prepare(&scheme, &weight).unwrap();
+            for m in [1, 3, 40] {
+                let x = vec![-1.0f32; m * 2048];
+                let y = op.matmul(0, Values::F32(&x)).unwrap();
+                let exact = matmul(&scheme, &plain, 0, &vec![-1.0; m * 2048]).unwrap();
+                for (ours, exact) in y.iter().zip(&exact) {
+                    // x is -127 or -127.5 / 127.5 as the rule has it: within a rounding of -1.
+                    let error = (f64::from(*ours) / exact - 1.0).abs();
+                    assert!(error < 0.005, "{text} on {isa}, M = {m}: {ours}, exact {exact}");
+                }
+            }
+        }
+        check(&scheme, quantloom_kernels::FAMILIES, &[0, 3]);
+    }
 }
 
 const W4A16: &str = "w4a16 {

@@ -20,11 +20,12 @@ use std::sync::Arc;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Basis, Choice, Moves, NativePart, Products, Request};
-use quantloom_runtime::op::Sums;
+use quantloom_runtime::op::{Decoded, Sums};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
 use crate::emit::{self, Unprinted};
 use crate::ir::{Kernel, Verified, verify};
+use crate::plan::DequantPlan;
 use crate::schedule::transform::{Direction, Part, stores, transform};
 use crate::schedule::{Case, Chosen, Problem, Unscheduled, candidates, choose_by_model, measured};
 use crate::target::{TARGETS, Target};
@@ -215,7 +216,18 @@ fn choice(
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };
-    Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, by })
+    let decoded = decoded(&problem.plan.dequant);
+    Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, decoded, by })
+}
+
+/// What a plan decodes codes to.
+fn decoded(plan: &DequantPlan) -> Decoded {
+    let (add, exponent) = plan.yields();
+    let rounded = match plan.operand.number() {
+        Number::Float(format) if plan.rounds() => Some((format, exponent)),
+        _ => None,
+    };
+    Decoded { add, rounded }
 }
 
 /// The name of the schedule of transforms in a key.

@@ -172,6 +172,46 @@ impl ComputePlan {
         };
         PRODUCTS.iter().filter(fits).map(plan).collect()
     }
+
+    /// Why a class of targets has no product of a scheme with one of its activations, and the nearest
+    /// thing that it has.
+    pub fn obstacle(scheme: &Scheme, activation: &Activation, class: Class) -> String {
+        let there = |product: &&Product| {
+            product.classes.contains(&class) && product.scaling().is_none()
+        };
+        let products = || PRODUCTS.iter().filter(there);
+        let kept = products().filter(|product| keeps(scheme, activation, product));
+        let step = kept.map(|product| product.columns).min();
+        match (step, run(scheme, activation), activation) {
+            (Some(step), Some(run), _) => format!(
+                "what multiplies sums changes every {run} columns, and its products add up {step} at a \
+                 time; groups of a multiple of {step} columns have one"
+            ),
+            (_, _, Activation::Float(_)) => {
+                let float = |product: &&Product| product.sum == Accumulate::F32;
+                let mut types: Vec<Operand> = products().filter(float).map(|p| p.activation).collect();
+                types.retain(|operand| operand.bits() >= 16);
+                types.dedup();
+                format!("x in {} has one", either(&types))
+            }
+            (_, _, Activation::Quantised(quantiser)) => format!(
+                "none of its operands holds all codes of {}; integers and floats of 8 bits have one",
+                quantiser.code
+            ),
+        }
+    }
+}
+
+/// A list of types for a sentence.
+fn either(types: &[Operand]) -> String {
+    match types {
+        [] => "no type".to_owned(),
+        [only] => only.to_string(),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(ToString::to_string).collect();
+            format!("{} or {last}", first.join(", "))
+        }
+    }
 }
 
 /// Whether x has a zero point. Code and zero point apart need eight bits each, their difference nine:
@@ -256,9 +296,13 @@ fn longest_run(scheme: &Scheme, activation: &Activation, product: &Product) -> O
         return None;
     }
     let Activation::Quantised(x) = activation else { return None };
-    // The weight's elements count from 0, or are a power of two too large: a byte at most.
-    let weight =
-        if product.weight == Operand::U8 { (1u64 << scheme.weight.code.bits()) - 1 } else { 128 };
+    // The weight's elements are signed, and perhaps a power of two too large: a byte at most. Or they
+    // count from 0, and the offset times the sum of x is taken off.
+    let (low, high) = scheme.weight.range();
+    let weight = match product.weight {
+        Operand::U8 => low.abs().max(high.abs()).max(1.0) as u64,
+        _ => 128,
+    };
     let x = x.code.min().abs().max(x.code.max()) as u64;
     Some(((1u64 << 31) - 1) / (weight * x))
 }

@@ -37,7 +37,14 @@ pub struct CostRow {
     pub table_16: Option<u32>,
     /// A table of 256 f32.
     pub table_256: Option<u32>,
+    /// A table of 16-bit numbers in shared memory.
+    pub table_half: Option<u32>,
 }
+
+/// A load from shared memory of places that codes decide: the banks serve 32 lanes a cycle where the
+/// arithmetic serves 128, and among 32 random places of a small table the fullest bank has three to four. So a
+/// table is dearer than any way that computes, which keeps it for codes without one.
+const LOOKUP: u32 = 16;
 
 const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
     CostRow {
@@ -53,6 +60,7 @@ const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
         f32: 1,
         table_16: None,
         table_256: None,
+        table_half: Some(LOOKUP),
     }
 }
 
@@ -73,6 +81,7 @@ pub const COSTS: &[CostRow] = &[
         table_16: Some(3),
         // A gather reads its lanes one by one.
         table_256: Some(16),
+        table_half: None,
     },
     gpu(Class::Ampere, 1, None),
     gpu(Class::Ada, 1, Some(1)),
@@ -90,8 +99,9 @@ pub const COSTS: &[CostRow] = &[
         f16: None,
         convert_f16: None,
         f32: 1,
-        table_16: None,
-        table_256: None,
+        table_16: Some(LOOKUP),
+        table_256: Some(LOOKUP),
+        table_half: None,
     },
 ];
 
@@ -120,6 +130,7 @@ impl CostRow {
             Step::IntToF32(_) | Step::AddF32(..) | Step::Equal(..) => Some(self.f32),
             Step::LookupF32 { table, .. } if table.len() <= 16 => self.table_16,
             Step::LookupF32 { .. } => self.table_256,
+            Step::LookupHalf { .. } => self.table_half,
         }
     }
 

@@ -33,7 +33,7 @@ pub struct DequantPlan {
 }
 
 impl DequantPlan {
-    /// The cheapest way on a class of targets; where two cost the same, one that leaves no
+    /// The cheapest way on a class of targets, of the exact ones if there are any; where two cost the same, one that leaves no
     /// correction, and then the earlier template.
     /// `None` if no template makes this operand of these codes there.
     pub fn new(weight: &Weight, operand: Operand, class: Class) -> Option<Self> {
@@ -41,16 +41,41 @@ impl DequantPlan {
         let ways = [Some(as_stored), counted_from_zero(weight)].into_iter().flatten();
         let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
         // `min_by_key` takes the first of equals.
-        plans.min_by_key(|plan| (plan.cost, plan.yields().0 != 0))
+        plans.min_by_key(|plan| (plan.rounds(), plan.cost, plan.yields().0 != 0))
     }
 
-    /// What each element is: `(value + add) * 2^exponent`.
+    /// Whether elements are rounded, since the operand does not hold all values of the codes.
+    pub fn rounds(&self) -> bool {
+        matches!(self.stages.last().map(|stage| stage.yields), Some(Yield::Rounded { .. }))
+    }
+
+    /// What each element is: `(value + add) * 2^exponent`, rounded if it [`Self::rounds`].
     pub fn yields(&self) -> (i32, i32) {
         match self.stages.last().map(|stage| stage.yields) {
             Some(Yield::Value { add, exponent }) => (add, exponent),
+            Some(Yield::Rounded { exponent }) => (0, exponent),
             // The code itself, read as an unsigned integer or as the element's own format.
             _ => (self.weight.offset, 0),
         }
+    }
+
+    /// The largest error of an element, as a part of its value: 0 unless it [`Self::rounds`], 1 if values
+    /// become 0.
+    pub fn error(&self) -> f64 {
+        let Some(last) = self.stages.last().filter(|_| self.rounds()) else { return 0.0 };
+        let unit = 2f64.powi(self.yields().1);
+        let codes = 0..1u32 << self.weight.code.bits();
+        let errors = codes.map(|code| {
+            let value = self.weight.decode(code) * unit;
+            ((last.expected(code) - value) / value).abs()
+        });
+        // 0 has none, nor has what is no number: a quotient that is NaN.
+        errors.fold(0.0, f64::max)
+    }
+
+    /// By what products with operands of as many bits are compared: what is lost, then what it costs.
+    pub(super) fn price(&self) -> (f64, u32) {
+        (self.error(), self.cost)
     }
 
     /// The sequence, if it takes the bits of a unit of codes from wherever its inputs say.

@@ -20,7 +20,8 @@ impl fmt::Display for Plan {
         let (weight, x) = (product.weight, product.activation);
         writeln!(f, "product: {}, {weight} x {x}, sums in {sum}{quantises}", product.name)?;
         let (per_code, rest) = (dequant.cost / 1000, dequant.cost % 1000 / 10);
-        writeln!(f, "decode: {dequant}, {per_code}.{rest:02} instructions a code")?;
+        let rounded = self.rounding().map(|how| format!("; {how}")).unwrap_or_default();
+        writeln!(f, "decode: {dequant}, {per_code}.{rest:02} instructions a code{rounded}")?;
         let recoded = match dequant.recode {
             Recode::Keep => String::new(),
             Recode::Xor(mask) => format!(", each code XOR {mask:#x}"),

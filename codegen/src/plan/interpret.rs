@@ -1,6 +1,6 @@
 //! The steps' meaning, bit by bit: what every emitter's text must compute.
 
-use quantloom_dsl::format::{BF16, E4M3, F16, FloatFormat, Number, Overflow};
+use quantloom_dsl::format::{BF16, E4M3, F16, Number, Overflow};
 
 use super::sequence::Sequence;
 use super::step::{Arg, Half, Step};
@@ -39,13 +39,13 @@ fn apply(step: &Step, get: &dyn Fn(Arg) -> u32) -> u32 {
             halves([get(a), get(b), get(c)], half, |[a, b, c]| fma(a, b, c))
         }
         Step::Sub16(half, a, b) => halves([get(a), get(b), 0], half, |[a, b, _]| fma(b, -1.0, a)),
-        Step::CvtF16 { e5m2, codes, high } => {
-            let format = if e5m2 { E5M2 } else { E4M3 };
+        Step::CvtF16 { codes, high } => {
             let codes = if high { get(codes) >> 16 } else { get(codes) };
-            let convert = |code: u32| F16.encode(format.decode(code & 0xff), Overflow::Special);
+            let convert = |code: u32| F16.encode(E4M3.decode(code & 0xff), Overflow::Special);
             convert(codes) | convert(codes >> 8) << 16
         }
         Step::LookupF32 { ref table, index } => table[get(index) as usize % table.len()],
+        Step::LookupHalf { ref table, index } => table[get(index) as usize % table.len()],
         Step::IntToF32(a) => (get(a) as i32 as f32).to_bits(),
         Step::Equal(a, b) => {
             if get(a) == get(b) {
@@ -57,8 +57,6 @@ fn apply(step: &Step, get: &dyn Fn(Arg) -> u32) -> u32 {
         Step::AddF32(a, b) => (f32::from_bits(get(a)) + f32::from_bits(get(b))).to_bits(),
     }
 }
-
-const E5M2: FloatFormat = FloatFormat::new(5, 2, quantloom_dsl::format::Variant::Ieee);
 
 fn lop3([a, b, c]: [u32; 3], table: u8) -> u32 {
     let minterm = |index: u8| {

@@ -25,11 +25,12 @@ pub mod step;
 mod support;
 pub mod templates;
 
+use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 
 pub use compute::{ComputePlan, Product};
 pub use dequant::DequantPlan;
-pub use name::{kernel_name, product_name};
+pub use name::{brief, kernel_name, product_name};
 pub use native::NativeLayout;
 pub use operand::Operand;
 pub use scale::ScalePlan;
@@ -62,8 +63,9 @@ impl Plan {
     /// The type in which weights and x are multiplied, and why that is not x's own where it is not.
     pub fn meeting(&self) -> String {
         let (operand, target) = (self.compute.product.activation, self.target);
-        let (weight, own) = (&self.dequant.weight, operand.number());
-        match &self.activation {
+        let (weight, own) = (brief(&self.dequant.weight), operand.number());
+        let rounded = self.rounding().map(|how| format!("; {how}")).unwrap_or_default();
+        let meeting = match &self.activation {
             _ if self.compute.product.weight != operand => {
                 format!("as {} times {operand}", self.compute.product.weight)
             }
@@ -72,6 +74,23 @@ impl Plan {
                 quantiser.code
             ),
             _ => format!("in {operand}"),
+        };
+        meeting + &rounded
+    }
+
+    /// What is lost where the operand does not hold the values of the codes.
+    pub fn rounding(&self) -> Option<String> {
+        let (operand, error) = (self.dequant.operand, self.dequant.error());
+        let Number::Float(format) = operand.number() else { return None };
+        match error {
+            0.0 => None,
+            _ if error <= format.epsilon() / 2.0 => {
+                Some(format!("values are rounded to {operand}, by {error:.1e} of each at most"))
+            }
+            _ => Some(format!(
+                "values are rounded to {operand}, whose range is narrower than theirs: \
+                 the smallest lose digits or become 0"
+            )),
         }
     }
 }
@@ -88,23 +107,24 @@ pub fn plan(
     target: &'static Target,
 ) -> Result<Plan, Refusal> {
     let mut obstacle = Refusal::NoProduct {
-        weight: scheme.weight.to_string(),
+        weight: brief(&scheme.weight),
         activation: match activation {
             Activation::Float(number) => number.to_string(),
             Activation::Quantised(quantiser) => format!("quantised {}", quantiser.code),
         },
         target: target.name,
+        why: ComputePlan::obstacle(scheme, activation, target.class),
     };
     let mut best: Option<Plan> = None;
     for compute in ComputePlan::all(scheme, activation, target.class) {
         let operand = compute.product.weight;
-        let code = || scheme.weight.to_string();
+        let code = || brief(&scheme.weight);
         let Some(dequant) = DequantPlan::new(&scheme.weight, operand, target.class) else {
             obstacle = Refusal::NoSequence { code: code(), operand, target: target.name };
             continue;
         };
         let better = best.as_ref().is_none_or(|best: &Plan| {
-            best.dequant.operand.bits() == operand.bits() && dequant.cost < best.dequant.cost
+            best.dequant.operand.bits() == operand.bits() && dequant.price() < best.dequant.price()
         });
         if !better {
             continue;

@@ -3,9 +3,22 @@
 
 use quantloom_dsl::format::{NUMBER_BF16, Number};
 use quantloom_dsl::layout::Grain;
-use quantloom_dsl::{Activation, Code, Group, ScaleType, Scheme};
+use quantloom_dsl::{Activation, Code, Group, ScaleType, Scheme, Weight};
 
 use crate::target::Target;
+
+/// A weight's clause for a message: of a long codebook the first values, and how many there are.
+pub fn brief(weight: &Weight) -> String {
+    const MOST: usize = 8;
+    match &weight.code {
+        Code::Codebook(values) if values.len() > MOST => {
+            let first = values[..3].iter().map(|bits| f32::from_bits(*bits).to_string());
+            let first = first.collect::<Vec<_>>().join(", ");
+            format!("codebook({first}, ... {} values)", values.len())
+        }
+        _ => weight.to_string(),
+    }
+}
 
 /// The name of a scheme's kernel for an activation, a tile and a target: the product's name, the
 /// tile, the target without underscores.

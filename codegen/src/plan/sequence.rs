@@ -6,6 +6,7 @@
 //! formats.
 
 use quantloom_dsl::Weight;
+use quantloom_dsl::format::Overflow;
 
 use super::interpret::interpret;
 use super::operand::Operand;
@@ -40,6 +41,11 @@ pub enum Yield {
     Value {
         /// Left for the zero point's place: the sums must be corrected by `add * sum(x)`.
         add: i32,
+        /// Left for a scale: it must be multiplied by `2^-exponent`.
+        exponent: i32,
+    },
+    /// The operand's number that is nearest to `value * 2^exponent`.
+    Rounded {
         /// Left for a scale: it must be multiplied by `2^-exponent`.
         exponent: i32,
     },
@@ -146,6 +152,10 @@ impl Sequence {
             Yield::Code => f64::from(code),
             Yield::Value { add, exponent } => {
                 (self.weight.decode(code) + f64::from(add)) * 2f64.powi(exponent)
+            }
+            Yield::Rounded { exponent } => {
+                let value = self.weight.decode(code) * 2f64.powi(exponent);
+                self.operand.number().decode(self.operand.number().encode(value, Overflow::Special))
             }
         }
     }

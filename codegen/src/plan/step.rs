@@ -84,10 +84,8 @@ pub enum Step {
     Fma16(Half, Arg, Arg, Arg),
     /// `a - b` in both halves.
     Sub16(Half, Arg, Arg),
-    /// Two e4m3 or e5m2 codes of a word as two f16; NaN stays NaN.
+    /// Two e4m3 codes of a word as two f16; NaN stays NaN.
     CvtF16 {
-        /// e5m2 instead of e4m3.
-        e5m2: bool,
         /// Four codes.
         codes: Arg,
         /// The upper two of them.
@@ -97,6 +95,14 @@ pub enum Step {
     /// (of which the low four bits choose one), or 256 (then the index must be below).
     LookupF32 {
         /// The table.
+        table: Vec<u32>,
+        /// The index.
+        index: Arg,
+    },
+    /// The word as an index into a table of 16-bit numbers, below which it must be: the number in the
+    /// low half, 0 in the high one.
+    LookupHalf {
+        /// The table, 2 to 256 numbers.
         table: Vec<u32>,
         /// The index.
         index: Arg,
@@ -128,7 +134,7 @@ impl Step {
             Self::Lop3 { a, b, c, .. } | Self::Fma16(_, a, b, c) => vec![*a, *b, *c],
             Self::Prmt { low, high, select } => vec![*low, *high, *select],
             Self::CvtF16 { codes, .. } => vec![*codes],
-            Self::LookupF32 { index, .. } => vec![*index],
+            Self::LookupF32 { index, .. } | Self::LookupHalf { index, .. } => vec![*index],
         }
     }
 
@@ -156,11 +162,12 @@ impl Step {
             }
             Self::Fma16(half, a, b, c) => Self::Fma16(*half, at(a), at(b), at(c)),
             Self::Sub16(half, a, b) => Self::Sub16(*half, at(a), at(b)),
-            Self::CvtF16 { e5m2, codes, high } => {
-                Self::CvtF16 { e5m2: *e5m2, codes: at(codes), high: *high }
-            }
+            Self::CvtF16 { codes, high } => Self::CvtF16 { codes: at(codes), high: *high },
             Self::LookupF32 { table, index } => {
                 Self::LookupF32 { table: table.clone(), index: at(index) }
+            }
+            Self::LookupHalf { table, index } => {
+                Self::LookupHalf { table: table.clone(), index: at(index) }
             }
             Self::IntToF32(a) => Self::IntToF32(at(a)),
             Self::AddF32(a, b) => Self::AddF32(at(a), at(b)),

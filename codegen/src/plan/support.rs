@@ -22,7 +22,7 @@ pub enum Refusal {
         of: &'static str,
     },
     /// The target multiplies nothing that holds both sides exactly.
-    #[error("{target} has no product of {weight} weights and {activation} activations")]
+    #[error("{target} has no product of {weight} weights and {activation} activations: {why}")]
     NoProduct {
         /// The weight's clause.
         weight: String,
@@ -30,6 +30,8 @@ pub enum Refusal {
         activation: String,
         /// The target.
         target: &'static str,
+        /// What is in the way, and what works.
+        why: String,
     },
     /// No sequence makes the product's operand of these codes.
     #[error("there is no sequence from {code} to {operand} for {target}")]

@@ -33,6 +33,7 @@ use super::io::Io;
 use super::problem::{Problem, Unscheduled};
 use super::results::{Held, Results};
 use super::sums::{RunScales, Summing};
+use super::table::Table;
 use activation::Activation;
 
 pub use choice::DecodeTile;
@@ -176,6 +177,10 @@ impl<'p> Decode<'p> {
         let first = b.mul(self.block, rows);
         let of_rows = Stretch { first, count: rows, end: self.problem.n.into() };
         constants.copy_rows(b, &self.io, of_rows, threads);
+        let table = Table::declare(b, self.problem);
+        if table.is_some() {
+            b.barrier();
+        }
         let x = Activation::place(b, self);
         let summing = Summing::declare(b, self.problem);
         let sums = self.accumulators(b);
@@ -189,7 +194,7 @@ impl<'p> Decode<'p> {
         b.for_each(start, end, 1u32, "turn", |b, turn| {
             let following = b.add(turn, 1u32);
             let more = b.less(following, end);
-            self.multiply(b, &summing, &sums, (&x, &words), &flight, |b, tile| {
+            self.multiply(b, (&summing, table), &sums, (&x, &words), &flight, |b, tile| {
                 if self.tile.eager {
                     b.when(more, |b| self.load_tile(b, &flight, tile, following, true.into()));
                 }
@@ -351,7 +356,7 @@ impl<'p> Decode<'p> {
     fn multiply(
         &self,
         b: &mut Builder,
-        summing: &Summing<'_>,
+        (summing, table): (&Summing<'_>, Option<Table>),
         sums: &[Vec<Vec<Reg>>],
         (x, words): (&Activation, &activation::InFlight),
         flight: &InFlight,
@@ -367,7 +372,7 @@ impl<'p> Decode<'p> {
             let mut by_row = ByRow { zeros: numbers.zeros(b), scales: numbers.of_weights(b) };
             let codes = numbers.of_product(b);
             let mut parts: Vec<Vec<Reg>> = Vec::new();
-            steps(b, problem, chunks, &mut by_row, |b, step, a| {
+            steps(b, (problem, table), chunks, &mut by_row, |b, step, a| {
                 let (run, first) = (step / run_steps, step % run_steps == 0);
                 if first {
                     parts = sums.iter().map(|sums| summing.part_of(b, sums)).collect();

@@ -6,6 +6,7 @@ use quantloom_dsl::format::{BF16, F16, Number, Overflow};
 
 use super::grouped::exact_pair;
 use super::problem::Problem;
+use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
 use crate::plan::sequence::{Sequence, Yield};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
@@ -32,7 +33,8 @@ fn has_operations(sequence: &Sequence) -> bool {
                 | Step::Prmt { .. }
                 | Step::Fma16(..)
                 | Step::Sub16(..)
-                | Step::CvtF16 { e5m2: false, .. }
+                | Step::CvtF16 { .. }
+                | Step::LookupHalf { .. }
         )
     };
     sequence.steps.iter().all(step)
@@ -168,7 +170,7 @@ pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
 /// them.
 fn run(
     b: &mut Builder,
-    sequence: &Sequence,
+    (sequence, table): (&Sequence, Option<Table>),
     words: &[Reg],
     (by_row, before): (&mut ByRow, usize),
 ) -> Vec<Reg> {
@@ -208,10 +210,11 @@ fn run(
             }
             Step::Fma16(of, x, y, z) => fused(b, half(of), [arg(x), arg(y), arg(z)]),
             Step::Sub16(of, x, y) => difference(b, half(of), [arg(x), arg(y)]),
-            Step::CvtF16 { codes, high, .. } => {
+            Step::CvtF16 { codes, high } => {
                 let side = if *high { Side::High } else { Side::Low };
                 b.unary(Unary::F16x2FromE4m3(side), arg(codes))
             }
+            Step::LookupHalf { index, .. } => looked_up(b, table, arg(index)),
             // `writable` has refused the others.
             _ => Operand::U32(0),
         };
@@ -229,7 +232,7 @@ fn run(
 /// there.
 pub(super) fn steps(
     b: &mut Builder,
-    problem: &Problem,
+    (problem, table): (&Problem, Option<Table>),
     chunks: &[Vec<Reg>],
     by_row: &mut ByRow,
     mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
@@ -239,7 +242,7 @@ pub(super) fn steps(
     for chunk in chunks {
         let joined = match &plan.stages[..] {
             [planes, ..] if plan.joins_planes() => {
-                run(b, planes, chunk, (&mut ByRow::default(), 0))
+                run(b, (planes, None), chunk, (&mut ByRow::default(), 0))
             }
             _ => chunk.clone(),
         };
@@ -251,7 +254,8 @@ pub(super) fn steps(
             let before = of_step * step + registers.len();
             match decode {
                 Some(sequence) => {
-                    registers.extend(run(b, sequence, &words, (by_row, before)));
+                    let decoded = run(b, (sequence, table), &words, (by_row, before));
+                    registers.extend(decoded);
                 }
                 None => registers.extend(words),
             }
@@ -261,6 +265,11 @@ pub(super) fn steps(
             }
         }
     }
+}
+
+/// A number of the table; `writable` has refused a plan with tables that are not declared.
+fn looked_up(b: &mut Builder, table: Option<Table>, index: Operand) -> Operand {
+    table.map_or(Operand::U32(0), |table| table.read(b, index))
 }
 
 impl ByRow {

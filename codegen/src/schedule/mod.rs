@@ -25,6 +25,7 @@ mod problem;
 mod results;
 pub mod shader;
 mod sums;
+mod table;
 pub mod tile;
 pub mod transform;
 
@@ -33,4 +34,6 @@ pub use choose::{Chosen, choose, choose_by_model};
 pub use grouped::{Grouped, What};
 pub use io::{Io, PER_ROW_LAYOUT};
 pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
+#[cfg(feature = "sim")]
+pub(crate) use table::NAME as TABLE;
 pub use problem::{Input, InputScale, Problem, Unscheduled};

@@ -28,6 +28,7 @@ use self::numbers::{Numbers, OfTurn};
 use super::chunk::{chunk_words, loads, sections, tile_words, width};
 use super::io::Io;
 use super::problem::{InputScale, Problem, Unscheduled};
+use super::table::Table;
 
 pub use choice::ShaderTile;
 pub(super) use decode::writable;
@@ -118,6 +119,10 @@ impl<'p> Shader<'p> {
     fn write(&self, b: &mut Builder) {
         let problem = self.problem;
         let sums = self.sums(b);
+        let table = Table::declare(b, problem);
+        if table.is_some() {
+            b.barrier();
+        }
         let [scale, addend] = [(problem.scale, self.io.scale), (problem.addend, self.io.addend)]
             .map(|(of, buffer)| {
                 Some(Numbers::new(b, problem, (of?, buffer?), (&self.tiles, self.lane)))
@@ -142,7 +147,7 @@ impl<'p> Shader<'p> {
                 .iter()
                 .map(|tile| {
                     let words = self.load_codes(b, *tile, chunk);
-                    decode::decode(b, &problem.plan.dequant, &words)
+                    decode::decode(b, (&problem.plan.dequant, table), &words)
                 })
                 .collect();
             let first = b.mul(chunk, problem.plan.native.columns);

@@ -25,6 +25,7 @@ use super::io::Io;
 use super::problem::{Problem, Unscheduled};
 use super::results::{Held, Results};
 use super::sums::{RunScales, Summing};
+use super::table::Table;
 use ring::{Ring, Scales, Stage};
 
 pub use shape::TileShape;
@@ -114,6 +115,8 @@ impl<'p> Tile<'p> {
         let first = b.mul(self.row_block, self.shape.rows);
         let of_rows = Stretch { first, count: self.shape.rows, end: self.problem.n.into() };
         constants.copy_rows(b, &self.io, of_rows, threads);
+        // The ring waits for all threads before anything is decoded.
+        let table = Table::declare(b, self.problem);
         ring.fill(b, self, start, end);
         let first = b.mul(self.token_block, self.shape.tokens);
         let of_tokens = Stretch { first, count: self.shape.tokens, end: self.m };
@@ -122,7 +125,7 @@ impl<'p> Tile<'p> {
         let sums = self.accumulators(b);
         b.for_each(start, end, 1u32, "turn", |b, turn| {
             let stage = ring.next(b, self, turn, end);
-            let decoded = self.decode(b, &stage);
+            let decoded = self.decode(b, &stage, table);
             self.multiply(b, &summing, &stage, &decoded, &sums);
         });
         b.comment("every warp is done with the ring");
@@ -168,7 +171,12 @@ impl<'p> Tile<'p> {
     }
 
     /// Decodes this warp's rows of a turn.
-    fn decode<'r>(&self, b: &mut Builder, stage: &'r Stage<'_>) -> Decoded<'r> {
+    fn decode<'r>(
+        &self,
+        b: &mut Builder,
+        stage: &'r Stage<'_>,
+        table: Option<Table>,
+    ) -> Decoded<'r> {
         let problem = self.problem;
         let runs = problem.turn / problem.run();
         let mut decoded = Decoded { a: Vec::new(), scales: Vec::new(), codes: Vec::new() };
@@ -185,7 +193,7 @@ impl<'p> Tile<'p> {
             let mut a = Vec::new();
             let numbers = stage.scales(b, self, tile);
             let mut by_row = ByRow { zeros, scales: numbers.of_weights(b, problem) };
-            steps(b, problem, &chunks, &mut by_row, |_, _, registers| {
+            steps(b, (problem, table), &chunks, &mut by_row, |_, _, registers| {
                 a.push(registers);
             });
             decoded.a.push(a);

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::Class;
-use super::fault::point;
+use super::fault::{loaded, point};
 use crate::ir::Kernel;
+use crate::schedule::TABLE;
 use crate::target::Gpu;
 
 /// Counts of a run, over all blocks.
@@ -43,6 +44,8 @@ pub struct Access {
     /// Shared memory: rounds of all banks that were needed, and one for each part of a warp that is served
     /// together, which is the fewest.
     pub rounds: Option<[u64; 2]>,
+    /// Whether it reads a table of numbers where codes say: no order of the table keeps lanes apart.
+    pub looks_up: bool,
 }
 
 impl Report {
@@ -56,10 +59,12 @@ impl Report {
         self.instructions.iter().map(|(_, count)| count).sum()
     }
 
-    /// Rounds of shared memory beyond one for each part of a warp: bank conflicts.
+    /// Rounds of shared memory beyond one for each part of a warp: bank conflicts. Those of tables, whose
+    /// places codes decide, are not counted.
     pub fn conflicts(&self) -> u64 {
         self.accesses
             .iter()
+            .filter(|access| !access.looks_up)
             .filter_map(|access| access.rounds)
             .map(|[took, least]| took - least)
             .sum()
@@ -241,6 +246,7 @@ impl Tally {
                 bytes: tally.bytes,
                 sectors: (tally.sectors[0] > 0).then_some(tally.sectors),
                 rounds: (tally.rounds[0] > 0).then_some(tally.rounds),
+                looks_up: loaded(kernel, number as u32).is_some_and(|of| of.name == TABLE),
             })
             .collect()
     }

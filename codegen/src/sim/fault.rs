@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ir::{Access, Body, Kernel, Op, Statement};
+use crate::ir::{Access, Address, Body, Kernel, Op, SharedBlock, Space, Statement};
 
 /// The first error of a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -278,24 +278,39 @@ impl fmt::Display for Other {
 
 /// The statement of a number, named for a reader.
 pub(super) fn point(kernel: &Kernel, number: u32) -> Point {
-    let mut next = 0;
-    find(&kernel.body, number, &mut next).unwrap_or(Point {
-        number,
-        op: "end".to_owned(),
-        comment: None,
-    })
+    match find(&kernel.body, number, &mut 0) {
+        Some((statement, comment)) => {
+            Point { number, op: name(statement), comment: comment.map(str::to_owned) }
+        }
+        None => Point { number, op: "end".to_owned(), comment: None },
+    }
 }
 
-fn find(body: &Body, number: u32, next: &mut u32) -> Option<Point> {
+/// The shared block that the statement of a number loads from, if it does.
+pub(super) fn loaded(kernel: &Kernel, number: u32) -> Option<&SharedBlock> {
+    match find(&kernel.body, number, &mut 0)? {
+        (Statement::Op(Op::Load { from: Address { space: Space::Shared(id), .. }, .. }), _) => {
+            kernel.shared.get(id.0 as usize)
+        }
+        _ => None,
+    }
+}
+
+/// The statement of a number, and the comment before it in the same body.
+fn find<'k>(
+    body: &'k Body,
+    number: u32,
+    next: &mut u32,
+) -> Option<(&'k Statement, Option<&'k str>)> {
     let mut comment = None;
     for statement in body {
         if *next == number {
-            return Some(Point { number, op: name(statement), comment });
+            return Some((statement, comment));
         }
         *next += 1;
         let found = match statement {
             Statement::Op(Op::Comment(text)) => {
-                comment = Some(text.clone());
+                comment = Some(text.as_str());
                 None
             }
             Statement::Op(_) => None,

@@ -119,7 +119,7 @@ pub fn quantise_activation(
         _ => None,
     };
     let rounded = x.iter().zip(&scales).zip(&zeros).map(|((x, scale), zero)| {
-        let mut scaled = arith.div(*x, *scale);
+        let mut scaled = arith.over(*x, *scale);
         if quantiser.zero.is_some() {
             scaled = arith.add(scaled, *zero);
         }

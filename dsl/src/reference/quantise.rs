@@ -43,6 +43,13 @@ impl Arith {
         self.round(f64::from(a as f32 / b as f32))
     }
 
+    /// `a / scale`, of a value and the scale that it is quantised with. A scale of 0 (given, stored
+    /// as an integer, or a product of levels too small for the type) divides as the largest f32
+    /// does: any code times that scale is 0, and 0 / 0 is to be no NaN.
+    pub fn over(self, a: f64, scale: f64) -> f64 {
+        self.div(a, if scale == 0.0 { F32.max() } else { scale })
+    }
+
     /// `a * b`.
     pub fn mul(self, a: f64, b: f64) -> f64 {
         self.round(f64::from(a as f32 * b as f32))
@@ -105,7 +112,7 @@ pub(super) fn choose_scale(
     outer: Option<f64>,
 ) -> u32 {
     let wide = arith.with(Some(Number::Float(F32)));
-    let within = |factor: f64| outer.map_or(factor, |outer| wide.div(factor, outer));
+    let within = |factor: f64| outer.map_or(factor, |outer| wide.over(factor, outer));
     let factor = match level.rule {
         Rule::Pow2 { above } => {
             let amax = within(extent.amax());
@@ -172,7 +179,7 @@ pub(super) fn round_code(value: f64, codes: &Codes, float: Option<FloatFormat>, 
 
 /// The zero point that maps the smallest value to the smallest code.
 pub(super) fn choose_zero(extent: Extent, scale: f64, codes: &Codes, arith: Arith) -> f64 {
-    let zero = arith.add(codes.low, -arith.div(extent.low, scale));
+    let zero = arith.add(codes.low, -arith.over(extent.low, scale));
     zero.clamp(codes.low, codes.high)
 }
 
@@ -361,7 +368,7 @@ impl WeightQuantiser<'_> {
         let zeros = self.components.get(&Component::Zero).cloned();
         let arith = self.joined();
         let code = |(index, value): (Index, &f64)| {
-            let mut scaled = arith.div(*value, self.factor(0, index));
+            let mut scaled = arith.over(*value, self.factor(0, index));
             if let (Some(zero), Some(codes)) = (self.scheme.zero, &zeros) {
                 let at = position(Self::grains(zero.group), self.shape, index);
                 scaled = arith.add(scaled, zero.kind.decode(codes[at]));

@@ -42,15 +42,24 @@
 //! column; a chain has [`MOST_CHAIN`] of those at most. Chains, of at least a chunk, add up as pieces
 //! do.
 //!
+//! Whatever a kernel says that decoding leaves on codes ([`Decoded::add`]) is an offset like o: its share
+//! of a sum is computed and taken off again.
+//!
+//! Rounded weights ([`Decoded::rounded`]): a value v becomes v', which is known for each code. With the
+//! largest relative error d of those that are rounded as numbers of full precision, and the largest error t
+//! of the others (smaller than the format's numbers times the power of two), |v' - v| <= d |v| + t, and so
+//! y is off by `d sum_k X_k W_k + t sum_k X_k |scales|` at most; roundings come on top of that.
+//!
 //! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors
 //! that are multiplied later, each of which is at most the larger of itself and 1. Instructions that
 //! take subnormal numbers for 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] a
 //! term and pair of parts.
 
+use quantloom_dsl::Weight;
 use quantloom_dsl::format::FloatFormat;
 
 use crate::cpu::parts::{MOST_CHAIN, MOST_PAIRS};
-use crate::op::Sums;
+use crate::op::{Decoded, Sums};
 
 /// Half the distance of 1 and the next `f32`.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
@@ -150,11 +159,49 @@ pub(super) struct Sizes {
     pub(super) bias: f64,
 }
 
+/// How far the numbers that a kernel multiplies are from the values of codes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Inexact {
+    /// Of a value, at most.
+    relative: f64,
+    /// And besides, at most.
+    absolute: f64,
+}
+
+impl Inexact {
+    /// Of all codes of a weight.
+    pub(super) fn of(weight: &Weight, decoded: Decoded) -> Self {
+        let mut this = Self::default();
+        let Some((format, exponent)) = decoded.rounded else { return this };
+        let unit = 2f64.powi(exponent);
+        for code in 0..1u32 << weight.code.bits() {
+            let value = weight.decode(code);
+            let error = (format.round(value * unit) / unit - value).abs();
+            if !value.is_finite() || error == 0.0 {
+                continue;
+            }
+            if error <= value.abs() * format.epsilon() / 2.0 {
+                this.relative = this.relative.max(error / value.abs());
+            } else {
+                this.absolute = this.absolute.max(error);
+            }
+        }
+        this
+    }
+}
+
 /// The largest error of y in a result type.
-pub(super) fn bound(sizes: Sizes, chain: Chain, offset: f64, output: FloatFormat) -> f64 {
+pub(super) fn bound(
+    sizes: Sizes,
+    chain: Chain,
+    (offset, inexact): (f64, Inexact),
+    output: FloatFormat,
+) -> f64 {
     let roundings = chain.roundings as f64 * UNIT;
     let offsets = if chain.offset { 2.0 * offset * sizes.offsets } else { 0.0 };
-    let sums = roundings / (1.0 - roundings) * (sizes.terms + offsets + sizes.bias);
+    let rounded = inexact.relative * sizes.terms + inexact.absolute * sizes.offsets;
+    let terms = sizes.terms + offsets + sizes.bias + rounded;
+    let sums = roundings / (1.0 - roundings) * terms + rounded;
     let underflow = chain.underflow * (sizes.factors + 1.0);
     let computed = sums + underflow;
     // The result's own rounding: half a unit in the last place of the type, of its largest
@@ -162,4 +209,37 @@ pub(super) fn bound(sizes: Sizes, chain: Chain, offset: f64, output: FloatFormat
     let magnitude = sizes.y.abs() + computed;
     let smallest = output.decode(1) / 2.0;
     computed + (magnitude * output.epsilon() / 2.0).max(smallest)
+}
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::Code;
+    use quantloom_dsl::format::F16;
+
+    use super::*;
+
+    /// Each value's own error: of numbers of full precision in proportion, of smaller ones as it is.
+    #[test]
+    fn rounded_values_are_as_far_off_as_they_are() {
+        let book = |values: &[f32]| Weight {
+            code: Code::Codebook(values.iter().map(|value| value.to_bits()).collect()),
+            offset: 0,
+        };
+        let rounded = Decoded { add: 0, rounded: Some((F16, 0)) };
+        let third = f64::from(1.0f32 / 3.0);
+        let relative = (F16.round(third) - third).abs() / third;
+        let of = Inexact::of(&book(&[0.5, 1.0 / 3.0]), rounded);
+        assert_eq!(of, Inexact { relative, absolute: 0.0 });
+        assert!(relative > 0.0 && relative < 2f64.powi(-11));
+        // Twice the value is rounded as the value is; what is lost altogether is the value itself.
+        let twice = Decoded { add: 0, rounded: Some((F16, 1)) };
+        let of = Inexact::of(&book(&[1.0 / 3.0, 1e-9]), twice);
+        assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32) });
+        assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
+        let sizes = Sizes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
+        let chain = Chain::of(Sums::Matrix, 64, 1);
+        let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
+        let more = with(Inexact { relative: 1e-3, absolute: 1e-2 }) - with(Inexact::default());
+        assert!((more - 0.2).abs() < 1e-3, "{more}");
+    }
 }

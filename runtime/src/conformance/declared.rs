@@ -8,7 +8,7 @@ use quantloom_dsl::layout::Shape;
 
 use crate::device::{Backend, Device};
 use crate::element::{Values, ValuesMut};
-use crate::op::{Declared, Op, Packed, ProductError, Sums, Weight, Workspace};
+use crate::op::{Declared, Decoded, Op, Packed, ProductError, Sums, Weight, Workspace};
 use crate::unpacked::Unpacked;
 
 /// Prepares weights of one declared scheme.
@@ -48,6 +48,9 @@ impl<S: Declared> Op for Typed<S> {
     }
     fn sums(&self, tokens: usize) -> Sums {
         self.0.op().sums(tokens)
+    }
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
+        self.0.op().decoded(x, tokens)
     }
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
         self.0.op().rounded_to(x, y)

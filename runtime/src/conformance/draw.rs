@@ -146,8 +146,10 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
     Plain { shape, components }
 }
 
-/// Uniform over all codes; infinities and NaNs only in [`Regime::Special`], and there in every
-/// seventh row, so that what they spoil and what they must not spoil are both seen.
+/// Uniform over all codes, but for every eighth row, which is of one code, that of the largest value
+/// or the smallest in turn: with tokens of one sign, sums are as large as they get. Infinities and
+/// NaNs only in [`Regime::Special`], and there in every seventh row, so that what they spoil and
+/// what they must not spoil are both seen.
 fn codes(
     scheme: &Scheme,
     shape: Shape,
@@ -168,6 +170,12 @@ fn codes(
             if whole { at as u32 } else { finite[at as usize] }
         })
         .collect();
+    let value = |code: &u32| scheme.weight.decode(*code);
+    let by_value = |a: &&u32, b: &&u32| value(a).total_cmp(&value(b));
+    let ends = [finite.iter().max_by(by_value), finite.iter().min_by(by_value)];
+    for (turn, row) in codes.chunks_mut(shape.k as usize).skip(1).step_by(8).enumerate() {
+        row.fill(ends[turn % 2].copied().unwrap_or(0));
+    }
     if regime == Regime::Special && !whole {
         for row in codes.chunks_mut(shape.k as usize).skip(3).step_by(7) {
             let at = stream.below(row.len() as u64) as usize;
@@ -334,11 +342,15 @@ pub fn own_type(scheme: &Scheme, seed: u64) -> FloatFormat {
 /// `count` tokens of `k` values of the type, [count, k]; a token is the same whatever the count.
 ///
 /// Nearly normal values with zeros of both signs; the third token is 0, the fifth tiny, the
-/// seventh has one value 2^7 times the others, the eleventh is all of one sign.
+/// seventh has one value 2^7 times the others, the eleventh is all of one sign. Of the rest every
+/// fourth has no negative value, and every fourth is of one value: with seed 0 the second and the
+/// fourth, with the next seed those before, so that sums are large that would else cancel.
 pub fn tokens(scheme: &Scheme, own: FloatFormat, count: usize, k: usize, seed: u64) -> Vec<f64> {
     let quantised = matches!(scheme.activations.first(), Some(Activation::Quantised(_)));
     let token = |at: usize| {
         let mut stream = Stream::new(seed, TOKENS + at as u64);
+        let turn = (at as u64).wrapping_add(seed) % 4;
+        let all = stream.normal();
         let mut values: Vec<f64> = (0..k)
             .map(|_| {
                 let (value, unusual) = (stream.normal(), stream.below(24));
@@ -347,11 +359,16 @@ pub fn tokens(scheme: &Scheme, own: FloatFormat, count: usize, k: usize, seed: u
                     (_, 1) => -0.0,
                     (4, _) => value * (-12f64).exp2(),
                     (10, _) => value.abs(),
+                    (6, _) => value,
+                    _ if turn == 1 => value.abs(),
                     _ => value,
                 };
                 own.round(value)
             })
             .collect();
+        if turn == 3 && ![2, 4, 6, 10].contains(&at) {
+            values.fill(own.round(all + 0.5f64.copysign(all)));
+        }
         let one = stream.below(k as u64) as usize;
         match at {
             6 => values[one] = own.round(128.0 + stream.unit()),

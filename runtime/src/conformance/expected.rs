@@ -12,6 +12,7 @@ use quantloom_dsl::{Activation, Quantiser, Scheme};
 use rayon::prelude::*;
 
 use super::bound::Sizes;
+use crate::float_mode::standard;
 
 /// Row-major [N, K] of one expert, taken apart.
 pub(super) struct Weights<'a> {
@@ -55,7 +56,7 @@ impl<'a> Weights<'a> {
             factors: Vec::new(),
         };
         let row = |n: u64| -> Vec<[f64; 3]> {
-            (0..k).map(|k| parts.sizes(Index { e: expert, n, k })).collect()
+            standard(|| (0..k).map(|k| parts.sizes(Index { e: expert, n, k })).collect())
         };
         for [term, scale, factor] in (0..n).into_par_iter().flat_map_iter(row).collect::<Vec<_>>() {
             weights.terms.push(term);
@@ -71,7 +72,7 @@ impl<'a> Weights<'a> {
         let (n, k) = (n as usize, k as usize);
         let y = matmul(self.scheme, self.plain, self.expert, &x.values)?;
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-        let sizes = y.par_iter().enumerate().map(|(at, y)| {
+        let sizes = |(at, y): (usize, &f64)| {
             let (token, row) = (at / n * k, at % n * k);
             let (token, row) = (token..token + k, row..row + k);
             Sizes {
@@ -84,8 +85,8 @@ impl<'a> Weights<'a> {
                     number.decode(self.plain.of(Component::Bias)[at]).abs()
                 }),
             }
-        });
-        Ok(sizes.collect())
+        };
+        Ok(y.par_iter().enumerate().map(|item| standard(|| sizes(item))).collect())
     }
 }
 

@@ -29,10 +29,11 @@ use quantloom_dsl::reference::{Plain, ReferenceError};
 use crate::cpu::isa::Isa;
 use crate::device::{Backend, Device, DeviceError};
 use crate::element::{self, Values, ValuesMut};
+use crate::float_mode::standard;
 use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
-use bound::{Chain, bound};
+use bound::{Chain, Inexact, bound};
 use expected::{Seen, Weights, groups, tokens_share_a_scale};
 
 /// Compares a scheme's products on every instruction set present, with the default [`Suite`].
@@ -278,7 +279,7 @@ impl Suite {
                 let taken = |m: &usize| (m + turn).is_multiple_of(self.every.max(1));
                 let tokens: Vec<usize> = self.tokens.iter().copied().filter(taken).collect();
                 let step = Step { scheme, shape, seed: *seed, tokens };
-                step.run(backends, &mut results, &mut workspace);
+                standard(|| step.run(backends, &mut results, &mut workspace));
                 progress(1);
             }
         }
@@ -434,12 +435,16 @@ impl Step<'_> {
             };
             let kernel = op.kernel(*tokens);
             let sums = op.sums(*tokens);
-            let chain = Chain::of(sums, k, groups);
+            let decoded = op.decoded(own, *tokens);
+            let mut chain = Chain::of(sums, k, groups);
+            chain.offset |= decoded.add != 0;
+            let left = offset.max(f64::from(decoded.add).abs());
+            let inexact = Inexact::of(&self.scheme.weight, decoded);
             let output = op.rounded_to(own, output);
             let mut first = None;
             let mut misses = 0;
             for (at, (y, sizes)) in y.iter().zip(sizes).enumerate() {
-                let bound = bound(*sizes, chain, offset, output);
+                let bound = bound(*sizes, chain, (left, inexact), output);
                 let share = error_over_bound(*y, sizes.y, bound, output);
                 if share > 1.0 {
                     misses += 1;

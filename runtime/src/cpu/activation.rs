@@ -18,6 +18,7 @@ use super::tokens::{Columns, Tokens, piece_sums_f32, piece_sums_i32, place_codes
 use super::vector::Vector;
 use crate::buffer::{Cut, bytes_of};
 use crate::element::Values;
+use crate::float_mode::standard;
 use crate::op::ProductError;
 
 /// What decides how x is read.
@@ -144,7 +145,8 @@ impl<'a> PackedTokens<'a> {
                         .zip(rows.par_chunks_mut(each.max(1)))
                         .enumerate()
                         .for_each(|(at, ((((x, starts), sums), (scales, zeros)), rows))| {
-                            job(at, CodesOut { x, starts, sums, scales, zeros }, rows);
+                            let out = CodesOut { x, starts, sums, scales, zeros };
+                            standard(|| job(at, out, rows));
                         });
                 }
             }
@@ -164,7 +166,7 @@ impl<'a> PackedTokens<'a> {
                         .zip(sums.par_chunks_mut(share * pieces))
                         .zip(rows.par_chunks_mut(each.max(1)))
                         .enumerate()
-                        .for_each(|(at, ((x, sums), rows))| job(at, x, sums, rows));
+                        .for_each(|(at, ((x, sums), rows))| standard(|| job(at, x, sums, rows)));
                 }
             }
             Self::Parts { x, parts } => {
@@ -175,10 +177,9 @@ impl<'a> PackedTokens<'a> {
                     .for_each(|(at, (x, rows))| {
                         let (first, columns) = (at * share, input.columns);
                         let out = PartsOut { x, parts, endless };
-                        enter(
-                            input.isa,
-                            PackParts { source: &source, columns, blocking, first, out, rows },
-                        );
+                        let source = &source;
+                        let pack = PackParts { source, columns, blocking, first, out, rows };
+                        standard(|| enter(input.isa, pack));
                     });
             }
         }

@@ -18,7 +18,8 @@ use super::tokens::{Tile, padded, tiles};
 use crate::buffer::bytes_of;
 use crate::op::Sums;
 
-/// Columns between two visits to the group parameters, at most: integer sums.
+/// Columns between two visits to the group parameters, at most: integer sums. Fewer where these
+/// could leave 32 bits: see [`exact_columns`].
 const DOT_PIECE: usize = 512;
 /// The same of `f32` sums: as long as a chain of additions gets.
 const FMA_PIECE: usize = 128;
@@ -76,7 +77,12 @@ impl Blocking {
         let tiling = isa.tiling();
         let fused = tokens <= tiling.fused_tokens;
         let (most, tile, panels, block) = match path {
-            Path::Dot => (DOT_PIECE, tiling.dot_tokens, tiling.dot_panels, DOT_BLOCK),
+            Path::Dot => (
+                DOT_PIECE.min(exact_columns(weight.largest())),
+                tiling.dot_tokens,
+                tiling.dot_panels,
+                DOT_BLOCK,
+            ),
             Path::Fma => (FMA_PIECE, tiling.fma_tokens, tiling.fma_panels, FMA_BLOCK),
         };
         let piece = piece(weight, most);
@@ -249,6 +255,16 @@ impl Matrix {
 /// Tokens of the one tile of a product that decodes on the fly.
 fn fused_tile(tokens: usize) -> usize {
     tokens.next_power_of_two()
+}
+
+/// Columns, in whole chunks, over which sums of integers of a magnitude up to `largest` times bytes
+/// of x surely fit 32 bits: a term is at most `128 largest`, and so is what a sum starts from,
+/// the offset times the sum of x, a column. Sums of stored codes alone may leave 32 bits on the
+/// way, and come back: all sets add modulo 2^32.
+fn exact_columns(largest: u64) -> usize {
+    let columns = i32::MAX as u64 / (128 * largest.max(1));
+    // An offset is at most 2^16 and a code at most 8 bits wide: never less than a chunk.
+    (columns as usize / CHUNK).max(1) * CHUNK
 }
 
 /// Columns of a piece: the largest part of a group, in whole chunks, of at most `most` columns.

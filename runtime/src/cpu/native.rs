@@ -22,6 +22,7 @@ use super::family::{StoredCode, planes, stored_code};
 use super::parts::{self, Counter};
 use super::tokens::{Columns, NO_COLUMN};
 use crate::buffer::Buffer;
+use crate::float_mode::standard;
 use crate::unpacked::Unpacked;
 
 /// Rows of a panel.
@@ -153,6 +154,12 @@ impl Native {
         self.offset
     }
 
+    /// The largest magnitude of an integer that a code stands for.
+    pub fn largest(&self) -> u64 {
+        let (low, high) = (-i64::from(self.offset), (1 << self.bits) - 1 - i64::from(self.offset));
+        low.unsigned_abs().max(high.unsigned_abs())
+    }
+
     /// Parts that a weight without its factor is cut into for bf16 products; `None` where it is
     /// not.
     pub fn parts(&self) -> Option<usize> {
@@ -226,7 +233,7 @@ impl Native {
         let scheme = weight.scheme();
         let counter = Counter::new(&scheme.weight.code, scheme.weight.offset);
         let rows_of_16 = scales.par_iter_mut().zip(&mut adds).enumerate();
-        let parts = rows_of_16.map(|(at, (scales, adds))| {
+        let part = |(at, (scales, adds)): (usize, (&mut [f32; PANEL], &mut [f32; PANEL]))| {
             let (expert, panel, group) = (at / rows, at % rows / groups, at % groups);
             let mut most = 1;
             let Some(k) = arranged[expert].source[group] else { return most };
@@ -240,7 +247,8 @@ impl Native {
                 }
             }
             most
-        });
+        };
+        let parts = rows_of_16.map(|item| standard(|| part(item)));
         // Not `try_reduce`, which would leave the rest of the scales alone.
         self.parts = parts.max().filter(|most| *most <= parts::MOST);
         if adds.iter().flatten().any(|add| *add != 0.0) {
@@ -292,7 +300,8 @@ impl Native {
                         }
                     }
                     if path == Path::Dot {
-                        sums[r] = packed.row_sum(expert, panel, r, &row, stored.flip, columns);
+                        let sum = || packed.row_sum(expert, panel, r, &row, stored.flip, columns);
+                        sums[r] = standard(sum);
                     }
                 }
                 for (chunk, out) in chunks.iter().zip(out.chunks_exact_mut(packed.bits)) {

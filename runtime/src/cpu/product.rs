@@ -30,6 +30,7 @@ use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
 use crate::buffer::Cut;
 use crate::element::ValuesMut;
+use crate::float_mode::standard;
 
 /// A product, ready to run.
 pub(super) struct Product<'a> {
@@ -53,7 +54,7 @@ impl Product<'_> {
         // A workspace that was larger before is not more tasks now.
         let each = (self.blocking.scratch() / 64).max(1);
         let all = scratch.len().min(each * rayon::current_num_threads());
-        scratch[..all].par_chunks_exact_mut(each).for_each(|scratch| {
+        let task = |scratch: &mut [[u8; 64]]| {
             if self.blocking.fused {
                 let batch = self.batch();
                 while let Some(first) = claim(&next, batch, panels) {
@@ -75,7 +76,8 @@ impl Product<'_> {
                     }
                 }
             }
-        });
+        };
+        scratch[..all].par_chunks_exact_mut(each).for_each(|scratch| standard(|| task(scratch)));
     }
 
     /// Panels that a thread takes at once: some 256 KiB of codes, a stream worth prefetching.

@@ -219,7 +219,7 @@ impl<'a> RowQuantiser<'a> {
             return self.given.zeros.get(column).copied().ok_or_else(missing);
         }
         let (low, high) = (f64::from(self.low), f64::from(self.high));
-        let zero = arith.add(low, -arith.div(f64::from(extent.low), scale));
+        let zero = arith.add(low, -arith.over(f64::from(extent.low), scale));
         Ok(number.round(zero.clamp(low, high)))
     }
 
@@ -233,7 +233,7 @@ impl<'a> RowQuantiser<'a> {
     ) -> u32 {
         let arith = self.base;
         let wide = arith.with(Some(Number::Float(F32)));
-        let within = |factor: f64| outer.map_or(factor, |outer| wide.div(factor, outer));
+        let within = |factor: f64| outer.map_or(factor, |outer| wide.over(factor, outer));
         let divisor_code = |divisor: f64| {
             let usable = divisor.is_finite() && number.round(divisor) != 0.0;
             number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
@@ -316,6 +316,8 @@ impl<'a> RowQuantiser<'a> {
         round: impl Fn(f32) -> f32,
     ) {
         let (low, high) = (self.low, self.high);
+        // As `Arith::over` has it.
+        let scale = if scale == 0.0 { f32::MAX } else { scale };
         let clamp = |value: f32| {
             let value = if value < low { low } else { value };
             if value > high { high } else { value }
@@ -407,6 +409,11 @@ mod tests {
         ),
         ("e2m1 { scale: e4m3 per 1x16, scale: f32 per tensor from amax / 2688 }", "f32"),
         ("e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 }", "own"),
+        ("e2m1 { scale: e8m0 per 1x32, scale: f32 per token }", "f32"),
+        ("e4m3 { scale: e8m0 per 1x32 from amax / 448, scale: f32 per token }", "own"),
+        ("e4m3 { scale: e8m0 per 1x32, scale: divide f32 per token }", "own"),
+        ("i8 { zero: i8, scale: e8m0 per 1x64, scale: f32 per token }", "f32"),
+        ("e5m2 { scale: f16 per 1x32, scale: u8 per token from amax / 9 }", "f32"),
     ];
 
     fn rows(own: FloatFormat, k: usize, case: u32, state: &mut u64) -> Vec<f32> {
@@ -486,6 +493,7 @@ mod tests {
                                 );
                                 let theirs =
                                     (expected.codes[at], expected.scales[at], expected.zeros[at]);
+                                assert!(!ours.0.is_nan() && !ours.1.is_nan(), "{activation}");
                                 assert_eq!(
                                     ours,
                                     theirs,

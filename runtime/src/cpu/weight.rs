@@ -17,6 +17,7 @@ use super::product::Product;
 use crate::buffer::Workspace;
 use crate::device::Device;
 use crate::element::{Values, ValuesMut};
+use crate::float_mode::standard;
 use crate::op::{self, Op, ProductError, Sums};
 use crate::select::{Selection, select_with};
 use crate::unpacked::Unpacked;
@@ -54,7 +55,8 @@ impl CpuWeight {
             Decoder::Table(_) => None,
         };
         let selection = select_with(&device, family, scheme, shape);
-        let native = Native::new(weight, selection.kernel.path, decoder.get().bits());
+        let (path, bits) = (selection.kernel.path, decoder.get().bits());
+        let native = standard(|| Native::new(weight, path, bits));
         Ok(Self {
             scheme: scheme.clone(),
             shape,
@@ -142,10 +144,12 @@ impl Op for CpuWeight {
     ) -> Result<(), ProductError> {
         let tokens = op::sizes(self.shape, expert, x, &y)?;
         let blocking = self.blocking(tokens, x.format());
-        if !self.multiply(blocking, expert, x, &mut y, workspace)? {
-            self.multiply(self.without_parts(tokens), expert, x, &mut y, workspace)?;
-        }
-        Ok(())
+        standard(|| {
+            if !self.multiply(blocking, expert, x, &mut y, workspace)? {
+                self.multiply(self.without_parts(tokens), expert, x, &mut y, workspace)?;
+            }
+            Ok(())
+        })
     }
 }
 

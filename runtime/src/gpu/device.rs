@@ -12,6 +12,7 @@ use super::saved::SavedError;
 use super::stored::Stored;
 use super::weight::GpuWeight;
 use crate::device::Backend;
+use crate::float_mode::standard;
 use crate::op::{self, Op, ProductError};
 use crate::unpacked::Unpacked;
 
@@ -39,7 +40,7 @@ impl<E: Executor> GpuDevice<E> {
         scheme: &Scheme,
         weight: &Unpacked,
     ) -> Result<GpuWeight<E>, ProductError> {
-        GpuWeight::new(self.0.clone(), scheme, weight)
+        standard(|| GpuWeight::new(self.0.clone(), scheme, weight))
     }
 
     /// The same from a checkpoint's own bytes, which kernels on the device bring into place.
@@ -52,7 +53,7 @@ impl<E: Executor> GpuDevice<E> {
         shape: Shape,
         stored: Stored<'_, '_>,
     ) -> Result<GpuWeight<E>, ProductError> {
-        GpuWeight::of_stored(self.0.clone(), scheme, shape, stored)
+        standard(|| GpuWeight::of_stored(self.0.clone(), scheme, shape, stored))
     }
 
     /// A weight that [`GpuWeight::save`] wrote.
@@ -76,7 +77,7 @@ impl<E: Executor + 'static> Backend for GpuDevice<E> {
 
     fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
         if scheme.experts.is_some() {
-            return Ok(Box::new(GpuExperts::new(self, scheme, weight)?));
+            return Ok(Box::new(standard(|| GpuExperts::new(self, scheme, weight))?));
         }
         Ok(Box::new(self.prepare(scheme, weight)?))
     }

@@ -9,7 +9,7 @@ use super::executor::Executor;
 use super::weight::GpuWeight;
 use crate::buffer::Workspace;
 use crate::element::{Values, ValuesMut};
-use crate::op::{self, Op, ProductError, Sums};
+use crate::op::{self, Decoded, Op, ProductError, Sums};
 use crate::unpacked::Unpacked;
 
 /// The experts of a layer, each a weight of its own.
@@ -72,6 +72,10 @@ impl<E: Executor> Op for GpuExperts<E> {
 
     fn sums(&self, tokens: usize) -> Sums {
         self.first.sums(tokens)
+    }
+
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
+        self.first.decoded(x, tokens)
     }
 
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {

@@ -11,7 +11,8 @@ use super::executor::Executor;
 use super::weight::GpuWeight;
 use crate::buffer::Workspace;
 use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
-use crate::op::{self, Op, ProductError, Sums};
+use crate::float_mode::standard;
+use crate::op::{self, Decoded, Op, ProductError, Sums};
 
 impl<E: Executor> Op for GpuWeight<E> {
     fn scheme(&self) -> &Scheme {
@@ -53,6 +54,10 @@ impl<E: Executor> Op for GpuWeight<E> {
         self.choice(first, tokens as u64).map_or(Sums::Matrix, |choice| choice.sums)
     }
 
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
+        self.choice(x, tokens as u64).map_or(Decoded::default(), |choice| choice.decoded)
+    }
+
     /// Kernels round y to the scheme's type, or that of x.
     fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
         match self.product(x) {
@@ -92,9 +97,13 @@ impl<E: Executor> Op for GpuWeight<E> {
         let mut result: Vec<u8> = Vec::new();
         for first in (0..tokens).step_by(most.max(1)) {
             let last = tokens.min(first.saturating_add(most));
-            let mut tensors = self.tensors(x.part(first * k..last * k))?;
-            self.queue(&mut tensors, false).map_err(Into::into)?;
-            result.extend(self.result(&tensors).map_err(Into::into)?);
+            // A text is written, and perhaps a kernel simulated, with this thread's arithmetic.
+            let part = standard(|| {
+                let mut tensors = self.tensors(x.part(first * k..last * k))?;
+                self.queue(&mut tensors, false).map_err(Into::into)?;
+                self.result(&tensors).map_err(Into::into)
+            });
+            result.extend(part?);
         }
         store(&result, output, &mut y);
         Ok(())

@@ -7,7 +7,7 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativePart;
-use crate::op::Sums;
+use crate::op::{Decoded, Sums};
 use crate::source::{KernelKey, KernelSource, Refusal};
 
 /// A product whose M is not known yet.
@@ -41,6 +41,8 @@ pub struct Choice {
     pub meeting: String,
     /// How it adds up.
     pub sums: Sums,
+    /// What it decodes codes to.
+    pub decoded: Decoded,
     /// Why this one.
     pub by: Basis,
 }

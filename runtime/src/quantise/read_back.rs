@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::{CHUNK, Candidate, Outcome, Written, digest, some_rows};
 use crate::checkpoint::{Checkpoint, Layer, Tensors};
+use crate::float_mode::standard;
 
 /// What became of each layer, if the file is what it should be; else what is wrong with it.
 pub(super) fn outcomes(
@@ -96,7 +97,8 @@ fn measured(
         (w.iter().map(|value| value * value).sum::<f64>(), noise)
     };
     // Added in order, so that the same input gives the same numbers.
-    let sums: Vec<(f64, f64)> = starts.par_iter().map(sums).collect();
+    let sums: Vec<(f64, f64)> =
+        starts.par_iter().map(|first| standard(|| sums(first))).collect();
     let (signal, noise) = sums.iter().fold((0.0, 0.0), |(s, n), (a, b)| (s + a, n + b));
     let bytes = |store: &quantloom_dsl::Store| layer.store(&store.name).map_or(0, <[u8]>::len);
     let after = scheme.stores.iter().map(|store| bytes(store) as u64).sum();

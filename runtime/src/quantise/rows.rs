@@ -13,6 +13,7 @@ use quantloom_dsl::layout::{Component, Grain, Shape};
 use quantloom_dsl::reference::{Plain, ReferenceError, quantise};
 use rayon::prelude::*;
 
+use crate::float_mode::standard;
 use crate::pack::Slots;
 
 /// A float weight, stacked [E * N, K], by ranges of its rows.
@@ -40,7 +41,7 @@ pub(crate) fn quantise_rows(
     let mut slots = Slots::new(shape);
     let Some(cut) = Cut::of(scheme, shape) else {
         let values = (weight.values)(0..shape.experts * shape.n);
-        let plain = quantise(scheme, shape, &values, weight.own, weight.bias)?;
+        let plain = standard(|| quantise(scheme, shape, &values, weight.own, weight.bias))?;
         for (component, codes) in &plain.components {
             slots.extend(scheme, *component, codes);
         }
@@ -56,7 +57,7 @@ pub(crate) fn quantise_rows(
             let block = |start: &u64| {
                 let rows = first + start..first + (start + cut.rows).min(shape.n);
                 let count = (rows.end - rows.start) * shape.k;
-                let plain = cut.block(scheme, weight, &front, rows);
+                let plain = standard(|| cut.block(scheme, weight, &front, rows));
                 progress(count);
                 plain
             };

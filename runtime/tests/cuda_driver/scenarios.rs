@@ -157,6 +157,7 @@ impl Products for Sums {
             tokens: 1,
             meeting: "in bf16".to_owned(),
             sums: quantloom_runtime::op::Sums::Matrix,
+            decoded: quantloom_runtime::op::Decoded::default(),
             by: Basis::Model,
         })
     }

@@ -114,7 +114,8 @@ impl<'a> Speller<'a> {
             | Step::Rotl(..)
             | Step::Fma16(..)
             | Step::Sub16(..)
-            | Step::CvtF16 { .. } => {
+            | Step::CvtF16 { .. }
+            | Step::LookupHalf { .. } => {
                 let template = self.sequence.template;
                 return Err(EmitError::Step { template, step: format!("{step:?}") });
             }

@@ -1,7 +1,7 @@
-//! A codebook of 16 numbers to 16-bit floats: byte permutations are tables of eight bytes.
+//! A codebook of few numbers to 16-bit floats: byte permutations are tables of eight bytes.
 //!
-//! A code's low three bits select a byte of the lower and of the upper half of the book, for the low
-//! and for the high bytes of the numbers; its top bit, copied over a byte, chooses between the halves.
+//! Three bits of a code select a byte of eight numbers, for the low and for the high bytes of the numbers.
+//! A book of 16 has two such halves: the code's top bit, copied over a byte, chooses between them.
 
 use quantloom_dsl::Code;
 
@@ -9,32 +9,55 @@ use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
 use super::super::step::{Register, Step};
 use super::Ask;
+use super::table::elements;
 
-/// Codes of a word.
-const CODES: u8 = 8;
 /// `a ? b : c`
 const CHOOSE: u8 = 0xca;
 
-/// The low (0) or high (1) bytes of four numbers of the book from the given one on.
+/// The low (0) or high (1) bytes of four numbers of the book from the given one on; 0 beyond the last.
 fn bytes(book: &[u32], first: usize, which: u32) -> u32 {
-    let byte = |at: usize| book[first + at] >> (8 * which) & 0xff;
+    let byte = |at: usize| book.get(first + at).map_or(0, |number| number >> (8 * which) & 0xff);
     (0..4).fold(0, |word, at| word | byte(at) << (8 * at))
 }
 
-/// Codes of four bits whose every number is one of the operand's.
+/// Codes of four bits at most.
 pub(super) fn book_half(ask: &Ask<'_>) -> Option<Sequence> {
     let Code::Codebook(_) = ask.weight.code else { return None };
     let half = matches!(ask.operand, Operand::Bf16 | Operand::F16);
-    if !half || ask.field != 4 || ask.weight.code.bits() != 4 {
-        return None;
-    }
-    let number = ask.operand.number();
-    let exact = |code| {
-        let value = ask.weight.decode(code);
-        let element = number.encode(value, quantloom_dsl::format::Overflow::Special);
-        (number.decode(element) == value).then_some(element)
+    let bits = ask.weight.code.bits();
+    let (book, yields) = if half { elements(ask.weight, ask.operand)? } else { return None };
+    let (draft, outputs) = match (bits, ask.field) {
+        (4, 4) => sixteen(&book),
+        (1 | 2, field) if field == bits => eight(&book, field),
+        (..=3, 8) => eight(&book, 8),
+        _ => return None,
     };
-    let book: Vec<u32> = (0..16).map(exact).collect::<Option<_>>()?;
+    let (steps, names) = draft.finish();
+    let field = |code: u8| Field { at: ask.field as u8 * code, slice: (0, bits as u8), code };
+    Some(sequence(ask, yields, (steps, names), outputs, (0..(32 / ask.field) as u8).map(field)))
+}
+
+fn sequence(
+    ask: &Ask<'_>,
+    yields: Yield,
+    (steps, names): (Vec<Step>, Vec<(super::super::step::Arg, &'static str)>),
+    outputs: Vec<Output>,
+    fields: impl Iterator<Item = Field>,
+) -> Sequence {
+    Sequence {
+        template: "byte_tables",
+        weight: ask.weight.clone(),
+        operand: ask.operand,
+        yields,
+        inputs: vec![fields.collect()],
+        steps,
+        names,
+        outputs,
+    }
+}
+
+/// A word of eight codes of four bits.
+fn sixteen(book: &[u32]) -> (Draft, Vec<Output>) {
     let mut draft = Draft::new(1);
     let word = draft.input(0);
     let select = draft.push(Step::And(word.into(), 0x7777_7777.into()));
@@ -48,11 +71,7 @@ pub(super) fn book_half(ask: &Ask<'_>) -> Option<Sequence> {
         let (low, high) = (even.into(), word.into());
         let upper = draft.push(Step::Prmt { low, high, select: tops.into() });
         let mut of_bytes = |which| -> Register {
-            let [below, above] = [0, 8].map(|first| {
-                let (low, high) = (bytes(&book, first, which), bytes(&book, first + 4, which));
-                let (low, high) = (low.into(), high.into());
-                draft.push(Step::Prmt { low, high, select: select.into() })
-            });
+            let [below, above] = [0, 8].map(|first| looked_up(&mut draft, book, (first, which), select));
             let (a, b, c) = (upper.into(), above.into(), below.into());
             draft.push(Step::Lop3 { a, b, c, table: CHOOSE })
         };
@@ -64,16 +83,73 @@ pub(super) fn book_half(ask: &Ask<'_>) -> Option<Sequence> {
             outputs.push(Output { register, codes: vec![first, first + 1] });
         }
     }
-    let (steps, names) = draft.finish();
-    let field = |code: u8| Field { at: 4 * code, slice: (0, 4), code };
-    Some(Sequence {
-        template: "byte_tables",
-        weight: ask.weight.clone(),
-        operand: ask.operand,
-        yields: Yield::Value { add: 0, exponent: 0 },
-        inputs: vec![(0..CODES).map(field).collect()],
-        steps,
-        names,
-        outputs,
-    })
+    (draft, outputs)
+}
+
+/// The bytes (low or high ones) of four numbers of eight from `first` on, by four selectors.
+fn looked_up(
+    draft: &mut Draft,
+    book: &[u32],
+    (first, which): (usize, u32),
+    select: Register,
+) -> Register {
+    let (low, high) = (bytes(book, first, which).into(), bytes(book, first + 4, which).into());
+    draft.push(Step::Prmt { low, high, select: select.into() })
+}
+
+/// A word of codes of three bits at most, in fields of 1, 2 or 8 bits.
+fn eight(book: &[u32], field: u32) -> (Draft, Vec<Output>) {
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let mut outputs = Vec::new();
+    if field == 8 {
+        // Bytes 0 and 2 of the word and itself four bits lower hold the nibbles of all codes.
+        let lower = draft.shr(word, 4);
+        let nibbles = draft.push(Step::Or(word.into(), lower.into()));
+        let select = taken(&mut draft, nibbles, 0x20);
+        let pairs = [(0x5140, [0, 1]), (0x7362, [2, 3])];
+        numbers(&mut draft, book, select, pairs, &mut outputs);
+        return (draft, outputs);
+    }
+    // A nibble holds several codes: one of each at a time. The two of an output are half a word apart.
+    let of_nibble = 4 / field;
+    let mask = ((1u32 << field) - 1) * 0x1111_1111;
+    for place in 0..of_nibble {
+        let moved = draft.shr(word, field * place);
+        let nibbles = draft.push(Step::And(moved.into(), mask.into()));
+        for (byte, select) in [(0, 0x20), (1, 0x31)] {
+            let select = taken(&mut draft, nibbles, select);
+            let code = |nibble: u32| (nibble * of_nibble + place) as u8;
+            let first = 2 * byte;
+            let pairs = [
+                (0x6240, [code(first), code(first + 4)]),
+                (0x7351, [code(first + 1), code(first + 5)]),
+            ];
+            numbers(&mut draft, book, select, pairs, &mut outputs);
+        }
+    }
+    (draft, outputs)
+}
+
+/// Two bytes of a word side by side.
+fn taken(draft: &mut Draft, word: Register, select: u32) -> Register {
+    let (low, high) = (word.into(), word.into());
+    draft.push(Step::Prmt { low, high, select: select.into() })
+}
+
+/// The numbers of four selectors, two in a register: bytes of the low ones and of the high ones by a
+/// permutation each, for two codes.
+fn numbers(
+    draft: &mut Draft,
+    book: &[u32],
+    select: Register,
+    pairs: [(u32, [u8; 2]); 2],
+    outputs: &mut Vec<Output>,
+) {
+    let [low, high] = [0, 1].map(|which| looked_up(draft, book, (0, which), select));
+    for (select, codes) in pairs {
+        let (low, high) = (low.into(), high.into());
+        let register = draft.push(Step::Prmt { low, high, select: select.into() });
+        outputs.push(Output { register, codes: codes.to_vec() });
+    }
 }

@@ -76,13 +76,29 @@ fn pair(register: Register, lower: u32, field: u32) -> Output {
 
 const EXACT: Yield = Yield::Value { add: 0, exponent: 0 };
 
+/// How an integer is decoded under some bases: the offset that its steps take off with them, and what is
+/// left to a correction: the whole offset of the weight where the format does not hold all values less it,
+/// or a base with it.
+fn taken_off(
+    weight: &Weight,
+    offset: i32,
+    format: FloatFormat,
+    mut bases: impl Iterator<Item = f64>,
+) -> (i32, Yield) {
+    let holds = |base: f64| exact(format, base + f64::from(offset)).is_some();
+    match every_value_fits(weight, format, 0, 0) && bases.all(holds) {
+        true => (offset, EXACT),
+        false => (offset - weight.offset, Yield::Value { add: weight.offset, exponent: 0 }),
+    }
+}
+
 /// `((w >> j) & mask | 128) - (128 + offset)`.
 pub(super) fn magic_bf16(ask: &Ask<'_>) -> Option<Sequence> {
     let (bits, flip, offset) = integer(ask.weight)?;
-    let fits = bits <= 7 && bits <= ask.field && every_value_fits(ask.weight, BF16, 0, 0);
-    if ask.operand != Operand::Bf16 || !fits {
+    if ask.operand != Operand::Bf16 || bits > 7 || bits > ask.field {
         return None;
     }
+    let (offset, yields) = taken_off(ask.weight, offset, BF16, std::iter::once(128.0));
     let base = exact(BF16, -f64::from(128 + offset))?;
     let mask = (1u32 << bits) - 1;
     let table = if flip == 0 { AND_OR } else { AND_XOR };
@@ -97,20 +113,22 @@ pub(super) fn magic_bf16(ask: &Ask<'_>) -> Option<Sequence> {
         pair(value, j, ask.field)
     });
     let outputs = outputs.collect();
-    Some(sequence("magic_bf16", ask, EXACT, draft, outputs))
+    Some(sequence("magic_bf16", ask, yields, draft, outputs))
 }
 
 /// As `magic_bf16`; ten mantissa bits take a code at several places before a shift is needed,
 /// and the product of the fma moves it back.
 pub(super) fn magic_f16(ask: &Ask<'_>) -> Option<Sequence> {
-    if ask.field == 8 {
+    if ask.operand == Operand::F16 && ask.field == 8 {
         return magic_f16_bytes(ask);
     }
     let (bits, flip, offset) = integer(ask.weight)?;
-    let fits = bits <= ask.field && ask.field <= 4 && every_value_fits(ask.weight, F16, 0, 0);
-    if ask.operand != Operand::F16 || !fits {
+    if ask.operand != Operand::F16 || bits > ask.field || ask.field > 4 {
         return None;
     }
+    let places = (0..8u32).step_by(ask.field as usize);
+    let bases = places.map(|place| f64::from(1024 >> place));
+    let (offset, yields) = taken_off(ask.weight, offset, F16, bases);
     let mask = (1u32 << bits) - 1;
     let table = if flip == 0 { AND_OR } else { AND_XOR };
     let mut draft = Draft::new(1);
@@ -135,16 +153,13 @@ pub(super) fn magic_f16(ask: &Ask<'_>) -> Option<Sequence> {
         };
         outputs.push(pair(draft.push(step), j, ask.field));
     }
-    Some(sequence("magic_f16", ask, EXACT, draft, outputs))
+    Some(sequence("magic_f16", ask, yields, draft, outputs))
 }
 
 /// Byte 0x64 over each code byte makes 1024 + code.
 fn magic_f16_bytes(ask: &Ask<'_>) -> Option<Sequence> {
     let (_, flip, offset) = integer(ask.weight)?;
-    let fits = ask.field == 8 && every_value_fits(ask.weight, F16, 0, 0);
-    if ask.operand != Operand::F16 || !fits {
-        return None;
-    }
+    let (offset, yields) = taken_off(ask.weight, offset, F16, std::iter::once(1024.0));
     let base = exact(F16, f64::from(1024 + offset))?;
     let mut draft = Draft::new(1);
     let mut word = draft.input(0);
@@ -158,7 +173,7 @@ fn magic_f16_bytes(ask: &Ask<'_>) -> Option<Sequence> {
         let value = draft.push(Step::Sub16(Half::F16, under.into(), twice(base).into()));
         outputs.push(pair(value, lower, 8));
     }
-    Some(sequence("magic_f16", ask, EXACT, draft, outputs))
+    Some(sequence("magic_f16", ask, yields, draft, outputs))
 }
 
 /// The low seven bits under 128, the top bit as -128 or -256, and their sum: code - 128, which
@@ -188,20 +203,16 @@ pub(super) fn halves_bf16(ask: &Ask<'_>) -> Option<Sequence> {
 
 /// Two codes an instruction, every special code kept.
 pub(super) fn convert_f16(ask: &Ask<'_>) -> Option<Sequence> {
-    let e5m2 = match ask.weight.code {
-        Code::Number(Number::Float(E4M3)) => false,
-        Code::Number(Number::Float(format)) if format == FloatFormat::new(5, 2, Variant::Ieee) => {
-            true
-        }
-        _ => return None,
-    };
+    if ask.weight.code != Code::Number(Number::Float(E4M3)) {
+        return None;
+    }
     if ask.operand != Operand::F16 || ask.field != 8 || ask.weight.offset != 0 {
         return None;
     }
     let mut draft = Draft::new(1);
     let word = draft.input(0).into();
     let outputs = [false, true].map(|high| {
-        let register = draft.push(Step::CvtF16 { e5m2, codes: word, high });
+        let register = draft.push(Step::CvtF16 { codes: word, high });
         let first = if high { 2 } else { 0 };
         Output { register, codes: vec![first, first + 1] }
     });

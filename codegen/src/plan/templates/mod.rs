@@ -13,6 +13,7 @@ mod eights;
 mod halves;
 mod placed;
 mod singles;
+mod table;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Code, Weight};
@@ -67,7 +68,7 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "convert_f16",
-        summary: "e4m3 or e5m2 by the conversion instruction, two at a time: f16",
+        summary: "e4m3 by the conversion instruction, two at a time: f16",
         make: halves::convert_f16,
     },
     Template {
@@ -83,7 +84,7 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "byte_tables",
-        summary: "four bits through byte permutations as tables: e2m1 to e4m3, a codebook to bf16, f16",
+        summary: "few bits through byte permutations as tables: e2m1 to e4m3, a codebook to bf16, f16",
         make: |ask| eights::table_e4m3(ask).or_else(|| book::book_half(ask)),
     },
     Template {
@@ -100,6 +101,11 @@ pub const TEMPLATES: &[Template] = &[
         name: "table_f32",
         summary: "a code through a table of its values: f32",
         make: singles::table_f32,
+    },
+    Template {
+        name: "table",
+        summary: "a code through a table of its values, rounded where they are no such numbers: bf16, f16",
+        make: table::table_half,
     },
 ];
 

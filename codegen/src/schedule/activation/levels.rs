@@ -151,8 +151,7 @@ impl<'p> Levels<'p> {
 
     /// That of a quantiser without levels.
     fn no_factor(&self) -> Factor {
-        let rounding = Rounding::to(self.problem.arithmetic());
-        Factor { value: 1.0f32.into(), inverse: Some(1.0f32.into()), rounding }
+        Factor::one(Rounding::to(self.problem.arithmetic()))
     }
 
     fn chosen_zero(&self, b: &mut Builder, extent: Extent, factor: Factor) -> Option<Operand> {
@@ -197,7 +196,7 @@ impl<'p> Levels<'p> {
             scaled = factor.rounding.round(b, moved);
         }
         self.store_scale(b, (row, column, inside), factor);
-        // A pad is 0, whatever becomes of a 0 of x: of 0 / 0, if a scale vanishes.
+        // A pad is 0, whatever code a 0 of x has.
         let pads = self.problem.padded > self.problem.k;
         let there = pads.then(|| {
             let columns = (0..PIECE).map(|at| {

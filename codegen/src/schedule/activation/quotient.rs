@@ -44,7 +44,7 @@ enum Way {
 impl Divisor {
     /// Prepares a factor.
     pub(super) fn new(b: &mut Builder, problem: &ActivationProblem, factor: Factor) -> Self {
-        let value = factor.value;
+        let value = factor.divisor(b);
         let way = match factor.inverse {
             Some(inverse) => Way::Exact { inverse },
             // Without exact remainders, or for an x that they were not tried for.

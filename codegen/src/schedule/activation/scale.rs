@@ -18,6 +18,25 @@ pub(super) struct Factor {
     pub(super) inverse: Option<Operand>,
     /// Of what is computed with it.
     pub(super) rounding: Rounding,
+    /// Whether it may be 0: given, an integer, or a product of levels, which may be too small.
+    vanishes: bool,
+}
+
+impl Factor {
+    /// That of a quantiser without levels.
+    pub(super) fn one(rounding: Rounding) -> Self {
+        Self { value: 1.0f32.into(), inverse: Some(1.0f32.into()), rounding, vanishes: false }
+    }
+
+    /// What a value is divided by: the factor, or the largest f32 where that is 0, as
+    /// [`quantloom_dsl::reference::Arith::over`] has it.
+    pub(super) fn divisor(self, b: &mut Builder) -> Operand {
+        if !self.vanishes {
+            return self.value;
+        }
+        let nothing = b.compare(Compare::EqualF32, self.value, 0.0f32);
+        b.select(nothing, f32::MAX, self.value)
+    }
 }
 
 /// What the choice of scales needs of a problem.
@@ -67,12 +86,16 @@ impl<'p> Scales<'p> {
         let rounding = outer.map_or(self.base, |outer| outer.rounding);
         let rounding = level.stored_number().map_or(rounding, |number| rounding.with(number));
         let (op, outer) = match (outer, level.divide) {
-            (None, false) => return Factor { value: number, inverse, rounding },
+            (None, false) => {
+                let vanishes = level.stored || !self.problem.number(level).is_float();
+                return Factor { value: number, inverse, rounding, vanishes };
+            }
             (None, true) => (Binary::DivF32, 1.0f32.into()),
             (Some(outer), false) => (Binary::MulF32, outer.value),
             (Some(outer), true) => (Binary::DivF32, outer.value),
         };
-        Factor { value: rounding.binary(b, op, outer, number), inverse: None, rounding }
+        let value = rounding.binary(b, op, outer, number);
+        Factor { value, inverse: None, rounding, vanishes: true }
     }
 
     /// One scale, and its inverse where both are powers of two. A finer level has to make up for
@@ -86,7 +109,10 @@ impl<'p> Scales<'p> {
     ) -> (Operand, Option<Operand>) {
         let (base, number) = (self.base, self.problem.number(level));
         let within = |b: &mut Builder, factor: Operand| match outer {
-            Some(outer) => b.binary(Binary::DivF32, factor, outer.value),
+            Some(outer) => {
+                let outer = outer.divisor(b);
+                b.binary(Binary::DivF32, factor, outer)
+            }
             None => factor,
         };
         let factor = match level.rule {
@@ -168,7 +194,8 @@ impl<'p> Scales<'p> {
     ) -> Operand {
         let code = self.quantiser.code;
         let [low, _] = extent.ends();
-        let steps = factor.rounding.binary(b, Binary::DivF32, low, factor.value);
+        let divisor = factor.divisor(b);
+        let steps = factor.rounding.binary(b, Binary::DivF32, low, divisor);
         let zero = factor.rounding.binary(b, Binary::SubF32, code.min() as f32, steps);
         let zero = at_least(b, zero, code.min());
         let zero = at_most(b, zero, code.max());

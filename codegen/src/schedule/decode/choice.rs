@@ -5,6 +5,7 @@ use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{InputScale, Problem, Unscheduled};
 use crate::schedule::results::{ORDER, Results};
+use crate::schedule::table::Table;
 use crate::target::Feature;
 
 choices! {
@@ -204,7 +205,8 @@ impl DecodeTile {
     fn shared_bytes(&self, problem: &Problem) -> u32 {
         let rows = self.row_tiles * problem.plan.native.rows;
         let constants = Constants::words(problem, rows, self.tokens);
-        4 * (Results::words(rows, self.tokens, self.warps) + constants + ORDER)
+        let table = Table::words(problem);
+        4 * (Results::words(rows, self.tokens, self.warps) + constants + ORDER + table)
     }
 
     pub(in crate::schedule) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {

@@ -2,6 +2,7 @@
 
 use crate::schedule::choices::choices;
 use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::table::Table;
 
 choices! {
     /// The free choices of a product of lanes; powers of two.
@@ -89,7 +90,7 @@ impl ShaderTile {
         if self.tokens * self.row_tiles > MOST_SUMS {
             return rule(&format!("has more than {MOST_SUMS} sums a lane"));
         }
-        if 4 * self.shared_words(problem) > gpu.block_shared {
+        if 4 * (self.shared_words(problem) + Table::words(problem)) > gpu.block_shared {
             return rule(&format!("has sums of more than {} bytes a block", gpu.block_shared));
         }
         let exact = problem.plan.compute.longest_run.unwrap_or(u64::MAX);

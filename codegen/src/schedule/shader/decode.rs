@@ -4,6 +4,7 @@ use crate::ir::{Binary, Builder, Compare, Operand, Reg, Unary};
 use crate::plan::DequantPlan;
 use crate::plan::sequence::{Sequence, Yield};
 use crate::plan::step::{Arg, Register, Step};
+use crate::schedule::table::Table;
 
 /// Whether every step of a plan has operations that every target has.
 pub(in crate::schedule) fn writable(plan: &DequantPlan) -> bool {
@@ -20,27 +21,36 @@ pub(in crate::schedule) fn writable(plan: &DequantPlan) -> bool {
                 | Step::IntToF32(_)
                 | Step::AddF32(..)
                 | Step::Equal(..)
+                | Step::LookupF32 { .. }
         )
     };
     plan.stages.iter().flat_map(|stage| &stage.steps).all(step)
 }
 
 /// The elements of a chunk of a row, in the order of its columns: one f32 each, or four bytes.
-pub(super) fn decode(b: &mut Builder, plan: &DequantPlan, words: &[Reg]) -> Vec<Operand> {
+pub(super) fn decode(
+    b: &mut Builder,
+    (plan, table): (&DequantPlan, Option<Table>),
+    words: &[Reg],
+) -> Vec<Operand> {
     let words: Vec<Operand> = words.iter().map(|word| (*word).into()).collect();
     let joined = match &plan.stages[..] {
-        [planes, ..] if plan.joins_planes() => run(b, planes, &words),
+        [planes, ..] if plan.joins_planes() => run(b, (planes, None), &words),
         _ => words,
     };
     match plan.stages.last().filter(|last| last.yields != Yield::Code) {
         // One word of codes after another.
-        Some(last) => joined.iter().flat_map(|word| run(b, last, &[*word])).collect(),
+        Some(last) => joined.iter().flat_map(|word| run(b, (last, table), &[*word])).collect(),
         None => joined,
     }
 }
 
 /// Runs a sequence: its outputs, in the order of their codes.
-fn run(b: &mut Builder, sequence: &Sequence, words: &[Operand]) -> Vec<Operand> {
+fn run(
+    b: &mut Builder,
+    (sequence, lookup): (&Sequence, Option<Table>),
+    words: &[Operand],
+) -> Vec<Operand> {
     let mut values = words.to_vec();
     // Steps that work in f32 read and leave bits.
     for step in &sequence.steps {
@@ -72,6 +82,14 @@ fn run(b: &mut Builder, sequence: &Sequence, words: &[Operand]) -> Vec<Operand> 
             Step::Equal(x, y) => {
                 let equal = b.compare(Compare::Equal, arg(x), arg(y));
                 b.select(equal, u32::MAX, 0u32)
+            }
+            Step::LookupF32 { table, index } => {
+                // Of a table of 16 the low four bits choose.
+                let index = match table.len() {
+                    16 => b.and(arg(index), 15u32),
+                    _ => arg(index),
+                };
+                lookup.map_or(Operand::U32(0), |lookup| lookup.read(b, index))
             }
             // `writable` has refused the others.
             _ => Operand::U32(0),

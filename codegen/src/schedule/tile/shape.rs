@@ -7,6 +7,7 @@ use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::ORDER;
+use crate::schedule::table::Table;
 use crate::target::{Class, Feature};
 
 choices! {
@@ -235,7 +236,8 @@ impl TileShape {
         };
         let threads = self.warps * gpu.warp * self.min_blocks;
         let constants = Constants::words(problem, self.rows, self.tokens);
-        let bytes = 4 * (ring::words(*self, problem) + constants + ORDER);
+        let table = Table::words(problem);
+        let bytes = 4 * (ring::words(*self, problem) + constants + ORDER + table);
         let registers = ((gpu.registers / threads.max(1)) & !7).min(MOST_REGISTERS);
         self.warps * gpu.warp <= gpu.block_threads
             && threads <= gpu.processor_threads

@@ -1,0 +1,106 @@
+//! Any code of at most eight bits to 16-bit floats through a table of its values.
+//!
+//! A table holds numbers of the operand's type. Where the values are such numbers, if need be all of them
+//! times one power of two that a scale takes back, nothing is lost; else each is the nearest one, which the
+//! sequence says ([`Yield::Rounded`]).
+
+use quantloom_dsl::Weight;
+use quantloom_dsl::format::{FloatFormat, Number, Overflow};
+
+use super::super::operand::Operand;
+use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
+use super::super::step::Step;
+use super::Ask;
+
+/// Powers of two that a scale takes at most: the factor that makes up for one is a normal f32.
+const MOST_EXPONENT: i32 = 126;
+
+/// The operand's element of every code of a weight, and what it is.
+pub(super) fn elements(weight: &Weight, operand: Operand) -> Option<(Vec<u32>, Yield)> {
+    let Number::Float(format) = operand.number() else { return None };
+    let values: Vec<f64> = (0..1u32 << weight.code.bits()).map(|code| weight.decode(code)).collect();
+    let sizes = values.iter().map(|value| value.abs()).filter(|v| v.is_finite() && *v > 0.0);
+    let powers = Powers::of(sizes, format);
+    let highest = powers.highest.min(MOST_EXPONENT);
+    // The power nearest to none that is high enough, if it is not too high.
+    let from = |least: i32| (least <= highest).then(|| 0.max(least).min(highest));
+    let exact = if powers.holds { from(powers.exact) } else { None };
+    let yields = match exact {
+        Some(exponent) => Yield::Value { add: 0, exponent },
+        None => Yield::Rounded { exponent: from(powers.normal).unwrap_or(highest) },
+    };
+    let (Yield::Value { exponent, .. } | Yield::Rounded { exponent }) = yields else { return None };
+    let unit = 2f64.powi(exponent);
+    let element = |value: &f64| format.encode(value * unit, Overflow::Special);
+    Some((values.iter().map(element).collect(), yields))
+}
+
+/// Which powers of two may multiply some values, so that they are numbers of a format.
+struct Powers {
+    /// Whether the format has as many digits as any of the values.
+    holds: bool,
+    /// The lowest under which no value loses its last digit.
+    exact: i32,
+    /// The lowest under which none is smaller than the numbers of full precision.
+    normal: i32,
+    /// The highest under which the largest value is a number.
+    highest: i32,
+}
+
+impl Powers {
+    fn of(values: impl Iterator<Item = f64>, format: FloatFormat) -> Self {
+        let mantissa = i32::from(format.mantissa_bits);
+        let least = 1 - format.bias();
+        let mut this = Self { holds: true, exact: i32::MIN, normal: i32::MIN, highest: i32::MAX };
+        for value in values {
+            // Exponents of its first and of its last digit.
+            let first = value.log2().floor() as i32;
+            let last = first - 52 + ((value / 2f64.powi(first - 52)) as u64).trailing_zeros() as i32;
+            let fits = |power: &i32| value * 2f64.powi(*power) <= format.max();
+            let under = format.max().log2().floor() as i32 - first;
+            let highest = [under, under - 1].into_iter().find(fits).unwrap_or(under - 2);
+            this.holds &= first - last <= mantissa;
+            this.exact = this.exact.max(least - mantissa - last);
+            this.normal = this.normal.max(least - first);
+            this.highest = this.highest.min(highest);
+        }
+        this
+    }
+}
+
+/// Codes that lie one a byte, each an index into the table.
+pub(super) fn table_half(ask: &Ask<'_>) -> Option<Sequence> {
+    let half = matches!(ask.operand, Operand::Bf16 | Operand::F16);
+    if !half || ask.field != 8 {
+        return None;
+    }
+    let (table, yields) = elements(ask.weight, ask.operand)?;
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let values = [0u32, 1, 2, 3].map(|byte| {
+        let moved = draft.shr(word, 8 * byte);
+        let index = match byte {
+            3 => moved,
+            _ => draft.push(Step::And(moved.into(), 0xff.into())),
+        };
+        draft.push(Step::LookupHalf { table: table.clone(), index: index.into() })
+    });
+    let outputs = [0u8, 2].map(|first| {
+        let [low, high] = [0, 1].map(|next| values[usize::from(first) + next].into());
+        let register = draft.push(Step::Prmt { low, high, select: 0x5410.into() });
+        Output { register, codes: vec![first, first + 1] }
+    });
+    let slice = (0, ask.weight.code.bits() as u8);
+    let field = |code: u8| Field { at: 8 * code, slice, code };
+    let (steps, names) = draft.finish();
+    Some(Sequence {
+        template: "table",
+        weight: ask.weight.clone(),
+        operand: ask.operand,
+        yields,
+        inputs: vec![(0..4).map(field).collect()],
+        steps,
+        names,
+        outputs: outputs.to_vec(),
+    })
+}

@@ -1,0 +1,91 @@
+//! Kernels that look codes up: vendors' compilers take them without spills, with the table in shared
+//! memory beside what they have there.
+
+#![allow(clippy::print_stdout, reason = "a skipped part says so")]
+
+mod kernels;
+
+use kernels::{assembler, compiler};
+use quantloom_codegen::emit::{hip, ptx};
+use quantloom_codegen::ir::{Kernel, Verified, verify};
+use quantloom_codegen::schedule::{Problem, choose};
+use quantloom_codegen::target::target;
+use quantloom_dsl::parse;
+use rayon::prelude::*;
+
+/// Values of full length: of 8 bits, of bits in planes, and of floats that f16 does not reach.
+const WEIGHTS: [(&str, &str); 4] =
+    [("book 256", "bf16"), ("book 32", "f16"), ("e6m1", "f16"), ("book 8", "bf16")];
+
+fn weight(text: &str) -> String {
+    let Some(len) = text.strip_prefix("book ") else { return text.to_owned() };
+    let values = (0..len.parse::<u32>().unwrap()).map(|code| f64::from(code).sin().to_string());
+    format!("codebook({})", values.collect::<Vec<_>>().join(", "))
+}
+
+/// The kernels for few and for many tokens on a target, and whether each has a table.
+fn kernels_for(name: &str) -> Vec<(Verified<Kernel>, bool)> {
+    let mut all = Vec::new();
+    for (code, x) in WEIGHTS {
+        let text = format!(
+            "a {{ weight: {}, scale: f16 per 1x32, pack: [k, n], activation: {x} }}",
+            weight(code)
+        );
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults}"));
+        let problem = Problem::new(&scheme, &scheme.activations[0], target(name).unwrap(), (4096, 4096));
+        let problem = problem.unwrap_or_else(|why| panic!("{code} on {name}: {why}"));
+        for tokens in [1, 16, 64] {
+            let kernel = choose(&problem, tokens).unwrap().write(&problem).unwrap();
+            let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+            all.push((kernel, code != "book 8"));
+        }
+    }
+    all
+}
+
+#[test]
+fn tables_lie_in_shared_memory() {
+    for name in ["sm_80", "sm_90a", "gfx942", "gfx950"] {
+        for (kernel, looks_up) in kernels_for(name) {
+            let table = kernel.shared.iter().find(|block| block.name == "table");
+            assert_eq!(table.is_some(), looks_up, "{}", kernel.name);
+        }
+    }
+    // A shader has one for every codebook.
+    assert!(kernels_for("wgsl").iter().all(|(kernel, _)| {
+        kernel.shared.iter().any(|block| block.name == "table") || kernel.name.starts_with("e6m1")
+    }));
+}
+
+#[test]
+fn tables_assemble() {
+    let Some(ptxas) = assembler::find() else {
+        println!("skipped: ptxas not found");
+        return;
+    };
+    let wrong = ["sm_80", "sm_89", "sm_90a", "sm_120"].par_iter().flat_map_iter(|sm| {
+        kernels_for(sm).into_iter().filter_map(|(kernel, _)| {
+            let assembled = assembler::assemble(&ptxas, &ptx::emit(&kernel).unwrap(), sm);
+            (!assembled.is_clean()).then(|| format!("{}: {}", kernel.name, assembled.report))
+        })
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn tables_compile_for_amd() {
+    let Some(clang) = compiler::find() else {
+        println!("skipped: clang for AMD GPUs not found");
+        return;
+    };
+    let wrong = ["gfx942", "gfx950"].par_iter().flat_map_iter(|chip| {
+        kernels_for(chip).into_iter().filter_map(|(kernel, _)| {
+            let compiled = compiler::compile(&clang, &hip::emit(&kernel).unwrap(), chip);
+            let planned = compiled.shared == kernel.shared_map().bytes;
+            (!compiled.is_clean() || !planned).then(|| format!("{}: {compiled:?}", kernel.name))
+        })
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,78 @@
+//! What is 0 stays 0, by every rule and with every kind of levels: no scale that is chosen for it, and
+//! no product of scales, makes it a NaN.
+
+use quantloom_dsl::format::{BF16, F16, F32};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::reference::{StaticInput, dequantise, quantise, quantise_activation};
+use quantloom_dsl::{Scheme, parse};
+
+const CODES: [&str; 6] = ["i8", "u8", "e4m3", "e5m2", "e2m1", "e4m3fnuz"];
+const NUMBERS: [&str; 7] = ["f32", "f16", "bf16", "e8m0", "e4m3", "u8", "i8"];
+
+/// One level, and every pair of levels.
+fn levels(coarse: &str) -> Vec<String> {
+    let one = |group: &str, number: &str| {
+        let rules = match number {
+            "e8m0" => &["", " from pow2", " from amax / 6"][..],
+            _ => &["", " from amax / 6"],
+        };
+        let divides = ["", "divide "];
+        let all = divides.iter().flat_map(|divide| rules.iter().map(move |rule| (divide, rule)));
+        all.map(|(divide, rule)| format!("scale: {divide}{number} per {group}{rule}"))
+            .collect::<Vec<_>>()
+    };
+    let pairs = NUMBERS.iter().flat_map(|fine| one("1x16", fine)).flat_map(|fine| {
+        let coarse = NUMBERS.iter().flat_map(|number| one(coarse, number));
+        coarse.map(|coarse| format!("{fine}, {coarse}")).collect::<Vec<_>>()
+    });
+    NUMBERS.iter().flat_map(|number| one(coarse, number)).chain(pairs).collect()
+}
+
+/// Zeros, and numbers so small that no scale holds them.
+const VALUES: [f64; 3] = [0.0, -0.0, 1e-45];
+
+fn scheme(text: &str) -> Scheme {
+    parse(text).unwrap_or_else(|faults| panic!("{text}: {faults}"))
+}
+
+#[test]
+fn a_token_of_zeros_is_0() {
+    for code in CODES {
+        let zero = if code.starts_with('e') { "" } else { "zero: i8, " };
+        for (levels, zero) in levels("token").iter().flat_map(|l| [(l, ""), (l, zero)]) {
+            let text = format!(
+                "s {{ weight: i8, pack: [k, n], activation: {code} {{ {zero}{levels} }} }}"
+            );
+            let scheme = scheme(&text);
+            let quantiser = scheme.quantiser().unwrap();
+            for (own, value) in [F32, F16, BF16].into_iter().flat_map(|o| VALUES.map(|v| (o, v))) {
+                let x = vec![own.round(value); 40];
+                let given = StaticInput::default();
+                let x = quantise_activation(&scheme, quantiser, &x, 40, own, &given).unwrap();
+                let worst = x.values().iter().fold(0.0, |worst: f64, x| match x.is_nan() {
+                    true => f64::NAN,
+                    false => worst.max(x.abs()),
+                });
+                assert!(worst <= value.abs() * 2.0, "{text}, x = {value} of {own}: {worst}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_weight_of_zeros_is_0() {
+    let shape = Shape::matrix(2, 40);
+    for code in CODES {
+        let zeros: &[&str] =
+            if code.starts_with('e') { &[""] } else { &["", "zero: u8, ", "zero: f16, "] };
+        for (levels, zero) in levels("1x32").iter().flat_map(|l| zeros.iter().map(move |z| (l, z)))
+        {
+            let text =
+                format!("s {{ weight: {code}, {levels}, {zero}pack: [k, n], activation: f32 }}");
+            let scheme = scheme(&text);
+            let plain = quantise(&scheme, shape, &[0.0; 80], F32, None).unwrap();
+            let w = dequantise(&scheme, &plain).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert!(w.iter().all(|w| *w == 0.0), "{text}: {w:?}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Results do not depend on the mode of floating-point arithmetic in which the caller and the threads
+//! of its pool are.
+
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+
+use std::arch::asm;
+use std::path::Path;
+
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::reference::Plain;
+use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::conformance::draw;
+use quantloom_runtime::cpu::isa::Isa;
+use quantloom_runtime::device::Device;
+use quantloom_runtime::op::{Bf16, F16 as Half, Op, Values};
+use quantloom_runtime::pack::{pack, quantise_rows};
+use quantloom_runtime::unpacked::Unpacked;
+
+/// Subnormal numbers are 0 as operands and as results, and results are rounded towards 0.
+#[cfg(target_arch = "x86_64")]
+const OTHER: u32 = 0x1f80 | 1 << 15 | 1 << 6 | 0b11 << 13;
+#[cfg(target_arch = "aarch64")]
+const OTHER: u64 = 1 << 24 | 0b11 << 22;
+
+/// Sets the mode of this thread.
+#[cfg(target_arch = "x86_64")]
+fn set(mode: u32) {
+    // SAFETY: four bytes are read; the mode is other code's than the compiler expects, for the calls
+    // that this test makes.
+    unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack)) };
+}
+#[cfg(target_arch = "aarch64")]
+fn set(mode: u64) {
+    // SAFETY: a register of arithmetic alone, for the calls that this test makes.
+    unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nostack)) };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn mode() -> u32 {
+    let mut mode = 0u32;
+    // SAFETY: four bytes are written.
+    unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut mode, options(nostack)) };
+    mode & !0x3f
+}
+#[cfg(target_arch = "aarch64")]
+fn mode() -> u64 {
+    let mode;
+    // SAFETY: a register is read.
+    unsafe { asm!("mrs {}, fpcr", out(reg) mode, options(nostack)) };
+    mode
+}
+
+/// Schemes of the catalogue, and some whose numbers are all subnormal.
+fn schemes() -> Vec<Scheme> {
+    let catalogue = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
+    let mut files: Vec<_> =
+        std::fs::read_dir(catalogue).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let read = |path| std::fs::read_to_string(path).unwrap();
+    let texts = files.into_iter().map(read).chain(
+        [
+            "weight: i8, scale: f16 per 1x32, pack: [k, n], activation: f32",
+            "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], \
+             activation: e2m1 { scale: e8m0 per 1x32, scale: f32 per token }",
+            "weight: i8, scale: f32 per 1x32, pack: [k, n], activation: i8 { scale: own per token }",
+        ]
+        .map(|clauses| format!("s {{ {clauses} }}")),
+    );
+    texts.map(|text| parse(&text).unwrap()).filter(|scheme| scheme.experts.is_none()).collect()
+}
+
+/// x of a type, of usual and of the smallest numbers, and of zeros.
+fn tokens(own: FloatFormat, k: usize) -> Vec<f64> {
+    let value = |at: usize| {
+        let fraction = ((at * 7919) % 201) as f64 / 100.0 - 1.0;
+        match at / k {
+            0 => fraction,
+            1 => own.round(own.decode(1) * 40.0 * fraction),
+            2 => 0.0,
+            _ => own.round(own.max() * fraction),
+        }
+    };
+    (0..4 * k).map(|at| own.round(value(at))).collect()
+}
+
+/// What is multiplied, and quantised.
+struct Case<'s> {
+    scheme: &'s Scheme,
+    shape: Shape,
+    own: FloatFormat,
+    f32s: Vec<f32>,
+    f16s: Vec<Half>,
+    bf16s: Vec<Bf16>,
+    /// A layer of the smallest scales.
+    smallest: Plain,
+    w: Vec<f64>,
+}
+
+impl<'s> Case<'s> {
+    fn new(scheme: &'s Scheme, shape: Shape, own: FloatFormat) -> Self {
+        let x = tokens(own, shape.k as usize);
+        let code = |x: &f64| Number::Float(own).encode(*x, Overflow::Special) as u16;
+        let weight = |at| f64::from(((at * 104_729 % 2003) as f32 / 1000.0 - 1.0) * 1e-38);
+        Self {
+            scheme,
+            shape,
+            own,
+            f32s: x.iter().map(|x| *x as f32).collect(),
+            f16s: x.iter().map(code).map(Half).collect(),
+            bf16s: x.iter().map(code).map(Bf16).collect(),
+            smallest: draw::layer(scheme, shape, 2),
+            w: (0..shape.n * shape.k).map(weight).collect(),
+        }
+    }
+
+    fn x(&self) -> Values<'_> {
+        match self.own {
+            F16 => Values::F16(&self.f16s),
+            BF16 => Values::Bf16(&self.bf16s),
+            _ => Values::F32(&self.f32s),
+        }
+    }
+
+    /// What is to be the same: of both layers the stored bytes, the weights again, and products on
+    /// every set.
+    fn results(&self) -> Vec<u32> {
+        let Self { scheme, shape, .. } = *self;
+        let k = shape.k as usize;
+        let quantised = quantise_rows(scheme, shape, &self.w, F32, None, &|_| {}).unwrap();
+        let mut all = Vec::new();
+        for plain in [&self.smallest, &quantised] {
+            let packed = pack(scheme, plain).unwrap();
+            all.extend(packed.values().flatten().map(|byte| u32::from(*byte)));
+            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+            let weight = Unpacked::new(scheme, shape, &stored).unwrap();
+            all.extend(weight.decode_rows(0..shape.n).iter().map(|w| w.to_bits()));
+            for isa in Isa::present() {
+                let op = Device::named(isa.name()).unwrap().prepare(scheme, &weight).unwrap();
+                for m in [1, 4] {
+                    let y = op.matmul(0, self.x().part(4 * k - m * k..4 * k)).unwrap();
+                    all.extend(y.iter().map(|y| if y.is_nan() { u32::MAX } else { y.to_bits() }));
+                }
+            }
+        }
+        all
+    }
+}
+
+#[test]
+fn flushing_and_rounding_of_the_host_change_nothing() {
+    // The threads of the pool have the mode, and so has the thread that calls.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).start_handler(|_| set(OTHER));
+    let pool = pool.build().unwrap();
+    let usual = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let shape = Shape::matrix(33, 160);
+    for scheme in schemes() {
+        if scheme.stores.iter().any(|store| scheme.bind(store, shape).is_err()) {
+            continue;
+        }
+        for own in [F32, BF16, F16] {
+            let case = Case::new(&scheme, shape, own);
+            let expected = usual.install(|| case.results());
+            let found = pool.install(|| {
+                assert_eq!(mode(), OTHER);
+                let found = case.results();
+                assert_eq!(mode(), OTHER, "the caller's mode is left as it was");
+                found
+            });
+            let first = expected.iter().zip(&found).position(|(a, b)| a != b);
+            assert_eq!(first, None, "{}, x of {own}", scheme.name);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Codes of every type on simulated GPUs, among them such as 16-bit floats do not hold: codebooks of every
+//! size, floats beyond f16's range, integers with large offsets.
+
+use quantloom::codegen::jit::Simulator;
+use quantloom::runtime::conformance::{Failure, Suite, Summary};
+use quantloom::runtime::device::Backend;
+use quantloom::runtime::gpu::GpuDevice;
+use quantloom_dsl::{Scheme, parse};
+use rayon::prelude::*;
+
+const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
+
+/// A part of a decode product's tile of tokens, more than one, a part of a tile of many.
+const TOKENS: [usize; 3] = [1, 7, 17];
+
+fn scheme(weight: &str, scale: &str, activation: &str) -> Scheme {
+    let text = format!(
+        "odd {{ weight: {weight}, scale: {scale}, pack: [k, n], activation: {activation} }}"
+    );
+    parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults}"))
+}
+
+fn run(scheme: &Scheme, backend: &dyn Backend, seed: u64) -> Result<Summary, Failure> {
+    let (shapes, seeds) = (vec![(33, 160), (17, 328)], vec![seed]);
+    let suite = Suite { shapes, tokens: TOKENS.to_vec(), seeds, every: 1 };
+    suite.run(scheme, &[backend], &|_| {}).remove(0)
+}
+
+/// Every product of the schemes on every target; nothing but tables has bank conflicts.
+fn compared(schemes: &[Scheme]) {
+    let cases: Vec<_> = schemes.iter().flat_map(|s| TARGETS.map(|target| (s, target))).collect();
+    let wrong = cases.par_iter().enumerate().filter_map(|(number, (scheme, target))| {
+        let device = GpuDevice::new(Simulator::new(target).unwrap());
+        let result = run(scheme, &device, number as u64 % 6);
+        let reports = device.executor().take_reports();
+        let met = reports.iter().find(|of| of.conflicts() > 0 && !target.starts_with("wgsl"));
+        match (result, met) {
+            (Ok(done), None) if done.not_scheduled.is_empty() && done.products == 6 => None,
+            (Ok(done), None) => Some(format!("{scheme}\n{target}: {done:?}")),
+            (Ok(_), Some(report)) => Some(format!("{scheme}\n{report}")),
+            (Err(failure), _) => Some(format!("{scheme}\n{failure}")),
+        }
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// A codebook of so many values.
+fn book(len: u32, value: impl Fn(u32) -> f64) -> String {
+    let values: Vec<String> = (0..len).map(|code| format!("{:e}", value(code))).collect();
+    format!("codebook({})", values.join(", "))
+}
+
+/// Numbers of full length that follow no rule.
+fn any(code: u32) -> f64 {
+    (f64::from(code) * 0.731 + 0.37).sin()
+}
+
+#[test]
+fn codebooks_of_every_size() {
+    let mut schemes = Vec::new();
+    for (number, len) in [2, 4, 8, 16, 32, 64, 128, 256].into_iter().enumerate() {
+        let x = ["bf16", "f16", "i8 { scale: f32 per token }"][number % 3];
+        schemes.push(scheme(&book(len, any), "f32 per 1x32", x));
+        schemes.push(scheme(&book(len, |code| f64::from(code % 3) - 1.0), "f16 per channel", "f16"));
+    }
+    let normal_float = "codebook(-1, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, \
+                        -0.091050036, 0, 0.0795803, 0.1609302, 0.24611230, 0.33791524, 0.44070983, \
+                        0.562617, 0.72295684, 1)";
+    schemes.push(scheme(normal_float, "f32 per 1x64", "bf16"));
+    schemes.push(scheme("codebook(0, 1, -1, 0)", "f32 per tensor", "bf16"));
+    compared(&schemes);
+}
+
+/// Beyond the largest f16, below the smallest, and both at once.
+#[test]
+fn values_of_any_size() {
+    let mut schemes = Vec::new();
+    for (len, x) in [(4, "f16"), (16, "f16"), (64, "f16"), (8, "bf16")] {
+        schemes.push(scheme(&book(len, |code| any(code) * 1e12), "f32 per 1x32", x));
+        schemes.push(scheme(&book(len, |code| any(code) * 1e-20), "f32 per channel", x));
+        let wide = book(len, |code| any(code) * 10f64.powi(code as i32 % 40 - 20));
+        schemes.push(scheme(&wide, "f32 per 1x32", x));
+    }
+    for code in ["e5m0", "e5m1", "e5m2", "e5m2fn", "e5m2fnuz", "e5m2finite", "e6m1", "e6m1ieee"] {
+        schemes.push(scheme(code, "f16 per 1x32", "f16"));
+    }
+    schemes.push(scheme("e6m1", "f32 per channel", "bf16"));
+    schemes.push(scheme("e6m1", "f32 per channel", "i8 { scale: f32 per token }"));
+    compared(&schemes);
+}
+
+/// Sums of codes without their offset, which a term times the sum of x makes up for.
+#[test]
+fn offsets_that_16_bits_do_not_hold() {
+    let codes = ["u4 + 1000", "u4 - 65536", "u4 - 249", "u8 - 2049", "u8 - 40000", "i8 + 300", "u3 + 5000"];
+    let of = |(number, code): (usize, &&str)| {
+        let (scale, x) = (["f16 per 1x32", "f32 per channel"][number / 2 % 2], ["bf16", "f16"][number % 2]);
+        scheme(code, scale, x)
+    };
+    compared(&codes.iter().chain(&codes[1..]).enumerate().map(of).collect::<Vec<_>>());
+}
