@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quantloom_dsl::layout::{Grain, Shape};
@@ -108,10 +108,16 @@ pub fn drawn_case(dice: &mut Dice, scheme: Scheme) -> Option<Case> {
     for _ in 0..4 {
         let (n, k) = (rows(dice), columns(dice));
         let n = if n * k > most { (most / k).max(1) } else { n };
-        let case =
-            Case { scheme: scheme.clone(), shape: (n, k), tokens: tokens.clone(), seed: dice.bits() % 60 };
+        let case = Case {
+            scheme: scheme.clone(),
+            shape: (n, k),
+            tokens: tokens.clone(),
+            seed: dice.bits() % 60,
+        };
         let shape = case.shape();
-        if stored_bits(&scheme, shape).is_some_and(|bits| bits <= 64 * shape.elements().unwrap_or(0) + (1 << 18)) {
+        if stored_bits(&scheme, shape)
+            .is_some_and(|bits| bits <= 64 * shape.elements().unwrap_or(0) + (1 << 18))
+        {
             return Some(case);
         }
     }

@@ -1,7 +1,7 @@
 //! What must hold for a legal scheme, and what became of it.
 
-use std::collections::BTreeMap;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -76,7 +76,10 @@ impl Check {
     pub fn all() -> Vec<Self> {
         let sets = Isa::present().map(|isa| isa.name().to_owned());
         let backends = sets.chain(SIMULATED.map(str::to_owned));
-        [Self::Print, Self::Pack, Self::Quantize].into_iter().chain(backends.map(Self::Products)).collect()
+        [Self::Print, Self::Pack, Self::Quantize]
+            .into_iter()
+            .chain(backends.map(Self::Products))
+            .collect()
     }
 }
 
@@ -124,7 +127,8 @@ impl Fault {
     /// failures say the same but for numbers.
     pub fn like(&self, other: &Self) -> bool {
         self.kind == other.kind
-            && (self.kind == Kind::Wrong || plain_words(&self.message) == plain_words(&other.message))
+            && (self.kind == Kind::Wrong
+                || plain_words(&self.message) == plain_words(&other.message))
     }
 }
 
@@ -206,6 +210,9 @@ impl Subject {
             };
             outcomes.push((check.clone(), outcome));
         }
+        if backends.is_empty() {
+            return outcomes;
+        }
         let all = caught_fault(|| self.products(case, &backends));
         let all = match (all, &backends[..]) {
             (Ok(all), _) => all,
@@ -231,9 +238,9 @@ impl Subject {
                 let first = faults.faults().first().map_or("", |fault| &fault.message);
                 Outcome::Failed(Fault::error(format!("what it prints is refused: {first}\n{text}")))
             }
-            Ok(again) if again != *scheme => {
-                Outcome::Failed(Fault::wrong(format!("what it prints means something else\n{text}")))
-            }
+            Ok(again) if again != *scheme => Outcome::Failed(Fault::wrong(format!(
+                "what it prints means something else\n{text}"
+            ))),
             Ok(_) => Outcome::Passed,
         }
     }

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::layout::{Axis, Component, Digit, Field, Fill, Grain, Layout, Part, Place, WordType};
+use quantloom_dsl::layout::{
+    Axis, Component, Digit, Field, Fill, Grain, Layout, Part, Place, WordType,
+};
 use quantloom_dsl::{
     Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, Rule, ScaleLevel,
     ScaleType, Scheme, Ties, ZeroKind, default_name,
@@ -60,7 +62,9 @@ pub const FEATURES: &[Feature] = &[
     ("group: tensor", |s| group(s, |g| g == Group::TENSOR)),
     ("index", |s| s.index.is_some()),
     ("index: narrow", |s| s.index.is_some_and(|number| number.bits() < 32)),
-    ("layout: elements", |s| layout(s, |l| matches!(l, Layout::For { body, .. } if matches!(**body, Layout::Field(_))))),
+    ("layout: elements", |s| {
+        layout(s, |l| matches!(l, Layout::For { body, .. } if matches!(**body, Layout::Field(_))))
+    }),
     ("layout: sub-byte elements", |s| {
         s.stores.iter().any(|store| {
             matches!(&store.layout, Layout::For { body, .. } if matches!(**body, Layout::Field(_)))
@@ -74,21 +78,47 @@ pub const FEATURES: &[Feature] = &[
     ("layout: u64 words", |s| word(s, |w| w.bits == 64)),
     ("layout: signed words", |s| word(s, |w| w.signed)),
     ("layout: msf", |s| word(s, |w| w.msf)),
-    ("layout: w", |s| layout(s, |l| matches!(l, Layout::Word { order, .. } if order.contains(&Place::Word)))),
+    ("layout: w", |s| {
+        layout(s, |l| matches!(l, Layout::Word { order, .. } if order.contains(&Place::Word)))
+    }),
     ("layout: loop of words", |s| {
-        layout(s, |l| matches!(l, Layout::For { body, .. } if matches!(**body, Layout::Word { .. })))
+        layout(
+            s,
+            |l| matches!(l, Layout::For { body, .. } if matches!(**body, Layout::Word { .. })),
+        )
     }),
     ("layout: record", |s| s.stores.iter().any(|store| held(s, &store.layout) > 1)),
     ("layout: record of records", |s| {
-        layout(s, |l| match l {
+        layout(s, |l| {
+            match l {
             Layout::Sequence(parts) => parts.iter().any(|part| {
                 matches!(part, Layout::For { body, .. } if matches!(**body, Layout::Sequence(_)))
             }),
             _ => false,
+        }
+        })
+    }),
+    ("layout: scale and zero", |s| {
+        let both =
+            |layout: &Layout| layout.holds(Component::Scale(0)) && layout.holds(Component::Zero);
+        s.stores.iter().any(|store| store.owner == Component::Scale(0) && both(&store.layout))
+    }),
+    ("layout: word of components", |s| {
+        layout(s, |l| {
+            matches!(l, Layout::Word { fields, .. } if {
+                let mut held = fields.iter().filter_map(|field| match field {
+                    Field::Bits { component, .. } => Some(*component),
+                    Field::Pad { .. } => None,
+                });
+                let first = held.next();
+                held.any(|other| Some(other) != first)
+            })
         })
     }),
     ("layout: planes", |s| s.stores_of(Component::Code).count() > 1),
-    ("layout: sequence", |s| s.stores.iter().any(|store| matches!(store.layout, Layout::Sequence(_)))),
+    ("layout: sequence", |s| {
+        s.stores.iter().any(|store| matches!(store.layout, Layout::Sequence(_)))
+    }),
     ("layout: slice", |s| field(s, |f| matches!(f, Field::Bits { range: Some(_), .. }))),
     ("layout: @step", |s| field(s, |f| matches!(f, Field::Bits { step: Some(_), .. }))),
     ("layout: pad", |s| field(s, |f| matches!(f, Field::Pad { fill: Fill::Zero, .. }))),
@@ -108,7 +138,9 @@ pub const FEATURES: &[Feature] = &[
     ("x: f32", |s| float_x(s, "f32")),
     ("x: f16", |s| float_x(s, "f16")),
     ("x: bf16", |s| float_x(s, "bf16")),
-    ("x: several floats", |s| s.activations.iter().filter(|a| matches!(a, Activation::Float(_))).count() > 1),
+    ("x: several floats", |s| {
+        s.activations.iter().filter(|a| matches!(a, Activation::Float(_))).count() > 1
+    }),
     ("x: quantised", |s| s.quantiser().is_some()),
     ("x: quantised or float", |s| s.quantiser().is_some() && s.activations.len() > 1),
     ("x: i8", |s| quantiser(s, |q| q.code == Number::Int(8))),
@@ -254,7 +286,8 @@ fn digit(scheme: &Scheme, is: impl Fn(&Digit) -> bool) -> bool {
     layout(scheme, |layout| match layout {
         Layout::For { digits, .. } => digits.iter().any(&is),
         Layout::Word { inner, order, .. } => {
-            let placed = order.iter().any(|place| matches!(place, Place::Digit(digit) if is(digit)));
+            let placed =
+                order.iter().any(|place| matches!(place, Place::Digit(digit) if is(digit)));
             placed || inner.iter().any(&is)
         }
         _ => false,

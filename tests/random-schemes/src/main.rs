@@ -149,9 +149,10 @@ fn say(text: &str) {
 
 fn show(finding: &Finding, out: &Path, seed: u64) {
     let Finding { draw, check, also, case, fault } = finding;
-    let file = out.join(format!("seed{seed}-draw{draw}-{}.scheme", check.to_string().replace(':', "-")));
-    let written = std::fs::create_dir_all(out)
-        .and_then(|()| std::fs::write(&file, case.scheme.to_string()));
+    let file =
+        out.join(format!("seed{seed}-draw{draw}-{}.scheme", check.to_string().replace(':', "-")));
+    let written =
+        std::fs::create_dir_all(out).and_then(|()| std::fs::write(&file, case.scheme.to_string()));
     if let Err(error) = written {
         say(&format!("cannot write {}: {error}", file.display()));
     }

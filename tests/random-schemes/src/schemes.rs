@@ -7,7 +7,7 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, Grain, Grains, Layout};
 
 use crate::dice::Dice;
-use crate::layouts::{Placed, layouts, record, super_record};
+use crate::layouts::{Placed, layouts, record, super_record, together};
 
 /// A scale level, as drawn.
 #[derive(Clone)]
@@ -75,15 +75,20 @@ impl Drawing<'_> {
             experts: self.experts,
         };
         let packs = self.packs(code, &levels, &zero, &shift);
+        let shared = self.shared(&levels, &zero, &shift);
         if let Some((text, group, number)) = &zero {
             clauses.push(format!("zero: {text}{}", self.stored(Component::Zero, *group, *number)));
         }
         if let Some((text, group, number)) = &shift {
-            clauses.push(format!("shift: {text}{}", self.stored(Component::Shift, *group, *number)));
+            clauses
+                .push(format!("shift: {text}{}", self.stored(Component::Shift, *group, *number)));
         }
         for (at, level) in (0u8..).zip(&levels) {
             let number = level.number.unwrap_or(Number::Uint(8));
-            let stored = self.stored(Component::Scale(at), level.group, number);
+            let stored = match (&shared, at) {
+                (Some(layout), 0) => format!(" {layout}{}", self.name()),
+                _ => self.stored(Component::Scale(at), level.group, number),
+            };
             clauses.push(format!("scale: {}{stored}", level.text));
         }
         if let Some(number) = index {
@@ -260,7 +265,8 @@ impl Drawing<'_> {
     }
 
     fn rule(&mut self, zero: bool) -> String {
-        let divisor = self.dice.of(&["127", "7", "7.5", "448", "6", "2688", "31", "0.3", "1", "1e3"]);
+        let divisor =
+            self.dice.of(&["127", "7", "7.5", "448", "6", "2688", "31", "0.3", "1", "1e3"]);
         match self.dice.below(20) {
             0..=12 => String::new(),
             13..=15 => format!(" from amax / {divisor}"),
@@ -369,7 +375,8 @@ impl Drawing<'_> {
                 _ => group,
             };
             let fixed = group == Group::TENSOR && self.dice.percent(60);
-            let scale = if !fixed && self.dice.percent(30) { None } else { Some(self.scale_type()) };
+            let scale =
+                if !fixed && self.dice.percent(30) { None } else { Some(self.scale_type()) };
             let divide = if self.dice.percent(10) { "divide " } else { "" };
             let rule = self.rule(zero);
             let kind = scale.map_or("own".to_owned(), |number| number.to_string());
@@ -459,6 +466,38 @@ impl Drawing<'_> {
         })
     }
 
+    /// The layout of the first scale that holds the zero point or the shift too.
+    fn shared(
+        &mut self,
+        levels: &[Level],
+        zero: &Option<(String, Group, Number)>,
+        shift: &Option<(String, Group, Number)>,
+    ) -> Option<String> {
+        let Level { number, group, .. } = levels.first()?;
+        if self.placed.contains(&Component::Scale(0)) || self.dice.percent(75) {
+            return None;
+        }
+        let experts = self.experts;
+        let part = |component, number: Number| Placed {
+            component,
+            grains: group.grains(number.bits()),
+            experts,
+        };
+        let mut all = vec![part(Component::Scale(0), (*number)?)];
+        for (component, other) in [(Component::Zero, zero), (Component::Shift, shift)] {
+            if let Some((_, its, number)) = other
+                && its == group
+            {
+                all.push(part(component, *number));
+            }
+        }
+        if all.len() < 2 {
+            return None;
+        }
+        self.placed.extend(all.iter().skip(1).map(|placed| placed.component));
+        Some(together(self.dice, &all).display(Component::Scale(0)).to_string())
+    }
+
     /// ` LAYOUT as "name"` of a component, each of them if need be; nothing if a record holds it.
     fn stored(&mut self, component: Component, group: Group, number: Number) -> String {
         if self.placed.contains(&component) {
@@ -487,7 +526,8 @@ impl Drawing<'_> {
             return String::new();
         }
         self.names += 1;
-        let stem = self.dice.of(&["qweight", "w [x]", "größe", "a.b", "_packed", "scales-inv", "W"]);
+        let stem =
+            self.dice.of(&["qweight", "w [x]", "größe", "a.b", "_packed", "scales-inv", "W"]);
         format!(" as \"{stem}{}\"", self.names)
     }
 }
