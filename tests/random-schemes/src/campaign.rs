@@ -1,15 +1,15 @@
 //! Draws, checks, and what was found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quantloom_dsl::layout::{Grain, Shape};
 use quantloom_dsl::{Scheme, parse};
 
-use crate::checks::{Case, Check, Fault, Outcome, Subject, plain_words};
+use crate::checks::{Case, Check, Fault, Kind, Outcome, Subject, caught_fault, plain_words};
 use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::schemes;
@@ -64,8 +64,12 @@ pub struct Report {
     pub checks: BTreeMap<Check, [u64; 3]>,
     /// Refusals by check and reason.
     pub refused: BTreeMap<(Check, String), u64>,
-    /// Failures, the first of each draw and kind.
+    /// Failures, the first of each draw and kind; of those that say the same, the first draw's.
     pub findings: Vec<Finding>,
+    /// Failures that say what a finding says: how many.
+    pub repeated: BTreeMap<(&'static str, String), u64>,
+    /// Draws that gave no text to check.
+    pub broken: Vec<String>,
 }
 
 /// The text of a draw, and the dice for the rest.
@@ -100,9 +104,10 @@ pub fn drawn_case(dice: &mut Dice, scheme: Scheme) -> Option<Case> {
         1 => vec![3, dice.of(&[12, 17, 33, 64, 70])],
         _ => vec![1, dice.of(&[3, 7, 11])],
     };
+    let most = if dice.one_in(6) { 40_000 } else { 12_000 };
     for _ in 0..4 {
         let (n, k) = (rows(dice), columns(dice));
-        let n = if n * k > 40_000 { (40_000 / k).max(1) } else { n };
+        let n = if n * k > most { (most / k).max(1) } else { n };
         let case = Case {
             scheme: scheme.clone(),
             shape: (n, k),
@@ -131,6 +136,7 @@ pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(&Finding) + 
     let next = AtomicU64::new(options.first);
     let full = AtomicBool::new(false);
     let report = Mutex::new(Report::default());
+    let said = Said::default();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || {
         while began.elapsed() < options.time && !full.load(Ordering::Relaxed) {
@@ -138,8 +144,11 @@ pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(&Finding) + 
             if draw - options.first >= options.count {
                 return;
             }
-            let one = one(subject, options, draw);
-            let mut report = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let one = caught_fault(|| one(subject, options, draw, &said)).unwrap_or_else(|fault| {
+                let broken = vec![format!("draw {draw}: {}", fault.message)];
+                Report { draws: 1, broken, ..Report::default() }
+            });
+            let mut report = lock(&report);
             one.findings.iter().for_each(progress);
             report.add(one);
             full.store(report.findings.len() >= options.findings, Ordering::Relaxed);
@@ -150,13 +159,20 @@ pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(&Finding) + 
             scope.spawn(work);
         }
     });
-    let mut report = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.findings.sort_by_key(|finding| finding.draw);
     report
 }
 
+/// What failures said so far: wrong results say nothing, and are all looked at.
+pub type Said = Mutex<BTreeSet<(&'static str, String)>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// One draw.
-fn one(subject: &Subject, options: &Options, draw: u64) -> Report {
+fn one(subject: &Subject, options: &Options, draw: u64, said: &Said) -> Report {
     let mut report = Report { draws: 1, ..Report::default() };
     let (text, mut dice) = drawn_text(options.seed, draw);
     let scheme = match parse(&text) {
@@ -172,13 +188,19 @@ fn one(subject: &Subject, options: &Options, draw: u64) -> Report {
         report.unshaped = 1;
         return report;
     };
-    report.check(subject, options, draw, &case);
+    report.check(subject, options, (draw, &case), said);
     report
 }
 
 impl Report {
     /// Runs the checks of a case and shrinks what fails.
-    pub fn check(&mut self, subject: &Subject, options: &Options, draw: u64, case: &Case) {
+    pub fn check(
+        &mut self,
+        subject: &Subject,
+        options: &Options,
+        (draw, case): (u64, &Case),
+        said: &Said,
+    ) {
         let mut failed: Vec<(Check, Fault, Vec<Check>)> = Vec::new();
         for (check, outcome) in subject.run(case, &options.checks) {
             let counts = self.checks.entry(check.clone()).or_default();
@@ -201,6 +223,11 @@ impl Report {
             }
         }
         for (check, fault, also) in failed {
+            let says = (check.place(), plain_words(&fault.message));
+            if fault.kind != Kind::Wrong && !lock(said).insert(says.clone()) {
+                *self.repeated.entry(says).or_default() += 1;
+                continue;
+            }
             let end = Instant::now() + options.shrinking;
             let (case, fault) = shrink(subject, &check, case, &fault, end);
             self.findings.push(Finding { draw, check, also, case, fault });
@@ -214,6 +241,10 @@ impl Report {
         for (reason, count) in other.rejected {
             *self.rejected.entry(reason).or_default() += count;
         }
+        for (says, count) in other.repeated {
+            *self.repeated.entry(says).or_default() += count;
+        }
+        self.broken.extend(other.broken);
         for (reason, count) in other.refused {
             *self.refused.entry(reason).or_default() += count;
         }
@@ -232,7 +263,7 @@ impl Report {
     /// Checks that passed, and that failed.
     pub fn totals(&self) -> (u64, u64) {
         let sum = |at: usize| self.checks.values().map(|counts| counts[at]).sum();
-        (sum(0), sum(2))
+        (sum(0), sum(2) + self.broken.len() as u64)
     }
 
     /// Tables of everything but the findings.
@@ -256,6 +287,9 @@ impl Report {
             for (reason, count) in largest(&reasons, 10) {
                 let _ = writeln!(text, "  {count:6} refused: {reason}");
             }
+        }
+        for ((place, says), count) in &self.repeated {
+            let _ = writeln!(text, "{count} more of {place}: {says}");
         }
         text
     }

@@ -1,7 +1,9 @@
 //! What must hold for a legal scheme, and what became of it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 
 use quantloom_codegen::jit::Simulator;
@@ -132,7 +134,13 @@ impl Fault {
 
 /// A message without its numbers and names, so that it can be counted: up to the first line's end.
 pub fn plain_words(message: &str) -> String {
-    let line = message.lines().next().unwrap_or("");
+    let mut line = message.lines().next().unwrap_or("").to_owned();
+    // A codebook's values say nothing.
+    if let Some((before, values)) = line.split_once("codebook(")
+        && let Some((_, after)) = values.split_once(')')
+    {
+        line = format!("{before}codebook{after}");
+    }
     let mut words = String::new();
     let mut number = false;
     for c in line.chars() {
@@ -202,14 +210,17 @@ impl Subject {
             };
             outcomes.push((check.clone(), outcome));
         }
-        let all = caught_products(|| self.products(case, &backends));
+        if backends.is_empty() {
+            return outcomes;
+        }
+        let all = caught_fault(|| self.products(case, &backends));
         let all = match (all, &backends[..]) {
             (Ok(all), _) => all,
             (Err(fault), [_]) => vec![Outcome::Failed(fault)],
             // One of them panics: which one?
             (Err(_), _) => backends
                 .iter()
-                .map(|name| match caught_products(|| self.products(case, &[name])) {
+                .map(|name| match caught_fault(|| self.products(case, &[name])) {
                     Ok(mut one) => one.remove(0),
                     Err(fault) => Outcome::Failed(fault),
                 })
@@ -333,18 +344,23 @@ fn decoded(scheme: &Scheme, plain: &Plain, unpacked: &Unpacked) -> Result<(), Fa
 }
 
 fn quantized(case: &Case) -> Outcome {
-    match try_quantized(case) {
+    let folder = match tempfile::tempdir() {
+        Ok(folder) => folder,
+        Err(error) => return Outcome::Failed(Fault::error(format!("no folder: {error}"))),
+    };
+    match try_quantized(case, folder.path()) {
         Ok(outcome) => outcome,
-        Err(fault) => Outcome::Failed(fault),
+        Err(mut fault) => {
+            // The same text each time.
+            fault.message = fault.message.replace(&*folder.path().to_string_lossy(), "");
+            Outcome::Failed(fault)
+        }
     }
 }
 
-fn try_quantized(case: &Case) -> Result<Outcome, Fault> {
+fn try_quantized(case: &Case, folder: &Path) -> Result<Outcome, Fault> {
     let (scheme, shape) = (&case.scheme, case.shape());
-    let machine = |error: &dyn std::fmt::Display| Fault::error(format!("no file: {error}"));
-    let folder = tempfile::tempdir().map_err(|error| machine(&error))?;
-    let (given, written) =
-        (folder.path().join("w.safetensors"), folder.path().join("q.safetensors"));
+    let (given, written) = (folder.join("w.safetensors"), folder.join("q.safetensors"));
     let (layer, tensor) = match scheme.experts {
         None => ("layer", "layer.weight"),
         Some(Experts::Single) => ("layer", "layer"),
@@ -362,7 +378,7 @@ fn try_quantized(case: &Case) -> Result<Outcome, Fault> {
         bias.into_iter().map(f64::from).collect::<Vec<f64>>()
     });
     write_file(&given, &tensors, None);
-    let open = |path: &std::path::Path| {
+    let open = |path: &Path| {
         Tensors::open(path).map_err(|error| Fault::error(format!("does not open: {error}")))
     };
     let tensors = open(&given)?;
@@ -417,15 +433,34 @@ fn weights(case: &Case) -> Vec<f32> {
 }
 
 fn caught(check: impl FnOnce() -> Outcome) -> Outcome {
-    caught_products(check).unwrap_or_else(Outcome::Failed)
+    caught_fault(check).unwrap_or_else(Outcome::Failed)
 }
 
-fn caught_products<T>(check: impl FnOnce() -> T) -> Result<T, Fault> {
+/// What it gives, or its panic as a fault.
+///
+/// # Errors
+/// It panics.
+pub fn caught_fault<T>(check: impl FnOnce() -> T) -> Result<T, Fault> {
+    PLACE.take();
     catch_unwind(AssertUnwindSafe(check)).map_err(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        Fault { kind: Kind::Panic, message: format!("panic: {}", text.unwrap_or("without a text")) }
+        let text = text.unwrap_or("without a text");
+        Fault { kind: Kind::Panic, message: format!("panic{}: {text}", PLACE.take()) }
     })
+}
+
+thread_local! {
+    /// Where this thread panicked last.
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Notes where a panic is instead of printing it: each step of shrinking would print one.
+pub fn note_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or(String::new(), |at| format!(" at {at}"));
+        PLACE.set(place);
+    }));
 }
 
 impl Check {

@@ -98,6 +98,23 @@ pub const FEATURES: &[Feature] = &[
         }
         })
     }),
+    ("layout: scale and zero", |s| {
+        let both =
+            |layout: &Layout| layout.holds(Component::Scale(0)) && layout.holds(Component::Zero);
+        s.stores.iter().any(|store| store.owner == Component::Scale(0) && both(&store.layout))
+    }),
+    ("layout: word of components", |s| {
+        layout(s, |l| {
+            matches!(l, Layout::Word { fields, .. } if {
+                let mut held = fields.iter().filter_map(|field| match field {
+                    Field::Bits { component, .. } => Some(*component),
+                    Field::Pad { .. } => None,
+                });
+                let first = held.next();
+                held.any(|other| Some(other) != first)
+            })
+        })
+    }),
     ("layout: planes", |s| s.stores_of(Component::Code).count() > 1),
     ("layout: sequence", |s| {
         s.stores.iter().any(|store| matches!(store.layout, Layout::Sequence(_)))

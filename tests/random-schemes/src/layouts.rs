@@ -349,6 +349,32 @@ pub fn super_record(
     Layout::For { digits: outer, body: Box::new(Layout::Sequence(parts)) }
 }
 
+/// Components of one group side by side, in records or in words, for every group.
+pub fn together(dice: &mut Dice, placed: &[Placed]) -> Layout {
+    let mut order: Vec<Digit> = digits(dice, placed[0]);
+    // Sized digits of groups would be of other columns to another component only if its group
+    // were another.
+    order.iter_mut().for_each(|digit| digit.swizzle = None);
+    if dice.one_in(2) {
+        let body = placed.iter().map(|placed| single(dice, *placed)).collect();
+        return Layout::For { digits: order, body: Box::new(Layout::Sequence(body)) };
+    }
+    let mut fields: Vec<Field> = placed.iter().map(|p| Field::all(p.component)).collect();
+    dice.shuffle(&mut fields);
+    let run: u32 = placed.iter().map(|placed| placed.grains.bits).sum();
+    let width = dice.of(&[32u32, 64, 16, 8]);
+    let rest = run.next_multiple_of(width) - run;
+    if rest >= run {
+        fields.push(Field::Pad { bits: rest as u8, fill: dice.of(&[Fill::Zero, Fill::One]) });
+    }
+    let mut order: Vec<Place> = order.into_iter().map(Place::Digit).collect();
+    if run > width {
+        order.insert(dice.below(order.len() + 1), Place::Word);
+    }
+    let word = WordType { bits: width as u8, signed: dice.one_in(3), msf: dice.one_in(4) };
+    Layout::Word { word, fields, inner: Vec::new(), order }
+}
+
 fn record_body(dice: &mut Dice, codes: Vec<Layout>, shared: &[Placed]) -> Layout {
     let mut parts = codes;
     parts.extend(shared.iter().map(|placed| single(dice, *placed)));

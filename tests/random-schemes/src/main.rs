@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use quantloom_dsl::parse;
-use quantloom_random_schemes::campaign::{Finding, Options, Report, run};
-use quantloom_random_schemes::checks::{Case, Check, Subject};
+use quantloom_random_schemes::campaign::{Finding, Options, Report, Said, run};
+use quantloom_random_schemes::checks::{Case, Check, Subject, note_panics};
 
 /// Draws legal schemes and checks them: printing, packing, quantising, products on the CPU and on
 /// simulated GPUs. What fails is made small and printed with the command that does it again.
@@ -82,10 +82,7 @@ fn done(arguments: &Arguments) -> Result<bool, String> {
         shrinking: Duration::from_secs(10),
         checks: checks(arguments)?,
     };
-    // A panic is a finding, and not a text on stderr for each step of shrinking.
-    if std::env::var_os("RUST_BACKTRACE").is_none() {
-        std::panic::set_hook(Box::new(|_| {}));
-    }
+    note_panics();
     let subject = Subject::default();
     let report = match &arguments.scheme {
         Some(path) => {
@@ -99,7 +96,7 @@ fn done(arguments: &Arguments) -> Result<bool, String> {
                 seed: arguments.data,
             };
             let mut report = Report::default();
-            report.check(&subject, &options, 0, &case);
+            report.check(&subject, &options, (0, &case), &Said::default());
             report.findings.iter().for_each(|finding| show(finding, &arguments.out, options.seed));
             report
         }
@@ -109,6 +106,9 @@ fn done(arguments: &Arguments) -> Result<bool, String> {
         }
     };
     say(&report.text());
+    for broken in &report.broken {
+        say(&format!("broken: {broken}"));
+    }
     let (passed, failed) = report.totals();
     say(&format!("{passed} passed, {failed} failed"));
     Ok(failed == 0)
@@ -128,7 +128,8 @@ fn checks(arguments: &Arguments) -> Result<Vec<Check>, String> {
     }
     if let Some(target) = &arguments.target {
         let known: Vec<String> = checks.iter().map(Check::to_string).collect();
-        checks.retain(|check| *check == Check::Products(target.clone()));
+        let wanted = [target.clone(), format!("sim:{target}")];
+        checks.retain(|check| matches!(check, Check::Products(name) if wanted.contains(name)));
         if checks.is_empty() {
             return Err(format!("there is no target \"{target}\" among {}", known.join(", ")));
         }

@@ -7,7 +7,7 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, Grain, Grains, Layout};
 
 use crate::dice::Dice;
-use crate::layouts::{Placed, layouts, record, super_record};
+use crate::layouts::{Placed, layouts, record, super_record, together};
 
 /// A scale level, as drawn.
 #[derive(Clone)]
@@ -75,6 +75,7 @@ impl Drawing<'_> {
             experts: self.experts,
         };
         let packs = self.packs(code, &levels, &zero, &shift);
+        let shared = self.shared(&levels, &zero, &shift);
         if let Some((text, group, number)) = &zero {
             clauses.push(format!("zero: {text}{}", self.stored(Component::Zero, *group, *number)));
         }
@@ -84,7 +85,10 @@ impl Drawing<'_> {
         }
         for (at, level) in (0u8..).zip(&levels) {
             let number = level.number.unwrap_or(Number::Uint(8));
-            let stored = self.stored(Component::Scale(at), level.group, number);
+            let stored = match (&shared, at) {
+                (Some(layout), 0) => format!(" {layout}{}", self.name()),
+                _ => self.stored(Component::Scale(at), level.group, number),
+            };
             clauses.push(format!("scale: {}{stored}", level.text));
         }
         if let Some(number) = index {
@@ -428,7 +432,7 @@ impl Drawing<'_> {
         shift: &Option<(String, Group, Number)>,
     ) -> Option<Layout> {
         let group @ Group(Some(rows), Some(cols)) = levels.first()?.group else { return None };
-        if rows * cols > 512 {
+        if u64::from(rows) * u64::from(cols) > 512 {
             return None;
         }
         let placed = |component, number: Number, group: Group| Placed {
@@ -460,6 +464,38 @@ impl Drawing<'_> {
             }
             _ => record(self.dice, code, &small, (rows, cols)),
         })
+    }
+
+    /// The layout of the first scale that holds the zero point or the shift too.
+    fn shared(
+        &mut self,
+        levels: &[Level],
+        zero: &Option<(String, Group, Number)>,
+        shift: &Option<(String, Group, Number)>,
+    ) -> Option<String> {
+        let Level { number, group, .. } = levels.first()?;
+        if self.placed.contains(&Component::Scale(0)) || self.dice.percent(75) {
+            return None;
+        }
+        let experts = self.experts;
+        let part = |component, number: Number| Placed {
+            component,
+            grains: group.grains(number.bits()),
+            experts,
+        };
+        let mut all = vec![part(Component::Scale(0), (*number)?)];
+        for (component, other) in [(Component::Zero, zero), (Component::Shift, shift)] {
+            if let Some((_, its, number)) = other
+                && its == group
+            {
+                all.push(part(component, *number));
+            }
+        }
+        if all.len() < 2 {
+            return None;
+        }
+        self.placed.extend(all.iter().skip(1).map(|placed| placed.component));
+        Some(together(self.dice, &all).display(Component::Scale(0)).to_string())
     }
 
     /// ` LAYOUT as "name"` of a component, each of them if need be; nothing if a record holds it.

@@ -28,46 +28,44 @@ pub fn shrink(
             _ => None,
         }
     };
-    'smaller: loop {
-        for candidate in candidates(&case) {
-            if Instant::now() > end {
-                return (case, fault);
+    loop {
+        let mut smaller = None;
+        candidates(&case, &mut |candidate| {
+            if Instant::now() <= end && candidate != case {
+                smaller = fails(&candidate, &fault).map(|fault| (candidate, fault));
             }
-            if candidate == case {
-                continue;
-            }
-            if let Some(its) = fails(&candidate, &fault) {
-                (case, fault) = (candidate, its);
-                continue 'smaller;
-            }
+            smaller.is_some() || Instant::now() > end
+        });
+        match smaller {
+            Some(smaller) => (case, fault) = smaller,
+            None => return (case, fault),
         }
-        return (case, fault);
     }
 }
 
-/// Simpler cases, the boldest first; none is as large in every way, so shrinking ends.
-fn candidates(case: &Case) -> Vec<Case> {
-    let mut all = Vec::new();
-    if case.tokens.len() > 1 {
-        let one = |m: &usize| Case { tokens: vec![*m], ..case.clone() };
-        all.extend(case.tokens.iter().map(one));
+/// Gives simpler cases, the boldest first, until one is taken; none is as large in every way, so
+/// shrinking ends.
+fn candidates(case: &Case, take: &mut dyn FnMut(Case) -> bool) {
+    if case.tokens.len() > 1
+        && case.tokens.iter().any(|m| take(Case { tokens: vec![*m], ..case.clone() }))
+    {
+        return;
     }
-    let schemes = schemes(&case.scheme);
-    all.extend(schemes.into_iter().map(|scheme| Case { scheme, ..case.clone() }));
+    let mut taken = false;
+    schemes(&case.scheme, &mut |scheme| {
+        taken = take(Case { scheme, ..case.clone() });
+        taken
+    });
     let (n, k) = case.shape;
-    for n in smaller(n) {
-        all.push(Case { shape: (n, k), ..case.clone() });
-    }
-    for k in smaller(k) {
-        all.push(Case { shape: (n, k), ..case.clone() });
-    }
+    let mut sizes = Vec::new();
+    sizes.extend(smaller(n).into_iter().map(|n| Case { shape: (n, k), ..case.clone() }));
+    sizes.extend(smaller(k).into_iter().map(|k| Case { shape: (n, k), ..case.clone() }));
     if let [m] = case.tokens[..] {
         let fewer = |m: u64| Case { tokens: vec![m as usize], ..case.clone() };
-        all.extend(smaller(m as u64).into_iter().map(fewer));
+        sizes.extend(smaller(m as u64).into_iter().map(fewer));
     }
-    let seed = |seed: u64| Case { seed, ..case.clone() };
-    all.extend((0..case.seed.min(2)).map(seed));
-    all
+    sizes.extend((0..case.seed.min(2)).map(|seed| Case { seed, ..case.clone() }));
+    let _ = taken || sizes.into_iter().any(take);
 }
 
 /// Smaller numbers, the smallest first.
@@ -80,25 +78,24 @@ fn smaller(number: u64) -> Vec<u64> {
     all
 }
 
-/// Simpler schemes that are legal.
-fn schemes(scheme: &Scheme) -> Vec<Scheme> {
-    let mut all = Vec::new();
+/// Gives simpler schemes that are legal until one is taken.
+fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
+    let mut taken = false;
     let mut change = |change: &dyn Fn(&mut Scheme)| {
+        if taken {
+            return;
+        }
         let mut changed = scheme.clone();
         change(&mut changed);
         // What is no longer a component is no longer stored; what is no longer stored lies in a
         // tensor of its own.
         let legal = |scheme: &Scheme| parse(&scheme.to_string()).ok();
         let tidy = tidied(changed.clone());
-        let plain = with_plain_stores(changed);
-        for candidate in [tidy, plain] {
-            if let Some(legal) = legal(&candidate)
-                && legal != *scheme
-                && !all.contains(&legal)
-            {
-                all.push(legal);
-                break;
-            }
+        let plain = || with_plain_stores(changed);
+        if let Some(simpler) = legal(&tidy).or_else(|| legal(&plain()))
+            && simpler != *scheme
+        {
+            taken = take(simpler);
         }
     };
     change(&|s| *s = with_plain_stores(s.clone()));
@@ -140,10 +137,10 @@ fn schemes(scheme: &Scheme) -> Vec<Scheme> {
     }
     change(&|s| s.weight.offset = 0);
     change(&|s| s.weight.offset /= 2);
-    for code in [Number::Int(8), Number::Uint(8), Number::Uint(4)] {
-        if scheme.weight.code != Code::Number(code) {
-            change(&|s| s.weight.code = Code::Number(code));
-        }
+    // Only towards the first, or it would go round in circles.
+    let simple = [Number::Int(8), Number::Uint(8), Number::Uint(4)].map(Code::Number);
+    for code in simple.iter().take_while(|code| **code != scheme.weight.code) {
+        change(&|s| s.weight.code = code.clone());
     }
     change(&|s| {
         if let Code::Codebook(values) = &mut s.weight.code {
@@ -167,7 +164,6 @@ fn schemes(scheme: &Scheme) -> Vec<Scheme> {
             }
         });
     }
-    all
 }
 
 fn quantiser(scheme: &Scheme, change: &mut impl FnMut(&dyn Fn(&mut Scheme))) {
