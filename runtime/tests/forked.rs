@@ -11,7 +11,7 @@ fn main() {
     use quantloom_runtime::op::{Op as _, ProductError, Values};
     use quantloom_runtime::unpacked::{UnpackError, Unpacked};
 
-    let scheme = "a { weight: i8, scale: bf16 per row, pack: [n, k], activation: bf16 }";
+    let scheme = "a { weight: i8, scale: bf16 per channel, pack: [n, k], activation: bf16 }";
     let (scheme, shape) = (parse(scheme).unwrap(), Shape::matrix(64, 256));
     let (codes, scales) = (vec![1u8; 64 * 256], [0x80, 0x3f].repeat(64));
     let stored = |name: &str| Some(if name.contains("scale") { &scales[..] } else { &codes[..] });

@@ -302,7 +302,7 @@ fn a_product_does_not_grow_its_workspace() {
 #[test]
 fn no_number_of_tokens_is_too_large_to_ask_about() {
     let schemes = [
-        "a { weight: i8, scale: bf16 per row, pack: [n, k], activation: i8 { scale: f32 per token } }",
+        "a { weight: i8, scale: bf16 per channel, pack: [n, k], activation: i8 { scale: f32 per token } }",
         "b { weight: e2m1, scale: e8m0 per 1x32, pack: [k, n], activation: bf16 | f16 }",
         "c { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }",
     ];

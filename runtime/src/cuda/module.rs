@@ -26,17 +26,19 @@ impl Drop for Module {
     fn drop(&mut self) {
         let Ok(current) = self.context.enter() else { return };
         // Launches may be queued still, and the driver does not say that unloading waits for them.
-        // SAFETY: the context is the thread's current one.
         let waited = current.call(
             || "waiting for a device".to_owned(),
+            // SAFETY: the context is the thread's current one.
             |driver| unsafe { (driver.cuCtxSynchronize)() },
         );
         match waited {
-            // SAFETY: loaded by `Kernel::load`, named by no kernel and no graph any more, and no launch
-            // of it is queued.
-            Ok(()) => current.release("unloading a kernel", |driver| unsafe {
-                (driver.cuModuleUnload)(self.handle)
-            }),
+            Ok(()) => {
+                // SAFETY: loaded by `Kernel::load`, named by no kernel and no graph any more, and no
+                // launch of it is queued.
+                current.release("unloading a kernel", |driver| unsafe {
+                    (driver.cuModuleUnload)(self.handle)
+                });
+            }
             // As on a thread that captures: the code stays where it is.
             Err(error) => tracing::warn!(%error, "a kernel is not unloaded"),
         }

@@ -35,10 +35,12 @@ impl Drop for Module {
             |runtime| unsafe { (runtime.hipDeviceSynchronize)() },
         );
         match waited {
-            // SAFETY: loaded by `Kernel::load`, used by nobody after this, and no launch is queued.
-            Ok(()) => current.release("unloading a kernel", |runtime| unsafe {
-                (runtime.hipModuleUnload)(self.handle)
-            }),
+            Ok(()) => {
+                // SAFETY: loaded by `Kernel::load`, used by nobody after this, and no launch is queued.
+                current.release("unloading a kernel", |runtime| unsafe {
+                    (runtime.hipModuleUnload)(self.handle)
+                });
+            }
             Err(error) => tracing::warn!(%error, "a kernel is not unloaded"),
         }
     }

@@ -43,7 +43,7 @@ impl ShaderTile {
             groups,
             parts,
         };
-        let few = tokens.next_power_of_two().min(FEW);
+        let few = tokens.min(FEW).next_power_of_two();
         let lanes = [[1, 16], [2, 8], [2, 4], [4, 2], [4, 1], [1, 1]];
         let tiles = lanes.map(|lanes| of(few, 1, lanes));
         let many = [[8, 1], [4, 2], [4, 1], [1, 1]].map(|lanes| of(FEW, 4, lanes));
