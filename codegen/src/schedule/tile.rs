@@ -104,8 +104,8 @@ impl<'p> Tile<'p> {
         }
         b.grid([blocks[0], blocks[1], fixed(shape.splits)]);
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        let [token_block, row_block] = if rows_first { [1, 0] } else { [0, 1] }
-            .map(|axis| b.special(Special::Block(axis)));
+        let [token_block, row_block] =
+            if rows_first { [1, 0] } else { [0, 1] }.map(|axis| b.special(Special::Block(axis)));
         let split = if shape.splits > 1 { b.special(Special::Block(2)) } else { 0u32.into() };
         let m = b.argument(io.m);
         Self { problem, shape, io, lane, warp, token_block, row_block, split, m }
