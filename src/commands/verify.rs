@@ -73,6 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     if let Some(name) = &arguments.activation {
         for named in &mut schemes {
             named.scheme = named.scheme.insisting(name)?;
+            named.argument = format!("{} --activation {name}", named.argument);
         }
     }
     let places = backend::places(&arguments.backend, &arguments.tuning)?;
@@ -107,7 +108,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     drop(progress);
     say(rows)?;
-    for scheme in schemes.iter().filter(|scheme| scheme.is_mixed()) {
+    for Named { scheme, .. } in schemes.iter().filter(|named| named.scheme.is_mixed()) {
         let taken: Vec<String> = scheme.each_taken().map(|taken| taken.to_string()).collect();
         say(format_args!("{}: {}", scheme.name, taken.join(", ")))?;
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use quantloom::codegen::emit::wgsl;
 use quantloom::codegen::ir::{
-    Access, Address, Binary, Builder, Cache, Extent, Launch, Special, Type, Unary, Width, Word,
+    self, Access, Address, Binary, Builder, Cache, Extent, Special, Type, Unary, Width, Word,
     verify,
 };
 use quantloom::codegen::jit::Jit;
@@ -222,7 +222,7 @@ fn mistakes_are_found() {
 fn division(n: u32, change: &str) -> KernelText<'static> {
     let threads = 64;
     let grid = [Extent::Constant(n / threads), Extent::Constant(1), Extent::Constant(1)];
-    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+    let launch = ir::Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
     let mut b = Builder::new("divide", "z = x / y", target("wgsl").unwrap(), launch);
     let shape = [Extent::Constant(n)];
     let [x, y] = ["x", "y"].map(|name| b.buffer(name, Word::U32, Access::ReadOnly, &shape, "f32"));
