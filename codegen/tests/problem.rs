@@ -136,7 +136,7 @@ const ARRANGED: &[(&str, &str, &str, &str, &str)] = &[
     ("u4 - 8", "scale: f16 per 1x24", "f16", "wgsl", "32 of 8"),
     ("u4 - 8", "scale: f16 per 1x5", "f16", "wgsl", "32 of 1"),
     // Padded ones: the fewest columns, and of those the longest runs.
-    ("u4 - 8", "scale: f16 per 1x24", "f16", "sm_90a", "128 of 16, order 16 [24]"),
+    ("u4 - 8", "scale: f16 per 1x24", "f16", "sm_90a", "128 of 32, order 32 [24]"),
     ("u4 - 8", "scale: f16 per 1x120", "f16", "sm_90a", "128 of 128, order 128 [120]"),
     (
         "u4 - 8",

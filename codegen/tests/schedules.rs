@@ -170,10 +170,4 @@ fn what_a_tile_does_not_take_is_said() {
         TileShape::choose(&problem, 0),
         Err(Unscheduled::Shape { what: "M", value: 0, .. })
     ));
-    // Chunks of 32 columns, three of which share a scale.
-    let thirds =
-        "a { weight: u8 - 128, scale: f16 per 1x96, pack: u8 [code | k, n], activation: f16 }";
-    let problem = posed(thirds, "sm_90a", (256, 256)).unwrap();
-    let error = tile(&problem, shape).unwrap_err().to_string();
-    assert!(error.contains("turns of 32 columns"), "{error}");
 }

@@ -17,19 +17,20 @@ use crate::{Activation, Code};
 /// point. Levels of e8m0 are the next power of two above that; over float codes `pow2`, as
 /// OCP MX v1.0 has it in section 6.3. None clips integer codes, but for the rounding of the scale.
 pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &Weight, asymmetric: bool) -> Vec<Rule> {
+    // Codes that all stand for one number have no steps: any scale does.
+    let steps = |steps: f64| if steps > 0.0 { steps } else { 1.0 };
     let (low, high) = weight.range();
+    let (range, reach) = (steps(high - low), steps(weight.reach()));
     let mut finer = 1.0;
     let rule = |level: &ScaleLevel| {
         let rule = match level.number {
             ScaleType::Number(Number::E8m0) if weight.code.is_float() && finer == 1.0 => {
                 Rule::pow2(None)
             }
-            ScaleType::Number(Number::E8m0) if asymmetric => {
-                Rule::pow2_over((high - low) / 2.0 * finer)
-            }
-            ScaleType::Number(Number::E8m0) => Rule::pow2_over(weight.reach() * finer),
-            _ if asymmetric => Rule::range((high - low) * finer),
-            _ => Rule::amax(weight.reach() * finer),
+            ScaleType::Number(Number::E8m0) if asymmetric => Rule::pow2_over(range / 2.0 * finer),
+            ScaleType::Number(Number::E8m0) => Rule::pow2_over(reach * finer),
+            _ if asymmetric => Rule::range(range * finer),
+            _ => Rule::amax(reach * finer),
         };
         finer *= largest_factor(level);
         rule

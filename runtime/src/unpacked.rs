@@ -199,7 +199,7 @@ impl Unpacked {
             shift: self.shift.as_ref().map(part),
             index: self.index.as_ref().map(|index| index[own(index.len())].to_vec()),
             bias: self.bias.as_ref().map(|bias| bias[own(bias.len())].to_vec()),
-            input: self.input.clone(),
+            input: self.input.of_expert(expert, experts),
             stride: self.stride,
         })
     }
@@ -264,9 +264,10 @@ impl Unpacked {
         self.bias.as_deref()
     }
 
-    /// Stored scales and zero points of the activation.
-    pub fn input(&self) -> &StaticInput {
-        &self.input
+    /// Stored scales and zero points of the activation of an expert; of expert 0 in a layer without
+    /// experts.
+    pub fn input(&self, expert: u64) -> StaticInput {
+        self.input.of_expert(expert, self.shape.experts)
     }
 
     fn grouped(&self) -> impl Iterator<Item = &Part> {

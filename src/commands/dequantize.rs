@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let rows = of.experts * of.n;
     let progress = Progress::new("decoding", rows);
     let unpacked = layer.unpack()?;
-    let factors: Vec<f32> = unpacked.input().prescale.iter().map(|of| *of as f32).collect();
+    let factors: Vec<f32> = unpacked.input(0).prescale.iter().map(|of| *of as f32).collect();
     let dims = if of.experts == 1 && layer.scheme().experts.is_none() {
         vec![of.n, of.k]
     } else {

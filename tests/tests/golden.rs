@@ -146,7 +146,7 @@ fn by_reference(layer: &Layer, scheme: &Scheme, x: &Input) -> Vec<(f64, f64)> {
     let (k, n) = (layer.shape().k as usize, layer.shape().n as usize);
     let x = match scheme.activations.first() {
         Some(Activation::Quantised(quantiser)) => {
-            let given = StaticInput::of(scheme, &plain);
+            let given = StaticInput::of(scheme, &plain, 0);
             quantise_activation(scheme, quantiser, &x.values, k, x.own, &given).unwrap().values()
         }
         _ => x.values.clone(),

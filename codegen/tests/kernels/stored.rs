@@ -37,15 +37,14 @@ fn codes(scheme: &Scheme, component: Component, shape: Shape, random: &mut Rando
     let grains = scheme.grains(component).unwrap();
     let (rows, columns) = grains.elements(shape);
     let mask = ((1u64 << grains.bits) - 1) as u32;
-    // Scales are finite and no divisors that are 0, nor so large that products of them are not f32.
+    // Numbers are finite, since a NaN has many codes; scales are no divisors that are 0, nor so large
+    // that products of them are not f32.
     let usual = |code: &u32| match (component, scheme.number(component)) {
         (Component::Scale(_) | Component::InputScale(_), Some(number @ Number::Float(_))) => {
             (2f64.powi(-24)..2f64.powi(20)).contains(&number.decode(*code))
         }
-        (Component::Bias | Component::Scale(_) | Component::InputScale(_), Some(number)) => {
-            number.decode(*code).is_finite()
-        }
-        _ => true,
+        (Component::Code | Component::Index, _) | (_, None) => true,
+        (_, Some(number)) => number.decode(*code).is_finite(),
     };
     let groups = shape.k.div_ceil(128) as u32;
     let draw = |_| match component {

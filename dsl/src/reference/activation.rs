@@ -40,8 +40,24 @@ pub struct StaticInput {
 }
 
 impl StaticInput {
-    /// The static input parameters of a layer (of its first expert).
-    pub fn of(scheme: &Scheme, plain: &Plain) -> Self {
+    /// The static input parameters of an expert; of a layer without experts that of expert 0.
+    pub fn of(scheme: &Scheme, plain: &Plain, expert: u64) -> Self {
+        Self::of_all(scheme, plain).of_expert(expert, plain.shape.experts)
+    }
+
+    /// Those of one of so many experts, where these are the parameters of all, expert after expert.
+    /// Columns' factors are the same for all.
+    #[must_use]
+    pub fn of_expert(&self, expert: u64, experts: u64) -> Self {
+        let own = |values: &Vec<f64>| {
+            let each = values.len() / experts.max(1) as usize;
+            values.iter().skip(each * expert as usize).take(each).copied().collect()
+        };
+        let scales = self.scales.iter().map(own).collect();
+        Self { scales, zeros: own(&self.zeros), prescale: self.prescale.clone() }
+    }
+
+    fn of_all(scheme: &Scheme, plain: &Plain) -> Self {
         let prescale = scheme
             .prescale
             .map_or_else(Vec::new, |number| decode_all(number, plain.of(Component::Prescale)));

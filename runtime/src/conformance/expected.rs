@@ -95,10 +95,11 @@ impl Seen {
     pub(super) fn new(
         scheme: &Scheme,
         plain: &Plain,
+        expert: u64,
         tokens: &[f64],
         own: FloatFormat,
     ) -> Result<Self, ReferenceError> {
-        let given = StaticInput::of(scheme, plain);
+        let given = StaticInput::of(scheme, plain, expert);
         let k = plain.shape.k as usize;
         let Some(quantiser) = quantiser(scheme, own) else {
             let tokens = given.prescaled(scheme, tokens, k, own)?;

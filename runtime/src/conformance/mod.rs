@@ -397,7 +397,7 @@ impl Step<'_> {
             let weights = Weights::new(self.scheme, plain, expert)?;
             // A token is the same whatever M is, unless it shares a scale with the others.
             let together = !tokens_share_a_scale(self.scheme, own);
-            let seen = |x: &[f64]| Seen::new(self.scheme, plain, x, own);
+            let seen = |x: &[f64]| Seen::new(self.scheme, plain, expert, x, own);
             let whole = if together { Some(weights.times(&seen(x)?)?) } else { None };
             for tokens in &self.tokens {
                 let sizes = match &whole {

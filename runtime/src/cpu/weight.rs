@@ -32,7 +32,8 @@ pub struct CpuWeight {
     selection: Selection,
     decoder: Decoder,
     native: Native,
-    input: StaticInput,
+    /// By expert.
+    inputs: Vec<StaticInput>,
     /// Of the columns of x; empty if x is not multiplied first.
     factors: Vec<f32>,
 }
@@ -67,8 +68,8 @@ impl CpuWeight {
             selection,
             decoder,
             native,
-            factors: weight.input().prescale.iter().map(|factor| *factor as f32).collect(),
-            input: weight.input().clone(),
+            factors: weight.input(0).prescale.iter().map(|factor| *factor as f32).collect(),
+            inputs: (0..weight.shape().experts).map(|expert| weight.input(expert)).collect(),
         })
     }
 
@@ -188,7 +189,7 @@ impl CpuWeight {
             isa: self.selection.kernel.isa,
             scheme: &self.scheme,
             quantiser: self.quantiser(x.format()),
-            given: &self.input,
+            given: &self.inputs[expert],
             columns: self.native.order(expert),
             offset: self.native.offset(),
         };

@@ -23,12 +23,14 @@ impl Given {
     }
 
     pub(super) fn of(weight: &Unpacked) -> Self {
+        // Each expert is a weight of its own.
+        let input = weight.input(0);
         let floats = |values: &[f64]| -> Vec<u8> {
             values.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect()
         };
-        let scales = weight.input().scales.iter().enumerate();
+        let scales = input.scales.iter().enumerate();
         let scales = scales.map(|(level, values)| (Self::scale(level), floats(values)));
-        let zeros = (Self::ZERO.to_owned(), floats(&weight.input().zeros));
+        let zeros = (Self::ZERO.to_owned(), floats(&input.zeros));
         let all = scales.chain([zeros]);
         Self { buffers: all.filter(|(_, bytes)| !bytes.is_empty()).collect() }
     }

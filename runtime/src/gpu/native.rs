@@ -131,20 +131,20 @@ impl NativePart {
     }
 
     /// The component's values in plain order, of groups as the part has them: where those of the scheme
-    /// are larger, a value is repeated.
-    fn values<'w>(
+    /// are larger, a value is repeated; `None` where an order of columns has pads alone.
+    fn values(
         &self,
-        weight: &'w Unpacked,
+        weight: &Unpacked,
         order: Option<&ColumnOrder>,
-    ) -> Result<Cow<'w, [f64]>, UnpackError> {
+    ) -> Result<Vec<Option<f64>>, UnpackError> {
         let missing = || UnpackError::Missing(self.component.to_string());
         let values = weight.values(self.component).ok_or_else(missing)?;
         let Some(stored) = weight.scheme().grains(self.component) else {
-            return Ok(Cow::Borrowed(values));
+            return Ok(values.iter().copied().map(Some).collect());
         };
         let moved = order.is_some() && self.grains.cols != Grain::All;
         if !moved && (self.grains.rows, self.grains.cols) == (stored.rows, stored.cols) {
-            return Ok(Cow::Borrowed(values));
+            return Ok(values.iter().copied().map(Some).collect());
         }
         let shape = order.map_or(weight.shape(), |order| order.shape(weight.shape()));
         let (rows, cols) = self.grains.elements(shape);
@@ -152,16 +152,21 @@ impl NativePart {
             let n = first_of(self.grains.rows, at / cols);
             let column = first_of(self.grains.cols, at % cols);
             let k = order.map_or(Some(column), |order| order.first_of(column, self.grains));
-            k.and_then(|k| weight.value_of(self.component, n, k)).unwrap_or(0.0)
+            k.and_then(|k| weight.value_of(self.component, n, k))
         };
         Ok((0..rows * cols).map(value).collect())
     }
 
     /// Values as numbers of a type that holds them, an element a slot.
-    fn written(&self, number: Number, values: &[f64]) -> Result<Vec<u8>, UnpackError> {
+    fn written(&self, number: Number, values: &[Option<f64>]) -> Result<Vec<u8>, UnpackError> {
         let slot = (self.grains.bits.next_power_of_two().max(8) / 8) as usize;
         let mut bytes = Vec::with_capacity(values.len() * slot);
         for (element, value) in values.iter().enumerate() {
+            // Pads are code 0, also of a type without the number 0.
+            let Some(value) = value else {
+                bytes.extend_from_slice(&[0; 4][..slot]);
+                continue;
+            };
             let code = number.encode(*value, Overflow::Special);
             let found = number.decode(code);
             if found != *value && !(found.is_nan() && value.is_nan()) {
