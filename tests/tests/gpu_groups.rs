@@ -113,3 +113,38 @@ fn numbers_of_less_than_a_byte_may_end_inside_of_one() {
     schemes.push(scheme("e4m3", "scale: e2m1 per 1x32, scale: f32 per channel", "bf16"));
     compared(&schemes, &TARGETS);
 }
+
+/// Each expert has its own static scale of x, and its own zero point.
+#[test]
+fn static_scales_of_x_belong_to_an_expert() {
+    let activations = [
+        "i8 { scale: f32 per tensor static [g, e] }",
+        "u8 { zero: u8 [g, e], scale: f32 per tensor static [g, e] }",
+        "e4m3 { scale: f32 per 1x32, scale: f32 per tensor static [g, e] }",
+    ];
+    let scheme = |x: &str| {
+        let text = format!(
+            "odd {{ weight: i8, scale: f32 per channel [g, n, e], pack: [k, n, e], activation: {x}, \
+             experts: interleaved }}"
+        );
+        parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults}"))
+    };
+    let schemes = activations.map(scheme);
+    let suite =
+        Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds: vec![3], every: 1 };
+    let portable = quantloom::runtime::device::Device::portable();
+    for scheme in &schemes {
+        suite.run(scheme, &[&portable], &|_| {}).remove(0).unwrap_or_else(|why| panic!("{why}"));
+        for target in ["sm_90a", "wgsl"] {
+            let device = GpuDevice::new(Simulator::new(target).unwrap());
+            let done = suite.run(scheme, &[&device], &|_| {}).remove(0);
+            done.unwrap_or_else(|why| panic!("{scheme}\n{why}"));
+        }
+    }
+}
+
+/// Pads of an order of columns are code 0, also of scales that have no number 0.
+#[test]
+fn scales_without_a_zero_are_padded() {
+    compared(&[scheme("u4", "scale: e8m0 per 1x24", "bf16")], &TARGETS);
+}

@@ -405,7 +405,7 @@ impl<'a> Checker<'a> {
                 let span = written.map_or(self.syntax.span, |written| {
                     let digit = error.digit.and_then(|digit| written.digits.get(digit));
                     let field = error.field.and_then(|field| written.fields.get(field));
-                    let part = error.part.and_then(|part| written.parts.get(part));
+                    let part = error.part.and_then(|part| written.parts.get(part as usize));
                     digit.or(field).or(part).copied().unwrap_or(written.span)
                 });
                 let mut fault = Diagnostic::new(span, error.message);

@@ -71,7 +71,7 @@ pub struct BindError {
     pub field: Option<usize>,
     /// The part of the layout at fault (a record, a word, a loop, a field): its number, each one
     /// before what it holds, in the order of the text.
-    pub part: Option<usize>,
+    pub part: Option<u32>,
     /// Set if the fault lies in the shape and not in the layout.
     pub of_shape: bool,
 }
@@ -145,7 +145,7 @@ struct Binder<'a> {
     /// Fields resolved so far.
     fields: usize,
     /// Parts built or begun so far.
-    parts: Cell<usize>,
+    parts: Cell<u32>,
 }
 
 impl<'a> Binder<'a> {

@@ -17,7 +17,7 @@ use super::config::shortened;
 /// A compiled pattern.
 pub(super) enum Pattern {
     Exact(String),
-    Expression(Expression),
+    Expression(Box<Expression>),
 }
 
 /// Compiles the patterns of one configuration.
@@ -73,14 +73,14 @@ impl Compiler {
             match compiled(text, size, FEW) {
                 Ok(quick) => {
                     self.left -= size;
-                    return Ok(Pattern::Expression(Expression {
+                    return Ok(Pattern::Expression(Box::new(Expression {
                         text: text.to_owned(),
                         quick,
                         patient: OnceCell::new(),
                         size,
                         backtracks: may_backtrack(text),
                         steps: self.steps.clone(),
-                    }));
+                    })));
                 }
                 Err(error) => what = error.to_string(),
             }
@@ -117,7 +117,7 @@ impl Compiler {
                 Pattern::Exact(name) => {
                     patterns.exact.insert(name);
                 }
-                Pattern::Expression(expression) => patterns.expressions.push(expression),
+                Pattern::Expression(expression) => patterns.expressions.push(*expression),
             }
         }
         Ok(patterns)

@@ -180,7 +180,7 @@ pub enum Failure {
         /// Where.
         case: Box<Case>,
         /// Why.
-        error: ProductError,
+        error: Box<ProductError>,
     },
     /// The reference refused the layer that was drawn.
     #[error("{case}: the reference refuses the layer: {error}")]
@@ -188,7 +188,7 @@ pub enum Failure {
         /// Where.
         case: Box<Case>,
         /// Why.
-        error: ReferenceError,
+        error: Box<ReferenceError>,
     },
     /// The layer that was drawn could not be packed or unpacked.
     #[error("{case}: {error}")]
@@ -351,7 +351,10 @@ impl Step<'_> {
         let most = self.tokens.iter().copied().max().unwrap_or(0);
         let k = self.shape.k as usize;
         let x = draw::tokens(self.scheme, own, most, k, self.seed);
-        let of_reference = |error| Failure::Reference { case: self.case("all", most), error };
+        let of_reference = |error: ReferenceError| Failure::Reference {
+            case: self.case("all", most),
+            error: error.into(),
+        };
         let of_pack =
             |error| Failure::Pack { case: self.case("all", most), error: Box::new(error) };
         let layer = pack(self.scheme, &plain).map_err(of_pack).and_then(|packed| {
@@ -433,7 +436,9 @@ impl Step<'_> {
                 summary.note(*case(most, ""), why);
                 return Ok(());
             }
-            Err(error) => return Err(Failure::Refused { case: case(most, ""), error }),
+            Err(error) => {
+                return Err(Failure::Refused { case: case(most, ""), error: error.into() });
+            }
         };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
         let groups = groups(self.scheme, self.shape);
@@ -452,7 +457,7 @@ impl Step<'_> {
                 }
                 Err(error) => {
                     let case = case(*tokens, &op.kernel(*tokens));
-                    return Err(Failure::Refused { case, error });
+                    return Err(Failure::Refused { case, error: error.into() });
                 }
             };
             let kernel = op.kernel(*tokens);

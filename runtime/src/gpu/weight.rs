@@ -290,7 +290,8 @@ impl<E: Executor> GpuWeight<E> {
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
         let mut products: Vec<Product<E::Memory>> = Vec::new();
-        let mut copies: Vec<(&Arc<Part<E::Memory>>, Arc<Part<E::Memory>>)> = Vec::new();
+        type Copied<'p, M> = (&'p Arc<Part<M>>, Arc<Part<M>>);
+        let mut copies: Vec<Copied<'_, E::Memory>> = Vec::new();
         for product in &self.products {
             let mut parts = Vec::new();
             for part in &product.parts {

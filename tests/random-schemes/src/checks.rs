@@ -155,6 +155,9 @@ pub fn plain_words(message: &str) -> String {
     words
 }
 
+/// Finds a backend by its name, or says why there is none.
+pub type FindBackend = dyn Fn(&str) -> Result<Box<dyn Backend>, String> + Send + Sync;
+
 /// What is checked: the real thing, or a wrong one in a test of the checks.
 #[derive(Clone)]
 pub struct Subject {
@@ -163,7 +166,7 @@ pub struct Subject {
     /// The printer.
     pub print: fn(&Scheme) -> String,
     /// A backend by its name.
-    pub backend: Arc<dyn Fn(&str) -> Result<Box<dyn Backend>, String> + Send + Sync>,
+    pub backend: Arc<FindBackend>,
 }
 
 impl Default for Subject {
@@ -316,8 +319,10 @@ fn of_failure(failure: Failure) -> Outcome {
             )))
         }
         Failure::NotScheduled { why, .. } => Outcome::Refused(why),
-        Failure::Refused { error: ProductError::NotScheduled(why), .. } => Outcome::Refused(why),
-        Failure::Refused { error, .. } => Outcome::Failed(Fault::error(error.to_string())),
+        Failure::Refused { error, .. } => match *error {
+            ProductError::NotScheduled(why) => Outcome::Refused(why),
+            error => Outcome::Failed(Fault::error(error.to_string())),
+        },
         Failure::Reference { error, .. } => {
             Outcome::Failed(Fault::error(format!("the reference refuses the layer: {error}")))
         }
@@ -427,7 +432,7 @@ fn weights(case: &Case) -> Vec<f32> {
     let count = shape.experts * shape.n * shape.k;
     let mut weight = |at: u64| {
         let value = (dice.normal() * size + bias) as f32;
-        if zeros && at / 16 % 5 == 0 { 0.0 } else { value }
+        if zeros && (at / 16).is_multiple_of(5) { 0.0 } else { value }
     };
     (0..count).map(&mut weight).collect()
 }
