@@ -5,7 +5,7 @@
 //! layer -> [`Packed`] -> [`Weight`]. Threads are those of the rayon pool in which a call is made
 //! (`ThreadPool::install` chooses it); ops are `Send + Sync` and may be called from several threads
 //! at once, each with a [`Workspace`] of its own. A child of `fork` needs a pool of its own, and is told
-//! so ([`Forked`](crate::Forked)).
+//! so ([`Forked`]).
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;

@@ -1,6 +1,6 @@
 //! Every key that a family's software writes, and what becomes of it.
 //!
-//! In: a configuration. Out: [`Report`]: the keys that no table knows, and those that are refused.
+//! In: a configuration. Out: a report: the keys that no table knows, and those that are refused.
 //! The tables are the files of `keys/`, one a family; `docs/checkpoint-keys.md` is made of them.
 //!
 //! A line is `KIND PATH | VERDICT | NOTE`. `key` is a path of the configuration, with `*` for any
