@@ -17,10 +17,10 @@ use crate::{Activation, Code};
 /// point. Levels of e8m0 are the next power of two above that; over float codes `pow2`, as
 /// OCP MX v1.0 has it in section 6.3. None clips integer codes, but for the rounding of the scale.
 pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &Weight, asymmetric: bool) -> Vec<Rule> {
-    // Codes that all stand for one number have no steps: any scale does.
-    let steps = |steps: f64| if steps > 0.0 { steps } else { 1.0 };
     let (low, high) = weight.range();
-    let (range, reach) = (steps(high - low), steps(weight.reach()));
+    let range = high - low;
+    // Codes that all stand for 0 have no steps: any scale does.
+    let reach = Some(weight.reach()).filter(|reach| *reach > 0.0).unwrap_or(1.0);
     let mut finer = 1.0;
     let rule = |level: &ScaleLevel| {
         let rule = match level.number {
