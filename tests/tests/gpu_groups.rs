@@ -55,6 +55,17 @@ fn a_zero_point_beside_a_shift_is_taken_off_once() {
     compared(&schemes, &["sm_90a", "gfx942", "wgsl"]);
 }
 
+/// What is added to stored zero points may take them out of the integers that 16 bits hold.
+#[test]
+fn zero_points_far_from_their_codes_are_exact() {
+    let schemes = [("u4", "u2 + 137"), ("i7", "u4 + 75"), ("u4", "u3 + 250"), ("u8", "u7 + 129")];
+    let schemes = schemes.map(|(weight, zero)| {
+        let rest = format!("zero: {zero} per 1x32, scale: f16 per 1x32");
+        [scheme(weight, &rest, "bf16"), scheme(weight, &rest, "f16")]
+    });
+    compared(&schemes.concat(), &["sm_90a", "gfx942", "wgsl"]);
+}
+
 /// One number for a block of rows: the groups of a turn are read at once, whether or not K ends there.
 #[test]
 fn blocks_of_rows_end_inside_of_turns() {

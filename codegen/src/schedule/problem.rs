@@ -561,21 +561,25 @@ fn correction(plan: &Plan, taken_off: Option<&Grouped>) -> Correction {
 }
 
 /// Zero points that are taken off inside of the decoding, where sums of small integers are exact:
-/// `constant - zero` has 8 bits in bf16, 11 in f16.
+/// `constant - zero` has 8 bits in bf16, with a constant of 128, and 11 in f16, with 1024. Whatever is
+/// added to stored codes counts: zero points are of `-2^most..=2^most`.
 fn taken_off(zero: &Zero, plan: &Plan, (add, turn): (i32, u32)) -> Option<Grouped> {
     let (half, most) = match plan.dequant.operand {
         Operand::Bf16 => (BF16, 7),
         Operand::F16 => (F16, 8),
         _ => return None,
     };
-    let ZeroKind::Codes { number: Number::Uint(bits) | Number::Int(bits), .. } = zero.kind else {
-        return None;
-    };
+    let ZeroKind::Codes { number, plus, wraps } = zero.kind else { return None };
+    let (Number::Uint(bits) | Number::Int(bits)) = number else { return None };
+    // One that wraps is a number of its bits again.
+    let plus = if wraps { 0.0 } else { f64::from(plus) };
+    let largest = f64::from(1 << most);
+    let exact = number.min() + plus >= -largest && number.max() + plus <= largest;
     let (Grain::Each(1), Grain::Each(columns)) = (zero.group.rows, zero.group.cols) else {
         return None;
     };
     let last = plan.dequant.stages.last()?;
-    if add != 0 || bits > most || !takes_zeros(last) {
+    if add != 0 || bits > most || !exact || !takes_zeros(last) {
         return None;
     }
     let what = What::Component(Component::Zero);
