@@ -561,20 +561,22 @@ fn correction(plan: &Plan, taken_off: Option<&Grouped>) -> Correction {
 }
 
 /// Zero points that are taken off inside of the decoding, where sums of small integers are exact:
-/// `constant - zero` has 8 bits in bf16, with a constant of 128, and 11 in f16, with 1024. Whatever is
-/// added to stored codes counts: zero points are of `-2^most..=2^most`.
+/// the code lies above a base of 128 in bf16, which has 8 bits, and of 1024 in f16, which has 11; base,
+/// smallest code and zero point together, and the code less the zero point, stay within twice the base.
+/// What is added to stored zero points counts.
 fn taken_off(zero: &Zero, plan: &Plan, (add, turn): (i32, u32)) -> Option<Grouped> {
-    let (half, most) = match plan.dequant.operand {
-        Operand::Bf16 => (BF16, 7),
-        Operand::F16 => (F16, 8),
+    let (half, most, base) = match plan.dequant.operand {
+        Operand::Bf16 => (BF16, 7, 128.0),
+        Operand::F16 => (F16, 8, 1024.0),
         _ => return None,
     };
     let ZeroKind::Codes { number, plus, wraps } = zero.kind else { return None };
     let (Number::Uint(bits) | Number::Int(bits)) = number else { return None };
     // One that wraps is a number of its bits again.
     let plus = if wraps { 0.0 } else { f64::from(plus) };
-    let largest = f64::from(1 << most);
-    let exact = number.min() + plus >= -largest && number.max() + plus <= largest;
+    let (least, largest) = (number.min() + plus, number.max() + plus);
+    let (low, high) = plan.dequant.weight.range();
+    let exact = largest - low.min(0.0) <= base && high - least <= 2.0 * base;
     let (Grain::Each(1), Grain::Each(columns)) = (zero.group.rows, zero.group.cols) else {
         return None;
     };
