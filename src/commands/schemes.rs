@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     /// An array of {name, summary, bits_per_weight, targets}.
     #[arg(long)]
     json: bool,
-    /// A Markdown table of schemes and targets, as the README has it, with the reasons of refusals.
+    /// A Markdown table of schemes and targets, as docs/schemes.md has it, with the reasons of refusals.
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
 }
