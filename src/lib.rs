@@ -3,7 +3,7 @@
 //! In: a quantisation scheme, declared in ten lines or read off a checkpoint. Out: its layout
 //! transforms, its scalar reference, its products. This crate is the face: it re-exports the
 //! scheme language ([`dsl`]), the plans ([`codegen`]), the runtime ([`runtime`]) and the
-//! catalogue ([`kernels`]), and holds the `quantloom` command (feature `cli`).
+//! catalogue ([`kernels`]). The `quantloom` command is the package `quantloom-cli`.
 //!
 //! ```
 //! use quantloom::prelude::*;

@@ -41,7 +41,7 @@ pub fn golden_layers() -> Vec<String> {
 
 /// The checkpoint that ships with the command.
 pub fn demo_file() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo.safetensors"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.safetensors"))
 }
 
 /// A scheme that no schedule of a GPU takes: tokens of x share scales of columns.

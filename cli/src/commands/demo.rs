@@ -10,7 +10,7 @@ use quantloom::runtime::select::select;
 
 use super::{bench, label, say, say_error, shape, table};
 
-/// Seven layers in seven schemes, written by compressed-tensors 0.20 (assets/README.md).
+/// Seven layers in seven schemes, written by compressed-tensors 0.20 (cli/assets/README.md).
 const CHECKPOINT: &[u8] = include_bytes!("../../assets/demo.safetensors");
 
 /// N x K of the layer that is timed.

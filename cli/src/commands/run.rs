@@ -12,8 +12,8 @@ use quantloom::runtime::forward::{as_called, multiply};
 use quantloom::runtime::tensor::f32_bytes;
 
 use super::{Reading, say, say_error};
+use crate::atomic_write::Replace;
 use crate::progress::Progress;
-use crate::whole::Replace;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \

@@ -16,8 +16,8 @@ use quantloom::runtime::source::KernelSource as _;
 
 use super::sizes::shape;
 use super::{say, scheme};
+use crate::atomic_write::{Replace, write_and_say};
 use crate::printed::shell_word;
-use crate::whole::{Replace, write_and_say};
 
 /// The generated code of a scheme's kernels.
 ///

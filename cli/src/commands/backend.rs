@@ -114,7 +114,7 @@ pub(crate) fn places(name: &str, tuning: &Tuning) -> Result<Vec<Place>> {
 pub(crate) fn device(name: &str) -> Result<Device> {
     match name {
         name if name == "wgpu" || name.starts_with("wgpu:") => bail!(
-            "this program was built without the feature `wgpu` (cargo build --features wgpu); \
+            "this program was built without the feature `wgpu` (cargo build -p quantloom-cli --features wgpu); \
              present are {}",
             present()
         ),

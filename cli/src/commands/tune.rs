@@ -14,8 +14,8 @@ use super::bench::gpu::Copies;
 use super::bench::own_type;
 use super::sizes::{Tokens, shape};
 use super::{say, scheme, table};
+use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
-use crate::whole::write_and_say;
 
 /// The fastest tile of a GPU's kernels for a product, a shape and M, by measuring them all.
 #[derive(Args)]

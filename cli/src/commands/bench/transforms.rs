@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::super::{say, scheme, table};
 use super::{Arguments, own_type, random_weight};
+use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
-use crate::whole::write_and_say;
 
 /// What is measured where nothing is asked for: each way that codes lie, and each kind of number.
 const USUAL: [&str; 13] = [

@@ -9,8 +9,8 @@ use quantloom::runtime::checkpoint::{Dtype, Entry, Writer};
 use quantloom::runtime::tensor::f32_bytes;
 
 use super::{Reading, say, shape, size};
+use crate::atomic_write::Replace;
 use crate::progress::Progress;
-use crate::whole::Replace;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \

@@ -8,8 +8,8 @@ use quantloom::runtime::checkpoint::{Checkpoint, Tensors};
 use quantloom::runtime::quantise::{Candidate, Outcome, candidates, quantise_checkpoint};
 
 use super::{say, scheme, shape, size, table};
+use crate::atomic_write::Replace;
 use crate::progress::Progress;
-use crate::whole::Replace;
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -10,8 +10,8 @@ use quantloom::dsl::format::F32;
 use quantloom::dsl::{Activation, Scheme};
 
 use super::{say, scheme, text_table};
+use crate::atomic_write::{Replace, write_and_say};
 use crate::picture::picture;
-use crate::whole::{Replace, write_and_say};
 
 #[derive(Args)]
 pub(crate) struct Arguments {

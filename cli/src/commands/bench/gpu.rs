@@ -18,8 +18,8 @@ use serde_json::json;
 use super::super::sizes::Tokens;
 use super::super::{say, scheme, table};
 use super::{Arguments, RandomX, own_type, random_weight};
+use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
-use crate::whole::write_and_say;
 
 /// What is measured where nothing is asked for.
 const USUAL: [&str; 2] = ["ct_w4a16", "ct_w4a16_asym"];

@@ -3,13 +3,13 @@
 
 #![forbid(unsafe_code)]
 
+mod atomic_write;
 mod commands;
 mod interrupt;
 mod picture;
 mod plot;
 mod printed;
 mod progress;
-mod whole;
 
 use std::process::ExitCode;
 

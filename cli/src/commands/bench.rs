@@ -29,9 +29,9 @@ use serde_json::json;
 use super::backend::{self, Place};
 use super::sizes::{Tokens, shape};
 use super::{say, scheme, table};
+use crate::atomic_write::{Replace, write_and_say};
 use crate::plot::{Line, plot};
 use crate::progress::Progress;
-use crate::whole::{Replace, write_and_say};
 
 /// How fast products are, beside how fast this machine reads and multiplies.
 #[derive(Args)]

@@ -8,7 +8,7 @@ use clap::Args;
 use quantloom::runtime::checkpoint::{Checkpoint, Entry, Family, Writer, attached};
 
 use super::{Reading, label, say, shape};
-use crate::whole::Replace;
+use crate::atomic_write::Replace;
 
 /// Writes a layer's scheme into a checkpoint, so that every command knows it from then on.
 #[derive(Args)]
