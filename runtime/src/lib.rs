@@ -38,5 +38,5 @@ pub use forked::Forked;
 
 /// The example of an engine, compiled.
 #[cfg(all(doctest, feature = "cuda"))]
-#[doc = include_str!("../../docs/soundness.md")]
+#[doc = include_str!("../soundness.md")]
 struct Soundness;
