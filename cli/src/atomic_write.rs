@@ -88,5 +88,5 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
 /// A text with a line end at its end, and a line that says so.
 pub(crate) fn write_and_say(path: &Path, text: &str) -> Result<()> {
     write_whole(path, text)?;
-    crate::commands::say(format_args!("wrote {}", path.display()))
+    crate::commands::print_line(format_args!("wrote {}", path.display()))
 }

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            commands::say_error(&format!("quantloom: {error:#}"));
+            commands::eprint_line(&format!("quantloom: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::runtime::checkpoint::{Checkpoint, Entry, Family, Writer, attached};
 
-use super::{Reading, label, say, shape};
+use super::{Reading, label, print_line, shape};
 use crate::atomic_write::Replace;
 
 /// Writes a layer's scheme into a checkpoint, so that every command knows it from then on.
@@ -76,9 +76,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     for (name, _, _) in &layers {
         let layer =
             read.layer(name).map_err(|fault| anyhow::anyhow!("nothing was written: {fault}"))?;
-        say(format_args!("{name}: {}, {}", label(layer.scheme()), shape(layer.shape())))?;
+        print_line(format_args!("{name}: {}, {}", label(layer.scheme()), shape(layer.shape())))?;
     }
     file.keep().with_context(cannot)?;
-    say(format_args!("wrote {}", arguments.out.display()))?;
+    print_line(format_args!("wrote {}", arguments.out.display()))?;
     Ok(true)
 }

@@ -28,7 +28,7 @@ use serde_json::json;
 
 use super::backend::{self, Place};
 use super::sizes::{Tokens, shape};
-use super::{say, scheme, table};
+use super::{print_line, scheme, table};
 use crate::atomic_write::{Replace, write_and_say};
 use crate::plot::{Line, plot};
 use crate::progress::Progress;
@@ -151,7 +151,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     machine(&memory, &peaks)?;
     let Tokens(tokens) = &arguments.m;
     let cells = measure(device, &schemes, arguments.shape, tokens, &memory, &peaks)?;
-    say(format_args!("\nN x K = {n} x {k}, {}", device.name()))?;
+    print_line(format_args!("\nN x K = {n} x {k}, {}", device.name()))?;
     show(&cells)?;
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&as_json(arguments.shape, device, &peaks, &cells))?;
@@ -187,7 +187,7 @@ pub(super) fn measure(
 
 /// What the machine does at best, on all threads.
 fn machine(memory: &Memory, peaks: &[Rate]) -> Result<()> {
-    say(format_args!(
+    print_line(format_args!(
         "This machine, {} threads, reads {:.1} GB/s at best. From registers it computes:",
         rayon_threads(),
         memory.best_of(5)
@@ -197,7 +197,7 @@ fn machine(memory: &Memory, peaks: &[Rate]) -> Result<()> {
         let (kind, giga) = (rate.arithmetic.name(), format!("{:.0}", rate.giga));
         rows.add_row([kind, rate.instruction, rate.set, &giga]);
     }
-    say(rows)
+    print_line(rows)
 }
 
 fn rayon_threads() -> usize {
@@ -333,8 +333,8 @@ pub(super) fn show(cells: &[Cell]) -> Result<()> {
             format!("{:.0}%", cell.rate() / cell.roof() * 100.0),
         ]);
     }
-    say(rows)?;
-    say("of bandwidth: of what the machine read between the calls; of peak: of what the fastest \
+    print_line(rows)?;
+    print_line("of bandwidth: of what the machine read between the calls; of peak: of what the fastest \
          instruction of the kernel's kind computed between the calls; of roof: of the lower of the \
          two limits")
 }

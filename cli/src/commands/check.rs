@@ -8,7 +8,7 @@ use quantloom::runtime::check::{Finding, Subject, Verdict, check, tokens};
 use quantloom::runtime::checkpoint::{Checkpoint, Layer};
 use quantloom::runtime::device::Backend;
 
-use super::{Reading, label, say, say_error, table};
+use super::{Reading, label, print_line, eprint_line, table};
 use crate::progress::Progress;
 
 #[derive(Args)]
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// has no kernel for. Without it, that is a failure.
     #[arg(long)]
     allow_unchecked: bool,
-    /// Also say, of each product, which kernel multiplies, and why not another.
+    /// Also print_line, of each product, which kernel multiplies, and why not another.
     #[arg(long)]
     explain: bool,
     #[command(flatten)]
@@ -93,19 +93,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     drop(progress);
     for lines in explained {
-        say_error(&lines);
+        eprint_line(&lines);
     }
-    say(rows)?;
+    print_line(rows)?;
     for note in notes {
-        say(note)?;
+        print_line(note)?;
     }
-    say(format_args!("{compared} passed, {} failed, {skipped} not checked", faults.len()))?;
+    print_line(format_args!("{compared} passed, {} failed, {skipped} not checked", faults.len()))?;
     for fault in &faults {
-        say_error(&format!("quantloom: {fault}"));
+        eprint_line(&format!("quantloom: {fault}"));
     }
     let unchecked = skipped > 0 && !arguments.allow_unchecked;
     if unchecked && faults.is_empty() {
-        say_error(&format!("quantloom: {skipped} not checked; --allow-unchecked accepts that"));
+        eprint_line(&format!("quantloom: {skipped} not checked; --allow-unchecked accepts that"));
     }
     // A comparison of nothing is no success.
     Ok(faults.is_empty() && compared > 0 && !unchecked)

@@ -8,7 +8,7 @@ use quantloom::runtime::device::Device;
 use quantloom::runtime::measure::{Memory, rates};
 use quantloom::runtime::select::select;
 
-use super::{bench, label, say, say_error, shape, table};
+use super::{bench, label, print_line, eprint_line, shape, table};
 
 /// Seven layers in seven schemes, written by compressed-tensors 0.20 (cli/assets/README.md).
 const CHECKPOINT: &[u8] = include_bytes!("../../assets/demo.safetensors");
@@ -19,7 +19,7 @@ const WIDE: (u64, u64) = (4096, 4096);
 pub(crate) fn run() -> Result<bool> {
     let device = super::backend::device("auto")?;
     let checkpoint = Checkpoint::from_bytes(CHECKPOINT.to_vec(), Options::default())?;
-    say(format_args!(
+    print_line(format_args!(
         "The checkpoint that ships with this program, written by {}: each layer recognised, \
          unpacked, multiplied, and compared with the results in the file.",
         checkpoint.family().name()
@@ -50,14 +50,14 @@ pub(crate) fn run() -> Result<bool> {
             schemes.push(Scheme { name: label(layer.scheme()), ..layer.scheme().clone() });
         }
     }
-    say(rows)?;
-    say("weight: largest error in roundings of the type that the file's software computed in;")?;
-    say("product: norm of the difference over the norm of the file's own result.")?;
+    print_line(rows)?;
+    print_line("weight: largest error in roundings of the type that the file's software computed in;")?;
+    print_line("product: norm of the difference over the norm of the file's own result.")?;
     let mut well = true;
     for finding in &findings {
         if let Verdict::Fail(what) = &finding.verdict {
             well = false;
-            say_error(&format!("quantloom: {}: {what}", finding.layer));
+            eprint_line(&format!("quantloom: {}: {what}", finding.layer));
         }
     }
     speed(device, &schemes)?;
@@ -68,7 +68,7 @@ pub(crate) fn run() -> Result<bool> {
 fn speed(device: Device, schemes: &[Scheme]) -> Result<()> {
     let cells =
         bench::measure(device, schemes, WIDE, &[1], &Memory::beyond_the_caches(), &rates())?;
-    say(format_args!(
+    print_line(format_args!(
         "\nThe same schemes on a random {} x {} layer, one token, on {} threads.",
         WIDE.0,
         WIDE.1,

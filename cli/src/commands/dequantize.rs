@@ -8,7 +8,7 @@ use clap::Args;
 use quantloom::runtime::checkpoint::{Dtype, Entry, Writer};
 use quantloom::runtime::tensor::f32_bytes;
 
-use super::{Reading, say, shape, size};
+use super::{Reading, print_line, shape, size};
 use crate::atomic_write::Replace;
 use crate::progress::Progress;
 
@@ -69,6 +69,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     writer.finish().with_context(cannot)?;
     drop(progress);
     let out = arguments.out.display();
-    say(format_args!("wrote {out}: weight, f32, {}, {}", shape(of), size(bytes)))?;
+    print_line(format_args!("wrote {out}: weight, f32, {}, {}", shape(of), size(bytes)))?;
     Ok(true)
 }

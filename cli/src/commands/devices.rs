@@ -9,7 +9,7 @@ use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::selftest;
 use quantloom::runtime::{cuda, hip};
 
-use super::{say, table};
+use super::{print_line, table};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -40,7 +40,7 @@ fn test(device: u32) -> Result<bool> {
     let mut printed = Ok(());
     let good = selftest::run(device, &mut |check| {
         if printed.is_ok() {
-            printed = say(format_args!("cuda  {check}"));
+            printed = print_line(format_args!("cuda  {check}"));
         }
     });
     printed.map(|()| good)
@@ -60,7 +60,7 @@ fn list() -> Result<bool> {
             };
         }
     }
-    say(rows)?;
+    print_line(rows)?;
     Ok(true)
 }
 

@@ -15,7 +15,7 @@ use quantloom::runtime::gpu::{ColumnOrder, Products as _, Request};
 use quantloom::runtime::source::KernelSource as _;
 
 use super::sizes::shape;
-use super::{say, scheme};
+use super::{print_line, scheme};
 use crate::atomic_write::{Replace, write_and_say};
 use crate::printed::shell_word;
 
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         let mut printed: Vec<&str> = Vec::new();
         for kernel in &kernels {
             if !printed.contains(&kernel.text.as_str()) {
-                say(kernel.text.trim_end())?;
+                print_line(kernel.text.trim_end())?;
                 printed.push(&kernel.text);
             }
         }

@@ -7,7 +7,7 @@ use clap::Args;
 use quantloom::runtime::checkpoint::{Dtype, Tensor, Tensors};
 use serde_json::{Value, json};
 
-use super::{Reading, label, say, say_error, say_json, shape, size, table};
+use super::{Reading, label, print_line, eprint_line, print_json, shape, size, table};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
@@ -69,24 +69,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     let looks = looks_quantised(checkpoint.tensors()).filter(|_| values.is_empty());
     if arguments.json {
-        say_json(&values)?;
+        print_json(&values)?;
     } else if values.is_empty() {
-        say(format_args!("{} holds no quantised layer", arguments.path.display()))?;
+        print_line(format_args!("{} holds no quantised layer", arguments.path.display()))?;
     } else {
-        say(rows)?;
+        print_line(rows)?;
     }
     for note in checkpoint.notes() {
-        say_error(&format!("quantloom: note: {note}"));
+        eprint_line(&format!("quantloom: note: {note}"));
     }
     if let Some((name, tensor)) = looks {
         well = false;
-        say_error(&format!(
+        eprint_line(&format!(
             "quantloom: nothing says how the tensor \"{name}\" ({tensor:?}) is quantised: --scheme \
              FILE.scheme gives a layer's scheme, `quantloom attach` writes it into the file"
         ));
     }
     for fault in faults {
-        say_error(&format!("quantloom: {fault}"));
+        eprint_line(&format!("quantloom: {fault}"));
     }
     Ok(well)
 }

@@ -236,20 +236,20 @@ pub(crate) fn label(scheme: &Scheme) -> String {
 }
 
 /// Prints a line to stdout; a closed pipe is an error that `main` knows.
-pub(crate) fn say(line: impl std::fmt::Display) -> Result<()> {
+pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<()> {
     writeln!(std::io::stdout(), "{}", printable(&line.to_string()))?;
     Ok(())
 }
 
 /// Prints values as a JSON array to stdout.
-pub(crate) fn say_json(values: &[serde_json::Value]) -> Result<()> {
+pub(crate) fn print_json(values: &[serde_json::Value]) -> Result<()> {
     let text = serde_json::to_string_pretty(values)?;
     writeln!(std::io::stdout(), "{}", printable_json(&text))?;
     Ok(())
 }
 
 /// Prints a line to stderr, if anybody listens.
-pub(crate) fn say_error(line: &str) {
+pub(crate) fn eprint_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 

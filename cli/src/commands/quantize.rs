@@ -7,7 +7,7 @@ use clap::Args;
 use quantloom::runtime::checkpoint::{Checkpoint, Tensors};
 use quantloom::runtime::quantise::{Candidate, Outcome, candidates, quantise_checkpoint};
 
-use super::{say, scheme, shape, size, table};
+use super::{print_line, scheme, shape, size, table};
 use crate::atomic_write::Replace;
 use crate::progress::Progress;
 
@@ -84,17 +84,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             },
         ]);
     }
-    say(rows)?;
+    print_line(rows)?;
     for what in scheme.clipping() {
-        say(format_args!("note: {what}"))?;
+        print_line(format_args!("note: {what}"))?;
     }
     warn_of_loss(&outcomes)?;
     if static_input {
-        say(
+        print_line(
             "the activation's static scales are 1: weights alone do not tell them, calibrate them",
         )?;
     }
-    say(format_args!("wrote {}", arguments.out.display()))?;
+    print_line(format_args!("wrote {}", arguments.out.display()))?;
     Ok(true)
 }
 
@@ -106,7 +106,7 @@ fn warn_of_loss(outcomes: &[Outcome]) -> Result<()> {
     let lost: Vec<&Outcome> = outcomes.iter().filter(|o| o.sqnr < LEAST_SQNR).collect();
     let Some(worst) = lost.iter().min_by(|a, b| a.sqnr.total_cmp(&b.sqnr)) else { return Ok(()) };
     let layers = if lost.len() == 1 { "layer has" } else { "layers have" };
-    say(format_args!(
+    print_line(format_args!(
         "warning: {} {layers} lost most of the weights (SQNR below {LEAST_SQNR} dB, {:.2} dB in {}): \
          the scheme's codes and scales do not hold such weights",
         lost.len(),

@@ -11,7 +11,7 @@ use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
 use quantloom::runtime::forward::{as_called, multiply};
 use quantloom::runtime::tensor::f32_bytes;
 
-use super::{Reading, say, say_error};
+use super::{Reading, print_line, eprint_line};
 use crate::atomic_write::Replace;
 use crate::progress::Progress;
 
@@ -105,7 +105,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     if let Some(taken) = scheme.taken(x.own)
         && (called.is_mixed() || taken.converted().is_some())
     {
-        say_error(&format!("quantloom: note: {taken}"));
+        eprint_line(&format!("quantloom: note: {taken}"));
     }
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
@@ -116,11 +116,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let y = multiply(op.as_ref(), arguments.expert, &x);
     drop(progress);
     if let Some(lines) = explained {
-        say_error(&lines);
+        eprint_line(&lines);
     }
     let y = y?;
     if arguments.token_scale == Tokens::Auto && *called != *layer.scheme() {
-        say_error(
+        eprint_line(
             "quantloom: note: x is two-dimensional, so that one activation scale is taken for all \
              of it, as compressed-tensors does; --token-scale per-token takes one a token",
         );
@@ -143,6 +143,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         writer.write(&bytes).with_context(cannot)?;
     }
     writer.finish().with_context(cannot)?;
-    say(format_args!("wrote {}: y, f32, {dims:?}, {}", arguments.out.display(), place.name()))?;
+    print_line(format_args!("wrote {}: y, f32, {dims:?}, {}", arguments.out.display(), place.name()))?;
     Ok(true)
 }

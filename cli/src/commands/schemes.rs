@@ -7,7 +7,7 @@ use quantloom::codegen::target::{Proof, TARGETS, Target};
 use quantloom::dsl::Scheme;
 use serde_json::{Value, json};
 
-use super::{say, say_json, table};
+use super::{print_line, print_json, table};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             })
         };
         let all: Vec<Value> = schemes.iter().map(value).collect();
-        say_json(&all)?;
+        print_json(&all)?;
         return Ok(true);
     }
     if arguments.markdown {
@@ -49,14 +49,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             scheme.summary.lines().next().unwrap_or("").to_owned(),
         ]);
     }
-    say(rows)?;
+    print_line(rows)?;
     Ok(true)
 }
 
 fn markdown(schemes: &[Scheme]) -> Result<bool> {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    say(format_args!("| scheme | bits/weight | {} |", names.join(" | ")))?;
-    say(format_args!("|---|---|{}", "---|".repeat(names.len())))?;
+    print_line(format_args!("| scheme | bits/weight | {} |", names.join(" | ")))?;
+    print_line(format_args!("|---|---|{}", "---|".repeat(names.len())))?;
     let mut reasons: Vec<String> = Vec::new();
     for scheme in schemes {
         let mut cell = |target: &'static Target| match plan::support(scheme, target) {
@@ -74,14 +74,14 @@ fn markdown(schemes: &[Scheme]) -> Result<bool> {
         };
         let cells: Vec<String> = TARGETS.iter().map(&mut cell).collect();
         let bits = scheme.bits_per_weight();
-        say(format_args!("| `{}` | {bits:.3} | {} |", scheme.name, cells.join(" | ")))?;
+        print_line(format_args!("| `{}` | {bits:.3} | {} |", scheme.name, cells.join(" | ")))?;
     }
-    say(
+    print_line(
         "\nruns: right on the hardware; simulated: right on the simulator, and the vendor's compiler takes",
     )?;
-    say("the kernels; -: refused, for the reason of that number.")?;
+    print_line("the kernels; -: refused, for the reason of that number.")?;
     for (number, reason) in reasons.iter().enumerate() {
-        say(format_args!("{}{}. {reason}", if number == 0 { "\n" } else { "" }, number + 1))?;
+        print_line(format_args!("{}{}. {reason}", if number == 0 { "\n" } else { "" }, number + 1))?;
     }
     Ok(true)
 }

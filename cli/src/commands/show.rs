@@ -9,7 +9,7 @@ use quantloom::codegen::target::{TARGETS, Target};
 use quantloom::dsl::format::F32;
 use quantloom::dsl::{Activation, Scheme};
 
-use super::{say, scheme, text_table};
+use super::{print_line, scheme, text_table};
 use crate::atomic_write::{Replace, write_and_say};
 use crate::picture::picture;
 
@@ -29,10 +29,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         arguments.svg.iter().map(|path| ("--svg", path.as_path())).collect();
     arguments.replace.check(&outputs, &[Path::new(&arguments.scheme)])?;
     let scheme = scheme(&arguments.scheme)?;
-    say(&scheme)?;
-    say(format_args!("{:.4} bits per weight", scheme.bits_per_weight()))?;
+    print_line(&scheme)?;
+    print_line(format_args!("{:.4} bits per weight", scheme.bits_per_weight()))?;
     for taken in scheme.each_taken() {
-        say(taken)?;
+        print_line(taken)?;
     }
     let mut stores = text_table(&["tensor", "holds", "type", "layout"]);
     for store in &scheme.stores {
@@ -46,15 +46,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         let layout = store.layout.display(store.owner).to_string();
         stores.add_row([store.name.clone(), held.join(", "), format!("{dtype:?}"), layout]);
     }
-    say(stores)?;
+    print_line(stores)?;
     for what in scheme.clipping() {
-        say(format_args!("note: {what}"))?;
+        print_line(format_args!("note: {what}"))?;
     }
     let mut targets = text_table(&["target", "plan"]);
     for target in TARGETS {
         targets.add_text([target.name.to_owned(), planned(&scheme, target)]);
     }
-    say(targets)?;
+    print_line(targets)?;
     if let Some(path) = &arguments.svg {
         write_and_say(path, &picture(&scheme))?;
     }

@@ -6,7 +6,7 @@ use quantloom::dsl::Scheme;
 use quantloom::runtime::conformance::{Failure, Suite, draw};
 
 use super::sizes::shape;
-use super::{backend, say, say_error, scheme};
+use super::{backend, print_line, eprint_line, scheme};
 use crate::printed::shell_word;
 
 /// The kernels that would be emitted for a GPU, run on the simulator: their counts, and y against
@@ -62,20 +62,20 @@ fn one(arguments: &Arguments, scheme: &Scheme) -> Result<bool> {
     };
     let results = suite.run(scheme, &[&device], &|_| {});
     for report in device.executor().take_reports() {
-        say(report)?;
+        print_line(report)?;
     }
     let kind = draw::Regime::of(arguments.seed);
     let mut well = true;
     for result in results {
         match result {
-            Ok(done) => say(format_args!(
+            Ok(done) => print_line(format_args!(
                 "y: {} elements within their bounds, the largest error {:.3} of its bound \
                  (seed {}: {kind:?})\n",
                 done.elements, done.share, arguments.seed
             ))?,
             Err(failure) => {
                 well = false;
-                say_error(&format!("quantloom: {}", told(arguments, &failure)));
+                eprint_line(&format!("quantloom: {}", told(arguments, &failure)));
             }
         }
     }

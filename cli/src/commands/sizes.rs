@@ -10,7 +10,7 @@ pub(crate) fn shape(text: &str) -> Result<(u64, u64), String> {
 
 /// Values of M: `1,8,32` or `1-17`, from 1 on.
 pub(crate) fn tokens(text: &str) -> Result<Vec<usize>, String> {
-    let wrong = || format!("\"{text}\" is no list of M, such as 1,8,32 or 1-17");
+    let wrong = || format!("\"{text}\" is not a list of M, such as 1,8,32 or 1-17");
     let one = |text: &str| {
         text.trim().parse::<usize>().ok().filter(|m| (1..1 << 20).contains(m)).ok_or_else(wrong)
     };

@@ -13,7 +13,7 @@ use super::backend::{self, Place};
 use super::bench::gpu::Copies;
 use super::bench::own_type;
 use super::sizes::{Tokens, shape};
-use super::{say, scheme, table};
+use super::{print_line, scheme, table};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
 
@@ -166,13 +166,13 @@ fn show(outcomes: &[Outcome]) -> Result<()> {
             format!("{} {}", best.chosen.name(), tile.join(" ")),
         ]);
     }
-    say(rows)?;
-    say(
+    print_line(rows)?;
+    print_line(
         "microseconds a call with programmatic launch; model: the tile that is chosen without the \
          table",
     )?;
     for why in outcomes.iter().flat_map(|outcome| &outcome.failed) {
-        say(format_args!("did not run, so that its case is not written: {why}"))?;
+        print_line(format_args!("did not run, so that its case is not written: {why}"))?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use quantloom::runtime::conformance::{Failure, Suite, Summary};
 use quantloom::runtime::device::Backend;
 
 use super::sizes::{Tokens, shape};
-use super::{backend, say, say_error, scheme, table};
+use super::{backend, print_line, eprint_line, scheme, table};
 use crate::printed::shell_word;
 use crate::progress::Progress;
 
@@ -107,21 +107,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         }
     }
     drop(progress);
-    say(rows)?;
+    print_line(rows)?;
     for Named { scheme, .. } in schemes.iter().filter(|named| named.scheme.is_mixed()) {
         let taken: Vec<String> = scheme.each_taken().map(|taken| taken.to_string()).collect();
-        say(format_args!("{}: {}", scheme.name, taken.join(", ")))?;
+        print_line(format_args!("{}: {}", scheme.name, taken.join(", ")))?;
     }
     for (case, why) in notes {
-        say(format_args!("{case} is not scheduled: {why}"))?;
+        print_line(format_args!("{case} is not scheduled: {why}"))?;
     }
     let skipped = match not_scheduled {
         0 => String::new(),
         count => format!(", {count} not scheduled"),
     };
-    say(format_args!("{passed} passed, {} failed{skipped}", failures.len()))?;
+    print_line(format_args!("{passed} passed, {} failed{skipped}", failures.len()))?;
     for failure in &failures {
-        say_error(&format!("quantloom: {failure}"));
+        eprint_line(&format!("quantloom: {failure}"));
     }
     Ok(failures.is_empty() && passed > 0)
 }

@@ -16,7 +16,7 @@ use quantloom::runtime::op::ProductError;
 use serde_json::json;
 
 use super::super::sizes::Tokens;
-use super::super::{say, scheme, table};
+use super::super::{print_line, scheme, table};
 use super::{Arguments, RandomX, own_type, random_weight};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
     };
     let schemes: Vec<Scheme> = names.into_iter().map(scheme).collect::<Result<_>>()?;
     let floor = ReadFloor::new(Stream::new(context)?, &ImageCache::from_environment())?;
-    say(format_args!("{}", context.info()))?;
+    print_line(format_args!("{}", context.info()))?;
     let (n, k) = arguments.shape;
     let Tokens(tokens) = &arguments.m;
     let progress = Progress::new("measuring", (schemes.len() * tokens.len()) as u64);
@@ -219,7 +219,7 @@ impl<'a> Bench<'a> {
 }
 
 fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
-    say(format_args!("\nN x K = {n} x {k}; microseconds a call, in brackets over the floor"))?;
+    print_line(format_args!("\nN x K = {n} x {k}; microseconds a call, in brackets over the floor"))?;
     let mut rows = table(&HEADER);
     for cell in cells {
         let (scheme, tokens) = (cell.scheme.clone(), cell.tokens.to_string());
@@ -257,8 +257,8 @@ fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
             timed.kernel.clone(),
         ]);
     }
-    say(rows)?;
-    say(
+    print_line(rows)?;
+    print_line(
         "programmatic: a launch may start before the one before it has ended; product alone: without the \
          kernel that quantises, gathers or pads x, programmatic / serial; floor: a kernel that only reads \
          codes, scales and zero points, launched and timed in the same way",

@@ -13,7 +13,7 @@ use quantloom::runtime::gpu::{Executor, GpuDevice};
 use quantloom::runtime::op::ProductError;
 
 use super::super::sizes::Tokens;
-use super::super::{say, scheme, table};
+use super::super::{print_line, scheme, table};
 use super::{Arguments, RandomX, USUAL, own_type, random_weight};
 
 /// What a row of calls takes at least.
@@ -51,7 +51,7 @@ pub(super) fn run<E: Executor>(arguments: &Arguments, device: &GpuDevice<E>) -> 
             }
         }
     }
-    say(rows)?;
+    print_line(rows)?;
     Ok(any)
 }
 

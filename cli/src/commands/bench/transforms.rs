@@ -15,7 +15,7 @@ use quantloom::runtime::op::ProductError;
 use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
-use super::super::{say, scheme, table};
+use super::super::{print_line, scheme, table};
 use super::{Arguments, own_type, random_weight};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
         given => given.iter().map(String::as_str).collect(),
     };
     let schemes: Vec<Scheme> = names.into_iter().map(scheme).collect::<Result<_>>()?;
-    say(format_args!("{}", executor.stream().context().info()))?;
+    print_line(format_args!("{}", executor.stream().context().info()))?;
     let (n, k) = arguments.shape;
     let progress = Progress::new("measuring", schemes.len() as u64);
     let mut cells = Vec::new();
@@ -166,7 +166,7 @@ fn timed(
 }
 
 fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
-    say(format_args!("\nN x K = {n} x {k}; bytes that are read and written"))?;
+    print_line(format_args!("\nN x K = {n} x {k}; bytes that are read and written"))?;
     let mut rows = table(&HEADER);
     for Cell { scheme, buffer, way, outcome } in cells {
         match outcome {
@@ -193,7 +193,7 @@ fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
             }
         }
     }
-    say(rows)
+    print_line(rows)
 }
 
 fn as_json((n, k): (u64, u64), executor: &Cuda, cells: &[Cell]) -> serde_json::Value {
