@@ -13,8 +13,8 @@ mod view;
 
 use std::collections::BTreeSet;
 
-use quantloom_dsl::layout::{Axis, Component, Element, Grain, Grains, Index, Shape, Slot};
-use quantloom_dsl::{Code, Group, Scheme, ZeroKind};
+use quantloom::dsl::layout::{Axis, Component, Element, Grain, Grains, Index, Shape, Slot};
+use quantloom::dsl::{Code, Group, Scheme, ZeroKind};
 use svg::node::element::Group as Nodes;
 
 use page::{Area, LEADING, MARGIN, Page, WIDTH};
@@ -393,7 +393,7 @@ mod tests {
                             pack: u64 [k:64 | k, n], activation: f16 }";
 
     fn drawn(text: &str) -> String {
-        picture(&quantloom_dsl::parse(text).expect("a scheme"))
+        picture(&quantloom::dsl::parse(text).expect("a scheme"))
     }
 
     /// The labels of boxes whose tips begin so, lowest bits first.

@@ -1,6 +1,6 @@
 //! The page: text, lines and boxes, and the look of them.
 
-use quantloom_dsl::layout::Axis;
+use quantloom::dsl::layout::Axis;
 use svg::node::Blob;
 use svg::node::element::{Group as Nodes, Line, Rectangle, Style, Text, Title};
 use svg::{Document, Node};

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quantloom_dsl::layout::{
+use quantloom::dsl::layout::{
     Axis, BindError, Bound, Component, Element, Field, Fill, Grain, Index, Layout, Shape, Slot,
     WordType,
 };
-use quantloom_dsl::{Scheme, Store};
+use quantloom::dsl::{Scheme, Store};
 
 use super::WORD;
 
