@@ -1,4 +1,4 @@
-//! The third door: a scheme built in Rust, checked by the same checks as text.
+//! The third front end: a scheme that is built in Rust and checked as a text is.
 
 use crate::format::Number;
 use crate::lang::{Diagnostics, parse};
@@ -64,7 +64,7 @@ impl SchemeBuilder {
         Self { scheme, written: Vec::new() }
     }
 
-    /// What the scheme is, in a line or more.
+    /// The summary: one or more lines that say what the scheme is.
     #[must_use]
     pub fn summary(mut self, summary: impl Into<String>) -> Self {
         self.scheme.summary = summary.into();
@@ -117,14 +117,14 @@ impl SchemeBuilder {
         self
     }
 
-    /// A factor of each column of x: f32, f16 or bf16.
+    /// The prescale: a factor per column of x, in f32, f16 or bf16.
     #[must_use]
     pub fn prescale(mut self, number: Number) -> Self {
         self.scheme.prescale = Some(number);
         self
     }
 
-    /// One more way to give the activation.
+    /// Adds one alternative for the activation.
     #[must_use]
     pub fn activation(mut self, activation: Activation) -> Self {
         self.scheme.activations.push(activation);
@@ -138,7 +138,7 @@ impl SchemeBuilder {
         self
     }
 
-    /// The type of the sum.
+    /// The type of the accumulator.
     #[must_use]
     pub fn accumulate(mut self, accumulate: Accumulate) -> Self {
         self.scheme.accumulate = accumulate;
@@ -173,7 +173,7 @@ impl SchemeBuilder {
         self
     }
 
-    /// Adds the default stores and checks the whole.
+    /// Adds the default stored tensors and checks the scheme.
     ///
     /// # Errors
     /// Every mistake, shown in the scheme's printed text.
@@ -191,7 +191,8 @@ impl SchemeBuilder {
         }
         scheme.stores.extend(written);
         scheme.stores.sort_by_key(|store| store.owner);
-        // The text says all there is to say about a scheme, so that its checks are the checks.
+        // The text of a scheme is complete, so the checks of the parser are the checks of the
+        // builder.
         parse(&scheme.to_string())
     }
 }

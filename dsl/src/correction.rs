@@ -1,31 +1,31 @@
-//! What a product still owes when it has multiplied x with codes instead of weights.
+//! The zero-point correction: the term that a product owes when it has multiplied x with codes
+//! instead of weights.
 //!
-//! The meaning of a group of columns is `sum_k (scale * (code_k - zero) + shift) * x_k`, up to
-//! factors of the whole row. A product multiplies x with `code + add`, or with `code - zero + add`
-//! where decoding takes the zero point off; the rest is one number times the sum of x over the group.
-//! That number is computed here and nowhere else; kernels that compute it on a device take from here
-//! which terms it has.
+//! A group of columns contributes `sum_k (scale * (code_k - zero) + shift) * x_k`, up to factors of
+//! the whole row. A product multiplies x with `code + add`, or with `code - zero + add` if decoding
+//! subtracts the zero point. The rest is one number times the sum of x over the group. Only this
+//! file computes that number; kernels that compute it on a device learn here which terms it has.
 
 use crate::scheme::Scheme;
 
 /// The terms of the number that multiplies the sum of x over a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Correction {
-    /// Whether a zero point, if there is one, is still in what was multiplied: decoding did not take
-    /// it off.
+    /// Whether the multiplied operand still contains the zero point, because decoding did not
+    /// subtract it.
     pub zero: bool,
-    /// What decoding leaves on each code.
+    /// The constant that decoding adds to each code.
     pub add: i32,
 }
 
 impl Correction {
-    /// Whether the number may differ from 0 for weights of a scheme.
+    /// Whether the correction of a scheme's weights can differ from 0.
     pub const fn needed(self, scheme: &Scheme) -> bool {
         self.add != 0 || scheme.shift.is_some() || self.zero && scheme.zero.is_some()
     }
 
-    /// `shift - scale * (zero + add)`, without `zero` where decoding took it off: of a group's scale
-    /// (the product of its levels), zero point (0 if there is none) and shift (likewise).
+    /// `shift - scale * (zero + add)`, without `zero` if decoding has subtracted it. `scale` is the
+    /// product of the group's levels; `zero` and `shift` are 0 if the scheme has none.
     pub fn value(self, scale: f64, zero: f64, shift: f64) -> f64 {
         let zero = if self.zero { zero } else { 0.0 };
         shift - scale * (zero + f64::from(self.add))
@@ -37,7 +37,8 @@ mod tests {
     use super::Correction;
     use crate::parse;
 
-    /// The product's own part and the correction make the meaning, whoever takes the zero point off.
+    /// The product of codes plus the correction is the product of weights, whether decoding
+    /// subtracts the zero point or not.
     #[test]
     fn a_sum_and_its_correction_make_the_meaning() {
         let (scale, zero, shift) = (0.375, 11.0, -2.5);

@@ -1,10 +1,10 @@
-//! The scheme language of Quantloom: what a quantisation scheme is, and what it means.
+//! The scheme language of Quantloom: quantisation schemes and their meaning.
 //!
-//! In: the text of a scheme ([`parse`]), or a checkpoint's configuration through the fields of
-//! [`Scheme`]. Out: a checked [`Scheme`] value, its number formats ([`mod@format`]), the layout
-//! algebra that says where each bit lies ([`layout`]), and the scalar reference that defines
-//! its meaning ([`mod@reference`]). This crate knows no target and no file format; it knows the
-//! names of targets.
+//! In: the text of a scheme ([`parse`]), or the fields of a [`Scheme`] from a checkpoint's
+//! configuration. Out: a checked [`Scheme`] value, its number formats ([`mod@format`]), the layout
+//! algebra that gives the address of each bit ([`layout`]), and the scalar reference that defines
+//! its meaning ([`mod@reference`]). This crate knows the names of targets, but no target and no
+//! file format.
 //!
 //! Start at [`Scheme`]; docs/scheme-language.md is the reference of the language.
 

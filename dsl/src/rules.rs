@@ -1,8 +1,8 @@
-//! Which rule a scale is chosen by where none is written, and which rules clip.
+//! The default rule for each scale, and the rules that clip values.
 //!
 //! A quantiser divides by the product of all levels. Of two levels the coarser is chosen first, and
-//! the finer has to make up for it: an integer level only can if the coarser one leaves it its whole
-//! range, and its largest number as a factor.
+//! the finer compensates for it: an integer level can do so only if the coarser level leaves it its
+//! whole range, that is, includes the largest integer as a factor.
 
 use crate::format::Number;
 use crate::scheme::{Rule, ScaleLevel, ScaleType, Scheme, Weight};
@@ -11,15 +11,16 @@ use crate::{Activation, Code};
 /// The default rules of some levels, finest first, for codes of `weight`, with a zero point or
 /// without.
 ///
-/// With d the number of steps that codes reach to (`reach`: the largest symmetric one, half a step
-/// beyond the last integer; half of the codes' range with a zero point), times the largest number of
-/// each finer level that is an integer and multiplies: `amax / d`, or `range / 2d` with a zero
-/// point. Levels of e8m0 are the next power of two above that; over float codes `pow2`, as
-/// OCP MX v1.0 has it in section 6.3. None clips integer codes, but for the rounding of the scale.
+/// Let d be the number of steps that the codes reach (`reach`: the largest symmetric number of
+/// steps, half a step beyond the last integer; half of the codes' range with a zero point), times
+/// the largest number of each finer level that is an integer and multiplies. The default is `amax /
+/// d`, or `range / 2d` with a zero point. Levels of e8m0 are the next power of two above that; for
+/// float codes they are `pow2`, as in OCP MX v1.0, section 6.3. No default clips integer codes,
+/// apart from the rounding of the scale.
 pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &Weight, asymmetric: bool) -> Vec<Rule> {
     let (low, high) = weight.range();
     let range = high - low;
-    // Codes that all stand for 0 have no steps: any scale does.
+    // Codes that all stand for 0 have no steps, so any scale will do.
     let reach = Some(weight.reach()).filter(|reach| *reach > 0.0).unwrap_or(1.0);
     let mut finer = 1.0;
     let rule = |level: &ScaleLevel| {
@@ -38,7 +39,8 @@ pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &Weight, asymmetric: 
     levels.iter().map(rule).collect()
 }
 
-/// The largest number of an integer level that multiplies; 1 of others, which have fractions.
+/// The largest number of an integer level that multiplies; 1 for other levels, which have
+/// fractions.
 fn largest_factor(level: &ScaleLevel) -> f64 {
     match level.number {
         ScaleType::Number(number @ (Number::Uint(_) | Number::Int(_))) if !level.divide => {
@@ -49,9 +51,9 @@ fn largest_factor(level: &ScaleLevel) -> f64 {
 }
 
 impl Scheme {
-    /// What the scheme's rules may clip, a sentence each: weights or activations further out than the
-    /// codes reach, or a finer scale that its type does not hold. Not counted is that a scale is
-    /// rounded, but for e8m0. Empty if nothing is clipped.
+    /// What the scheme's rules may clip, one sentence each: weights or activations beyond the
+    /// codes, or a finer scale beyond its type. The rounding of a scale is not counted, except for
+    /// e8m0. Empty if nothing is clipped.
     pub fn clipping(&self) -> Vec<String> {
         let signed = self.zero.is_some() || self.shift.is_some();
         let weight = Quantised {
@@ -71,7 +73,7 @@ impl Scheme {
                 asymmetric: quantiser.zero.is_some(),
             };
             all.extend(x.one_sided(quantiser.zero.is_some()));
-            // A static scale is given, whatever the rule.
+            // A static scale is given, so its rule does not matter.
             if quantiser.scales.iter().all(|level| !level.stored) {
                 all.extend(x.clipped());
             }
@@ -80,7 +82,7 @@ impl Scheme {
     }
 }
 
-/// What is quantised, by which levels to which codes.
+/// The tensor that is quantised, its levels and its codes.
 struct Quantised<'a> {
     what: &'static str,
     levels: &'a [ScaleLevel],
@@ -89,7 +91,7 @@ struct Quantised<'a> {
 }
 
 impl Quantised<'_> {
-    /// Codes of one sign, if nothing brings values of the other there.
+    /// Codes of one sign, unless a zero point or shift adds values of the other sign.
     fn one_sided(&self, moved: bool) -> Option<String> {
         let (low, high) = self.codes.range();
         let missing = match (low < 0.0, high > 0.0) {
@@ -99,11 +101,12 @@ impl Quantised<'_> {
         };
         let what = self.what;
         (!moved).then(|| {
-            format!("{what}: the codes have no {missing} value: {missing} {what} are lost")
+            format!("{what}: the codes have no {missing} value, so {missing} {what} are lost")
         })
     }
 
-    /// Steps on either side of 0 up to which a rounded code is off by half a step at most.
+    /// The number of steps on either side of 0 within which a rounded code is off by at most half a
+    /// step.
     fn room(&self) -> f64 {
         let (low, high) = self.codes.range();
         let reach = self.codes.reach();
@@ -118,13 +121,13 @@ impl Quantised<'_> {
         }
     }
 
-    /// The first level whose rule may clip, and what.
+    /// The first level whose rule may clip, and what it clips.
     fn clipped(&self) -> Option<String> {
         let (low, high) = self.codes.range();
         let (what, room) = (self.what, self.room());
         let mut finer: Option<(f64, &ScaleLevel)> = None;
         for (at, level) in self.levels.iter().enumerate() {
-            // A scale that is rounded to a power of two may be two thirds of what it should be.
+            // A scale that is rounded to a power of two may be two thirds of its unrounded value.
             let rounded = level.number == ScaleType::Number(Number::E8m0);
             let slack = if rounded { 1.5 } else { 1.0 };
             let steps = match level.rule {

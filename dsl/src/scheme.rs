@@ -1,14 +1,14 @@
-//! The model: a quantisation scheme as a value.
+//! A quantisation scheme as a value.
 //!
-//! Meaning, for output row n and input column k (all reals exact, docs/scheme-language.md):
-//! `w[n,k] = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + shift`, and
-//! `y[m,n] = sum_k x~[m,k] * w[n,k] + bias[n]` with `x~` the activation, multiplied by its column's
-//! factor and quantised as declared.
+//! Meaning, for output row n and input column k (all reals exact, docs/scheme-language.md): `w[n,k]
+//! = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + shift`, and `y[m,n] = sum_k x~[m,k]
+//! * w[n,k] + bias[n]`, where `x~` is the activation, multiplied by its prescale and quantised as
+//! declared.
 
 use crate::format::{Number, exp2, floor_log2};
 use crate::layout::{Axis, BindError, Bound, Component, Digit, Grain, Grains, Layout, Part, Shape};
 
-/// Rows by columns that share one scale (or zero point, or shift).
+/// The rows by columns that share one scale (or zero point, or shift).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Group {
     /// Rows: of w, or tokens of x.
@@ -24,7 +24,7 @@ impl Group {
     }
     /// A whole row: `channel` of a weight, `token` of an activation.
     pub const ROW: Self = Self { rows: Grain::Each(1), cols: Grain::All };
-    /// Everything.
+    /// The whole tensor.
     pub const TENSOR: Self = Self { rows: Grain::All, cols: Grain::All };
 }
 
@@ -33,7 +33,7 @@ impl Group {
 pub enum Code {
     /// An integer or float of at most 8 bits.
     Number(Number),
-    /// A table of 2^b values, as the bits of `f32` (a power of two of them, 2 to 256).
+    /// A codebook of 2^b values, as bits of `f32` (a power of two of them, 2 to 256).
     Codebook(Vec<u32>),
 }
 
@@ -56,7 +56,7 @@ impl Code {
         }
     }
 
-    /// Whether codes stand for other than whole numbers.
+    /// Whether some codes stand for numbers that are not integers.
     pub fn is_float(&self) -> bool {
         match self {
             Self::Number(number) => number.is_float(),
@@ -75,14 +75,13 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// The value of a code less the offset.
+    /// The value of a code minus the offset.
     pub fn decode(&self, code: u32) -> f64 {
         self.code.decode(code) - f64::from(self.offset)
     }
 
-    /// How many steps of a scale a weight of either sign may be so that no code is clipped: up to
-    /// half a step beyond the last code of integers. Codes of one sign have their own largest
-    /// magnitude.
+    /// The largest weight of either sign that is not clipped, in steps of a scale: up to half a
+    /// step beyond the last code of integers. Codes of one sign have their own largest magnitude.
     pub fn reach(&self) -> f64 {
         let (low, high) = self.range();
         let half = if self.code.is_float() { 0.0 } else { 0.5 };
@@ -112,13 +111,13 @@ impl Weight {
 /// How zero points are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZeroKind {
-    /// Integer codes; the zero point is `stored + plus`, and modulo 2^bits if it wraps.
+    /// Integer codes; the zero point is `stored + plus`, modulo 2^bits if it wraps.
     Codes {
         /// Type of the stored code.
         number: Number,
         /// Added to the stored code (GPTQ version 1 stores zero - 1).
         plus: i32,
-        /// A stored all-ones code plus one is 0 and not 2^bits.
+        /// Whether a stored all-ones code plus one is 0 instead of 2^bits.
         wraps: bool,
     },
     /// A float, in units of codes.
@@ -150,7 +149,7 @@ impl ZeroKind {
 pub struct Zero {
     /// How it is stored.
     pub kind: ZeroKind,
-    /// What shares one zero point.
+    /// The group that shares one zero point.
     pub group: Group,
 }
 
@@ -159,7 +158,7 @@ pub struct Zero {
 pub struct Shift {
     /// Stored type.
     pub number: Number,
-    /// What shares one shift.
+    /// The group that shares one shift.
     pub group: Group,
 }
 
@@ -179,23 +178,23 @@ pub enum Rule {
     Amax(u64),
     /// `range / d`: (largest - smallest, zero included) over a divisor, with a zero point.
     Range(u64),
-    /// `pow2`: the power of two `2^(floor(log2(amax)) - emax)`; with a threshold t the
-    /// mantissa of amax is first rounded up to 2 from t on. emax is the exponent of the
-    /// code's largest value.
+    /// `pow2`: the power of two `2^(floor(log2(amax)) - emax)`; with a threshold t, a mantissa of
+    /// amax of at least t is first rounded up to 2. emax is the exponent of the code's largest
+    /// value.
     Pow2 {
         /// Bits of the `f64` threshold, in 1..2.
         above: Option<u64>,
     },
-    /// `pow2 / d`: the smallest power of two that is larger than `amax / d`, with d as the bits of
-    /// an `f64`: no quotient is as large as d.
+    /// `pow2 / d`: the smallest power of two larger than `amax / d`, with d as the bits of an
+    /// `f64`: every quotient is less than d.
     Pow2Over(u64),
 }
 
-/// Which power of two a rule chooses for an amax: `2^(floor(log2(amax)) - exponent)`, one power
-/// larger where `amax / 2^floor(log2(amax)) >= above`.
+/// The power of two that a rule chooses for an amax: `2^(floor(log2(amax)) - exponent)`, one power
+/// larger if `amax / 2^floor(log2(amax)) >= above`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Power {
-    /// Taken off the exponent of amax.
+    /// Subtracted from the exponent of amax.
     pub exponent: i32,
     /// The mantissa from which amax counts as the next power.
     pub above: Option<f64>,
@@ -218,7 +217,7 @@ impl Rule {
     }
 
     /// The power of two that the rule chooses, for codes of the largest magnitude `largest`; `None`
-    /// of a rule that chooses no power.
+    /// if the rule does not choose powers.
     pub fn power(self, largest: f64) -> Option<Power> {
         match self {
             Self::Amax(_) | Self::Range(_) => None,
@@ -244,17 +243,17 @@ impl Rule {
 pub struct ScaleLevel {
     /// Stored type.
     pub number: ScaleType,
-    /// What shares one scale.
+    /// The group that shares one scale.
     pub group: Group,
-    /// The stored number is a divisor.
+    /// Whether the stored number is a divisor.
     pub divide: bool,
-    /// How a quantiser chooses it.
+    /// How a quantiser chooses the scale.
     pub rule: Rule,
-    /// Given ahead of time and stored (an activation's static scale; every weight scale).
+    /// Whether the scale is stored (every weight scale; an activation's static scale).
     pub stored: bool,
 }
 
-/// How halves round in a quantiser.
+/// How a quantiser rounds halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ties {
     /// To the even code.
@@ -272,24 +271,23 @@ pub struct Quantiser {
     pub zero: Option<Number>,
     /// Scale levels, finest first.
     pub scales: Vec<ScaleLevel>,
-    /// How halves round.
+    /// How halves are rounded.
     pub ties: Ties,
 }
 
 impl Quantiser {
-    /// Whether what a token becomes depends on the others: a scale over several of them is chosen
-    /// from x.
+    /// Whether the codes of a token depend on other tokens: a dynamic scale over several tokens.
     pub fn spans_tokens(&self) -> bool {
         self.scales.iter().any(|scale| !scale.stored && scale.group.rows != Grain::Each(1))
     }
 }
 
-/// One way to give the activation.
+/// One alternative for the activation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// As it is: f32, f16 or bf16.
+    /// Not quantised: f32, f16 or bf16.
     Float(Number),
-    /// Quantised first.
+    /// Quantised before the product.
     Quantised(Quantiser),
 }
 
@@ -302,7 +300,7 @@ pub enum Arithmetic {
     Own,
 }
 
-/// The type of the sum over k.
+/// The accumulator type, for the sum over k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Accumulate {
     /// f32 (or wider).
@@ -311,7 +309,7 @@ pub enum Accumulate {
     I32,
 }
 
-/// How the two shards of a gated expert's first product lie along n.
+/// How the two shards of a gated expert's first product are stored along n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Experts {
     /// One shard.
@@ -327,9 +325,9 @@ pub enum Experts {
 pub struct Store {
     /// Its name in a checkpoint, after the layer's name and a dot.
     pub name: String,
-    /// The component whose clause declares it: the one that a bare run of digits means.
+    /// The component whose clause declares it; digits without a field address this component.
     pub owner: Component,
-    /// Where everything lies.
+    /// The layout of the tensor.
     pub layout: Layout,
 }
 
@@ -338,7 +336,7 @@ pub struct Store {
 pub struct Scheme {
     /// A Rust identifier.
     pub name: String,
-    /// The doc comment: what it is, in a line or more.
+    /// The doc comment: one or more lines that say what the scheme is.
     pub summary: String,
     /// Code type and offset.
     pub weight: Weight,
@@ -354,24 +352,25 @@ pub struct Scheme {
     pub stores: Vec<Store>,
     /// Type of the factor of each column of x, if x is multiplied by one first.
     pub prescale: Option<Number>,
-    /// Accepted activations, the first preferred; [`Scheme::taken`] says which of them x takes.
+    /// Type of the prescale, a factor per column of x, if the scheme has one.
     pub activations: Vec<Activation>,
-    /// Type of the stored bias, if the scheme has one.
+    /// Accepted activations, the preferred one first; [`Scheme::taken`] chooses one by the input
+    /// dtype.
     pub bias: Option<Number>,
-    /// Type of the sum.
+    /// Accumulator type.
     pub accumulate: Accumulate,
-    /// Type of the result; the activation's own type if not said.
+    /// Type of y; the input dtype if not declared.
     pub output: Option<Number>,
     /// The quantisers' arithmetic.
     pub arithmetic: Arithmetic,
-    /// Stacked experts, and how their shards lie.
+    /// Stacked experts, and how their shards are stored.
     pub experts: Option<Experts>,
-    /// Targets that the author insists on; empty = wherever the planner supports it.
+    /// Targets that the author requires; empty = every target that the planner supports.
     pub targets: Vec<String>,
 }
 
 impl Scheme {
-    /// Width and grains of a component, `None` if the scheme does not have it.
+    /// Width and group of a component, `None` if the scheme does not have the component.
     pub fn grains(&self, component: Component) -> Option<Grains> {
         let group = match component {
             Component::Code => Group::along_k(1),
@@ -393,7 +392,7 @@ impl Scheme {
         Some(Grains { bits, rows: group.rows, cols: group.cols })
     }
 
-    /// The stored type of a component; `None` if it is not stored, or is a codebook's code.
+    /// The stored type of a component; `None` if it is not stored, or is the code of a codebook.
     pub fn number(&self, component: Component) -> Option<Number> {
         match component {
             Component::Code => match self.weight.code {
@@ -418,7 +417,7 @@ impl Scheme {
         }
     }
 
-    /// Every component that is stored, in a fixed order.
+    /// Every stored component, in a fixed order.
     pub fn components(&self) -> Vec<Component> {
         let levels = |count: usize| 0..u8::try_from(count).unwrap_or(u8::MAX);
         let inputs = self.quantiser().map_or(0, |quantiser| quantiser.scales.len());
@@ -439,7 +438,7 @@ impl Scheme {
         })
     }
 
-    /// The stores that hold bits of a component.
+    /// The stored tensors that contain bits of a component.
     pub fn stores_of(&self, component: Component) -> impl Iterator<Item = &Store> {
         self.stores.iter().filter(move |store| store.layout.holds(component))
     }
@@ -454,7 +453,7 @@ impl Scheme {
 
     /// Stored bits per weight at large N and K: codes, scales, zero points and shifts.
     ///
-    /// What is per row or per tensor counts nothing.
+    /// Components per row or per tensor are not counted.
     pub fn bits_per_weight(&self) -> f64 {
         let counted = |component: &Component| {
             matches!(
@@ -482,7 +481,7 @@ impl Scheme {
             .sum()
     }
 
-    /// Bits that one code takes in its stores, pads included, at a large shape.
+    /// Bits per code in its stored tensors, pads included, at a large shape.
     fn stored_code_bits(&self) -> f64 {
         let shape = Shape { experts: 1, n: 1 << 12, k: 1 << 12 };
         let bits = |store: &Store| {
@@ -496,7 +495,7 @@ impl Scheme {
         self.stores_of(Component::Code).map(bits).sum()
     }
 
-    /// Whether two schemes are the same but for their names and summaries.
+    /// Whether two schemes differ only in their names and summaries.
     pub fn same_meaning(&self, other: &Self) -> bool {
         let renamed = Self {
             name: other.name.clone(),
@@ -507,7 +506,7 @@ impl Scheme {
         renamed == *other
     }
 
-    /// Whether one kernel serves both: all but names and packing is the same.
+    /// Whether one kernel serves both: they differ only in names and packing.
     pub fn same_compute(&self, other: &Self) -> bool {
         let repacked = Self { stores: other.stores.clone(), ..self.clone() };
         repacked.same_meaning(other)
@@ -515,7 +514,7 @@ impl Scheme {
 }
 
 impl ScaleLevel {
-    /// The number type that is stored; `None` for [`ScaleType::Own`].
+    /// The stored number type; `None` for [`ScaleType::Own`].
     pub fn stored_number(&self) -> Option<Number> {
         match self.number {
             ScaleType::Number(number) => Some(number),
@@ -524,7 +523,7 @@ impl ScaleLevel {
     }
 }
 
-/// The layout that a component has if its clause gives none: elements with k groups fastest.
+/// The default layout of a component: elements, with groups along k fastest.
 pub fn default_layout(component: Component) -> Layout {
     let axes: &[Axis] = match component {
         Component::Index | Component::Prescale => &[Axis::K],
@@ -536,7 +535,7 @@ pub fn default_layout(component: Component) -> Layout {
     Layout::elements(component, digits)
 }
 
-/// The checkpoint name that a component has if its clause gives none.
+/// The default checkpoint name of a component.
 pub fn default_name(component: Component) -> String {
     match component {
         Component::Code => "weight".to_owned(),

@@ -1,9 +1,9 @@
-//! Which alternative of a scheme's activations x takes: one rule for everything that multiplies.
+//! Which of a scheme's activations x uses: one rule for every backend.
 //!
-//! The list is tried in the order in which it is written. A float type takes x of that type, a
-//! quantiser x of any type; the first alternative that takes x as it comes is taken. What none takes
-//! is worth its value in a float type of the list: f32, which holds every value of the others, if that
-//! is listed, else the first alternative.
+//! The list is searched in its order. A float type accepts x of that type, a quantiser accepts x of
+//! any type; the first alternative that accepts x is used. If none does, x is converted to a float
+//! type of the list: to f32, which holds every value of the other types, if the list has it, else
+//! to the first alternative.
 
 use std::fmt;
 
@@ -11,21 +11,21 @@ use crate::format::{BF16, F16, F32, FloatFormat, Number};
 use crate::layout::Component;
 use crate::scheme::{Activation, Quantiser, Scheme};
 
-/// The types that x may come in.
+/// The types that x may have.
 pub const TYPES_OF_X: [FloatFormat; 3] = [BF16, F16, F32];
 
-/// What becomes of x of one type.
+/// The activation that x of one type uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Taken<'s> {
-    /// The type that x comes in.
+    /// The input dtype.
     pub own: FloatFormat,
-    /// The place of the alternative in the scheme's list, from 0.
+    /// The index of the alternative in the scheme's list.
     pub place: usize,
     /// The alternative.
     pub activation: &'s Activation,
 }
 
-/// Why a caller cannot insist on an alternative.
+/// Why an alternative cannot be selected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// The list has no such alternative.
@@ -33,18 +33,20 @@ pub enum NotTaken {
     Unknown {
         /// The scheme.
         scheme: String,
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The alternatives.
         known: String,
     },
-    /// The packing needs the quantiser that would be left out.
-    #[error("the tensor `{0}` holds static scales of the quantiser besides other components")]
+    /// The packing needs the quantiser that would be removed.
+    #[error(
+        "the tensor `{0}` stores static scales of the quantiser together with other components"
+    )]
     Packed(String),
 }
 
 impl<'s> Taken<'s> {
-    /// The quantiser that x goes through, if it does.
+    /// The quantiser of x, if x is quantised.
     pub fn quantiser(self) -> Option<&'s Quantiser> {
         match self.activation {
             Activation::Quantised(quantiser) => Some(quantiser),
@@ -52,7 +54,7 @@ impl<'s> Taken<'s> {
         }
     }
 
-    /// The float type that x is converted to, if the list has none of its own.
+    /// The float type that x is converted to, if the list does not have the input dtype.
     pub fn converted(self) -> Option<FloatFormat> {
         match self.activation {
             Activation::Float(Number::Float(listed)) if *listed != self.own => Some(*listed),
@@ -62,8 +64,9 @@ impl<'s> Taken<'s> {
 }
 
 impl Taken<'_> {
-    /// What x may be taken as where a target has no product of f32: 16-bit floats, x's own type before
-    /// those of the list, those before others. Nothing if x is quantised, or taken in 16 bits.
+    /// The 16-bit types that x may be converted to if a target has no f32 product: the input dtype
+    /// first, then those of the list, then the others. Empty if x is quantised or has 16 bits
+    /// already.
     pub fn narrower(self, scheme: &Scheme) -> Vec<Activation> {
         if *self.activation != Activation::Float(Number::Float(F32)) {
             return Vec::new();
@@ -76,22 +79,23 @@ impl Taken<'_> {
     }
 }
 
-/// As `x in f16 is quantised to i8`.
+/// Displays as `x in f16 is quantised to i8`.
 impl fmt::Display for Taken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "x in {} ", self.own)?;
         match (self.quantiser(), self.converted()) {
             (Some(quantiser), _) => write!(f, "is quantised to {}", quantiser.code),
             (None, Some(listed)) => {
-                write!(f, "is taken as {listed}: the scheme does not list {}", self.own)
+                write!(f, "is converted to {listed}: the scheme does not list {}", self.own)
             }
-            (None, None) => f.write_str("is taken as it is"),
+            (None, None) => f.write_str("is not converted"),
         }
     }
 }
 
 impl Activation {
-    /// What a caller calls it who insists on it: its float type, or that of the quantiser's codes.
+    /// The name by which a caller selects the alternative: its float type, or the type of the
+    /// quantiser's codes.
     pub fn name(&self) -> String {
         match self {
             Self::Float(number) => number.to_string(),
@@ -101,8 +105,8 @@ impl Activation {
 }
 
 impl Scheme {
-    /// What becomes of x of a type, by the rule above; `None` if the scheme lists no activation, which
-    /// the language does not let happen.
+    /// The activation that x of a type uses, by the rule above; `None` if the scheme lists no
+    /// activation, which the language rejects.
     pub fn taken(&self, own: FloatFormat) -> Option<Taken<'_>> {
         let list = || self.activations.iter().enumerate();
         let takes = |activation: &Activation| match activation {
@@ -116,21 +120,21 @@ impl Scheme {
         Some(Taken { own, place, activation })
     }
 
-    /// What becomes of x of each type.
+    /// The activation for each input dtype.
     pub fn each_taken(&self) -> impl Iterator<Item = Taken<'_>> {
         TYPES_OF_X.into_iter().filter_map(|own| self.taken(own))
     }
 
-    /// Whether the list leaves open what becomes of x: it has a quantiser and something else.
+    /// Whether the use depends on the input dtype: the list has a quantiser and something else.
     pub fn is_mixed(&self) -> bool {
         self.quantiser().is_some() && self.activations.len() > 1
     }
 
-    /// The same scheme with one of its activations alone, for a caller who insists on it: by its
-    /// [`Activation::name`]. Tensors that only its quantiser needs go with it.
+    /// The same scheme with only one of its activations, selected by its [`Activation::name`].
+    /// Tensors that only the removed quantiser needs are removed too.
     ///
     /// # Errors
-    /// There is no such alternative, or a tensor of static scales holds something else too.
+    /// The list has no such alternative, or a tensor of static scales stores other components too.
     pub fn insisting(&self, name: &str) -> Result<Self, NotTaken> {
         let found = self.activations.iter().find(|activation| activation.name() == name);
         let Some(activation) = found else {
@@ -167,7 +171,7 @@ mod tests {
         parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults}"))
     }
 
-    /// The alternative of x in bf16, f16 and f32, and what it is converted to.
+    /// The index of the alternative for x in bf16, f16 and f32, and the type it is converted to.
     fn of_types(activation: &str) -> Vec<(usize, Option<FloatFormat>)> {
         scheme(activation).each_taken().map(|taken| (taken.place, taken.converted())).collect()
     }
@@ -194,9 +198,9 @@ mod tests {
         assert_eq!(
             said,
             [
-                "x in bf16 is taken as f32: the scheme does not list bf16",
-                "x in f16 is taken as it is",
-                "x in f32 is taken as it is"
+                "x in bf16 is converted to f32: the scheme does not list bf16",
+                "x in f16 is not converted",
+                "x in f32 is not converted"
             ]
         );
     }

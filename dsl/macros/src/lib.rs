@@ -1,8 +1,9 @@
-//! The shell of `scheme!`: Rust allows procedural macros only in a crate of their own.
+//! The procedural macro behind `scheme!`, since Rust wants procedural macros in a crate of their
+//! own.
 //!
-//! In: `(path of what the expansion uses) declaration`. Out: the declared op. All of it is
-//! `quantloom_codegen::expand`, which is tested outside of a macro. Users write
-//! `quantloom::scheme!` or `quantloom_kernels::scheme!`, which know the path.
+//! In: `(path to the crates that the expansion names) declaration`. Out: the declared op. The work
+//! is done by `quantloom_codegen::expand`, which is tested without a macro. Users write
+//! `quantloom::scheme!` or `quantloom_kernels::scheme!`, which add the path.
 
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,7 @@ use std::fmt;
 pub enum Variant {
     /// IEEE 754: the largest exponent holds infinities and NaNs.
     Ieee,
-    /// No infinity; the single all-ones magnitude is NaN (OCP `e4m3`).
+    /// No infinity; the code whose magnitude bits are all ones is NaN (OCP `e4m3`).
     Fn,
     /// No infinity and no -0; the code of -0 is the only NaN; bias one larger.
     Fnuz,
@@ -82,7 +82,7 @@ impl FloatFormat {
         1u32 << (self.bits() - 1)
     }
 
-    /// Code of the largest finite magnitude.
+    /// The code of the largest finite magnitude.
     pub const fn max_code(self) -> u32 {
         match self.variant {
             Variant::Ieee => self.infinity_code() - 1,

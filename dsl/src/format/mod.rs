@@ -1,8 +1,8 @@
-//! Number formats: what the bits of a stored code, scale or zero point are worth.
+//! Number formats: the value of each code of a stored weight, scale or zero point.
 //!
-//! In: a type name of the scheme language (`u4`, `i8`, `e4m3`, `bf16`, `e8m0`). Out: a
-//! [`Number`], with its width, its value per code, and rounding to it. Start at [`Number`];
-//! [`FloatFormat`] has the float arithmetic; [`FORMATS`] is the table of named floats.
+//! In: a type name of the scheme language (`u4`, `i8`, `e4m3`, `bf16`, `e8m0`). Out: a [`Number`]
+//! with its width, the value of each code, and rounding to it. Start at [`Number`]; [`FloatFormat`]
+//! implements float arithmetic; [`FORMATS`] is the table of named floats.
 
 mod float;
 
@@ -39,9 +39,8 @@ pub struct NamedFormat {
     pub source: &'static str,
 }
 
-/// The floats that a bare name stands for. Any other `eXmY` of up to 8 bits is IEEE when it
-/// has 8 bits and finite when it has fewer; a suffix (`ieee`, `fn`, `fnuz`, `finite`) says
-/// otherwise.
+/// The floats that a bare name means. Any other `eXmY` of up to 8 bits is IEEE if it has 8 bits,
+/// and finite if it has fewer; a suffix (`ieee`, `fn`, `fnuz`, `finite`) overrides that.
 pub const FORMATS: &[NamedFormat] = &[
     NamedFormat { name: "f32", format: F32, source: "IEEE 754-2019, binary32" },
     NamedFormat { name: "f16", format: F16, source: "IEEE 754-2019, binary16" },
@@ -93,7 +92,7 @@ impl Number {
         }
     }
 
-    /// Whether values can be other than whole numbers.
+    /// Whether the type has values that are not integers.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::Float(_) | Self::E8m0)
     }

@@ -1,5 +1,5 @@
-//! Clauses to a scheme: what is missing, double, or contradicts itself. All faults are
-//! collected; a scheme comes out only if there is none.
+//! Clauses to a scheme: reports clauses that are missing, duplicate or contradictory. All errors
+//! are collected; there is a scheme only if there are none.
 
 use super::diagnostic::{Diagnostic, Span};
 use super::layouts::LayoutSyntax;
@@ -12,7 +12,7 @@ use crate::scheme::{
     default_layout, default_name,
 };
 
-/// Builds the scheme and reports every fault.
+/// Builds the scheme and reports every error.
 pub fn check(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) -> Option<Scheme> {
     let before = faults.len();
     duplicates(syntax, faults);
@@ -24,7 +24,7 @@ pub fn check(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) -> Option<Sche
     (faults.len() == before).then_some(scheme)
 }
 
-/// Clauses that may stand more than once.
+/// Clauses that may occur more than once.
 const REPEATED: &[&str] = &["scale", "pack"];
 
 fn duplicates(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) {
@@ -33,7 +33,7 @@ fn duplicates(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) {
         let again = syntax.clauses[..position].iter().any(|(other, _)| other.keyword() == keyword);
         if again && !REPEATED.contains(&keyword) {
             let fault = Diagnostic::new(*span, format!("a second `{keyword}` clause"));
-            faults.push(fault.help("one is enough; leave one out"));
+            faults.push(fault.help("remove one"));
         }
     }
 }
@@ -57,9 +57,9 @@ fn missing(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) {
 struct Checker<'a> {
     syntax: &'a SchemeSyntax,
     faults: &'a mut Vec<Diagnostic>,
-    /// Where the layout of each store is written.
+    /// The span of each store's layout.
     layouts: Vec<Option<&'a LayoutSyntax>>,
-    /// Where the name of each store is written.
+    /// The span of each store's name.
     names: Vec<Option<Span>>,
 }
 
@@ -180,14 +180,14 @@ impl<'a> Checker<'a> {
         if group.is_none() {
             self.fault(
                 span,
-                format!("what shares one {what}? there is no scale to take the group from"),
-                format!("say so: `{what}: ... per 1x128`"),
+                format!("`{what}` has no group, and there is no scale whose group it could use"),
+                format!("give it a group: `{what}: ... per 1x128`"),
             );
         }
         group
     }
 
-    /// One store a clause that has a layout, or whose component no other layout places.
+    /// One store for each clause that has a layout, or whose component is in no other layout.
     fn collect_stores(&mut self, scheme: &mut Scheme) {
         let clauses = &self.syntax.clauses;
         let mut packs = 0;
@@ -218,13 +218,13 @@ impl<'a> Checker<'a> {
                 _ => {}
             }
         }
-        // The same stores, whatever the order of the clauses.
+        // Sorted, so that the order of the clauses does not matter.
         parts.sort_by_key(|(component, _)| *component);
         for (component, stored) in &parts {
             let holds = |written: &LayoutSyntax| written.layout.holds(*component);
             let elsewhere = scheme.stores.iter().any(|store| store.layout.holds(*component))
                 || parts.iter().any(|(_, other)| other.layout.as_ref().is_some_and(holds));
-            // What is not a component for a fault of its clause has been reported.
+            // Words that name no component have been reported already.
             let known = scheme.grains(*component).is_some();
             if known && (stored.layout.is_some() || !elsewhere) {
                 let (layout, name) = (stored.layout.as_ref(), stored.name.as_ref());
@@ -232,8 +232,8 @@ impl<'a> Checker<'a> {
             } else if known && let Some((name, span)) = &stored.name {
                 self.fault(
                     *span,
-                    format!("`{component}` is named \"{name}\", but lies in another tensor"),
-                    "name the tensor where its layout is written, and leave the name out here",
+                    format!("`{component}` is named \"{name}\", but is stored in another tensor"),
+                    "give the name after that tensor's layout, and remove it here",
                 );
             }
         }
@@ -263,12 +263,12 @@ impl<'a> Checker<'a> {
                 Clause::Zero { .. } if float_code => self.fault(
                     *span,
                     "a zero point for a float code",
-                    "float codes are symmetric about 0; leave the zero point out, or use `shift`",
+                    "float codes are symmetric about 0; remove the zero point, or use `shift`",
                 ),
                 Clause::Weight(weight) if float_code && weight.offset != 0 => self.fault(
                     *span,
                     "an offset for a float code",
-                    "float codes carry their sign; leave the offset out",
+                    "float codes have a sign bit; remove the offset",
                 ),
                 Clause::Accumulate(Accumulate::I32) => self.integers_only(scheme, *span),
                 Clause::Scale(scale) => self.scale_rules(scale, *span, scheme.zero.is_some()),
@@ -280,7 +280,7 @@ impl<'a> Checker<'a> {
                 Clause::Index { .. } if !grouped(scheme) => self.fault(
                     *span,
                     "a group index, but no scale, zero point or shift varies along k",
-                    "give the scale a group along k, `per 1x128`, or leave the index out",
+                    "give the scale a group along k, `per 1x128`, or remove the index",
                 ),
                 Clause::Shift { number, .. } if !matches!(number, Number::Float(_)) => self.fault(
                     *span,
@@ -289,8 +289,8 @@ impl<'a> Checker<'a> {
                 ),
                 Clause::Prescale { .. } if scheme.experts.is_some() => self.fault(
                     *span,
-                    "a factor of x's columns beside stacked experts",
-                    "one x is multiplied by all experts; multiply x before the product, or leave \
+                    "a prescale with stacked experts",
+                    "all experts multiply the same x; multiply x before the product, or remove \
                      `experts` out",
                 ),
                 Clause::Activation(list) => self.activation_rules(list),
@@ -298,7 +298,7 @@ impl<'a> Checker<'a> {
             }
         }
         if scheme.scales.len() > 8 {
-            self.fault(self.syntax.span, "more than 8 scale levels", "merge some");
+            self.fault(self.syntax.span, "more than 8 scale levels", "merge some of them");
         }
     }
 
@@ -308,11 +308,11 @@ impl<'a> Checker<'a> {
             Activation::Quantised(quantiser) => quantiser.code.is_float(),
         };
         if scheme.weight.code.is_float() {
-            self.fault(span, "i32 sums of float codes", "accumulate in f32");
+            self.fault(span, "i32 accumulation of float codes", "accumulate in f32");
         } else if scheme.activations.iter().any(float_activation) {
             self.fault(
                 span,
-                "i32 sums of float activations",
+                "i32 accumulation of float activations",
                 "quantise the activation to integers, `i8 { scale: own per token }`, or \
                  accumulate in f32",
             );
@@ -321,10 +321,14 @@ impl<'a> Checker<'a> {
 
     fn scale_rules(&mut self, scale: &ScaleSyntax, span: Span, asymmetric: bool) {
         if scale.number == ScaleType::Own {
-            self.fault(span, "a stored scale needs a type", "name it: `scale: bf16 per 1x128`");
+            self.fault(
+                span,
+                "a stored scale needs a type",
+                "give it a type: `scale: bf16 per 1x128`",
+            );
         }
         if scale.fixed {
-            self.fault(span, "every weight scale is stored", "leave `static` out");
+            self.fault(span, "every weight scale is stored", "remove `static`");
         }
         self.range_needs_zero(scale.rule, asymmetric, span);
     }
@@ -351,8 +355,8 @@ impl<'a> Checker<'a> {
             if quantised == 2 {
                 self.fault(
                     here,
-                    "two quantised activations",
-                    "name one, beside any float types; a second one is a scheme of its own",
+                    "several quantised activations",
+                    "list one quantiser, with any number of float types; a second one needs another scheme",
                 );
             }
             if scales.is_empty() {
@@ -363,10 +367,10 @@ impl<'a> Checker<'a> {
                 );
             }
             if scales.len() > 8 {
-                self.fault(here, "more than 8 scale levels", "merge some");
+                self.fault(here, "more than 8 scale levels", "merge some of them");
             }
             if zero.is_some() && code.is_float() {
-                self.fault(here, "a zero point for a float activation", "leave `zero` out");
+                self.fault(here, "a zero point for a float activation", "remove `zero`");
             }
             for (scale, span) in scales {
                 let stored = &scale.stored;
@@ -374,17 +378,21 @@ impl<'a> Checker<'a> {
                     self.fault(
                         *span,
                         "a dynamic scale is not stored, and has no layout or name",
-                        "leave them out, or say `static` before them",
+                        "remove them, or write `static` before them",
                     );
                 }
                 if scale.fixed && scale.number == ScaleType::Own {
-                    self.fault(*span, "a static scale is stored and needs a type", "name its type");
+                    self.fault(
+                        *span,
+                        "a static scale is stored and needs a type",
+                        "give it a type",
+                    );
                 }
                 if scale.fixed && scale.group.rows != Grain::All {
                     self.fault(
                         *span,
                         "a static scale cannot be per token",
-                        "tokens are known at run time only: `per tensor`",
+                        "the number of tokens is known only at run time; use `per tensor`",
                     );
                 }
                 self.range_needs_zero(scale.rule, zero.is_some(), *span);
@@ -392,9 +400,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Every layout binds, and every bit of every component is placed once.
+    /// Every layout binds, and every bit of every component is stored exactly once.
     fn stores(&mut self, scheme: &Scheme) {
-        // Divisible by every usual digit, so that no ragged edge hides a fault.
+        // Divisible by every usual digit, so that no partial group hides an error.
         let probe = Shape {
             experts: if scheme.experts.is_some() { 6 } else { 1 },
             n: 1 << 13,
@@ -421,7 +429,7 @@ impl<'a> Checker<'a> {
             let Some(first) = scheme.stores[..position].iter().position(named_so) else { continue };
             let span = self.names[position].or(self.names[first]).unwrap_or(self.syntax.span);
             let message = format!("two stored tensors are named \"{}\"", store.name);
-            self.fault(span, message, "name one of them otherwise: `as \"name\"`");
+            self.fault(span, message, "rename one of them: `as \"name\"`");
         }
     }
 
@@ -430,7 +438,7 @@ impl<'a> Checker<'a> {
         let mut placed = vec![Placed::default(); grains.bits as usize];
         let mut wrong = None;
         for (store, written) in scheme.stores.iter().zip(&self.layouts) {
-            // Steps at fault and bits beyond the width: binding has reported them.
+            // Binding has reported wrong steps and bits beyond the width.
             let Some(fields) = store.layout.stepped() else { return };
             for (position, of_step) in fields.iter().enumerate() {
                 let Field::Bits { component: here, range, .. } = of_step.field else { continue };
@@ -451,8 +459,8 @@ impl<'a> Checker<'a> {
         if let Some((bit, clash, span)) = wrong {
             let (message, help) = match clash {
                 Clash::Twice(step) => (
-                    format!("bit {bit} of `{component}` is placed twice{step}"),
-                    "each bit has one place: leave one out, or cut the code into slices, \
+                    format!("bit {bit} of `{component}` is stored twice{step}"),
+                    "store each bit once: remove one, or split the code into slices, \
                      `code[0..4]`",
                 ),
                 Clash::Digits([here, elsewhere]) => (
@@ -466,14 +474,14 @@ impl<'a> Checker<'a> {
             };
             self.fault(span, message, help);
         } else if let Some((bit, step)) = placed.iter().enumerate().find_map(absent) {
-            // A clause that is missing or cannot be read has been reported.
+            // Missing or unreadable clauses have been reported already.
             if component == Component::Code && self.syntax.broken.contains(&"pack") {
                 return;
             }
             let mut stores = scheme.stores.iter().zip(&self.layouts);
             let own = |store: &Store| store.layout.holds(component) || store.owner == component;
             let Some((store, written)) = stores.find(|(store, _)| own(store)) else { return };
-            // Beside the last that is there of it, if anything is.
+            // Reported at the last field of the component, if there is one.
             let beside = written.and_then(|written| {
                 let fields = store.layout.stepped()?;
                 let holds = |field: &Stepped<'_>| matches!(field.field, Field::Bits { component: here, .. } if here == component);
@@ -482,14 +490,14 @@ impl<'a> Checker<'a> {
             let span = beside.copied().or(written.map(|w| w.span)).unwrap_or(self.syntax.span);
             self.fault(
                 span,
-                format!("bit {bit} of `{component}` is placed nowhere{step}"),
-                format!("place all {} bits of it", grains.bits),
+                format!("bit {bit} of `{component}` is not stored{step}"),
+                format!("store all {} of its bits", grains.bits),
             );
         }
     }
 }
 
-/// What a quantised activation stores: its static levels and their zero point.
+/// The stored parameters of a quantised activation: static levels and their zero point.
 fn activation_parts<'a>(
     scheme: &Scheme,
     list: &'a [ActivationSyntax],

@@ -1,4 +1,5 @@
-//! Tokens to clauses. Each clause is read on its own: a mistake in one does not hide another.
+//! Tokens to clauses. Each clause is read independently: an error in one does not hide errors in
+//! another.
 
 use super::diagnostic::{Diagnostic, Span};
 use super::layouts;
@@ -56,7 +57,7 @@ pub(super) fn parse(
                 faults.push(fault);
                 syntax.broken.extend(keyword);
                 reader.recover(position);
-                // Where the clause broke off because the next one starts, that is all there is.
+                // If the clause ended because the next one starts, there is nothing to skip.
                 if at == reader.span() {
                     reader.take_mark(',');
                     continue;
@@ -76,7 +77,7 @@ pub(super) fn parse(
         }
     }
     if let Err(fault) = reader.finish() {
-        faults.push(fault.help("a declaration is of one scheme"));
+        faults.push(fault.help("a declaration has one scheme"));
     }
     Some(syntax)
 }
@@ -100,13 +101,13 @@ type Broken = (Option<&'static str>, Diagnostic);
 fn clause(reader: &mut Reader<'_>, level: u8) -> Result<Clause, Broken> {
     let (word, span) = reader.word("a clause").map_err(|fault| (None, fault))?;
     let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == word) else {
-        let fault = Diagnostic::new(span, format!("there is no clause `{word}`"));
+        let fault = Diagnostic::new(span, format!("unknown clause `{word}`"));
         let near = nearest(word, KEYWORDS);
         let help = match near {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("the clauses are {}", KEYWORDS.join(", ")),
         };
-        // A misspelled clause is not also a missing one.
+        // A misspelled clause is not reported as missing too.
         let meant = near.and_then(|near| KEYWORDS.iter().find(|keyword| **keyword == near));
         return Err((meant.copied(), fault.help(help)));
     };
@@ -182,7 +183,7 @@ fn choice(reader: &mut Reader<'_>, choices: &[(&str, Clause)]) -> Parsed<Clause>
     let (word, span) = reader.word(&names.join(" or "))?;
     let found = choices.iter().find(|(name, _)| *name == word);
     found.map(|(_, clause)| clause.clone()).ok_or_else(|| {
-        let fault = Diagnostic::new(span, format!("`{word}` is not a choice here"));
+        let fault = Diagnostic::new(span, format!("`{word}` is not an option here"));
         match nearest(word, &names) {
             Some(near) => fault.help(format!("did you mean `{near}`?")),
             None => fault.help(format!("choose {}", names.join(" or "))),
@@ -238,8 +239,8 @@ fn codebook(reader: &mut Reader<'_>, start: Span) -> Parsed<Code> {
 fn number(reader: &mut Reader<'_>) -> Parsed<Number> {
     let (word, span) = reader.word("a number type, such as u4, e4m3 or bf16")?;
     Number::from_name(word).ok_or_else(|| {
-        let fault = Diagnostic::new(span, format!("there is no number type `{word}`"));
-        // Its default suffix may be one that it has no room for.
+        let fault = Diagnostic::new(span, format!("unknown number type `{word}`"));
+        // The default suffix may need more bits than the type has.
         let with_suffix = ["fn", "fnuz", "finite"].map(|suffix| format!("{word}{suffix}"));
         if let Some(name) = with_suffix.iter().find(|name| Number::from_name(name).is_some()) {
             return fault.help(format!(

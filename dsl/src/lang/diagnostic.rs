@@ -1,10 +1,10 @@
-//! What is wrong with a scheme's text, where, and what would be right.
+//! Errors in the text of a scheme: message, location, and a suggestion.
 
 use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-/// A half-open range of bytes of the text, or of the numbers of a macro's tokens.
+/// A half-open range of bytes of the text, or of token indices of a macro.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
     /// First byte.
@@ -20,24 +20,24 @@ impl Span {
     }
 }
 
-/// One mistake.
+/// One error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Where.
+    /// The location.
     pub span: Span,
     /// What is wrong.
     pub message: String,
-    /// What would be right.
+    /// A suggestion.
     pub help: Option<String>,
 }
 
 impl Diagnostic {
-    /// A mistake without a remedy.
+    /// An error without a suggestion.
     pub fn new(span: Span, message: impl Into<String>) -> Self {
         Self { span, message: message.into(), help: None }
     }
 
-    /// Adds what would be right.
+    /// Adds a suggestion.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -45,7 +45,7 @@ impl Diagnostic {
     }
 }
 
-/// All mistakes of one text; displays as annotated source, in the order of the text.
+/// All errors of one text, in the order of the text; displays as annotated source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics {
     text: String,
@@ -59,7 +59,7 @@ impl Diagnostics {
         Self { text: text.to_owned(), faults }
     }
 
-    /// The mistakes, in the order of the text.
+    /// The errors, in the order of the text.
     pub fn faults(&self) -> &[Diagnostic] {
         &self.faults
     }
@@ -73,7 +73,7 @@ impl Diagnostics {
     }
 }
 
-/// More mistakes than these are counted, not shown: what is no scheme at all has thousands.
+/// At most this many errors are shown, the rest is counted: a text that is no scheme has thousands.
 const MOST_SHOWN: usize = 20;
 
 impl fmt::Display for Diagnostics {
@@ -96,7 +96,7 @@ impl fmt::Display for Diagnostics {
         }
         match self.faults.len().saturating_sub(MOST_SHOWN) {
             0 => Ok(()),
-            more => write!(f, "\n\nand {more} more mistakes"),
+            more => write!(f, "\n\nand {more} more errors"),
         }
     }
 }

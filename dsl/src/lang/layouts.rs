@@ -5,22 +5,23 @@ use super::lex::TokenKind;
 use super::reader::{Parsed, Reader, nearest};
 use crate::layout::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, WordType};
 
-/// A layout and the spans that its faults are reported at.
+/// A layout and the spans at which its errors are reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutSyntax {
     /// The layout.
     pub layout: Layout,
-    /// All of it.
+    /// The span of the whole layout.
     pub span: Span,
-    /// Each digit, in the order of the text.
+    /// The span of each digit, in the order of the text.
     pub digits: Vec<Span>,
-    /// Each field, in the order of the text; one that is not written has its word's span.
+    /// The span of each field, in the order of the text; a field that is implied has the span of
+    /// its word.
     pub fields: Vec<Span>,
-    /// Each part of the tree, before what it holds.
+    /// The span of each node of the tree, parents before children.
     pub parts: Vec<Span>,
 }
 
-/// Deeper trees than this are refused, so that no input exhausts the stack.
+/// Deeper trees are rejected, so that no input exhausts the stack.
 const DEEPEST: usize = 16;
 
 struct Layouts<'r, 'a> {
@@ -110,7 +111,7 @@ impl Layouts<'_, '_> {
             let start = self.reader.span();
             let digits = self.bracketed_digits()?;
             self.fields.push(self.reader.since(start));
-            // The field that is repeated is implied.
+            // The repeated field is implied.
             self.parts.push(self.reader.since(start));
             return Ok(Layout::elements(self.own, digits));
         }
@@ -138,7 +139,7 @@ impl Layouts<'_, '_> {
         let span = self.reader.span();
         self.reader.skip();
         if ![8, 16, 32, 64].contains(&bits) {
-            let fault = Diagnostic::new(span, format!("there are no words of {bits} bits"));
+            let fault = Diagnostic::new(span, format!("words of {bits} bits are not supported"));
             return Err(fault.help("words have 8, 16, 32 or 64 bits"));
         }
         let msf = self.reader.take_word("msf");
@@ -151,7 +152,7 @@ impl Layouts<'_, '_> {
             } else if inner.is_empty() {
                 fields.push(self.field()?);
             } else {
-                return Err(self.reader.expected("a digit (fields come before the digits)"));
+                return Err(self.reader.expected("a digit (fields precede the digits)"));
             }
             if !self.reader.at_mark(']') && !self.reader.at_mark('|') {
                 self.reader.mark(',', "between two parts of the run")?;
@@ -185,7 +186,7 @@ impl Layouts<'_, '_> {
             return self.digit(0).map(Place::Digit);
         }
         if before.contains(&Place::Word) {
-            return Err(Diagnostic::new(span, "the word digit `w` stands here twice"));
+            return Err(Diagnostic::new(span, "the word digit `w` occurs twice"));
         }
         Ok(Place::Word)
     }
@@ -258,8 +259,8 @@ impl Layouts<'_, '_> {
             let bits = bits.ok_or_else(|| Diagnostic::new(span, "a pad has 1 to 64 bits"))?;
             let fill = self.fill()?;
             if self.reader.at_mark('@') {
-                let fault = Diagnostic::new(self.reader.span(), "a pad is of no step");
-                return Err(fault.help("leave the step out: a pad stands where it is written"));
+                let fault = Diagnostic::new(self.reader.span(), "a pad has no step");
+                return Err(fault.help("remove the step: a pad is stored where it is written"));
             }
             self.fields.push(self.reader.since(start));
             return Ok(Field::Pad { bits, fill });
@@ -284,7 +285,7 @@ impl Layouts<'_, '_> {
             let high = self.reader.integer("one past the last bit of the slice")?;
             self.reader.mark(']', "that closes the slice")?;
             let bit = |bit: u32| {
-                u8::try_from(bit).map_err(|_| Diagnostic::new(span, "no code has so many bits"))
+                u8::try_from(bit).map_err(|_| Diagnostic::new(span, "codes have fewer bits"))
             };
             range = Some((bit(low)?, bit(high)?));
         }

@@ -1,9 +1,9 @@
-//! Text to tokens. The token kinds are those that Rust's own lexer gives a macro, so that one
-//! parser serves both doors: `1x128` and `7.5` are one token each, `..` is two.
+//! Text to tokens. The kinds of tokens are those of Rust's lexer, so that one parser serves both
+//! front ends, text files and the macro: `1x128` and `7.5` are one token each, `..` is two.
 
 use super::diagnostic::{Diagnostic, Span};
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     /// A name: `weight`, `u4`, `k`.
@@ -18,19 +18,19 @@ pub enum TokenKind {
     Mark(char),
 }
 
-/// A token and where it stands.
+/// A token and its span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// What it is.
+    /// The kind.
     pub kind: TokenKind,
-    /// Where.
+    /// The span.
     pub span: Span,
 }
 
-/// Characters that are tokens.
+/// Characters that are tokens by themselves.
 pub(super) const MARKS: &str = "{}[]():,|-+/*~^=.;@";
 
-/// Splits a text into tokens; what is not a token is reported and skipped.
+/// Splits a text into tokens; other characters are reported and skipped.
 pub fn lex(text: &str, faults: &mut Vec<Diagnostic>) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     let mut at = 0;
@@ -66,7 +66,7 @@ pub fn lex(text: &str, faults: &mut Vec<Diagnostic>) -> Vec<Token> {
     tokens
 }
 
-/// `//` glued between an axis and a number.
+/// `//` directly between an axis and a number.
 fn top_digit(rest: &str, before: Option<&Token>, at: usize) -> bool {
     let glued = before.is_some_and(|token| {
         token.span.end == at && matches!(&token.kind, TokenKind::Word(word) if word.len() == 1)
@@ -76,7 +76,7 @@ fn top_digit(rest: &str, before: Option<&Token>, at: usize) -> bool {
         || second_slash(rest, before, at)
 }
 
-/// The second slash of the same: the first is already a token.
+/// The second slash of `//`; the first is a token already.
 fn second_slash(rest: &str, before: Option<&Token>, at: usize) -> bool {
     let after_slash =
         before.is_some_and(|token| token.span.end == at && token.kind == TokenKind::Mark('/'));
@@ -91,7 +91,7 @@ fn comment(rest: &str) -> (usize, Option<TokenKind>) {
     (length, doc.map(TokenKind::Doc))
 }
 
-/// Digits and letters, and a point that a digit follows (`4..6` is 4, two points, 6).
+/// Digits and letters, and a point if a digit follows (`4..6` is 4, two points, 6).
 fn number_length(rest: &str) -> usize {
     let bytes = rest.as_bytes();
     let mut length = 0;
@@ -119,7 +119,7 @@ fn quoted(rest: &str, at: usize, faults: &mut Vec<Diagnostic>) -> (usize, Option
         end => {
             let length = 1 + end.unwrap_or(inner.len());
             let span = Span { start: at, end: at + length };
-            let fault = Diagnostic::new(span, "this name does not end")
+            let fault = Diagnostic::new(span, "this name has no closing quote")
                 .help("close it with `\"` on the same line; names have no escapes");
             faults.push(fault);
             (length + usize::from(end.is_some_and(|end| inner[end..].starts_with('\\'))), None)

@@ -1,8 +1,7 @@
 //! The scheme language as text: `lex -> parse -> check`, and `print` back.
 //!
 //! In: the text of one scheme, or a macro's tokens (`tokens`, a feature). Out: a [`Scheme`], or
-//! every mistake at once with its span. Start at [`parse()`]; docs/scheme-language.md is the
-//! reference.
+//! every error with its span. Start at [`parse()`]; docs/scheme-language.md is the reference.
 
 mod check;
 mod clauses;
@@ -27,16 +26,17 @@ pub use tokens::Declaration;
 use crate::Scheme;
 use crate::layout::{Component, Fragment, Layout};
 
-/// A longer text is not read: whatever it holds, it takes neither time nor memory.
+/// Longer texts are rejected unread, which bounds time and memory.
 const MOST_BYTES: usize = 1 << 16;
 
 /// Reads one scheme.
 ///
 /// # Errors
-/// Every mistake of the text, each with its span; see [`Diagnostics`].
+/// Every error of the text, each with its span; see [`Diagnostics`].
 pub fn parse(text: &str) -> Result<Scheme, Diagnostics> {
     if text.len() > MOST_BYTES {
-        let message = format!("{} bytes are no scheme; one has at most {MOST_BYTES}", text.len());
+        let message =
+            format!("a scheme of {} bytes is too long; the limit is {MOST_BYTES}", text.len());
         let start = Span { start: 0, end: 0 };
         return Err(Diagnostics::new("", vec![Diagnostic::new(start, message)]));
     }
@@ -49,15 +49,15 @@ pub fn parse(text: &str) -> Result<Scheme, Diagnostics> {
     }
 }
 
-/// The pipeline behind both doors: tokens of a text file or of a macro.
+/// The pipeline of both front ends: from the tokens of a text file or of a macro to a scheme.
 ///
-/// `end` is the position reported where the input stops too early.
+/// `end` is the position to report if the input ends too soon.
 pub fn parse_tokens(tokens: &[Token], end: usize, faults: &mut Vec<Diagnostic>) -> Option<Scheme> {
     let syntax = parse_syntax(tokens, end, faults)?;
     check(&syntax, faults)
 }
 
-/// The clauses as written, those that could be read, before they are checked together.
+/// The clauses that could be read, before they are checked together.
 pub fn parse_syntax(
     tokens: &[Token],
     end: usize,
@@ -66,10 +66,10 @@ pub fn parse_syntax(
     clauses::parse(tokens, end, faults)
 }
 
-/// Reads a layout on its own; a bare run of digits is of `own`.
+/// Reads a layout alone; digits without a field address the component `own`.
 ///
 /// # Errors
-/// Every mistake of the text.
+/// Every error of the text.
 pub fn parse_layout(text: &str, own: Component) -> Result<Layout, Diagnostics> {
     let mut faults = Vec::new();
     let tokens = lex(text, &mut faults);
@@ -86,7 +86,7 @@ pub fn parse_layout(text: &str, own: Component) -> Result<Layout, Diagnostics> {
 /// Reads a matrix instruction's fragment, `[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]`.
 ///
 /// # Errors
-/// Every mistake of the text; digits that do not form a chain.
+/// Every error of the text, and digits that do not form a chain.
 pub fn parse_fragment(text: &str) -> Result<Fragment, Diagnostics> {
     let mut faults = Vec::new();
     let tokens = lex(text, &mut faults);

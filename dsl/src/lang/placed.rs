@@ -1,25 +1,25 @@
-//! The places of one bit of a component: exactly one for every element. A field is of every
-//! element, or of those at one step of its word's run.
+//! Coverage of one bit of a component: every element must store the bit exactly once. A field holds
+//! the bit of every element, or of the elements at one step of its word's run.
 
 use std::collections::BTreeSet;
 
 use crate::layout::{Digit, Stepped};
 
-/// Where a bit has a place so far.
+/// The elements whose bit is stored so far.
 #[derive(Clone, Default)]
 pub(super) struct Placed<'l> {
-    /// What counts the steps; nothing if the bit lies in a field that is of every element.
+    /// The digits that count the steps; empty if a field holds the bit of every element.
     digits: &'l [Digit],
     steps: u64,
     taken: BTreeSet<u64>,
 }
 
-/// Why a field cannot be a further place of a bit. A step reads ` at step 3`, or as nothing where
-/// the field is of every element.
+/// Why a field cannot store the bit. A step displays as ` at step 3`, or as nothing if the field is
+/// for every element.
 pub(super) enum Clash {
-    /// It has one.
+    /// The bit is stored already.
     Twice(String),
-    /// Its steps are counted otherwise: here, and elsewhere.
+    /// Other digits count the steps: those of this field, and those of the other fields.
     Digits([String; 2]),
 }
 
@@ -41,7 +41,7 @@ impl<'l> Placed<'l> {
         }
     }
 
-    /// The first step at which the bit has no place.
+    /// The first step at which the bit is not stored.
     pub(super) fn absent(&self) -> Option<String> {
         let taken =
             (0..).zip(&self.taken).take_while(|(step, taken)| step == *taken).count() as u64;

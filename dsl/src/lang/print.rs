@@ -1,5 +1,4 @@
-//! A scheme as text: the inverse of the parser, `parse(print(s)) = s`. What is the default is
-//! not printed.
+//! A scheme as text: the inverse of the parser, `parse(print(s)) = s`. Defaults are not printed.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
@@ -90,7 +89,7 @@ impl Display for Scheme {
 }
 
 impl Scheme {
-    /// ` per GROUP` where it is not the first scale's.
+    /// ` per GROUP` if the group differs from that of the first scale.
     fn other_group(&self, group: Group) -> String {
         match self.scales.first() {
             Some(scale) if scale.group == group => String::new(),
@@ -98,7 +97,7 @@ impl Scheme {
         }
     }
 
-    /// Layout and name of a component's own store, where they are not the default.
+    /// Layout and name of a component's own store, if they are not the defaults.
     fn stored(&self, component: Component) -> String {
         let Some(store) = self.stores.iter().find(|store| store.owner == component) else {
             return String::new();

@@ -1,4 +1,4 @@
-//! A cursor over tokens: what is next, and a clear complaint if it is something else.
+//! A cursor over tokens, with an error message for unexpected ones.
 
 use super::diagnostic::{Diagnostic, Span};
 use super::lex::{Token, TokenKind};
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `as "name"`, if it is there, and where the name stands.
+    /// `as "name"`, if present, and its span.
     pub(super) fn name(&mut self) -> Parsed<Option<(String, Span)>> {
         if !self.take_word("as") {
             return Ok(None);
@@ -137,7 +137,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether a clause starts here: outside brackets, only a clause's name has a colon.
+    /// Whether a clause starts here: outside of brackets only the name of a clause is followed by a
+    /// colon.
     pub(super) fn at_clause(&self) -> bool {
         matches!(self.peek(), Some(TokenKind::Word(_)))
             && self.peek_second() == Some(&TokenKind::Mark(':'))
@@ -150,12 +151,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Number of the next token, to [`Reader::recover`] from.
+    /// Index of the next token, for [`Reader::recover`].
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    /// Skips to the next `,`, `}` or clause of the nesting level of the token number `start`.
+    /// Skips to the next `,`, `}` or clause on the nesting level of token number `start`.
     pub(super) fn recover(&mut self, start: usize) {
         self.at = start;
         let mut depth = 0usize;
@@ -172,7 +173,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The nearest of the names, if one is near.
+/// The nearest of the names, if one is near enough.
 pub(super) fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
     names
         .iter()

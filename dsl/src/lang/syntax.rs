@@ -1,4 +1,4 @@
-//! What is written: clauses as the parser reads them, before they are checked together.
+//! The syntax tree: clauses as written, before they are checked together.
 
 use super::diagnostic::Span;
 use super::layouts::LayoutSyntax;
@@ -9,12 +9,12 @@ use crate::scheme::{
     ScaleType, Ties, Weight, ZeroKind,
 };
 
-/// What a clause stores, if it says so.
+/// The stored tensor that a clause declares, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Its layout.
     pub layout: Option<LayoutSyntax>,
-    /// Its name in a checkpoint, and where that stands.
+    /// Its name in a checkpoint, and the span of the name.
     pub name: Option<(String, Span)>,
 }
 
@@ -23,15 +23,15 @@ pub struct Stored {
 pub struct ScaleSyntax {
     /// The type.
     pub number: ScaleType,
-    /// What shares one scale.
+    /// The group that shares one scale.
     pub group: Group,
-    /// Whether it divides.
+    /// Whether weights are divided by the scale.
     pub divide: bool,
     /// How it is chosen, if written.
     pub rule: Option<Rule>,
     /// `static`, of an activation's level.
     pub fixed: bool,
-    /// Where it is stored.
+    /// The stored tensor.
     pub stored: Stored,
 }
 
@@ -50,7 +50,7 @@ pub enum ActivationSyntax {
         scales: Vec<(ScaleSyntax, Span)>,
         /// How halves round.
         ties: Ties,
-        /// From its code type to its closing brace.
+        /// The span from the code type to the closing brace.
         span: Span,
     },
 }
@@ -91,7 +91,7 @@ pub enum Clause {
     Pack {
         /// The layout.
         layout: LayoutSyntax,
-        /// The name, and where it stands.
+        /// The name, and its span.
         name: Option<(String, Span)>,
     },
     /// `prescale: bf16`
@@ -153,14 +153,14 @@ pub struct SchemeSyntax {
     pub docs: Vec<String>,
     /// Clauses that could be read, each with its span.
     pub clauses: Vec<(Clause, Span)>,
-    /// Keywords of clauses that could not be read; their faults are reported already.
+    /// Keywords of clauses that could not be read; their errors are reported already.
     pub broken: Vec<&'static str>,
     /// The name's span.
     pub span: Span,
 }
 
 impl ActivationSyntax {
-    /// The model's value, with the default rule where none is written.
+    /// The scheme's value, with the default rule if none is written.
     pub(super) fn to_model(&self) -> Activation {
         match self {
             Self::Float(number) => Activation::Float(*number),
@@ -182,7 +182,7 @@ impl ActivationSyntax {
 }
 
 impl ScaleSyntax {
-    /// The model's value, with `rule` for one that is not written.
+    /// The scheme's value, with `rule` if none is written.
     fn to_model(&self, rule: Rule) -> ScaleLevel {
         ScaleLevel {
             number: self.number,
@@ -194,14 +194,14 @@ impl ScaleSyntax {
     }
 }
 
-/// The levels of a weight or of an activation, finest first, with the default rules where none are
+/// The levels of a weight or of an activation, finest first, with the default rules if none are
 /// written.
 pub(super) fn levels<'s>(
     written: impl Iterator<Item = &'s ScaleSyntax>,
     weight: &Weight,
     asymmetric: bool,
 ) -> Vec<ScaleLevel> {
-    // What a level is by default does not depend on rules.
+    // The other defaults of a level do not depend on its rule.
     let none = Rule::pow2(None);
     let written: Vec<&ScaleSyntax> = written.collect();
     let levels: Vec<ScaleLevel> = written.iter().map(|scale| scale.to_model(none)).collect();

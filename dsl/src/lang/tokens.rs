@@ -1,30 +1,30 @@
-//! The macro's door: Rust's tokens to the tokens of the language.
+//! The macro's front end: Rust's tokens to the tokens of the language.
 //!
-//! In: what stands between the braces of `scheme!`. Out: a [`Declaration`]: the tokens that
-//! [`lex`](super::lex()) would give for the same text, what only Rust cares about (visibility,
-//! the name as an identifier), and the way back from a mistake's span, which counts tokens of
-//! Rust, to the place in the user's file. Start at [`Declaration::read`].
+//! In: the tokens between the braces of `scheme!`. Out: a [`Declaration`]: the tokens that
+//! [`lex`](super::lex()) gives for the same text, what only Rust needs (visibility, the name as an
+//! identifier), and a map from the span of an error, which counts Rust tokens, to the user's file.
+//! Start at [`Declaration::read`].
 
 use proc_macro2::{Delimiter, Group, Ident, Literal, Span as Place, TokenStream, TokenTree};
 
 use super::diagnostic::{Diagnostic, Span};
 use super::lex::{MARKS, Token, TokenKind};
 
-/// A declaration as a macro gets it.
+/// A declaration as tokens of a macro.
 #[derive(Clone, Debug)]
 pub struct Declaration {
-    /// The tokens; a span counts places.
+    /// The tokens; spans are token indices.
     pub tokens: Vec<Token>,
-    /// `pub`, `pub(crate)` and the like, as written; empty if there is none.
+    /// `pub`, `pub(crate)` and the like, as written; empty if absent.
     pub visibility: TokenStream,
-    /// The scheme's name, if anything stands in its place.
+    /// The token in the place of the scheme's name, if any.
     pub name: Option<Ident>,
-    /// Where each token stands, and what was skipped.
+    /// The Rust span of each token, skipped ones included.
     places: Vec<Place>,
 }
 
 impl Declaration {
-    /// Reads the tokens; what has no meaning in the language is reported.
+    /// Reads the tokens; reports those that have no meaning in the language.
     pub fn read(stream: TokenStream, faults: &mut Vec<Diagnostic>) -> Self {
         let mut trees = Vec::new();
         flatten(stream, &mut trees);
@@ -37,7 +37,7 @@ impl Declaration {
             tokens.word(word);
             visibility.extend([rest[0].clone()]);
             rest = after;
-            // The language knows `pub` alone; what is between the parentheses is Rust's.
+            // The language knows only `pub`; the tokens between the parentheses belong to Rust.
             if let [TokenTree::Group(scope), after @ ..] = rest
                 && scope.delimiter() == Delimiter::Parenthesis
             {
@@ -54,13 +54,13 @@ impl Declaration {
         Self { tokens, visibility, name, places }
     }
 
-    /// The position to be reported where the tokens stop too early.
+    /// The position to report if the tokens end too soon.
     pub fn end(&self) -> usize {
         self.places.len()
     }
 
-    /// The first and the last token of a span, as places in the user's file. An empty span at
-    /// the end is the last token; without any token it is the macro's call.
+    /// The first and the last token of a span, as Rust spans. An empty span at the end is the last
+    /// token; without any token it is the macro call.
     pub fn place(&self, span: Span) -> (Place, Place) {
         let last = self.places.len().saturating_sub(1);
         let at = |number: usize| self.places.get(number.min(last)).copied();
@@ -70,7 +70,7 @@ impl Declaration {
     }
 }
 
-/// The trees without the invisible groups that `macro_rules` puts around its fragments.
+/// The token trees without the invisible groups that `macro_rules` puts around its fragments.
 fn flatten(stream: TokenStream, trees: &mut Vec<TokenTree>) {
     for tree in stream {
         match tree {
@@ -100,7 +100,7 @@ impl Tokens<'_> {
         Span { start, end: start + 1 }
     }
 
-    /// Reports what stands at the last place.
+    /// Reports the last token as meaningless.
     fn meaningless(&mut self, text: &str, help: &str) {
         let end = self.places.len();
         let span = Span { start: end - 1, end };
@@ -108,7 +108,7 @@ impl Tokens<'_> {
         self.faults.push(if help.is_empty() { fault } else { fault.help(help) });
     }
 
-    /// Reads the doc comments at the front; returns what follows.
+    /// Reads the doc comments at the front; returns the rest.
     fn docs<'t>(&mut self, mut trees: &'t [TokenTree]) -> &'t [TokenTree] {
         while let [TokenTree::Punct(hash), TokenTree::Group(group), rest @ ..] = trees
             && hash.as_char() == '#'
@@ -137,7 +137,7 @@ impl Tokens<'_> {
                     self.push(TokenKind::Mark(mark.as_char()), mark.span());
                 }
                 TokenTree::Punct(mark) => {
-                    // Skipped, as the text's lexer skips it, and an attribute as a whole.
+                    // Skipped, as the lexer of texts skips it; an attribute is skipped as a whole.
                     self.place(mark.span());
                     let attribute =
                         mark.as_char() == '#' && matches!(rest, [TokenTree::Group(_), ..]);
@@ -170,7 +170,7 @@ impl Tokens<'_> {
         let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         self.push(TokenKind::Word(text.clone()), word.span());
         if !plain {
-            self.meaningless(&text, "a word is of ASCII letters, digits and `_`");
+            self.meaningless(&text, "a word has ASCII letters, digits and `_`");
         }
     }
 
@@ -178,7 +178,7 @@ impl Tokens<'_> {
         let text = literal.to_string();
         let place = literal.span();
         if text.starts_with(|first: char| first.is_ascii_digit()) {
-            // `1.` is one token of Rust's and two of the language's.
+            // `1.` is one token in Rust and two in the language.
             let number = text.strip_suffix('.').unwrap_or(&text);
             self.push(TokenKind::Number(number.to_owned()), place);
             if number.len() < text.len() {
@@ -192,18 +192,18 @@ impl Tokens<'_> {
                 self.push(TokenKind::Text(name.to_owned()), place);
             }
             _ => {
-                // In a name's place it is not also a missing name.
+                // In the place of a name it is not reported as a missing name too.
                 self.push(TokenKind::Text(text.clone()), place);
                 self.meaningless(
                     &text,
-                    "a name stands between plain double quotes on one line, and has no escapes",
+                    "write a name between plain double quotes on one line, without escapes",
                 );
             }
         }
     }
 }
 
-/// The text of `[doc = "..."]`, which Rust makes of a doc comment.
+/// The text of `[doc = "..."]`, which is Rust's form of a doc comment.
 fn doc(attribute: &Group) -> Option<String> {
     if attribute.delimiter() != Delimiter::Bracket {
         return None;
@@ -246,7 +246,7 @@ fn unquoted(literal: &str) -> Option<String> {
                 let digits = rest.by_ref().skip(1).take_while(|digit| *digit != '}');
                 char::from_u32(u32::from_str_radix(&digits.collect::<String>(), 16).ok()?)?
             }
-            // Quotes and the backslash stand for themselves.
+            // Quotes and the backslash mean themselves.
             other => other,
         });
     }

@@ -1,9 +1,10 @@
-//! Binding: a symbolic layout and a shape give digits with numbers.
+//! Binding: from a symbolic layout and a shape to digits with numbers.
 //!
-//! Each component's index space is (e, n, k) seen through its [`Grains`]: a scale per 1 x 32
-//! has one element per row and per 32 columns, so its chain of k digits starts at stride 32.
-//! The digits on the path from the root to a leaf, sorted by stride, must form a chain for
-//! each axis: start at the grain, each stride the product of what lies below, cover the axis.
+//! The index space of each component is (e, n, k) divided by its [`Grains`]: a scale per 1 x 32 has
+//! one element per row and per 32 columns, so its chain of k digits starts at stride 32. The digits
+//! on the path from the root to a leaf, sorted by stride, must form a chain for each axis: the
+//! first stride is the group size, each next stride is the product of the sizes below it, and the
+//! chain covers the axis.
 
 use std::cell::Cell;
 
@@ -15,7 +16,7 @@ use super::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, Shape, Wor
 /// How many consecutive indices of an axis share one element of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grain {
-    /// One element per this many indices (the last group may be ragged).
+    /// One element per this many indices (the last group may be partial).
     Each(u32),
     /// One element for the whole axis.
     All,
@@ -39,7 +40,7 @@ impl Grain {
     }
 }
 
-/// Width and grains of a component.
+/// The width of a component and the group that shares one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grains {
     /// Bits of one element.
@@ -61,18 +62,18 @@ impl Grains {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct BindError {
-    /// What is wrong, in units of the layout's own digits.
+    /// What is wrong, in terms of the layout's digits.
     pub message: String,
-    /// What would be right.
+    /// A suggestion.
     pub help: Option<String>,
-    /// The digit at fault: its number in the order of the text.
+    /// The wrong digit: its number in the order of the text.
     pub digit: Option<usize>,
-    /// The field at fault: its number in the order of the text.
+    /// The wrong field: its number in the order of the text.
     pub field: Option<usize>,
-    /// The part of the layout at fault (a record, a word, a loop, a field): its number, each one
-    /// before what it holds, in the order of the text.
+    /// The wrong node (a record, a word, a loop, a field): its number in the order of the text,
+    /// parents before children.
     pub part: Option<u32>,
-    /// Set if the fault lies in the shape and not in the layout.
+    /// Whether the shape is wrong, and not the layout.
     pub of_shape: bool,
 }
 
@@ -93,18 +94,18 @@ impl BindError {
     }
 }
 
-/// No store is larger than this many bits (2 PiB): all address arithmetic stays in `u64`.
+/// The largest stored tensor in bits (2 PiB): all address arithmetic fits `u64`.
 const MOST_BITS: u64 = 1 << 54;
 
 impl Layout {
-    /// Gives the layout's digits numbers for one shape.
+    /// Computes the layout's digits for one shape.
     ///
-    /// `grains` says which components the scheme has, and their widths and grains.
+    /// `grains` gives the width and the group of each component of the scheme.
     ///
     /// # Errors
-    /// A chain that has a gap, an overlap or no end; a run that needs `w` or leaves room for
-    /// another step; digits of a shared loop that mean different strides to two components; a
-    /// word or record that is not whole bytes; steps that a run does not have; a shape that the layout cannot hold.
+    /// A chain with a gap, an overlap or no end; a run that needs `w`, or that has room for another
+    /// step; digits of a shared loop that mean different strides for two components; a word or
+    /// record that is not whole bytes; steps beyond the run; a shape that the layout cannot store.
     pub fn bind(
         &self,
         shape: Shape,
@@ -112,13 +113,13 @@ impl Layout {
     ) -> Result<Bound, BindError> {
         if shape.elements().is_none_or(|elements| elements > MOST_BITS) {
             return Err(BindError::shape(format!(
-                "a shape of {} x {} x {} is beyond what can be addressed",
+                "a shape of {} x {} x {} is too large to address",
                 shape.experts, shape.n, shape.k
             )));
         }
         if shape.experts == 0 || shape.n == 0 || shape.k == 0 {
             return Err(BindError::shape(format!(
-                "a shape of {} x {} x {} holds nothing",
+                "a shape of {} x {} x {} is empty",
                 shape.experts, shape.n, shape.k
             )));
         }
@@ -131,7 +132,7 @@ impl Layout {
     }
 }
 
-/// What stands before a pad in a word.
+/// The field before a pad in a word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Signed {
     msf: bool,
@@ -142,14 +143,14 @@ struct Binder<'a> {
     shape: Shape,
     grains: &'a dyn Fn(Component) -> Option<Grains>,
     resolved: Vec<Option<Resolved>>,
-    /// Fields resolved so far.
+    /// Number of fields resolved so far.
     fields: usize,
-    /// Parts built or begun so far.
+    /// Number of nodes built or begun so far.
     parts: Cell<u32>,
 }
 
 impl<'a> Binder<'a> {
-    /// Pass 1: resolves the digits on the path of every leaf, and compares shared ones.
+    /// Pass 1: resolves the digits on the path of every leaf, and compares shared digits.
     fn resolve<'l>(
         &mut self,
         layout: &'l Layout,
@@ -213,7 +214,7 @@ impl<'a> Binder<'a> {
         self.swizzles(path)
     }
 
-    /// A digit is XORed with a plain one: else two indices could have one place.
+    /// A digit may be XORed only with a plain one; otherwise two indices could have one address.
     fn swizzles(&self, path: &[(usize, &Digit)]) -> Result<(), BindError> {
         let swizzled = || path.iter().filter(|(_, digit)| digit.swizzle.is_some());
         for (id, digit) in swizzled() {
@@ -227,8 +228,8 @@ impl<'a> Binder<'a> {
             if swizzled().filter_map(|(id, _)| self.resolved[*id].as_ref()).any(overlaps) {
                 return Err(BindError::new(
                     Some(*id),
-                    format!("`{other}` is not plain: it is XORed itself"),
-                    "XOR with a digit that stands alone elsewhere in the layout",
+                    format!("`{other}` is itself XORed"),
+                    "XOR with a digit that is also written without XOR",
                 ));
             }
         }
@@ -240,7 +241,7 @@ impl<'a> Binder<'a> {
             BindError::new(
                 None,
                 format!("the layout places `{component}`, which the scheme does not have"),
-                "declare it in a clause of its own, or leave it out of the layout",
+                "declare it in a clause of its own, or remove it from the layout",
             )
         })
     }
@@ -281,11 +282,11 @@ impl<'a> Binder<'a> {
         Ok(())
     }
 
-    /// Pass 2: sizes and bit strides, inside out.
+    /// Pass 2: sizes and bit strides, from the leaves to the root.
     fn build(&self, layout: &Layout, next: &mut usize) -> Result<(Node, u64), BindError> {
         let part = self.parts.get();
         self.parts.set(part + 1);
-        // The smallest part that an error knows is the one at fault.
+        // The innermost node that reports an error is the wrong one.
         let here = |error: BindError| BindError { part: error.part.or(Some(part)), ..error };
         self.build_part(layout, next).map_err(here)
     }
@@ -305,7 +306,7 @@ impl<'a> Binder<'a> {
                         let error = BindError::new(
                             None,
                             format!("this part of a record takes {bits} bits"),
-                            "make every part of a record whole bytes, with `pad` or words",
+                            "fill every part of a record to whole bytes, with `pad` or words",
                         );
                         return Err(BindError { part: Some(number), ..error });
                     }
@@ -338,7 +339,7 @@ impl<'a> Binder<'a> {
                 Err(BindError::new(
                     None,
                     "a pad of sign bits follows the bits of a code in a word",
-                    "write it behind the code, `i8 [code, pad 4 = sign | k, n]`",
+                    "write it after the code, `i8 [code, pad 4 = sign | k, n]`",
                 ))
             }
             Field::Pad { bits, fill } => Ok((Node::Pad { fill }, u64::from(bits))),
@@ -391,14 +392,14 @@ impl<'a> Binder<'a> {
             return Err(BindError::new(
                 None,
                 format!("the run takes {run} bits and leaves {spare} of {} unused", words * width),
-                format!("fill the word, or say so: `pad {spare}`"),
+                format!("fill the word, or add `pad {spare}`"),
             ));
         }
         if words > 1 && !order.contains(&Place::Word) {
             return Err(BindError::new(
                 None,
                 format!("a run of {run} bits fills {words} words of {width}"),
-                "say where each word goes with the word digit `w` after the `|`",
+                "order the words with the word digit `w` after the `|`",
             ));
         }
         let mut stride = width;
@@ -427,8 +428,8 @@ impl<'a> Binder<'a> {
         let Some(Resolved { axis, stride, size }) = self.resolved[id] else {
             return Err(BindError::new(
                 Some(id),
-                format!("no component lies under the digit `{digit}`"),
-                "name what is repeated, for instance `code`",
+                format!("the digit `{digit}` has no component to repeat"),
+                "name the component that it repeats, for instance `code`",
             ));
         };
         let swizzle = match &digit.swizzle {
@@ -439,7 +440,7 @@ impl<'a> Binder<'a> {
     }
 }
 
-/// Holds a field that is of one step to the values that the digits have there.
+/// Restricts a field that belongs to one step to the digit values of that step.
 fn at_its_step(field: Field, node: Node, digits: &[BoundDigit]) -> Node {
     let Field::Bits { step: Some(step), .. } = field else { return node };
     let mut rest = u64::from(step);
@@ -451,7 +452,7 @@ fn at_its_step(field: Field, node: Node, digits: &[BoundDigit]) -> Node {
     Node::Step { digits: held, body: Box::new(node) }
 }
 
-/// First bit, and one past the last, of a field.
+/// The first bit of a field, and one past its last.
 fn slice(
     component: Component,
     range: Option<(u8, u8)>,
@@ -464,7 +465,7 @@ fn slice(
     }
     Err(BindError::new(
         None,
-        format!("`{component}[{low}..{high}]` is not a part of its {bits} bits"),
+        format!("`{component}[{low}..{high}]` is not a slice of its {bits} bits"),
         format!("a slice is low..high with low < high <= {bits}"),
     ))
 }
@@ -478,5 +479,5 @@ fn add(a: u64, b: u64) -> Result<u64, BindError> {
 }
 
 fn too_large() -> BindError {
-    BindError::shape("the stored tensor is beyond what can be addressed".to_owned())
+    BindError::shape("the stored tensor is too large to address".to_owned())
 }

@@ -1,9 +1,9 @@
-//! A layout with numbers, and its two functions: address of a bit, and what lies at an address.
+//! A layout with numbers, and its two functions: the address of a bit, and the bit at an address.
 
 use super::bind::Grains;
 use super::{Axis, Component, Fill, Shape};
 
-/// A point of the index space (expert, row, column).
+/// An index (expert, row, column).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Index {
     /// Expert.
@@ -37,18 +37,18 @@ impl Index {
 pub struct BoundDigit {
     /// [`Axis::E`], [`Axis::N`] or [`Axis::K`].
     pub axis: Axis,
-    /// In indices of the axis.
+    /// Stride, in indices of the axis.
     pub stride: u64,
     /// Number of values.
     pub size: u64,
-    /// Counts down.
+    /// Whether the digit counts down.
     pub down: bool,
     /// Axis, stride and size of the digit that this one is XORed with.
     pub swizzle: Option<(Axis, u64, u64)>,
 }
 
 impl BoundDigit {
-    /// Position of an index along this digit.
+    /// The value of the digit at an index.
     fn value(&self, index: Index) -> u64 {
         let mut value = index.on(self.axis) / self.stride % self.size;
         if let Some((axis, stride, size)) = self.swizzle {
@@ -75,7 +75,7 @@ pub(super) enum Node {
     Pad {
         fill: Fill,
     },
-    /// Of the indices at which each digit has its value.
+    /// Only the indices at which each digit has this value.
     Step {
         digits: Vec<(BoundDigit, u64)>,
         body: Box<Node>,
@@ -91,27 +91,27 @@ pub(super) enum Node {
     Word {
         width: u64,
         msf: bool,
-        /// Bits in a run.
+        /// Bits of the run.
         run: u64,
-        /// Words in a run.
+        /// Words of the run.
         words: u64,
         /// Offset in the run, width, field.
         fields: Vec<(u64, u64, Node)>,
-        /// Offset in the run per step, digit.
+        /// Offset in the run per value, digit.
         inner: Vec<(u64, BoundDigit)>,
-        /// Offset in bits per step, place.
+        /// Offset in bits per value, digit.
         places: Vec<(u64, NodePlace)>,
     },
 }
 
-/// What lies at a bit address.
+/// What a bit address stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// A bit of a component's element; the index is the element's first.
     Bit(Element),
-    /// A pad that copies the top bit of the field before it: that field's component and index.
+    /// A pad bit that copies the top bit of the field before it: component and index of that field.
     Sign(Component, Index),
-    /// A hole: a pad, the rest of a word, or an index beyond a ragged edge.
+    /// An unused bit: a pad, the rest of a word, or an index beyond a partial group.
     Hole(Fill),
 }
 
@@ -120,7 +120,7 @@ pub enum Slot {
 pub struct Element {
     /// The component.
     pub component: Component,
-    /// The first index that the element stands for.
+    /// The first index that shares the element.
     pub index: Index,
     /// Bit of the element, 0 = least significant.
     pub bit: u32,
@@ -167,7 +167,7 @@ impl Bound {
         self.root.address(element)
     }
 
-    /// What lies at a bit address below [`Bound::bits`].
+    /// What a bit address below [`Bound::bits`] stores.
     pub fn slot(&self, address: u64) -> Slot {
         let mut digits = Vec::with_capacity(8);
         let leaf = self.root.slot(address, &mut digits);
@@ -182,14 +182,14 @@ impl Bound {
         }
     }
 
-    /// What is stored here of a component.
+    /// Which bits of a component this layout stores.
     pub(super) fn held(&self, component: Component) -> Option<Held> {
         let mut fields = Vec::new();
         self.root.held(component, 1, &mut fields);
         let grains = fields.first()?.grains;
         let bits = fields.iter().fold(0, |bits, field| bits | field.bits);
-        // A bit that lies in single steps lies in as many fields as there are steps, or is not
-        // everywhere.
+        // A bit that is stored at single steps is in as many fields as there are steps, or some
+        // elements lack it.
         let everywhere = |bit: u32| {
             let here = || fields.iter().filter(|field| field.bits >> bit & 1 == 1);
             here().map(|field| field.steps).max() <= Some(here().count() as u64)
@@ -198,7 +198,7 @@ impl Bound {
         Some(Held { grains, bits, partial })
     }
 
-    /// Sums digit values to an index; swizzled digits last, since they read plain ones.
+    /// Adds up the digits to an index; swizzled digits last, since they depend on plain ones.
     fn index(&self, digits: &[(BoundDigit, u64)]) -> Index {
         let mut index = Index::default();
         let plain = |digit: &BoundDigit, value: u64| {
@@ -217,17 +217,17 @@ impl Bound {
     }
 }
 
-/// What a layout stores of a component.
+/// Which bits of a component a layout stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) grains: Grains,
-    /// Mask of its bits.
+    /// Mask of the bits.
     pub(super) bits: u32,
-    /// Some elements lack some of them: they lie elsewhere.
+    /// Some elements lack some of these bits, which another tensor stores.
     pub(super) partial: bool,
 }
 
-/// A field of a component: the mask of its bits, and how many steps it is one of.
+/// A field of a component: the mask of its bits, and the number of steps that it is one of.
 struct HeldField {
     grains: Grains,
     bits: u32,
@@ -241,7 +241,7 @@ enum Leaf {
 }
 
 impl Node {
-    /// Collects the fields of a component; this node is of one of so many steps.
+    /// Collects the fields of a component; this node belongs to one of `steps` steps.
     fn held(&self, wanted: Component, steps: u64, held: &mut Vec<HeldField>) {
         match self {
             Self::Bits { component, grains, low, high } if *component == wanted => {
@@ -286,7 +286,7 @@ impl Node {
                 let (offset, bits, within) = fields.iter().find_map(|(offset, bits, node)| {
                     Some((*offset, *bits, node.address(element)?))
                 })?;
-                // In a most-significant-first run the top bit of a field comes first.
+                // In a most-significant-first run the top bit of a field has the lowest position.
                 let within = if *msf { bits - 1 - within } else { within };
                 let step: u64 =
                     inner.iter().map(|(stride, digit)| digit.value(element.index) * stride).sum();

@@ -1,5 +1,5 @@
-//! One axis's digits of one leaf as numbers: they must form a chain from the component's grain
-//! to the axis's end.
+//! The digits of one axis of one leaf as numbers: they must form a chain from the component's group
+//! size to the end of the axis.
 
 use super::bind::{BindError, Grain};
 use super::{Axis, Component, Digit, Part};
@@ -27,7 +27,7 @@ pub(super) fn swizzle_digit(
         return Err(fault(format!("the digit `{other}` has stride 0")));
     }
     if other.axis == Axis::G {
-        return Err(fault(format!("`{other}`: name the column digit `k` in a swizzle")));
+        return Err(fault(format!("`{other}`: a swizzle takes the column digit `k`")));
     }
     if u64::from(other_size) != size || !size.is_power_of_two() {
         return Err(fault(format!("cannot XOR {size} values with {other_size}")));
@@ -35,7 +35,7 @@ pub(super) fn swizzle_digit(
     Ok((other.axis, u64::from(stride), u64::from(other_size)))
 }
 
-/// Numbers for one axis's digits of one leaf, in the order given.
+/// Numbers for the digits of one axis of one leaf, in the given order.
 pub(super) fn resolve_digits(
     component: Component,
     axis: Axis,
@@ -61,7 +61,7 @@ pub(super) fn resolve_digits(
             ))
         };
     }
-    // Explicit digits, sorted by stride, must count up from the grain without gap or overlap.
+    // Explicit digits, sorted by stride, must count up from the group size without gap or overlap.
     let mut sized: Vec<(u64, u64, usize)> = Vec::new();
     for (id, digit) in chain {
         if let Part::Sized { stride, size } = digit.part {
@@ -85,7 +85,7 @@ pub(super) fn resolve_digits(
             return Err(BindError::new(
                 Some(*id),
                 format!(
-                    "the digits of {of} {wrong}: the ones below reach {covered}, this one steps by {stride}"
+                    "the digits of {of} {wrong}: the digits below cover {covered}, the stride of this one is {stride}"
                 ),
                 format!("the next digit of the chain starts at stride {covered}"),
             ));
@@ -108,7 +108,7 @@ pub(super) fn resolve_digits(
         if one_too_many {
             return Err(BindError::new(
                 Some(*id),
-                format!("`{digit}` covers what another digit of {of} covers already"),
+                format!("`{digit}` overlaps another digit of {of}"),
                 format!("one digit of {of} may be open; give the others a size, `{of}:8`"),
             ));
         }
@@ -117,7 +117,7 @@ pub(super) fn resolve_digits(
         return Err(BindError::new(
             chain.last().map(|(id, _)| *id),
             format!("the digits of {of} cover {covered} of {extent}"),
-            format!("add the open digit `{of}` for what remains"),
+            format!("add the open digit `{of}` for the rest"),
         ));
     }
     let remaining = extent.div_ceil(covered);
@@ -128,7 +128,7 @@ pub(super) fn resolve_digits(
     {
         return Err(BindError::new(
             chain.last().map(|(id, _)| *id),
-            format!("nothing covers {of} below its top digit"),
+            format!("no digit covers {of} below its top digit"),
             format!("add the open digit `{of}`"),
         ));
     }

@@ -4,12 +4,11 @@ use super::chain::Resolved;
 use super::{Axis, Digit, Field, Layout, Place};
 
 impl Layout {
-    /// Sizes of the stored tensor's dimensions, slowest first: one a digit; `w` joins the
-    /// neighbouring digit of the axis that its run is of.
+    /// Sizes of the stored tensor's dimensions, slowest first: one per digit; `w` joins the
+    /// adjacent digit of the axis of its run.
     ///
-    /// What is counted is words, elements of 8, 16 or 32 bits, or bytes. Steps that are no whole
-    /// bytes have no dimensions of their own: the tensor is a row of bytes then, the last one
-    /// filled up.
+    /// The unit is words, elements of 8, 16 or 32 bits, or bytes. A step that is not whole bytes
+    /// has no dimensions: the tensor is then a vector of bytes, the last one padded.
     pub(super) fn dims(&self, resolved: &[Option<Resolved>], bits: u64) -> Vec<u64> {
         let size = |id: usize| resolved[id].map_or(1, |digit| digit.size);
         let mut dims: Vec<u64> = match self {

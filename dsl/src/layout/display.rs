@@ -92,8 +92,8 @@ impl Display for WordType {
 }
 
 impl Layout {
-    /// The text in a clause that belongs to `own`: a run or a list of digits without fields
-    /// is of that component.
+    /// The text in a clause of component `own`: a run or a list of digits without fields addresses
+    /// that component.
     pub fn display(&self, own: Component) -> impl Display + '_ {
         Shown { layout: self, own }
     }

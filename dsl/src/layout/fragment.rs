@@ -1,6 +1,6 @@
-//! The same digits, with named outputs: which register and lane holds an element of a matrix
+//! Layout digits with named outputs: which register and lane holds an element of a matrix
 //! instruction's operand. `[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]` reads: position in the register,
-//! register, lane; inside an output the first digit is the fastest.
+//! register, lane; the first digit of an output is the fastest.
 
 use std::fmt;
 
@@ -63,7 +63,7 @@ impl Fragment {
         self.outputs.iter().map(size).collect()
     }
 
-    /// Where a point lies: one number an output.
+    /// The outputs of a point: one number each.
     pub fn place(&self, point: Point) -> Vec<u32> {
         let place = |digits: &Vec<Digit>| {
             let mut scale = 1;
@@ -80,7 +80,7 @@ impl Fragment {
         self.outputs.iter().map(place).collect()
     }
 
-    /// The point at a place, the inverse of [`Fragment::place`].
+    /// The point with these outputs, the inverse of [`Fragment::place`].
     pub fn point(&self, place: &[u32]) -> Point {
         let mut point = Point::default();
         for (digits, &value) in self.outputs.iter().zip(place) {
@@ -98,7 +98,7 @@ impl Fragment {
     }
 }
 
-/// Stride and size; `Fragment::new` has refused every digit that has none.
+/// Stride and size; `Fragment::new` has rejected digits without a size.
 fn fixed(digit: &Digit) -> (u32, u32) {
     match digit.part {
         Part::Sized { stride, size } => (stride, size),

@@ -1,13 +1,14 @@
-//! The layout algebra: where each bit of each component of a scheme lies.
+//! The layout algebra: the address of each bit of each component of a scheme.
 //!
-//! In: a [`Layout`], a symbolic tree of five constructors over digits of the axes n, k, g, e.
-//! Out: a [`Bound`] layout for one [`Shape`], which answers in both directions:
-//! [`Bound::address`] (component, index, bit -> bit address) and [`Bound::slot`] (bit address
-//! -> what lies there). Bit address a is bit `a % 8` (0 = least significant) of byte `a / 8`.
+//! In: a [`Layout`], a symbolic tree of five constructors over digits of the axes n, k, g, e. Out:
+//! a [`Bound`] layout for one [`Shape`], with both directions of the map: [`Bound::address`]
+//! (component, index, bit -> bit address) and [`Bound::slot`] (bit address -> component, index,
+//! bit). Bit address a is bit `a % 8` (0 = least significant) of byte `a / 8`.
 //!
 //! Reading order: this file (the tree), `bind`, `chain` and `steps` (digits get numbers), `bound`
-//! (addresses both ways), `runs` (the same map as affine runs), `transform` and `nest` (moving a
-//! component from one layout to another), `fragment` (the notation for matrix instructions).
+//! (addresses in both directions), `runs` (the same map as affine runs), `transform` and `nest`
+//! (moving a component from one layout to another), `fragment` (the notation for matrix
+//! instructions).
 
 mod bind;
 mod bits;
@@ -52,7 +53,7 @@ impl Shape {
     }
 }
 
-/// One part of a stored scheme.
+/// One stored component of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Component {
     /// The weight's code, one per (n, k).
@@ -71,16 +72,16 @@ pub enum Component {
     InputScale(u8),
     /// A stored (static) zero point of the activation.
     InputZero,
-    /// What x is multiplied by first, one per k.
+    /// The prescale: a factor of x, one per k.
     Prescale,
 }
 
-/// An axis that a digit can be of.
+/// The axis of a digit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Axis {
     /// The expert.
     E,
-    /// The output row; counts row groups where the component has one value per several rows.
+    /// The output row; counts groups of rows if the component has one element per several rows.
     N,
     /// The input column.
     K,
@@ -88,7 +89,7 @@ pub enum Axis {
     G,
 }
 
-/// Which part of its axis a digit is.
+/// The range of indices that a digit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// `floor(i / stride) mod size`, written `k/stride:size` (`k:size` for stride 1).
@@ -98,7 +99,8 @@ pub enum Part {
         /// Number of values.
         size: u32,
     },
-    /// What the other digits of the chain leave, written as the bare axis.
+    /// The rest of the axis that the other digits of the chain do not cover, written as the bare
+    /// axis.
     Open,
     /// The top digit of `size` equal parts, written `k/top:size`.
     Top {
@@ -115,7 +117,7 @@ pub enum Part {
 pub struct Digit {
     /// The axis.
     pub axis: Axis,
-    /// The part of the axis.
+    /// The range within the axis.
     pub part: Part,
     /// `~k:2`: value `size - 1 - v` instead of `v`.
     pub down: bool,
@@ -130,16 +132,16 @@ impl Digit {
     }
 }
 
-/// A step in the placement of words: a digit, or which word of a run it is.
+/// A digit in the order of words: a digit of an axis, or `w`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// A digit of an axis.
     Digit(Digit),
-    /// `w`: the number of the word within the run.
+    /// `w`: the index of the word within the run.
     Word,
 }
 
-/// What the bits of a pad hold.
+/// The contents of a pad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fill {
     /// All bits 0.
@@ -159,16 +161,16 @@ pub enum Field {
         component: Component,
         /// A slice of its bits, half open.
         range: Option<(u8, u8)>,
-        /// In a word, the step of the run that it is of: the number that the inner digits make
-        /// together, the first one fastest. Such fields follow one another, each once; all of a
-        /// word's have a step, or none.
+        /// In a word, the step of the run that the field belongs to: the number that the inner
+        /// digits count, the first one fastest. These fields follow one another and are not
+        /// repeated; either all fields of a word have a step, or none.
         step: Option<u16>,
     },
-    /// Bits that hold nothing.
+    /// Unused bits.
     Pad {
-        /// How many.
+        /// Number of bits.
         bits: u8,
-        /// What they hold.
+        /// Their contents.
         fill: Fill,
     },
 }
@@ -180,48 +182,50 @@ impl Field {
     }
 }
 
-/// The words that a run of fields is cut into.
+/// The words that a run of fields is split into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WordType {
     /// Width in bits: 8, 16, 32 or 64.
     pub bits: u8,
-    /// Whether checkpoints store it in a signed integer type; no meaning for its bits.
+    /// Whether checkpoints store the words in a signed integer type; the bits are the same.
     pub signed: bool,
-    /// Most-significant-first: the run, read as a bit string with each code's top bit first,
-    /// fills each word from its top bit down.
+    /// Most-significant-first: the run is a bit string with each code's top bit first, and fills
+    /// each word from its top bit down.
     pub msf: bool,
 }
 
-/// A layout tree. Everything is placed least significant bit of memory first.
+/// A layout tree. Least significant bits have the lowest bit addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// A leaf.
     Field(Field),
     /// One layout after the other: a record.
     Sequence(Vec<Layout>),
-    /// The body once per value of the digits, the first digit fastest.
+    /// The body, repeated for each value of the digits, the first digit fastest.
     For {
         /// The digits, fastest first.
         digits: Vec<Digit>,
         /// What is repeated.
         body: Box<Layout>,
     },
-    /// A run of fields, repeated over `inner` (first fastest) if they are not of single steps of
-    /// it, cut into words; the words are placed in the order of `order` (first fastest).
+    /// A run of fields, split into words. The fields are repeated over `inner` (first digit
+    /// fastest), unless each field belongs to one step of `inner`. The words are stored in the
+    /// order of `order` (first digit fastest).
     Word {
         /// The word.
         word: WordType,
-        /// What one step of the run holds, or the whole run if they have steps; lowest first.
+        /// The fields of one step of the run, or of the whole run if they have steps; lowest bits
+        /// first.
         fields: Vec<Field>,
-        /// The digits that fill the run.
+        /// The digits over which the run goes.
         inner: Vec<Digit>,
-        /// Where the words go.
+        /// The order of the words.
         order: Vec<Place>,
     },
 }
 
 impl Layout {
-    /// `[d0, d1, ...]`: the component's own elements, the first digit fastest.
+    /// `[d0, d1, ...]`: the component's elements, the first digit fastest.
     pub fn elements(component: Component, digits: Vec<Digit>) -> Self {
         Self::For { digits, body: Box::new(Self::Field(Field::all(component))) }
     }

@@ -1,26 +1,26 @@
-//! A transform's fast form: loop nests over the digits that two affine layouts have in common.
+//! The fast form of a transform: loop nests over the digits that two affine layouts have in common.
 //!
-//! In: the runs of both sides. Out: one [`Nest`] for every two runs that hold common bits. The
-//! innermost digits of a nest gather one destination word; its outermost is spread over threads.
+//! In: the affine runs of both sides. Out: one [`Nest`] for every two runs with common bits. The
+//! innermost digits of a nest gather one destination word; the outermost is split among threads.
 
 use super::bits::{each_part, read_bits, write_bits};
 use super::runs::{Run, RunDigit};
 use super::transform::Recode;
 use super::{Axis, Shape};
 
-/// One pair of runs: the same bits on both sides, over common digits.
+/// Two runs: the same bits on both sides, over common digits.
 #[derive(Clone, Debug)]
 pub(super) struct Nest {
     /// Bits moved.
     width: u32,
     sign_extension: u32,
-    /// The slice is the whole code, so that it can be recoded.
+    /// Whether the slice is the whole code, so that it can be recoded.
     whole_code: bool,
     source: i64,
     destination: i64,
     /// Slowest destination stride first.
     loops: Vec<Loop>,
-    /// Index that the constants stand for.
+    /// The index of the constant digits.
     start: [u64; 3],
     /// Offsets of the innermost digits: source bits, destination bits, index.
     gathered: Vec<Step>,
@@ -46,7 +46,7 @@ struct Step {
     index: [u64; 3],
 }
 
-/// Pairs every two runs that hold common bits; `None` if some chains do not refine.
+/// Pairs every two runs with common bits; `None` if the chains of some have no common refinement.
 pub(super) fn nests(from: &[Run], to: &[Run], shape: Shape, recode: &Recode) -> Option<Vec<Nest>> {
     let mut nests = Vec::new();
     for b in to {
@@ -92,7 +92,7 @@ fn pair(a: &Run, b: &Run, low: u32, high: u32, shape: Shape) -> Option<Pairing> 
             let (size, modulus) = match cuts.get(at + 1) {
                 Some(next) if next % stride == 0 => (next / stride, next / stride),
                 Some(_) => return None,
-                // A step that is written out may lie beyond the edge: it keeps its value.
+                // An unrolled digit may have values beyond the end of the axis, which are kept.
                 None => (extents[axis].div_ceil(stride), u64::MAX),
             };
             let (from_a, from_b) = (part(&of_a, stride, modulus), part(&of_b, stride, modulus));
@@ -114,7 +114,7 @@ fn pair(a: &Run, b: &Run, low: u32, high: u32, shape: Shape) -> Option<Pairing> 
         }
         let covered = cuts.last().map_or(1, |last| last * extents[axis].div_ceil(*last));
         ragged |= covered != extents[axis];
-        // Steps that are written out may lie beyond a ragged edge.
+        // Unrolled digits may have values beyond the end of the axis.
         if start[axis] >= extents[axis] {
             return Some(Pairing::Disjoint);
         }
@@ -137,7 +137,7 @@ fn pair(a: &Run, b: &Run, low: u32, high: u32, shape: Shape) -> Option<Pairing> 
     Some(Pairing::Common(Box::new(nest)))
 }
 
-/// Address step and constant of the sub-digit `stride, size` of a chain.
+/// Address stride and constant of the sub-digit `stride, size` of a chain.
 fn part(chain: &[RunDigit], stride: u64, size: u64) -> (i64, Option<u64>) {
     let holder = chain.iter().filter(|digit| digit.stride <= stride).max_by_key(|d| d.stride);
     holder.map_or((0, None), |digit| {
@@ -148,7 +148,8 @@ fn part(chain: &[RunDigit], stride: u64, size: u64) -> (i64, Option<u64>) {
 }
 
 impl Nest {
-    /// Moves the innermost loops into one list of steps while a destination word holds them.
+    /// Unrolls the innermost loops into one list of steps as long as one destination word holds
+    /// them.
     fn gather_word(&mut self) {
         let field = self.width + self.sign_extension;
         let mut low = 0i64;
@@ -156,7 +157,7 @@ impl Nest {
         while let Some(last) = self.loops.last().copied() {
             let reach = last.destination * (last.size as i64 - 1);
             let (new_low, new_high) = (low.min(low + reach), high.max(high + reach));
-            // One loop stays, for the threads.
+            // One loop remains, for the threads.
             if new_high - new_low > 56 || self.loops.len() == 1 {
                 break;
             }
@@ -238,7 +239,8 @@ impl Nest {
             }
             word |= self.extended(code) << step.destination;
         }
-        // Steps beyond a ragged edge, which write nothing, may lie below the first address.
+        // Steps beyond the end of an axis, which write nothing, may have addresses below the first
+        // one.
         if word != 0 {
             let below = (-at.destination).max(0);
             let span = self.span - below as u32;

@@ -1,37 +1,37 @@
 //! A bound layout as affine runs: for every field, a bit address that is a constant plus a sum
 //! of digit value times bit stride.
 //!
-//! Where a code may cross a word, the pattern repeats every `lcm(step, word)` bits: the steps
-//! of one period are written out, one run each (two where the word boundary cuts the code),
-//! with their digit held at a constant. A field that is of one step holds all digits of its
-//! word's steps.
+//! If a code may cross a word boundary, the pattern repeats every `lcm(step, word)` bits: the steps
+//! of one period are unrolled, one run each (two if the boundary splits the code), with their
+//! digits fixed at constants. A field that belongs to one step fixes all digits that count the
+//! steps of its word.
 
 use super::bind::Grains;
 use super::bound::{Bound, BoundDigit, Node, NodePlace};
 use super::{Axis, Component, Fill, Shape};
 
-/// One loop of a run, or a digit held at a constant.
+/// One loop of a run, or a digit that is fixed at a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunDigit {
     /// e, n or k.
     pub axis: Axis,
-    /// In indices of the axis.
+    /// Stride, in indices of the axis.
     pub stride: u64,
     /// Number of values.
     pub size: u64,
-    /// Bits of address per value.
+    /// Address stride in bits.
     pub place: i64,
-    /// The only value that this run is for.
+    /// The constant, if the digit is fixed.
     pub fixed: Option<u64>,
 }
 
-/// Bits `low..high` of a component, stored contiguously (least significant first) at
-/// `base + sum(value * place)`.
+/// Bits `low..high` of a component, stored contiguously (least significant first) at `base +
+/// sum(value * place)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The component.
     pub component: Component,
-    /// Its grains.
+    /// Width and group of the component.
     pub grains: Grains,
     /// First bit of the component.
     pub low: u32,
@@ -45,12 +45,12 @@ pub struct Run {
     pub digits: Vec<RunDigit>,
 }
 
-/// More runs than this are not worth writing out.
+/// The most runs; layouts with more of them are not affine for our purposes.
 const MOST_RUNS: u64 = 4096;
 
 impl Bound {
-    /// The runs of one component, or `None` where the layout is not affine (swizzles) or takes
-    /// thousands of them.
+    /// The runs of one component, or `None` if the layout is not affine (swizzles) or needs more
+    /// than `MOST_RUNS`.
     pub fn runs(&self, component: Component) -> Option<Vec<Run>> {
         let mut runs = Vec::new();
         self.root.runs(component, self.shape(), 0, &[], &mut runs)?;
@@ -61,7 +61,7 @@ impl Bound {
     }
 }
 
-/// A digit of `place` bits a step; moves the base where it counts down.
+/// A digit with an address stride of `place` bits; moves the base if the digit counts down.
 fn step(digit: &BoundDigit, place: i64, base: &mut i64) -> Option<RunDigit> {
     if digit.swizzle.is_some() {
         return None;
@@ -76,7 +76,7 @@ fn step(digit: &BoundDigit, place: i64, base: &mut i64) -> Option<RunDigit> {
     Some(RunDigit { axis, stride, size, place, fixed: None })
 }
 
-/// A digit held where it counts `value`.
+/// A digit fixed at the count `value`.
 fn held(digit: &BoundDigit, value: u64) -> Option<RunDigit> {
     if digit.swizzle.is_some() {
         return None;
@@ -155,13 +155,13 @@ impl Node {
     }
 }
 
-/// How the bits of a run go into words.
+/// How a run of fields is split into words.
 struct Cut {
     shape: Shape,
     width: i64,
     msf: bool,
     word_stride: i64,
-    /// The run's positions are memory's own: one word, or words one after the other.
+    /// Positions in the run are positions in memory: one word, or contiguous words.
     contiguous: bool,
 }
 
@@ -178,7 +178,7 @@ impl Cut {
         runs: &mut Vec<Run>,
     ) -> Option<()> {
         let single = run <= self.width as u64;
-        // Where the steps go: looped over, or (code may cross a word) written out.
+        // The steps are loops, or unrolled if a code may cross a word boundary.
         let (looped, written) = if self.contiguous && (single || !self.msf) {
             (inner.iter().map(|(place, digit)| (*place as i64, *digit)).collect(), Vec::new())
         } else {
@@ -208,7 +208,7 @@ impl Cut {
                     start += place * *value as i64;
                     digits.push(held(digit, *value)?);
                 }
-                // The sign is the code's, which a slice below it does not hold.
+                // Only the slice with the code's top bit has its sign.
                 let signed = *high == grains.bits && self.in_one_word(start, *bits, sign_extension);
                 if sign_extension > 0 && !signed {
                     return None;
@@ -240,7 +240,7 @@ impl Cut {
         Some(())
     }
 
-    /// Whether a code's bits and copies of its sign are contiguous, and few enough for one
+    /// Whether the bits of a code and the copies of its sign are contiguous, and few enough for one
     /// [`super::write_bits`].
     fn in_one_word(&self, start: i64, bits: u64, sign_extension: u32) -> bool {
         let top = start + bits as i64 - 1;
@@ -249,7 +249,7 @@ impl Cut {
         contiguous && bits + u64::from(sign_extension) <= 56
     }
 
-    /// Splits the steps into written-out and looped digits at the period of the word pattern.
+    /// Splits the steps into unrolled and looped digits at the period of the word pattern.
     #[expect(clippy::type_complexity, reason = "two lists of the same pairs")]
     fn split(
         &self,
@@ -269,7 +269,8 @@ impl Cut {
                 continue;
             }
             let steps_left = period.div_ceil(steps_below.max(1));
-            // An upper part that reaches too far must meet the edge, not the next digit.
+            // An upper part that is too large must end at the end of the axis, not at the next
+            // digit.
             let extent = match digit.axis {
                 Axis::E => self.shape.experts,
                 Axis::N => self.shape.n,
@@ -303,13 +304,13 @@ impl Cut {
         (runs <= MOST_RUNS).then_some((looped, written))
     }
 
-    /// Address step of a position step that is whole words.
+    /// Address stride of a position stride that is whole words.
     fn words_of(&self, positions: u64) -> Option<i64> {
         let positions = positions as i64;
         (positions % self.width == 0).then_some(positions / self.width * self.word_stride)
     }
 
-    /// The parts of a field at position `start` of the run, cut at word boundaries.
+    /// The segments of a field at position `start` of the run, split at word boundaries.
     fn pieces(&self, start: i64, bits: i64, single: bool) -> Vec<Piece> {
         if self.contiguous && (single || !self.msf) {
             // Most-significant-first in one word: the field's top bit is at position `start`.
@@ -346,7 +347,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Every tuple of values of the digits, `[]` alone if there are none.
+/// Every tuple of values of the digits; one empty tuple if there are none.
 fn combinations(digits: &[(i64, BoundDigit)]) -> Vec<Vec<u64>> {
     digits.iter().fold(vec![Vec::new()], |tuples, (_, digit)| {
         let extend = |tuple: &Vec<u64>| -> Vec<Vec<u64>> {

@@ -1,25 +1,26 @@
-//! Words whose fields are of single steps of the run: `u8 [code[0..3] @0, code @1, .., k:2 | k, n]`.
+//! Words whose fields belong to single steps of the run: `u8 [code[0..3] @0, code @1, .., k:2 | k,
+//! n]`.
 //!
-//! A step is the number that the digits before the bar make together, the first one fastest. It is
-//! counted by digits alone, so that two words with the same digits mean the same steps.
+//! A step is the number that the digits before the bar count, the first one fastest. Only digits
+//! count steps, so that two words with the same digits have the same steps.
 
 use super::bind::BindError;
 use super::{Digit, Field, Fill, Layout, Part};
 
-/// A field and the steps of its word that it is of.
+/// A field and the step of its word that it belongs to.
 pub(crate) struct Stepped<'l> {
     pub(crate) field: Field,
-    /// The digits that count the steps; none if the field is of every step.
+    /// The digits that count the steps; empty if the field is for every step.
     pub(crate) digits: &'l [Digit],
-    /// Which step.
+    /// The step.
     pub(crate) step: u64,
-    /// Of how many.
+    /// The number of steps.
     pub(crate) steps: u64,
 }
 
 impl Layout {
-    /// Every field of the tree, in memory order, with its step; `None` if steps are at fault,
-    /// which [`Layout::bind`] reports.
+    /// Every field of the tree with its step, in memory order; `None` if steps are wrong, which
+    /// [`Layout::bind`] reports.
     pub(crate) fn stepped(&self) -> Option<Vec<Stepped<'_>>> {
         match self {
             Self::Field(field) => {
@@ -59,17 +60,18 @@ pub(super) fn outside_of_words(field: Field) -> Result<(), BindError> {
         None => Ok(()),
         Some(_) => Err(BindError::new(
             None,
-            format!("`{field}` is of a step, but stands in no word"),
-            "a step is one of a word's run: `u8 [code @0, code @1, k:2 | k, n]`",
+            format!("`{field}` has a step, but is not in a word"),
+            "only fields of a word have steps: `u8 [code @0, code @1, k:2 | k, n]`",
         )),
     }
 }
 
-/// How many steps a word's fields are told apart by; `None` if each is repeated over all of them.
+/// The number of steps that a word's fields are for; `None` if the fields are repeated for every
+/// step.
 ///
 /// # Errors
 /// Some fields with a step and some without, digits that count no fixed number of steps, a step
-/// that there is not, a pad of sign bits. The field and the digit are counted within the word.
+/// beyond the last one, a pad of sign bits. Fields and digits are counted within the word.
 pub(super) fn steps(fields: &[Field], inner: &[Digit]) -> Result<Option<u64>, BindError> {
     if fields.iter().all(|field| step_of(*field).is_none()) {
         return Ok(None);
@@ -93,7 +95,7 @@ pub(super) fn steps(fields: &[Field], inner: &[Digit]) -> Result<Option<u64>, Bi
             Field::Bits { step: None, .. } => {
                 return fault(
                     format!("`{field}` has no step, and another field of its word has one"),
-                    format!("say which step it is of, `{field} @0`, or leave all steps out"),
+                    format!("give it a step, `{field} @0`, or remove all steps"),
                 );
             }
             Field::Bits { step: Some(step), .. } if u64::from(*step) >= steps => {
@@ -112,7 +114,7 @@ pub(super) fn steps(fields: &[Field], inner: &[Digit]) -> Result<Option<u64>, Bi
             Field::Pad { fill: Fill::Sign, .. } => {
                 return fault(
                     "a pad of sign bits among fields of single steps".to_owned(),
-                    "fill it with 0 or 1, or leave the steps out".to_owned(),
+                    "fill it with 0 or 1, or remove the steps".to_owned(),
                 );
             }
             Field::Bits { .. } | Field::Pad { .. } => {}

@@ -1,10 +1,10 @@
 //! Moving one component from one bound layout to another: read, recode, write.
 //!
 //! In: two layouts bound to the same shape. Out: a [`Transform`] that fills a zeroed (or
-//! [`Bound::blank`]) destination. Where the digit chains of both sides refine to common
-//! digits, it is a loop nest over them, whose innermost digits gather one destination word;
-//! where they do not, it goes through plain codes; a swizzled side is gathered bit by bit.
-//! All three give what the algebra's address function says.
+//! [`Bound::blank`]) destination. If the digit chains of both sides have a common refinement, the
+//! transform is a loop nest over the common digits, whose innermost digits gather one destination
+//! word; if not, it is two such nests through plain codes; if a side is swizzled, it gathers bit by
+//! bit. All three give the result of the address functions.
 
 use super::bits::{each_part, read_bits, write_bits};
 use super::bound::{Bound, Element, Slot};
@@ -13,7 +13,7 @@ use super::runs::Run;
 use super::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, Shape, WordType};
 use crate::layout::Grains;
 
-/// A bijection of code values, applied on the way.
+/// A bijection of code values, applied during the move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recode {
     /// The value itself.
@@ -33,7 +33,7 @@ impl Recode {
         }
     }
 
-    /// The inverse bijection; `None` if a table is not one.
+    /// The inverse bijection; `None` if a table is not a bijection.
     pub fn inverse(&self) -> Option<Self> {
         let Self::Table(table) = self else { return Some(self.clone()) };
         let mut inverse = vec![None; table.len()];
@@ -64,8 +64,8 @@ pub enum TransformError {
     /// The two sides are bound to different shapes.
     #[error("the layouts are bound to different shapes: {0:?} and {1:?}")]
     Shapes(Shape, Shape),
-    /// A component is missing on one side, has another width or grain, or has to be recoded
-    /// where the sides hold different bits of it.
+    /// A component is missing on one side, has another width or group, or must be recoded although
+    /// the sides store different bits of it.
     #[error("`{0}` is not stored alike on both sides")]
     Component(Component),
     /// A buffer has the wrong size.
@@ -98,8 +98,8 @@ enum Steps {
 }
 
 impl Transform {
-    /// Plans the move of `component` from `source` to `destination`: of all its bits that both
-    /// hold, so that the slices of a code come together in several moves.
+    /// Plans the move of `component` from `source` to `destination`: of all bits that both store,
+    /// so that several moves assemble a code from its slices.
     ///
     /// # Errors
     /// [`TransformError::Shapes`], [`TransformError::Component`].
@@ -125,7 +125,7 @@ impl Transform {
         Ok(Self { component, source, destination, recode, steps })
     }
 
-    /// How it runs.
+    /// The algorithm of the transform.
     pub fn method(&self) -> Method {
         match self.steps {
             Steps::Nest(_) => Method::Nest,
@@ -134,7 +134,7 @@ impl Transform {
         }
     }
 
-    /// Moves the component. The destination's bits for it must be zero before.
+    /// Moves the component. Its bits in the destination must be zero before.
     ///
     /// # Errors
     /// [`TransformError::Size`] if a buffer is not exactly its layout's size.
@@ -197,8 +197,8 @@ impl Transform {
     }
 }
 
-/// The grains of a component that both sides hold bits of. What is recoded must be the same bits
-/// on both sides, and whole codes if it is by a table.
+/// The width and group of a component, if both sides store bits of it. A component that is recoded
+/// must have the same bits on both sides, and whole codes if a table recodes it.
 fn common(
     component: Component,
     source: &Bound,
@@ -228,7 +228,7 @@ fn check_size(side: &'static str, bound: &Bound, found: usize) -> Result<(), Tra
 }
 
 impl Layout {
-    /// One slot of 8, 16 or 32 bits an element, k fastest, then n, then e: plain codes.
+    /// One slot of 8, 16 or 32 bits per element, k fastest, then n, then e: plain codes.
     pub fn plain(component: Component, bits: u32) -> Self {
         let word = bits.next_power_of_two().max(8);
         let field = Field::all(component);
@@ -247,7 +247,7 @@ impl Layout {
     }
 }
 
-/// Through plain codes; `None` if a side's own digits do not nest.
+/// Through plain codes; `None` if the digits of a side alone do not nest.
 fn staged(
     component: Component,
     [source, destination]: [&Bound; 2],

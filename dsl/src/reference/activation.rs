@@ -1,4 +1,4 @@
-//! The activation quantiser: x to codes, and the reals that the codes stand for.
+//! The activation quantiser: x to codes, and the numbers that the codes stand for.
 
 use std::borrow::Cow;
 
@@ -28,25 +28,25 @@ impl QuantisedActivation {
     }
 }
 
-/// Stored scales and zero point of an activation, decoded: by level, one value a column group.
+/// Stored scales and zero points of an activation, decoded: by level, one value per column group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StaticInput {
     /// By level; empty where the level is dynamic.
     pub scales: Vec<Vec<f64>>,
     /// Zero points.
     pub zeros: Vec<f64>,
-    /// The factor of each column of x; empty if there is none.
+    /// The prescale: one factor per column of x; empty if the scheme has none.
     pub prescale: Vec<f64>,
 }
 
 impl StaticInput {
-    /// The static input parameters of an expert; of a layer without experts that of expert 0.
+    /// The static parameters of an expert; those of expert 0 in a layer without experts.
     pub fn of(scheme: &Scheme, plain: &Plain, expert: u64) -> Self {
         Self::of_all(scheme, plain).of_expert(expert, plain.shape.experts)
     }
 
-    /// Those of one of so many experts, where these are the parameters of all, expert after expert.
-    /// Columns' factors are the same for all.
+    /// The parameters of one of `experts` experts, if these are the parameters of all, expert after
+    /// expert. The prescale is the same for all.
     #[must_use]
     pub fn of_expert(&self, expert: u64, experts: u64) -> Self {
         let own = |values: &Vec<f64>| {
@@ -76,11 +76,11 @@ impl StaticInput {
         Self { scales: scales.collect(), zeros, prescale }
     }
 
-    /// x [M, K] with each column multiplied by its factor: the product, rounded to f32 and then to
-    /// the type `own` of x. x itself where there are no factors.
+    /// x [M, K], each column multiplied by its prescale: the product is rounded to f32 and then to
+    /// the input dtype `own`. Without a prescale, x itself.
     ///
     /// # Errors
-    /// [`ReferenceError::StaticInput`] if there are factors, but not K of them.
+    /// [`ReferenceError::StaticInput`] if there is a prescale whose length is not K.
     pub fn prescaled<'x>(
         &self,
         scheme: &Scheme,
@@ -100,7 +100,7 @@ impl StaticInput {
     }
 }
 
-/// Quantises `x` [M, K], whose elements are values of `own`, after its columns' factors.
+/// Quantises `x` [M, K], whose elements are values of `own`, after the prescale.
 ///
 /// # Errors
 /// [`ReferenceError::StaticInput`] if a static scale is missing, [`ReferenceError::Length`]
@@ -122,7 +122,7 @@ pub fn quantise_activation(
     let codes = Codes::of(&Weight { code: Code::Number(quantiser.code), offset: 0 });
     let base = Arith::new(scheme.arithmetic, own);
     let grid = Grid { tokens, k };
-    // Coarsest level first: the finer ones make up for it.
+    // Coarsest level first: the finer levels compensate for its rounding.
     let mut factors: Option<Vec<f64>> = None;
     let mut arith = base;
     for (level, scale) in quantiser.scales.iter().enumerate().rev() {
@@ -214,7 +214,7 @@ struct Grid {
 struct Cell {
     rows: std::ops::Range<usize>,
     columns: std::ops::Range<usize>,
-    /// Number of the column group.
+    /// Index of the column group.
     column: usize,
 }
 

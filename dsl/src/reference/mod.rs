@@ -1,11 +1,11 @@
-//! The scalar reference: what a scheme means, one element at a time, written to be read.
+//! The scalar reference: the meaning of a scheme, one element at a time, written to be read.
 //!
 //! In: a [`Scheme`](crate::Scheme) and packed tensors or float weights. Out: plain codes
 //! ([`unpack`], [`pack`]), real weights ([`dequantise`]), quantised weights ([`quantise`]),
-//! quantised activations ([`quantise_activation`]), products ([`matmul`]). Reals are `f64`;
-//! the only roundings are those that the scheme declares. It is slow and obvious on purpose;
-//! the layout transforms and every kernel are checked against it, and it is checked against
-//! files written by other people's software.
+//! quantised activations ([`quantise_activation`]), products ([`matmul`]). Reals are `f64`; the
+//! only roundings are those that the scheme declares. The reference is slow on purpose. The layout
+//! transforms and every kernel are tested against the reference; the reference is tested against
+//! files of third-party software.
 
 mod activation;
 mod pack;
@@ -19,7 +19,7 @@ pub use value::{Decoder, dequantise, matmul};
 
 use crate::layout::{BindError, Component};
 
-/// Why the reference could not do its work.
+/// Why the reference has no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReferenceError {
     /// A layout does not fit the shape.
@@ -30,11 +30,11 @@ pub enum ReferenceError {
         /// What does not fit.
         error: BindError,
     },
-    /// A stored tensor is not there.
+    /// A stored tensor is missing.
     #[error("the tensor \"{0}\" is missing")]
     Missing(String),
     /// A stored tensor has the wrong size.
-    #[error("the tensor \"{store}\" has {found} bytes, the scheme and the shape take {expected}")]
+    #[error("the tensor \"{store}\" has {found} bytes, expected {expected}")]
     Size {
         /// The store.
         store: String,
@@ -53,7 +53,7 @@ pub enum ReferenceError {
         /// Values found.
         found: u64,
     },
-    /// A group index points outside the groups.
+    /// A group index is outside of the groups.
     #[error("the group index of k = {k} is {group}, but there are {groups} groups")]
     Group {
         /// The column.
@@ -63,8 +63,8 @@ pub enum ReferenceError {
         /// Number of groups.
         groups: u64,
     },
-    /// A scale is NaN or (where it divides) zero.
-    #[error("{component} number {element} is {value}, which is not a scale")]
+    /// A scale is NaN, or a divisor is zero.
+    #[error("element {element} of {component} is {value}, which is not a valid scale")]
     Scale {
         /// The level.
         component: Component,
@@ -74,6 +74,6 @@ pub enum ReferenceError {
         value: f64,
     },
     /// The activation's static scale was not given.
-    #[error("the activation needs {0}, which the checkpoint has to give")]
+    #[error("the activation needs {0} from the checkpoint")]
     StaticInput(Component),
 }

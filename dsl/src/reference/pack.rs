@@ -1,4 +1,4 @@
-//! Packing and unpacking, bit by bit through the address function.
+//! Packing and unpacking, bit by bit, with the address function.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::layout::{
 /// The stored tensors of one layer: bytes by store name.
 pub type Packed = BTreeMap<String, Vec<u8>>;
 
-/// Unpacked elements: for each component its raw codes, one `u32` an element, in the order
-/// (expert, row group, column group), the last fastest.
+/// Unpacked elements: the raw codes of each component, one `u32` per element, in the order (expert,
+/// row group, column group), the last fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plain {
     /// The shape.
@@ -22,7 +22,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// The codes of a component; empty if it is not there.
+    /// The codes of a component; empty if the component is absent.
     pub fn of(&self, component: Component) -> &[u32] {
         self.components.get(&component).map_or(&[], Vec::as_slice)
     }
@@ -57,7 +57,7 @@ fn bind(scheme: &Scheme, shape: Shape) -> Result<Vec<(String, Bound)>, Reference
     scheme.stores.iter().map(bind).collect()
 }
 
-/// Reads every component's codes out of the stored tensors.
+/// Reads every component's codes from the stored tensors.
 ///
 /// # Errors
 /// [`ReferenceError::Bind`], [`ReferenceError::Missing`], [`ReferenceError::Size`].

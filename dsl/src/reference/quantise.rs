@@ -1,5 +1,5 @@
-//! Quantising: how scales and zero points are chosen and how codes are rounded, in the
-//! arithmetic that the scheme declares. Weights and activations share every step.
+//! Quantising: how scales and zero points are chosen and how codes are rounded, in the scheme's
+//! declared arithmetic. Weights and activations share every step.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::scheme::{
     Arithmetic, Code, Group, Rule, ScaleLevel, ScaleType, Scheme, Ties, Weight, ZeroKind,
 };
 
-/// Arithmetic of a tensor library: each operation in f32, rounded to the tensor's type.
+/// The arithmetic of tensor libraries: each operation in f32, then rounded to the tensor's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arith(FloatFormat);
 
@@ -24,8 +24,8 @@ impl Arith {
         }
     }
 
-    /// The type in which a value of this arithmetic and one of `number` are combined: the
-    /// wider one, and f32 for the two 16-bit types together.
+    /// The type in which a value of this arithmetic and one of `number` are combined: the wider
+    /// one, and f32 for the two 16-bit types.
     pub fn with(self, number: Option<Number>) -> Self {
         match number {
             Some(Number::Float(format)) if format == F32 => Self(F32),
@@ -43,9 +43,9 @@ impl Arith {
         self.round(f64::from(a as f32 / b as f32))
     }
 
-    /// `a / scale`, of a value and the scale that it is quantised with. A scale of 0 (given, stored
-    /// as an integer, or a product of levels too small for the type) divides as the largest f32
-    /// does: any code times that scale is 0, and 0 / 0 is to be no NaN.
+    /// `a / scale`, where `scale` quantises `a`. A scale of 0 (given, stored as an integer, or a
+    /// product of levels that underflows) is replaced by the largest f32: every code times that
+    /// scale is 0, and 0 / 0 must not be NaN.
     pub fn over(self, a: f64, scale: f64) -> f64 {
         self.div(a, if scale == 0.0 { F32.max() } else { scale })
     }
@@ -60,7 +60,7 @@ impl Arith {
         self.round(f64::from(a as f32 + b as f32))
     }
 
-    /// To the type.
+    /// Rounds to the type.
     pub fn round(self, x: f64) -> f64 {
         self.0.round(x)
     }
@@ -86,7 +86,7 @@ impl Extent {
     }
 }
 
-/// What a scale level applies to.
+/// The codes that a scale level applies to.
 pub(super) struct Codes {
     pub(super) low: f64,
     pub(super) high: f64,
@@ -101,8 +101,8 @@ impl Codes {
 
 /// Chooses one scale: its stored code in `number`.
 ///
-/// `outer` is the factor of the coarser levels, which the finer level has to make up for. A
-/// level that divides stores the reciprocal of its factor.
+/// `outer` is the product of the coarser levels, for which the finer level must compensate. A level
+/// that divides stores the reciprocal of its factor.
 pub(super) fn choose_scale(
     level: &ScaleLevel,
     number: Number,
@@ -121,7 +121,7 @@ pub(super) fn choose_scale(
             let range = arith.add(extent.high, -extent.low);
             within(arith.div(range, f64::from_bits(divisor)))
         }
-        // Divided the other way round, so that the stored reciprocal is rounded once.
+        // Divided the other way round, so that only the stored reciprocal is rounded.
         Rule::Amax(divisor) if level.divide && outer.is_none() => {
             return stored_divisor(number, arith.div(f64::from_bits(divisor), extent.amax()));
         }
@@ -134,8 +134,8 @@ pub(super) fn choose_scale(
     if number.decode(code) != 0.0 {
         return code;
     }
-    // A group of zeros: the scale must not be 0, since codes are divided by it. The smallest
-    // step of its type above 1 is what compressed-tensors stores.
+    // A group of zeros: the scale must not be 0, since codes are divided by it. compressed-tensors
+    // stores the smallest step of the type above 1.
     let epsilon = match number {
         Number::Float(format) if format.bits() <= 16 => format.epsilon(),
         _ => arith.0.epsilon(),
@@ -143,15 +143,15 @@ pub(super) fn choose_scale(
     number.encode(epsilon, Overflow::Saturate)
 }
 
-/// The code of a divisor; where everything is 0 there is no reciprocal, and 1 does.
+/// The code of a divisor; if all values are 0 there is no reciprocal, and the divisor is 1.
 fn stored_divisor(number: Number, divisor: f64) -> u32 {
     let usable = divisor.is_finite() && number.round(divisor) != 0.0;
     number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
 }
 
-/// The power of two of a rule: `2^(floor(log2(amax)) - emax)`, after rounding a mantissa of at least
-/// a threshold up to 2.
-/// Source: OCP MX v1.0, section 6.3; the thresholds are those of the quantising software.
+/// The power of two of a rule: `2^(floor(log2(amax)) - emax)`, after a mantissa of at least a
+/// threshold has been rounded up to 2. Source: OCP MX v1.0, section 6.3; the thresholds are those
+/// of the quantising software.
 fn choose_power(rule: Rule, amax: f64, codes: &Codes, arith: Arith) -> f64 {
     let exponent = match rule.power(codes.high.max(-codes.low)) {
         Some(power) if amax != 0.0 && amax.is_finite() => {
@@ -161,7 +161,7 @@ fn choose_power(rule: Rule, amax: f64, codes: &Codes, arith: Arith) -> f64 {
         }
         _ => -127,
     };
-    // In f16 the smallest powers underflow; quantisers put 1 in the place of that 0.
+    // In f16 the smallest powers underflow to 0; quantisers replace that 0 by 1.
     let scale = exp2(exponent);
     if arith.round(scale) == 0.0 { 1.0 } else { scale }
 }
@@ -184,9 +184,9 @@ pub(super) fn choose_zero(extent: Extent, scale: f64, codes: &Codes, arith: Arit
 
 /// Quantises a weight [E, N, K] whose elements are values of `own`.
 ///
-/// Scales are chosen by each level's rule, coarsest level first; codes are clamped, then
-/// rounded to nearest even. A scheme with a group index gets the trivial one, `k / columns`, with
-/// the columns of the largest group: an index names a group of every level.
+/// Scales are chosen by each level's rule, coarsest level first; codes are clamped, then rounded to
+/// nearest even. A scheme with a group index gets the trivial index, `k / columns`, with the
+/// columns of the largest group: an index names a group of every level.
 ///
 /// # Errors
 /// [`ReferenceError::Length`] if `w` is not E * N * K values.
@@ -234,7 +234,7 @@ impl WeightQuantiser<'_> {
         Grains { bits: 32, rows: group.rows, cols: group.cols }
     }
 
-    /// Where the number of a weight's group lies: by the group index, if there is one.
+    /// Position of the group of a weight: by the group index, if the scheme has one.
     fn at(&self, group: Group, mut index: Index) -> usize {
         if let (Grain::Each(columns), Some(number)) = (group.cols, self.scheme.index) {
             let column = index.e * self.shape.k + index.k;
@@ -244,7 +244,8 @@ impl WeightQuantiser<'_> {
         position(Self::grains(group), self.shape, index)
     }
 
-    /// A weight of each group, in the order of the groups: any, of one that no column is in.
+    /// One weight of each group, in the order of the groups; any weight for a group without
+    /// columns.
     fn members(&self, group: Group) -> Vec<Index> {
         let starts = elements(Self::grains(group), self.shape);
         match group.cols {
@@ -258,7 +259,7 @@ impl WeightQuantiser<'_> {
         }
     }
 
-    /// Columns of a group of the trivial index: the most of any component.
+    /// Columns of a group of the trivial index: those of the largest group of any component.
     fn indexed_columns(&self) -> u64 {
         let groups = self.scheme.scales.iter().map(|scale| scale.group);
         let groups = groups.chain(self.scheme.zero.map(|zero| zero.group));
@@ -270,7 +271,7 @@ impl WeightQuantiser<'_> {
         columns.max().unwrap_or(u64::MAX)
     }
 
-    /// The extent of every group.
+    /// The value range of every group.
     fn extents(&self, group: Group) -> Vec<Extent> {
         let grains = Self::grains(group);
         let (rows, cols) = grains.elements(self.shape);
@@ -283,7 +284,7 @@ impl WeightQuantiser<'_> {
         extents
     }
 
-    /// Min-style formats: the shift is the smallest value, and the rest is not negative.
+    /// Min-style formats: the shift is the smallest value, so that the rest is not negative.
     fn shift(&mut self) {
         let Some(shift) = self.scheme.shift else { return };
         let grains = Self::grains(shift.group);
@@ -321,7 +322,7 @@ impl WeightQuantiser<'_> {
         }
     }
 
-    /// The factor of the levels from `first` on, as the quantiser computes it.
+    /// The product of the levels from `first` on, as the quantiser computes it.
     fn factor(&self, first: usize, index: Index) -> f64 {
         let mut arith = self.arith;
         let mut factor = None;
@@ -341,7 +342,7 @@ impl WeightQuantiser<'_> {
         factor.unwrap_or(1.0)
     }
 
-    /// The arithmetic once every level's type has joined in.
+    /// The arithmetic after every level's type has been combined.
     fn joined(&self) -> Arith {
         let numbers = self.scheme.scales.iter().map(ScaleLevel::stored_number);
         numbers.fold(self.arith, Arith::with)
@@ -430,7 +431,7 @@ impl WeightQuantiser<'_> {
         }
     }
 
-    /// Static input scales and factors of columns are not known from weights: 1, to be set by
+    /// Static input scales and prescales cannot be derived from weights: 1, to be set by
     /// calibration.
     fn inputs(&mut self) {
         if let Some(number) = self.scheme.prescale {

@@ -6,19 +6,19 @@ use crate::Scheme;
 use crate::format::Number;
 use crate::layout::{Component, Grain, Grains, Index};
 
-/// Decodes single weights; holds the decoded scales, zero points and shifts of one layer.
+/// Dequantises single weights; keeps the decoded scales, zero points and shifts of one layer.
 pub struct Decoder<'a> {
     scheme: &'a Scheme,
     plain: &'a Plain,
     codes: Grains,
-    /// Per level: its grains and its values, as factors' stored numbers.
+    /// Per level: its group, and its values as multipliers.
     scales: Vec<(Grains, Vec<f64>)>,
     zero: Option<(Grains, Vec<f64>)>,
     shift: Option<(Grains, Vec<f64>)>,
 }
 
 impl<'a> Decoder<'a> {
-    /// Decodes what is per group.
+    /// Decodes the scales, zero points and shifts.
     ///
     /// # Errors
     /// [`ReferenceError::Scale`] for a NaN scale or a zero divisor (an E8M0 byte of 0xFF is
@@ -56,7 +56,7 @@ impl<'a> Decoder<'a> {
         Ok(decoder)
     }
 
-    /// Every group index must name a group of every component that is grouped along k.
+    /// Checks that every group index names a group of every component that is grouped along k.
     fn check_index(&self) -> Result<(), ReferenceError> {
         let Some(number) = self.scheme.index else { return Ok(()) };
         let grouped = self.scales.iter().chain(&self.zero).chain(&self.shift);
@@ -78,7 +78,7 @@ impl<'a> Decoder<'a> {
         let (grains, values) = part;
         let mut index = index;
         if let (Grain::Each(cols), Some(number)) = (grains.cols, self.scheme.index) {
-            // Act-order: the group is looked up, not counted.
+            // Act-order: the group is looked up.
             let shape = self.plain.shape;
             let at = index.e * shape.k + index.k;
             let group = number.decode(self.plain.of(Component::Index)[at as usize]);
@@ -119,7 +119,7 @@ pub fn dequantise(scheme: &Scheme, plain: &Plain) -> Result<Vec<f64>, ReferenceE
 
 /// `y[m,n] = sum_k x[m,k] w[n,k] + bias[n]` of one expert, summed in `f64`: y is [M, N].
 ///
-/// `x` is [M, K]: the activation as the scheme has it, after its quantiser if there is one.
+/// `x` is [M, K]: the activation, after the scheme's quantiser if it has one.
 ///
 /// # Errors
 /// Those of [`Decoder::new`]; [`ReferenceError::Length`] if `x` is not whole rows.

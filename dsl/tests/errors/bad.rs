@@ -12,27 +12,27 @@ pub(crate) struct Bad {
 pub(crate) const BAD: &[Bad] = &[
     Bad {
         text: "S { wieght: u4, pack: u32 [k:8 | k, n], activation: bf16 }",
-        faults: &[("wieght", "there is no clause `wieght`", "did you mean `weight`?")],
+        faults: &[("wieght", "unknown clause `wieght`", "did you mean `weight`?")],
     },
     Bad {
         text: "S { weight: u4, colour: red, pack: u32 [k:8 | k, n], activation: bf16 }",
-        faults: &[("colour", "there is no clause `colour`", "the clauses are weight, zero,")],
+        faults: &[("colour", "unknown clause `colour`", "the clauses are weight, zero,")],
     },
     Bad {
         text: "S { weight: u4, scale: bf61 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }",
-        faults: &[("bf61", "there is no number type `bf61`", "did you mean `bf16`?")],
+        faults: &[("bf61", "unknown number type `bf61`", "did you mean `bf16`?")],
     },
     Bad {
         text: "S { weight: e4m3fnux, pack: [k, n], activation: bf16 }",
-        faults: &[("e4m3fnux", "there is no number type `e4m3fnux`", "did you mean `e4m3fnuz`?")],
+        faults: &[("e4m3fnux", "unknown number type `e4m3fnux`", "did you mean `e4m3fnuz`?")],
     },
     Bad {
         text: "S { weight: e1m6, pack: [k, n], activation: bf16 }",
-        faults: &[("e1m6", "there is no number type `e1m6`", "say `e1m6fn`")],
+        faults: &[("e1m6", "unknown number type `e1m6`", "say `e1m6fn`")],
     },
     Bad {
         text: "S { weight: e7m0, pack: [k, n], activation: bf16 }",
-        faults: &[("e7m0", "there is no number type `e7m0`", "say `e7m0fn`")],
+        faults: &[("e7m0", "unknown number type `e7m0`", "say `e7m0fn`")],
     },
     Bad {
         text: "S { weight: u9, pack: [k, n], activation: bf16 }",
@@ -48,7 +48,7 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u4, weight: u4 - 8, pack: u32 [k:8 | k, n], activation: bf16 }",
-        faults: &[("weight: u4 - 8", "a second `weight` clause", "leave one out")],
+        faults: &[("weight: u4 - 8", "a second `weight` clause", "remove one")],
     },
     Bad {
         text: "S { }",
@@ -62,7 +62,7 @@ pub(crate) const BAD: &[Bad] = &[
         text: "S { weight: u4, pack: u32 [k:8 | k/16:4, k, n], activation: bf16 }",
         faults: &[(
             "k/16:4",
-            "the digits of k leave a gap: the ones below reach 8, this one steps by 16",
+            "the digits of k leave a gap: the digits below cover 8, the stride of this one is 16",
             "starts at stride 8",
         )],
     },
@@ -70,7 +70,7 @@ pub(crate) const BAD: &[Bad] = &[
         text: "S { weight: u4, pack: u32 [k:8 | k/4:4, k, n], activation: bf16 }",
         faults: &[(
             "k/4:4",
-            "the digits of k overlap: the ones below reach 8, this one steps by 4",
+            "the digits of k overlap: the digits below cover 8, the stride of this one is 4",
             "starts at stride 8",
         )],
     },
@@ -88,7 +88,7 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u4, pack: u32 [k:8 | k, k, n], activation: bf16 }",
-        faults: &[("k", "`k` covers what another digit of k covers already", "may be open")],
+        faults: &[("k", "`k` overlaps another digit of k", "may be open")],
     },
     Bad {
         text: "S { weight: u4, pack: u32 [k:8 | k/4:*, n], activation: bf16 }",
@@ -100,16 +100,16 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code, code | k, n], activation: bf16 }",
-        faults: &[("code", "bit 0 of `code` is placed twice", "each bit has one place")],
+        faults: &[("code", "bit 0 of `code` is stored twice", "store each bit once")],
     },
     Bad {
         text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n] as \"low\",
             pack: u8 [code[3..6], pad 1, k:2 | k, n] as \"high\", activation: bf16 }",
-        faults: &[("code[3..6]", "bit 3 of `code` is placed twice", "cut the code into slices")],
+        faults: &[("code[3..6]", "bit 3 of `code` is stored twice", "split the code into slices")],
     },
     Bad {
         text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n], activation: bf16 }",
-        faults: &[("code[0..4]", "bit 4 of `code` is placed nowhere", "place all 6 bits")],
+        faults: &[("code[0..4]", "bit 4 of `code` is not stored", "store all 6")],
     },
     Bad {
         text: "S { weight: u6, pack: u8 [code[0..4], k:2 | k, n], pack: u8 [code[4..6], k: | k, n],
@@ -118,34 +118,30 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code[2..5], pad 5 | k, n], activation: bf16 }",
-        faults: &[("code[2..5]", "`code[2..5]` is not a part of its 4 bits", "high <= 4")],
+        faults: &[("code[2..5]", "`code[2..5]` is not a slice of its 4 bits", "high <= 4")],
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code | k, n], activation: bf16 }",
         faults: &[(
             "u8 [code | k, n]",
             "the run takes 4 bits and leaves 4 of 8 unused",
-            "or say so: `pad 4`",
+            "or add `pad 4`",
         )],
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code @0, code[0..2] @1, code @0, pad 6, k:2 | w, k, n],
             activation: bf16 }",
-        faults: &[("code @0", "bit 0 of `code` is placed twice at step 0", "each bit has one")],
+        faults: &[("code @0", "bit 0 of `code` is stored twice at step 0", "store each bit once")],
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code @0, code[0..2] @1, pad 2, k:2 | k, n],
             activation: bf16 }",
-        faults: &[(
-            "code[0..2] @1",
-            "bit 2 of `code` is placed nowhere at step 1",
-            "place all 4 bits",
-        )],
+        faults: &[("code[0..2] @1", "bit 2 of `code` is not stored at step 1", "store all 4")],
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code @1, code @0, k:2 | k, n] as \"a\",
             pack: u8 [code[0..2], k:4 | k, n] as \"b\", activation: bf16 }",
-        faults: &[("code[0..2]", "bit 0 of `code` is placed twice", "each bit has one place")],
+        faults: &[("code[0..2]", "bit 0 of `code` is stored twice", "store each bit once")],
     },
     Bad {
         text: "S { weight: u4, pack: for [k, n] { u8 [code @0, code @3, k:2, k/2:2],
@@ -188,7 +184,11 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u8, pack: for [k:2, k, n] code @0, activation: bf16 }",
-        faults: &[("code @0", "`code @0` is of a step, but stands in no word", "a word's run")],
+        faults: &[(
+            "code @0",
+            "`code @0` has a step, but is not in a word",
+            "only fields of a word",
+        )],
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code @0, code @65536, k:2 | k, n], activation: bf16 }",
@@ -196,7 +196,7 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code @0, pad 4 @1, k:2 | k, n], activation: bf16 }",
-        faults: &[("@", "a pad is of no step", "leave the step out")],
+        faults: &[("@", "a pad has no step", "remove the step")],
     },
     Bad {
         text: "S { weight: u4, pack: u8 [code @, code @1, k:2 | k, n], activation: bf16 }",
@@ -208,7 +208,7 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u4, pack: u12 [k:3 | k, n], activation: bf16 }",
-        faults: &[("u12", "there are no words of 12 bits", "8, 16, 32 or 64 bits")],
+        faults: &[("u12", "words of 12 bits are not supported", "8, 16, 32 or 64 bits")],
     },
     Bad {
         text: "S { weight: u4, scale: f16 per 1x3, pack: for [k, n] { scale, [k:3] }, activation: bf16 }",
@@ -226,7 +226,7 @@ pub(crate) const BAD: &[Bad] = &[
         faults: &[(
             "u16 [code | k:32]",
             "the run takes 4 bits and leaves 12 of 16 unused",
-            "or say so: `pad 12`",
+            "or add `pad 12`",
         )],
     },
     Bad {
@@ -251,44 +251,40 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: u4, pack: u8 [k:2 | k/2:8 ^ k/2:8, k, n], activation: bf16 }",
-        faults: &[(
-            "k/2:8 ^ k/2:8",
-            "`k/2:8` is not plain: it is XORed itself",
-            "a digit that stands alone",
-        )],
+        faults: &[("k/2:8 ^ k/2:8", "`k/2:8` is itself XORed", "also written without XOR")],
     },
     Bad {
         text: "S { weight: u4, pack: u8 [k:2 | k/2:8 ^ n:8, k, n:8 ^ k/2:8, n], activation: bf16 }",
-        faults: &[(
-            "k/2:8 ^ n:8",
-            "`n:8` is not plain: it is XORed itself",
-            "a digit that stands alone",
-        )],
+        faults: &[("k/2:8 ^ n:8", "`n:8` is itself XORed", "also written without XOR")],
     },
     Bad {
         text: "S { weight: e2m1, zero: u4 per 1x32, pack: u8 [k:2 | k, n], activation: bf16 }",
-        faults: &[("zero: u4 per 1x32", "a zero point for a float code", "leave the zero point")],
+        faults: &[("zero: u4 per 1x32", "a zero point for a float code", "remove the zero point")],
     },
     Bad {
         text: "S { weight: e2m1 - 1, pack: u8 [k:2 | k, n], activation: bf16 }",
-        faults: &[("weight: e2m1 - 1", "an offset for a float code", "leave the offset out")],
+        faults: &[("weight: e2m1 - 1", "an offset for a float code", "remove the offset")],
     },
     Bad {
         text: "S { weight: u4, zero: u4, pack: u8 [k:2 | k, n], activation: bf16 }",
-        faults: &[("zero: u4", "what shares one zero? there is no scale to take", "per 1x128")],
+        faults: &[("zero: u4", "`zero` has no group, and there is no scale", "per 1x128")],
     },
     Bad {
         text: "S { weight: e2m1, pack: u8 [k:2 | k, n], activation: i8 { scale: own per token },
             accumulate: i32 }",
-        faults: &[("accumulate: i32", "i32 sums of float codes", "accumulate in f32")],
+        faults: &[("accumulate: i32", "i32 accumulation of float codes", "accumulate in f32")],
     },
     Bad {
         text: "S { weight: i8, pack: [k, n], activation: bf16, accumulate: i32 }",
-        faults: &[("accumulate: i32", "i32 sums of float activations", "quantise the activation")],
+        faults: &[(
+            "accumulate: i32",
+            "i32 accumulation of float activations",
+            "quantise the activation",
+        )],
     },
     Bad {
         text: "S { weight: i8, pack: [k, n], activation: bf16, accumulate: i23 }",
-        faults: &[("i23", "`i23` is not a choice here", "did you mean `i32`?")],
+        faults: &[("i23", "`i23` is not an option here", "did you mean `i32`?")],
     },
     Bad {
         text: "S { weight: i8, pack: [k, n], activation: i8 }",
@@ -300,7 +296,7 @@ pub(crate) const BAD: &[Bad] = &[
     },
     Bad {
         text: "S { weight: i8, scale: own per channel, pack: [k, n], activation: bf16 }",
-        faults: &[("scale: own per channel", "a stored scale needs a type", "name it")],
+        faults: &[("scale: own per channel", "a stored scale needs a type", "give it a type")],
     },
     Bad {
         text: "S { weight: u4, scale: f16 per 1x32 from range / 15, pack: u8 [k:2 | k, n],
@@ -336,13 +332,17 @@ pub(crate) const BAD: &[Bad] = &[
     Bad {
         text: "S { weight: u4, scale: f16 per 1x32 as \"lost\", activation: bf16,
             pack: for [k, n] { scale, u8 [k/16:2 | k:16] } }",
-        faults: &[("\"lost\"", "`scale` is named \"lost\", but lies in another", "leave the name")],
+        faults: &[(
+            "\"lost\"",
+            "`scale` is named \"lost\", but is stored in another",
+            "remove it here",
+        )],
     },
     Bad {
         text: "S { weight: i8, pack: [k, n], activation: bf16 | i8 { } | e4m3 { scale: own per token } }",
         faults: &[
             ("i8 { }", "the activation is quantised to i8 without a scale", "own per token"),
-            ("e4m3 { scale: own per token }", "two quantised activations", "a scheme of its own"),
+            ("e4m3 { scale: own per token }", "several quantised activations", "another scheme"),
         ],
     },
     Bad {
@@ -353,7 +353,7 @@ pub(crate) const BAD: &[Bad] = &[
         text: "S { weight: u4, pack: u8 [k:2 | k, n] as \"weight, activation: bf16 }",
         faults: &[
             ("S", "the scheme has no `activation` clause", "activation: bf16"),
-            ("\"weight, activation: bf16 }", "this name does not end", "close it with"),
+            ("\"weight, activation: bf16 }", "this name has no closing quote", "close it with"),
             ("", "expected the tensor's name in quotes, the text ends", ""),
             ("", "expected `}` that closes the scheme, the text ends", ""),
         ],
@@ -370,13 +370,13 @@ pub(crate) const BAD: &[Bad] = &[
         text: "S { weight: u4 - 8 scael: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }",
         faults: &[
             ("scael", "a comma is missing before `scael`", "separated by commas"),
-            ("scael", "there is no clause `scael`", "`scale`"),
+            ("scael", "unknown clause `scael`", "`scale`"),
         ],
     },
     Bad {
         text: "S { weight: u44 pack: u32 [k:8 | k, n] as activation: bf16 output: f32 }",
         faults: &[
-            ("u44", "there is no number type `u44`", "`u4`"),
+            ("u44", "unknown number type `u44`", "`u4`"),
             ("pack", "a comma is missing before `pack`", "separated by commas"),
             ("activation", "expected the tensor's name in quotes, found `activation`", ""),
             ("output", "a comma is missing before `output`", "separated by commas"),
@@ -387,7 +387,7 @@ pub(crate) const BAD: &[Bad] = &[
             experts: single }",
         faults: &[(
             "prescale: f32 [k, e]",
-            "a factor of x's columns beside stacked experts",
+            "a prescale with stacked experts",
             "multiply x before the product",
         )],
     },
@@ -403,11 +403,11 @@ pub(crate) const BAD: &[Bad] = &[
         text: "S { weight: u4, scael: f16 per 1x32, zero: u44, pack: u32 [k:4 | k, nn],
             activation: i8, accumulate: i16, targets: sm_80 | , output: u8 }",
         faults: &[
-            ("scael", "there is no clause `scael`", "`scale`"),
-            ("u44", "there is no number type `u44`", "`u4`"),
+            ("scael", "unknown clause `scael`", "`scale`"),
+            ("u44", "unknown number type `u44`", "`u4`"),
             ("nn", "`nn` is not an axis", "the axes are"),
             ("i8", "how is the activation quantised to i8?", "say how"),
-            ("i16", "`i16` is not a choice here", ""),
+            ("i16", "`i16` is not an option here", ""),
             (",", "expected a target's name, found `,`", ""),
             ("u8", "`u8` is not f32, f16 or bf16", ""),
         ],
