@@ -1,7 +1,7 @@
-//! Memory in lines of 64 bytes: native codes, workspaces, what the read bandwidth is measured on.
+//! Memory in lines of 64 bytes: native codes, workspaces, and the memory of bandwidth measurements.
 //!
-//! In: a number of bytes. Out: zeroed memory that begins at a cache line, and typed slices cut
-//! from it. The casts are here and nowhere else.
+//! In: a number of bytes. Out: zeroed memory that begins at a cache line, and typed slices of it.
+//! All casts of the CPU backend are in this file.
 
 #[cfg(target_os = "linux")]
 use memmap2::Advice;
@@ -12,7 +12,8 @@ use memmap2::MmapMut;
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// A large page of x86-64 and, mostly, of Arm. From as many bytes on memory is mapped by whole ones.
+/// A huge page of x86-64 and, on most systems, of Arm. Memory of at least this size is mapped in
+/// whole huge pages.
 const LARGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory in whole lines.
@@ -27,9 +28,9 @@ enum Memory {
 }
 
 impl Buffer {
-    /// At least this many bytes, all 0. On Linux much memory is in large pages, where there are some: a
-    /// stream waits for the address of each page (docs/performance/cpu.md). The system brings them when
-    /// they are first written.
+    /// At least this many bytes, all 0. On Linux, large buffers are in huge pages if possible: a
+    /// stream waits for the address of each page (docs/performance/cpu.md). The system maps pages
+    /// when they are first written.
     pub(crate) fn zeroed(bytes: usize) -> Self {
         let lines = bytes.div_ceil(64);
         let memory = match large_pages(bytes) {
@@ -55,8 +56,9 @@ impl Buffer {
             Memory::Lines(lines) => lines.as_ptr().cast(),
             Memory::Pages(pages) => pages.as_ptr(),
         };
-        // SAFETY: a `Line` is exactly 64 bytes in C layout, its alignment and a page's are more than
-        // bytes need, `zeroed` has made room for so many, and the lifetime is that of `self`.
+        // SAFETY: a `Line` is exactly 64 bytes in C layout, its alignment and that of a page are
+        // more than bytes need, `zeroed` has allocated that many, and the lifetime is that of
+        // `self`.
         unsafe { std::slice::from_raw_parts(begin.cast(), self.lines) }
     }
 
@@ -71,18 +73,19 @@ impl Buffer {
     }
 }
 
-/// Zeroed memory of at least so many bytes, if they are enough for a large page and the system maps them.
+/// Zeroed memory of at least this many bytes; `None` if they are less than a huge page or the
+/// system does not map them.
 #[cfg(target_os = "linux")]
 fn large_pages(bytes: usize) -> Option<MmapMut> {
-    // Whole pages: Linux aligns a mapping to large pages if its length is a multiple of theirs.
+    // Whole pages: Linux aligns a mapping to huge pages if its length is a multiple of theirs.
     let all = bytes.checked_next_multiple_of(LARGE_PAGE).filter(|_| bytes >= LARGE_PAGE)?;
     let pages = MmapMut::map_anon(all).ok()?;
-    // A wish: it works without large pages as well.
+    // Best effort: huge pages are optional.
     let _ = pages.advise(Advice::HugePage);
     Some(pages)
 }
 
-/// None: other systems have no such wish.
+/// Does nothing: other systems have no such hint.
 #[cfg(not(target_os = "linux"))]
 fn large_pages(_: usize) -> Option<MmapMut> {
     None
@@ -108,10 +111,10 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// Types of which any bytes are a value, without padding, aligned to at most 64.
+/// Types for which any bytes are a value, without padding, aligned to at most 64.
 ///
 /// # Safety
-/// Exactly that.
+/// The type has these properties.
 unsafe trait Plain: Copy {}
 // SAFETY: any bytes are a value of these, and none has padding.
 unsafe impl Plain for u8 {}
@@ -128,21 +131,21 @@ unsafe impl Plain for f32 {}
 // SAFETY: an array of such a type is one.
 unsafe impl<T: Plain, const L: usize> Plain for [T; L] {}
 
-/// Cuts typed slices off the front of a buffer, each beginning at a cache line.
+/// Takes typed slices from the front of a buffer; each begins at a cache line.
 pub(crate) struct Cut<'a>(&'a mut [[u8; 64]]);
 
 impl<'a> Cut<'a> {
-    /// From the whole of it.
+    /// The whole buffer is free.
     pub(crate) fn new(lines: &'a mut [[u8; 64]]) -> Self {
         Self(lines)
     }
 
-    /// What is left.
+    /// The free rest.
     pub(crate) fn rest(self) -> &'a mut [[u8; 64]] {
         self.0
     }
 
-    /// The next `count` elements, with whatever they hold; fewer if the buffer is at its end.
+    /// The next `count` elements, uninitialised by this call; fewer if the buffer is too small.
     #[allow(private_bounds)]
     pub(crate) fn take<T: Plain>(&mut self, count: usize) -> &'a mut [T] {
         let lines = bytes_of::<T>(count) / 64;
@@ -150,14 +153,14 @@ impl<'a> Cut<'a> {
         let (front, rest) = all.split_at_mut(lines.min(all.len()));
         self.0 = rest;
         let count = count.min(front.len() * 64 / size_of::<T>().max(1));
-        // SAFETY: `front` is exclusively borrowed for 'a, begins at a multiple of 64 (so does
-        // every cut, since cuts are whole lines), holds `count` elements, and any bytes are a
-        // value of a `Plain` type.
+        // SAFETY: `front` is exclusively borrowed for 'a, begins at a multiple of 64 (so does every
+        // slice, since slices are whole lines), has `count` elements, and any bytes are a value of
+        // a `Plain` type.
         unsafe { std::slice::from_raw_parts_mut(front.as_mut_ptr().cast(), count) }
     }
 }
 
-/// Bytes that [`Cut::take`] uses up; [`usize::MAX`] if there are more than that.
+/// Bytes that [`Cut::take`] uses; [`usize::MAX`] if there are more.
 pub(crate) const fn bytes_of<T>(count: usize) -> usize {
     match count.saturating_mul(size_of::<T>()).checked_next_multiple_of(64) {
         Some(bytes) => bytes,
@@ -165,12 +168,12 @@ pub(crate) const fn bytes_of<T>(count: usize) -> usize {
     }
 }
 
-/// Memory that a product works in, kept by the caller so that the product allocates nothing.
+/// The memory that a product works in; the caller keeps it, so that products allocate nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Workspace(Buffer);
 
 impl Workspace {
-    /// With room for `bytes`: what `workspace_size` says.
+    /// With room for `bytes`, the result of `workspace_size`.
     pub fn new(bytes: usize) -> Self {
         Self(Buffer::zeroed(bytes))
     }
@@ -185,7 +188,7 @@ impl Workspace {
         self.0.is_empty()
     }
 
-    /// Grows to at least `bytes`; what it holds is lost.
+    /// Grows to at least `bytes`; the contents are lost.
     pub fn reserve(&mut self, bytes: usize) {
         if self.len() < bytes {
             self.0 = Buffer::zeroed(bytes);

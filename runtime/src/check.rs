@@ -1,10 +1,10 @@
-//! A checkpoint against the results that its own software left in it.
+//! Compares a checkpoint with the results that its own software has stored in it.
 //!
-//! In: a checkpoint with `ref.*` tensors. Out: one [`Finding`] a comparison, with the measured
-//! error, the bound and where the bound comes from. For a layer P the references are
-//! `ref.P.weight`, `ref.P.x`, `ref.P.y` (without `P.` if it is the only layer), or, for
-//! stacked experts, `ref.X` with X the last part of the name, stored as [E, K, N]. Where a file has
-//! a weight and no product, an x of our own is multiplied with both.
+//! In: a checkpoint with `ref.*` tensors. Out: one [`Finding`] per comparison, with the measured
+//! error, the bound and the derivation of the bound. For a layer P the references are
+//! `ref.P.weight`, `ref.P.x`, `ref.P.y` (without `P.` if it is the only layer), or, for stacked
+//! experts, `ref.X` with X the last part of the name, stored as [E, K, N]. If a file has a weight
+//! and no product, both weights are multiplied with a random x.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{Scheme, Taken};
@@ -23,20 +23,20 @@ use crate::unpacked::Unpacked;
 pub enum Subject {
     /// The decoded weight, element by element.
     Weight,
-    /// The product, by its norm.
+    /// The product, compared by its norm.
     Product,
-    /// Reading the layer at all.
+    /// The layer could not be read.
     Layer,
 }
 
-/// How a comparison ended.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Within the bound.
     Pass,
-    /// Beyond it, or not computable: why.
+    /// Beyond the bound, or not computable, with the reason.
     Fail(String),
-    /// There is something to compare with, but this version does not compute it: why.
+    /// There is a reference, but this version does not compute the result, with the reason.
     NotChecked(String),
 }
 
@@ -57,7 +57,7 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// Compares every layer that has references; products are those of the backend.
+/// Compares every layer that has references; the backend computes the products.
 pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
     let tensors = checkpoint.tensors();
     let alone = checkpoint.layers().count() == 1;
@@ -73,7 +73,8 @@ pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
     let experts = checkpoint.family() == Family::GptOss && checkpoint.layers().next().is_some();
     let whole = experts && tensors.get("ref.y").is_some();
     if whole {
-        let reason = "it is the whole expert layer's, which this version does not compute";
+        let reason =
+            "it is the product of a whole expert layer, which this version does not compute";
         findings.push(Finding {
             layer: "ref.y".to_owned(),
             subject: Subject::Product,
@@ -97,7 +98,7 @@ fn failed(layer: &str, error: &CheckpointError) -> Finding {
     }
 }
 
-/// The reference of a layer, which needs no name if it is the only layer.
+/// The reference of a layer, whose name may be omitted if it is the only layer.
 fn reference<'a>(
     tensors: &'a Tensors,
     layer: &Layer,
@@ -108,7 +109,7 @@ fn reference<'a>(
     named.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
 }
 
-/// Tokens that [`check`] multiplies a layer with.
+/// The tokens that [`check`] multiplies a layer with.
 pub fn tokens(checkpoint: &Checkpoint, layer: &Layer) -> usize {
     let alone = checkpoint.layers().count() == 1;
     match reference(checkpoint.tensors(), layer, alone, "x").map(Tensor::shape) {
@@ -149,8 +150,8 @@ fn check_layer(
     }
 }
 
-/// The narrowest of bf16, f16 and f32 that holds every value: the type that the reference was
-/// rounded to, whatever wider type it is stored in.
+/// The narrowest of bf16, f16 and f32 that represents every value: the type that the reference was
+/// rounded to, which may be narrower than the type in which it is stored.
 fn computed_in(values: &[f64]) -> FloatFormat {
     let holds = |format: &FloatFormat| values.iter().all(|value| format.round(*value) == *value);
     [BF16, F16].into_iter().find(holds).unwrap_or(F32)
@@ -164,8 +165,8 @@ fn half_ulp(format: FloatFormat, value: f64) -> f64 {
     (number.decode(below + 1) - number.decode(below)) / 2.0
 }
 
-/// The distance in half units in the last place of the reference; two NaNs are alike, and a NaN
-/// is infinitely far from a number.
+/// The distance in half units in the last place of the reference; two NaNs are equal, and a NaN is
+/// infinitely far from a number.
 fn roundings(format: FloatFormat, ours: f64, other: f64) -> f64 {
     if ours == other || ours.is_nan() && other.is_nan() {
         return 0.0;
@@ -219,7 +220,7 @@ fn check_weight(layer: &Layer, unpacked: &Unpacked, tensor: &Tensor, transposed:
     if worst.0 > bound {
         let (row, column) = (worst.1 as u64 / k, worst.1 as u64 % k);
         let what = format!(
-            "w[{row}, {column}] is {}, {:.2} roundings of {format} off the reference",
+            "w[{row}, {column}] is {}, which differs from the reference by {:.2} roundings of {format}",
             ours[worst.1], worst.0
         );
         finding.verdict = Verdict::Fail(what);
@@ -230,9 +231,9 @@ fn check_weight(layer: &Layer, unpacked: &Unpacked, tensor: &Tensor, transposed:
 /// In half units in the last place of the type that the reference was computed in.
 ///
 /// One rounding: products of codes of at most 8 bits and scale levels of at most 8 are exact in
-/// f32, so that only the last multiplication rounds, and ours is the exact value rounded once.
-/// Where software computes in a 16-bit type, the product of two levels is rounded to f32 before,
-/// which moves the result by 2^-13 of an f16 rounding or 2^-16 of a bf16 one at the most.
+/// f32, so that only the last multiplication rounds, and our result is the exact value rounded
+/// once. If software computes in a 16-bit type, it first rounds the product of two levels to f32,
+/// which changes the result by at most 2^-13 of an f16 rounding or 2^-16 of a bf16 rounding.
 fn weight_bound(format: FloatFormat) -> f64 {
     match format {
         F32 => 1.0,
@@ -240,16 +241,16 @@ fn weight_bound(format: FloatFormat) -> f64 {
     }
 }
 
-/// Relative norm of the difference that passes.
+/// The largest relative norm of the difference that passes.
 ///
 /// The reference multiplies weights and activations that it rounded to its 16-bit type (unit
-/// roundoff u = 2^-8 for bf16, each rounding at most u/2 and u/sqrt(12) on average over a
-/// binade), and rounds the sum: three independent roundings, sqrt(3) * 2^-8 / sqrt(3) = 0.4%
-/// relative at the worst phase of the binades, 0.6% with room for the summation order. That is
-/// the whole error where the codes of the activation are the reference's own. Software that
-/// divides in another type differs by a step in a few codes: a share p of flipped codes of b
-/// bits adds about sqrt(p) * 2^(1-b) * 3.5 (a step against the deviation of normal data);
-/// the bounds of 2, 4 and 8% are p = 1/2 at 8 bits, 1/8 at 6, and 1/30 at 4.
+/// roundoff u = 2^-8 for bf16, each rounding at most u/2 and u/sqrt(12) on average over a binade),
+/// and rounds the sum: three independent roundings, sqrt(3) * 2^-8 / sqrt(3) = 0.4% relative at the
+/// worst phase of the binades, 0.6% with room for the summation order. There is no other error if
+/// the activation has the same codes as in the reference. Software that divides in another type
+/// differs by a step in a few codes: a share p of flipped codes of b bits adds about sqrt(p) *
+/// 2^(1-b) * 3.5 (a step against the deviation of normal data); the bounds of 2, 4 and 8% are p =
+/// 1/2 at 8 bits, 1/8 at 6, and 1/30 at 4.
 fn product_bound(scheme: &Scheme, own: FloatFormat) -> f64 {
     match scheme.taken(own).and_then(Taken::quantiser) {
         Some(quantiser) => match quantiser.code.bits() {
@@ -272,11 +273,11 @@ fn check_product(
     product_finding(layer, own, product_error(layer, backend, unpacked, x, y))
 }
 
-/// Tokens of an x that is drawn here.
+/// Tokens of a random x.
 const OWN_TOKENS: usize = 5;
 
-/// The product of the file's own weight with an x that is drawn here, if x is no more than that;
-/// the reference is summed in f64.
+/// The product of the file's own weight with a random x, if x is not larger than the weight; the
+/// reference is summed in f64.
 fn check_own_product(
     layer: &Layer,
     backend: &dyn Backend,
@@ -314,7 +315,8 @@ fn product_finding(layer: &Layer, own: FloatFormat, error: Result<f64, Verdict>)
         Ok(error) => {
             finding.error = Some(error);
             if error > bound {
-                let what = format!("the product is {:.2}% off the reference", error * 100.0);
+                let what =
+                    format!("the product differs from the reference by {:.2}%", error * 100.0);
                 finding.verdict = Verdict::Fail(what);
             }
         }
@@ -332,7 +334,8 @@ fn product_error(
     let fail = |what: &str| Verdict::Fail(what.to_owned());
     let reference = reals(y).ok_or_else(|| fail("ref.y is not a float tensor"))?;
     let input = input(x, layer.scheme()).ok_or_else(|| fail("ref.x is not a float tensor"))?;
-    // Before it is computed: a narrow x and a narrow weight have a product beyond their sizes.
+    // Checked before the product, which may be larger than its operands if x and the weight are
+    // narrow.
     let rows = input.values.len() as u64 / layer.shape().k;
     let expected = rows.saturating_mul(layer.shape().n);
     if input.shape.last() == Some(&layer.shape().k) && expected != reference.len() as u64 {
@@ -351,7 +354,7 @@ fn refused(error: ProductError) -> Verdict {
     }
 }
 
-/// The norm of the difference over that of the reference.
+/// The norm of the difference divided by that of the reference.
 fn relative_error(ours: &[f32], reference: &[f64]) -> Result<f64, Verdict> {
     let differences = ours.iter().zip(reference).map(|(a, b)| f64::from(*a) - b);
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
@@ -364,8 +367,9 @@ fn relative_error(ours: &[f32], reference: &[f64]) -> Result<f64, Verdict> {
 
 /// A tensor of a file as an activation of a layer of this scheme.
 ///
-/// A model computes in one type. Where f32 merely carries values of the 16-bit type of the
-/// layer's scales (bf16 if those are of no such type), that is the activation's own type.
+/// A model computes in one type. If all values of an f32 tensor are representable in the 16-bit
+/// type of the layer's scales (bf16 if the scales have no such type), that is the activation's
+/// type.
 pub fn input(tensor: &Tensor, scheme: &Scheme) -> Option<Input> {
     let values = reals(tensor)?;
     let stored = float_format(tensor.dtype())?;

@@ -1,27 +1,27 @@
-//! Floating-point arithmetic as IEEE 754 and Rust have it, whatever mode the thread is in.
+//! Floating-point arithmetic of IEEE 754 and Rust, whatever the mode of the thread.
 //!
-//! In: work. Out: its result, rounded to nearest even, with subnormal numbers and without traps.
-//! A process may have set its threads to flush subnormal numbers to 0 (many do, for speed), to
-//! round otherwise or to trap, and the threads of a pool begin in the mode of the thread that
-//! started them. Scales of e8m0 are subnormal at the small end, so that such a mode would change
-//! results, and 0 / 0 would follow. Every call into this crate that computes, and every task that it
-//! gives to a pool, does so in [`standard`].
+//! In: a closure. Out: its result, rounded to nearest even, with subnormal numbers and without
+//! traps. A process may have set its threads to flush subnormal numbers to 0 (many do, for speed),
+//! to another rounding or to traps, and the threads of a pool inherit the mode of the thread that
+//! started them. Small scales of e8m0 are subnormal, so such a mode would change results, and cause
+//! 0 / 0. Every function of this crate that computes, and every task that it gives to a pool, runs
+//! in [`standard`].
 
-/// Runs `work` in the standard mode, and leaves the thread's own mode as it was.
+/// Runs `work` in the standard mode, and restores the thread's mode.
 ///
-/// Where the mode is the standard one already, this costs a few cycles.
+/// If the mode is the standard one already, this costs a few cycles.
 pub(crate) fn standard<R>(work: impl FnOnce() -> R) -> R {
     let _kept = Kept::new();
     apart(work)
 }
 
-/// Not inlined: no operation of `work` is moved to before or behind the changes of the mode.
+/// Not inlined: the compiler must not move operations of `work` across the mode changes.
 #[inline(never)]
 fn apart<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// The thread's own mode, which it has again when this is dropped.
+/// The thread's previous mode, which is restored on drop.
 struct Kept(Option<control::Word>);
 
 impl Kept {
@@ -30,7 +30,7 @@ impl Kept {
         if control::is_standard(own) {
             return Self(None);
         }
-        // SAFETY: the mode that Rust code expects.
+        // SAFETY: the mode that Rust code assumes.
         unsafe { control::write(control::STANDARD) };
         Self(Some(own))
     }
@@ -39,7 +39,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(own) = self.0 {
-            // SAFETY: the mode in which the caller was.
+            // SAFETY: the mode of the caller.
             unsafe { control::write(own) };
         }
     }
@@ -53,7 +53,7 @@ mod control {
     pub(super) type Word = u32;
     /// All exceptions masked, to nearest even, no flushing.
     pub(super) const STANDARD: Word = 0x1f80;
-    /// What has happened so far: no mode.
+    /// Status flags, which are not part of the mode.
     const FLAGS: Word = 0x3f;
 
     pub(super) fn is_standard(word: Word) -> bool {
@@ -68,9 +68,9 @@ mod control {
     }
 
     /// # Safety
-    /// Other modes than the standard one are for the code of others alone.
+    /// Modes other than the standard one are allowed only to restore the caller's mode.
     pub(super) unsafe fn write(word: Word) {
-        // SAFETY: reads the four bytes of `word`; the rest is the caller's promise.
+        // SAFETY: reads the four bytes of `word`; the rest is the caller's contract.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack, preserves_flags)) };
     }
 }
@@ -96,14 +96,14 @@ mod control {
     }
 
     /// # Safety
-    /// Other modes than the standard one are for the code of others alone.
+    /// Modes other than the standard one are allowed only to restore the caller's mode.
     pub(super) unsafe fn write(word: Word) {
-        // SAFETY: writes a register that decides of arithmetic alone: the caller's promise.
+        // SAFETY: writes a register that only affects arithmetic: the caller's contract.
         unsafe { asm!("msr fpcr, {}", in(reg) word, options(nostack, preserves_flags)) };
     }
 }
 
-/// No mode is known.
+/// The architecture has no known mode register.
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod control {
     pub(super) type Word = ();
@@ -116,6 +116,6 @@ mod control {
     pub(super) fn read() -> Word {}
 
     /// # Safety
-    /// Nothing is done.
+    /// The function does nothing.
     pub(super) unsafe fn write((): Word) {}
 }

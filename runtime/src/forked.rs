@@ -1,24 +1,24 @@
-//! A pool of threads does not survive `fork`: the child has the forking thread alone, and work that it
-//! gives to the pool is waited for without an end. [`check`] finds that out before.
+//! Detection of `fork`. A pool of threads does not survive `fork`: the child has only the forking
+//! thread, and waits forever for work that it gives to the pool. [`check`] detects this before.
 //!
-//! The global pool is taken for one of the process in which it was first asked about here, a pool's own
-//! thread for one of the process in which it first came by. A pool that a child makes for itself is its
-//! own and works. What is not found: a process id that is the same in the child (another PID namespace),
-//! and a global pool that only others have used before the fork.
+//! The global pool is assumed to belong to the process that first calls [`check`], and a pool's own
+//! thread to the process in which it first calls [`check`]. A pool that a child creates for itself
+//! belongs to the child and works. Not detected: a process id that is the same in the child
+//! (another PID namespace), and a global pool that only other code used before the fork.
 
 use std::cell::Cell;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The threads of the pool are those of another process.
+/// The threads of the pool belong to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this process was forked from process {parent}, where the threads of the rayon pool are: work would \
+    "this process was forked from process {parent}, which has the threads of the rayon pool: work would \
      wait for them for ever; multiply in a pool that the child has made \
      (rayon::ThreadPoolBuilder::new().build(), then install), or start a new program instead of forking"
 )]
 pub struct Forked {
-    /// The process whose threads they are.
+    /// The process that has the threads.
     pub parent: u32,
 }
 
@@ -33,7 +33,7 @@ thread_local! {
     static OWN: Cell<u32> = const { Cell::new(NOBODY) };
 }
 
-/// Whether the pool that work of this thread goes to is of this process.
+/// Checks that the pool of this thread's work belongs to this process.
 pub(crate) fn check() -> Result<(), Forked> {
     let now = process::id();
     let parent = if rayon::current_thread_index().is_some() {

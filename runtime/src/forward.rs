@@ -1,4 +1,4 @@
-//! A layer's forward pass as its own software calls it: quantise the activation, multiply, add
+//! A layer's forward pass as its own software computes it: quantise the activation, multiply, add
 //! the bias.
 
 use std::borrow::Cow;
@@ -21,15 +21,15 @@ pub struct Input {
     pub values: Vec<f64>,
     /// Dimensions, slowest first; the last is K.
     pub shape: Vec<u64>,
-    /// The element type, in which `own` scales are computed.
+    /// The input dtype, in which `own` scales are computed.
     pub own: FloatFormat,
 }
 
-/// The scheme with which a family's software calls a layer on an input of this rank.
+/// The scheme that a format's software uses for an input of this rank.
 ///
-/// compressed-tensors takes the scale of its `token` strategy over every dimension but the
-/// first two (`compute_dynamic_scales_and_zp`): one a token for [B, T, K], but a single one for
-/// a two-dimensional [M, K]. A result that it computed can only be met by doing the same.
+/// compressed-tensors computes the scale of its `token` strategy over every dimension but the first
+/// two (`compute_dynamic_scales_and_zp`): one per token for [B, T, K], but a single one for a
+/// two-dimensional [M, K]. Its results can be reproduced only in the same way.
 pub fn as_called(scheme: &Scheme, family: Family, rank: usize) -> Cow<'_, Scheme> {
     let per_token = |activation: &Activation| match activation {
         Activation::Quantised(quantiser) => {
@@ -55,8 +55,7 @@ pub fn as_called(scheme: &Scheme, family: Family, rank: usize) -> Cow<'_, Scheme
 }
 
 /// `y = x~ w^T + bias` of one expert of a layer, [..., N] in `f32`, prepared and computed on a
-/// backend: from its stored tensors where the backend takes those, else from what they were unpacked
-/// to.
+/// backend: from the stored tensors if the backend accepts them, else from the unpacked layer.
 ///
 /// # Errors
 /// See [`ProductError`].
@@ -76,7 +75,7 @@ pub fn forward(
     multiply(op.as_ref(), expert, x)
 }
 
-/// The same of a weight that is prepared already.
+/// The same with a prepared weight.
 ///
 /// # Errors
 /// See [`ProductError`].

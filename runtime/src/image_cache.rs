@@ -1,15 +1,15 @@
-//! Compiled images on disk, so that a kernel is compiled once a machine and not once a process.
+//! Compiled images on disk: a kernel is compiled once per machine instead of once per process.
 //!
-//! In: an [`ImageKey`]. Out: the image that was compiled for it, if it is there and whole. The
-//! contract:
-//! - an entry's name is the SHA-256 of all that decides the image: the text, the device's
-//!   architecture, the driver's version; nothing is ever out of date, only unused;
-//! - an entry is written beside its place and renamed, so that no process sees half of one, and
-//!   carries a digest, so that a damaged one is taken for absent and replaced;
-//! - directory and images are this user's, whom nobody else can write for (mode 0700): who can write
-//!   an image there runs code. What is another user's is neither read nor written, by root either;
-//! - the directory has a size cap, and what was not used for longest goes first;
-//! - no failure in here ever fails a launch: it becomes a `tracing` event.
+//! In: an [`ImageKey`]. Out: its compiled image, if the cache has an intact one. The contract:
+//! - the name of an entry is the SHA-256 of everything that determines the image: the kernel
+//!   source, the device's architecture, the driver's version; entries are never stale, only unused;
+//! - an entry is written to a temporary file and renamed, so that no process reads half of one, and
+//!   has a digest, so that a damaged entry counts as absent and is replaced;
+//! - directory and images belong to this user, and nobody else may write them (mode 0700), since an
+//!   image is code that is run. Files of other users are neither read nor written, not even by
+//!   root;
+//! - the directory has a size limit, and the least recently used entries are removed first;
+//! - no error in the cache makes a launch fail: errors become `tracing` events.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,10 +20,10 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-/// All that decides an image.
+/// Everything that determines an image.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageKey<'a> {
-    /// The kernel's text.
+    /// The kernel source.
     pub text: &'a str,
     /// The device's architecture: `sm_90`.
     pub architecture: &'a str,
@@ -32,13 +32,13 @@ pub struct ImageKey<'a> {
 }
 
 impl ImageKey<'_> {
-    /// Raised when an entry's form changes, so that older ones are not read.
+    /// Changed when the format of entries changes, so that older entries are not read.
     const FORM: &'static str = "quantloom image 1";
 
     /// The entry's name.
     fn name(&self) -> String {
         let mut digest = Sha256::new();
-        // Each part with its length, so that no two keys have the same bytes.
+        // Each part is preceded by its length, so that different keys have different bytes.
         let version = self.driver_version.to_string();
         for part in [Self::FORM, self.architecture, &version, self.text] {
             digest.update((part.len() as u64).to_le_bytes());
@@ -50,9 +50,9 @@ impl ImageKey<'_> {
 }
 
 const SUFFIX: &str = ".image";
-/// Bytes that the directory may hold: some thousand kernels.
+/// The most bytes in the directory: some thousand kernels.
 const CAP: u64 = 256 << 20;
-/// A file that is being written is younger than this.
+/// Temporary files older than this were left by a process that died.
 const ABANDONED: Duration = Duration::from_secs(3600);
 /// Bytes of the digest before the image.
 const DIGEST: usize = 32;
@@ -93,40 +93,40 @@ impl ImageCache {
         Self { directory: root.map(|root| root.join("images")), cap: CAP }
     }
 
-    /// No cache.
+    /// A cache that is off.
     pub fn off() -> Self {
         Self { directory: None, cap: CAP }
     }
 
-    /// A cache in `images` of a directory, which holds at most `cap` bytes.
+    /// A cache in the subdirectory `images` of a directory, with at most `cap` bytes.
     pub fn in_directory(root: &Path, cap: u64) -> Self {
         Self { directory: Some(root.join("images")), cap }
     }
 
-    /// Where the images lie; `None` if the cache is off.
+    /// The directory of the images; `None` if the cache is off.
     pub fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }
 
-    /// The image that was kept for a key.
+    /// The cached image of a key.
     pub fn get(&self, key: &ImageKey<'_>) -> Option<Vec<u8>> {
         let directory = self.directory.as_deref()?;
         let path = directory.join(key.name());
         match read(directory, &path) {
             Ok(Some(image)) => Some(image),
             Ok(None) => {
-                tracing::warn!(path = %path.display(), "a kept image is damaged and not used");
+                tracing::warn!(path = %path.display(), "a cached image is damaged and not used");
                 None
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a kept image cannot be read");
+                tracing::warn!(path = %path.display(), %error, "a cached image cannot be read");
                 None
             }
         }
     }
 
-    /// Keeps an image.
+    /// Caches an image.
     pub fn put(&self, key: &ImageKey<'_>, image: &[u8]) {
         let Some(directory) = self.directory.as_deref() else { return };
         if image.len() as u64 > self.cap {
@@ -136,28 +136,28 @@ impl ImageCache {
         let kept = write(directory, &key.name(), image).and_then(|()| evict(directory, self.cap));
         if let Err(error) = kept {
             let directory = directory.display();
-            tracing::warn!(%directory, %error, "an image cannot be kept");
+            tracing::warn!(%directory, %error, "an image cannot be cached");
         }
     }
 
-    /// Forgets what was kept for a key, as where the driver does not load it.
+    /// Removes the image of a key, for example because the driver does not load it.
     pub fn forget(&self, key: &ImageKey<'_>) {
         let Some(directory) = self.directory.as_deref() else { return };
         let removed = own(directory).and_then(|()| fs::remove_file(directory.join(key.name())));
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, "a kept image cannot be removed");
+                tracing::warn!(%error, "a cached image cannot be removed");
             }
             _ => {}
         }
     }
 }
 
-/// The image of an entry, `None` if it is damaged. Reading it makes it the youngest.
+/// The image of an entry, `None` if it is damaged. Reading an entry updates its time of use.
 fn read(directory: &Path, path: &Path) -> io::Result<Option<Vec<u8>>> {
     own(directory)?;
     let mut file = File::open(path)?;
-    // Of the open file, so that no other takes its place meanwhile.
+    // Of the open file, which no other file can replace.
     private(&file.metadata()?, path)?;
     let mut entry = Vec::new();
     file.read_to_end(&mut entry)?;
@@ -166,7 +166,7 @@ fn read(directory: &Path, path: &Path) -> io::Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     if let Err(error) = file.set_modified(SystemTime::now()) {
-        tracing::debug!(%error, "the use of a kept image cannot be noted");
+        tracing::debug!(%error, "the time of use of a cached image cannot be updated");
     }
     Ok(Some(image.to_vec()))
 }
@@ -192,7 +192,7 @@ fn create(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)
 }
 
-/// Makes sure that the directory is this user's and that nobody else can put an image there.
+/// Checks that the directory belongs to this user and that nobody else can write to it.
 #[cfg(unix)]
 fn own(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
@@ -209,8 +209,8 @@ fn own(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses what belongs to another user: to its owner it is no secret, and root may read it all the
-/// same.
+/// Rejects files of another user: that user controls their contents, and root could read them
+/// anyway.
 #[cfg(unix)]
 fn ours(facts: &fs::Metadata, path: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -222,7 +222,7 @@ fn ours(facts: &fs::Metadata, path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-/// Refuses an image that another user has written or may write.
+/// Rejects an image that another user has written or may write.
 #[cfg(unix)]
 fn private(facts: &fs::Metadata, path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
@@ -239,7 +239,8 @@ fn private(_: &fs::Metadata, _: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what was not used for longest until the rest fits, and what a process that died left.
+/// Removes the least recently used entries beyond the limit, and temporary files of processes that
+/// died.
 fn evict(directory: &Path, cap: u64) -> io::Result<()> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(directory)? {

@@ -1,7 +1,8 @@
-//! Files that are whole or absent: written beside their target, renamed when they are complete.
+//! Atomic files: complete or absent. A file is written under a temporary name in the directory of
+//! its target, and renamed when it is complete.
 //!
-//! What is being written is listed ([`discard_pending`]), so that a program that is about to end
-//! can remove it.
+//! Unfinished files are listed ([`discard_pending`]), so that an interrupted program can remove
+//! them.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -17,36 +18,36 @@ fn pending() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes every file that is being written, and lets no new one begin: for a program that ends
-/// next, since it was interrupted. What holds such a file fails when it is done.
+/// Removes all unfinished files and blocks new ones, for an interrupted program that is about to
+/// end. Finishing a removed file fails.
 pub fn discard_pending() {
     let files = pending();
     for file in files.iter() {
-        // One that has just been renamed is not there any more.
+        // A file that has just been renamed no longer exists.
         let _ = std::fs::remove_file(file);
     }
-    // Locked for good: a file that began now would stay.
+    // Locked forever: a new file would not be removed.
     std::mem::forget(files);
 }
 
-/// A file that is being written beside its target.
+/// An unfinished file in the directory of its target.
 #[derive(Debug)]
 pub struct Output {
     target: PathBuf,
-    /// Taken when it is renamed.
+    /// `None` after the rename.
     file: Option<NamedTempFile>,
 }
 
 impl Output {
-    /// Begins a file whose mode follows the process's umask.
+    /// Creates a file whose mode follows the process's umask.
     ///
     /// # Errors
-    /// What is at `target` is no ordinary file; what the operating system says.
+    /// `target` exists and is not a regular file; I/O errors.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // Renaming would put a file in the place of a device, a pipe or a link.
+        // Renaming would replace a device, a pipe or a link by a file.
         let target = match std::fs::metadata(target) {
             Ok(there) if !there.is_file() => {
-                let what = "what is there is not an ordinary file";
+                let what = "the path exists and is not a regular file";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
             Ok(_) => std::fs::canonicalize(target)?,
@@ -66,7 +67,7 @@ impl Output {
         Ok(Self { target, file: Some(file) })
     }
 
-    /// Where the bytes are until [`Output::keep`].
+    /// The temporary path, which contains the bytes until [`Output::keep`].
     pub fn path(&self) -> &Path {
         self.file.as_ref().map_or(&self.target, NamedTempFile::path)
     }
@@ -74,7 +75,7 @@ impl Output {
     /// Renames the file to its target.
     ///
     /// # Errors
-    /// What the operating system says; nothing is left then.
+    /// I/O errors, after which no file is left.
     pub fn keep(mut self) -> io::Result<()> {
         let Some(file) = self.file.take() else { return Ok(()) };
         let path = file.path().to_owned();

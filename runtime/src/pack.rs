@@ -1,4 +1,4 @@
-//! Writing the other way: plain codes into a scheme's stored tensors.
+//! Packing: from plain codes to a scheme's stored tensors.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use quantloom_dsl::{Scheme, Store};
 
 use crate::unpacked::UnpackError;
 
-/// Packs plain codes through the layout transforms; the same bytes as the reference's `pack`.
+/// Packs plain codes with the layout transforms; the bytes are those of the reference's `pack`.
 ///
 /// # Errors
 /// [`UnpackError::Bind`], [`UnpackError::Transform`], [`UnpackError::Missing`].
@@ -21,20 +21,20 @@ pub fn pack(scheme: &Scheme, plain: &Plain) -> Result<Packed, UnpackError> {
     slots.pack(scheme)
 }
 
-/// Plain codes as they are kept while a layer is quantised: 1, 2 or 4 bytes a code.
+/// Plain codes while a layer is quantised: 1, 2 or 4 bytes per code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
     shape: Shape,
     components: BTreeMap<Component, Vec<u8>>,
 }
 
-/// Bytes in which a component's plain code is kept.
+/// Bytes of a component's plain code.
 fn slot(grains: Grains) -> usize {
     (grains.bits.next_power_of_two().max(8) / 8) as usize
 }
 
 impl Slots {
-    /// None yet, of a layer of this shape.
+    /// No codes yet, for a layer of this shape.
     pub(crate) fn new(shape: Shape) -> Self {
         Self { shape, components: BTreeMap::new() }
     }

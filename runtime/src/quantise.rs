@@ -1,10 +1,10 @@
 //! `quantize`: float weights of a checkpoint into a scheme's own checkpoint layout.
 //!
-//! In: tensors, a scheme, an output path. Out: one file in which every chosen layer is stored
-//! as the scheme's own software stores it (or, where no software does, with the scheme's text
-//! as its configuration), everything else copied. One layer's codes and packed tensors are in
-//! memory at a time, and some rows of its weight as numbers. The file is read back before it gets
-//! its name: layers, schemes, shapes, every byte.
+//! In: tensors, a scheme, an output path. Out: one file in which every selected layer is stored as
+//! the scheme's own software stores it (or, if there is no such software, with the scheme's text as
+//! its configuration); all other tensors are copied. At any time only one layer's codes and packed
+//! tensors are in memory, and some rows of its weight as floats. The file is read back before it is
+//! renamed to its final name: layers, schemes, shapes, every byte.
 
 mod described;
 mod read_back;
@@ -40,7 +40,7 @@ pub enum QuantiseError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// A layer does not fit the scheme.
@@ -48,18 +48,18 @@ pub enum QuantiseError {
     Layer {
         /// The tensor.
         name: String,
-        /// Why not.
+        /// The reason.
         what: String,
     },
-    /// What was written does not read back as what it should be.
+    /// The written file does not read back as expected.
     #[error("the file would not read back: {0}")]
     ReadBack(String),
-    /// Nothing to do.
+    /// There is nothing to quantise.
     #[error("{0}")]
     Nothing(String),
 }
 
-/// A float weight that will be quantised.
+/// A float weight to quantise.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The layer's name: the tensor's without `.weight`.
@@ -71,7 +71,7 @@ pub struct Candidate {
     own: FloatFormat,
 }
 
-/// What became of a layer.
+/// The result for a layer.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The layer.
@@ -80,13 +80,13 @@ pub struct Outcome {
     pub shape: Shape,
     /// Bytes before and after.
     pub bytes: (u64, u64),
-    /// Signal to quantisation noise, `10 log10(sum w^2 / sum (w - w~)^2)`, in dB; infinite where the
-    /// weights come back as they were, zeros among them.
+    /// Signal to quantisation noise, `10 log10(sum w^2 / sum (w - w~)^2)`, in dB; infinite if the
+    /// weights are unchanged, for example zeros.
     pub sqnr: f64,
 }
 
 /// The float matrices of a checkpoint that a scheme can store: two dimensions, or three for a
-/// scheme with experts. `ref.*` tensors are results to compare with, and are not weights.
+/// scheme with experts. `ref.*` tensors are reference results, not weights.
 pub fn candidates(tensors: &Tensors, scheme: &Scheme) -> Vec<Candidate> {
     let candidate = |name: &str| {
         let tensor = tensors.get(name).filter(|_| !name.starts_with("ref."))?;
@@ -109,10 +109,11 @@ pub fn candidates(tensors: &Tensors, scheme: &Scheme) -> Vec<Candidate> {
     tensors.names().filter_map(candidate).collect()
 }
 
-/// Quantises `chosen` and copies the rest; `progress` is told how many more weights are done.
+/// Quantises `chosen` and copies the rest; calls `progress` with the number of further weights that
+/// are done.
 ///
 /// # Errors
-/// See [`QuantiseError`]. Nothing is left at `out` if it fails.
+/// See [`QuantiseError`]. No file is left at `out` after an error.
 pub fn quantise_checkpoint(
     tensors: &Tensors,
     scheme: &Scheme,
@@ -138,31 +139,31 @@ pub fn quantise_checkpoint(
                 written.file.keep().map_err(write)?;
                 return Ok(outcomes);
             }
-            // The next description may say it; the last one is the scheme's own text.
+            // The next description may fit; the last one is the scheme's own text.
             Err(what) => fault = QuantiseError::ReadBack(what),
         }
     }
     Err(fault)
 }
 
-/// A file before it has its name.
+/// A complete file before its rename.
 struct Written {
     file: Output,
     entries: Vec<Entry>,
-    /// Digest of the bytes of each entry that was made here, by name.
+    /// Digest of the bytes of each quantised entry, by name.
     made: Vec<(String, u64)>,
-    /// Names of the entries that were copied.
+    /// Names of the copied entries.
     copied: Vec<String>,
 }
 
-/// A digest with which what was read is compared with what was written.
+/// A digest to compare what was read with what was written.
 fn digest(bytes: &[u8]) -> u64 {
     let mut digest = DefaultHasher::new();
     digest.write(bytes);
     digest.finish()
 }
 
-/// Writes the whole file, described like this.
+/// Writes the whole file with a description.
 fn write(
     tensors: &Tensors,
     scheme: &Scheme,
@@ -231,7 +232,7 @@ fn layer_entries(scheme: &Scheme, layer: &str, shape: Shape) -> Result<Vec<Entry
         let name = tensor_name(layer, &store.name);
         match scheme.bind(store, shape) {
             Err(error) => Err(QuantiseError::Layer { name, what: error.to_string() }),
-            // A layout may pad what it stores, but not to a multiple of it.
+            // A layout may pad its codes, but not to several times their size.
             Ok(bound) if bound.bytes() > (1 << 20) + 64 * weights => {
                 let bytes = bound.bytes();
                 let what = format!("its layout takes {bytes} bytes for {weights} weights");
@@ -248,7 +249,7 @@ fn layer_entries(scheme: &Scheme, layer: &str, shape: Shape) -> Result<Vec<Entry
     scheme.stores.iter().map(entry).collect()
 }
 
-/// The type of the group index must have a number for each group.
+/// Checks that the type of the group index can number every group.
 fn check_index(scheme: &Scheme, layer: &str, shape: Shape) -> Result<(), QuantiseError> {
     let Some(number) = scheme.index else { return Ok(()) };
     let groups = scheme.scales.iter().map(|scale| scale.group);
@@ -275,8 +276,7 @@ fn quantise_layer(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<(String, Vec<u8>)>, QuantiseError> {
     let fault = |what: String| QuantiseError::Layer { name: candidate.tensor.clone(), what };
-    let tensor =
-        tensors.get(&candidate.tensor).ok_or_else(|| fault("it is not there".to_owned()))?;
+    let tensor = tensors.get(&candidate.tensor).ok_or_else(|| fault("it is missing".to_owned()))?;
     let shape = candidate.shape;
     check_finite(tensor).map_err(fault)?;
     let rows = shape.experts * shape.n;
@@ -302,14 +302,14 @@ fn quantise_layer(
     Ok(made)
 }
 
-/// Some rows of a float tensor whose rows are those of the stacked weight [E * N, K].
+/// Some rows of a float tensor, whose rows are those of the stacked weight [E * N, K].
 fn some_rows(tensor: &Tensor, shape: Shape, rows: std::ops::Range<u64>) -> Vec<f64> {
     let row = shape.k as usize * tensor.dtype().bitsize() / 8;
     let bytes = &tensor.bytes()[rows.start as usize * row..rows.end as usize * row];
     reals_of(tensor.dtype(), bytes).unwrap_or_default()
 }
 
-/// Values that are looked at together.
+/// Values that are checked at once.
 const CHUNK: usize = 1 << 16;
 
 fn check_finite(tensor: &Tensor) -> Result<(), String> {

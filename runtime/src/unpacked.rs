@@ -1,8 +1,8 @@
-//! A layer taken out of its packing: plain codes and decoded scales, row by row as reals.
+//! An unpacked layer: plain codes and decoded scales, with rows dequantised on request.
 //!
-//! In: a scheme, a shape and stored bytes. Out: [`Unpacked`], which decodes rows of the weight
-//! to `f32`. Codes move through the layout transforms; each weight is computed in `f64` in the
-//! order of the definition and rounded once.
+//! In: a scheme, a shape and stored bytes. Out: [`Unpacked`], which dequantises rows of the weight
+//! to `f32`. Layout transforms move the codes; each weight is computed in `f64` in the order of the
+//! definition and rounded once.
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{
@@ -14,13 +14,13 @@ use rayon::prelude::*;
 
 use crate::float_mode::standard;
 
-/// Why stored bytes could not be taken apart.
+/// Why stored bytes could not be unpacked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UnpackError {
-    /// The threads that would take them apart are those of another process.
+    /// The threads that would unpack belong to another process.
     #[error(transparent)]
     Forked(crate::Forked),
-    /// A stored tensor is not there.
+    /// A stored tensor is missing.
     #[error("the tensor \"{0}\" is missing")]
     Missing(String),
     /// A layout does not fit.
@@ -31,7 +31,7 @@ pub enum UnpackError {
         /// What does not fit.
         error: BindError,
     },
-    /// A transform refused.
+    /// A transform failed.
     #[error("the tensor \"{store}\": {error}")]
     Transform {
         /// The store.
@@ -39,8 +39,8 @@ pub enum UnpackError {
         /// Why.
         error: TransformError,
     },
-    /// A scale that is no scale.
-    #[error("the tensor \"{store}\": number {element} is {value}, which is not a scale")]
+    /// A scale is not a valid scale.
+    #[error("the tensor \"{store}\": element {element} = {value} is not a valid scale")]
     Scale {
         /// The store.
         store: String,
@@ -49,8 +49,8 @@ pub enum UnpackError {
         /// The value.
         value: f64,
     },
-    /// A value that the type in which it is to be written does not hold.
-    #[error("the tensor \"{store}\": number {element} is {value}, which is no {number}")]
+    /// A value that the target type does not represent.
+    #[error("the tensor \"{store}\": element {element} = {value} is not representable in {number}")]
     Inexact {
         /// The store.
         store: String,
@@ -61,7 +61,7 @@ pub enum UnpackError {
         /// The type.
         number: Number,
     },
-    /// A group index outside the groups.
+    /// A group index is outside of the groups.
     #[error(
         "the tensor \"{store}\": the group index of k = {k} is {group}, but there are {groups} groups"
     )]
@@ -77,21 +77,21 @@ pub enum UnpackError {
     },
 }
 
-/// What is per group: decoded values in the order (expert, row group, column group).
+/// Decoded values of a component with groups, in the order (expert, row group, column group).
 #[derive(Clone, Debug)]
 struct Part {
     grains: Grains,
     values: Vec<f64>,
 }
 
-/// Plain codes and decoded parts of one layer.
+/// Plain codes and decoded parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct Unpacked {
     scheme: Scheme,
     shape: Shape,
-    /// [E, N, K], one byte a code.
+    /// [E, N, K], one byte per code.
     codes: Vec<u8>,
-    /// Value of each code less the offset.
+    /// Value of each code minus the offset.
     values: Vec<f64>,
     scales: Vec<(Part, bool)>,
     zero: Option<Part>,
@@ -99,12 +99,12 @@ pub struct Unpacked {
     index: Option<Vec<u32>>,
     bias: Option<Vec<f64>>,
     input: StaticInput,
-    /// Columns over which everything that is grouped along k is constant.
+    /// Columns over which every component that is grouped along k is constant.
     stride: usize,
 }
 
 impl Unpacked {
-    /// Takes a layer apart; `stored` gives the bytes of a store by its name.
+    /// Unpacks a layer; `stored` returns the bytes of a stored tensor by its name.
     ///
     /// # Errors
     /// See [`UnpackError`].
@@ -118,7 +118,8 @@ impl Unpacked {
         Ok(Self { codes, ..Self::without_codes(scheme, shape, stored)? })
     }
 
-    /// All but the codes, of which there are none then: what is per group, row, column or layer.
+    /// Unpacks everything but the codes, of which there are none then: scales, zero points, shifts,
+    /// bias.
     ///
     /// # Errors
     /// See [`UnpackError`].
@@ -174,8 +175,7 @@ impl Unpacked {
         Ok(unpacked)
     }
 
-    /// One expert's weight, as that of a scheme without experts. `None` if there is none of that
-    /// number.
+    /// One expert's weight, as that of a scheme without experts. `None` if there is no such expert.
     pub fn expert(&self, expert: u64) -> Option<Self> {
         let experts = self.shape.experts;
         if expert >= experts {
@@ -241,12 +241,12 @@ impl Unpacked {
         part.map(|part| self.value(part, 0, n, k))
     }
 
-    /// Group index of each column [E, K], if columns are in activation order.
+    /// Group index of each column [E, K], if the layer has act-order.
     pub(crate) fn index(&self) -> Option<&[u32]> {
         self.index.as_deref()
     }
 
-    /// What the group of a weight decides, with the levels that are constant along k apart.
+    /// The parameters of a weight's group, with the levels that are constant along k separate.
     pub(crate) fn folded(&self, expert: u64, n: u64, k: u64) -> Folded {
         let group = self.group(expert, n, k);
         let mut folded = Folded { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
@@ -264,8 +264,7 @@ impl Unpacked {
         self.bias.as_deref()
     }
 
-    /// Stored scales and zero points of the activation of an expert; of expert 0 in a layer without
-    /// experts.
+    /// Static parameters of the activation of an expert; of expert 0 in a layer without experts.
     pub fn input(&self, expert: u64) -> StaticInput {
         self.input.of_expert(expert, self.shape.experts)
     }
@@ -290,7 +289,7 @@ impl Unpacked {
         }
     }
 
-    /// 1 with a group index; else the greatest common divisor of all groups along k.
+    /// 1 with a group index; otherwise the greatest common divisor of all groups along k.
     fn common_columns(&self) -> usize {
         fn gcd(a: usize, b: usize) -> usize {
             if b == 0 { a } else { gcd(b, a % b) }
@@ -315,7 +314,7 @@ impl Unpacked {
         part.values[((expert * rows + part.grains.rows.group(n)) * cols + group) as usize]
     }
 
-    /// Decodes `w[n, ..]` of an expert into `row`, K values.
+    /// Dequantises `w[n, ..]` of an expert into `row`, K values.
     ///
     /// # Panics
     /// If `row` is not K long or the row is outside the shape.
@@ -334,7 +333,7 @@ impl Unpacked {
         {
             let group = self.group(expert, n, (run * self.stride) as u64);
             let levels = &group.scales[..self.scales.len()];
-            // Decoding every possible code once pays where the run is longer than the table.
+            // A table of all codes is faster if the columns are more than its entries.
             if codes.len() >= 2 * self.values.len() {
                 for (slot, value) in table.iter_mut().zip(&self.values) {
                     *slot = group.weight(*value, levels);
@@ -350,7 +349,7 @@ impl Unpacked {
         }
     }
 
-    /// What the columns of the run at `k` share.
+    /// The parameters that the columns from `k` on share.
     fn group(&self, expert: u64, n: u64, k: u64) -> Group {
         let of = |part: &Option<Part>| part.as_ref().map_or(0.0, |p| self.value(p, expert, n, k));
         let mut scales = [(1.0, false); MOST_LEVELS];
@@ -360,7 +359,7 @@ impl Unpacked {
         Group { zero: of(&self.zero), shift: of(&self.shift), scales }
     }
 
-    /// Decodes rows `rows` of the stacked [E * N, K] weight, in parallel.
+    /// Dequantises rows `rows` of the stacked [E * N, K] weight, in parallel.
     pub fn decode_rows(&self, rows: std::ops::Range<u64>) -> Vec<f32> {
         let k = self.shape.k as usize;
         let mut out = vec![0.0; (rows.end - rows.start) as usize * k];
@@ -372,18 +371,19 @@ impl Unpacked {
     }
 }
 
-/// The name of the store that holds a component, or (if none does) the component's.
+/// The name of the stored tensor of a component, or the component's name if it has none.
 fn store_name(scheme: &Scheme, component: Component) -> String {
     let store = scheme.stores_of(component).next();
     store.map_or_else(|| component.to_string(), |store| store.name.clone())
 }
 
-/// `w = factor * (scale * (value - zero) + shift)`, the value less the scheme's constant offset.
+/// `w = factor * (scale * (value - zero) + shift)`, where value is the code's value minus the
+/// scheme's offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Folded {
-    /// Levels that vary along k.
+    /// Product of the levels that vary along k.
     pub(crate) scale: f64,
-    /// Levels that are constant along k.
+    /// Product of the levels that are constant along k.
     pub(crate) factor: f64,
     /// Zero point.
     pub(crate) zero: f64,
@@ -391,19 +391,19 @@ pub(crate) struct Folded {
     pub(crate) shift: f64,
 }
 
-/// A scheme has no more scale levels than this: the language's checks say so.
+/// The most scale levels of a scheme, which the language enforces.
 const MOST_LEVELS: usize = 8;
 
 /// Zero point, shift and scale levels of one group.
 struct Group {
     zero: f64,
     shift: f64,
-    /// Value, and whether it divides.
+    /// Value, and whether weights are divided by it.
     scales: [(f64, bool); MOST_LEVELS],
 }
 
 impl Group {
-    /// The definition's order of operations, rounded once.
+    /// Computes in the definition's order of operations and rounds once.
     fn weight(&self, value: f64, levels: &[(f64, bool)]) -> f32 {
         let product = levels.iter().fold(value - self.zero, |product, (scale, divide)| {
             if *divide { product / scale } else { product * scale }
@@ -419,7 +419,7 @@ struct Source<'a, 'b> {
 }
 
 impl Source<'_, '_> {
-    /// One slot of 8, 16 or 32 bits an element.
+    /// One slot of 8, 16 or 32 bits per element.
     fn plain(&self, component: Component) -> Result<Vec<u8>, UnpackError> {
         let missing = || UnpackError::Missing(component.to_string());
         let grains = self.scheme.grains(component).ok_or_else(missing)?;
@@ -430,7 +430,7 @@ impl Source<'_, '_> {
         if bytes.is_empty() { Err(missing()) } else { Ok(bytes) }
     }
 
-    /// Adds what a store holds; `bytes` are allocated when a store has been seen to be whole.
+    /// Adds a stored tensor; `bytes` are allocated only after its size has been checked.
     fn transform(
         &self,
         component: Component,
@@ -471,7 +471,7 @@ impl Source<'_, '_> {
         Ok(Part { grains, values })
     }
 
-    /// NaN is no scale, and 0 no divisor.
+    /// NaN is not a scale, and 0 is not a divisor.
     fn check_scales(
         &self,
         component: Component,
@@ -497,7 +497,7 @@ impl Source<'_, '_> {
             }
         };
         let prescale = decoded(Component::Prescale)?;
-        // What is not finite would be taken for a fault of x.
+        // An infinite or NaN prescale would look like an invalid x.
         if let Some(element) = prescale.iter().position(|factor| !factor.is_finite()) {
             let store = store_name(self.scheme, Component::Prescale);
             return Err(UnpackError::Scale { store, element, value: prescale[element] });

@@ -16,7 +16,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     }
     for key in ["version", "format"] {
         if let Some(version) = fields.text(key)?.filter(|it| !it.eq_ignore_ascii_case("gemm")) {
-            let what = format!("`{key}` is `{version}`; the `gemm` packing is known");
+            let what = format!("`{key}` is `{version}`; only the `gemm` packing is supported");
             return Err(fields.fault(what));
         }
     }

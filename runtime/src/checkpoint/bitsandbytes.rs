@@ -1,6 +1,7 @@
-//! bitsandbytes: NF4 and FP4. `weight` are the codes of the flattened weight, the even one in the
-//! high half of a byte; `weight.absmax` a scale of each block of them; `weight.quant_map` the values
-//! of the codes; `weight.quant_state.bitsandbytes__nf4` a JSON text with shape and block size.
+//! bitsandbytes: NF4 and FP4. `weight` stores the codes of the flattened weight, the even one in
+//! the high half of a byte; `weight.absmax` a scale for each block of codes; `weight.quant_map` the
+//! values of the codes; `weight.quant_state.bitsandbytes__nf4` a JSON text with shape and block
+//! size.
 //!
 //! Scales that are codes themselves (double quantisation) are decoded when the file is opened, in
 //! f32 as the software does. Source: bitsandbytes 0.50.2, `functional.py` (`QuantState`).
@@ -16,7 +17,7 @@ use super::config::parse_json;
 use super::layer::{LayerError, Recognised};
 use super::{CheckpointError, Found, Source, Tensor};
 
-/// Kinds of codes, as the name of the state's tensor ends.
+/// Kinds of codes, by the end of the name of the state's tensor.
 const KINDS: [&str; 2] = ["nf4", "fp4"];
 
 pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
@@ -62,7 +63,8 @@ impl Reader<'_> {
         }
         let codes = self.source.needed(self.layer, "weight")?;
         if codes.dtype() != Dtype::U8 {
-            let what = format!("`weight` is of type {:?}; U8 storage is known", codes.dtype());
+            let what =
+                format!("`weight` is of type {:?}; only U8 storage is supported", codes.dtype());
             return Err(self.fault(what));
         }
         let map = self.floats("weight.quant_map")?;
@@ -95,10 +97,10 @@ impl Reader<'_> {
         if tensor.bytes().len() > 1 << 16 {
             return Err(fault("is too large"));
         }
-        let text = std::str::from_utf8(tensor.bytes()).map_err(|_| fault("is no text"))?;
+        let text = std::str::from_utf8(tensor.bytes()).map_err(|_| fault("is not UTF-8"))?;
         match parse_json(text, "the quant_state").map_err(|error| self.fault(error.to_string()))? {
             Value::Object(state) => Ok(state),
-            _ => Err(fault("is no object")),
+            _ => Err(fault("is not an object")),
         }
     }
 
@@ -106,7 +108,7 @@ impl Reader<'_> {
         let size = state.get(key).and_then(Value::as_u64);
         let size = size.filter(|size| (1..=1 << 24).contains(size));
         size.map(|size| size as usize)
-            .ok_or_else(|| self.fault(format!("the quant_state's `{key}` is no block size")))
+            .ok_or_else(|| self.fault(format!("the quant_state's `{key}` is not a block size")))
     }
 
     fn floats(&self, name: &str) -> Result<Vec<f32>, CheckpointError> {

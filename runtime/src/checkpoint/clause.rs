@@ -1,9 +1,9 @@
-//! Clauses of scheme text that more than one family writes.
+//! Clauses of scheme texts that several formats share.
 
 use super::Source;
 use super::layer::LayerError;
 
-/// The language's name of a 16- or 32-bit float tensor's type.
+/// The type name, in the scheme language, of a 16- or 32-bit float tensor.
 pub(super) fn float_name(
     layer: &str,
     tensor: &str,

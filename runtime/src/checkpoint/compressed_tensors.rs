@@ -19,7 +19,7 @@ use super::{CheckpointError, Found, Source, having, tensor_name};
 struct Group {
     name: String,
     targets: Vec<Pattern>,
-    /// Names of module classes, which a file does not know: they match every layer.
+    /// Names of module classes, which a file does not contain: they match every layer.
     every_layer: bool,
     settings: Map<String, Value>,
     format: Option<String>,
@@ -37,11 +37,12 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     names.dedup();
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
         if ignore.any(layer)? {
-            let what = "`ignore` names it, but it stores quantised tensors";
+            let what = "`ignore` names the layer, but the layer stores quantised tensors";
             return Err(LayerError::new(layer, what).into());
         }
-        let group = group_of(&groups, layer)?
-            .ok_or_else(|| LayerError::new(layer, "no group of `config_groups` targets it"))?;
+        let group = group_of(&groups, layer)?.ok_or_else(|| {
+            LayerError::new(layer, "no group of `config_groups` targets the layer")
+        })?;
         LayerReader { source, layer, group }.read(fields.place)
     };
     let found = names.into_iter().map(|layer| {
@@ -58,10 +59,10 @@ fn groups(fields: Fields<'_>, compiler: &mut Compiler) -> Result<Vec<Group>, Che
     for (name, value) in all.object {
         let settings: Cow<'_, Map<String, Value>> = match value {
             Value::Object(settings) => Cow::Borrowed(settings),
-            // A preset's name with a list of targets.
+            // The name of a preset with a list of targets.
             Value::Array(targets) => Cow::Owned(
                 presets::settings(name, targets)
-                    .ok_or_else(|| fields.fault(format!("the preset `{name}` is not known")))?,
+                    .ok_or_else(|| fields.fault(format!("unknown preset `{name}`")))?,
             ),
             other => return Err(fields.fault(format!("the group `{name}` is {other}"))),
         };
@@ -81,7 +82,7 @@ fn groups(fields: Fields<'_>, compiler: &mut Compiler) -> Result<Vec<Group>, Che
     Ok(groups)
 }
 
-/// The group that targets a layer: by exact name, else by expression, else by class.
+/// The group of a layer: by exact name, else by expression, else by class.
 fn group_of<'g>(groups: &'g [Group], layer: &str) -> Result<Option<&'g Group>, CheckpointError> {
     for exact in [true, false] {
         for group in groups {
@@ -114,7 +115,7 @@ impl<'a> Args<'a> {
     fn read(fields: Fields<'a>) -> Result<Self, CheckpointError> {
         let number = fields.text("type")?.unwrap_or("int");
         let group = fields.integer("group_size")?;
-        // Without a strategy the library infers it from the group size.
+        // Without a strategy the library infers one from the group size.
         let inferred = match group {
             None => "tensor",
             Some(-1) => "channel",
@@ -126,7 +127,7 @@ impl<'a> Args<'a> {
             float: match number {
                 "float" => true,
                 "int" => false,
-                other => return Err(fields.fault(format!("the type `{other}` is not known"))),
+                other => return Err(fields.fault(format!("unknown type `{other}`"))),
             },
             symmetric: fields.flag("symmetric")?.unwrap_or(true),
             strategy: fields.text("strategy")?.unwrap_or(inferred),
@@ -139,7 +140,7 @@ impl<'a> Args<'a> {
         Ok(self.float && bytes)
     }
 
-    /// The mantissa from which the largest magnitude rounds up.
+    /// The mantissa from which a quantiser rounds the largest magnitude up.
     fn mx_rule(&self) -> &'static str {
         if self.bits == 6 { "pow2 above 1.9375" } else { "pow2 above 1.75" }
     }
@@ -149,7 +150,7 @@ impl<'a> Args<'a> {
             4 => Ok("e2m1"),
             6 => Ok("e2m3"),
             8 => Ok("e4m3"),
-            bits => Err(self.fields.fault(format!("float codes of {bits} bits are not known"))),
+            bits => Err(self.fields.fault(format!("float codes of {bits} bits are not supported"))),
         }
     }
 
@@ -173,7 +174,7 @@ impl<'a> Args<'a> {
                     _ => Err(self.fields.fault("`block_structure` is not two block sizes")),
                 }
             }
-            other => Err(self.fields.fault(format!("the strategy `{other}` is not known"))),
+            other => Err(self.fields.fault(format!("unknown strategy `{other}`"))),
         }
     }
 }
@@ -198,7 +199,7 @@ impl LayerReader<'_> {
             None => "bf16 | f16".to_owned(),
             Some(inputs) => self.activation(&Args::read(inputs)?)?,
         };
-        // A group index that was never filled is stored as -1, which means none.
+        // A group index that was never set is stored as -1, and means none.
         let filled = |tensor: &&super::Tensor| !tensor.bytes().chunks(4).any(|k| k == [0xff; 4]);
         let index = match self.source.tensor(self.layer, "weight_g_idx").filter(filled) {
             Some(_) => "index: i32 as \"weight_g_idx\",",
@@ -215,7 +216,8 @@ impl LayerReader<'_> {
         Ok(Recognised::new(scheme, shape))
     }
 
-    /// `actorder` by groups keeps the groups of the columns in a tensor, which has to be there.
+    /// With `actorder` by groups, a tensor stores the group of each column; the tensor must be
+    /// there.
     fn order_is_none(&self, weights: &Args<'_>) -> Result<(), CheckpointError> {
         match weights.fields.get("actorder") {
             Some(Value::String(order)) if ["group", "dynamic"].contains(&order.as_str()) => {
@@ -226,7 +228,7 @@ impl LayerReader<'_> {
                 Err(self.fault(what))
             }
             Some(Value::Bool(true)) => {
-                Err(self.fault("`actorder` is true, but no tensor says the order"))
+                Err(self.fault("`actorder` is true, but no tensor stores the permutation"))
             }
             _ => Ok(()),
         }
@@ -245,7 +247,9 @@ impl LayerReader<'_> {
                 (4, Some(tensor), _) => ("u8 [k:2 | k, n] as \"weight_packed\"", tensor, (2, 1)),
                 (6, Some(tensor), _) => ("u8 [k:4 | w, k, n] as \"weight_packed\"", tensor, (4, 3)),
                 (8, _, Some(tensor)) => ("[k, n]", tensor, (1, 1)),
-                _ => return Err(self.fault(format!("no tensor holds its {}-bit codes", args.bits))),
+                _ => {
+                    return Err(self.fault(format!("no tensor stores its {}-bit codes", args.bits)));
+                }
             };
             let [n, bytes] = self.two(tensor.shape(), "its codes")?;
             if bytes * per_byte.0 % per_byte.1 != 0 {
@@ -269,7 +273,7 @@ impl LayerReader<'_> {
                 let zero = if args.symmetric { "" } else { "zero: i8," };
                 Ok((format!("i{bits}"), pack, zero.to_owned(), Shape::matrix(n, k)))
             }
-            (None, None) => Err(self.fault("neither `weight_packed` nor `weight` is there")),
+            (None, None) => Err(self.fault("both `weight_packed` and `weight` are missing")),
         }
     }
 
@@ -293,7 +297,7 @@ impl LayerReader<'_> {
         let too_wide = || self.fault(format!("`weight_shape` says {k} columns"));
         let dense = k.checked_mul(bits).ok_or_else(too_wide)?.div_ceil(32);
         let aligned = k.div_ceil(32 / bits);
-        // The two packings of 3, 5, 6 and 7 bits differ in width beyond 150 columns.
+        // The widths of the two packings of 3, 5, 6 and 7 bits differ only beyond 150 columns.
         let (pack, zeros) = if words == dense {
             ("i32 [k:* | w, n]".to_owned(), "i32 [n:* | g, w]".to_owned())
         } else if words == aligned {
@@ -301,7 +305,7 @@ impl LayerReader<'_> {
             (format!("i32 [k:{codes} | k, n]"), format!("i32 [n:{codes} | g, n]"))
         } else {
             return Err(self.fault(format!(
-                "`weight_packed` has {words} words a row; by `weight_shape` it holds {k} codes of \
+                "`weight_packed` has {words} words a row; by `weight_shape` it has {k} codes of \
                  {bits} bits, which take {dense} (dense) or {aligned} (aligned)"
             )));
         };
@@ -338,7 +342,8 @@ impl LayerReader<'_> {
 
     fn two(&self, shape: &[usize], what: &str) -> Result<[u64; 2], CheckpointError> {
         match shape {
-            // Not empty, and therefore smaller than the file: nothing overflows below.
+            // Not empty, and therefore smaller than the file: the arithmetic below does not
+            // overflow.
             [n, k] if *n > 0 && *k > 0 => Ok([*n as u64, *k as u64]),
             other => Err(self.fault(format!("{what}: shape {other:?}, expected [N, K]"))),
         }
@@ -351,7 +356,8 @@ impl LayerReader<'_> {
             return Ok(format!("scale: e8m0 per {group} from {},", args.mx_rule()));
         }
         if args.strategy == "tensor_group" {
-            // Both scales of NVFP4 together reach 448 * 6; the global one is a divisor.
+            // The product of the two scales of NVFP4 reaches 448 * 6; the global scale is a
+            // divisor.
             return Ok(format!(
                 "scale: e4m3 per {group},
                  scale: divide f32 per tensor from amax / 2688 [g] as \"weight_global_scale\","

@@ -1,4 +1,4 @@
-//! Where a checkpoint says how it is quantised, and reading fields of that JSON with errors
+//! The quantisation configuration of a checkpoint, and access to fields of its JSON with errors
 //! that name the field.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::CheckpointError;
 use super::files::Tensors;
 
-/// A configuration and where it was found.
+/// A configuration and its location.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The file or metadata key.
@@ -17,24 +17,25 @@ pub struct Config {
     pub value: Map<String, Value>,
 }
 
-/// Larger JSON texts than this are not configurations: the index of the largest models has 10 MB.
+/// Larger JSON texts are not read: the index of the largest models has 10 MB.
 const MOST_BYTES: u64 = 64 << 20;
-/// Values and objects of a JSON text; in memory each value takes some 70 bytes beside its text, each
-/// object some hundreds.
+/// The most values and objects of a JSON text; in memory a value takes some 70 bytes besides its
+/// text, an object several hundred.
 const MOST_VALUES: usize = 2_000_000;
 const MOST_OBJECTS: usize = 250_000;
 
-/// Parses a JSON text of a bounded size in memory. A text of 40 MB can take 1.5 GB as values.
+/// Parses a JSON text, with a bound on its size in memory. A text of 40 MB can take 1.5 GB as
+/// values.
 ///
 /// # Errors
-/// [`CheckpointError::Config`]: it is too large, or no JSON.
+/// [`CheckpointError::Config`]: the text is too large, or is not JSON.
 pub(super) fn parse_json(text: &str, place: &str) -> Result<Value, CheckpointError> {
     let fault = |what: String| CheckpointError::Config { place: place.to_owned(), what };
     if text.len() as u64 > MOST_BYTES {
-        let what = format!("{} bytes of JSON are too many, {MOST_BYTES} are read", text.len());
+        let what = format!("{} bytes of JSON are too many; the limit is {MOST_BYTES}", text.len());
         return Err(fault(what));
     }
-    // Counted in strings too, where they are few.
+    // Separators in strings are counted too; they are few.
     let (mut values, mut objects) = (1, 0);
     for byte in text.bytes() {
         values += usize::from(matches!(byte, b',' | b'[' | b'{'));
@@ -60,8 +61,7 @@ pub(super) fn read_json(path: &Path) -> Result<Value, CheckpointError> {
     parse_json(text.trim_start_matches('\u{feff}'), &path.display().to_string())
 }
 
-/// A message whose end is cut off where it quotes too much of a file: each of many layers may
-/// repeat it.
+/// A message, truncated if it quotes too much of a file, since many layers may repeat it.
 pub(super) fn shortened(mut message: String) -> String {
     const MOST: usize = 1000;
     if message.len() > MOST {
@@ -72,7 +72,8 @@ pub(super) fn shortened(mut message: String) -> String {
     message
 }
 
-/// Looks in the files' metadata, then in `config.json` and `hf_quant_config.json` beside them.
+/// Searches the files' metadata, then `config.json` and `hf_quant_config.json` in the same
+/// directory.
 pub(super) fn find(
     path: Option<&Path>,
     tensors: &Tensors,
@@ -104,20 +105,20 @@ fn quantization(value: Value, itself: bool) -> Option<Map<String, Value>> {
     for key in ["quantization_config", "compression_config", "quantization"] {
         if let Some(Value::Object(mut inner)) = object.remove(key) {
             if key == "quantization" {
-                // ModelOpt's own file names its producer beside the object.
+                // ModelOpt's own file names its producer next to the object.
                 inner.entry("quant_method").or_insert_with(|| Value::from("modelopt"));
             }
             return Some(inner);
         }
     }
-    // Models of several parts keep the language model's configuration in an object of its own.
+    // Models with several parts keep the language model's configuration in a nested object.
     match object.remove("text_config") {
         Some(text @ Value::Object(_)) if !itself => quantization(text, false),
         _ => itself.then_some(object),
     }
 }
 
-/// Reads fields of one object; every fault names the field.
+/// Reads fields of one object; every error names the field.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a> {
     pub(super) object: &'a Map<String, Value>,
@@ -129,7 +130,7 @@ impl<'a> Fields<'a> {
         CheckpointError::Config { place: self.place.to_owned(), what: shortened(what.into()) }
     }
 
-    /// The value of a key; a JSON null counts as absent.
+    /// The value of a key; JSON null counts as absent.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.object.get(key).filter(|value| !value.is_null())
     }

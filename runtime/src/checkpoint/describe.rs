@@ -1,5 +1,5 @@
-//! The other direction: the configuration, and the extra tensors, with which a family's
-//! software stores a scheme. A candidate is only used if reading it gives the scheme back.
+//! The inverse of reading: the configuration and the extra tensors with which a format's software
+//! stores a scheme. A description is used only if it reads back as the same scheme.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +15,20 @@ use super::write::{Entry, tensor_name};
 /// How a scheme's layers are written into a file.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// The `quantization_config`; `None` where the tensors' names say enough.
+    /// The `quantization_config`; `None` if the tensors' names are enough.
     pub config: Option<Map<String, Value>>,
-    /// Tensors beside the scheme's own.
+    /// Tensors in addition to those of the scheme.
     pub extras: Extras,
 }
 
-/// Tensors that a family's software expects beside a scheme's own.
+/// Tensors that a format's software expects in addition to those of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extras {
     /// None.
     None,
     /// compressed-tensors: `weight_shape`, two numbers.
     WeightShape,
-    /// GPTQ without act-order: the trivial `g_idx`, one number a column.
+    /// GPTQ without act-order: the trivial `g_idx`, one number per column.
     TrivialIndex,
     /// Quark int8: zero points that are 0, as many as scales.
     ZeroZeroPoints,
@@ -62,8 +62,8 @@ impl Extras {
     }
 }
 
-/// Every way to describe a scheme, the scheme's own software first. The last one, the scheme's
-/// text, describes every scheme.
+/// Every description of a scheme, that of the scheme's own software first. The last description,
+/// the scheme's text, exists for every scheme.
 pub fn describe(scheme: &Scheme, layers: &[(String, Shape)]) -> Vec<Description> {
     let named = |name: &str| scheme.stores.iter().any(|store| store.name == name);
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ pub fn describe(scheme: &Scheme, layers: &[(String, Shape)]) -> Vec<Description>
         };
         found.push(Description { config: Some(config), extras });
     }
-    // Quark can say per-tensor FP8 in the same tensors too; they are ModelOpt's by name.
+    // Quark can describe per-tensor FP8 with the same tensors; their names are ModelOpt's.
     for config in modelopt(scheme).into_iter().chain(fp8(scheme)) {
         found.push(Description { config: Some(config), extras: Extras::None });
     }
@@ -174,7 +174,7 @@ fn compressed_tensors(scheme: &Scheme) -> Option<Map<String, Value>> {
     }))
 }
 
-/// The settings of weights or activations, as compressed-tensors spells them.
+/// The settings of weights or activations, as compressed-tensors writes them.
 fn ct_args(number: Number, asymmetric: bool, scales: &[ScaleLevel], input: bool) -> Option<Value> {
     let float = match number {
         Number::Float(format) if [E2M1, E2M3, E4M3].contains(&format) => true,

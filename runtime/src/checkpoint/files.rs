@@ -1,8 +1,8 @@
-//! Safetensors files: one file, or a directory of shards; mapped, or read into memory.
+//! Safetensors files: one file, or a directory of shards; memory-mapped or read into memory.
 //!
-//! In: a path. Out: [`Tensors`], every tensor's type, shape and bytes by name. The headers are
-//! validated by the `safetensors` crate (sizes, offsets, overlap, length of the file); nothing
-//! is copied and nothing is allocated by what a header claims.
+//! In: a path. Out: [`Tensors`], the type, shape and bytes of every tensor by name. The
+//! `safetensors` crate validates headers (sizes, offsets, overlap, length of the file); nothing is
+//! copied, and no allocation depends on an unchecked header.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Formatter;
@@ -17,16 +17,16 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use super::CheckpointError;
 
-/// How the bytes of files come to be in memory.
+/// How files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// The files are mapped: nothing is copied, and pages that are not needed are not read. A file that
-    /// somebody shortens or a disk that fails meanwhile ends the process by a signal (SIGBUS), and what
-    /// somebody writes into it changes tensors that were looked at already.
+    /// The files are memory-mapped: nothing is copied, and only the pages that are used are read.
+    /// If another process truncates a file or the disk fails, the process ends by a signal
+    /// (SIGBUS); if another process writes to a file, tensors change that were checked already.
     #[default]
     Mapped,
-    /// The files are read as a whole before anything else: they may change or go away then. It takes as
-    /// much memory as the files have bytes.
+    /// The files are read completely before anything else, and may change or be removed afterwards.
+    /// Takes as much memory as the files have bytes.
     Copied,
 }
 
@@ -58,7 +58,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor that is in no file.
+    /// A tensor that is not in a file.
     pub(super) fn made(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Self {
         let end = bytes.len();
         Self { map: Arc::new(Bytes::Memory(bytes)), start: 0, end, dtype, shape }
@@ -94,8 +94,8 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Maps one file, or every shard of a directory. The files must not be written meanwhile
-    /// ([`Access::Mapped`]); where they may be, see [`Tensors::open_as`].
+    /// Maps one file, or every shard of a directory. The files must not be written while they are
+    /// mapped ([`Access::Mapped`]); if they may be, use [`Tensors::open_as`].
     ///
     /// # Errors
     /// A path that cannot be read, a file that is not valid safetensors, a tensor that two
@@ -104,7 +104,7 @@ impl Tensors {
         Self::open_as(path, Access::Mapped)
     }
 
-    /// [`Tensors::open`], mapped or read into memory.
+    /// [`Tensors::open`], memory-mapped or read into memory.
     ///
     /// # Errors
     /// As [`Tensors::open`].
@@ -148,7 +148,7 @@ impl Tensors {
 
     fn take(&mut self, path: &Path, access: Access) -> Result<(), CheckpointError> {
         let io = |error| CheckpointError::Io { path: path.to_owned(), error };
-        // Asked before it is opened: opening a pipe would wait for its writer.
+        // Checked before the file is opened: opening a pipe would wait for its writer.
         if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(CheckpointError::NotAFile(path.to_owned()));
         }
@@ -158,14 +158,14 @@ impl Tensors {
         }
         let file = File::open(path).map_err(io)?;
         // SAFETY: the map is read-only and lives as long as every `Tensor` of it. As with every
-        // mapped file, another process that truncates the file meanwhile makes reads fault, which the
-        // documentation says; checkpoints are not written in place, by us or by the software we read
-        // from, and `Access::Copied` is there for files that are.
+        // mapped file, reads fault if another process truncates the file; the documentation says
+        // so. Quantloom and the software that it reads from do not write checkpoints in place, and
+        // `Access::Copied` serves files that change.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         self.add(path, Bytes::Map(map))
     }
 
-    /// The tensors of a file that is in memory already.
+    /// The tensors of a file in memory.
     ///
     /// # Errors
     /// [`CheckpointError::Safetensors`].
@@ -204,7 +204,8 @@ impl Tensors {
     }
 }
 
-/// The first key that a JSON object has more than once; the last one would win silently.
+/// The first key that a JSON object has more than once; otherwise the last value would win
+/// silently.
 fn twice(header: &[u8]) -> Option<String> {
     struct Names;
     impl<'de> Visitor<'de> for Names {
@@ -224,7 +225,7 @@ fn twice(header: &[u8]) -> Option<String> {
             Ok(twice)
         }
     }
-    // That it is valid JSON has been checked.
+    // The text has been checked to be valid JSON.
     serde_json::Deserializer::from_slice(header).deserialize_map(Names).unwrap_or(None)
 }
 

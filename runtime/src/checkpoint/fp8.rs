@@ -1,6 +1,7 @@
-//! FP8 as DeepSeek-V3 and transformers write it: e4m3 weights with `weight_scale_inv` per block or
-//! per tensor (a multiplier, in spite of its name), or `weight_scale` per tensor. x is quantised
-//! per 1xC of a block of RxC columns, or by one static scale, `input_scale` or `activation_scale`.
+//! FP8 of DeepSeek-V3 and transformers: e4m3 weights with `weight_scale_inv` per block or per
+//! tensor (which multiplies, in spite of its name), or `weight_scale` per tensor. x is quantised
+//! per 1xC of a block of RxC columns, or with one static scale, `input_scale` or
+//! `activation_scale`.
 
 use quantloom_dsl::layout::Shape;
 use safetensors::Dtype;
@@ -11,12 +12,12 @@ use super::config::Fields;
 use super::layer::{LayerError, Recognised};
 use super::{CheckpointError, Found, Source};
 
-/// The rule of `scale_fmt: ue8m0`: x's scales are `2^ceil(log2(amax / 448))`, as DeepGEMM's
-/// `ceil_to_ue8m0` has them. 448 is 1.75 * 2^8, so that the power is one larger than that of the
-/// largest code exactly where the mantissa of amax is above 1.75, in f32: 1.75 + 2^-23 or more.
+/// The rule of `scale_fmt: ue8m0`: x's scales are `2^ceil(log2(amax / 448))`, as in DeepGEMM's
+/// `ceil_to_ue8m0`. 448 is 1.75 * 2^8, so the power is one larger than that of the largest code
+/// exactly if the mantissa of amax is above 1.75, in f32: 1.75 + 2^-23 or more.
 pub(super) const ABOVE_448: &str = "pow2 above 1.7500001192092896";
 
-/// Names of the weight's scale, of which a layer has one.
+/// Names of the weight's scale; a layer has one of them.
 const SCALES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
 
 struct Settings {
@@ -26,7 +27,7 @@ struct Settings {
     fixed: bool,
     /// Whether x's scales are powers of two.
     powers: bool,
-    /// Layers, or what holds them, that are not quantised.
+    /// Layers, or parents of layers, that are not quantised.
     kept: Vec<String>,
 }
 
@@ -37,7 +38,7 @@ impl Settings {
         let known = |key: &str, value: &str, known: [&str; 2]| match known.contains(&value) {
             true => Ok(value == known[1]),
             false => Err(fields.fault(format!(
-                "the {key} `{value}` is not known; `{}` and `{}` are",
+                "unknown {key} `{value}`; supported are `{}` and `{}`",
                 known[0], known[1]
             ))),
         };
@@ -100,11 +101,12 @@ fn recognise(
     scale: &str,
 ) -> Result<Recognised, CheckpointError> {
     if settings.keeps(layer) {
-        let what = "`modules_to_not_convert` names it, but it stores quantised tensors";
+        let what =
+            "`modules_to_not_convert` names the layer, but the layer stores quantised tensors";
         return Err(LayerError::new(layer, what).into());
     }
     if SCALES.iter().all(|name| source.tensor(layer, name).is_some()) {
-        let what = "it has both `weight_scale_inv` and `weight_scale`";
+        let what = "the layer has both `weight_scale_inv` and `weight_scale`";
         return Err(LayerError::new(layer, what).into());
     }
     let [n, k] = source.matrix(layer, "weight", "[N, K]")?;

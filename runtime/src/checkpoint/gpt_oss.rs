@@ -1,4 +1,4 @@
-//! gpt-oss: MXFP4 experts, told by their tensors' names. `X_blocks` [E, N, G, 16],
+//! gpt-oss: MXFP4 experts, recognised by their tensors' names. `X_blocks` [E, N, G, 16],
 //! `X_scales` [E, N, G], `X_bias` [E, N]; rows of gate_up alternate gate, up.
 //! Source: transformers, `integrations/mxfp4.py` (`convert_moe_packed_tensors`).
 

@@ -1,7 +1,7 @@
 //! GPTQ: `qweight` [K*b/32, N], `qzeros` [G, N*b/32], `scales` [G, N], `g_idx` [K].
 //!
 //! Source: AutoGPTQ and GPTQModel, `checkpoint_format` `gptq` (version 1, which stores the
-//! zero point less one) and `gptq_v2`.
+//! zero point minus one) and `gptq_v2`.
 
 use quantloom_dsl::layout::Shape;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::layer::{LayerError, Recognised};
 use super::patterns::{Compiler, Pattern};
 use super::{CheckpointError, Found, GptqVersion, Source};
 
-/// The fields that a layer's overrides may replace.
+/// The settings that a layer's overrides may replace.
 struct Settings {
     bits: i64,
     group: Option<u32>,
@@ -42,7 +42,8 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
         let recognised = if let Err(error) = refused {
             Err(error.into())
         } else if excluded {
-            let what = "`dynamic` excludes it from quantisation, but it stores `qweight`";
+            let what =
+                "`dynamic` excludes the layer from quantisation, but the layer stores `qweight`";
             Err(LayerError::new(&layer, what).into())
         } else {
             recognise(source, &layer, &settings)
@@ -53,7 +54,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
 }
 
 fn settings(source: &Source<'_>, fields: Fields<'_>) -> Result<Settings, CheckpointError> {
-    // GPTQModel writes the same under both names.
+    // GPTQModel writes the same value under both names.
     let (old, new) = (fields.text("checkpoint_format")?, fields.text("format")?);
     if let (Some(old), Some(new)) = (old, new)
         && old != new
@@ -67,7 +68,7 @@ fn settings(source: &Source<'_>, fields: Fields<'_>) -> Result<Settings, Checkpo
         (None, Some("gptq_v2")) => GptqVersion::V2,
         (None, Some(other)) => {
             return Err(fields.fault(format!(
-                "`checkpoint_format` or `format` is `{other}`; `gptq` and `gptq_v2` are known"
+                "`checkpoint_format` or `format` is `{other}`; supported are `gptq` and `gptq_v2`"
             )));
         }
     };
@@ -82,7 +83,7 @@ fn settings(source: &Source<'_>, fields: Fields<'_>) -> Result<Settings, Checkpo
 
 type DynamicRule<'a> = (&'a str, bool, Pattern, Option<Fields<'a>>);
 
-/// `dynamic`: expressions with `+:` (the default) or `-:` before them, first match wins.
+/// `dynamic`: expressions with the prefix `+:` (the default) or `-:`, first match wins.
 fn dynamic_rules<'a>(fields: Fields<'a>) -> Result<Vec<DynamicRule<'a>>, CheckpointError> {
     let Some(dynamic) = fields.object("dynamic")? else { return Ok(Vec::new()) };
     let mut compiler = Compiler::new();
@@ -135,7 +136,7 @@ fn recognise(
         3 => ("i32 [k:32 | n, w, k]".to_owned(), "i32 [n:32 | w, n, g]".to_owned()),
         _ => {
             return Err(fault(format!(
-                "{bits}-bit GPTQ codes are not known; 2, 3, 4 and 8 are (the planar layouts of 5, \
+                "{bits}-bit GPTQ codes are not supported, only 2, 3, 4 and 8 (the planar layouts of 5, \
                  6 and 7 bits are another format)"
             )));
         }
@@ -165,8 +166,8 @@ fn recognise(
     Ok(Recognised::new(scheme, Shape::matrix(n, k)))
 }
 
-/// Whether the layer has a group index of its own: `desc_act` says so, or the index says more
-/// than k / group.
+/// Whether the layer has a group index other than the trivial one: `desc_act` is set, or the index
+/// is not k / group.
 fn has_order(
     source: &Source<'_>,
     layer: &str,

@@ -1,12 +1,13 @@
-//! Every key that a family's software writes, and what becomes of it.
+//! Every key that a format's software writes, and its verdict.
 //!
-//! In: a configuration. Out: a report: the keys that no table knows, and those that are refused.
-//! The tables are the files of `keys/`, one a family; `docs/checkpoint-keys.md` is made of them.
+//! In: a configuration. Out: a report: unknown keys, and refused keys. The tables are the files of
+//! `keys/`, one per format; `docs/checkpoint-keys.md` is generated from them.
 //!
 //! A line is `KIND PATH | VERDICT | NOTE`. `key` is a path of the configuration, with `*` for any
-//! name, `?` for a name that no other line knows, and `**` for all that is below; what a list holds
-//! has the list's path. `each` is an object that describes some layers: what is refused below it
-//! concerns them alone. `tensor` is a tensor of a layer that the layer's scheme does not take.
+//! name, `?` for a name that no other line has, and `**` for everything below; the elements of a
+//! list have the list's path. `each` is an object that describes some layers: a refusal below it
+//! concerns only these layers. `tensor` is a tensor of a layer that the layer's scheme does not
+//! use.
 
 use std::collections::BTreeSet;
 
@@ -15,22 +16,22 @@ use serde_json::{Map, Value};
 use super::config::shortened;
 use super::{CheckpointError, Config, Family};
 
-/// What a table says of a key or of a tensor.
+/// The verdict of a table about a key or a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
     /// It is read.
     Used,
     /// It does not change the product.
     Harmless,
-    /// A tensor that has to be all zeros.
+    /// A tensor that must be all zeros.
     Zeros,
     /// It may change the product, and is refused unless it has one of these values.
     Refused(Vec<&'static str>),
-    /// It is not known, and is reported.
+    /// It is unknown, and is reported.
     Reported,
 }
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A key of the configuration.
@@ -44,26 +45,26 @@ pub enum Kind {
 /// A line of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What it is about.
+    /// The subject.
     pub kind: Kind,
-    /// The path's parts; the name of a tensor.
+    /// The parts of the path; the name of a tensor.
     pub path: Vec<&'static str>,
-    /// What becomes of it.
+    /// The verdict.
     pub what: Use,
-    /// Why.
+    /// The reason.
     pub note: &'static str,
 }
 
-/// A family's table.
+/// The table of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The software and its versions, whose keys these are.
+    /// The software that writes the keys, and its versions.
     pub software: &'static str,
     /// The lines.
     pub rows: Vec<Row>,
 }
 
-/// The table of a family; none for files of our own, whose scheme says all.
+/// The table of a format; none for Quantloom's own files, which the scheme describes completely.
 pub fn table(family: Family) -> Option<Table> {
     let text = match family {
         Family::CompressedTensors => include_str!("keys/compressed_tensors.keys"),
@@ -82,7 +83,7 @@ pub fn table(family: Family) -> Option<Table> {
     Some(Table { software, rows: lines.filter_map(row).collect() })
 }
 
-/// Reads a line; none for one of another form, of which `tests` finds none.
+/// Reads a line; `None` if it is malformed, which `tests` checks for.
 fn row(line: &'static str) -> Option<Row> {
     let mut cells = line.splitn(3, " | ").map(str::trim);
     let (kind, path) = cells.next()?.split_once(' ')?;
@@ -104,7 +105,7 @@ fn row(line: &'static str) -> Option<Row> {
     Some(Row { kind, path, what, note: cells.next().unwrap_or_default() })
 }
 
-/// What was found in a configuration.
+/// The result of checking a configuration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     findings: Vec<Finding>,
@@ -119,11 +120,11 @@ struct Finding {
     what: String,
 }
 
-/// As many notes and findings are kept; a file may hold millions of unknown keys.
+/// The most notes and findings to keep; a file may have millions of unknown keys.
 const MOST: usize = 100;
 
 impl Report {
-    /// Compares a configuration with its family's table.
+    /// Compares a configuration with its format's table.
     pub(super) fn of(config: &Config, family: Family) -> Self {
         let mut report = Self::default();
         if let Some(table) = table(family) {
@@ -138,12 +139,12 @@ impl Report {
         report
     }
 
-    /// Keys that are not known and not refused, a sentence each.
+    /// Keys that are unknown and not refused, one sentence each.
     pub(super) fn notes(&self) -> impl Iterator<Item = &str> {
         self.notes.iter().map(String::as_str)
     }
 
-    /// What is refused of the file as a whole.
+    /// Refusals that concern the whole file.
     pub(super) fn of_the_file(&self, place: &str) -> Result<(), CheckpointError> {
         match self.findings.iter().find(|finding| finding.layers.is_none()) {
             None => Ok(()),
@@ -153,7 +154,7 @@ impl Report {
         }
     }
 
-    /// What is refused below one of the objects that describe layers.
+    /// Refusals below one of the objects that describe layers.
     pub(super) fn below(&self, path: &[&str]) -> Option<&str> {
         let within =
             |finding: &&Finding| finding.layers.is_some() && finding.path.starts_with(&owned(path));
@@ -171,7 +172,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// An object whose rows' paths begin with the path so far.
+    /// Visits an object; `rows` are the lines whose paths begin with the path so far.
     fn object(&mut self, object: &Map<String, Value>, rows: &[&Row], path: &mut Vec<String>) {
         let depth = path.len();
         for (name, value) in object {
@@ -225,8 +226,8 @@ impl Walk<'_> {
         self.refuse(what, path);
     }
 
-    /// A key of no line. It is refused where the table says so, and where it holds settings of its
-    /// own; it is reported elsewhere, and where its value is none.
+    /// A key without a line. It is refused if the table says so, or if its value is a list or
+    /// object; otherwise it is reported, unless its value is empty.
     fn unknown(&mut self, value: &Value, path: &[String], rule: Option<&Use>) {
         let refused = match rule {
             Some(Use::Refused(_)) => true,
@@ -236,14 +237,14 @@ impl Walk<'_> {
         let (name, software) = (path.join("."), self.table.software);
         if refused && !says_nothing(value) {
             let what = format!(
-                "`{name}` is {}, a key that is not known (of {software}) and may change the product; \
+                "`{name}` is {}, an unknown key of {software} that may change the product; \
                  if it does not, take it out of the configuration",
                 brief(value)
             );
             self.refuse(what, path);
         } else if self.report.notes.len() < MOST {
             let note = format!(
-                "the key `{name}` is not known (of {software}) and is not read; it is {}",
+                "unknown key `{name}` of {software}, which is ignored; its value is {}",
                 brief(value)
             );
             self.report.notes.insert(shortened(note));
@@ -261,7 +262,7 @@ impl Walk<'_> {
             let what = shortened(what);
             self.report.findings.push(Finding { path: path.to_vec(), layers, what });
         } else if layers.is_none() {
-            // Beyond what is kept, a fault of the file is still one.
+            // Findings beyond the limit are dropped, but still fail the file.
             self.report
                 .findings
                 .insert(0, Finding { path: path.to_vec(), layers, what: shortened(what) });
@@ -270,7 +271,7 @@ impl Walk<'_> {
     }
 }
 
-/// Null, false and what is empty: the software's way to leave a setting out.
+/// Null, false and empty values: the software's way to omit a setting.
 fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

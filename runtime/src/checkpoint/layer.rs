@@ -1,4 +1,4 @@
-//! One recognised layer: scheme, shape and stored tensors, checked against each other.
+//! One recognised layer: scheme, shape and stored tensors, checked for consistency.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,35 +30,35 @@ impl LayerError {
     }
 }
 
-/// What a family makes of a layer: the scheme as text, and the shape.
+/// What a format's reader returns for a layer: the scheme as text, and the shape.
 pub(super) struct Recognised {
     pub(super) scheme: Arc<str>,
     pub(super) shape: Shape,
-    /// Tensors that are not in the file as the scheme stores them, by store name: what the
-    /// software computes from the file's.
+    /// Tensors that are not in the file as the scheme stores them, by store name: they are computed
+    /// from the file's tensors.
     pub(super) made: BTreeMap<String, Tensor>,
-    /// Whether the file keeps its tensors as rows of elements, without their dimensions.
+    /// Whether the file stores tensors as flat lists of elements, without their dimensions.
     pub(super) flat: bool,
 }
 
 impl Recognised {
-    /// A layer whose tensors are in the file as its scheme stores them.
+    /// A layer whose tensors the file stores as the scheme says.
     pub(super) fn new(scheme: impl Into<Arc<str>>, shape: Shape) -> Self {
         Self { scheme: scheme.into(), shape, made: BTreeMap::new(), flat: false }
     }
 }
 
-/// Schemes by their text: layers of one configuration share them.
+/// Schemes by their text: the layers of one configuration share them.
 #[derive(Default)]
 pub(super) struct Schemes(HashMap<Arc<str>, Result<Arc<Scheme>, String>>);
 
 impl Schemes {
-    /// The scheme of a text, or the first of its faults.
+    /// The scheme of a text, or the text's first error.
     fn parsed(&mut self, text: &Arc<str>) -> Result<Arc<Scheme>, String> {
         let parsed = || match parse(text) {
             Ok(scheme) => Ok(Arc::new(scheme)),
             Err(faults) => Err(faults.faults().first().map_or_else(String::new, |fault| {
-                format!("its configuration is no valid scheme: {}", fault.message)
+                format!("its configuration is not a valid scheme: {}", fault.message)
             })),
         };
         self.0.entry(text.clone()).or_insert_with(parsed).clone()
@@ -123,14 +123,14 @@ impl Layer {
         Ok(Self { name: name.to_owned(), family, scheme, shape, stores })
     }
 
-    /// Tensors of the layer that its scheme does not take must not change the product.
+    /// Checks that tensors of the layer that its scheme does not use cannot change the product.
     pub(super) fn check_other_tensors(
         &self,
         table: &Table,
         tensors: &Tensors,
     ) -> Result<(), LayerError> {
         for (name, tensor) in tensors.of_layer(&self.name) {
-            // A layer without a name has all tensors below it, and sublayers are not its own.
+            // A layer without a name contains all tensors, and sublayers are not part of it.
             if name.contains('.') || self.stores.contains_key(name) {
                 continue;
             }
@@ -146,7 +146,9 @@ impl Layer {
                         return fault(&format!("is not all zeros, but {note}"));
                     }
                 }
-                Some((Use::Refused(_), note)) => return fault(&format!("cannot be taken: {note}")),
+                Some((Use::Refused(_), note)) => {
+                    return fault(&format!("is not supported: {note}"));
+                }
                 None => {
                     return fault(
                         "is not read with these settings, and may change the product; if it does \
@@ -193,7 +195,7 @@ impl Layer {
         self.stores().map(|(_, bytes)| bytes.len() as u64).sum()
     }
 
-    /// Moves the codes into plain ones and decodes what is per group.
+    /// Unpacks the codes into plain codes and decodes scales, zero points and shifts.
     ///
     /// # Errors
     /// Codes that do not fit their type, NaN scales, a group index beyond the groups.
@@ -205,7 +207,7 @@ impl Layer {
         Unpacked::new(&self.scheme, self.shape, &|name| self.store(name)).map_err(fault)
     }
 
-    /// A code kept in a wider slot must be sign-extended there: anything else is not a code.
+    /// A code in a wider slot must be sign-extended; other values are not codes.
     fn check_sign_pads(&self, store: &str, layout: &Layout) -> Result<(), LayerError> {
         let Layout::Word { word, fields, inner, .. } = layout else { return Ok(()) };
         let &[
@@ -230,7 +232,7 @@ impl Layer {
             Some(at) => Err(LayerError::new(
                 &self.name,
                 format!(
-                    "the tensor \"{}\" holds {} at position {at}, which is no {bits}-bit code",
+                    "the tensor \"{}\" holds {} at position {at}, which is not a {bits}-bit code",
                     tensor_name(&self.name, store),
                     bytes[at] as i8
                 ),
@@ -239,12 +241,12 @@ impl Layer {
     }
 }
 
-/// Dimensions without those of size 1: writers differ in how they spell a vector.
+/// Dimensions without those of size 1: writers differ in the shape of a vector.
 pub(super) fn squeezed(dims: &[u64]) -> Vec<u64> {
     dims.iter().copied().filter(|size| *size != 1).collect()
 }
 
-/// Whether a file's element type can hold what the scheme says is there.
+/// Whether a file's element type can store what the scheme declares.
 fn stores_as(expected: Dtype, found: Dtype) -> bool {
     let raw = |dtype: Dtype| match dtype {
         Dtype::F8_E8M0 | Dtype::U8 | Dtype::I8 => Some(8),

@@ -1,8 +1,9 @@
-//! Checkpoints: which layers are quantised, and what scheme each of them is.
+//! Checkpoints: the quantised layers and the scheme of each.
 //!
-//! In: a safetensors file or a model directory, as other people's software wrote it. Out: a
-//! [`Checkpoint`] whose [`Layer`]s carry a [`quantloom_dsl::Scheme`] value, a shape and their stored tensors,
-//! checked against each other. Each family of formats is a file of its own that turns its
+//! In: a safetensors file or a model directory that third-party software wrote. Out: a
+//! [`Checkpoint`] whose [`Layer`]s have a [`quantloom_dsl::Scheme`], a shape and their stored
+//! tensors, checked for consistency. Each format is one file, which turns the configuration into
+//! scheme text; start with `gptq`, the shortest.
 //! configuration into scheme text; start with `gptq`, the shortest.
 
 mod awq;
@@ -40,7 +41,7 @@ use config::Fields;
 use keys::Report;
 use layer::{Recognised, Schemes};
 
-/// Software whose files are read, by the name of its configuration's `quant_method`.
+/// The formats that are read, by the name in their configuration's `quant_method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// compressed-tensors (llm-compressor).
@@ -53,7 +54,7 @@ pub enum Family {
     Quark,
     /// NVIDIA ModelOpt.
     ModelOpt,
-    /// FP8 as DeepSeek and transformers write it.
+    /// FP8 of DeepSeek and transformers.
     Fp8,
     /// gpt-oss MXFP4 experts.
     GptOss,
@@ -61,12 +62,12 @@ pub enum Family {
     BitsAndBytes,
     /// HQQ: recognised and refused.
     Hqq,
-    /// Written by `quantloom quantize` with the scheme itself as the configuration.
+    /// Written by `quantloom quantize`, with the scheme as the configuration.
     Quantloom,
 }
 
 impl Family {
-    /// The name of the software.
+    /// The name of the format's software.
     pub const fn name(self) -> &'static str {
         match self {
             Self::CompressedTensors => "compressed-tensors",
@@ -86,12 +87,12 @@ impl Family {
 /// Why a checkpoint could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot read {}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// A directory or a device where a file was expected.
@@ -100,7 +101,7 @@ pub enum CheckpointError {
     /// A directory without tensors.
     #[error("{} holds no .safetensors file", .0.display())]
     NoTensors(PathBuf),
-    /// The file's header or size is wrong.
+    /// The file's header or size is invalid.
     #[error("{} is not a valid safetensors file: {error}", path.display())]
     Safetensors {
         /// The file.
@@ -108,18 +109,18 @@ pub enum CheckpointError {
         /// What is wrong with it.
         error: Box<safetensors::SafeTensorError>,
     },
-    /// Two tensors of one name, in one header or in two shards.
-    #[error("the tensor \"{0}\" is there twice")]
+    /// Two tensors with one name, in one header or in two shards.
+    #[error("the tensor \"{0}\" occurs twice")]
     Twice(String),
     /// The configuration is unknown or contradicts itself.
     #[error("the quantisation configuration in {place}: {what}")]
     Config {
-        /// Where it was found.
+        /// Its location.
         place: String,
         /// What is wrong, naming the field.
         what: String,
     },
-    /// Tensors look quantised, but nothing says how.
+    /// Tensors look quantised, but there is no configuration.
     #[error(
         "the tensor \"{0}\" is of a quantised layer, but there is no quantization_config: neither in \
          the file's metadata nor in a config.json beside it"
@@ -130,10 +131,10 @@ pub enum CheckpointError {
     Pattern {
         /// The pattern.
         pattern: String,
-        /// Why not.
+        /// The reason.
         what: String,
     },
-    /// A layer whose scheme the caller gives cannot be made out.
+    /// A layer with a scheme of the caller's choice cannot be found.
     #[error("{0}")]
     Told(String),
     /// A layer's tensors contradict its configuration.
@@ -141,23 +142,23 @@ pub enum CheckpointError {
     Layer(#[from] LayerError),
 }
 
-/// Which GPTQ version to believe; files that mislabel it exist.
+/// Which GPTQ version to assume; some files have the wrong label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GptqVersion {
-    /// The stored zero point is zero - 1.
+    /// The stored zero point is the zero point minus 1.
     V1,
     /// The stored zero point is the zero point.
     V2,
 }
 
-/// How to read a checkpoint where its files leave a choice.
+/// How to read a checkpoint if its files are ambiguous.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Overrides `checkpoint_format` of a GPTQ file.
     pub gptq_version: Option<GptqVersion>,
-    /// A GPTQ version 1 file's all-ones stored zero point means 0 and not 2^bits.
+    /// Whether the all-ones stored zero point of a GPTQ version 1 file means 0 instead of 2^bits.
     pub gptq_zero_wraps: bool,
-    /// Whether files are mapped, or read into memory.
+    /// Whether files are memory-mapped, or read into memory.
     pub access: Access,
 }
 
@@ -173,18 +174,17 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Opens a `.safetensors` file or a model directory and recognises its layers.
     ///
-    /// The files are mapped ([`Access::Mapped`]): while the checkpoint or a tensor of it is there they
-    /// must not be shortened, which would end the process by SIGBUS, or written. Where they may be,
-    /// [`Checkpoint::open_with`] reads them into memory instead ([`Options::access`]).
+    /// The files are memory-mapped ([`Access::Mapped`]): until the checkpoint and its tensors are
+    /// dropped, they must not be truncated, which would end the process by SIGBUS, or written. If
+    /// they may be, use [`Checkpoint::open_with`] to read them into memory ([`Options::access`]).
     ///
-    /// # Errors
-    /// Files that cannot be read or are invalid; a configuration of an unknown kind. A layer
-    /// that cannot be recognised is an error of that layer alone: see [`Checkpoint::layers`].
+    /// Files that cannot be read or are invalid; an unsupported configuration. A layer that cannot
+    /// be recognised is an error of that layer only: see [`Checkpoint::layers`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         Self::open_with(path, Options::default())
     }
 
-    /// [`Checkpoint::open`] with choices.
+    /// [`Checkpoint::open`] with options.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -195,7 +195,7 @@ impl Checkpoint {
         Self::new(tensors, config, options)
     }
 
-    /// A checkpoint that is one safetensors file in memory.
+    /// A checkpoint of one safetensors file in memory.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -231,12 +231,12 @@ impl Checkpoint {
         Ok(Self { tensors, config, family, notes, layers })
     }
 
-    /// Keys of the configuration that are not known and were not read, a sentence each.
+    /// Unknown keys of the configuration, which were ignored, one sentence each.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         self.notes.iter().map(String::as_str)
     }
 
-    /// The software that wrote it.
+    /// The format of the files.
     pub fn family(&self) -> Family {
         self.family
     }
@@ -251,7 +251,7 @@ impl Checkpoint {
         &self.tensors
     }
 
-    /// The quantised layers by name; one that contradicts itself is an error of its own.
+    /// The quantised layers by name; an inconsistent layer is an error.
     pub fn layers(&self) -> impl Iterator<Item = (&str, Result<&Layer, &CheckpointError>)> {
         self.layers.iter().map(|(name, layer)| (name.as_str(), layer.as_ref()))
     }
@@ -259,7 +259,7 @@ impl Checkpoint {
     /// One quantised layer.
     ///
     /// # Errors
-    /// [`LayerFault`]: names that exist, or what is wrong with the layer.
+    /// [`LayerFault`]: the names of the layers that exist, or the error of this layer.
     pub fn layer(&self, name: &str) -> Result<&Layer, LayerFault<'_>> {
         let found = self.layers.iter().find(|(layer, _)| layer == name);
         match found {
@@ -278,25 +278,25 @@ impl Checkpoint {
     }
 }
 
-/// Why a layer cannot be had.
+/// Why a layer is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerFault<'a> {
-    /// It is not there.
+    /// The layer does not exist.
     #[error("there is no quantised layer \"{name}\"; there are: {known}")]
     Missing {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Names that exist.
+        /// The names that exist.
         known: String,
     },
-    /// It is there and contradicts itself.
+    /// The layer is inconsistent.
     #[error("{0}")]
     Broken(&'a CheckpointError),
 }
 
 type Found = Vec<(String, Result<Recognised, CheckpointError>)>;
 
-/// What every family gets to see.
+/// The input of every format's reader.
 struct Source<'a> {
     tensors: &'a Tensors,
     fields: Fields<'a>,
@@ -310,7 +310,7 @@ fn recognise(
     options: Options,
 ) -> Result<(Family, Report, Found), CheckpointError> {
     let Some(config) = config else {
-        // No configuration: only formats that can be told by their tensors' names.
+        // No configuration: only formats that the names of tensors identify.
         let found = gpt_oss::layers(tensors);
         let quantised = |name: &&str| {
             ["weight_packed", "qweight", "weight_scale", "weight_scale_inv"]
@@ -342,12 +342,12 @@ fn recognise(
     Ok((family, report, found))
 }
 
-/// Why HQQ's files are not read: the zero point and the scale are floats of which the product is
-/// rounded to 16 bits, and columns are packed by parts of the flattened weight.
+/// Why HQQ is not supported: the zero point and the scale are floats whose product is rounded to 16
+/// bits, and columns are packed by parts of the flattened weight.
 const HQQ: &str = "HQQ's files are not supported: codes are packed by halves of the flattened \
                    weight, which no layout says; quantise the layer with `zero: f16, scale: f16 per 1xG` instead";
 
-/// The software that a configuration names.
+/// The format that a configuration names.
 fn family(fields: Fields<'_>) -> Result<Family, CheckpointError> {
     match fields.text("quant_method")? {
         Some("compressed-tensors") => Ok(Family::CompressedTensors),
@@ -361,17 +361,17 @@ fn family(fields: Fields<'_>) -> Result<Family, CheckpointError> {
         Some("hqq") => Ok(Family::Hqq),
         Some("quantloom") => Ok(Family::Quantloom),
         Some(other) => Err(fields.fault(format!(
-            "the quant_method `{other}` is not known; known are compressed-tensors, gptq, awq, \
+            "unknown quant_method `{other}`; supported are compressed-tensors, gptq, awq, \
              quark, modelopt, fp8, mxfp4, bitsandbytes, quantloom"
         ))),
-        // compressed-tensors wrote no method in its first releases.
+        // The first releases of compressed-tensors wrote no method.
         None if fields.get("config_groups").is_some() => Ok(Family::CompressedTensors),
         None => Err(fields.fault("`quant_method` is missing")),
     }
 }
 
 impl Source<'_> {
-    /// What the tables refuse of an object that describes a layer.
+    /// The refusals of the tables for an object that describes a layer.
     fn refused(&self, layer: &str, path: &[&str]) -> Result<(), LayerError> {
         self.keys.below(path).map_or(Ok(()), |what| Err(LayerError::new(layer, what)))
     }
@@ -394,8 +394,8 @@ impl Source<'_> {
         })
     }
 
-    /// The sizes of a tensor of two dimensions that is not empty, and therefore smaller than
-    /// its file: what is computed from them does not overflow.
+    /// The sizes of a tensor with two dimensions that is not empty, and therefore smaller than its
+    /// file: arithmetic on the sizes does not overflow.
     fn matrix(&self, layer: &str, name: &str, expected: &str) -> Result<[u64; 2], LayerError> {
         match self.needed(layer, name)?.shape() {
             &[rows, columns] if rows > 0 && columns > 0 => Ok([rows as u64, columns as u64]),

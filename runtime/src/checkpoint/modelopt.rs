@@ -1,8 +1,8 @@
-//! NVIDIA ModelOpt: one algorithm for all layers (`quant_algo`), or one for each of them
+//! NVIDIA ModelOpt: one algorithm for all layers (`quant_algo`), or one per layer
 //! (`MIXED_PRECISION`, `quantized_layers`). Tensors are `weight`, `weight_scale`, `weight_scale_2`,
-//! `input_scale` and `pre_quant_scale`, by which x is multiplied first.
+//! `input_scale` and `pre_quant_scale`, the prescale.
 //!
-//! Source: ModelOpt 0.47.0, `torch/export/quant_utils.py` (names, packing, which scales there are),
+//! Source: ModelOpt 0.47.0, `torch/export/quant_utils.py` (names, packing, scales),
 //! `torch/quantization/qtensor` (rules).
 
 use quantloom_dsl::layout::Shape;
@@ -20,51 +20,51 @@ struct Codes {
     /// Type of a code.
     code: &'static str,
     pack: &'static str,
-    /// Rows and columns of the weight to one of the tensor.
+    /// Rows and columns of the weight for one row and column of the tensor.
     step: (u64, u64),
 }
 
 const E4M3: Codes = Codes { code: "e4m3", pack: "[k, n]", step: (1, 1) };
 const I8: Codes = Codes { code: "i8", pack: "[k, n]", step: (1, 1) };
 const E2M1: Codes = Codes { code: "e2m1", pack: "u8 [k:2 | k, n]", step: (1, 2) };
-/// Two rows in a byte, the even one in the low half.
+/// Two rows per byte, the even one in the low half.
 const I4: Codes = Codes { code: "i4", pack: "u8 [n:2 | k, n]", step: (2, 1) };
 
-/// What shares a scale of the weight.
+/// The group of a scale of the weight.
 #[derive(Clone, Copy)]
 enum Scales {
-    /// The whole weight, or a row where there are as many scales.
+    /// The whole weight, or a row if there are as many scales as rows.
     Tensor,
     /// A row.
     Channel,
     /// A block of 128 by 128.
     Block,
-    /// Columns of a row, a float.
+    /// Columns of a row, with float scales.
     Group,
-    /// Columns of a row, as e4m3 and with a scale of all.
+    /// Columns of a row, with e4m3 scales and one scale per tensor.
     Two,
-    /// 32 columns of a row, e8m0.
+    /// 32 columns of a row, with e8m0 scales.
     Power(&'static str),
 }
 
 /// How x is quantised.
 #[derive(Clone, Copy)]
 enum X {
-    /// Not.
+    /// Not quantised.
     No,
-    /// To this type with one static scale, by this rule.
+    /// To this type, with one static scale of this rule.
     Static(&'static str, &'static str),
-    /// As for `Static` if the scale is there, else not.
+    /// As `Static` if the file has the scale, else not quantised.
     IfStored(&'static str),
-    /// With a dynamic scale a token.
+    /// With a dynamic scale per token.
     Token(&'static str),
-    /// As the weight: NVFP4 under a static scale, where that is there.
+    /// As the weight: NVFP4, with a static scale if the file has it.
     Two,
     /// MXFP8.
     Power,
 }
 
-/// Every algorithm that is read.
+/// The supported algorithms.
 const ALGORITHMS: &[(&str, Codes, Scales, X)] = &[
     ("FP8", E4M3, Scales::Tensor, X::IfStored("e4m3")),
     ("FP8_PER_CHANNEL_PER_TOKEN", E4M3, Scales::Channel, X::Token("e4m3")),
@@ -90,11 +90,11 @@ fn algorithm(fields: Fields<'_>) -> Result<Algorithm, CheckpointError> {
         let known: Vec<&str> = ALGORITHMS.iter().map(|algorithm| algorithm.0).collect();
         let what = match name.as_str() {
             "NVFP4_SVD" | "NVFP4_SVDQUANT" => {
-                "the quant_algo `NVFP4_SVD` adds the product of a low-rank residual, which no scheme says"
+                "the quant_algo `NVFP4_SVD` adds the product of a low-rank residual, which schemes do not have"
                     .to_owned()
             }
             _ => format!(
-                "the quant_algo `{name}` is not known; known are {}, MIXED_PRECISION",
+                "unknown quant_algo `{name}`; supported are {}, MIXED_PRECISION",
                 known.join(", ")
             ),
         };
@@ -117,7 +117,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     let exclude = Compiler::new().list(exclude, Compiler::glob)?;
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
         if exclude.any(layer)? {
-            let what = "`exclude_modules` names it, but it stores quantised tensors";
+            let what = "`exclude_modules` names the layer, but the layer stores quantised tensors";
             return Err(LayerError::new(layer, what).into());
         }
         if let Some(algorithm) = one {
@@ -125,7 +125,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
         }
         let (name, settings) = each
             .map_or(Ok(None), |each| named(each, layer))?
-            .ok_or_else(|| LayerError::new(layer, "`quantized_layers` does not name it"))?;
+            .ok_or_else(|| LayerError::new(layer, "`quantized_layers` does not name the layer"))?;
         source.refused(layer, &["quantized_layers", name])?;
         let mut own = group_size(settings, "group_size")?;
         if own.is_none() {
@@ -140,7 +140,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     Ok(found.collect())
 }
 
-/// The settings of a layer: its own, or those of what it is a part of.
+/// The settings of a layer: its own, or those of an enclosing module.
 fn named<'a>(
     each: Fields<'a>,
     layer: &str,
@@ -155,7 +155,7 @@ fn named<'a>(
     Ok(None)
 }
 
-/// A group size; 0 is how the software says none.
+/// A group size; the software writes 0 for none.
 fn group_size(fields: Fields<'_>, key: &str) -> Result<Option<u32>, CheckpointError> {
     if fields.integer(key)? == Some(0) { Ok(None) } else { fields.group_size(key) }
 }
@@ -214,7 +214,7 @@ impl Reader<'_> {
             }
             Scales::Block => format!("scale: {} per 128x128,", self.float("weight_scale")?),
             Scales::Group => {
-                // Whole groups only: the software pads nothing.
+                // Whole groups only: the software does not pad.
                 let columns = dims.last().map_or(0, |columns| *columns as u64);
                 let even = columns > 0 && shape.k.is_multiple_of(columns);
                 let inferred = even.then(|| u32::try_from(shape.k / columns).ok()).flatten();
@@ -224,7 +224,8 @@ impl Reader<'_> {
                     .ok_or_else(|| LayerError::new(self.layer, "`group_size` is missing"))?;
                 format!("scale: {} per 1x{group} from amax / 7,", self.float("weight_scale")?)
             }
-            // Both scales multiply; with the block scale's 448 and the code's 6 they reach amax.
+            // Both scales multiply; times 448, the largest block scale, and 6, the largest code,
+            // they reach amax.
             Scales::Two => format!(
                 "scale: e4m3 per 1x{},
                  scale: f32 per tensor from amax / 2688 [g] as \"weight_scale_2\",",

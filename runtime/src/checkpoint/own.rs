@@ -1,5 +1,5 @@
-//! Files whose scheme no other software's configuration can say: the configuration holds the
-//! scheme's text, or one a layer, and each layer's shape.
+//! Quantloom's own format, for schemes that no other software's configuration can describe: the
+//! configuration contains the scheme's text, or one text per layer, and each layer's shape.
 //!
 //! `{"quant_method": "quantloom", "scheme": TEXT, "layers": {NAME: LAYER}}` with a layer
 //! `[E, N, K]`, or `{"shape": [E, N, K], "scheme": TEXT}` if its scheme is another.
@@ -35,7 +35,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
             let sizes = value.get("shape").unwrap_or(value).as_array();
             let size = |at: usize| sizes.and_then(|sizes| sizes.get(at)?.as_u64());
             let (Some(experts), Some(n), Some(k)) = (size(0), size(1), size(2)) else {
-                return Err(fault("`layers` does not give [E, N, K]".to_owned()));
+                return Err(fault("an entry of `layers` is not [E, N, K]".to_owned()));
             };
             let shape = Shape { experts, n, k };
             let own = match value.get("scheme").and_then(Value::as_str) {
@@ -44,7 +44,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
             };
             let Some((text, scheme)) = own.as_ref().or(common.as_ref()) else {
                 return Err(fault(
-                    "there is no `scheme`, neither its own nor a common one".to_owned(),
+                    "there is no `scheme`, neither for the layer nor for the file".to_owned(),
                 ));
             };
             let biased = with_bias(source, layer, scheme)?;
@@ -55,7 +55,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     Ok(found.collect())
 }
 
-/// The configuration of a file whose layers have a scheme each, as text.
+/// The configuration of a file with one scheme per layer, as text.
 pub fn attached(layers: &[(&str, &Scheme, Shape)]) -> String {
     let layer = |(name, scheme, shape): &(&str, &Scheme, Shape)| {
         let shape = [shape.experts, shape.n, shape.k];
@@ -65,7 +65,7 @@ pub fn attached(layers: &[(&str, &Scheme, Shape)]) -> String {
     json!({ "quant_method": "quantloom", "layers": layers }).to_string()
 }
 
-/// The scheme with a bias, where a layer keeps one that the scheme does not know.
+/// The scheme with a bias, if a layer stores a bias that the scheme does not declare.
 fn with_bias(
     source: &Source<'_>,
     layer: &str,

@@ -1,9 +1,9 @@
-//! Layer names against the patterns of configurations: exact names, `re:` expressions that
-//! match from the start as Python's `re.match` does, and shell globs.
+//! Matching of layer names against the patterns of configurations: exact names, `re:` expressions
+//! that match from the start like Python's `re.match`, and shell globs.
 //!
-//! A short expression can be large when compiled (`a{1000}`), and can take long on a short name
-//! (`(a|a)(a|a)..`). All patterns of a configuration share one [`Compiler`], which has a budget for
-//! both: memory for what is compiled, and steps for all matches of all layers.
+//! A short expression can be large when compiled (`a{1000}`), and slow on a short name
+//! (`(a|a)(a|a)..`). All patterns of a configuration share one [`Compiler`] with a budget for both:
+//! memory of compiled expressions, and steps of all matches of all layers.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashSet;
@@ -22,35 +22,36 @@ pub(super) enum Pattern {
 
 /// Compiles the patterns of one configuration.
 pub(super) struct Compiler {
-    /// Bytes.
+    /// Budget in bytes.
     left: usize,
     steps: Rc<Cell<u64>>,
 }
 
-/// Sizes that an expression is charged, in bytes: plain words, classes of Unicode letters, more.
+/// The charge for parts of an expression, in bytes: plain words, classes of Unicode letters,
+/// others.
 const SIZES: [usize; 3] = [8 << 10, 64 << 10, 512 << 10];
 
 /// Steps that all matches of a configuration may take together: some seconds.
 const STEPS: u64 = 100_000_000;
-/// Choices that a match may take back at first, and again if that does not do.
+/// The backtracking limit of a first match, and of a second one if the first reaches it.
 const FEW: usize = 256;
 const MANY: usize = 100_000;
-/// Names of layers have some hundred letters; longer ones are not compared with expressions.
+/// Longer names of layers are not compared with expressions; usual names have some hundred letters.
 const LONGEST: usize = 2000;
 
-/// An expression: one that gives up early, and one that is made where that does not do.
+/// An expression: compiled with the low backtracking limit, and with the high one when necessary.
 pub(super) struct Expression {
     text: String,
     quick: Regex,
     patient: OnceCell<Regex>,
     size: usize,
-    /// Whether it may take choices back.
+    /// Whether it may backtrack.
     backtracks: bool,
     steps: Rc<Cell<u64>>,
 }
 
 impl Compiler {
-    /// Room for some thousand plain expressions.
+    /// Enough for some thousand plain expressions.
     pub(super) fn new() -> Self {
         Self { left: 64 << 20, steps: Rc::new(Cell::new(STEPS)) }
     }
@@ -133,8 +134,8 @@ fn compiled(text: &str, size: usize, limit: usize) -> Result<Regex, Error> {
         .build()
 }
 
-/// Whether an expression has what automata cannot do: looking around, references back, atoms that
-/// do not give back. Where it is unsure it says yes, which costs steps and nothing else.
+/// Whether an expression has features that automata do not support: lookaround, backreferences,
+/// atomic groups. If unsure, the answer is yes, which costs only steps.
 fn may_backtrack(text: &str) -> bool {
     let special = ["(?=", "(?!", "(?<", "(?>", "(?(", "(?P=", "(?P>", "++", "*+", "?+", "}+"];
     let escaped = |pair: &[u8]| {
@@ -153,8 +154,8 @@ impl Expression {
             let what = format!("a layer's name of {} letters is too long for it", name.len());
             return Err(fault(&self.text, what));
         }
-        // A letter takes a step of the automaton, or an eighth of one in a small automaton; what may
-        // take choices back is charged for the few that it may take back unasked.
+        // A letter takes one step of the automaton, or an eighth of one in a small automaton; an
+        // expression that may backtrack is charged for the low backtracking limit.
         let length = name.len() as u64 + 8;
         let few = if self.backtracks { FEW as u64 } else { 0 };
         self.spend(length * (self.size / SIZES[0]) as u64 / 8 + few)?;
@@ -193,7 +194,7 @@ impl Pattern {
     }
 }
 
-/// Patterns of which one is enough.
+/// Patterns, any of which may match.
 #[derive(Default)]
 pub(super) struct Patterns {
     exact: HashSet<String>,

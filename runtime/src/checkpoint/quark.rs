@@ -25,7 +25,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     }
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
         if exclude.any(layer)? {
-            let what = "`exclude` names it, but it stores quantised tensors";
+            let what = "`exclude` names the layer, but the layer stores quantised tensors";
             return Err(LayerError::new(layer, what).into());
         }
         let (mut settings, mut of_cache) = (global, false);
@@ -51,7 +51,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     Ok(found.collect())
 }
 
-/// Patterns of layers whose outputs are quantised as attention's cache, not as the product.
+/// Patterns of layers whose outputs are quantised for attention's cache, not for the product.
 fn cached<'a>(fields: Fields<'a>) -> Result<Vec<&'a str>, CheckpointError> {
     let mut found = fields.list("kv_cache_group")?;
     if let Some(export) = fields.object("export")? {
@@ -68,9 +68,9 @@ struct Element {
     name: &'static str,
     code: &'static str,
     pack: &'static str,
-    /// Codes and bytes of the smallest whole unit of a row.
+    /// Codes and bytes of the smallest unit of a row that is whole bytes.
     unit: (u64, u64),
-    /// The mantissa from which Quark's "even" rounding of MX scales goes up.
+    /// The mantissa from which Quark's "even" rule rounds MX scales up.
     above: &'static str,
 }
 
@@ -100,7 +100,7 @@ fn element(fields: Fields<'_>) -> Result<&'static Element, CheckpointError> {
     let name = fields.needed("dtype", fields.text("dtype")?)?;
     ELEMENTS.iter().find(|element| element.name == name).ok_or_else(|| {
         let known: Vec<&str> = ELEMENTS.iter().map(|element| element.name).collect();
-        fields.fault(format!("the dtype `{name}` is not known; known are {}", known.join(", ")))
+        fields.fault(format!("unknown dtype `{name}`; supported are {}", known.join(", ")))
     })
 }
 
@@ -131,7 +131,7 @@ fn recognise(
     let axis = weight.integer("ch_axis")?;
     let expected: &[i64] = if scheme == "per_group" { &[-1, 1] } else { &[0] };
     if scheme != "per_tensor" && axis.is_some_and(|axis| !expected.contains(&axis)) {
-        return Err(weight.fault("`ch_axis` of the weight is that of another axis"));
+        return Err(weight.fault("`ch_axis` of the weight is another axis"));
     }
     let scale_tensor = source.needed(layer, "weight_scale")?;
     let scale = match scheme {
@@ -152,7 +152,7 @@ fn recognise(
             let number = float_name(layer, "weight_scale", scale_tensor.dtype())?;
             format!("scale: {number} per tensor [g]")
         }
-        other => return Err(weight.fault(format!("the qscheme `{other}` is not known"))),
+        other => return Err(weight.fault(format!("unknown qscheme `{other}`"))),
     };
     let zero = zero_point(source, layer, weight)?;
     let activation = match settings.object("input_tensors")? {
@@ -167,8 +167,9 @@ fn recognise(
     Ok(Recognised::new(scheme, Shape::matrix(n, k)))
 }
 
-/// Integers of 4 bits, eight in a word of 32 bits: along N and with everything transposed where
-/// columns share scales, along K else. `reorder`, the default, takes them in AWQ's order.
+/// Integers of 4 bits, eight in a word of 32 bits. If columns share scales, the words are along N
+/// and all tensors are transposed; else the words are along K. `reorder`, the default, uses AWQ's
+/// order.
 fn four_bits(
     source: &Source<'_>,
     layer: &str,
@@ -184,7 +185,7 @@ fn four_bits(
     let order = |axis: char| match method {
         None | Some("reorder") => Ok(format!("{axis}/2:4, {axis}:2")),
         Some("order") => Ok(format!("{axis}:8")),
-        Some(other) => Err(fault(&format!("the pack_method `{other}` is not known"))),
+        Some(other) => Err(fault(&format!("unknown pack_method `{other}`"))),
     };
     let [rows, words] = source.matrix(layer, "weight", "two dimensions")?;
     let tensor = source.needed(layer, "weight_scale")?;
@@ -215,7 +216,7 @@ fn four_bits(
             let k = words.checked_mul(8).ok_or_else(|| fault("K is too large"))?;
             (Shape::matrix(rows, k), scale, format!("i32 [{} | k, n]", order('k')?), zeros)
         }
-        other => return Err(weight.fault(format!("the qscheme `{other}` is not known"))),
+        other => return Err(weight.fault(format!("unknown qscheme `{other}`"))),
     };
     let symmetric = weight.flag("symmetric")?.unwrap_or(true) && element.code == "i4";
     let zero = match (symmetric, scheme, source.tensor(layer, "weight_zero_point")) {
@@ -245,18 +246,18 @@ fn four_bits(
     Ok(Recognised::new(scheme, shape))
 }
 
-/// The rule by which MX scales are chosen; a file without one uses the library's default.
+/// The rule by which MX scales are chosen; without a rule in the file, the library's default.
 fn power_rule(fields: Fields<'_>, element: &Element) -> Result<String, CheckpointError> {
     match fields.text("scale_calculation_mode")? {
         None | Some("even") => Ok(format!("from pow2 above {}", element.above)),
         Some("floor") => Ok("from pow2".to_owned()),
         Some(other) => Err(fields.fault(format!(
-            "the scale_calculation_mode `{other}` is not known; `even` and `floor` are"
+            "unknown scale_calculation_mode `{other}`; supported are `even` and `floor`"
         ))),
     }
 }
 
-/// The older packing has 25 bytes where the common one has 24 bytes and a scale.
+/// The older packing has 25 bytes; the common one has 24 bytes and a scale.
 fn is_old_packing(source: &Source<'_>, layer: &str, bytes: u64) -> Result<bool, CheckpointError> {
     let groups = source.needed(layer, "weight_scale")?.shape().last().copied().unwrap_or(0) as u64;
     Ok(groups > 0 && groups.checked_mul(25) == Some(bytes))
@@ -265,18 +266,18 @@ fn is_old_packing(source: &Source<'_>, layer: &str, bytes: u64) -> Result<bool, 
 fn e8m0_only(fields: Fields<'_>) -> Result<(), CheckpointError> {
     match fields.text("scale_format")? {
         None | Some("e8m0") => Ok(()),
-        Some(other) => Err(fields.fault(format!("the scale_format `{other}` is not known"))),
+        Some(other) => Err(fields.fault(format!("unknown scale_format `{other}`"))),
     }
 }
 
-/// Symmetric layers store zero points too: they must be zero, and are not silently dropped.
+/// Symmetric layers store zero points too: they must be zero, and are checked.
 fn zero_point(
     source: &Source<'_>,
     layer: &str,
     weight: Fields<'_>,
 ) -> Result<&'static str, CheckpointError> {
     let symmetric = weight.flag("symmetric")?.unwrap_or(true);
-    // Those of symmetric layers are among the tensors that have to be zeros.
+    // Zero points of symmetric layers are listed as tensors that must be zeros.
     if symmetric {
         return Ok("");
     }
@@ -308,7 +309,7 @@ fn activation(
     let group = match scheme {
         "per_tensor" => "tensor",
         "per_channel" | "per_token" => "token",
-        other => return Err(inputs.fault(format!("the qscheme `{other}` is not known"))),
+        other => return Err(inputs.fault(format!("unknown qscheme `{other}`"))),
     };
     // Symmetric int8 activations use -127..127.
     let rule = match element.code {

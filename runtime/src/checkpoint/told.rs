@@ -1,5 +1,5 @@
-//! Layers whose scheme the caller gives, since no configuration says it: which tensors they are,
-//! and their shape.
+//! Layers with an explicit scheme, for files without a configuration: finds their tensors and their
+//! shape.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,24 +13,25 @@ use super::{
     config, having, tensor_name,
 };
 
-/// A layer's scheme as the caller gives it.
+/// The scheme of a layer, given by the caller.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// The scheme, whose stores name the tensors.
     pub scheme: Scheme,
-    /// The layer's name, which stands before the tensors' names; `None` if there is only one whose
-    /// tensors are all there.
+    /// The layer's name, the prefix of the tensors' names; `None` if only one layer has all tensors
+    /// of the scheme.
     pub layer: Option<String>,
     /// N and K; `None` if the tensors' dimensions allow only one shape.
     pub shape: Option<(u64, u64)>,
 }
 
 impl Checkpoint {
-    /// [`Checkpoint::open_with`], with a layer that the file says nothing of, or something else.
+    /// [`Checkpoint::open_with`], with an explicit scheme for a layer, which replaces the
+    /// configuration's.
     ///
     /// # Errors
-    /// As [`Checkpoint::open_with`], but for a missing configuration; a layer or a shape that
-    /// cannot be told from the tensors.
+    /// As [`Checkpoint::open_with`], except that the configuration may be missing; a layer or a
+    /// shape that the tensors do not determine.
     pub fn open_told(
         path: impl AsRef<Path>,
         options: Options,
@@ -69,7 +70,7 @@ impl Told {
         Ok(Layer::assemble(&name, Family::Quantloom, recognised, &mut schemes, tensors)?)
     }
 
-    /// The one layer that has all tensors of the scheme.
+    /// The only layer that has all tensors of the scheme.
     fn only_layer(&self, tensors: &Tensors) -> Result<String, CheckpointError> {
         let names: Vec<&str> = self.scheme.stores.iter().map(|store| store.name.as_str()).collect();
         let whole = |layer: &String| {
@@ -93,7 +94,7 @@ impl Told {
         }
     }
 
-    /// The shape that was given, with the number of experts that fits; or the only one that fits.
+    /// The given shape, with the matching number of experts; or the only possible shape.
     fn shape(&self, layer: &str, tensors: &Tensors) -> Result<Shape, CheckpointError> {
         let mut stored = Vec::new();
         for store in &self.scheme.stores {
@@ -119,7 +120,7 @@ impl Told {
         if let Some((n, k)) = self.shape {
             let shapes = experts.iter().map(|experts| Shape { experts: *experts, n, k });
             let fallback = Shape { experts: 1, n, k };
-            // One that does not fit is refused with what would.
+            // A given shape that does not fit is rejected with an error that shows what fits.
             return Ok(shapes.clone().find(|shape| fits(*shape)).unwrap_or(fallback));
         }
         let sizes = self.sizes(&dims);
@@ -130,7 +131,7 @@ impl Told {
                     let shape = Shape { experts, n: *n, k: *k };
                     if fits(shape) {
                         found.push(shape);
-                        // Words and groups that are not full look the same from outside.
+                        // Partly filled words and groups are not visible from outside.
                         let near = [(n - 1, *k), (*n, k - 1)].map(|(n, k)| Shape { n, k, ..shape });
                         found.extend(near.into_iter().filter(|near| fits(*near)));
                     }
@@ -141,7 +142,7 @@ impl Told {
         match found.as_slice() {
             [only] => Ok(*only),
             [] => Err(CheckpointError::Told(format!(
-                "no shape of the layer \"{layer}\" can be told from its tensors: --shape NxK gives it"
+                "the tensors of the layer \"{layer}\" do not determine its shape; give it with --shape NxK"
             ))),
             [first, second, ..] => Err(CheckpointError::Told(format!(
                 "the tensors of the layer \"{layer}\" may be of the shape {} as well as {}: --shape \
@@ -152,7 +153,7 @@ impl Told {
         }
     }
 
-    /// Sizes that N and K may have: dimensions, and what words and groups make of them.
+    /// Candidates for N and K: dimensions, and their products with the sizes of words and groups.
     fn sizes(&self, dims: &BTreeSet<u64>) -> BTreeSet<u64> {
         let scales = self.scheme.scales.iter().map(|scale| scale.group);
         let grains = scales.flat_map(|group| [group.rows, group.cols]);

@@ -1,5 +1,5 @@
-//! Writing safetensors: the header first, then one tensor after the other, so that no more
-//! than one layer is in memory; a temporary file beside the target, renamed at the end.
+//! Writing safetensors: the header first, then one tensor after another, so that at most one layer
+//! is in memory. The file is temporary until it is complete, then renamed to the target.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::output::Output;
 
-/// The full name of a layer's tensor: joined by a dot, or as it is if it starts with `_`.
+/// The full name of a layer's tensor: joined by a dot, or without one if the name starts with `_`.
 pub fn tensor_name(layer: &str, store: &str) -> String {
     if layer.is_empty() || store.starts_with('_') {
         format!("{layer}{store}")
@@ -61,7 +61,8 @@ fn number_dtype(number: Number) -> Dtype {
         Number::Int(8) => Dtype::I8,
         Number::Int(16) => Dtype::I16,
         Number::Int(32) => Dtype::I32,
-        // A type without a name of its own goes by its width; one of no whole bytes is bytes.
+        // A type without a safetensors name is written by its width; a type that is not whole bytes
+        // is written as bytes.
         number => match number.bits() {
             16 => Dtype::U16,
             32 => Dtype::U32,
@@ -86,8 +87,8 @@ pub struct Entry {
 /// A safetensors header, its length included.
 ///
 /// # Errors
-/// `InvalidInput` if an entry's dimensions are not its bytes, or if two entries have one name:
-/// nobody could open the file.
+/// `InvalidInput` if an entry's dimensions are not its bytes, or if two entries have one name,
+/// since readers would reject the file.
 pub fn header(entries: &[Entry], metadata: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
     let mut header = Map::new();
     header.insert(METADATA.to_owned(), json!(metadata));
@@ -104,7 +105,7 @@ pub fn header(entries: &[Entry], metadata: &BTreeMap<String, String>) -> std::io
         let end = end.ok_or_else(|| invalid("the file would be too large".to_owned()))?;
         let value = json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] });
         if header.insert(name.clone(), value).is_some() {
-            let what = if name == METADATA { "is the format's own name" } else { "is there twice" };
+            let what = if name == METADATA { "is reserved by the format" } else { "occurs twice" };
             return Err(invalid(format!("the tensor {name:?} {what}")));
         }
         offset = end;
@@ -119,22 +120,22 @@ pub fn header(entries: &[Entry], metadata: &BTreeMap<String, String>) -> std::io
     Ok(all)
 }
 
-/// The name that safetensors keeps for the metadata.
+/// The name that safetensors reserves for the metadata.
 const METADATA: &str = "__metadata__";
 
-/// Writes a file whose entries are known beforehand.
+/// Writes a file whose entries are known in advance.
 pub struct Writer {
     file: BufWriter<Output>,
     left: std::vec::IntoIter<Entry>,
-    /// The entry that is being written, and its bytes that are missing.
+    /// The current entry, and the number of its bytes that are missing.
     current: Option<(String, u64)>,
 }
 
 impl Writer {
-    /// Writes the header into a temporary file beside `path`.
+    /// Writes the header into a temporary file in the directory of `path`.
     ///
     /// # Errors
-    /// Those of [`header`], and what the operating system says.
+    /// Those of [`header`], and I/O errors.
     pub fn create(
         path: &Path,
         entries: Vec<Entry>,
@@ -146,16 +147,16 @@ impl Writer {
         Ok(Self { file, left: entries.into_iter(), current: None })
     }
 
-    /// Writes the next bytes of the current entry; an entry that is full gives way to the next.
+    /// Writes the next bytes of the current entry; after its last byte the next entry is current.
     ///
     /// # Errors
-    /// `InvalidInput` if the bytes go beyond the entry; what the system says.
+    /// `InvalidInput` if the bytes exceed the entry; I/O errors.
     pub fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         if self.current.as_ref().is_none_or(|(_, missing)| *missing == 0) {
-            // Empty tensors have nothing to wait for.
+            // Empty tensors need no bytes.
             let next = self.left.find(|entry| entry.bytes > 0);
             self.current = next.map(|entry| (entry.name, entry.bytes));
         }
@@ -175,19 +176,19 @@ impl Writer {
     /// Renames the temporary file to the target.
     ///
     /// # Errors
-    /// `InvalidInput` if an entry was not written whole; what the system says.
+    /// `InvalidInput` if an entry is incomplete; I/O errors.
     pub fn finish(self) -> std::io::Result<()> {
         self.whole()?.keep()
     }
 
-    /// The file with all its bytes, which may be read before it is kept.
+    /// The complete temporary file, which may be read before it is renamed.
     ///
     /// # Errors
     /// As [`Writer::finish`].
     pub fn whole(mut self) -> std::io::Result<Output> {
         let partial = self.current.filter(|(_, missing)| *missing > 0).map(|(name, _)| name);
         if let Some(name) = partial.or(self.left.find(|entry| entry.bytes > 0).map(|e| e.name)) {
-            return Err(invalid(format!("the tensor {name} was not written whole")));
+            return Err(invalid(format!("the tensor {name} is incomplete")));
         }
         self.file.flush()?;
         self.file.into_inner().map_err(|error| error.into_error())

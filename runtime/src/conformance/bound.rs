@@ -1,6 +1,6 @@
-//! How far a product in `f32` may be from the exact one.
+//! The largest difference of a product in `f32` from the exact product.
 //!
-//! In: the weights and tokens of a case, each taken apart. Out: one bound an element of y.
+//! In: the magnitudes of the weights and tokens of a case. Out: one bound per element of y.
 //!
 //! **Derivation.** With u = 2^-24, every `f32` operation gives its exact result times (1 + d),
 //! |d| <= u, plus an e, |e| <= 2^-150, that is not 0 only where the result is subnormal. A kernel
@@ -15,45 +15,48 @@
 //! `W_k = (|v| + |zero| + 2 o') * |scales| + |shift|`, o' = |o| where the kernel sums stored
 //! codes in floating point, 0 where it sums integers, which is exact.
 //!
-//! r counts, for one term: at most [`FIXED`] operations outside of sums (the table beside it), one
-//! addition a column of a piece (a piece of [`PIECE`] columns at most) and two a piece; integers
-//! need none inside a piece. Pieces are at most one a group and one a chunk of 32 columns; where groups
-//! of w and x end at other places, or are cut into runs, one for each of those (`expected::pieces`).
+//! r counts, for one term: at most [`FIXED`] operations outside of sums (see the constant), one
+//! addition per column of a segment (at most [`PIECE`] columns) and two per segment; integers need
+//! none inside of a segment. There is at most one segment per group and one per chunk of 32
+//! columns; if groups of w and x end at different columns, or are divided into affine runs, there
+//! is one segment for each of those (`expected::pieces`).
 //!
-//! Matrix instructions take products exactly but may cut what lies below the last place of the
-//! largest term, where a rounding would be half of that: two roundings a column and two an
-//! instruction for what was summed before. Then two a piece (its scale, its addition), one a warp
-//! and one a block that share K; weights carry no offset. Those that scale their operands, exactly, take
-//! [`SCALED_COLUMNS`] at a time, of several groups: as many columns instead of a group's, and the same two
-//! a group are more than the instructions and turns of warps that follow, two each.
+//! Matrix instructions compute exact products but may truncate below the last place of the largest
+//! term, where a rounding would lose half as much: two roundings per column, and two per
+//! instruction for the previous sum. Then two per segment (its scale, its addition), one per warp
+//! and one per block that share K; weights carry no offset. Instructions that scale their operands,
+//! exactly, take [`SCALED_COLUMNS`] at a time, of several groups: count that many columns instead
+//! of a group's; the two per group are more than the instructions and the iterations of warps that
+//! follow, two each.
 //!
-//! Lanes that multiply by themselves: two roundings a column of a piece (a multiply-add may be two
-//! operations), of a chunk where groups have scales of their own and of the whole row else, two a piece
-//! and one for each group of lanes that shares K; each twice as far as to nearest, since only one of
-//! the two neighbours is promised.
+//! Lanes without matrix instructions: two roundings per column of a segment (a multiply-add may be
+//! two operations); the segment is a chunk if groups have their own scales, else the whole row. Two
+//! per segment and one for each group of lanes that shares K. Each rounding counts twice, since
+//! only one of the two neighbours is guaranteed.
 //!
-//! bf16 parts: weights are put together first (three operations of [`FIXED`]) and parts are exact, of
-//! one sign and so of no more magnitude than the whole. An instruction adds 32 columns of a pair
-//! of parts: a chain of [`PAIR_CHAIN`] products, an addition of even and odd ones, one to what was
-//! summed before; there are at most [`MOST_PAIRS`] pairs. The chain of one term is once what an
-//! instruction rounds, and each later instruction once.
+//! bf16 parts: weights are dequantised first (three operations of [`FIXED`]); parts are exact, have
+//! one sign and so no more magnitude than the whole. An instruction adds 32 columns of a pair of
+//! parts: a chain of [`PAIR_CHAIN`] products, one addition of even and odd columns, one to the
+//! previous sum; there are at most [`MOST_PAIRS`] pairs. The chain of one term is one instruction's
+//! roundings, plus one for each later instruction.
 //!
-//! The same by `bfmmla`, which rounds to odd, twice as far as to nearest: two for the sum of two
-//! products, and two for each two columns of each pair of parts that follow in the chain, one a
-//! column; a chain has [`MOST_CHAIN`] of those at most. Chains, of at least a chunk, add up as pieces
-//! do.
+//! The same with `bfmmla`, which rounds to odd, with twice the error of rounding to nearest: two
+//! for the sum of two products, and two for each two columns of each pair of parts that follow in
+//! the chain, that is, one per column; a chain has at most [`MOST_CHAIN`] of those. Chains, of at
+//! least a chunk, add up as segments do.
 //!
-//! Whatever a kernel says that decoding leaves on codes ([`Decoded::add`]) is an offset like o: its share
-//! of a sum is computed and taken off again.
+//! A constant that decoding adds to codes ([`Decoded::add`]) counts as an offset like o: its share
+//! of a sum is computed and subtracted.
 //!
-//! Rounded weights ([`Decoded::rounded`]): a value v becomes v', which is known for each code. With the
-//! largest relative error d of those that are rounded as numbers of full precision, and the largest error t
-//! of the others (smaller than the format's numbers times the power of two), |v' - v| <= d |v| + t, and so
-//! y is off by `d sum_k X_k W_k + t sum_k X_k |scales|` at most; roundings come on top of that.
+//! Rounded weights ([`Decoded::rounded`]): a value v becomes v', which is known for each code. Let
+//! d be the largest relative error of values that are rounded as normal numbers, and t the largest
+//! error of the others (below the format's normal numbers times the power of two). Then |v' - v| <=
+//! d |v| + t, and so y differs by at most `d sum_k X_k W_k + t sum_k X_k |scales|`, in addition to
+//! the roundings.
 //!
-//! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors
-//! that are multiplied later, each of which is at most the larger of itself and 1. Instructions that
-//! take subnormal numbers for 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] a
+//! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors that
+//! are multiplied later, each of which is at most the larger of itself and 1. Instructions that
+//! flush subnormal numbers to 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] per
 //! term and pair of parts.
 
 use quantloom_dsl::Weight;
@@ -62,57 +65,57 @@ use quantloom_dsl::format::FloatFormat;
 use crate::cpu::parts::{MOST_CHAIN, MOST_PAIRS};
 use crate::op::{Decoded, Sums};
 
-/// Half the distance of 1 and the next `f32`.
+/// Half the distance between 1 and the next `f32`.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 /// Half the smallest `f32`, 2^-150.
 const TINY: f64 = f64::from_bits((1023 - 150) << 52);
 
-/// Operations that a term passes through outside of sums, at most: x to `f32` 1, scale to `f32`
-/// 1, the group's addend 1, an integer sum to `f32` 1, value times scale plus addend 2, product
-/// with x 1, sum of x times addend 2, the factor to `f32` 1, x's scale to `f32` 1, scale times
-/// factor 1, the sum times that 1, x's zero point times the row sum 3, bias to `f32` and its
-/// addition 2.
+/// Operations that a term passes through outside of sums, at most: x to `f32` 1, scale to `f32` 1,
+/// the group's correction 1, an integer sum to `f32` 1, value times scale plus correction 2,
+/// product with x 1, sum of x times correction 2, the per-channel scale to `f32` 1, x's scale to
+/// `f32` 1, the product of the two 1, the sum times that 1, x's zero point times the row sum 3,
+/// bias to `f32` and its addition 2.
 const FIXED: usize = 18;
 /// Columns that are added in one chain before a group's scale is applied, at most.
 const PIECE: usize = 256;
 
 /// Columns that one matrix instruction adds up, at least.
 const MATRIX_COLUMNS: usize = 8;
-/// Columns that one instruction which scales its operands adds up.
+/// Columns that one instruction with scaled operands adds up.
 const SCALED_COLUMNS: usize = 128;
-/// Warps and blocks that share a row's K without a group each, at most: each group is counted besides.
+/// Warps and blocks that share a row's K, at most; groups are counted separately.
 const MOST_PARTS: usize = 64;
 
-/// Columns of a piece of lanes that multiply by themselves: a chunk of codes.
+/// Columns of a segment for lanes without matrix instructions: a chunk of codes.
 const LANES_PIECE: usize = 32;
 /// Groups of lanes of a block that share a row's K.
 const MOST_LANES: usize = 16;
-/// Numbers below 2^-126 that a term of theirs loses, at most: each operation's operands and result.
+/// Numbers below 2^-126 that a term loses, at most: each operation's operands and result.
 const LANES_FLUSHED: usize = 3 * FIXED;
 
-/// Columns that an instruction of bf16 parts takes.
+/// Columns of an instruction on bf16 parts.
 const PAIR_COLUMNS: usize = 32;
-/// Products that it adds in one chain, and the addition of its two chains.
+/// Products that such an instruction adds in one chain, plus the addition of its two chains.
 const PAIR_CHAIN: usize = PAIR_COLUMNS / 2 + 1;
-/// Numbers below 2^-126 that are lost in a term of a pair, at most: its two operands, the product
-/// with what was summed before, the sum of the chains and that of the instructions.
+/// Numbers below 2^-126 that a term of a pair loses, at most: its two operands, the product with
+/// the previous sum, the sum of the chains and that of the instructions.
 const FLUSHED: usize = 5;
 /// The smallest normal `f32`, 2^-126.
 const NORMAL: f64 = f32::MIN_POSITIVE as f64;
 
-/// How many roundings a term of a product meets.
+/// The number of roundings of a term of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Chain {
     roundings: usize,
-    /// Whether stored codes are summed in floating point, their offset taken off afterwards.
+    /// Whether stored codes are summed in floating point, and their offset subtracted afterwards.
     pub(super) offset: bool,
     /// What a term may lose by underflow, before later factors.
     underflow: f64,
 }
 
 impl Chain {
-    /// The chain of a kernel's sums for K columns in so many groups, of which it sums so many pieces
-    /// apart, at least one a group.
+    /// The roundings of a kernel for K columns in `groups` groups; the kernel sums `pieces`
+    /// segments separately, at least one per group.
     pub(super) fn of(sums: Sums, k: usize, (groups, apart): (usize, usize)) -> Self {
         let pieces = 2 * (k.div_ceil(32) + apart);
         let float = k.min(PIECE) + pieces + FIXED;
@@ -146,14 +149,14 @@ impl Chain {
     }
 }
 
-/// The parts of one element of y that its bound is made of.
+/// The magnitudes of one element of y that determine its bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     /// The exact y.
     pub(super) y: f64,
     /// `sum_k X_k W_k`, without offsets.
     pub(super) terms: f64,
-    /// `sum_k X_k * scales`: times twice the offset what the offset adds to `terms`.
+    /// `sum_k X_k * scales`: the offset adds twice itself times this to `terms`.
     pub(super) offsets: f64,
     /// `sum_k` of the product of max(1, factor).
     pub(super) factors: f64,
@@ -161,17 +164,17 @@ pub(super) struct Sizes {
     pub(super) bias: f64,
 }
 
-/// How far the numbers that a kernel multiplies are from the values of codes.
+/// The errors of the numbers that a kernel multiplies, relative to the values of codes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Inexact {
-    /// Of a value, at most.
+    /// Relative to the value, at most.
     relative: f64,
-    /// And besides, at most.
+    /// In addition, at most.
     absolute: f64,
 }
 
 impl Inexact {
-    /// Of all codes of a weight.
+    /// The errors of all codes of a weight.
     pub(super) fn of(weight: &Weight, decoded: Decoded) -> Self {
         let mut this = Self::default();
         let Some((format, exponent)) = decoded.rounded else { return this };
@@ -206,8 +209,8 @@ pub(super) fn bound(
     let sums = roundings / (1.0 - roundings) * terms + rounded;
     let underflow = chain.underflow * (sizes.factors + 1.0);
     let computed = sums + underflow;
-    // The result's own rounding: half a unit in the last place of the type, of its largest
-    // possible magnitude; a subnormal one has the unit of the smallest normal number.
+    // The result's own rounding: half a unit in the last place of the type, at its largest possible
+    // magnitude; a subnormal result has the unit of the smallest normal number.
     let magnitude = sizes.y.abs() + computed;
     let smallest = output.decode(1) / 2.0;
     computed + (magnitude * output.epsilon() / 2.0).max(smallest)
@@ -220,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Each value's own error: of numbers of full precision in proportion, of smaller ones as it is.
+    /// The error of each value: relative for normal numbers, absolute for smaller ones.
     #[test]
     fn rounded_values_are_as_far_off_as_they_are() {
         let book = |values: &[f32]| Weight {
@@ -233,7 +236,8 @@ mod tests {
         let of = Inexact::of(&book(&[0.5, 1.0 / 3.0]), rounded);
         assert_eq!(of, Inexact { relative, absolute: 0.0 });
         assert!(relative > 0.0 && relative < 2f64.powi(-11));
-        // Twice the value is rounded as the value is; what is lost altogether is the value itself.
+        // Twice the value is rounded as the value is; the error of a value that is flushed is the
+        // value.
         let twice = Decoded { add: 0, rounded: Some((F16, 1)) };
         let of = Inexact::of(&book(&[1.0 / 3.0, 1e-9]), twice);
         assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32) });

@@ -1,4 +1,4 @@
-//! A declared scheme on a device, with its own decoder, as a backend.
+//! A declared scheme on a device, with its generated decoder, as a backend.
 
 use std::marker::PhantomData;
 

@@ -1,7 +1,7 @@
-//! Random layers and activations: the same for the same scheme, shape and seed, on any machine.
+//! Random layers and activations: a function of scheme, shape and seed, on any machine.
 //!
 //! In: a scheme, a shape, a seed. Out: plain codes ([`layer`]) and tokens ([`tokens`]). The seed
-//! decides the [`Regime`] too, so that scheme, shape and seed alone say what is multiplied.
+//! also selects the [`Regime`], so that scheme, shape and seed determine all numbers.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use quantloom_dsl::layout::{Component, Grain, Shape};
 use quantloom_dsl::reference::Plain;
 use quantloom_dsl::{Activation, Code, ScaleLevel, Scheme, TYPES_OF_X};
 
-/// What kind of numbers a seed draws.
+/// The range of the numbers that a seed draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
-    /// Scales of 2^-8 to 2^-4, as layers of a model have them.
+    /// Scales of 2^-8 to 2^-4, as in layers of a model.
     Usual,
     /// Neighbouring groups up to 2^16 apart.
     Spread,
     /// The smallest numbers of the scale's type, subnormal ones included.
     Smallest,
-    /// The largest whose products stay within `f32`.
+    /// The largest numbers whose products stay within `f32`.
     Largest,
     /// Any number of the scale's type, negative ones and 0 included.
     Any,
-    /// Usual scales; a few codes, and an element of a token that is not quantised, are infinite
-    /// or NaN if their types have such codes.
+    /// Usual scales; a few codes, and an element of a token that is not quantised, are infinite or
+    /// NaN if their types have such codes.
     Special,
 }
 
 impl Regime {
-    /// All, in the order in which seeds take turns.
+    /// All regimes, in the order of seeds.
     pub const ALL: [Self; 6] =
         [Self::Usual, Self::Spread, Self::Smallest, Self::Largest, Self::Any, Self::Special];
 
@@ -39,17 +39,18 @@ impl Regime {
     }
 }
 
-/// Weights are at most this power of two (a scale of e8m0 may round up to it): activations of up to 2^8 (or codes of 8 bits) and 2^16
-/// columns then keep every partial sum below the 2^128 of `f32`.
+/// Weights are at most this power of two (a scale of e8m0 may round up to it). With activations of
+/// up to 2^8 (or codes of 8 bits) and 2^16 columns every partial sum stays below 2^128, the limit
+/// of `f32`.
 const LARGEST_WEIGHT: i32 = 98;
 
 /// A random stream: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators", 2014), which can start anywhere.
+/// generators", 2014), which can start at any state.
 #[derive(Clone, Debug)]
 pub(super) struct Stream(u64);
 
 impl Stream {
-    /// The stream of a purpose: streams of different `key`s have nothing to do with each other.
+    /// The stream of a purpose: streams with different `key`s are independent.
     pub(super) fn new(seed: u64, key: u64) -> Self {
         let mut stream = Self(seed ^ key.wrapping_mul(0xd134_2543_de82_ef95));
         stream.bits();
@@ -63,17 +64,17 @@ impl Stream {
         word ^ word >> 31
     }
 
-    /// Below `end`, which is at least 1.
+    /// A number below `end`, which is at least 1.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }
 
-    /// In `first..=last`.
+    /// A number in `first..=last`.
     fn within(&mut self, first: i32, last: i32) -> i32 {
         first + self.below((last - first).max(0) as u64 + 1) as i32
     }
 
-    /// In 0..1.
+    /// A number in 0..1.
     fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -84,7 +85,7 @@ impl Stream {
     }
 }
 
-/// Keys of streams, so that no two components share one.
+/// Keys of streams: no two components share one.
 fn key(component: Component) -> u64 {
     match component {
         Component::Code => 1,
@@ -100,7 +101,7 @@ fn key(component: Component) -> u64 {
 }
 const TOKENS: u64 = 0x1000;
 
-/// A layer of random codes, over all codes, with scales of the seed's regime.
+/// A layer of random codes, uniform over all codes, with scales of the seed's regime.
 pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
     let regime = Regime::of(seed);
     let mut components = BTreeMap::new();
@@ -124,7 +125,7 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
             }
             (Component::Index, Some(number)) => index(scheme, shape, number, &mut stream),
             (Component::Bias, Some(number)) => {
-                // Of the size of a product, so that a bias forgotten or added twice shows.
+                // As large as a product, so that a bias that is missing or added twice is noticed.
                 let size = typical(scheme, regime, seed) * range(scheme) * (shape.k as f64).sqrt();
                 let value = |stream: &mut Stream| stream.normal() * size;
                 (0..count).map(|_| saturated(number, value(&mut stream))).collect()
@@ -151,10 +152,10 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
     Plain { shape, components }
 }
 
-/// Uniform over all codes, but for every eighth row, which is of one code, that of the largest value
-/// or the smallest in turn: with tokens of one sign, sums are as large as they get. Infinities and
-/// NaNs only in [`Regime::Special`], and there in every seventh row, so that what they spoil and
-/// what they must not spoil are both seen.
+/// Uniform over all codes, except that every eighth row has only one code, the one with the largest
+/// or the smallest value in turn: with tokens of one sign, such sums are as large as possible.
+/// Infinities and NaNs only in [`Regime::Special`], and there only in every seventh row, to test
+/// both rows with and without them.
 fn codes(
     scheme: &Scheme,
     shape: Shape,
@@ -200,8 +201,8 @@ fn zeros(scheme: &Scheme, number: Number, stream: &mut Stream, count: usize) -> 
     (0..count).map(|_| code(stream)).collect()
 }
 
-/// Act-order: equal groups in random order for even draws; any group anywhere for odd ones, as a
-/// shard of a layer has it.
+/// Act-order: equal groups in random order for even draws; arbitrary groups for odd draws, as in a
+/// shard of a layer.
 fn index(scheme: &Scheme, shape: Shape, number: Number, stream: &mut Stream) -> Vec<u32> {
     let groups = |component: &Component| {
         let grains = scheme.grains(*component)?;
@@ -228,7 +229,7 @@ fn index(scheme: &Scheme, shape: Shape, number: Number, stream: &mut Stream) -> 
     index
 }
 
-/// The nearest code of a value, of a number type without a code that is no number.
+/// The nearest code of a value, for a number type without infinities and NaNs.
 fn saturated(number: Number, value: f64) -> u32 {
     number.encode(value, Overflow::Saturate)
 }
@@ -239,25 +240,25 @@ fn range(scheme: &Scheme) -> f64 {
     low.abs().max(high.abs()).max(1.0)
 }
 
-/// How the values of one scale level are drawn.
+/// The distribution of the values of one scale level.
 struct ScaleDraw {
     number: Number,
     divide: bool,
     /// Exponents of the effective factor, inclusive.
     exponents: (i32, i32),
-    /// Also negative numbers and 0.
+    /// Whether negative numbers and 0 are included.
     signed: bool,
 }
 
 impl ScaleDraw {
-    /// One level takes the regime (which one, the seed says), the others are usual: products of
-    /// two extremes are no numbers that anybody stores.
+    /// The regime applies to one level, which the seed selects; the others are usual: no checkpoint
+    /// stores products of two extremes.
     fn new(scheme: &Scheme, level: u8, number: Number, regime: Regime, seed: u64) -> Self {
         let levels = scheme.scales.len() as u64;
         let chosen = u64::from(level) == seed / Regime::ALL.len() as u64 % levels.max(1);
         let regime = if chosen { regime } else { Regime::Usual };
         let divide = scheme.scales.get(usize::from(level)).is_some_and(|scale| scale.divide);
-        // Of a level that divides, the largest number is the smallest factor.
+        // For a level that divides, the largest number is the smallest factor.
         let (least, most) = exponents(number);
         let (least, most) = if divide { (-most, -least) } else { (least, most) };
         let largest = LARGEST_WEIGHT - 1 - range(scheme).log2().ceil() as i32;
@@ -291,7 +292,7 @@ impl ScaleDraw {
         let code = saturated(self.number, if negative { -value } else { value });
         match zero {
             true => saturated(self.number, 0.0),
-            // What rounds to 0 becomes the smallest number; E8M0 has no zero.
+            // Values that round to 0 become the smallest number; E8M0 has no zero.
             false if self.number.decode(code) == 0.0 => 1,
             false => code,
         }
@@ -308,7 +309,7 @@ fn exponents(number: Number) -> (i32, i32) {
     (exponent(least.abs()), exponent(number.max()))
 }
 
-/// A factor in the middle of what the seed's regime draws, all levels together.
+/// A factor in the middle of the seed's regime, the product of all levels.
 fn typical(scheme: &Scheme, regime: Regime, seed: u64) -> f64 {
     let level = |(level, scale): (u8, &ScaleLevel)| {
         let draw = ScaleDraw::new(scheme, level, scale.stored_number()?, regime, seed);
@@ -321,7 +322,7 @@ fn typical(scheme: &Scheme, regime: Regime, seed: u64) -> f64 {
 fn input_scale(scheme: &Scheme, level: u8) -> f64 {
     const LARGEST: f64 = 4.0;
     let Some(quantiser) = scheme.quantiser() else { return 1.0 };
-    // Dynamic levels below it are chosen anew; they should come out in the middle of their type.
+    // Finer dynamic levels are chosen anew, in the middle of their type if possible.
     let finer = quantiser.scales.iter().filter(|scale| !scale.stored);
     let finer = finer.filter_map(|scale| scale.stored_number());
     let middle: f64 = finer.map(|number| number.max().sqrt()).product();
@@ -330,7 +331,7 @@ fn input_scale(scheme: &Scheme, level: u8) -> f64 {
     if divide { 1.0 / factor } else { factor }
 }
 
-/// The element types that a case of this seed may have for x, and the one it has.
+/// The types that x may have in a case of this seed, and the one that it has.
 pub fn own_type(scheme: &Scheme, seed: u64) -> FloatFormat {
     let float = |activation: &Activation| match activation {
         Activation::Float(Number::Float(format)) => Some(*format),
@@ -346,10 +347,10 @@ pub fn own_type(scheme: &Scheme, seed: u64) -> FloatFormat {
 
 /// `count` tokens of `k` values of the type, [count, k]; a token is the same whatever the count.
 ///
-/// Nearly normal values with zeros of both signs; the third token is 0, the fifth tiny, the
-/// seventh has one value 2^7 times the others, the eleventh is all of one sign. Of the rest every
-/// fourth has no negative value, and every fourth is of one value: with seed 0 the second and the
-/// fourth, with the next seed those before, so that sums are large that would else cancel.
+/// Nearly normal values with zeros of both signs; the third token is 0, the fifth tiny, the seventh
+/// has one value 2^7 times the others, the eleventh has one sign. Of the rest, every fourth token
+/// has no negative value, and every fourth has one value in all columns, so that sums do not
+/// cancel: with seed 0 the second and the fourth token, with the next seed the tokens before them.
 pub fn tokens(scheme: &Scheme, own: FloatFormat, count: usize, k: usize, seed: u64) -> Vec<f64> {
     let quantised = scheme.taken(own).is_some_and(|taken| taken.quantiser().is_some());
     let token = |at: usize| {

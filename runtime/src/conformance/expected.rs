@@ -1,7 +1,7 @@
-//! What a case should give: the exact product and what its bound is made of.
+//! The expected result of a case: the exact product, and the magnitudes that determine its bound.
 //!
-//! In: plain codes and tokens. Out: for each y[m, n] its [`Sizes`]. Weights and products come from
-//! [`quantloom_dsl::reference`]; magnitudes are read off the plain codes here.
+//! In: plain codes and tokens. Out: the [`Sizes`] of each y[m, n]. Weights and products are
+//! computed by [`quantloom_dsl::reference`]; this file computes magnitudes from plain codes.
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::{Component, Grain, Grains, Index, Shape};
@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::bound::Sizes;
 use crate::float_mode::standard;
 
-/// Row-major [N, K] of one expert, taken apart.
+/// Row-major [N, K] of one expert: values and magnitudes.
 pub(super) struct Weights<'a> {
     scheme: &'a Scheme,
     plain: &'a Plain,
@@ -27,9 +27,9 @@ pub(super) struct Weights<'a> {
     factors: Vec<f64>,
 }
 
-/// Tokens as the scheme multiplies them, [M, K].
+/// Tokens after the quantiser, [M, K]: values and magnitudes.
 pub(super) struct Seen {
-    /// After the quantiser.
+    /// The values.
     values: Vec<f64>,
     /// `(|code| + |zero|) * |scales|`, or |x|.
     terms: Vec<f64>,
@@ -43,7 +43,7 @@ impl<'a> Weights<'a> {
         plain: &'a Plain,
         expert: u64,
     ) -> Result<Self, ReferenceError> {
-        // Refuses what is no layer.
+        // Fails if the codes are not a layer.
         Decoder::new(scheme, plain)?;
         let parts = Parts::new(scheme, plain);
         let Shape { n, k, .. } = plain.shape;
@@ -66,7 +66,7 @@ impl<'a> Weights<'a> {
         Ok(weights)
     }
 
-    /// Sizes of y [M, N].
+    /// The magnitudes of y [M, N].
     pub(super) fn times(&self, x: &Seen) -> Result<Vec<Sizes>, ReferenceError> {
         let Shape { n, k, .. } = self.plain.shape;
         let (n, k) = (n as usize, k as usize);
@@ -122,17 +122,17 @@ impl Seen {
     }
 }
 
-/// The quantiser through which x of a type goes.
+/// The quantiser for x of a type.
 fn quantiser(scheme: &Scheme, own: FloatFormat) -> Option<&Quantiser> {
     scheme.taken(own)?.quantiser()
 }
 
-/// Whether what a token of a type becomes depends on the others: a dynamic scale over several tokens.
+/// Whether the codes of a token depend on other tokens: a dynamic scale over several tokens.
 pub(super) fn tokens_share_a_scale(scheme: &Scheme, own: FloatFormat) -> bool {
     quantiser(scheme, own).is_some_and(Quantiser::spans_tokens)
 }
 
-/// Groups along k: of the finest component that is cut there.
+/// Groups along k, of the component with the smallest groups.
 pub(super) fn groups(scheme: &Scheme, shape: Shape) -> usize {
     let columns = |component: Component| {
         let grains = scheme.grains(component)?;
@@ -143,14 +143,15 @@ pub(super) fn groups(scheme: &Scheme, shape: Shape) -> usize {
     most.unwrap_or(1) as usize
 }
 
-/// Columns of the runs into which products pad groups.
+/// Columns of the affine runs into which products pad groups.
 const RUN: u64 = 16;
 
-/// Sums that a product keeps apart, at most. Where all groups along k, of w and of x, are powers of two:
-/// those of the finest. Else each piece between the ends of groups is cut into runs: of [`RUN`] columns,
-/// or of fewer, a power of two, that divide every group; of K columns in so many pieces these are at most
-/// one for each run that K has, and one a piece. A group index gives groups any number of columns, and
-/// may spread them over groups of x, so that each column is a piece.
+/// The most sums that a product computes separately. If all groups along k, of w and of x, are
+/// powers of two: one per group of the finest. Otherwise each segment between the ends of groups is
+/// divided into affine runs of [`RUN`] columns, or of fewer columns, a power of two that divides
+/// every group; K columns in `pieces` segments have at most one run for each run of K, plus one per
+/// segment. A group index gives groups any number of columns, and may distribute them over groups
+/// of x, so that each column is a segment.
 pub(super) fn pieces(scheme: &Scheme, shape: Shape) -> usize {
     let of_x = scheme.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
     let of_w = scheme.scales.iter().map(|scale| scale.group.cols);
@@ -189,7 +190,7 @@ impl<'a> Parts<'a> {
         Self { scheme, plain }
     }
 
-    /// Term, scales and factor of one weight: see [`Weights`].
+    /// Value, scales and factor of one weight: see [`Weights`].
     fn sizes(&self, index: Index) -> [f64; 3] {
         let scheme = self.scheme;
         let value = scheme.weight.decode(self.code(Component::Code, index));

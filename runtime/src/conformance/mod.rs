@@ -1,6 +1,6 @@
-//! The conformance kit: a scheme's products on every backend present, against the reference.
+//! The conformance kit: compares a scheme's products on every available backend with the reference.
 //!
-//! In: a scheme. Out: a [`Summary`] a backend, or the first [`Failure`] with the command that
+//! In: a scheme. Out: one [`Summary`] per backend, or the first [`Failure`] with the command that
 //! reproduces it. One line in a test is enough:
 //!
 //! ```
@@ -11,8 +11,8 @@
 //! # Ok::<(), conformance::Failure>(())
 //! ```
 //!
-//! A case is a scheme, a shape, M and a seed: they alone decide all numbers ([`draw`]). Every
-//! element of y is compared with the f64 reference, within the bound that `bound` derives.
+//! A case is a scheme, a shape, M and a seed, which determine all numbers ([`draw`]). Every element
+//! of y is compared with the f64 reference, within the bound that `bound` derives.
 
 mod bound;
 mod declared;
@@ -36,7 +36,8 @@ use crate::unpacked::{UnpackError, Unpacked};
 use bound::{Chain, Inexact, bound};
 use expected::{Seen, Weights, groups, pieces, tokens_share_a_scale};
 
-/// Compares a scheme's products on every instruction set present, with the default [`Suite`].
+/// Compares a scheme's products on every instruction set of this machine, with the default
+/// [`Suite`].
 ///
 /// # Errors
 /// The first [`Failure`].
@@ -44,7 +45,7 @@ pub fn check(scheme: &Scheme) -> Result<Vec<Summary>, Failure> {
     check_on(scheme, &|device| Box::new(device))
 }
 
-/// [`check`] of a declared scheme, with the decoder that was generated for it.
+/// [`check`] for a declared scheme, with its generated decoder.
 ///
 /// # Errors
 /// The first [`Failure`].
@@ -63,22 +64,22 @@ fn check_on(
     Suite::default().run(scheme, &backends, &|_| {}).into_iter().collect()
 }
 
-/// What is multiplied.
+/// The products to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suite {
     /// N x K.
     pub shapes: Vec<(u64, u64)>,
     /// Values of M.
     pub tokens: Vec<usize>,
-    /// Seeds; six in a row have every [`draw::Regime`].
+    /// Seeds; any six consecutive ones cover every [`draw::Regime`].
     pub seeds: Vec<u64>,
-    /// Of the values of M, each pair of a shape and a seed takes every so-manieth, starting
-    /// elsewhere; 1 for all.
+    /// Each pair of a shape and a seed uses every n-th of the values of M, with different starts; 1
+    /// for all.
     pub every: usize,
 }
 
 impl Default for Suite {
-    /// M of 1 to 17; N and K that are whole panels and chunks, ragged, tiny, longer than a block.
+    /// M of 1 to 17; N and K that are whole panels and chunks, partial, tiny, longer than a block.
     fn default() -> Self {
         let shapes =
             vec![(48, 256), (33, 160), (17, 321), (5, 37), (130, 640), (19, 2592), (300, 96)];
@@ -86,12 +87,12 @@ impl Default for Suite {
     }
 }
 
-/// The numbers of a comparison: they decide everything.
+/// The parameters of a comparison, which determine all numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The scheme's name.
     pub scheme: String,
-    /// How a command line names the scheme: its name, or the path of its file.
+    /// The scheme on a command line: its name, or the path of its file.
     pub argument: String,
     /// The backend's name.
     pub backend: String,
@@ -118,7 +119,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// The command that does it again.
+    /// The command that reproduces the case.
     pub fn again(&self) -> String {
         let Shape { n, k, .. } = self.shape;
         let Self { argument, backend, tokens, seed, .. } = self;
@@ -133,7 +134,7 @@ impl Case {
 pub struct Miss {
     /// Expert, row of x, row of w.
     pub at: (u64, usize, usize),
-    /// Ours.
+    /// Our result.
     pub y: f64,
     /// The exact value.
     pub reference: f64,
@@ -157,11 +158,11 @@ pub enum Failure {
     /// A wrong result.
     #[error("{case}: {miss}; {misses} of {elements} elements are beyond their bounds\nagain: {again}", again = case.again())]
     Miss {
-        /// Where.
+        /// The case.
         case: Box<Case>,
-        /// The first one.
+        /// The first mismatch.
         miss: Miss,
-        /// How many.
+        /// The number of mismatches.
         misses: usize,
         /// Elements of y.
         elements: usize,
@@ -169,36 +170,36 @@ pub enum Failure {
     /// The backend has no kernel for any product of the suite.
     #[error("{case}: {why}")]
     NotScheduled {
-        /// The first one.
+        /// The first product.
         case: Box<Case>,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The product was refused.
+    /// A product failed.
     #[error("{case}: {error}\nagain: {again}", again = case.again())]
     Refused {
-        /// Where.
+        /// The case.
         case: Box<Case>,
-        /// Why.
+        /// The reason.
         error: Box<ProductError>,
     },
-    /// The reference refused the layer that was drawn.
-    #[error("{case}: the reference refuses the layer: {error}")]
+    /// The reference rejected the random layer.
+    #[error("{case}: the reference rejects the layer: {error}")]
     Reference {
-        /// Where.
+        /// The case.
         case: Box<Case>,
-        /// Why.
+        /// The reason.
         error: Box<ReferenceError>,
     },
-    /// The layer that was drawn could not be packed or unpacked.
+    /// The random layer could not be packed or unpacked.
     #[error("{case}: {error}")]
     Pack {
-        /// Where.
+        /// The case.
         case: Box<Case>,
-        /// Why.
+        /// The reason.
         error: Box<UnpackError>,
     },
-    /// A device went away.
+    /// A device was lost.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// No shape of the suite fits the scheme's layouts.
@@ -209,26 +210,26 @@ pub enum Failure {
     Declaration,
 }
 
-/// What was compared on a backend, all of it within its bounds.
+/// The result of all comparisons on a backend, all within their bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// The backend's name.
     pub backend: String,
     /// The kernels that ran.
     pub kernels: Vec<String>,
-    /// Products.
+    /// Number of products.
     pub products: usize,
-    /// Elements of y.
+    /// Number of elements of y.
     pub elements: usize,
-    /// The largest error of an `f32` result over its bound (that of a 16-bit result is mostly the
-    /// rounding to it).
+    /// The largest error of an `f32` result, divided by its bound (a 16-bit result has mostly the
+    /// error of its rounding).
     pub share: f64,
-    /// Products that the backend has no kernel for: the first one and why, for each reason.
+    /// Products that the backend does not support: for each reason, the first one and the reason.
     pub not_scheduled: Vec<(Case, String)>,
 }
 
 impl Summary {
-    /// Notes a product that was not scheduled, if its reason is a new one.
+    /// Records a product that is not supported, if its reason is new.
     fn note(&mut self, case: Case, why: String) {
         if self.not_scheduled.iter().all(|(_, known)| *known != why) {
             self.not_scheduled.push((case, why));
@@ -246,12 +247,12 @@ impl Suite {
         shapes.filter(fits).collect()
     }
 
-    /// Pairs of shape and seed that [`Suite::run`] takes for a scheme.
+    /// Number of pairs of shape and seed that [`Suite::run`] uses for a scheme.
     pub fn steps(&self, scheme: &Scheme) -> usize {
         self.fitting(scheme).len() * self.seeds.len()
     }
 
-    /// Compares on each backend, until its first failure; `progress` is told of each step.
+    /// Compares on each backend, until its first failure; calls `progress` after each step.
     pub fn run(
         &self,
         scheme: &Scheme,
@@ -261,7 +262,7 @@ impl Suite {
         self.run_named(scheme, &scheme.name, backends, progress)
     }
 
-    /// [`Suite::run`] of a scheme that a command line names by `argument`, in [`Case::again`].
+    /// [`Suite::run`] for a scheme that a command line names `argument`, for [`Case::again`].
     pub fn run_named(
         &self,
         scheme: &Scheme,
@@ -300,7 +301,7 @@ impl Suite {
     }
 }
 
-/// A summary of no product at all is a failure, of which the first reason is told.
+/// A summary without any product is a failure, with the first reason.
 fn some_product(result: Result<Summary, Failure>) -> Result<Summary, Failure> {
     let summary = result?;
     match summary.not_scheduled.first() {
@@ -320,7 +321,7 @@ struct Step<'a> {
     tokens: Vec<usize>,
 }
 
-/// What one M gives.
+/// The expected results for one M.
 struct Expected {
     expert: u64,
     tokens: usize,
@@ -362,7 +363,7 @@ impl Step<'_> {
             let weight = Unpacked::new(self.scheme, self.shape, &stored).map_err(of_pack)?;
             Ok((weight, packed))
         });
-        // What x is worth depends on the type to which a backend rounds it.
+        // The expected value depends on the type to which a backend rounds x.
         let mut expected: Vec<(FloatFormat, Result<Vec<Expected>, Failure>)> = Vec::new();
         for (backend, result) in backends.iter().zip(results) {
             let Ok(summary) = result else { continue };
@@ -398,7 +399,7 @@ impl Step<'_> {
         experts.dedup();
         for expert in experts {
             let weights = Weights::new(self.scheme, plain, expert)?;
-            // A token is the same whatever M is, unless it shares a scale with the others.
+            // Tokens do not depend on M, unless a scale is shared between tokens.
             let together = !tokens_share_a_scale(self.scheme, own);
             let seen = |x: &[f64]| Seen::new(self.scheme, plain, expert, x, own);
             let whole = if together { Some(weights.times(&seen(x)?)?) } else { None };
@@ -445,7 +446,7 @@ impl Step<'_> {
         let pieces = pieces(self.scheme, self.shape);
         let offset = stored_offset(self.scheme);
         for Expected { expert, tokens, sizes } in expected {
-            // Every fourth result is asked for in the activation's own type.
+            // Every fourth result is in the type of x.
             let sixteen = (tokens + self.seed as usize).is_multiple_of(4) && own != F32;
             let output = if sixteen { own } else { F32 };
             let x = (&x[..tokens * k], own);
@@ -496,8 +497,8 @@ impl Step<'_> {
     }
 }
 
-/// At most 1 is within the bound; a NaN is right only where the reference is NaN, an infinity
-/// only where the reference is that infinity or its bound reaches beyond the type's range.
+/// At most 1 is within the bound; NaN is right only if the reference is NaN, and infinity only if
+/// the reference is that infinity or its bound exceeds the range of the type.
 fn error_over_bound(y: f64, reference: f64, bound: f64, output: FloatFormat) -> f64 {
     let beyond = y.is_infinite() && reference * y.signum() + bound >= output.max();
     if y == reference || y.is_nan() && reference.is_nan() || beyond {
@@ -507,8 +508,8 @@ fn error_over_bound(y: f64, reference: f64, bound: f64, output: FloatFormat) -> 
     if share.is_nan() { f64::INFINITY } else { share }
 }
 
-/// What a kernel may add to integer codes to store them unsigned, and takes off again: the
-/// scheme's own offset and half of the range of a signed code.
+/// What a kernel may add to integer codes to store them unsigned, and subtract later: the scheme's
+/// own offset and half of the range of a signed code.
 fn stored_offset(scheme: &Scheme) -> f64 {
     let sign = match scheme.weight.code {
         quantloom_dsl::Code::Number(Number::Int(bits)) => f64::from(1u32 << (bits - 1)),
@@ -517,7 +518,7 @@ fn stored_offset(scheme: &Scheme) -> f64 {
     sign + f64::from(scheme.weight.offset).abs()
 }
 
-/// y as f64, of tokens of a type, in a type; places that the product does not write are seen.
+/// y as f64, for tokens of one type, in a type; detects elements that the product does not write.
 fn product(
     op: &dyn Op,
     expert: u64,

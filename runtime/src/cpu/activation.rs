@@ -1,7 +1,7 @@
-//! Activations into the workspace: widened or quantised, then packed in tiles.
+//! Activations into the workspace: widened to `f32` or quantised, then packed in tiles.
 //!
-//! In: x [M, K] as the caller has it. Out: [`Tokens`]. Tiles are shared out among the threads
-//! where there are several; each thread has room for one row.
+//! In: x [M, K] from the caller. Out: [`Tokens`]. Threads share the tiles; each thread has a buffer
+//! for one row.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ use crate::element::Values;
 use crate::float_mode::standard;
 use crate::op::ProductError;
 
-/// What decides how x is read.
+/// How x is read and converted.
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a> {
     pub(super) isa: Isa,
@@ -29,23 +29,23 @@ pub(super) struct Input<'a> {
     pub(super) quantiser: Option<&'a Quantiser>,
     pub(super) given: &'a StaticInput,
     pub(super) columns: Columns<'a>,
-    /// Unsigned stored code of the weight less this = integer.
+    /// The integer of a weight is its unsigned stored code minus this.
     pub(super) offset: i32,
 }
 
-/// Bytes that a thread needs for a row: as given, and in native order.
+/// Bytes that a thread needs for a row: in the caller's order, and in native order.
 pub(super) fn row_bytes(weight: &Native) -> usize {
     2 * (bytes_of::<f32>(weight.columns()) + bytes_of::<i8>(weight.columns()))
 }
 
-/// Bytes that [`PackedTokens`] take, those of the rows included; [`usize::MAX`] if there are more.
+/// Bytes of [`PackedTokens`], including the buffers of rows; [`usize::MAX`] if there are more.
 pub(super) fn bytes(blocking: &Blocking, weight: &Native, threads: usize) -> usize {
     let (tokens, pieces) = (blocking.padded, blocking.padded.saturating_mul(blocking.pieces));
     let elements = tokens.saturating_mul(weight.columns());
     let packed: &[usize] = match (blocking.matrix, blocking.path) {
         (Some(Matrix::Parts { x, .. }), _) => &[bytes_of::<u16>(elements.saturating_mul(x))],
         (_, Path::Dot) => &[
-            // Whole steps of four codes; beyond the largest number, no fewer.
+            // Whole steps of four codes; saturated sizes stay saturated.
             bytes_of::<u32>(elements / 4),
             bytes_of::<i32>(pieces),
             bytes_of::<f32>(pieces),
@@ -57,7 +57,7 @@ pub(super) fn bytes(blocking: &Blocking, weight: &Native, threads: usize) -> usi
     packed.iter().fold(threads * row_bytes(weight), |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Room for the tokens in a workspace.
+/// The memory of packed tokens in a workspace.
 pub(super) enum PackedTokens<'a> {
     Codes {
         x: &'a mut [u32],
@@ -72,7 +72,7 @@ pub(super) enum PackedTokens<'a> {
     },
     Parts {
         x: &'a mut [u16],
-        /// Of an element.
+        /// Parts of an element.
         parts: usize,
     },
 }
@@ -108,8 +108,8 @@ impl<'a> PackedTokens<'a> {
         }
     }
 
-    /// Fills the room; `rows` is that of the threads' rows. Says whether x is finite where it is
-    /// cut into parts.
+    /// Packs x; `rows` is the memory of the threads' row buffers. Returns whether x is finite if it
+    /// is split into bf16 parts, else true.
     pub(super) fn pack(
         &mut self,
         input: &Input<'_>,
@@ -123,7 +123,8 @@ impl<'a> PackedTokens<'a> {
         let endless = AtomicBool::new(false);
         let source = Source::new(input, x, &refused)?;
         let native = input.columns.native;
-        // Whole tiles, as many to each thread; the last tile may be smaller than the others.
+        // Whole tiles, the same number for each thread; the last tile may be smaller than the
+        // others.
         let tile_count = blocking.tiles().count();
         let share = tile_count.div_ceil(threads.max(1)).max(1) * blocking.tile;
         let each = rows.len() / threads.max(1);
@@ -196,7 +197,7 @@ impl<'a> PackedTokens<'a> {
     }
 }
 
-/// Where rows come from.
+/// The rows of x, and how they are converted.
 struct Source<'a> {
     x: Values<'a>,
     k: usize,
@@ -206,9 +207,9 @@ struct Source<'a> {
 }
 
 enum Way<'a> {
-    /// As they are.
+    /// Not quantised.
     Given,
-    /// Row by row; with the extent of all of x where a scale is chosen from that.
+    /// Row by row; with the range of all values of x if a scale depends on all of x.
     Quantised(RowQuantiser<'a>, Extent),
     /// By the reference: codes, zero points and scales of each element.
     Reference(quantloom_dsl::reference::QuantisedActivation),
@@ -227,7 +228,7 @@ impl<'a> Source<'a> {
                 let own = x.format();
                 match RowQuantiser::new(input.scheme, quantiser, input.given, own) {
                     Some(fast) => {
-                        // A missing static scale is the same for every row.
+                        // A missing static scale is missing for every row.
                         fast.parameters(&[], 0, Extent::default())?;
                         let mut all = Extent::default();
                         if fast.spans_rows() {
@@ -257,14 +258,14 @@ impl<'a> Source<'a> {
         Ok(Self { x, k, way, refused })
     }
 
-    /// Widens a row; false if it holds what cannot be quantised.
+    /// Widens a row; false if the row has values that cannot be quantised.
     #[inline(always)]
     fn widen(&self, token: usize, row: &mut [f32]) -> bool {
         self.x.widen(token * self.k, row);
         if matches!(self.way, Way::Given) {
             return true;
         }
-        // The exponent of what is not finite is all ones.
+        // The exponent bits of infinities and NaNs are all ones.
         let largest =
             row.iter().fold(0, |most: u32, value| most.max(value.to_bits() & 0x7f80_0000));
         if largest < 0x7f80_0000 {
@@ -275,7 +276,7 @@ impl<'a> Source<'a> {
         false
     }
 
-    /// The codes of a row whose scale is one for all columns, and scale and zero point.
+    /// The codes of a row whose columns share one scale; returns the scale and the zero point.
     #[inline(always)]
     fn codes(&self, token: usize, row: &mut [f32], codes: &mut [f32]) -> (f32, f32) {
         if !self.widen(token, row) {
@@ -301,7 +302,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The values of a row as the scheme multiplies them, in place; `codes` is room for as many.
+    /// The values of a row that the product multiplies, in place; `codes` is scratch memory of the
+    /// same length.
     #[inline(always)]
     fn values(&self, token: usize, row: &mut [f32], codes: &mut [f32]) {
         if !self.widen(token, row) {
@@ -331,8 +333,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A whole number of -128..128 as a byte. Added to 1.5 * 2^23 it lies in the low bits; the cast
-/// from `f32`, which has to mind NaN, is not vectorised.
+/// An integer of -128..128 as a byte. After adding 1.5 * 2^23 it is in the low bits; the cast from
+/// `f32`, which must handle NaN, would not be vectorised.
 #[inline(always)]
 fn low_byte(code: f32) -> i8 {
     (code + 12_582_912.0).to_bits() as i8
@@ -346,7 +348,8 @@ struct CodesOut<'a> {
     zeros: &'a mut [f32],
 }
 
-/// Quantises and packs some tiles; no vector operations of its own, but compiled for the set.
+/// Quantises and packs some tiles; has no vector operations, but is compiled for the instruction
+/// set.
 struct PackCodes<'a, 'b> {
     source: &'a Source<'b>,
     input: &'a Input<'b>,
@@ -397,7 +400,7 @@ impl Kernel for PackCodes<'_, '_> {
     }
 }
 
-/// Widens or quantises and packs some tiles.
+/// Packs some tiles, widened or quantised.
 struct PackValues<'a, 'b> {
     source: &'a Source<'b>,
     input: &'a Input<'b>,
@@ -442,13 +445,13 @@ impl Kernel for PackValues<'_, '_> {
 
 struct PartsOut<'a> {
     x: &'a mut [u16],
-    /// Of an element.
+    /// Parts of an element.
     parts: usize,
     /// Whether some value is not finite.
     endless: &'a AtomicBool,
 }
 
-/// Widens or quantises some tiles, and cuts them into parts.
+/// Packs some tiles, widened or quantised, split into bf16 parts.
 struct PackParts<'a, 'b> {
     source: &'a Source<'b>,
     columns: Columns<'b>,
@@ -477,7 +480,7 @@ impl Kernel for PackParts<'_, '_> {
                 let token = tile.first + m;
                 if token < blocking.tokens {
                     source.values(token, row, &mut ordered[..columns.given]);
-                    // The exponent of what is not finite is all ones.
+                    // The exponent bits of infinities and NaNs are all ones.
                     let largest =
                         row.iter().fold(0, |most: u32, v| most.max(v.to_bits() & 0x7f80_0000));
                     if largest == 0x7f80_0000 {

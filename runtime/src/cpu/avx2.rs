@@ -6,12 +6,12 @@ use super::vector::{Tiling, Vector};
 
 /// Two ymm registers, lanes 0..8 and 8..16.
 ///
-/// Every operation needs the features that [`super::isa::enter`] has found before it hands out
-/// this type; that is the SAFETY of each of them.
+/// Every operation needs the CPU features that [`super::isa::enter`] checks before it passes this
+/// type on; that is the SAFETY of each operation.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(__m256i, __m256i);
 
-/// Wraps an intrinsic on both halves; the SAFETY is that of [`Avx2`].
+/// Applies an intrinsic to both halves; the SAFETY is that of [`Avx2`].
 macro_rules! both {
     (|$a:ident| $body:expr, $x:expr) => {{
         let x = $x;
@@ -48,7 +48,7 @@ macro_rules! bits {
 }
 
 impl Vector for Avx2 {
-    // Eight sums in two halves, an operand of two and a token leave room for temporaries.
+    // Eight sums in two halves, a two-part operand and a token leave registers for temporaries.
     const TILING: Tiling = Tiling {
         fused_tokens: 4,
         dot_tokens: 4,
@@ -62,7 +62,7 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn load(bytes: &[u8; 64]) -> Self {
         let (low, high) = bytes.split_at(32);
-        // SAFETY: see the type; both halves are 32 bytes, and the load takes any alignment.
+        // SAFETY: see the type; both halves are 32 bytes, and the load allows any alignment.
         unsafe {
             Self(_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast()))
         }
@@ -70,7 +70,7 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn store(self, bytes: &mut [u8; 64]) {
         let (low, high) = bytes.split_at_mut(32);
-        // SAFETY: see the type; both halves are 32 bytes, and the store takes any alignment.
+        // SAFETY: see the type; both halves are 32 bytes, and the store allows any alignment.
         unsafe {
             _mm256_storeu_si256(low.as_mut_ptr().cast(), self.0);
             _mm256_storeu_si256(high.as_mut_ptr().cast(), self.1);
@@ -94,8 +94,8 @@ impl Vector for Avx2 {
     fn xor(self, other: Self) -> Self {
         both!(|a, b| _mm256_xor_si256(a, b), self, other)
     }
-    // The immediate forms of AVX2 take an `i32`, which a `u32` parameter cannot become; the
-    // variable forms with a constant count compile to the same instructions.
+    // The immediate forms of AVX2 take an `i32`, which cannot be computed from a `u32` parameter;
+    // the variable forms with a constant count compile to the same instructions.
     #[inline(always)]
     fn shl<const BITS: u32>(self) -> Self {
         both!(|a| _mm256_sll_epi32(a, _mm_cvtsi32_si128(BITS as i32)), self)
@@ -118,7 +118,7 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     fn lookup(self, table: &[u8; 16]) -> Self {
-        // SAFETY: see the type; the table's 16 bytes are there.
+        // SAFETY: see the type; the table has 16 bytes.
         let table = unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())) };
         both!(|a| _mm256_shuffle_epi8(table, a), self)
     }
@@ -128,10 +128,10 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     fn table_f32(self, table: &[f32; 16]) -> Self {
-        // SAFETY: see the type; the table's two halves of 32 bytes are there.
+        // SAFETY: see the type; the table's two halves have 32 bytes each.
         let (low, high) =
             unsafe { (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table[8..].as_ptr())) };
-        // A permutation of eight reads three bits of an index; the fourth chooses the half.
+        // A permutation of eight reads three bits of an index; the fourth bit selects the half.
         both!(
             |a| bits!(_mm256_blendv_ps(
                 _mm256_permutevar8x32_ps(low, a),
@@ -161,7 +161,7 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn store_f32(self, values: &mut [f32; 16]) {
         let (low, high) = values.split_at_mut(8);
-        // SAFETY: see the type; there is room for eight values in each half.
+        // SAFETY: see the type; each half has room for eight values.
         unsafe {
             _mm256_storeu_ps(low.as_mut_ptr(), f32s!(self.0));
             _mm256_storeu_ps(high.as_mut_ptr(), f32s!(self.1));
@@ -209,7 +209,7 @@ impl Vector for Avx2 {
             )
         }
     }
-    /// Even and odd bytes apart, widened: `vpmaddubsw` would saturate at codes of 8 bits.
+    /// Splits even and odd bytes and widens them: `vpmaddubsw` would saturate for codes of 8 bits.
     #[inline(always)]
     fn dot(self, codes: Self, x: Self) -> Self {
         let products = both!(

@@ -6,8 +6,8 @@ use super::vector::{Tiling, Vector};
 
 /// One zmm register.
 ///
-/// Every operation needs the features that [`super::isa::enter`] has found before it hands out
-/// this type; that is the SAFETY of each of them.
+/// Every operation needs the CPU features that [`super::isa::enter`] checks before it passes this
+/// type on; that is the SAFETY of each operation.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Avx512(__m512i);
@@ -26,17 +26,17 @@ impl Avx512 {
     }
 }
 
-/// Wraps one intrinsic; the SAFETY is that of [`Avx512`].
+/// Applies one intrinsic; the SAFETY is that of [`Avx512`].
 macro_rules! op {
     ($call:expr) => {
-        // SAFETY: see `Avx512`; no memory is touched.
+        // SAFETY: see `Avx512`; the intrinsic accesses no memory.
         Self(unsafe { $call })
     };
 }
 
 impl Vector for Avx512 {
-    // Integers: 12 sums, their 12 in f32, two operands, a token: 27 of 32 registers; 12 chains of
-    // the latency 5 keep both ports busy. f32: 24 sums, two operands, a token.
+    // Integers: 12 sums, their 12 in f32, two operands, a token: 27 of 32 registers; 12 chains with
+    // a latency of 5 keep both ports busy. f32: 24 sums, two operands, a token.
     const TILING: Tiling = Tiling {
         fused_tokens: 8,
         dot_tokens: 6,
@@ -49,12 +49,12 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     fn load(bytes: &[u8; 64]) -> Self {
-        // SAFETY: see the type; 64 bytes are there, and the load takes any alignment.
+        // SAFETY: see the type; the slice has 64 bytes, and the load allows any alignment.
         Self(unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) })
     }
     #[inline(always)]
     fn store(self, bytes: &mut [u8; 64]) {
-        // SAFETY: see the type; 64 bytes are there, and the store takes any alignment.
+        // SAFETY: see the type; the slice has 64 bytes, and the store allows any alignment.
         unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), self.0) }
     }
     #[inline(always)]
@@ -96,7 +96,7 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn lookup(self, table: &[u8; 16]) -> Self {
-        // SAFETY: see the type; the table's 16 bytes are there.
+        // SAFETY: see the type; the table has 16 bytes.
         unsafe {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
             Self(_mm512_shuffle_epi8(table, self.0))
@@ -109,8 +109,8 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn table_f32(self, table: &[f32; 16]) -> Self {
-        // SAFETY: see the type; the table's 64 bytes are there. The permutation reads the low
-        // four bits of a lane.
+        // SAFETY: see the type; the table has 64 bytes. The permutation reads the low four bits of
+        // a lane.
         unsafe { Self::of(_mm512_permutexvar_ps(self.0, _mm512_loadu_ps(table.as_ptr()))) }
     }
     #[inline(always)]
@@ -123,17 +123,17 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn load_f32(values: &[f32; 16]) -> Self {
-        // SAFETY: see the type; 16 values are there.
+        // SAFETY: see the type; the slice has 16 values.
         Self::of(unsafe { _mm512_loadu_ps(values.as_ptr()) })
     }
     #[inline(always)]
     fn store_f32(self, values: &mut [f32; 16]) {
-        // SAFETY: see the type; there is room for 16 values.
+        // SAFETY: see the type; the slice has room for 16 values.
         unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self.f32()) }
     }
     #[inline(always)]
     fn load_bf16(bits: &[u16; 16]) -> Self {
-        // SAFETY: see the type; 32 bytes are there.
+        // SAFETY: see the type; the slice has 32 bytes.
         unsafe {
             let bits = _mm256_loadu_si256(bits.as_ptr().cast());
             Self(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
@@ -141,7 +141,7 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn load_f16(bits: &[u16; 16]) -> Self {
-        // SAFETY: see the type; 32 bytes are there.
+        // SAFETY: see the type; the slice has 32 bytes.
         unsafe { Self::of(_mm512_cvtph_ps(_mm256_loadu_si256(bits.as_ptr().cast()))) }
     }
     #[inline(always)]

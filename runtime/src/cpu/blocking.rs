@@ -1,8 +1,9 @@
-//! How a product is cut up: which columns a piece and a block are, which tokens a tile, and what
-//! multiplies them.
+//! The blocking of a product: the columns of a segment and of a block, the tokens of a tile, and
+//! the instructions that multiply them.
 //!
-//! In: a native weight, a set, a number of tokens. Out: a [`Blocking`]. Up to a few tokens a panel is
-//! decoded on the fly and read once; beyond, in blocks. `super::product` runs what is said here.
+//! In: a native weight, an instruction set, a number of tokens. Out: a [`Blocking`]. For few tokens
+//! a panel is decoded on the fly and read once; for more tokens it is decoded in blocks.
+//! `super::product` runs the blocking.
 
 #[cfg(target_arch = "x86_64")]
 use super::amx::bf16;
@@ -18,18 +19,18 @@ use super::tokens::{Tile, padded, tiles};
 use crate::buffer::bytes_of;
 use crate::op::Sums;
 
-/// Columns between two visits to the group parameters, at most: integer sums. Fewer where these
-/// could leave 32 bits: see [`exact_columns`].
+/// Columns between two reads of the group parameters, at most, for integer sums. Fewer if sums
+/// could overflow 32 bits: see [`exact_columns`].
 const DOT_PIECE: usize = 512;
-/// The same of `f32` sums: as long as a chain of additions gets.
+/// The same for `f32` sums: the longest chain of additions.
 const FMA_PIECE: usize = 128;
-/// Columns of a block of decoded codes: with two panels 16 KiB, which share a first-level cache
-/// with a tile of tokens, its sums and the scales.
+/// Columns of a block of decoded codes: with two panels 16 KiB, which fit L1 together with a tile
+/// of tokens, its sums and the scales.
 const DOT_BLOCK: usize = 512;
 /// Columns of a block of decoded weights: with two panels 16 KiB.
 const FMA_BLOCK: usize = 128;
 
-/// NEON's matrix instruction for bytes is its tile's: whole blocks are not multiplied by bytes.
+/// NEON's byte matrix instruction is used in tiles, not in whole blocks.
 #[cfg(target_arch = "aarch64")]
 const BYTES_STEP: usize = CHUNK;
 #[cfg(target_arch = "aarch64")]
@@ -37,36 +38,37 @@ fn takes_bytes(_: &Native, _piece: usize) -> bool {
     false
 }
 
-/// How a product is cut up; a function of the weight, the set and the number of tokens.
+/// The blocking of a product; a function of the weight, the instruction set and the number of
+/// tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocking {
-    /// Path.
+    /// The arithmetic.
     pub path: Path,
     /// Tokens M.
     pub tokens: usize,
-    /// M with the zeros that fill up tiles.
+    /// M, padded to whole tiles.
     pub padded: usize,
     /// Whether panels are decoded on the fly.
     pub fused: bool,
-    /// What matrix instructions multiply in whole blocks, if they do: every tile is a whole one.
+    /// The matrix instructions that multiply whole blocks, if any; then every tile is whole.
     pub matrix: Option<Matrix>,
     /// Tokens of the largest tile.
     pub tile: usize,
-    /// Panels of a tile, or read side by side.
+    /// Panels of a tile, or panels that are read in parallel streams.
     pub panels: usize,
-    /// Columns of a token that lie together (integers).
+    /// Contiguous columns of a token (integers).
     pub together: usize,
     /// Columns of a piece.
     pub piece: usize,
-    /// Pieces of a panel.
+    /// Segments of a panel.
     pub pieces: usize,
-    /// Columns of a decoded block, whole pieces.
+    /// Columns of a decoded block, a multiple of the segment.
     pub block: usize,
 }
 
 impl Blocking {
-    /// Cuts up a product of `tokens` tokens, each of whose elements is `x_parts` bf16 numbers
-    /// ([`parts::of_input`]) or is not to be cut.
+    /// The blocking of a product of `tokens` tokens. Each element of x can be split into `x_parts`
+    /// bf16 numbers ([`parts::of_input`]), or not at all.
     pub fn new(
         weight: &Native,
         path: Path,
@@ -133,7 +135,7 @@ impl Blocking {
         one.into_iter().chain(tiles(tokens, self.tile))
     }
 
-    /// Bytes that a thread works in; [`usize::MAX`] if there are more.
+    /// Bytes of scratch memory of a thread; [`usize::MAX`] if there are more.
     pub fn scratch(&self) -> usize {
         if self.fused {
             return bytes_of::<[f32; 16]>(self.tile * self.panels);
@@ -154,12 +156,12 @@ impl Blocking {
     }
 }
 
-/// What matrix instructions multiply in whole blocks.
+/// The matrix instructions that multiply whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrix {
-    /// Codes as bytes, by codes of x; scaled piece by piece.
+    /// Codes as bytes times codes of x; scaled segment by segment.
     Bytes,
-    /// Weights and x in so many bf16 parts.
+    /// Weights and x, split into bf16 parts.
     Parts {
         /// Parts of a weight.
         weight: usize,
@@ -170,10 +172,11 @@ pub enum Matrix {
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl Matrix {
-    /// Panels of a tile of parts.
+    /// Panels of a tile of bf16 parts.
     const PANELS: usize = bf16::PANELS;
 
-    /// That of a product of so many tokens on a set, if there is one.
+    /// The matrix instructions for a product of `tokens` tokens on an instruction set, if there are
+    /// any.
     fn of(
         weight: &Native,
         path: Path,
@@ -207,12 +210,12 @@ impl Matrix {
         }
     }
 
-    /// Columns of a block of parts.
+    /// Columns of a block of bf16 parts.
     fn block(weight: usize, x: usize) -> usize {
         bf16::block(weight, x)
     }
 
-    /// How it adds up.
+    /// How the instructions add.
     pub(super) fn sums(self) -> Sums {
         match self {
             Self::Bytes => Sums::Integer,
@@ -223,10 +226,10 @@ impl Matrix {
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl Matrix {
-    /// Panels of a tile of parts.
+    /// Panels of a tile of bf16 parts.
     const PANELS: usize = 1;
 
-    /// None: the other sets have no such instructions.
+    /// None: other architectures have no such instructions.
     fn of(_: &Native, _: Path, _: Isa, _: usize, _: usize, _: Option<usize>) -> Option<Self> {
         None
     }
@@ -241,33 +244,34 @@ impl Matrix {
         CHUNK
     }
 
-    /// Columns of a block of parts.
+    /// Columns of a block of bf16 parts.
     fn block(_: usize, _: usize) -> usize {
         CHUNK
     }
 
-    /// How it adds up.
+    /// How the instructions add.
     pub(super) fn sums(self) -> Sums {
         Sums::Float
     }
 }
 
-/// Tokens of the one tile of a product that decodes on the fly.
+/// Tokens of the only tile of a product that decodes on the fly.
 fn fused_tile(tokens: usize) -> usize {
     tokens.next_power_of_two()
 }
 
 /// Columns, in whole chunks, over which sums of integers of a magnitude up to `largest` times bytes
-/// of x surely fit 32 bits: a term is at most `128 largest`, and so is what a sum starts from,
-/// the offset times the sum of x, a column. Sums of stored codes alone may leave 32 bits on the
-/// way, and come back: all sets add modulo 2^32.
+/// of x fit 32 bits: a term is at most `128 largest`, and so is each column's share of the initial
+/// value, the offset times the sum of x. Sums of stored codes alone may overflow 32 bits in
+/// between: all instruction sets add modulo 2^32.
 fn exact_columns(largest: u64) -> usize {
     let columns = i32::MAX as u64 / (128 * largest.max(1));
-    // An offset is at most 2^16 and a code at most 8 bits wide: never less than a chunk.
+    // An offset is at most 2^16 and a code at most 8 bits wide: the result is at least a chunk.
     (columns as usize / CHUNK).max(1) * CHUNK
 }
 
-/// Columns of a piece: the largest part of a group, in whole chunks, of at most `most` columns.
+/// Columns of a segment: the largest divisor of a group, in whole chunks, of at most `most`
+/// columns.
 fn piece(weight: &Native, most: usize) -> usize {
     let group = weight.group();
     if !weight.grouped() {

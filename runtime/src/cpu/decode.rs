@@ -1,9 +1,9 @@
-//! What is compiled once per family and instruction set: decoding a piece of a panel for the
-//! tiles, and products of a panel with few tokens that decode on the fly.
+//! The code that is compiled once per code type and instruction set: decoding a segment of a panel
+//! for the tiles, and products of a panel with few tokens that decode on the fly.
 //!
-//! In: the planes and group parameters of a panel ([`super::native`]), packed tokens
-//! ([`super::tokens`]). Out: codes, weights, or sums of 16 rows per token. A *piece* is the run
-//! of columns between two visits to the group parameters: a group or a part of one.
+//! In: the bit planes and group parameters of a panel ([`super::native`]), packed tokens
+//! ([`super::tokens`]). Out: codes, weights, or sums of 16 rows per token. A *segment* is the
+//! columns between two reads of the group parameters: a group or a part of a group.
 
 use super::family::Family;
 use super::isa::{Isa, Kernel, enter};
@@ -13,10 +13,11 @@ use super::vector::Vector;
 /// Columns of a chunk.
 pub const CHUNK: usize = 32;
 
-/// The scales of a panel: a row of 16 a group, in the narrowest type that holds them all.
+/// The scales of a panel: 16 per group, one per row, in the narrowest type that represents them
+/// all.
 #[derive(Clone, Copy, Debug)]
 pub enum Scales<'a> {
-    /// bf16: also e8m0, e4m3 and other short scales.
+    /// bf16: also for e8m0, e4m3 and other short scales.
     Bf16(&'a [[u16; 16]]),
     /// f16.
     F16(&'a [[u16; 16]]),
@@ -25,7 +26,7 @@ pub enum Scales<'a> {
 }
 
 impl Scales<'_> {
-    /// Asks for the scales of a group; past the end for those of the panel that follows in the stream.
+    /// Prefetches the scales of a group; past the end, those of the next panel of the stream.
     #[inline(always)]
     fn prefetch<V: Vector, const P: usize>(self, group: usize) {
         V::prefetch(match self {
@@ -47,32 +48,32 @@ impl Scales<'_> {
     }
 }
 
-/// What is per group of a panel's columns.
+/// The group parameters of a panel's columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Groups<'a> {
     /// Columns of a group: 4, 8, 16 or a multiple of 32.
     pub columns: usize,
     /// Scales.
     pub scales: Scales<'a>,
-    /// Added to value times scale; see [`super::native`].
+    /// The correction, added to value times scale; see [`super::native`].
     pub add: Option<&'a [[f32; 16]]>,
 }
 
-/// A piece of a panel to be decoded to weights.
+/// A segment of a panel that is decoded to weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     /// Its chunks.
     pub planes: &'a [[u8; 64]],
-    /// Its first column, a multiple of 32: where it stands among the groups.
+    /// Its first column, a multiple of 32, which gives its group.
     pub first: usize,
     /// The panel's groups.
     pub groups: Groups<'a>,
 }
 
 impl Piece<'_> {
-    /// Scale and addend of a group's codes.
+    /// Scale and correction of a group's codes.
     #[inline(always)]
-    #[expect(clippy::manual_map, reason = "no closure stands around vector operations")]
+    #[expect(clippy::manual_map, reason = "no closure around vector operations")]
     fn parameters<V: Vector>(&self, group: usize) -> (V, Option<V>) {
         let scale: V = self.groups.scales.row(group);
         let add = match self.groups.add {
@@ -83,7 +84,7 @@ impl Piece<'_> {
     }
 }
 
-/// A panel: a stream of memory.
+/// A panel: one stream of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Panel<'a> {
     /// All its chunks.
@@ -95,16 +96,16 @@ pub struct Panel<'a> {
 /// Some panels times few tokens, integers.
 #[derive(Clone, Copy, Debug)]
 pub struct DotRow<'a> {
-    /// As many as [`streams`] says; `add` of their groups is not looked at.
+    /// The panels, as many as [`streams`] says; `add` of their groups is not used.
     pub panels: &'a [Panel<'a>],
-    /// Columns of a piece, a multiple of 32 that divides a group (or is one of several equal
-    /// parts of the only group; the last piece may be shorter).
+    /// Columns of a segment, a multiple of 32 that divides a group (or is one of several equal
+    /// parts of the only group; the last segment may be shorter).
     pub piece: usize,
     /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
     /// `[step of 4 columns][token]`, four signed bytes each.
     pub x: &'a [u32],
-    /// `[piece][token]`: what a sum starts from.
+    /// `[segment][token]`: the initial value of a sum.
     pub starts: &'a [i32],
 }
 
@@ -113,21 +114,21 @@ pub struct DotRow<'a> {
 pub struct FmaRow<'a> {
     /// The panel.
     pub panel: Panel<'a>,
-    /// Columns of a piece: 4, 8, 16 or a multiple of 32 that divides a group (or as in
+    /// Columns of a segment: 4, 8, 16 or a multiple of 32 that divides a group (or as in
     /// [`DotRow::piece`]).
     pub piece: usize,
     /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
     /// `[column][token]`.
     pub x: &'a [f32],
-    /// `[piece][token]`: the sum of x over a piece.
+    /// `[segment][token]`: the sum of x over a segment.
     pub sums: &'a [f32],
 }
 
-/// Panels that a product of few tokens by integers reads side by side. A core reads several
-/// streams faster than one: where one waits for its prefetcher at the end of a page, the others go
-/// on. Four were as good as eight (docs/performance/cpu.md). More tokens need the registers, and the
-/// time, for themselves.
+/// Panels that an integer product of few tokens reads in parallel. A core reads several streams
+/// faster than one: while one stream waits for its prefetcher at a page boundary, the others
+/// proceed. Four were as good as eight (docs/performance/cpu.md). With more tokens, registers and
+/// time are needed for the tokens.
 pub const fn streams(tokens: usize) -> usize {
     match tokens {
         ..=2 => MOST_STREAMS,
@@ -136,7 +137,7 @@ pub const fn streams(tokens: usize) -> usize {
     }
 }
 
-/// The most of [`streams`].
+/// The maximum of [`streams`].
 pub const MOST_STREAMS: usize = 4;
 
 struct Codes<'a, F> {
@@ -248,7 +249,7 @@ impl<F: Family> Kernel for Dot<'_, F> {
 }
 
 impl<F: Family> Dot<'_, F> {
-    /// M tokens by P panels, C chains of products each: enough to hide their latency.
+    /// M tokens by P panels, C independent chains of products each, enough to hide their latency.
     #[inline(always)]
     fn tokens<V: Vector, const M: usize, const C: usize, const P: usize>(self) {
         let Self { family, row, sums } = self;
@@ -312,14 +313,14 @@ impl<F: Family> Dot<'_, F> {
     }
 }
 
-/// How far ahead of the chunk in hand codes are asked for, in bytes: about the time of a memory
-/// access at the speed of a core's stream. Scales are asked for as many whole groups ahead, and no
-/// further: docs/performance/cpu.md.
+/// Prefetch distance of codes in bytes: about the latency of memory at the bandwidth of a core's
+/// stream. Scales are prefetched as many whole groups ahead, and no further:
+/// docs/performance/cpu.md.
 const AHEAD: usize = 2048;
 
-/// The address `at` as a stream has it that reads a panel's codes or scales, `panel`: past the end that of
-/// the panel P on, since those between are other streams'. What follows a batch of panels is another
-/// thread's, so that these are asked for in vain.
+/// The prefetch address `at` of a stream that reads the codes or scales of `panel`: past the end it
+/// continues in panel P further on, since the panels between belong to other streams. The panel
+/// after a batch belongs to another thread, so this prefetch is wasted.
 #[inline(always)]
 fn in_stream<T, const P: usize>(panel: &[T], at: *const T) -> *const T {
     if at < panel.as_ptr_range().end { at } else { at.wrapping_add((P - 1) * panel.len()) }
@@ -350,7 +351,7 @@ impl<F: Family> Kernel for Fma<'_, F> {
 }
 
 impl<F: Family> Fma<'_, F> {
-    /// M tokens, C chains of additions a token.
+    /// M tokens, C independent chains of additions per token.
     #[inline(always)]
     fn tokens<V: Vector, const M: usize, const C: usize>(self) {
         let Self { family, row, sums } = self;
@@ -368,7 +369,8 @@ impl<F: Family> Fma<'_, F> {
                 V::prefetch(line.as_ptr().wrapping_add(AHEAD));
             }
             let codes: [V; 8] = family.codes(planes);
-            // A loop, not written out: what ends a piece would stand eight times in every kernel.
+            // A loop, not unrolled: the end of a segment would otherwise be eight times in every
+            // kernel.
             for (q, codes) in codes.into_iter().enumerate() {
                 let values = family.values(codes);
                 each!(j in [0 1 2 3] {
@@ -413,7 +415,8 @@ mod tests {
 
     #[test]
     fn streams_go_on_in_panels_of_their_own() {
-        // Panels of 10 lines, four streams: the first goes from line 9 to 40, the second from 19 to 50.
+        // Panels of 10 lines, four streams: the first continues from line 9 at 40, the second from
+        // 19 at 50.
         let lines: Vec<u16> = (0..60).collect();
         let places = |stream: usize| {
             let panel = &lines[10 * stream..][..10];

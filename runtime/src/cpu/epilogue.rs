@@ -1,7 +1,8 @@
-//! The end of some panels: what is per row and per token, the bias, the type of y.
+//! The epilogue of some panels: correction, scales per row and per token, bias, conversion to the
+//! type of y.
 //!
-//! In: the sums of panels over all of K. Out: their columns of y, each written by the one thread that
-//! has the panel.
+//! In: the sums of panels over all of K. Out: their columns of y, each written by the one thread
+//! that owns the panel.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -22,7 +23,7 @@ enum Target {
     Bf16(*mut Bf16),
 }
 
-/// The place of y, borrowed as long as it is written.
+/// The memory of y, borrowed while it is written.
 pub(super) struct Output<'y> {
     target: Target,
     /// Row length N; rows.
@@ -31,12 +32,12 @@ pub(super) struct Output<'y> {
     borrow: PhantomData<&'y mut ()>,
 }
 
-// SAFETY: the pointer is that of an exclusive borrow, which this holds, and `store` is called for each
-// (token, column) by the one thread that has the panel.
+// SAFETY: the pointer is that of an exclusive borrow, which this value holds, and `store` is called
+// for each (token, column) only by the thread that owns the panel.
 unsafe impl Sync for Output<'_> {}
 
 impl<'y> Output<'y> {
-    /// y [tokens, n], if it is as long.
+    /// y [tokens, n]; `None` if the length differs.
     pub(super) fn new(y: &'y mut ValuesMut<'_>, n: usize, tokens: usize) -> Option<Self> {
         if y.len() != tokens * n {
             return None;
@@ -49,7 +50,7 @@ impl<'y> Output<'y> {
         Some(Self { target, n, tokens, borrow: PhantomData })
     }
 
-    /// Writes a panel's columns of a token; what is outside y is ignored.
+    /// Writes a panel's columns of a token; columns outside of y are skipped.
     #[inline(always)]
     fn store(&self, token: usize, panel: usize, values: &[f32; PANEL]) {
         let first = panel * PANEL;
@@ -59,7 +60,7 @@ impl<'y> Output<'y> {
         let columns = PANEL.min(self.n - first);
         let at = token * self.n + first;
         // SAFETY: `at + columns` is at most tokens * n, the length that `new` has checked; the
-        // elements are initialised, and no other thread touches them: see `Sync` above.
+        // elements are initialised, and no other thread accesses them: see `Sync` above.
         unsafe {
             match self.target {
                 Target::F32(y) => place(y.add(at), columns, values, |value| value),
@@ -72,10 +73,10 @@ impl<'y> Output<'y> {
     }
 }
 
-/// Converts values to the first `columns` places at `y`.
+/// Converts values to the first `columns` elements at `y`.
 ///
 /// # Safety
-/// There are as many initialised elements at `y`, and nobody else has them.
+/// `y` points to `columns` initialised elements, which nothing else accesses.
 #[inline(always)]
 unsafe fn place<T: Copy>(
     y: *mut T,
@@ -83,22 +84,22 @@ unsafe fn place<T: Copy>(
     values: &[f32; PANEL],
     convert: impl Fn(f32) -> T,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     let y = unsafe { std::slice::from_raw_parts_mut(y, columns) };
-    // A whole panel is a constant length, and so a few vectors.
+    // A whole panel has a constant length, which compiles to a few vectors.
     match <&mut [T; PANEL]>::try_from(&mut *y) {
         Ok(y) => y.iter_mut().zip(values).for_each(|(y, value)| *y = convert(*value)),
         Err(_) => y.iter_mut().zip(values).for_each(|(y, value)| *y = convert(*value)),
     }
 }
-/// What ends some panels: their sums to y. All panels of a token follow each other, since their
-/// places in y do, and those of the next token lie a row of y away.
+/// The epilogue of some panels. The loop over panels is inside of the loop over tokens, since the
+/// panels of a token are adjacent in y, and the next token is a row of y away.
 pub(super) struct Epilogue<'a, 'b> {
     pub(super) product: &'a Product<'b>,
     /// The panels: one or more, at most [`MOST_STREAMS`].
     pub(super) range: Range<usize>,
     pub(super) sums: &'a [[f32; 16]],
-    /// How far apart in `sums` tokens are, and panels.
+    /// Strides in `sums`: of tokens, and of panels.
     pub(super) apart: (usize, usize),
     pub(super) output: &'a Output<'a>,
 }

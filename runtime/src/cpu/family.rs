@@ -1,13 +1,13 @@
-//! What a code type decides: how a chunk of its codes becomes operands.
+//! Decoders of code types: from a chunk of codes to operands.
 //!
-//! In: the planes of a chunk (16 rows n by 32 columns k, see [`super::native`]). Out: eight
+//! In: the bit planes of a chunk (16 rows n by 32 columns k, see [`super::native`]). Out: eight
 //! vectors of 64 codes, and for each of them four vectors of 16 `f32` values. Everything else
-//! (groups, scales, zero points, tiles, threads) is the same for all code types and lies
-//! elsewhere.
+//! (groups, scales, zero points, tiles, threads) is the same for all code types and is in other
+//! files.
 //!
-//! A [`Family`] is a page of plain safe Rust over [`Vector`]; `codegen::emit::rust` writes one
-//! for each code type, after the model of [`U4`]. Whatever no family serves runs on [`Universal`],
-//! which looks values up in a table. [`Decode`] is the object-safe side that the drivers hold.
+//! A [`Family`] is a page of safe Rust over [`Vector`]; `codegen::emit::rust` generates one for
+//! each code type, modelled on [`U4`]. Code types without a generated decoder use [`Universal`], a
+//! lookup table. [`Decode`] is the object-safe trait that the loops use.
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
@@ -16,19 +16,19 @@ use super::decode::{self, DotRow, FmaRow, Piece};
 use super::isa::Isa;
 use super::vector::Vector;
 
-/// A code type's decoder.
+/// The decoder of a code type.
 pub trait Family: Send + Sync + 'static {
-    /// Its name, that of the code type: `u4`, `e2m1`.
+    /// Its name, which is that of the code type: `u4`, `e2m1`.
     const NAME: &'static str;
     /// Width of a stored code in bits: a chunk is this many vectors.
     const BITS: usize;
 
-    /// Whether the codes of a scheme are this family's. A signed integer is stored with its
-    /// sign bit flipped, so that `u4` serves `i4` as well; see [`stored_code`].
+    /// Whether this decoder reads the codes of a scheme. A signed integer is stored with its sign
+    /// bit flipped, so that `u4` reads `i4` too; see [`stored_code`].
     fn serves(&self, code: &Code) -> bool;
 
-    /// Puts the planes of a chunk together, one code a byte: vector q holds columns `4q..4q+4`
-    /// of the 16 rows, byte `4r + j` being row r, column `4q + j`.
+    /// Assembles the codes of a chunk from its bit planes, one code per byte: vector q holds
+    /// columns `4q..4q+4` of the 16 rows; byte `4r + j` is row r, column `4q + j`.
     ///
     /// `planes` are the chunk's `BITS` vectors, plane after plane, the widest (8, 4, 2, 1) first
     /// and the low bits of the code in the first plane. A byte of a plane of width p holds 8/p
@@ -38,28 +38,28 @@ pub trait Family: Send + Sync + 'static {
 
     /// The values of one vector of codes as `f32`, column j of the four in vector j.
     ///
-    /// Integers give the value of the unsigned code: what is subtracted from it (offset, sign
-    /// bit, zero point) is a number of the group.
+    /// For integers, the value of the unsigned code: the number that is subtracted from it (offset,
+    /// sign bit, zero point) is part of the group's correction.
     fn values<V: Vector>(&self, codes: V) -> [V; 4];
 }
 
-/// The object-safe side of a family: its work compiled for every instruction set.
+/// The object-safe form of a decoder, compiled for every instruction set.
 ///
-/// Implemented for every [`Family`]; nobody else needs to.
+/// Implemented for every [`Family`]; no other implementation is needed.
 pub trait Decode: Send + Sync {
-    /// The family's name.
+    /// The name of the code type, or `table`.
     fn name(&self) -> &'static str;
     /// Bits of a stored code.
     fn bits(&self) -> usize;
     /// See [`Family::serves`].
     fn serves(&self, code: &Code) -> bool;
-    /// Decodes a piece of a panel to codes: [step of 4 columns] vectors, `stride` apart in `out`.
+    /// Decodes a segment of a panel to codes: [step of 4 columns] vectors, `stride` apart in `out`.
     fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize);
-    /// Decodes a piece of a panel to weights: [column] vectors of 16 rows, `stride` apart.
+    /// Decodes a segment of a panel to weights: [column] vectors of 16 rows, `stride` apart.
     fn decode_values(&self, isa: Isa, piece: Piece<'_>, out: &mut [[f32; 16]], stride: usize);
-    /// A panel times few tokens by integer dot products, nothing stored in between.
+    /// A panel times few tokens with integer dot products; decoded codes are not stored.
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]);
-    /// A panel times few tokens in `f32`, nothing stored in between.
+    /// A panel times few tokens in `f32`; decoded weights are not stored.
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]);
 }
 
@@ -87,15 +87,15 @@ impl<F: Family> Decode for F {
     }
 }
 
-/// Families that a program knows: a list in a `static`, such as the catalogue's.
+/// The decoders of a program: a list in a `static`, such as the catalogue's.
 pub type Families = &'static [&'static dyn Decode];
 
 /// The decoder of a weight.
 #[derive(Clone)]
 pub enum Decoder {
-    /// One of a program's families.
+    /// One of the program's decoders.
     Known(&'static dyn Decode),
-    /// The table of a code type that no family serves.
+    /// The lookup table of a code type without a decoder.
     Table(Universal),
 }
 
@@ -115,13 +115,13 @@ impl std::fmt::Debug for Decoder {
     }
 }
 
-/// Widths of the planes that a code of `bits` bits is cut into, low bits first.
+/// Widths of the bit planes of a code of `bits` bits, low bits first.
 pub fn planes(bits: usize) -> impl Iterator<Item = usize> {
     [8, 4, 2, 1].into_iter().filter(move |width| bits & width != 0)
 }
 
-/// The code that is stored for a code of a scheme: two's complement integers get their sign bit
-/// flipped and so count upwards from 0.
+/// The stored form of a scheme's codes: the sign bit of two's complement integers is flipped, so
+/// that they count upwards from 0.
 pub fn stored_code(code: &Code) -> StoredCode {
     match *code {
         Code::Number(Number::Int(bits)) => {
@@ -137,11 +137,11 @@ pub fn stored_code(code: &Code) -> StoredCode {
 pub struct StoredCode {
     /// XORed to the code.
     pub flip: u8,
-    /// Unsigned stored code less this = the integer that the code stands for.
+    /// The integer of a code is the unsigned stored code minus this.
     pub offset: i32,
 }
 
-/// Families that every device knows: the model that generated ones follow.
+/// The decoders that every device has: the model of the generated ones.
 pub const BUILT_IN: Families = &[&U4];
 
 /// 4-bit integers.
@@ -185,7 +185,7 @@ impl Family for U4 {
     }
 }
 
-/// Any code of at most 8 bits, one byte each, with a table of its values.
+/// A lookup table: any code of at most 8 bits, one per byte.
 #[derive(Clone, Debug)]
 pub struct Universal {
     table: Box<[f32; 256]>,

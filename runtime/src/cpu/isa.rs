@@ -1,8 +1,8 @@
-//! Instruction sets: their names, whether this machine has them, and the one place where code is
-//! compiled for them.
+//! Instruction sets: their names, whether this machine has them, and the one function that runs
+//! code compiled for them.
 //!
-//! In: a `Kernel`, generic over [`Vector`]. Out: its run on the vectors of an [`Isa`].
-//! `enter` is called once per piece of work of a thread, never inside a hot loop.
+//! In: a `Kernel`, generic over [`Vector`]. Out: its result with the vectors of an [`Isa`]. `enter`
+//! is called once per task of a thread, never inside a hot loop.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::vector::{Portable, Tiling, Vector};
 /// An instruction set that products are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
-    /// Plain Rust, as the compiler's base target has it.
+    /// Plain Rust for the compiler's default target.
     Portable,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
@@ -34,7 +34,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Every set, from the most general to the most special of each architecture.
+    /// Every instruction set, from the most general to the most special of each architecture.
     pub const ALL: [Self; 9] = [
         Self::Portable,
         Self::Avx2,
@@ -62,15 +62,16 @@ impl Isa {
         }
     }
 
-    /// The set of a name.
+    /// The instruction set of a name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|isa| isa.name() == name)
     }
 
-    /// Whether this version has kernels for the set and this machine can run them.
+    /// Checks that this version has kernels for the instruction set and that this machine can run
+    /// them.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing feature.
     pub fn check(self) -> Result<(), Absent> {
         let absent = |missing| Err(Absent { isa: self, missing });
         match self {
@@ -100,17 +101,17 @@ impl Isa {
         }
     }
 
-    /// The sets that this machine runs, best first.
+    /// The instruction sets that this machine runs, best first.
     pub fn present() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().rev().filter(|isa| isa.check().is_ok())
     }
 
-    /// The best set that this machine runs.
+    /// The best instruction set that this machine runs.
     pub fn best() -> Self {
         Self::present().next().unwrap_or(Self::Portable)
     }
 
-    /// The sizes of the set's register tiles.
+    /// The sizes of the register tiles.
     pub(crate) fn tiling(self) -> Tiling {
         struct Ask;
         impl Kernel for Ask {
@@ -133,9 +134,9 @@ impl fmt::Display for Isa {
 /// What a machine lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It is of another architecture.
+    /// The machine has another architecture.
     Architecture(&'static str),
-    /// The processor (or the operating system) does not offer a feature.
+    /// The CPU (or the operating system) lacks a feature.
     Feature(&'static str),
 }
 
@@ -143,37 +144,38 @@ impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Architecture(name) => {
-                write!(f, "it is for {name}, this machine is {}", std::env::consts::ARCH)
+                write!(f, "it needs {name}, this machine is {}", std::env::consts::ARCH)
             }
-            Self::Feature(name) => write!(f, "this processor has no {name}"),
+            Self::Feature(name) => write!(f, "this CPU has no {name}"),
         }
     }
 }
 
-/// Why a set cannot run here.
+/// Why an instruction set cannot run here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the instruction set {isa} is not present: {missing}")]
 pub struct Absent {
-    /// The set.
+    /// The instruction set.
     pub isa: Isa,
     /// What is missing.
     pub missing: Missing,
 }
 
-/// Work that is written once and compiled for each set.
+/// Code that is written once and compiled for each instruction set.
 ///
-/// `run` and everything that it calls with a `V` must be `#[inline(always)]`, or it is compiled
-/// without the set's instructions: right, but slow. No closures around vector operations.
+/// `run` and every function that it calls with a `V` must be `#[inline(always)]`; otherwise they
+/// are compiled without the instruction set: correct, but slow. Use no closures around vector
+/// operations.
 pub(crate) trait Kernel {
-    /// What it returns.
+    /// The result.
     type Out;
-    /// Does the work.
+    /// Runs the code.
     fn run<V: Vector>(self) -> Self::Out;
 }
 
-/// Runs a kernel on the vectors of a set.
+/// Runs a kernel with the vectors of an instruction set.
 ///
-/// A set that this machine has not runs as [`Isa::Portable`]: the result is the same.
+/// An instruction set that this machine lacks runs as [`Isa::Portable`]: the result is the same.
 pub(crate) fn enter<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -202,7 +204,7 @@ pub(crate) fn enter<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
     }
 }
 
-/// [`Isa::check`]: the standard library caches what it asks of the processor.
+/// [`Isa::check`]; the standard library caches the CPU's features.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn present(isa: Isa) -> bool {
     isa.check().is_ok()
@@ -234,7 +236,7 @@ fn enter_neon_dot<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Neon<neon::Dot>>()
 }
 
-/// The first feature of the set that is not there.
+/// The first missing feature of the instruction set.
 #[cfg(target_arch = "x86_64")]
 fn missing_x86(isa: Isa) -> Option<&'static str> {
     macro_rules! first_missing {
@@ -259,7 +261,7 @@ fn missing_x86(isa: Isa) -> Option<&'static str> {
     }
 }
 
-/// The first feature of the set that is not there.
+/// The first missing feature of the instruction set.
 #[cfg(target_arch = "aarch64")]
 fn missing_arm(isa: Isa) -> Option<&'static str> {
     use std::arch::is_aarch64_feature_detected as detected;
@@ -269,7 +271,7 @@ fn missing_arm(isa: Isa) -> Option<&'static str> {
         (Isa::NeonI8mm, "i8mm", detected!("i8mm")),
         (Isa::NeonBf16, "bf16", detected!("bf16")),
     ];
-    // Each set has all that those before it have.
+    // Each instruction set includes those before it.
     let needed = features.into_iter().filter(|(set, ..)| *set <= isa);
     needed.map(|(_, feature, there)| (feature, there)).find(|(_, there)| !there).map(|(f, _)| f)
 }

@@ -1,13 +1,13 @@
 //! Products on the CPU.
 //!
 //! In: an unpacked layer, then activations. Out: y = x w^T + bias. A layer is packed once into
-//! native panels ([`native`]); a product packs its tokens ([`tokens`], `activation`) and loops
-//! over panels (`product`, cut up by [`blocking`]). What a code type decides is a [`family`]; what an instruction set
-//! decides is a [`vector`] (and, where it has instructions of another shape, its own [`tile`]s);
-//! [`isa`] compiles the one for the other. [`weight`] is the operation that callers hold.
+//! native panels ([`native`]). A product packs its tokens ([`tokens`], `activation`) and loops over
+//! panels (`product`, with the sizes of [`blocking`]). A [`family`] decodes a code type; a
+//! [`vector`] wraps an instruction set, which may replace the default [`tile`]s; [`isa`] compiles
+//! each decoder for each instruction set. [`weight`] is the operation that callers use.
 //!
-//! Matrix instructions take whole blocks instead of tiles: AMX of decoded codes, AMX and `bfmmla` of
-//! weights and tokens cut into bf16 [`parts`].
+//! Matrix instructions multiply whole blocks instead of tiles: AMX of decoded codes, AMX and
+//! `bfmmla` of weights and tokens split into bf16 parts ([`split_bf16`]).
 //!
 //! Start at [`native`] for the layout, at [`tile`] for the arithmetic.
 

@@ -1,17 +1,17 @@
-//! The native weight: one layout for every instruction set.
+//! The native layout of weights: one layout for every instruction set.
 //!
 //! In: an [`Unpacked`] layer. Out: a [`Native`] weight. A *panel* is 16 rows n, a *chunk* 16 rows
-//! by 32 columns k; N is padded to 16 and K to 32 with codes 0. A code of b bits is cut into
-//! planes of 8, 4, 2, 1 bits ([`planes`]); a plane of width p is, in the layout language, `u8
-//! [k/4:(8/p) | k:4, n:16, k, n]`: byte order k%4, then n%16, the fields of a byte being columns 4
-//! apart. The planes of a chunk follow each other, chunks follow along k, panels follow along n:
+//! by 32 columns k; N is padded to 16 and K to 32 with codes 0. A code of b bits is split into bit
+//! planes of 8, 4, 2, 1 bits ([`planes`]); in the layout language a plane of width p is `u8
+//! [k/4:(8/p) | k:4, n:16, k, n]`: byte order k%4, then n%16; the fields of a byte are columns 4
+//! apart. The planes of a chunk are contiguous, so are the chunks along k, and the panels along n:
 //! one stream.
 //!
-//! What is per group lies beside it, 16 rows at a time:
-//! `w[n, k] = factor[n] * (scale[g][n] * integer + add[g][n])`, where scale levels that are
-//! constant along k make the factor, the others the scale, and zero point and shift the
-//! `Native::add`. Where columns are not in groups of 4, 8, 16 or a multiple of 32 neighbours
-//! (act-order, odd group sizes), they are reordered and groups filled up; x follows.
+//! Group parameters are stored in separate arrays, 16 rows at a time: `w[n, k] = factor[n] *
+//! (scale[g][n] * integer + add[g][n])`. Scale levels that are constant along k make the factor,
+//! the others the scale; zero point and shift make `Native::add`. If groups are not 4, 8, 16 or a
+//! multiple of 32 adjacent columns (act-order, odd group sizes), columns are permuted and groups
+//! padded; x is permuted in the same way.
 
 use quantloom_dsl::layout::{Component, Grain, Shape};
 use quantloom_dsl::{Correction, Scheme};
@@ -28,10 +28,10 @@ use crate::unpacked::Unpacked;
 /// Rows of a panel.
 pub const PANEL: usize = 16;
 
-/// What the products of a weight are computed with.
+/// The arithmetic of a weight's products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Integer dot products with int8 activations, exact sums over a piece.
+    /// Integer dot products with int8 activations, exact sums over a segment.
     Dot,
     /// `f32` multiply-adds.
     Fma,
@@ -68,28 +68,28 @@ pub struct Native {
     bias: Option<Vec<[f32; PANEL]>>,
     /// [expert][panel]: sum of w / factor over k.
     row_sums: Vec<[f32; PANEL]>,
-    /// [expert]: native column -> column.
+    /// [expert]: column of each native column.
     order: Option<Vec<Vec<u32>>>,
-    /// Unsigned stored code less this = integer.
+    /// The integer of a code is the unsigned stored code minus this.
     offset: i32,
-    /// bf16 parts of a weight without its factor: see [`parts`].
+    /// bf16 parts of a weight without its factor: see [`split_bf16`](parts).
     parts: Option<usize>,
 }
 
-/// How the columns of one expert are arranged.
+/// The permutation of the columns of one expert.
 struct Arrangement {
     order: Option<Vec<u32>>,
-    /// A column of each native group, if it has one.
+    /// A column of each native group, if the group has one.
     source: Vec<Option<u64>>,
 }
 
 impl Native {
-    /// Packs a layer for a path, its codes `bits` wide.
+    /// Packs a layer for a path, with codes `bits` wide.
     pub fn new(weight: &Unpacked, path: Path, bits: usize) -> Self {
         let scheme = weight.scheme();
         let shape = weight.shape();
         let (group, mut arranged) = arrange(weight);
-        // Stacked experts have one number of columns.
+        // Stacked experts have the same number of columns.
         let most = arranged.iter().map(|columns| columns.source.len()).max().unwrap_or(0);
         let ordered = arranged.iter().any(|columns| columns.order.is_some());
         let columns = if ordered { most * group } else { shape.k as usize };
@@ -149,19 +149,18 @@ impl Native {
         self.groups > 1
     }
 
-    /// Unsigned stored code less this = the integer that the code stands for.
+    /// The integer of a code is the unsigned stored code minus this.
     pub fn offset(&self) -> i32 {
         self.offset
     }
 
-    /// The largest magnitude of an integer that a code stands for.
+    /// The largest magnitude of a code's integer.
     pub fn largest(&self) -> u64 {
         let (low, high) = (-i64::from(self.offset), (1 << self.bits) - 1 - i64::from(self.offset));
         low.unsigned_abs().max(high.unsigned_abs())
     }
 
-    /// Parts that a weight without its factor is cut into for bf16 products; `None` where it is
-    /// not.
+    /// bf16 parts of a weight without its factor; `None` if the weight is not split.
     pub fn parts(&self) -> Option<usize> {
         self.parts
     }
@@ -181,7 +180,7 @@ impl Native {
         self.codes.len() + scales + add
     }
 
-    /// How the columns of x meet those of an expert.
+    /// The columns of x for an expert.
     pub fn order(&self, expert: usize) -> Columns<'_> {
         let order = self.order.as_ref().and_then(|orders| orders.get(expert));
         Columns { given: self.given, native: self.columns(), order: order.map(Vec::as_slice) }
@@ -217,14 +216,14 @@ impl Native {
         Rows { factor: &self.factor[at], bias, sums: &self.row_sums[at] }
     }
 
-    /// Folds what is per group.
+    /// Combines the group parameters.
     fn groups(&mut self, weight: &Unpacked, path: Path, arranged: &[Arrangement]) {
         let shape = weight.shape();
         let rows = self.panels * self.groups;
         let mut scales = vec![[0.0f32; PANEL]; self.experts * rows];
         let mut adds = scales.clone();
         let add = match path {
-            // Integer sums start from it.
+            // Included in the initial value of integer sums.
             Path::Dot => 0,
             Path::Fma => self.offset,
         };
@@ -249,7 +248,7 @@ impl Native {
             most
         };
         let parts = rows_of_16.map(|item| standard(|| part(item)));
-        // Not `try_reduce`, which would leave the rest of the scales alone.
+        // Not `try_reduce`, which would skip the rest of the scales.
         self.parts = parts.max().filter(|most| *most <= parts::MOST);
         if adds.iter().flatten().any(|add| *add != 0.0) {
             self.add = Some(adds);
@@ -257,7 +256,7 @@ impl Native {
         self.scales = narrowest(scales);
     }
 
-    /// What is per row.
+    /// Computes the row parameters.
     fn rows(&mut self, weight: &Unpacked) {
         let shape = weight.shape();
         let (n, panels) = (shape.n as usize, self.panels);
@@ -274,7 +273,7 @@ impl Native {
         (self.factor, self.bias) = (factor, bias);
     }
 
-    /// Codes into planes, and the sums of the rows.
+    /// Splits codes into bit planes, and sums up the rows.
     fn codes(&mut self, weight: &Unpacked, stored: StoredCode, path: Path) {
         let shape = weight.shape();
         let (n, k) = (shape.n as usize, shape.k as usize);
@@ -291,7 +290,7 @@ impl Native {
                 for r in 0..PANEL.min(n - panel * PANEL) {
                     let first = ((expert * n) + panel * PANEL + r) * k;
                     let source = &weight.codes()[first..first + k];
-                    // The fill is a code whose stored form is 0.
+                    // The padding is the code whose stored form is 0.
                     columns.gather(source, stored.flip, &mut row);
                     for (chunk, row) in chunks.iter_mut().zip(row.as_chunks::<CHUNK>().0) {
                         for (column, code) in row.iter().enumerate() {
@@ -350,7 +349,7 @@ impl Native {
     }
 }
 
-/// What is per row of a panel: 16 each.
+/// The row parameters of a panel: 16 each.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// Product of the scale levels that are constant along k.
@@ -361,7 +360,7 @@ pub struct Rows<'a> {
     pub sums: &'a [f32; PANEL],
 }
 
-/// The planes of a chunk of one code a byte, `[q][row][column % 4]`.
+/// Splits a chunk of one code per byte, `[q][row][column % 4]`, into bit planes.
 fn pack_planes(chunk: &[u8; PANEL * CHUNK], out: &mut [[u8; 64]]) {
     let (vectors, _) = chunk.as_chunks::<64>();
     let (mut line, mut low) = (0, 0);
@@ -380,7 +379,7 @@ fn pack_planes(chunk: &[u8; PANEL * CHUNK], out: &mut [[u8; 64]]) {
     }
 }
 
-/// bf16 if it holds every scale, else f16 if that does.
+/// bf16 if it represents every scale, else f16 if that does.
 fn narrowest(scales: Vec<[f32; PANEL]>) -> ScaleStore {
     use crate::element::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
     let holds = |narrow: fn(f32) -> u16, wide: fn(u16) -> f32| {
@@ -396,7 +395,7 @@ fn narrowest(scales: Vec<[f32; PANEL]>) -> ScaleStore {
     }
 }
 
-/// Columns of a native group, and the arrangement of each expert's columns.
+/// Columns of a native group, and the permutation of each expert's columns.
 fn arrange(weight: &Unpacked) -> (usize, Vec<Arrangement>) {
     let shape = weight.shape();
     let k = shape.k as usize;
@@ -428,7 +427,7 @@ fn arrange(weight: &Unpacked) -> (usize, Vec<Arrangement>) {
             columns
         })
         .collect();
-    // Act-order over a whole K: every group has its number of columns, in sorted order.
+    // Act-order over all of K: every group has its number of columns, in sorted order.
     let regular = whole(group)
         && sorted.iter().zip(index.chunks(k)).all(|(columns, index)| {
             columns.chunks(group).all(|columns| {
@@ -449,12 +448,12 @@ fn arrange(weight: &Unpacked) -> (usize, Vec<Arrangement>) {
     (width, arranged.collect())
 }
 
-/// Columns of a group that is filled up.
+/// Columns of a padded group.
 fn filled_columns(group: usize) -> usize {
     if group > 16 { group.next_multiple_of(CHUNK) } else { group.next_power_of_two().max(4) }
 }
 
-/// Columns of a scheme's native groups, if columns are in no order of their own.
+/// Columns of a scheme's native groups, if columns are not permuted.
 pub(crate) fn dot_columns(scheme: &Scheme, shape: Shape) -> usize {
     let group = group_columns(scheme, shape);
     if group >= shape.k as usize { group.next_multiple_of(CHUNK) } else { filled_columns(group) }

@@ -1,19 +1,18 @@
-//! Numbers cut into parts that bf16 holds, for instructions that multiply bf16 and add in `f32`.
+//! Split-bf16: numbers as sums of bf16 parts, for instructions that multiply bf16 and add in `f32`.
 //!
 //! In: an `f32` v. Out: up to [`MOST`] bf16 numbers whose sum is v: the first is v with the low 16
-//! bits cleared, the next is what that leaves, cut in the same way, and so on. A part has 8
-//! significant bits, and what it leaves has 8 fewer than there were: two parts hold 16 significant
-//! bits, three the 24 of any `f32`. All have the sign of v, so that the magnitudes of the partial
-//! products of x and w add up to that of x w: nothing cancels that did not before, and each partial
+//! bits cleared, the second is the remainder, truncated in the same way, and so on. A part has 8
+//! significant bits, and the remainder has 8 fewer than before: two parts hold 16 significant bits,
+//! three the 24 of any `f32`. All parts have the sign of v, so that the magnitudes of the partial
+//! products of x and w add up to that of x w: there is no additional cancellation, and each partial
 //! product of 8 by 8 bits is exact in `f32`.
 //!
-//! The one loss is in numbers below 2^-126, subnormal ones, which these instructions take for 0,
-//! operands and results alike: the bound (`conformance::bound`) counts it. Weights whose scales are
-//! not in `RANGE`, of which it could be more than a trace, are not taken apart.
+//! The only loss is in subnormal numbers, below 2^-126, which these instructions flush to 0,
+//! operands and results alike; the bound (`conformance::bound`) counts this loss. Weights whose
+//! scales are outside of `RANGE`, for which the loss could be significant, are not split.
 //!
-//! An infinity leaves 0 for its other parts, and 0 times infinity is NaN. So a weight that can be
-//! infinite is not taken apart, and tokens with an element that is not finite are multiplied in
-//! `f32`.
+//! The parts of an infinity are infinity and 0, and 0 times infinity is NaN. So a weight that can
+//! be infinite is not split, and tokens with an element that is not finite are multiplied in `f32`.
 
 use std::ops::RangeInclusive;
 
@@ -22,21 +21,21 @@ use quantloom_dsl::{Code, Quantiser};
 
 use crate::unpacked::Folded;
 
-/// The most parts, those of any `f32`.
+/// The most parts: those of any `f32`.
 pub const MOST: usize = 3;
 
-/// The most pairs of a part of a weight and one of x, on any set: with more of them, products by `f32`
-/// are as fast (docs/performance/cpu.md).
+/// The most pairs of a weight's part and an x's part, on any instruction set: with more pairs,
+/// `f32` products are as fast (docs/performance/cpu.md).
 pub const MOST_PAIRS: usize = 4;
 
 /// The most columns, times pairs of parts, whose products are added in one chain that is rounded to
-/// odd (`bfmmla`): as many as `f32` products are in a chain of theirs.
+/// odd (`bfmmla`): the length of a chain of `f32` products.
 pub const MOST_CHAIN: usize = 256;
 
 /// Significant bits of a part.
 const BITS: u32 = 8;
 
-/// Magnitudes of the scales, but for 0, of a weight that is taken apart.
+/// Magnitudes of the scales, apart from 0, of a weight that is split.
 const RANGE: RangeInclusive<f64> = power(-100)..=power(100);
 /// The largest magnitude of a code's value in such a weight.
 const LARGEST_CODE: f64 = power(20);
@@ -46,7 +45,7 @@ const fn power(exponent: i64) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
-/// What is left of `v` after its first part; 0 of an infinity.
+/// The remainder of `v` after its first part; 0 for an infinity.
 #[inline(always)]
 pub fn rest(v: f32) -> f32 {
     let first = f32::from_bits(v.to_bits() & 0xffff_0000);
@@ -58,8 +57,8 @@ pub const fn lines(columns: usize, parts: usize, panels: usize) -> usize {
     columns / 2 * parts * panels
 }
 
-/// Puts one token's values, in native order, into its place in a tile of `size` tokens, for steps
-/// of `together` columns: `[step][part][token][column]`. The row is used up.
+/// Stores one token's values, in native order, in a tile of `size` tokens, for steps of `together`
+/// columns: `[step][part][token][column]`. Overwrites `row`.
 #[inline(always)]
 pub fn place(
     row: &mut [f32],
@@ -85,8 +84,8 @@ pub fn place(
     }
 }
 
-/// Parts of x of type `own`, quantised first if there is a quantiser: codes less their zero
-/// points, times their scales.
+/// Number of parts of x of type `own`; if there is a quantiser, of codes minus their zero points,
+/// times their scales.
 pub fn of_input(quantiser: Option<&Quantiser>, own: FloatFormat) -> usize {
     let bits = match quantiser {
         None => of_type(Number::Float(own)),
@@ -110,7 +109,7 @@ fn of_type(number: Number) -> u32 {
     }
 }
 
-/// Significant bits of a number: from its first one to its last.
+/// Significant bits of a number, from its first set bit to its last.
 fn significant(value: f64) -> u32 {
     const MANTISSA: u32 = 52;
     if value == 0.0 || value.is_nan() {
@@ -118,13 +117,13 @@ fn significant(value: f64) -> u32 {
     }
     let bits = value.to_bits();
     if bits >> MANTISSA & 0x7ff == 0 {
-        // Subnormal in f64: no scale or code is.
+        // Subnormal in f64: scales and codes never are.
         return MANTISSA;
     }
     MANTISSA + 1 - (bits | 1 << MANTISSA).trailing_zeros()
 }
 
-/// The parts of weights of a code type, found group by group.
+/// Counts the parts of weights of a code type, group by group.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
     /// Least and largest value, and the most significant bits of any.
@@ -132,12 +131,12 @@ pub struct Counter {
     largest: f64,
     significant: u32,
     integers: bool,
-    /// Whether there is a value that cannot be taken apart.
+    /// Whether some value cannot be split.
     refused: bool,
 }
 
 impl Counter {
-    /// For the values of the codes, `offset` less than what the codes say.
+    /// For the values of the codes, minus `offset`.
     pub fn new(code: &Code, offset: i32) -> Self {
         let mut counter =
             Self { least: 0.0, largest: 0.0, significant: 0, integers: true, refused: false };
@@ -155,8 +154,8 @@ impl Counter {
         counter
     }
 
-    /// Parts of `(value - zero) * scale + shift`, 1 to [`MOST`]; `None` where the scale is out of
-    /// [`RANGE`] or a value too large.
+    /// Number of parts of `(value - zero) * scale + shift`, 1 to [`MOST`]; `None` if the scale is
+    /// outside of [`RANGE`] or a value is too large.
     pub(crate) fn parts(&self, group: &Folded) -> Option<usize> {
         let Folded { scale, zero, shift, .. } = *group;
         let usable = |value: f64| value == 0.0 || RANGE.contains(&value.abs());
@@ -174,7 +173,7 @@ impl Counter {
         if shift != 0.0 {
             return Some(MOST);
         }
-        // A scale is stored as f32. A power of two adds no bits.
+        // Scales are stored as f32. A power of two adds no bits.
         let bits = match significant(f64::from(scale as f32)) {
             0 | 1 => values,
             scale => values + scale,
@@ -189,7 +188,7 @@ mod tests {
     use crate::element::bf16_to_f32;
     use quantloom_dsl::format::Number;
 
-    /// The parts of `values`, as [`place`] leaves them, of one token.
+    /// The parts of `values`, from [`place`] for one token.
     fn parts_of(values: &[f32], parts: usize) -> Vec<Vec<f32>> {
         let mut out = vec![0; values.len() * parts];
         place(&mut values.to_vec(), 0, 1, values.len(), parts, &mut out);
@@ -211,7 +210,7 @@ mod tests {
         let parts = parts_of(&values, MOST);
         for (at, value) in values.iter().enumerate() {
             let sum: f64 = parts.iter().map(|part| f64::from(part[at])).sum();
-            // Below that a part has fewer than 8 bits; the instructions take it for 0 anyway.
+            // Smaller parts have fewer than 8 bits; the instructions flush them to 0 anyway.
             let lost = (sum - f64::from(*value)).abs();
             assert!(lost < power(-126) && (lost == 0.0 || value.abs() < 1e-30), "{value:e}");
             assert!(parts.iter().all(|part| part[at] * value >= 0.0), "{value:e}");
@@ -235,7 +234,7 @@ mod tests {
         assert_eq!(out, expected);
     }
 
-    /// What is said of a code type is enough for each of its weights, and not for one fewer part.
+    /// The number of parts of a code type is enough for each of its weights, and one fewer is not.
     #[test]
     fn as_many_parts_as_the_weights_need() {
         let group = |scale, zero, shift| Folded { scale, factor: 1.0, zero, shift };

@@ -1,10 +1,10 @@
 //! The loops around the kernels: panels over threads, blocks of K, tiles of tokens.
 //!
-//! In: a native weight, packed tokens, how they are cut up, the result's place. Out: y. Up to a few
-//! tokens a panel is decoded on the fly and read once. Beyond, a thread takes a group of panels,
-//! decodes a block of their columns into its own cache, and runs all tiles of tokens over it before
-//! it takes the next block; sums wait in `f32`, and go to y by `super::epilogue`. Panels are
-//! handed out by a counter, so that a thread that is held up does not hold up the others.
+//! In: a native weight, packed tokens, a blocking, the memory of y. Out: y. For few tokens a panel
+//! is decoded on the fly and read once. For more tokens a thread takes a group of panels, decodes a
+//! block of their columns into its own cache, and multiplies all tiles of tokens with the block
+//! before it takes the next block; sums are kept in `f32`, and `super::epilogue` converts them to
+//! y. A counter distributes panels, so that a slow thread does not delay the others.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ use crate::buffer::Cut;
 use crate::element::ValuesMut;
 use crate::float_mode::standard;
 
-/// A product, ready to run.
+/// A product that is ready to run.
 pub(super) struct Product<'a> {
     pub(super) weight: &'a Native,
     pub(super) expert: usize,
@@ -51,7 +51,7 @@ impl Product<'_> {
         }
         let next = AtomicUsize::new(0);
         let panels = self.weight.panels();
-        // A workspace that was larger before is not more tasks now.
+        // A workspace that is larger than necessary does not create more tasks.
         let each = (self.blocking.scratch() / 64).max(1);
         let all = scratch.len().min(each * rayon::current_num_threads());
         let task = |scratch: &mut [[u8; 64]]| {
@@ -80,7 +80,8 @@ impl Product<'_> {
         scratch[..all].par_chunks_exact_mut(each).for_each(|scratch| standard(|| task(scratch)));
     }
 
-    /// Panels that a thread takes at once: some 256 KiB of codes, a stream worth prefetching.
+    /// Panels that a thread takes at once: some 256 KiB of codes, a stream that is worth
+    /// prefetching.
     fn batch(&self) -> usize {
         let bytes = self.weight.columns() * PANEL * self.family.bits() / 8;
         ((256 << 10) / bytes.max(1)).clamp(1, 16).next_multiple_of(self.blocking.panels)
@@ -88,7 +89,7 @@ impl Product<'_> {
 
     fn fused(&self, range: Range<usize>, output: &Output<'_>, scratch: &mut [[u8; 64]]) {
         let Blocking { tile: tokens, panels: streams, piece, .. } = self.blocking;
-        // A panel that is missing at the end is computed as the last one again.
+        // A missing panel at the end is replaced by the last panel.
         let panel =
             |at: usize| self.weight.panel(self.expert, (range.start + at).min(range.end - 1));
         let panels: [Panel<'_>; MOST_STREAMS] = std::array::from_fn(panel);
@@ -102,7 +103,7 @@ impl Product<'_> {
                 let row = FmaRow { panel: panels[0], piece, tokens, x, sums: x_sums };
                 self.family.fma_row(self.isa, row, sums);
             }
-            Tokens::Parts { .. } => debug_assert!(false, "parts are multiplied in blocks"),
+            Tokens::Parts { .. } => debug_assert!(false, "bf16 parts are multiplied in blocks"),
         }
         enter(self.isa, Epilogue { product: self, range, sums, apart: (1, tokens), output });
     }
@@ -149,7 +150,7 @@ impl Product<'_> {
         enter(self.isa, Epilogue { product: self, range, sums, apart: (P, 1), output });
     }
 
-    /// What the block that begins at column `start` decodes, and the last one of nothing.
+    /// The lines of the block that begins at column `start`; none after the last block.
     fn ahead(&self, first: usize, here: usize, start: usize) -> Ahead<'_> {
         let end = (start + self.blocking.block).min(self.weight.columns());
         let panels = std::array::from_fn(|p| {
@@ -197,7 +198,7 @@ impl Product<'_> {
         }
     }
 
-    /// Never called: [`Blocking::matrix`] is none.
+    /// Never called: [`Blocking::matrix`] is `None`.
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn parts<const P: usize>(
         &self,
@@ -209,7 +210,7 @@ impl Product<'_> {
     ) {
     }
 
-    /// All tiles of tokens on a decoded block that begins at column `start`.
+    /// All tiles of tokens times a decoded block that begins at column `start`.
     #[expect(clippy::too_many_arguments, reason = "one call, all of them needed")]
     fn dot_tiles<const P: usize>(
         &self,
@@ -252,7 +253,7 @@ impl Product<'_> {
         &planes[columns.start / CHUNK * bits..columns.end / CHUNK * bits]
     }
 
-    /// Decodes a block to codes, and widens its scales: `[piece][panel]`.
+    /// Decodes a block to codes, and widens its scales: `[segment][panel]`.
     fn decode_codes<'s, const P: usize>(
         &self,
         first: usize,
@@ -280,18 +281,18 @@ impl Product<'_> {
     }
 }
 
-/// The lines that the next block decodes, asked for between the tiles of this one: a block is too
-/// short for the processor to see a stream.
+/// Prefetches the lines of the next block between the tiles of this one: a block is too short for
+/// the CPU's stream prefetcher.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<'a> {
-    /// Of each panel.
+    /// The lines of each panel.
     panels: [&'a [[u8; 64]]; 2],
-    /// Lines a tile.
+    /// Lines per tile.
     share: usize,
 }
 
 impl<'a> Ahead<'a> {
-    /// The lines to ask for before tile `at`.
+    /// The lines to prefetch before tile `at`.
     #[inline(always)]
     pub(super) fn lines(self, at: usize) -> impl Iterator<Item = &'a [u8; 64]> {
         let share =
@@ -305,11 +306,11 @@ pub(super) struct PartsBlock<'a> {
     /// Native columns of the weight, and those of the block.
     pub(super) native: usize,
     pub(super) columns: Range<usize>,
-    /// Of a weight and of an x.
+    /// Parts of a weight and of an x.
     pub(super) parts: (usize, usize),
-    /// Of a tile.
+    /// Panels of a tile.
     pub(super) panels: usize,
-    /// `[step][part][panel]`, as the set's `cut` leaves it.
+    /// `[step][part][panel]`, in the order of the instruction set's `cut`.
     pub(super) weights: &'a [[u8; 64]],
     /// `[tile][step][part][token][column]`.
     pub(super) x: &'a [u16],
@@ -318,7 +319,7 @@ pub(super) struct PartsBlock<'a> {
 }
 
 impl<'a> PartsBlock<'a> {
-    /// Of each tile of `size` tokens: x of the block's columns, and the sums.
+    /// For each tile of `size` tokens: x of the block's columns, and the sums.
     pub(super) fn tiles(
         self,
         size: usize,
@@ -336,7 +337,7 @@ fn claim(next: &AtomicUsize, batch: usize, panels: usize) -> Option<usize> {
     (first < panels).then_some(first)
 }
 
-/// All tiles of tokens on a block of codes.
+/// All tiles of tokens times a block of codes.
 struct DotTiles<'a, const P: usize> {
     blocking: &'a Blocking,
     columns: usize,
@@ -401,7 +402,7 @@ impl<const P: usize> DotTiles<'_, P> {
     }
 }
 
-/// All tiles of tokens on a block of weights.
+/// All tiles of tokens times a block of weights.
 struct FmaTiles<'a, const P: usize> {
     blocking: &'a Blocking,
     columns: usize,

@@ -1,9 +1,9 @@
-//! The activation quantiser, a row at a time.
+//! The activation quantiser, one row at a time.
 //!
-//! In: a row of x in `f32`. Out: its codes' values, scales and zero points, bit for bit those of
-//! [`quantloom_dsl::reference::quantise_activation`]. How a scale is chosen is scalar and done
-//! once a group; what is done for every element (extent, division, rounding) is a plain loop that
-//! every compiler vectorises.
+//! In: a row of x in `f32`. Out: the values of its codes, scales and zero points, bit for bit those
+//! of [`quantloom_dsl::reference::quantise_activation`]. Scales are chosen by scalar code once per
+//! group; the work per element (range, division, rounding) is a plain loop that compilers
+//! vectorise.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, Grain};
@@ -38,7 +38,7 @@ impl Extent {
         extent
     }
 
-    /// The extent of both.
+    /// The range of both.
     pub(super) fn with(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
@@ -73,14 +73,14 @@ pub(super) struct RowQuantiser<'a> {
     given: &'a StaticInput,
     own: FloatFormat,
     base: Arith,
-    /// The type of [`Self::base`], and that of the operations on elements.
+    /// The type of [`Self::base`], and of the operations on elements.
     format: FloatFormat,
     rounding: Rounding,
     low: f32,
     high: f32,
 }
 
-/// A group's scale and zero point.
+/// Scale and zero point of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Parameters {
     /// Product of the scale levels.
@@ -90,8 +90,8 @@ pub(super) struct Parameters {
 }
 
 impl<'a> RowQuantiser<'a> {
-    /// `None` for what this way does not compute: groups of several rows, groups that do not
-    /// nest.
+    /// `None` if this quantiser does not support the scheme: groups of several rows, groups that do
+    /// not nest.
     pub(super) fn new(
         scheme: &Scheme,
         quantiser: &'a Quantiser,
@@ -109,7 +109,7 @@ impl<'a> RowQuantiser<'a> {
             match columns {
                 Some(columns) if columns % finer != 0 => return None,
                 Some(columns) => finer = columns,
-                // What is coarser than a whole row is a whole row too.
+                // A level that is coarser than a row is the same for the row.
                 None if quantiser.scales[at..].iter().any(|l| l.group.cols != Grain::All) => {
                     return None;
                 }
@@ -135,7 +135,7 @@ impl<'a> RowQuantiser<'a> {
         })
     }
 
-    /// Whether some scale is chosen from the whole of x.
+    /// Whether some scale depends on all of x.
     pub(super) fn spans_rows(&self) -> bool {
         self.quantiser.scales.iter().any(|level| level.group.rows == Grain::All && !level.stored)
     }
@@ -150,7 +150,7 @@ impl<'a> RowQuantiser<'a> {
 
     /// Scale and zero point of the group of the finest level that begins at column `first`.
     ///
-    /// `row` is the whole row, `all` the extent of x (needed where a level spans rows).
+    /// `row` is the whole row, `all` the range of x (needed if a level spans rows).
     pub(super) fn parameters(
         &self,
         row: &[f32],
@@ -280,7 +280,7 @@ impl<'a> RowQuantiser<'a> {
         if self.base.round(scale) == 0.0 { 1.0 } else { scale }
     }
 
-    /// Values of the codes of a group's elements.
+    /// The values of the codes of a group's elements.
     #[inline(always)]
     pub(super) fn codes(&self, values: &[f32], parameters: Parameters, codes: &mut [f32]) {
         match self.rounding {
@@ -316,7 +316,7 @@ impl<'a> RowQuantiser<'a> {
         round: impl Fn(f32) -> f32,
     ) {
         let (low, high) = (self.low, self.high);
-        // As `Arith::over` has it.
+        // As in `Arith::over`.
         let scale = if scale == 0.0 { f32::MAX } else { scale };
         let clamp = |value: f32| {
             let value = if value < low { low } else { value };
@@ -334,7 +334,7 @@ impl<'a> RowQuantiser<'a> {
     }
 }
 
-/// The type in which values of two types are combined; [`Arith::with`] by the type.
+/// The type in which values of two types are combined; [`Arith::with`] for types.
 fn combined(format: FloatFormat, number: Option<Number>) -> FloatFormat {
     match number {
         Some(Number::Float(F32)) => F32,
@@ -343,7 +343,7 @@ fn combined(format: FloatFormat, number: Option<Number>) -> FloatFormat {
     }
 }
 
-/// To the nearest integer, ties to even, of a magnitude below 2^22: adding 1.5 * 2^23 leaves no
+/// To the nearest integer, ties to even, for a magnitude below 2^22: adding 1.5 * 2^23 leaves no
 /// bits below 1, and the addition rounds.
 #[inline(always)]
 fn round_even(value: f32) -> f32 {
@@ -361,7 +361,7 @@ fn round_away(value: f32) -> f32 {
     even + up - down
 }
 
-/// To the nearest value of a short float format, ties to even, of magnitudes up to its largest.
+/// To the nearest value of a short float format, ties to even, for magnitudes up to its largest.
 ///
 /// A value in [2^e, 2^(e+1)) is a multiple of 2^(e-m) in the format (e at least that of the
 /// smallest normal number). Adding 2^(e-m+23) leaves no bits below that, and the addition rounds.
@@ -384,7 +384,7 @@ mod tests {
     use quantloom_dsl::parse;
     use quantloom_dsl::reference::quantise_activation;
 
-    /// Quantisers of the catalogue's kinds, and some that nobody uses.
+    /// Quantisers of the catalogue, and some that no software uses.
     const ACTIVATIONS: &[(&str, &str)] = &[
         ("i8 { zero: i8, scale: f32 per token, ties: away }", "f32"),
         ("i8 { scale: own per token }", "own"),

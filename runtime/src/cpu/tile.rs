@@ -1,15 +1,15 @@
 //! Register tiles: tokens by panels, on operands that are already decoded.
 //!
 //! In: a block of decoded panels, the packed tokens of a tile. Out: their products, added to
-//! `sums`. Nothing here knows a code type; these are the two loops in which a product of many
-//! tokens spends its time. A set with instructions of another shape (`smmla`) overrides the tile
-//! functions of [`Vector`], which call what is here by default.
+//! `sums`. These two loops, in which a product of many tokens spends its time, are independent of
+//! code types. An instruction set with matrix instructions (`smmla`) overrides the tile functions
+//! of [`Vector`], whose defaults call these loops.
 
 use super::vector::Vector;
 
-/// Writes a body out for each index below a constant of at most 12. A loop that the compiler does
-/// not unroll before it splits arrays into registers would keep the sums of a tile in memory. The
-/// conditions are `const` blocks, so that what does not apply is never compiled.
+/// Unrolls a body for each index below a constant of at most 12. The compiler splits arrays into
+/// registers before it unrolls loops, and would keep the sums of a tile in memory. The conditions
+/// are `const` blocks, so that unused copies are never compiled.
 macro_rules! each {
     ($index:ident in [$($value:literal)*] $body:block) => {
         $({
@@ -35,11 +35,11 @@ pub type Sums<const M: usize, const P: usize> = [[[f32; 16]; P]; M];
 /// A block of decoded codes: P panels, whole pieces of their columns.
 #[derive(Clone, Copy, Debug)]
 pub struct DotBlock<'a, const P: usize> {
-    /// `[step of 4 columns][panel]`, each chunk of 8 steps as [`Vector::arrange`] leaves it.
+    /// `[step of 4 columns][panel]`, each chunk of 8 steps in the order of [`Vector::arrange`].
     pub codes: &'a [[[u8; 64]; P]],
-    /// Steps of a piece; the last piece may be shorter.
+    /// Steps of a segment; the last segment may be shorter.
     pub piece: usize,
-    /// `[piece][panel]`: scales of its rows.
+    /// `[segment][panel]`: scales of its rows.
     pub scales: &'a [[[f32; 16]; P]],
 }
 
@@ -48,14 +48,14 @@ pub struct DotBlock<'a, const P: usize> {
 pub struct DotTokens<'a, const M: usize> {
     /// `[step of 4 columns][token]`, four signed bytes each.
     pub x: &'a [[u32; M]],
-    /// `[piece][token]`: what a sum starts from.
+    /// `[segment][token]`: the initial value of a sum.
     pub starts: &'a [[i32; M]],
 }
 
-/// `sums += scale * (start + codes . x)` over the pieces of a block.
+/// `sums += scale * (start + codes . x)` over the segments of a block.
 ///
-/// The M x P integer sums of a piece live in registers; the `f32` sums too where the set has as
-/// many ([`Tiling::dot_held`](super::vector::Tiling)), else in the first-level cache.
+/// The M x P integer sums of a segment are in registers; so are the `f32` sums if the instruction
+/// set has enough registers ([`Tiling::dot_held`](super::vector::Tiling)), else they are in L1.
 #[inline(always)]
 pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
     block: DotBlock<'_, P>,
@@ -103,8 +103,8 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
                 });
             });
         } else {
-            // Hidden from the optimiser: it would carry the sums of a tile from piece to piece in
-            // registers that there are not, that is, copy each to the stack and back.
+            // Hidden from the optimiser, which would keep the sums of a tile in registers between
+            // segments, spill them, and so copy each sum to the stack and back.
             let sums = std::hint::black_box(&mut *sums);
             each!(p in P {
                 let scale = V::load_f32(&scales[p]);
@@ -126,7 +126,7 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
 
 /// `sums += weights . x` over the columns of a block.
 ///
-/// The M x P sums of a block live in registers.
+/// The M x P sums of a block are in registers.
 #[inline(always)]
 pub fn fma_tile<V: Vector, const M: usize, const P: usize>(
     weights: &[[[f32; 16]; P]],

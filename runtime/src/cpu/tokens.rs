@@ -1,21 +1,21 @@
-//! Activations as the kernels read them: tiles of a few tokens, columns slowest, one stream.
+//! Packed activations as kernels read them: tiles of a few tokens, columns slowest, one stream.
 //!
 //! In: rows of x (`f32`, or signed 8-bit codes). Out: `[tile][column][token]` for `f32` and
-//! `[tile][step of 4 columns][token]` words of four codes for integers, the sums over each piece,
-//! and what an integer sum starts from. Reading the rows of x where they lie would be as many
-//! streams as tokens, a power of two apart: they fight for the same sets of the first-level cache.
+//! `[tile][step of 4 columns][token]` words of four codes for integers, the sums over each segment,
+//! and the initial values of integer sums. Unpacked rows of x would be as many streams as tokens, a
+//! power of two apart, which conflict in the same sets of L1.
 
 /// A tile of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Its first token; also the tokens (padded) of all tiles before it.
+    /// Its first token, which is also the number of (padded) tokens of all tiles before it.
     pub first: usize,
-    /// Tokens of the tile: 1, 2, 4, 6, 8, 12 or 16; those beyond M are zeros.
+    /// Tokens of the tile: 1, 2, 4, 6, 8, 12 or 16; tokens beyond M are zeros.
     pub size: usize,
 }
 
-/// The tiles of `tokens` tokens: as many of the largest size as fit, then the smallest that
-/// holds the rest.
+/// The tiles of `tokens` tokens: as many of the largest size as are full, then the smallest size
+/// for the rest.
 pub fn tiles(tokens: usize, largest: usize) -> impl Iterator<Item = Tile> {
     let whole = tokens / largest;
     let (rest, size) = last(tokens, largest);
@@ -23,14 +23,14 @@ pub fn tiles(tokens: usize, largest: usize) -> impl Iterator<Item = Tile> {
     (0..whole).map(move |tile| Tile { first: tile * largest, size: largest }).chain(last)
 }
 
-/// Tokens beyond whole tiles, and the size of the tile that takes them.
+/// Tokens beyond full tiles, and the size of their tile.
 fn last(tokens: usize, largest: usize) -> (usize, usize) {
     let rest = tokens % largest;
     let size = [1, 2, 4, 8, 12].into_iter().find(|size| *size >= rest).unwrap_or(largest);
     (rest, size.min(largest))
 }
 
-/// Tokens of all tiles, zeros included; [`usize::MAX`] if there are more than that.
+/// Tokens of all tiles, padding included; [`usize::MAX`] if there are more.
 pub fn padded(tokens: usize, largest: usize) -> usize {
     match last(tokens, largest) {
         (0, _) => tokens,
@@ -38,7 +38,7 @@ pub fn padded(tokens: usize, largest: usize) -> usize {
     }
 }
 
-/// The tokens, packed.
+/// The packed tokens.
 #[derive(Clone, Copy, Debug)]
 pub enum Tokens<'a> {
     /// For [`Path::Dot`](super::native::Path).
@@ -47,18 +47,18 @@ pub enum Tokens<'a> {
         x: &'a [u32],
         /// `[tile][piece][token]`.
         starts: &'a [i32],
-        /// `[tile][piece][token]`, where the weight adds something per group; else empty.
+        /// `[tile][segment][token]`, if the weight has a correction per group; else empty.
         sums: &'a [f32],
         /// `[token]`: scale of x.
         scales: &'a [f32],
-        /// `[token]`: zero point of x; empty where there is none.
+        /// `[token]`: zero point of x; empty if there is none.
         zeros: &'a [f32],
     },
     /// For [`Path::Fma`](super::native::Path).
     Values {
         /// `[tile][column][token]`.
         x: &'a [f32],
-        /// `[tile][piece][token]`, where the weight adds something per group; else empty.
+        /// `[tile][segment][token]`, if the weight has a correction per group; else empty.
         sums: &'a [f32],
     },
     /// For [`Matrix::Parts`](super::blocking::Matrix).
@@ -74,16 +74,16 @@ pub struct Columns<'a> {
     pub given: usize,
     /// Native columns, a multiple of 32.
     pub native: usize,
-    /// The column of x that each native column multiplies ([`NO_COLUMN`]: none); `None` if they
-    /// are the same, and those beyond x none.
+    /// The column of x that each native column multiplies ([`NO_COLUMN`]: none); `None` if they are
+    /// the same, with padding after the columns of x.
     pub order: Option<&'a [u32]>,
 }
 
-/// A native column that only fills up a group.
+/// A native column that only pads a group.
 pub const NO_COLUMN: u32 = u32::MAX;
 
 impl Columns<'_> {
-    /// Brings a row into native order; `fill` where there is no column.
+    /// Permutes a row into native order; `fill` for native columns without a column.
     pub fn gather<T: Copy>(self, row: &[T], fill: T, out: &mut [T]) {
         match self.order {
             None => {
@@ -100,7 +100,7 @@ impl Columns<'_> {
     }
 }
 
-/// Puts one token's codes, in native order, into its place in a tile's words.
+/// Stores one token's codes, in native order, in the words of a tile.
 pub fn place_codes(row: &[i8], token: usize, size: usize, columns: usize, out: &mut [u32]) {
     let words = columns / 4;
     let (row, _) = row.as_chunks::<4>();
@@ -112,14 +112,14 @@ pub fn place_codes(row: &[i8], token: usize, size: usize, columns: usize, out: &
     }
 }
 
-/// Puts one token's values, in native order, into its place in a tile.
+/// Stores one token's values, in native order, in a tile.
 pub fn place_values(row: &[f32], token: usize, size: usize, out: &mut [f32]) {
     for (out, value) in out[token..].iter_mut().step_by(size).zip(row) {
         *out = *value;
     }
 }
 
-/// Sums of a row over pieces: exact for codes, correctly rounded from `f64` for values.
+/// Sums of a row over segments: exact for codes, correctly rounded from `f64` for values.
 pub fn piece_sums_i32(row: &[i8], piece: usize) -> impl Iterator<Item = i32> {
     row.chunks(piece).map(|codes| codes.iter().map(|code| i32::from(*code)).sum())
 }

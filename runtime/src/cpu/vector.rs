@@ -1,13 +1,14 @@
-//! 64 bytes as an instruction set holds them: what kernels and generated families are written in.
+//! 64 bytes in the registers of an instruction set: the type that kernels and generated decoders
+//! use.
 //!
-//! In: bytes. Out: bytes. A [`Vector`] is 64 bytes, seen as 64 codes, as 16 integers of 32 bits
-//! or as 16 `f32`, lane r being row r of a panel. One zmm register, two ymm, four NEON registers,
-//! or (here) an array that any compiler can vectorise.
+//! In: bytes. Out: bytes. A [`Vector`] is 64 bytes, used as 64 codes, as 16 integers of 32 bits or
+//! as 16 `f32`; lane r is row r of a panel. It is one zmm register, two ymm, four NEON registers,
+//! or (in this file) an array that any compiler can vectorise.
 //!
-//! The operations are safe to call and their bodies `#[inline(always)]`, but those of a real
-//! instruction set are only right where the set is present. So the types that implement this trait
-//! stay private to [`crate::cpu`]: code elsewhere is generic over `V: Vector` and is handed a
-//! vector type by `super::isa::enter`, which asks the processor first.
+//! The operations are safe to call and their bodies `#[inline(always)]`, but those of an
+//! instruction set are sound only if the CPU has it. So the types that implement this trait stay
+//! private to [`crate::cpu`]: code elsewhere is generic over `V: Vector` and gets a vector type
+//! from `super::isa::enter`, which checks the CPU first.
 
 use super::tile::{self, DotBlock, DotTokens, Sums};
 
@@ -15,7 +16,7 @@ use super::tile::{self, DotBlock, DotTokens, Sums};
 ///
 /// Lanes are numbered from the lowest address; byte j of a lane is bits `8j..8j+8`.
 pub trait Vector: Copy {
-    /// How the set likes its tiles.
+    /// The sizes of the instruction set's register tiles.
     const TILING: Tiling;
 
     /// 64 bytes from memory, of any alignment.
@@ -30,15 +31,15 @@ pub trait Vector: Copy {
     fn or(self, other: Self) -> Self;
     /// Bitwise exclusive or.
     fn xor(self, other: Self) -> Self;
-    /// Each lane shifted left by `BITS` < 32, zeros coming in.
+    /// Each lane shifted left by `BITS` < 32, filled with zeros.
     fn shl<const BITS: u32>(self) -> Self;
-    /// Each lane shifted right by `BITS` < 32, zeros coming in.
+    /// Each lane shifted right by `BITS` < 32, filled with zeros.
     fn shr<const BITS: u32>(self) -> Self;
-    /// Each lane shifted right by `BITS` < 32, its sign coming in.
+    /// Each lane shifted right by `BITS` < 32, filled with its sign.
     fn sar<const BITS: u32>(self) -> Self;
     /// Sum of each lane, modulo 2^32.
     fn add(self, other: Self) -> Self;
-    /// Lanes that are equal become all ones, the others 0.
+    /// All ones in lanes that are equal, 0 in the others.
     fn equal(self, other: Self) -> Self;
     /// Each byte, which must be below 16, replaced by `table[byte]`.
     fn lookup(self, table: &[u8; 16]) -> Self;
@@ -61,33 +62,34 @@ pub trait Vector: Copy {
     fn add_f32(self, other: Self) -> Self;
     /// Products of `f32` lanes.
     fn mul_f32(self, other: Self) -> Self;
-    /// `self * factor + term` in `f32` lanes: rounded once where the set has a fused
-    /// multiply-add, twice where it has not (the bound of `conformance::bound` counts two).
+    /// `self * factor + term` in `f32` lanes: rounded once if the instruction set has a fused
+    /// multiply-add, twice if not (`conformance::bound` counts two).
     fn fma_f32(self, factor: Self, term: Self) -> Self;
 
     /// `self + codes . x`: to each lane, a signed sum, adds the four products of an unsigned byte
     /// of `codes` and a signed byte of `x`. Exact as long as the sum fits 32 bits.
     fn dot(self, codes: Self, x: Self) -> Self;
-    /// [`Vector::dot`] for codes below 128, which some sets multiply with fewer instructions.
+    /// [`Vector::dot`] for codes below 128, for which some instruction sets need fewer
+    /// instructions.
     #[inline(always)]
     fn dot_narrow(self, codes: Self, x: Self) -> Self {
         self.dot(codes, x)
     }
 
-    /// How the eight vectors of codes of a chunk are stored for [`Vector::dot_tile`]; a
-    /// set that overrides that function may want another order.
+    /// The order of the eight vectors of codes of a chunk that [`Vector::dot_tile`] reads; an
+    /// instruction set that overrides that function may use another order.
     #[inline(always)]
     fn arrange(codes: [Self; 8]) -> [Self; 8] {
         codes
     }
 
-    /// Asks for the cache line of an address; where no memory is nothing happens.
+    /// Prefetches the cache line of an address; invalid addresses are allowed.
     #[inline(always)]
     fn prefetch(_address: *const u8) {}
 
-    /// [`tile::dot_tile`], or the set's own form of it: M is 1, 2, 4, 6, 8 or 12 and at most
-    /// `TILING.dot_tokens`, P at most `TILING.dot_panels`; `NARROW` says that all codes are below
-    /// 128.
+    /// [`tile::dot_tile`], or the instruction set's own form: M is 1, 2, 4, 6, 8 or 12 and at most
+    /// `TILING.dot_tokens`, P is at most `TILING.dot_panels`; `NARROW` means that all codes are
+    /// below 128.
     #[inline(always)]
     fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
         block: DotBlock<'_, P>,
@@ -97,7 +99,8 @@ pub trait Vector: Copy {
         tile::dot_tile::<Self, M, P, NARROW>(block, tokens, sums);
     }
 
-    /// [`tile::fma_tile`], or the set's own form of it; M and P as above, of `fma_`.
+    /// [`tile::fma_tile`], or the instruction set's own form; M and P as above, with the limits
+    /// `fma_`.
     #[inline(always)]
     fn fma_tile<const M: usize, const P: usize>(
         weights: &[[[f32; 16]; P]],
@@ -108,7 +111,7 @@ pub trait Vector: Copy {
     }
 }
 
-/// The sizes of a set's register tiles; tokens by panels of 16 rows.
+/// The sizes of an instruction set's register tiles: tokens by panels of 16 rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// Most tokens of a product that decodes on the fly: 1, 2, 4 or 8.
@@ -117,9 +120,9 @@ pub struct Tiling {
     pub dot_tokens: usize,
     /// Panels of that tile: 1 or 2.
     pub dot_panels: usize,
-    /// Whether registers hold the `f32` sums of such a tile beside its integer sums.
+    /// Whether registers hold the `f32` sums of such a tile in addition to its integer sums.
     pub dot_held: bool,
-    /// Columns of a token that lie together in such a tile: 4, or 8 where the set multiplies 8 at
+    /// Contiguous columns of a token in such a tile: 4, or 8 if the instruction set multiplies 8 at
     /// once. The tokens of [`DotTokens`] are then `[step of 8 columns][token][2 words]`.
     pub dot_columns: usize,
     /// Tokens of the largest tile of `f32` products: 1, 2, 4, 8 or 12.

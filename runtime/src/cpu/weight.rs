@@ -1,4 +1,4 @@
-//! A prepared weight on the CPU: the operation that an engine holds.
+//! A prepared weight on the CPU: the operation that an engine calls.
 //!
 //! In: an unpacked layer and a device; then activations. Out: products. [`CpuWeight::new`] packs
 //! once; a product quantises or widens x into the workspace (`super::activation`) and runs the
@@ -24,7 +24,7 @@ use crate::select::{Selection, select_with};
 use crate::unpacked::Unpacked;
 use quantloom_dsl::reference::StaticInput;
 
-/// A weight in native panels, with all that its products need.
+/// A weight in native panels, with everything that its products need.
 #[derive(Clone, Debug)]
 pub struct CpuWeight {
     scheme: Scheme,
@@ -32,14 +32,15 @@ pub struct CpuWeight {
     selection: Selection,
     decoder: Decoder,
     native: Native,
-    /// By expert.
+    /// Static activation parameters of each expert.
     inputs: Vec<StaticInput>,
-    /// Of the columns of x; empty if x is not multiplied first.
+    /// The prescale; empty if the scheme has none.
     factors: Vec<f32>,
 }
 
 impl CpuWeight {
-    /// Packs an unpacked layer for `scheme` (its own, or with another activation).
+    /// Packs an unpacked layer for `scheme` (the layer's scheme, or the same with another
+    /// activation).
     ///
     /// # Errors
     /// [`ProductError::Scheme`].
@@ -73,7 +74,7 @@ impl CpuWeight {
         })
     }
 
-    /// Bytes that a product works in.
+    /// Bytes of workspace of a product.
     fn workspace(&self, blocking: &Blocking) -> usize {
         let threads = rayon::current_num_threads();
         let scratch = threads.saturating_mul(blocking.scratch());
@@ -85,25 +86,25 @@ impl CpuWeight {
         self.native.bytes()
     }
 
-    /// How a product of M tokens of a type is cut up.
+    /// The blocking of a product of M tokens of a type.
     pub fn blocking(&self, tokens: usize, x: FloatFormat) -> Blocking {
         let kernel = &self.selection.kernel;
         let x_parts = parts::of_input(self.quantiser(x), x);
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens, Some(x_parts))
     }
 
-    /// The same, with x as it is.
+    /// The same, with x not quantised.
     fn without_parts(&self, tokens: usize) -> Blocking {
         let kernel = &self.selection.kernel;
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens, None)
     }
 
-    /// What x of a type goes through.
+    /// The quantiser for x of a type.
     fn quantiser(&self, x: FloatFormat) -> Option<&Quantiser> {
         self.scheme.taken(x)?.quantiser()
     }
 
-    /// The kernel that runs it, and why not another.
+    /// The kernel of the product, and the reasons against the others.
     pub fn selection(&self) -> &Selection {
         &self.selection
     }
@@ -124,9 +125,9 @@ impl Op for CpuWeight {
 
     fn explain(&self, tokens: usize) -> String {
         let kernel = self.selection.explain(&self.kernel(tokens));
-        // Products are in f32, which holds x of every type: nothing is converted.
+        // Products are in f32, which represents x of every type: x is not converted.
         let taken = self.scheme.each_taken().filter_map(|taken| match taken.converted() {
-            Some(_) => Some(format!("x in {} is multiplied as it is", taken.own)),
+            Some(_) => Some(format!("x in {} is not converted: products are in f32", taken.own)),
             None => self.scheme.is_mixed().then(|| taken.to_string()),
         });
         [kernel].into_iter().chain(taken).collect::<Vec<_>>().join("\n")
@@ -168,7 +169,8 @@ impl Op for CpuWeight {
 }
 
 impl CpuWeight {
-    /// One way to compute a product. False, and y untouched, if x is to be cut into parts and has an
+    /// One algorithm for a product. False, with y unchanged, if x would be split into bf16 parts
+    /// and has an element that is not finite.
     /// element that is not finite.
     fn multiply(
         &self,
@@ -210,7 +212,7 @@ impl CpuWeight {
     }
 }
 
-/// x after its columns' factors, in its own type.
+/// x times its prescale, in its own type.
 enum Scaled {
     F32(Vec<f32>),
     F16(Vec<Half>),
@@ -227,7 +229,8 @@ impl Scaled {
     }
 }
 
-/// Each column of x times its factor, rounded to f32 and to the type of x; `None` without factors.
+/// Each column of x times its prescale, rounded to f32 and to the type of x; `None` without a
+/// prescale.
 fn prescaled(x: Values<'_>, factors: &[f32]) -> Option<Scaled> {
     if factors.is_empty() {
         return None;

@@ -1,26 +1,26 @@
-//! How fast this machine reads memory.
+//! The read bandwidth of this machine's memory.
 
 use std::hint::black_box;
 
 use super::seconds;
 use crate::buffer::Buffer;
 
-/// Streams that a thread reads side by side, each a cache line a step. A core that follows one
-/// stream waits at every page for its prefetcher to start again: eight streams read 1.3 to 1.7
-/// times as much as one on the Xeon where this was tried, more streams or wider registers no
-/// more than that.
+/// Streams that a thread reads in parallel, each one cache line per step. A core that reads one
+/// stream waits at every page for its prefetcher to restart: eight streams read 1.3 to 1.7 times as
+/// much as one on the Xeon where this was measured, and more streams or wider registers no more
+/// than that.
 const STREAMS: usize = 8;
-/// What a machine is taken to have that does not say: bytes.
+/// The assumed size of the last-level cache if the system does not report it, in bytes.
 const USUAL_CACHE: usize = 32 << 20;
 
-/// Memory beyond the caches, to be read again and again; in pages as codes are.
+/// Memory that is larger than the caches, to be read repeatedly; in the same pages as weights.
 pub struct Memory(Buffer);
 
 impl Memory {
     /// Four times the last level of cache, 256 MiB at the least and 1 GiB at the most.
     pub fn beyond_the_caches() -> Self {
         let mut memory = Buffer::zeroed((4 * last_level_cache()).clamp(256 << 20, 1 << 30));
-        // Every page is written once: an untouched one would be read from a page of zeros.
+        // Every page is written once: reads of an unwritten page would all read one page of zeros.
         for (at, line) in memory.lines_mut().iter_mut().enumerate() {
             let word = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             line.as_chunks_mut().0.fill(word.to_ne_bytes());
@@ -28,17 +28,17 @@ impl Memory {
         Self(memory)
     }
 
-    /// Lines of a thread's stream.
+    /// Lines of a stream of a thread.
     fn stream(&self) -> usize {
         self.0.lines().len() / (rayon::current_num_threads() * STREAMS)
     }
 
-    /// Bytes that a sample reads.
+    /// Bytes that one sample reads.
     pub fn bytes(&self) -> usize {
         rayon::current_num_threads() * STREAMS * self.stream() * 64
     }
 
-    /// Reads all of it once with every thread of the pool; 10^9 bytes a second.
+    /// Reads all of the memory once with every thread of the pool; 10^9 bytes per second.
     pub fn sample(&self) -> f64 {
         let stream = self.stream();
         let seconds = seconds(|| {
@@ -50,7 +50,7 @@ impl Memory {
         self.bytes() as f64 / seconds / 1e9
     }
 
-    /// The best of so many samples.
+    /// The best of several samples.
     pub fn best_of(&self, samples: usize) -> f64 {
         (0..samples).map(|_| self.sample()).fold(0.0, f64::max)
     }
@@ -69,7 +69,7 @@ fn sum(lines: &[[u8; 64]], stream: usize) -> u64 {
     sums.iter().fold(0, |all, sum| all ^ sum)
 }
 
-/// Bytes of the last level of cache, as Linux tells them; a usual size elsewhere.
+/// Bytes of the last-level cache, from Linux; a typical size elsewhere.
 pub fn last_level_cache() -> usize {
     let size = |index: u32| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");

@@ -1,9 +1,10 @@
-//! The machine's own rates, as denominators: how fast it reads memory, how fast it multiplies.
+//! The machine's own rates, the denominators of a roofline: memory bandwidth and multiplication
+//! rate.
 //!
-//! In: nothing. Out: [`Memory`], which samples the read bandwidth as often as it is asked (a
-//! shared machine's changes from second to second, so that a fair share is taken beside each
-//! measurement), [`rates`], the peak of each multiplying instruction, sampled likewise, [`seconds`] of a
-//! call and their [`median`].
+//! In: nothing. Out: [`Memory`], which samples the read bandwidth (on a shared machine the
+//! bandwidth changes from second to second, so sample it next to each measurement), [`rates`], the
+//! peak of each multiplying instruction, sampled in the same way, [`seconds`] of a call and their
+//! [`median`].
 
 mod memory;
 mod rates;

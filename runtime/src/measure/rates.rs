@@ -1,14 +1,14 @@
-//! How fast this machine multiplies from registers: one row an instruction.
+//! How fast this machine multiplies from registers: one row per instruction.
 //!
-//! In: nothing. Out: [`rates`], each instruction that this CPU has with what all threads
-//! together reach, and [`Rate::sample`], what they reach at the moment: the clock of a shared machine
-//! and its share of the ports change from second to second. A burst is a loop of fourteen independent
+//! In: nothing. Out: [`rates`], each instruction that this CPU has with the rate of all threads
+//! together, and [`Rate::sample`], the rate at this moment: the clock of a shared machine and its
+//! share of the ports change from second to second. A burst is a loop of fourteen independent
 //! accumulators (more than latency times ports of any core that has the instruction), written in
-//! assembly, so that no compiler takes anything out of it or spills anything into it.
+//! assembly, so that no compiler removes instructions or spills registers.
 
 use super::seconds;
 
-/// What an instruction computes.
+/// The arithmetic of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// 8-bit integers into 32-bit sums.
@@ -20,7 +20,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// As a table shows it.
+    /// The text in a table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Int8Dot => "int8 dot",
@@ -33,14 +33,14 @@ impl Arithmetic {
 /// A measured rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// What it computes.
+    /// The arithmetic.
     pub arithmetic: Arithmetic,
     /// The instruction, with the width of its registers.
     pub instruction: &'static str,
-    /// The set that has it.
+    /// The instruction set.
     pub set: &'static str,
-    /// 10^9 operations a second, a multiplication and an addition each one, on all threads: the best
-    /// of several bursts.
+    /// 10^9 operations per second on all threads, counting a multiplication and an addition as one
+    /// each: the best of several bursts.
     pub giga: f64,
     row: &'static Row,
     /// Rounds of a burst of some ten milliseconds.
@@ -48,25 +48,25 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Operations of a sample.
+    /// Operations of one sample.
     pub fn operations(&self) -> u64 {
         let turns = ACCUMULATORS * self.rounds * rayon::current_num_threads() as u64;
         self.row.operations * turns
     }
 
-    /// One burst of some ten milliseconds on every thread of the pool; 10^9 operations a second.
+    /// One burst of some ten milliseconds on every thread of the pool; 10^9 operations per second.
     pub fn sample(&self) -> f64 {
         self.operations() as f64 / self.row.seconds(self.rounds) / 1e9
     }
 }
 
-/// One instruction: how often it is in a round, and what it does.
+/// One instruction: its operations per round, and its arithmetic.
 #[derive(Debug)]
 struct Row {
     arithmetic: Arithmetic,
     instruction: &'static str,
     set: &'static str,
-    /// Multiplications and additions of one accumulator's turn.
+    /// Multiplications and additions per instruction on one accumulator.
     operations: u64,
     present: fn() -> bool,
     burst: fn(u64),
@@ -86,7 +86,7 @@ pub fn rates() -> Vec<Rate> {
 }
 
 impl Row {
-    /// Seconds of so many rounds on every thread of the pool.
+    /// Seconds of `rounds` rounds on every thread of the pool.
     fn seconds(&self, rounds: u64) -> f64 {
         seconds(|| {
             rayon::broadcast(|_| (self.burst)(rounds));
@@ -97,7 +97,7 @@ impl Row {
 /// The best of several samples.
 fn measured(row: &'static Row) -> Rate {
     let mut rounds = 1 << 12;
-    // The least of three: a burst that was interrupted says nothing of its length.
+    // The least of three: an interrupted burst would be too long.
     let least = |rounds| (0..3).map(|_| row.seconds(rounds)).fold(f64::INFINITY, f64::min);
     while least(rounds) < 0.005 && rounds < 1 << 40 {
         rounds *= 2;
@@ -107,7 +107,7 @@ fn measured(row: &'static Row) -> Rate {
     Rate { giga: (0..7).map(|_| rate.sample()).fold(0.0, f64::max), ..rate }
 }
 
-/// f32 multiply-adds as this build's plain Rust reaches them.
+/// The rate of f32 multiply-adds in plain Rust as this build compiles it.
 fn plain(rounds: u64) {
     let (a, b) = (std::hint::black_box([0.999f32; 8]), std::hint::black_box([1e-3f32; 8]));
     let mut sums = [[1.0f32; 8]; ACCUMULATORS as usize];
@@ -137,8 +137,8 @@ use x86::ROWS;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ROWS: &[Row] = &[PLAIN];
 
-/// Operands of the bursts: as bytes, small integers; as bf16, about 1; as f32, about 1. No sum
-/// of them ever is subnormal or NaN, which some cores handle in microcode.
+/// Operands of the bursts: as bytes, small integers; as bf16, about 1; as f32, about 1. No sum is
+/// ever subnormal or NaN, which some cores handle in microcode.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[repr(align(64))]
 struct Operand([u32; 16]);
@@ -157,8 +157,8 @@ mod x86 {
         ($name:ident, $load:literal, $before:literal $(, twice $between:literal)?, $after:literal) => {
             fn $name(rounds: u64) {
                 let operand = OPERAND.0.as_ptr();
-                // SAFETY: `present` of the row that holds this function has seen the set; only
-                // vector registers change, all named below, and the operand's 64 bytes are read.
+                // SAFETY: `present` of the row with this function has checked the CPU; only vector
+                // registers change, all named below, and the operand's 64 bytes are read.
                 unsafe {
                     asm!(
                         "vzeroall",
@@ -304,7 +304,7 @@ mod arm {
                         );
                     }
                 }
-                // SAFETY: `present` of the row that holds this function has seen the set.
+                // SAFETY: `present` of the row with this function has checked the CPU.
                 unsafe { burst(rounds) }
             }
         };
@@ -349,7 +349,8 @@ mod tests {
             let kinds = (pair[0].arithmetic as u8, pair[1].arithmetic as u8);
             assert!(kinds.0 < kinds.1 || kinds.0 == kinds.1 && pair[0].giga >= pair[1].giga);
         }
-        // A core of any of these sets is clocked between 0.1 and 10 GHz and has one to eight ports.
+        // A core with any of these instruction sets has a clock between 0.1 and 10 GHz and one to
+        // eight ports.
         for (rate, row) in ROWS.iter().filter(|row| (row.present)()).map(|row| (measured(row), row))
         {
             let turns = rate.giga / row.operations as f64 / rayon::current_num_threads() as f64;

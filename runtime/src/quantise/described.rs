@@ -1,4 +1,4 @@
-//! Which descriptions of a scheme read back: small files in memory are written and read.
+//! Which descriptions of a scheme read back: tests each description with small files in memory.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use super::{QuantiseError, layer_entries};
 use crate::checkpoint::{Checkpoint, Description, Options, describe, header};
 use crate::pack::pack;
 
-/// The descriptions with which small files of this scheme, as ragged as the layers are, read back
-/// as this scheme and shape; the last one, the scheme's own text, is always there.
+/// The descriptions with which small files of this scheme, with the same partial words and groups
+/// as the layers, read back as this scheme and shape; the last one, the scheme's own text, always
+/// does.
 pub(super) fn usable(
     scheme: &Scheme,
     layers: &[(String, Shape)],
@@ -22,7 +23,7 @@ pub(super) fn usable(
         Grain::All => None,
     });
     let whole = 2 * columns.max().unwrap_or(128).clamp(128, 4096).next_multiple_of(64);
-    // Words and bytes hold at most 64 codes: what is left over of that decides.
+    // Words and bytes have at most 64 codes, so the remainder modulo 64 is enough.
     let probe = |(_, shape): &(String, Shape)| (64 + shape.n % 64, whole + shape.k % 64);
     let probes: BTreeSet<(u64, u64)> = layers.iter().map(probe).collect();
     let mut usable = Vec::new();
@@ -47,7 +48,7 @@ fn reads_back(
     k: u64,
 ) -> Result<bool, QuantiseError> {
     let shape = Shape { experts: if scheme.experts.is_some() { 2 } else { 1 }, n, k };
-    // Any weights do: what is compared is what the tensors and the configuration say.
+    // Any weights will do: only tensors and configuration are compared.
     let value = |at: u64| f64::from((((at * 2_654_435_761) >> 7) % 2001) as f32 / 1000.0 - 1.0);
     let w: Vec<f64> = (0..shape.elements().unwrap_or(0)).map(value).collect();
     let single = scheme.experts == Some(Experts::Single);

@@ -1,4 +1,4 @@
-//! The file that was written, as every reader will see it.
+//! Reads a written file back and compares it with what it should be.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::{CHUNK, Candidate, Outcome, Written, digest, some_rows};
 use crate::checkpoint::{Checkpoint, Layer, Tensors};
 use crate::float_mode::standard;
 
-/// What became of each layer, if the file is what it should be; else what is wrong with it.
+/// The result for each layer, if the file is as expected; else the difference.
 pub(super) fn outcomes(
     tensors: &Tensors,
     scheme: &Scheme,
@@ -60,12 +60,14 @@ fn tensors_are_alike(from: &Tensors, read: &Tensors, written: &Written) -> Resul
         })
     };
     match made.map(|(name, _)| name).or_else(copied) {
-        Some(name) => Err(format!("the tensor \"{name}\" has other bytes than were written")),
+        Some(name) => {
+            Err(format!("the tensor \"{name}\" differs from the bytes that were written"))
+        }
         None => Ok(()),
     }
 }
 
-/// Whether a layer is read as the scheme; a bias that the scheme does not speak of may be there.
+/// Whether a layer is read as the scheme; a bias that the scheme does not declare is allowed.
 fn same_scheme(read: &Scheme, scheme: &Scheme) -> bool {
     if scheme.bias.is_some() || read.bias.is_none() {
         return read.same_meaning(scheme);
@@ -76,7 +78,7 @@ fn same_scheme(read: &Scheme, scheme: &Scheme) -> bool {
     read.same_meaning(scheme)
 }
 
-/// Bytes and accuracy of a layer as it is decoded from the file.
+/// Size and accuracy of a layer that is decoded from the file.
 fn measured(
     tensors: &Tensors,
     scheme: &Scheme,
@@ -96,7 +98,7 @@ fn measured(
         let noise: f64 = w.iter().zip(decoded).map(|(a, b)| (a - f64::from(b)).powi(2)).sum();
         (w.iter().map(|value| value * value).sum::<f64>(), noise)
     };
-    // Added in order, so that the same input gives the same numbers.
+    // Added in order, so that equal inputs give equal results.
     let sums: Vec<(f64, f64)> = starts.par_iter().map(|first| standard(|| sums(first))).collect();
     let (signal, noise) = sums.iter().fold((0.0, 0.0), |(s, n), (a, b)| (s + a, n + b));
     let bytes = |store: &quantloom_dsl::Store| layer.store(&store.name).map_or(0, <[u8]>::len);

@@ -1,9 +1,10 @@
-//! A layer's float weight into plain codes, some rows at a time on all cores, so that no more of
-//! it than these rows is in memory as numbers.
+//! From a layer's float weight to plain codes, some rows at a time on all cores, so that only these
+//! rows are in memory as floats.
 //!
-//! A group that spans all rows gets its scale from the smallest and the largest value of each of
-//! its columns alone. Each block of rows has rows of these values in front, which are quantised
-//! with it and dropped: its groups of all rows are then the layer's.
+//! The scale of a group that spans all rows depends only on the smallest and the largest value of
+//! each of its columns. Each block of rows is preceded by rows with these values, which are
+//! quantised with the block and dropped: the scales of such groups are then those of the whole
+//! layer.
 
 use std::ops::Range;
 
@@ -16,19 +17,20 @@ use rayon::prelude::*;
 use crate::float_mode::standard;
 use crate::pack::Slots;
 
-/// A float weight, stacked [E * N, K], by ranges of its rows.
+/// A float weight, stacked [E * N, K], read by ranges of its rows.
 pub(crate) struct Rows<'a> {
     /// Shape.
     pub(crate) shape: Shape,
-    /// The type that the values are of.
+    /// The type of the values.
     pub(crate) own: FloatFormat,
-    /// The values of some rows, all finite.
+    /// Reads the values of some rows, all finite.
     pub(crate) values: &'a (dyn Fn(Range<u64>) -> Vec<f64> + Sync),
-    /// [E * N], if there is a bias.
+    /// Bias [E * N], if there is one.
     pub(crate) bias: Option<&'a [f64]>,
 }
 
-/// The codes of the reference's `quantise`; `progress` is told how many more weights are done.
+/// The codes that the reference's `quantise` returns; calls `progress` with the number of further
+/// weights that are done.
 ///
 /// # Errors
 /// [`ReferenceError::Length`].
@@ -48,7 +50,8 @@ pub(crate) fn quantise_rows(
         progress(values.len() as u64);
         return Ok(slots);
     };
-    // Numbers in work take 24 bytes a weight: of a sixteenth of the weight less than half of its f32.
+    // Floats in work take 24 bytes per weight: for a sixteenth of the weights, less than half of
+    // their f32 size.
     let at_once = (shape.experts * shape.n / 16 / cut.rows).max(1) as usize;
     let at_once = at_once.min(rayon::current_num_threads().max(1));
     for expert in 0..shape.experts {
@@ -78,19 +81,19 @@ pub(crate) fn quantise_rows(
     Ok(slots)
 }
 
-/// How the rows of an expert are cut into blocks that are quantised apart.
+/// How the rows of an expert are divided into blocks that are quantised separately.
 struct Cut {
-    /// Rows of a block: whole groups of everything that is grouped along n.
+    /// Rows of a block: whole groups of every component that is grouped along n.
     rows: u64,
-    /// Rows in front of each block that stand for all rows; 0 if no group spans all of them.
+    /// Rows before each block that represent all rows; 0 if no group spans all rows.
     front: u64,
 }
 
-/// Rows of a block at least, so that the rows in front cost little.
+/// The least rows of a block, which bounds the cost of the rows before it.
 const LEAST: u64 = 16;
 
 impl Cut {
-    /// `None` if the weight must stay whole.
+    /// `None` if the weight cannot be divided.
     fn of(scheme: &Scheme, shape: Shape) -> Option<Self> {
         let scales = || scheme.scales.iter().map(|scale| scale.group.rows);
         let (zero, shift) = (scheme.zero.map(|z| z.group.rows), scheme.shift.map(|s| s.group.rows));
@@ -103,8 +106,9 @@ impl Cut {
         }
         let all = |grain: Grain| grain == Grain::All;
         let spans = scales().chain(zero).chain(shift).any(all);
-        // What spans all rows must be decided by values and by what spans all rows too: levels are
-        // chosen from the last to the first, zero points after them, all after the shift.
+        // A component that spans all rows must depend only on values and on other components that
+        // span all rows: levels are chosen from the last to the first, zero points after them, all
+        // after the shift.
         let coarse = scales().skip_while(|grain| !all(*grain)).all(all);
         let zero_last = zero.is_none_or(|zero| !all(zero) || scales().all(all));
         if spans && !(coarse && zero_last && shift.is_none_or(all)) {
@@ -116,7 +120,7 @@ impl Cut {
         Some(Self { rows, front })
     }
 
-    /// The rows in front of each block of an expert: the largest and the smallest of each column.
+    /// The rows before each block of an expert: the largest and the smallest value of each column.
     fn front(&self, weight: &Rows<'_>, rows: Range<u64>) -> Vec<f64> {
         if self.front == 0 {
             return Vec::new();
@@ -147,7 +151,7 @@ impl Cut {
         [most, least].into_iter().cycle().take(self.front as usize).flatten().collect()
     }
 
-    /// The codes of some rows, those in front included.
+    /// The codes of some rows, including the rows before the block.
     fn block(
         &self,
         scheme: &Scheme,
@@ -166,7 +170,7 @@ impl Cut {
         quantise(scheme, shape, &values, weight.own, bias.as_deref())
     }
 
-    /// The codes of a block that are its own: not those in front, nor what all blocks share.
+    /// The codes of a block without those of the rows before it and those that all blocks share.
     fn own<'c>(
         &self,
         scheme: &Scheme,
@@ -192,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// Block by block gives what the reference gives of the whole.
+    /// Quantising by blocks gives the reference's codes of the whole.
     #[test]
     fn blocks_are_the_whole() {
         let schemes = [

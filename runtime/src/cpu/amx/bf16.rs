@@ -1,15 +1,15 @@
-//! Products of bf16 parts by matrix registers: see [`crate::cpu::parts`].
+//! Products of bf16 parts with AMX: see [`crate::cpu::split_bf16`].
 //!
-//! In: a block of weights in `f32`, tokens in parts. Out: sums, added to those of the blocks before.
-//! Scale and zero point are in the weights, so that nothing is done a group, and groups may have
-//! any number of columns.
+//! In: a block of weights in `f32`, tokens split into bf16 parts. Out: sums, added to those of
+//! earlier blocks. Weights contain their scales and zero points, so that groups need no work and
+//! may have any number of columns.
 //!
-//! `tdpbf16ps` adds to C [16 tokens][16 rows], `f32`, the products of A [16 tokens][32 columns] with
-//! B [16 pairs of columns][16 rows][2]. It adds the even columns in one chain and the odd ones in
-//! another, both to C then, each step rounded to nearest even; subnormal operands and results
-//! are taken for 0. The sums lie in memory as C does. Two tiles of tokens by two panels take turns,
-//! as many as there are registers for: four instructions for four loads, and each waits for
-//! none of the three before it.
+//! `tdpbf16ps` adds to C [16 tokens][16 rows], `f32`, the products of A [16 tokens][32 columns]
+//! with B [16 pairs of columns][16 rows][2]. It adds the even columns in one chain and the odd ones
+//! in another, then both to C; each step is rounded to nearest even, and subnormal operands and
+//! results are flushed to 0. The sums in memory have the layout of C. Two tiles of tokens and two
+//! panels use all eight registers: four instructions for four loads, none of which depends on
+//! another.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -21,16 +21,16 @@ use crate::cpu::product::{Ahead, PartsBlock};
 use crate::cpu::tile::each;
 use crate::op::Sums;
 
-/// The set that has the instruction.
+/// The instruction set with the instruction.
 pub(in crate::cpu) const ISA: Isa = Isa::Avx512Amx;
 
-/// How it adds up.
+/// How the instruction adds.
 pub(in crate::cpu) const SUMS: Sums = Sums::Parts;
 
 /// Tokens of a tile.
 pub(in crate::cpu) const TOKENS: usize = SIDE;
 
-/// Columns of a step, what a tile takes at once.
+/// Columns of a step: those of one instruction.
 pub(in crate::cpu) const STEP: usize = 32;
 
 /// Panels of a tile.
@@ -39,30 +39,30 @@ pub(in crate::cpu) const PANELS: usize = 2;
 /// Lines of an A or a B.
 const LINES: usize = SIDE;
 
-/// Columns of a block: two parts of two panels are 16 KiB, which share a first-level cache with a
-/// panel in `f32` and the columns of 32 tokens.
+/// Columns of a block: two parts of two panels are 16 KiB, which fit L1 together with a panel in
+/// `f32` and the columns of 32 tokens.
 pub(in crate::cpu) fn block(_of_weight: usize, _of_x: usize) -> usize {
     128
 }
 
-/// Whether a product of so many tokens, more than are decoded on the fly, is faster here than in
-/// `f32`: by the number of parts of a weight and of an x.
+/// Whether a product of `tokens` tokens (more than are decoded on the fly) is faster here than in
+/// `f32`, for the given numbers of parts of a weight and of an x.
 ///
-/// A tile takes as long for one token as for 16. With x in one part (bf16) that is still less than
-/// `f32` products of 9 tokens; in two (f16) it is twice the products, as long as those of 16
-/// (docs/performance/cpu.md).
+/// A tile takes the same time for one token as for 16. With x in one part (bf16) that is still less
+/// than `f32` products of 9 tokens; with two parts (f16) there are twice as many products, which
+/// take as long as `f32` products of 16 tokens (docs/performance/cpu.md).
 pub(in crate::cpu) fn pays(tokens: usize, of_weight: usize, of_x: usize) -> bool {
     of_weight * of_x <= MOST_PAIRS && (of_x == 1 || tokens > SIDE)
 }
 
-/// Cuts the weights of a panel, `[column]`, into parts: `[step][part][panel]` of B. They are finite
-/// or NaN.
+/// Splits the weights of a panel, `[column]`, into parts: `[step][part][panel]` of B. The weights
+/// are finite or NaN.
 ///
 /// # Panics
-/// Where AMX is not present.
+/// If AMX is not present.
 pub(in crate::cpu) fn cut(weights: &[[f32; 16]], parts: usize, panel: usize, out: &mut [[u8; 64]]) {
     assert!(ISA.check().is_ok(), "AMX is chosen where it is not");
-    // SAFETY: the set is there, and AVX-512 is part of it.
+    // SAFETY: the instruction set is present, and includes AVX-512.
     unsafe {
         match parts {
             1 => cut_avx512::<1>(weights, panel, out),
@@ -79,17 +79,18 @@ fn cut_avx512<const PARTS: usize>(weights: &[[f32; 16]], panel: usize, out: &mut
     let mask = _mm512_set1_epi32(0xffff_0000_u32 as i32);
     for (columns, tiles) in columns.iter().zip(tiles.chunks_exact_mut(PARTS * PANELS)) {
         for at in 0..LINES {
-            // SAFETY: 16 values are there.
+            // SAFETY: the slice has 16 values.
             let mut even = unsafe { _mm512_loadu_si512(columns[2 * at].as_ptr().cast()) };
-            // SAFETY: 16 values are there.
+            // SAFETY: the slice has 16 values.
             let mut odd = unsafe { _mm512_loadu_si512(columns[2 * at + 1].as_ptr().cast()) };
             each!(part in [0 1 2] {
                 if part < PARTS {
-                    // Bits of the odd column where the mask is, else of the shifted even one.
+                    // Bits of the odd column where the mask is set, else of the shifted even
+                    // column.
                     let shifted = _mm512_srli_epi32::<16>(even);
                     let pair = _mm512_ternarylogic_epi32::<0xca>(mask, odd, shifted);
                     let line = &mut tiles[part * PANELS + panel][at];
-                    // SAFETY: there is room for 64 bytes, and the store takes any alignment.
+                    // SAFETY: the destination has 64 bytes, and the store allows any alignment.
                     unsafe { _mm512_storeu_si512(line.as_mut_ptr().cast(), pair) };
                 }
                 if part + 1 < PARTS {
@@ -100,7 +101,7 @@ fn cut_avx512<const PARTS: usize>(weights: &[[f32; 16]], panel: usize, out: &mut
     }
 }
 
-/// What the first parts of 16 `f32` leave; `mask` is that of a first part.
+/// The remainders of 16 `f32` after their first parts; `mask` selects the bits of a first part.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn rest(values: __m512i, mask: __m512i) -> __m512i {
@@ -111,7 +112,7 @@ fn rest(values: __m512i, mask: __m512i) -> __m512i {
 /// Adds a block's products to the sums.
 ///
 /// # Panics
-/// Where AMX is not present.
+/// If AMX is not present.
 pub(in crate::cpu) fn run(block: PartsBlock<'_>, ahead: Ahead<'_>) {
     assert!(ISA.check().is_ok(), "AMX is chosen where it is not");
     let (parts, weights) = (block.parts, block.weights);
@@ -134,7 +135,7 @@ pub(in crate::cpu) fn run(block: PartsBlock<'_>, ahead: Ahead<'_>) {
     }
 }
 
-/// A block, for one tile of tokens or two.
+/// A block, for one or two tiles of tokens.
 struct Operands<'a> {
     /// Parts of a weight and of an x.
     parts: (usize, usize),
@@ -143,9 +144,9 @@ struct Operands<'a> {
     weights: &'a [[u8; 64]],
 }
 
-/// One piece of assembly: the sums into registers, all steps and parts, the sums back. Within a
-/// step the parts of x take turns, and for each of them those of the weights. Registers 0 to 3 are
-/// C, 4 and 5 A, 6 and 7 B.
+/// One block of assembly: loads the sums, multiplies all steps and parts, stores the sums. Within a
+/// step it iterates over the parts of x, and for each over those of the weights. Registers 0 to 3
+/// are C, 4 and 5 A, 6 and 7 B.
 macro_rules! tiles {
     (
         [$($load_c:literal)*] [$($load_a:literal)*] [$($product:literal)*] [$($store_c:literal)*],
@@ -186,10 +187,11 @@ macro_rules! tiles {
 }
 
 impl Operands<'_> {
-    /// What the assembly reads and writes is there: x of a tile, the weights, the sums.
+    /// Checks the sizes of all that the assembly reads and writes: x of a tile, the weights, the
+    /// sums.
     fn check(&self, x: &[u16], c: &[[f32; 16]]) -> [u32; 2] {
         let Self { parts: (of_weight, of_x), steps, weights } = *self;
-        assert!(of_weight > 0 && of_x > 0 && steps > 0, "something to multiply");
+        assert!(of_weight > 0 && of_x > 0 && steps > 0, "an empty product");
         assert_eq!(x.len(), steps * of_x * SIDE * STEP, "x of the block");
         assert_eq!(weights.len(), steps * lines(STEP, of_weight, PANELS), "weights of the block");
         assert_eq!(c.len(), SIDE * PANELS, "sums of a tile");

@@ -1,12 +1,12 @@
-//! Integer products by matrix registers.
+//! Integer products with AMX.
 //!
-//! In: a block of codes as [`crate::cpu::decode`] leaves it, tokens of which a step's columns lie
-//! together. Out: the same sums as [`crate::cpu::tile::dot_tile`], bit for bit: integer sums are
-//! exact, and the scales of the pieces are added up in the same order.
+//! In: a block of codes from [`crate::cpu::decode`], and tokens with the columns of a step
+//! contiguous. Out: the same sums as [`crate::cpu::tile::dot_tile`], bit for bit: integer sums are
+//! exact, and the scaled sums of segments are added in the same order.
 //!
 //! `tdpbssd` adds to C [16 tokens][16 rows] the products of A [16 tokens][64 columns] with B [16
-//! steps of 4 columns][16 rows][4 columns]: a panel's decoded codes are a B already, its step of 4
-//! columns being 64 bytes. Half as many columns take as long.
+//! steps of 4 columns][16 rows][4 columns]: the decoded codes of a panel are a B already, since a
+//! step of 4 columns is 64 bytes. An instruction with half as many columns takes as long.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -18,12 +18,12 @@ use crate::cpu::isa::Isa;
 use crate::cpu::native::Native;
 use crate::cpu::product::Ahead;
 
-/// Columns of a step, what a tile takes at once.
+/// Columns of a step: those of one instruction.
 pub(in crate::cpu) const STEP: usize = 64;
 
-/// Whether products of a weight in pieces of `piece` columns run here: its integers are signed
-/// bytes, or its codes the integers themselves; and pieces are whole steps. (Half a step takes as
-/// long as a whole one, and each piece is stored and loaded: in pieces of 32 columns AMX was no
+/// Whether products of a weight in segments of `piece` columns run here: its integers are signed
+/// bytes, or its codes are the integers; and segments are whole steps. (Half a step takes as long
+/// as a whole step, and each segment is stored and loaded: with segments of 32 columns AMX was no
 /// faster than `vpdpbusd`, docs/performance/cpu.md.)
 pub(in crate::cpu) fn takes(weight: &Native, piece: usize) -> bool {
     let (offset, codes) = (weight.offset(), 1 << weight.bits());
@@ -31,27 +31,27 @@ pub(in crate::cpu) fn takes(weight: &Native, piece: usize) -> bool {
     bytes && piece.is_multiple_of(STEP) && weight.columns().is_multiple_of(STEP)
 }
 
-/// Pieces between a product and its scaling: what a tile register stores cannot be forwarded to a
-/// load, which waits until the store has left for the cache. (Of 0 to 15, 2 was fastest.)
+/// Segments between a product and its scaling: the store of a tile register cannot be forwarded to
+/// a load, which waits until the store has reached the cache. (Of 0 to 15, 2 was fastest.)
 const LAG: usize = 2;
-/// Parts that take turns: a power of two above [`LAG`].
+/// Buffers of segments in flight: a power of two above [`LAG`].
 const PARTS: usize = 4;
 
 /// A C in memory.
 #[repr(align(64))]
 struct Part([[i32; SIDE]; SIDE]);
 
-/// All tiles of tokens on a block of decoded codes.
+/// All tiles of tokens times a block of decoded codes.
 pub(in crate::cpu) struct Tiles<'a> {
     pub(in crate::cpu) blocking: &'a Blocking,
-    /// Native columns, and the block's first.
+    /// Native columns of the weight, and the first column of the block.
     pub(in crate::cpu) columns: usize,
     pub(in crate::cpu) start: usize,
-    /// `[step of 4 columns][panel]`; shifted here by the offset.
+    /// `[step of 4 columns][panel]`; the offset is subtracted here.
     pub(in crate::cpu) codes: &'a mut [[u8; 64]],
     /// `[piece][panel]`.
     pub(in crate::cpu) scales: &'a [[f32; 16]],
-    /// Unsigned code less this = integer.
+    /// The integer of a weight is its unsigned code minus this.
     pub(in crate::cpu) offset: i32,
     /// `[tile][step][token]`.
     pub(in crate::cpu) x: &'a [u32],
@@ -64,7 +64,7 @@ impl Tiles<'_> {
     /// Adds the block's products to the sums.
     pub(in crate::cpu) fn run(self) {
         assert!(Isa::Avx512Amx.check().is_ok(), "AMX is chosen where it is not");
-        // SAFETY: the set is there, and AVX-512 is part of it.
+        // SAFETY: the instruction set is present, and includes AVX-512.
         unsafe { self.tiles() }
     }
 
@@ -75,14 +75,14 @@ impl Tiles<'_> {
         if offset != 0 {
             let less = _mm512_set1_epi8(offset as u8 as i8);
             for line in codes.iter_mut() {
-                // SAFETY: 64 bytes are there, and either access takes any alignment.
+                // SAFETY: the slice has 64 bytes, and both accesses allow any alignment.
                 unsafe {
                     let codes = _mm512_loadu_si512(line.as_ptr().cast());
                     _mm512_storeu_si512(line.as_mut_ptr().cast(), _mm512_sub_epi8(codes, less));
                 }
             }
         }
-        // SAFETY: the caller has asked.
+        // SAFETY: the caller has checked the instruction set.
         let _shaped = unsafe { Configured::new() };
         let words = codes.len() / panels * SIDE;
         for (at, tile) in blocking.tiles().enumerate() {
@@ -113,15 +113,19 @@ struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// `sums += scale * (codes . x)`, piece by piece, each scaled [`LAG`] pieces after it was
-    /// multiplied; two sets of registers take turns. `UNSIGNED` codes, or signed ones.
+    /// `sums += scale * (codes . x)`, segment by segment, each scaled [`LAG`] segments after its
+    /// product; two sets of registers alternate. `UNSIGNED` codes, or signed ones.
     #[target_feature(enable = "avx512f")]
     fn add<const UNSIGNED: bool>(&self, sums: &mut [[f32; 16]]) {
         let Self { x, codes, scales, panel, panels, piece } = *self;
-        assert_eq!(scales.len() / panels, x.len().div_ceil(piece * SIDE / 4), "a scale a piece");
+        assert_eq!(
+            scales.len() / panels,
+            x.len().div_ceil(piece * SIDE / 4),
+            "one scale per segment"
+        );
         let mut totals = [_mm512_setzero_ps(); SIDE];
         for (total, sum) in totals.iter_mut().zip(sums[panel..].iter().step_by(panels)) {
-            // SAFETY: 16 values are there.
+            // SAFETY: the slice has 16 values.
             *total = unsafe { _mm512_loadu_ps(sum.as_ptr()) };
         }
         let mut parts = [const { MaybeUninit::<Part>::uninit() }; PARTS];
@@ -140,25 +144,25 @@ impl Operands<'_> {
                 continue;
             }
             let Some(scale) = scales.next() else { break };
-            // SAFETY: 16 values are there.
+            // SAFETY: the slice has 16 values.
             let scale = unsafe { _mm512_loadu_ps(scale.as_ptr()) };
-            // SAFETY: written LAG turns ago: there are as many scales as pieces.
+            // SAFETY: written LAG iterations ago: there are as many scales as segments.
             let part = unsafe { parts[(turn - LAG) % PARTS].assume_init_ref() };
             for (total, part) in totals.iter_mut().zip(&part.0) {
-                // SAFETY: 16 values are there.
+                // SAFETY: the slice has 16 values.
                 let part = unsafe { _mm512_loadu_si512(part.as_ptr().cast()) };
                 *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(part), scale, *total);
             }
         }
         for (total, sum) in totals.iter().zip(sums[panel..].iter_mut().step_by(panels)) {
-            // SAFETY: there is room for 16 values.
+            // SAFETY: the destination has room for 16 values.
             unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), *total) };
         }
     }
 }
 
-/// `part = codes . x` of a piece, codes in lines `panels` apart; C, A and B being registers 0, 1
-/// and 2 (`FIRST`) or 3, 4 and 5.
+/// `part = codes . x` of a segment; lines of codes are `panels` apart. C, A and B are registers 0,
+/// 1 and 2 (`FIRST`) or 3, 4 and 5.
 #[inline(always)]
 fn product<const UNSIGNED: bool, const FIRST: bool>(
     x: &[u32],
@@ -167,9 +171,9 @@ fn product<const UNSIGNED: bool, const FIRST: bool>(
     part: &mut MaybeUninit<Part>,
 ) {
     let steps = x.len() / (SIDE * STEP / 4);
-    // What the loads read: [16][STEP] bytes of x a step, [STEP / 4] lines of codes.
+    // The loads read [16][STEP] bytes of x per step, and [STEP / 4] lines of codes.
     assert!(steps > 0 && codes.len() > (steps * STEP / 4 - 1) * panels);
-    /// The whole of it in one piece of assembly: nothing is left in a register between two.
+    /// One block of assembly: no tile register is live between two blocks.
     macro_rules! tiles {
         ($product:literal, $c:tt, $a:tt, $b:tt) => {
             asm!(
@@ -198,8 +202,8 @@ fn product<const UNSIGNED: bool, const FIRST: bool>(
             )
         };
     }
-    // SAFETY: the registers have been shaped; every row that is read lies inside of x and of the
-    // codes, as asserted, and the result is a whole C.
+    // SAFETY: the registers are configured; every row that is read is inside of x and of the codes,
+    // as asserted, and the result is a whole C.
     unsafe {
         match (UNSIGNED, FIRST) {
             (true, true) => tiles!("tdpbsud", "tmm0", "tmm1", "tmm2"),

@@ -1,13 +1,12 @@
-//! AMX: products of 16 tokens and 16 rows in one instruction, on eight tile registers.
+//! AMX: products of 16 tokens and 16 rows in one instruction, with eight tile registers.
 //!
-//! In: a block of decoded weights, tokens of which a step's columns lie together. Out: sums of
+//! In: a block of decoded weights, and tokens with the columns of a step contiguous. Out: sums of
 //! every tile of tokens with the block, of integers ([`bytes`]) or of bf16 parts ([`bf16`]).
 //!
-//! A tile register holds 16 rows of 64 bytes. The compiler knows no tile registers but as
-//! clobbers, so all of them are named in the assembly, between [`Configured::new`] and its drop.
-//! The intrinsics are not stable; the instructions are written as assembly. Their operation: Intel
-//! 64 and IA-32 Architectures Software Developer's Manual, volume 2, `TDPBSSD`, `TDPBSUD`,
-//! `TDPBF16PS`, `LDTILECFG`.
+//! A tile register holds 16 rows of 64 bytes. The compiler knows tile registers only as clobbers,
+//! so the assembly names all of them, between [`Configured::new`] and its drop. The intrinsics are
+//! not stable, so the instructions are assembly. Their definition: Intel 64 and IA-32 Architectures
+//! Software Developer's Manual, volume 2, `TDPBSSD`, `TDPBSUD`, `TDPBF16PS`, `LDTILECFG`.
 
 pub(super) mod bf16;
 pub(super) mod bytes;
@@ -22,9 +21,9 @@ use super::product::Ahead;
 /// Tokens and rows of a tile.
 pub(super) const SIDE: usize = 16;
 
-/// Whether this processor has the instructions and the operating system keeps their registers.
+/// Whether the CPU has the instructions and the operating system saves their registers.
 ///
-/// Linux gives tile registers to a process that asks for them (`arch_prctl`, since 5.16).
+/// Linux grants tile registers to a process that requests them (`arch_prctl`, since 5.16).
 pub(super) fn present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     *PRESENT.get_or_init(|| {
@@ -41,7 +40,7 @@ fn granted() -> bool {
     const REQUEST_PERMISSION: i64 = 0x1023;
     const TILE_DATA: i64 = 18;
     let result: i64;
-    // SAFETY: a system call that takes two numbers and no memory; the kernel clobbers rcx and r11.
+    // SAFETY: a system call with two numbers and no memory; the kernel clobbers rcx and r11.
     unsafe {
         asm!(
             "syscall",
@@ -61,7 +60,7 @@ fn granted() -> bool {
     false
 }
 
-/// Asks for the lines of some tiles' shares.
+/// Prefetches the next lines of some tiles.
 fn prefetch(ahead: Ahead<'_>, tiles: Range<usize>) {
     for line in tiles.flat_map(|at| ahead.lines(at)) {
         // SAFETY: a prefetch of any address is harmless.
@@ -75,26 +74,27 @@ struct Shapes {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
-    /// Bytes of a row of each register; there are eight, and what is beyond must be 0.
+    /// Bytes of a row of each register; there are eight, and the rest must be 0.
     row_bytes: [u16; 16],
     /// Rows of each register.
     rows: [u8; 16],
 }
 
-/// The tile registers are shaped while this lives.
+/// The tile registers are configured while this value lives.
 struct Configured;
 
 impl Configured {
-    /// All eight of 16 rows of 64 bytes.
+    /// All eight registers have 16 rows of 64 bytes.
     ///
     /// # Safety
-    /// [`present`].
+    /// AMX is [`present`].
     unsafe fn new() -> Self {
         let eight =
             |value: u8| std::array::from_fn(|register| if register < 8 { value } else { 0 });
         let (rows, row_bytes) = (eight(16), eight(64).map(u16::from));
         let shapes = Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows };
-        // SAFETY: AMX is there, the caller says; the operand is 64 bytes of a valid palette 1.
+        // SAFETY: AMX is present, by the caller's contract; the operand is 64 bytes of a valid
+        // palette 1.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &shapes, options(nostack, readonly)) };
         Self
     }
@@ -102,7 +102,7 @@ impl Configured {
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: there is a `Configured` only where AMX is there.
+        // SAFETY: a `Configured` exists only if AMX is present.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }

@@ -1,24 +1,25 @@
-//! Products of bf16 parts by `bfmmla`: see [`crate::cpu::parts`].
+//! Products of bf16 parts with `bfmmla`: see [`crate::cpu::split_bf16`].
 //!
-//! In: a block of weights in `f32`, tokens in parts. Out: sums, added to those of the blocks before.
-//! Scale and zero point are in the weights, so that nothing is done a group.
+//! In: a block of weights in `f32`, tokens split into bf16 parts. Out: sums, added to those of
+//! earlier blocks. Weights contain their scales and zero points, so that groups need no work.
 //!
 //! `bfmmla` adds to D [2 rows][2 tokens], `f32`, the products of A [2 rows][4 columns] with B [2
 //! tokens][4 columns]: those of columns 0 and 1, then those of columns 2 and 3. A tile is four tokens
 //! by a panel, 16 D, which stay in registers for a block.
 //!
-//! **Rounding** (Arm Architecture Reference Manual, `BFMMLA`, `BFDotAdd`, `BFRound`; a test holds the
-//! instruction against it). A product of two bf16 numbers is exact in `f32`. The sum of two products
-//! is rounded to odd: what is not exact is cut off and its last bit set. So is the addition of that
-//! sum to D. An odd result is off by less than the distance of two neighbours, two times
-//! u = 2^-24, where nearest is off by u. A term is in one sum of two and in as many additions as
-//! there are pairs of columns and of parts in its chain: C columns and P pairs of parts make
-//! `2 u + C / 2 * P * 2 u = (2 + C P) u`, as much as C P additions in `f32`. The block is as long
-//! as [`MOST_CHAIN`] allows, as long as a chain of the `f32` kernel may be; then its sums are added to
-//! those in memory, rounded to nearest. Numbers below 2^-126 are taken for 0: at most the two
-//! operands, the product, the sum of two and the addition of a term. `conformance::bound` counts
-//! all that as `Sums::OddParts`. All this is independent of FPCR but for its bit EBF, with which a
-//! program may ask a processor with FEAT_EBF16 for fewer roundings, to nearest: no more than that.
+//! **Rounding** (Arm Architecture Reference Manual, `BFMMLA`, `BFDotAdd`, `BFRound`; a test
+//! compares the instruction with this description). A product of two bf16 numbers is exact in
+//! `f32`. The sum of two products is rounded to odd: an inexact result is truncated and its last
+//! bit set. The addition of that sum to D is rounded to odd too. The error of rounding to odd is
+//! less than the distance of two neighbours, two times u = 2^-24; the error of rounding to nearest
+//! is at most u. A term passes through one sum of two products, and through as many additions as
+//! there are pairs of columns and of parts in its chain: C columns and P pairs of parts make `2 u +
+//! C / 2 * P * 2 u = (2 + C P) u`, as much as C P additions in `f32`. The block is as long as
+//! [`MOST_CHAIN`] allows, the longest chain of the `f32` kernel; then its sums are added to those
+//! in memory, rounded to nearest. Numbers below 2^-126 are flushed to 0: at most the two operands,
+//! the product, the sum of two and the addition of a term. `conformance::bound` counts all these as
+//! `Sums::OddParts`. FPCR has no effect, apart from its bit EBF: on a CPU with FEAT_EBF16 that bit
+//! requests fewer roundings, to nearest, whose error is no larger.
 
 use core::arch::aarch64::*;
 
@@ -30,27 +31,27 @@ use crate::cpu::parts::MOST_CHAIN;
 use crate::cpu::product::{Ahead, PartsBlock};
 use crate::op::Sums;
 
-/// The set that has the instruction.
+/// The instruction set with the instruction.
 pub(in crate::cpu) const ISA: Isa = Isa::NeonBf16;
 
-/// How it adds up.
+/// How the instruction adds.
 pub(in crate::cpu) const SUMS: Sums = Sums::OddParts;
 
 /// Tokens of a tile.
 pub(in crate::cpu) const TOKENS: usize = super::tile::TOKENS;
 
-/// Columns of a step, what the instruction takes at once.
+/// Columns of a step: those of one instruction.
 pub(in crate::cpu) const STEP: usize = 4;
 
 /// Panels of a tile.
 pub(in crate::cpu) const PANELS: usize = 1;
 
-/// Whether a product of so many tokens, more than are decoded on the fly, takes fewer instructions
-/// here than in `f32`: by the number of parts of a weight and of an x.
+/// Whether a product of `tokens` tokens (more than are decoded on the fly) takes fewer instructions
+/// here than in `f32`, for the given numbers of parts of a weight and of an x.
 ///
-/// What is saved for each token has to pay for cutting the weights, once a block, and for the tokens
-/// that fill up a tile. The counts: docs/performance/cpu.md. Four pairs take as many products as
-/// `f32` has.
+/// The time saved for each token must exceed the time to split the weights, once per block, and the
+/// time for the tokens that pad a tile. The counts: docs/performance/cpu.md. Four pairs need as
+/// many products as `f32`.
 pub(in crate::cpu) fn pays(tokens: usize, of_weight: usize, of_x: usize) -> bool {
     match (of_weight, of_x) {
         (1, 1 | 2) => true,
@@ -61,20 +62,21 @@ pub(in crate::cpu) fn pays(tokens: usize, of_weight: usize, of_x: usize) -> bool
     }
 }
 
-/// Columns of a block: 128, which in `f32` and in parts share a first-level cache with a tile of
-/// tokens, or as many as a chain may have.
+/// Columns of a block: 128, which in `f32` and in parts fit L1 together with a tile of tokens, or
+/// as many as a chain may have.
 pub(in crate::cpu) fn block(of_weight: usize, of_x: usize) -> usize {
     let chain = MOST_CHAIN / (of_weight * of_x);
     (chain / CHUNK * CHUNK).min(128)
 }
 
-/// A part of a step: row pair i in register i, `[row][column]`.
+/// One part of the weights of a step: row pair i in register i, `[row][column]`.
 type Part = [[u8; 64]; 2];
 
-/// The tokens of a part of a step, `[token][column]`.
+/// One part of the tokens of a step, `[token][column]`.
 type Tokens = [u16; TOKENS * STEP];
 
-/// Cuts the weights of a panel, `[column]`, into parts: `[step][part]`. They are finite or NaN.
+/// Splits the weights of a panel, `[column]`, into parts: `[step][part]`. The weights are finite or
+/// NaN.
 pub(in crate::cpu) fn cut(weights: &[[f32; 16]], parts: usize, panel: usize, out: &mut [[u8; 64]]) {
     debug_assert_eq!(panel, 0, "a tile has one panel");
     match parts {
@@ -84,7 +86,7 @@ pub(in crate::cpu) fn cut(weights: &[[f32; 16]], parts: usize, panel: usize, out
     }
 }
 
-/// [`cut`] into as many parts.
+/// [`cut`] for a constant number of parts.
 #[inline(always)]
 pub(super) fn cut_into<const PARTS: usize>(weights: &[[f32; 16]], out: &mut [[u8; 64]]) {
     let (steps, _) = weights.as_chunks::<STEP>();
@@ -102,7 +104,7 @@ pub(super) fn cut_into<const PARTS: usize>(weights: &[[f32; 16]], out: &mut [[u8
                 if P != 0 {
                     values = [rest(values[0]), rest(values[1]), rest(values[2]), rest(values[3])];
                 }
-                // The upper halves of two columns, side by side in each row.
+                // The upper halves of two columns, adjacent in each row.
                 let low = upper(values[0], values[1]);
                 let high = upper(values[2], values[3]);
                 let registers = parts[P][J / 2].as_chunks_mut::<16>().0;
@@ -125,7 +127,7 @@ fn upper(even: float32x4_t, odd: float32x4_t) -> uint32x4_t {
     )))
 }
 
-/// What the first parts of four `f32` leave.
+/// The remainders of four `f32` after their first parts.
 #[inline(always)]
 fn rest(values: float32x4_t) -> float32x4_t {
     neon!({
@@ -134,10 +136,10 @@ fn rest(values: float32x4_t) -> float32x4_t {
     })
 }
 
-/// Adds a block's products to the sums. (NEON's sets ask for no lines ahead.)
+/// Adds a block's products to the sums. (NEON does not prefetch.)
 ///
 /// # Panics
-/// Where the processor has no bf16 products.
+/// If the CPU has no bf16 products.
 pub(in crate::cpu) fn run(block: PartsBlock<'_>, _: Ahead<'_>) {
     assert!(ISA.check().is_ok(), "bf16 products are chosen where there are none");
     let (weights, parts) = (block.weights, block.parts);
@@ -152,15 +154,15 @@ pub(in crate::cpu) fn run(block: PartsBlock<'_>, _: Ahead<'_>) {
     };
     for (x, sums) in block.tiles(TOKENS) {
         let Some(sums) = sums.first_chunk_mut() else { continue };
-        // SAFETY: the processor has bf16 products, asserted above.
+        // SAFETY: the CPU has bf16 products, asserted above.
         unsafe { multiply(weights, x, sums) }
     }
 }
 
-/// Four tokens in X parts by a panel in W.
+/// Four tokens in X parts by a panel in W parts.
 ///
 /// # Safety
-/// The processor has bf16 products.
+/// The CPU has bf16 products.
 #[inline(always)]
 pub(super) unsafe fn tile<const W: usize, const X: usize>(
     weights: &[[u8; 64]],

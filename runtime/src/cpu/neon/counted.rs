@@ -1,6 +1,6 @@
-//! The inner loops by name, for `.ci/arm count` to find them in the disassembly.
+//! The inner loops under fixed names, for `.ci/arm count` to find them in the disassembly.
 //!
-//! Each function is one instance as the product runs it, compiled for its set.
+//! Each function is one instance that products use, compiled for its instruction set.
 
 use std::hint::black_box;
 
@@ -17,7 +17,7 @@ macro_rules! counted {
             }
         )*
 
-        /// The linker keeps what is used.
+        /// Makes the linker keep the functions.
         fn keep() {
             $(black_box($name as unsafe fn(DotBlock<'_, 1>, DotTokens<'_, 4>, &mut Sums<4, 1>));)*
             keep_parts();
@@ -34,7 +34,7 @@ counted! {
     counted_usmmla "neon,dotprod,i8mm" tile::usmmla_tile::<4, 1>;
 }
 
-/// Parts of a weight, and of a weight by those of an x: the loops of bf16 parts.
+/// Parts of a weight, and pairs of a weight's and an x's parts: the loops of bf16 parts.
 macro_rules! counted_parts {
     ([$($cut:ident $parts:literal)*] [$($name:ident $of_weight:literal $of_x:literal)*]) => {
         $(
@@ -46,7 +46,7 @@ macro_rules! counted_parts {
         $(
             #[unsafe(no_mangle)]
             unsafe fn $name(weights: &[[u8; 64]], x: &[u16], sums: &mut [[f32; 16]; 4]) {
-                // SAFETY: the caller's promise is the same.
+                // SAFETY: the caller's contract is the same.
                 unsafe { bf16::tile::<$of_weight, $of_x>(weights, x, sums) }
             }
         )*

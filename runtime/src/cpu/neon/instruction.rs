@@ -1,9 +1,9 @@
-//! Instructions of the sets above base NEON, which stable Rust has no intrinsics for yet.
+//! Instructions beyond base NEON, for which stable Rust has no intrinsics yet.
 //!
-//! In: registers. Out: a register. Each is one line of assembly with no memory and no state, so
-//! that the compiler may order and share them as it does intrinsics. `.arch_extension` lets the
-//! assembler take the instruction wherever the function ends up; that the processor has it is
-//! what [`super::vector`]'s types stand for.
+//! In: registers. Out: a register. Each function is one line of assembly without memory or state,
+//! so that the compiler may reorder and merge them like intrinsics. `.arch_extension` lets the
+//! assembler accept the instruction in any function; the types of [`super::vector`] guarantee that
+//! the CPU has it.
 
 use core::arch::aarch64::{
     float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint16x4_t, uint16x8_t,
@@ -87,8 +87,8 @@ pub(super) fn fcvtl(bits: uint16x4_t) -> float32x4_t {
     wide
 }
 
-/// Products of the upper eight bytes (base NEON; the compiler splits its intrinsic where x has
-/// equal halves, and then moves the upper half of each operand down).
+/// Products of the upper eight bytes (base NEON; the compiler splits its intrinsic if x has equal
+/// halves, and then moves the upper half of each operand down).
 #[inline(always)]
 pub(super) fn smull2(codes: int8x16_t, x: int8x16_t) -> int16x8_t {
     let products;

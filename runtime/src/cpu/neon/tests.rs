@@ -1,4 +1,4 @@
-//! The loops of NEON against scalar ones, exactly.
+//! NEON's inner loops against scalar loops, exactly.
 //!
 //! All numbers are integers and powers of two small enough that `f32` sums are exact in any
 //! order, so that every comparison is of equal bits.
@@ -21,26 +21,26 @@ impl Random {
     }
 }
 
-/// What codes and x are filled with.
+/// The values of codes and x.
 #[derive(Clone, Copy, Debug)]
 enum Fill {
     /// Any values.
     Random,
-    /// The largest code by the least x: where a sum of 16 bits would overflow.
+    /// The largest code times the smallest x, for which a sum of 16 bits would overflow.
     Least,
-    /// The largest code by the largest x.
+    /// The largest code times the largest x.
     Largest,
-    /// The code 0 (which is -128 when made signed) by the least x.
+    /// The code 0 (which is -128 as a signed byte) times the smallest x.
     Zero,
 }
 
 const PANELS: usize = 1;
 
-/// Steps of a piece, and of the block: a whole piece and a shorter one.
+/// Steps of a segment, and of the block: a whole segment and a shorter one.
 const SHAPES: [(usize, usize); 3] = [(8, 16), (16, 24), (32, 32)];
 
 fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, piece: usize, steps: usize) {
-    let case = format!("M {M}, narrow {NARROW}, {fill:?}, {steps} steps in pieces of {piece}");
+    let case = format!("M {M}, narrow {NARROW}, {fill:?}, {steps} steps in segments of {piece}");
     let mut random = Random(1);
     let most = if NARROW { 127 } else { 255 };
     let mut code = || match fill {
@@ -141,7 +141,7 @@ fn fma_tile<V: Vector, const M: usize>() {
     }
 }
 
-/// Weights and x of so many bits, cut into W and X parts: sums stay below 2^24.
+/// Weights and x of the given numbers of bits, split into W and X parts: sums stay below 2^24.
 fn parts_tile<const W: usize, const X: usize>(of_weight: u32, of_x: u32) {
     const COLUMNS: usize = 32;
     let mut random = Random(5);
@@ -162,7 +162,7 @@ fn parts_tile<const W: usize, const X: usize>(of_weight: u32, of_x: u32) {
         parts::place(&mut x.clone(), token, bf16::TOKENS, bf16::STEP, X, &mut packed);
     }
     let mut sums = start;
-    // SAFETY: the test runs where the processor has bf16 products.
+    // SAFETY: the test runs only if the CPU has bf16 products.
     unsafe { bf16::tile::<W, X>(&lines, &packed, &mut sums) }
     for (token, x) in x.iter().enumerate() {
         for row in 0..16 {
@@ -187,7 +187,7 @@ fn bf16_parts_agree_with_scalar_loops() {
 /// Multiples of 2^-30: exact sums of what [`the_bf16_product_rounds_to_odd`] multiplies.
 const UNIT: f64 = 1.0 / (1 << 30) as f64;
 
-/// 24 significant bits, the last of them set if something was cut off.
+/// 24 significant bits, the last of them set if the result is inexact.
 fn to_odd(exact: i128) -> i128 {
     let cut = (128 - exact.unsigned_abs().leading_zeros()).saturating_sub(24);
     let kept = exact.abs() >> cut;
@@ -195,7 +195,7 @@ fn to_odd(exact: i128) -> i128 {
     exact.signum() * (odd << cut)
 }
 
-/// What the bound of its products rests on (`super::bf16`), in whole numbers.
+/// The rounding that the bound of these products assumes (`super::bf16`), in integers.
 #[test]
 fn the_bf16_product_rounds_to_odd() {
     if !is_aarch64_feature_detected!("bf16") {
@@ -227,7 +227,7 @@ fn the_bf16_product_rounds_to_odd() {
             assert_eq!(f64::from(found), sum as f64 * UNIT, "{rows:?} by {x:?} from {}", sums[at]);
         }
     }
-    assert!(inexact > 1000, "something is rounded: {inexact}");
+    assert!(inexact > 1000, "some results are rounded: {inexact}");
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn the_bf16_product_takes_subnormal_numbers_for_0() {
         return;
     }
     let (tiny, least) = (f32::from_bits(0x0040_0000), f32::MIN_POSITIVE);
-    // An operand, a product, a sum of two; and what is the smallest normal number is kept.
+    // An operand, a product, a sum of two; and the smallest normal number, which is kept.
     let first = |a: f32, b: f32| [a, b, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
     let of = |sum: f32, rows, x| bfmmla([sum, 0.0, 0.0, 0.0], rows, x)[0];
     assert_eq!(of(0.0, first(tiny, 0.0), first(1024.0, 0.0)), 0.0);
@@ -247,13 +247,13 @@ fn the_bf16_product_takes_subnormal_numbers_for_0() {
     assert_eq!(of(tiny, first(least, 0.0), first(1.0, 0.0)), least);
 }
 
-/// The instruction on numbers that bf16 holds.
+/// The instruction on bf16 numbers.
 fn bfmmla(sums: [f32; 4], rows: [f32; 8], x: [f32; 8]) -> [f32; 4] {
     use core::arch::aarch64::{vld1q_f32, vld1q_u16, vst1q_f32};
     let bits = |values: [f32; 8]| values.map(|value| (value.to_bits() >> 16) as u16);
     let (rows, x) = (bits(rows), bits(x));
     let mut out = sums;
-    // SAFETY: as many numbers as a register has.
+    // SAFETY: the slices have as many numbers as a register.
     unsafe {
         let (rows, x) = (vld1q_u16(rows.as_ptr()), vld1q_u16(x.as_ptr()));
         let sums = super::instruction::bfmmla(vld1q_f32(sums.as_ptr()), rows, x);
@@ -262,7 +262,7 @@ fn bfmmla(sums: [f32; 4], rows: [f32; 8], x: [f32; 8]) -> [f32; 4] {
     out
 }
 
-/// What an operation left in a vector's lanes.
+/// The result of an operation, in a vector's lanes.
 fn words<V: Vector>(vector: V) -> [u32; 16] {
     let mut bytes = [0; 64];
     vector.store(&mut bytes);
@@ -270,7 +270,7 @@ fn words<V: Vector>(vector: V) -> [u32; 16] {
     std::array::from_fn(|lane| u32::from_le_bytes(lanes[lane]))
 }
 
-/// Every operation of [`Vector`], each named, on the vectors that `random` gives.
+/// Every operation of [`Vector`], with its name, on the vectors that `random` returns.
 fn operations<V: Vector>(random: &mut Random) -> Vec<(&'static str, [u32; 16])> {
     let mut bytes = || std::array::from_fn(|_| random.next() as u8);
     let (a, b, c) = (V::load(&bytes()), V::load(&bytes()), V::load(&bytes()));
@@ -278,7 +278,7 @@ fn operations<V: Vector>(random: &mut Random) -> Vec<(&'static str, [u32; 16])> 
     let narrow: [u8; 64] = bytes().map(|byte| byte & 127);
     let table: [u8; 16] = std::array::from_fn(|at| (17 * at as u8) ^ 0x5a);
     let halves: [u16; 16] = std::array::from_fn(|at| 0x3c00 + 0x0123 * at as u16);
-    // Thirds and sevenths, so that no byte of a value is like another.
+    // Thirds and sevenths, so that no two bytes of a value are equal.
     let floats: [f32; 16] = std::array::from_fn(|at| (at as f32 + 0.5) / 3.0);
     let wide: [f32; 256] = std::array::from_fn(|at| (at as f32 + 0.5) / 7.0);
     let small = |vector: V| vector.and(V::splat(0xff)).to_f32();
@@ -312,7 +312,7 @@ fn operations<V: Vector>(random: &mut Random) -> Vec<(&'static str, [u32; 16])> 
     ]
 }
 
-/// All of a set's own code.
+/// All code that is special to an instruction set.
 fn check<P: super::vector::Products>() {
     for seed in 0..50 {
         let ours = operations::<Neon<P>>(&mut Random(seed));

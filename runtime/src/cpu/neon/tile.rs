@@ -1,10 +1,10 @@
 //! Register tiles of NEON: up to four tokens by one panel of 16 rows, 16 accumulators.
 //!
 //! In: decoded blocks and packed tokens as [`crate::cpu::tile`] defines them. Out: products added
-//! to the sums. Four words of x, one a token, lie in one register, so that `sdot` and `fmla` take
-//! a token by its lane; `usmmla` takes tokens and rows in pairs of eight columns, in which
-//! order the codes are put when they are decoded and x when it is packed. How many instructions each loop
-//! spends is counted in `docs/performance/cpu.md`.
+//! to the sums. One register holds four words of x, one per token, so that `sdot` and `fmla` select
+//! a token by its lane; `usmmla` takes tokens and rows in pairs of eight columns, and decoding and
+//! packing store codes and x in that order. `docs/performance/cpu.md` counts the instructions of
+//! each loop.
 
 use core::arch::aarch64::*;
 
@@ -64,7 +64,7 @@ fn add_scaled(parts: [int32x4_t; 4], scales: &[f32; 16], sums: &mut [f32; 16]) {
     });
 }
 
-/// What a piece multiplies, and what it is scaled with.
+/// The operands of a segment, and their scales.
 struct Piece<'a, const M: usize, const P: usize> {
     codes: &'a [[Step; P]],
     x: &'a [[u32; M]],
@@ -132,7 +132,7 @@ fn sdot_piece<const M: usize, const P: usize, const NARROW: bool>(
         });
     }
     if !NARROW {
-        // What `signed` took from each code comes back as 128 times the sum of x.
+        // `signed` subtracted 128 from each code: add 128 times the sum of x.
         let taken = neon!(vshlq_n_s32::<7>(x_sums));
         for_each!(T in 0 1 2 3 => {
             let taken = neon!(vdupq_laneq_s32::<{ T as i32 }>(taken));
@@ -160,9 +160,9 @@ pub(super) fn arrange(codes: [[uint8x16_t; 4]; 8]) -> [[uint8x16_t; 4]; 8] {
     out
 }
 
-/// [`crate::cpu::tile::dot_tile`] with `usmmla`, on codes that [`arrange`] has put in order.
+/// [`crate::cpu::tile::dot_tile`] with `usmmla`, on codes in the order of [`arrange`].
 ///
-/// Codes are unsigned as the instruction takes them: all widths are alike.
+/// The instruction takes unsigned codes, so all widths are handled alike.
 #[inline(always)]
 pub(super) fn usmmla_tile<const M: usize, const P: usize>(
     block: DotBlock<'_, P>,
@@ -228,7 +228,7 @@ pub(super) fn smull_tile<const M: usize, const P: usize, const NARROW: bool>(
     });
 }
 
-/// Two tokens: each row has two lanes of 32 bits until the end of the piece, one for columns 0
+/// Two tokens: each row has two lanes of 32 bits until the end of the segment, one for columns 0
 /// and 1 of a step, one for 2 and 3.
 #[inline(always)]
 fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
@@ -248,8 +248,8 @@ fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
             for_each!(T in 0 1 => if first + T < M {
                 if NARROW {
                     let codes = codes.map(|codes| neon!(vreinterpretq_s8_u8(codes)));
-                    // Two products of a code up to 127 and x >= -128 are at least -32512: they
-                    // fit 16 bits.
+                    // Two products of a code up to 127 and x >= -128 are at least -32512: they fit
+                    // 16 bits.
                     let low = neon!(vmlal_s8(
                         vmull_s8(vget_low_s8(codes[0]), vget_low_s8(x[0][T])),
                         vget_low_s8(codes[1]),
@@ -261,7 +261,8 @@ fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
                 } else {
                     for_each!(S in 0 1 => {
                         let codes = signed(codes[S]);
-                        // One product is at most 2^14; two could be 2^15, one too many.
+                        // One product is at most 2^14; the sum of two could be 2^15, which does not
+                        // fit.
                         let low = neon!(vmull_s8(vget_low_s8(codes), vget_low_s8(x[S][T])));
                         let high = smull2(codes, x[S][T]);
                         lanes[T][2 * J] = neon!(vpadalq_s16(lanes[T][2 * J], low));
@@ -279,7 +280,7 @@ fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
     let mut parts = [[zero; 4]; 2];
     for_each!(T in 0 1 => if first + T < M {
         let start = neon!(vdupq_n_s32(piece.starts[first + T]));
-        // What `signed` took from each code comes back as 128 times the sum of x.
+        // `signed` subtracted 128 from each code: add 128 times the sum of x.
         let start = neon!(vaddq_s32(start, vshlq_n_s32::<7>(x_sums[T])));
         for_each!(J in 0 1 2 3 => {
             let rows = neon!(vpaddq_s32(lanes[T][2 * J], lanes[T][2 * J + 1]));
@@ -289,7 +290,7 @@ fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
     parts
 }
 
-/// [`crate::cpu::tile::fma_tile`], a token by its lane.
+/// [`crate::cpu::tile::fma_tile`], which selects a token by its lane.
 #[inline(always)]
 pub(super) fn fma_tile<const M: usize, const P: usize>(
     weights: &[[[f32; 16]; P]],

@@ -1,4 +1,5 @@
-//! 64 bytes as four NEON registers, for the three sets that differ in their dot products.
+//! 64 bytes as four NEON registers, for the three instruction sets that differ in their dot
+//! products.
 //!
 //! In and out: [`Vector`]. Register j holds lanes `4j..4j+4`: rows of a panel.
 
@@ -10,21 +11,21 @@ use super::tile;
 use crate::cpu::tile::{DotBlock, DotTokens, Sums};
 use crate::cpu::vector::{Tiling, Vector};
 
-/// What a set multiplies bytes with: four products added to each 32-bit lane.
+/// How an instruction set multiplies bytes: four products added to each 32-bit lane.
 pub(crate) trait Products: Copy {
     /// Codes of 0 to 255 by signed x.
     fn dot(sum: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32x4_t;
     /// Codes of 0 to 127 by signed x.
     fn dot_narrow(sum: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32x4_t;
 
-    /// Columns of a token that lie together in x: [`Tiling::dot_columns`].
+    /// Contiguous columns of a token in x: [`Tiling::dot_columns`].
     const COLUMNS: usize = 4;
     /// The order of a chunk's registers that [`Products::dot_tile`] reads.
     #[inline(always)]
     fn arrange(codes: [[uint8x16_t; 4]; 8]) -> [[uint8x16_t; 4]; 8] {
         codes
     }
-    /// [`crate::cpu::tile::dot_tile`] as the set does it.
+    /// The instruction set's form of [`crate::cpu::tile::dot_tile`].
     fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
@@ -32,7 +33,7 @@ pub(crate) trait Products: Copy {
     );
 }
 
-/// Base NEON: every aarch64 processor.
+/// Base NEON: every aarch64 CPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Base;
 
@@ -53,7 +54,7 @@ impl Products for Base {
             vpaddlq_s16(vmull_s8(vget_low_s8(codes), vget_low_s8(x))),
             vpaddlq_s16(vmull_high_s8(codes, x))
         ));
-        // What `signed` took from each code comes back as 128 times the sum of x.
+        // `signed` subtracted 128 from each code: add 128 times the sum of x.
         let taken = neon!(vshlq_n_s32::<7>(vpaddlq_s16(vpaddlq_s8(x))));
         neon!(vaddq_s32(vaddq_s32(sum, taken), vpaddq_s32(low, high)))
     }
@@ -129,7 +130,7 @@ impl Products for I8mm {
     }
 }
 
-/// Four registers of a set.
+/// Four registers of an instruction set.
 pub(crate) struct Neon<P>([uint8x16_t; 4], PhantomData<P>);
 
 impl<P> Clone for Neon<P> {
@@ -141,7 +142,7 @@ impl<P> Clone for Neon<P> {
 
 impl<P> Copy for Neon<P> {}
 
-/// What a register of bytes becomes and comes from: the same bits as another type.
+/// Conversions of a register of bytes from and to other types: the same bits.
 trait Bits: Copy {
     fn of(bytes: uint8x16_t) -> Self;
     fn bytes(self) -> uint8x16_t;
@@ -230,8 +231,8 @@ impl<P: Products> Vector for Neon<P> {
     }
     #[inline(always)]
     fn shl<const BITS: u32>(self) -> Self {
-        // The shift by a register is the one whose amount may come from a const parameter; the
-        // compiler folds it to the shift by a constant.
+        // Only the shift by a register can take its amount from a const parameter; the compiler
+        // folds it to the shift by a constant.
         self.map(|lanes: uint32x4_t| neon!(vshlq_u32(lanes, vdupq_n_s32(BITS as i32))))
     }
     #[inline(always)]
@@ -266,7 +267,7 @@ impl<P: Products> Vector for Neon<P> {
         let Self(table, _) = Self::load_f32(table);
         let table = uint8x16x4_t(table[0], table[1], table[2], table[3]);
         self.map(|lanes: uint32x4_t| {
-            // Lane v becomes the addresses 4v..4v+4 of its entry's bytes.
+            // Lane v becomes the byte addresses 4v..4v+4 of its entry.
             let entry = neon!(vandq_u32(lanes, vdupq_n_u32(15)));
             let bytes = neon!(vmlaq_u32(vdupq_n_u32(0x0302_0100), entry, vdupq_n_u32(0x0404_0404)));
             uint32x4_t::of(neon!(vqtbl4q_u8(table, bytes.bytes())))
