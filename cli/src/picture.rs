@@ -13,7 +13,7 @@ mod view;
 
 use std::collections::BTreeSet;
 
-use quantloom::dsl::layout::{Axis, Component, Element, Grain, Grains, Index, Shape, Slot};
+use quantloom::dsl::layout::{Axis, Component, Element, GroupSize, Granularity, Index, Shape, BitContent};
 use quantloom::dsl::{Code, Group, Scheme, ZeroKind};
 use svg::node::element::Group as Nodes;
 
@@ -67,13 +67,13 @@ pub(crate) fn picture(scheme: &Scheme) -> String {
 fn value_formula(scheme: &Scheme) -> String {
     let at = |component: Component| {
         let along = |axis: &str, grain| match grain {
-            Grain::Each(1) => Some(axis.to_owned()),
-            Grain::Each(_) if axis == "k" && scheme.index.is_some() => Some("index[k]".to_owned()),
-            Grain::Each(count) => Some(format!("{axis}/{count}")),
-            Grain::All => None,
+            GroupSize::Each(1) => Some(axis.to_owned()),
+            GroupSize::Each(_) if axis == "k" && scheme.index.is_some() => Some("index[k]".to_owned()),
+            GroupSize::Each(count) => Some(format!("{axis}/{count}")),
+            GroupSize::All => None,
         };
-        let grains = scheme.grains(component);
-        let list = grains.map(|grains| [along("n", grains.rows), along("k", grains.cols)]);
+        let granularity = scheme.granularity(component);
+        let list = granularity.map(|granularity| [along("n", granularity.rows), along("k", granularity.cols)]);
         match list.into_iter().flatten().flatten().collect::<Vec<_>>().join(", ") {
             list if list.is_empty() => component.to_string(),
             list => format!("{component}[{list}]"),
@@ -113,11 +113,11 @@ fn value_formula(scheme: &Scheme) -> String {
 fn groups(scheme: &Scheme) -> Vec<(Group, Vec<String>)> {
     let mut groups: Vec<(Group, Vec<String>)> = Vec::new();
     for component in scheme.components() {
-        let grains = match component {
-            Component::Scale(_) | Component::Zero | Component::Shift => scheme.grains(component),
+        let granularity = match component {
+            Component::Scale(_) | Component::Zero | Component::Shift => scheme.granularity(component),
             _ => None,
         };
-        let Some(Grains { rows, cols, .. }) = grains else { continue };
+        let Some(Granularity { rows, cols, .. }) = granularity else { continue };
         let group = Group { rows, cols };
         match groups.iter_mut().find(|(other, _)| *other == group) {
             Some((_, names)) => names.push(component.to_string()),
@@ -131,14 +131,14 @@ fn code_class(index: Index, by: Axis) -> String {
     format!("code{}", if by == Axis::N { index.n } else { index.k } % COLOURS)
 }
 
-fn slot_class(slot: Slot, by: Axis) -> String {
+fn slot_class(slot: BitContent, by: Axis) -> String {
     match slot {
-        Slot::Bit(Element { component: Component::Code, index, .. }) => code_class(index, by),
-        Slot::Bit(Element { component: Component::Scale(level), .. }) => {
+        BitContent::Bit(Element { component: Component::Code, index, .. }) => code_class(index, by),
+        BitContent::Bit(Element { component: Component::Scale(level), .. }) => {
             format!("scale{}", usize::from(level) % TINTS)
         }
-        Slot::Bit(_) => "other".to_owned(),
-        Slot::Sign(..) | Slot::Hole(_) => "pad".to_owned(),
+        BitContent::Bit(_) => "other".to_owned(),
+        BitContent::Sign(..) | BitContent::Hole(_) => "pad".to_owned(),
     }
 }
 
@@ -161,11 +161,11 @@ fn legend(page: &mut Page, scheme: &Scheme, shape: Shape) {
     for (level, (group, names)) in groups(scheme).into_iter().enumerate() {
         page.y += LEADING;
         let extent = match (group.rows, group.cols) {
-            (Grain::All, _) => "the whole tensor".to_owned(),
-            (Grain::Each(1), Grain::All) => "a row".to_owned(),
-            (Grain::Each(rows), Grain::All) => format!("{rows} rows"),
-            (_, Grain::Each(_)) if scheme.index.is_some() => "the k of one index".to_owned(),
-            (Grain::Each(rows), Grain::Each(cols)) => format!("{rows} x {cols} weights"),
+            (GroupSize::All, _) => "the whole tensor".to_owned(),
+            (GroupSize::Each(1), GroupSize::All) => "a row".to_owned(),
+            (GroupSize::Each(rows), GroupSize::All) => format!("{rows} rows"),
+            (_, GroupSize::Each(_)) if scheme.index.is_some() => "the k of one index".to_owned(),
+            (GroupSize::Each(rows), GroupSize::Each(cols)) => format!("{rows} x {cols} weights"),
         };
         if scheme.index.is_none() {
             let area = Area { x: MARGIN + 2.0, y: page.y - 11.0, w: 46.0, h: 12.0 };
@@ -201,10 +201,10 @@ fn sample(group: u64, most: u64, extent: u64) -> Vec<Option<u64>> {
 /// A corner of the weight matrix: colours as in the words, the words' borders, the groups.
 fn matrix(page: &mut Page, view: &View<'_>) {
     let groups = groups(view.scheme);
-    let finest = |of: fn(&Group) -> Grain| {
+    let finest = |of: fn(&Group) -> GroupSize| {
         let sizes = groups.iter().filter_map(|(group, _)| match of(group) {
-            Grain::Each(size) => Some(u64::from(size)),
-            Grain::All => None,
+            GroupSize::Each(size) => Some(u64::from(size)),
+            GroupSize::All => None,
         });
         sizes.min().unwrap_or(1)
     };
@@ -243,7 +243,7 @@ fn matrix(page: &mut Page, view: &View<'_>) {
     let outlined = groups.iter().enumerate().filter(|_| view.scheme.index.is_none());
     for (level, (group, _)) in outlined {
         // Ellipses count to what they stand between; a group without end takes them all.
-        let inside = |list: &[Option<u64>], grain: Grain| {
+        let inside = |list: &[Option<u64>], grain: GroupSize| {
             let beyond = list.iter().position(|at| at.is_some_and(|at| grain.group(at) > 0));
             beyond.unwrap_or(list.len()) as f64 * CELL
         };

@@ -20,7 +20,7 @@ use quantloom_codegen::schedule::activation::{ActivationProblem, activation};
 use quantloom_codegen::schedule::{InputScale, Problem, Unscheduled};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
-use quantloom_dsl::layout::Grain;
+use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Scheme, parse};
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
@@ -287,8 +287,8 @@ fn groups_of_any_size_are_quantised() {
             let (target, operand) = (target(chip).unwrap(), Operand::F32);
             let finest = match of {
                 Activation::Quantised(quantiser) => match quantiser.scales[0].group.cols {
-                    Grain::Each(columns) => columns,
-                    Grain::All => panic!("{clause} has no groups"),
+                    GroupSize::Each(columns) => columns,
+                    GroupSize::All => panic!("{clause} has no groups"),
                 },
                 Activation::Float(_) => panic!("{clause} is no quantiser"),
             };

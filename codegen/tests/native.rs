@@ -5,8 +5,8 @@
 use quantloom_codegen::plan::interpret::interpret;
 use quantloom_codegen::plan::{DequantPlan, NativeLayout, Operand, Plan, brief, plan};
 use quantloom_codegen::target::{Class, TARGETS, Target};
-use quantloom_dsl::layout::{Bound, Component, Element, Grain, Grains, Index, Shape, write_bits};
-use quantloom_dsl::{Code, Scheme, Weight, parse, parse_fragment, parse_layout};
+use quantloom_dsl::layout::{BoundLayout, Component, Element, GroupSize, Granularity, Index, Shape, write_bits};
+use quantloom_dsl::{Code, Scheme, WeightCode, parse, parse_fragment, parse_layout};
 
 fn scheme(weight: &str, activation: &str) -> Scheme {
     scheme_in_groups(weight, activation, 128)
@@ -30,10 +30,10 @@ fn plan_of(scheme: &Scheme, name: &str) -> Result<Plan, String> {
     plan(scheme, &scheme.activations[0], target(name)).map_err(|refusal| refusal.to_string())
 }
 
-fn bind(plan: &Plan, shape: Shape) -> Bound {
+fn bind(plan: &Plan, shape: Shape) -> BoundLayout {
     let bits = plan.dequant.weight.code.bits();
-    let grains = Grains { bits, rows: Grain::Each(1), cols: Grain::Each(1) };
-    plan.native.layout.bind(shape, &|part| (part == Component::Code).then_some(grains)).unwrap()
+    let granularity = Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
+    plan.native.layout.bind(shape, &|part| (part == Component::Code).then_some(granularity)).unwrap()
 }
 
 /// A code for each (n, k), different ones side by side.
@@ -43,7 +43,7 @@ fn code(n: u64, k: u64, bits: u32) -> u32 {
 }
 
 /// The native bytes of a matrix of those codes.
-fn pack(plan: &Plan, bound: &Bound, shape: Shape) -> Vec<u8> {
+fn pack(plan: &Plan, bound: &BoundLayout, shape: Shape) -> Vec<u8> {
     let bits = plan.dequant.weight.code.bits();
     let mut bytes = vec![0; bound.bytes() as usize];
     for n in 0..shape.n {
@@ -156,9 +156,9 @@ fn check_row(plan: &Plan, lane_words: &[u32], n: u64, first: u64) {
 /// The layout that all CPU kernels share, as it is agreed for each plane.
 #[test]
 fn the_shared_layout_is_the_agreed_one() {
-    let grains = |bits| Grains { bits, rows: Grain::Each(1), cols: Grain::Each(1) };
+    let granularity = |bits| Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
     let shape = Shape { experts: 1, n: 48, k: 96 };
-    let of_code = |bits: u32| move |part| (part == Component::Code).then_some(grains(bits));
+    let of_code = |bits: u32| move |part| (part == Component::Code).then_some(granularity(bits));
     for (weight, width) in [("u1", 1), ("u2", 2), ("u4", 4), ("u8", 8)] {
         let plan = plan_of(&scheme(weight, "bf16"), "neon").unwrap();
         let inner = if width == 8 { "code".to_owned() } else { format!("k/4:{}", 8 / width) };
@@ -168,7 +168,7 @@ fn the_shared_layout_is_the_agreed_one() {
         let ours = bind(&plan, shape);
         assert_eq!(agreed.bytes(), ours.bytes(), "{weight}");
         for address in 0..agreed.bits() {
-            assert_eq!(agreed.slot(address), ours.slot(address), "{weight} bit {address}");
+            assert_eq!(agreed.content(address), ours.content(address), "{weight} bit {address}");
         }
     }
 }
@@ -409,7 +409,7 @@ fn what_cannot_be_planned_is_refused_by_name() {
 /// A codebook of many values is told by the first ones.
 #[test]
 fn long_codebooks_are_cut_in_messages() {
-    let book = |len: usize| Weight {
+    let book = |len: usize| WeightCode {
         code: Code::Codebook((0..len).map(|value| (value as f32 * 0.5).to_bits()).collect()),
         offset: 0,
     };

@@ -12,7 +12,7 @@ use quantloom_codegen::plan::templates::{
 use quantloom_codegen::plan::{DequantPlan, Operand, Sequence};
 use quantloom_codegen::target::Class;
 use quantloom_dsl::format::Number;
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::{Code, WeightCode};
 
 const OPERANDS: [Operand; 7] = [
     Operand::U8,
@@ -24,16 +24,16 @@ const OPERANDS: [Operand; 7] = [
     Operand::F32,
 ];
 
-fn weight(text: &str) -> Weight {
+fn weight(text: &str) -> WeightCode {
     let (name, offset) = text.split_once(" - ").unwrap_or((text, "0"));
     let number = Number::from_name(name).unwrap_or_else(|| panic!("{name}"));
-    Weight { code: Code::Number(number), offset: offset.parse().unwrap() }
+    WeightCode { code: Code::Number(number), offset: offset.parse().unwrap() }
 }
 
 /// A codebook of so many values.
-fn book(len: u32, value: impl Fn(u32) -> f32) -> Weight {
+fn book(len: u32, value: impl Fn(u32) -> f32) -> WeightCode {
     let values = (0..len).map(|code| value(code).to_bits());
-    Weight { code: Code::Codebook(values.collect()), offset: 0 }
+    WeightCode { code: Code::Codebook(values.collect()), offset: 0 }
 }
 
 /// Numbers of full length that follow no rule.
@@ -42,7 +42,7 @@ fn any(code: u32) -> f32 {
 }
 
 /// Codebooks of every size, of values that 16-bit types hold, round, or reach with a power of two alone.
-fn books() -> Vec<Weight> {
+fn books() -> Vec<WeightCode> {
     let mut all = Vec::new();
     for len in [2, 4, 8, 16, 32, 64, 128, 256] {
         all.push(book(len, any));
@@ -57,7 +57,7 @@ fn books() -> Vec<Weight> {
 }
 
 /// Integers with the usual offset and with odd ones, and every small float of the catalogue.
-fn weights() -> Vec<Weight> {
+fn weights() -> Vec<WeightCode> {
     let mut all = Vec::new();
     for bits in 1..=8u32 {
         for offset in [0, 1, 3, 1 << (bits - 1), (1 << bits) - 1] {
@@ -67,13 +67,13 @@ fn weights() -> Vec<Weight> {
     }
     // More than 16 bits hold, or hold together with a base.
     for (code, offset) in [("u4", 249), ("u4", -1000), ("u4", 65_536), ("i8", 2049), ("u8", 1999)] {
-        all.push(Weight { offset, ..weight(code) });
+        all.push(WeightCode { offset, ..weight(code) });
     }
     let floats = "e2m1 e1m2 e3m0 e2m3 e3m2 e2m2 e3m4 e4m3 e4m3fnuz e5m2 e5m2fnuz e4m3ieee e5m2fn \
                   e5m0 e5m1 e6m1 e5m2finite e6m1ieee e1m6fn";
     all.extend(floats.split_whitespace().map(weight));
     all.extend(books());
-    all.push(Weight { offset: 1, ..book(4, |code| code as f32 - 1.7) });
+    all.push(WeightCode { offset: 1, ..book(4, |code| code as f32 - 1.7) });
     all
 }
 
@@ -133,7 +133,7 @@ fn every_code_has_a_way() {
             assert_eq!(plan.error() > 0.0, plan.rounds(), "{weight} to {operand}");
         }
     }
-    let plan = |weight: &Weight, operand| {
+    let plan = |weight: &WeightCode, operand| {
         let plan = DequantPlan::new(weight, operand, Class::Hopper).unwrap();
         (plan.to_string(), plan.yields(), plan.rounds())
     };
@@ -146,7 +146,7 @@ fn every_code_has_a_way() {
     assert_eq!(plan(&book(8, any), Operand::F16).0, "planes_to_bytes -> byte_tables");
     let large = book(256, |code| (code as f32 + 1.0) * 70_000.0);
     assert!(plan(&large, Operand::F16).1.1 < 0);
-    let odd = Weight { offset: -1000, ..weight("u4") };
+    let odd = WeightCode { offset: -1000, ..weight("u4") };
     assert_eq!(plan(&odd, Operand::Bf16), ("magic_bf16".to_owned(), (-1000, 0), false));
 }
 

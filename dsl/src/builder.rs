@@ -4,7 +4,7 @@ use crate::format::Number;
 use crate::lang::{Diagnostics, parse};
 use crate::layout::{Component, Layout};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, ScaleLevel, Scheme, Shift, Store, Weight,
+    Accumulate, Activation, Arithmetic, Code, Experts, ScaleLevel, Scheme, Shift, Store, WeightCode,
     Zero, default_layout, default_name,
 };
 
@@ -46,7 +46,7 @@ impl SchemeBuilder {
         let scheme = Scheme {
             name: name.into(),
             summary: String::new(),
-            weight: Weight { code, offset },
+            weight: WeightCode { code, offset },
             zero: None,
             shift: None,
             scales: Vec::new(),

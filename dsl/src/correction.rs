@@ -10,7 +10,7 @@ use crate::scheme::Scheme;
 
 /// The terms of the number that multiplies the sum of x over a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Correction {
+pub struct ZeroPointCorrection {
     /// Whether the multiplied operand still contains the zero point, because decoding did not
     /// subtract it.
     pub zero: bool,
@@ -18,7 +18,7 @@ pub struct Correction {
     pub add: i32,
 }
 
-impl Correction {
+impl ZeroPointCorrection {
     /// Whether the correction of a scheme's weights can differ from 0.
     pub const fn needed(self, scheme: &Scheme) -> bool {
         self.add != 0 || scheme.shift.is_some() || self.zero && scheme.zero.is_some()
@@ -34,7 +34,7 @@ impl Correction {
 
 #[cfg(test)]
 mod tests {
-    use super::Correction;
+    use super::ZeroPointCorrection;
     use crate::parse;
 
     /// The product of codes plus the correction is the product of weights, whether decoding
@@ -46,7 +46,7 @@ mod tests {
         let meaning: f64 = codes_and_x.iter().map(|(w, x)| (scale * (w - zero) + shift) * x).sum();
         for zero_left in [true, false] {
             for add in [0, 128, -8] {
-                let correction = Correction { zero: zero_left, add };
+                let correction = ZeroPointCorrection { zero: zero_left, add };
                 let taken_off = if zero_left { 0.0 } else { zero };
                 let multiplied: f64 =
                     codes_and_x.iter().map(|(w, x)| (w - taken_off + f64::from(add)) * x).sum();
@@ -66,10 +66,10 @@ mod tests {
             parse(&text).unwrap()
         };
         let [plain, zero, shift] = ["", "zero: u8,", "shift: f16 per 1x32,"].map(of);
-        let left = Correction { zero: true, add: 0 };
-        let taken_off = Correction { zero: false, add: 0 };
+        let left = ZeroPointCorrection { zero: true, add: 0 };
+        let taken_off = ZeroPointCorrection { zero: false, add: 0 };
         assert!(!left.needed(&plain) && left.needed(&zero) && left.needed(&shift));
         assert!(!taken_off.needed(&zero) && taken_off.needed(&shift));
-        assert!(Correction { add: 1, ..taken_off }.needed(&plain));
+        assert!(ZeroPointCorrection { add: 1, ..taken_off }.needed(&plain));
     }
 }

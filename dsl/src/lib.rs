@@ -21,7 +21,7 @@ mod scheme;
 mod taken;
 
 pub use builder::SchemeBuilder;
-pub use correction::Correction;
+pub use correction::ZeroPointCorrection;
 pub use lang::{Diagnostic, Diagnostics, Span, parse, parse_fragment, parse_layout};
 pub use scheme::*;
-pub use taken::{NotTaken, TYPES_OF_X, Taken};
+pub use taken::{ActivationChoiceError, INPUT_DTYPES, ActivationChoice};

@@ -5,7 +5,7 @@
 //! whole range, that is, includes the largest integer as a factor.
 
 use crate::format::Number;
-use crate::scheme::{Rule, ScaleLevel, ScaleType, Scheme, Weight};
+use crate::scheme::{ScaleRule, ScaleLevel, ScaleType, Scheme, WeightCode};
 use crate::{Activation, Code};
 
 /// The default rules of some levels, finest first, for codes of `weight`, with a zero point or
@@ -17,7 +17,7 @@ use crate::{Activation, Code};
 /// d`, or `range / 2d` with a zero point. Levels of e8m0 are the next power of two above that; for
 /// float codes they are `pow2`, as in OCP MX v1.0, section 6.3. No default clips integer codes,
 /// apart from the rounding of the scale.
-pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &Weight, asymmetric: bool) -> Vec<Rule> {
+pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &WeightCode, asymmetric: bool) -> Vec<ScaleRule> {
     let (low, high) = weight.range();
     let range = high - low;
     // Codes that all stand for 0 have no steps, so any scale will do.
@@ -26,12 +26,12 @@ pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &Weight, asymmetric: 
     let rule = |level: &ScaleLevel| {
         let rule = match level.number {
             ScaleType::Number(Number::E8m0) if weight.code.is_float() && finer == 1.0 => {
-                Rule::pow2(None)
+                ScaleRule::pow2(None)
             }
-            ScaleType::Number(Number::E8m0) if asymmetric => Rule::pow2_over(range / 2.0 * finer),
-            ScaleType::Number(Number::E8m0) => Rule::pow2_over(reach * finer),
-            _ if asymmetric => Rule::range(range * finer),
-            _ => Rule::amax(reach * finer),
+            ScaleType::Number(Number::E8m0) if asymmetric => ScaleRule::pow2_over(range / 2.0 * finer),
+            ScaleType::Number(Number::E8m0) => ScaleRule::pow2_over(reach * finer),
+            _ if asymmetric => ScaleRule::range(range * finer),
+            _ => ScaleRule::amax(reach * finer),
         };
         finer *= largest_factor(level);
         rule
@@ -69,7 +69,7 @@ impl Scheme {
             let x = Quantised {
                 what: "activations",
                 levels: &quantiser.scales,
-                codes: &Weight { code: Code::Number(quantiser.code), offset: 0 },
+                codes: &WeightCode { code: Code::Number(quantiser.code), offset: 0 },
                 asymmetric: quantiser.zero.is_some(),
             };
             all.extend(x.one_sided(quantiser.zero.is_some()));
@@ -86,7 +86,7 @@ impl Scheme {
 struct Quantised<'a> {
     what: &'static str,
     levels: &'a [ScaleLevel],
-    codes: &'a Weight,
+    codes: &'a WeightCode,
     asymmetric: bool,
 }
 
@@ -131,10 +131,10 @@ impl Quantised<'_> {
             let rounded = level.number == ScaleType::Number(Number::E8m0);
             let slack = if rounded { 1.5 } else { 1.0 };
             let steps = match level.rule {
-                Rule::Amax(divisor) => f64::from_bits(divisor) * slack,
-                Rule::Range(divisor) => f64::from_bits(divisor) / 2.0 * slack,
-                Rule::Pow2Over(divisor) => f64::from_bits(divisor),
-                Rule::Pow2 { .. } => {
+                ScaleRule::Amax(divisor) => f64::from_bits(divisor) * slack,
+                ScaleRule::Range(divisor) => f64::from_bits(divisor) / 2.0 * slack,
+                ScaleRule::Pow2Over(divisor) => f64::from_bits(divisor),
+                ScaleRule::Pow2 { .. } => {
                     let power = level.rule.power(high.max(-low))?;
                     f64::from(power.exponent).exp2() * power.above.unwrap_or(2.0)
                 }

@@ -6,26 +6,26 @@
 //! declared.
 
 use crate::format::{Number, exp2, floor_log2};
-use crate::layout::{Axis, BindError, Bound, Component, Digit, Grain, Grains, Layout, Part, Shape};
+use crate::layout::{Axis, BindError, BoundLayout, Component, Digit, GroupSize, Granularity, Layout, DigitRange, Shape};
 
 /// The rows by columns that share one scale (or zero point, or shift).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Group {
     /// Rows: of w, or tokens of x.
-    pub rows: Grain,
+    pub rows: GroupSize,
     /// Columns along K.
-    pub cols: Grain,
+    pub cols: GroupSize,
 }
 
 impl Group {
     /// `1xC`: C neighbouring columns of a row.
     pub const fn along_k(cols: u32) -> Self {
-        Self { rows: Grain::Each(1), cols: Grain::Each(cols) }
+        Self { rows: GroupSize::Each(1), cols: GroupSize::Each(cols) }
     }
     /// A whole row: `channel` of a weight, `token` of an activation.
-    pub const ROW: Self = Self { rows: Grain::Each(1), cols: Grain::All };
+    pub const ROW: Self = Self { rows: GroupSize::Each(1), cols: GroupSize::All };
     /// The whole tensor.
-    pub const TENSOR: Self = Self { rows: Grain::All, cols: Grain::All };
+    pub const TENSOR: Self = Self { rows: GroupSize::All, cols: GroupSize::All };
 }
 
 /// The type of a weight's codes.
@@ -67,14 +67,14 @@ impl Code {
 
 /// `weight: u4 - 8`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Weight {
+pub struct WeightCode {
     /// The code type.
     pub code: Code,
     /// Subtracted from the code's value.
     pub offset: i32,
 }
 
-impl Weight {
+impl WeightCode {
     /// The value of a code minus the offset.
     pub fn decode(&self, code: u32) -> f64 {
         self.code.decode(code) - f64::from(self.offset)
@@ -173,7 +173,7 @@ pub enum ScaleType {
 
 /// How a quantiser chooses a scale from the values that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
+pub enum ScaleRule {
     /// `amax / d`: largest magnitude over a divisor, given as the bits of an `f64`.
     Amax(u64),
     /// `range / d`: (largest - smallest, zero included) over a divisor, with a zero point.
@@ -200,7 +200,7 @@ pub struct Power {
     pub above: Option<f64>,
 }
 
-impl Rule {
+impl ScaleRule {
     /// `amax / divisor`.
     pub fn amax(divisor: f64) -> Self {
         Self::Amax(divisor.to_bits())
@@ -248,7 +248,7 @@ pub struct ScaleLevel {
     /// Whether the stored number is a divisor.
     pub divide: bool,
     /// How a quantiser chooses the scale.
-    pub rule: Rule,
+    pub rule: ScaleRule,
     /// Whether the scale is stored (every weight scale; an activation's static scale).
     pub stored: bool,
 }
@@ -278,7 +278,7 @@ pub struct Quantiser {
 impl Quantiser {
     /// Whether the codes of a token depend on other tokens: a dynamic scale over several tokens.
     pub fn spans_tokens(&self) -> bool {
-        self.scales.iter().any(|scale| !scale.stored && scale.group.rows != Grain::Each(1))
+        self.scales.iter().any(|scale| !scale.stored && scale.group.rows != GroupSize::Each(1))
     }
 }
 
@@ -339,7 +339,7 @@ pub struct Scheme {
     /// The doc comment: one or more lines that say what the scheme is.
     pub summary: String,
     /// Code type and offset.
-    pub weight: Weight,
+    pub weight: WeightCode,
     /// Zero point.
     pub zero: Option<Zero>,
     /// Shift.
@@ -354,7 +354,7 @@ pub struct Scheme {
     pub prescale: Option<Number>,
     /// Type of the prescale, a factor per column of x, if the scheme has one.
     pub activations: Vec<Activation>,
-    /// Accepted activations, the preferred one first; [`Scheme::taken`] chooses one by the input
+    /// Accepted activations, the preferred one first; [`Scheme::activation_for`] chooses one by the input
     /// dtype.
     pub bias: Option<Number>,
     /// Accumulator type.
@@ -371,14 +371,14 @@ pub struct Scheme {
 
 impl Scheme {
     /// Width and group of a component, `None` if the scheme does not have the component.
-    pub fn grains(&self, component: Component) -> Option<Grains> {
+    pub fn granularity(&self, component: Component) -> Option<Granularity> {
         let group = match component {
             Component::Code => Group::along_k(1),
             Component::Scale(level) => self.scales.get(usize::from(level))?.group,
             Component::Zero => self.zero?.group,
             Component::Shift => self.shift?.group,
             Component::Index | Component::Prescale => {
-                Group { rows: Grain::All, cols: Grain::Each(1) }
+                Group { rows: GroupSize::All, cols: GroupSize::Each(1) }
             }
             Component::Bias => Group::ROW,
             Component::InputScale(level) => self.quantiser()?.scales.get(usize::from(level))?.group,
@@ -389,7 +389,7 @@ impl Scheme {
             (Component::Code, None) => self.weight.code.bits(),
             (_, None) => return None,
         };
-        Some(Grains { bits, rows: group.rows, cols: group.cols })
+        Some(Granularity { bits, rows: group.rows, cols: group.cols })
     }
 
     /// The stored type of a component; `None` if it is not stored, or is the code of a codebook.
@@ -427,7 +427,7 @@ impl Scheme {
             .chain([Component::Zero, Component::Shift, Component::Index, Component::Bias])
             .chain(levels(inputs).map(Component::InputScale))
             .chain([Component::InputZero, Component::Prescale]);
-        all.filter(|component| self.grains(*component).is_some()).collect()
+        all.filter(|component| self.granularity(*component).is_some()).collect()
     }
 
     /// The first quantised activation, if any.
@@ -447,8 +447,8 @@ impl Scheme {
     ///
     /// # Errors
     /// See [`Layout::bind`].
-    pub fn bind(&self, store: &Store, shape: Shape) -> Result<Bound, BindError> {
-        store.layout.bind(shape, &|component| self.grains(component))
+    pub fn bind(&self, store: &Store, shape: Shape) -> Result<BoundLayout, BindError> {
+        store.layout.bind(shape, &|component| self.granularity(component))
     }
 
     /// Stored bits per weight at large N and K: codes, scales, zero points and shifts.
@@ -462,10 +462,10 @@ impl Scheme {
             )
         };
         let share = |component: Component| {
-            let grains = self.grains(component)?;
-            match (grains.rows, grains.cols) {
-                (Grain::Each(rows), Grain::Each(cols)) => {
-                    Some(f64::from(grains.bits) / (f64::from(rows) * f64::from(cols)))
+            let granularity = self.granularity(component)?;
+            match (granularity.rows, granularity.cols) {
+                (GroupSize::Each(rows), GroupSize::Each(cols)) => {
+                    Some(f64::from(granularity.bits) / (f64::from(rows) * f64::from(cols)))
                 }
                 _ => None,
             }
@@ -531,7 +531,7 @@ pub fn default_layout(component: Component) -> Layout {
         Component::InputScale(_) | Component::InputZero => &[Axis::G],
         _ => &[Axis::G, Axis::N],
     };
-    let digits = axes.iter().map(|axis| Digit::new(*axis, Part::Open)).collect();
+    let digits = axes.iter().map(|axis| Digit::new(*axis, DigitRange::Open)).collect();
     Layout::elements(component, digits)
 }
 

@@ -12,11 +12,11 @@ use crate::layout::Component;
 use crate::scheme::{Activation, Quantiser, Scheme};
 
 /// The types that x may have.
-pub const TYPES_OF_X: [FloatFormat; 3] = [BF16, F16, F32];
+pub const INPUT_DTYPES: [FloatFormat; 3] = [BF16, F16, F32];
 
 /// The activation that x of one type uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Taken<'s> {
+pub struct ActivationChoice<'s> {
     /// The input dtype.
     pub own: FloatFormat,
     /// The index of the alternative in the scheme's list.
@@ -27,7 +27,7 @@ pub struct Taken<'s> {
 
 /// Why an alternative cannot be selected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotTaken {
+pub enum ActivationChoiceError {
     /// The list has no such alternative.
     #[error("the scheme `{scheme}` has no activation `{name}`; it has {known}")]
     Unknown {
@@ -42,10 +42,10 @@ pub enum NotTaken {
     #[error(
         "the tensor `{0}` stores static scales of the quantiser together with other components"
     )]
-    Packed(String),
+    StoredTensors(String),
 }
 
-impl<'s> Taken<'s> {
+impl<'s> ActivationChoice<'s> {
     /// The quantiser of x, if x is quantised.
     pub fn quantiser(self) -> Option<&'s Quantiser> {
         match self.activation {
@@ -63,7 +63,7 @@ impl<'s> Taken<'s> {
     }
 }
 
-impl Taken<'_> {
+impl ActivationChoice<'_> {
     /// The 16-bit types that x may be converted to if a target has no f32 product: the input dtype
     /// first, then those of the list, then the others. Empty if x is quantised or has 16 bits
     /// already.
@@ -80,7 +80,7 @@ impl Taken<'_> {
 }
 
 /// Displays as `x in f16 is quantised to i8`.
-impl fmt::Display for Taken<'_> {
+impl fmt::Display for ActivationChoice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "x in {} ", self.own)?;
         match (self.quantiser(), self.converted()) {
@@ -107,7 +107,7 @@ impl Activation {
 impl Scheme {
     /// The activation that x of a type uses, by the rule above; `None` if the scheme lists no
     /// activation, which the language rejects.
-    pub fn taken(&self, own: FloatFormat) -> Option<Taken<'_>> {
+    pub fn activation_for(&self, own: FloatFormat) -> Option<ActivationChoice<'_>> {
         let list = || self.activations.iter().enumerate();
         let takes = |activation: &Activation| match activation {
             Activation::Float(number) => *number == Number::Float(own),
@@ -117,12 +117,12 @@ impl Scheme {
         let first = list().find(|(_, activation)| takes(activation));
         let wide = || list().find(|(_, activation)| **activation == widest);
         let (place, activation) = first.or_else(wide).or_else(|| list().next())?;
-        Some(Taken { own, place, activation })
+        Some(ActivationChoice { own, place, activation })
     }
 
     /// The activation for each input dtype.
-    pub fn each_taken(&self) -> impl Iterator<Item = Taken<'_>> {
-        TYPES_OF_X.into_iter().filter_map(|own| self.taken(own))
+    pub fn activation_choices(&self) -> impl Iterator<Item = ActivationChoice<'_>> {
+        INPUT_DTYPES.into_iter().filter_map(|own| self.activation_for(own))
     }
 
     /// Whether the use depends on the input dtype: the list has a quantiser and something else.
@@ -135,12 +135,12 @@ impl Scheme {
     ///
     /// # Errors
     /// The list has no such alternative, or a tensor of static scales stores other components too.
-    pub fn insisting(&self, name: &str) -> Result<Self, NotTaken> {
+    pub fn with_activation(&self, name: &str) -> Result<Self, ActivationChoiceError> {
         let found = self.activations.iter().find(|activation| activation.name() == name);
         let Some(activation) = found else {
             let known: Vec<String> = self.activations.iter().map(Activation::name).collect();
             let (scheme, name) = (self.name.clone(), name.to_owned());
-            return Err(NotTaken::Unknown { scheme, name, known: known.join(", ") });
+            return Err(ActivationChoiceError::Unknown { scheme, name, known: known.join(", ") });
         };
         let mut scheme = Self { activations: vec![activation.clone()], ..self.clone() };
         if scheme.quantiser().is_none() {
@@ -151,7 +151,7 @@ impl Scheme {
             let left = self.components().into_iter().filter(|component| of_x(*component));
             for component in left {
                 if let Some(store) = scheme.stores_of(component).next() {
-                    return Err(NotTaken::Packed(store.name.clone()));
+                    return Err(ActivationChoiceError::StoredTensors(store.name.clone()));
                 }
             }
         }
@@ -173,7 +173,7 @@ mod tests {
 
     /// The index of the alternative for x in bf16, f16 and f32, and the type it is converted to.
     fn of_types(activation: &str) -> Vec<(usize, Option<FloatFormat>)> {
-        scheme(activation).each_taken().map(|taken| (taken.place, taken.converted())).collect()
+        scheme(activation).activation_choices().map(|taken| (taken.place, taken.converted())).collect()
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(of_types("f16"), [(0, Some(F16)), (0, None), (0, Some(F16))]);
         assert_eq!(of_types("bf16 | f32"), [(0, None), (1, Some(F32)), (1, None)]);
         let said: Vec<String> =
-            scheme("f16 | f32").each_taken().map(|taken| taken.to_string()).collect();
+            scheme("f16 | f32").activation_choices().map(|taken| taken.to_string()).collect();
         assert_eq!(
             said,
             [
@@ -209,7 +209,7 @@ mod tests {
     fn what_is_narrower_than_f32_is_listed_first() {
         let narrower = |activation: &str, own| {
             let scheme = scheme(activation);
-            let narrower = scheme.taken(own).unwrap().narrower(&scheme);
+            let narrower = scheme.activation_for(own).unwrap().narrower(&scheme);
             narrower.iter().map(Activation::name).collect::<Vec<_>>()
         };
         assert_eq!(narrower("f32", F32), ["bf16", "f16"]);
@@ -225,20 +225,20 @@ mod tests {
         let both = scheme("e4m3 { scale: f32 per tensor static } | bf16");
         assert!(both.is_mixed());
         assert!(both.stores.iter().any(|store| store.owner == Component::InputScale(0)));
-        let float = both.insisting("bf16").unwrap();
+        let float = both.with_activation("bf16").unwrap();
         assert_eq!(float.activations, [Activation::Float(Number::Float(BF16))]);
         assert!(float.stores.iter().all(|store| store.owner != Component::InputScale(0)));
         assert!(!float.is_mixed());
-        let quantised = both.insisting("e4m3").unwrap();
+        let quantised = both.with_activation("e4m3").unwrap();
         assert_eq!((quantised.activations.len(), &quantised.stores), (1, &both.stores));
-        let unknown = both.insisting("f16").unwrap_err().to_string();
+        let unknown = both.with_activation("f16").unwrap_err().to_string();
         assert_eq!(unknown, "the scheme `s` has no activation `f16`; it has e4m3, bf16");
         let shared = parse(
             "s { weight: u8, scale: f32 per tensor, pack: for [n] { u8 [code | k], input_scale } \
              as \"w\", activation: e4m3 { scale: f32 per tensor static } | bf16 }",
         );
         if let Ok(shared) = shared {
-            assert_eq!(shared.insisting("bf16"), Err(NotTaken::Packed("w".to_owned())));
+            assert_eq!(shared.with_activation("bf16"), Err(ActivationChoiceError::StoredTensors("w".to_owned())));
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::reference::{Plain, pack, unpack};
+use quantloom_dsl::reference::{PlainCodes, pack, unpack};
 use quantloom_dsl::{Scheme, parse, parse_fragment, parse_layout};
 
 /// A fenced block and the line that its text starts on.
@@ -53,7 +53,7 @@ fn schemes() -> Vec<(usize, Scheme)> {
 }
 
 /// Codes without a pattern, from a 64-bit linear congruence (Knuth's MMIX constants).
-fn random_codes(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
+fn random_codes(scheme: &Scheme, shape: Shape, seed: u64) -> PlainCodes {
     let mut state = seed;
     let mut next = || {
         state =
@@ -61,13 +61,13 @@ fn random_codes(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
         (state >> 32) as u32
     };
     let codes = |component: Component| {
-        let grains = scheme.grains(component).expect("a listed component has grains");
-        let (rows, cols) = grains.elements(shape);
-        let mask = u32::MAX >> (32 - grains.bits);
+        let granularity = scheme.granularity(component).expect("a listed component has grains");
+        let (rows, cols) = granularity.elements(shape);
+        let mask = u32::MAX >> (32 - granularity.bits);
         let codes = (0..shape.experts * rows * cols).map(|_| next() & mask).collect();
         (component, codes)
     };
-    Plain { shape, components: scheme.components().into_iter().map(codes).collect() }
+    PlainCodes { shape, components: scheme.components().into_iter().map(codes).collect() }
 }
 
 #[test]

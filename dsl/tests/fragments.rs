@@ -1,7 +1,7 @@
 //! The fragments of the matrix instructions against the formulas of their documents
 //! (PTX ISA, matrix fragments for `mma`), and the same notation as a layout of memory.
 
-use quantloom_dsl::layout::{Component, Element, Grain, Grains, Index, Point, Shape};
+use quantloom_dsl::layout::{Component, Element, GroupSize, Granularity, Index, Point, Shape};
 use quantloom_dsl::{parse_fragment, parse_layout};
 
 struct Operand {
@@ -93,9 +93,9 @@ fn a_layout_can_follow_a_fragment() {
     let layout = "u32 [n/8:2, k/8:2, k:2 | k/2:4, n:8, k, n]";
     let layout = parse_layout(layout, Component::Code).unwrap();
     let fragment = parse_fragment("[n/8:2, k/8:2, k:2 ; k/2:4, n:8]").unwrap();
-    let grains = Grains { bits: 4, rows: Grain::Each(1), cols: Grain::Each(1) };
+    let granularity = Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
     let (n, k) = (40, 50);
-    let bound = layout.bind(Shape::matrix(n, k), &|_| Some(grains)).unwrap();
+    let bound = layout.bind(Shape::matrix(n, k), &|_| Some(granularity)).unwrap();
     for (n, column) in (0..n).flat_map(|n| (0..k).map(move |column| (n, column))) {
         let point = Point { n: n as u32 % 16, k: column as u32 % 16 };
         let place = fragment.place(point);

@@ -14,8 +14,8 @@ use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use proptest::{prop_assert, prop_assert_eq};
 use quantloom_dsl::layout::{
-    Axis, Bound, Component, Element, Fill, Index, Layout, Method, Recode, Run, RunDigit, Shape,
-    Slot, Transform, TransformError, read_bits,
+    Axis, BoundLayout, Component, Element, Fill, Index, Layout, Method, Recode, AffineRun, AffineDigit, Shape,
+    BitContent, Transform, TransformError, read_bits,
 };
 use quantloom_dsl::parse_layout;
 use random_layout::{CODE, Case, SCALE, Tape, copy, word, words_of_steps};
@@ -36,8 +36,8 @@ fn check(cases: u32, law: impl Fn(&mut Tape<'_>) -> Checked) {
 
 fn transform(
     component: Component,
-    from: &Bound,
-    to: &Bound,
+    from: &BoundLayout,
+    to: &BoundLayout,
     recode: &Recode,
     source: &[u8],
     destination: &mut [u8],
@@ -69,7 +69,7 @@ fn addresses_and_slots_are_inverse() {
         let bound = &case.bound;
         let mut placed = HashSet::new();
         for component in case.components() {
-            let bits = case.grains(component).map_or(0, |grains| grains.bits);
+            let bits = case.granularity(component).map_or(0, |granularity| granularity.bits);
             for index in case.elements(component) {
                 for bit in 0..bits {
                     let element = Element { component, index, bit };
@@ -77,12 +77,12 @@ fn addresses_and_slots_are_inverse() {
                     prop_assert!(address.is_some_and(|at| at < bound.bits()), "{case}");
                     let address = address.unwrap_or(0);
                     prop_assert!(placed.insert(address), "{case}: twice at {address}");
-                    prop_assert_eq!(bound.slot(address), Slot::Bit(element), "{}", case);
+                    prop_assert_eq!(bound.content(address), BitContent::Bit(element), "{}", case);
                 }
             }
         }
         for address in 0..bound.bits() {
-            let filled = matches!(bound.slot(address), Slot::Bit(_));
+            let filled = matches!(bound.content(address), BitContent::Bit(_));
             prop_assert_eq!(filled, placed.contains(&address), "{} at {}", case, address);
         }
         Ok(())
@@ -101,16 +101,16 @@ fn runs_are_the_addresses() {
                 continue;
             };
             affine.set(affine.get() + 1);
-            let bits = case.grains(component).map_or(0, |grains| grains.bits);
+            let bits = case.granularity(component).map_or(0, |granularity| granularity.bits);
             for index in case.elements(component) {
-                let here = |run: &&Run| run.digits.iter().all(|digit| at(digit, index).is_some());
-                let runs: Vec<&Run> = runs.iter().filter(here).collect();
+                let here = |run: &&AffineRun| run.digits.iter().all(|digit| at(digit, index).is_some());
+                let runs: Vec<&AffineRun> = runs.iter().filter(here).collect();
                 for bit in 0..bits {
-                    let address = |run: &&Run| {
+                    let address = |run: &&AffineRun| {
                         let steps = run.digits.iter().filter_map(|digit| at(digit, index));
                         run.base + steps.sum::<i64>() + i64::from(bit - run.low)
                     };
-                    let holds = |run: &&&Run| (run.low..run.high).contains(&bit);
+                    let holds = |run: &&&AffineRun| (run.low..run.high).contains(&bit);
                     let found: Vec<i64> = runs.iter().filter(holds).map(address).collect();
                     let expected = case.bound.address(Element { component, index, bit });
                     prop_assert_eq!(found, [expected.unwrap() as i64], "{}, {:?}", case, index);
@@ -123,7 +123,7 @@ fn runs_are_the_addresses() {
 }
 
 /// Bits of address of an index along a digit; `None` if the run is for another value of it.
-fn at(digit: &RunDigit, index: Index) -> Option<i64> {
+fn at(digit: &AffineDigit, index: Index) -> Option<i64> {
     let index = match digit.axis {
         Axis::E => index.e,
         Axis::N => index.n,
@@ -150,7 +150,7 @@ fn reading_gives_what_was_written() {
     check(400, |tape| {
         let case = Case::draw(tape);
         for component in case.components() {
-            let bits = case.grains(component).map_or(0, |grains| grains.bits);
+            let bits = case.granularity(component).map_or(0, |granularity| granularity.bits);
             let plain = case.bind(&Layout::plain(component, bits));
             let codes = copy(&case, component, &case.random(tape), &plain, &Recode::Keep);
             let mut stored = case.bound.blank(&case.layout);
@@ -159,15 +159,15 @@ fn reading_gives_what_was_written() {
             transform(component, &case.bound, &plain, &Recode::Keep, &stored, &mut back)?;
             prop_assert_eq!(&back, &codes, "{}", case);
             for address in 0..case.bound.bits() {
-                let expected = match case.bound.slot(address) {
-                    Slot::Hole(fill) => u64::from(fill == Fill::One),
-                    Slot::Sign(of, index) if of == component => {
+                let expected = match case.bound.content(address) {
+                    BitContent::Hole(fill) => u64::from(fill == Fill::One),
+                    BitContent::Sign(of, index) if of == component => {
                         let top = Element { component, index, bit: bits - 1 };
                         case.bound.address(top).map_or(0, |at| read_bits(&stored, at, 1))
                     }
-                    Slot::Sign(..) => 0,
-                    Slot::Bit(at) if at.component != component => 0,
-                    Slot::Bit(_) => continue,
+                    BitContent::Sign(..) => 0,
+                    BitContent::Bit(at) if at.component != component => 0,
+                    BitContent::Bit(_) => continue,
                 };
                 let found = read_bits(&stored, address, 1);
                 prop_assert_eq!(found, expected, "{} at {}", case, address);
@@ -303,11 +303,11 @@ fn transforms_join_bits_of_steps() {
 /// written, from bit 0 of the run on or from its top.
 #[test]
 fn fields_of_steps_lie_where_they_are_written() {
-    let code = |n, k, bits: Range<u32>| -> Vec<Slot> {
+    let code = |n, k, bits: Range<u32>| -> Vec<BitContent> {
         let index = Index { e: 0, n, k };
-        bits.map(|bit| Slot::Bit(Element { component: CODE, index, bit })).collect()
+        bits.map(|bit| BitContent::Bit(Element { component: CODE, index, bit })).collect()
     };
-    let pad = |bits, fill| vec![Slot::Hole(fill); bits];
+    let pad = |bits, fill| vec![BitContent::Hole(fill); bits];
     // Text, width of a code, addresses of the run's words, its bits from the lowest on.
     let table = [
         (
@@ -351,7 +351,7 @@ fn fields_of_steps_lie_where_they_are_written() {
         let width = slots.len() / words.len();
         for (bit, slot) in slots.into_iter().enumerate() {
             let address = words[bit / width] + (bit % width) as u64;
-            assert_eq!(bound.slot(address), slot, "{text}, bit {bit}");
+            assert_eq!(bound.content(address), slot, "{text}, bit {bit}");
         }
     }
 }
@@ -362,7 +362,7 @@ fn transforms_refuse_what_is_not_alike() {
         let layout = parse_layout(text, CODE).unwrap();
         Case::new(layout, bits, None, Shape::matrix(8, k)).bound
     };
-    let new = |from: &Bound, to: &Bound| {
+    let new = |from: &BoundLayout, to: &BoundLayout| {
         Transform::new(CODE, from, to, Recode::Keep).map(|transform| transform.method())
     };
     let (a, b) = (case("[k, n]", 4, 8), case("u32 [k:8 | k, n]", 4, 8));
@@ -437,7 +437,7 @@ fn sugar_is_its_expansion() {
             });
             assert_eq!(a.bound.bits(), b.bound.bits(), "{short} = {long}, {n} x {k}");
             for address in 0..a.bound.bits() {
-                let (a, b) = (a.bound.slot(address), b.bound.slot(address));
+                let (a, b) = (a.bound.content(address), b.bound.content(address));
                 assert_eq!(a, b, "{short} = {long}, {n} x {k}, bit {address}");
             }
         }

@@ -6,7 +6,7 @@ mod packers;
 use std::collections::BTreeMap;
 
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::reference::{Plain, pack, unpack};
+use quantloom_dsl::reference::{PlainCodes, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
 
 use packers::*;
@@ -183,7 +183,7 @@ fn scheme(example: &Example, bits: u32) -> Scheme {
 }
 
 /// Random codes of every component.
-fn random(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
+fn random(scheme: &Scheme, shape: Shape, seed: u64) -> PlainCodes {
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
     let mut code = |bits: u32| {
         state ^= state << 13;
@@ -192,10 +192,10 @@ fn random(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
         (state >> 16) as u32 & (u32::MAX >> (32 - bits))
     };
     let components = scheme.components().into_iter().map(|component| {
-        let grains = scheme.grains(component).unwrap();
-        let (rows, cols) = grains.elements(shape);
-        let codes = (0..shape.experts * rows * cols).map(|_| code(grains.bits)).collect();
+        let granularity = scheme.granularity(component).unwrap();
+        let (rows, cols) = granularity.elements(shape);
+        let codes = (0..shape.experts * rows * cols).map(|_| code(granularity.bits)).collect();
         (component, codes)
     });
-    Plain { shape, components: components.collect() }
+    PlainCodes { shape, components: components.collect() }
 }

@@ -2,7 +2,7 @@
 //! tests/tests/hostile replays the corpus through it without a fuzzer.
 
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::reference::{Plain, pack, unpack};
+use quantloom_dsl::reference::{PlainCodes, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::check::check;
 use quantloom_runtime::checkpoint::{Checkpoint, Layer, Options};
@@ -72,16 +72,16 @@ fn round_trip(scheme: &Scheme, shape: Shape) {
 }
 
 /// Codes of every component that differ from their neighbours.
-fn plain_codes(scheme: &Scheme, shape: Shape) -> Plain {
+fn plain_codes(scheme: &Scheme, shape: Shape) -> PlainCodes {
     let codes = |component| {
-        let grains = scheme.grains(component)?;
-        let (rows, cols) = grains.elements(shape);
-        let mask = u32::try_from((1u64 << grains.bits) - 1).unwrap_or(u32::MAX);
+        let granularity = scheme.granularity(component)?;
+        let (rows, cols) = granularity.elements(shape);
+        let mask = u32::try_from((1u64 << granularity.bits) - 1).unwrap_or(u32::MAX);
         let count = u32::try_from(shape.experts * rows * cols).ok()?;
         let code = |at: u32| at.wrapping_mul(2_654_435_761).rotate_left(13) & mask;
         Some((component, (0..count).map(code).collect()))
     };
-    Plain { shape, components: scheme.components().into_iter().filter_map(codes).collect() }
+    PlainCodes { shape, components: scheme.components().into_iter().filter_map(codes).collect() }
 }
 
 /// Opens; what opens is unpacked, decoded and compared with the references it carries.

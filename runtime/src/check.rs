@@ -7,7 +7,7 @@
 //! and no product, both weights are multiplied with a random x.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
-use quantloom_dsl::{Scheme, Taken};
+use quantloom_dsl::{Scheme, ActivationChoice};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Family, Layer, Tensor, Tensors};
 use crate::conformance::draw;
@@ -252,7 +252,7 @@ fn weight_bound(format: FloatFormat) -> f64 {
 /// 2^(1-b) * 3.5 (a step against the deviation of normal data); the bounds of 2, 4 and 8% are p =
 /// 1/2 at 8 bits, 1/8 at 6, and 1/30 at 4.
 fn product_bound(scheme: &Scheme, own: FloatFormat) -> f64 {
-    match scheme.taken(own).and_then(Taken::quantiser) {
+    match scheme.activation_for(own).and_then(ActivationChoice::quantiser) {
         Some(quantiser) => match quantiser.code.bits() {
             7.. => 0.02,
             5..=6 => 0.04,

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use quantloom_dsl::format::{BF16, F16, FloatFormat};
-use quantloom_dsl::layout::Grain;
+use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Group, Scheme};
 
 use crate::checkpoint::{Family, Layer};
@@ -46,7 +46,7 @@ pub fn as_called(scheme: &Scheme, family: Family, rank: usize) -> Cow<'_, Scheme
         if let Activation::Quantised(quantiser) = activation {
             for scale in &mut quantiser.scales {
                 if scale.group == Group::ROW {
-                    scale.group.rows = Grain::All;
+                    scale.group.rows = GroupSize::All;
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use quantloom_dsl::layout::{Component, Grains, Layout, Recode, Shape, Transform};
-use quantloom_dsl::reference::{Packed, Plain};
+use quantloom_dsl::layout::{Component, Granularity, Layout, Recode, Shape, Transform};
+use quantloom_dsl::reference::{StoredTensors, PlainCodes};
 use quantloom_dsl::{Scheme, Store};
 
 use crate::unpacked::UnpackError;
@@ -12,7 +12,7 @@ use crate::unpacked::UnpackError;
 ///
 /// # Errors
 /// [`UnpackError::Bind`], [`UnpackError::Transform`], [`UnpackError::Missing`].
-pub fn pack(scheme: &Scheme, plain: &Plain) -> Result<Packed, UnpackError> {
+pub fn pack(scheme: &Scheme, plain: &PlainCodes) -> Result<StoredTensors, UnpackError> {
     crate::forked::check().map_err(UnpackError::Forked)?;
     let mut slots = Slots::new(plain.shape);
     for component in scheme.components() {
@@ -29,8 +29,8 @@ pub(crate) struct Slots {
 }
 
 /// Bytes of a component's plain code.
-fn slot(grains: Grains) -> usize {
-    (grains.bits.next_power_of_two().max(8) / 8) as usize
+fn slot(granularity: Granularity) -> usize {
+    (granularity.bits.next_power_of_two().max(8) / 8) as usize
 }
 
 impl Slots {
@@ -41,10 +41,10 @@ impl Slots {
 
     /// Adds codes of a component, in the order (expert, row group, column group).
     pub(crate) fn extend(&mut self, scheme: &Scheme, component: Component, codes: &[u32]) {
-        let Some(grains) = scheme.grains(component) else { return };
-        let bytes = codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(slot(grains)));
-        let (rows, cols) = grains.elements(self.shape);
-        let all = (self.shape.experts * rows * cols) as usize * slot(grains);
+        let Some(granularity) = scheme.granularity(component) else { return };
+        let bytes = codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(slot(granularity)));
+        let (rows, cols) = granularity.elements(self.shape);
+        let all = (self.shape.experts * rows * cols) as usize * slot(granularity);
         let slots = self.components.entry(component);
         slots.or_insert_with(|| Vec::with_capacity(all)).extend(bytes);
     }
@@ -53,7 +53,7 @@ impl Slots {
     ///
     /// # Errors
     /// As [`pack`].
-    pub(crate) fn pack(&self, scheme: &Scheme) -> Result<Packed, UnpackError> {
+    pub(crate) fn pack(&self, scheme: &Scheme) -> Result<StoredTensors, UnpackError> {
         let pack = |store: &Store| Ok((store.name.clone(), self.pack_store(scheme, store)?));
         scheme.stores.iter().map(pack).collect()
     }
@@ -65,12 +65,12 @@ impl Slots {
         let bound = scheme.bind(store, self.shape).map_err(bind_fault)?;
         let mut bytes = bound.blank(&store.layout);
         for component in scheme.components() {
-            let Some(grains) = scheme.grains(component) else { continue };
+            let Some(granularity) = scheme.granularity(component) else { continue };
             if !store.layout.holds(component) {
                 continue;
             }
-            let slots = Layout::plain(component, grains.bits)
-                .bind(self.shape, &|_| Some(grains))
+            let slots = Layout::plain(component, granularity.bits)
+                .bind(self.shape, &|_| Some(granularity))
                 .map_err(bind_fault)?;
             let source = self.components.get(&component).map_or(&[][..], Vec::as_slice);
             Transform::new(component, &slots, &bound, Recode::Keep)

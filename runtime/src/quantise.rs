@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{FloatFormat, Overflow};
-use quantloom_dsl::layout::{Component, Grain, Shape};
+use quantloom_dsl::layout::{Component, GroupSize, Shape};
 use quantloom_dsl::reference::ReferenceError;
 use rayon::prelude::*;
 
@@ -255,7 +255,7 @@ fn check_index(scheme: &Scheme, layer: &str, shape: Shape) -> Result<(), Quantis
     let groups = scheme.scales.iter().map(|scale| scale.group);
     let groups = groups.chain(scheme.zero.map(|zero| zero.group));
     let groups = groups.chain(scheme.shift.map(|shift| shift.group)).map(|group| group.cols);
-    let groups = groups.filter(|cols| matches!(cols, Grain::Each(_)));
+    let groups = groups.filter(|cols| matches!(cols, GroupSize::Each(_)));
     let groups = groups.map(|cols| cols.elements(shape.k)).max().unwrap_or(1);
     let last = (groups - 1) as f64;
     if number.decode(number.encode(last, Overflow::Saturate)) == last {

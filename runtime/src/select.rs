@@ -7,7 +7,7 @@
 use std::fmt;
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::layout::{Grain, Shape};
+use quantloom_dsl::layout::{GroupSize, Shape};
 use quantloom_dsl::{Activation, Code, Quantiser, Scheme};
 
 use crate::cpu::blocking::Matrix;
@@ -197,7 +197,7 @@ fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Refusal> {
 /// Columns that share a scale of x, if those are not all.
 fn grouped_columns(quantiser: &Quantiser, shape: Shape) -> Option<u32> {
     quantiser.scales.iter().find_map(|scale| match scale.group.cols {
-        Grain::Each(columns) if u64::from(columns) < shape.k => Some(columns),
+        GroupSize::Each(columns) if u64::from(columns) < shape.k => Some(columns),
         _ => None,
     })
 }

@@ -6,7 +6,7 @@
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{
-    BindError, Component, Grain, Grains, Layout, Recode, Shape, Transform, TransformError,
+    BindError, Component, GroupSize, Granularity, Layout, Recode, Shape, Transform, TransformError,
 };
 use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Scheme, Store};
@@ -80,7 +80,7 @@ pub enum UnpackError {
 /// Decoded values of a component with groups, in the order (expert, row group, column group).
 #[derive(Clone, Debug)]
 struct Part {
-    grains: Grains,
+    granularity: Granularity,
     values: Vec<f64>,
 }
 
@@ -186,7 +186,7 @@ impl Unpacked {
             each * expert as usize..each * (expert as usize + 1)
         };
         let part = |part: &Part| Part {
-            grains: part.grains,
+            granularity: part.granularity,
             values: part.values[own(part.values.len())].to_vec(),
         };
         Some(Self {
@@ -252,7 +252,7 @@ impl Unpacked {
         let mut folded = Folded { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
         for ((part, _), (value, divide)) in self.scales.iter().zip(group.scales) {
             // A shift is added after all levels.
-            let whole_row = part.grains.cols == Grain::All && self.shift.is_none();
+            let whole_row = part.granularity.cols == GroupSize::All && self.shift.is_none();
             let into = if whole_row { &mut folded.factor } else { &mut folded.scale };
             *into = if divide { *into / value } else { *into * value };
         }
@@ -276,8 +276,8 @@ impl Unpacked {
     fn check_index(&self, index: &[u32]) -> Result<(), UnpackError> {
         let groups = self
             .grouped()
-            .filter(|part| matches!(part.grains.cols, Grain::Each(_)))
-            .map(|part| part.grains.elements(self.shape).1)
+            .filter(|part| matches!(part.granularity.cols, GroupSize::Each(_)))
+            .map(|part| part.granularity.elements(self.shape).1)
             .min();
         let Some(groups) = groups else { return Ok(()) };
         match index.iter().position(|group| u64::from(*group) >= groups) {
@@ -297,21 +297,21 @@ impl Unpacked {
         if self.index.is_some() {
             return 1;
         }
-        let groups = self.grouped().filter_map(|part| match part.grains.cols {
-            Grain::Each(cols) => Some(cols as usize),
-            Grain::All => None,
+        let groups = self.grouped().filter_map(|part| match part.granularity.cols {
+            GroupSize::Each(cols) => Some(cols as usize),
+            GroupSize::All => None,
         });
         let common = groups.fold(0, gcd);
         if common == 0 { self.shape.k as usize } else { common }
     }
 
     fn value(&self, part: &Part, expert: u64, n: u64, k: u64) -> f64 {
-        let (rows, cols) = part.grains.elements(self.shape);
-        let group = match (&self.index, part.grains.cols) {
-            (Some(index), Grain::Each(_)) => u64::from(index[(expert * self.shape.k + k) as usize]),
+        let (rows, cols) = part.granularity.elements(self.shape);
+        let group = match (&self.index, part.granularity.cols) {
+            (Some(index), GroupSize::Each(_)) => u64::from(index[(expert * self.shape.k + k) as usize]),
             (_, grain) => grain.group(k),
         };
-        part.values[((expert * rows + part.grains.rows.group(n)) * cols + group) as usize]
+        part.values[((expert * rows + part.granularity.rows.group(n)) * cols + group) as usize]
     }
 
     /// Dequantises `w[n, ..]` of an expert into `row`, K values.
@@ -422,10 +422,10 @@ impl Source<'_, '_> {
     /// One slot of 8, 16 or 32 bits per element.
     fn plain(&self, component: Component) -> Result<Vec<u8>, UnpackError> {
         let missing = || UnpackError::Missing(component.to_string());
-        let grains = self.scheme.grains(component).ok_or_else(missing)?;
+        let granularity = self.scheme.granularity(component).ok_or_else(missing)?;
         let mut bytes = Vec::new();
         for store in self.scheme.stores_of(component) {
-            self.transform(component, grains, store, &mut bytes)?;
+            self.transform(component, granularity, store, &mut bytes)?;
         }
         if bytes.is_empty() { Err(missing()) } else { Ok(bytes) }
     }
@@ -434,7 +434,7 @@ impl Source<'_, '_> {
     fn transform(
         &self,
         component: Component,
-        grains: Grains,
+        granularity: Granularity,
         store: &Store,
         bytes: &mut Vec<u8>,
     ) -> Result<(), UnpackError> {
@@ -447,8 +447,8 @@ impl Source<'_, '_> {
         if expected != found {
             return Err(fault(TransformError::Size { side: "source", expected, found }));
         }
-        let plain = Layout::plain(component, grains.bits)
-            .bind(self.shape, &|_| Some(grains))
+        let plain = Layout::plain(component, granularity.bits)
+            .bind(self.shape, &|_| Some(granularity))
             .map_err(unbound)?;
         bytes.resize(plain.bytes() as usize, 0);
         let transform = Transform::new(component, &bound, &plain, Recode::Keep).map_err(fault)?;
@@ -457,7 +457,7 @@ impl Source<'_, '_> {
     }
 
     fn codes(&self, component: Component) -> Result<Vec<u32>, UnpackError> {
-        let bits = self.scheme.grains(component).map_or(32, |grains| grains.bits);
+        let bits = self.scheme.granularity(component).map_or(32, |granularity| granularity.bits);
         let slot = (bits.next_power_of_two().max(8) / 8) as usize;
         let word =
             |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
@@ -466,9 +466,9 @@ impl Source<'_, '_> {
 
     fn part(&self, component: Component, decode: &dyn Fn(u32) -> f64) -> Result<Part, UnpackError> {
         let missing = || UnpackError::Missing(component.to_string());
-        let grains = self.scheme.grains(component).ok_or_else(missing)?;
+        let granularity = self.scheme.granularity(component).ok_or_else(missing)?;
         let values = self.codes(component)?.into_iter().map(decode).collect();
-        Ok(Part { grains, values })
+        Ok(Part { granularity, values })
     }
 
     /// NaN is not a scale, and 0 is not a divisor.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use quantloom_dsl::format::NUMBER_F32;
-use quantloom_dsl::layout::{Component, Grain, Grains, Recode, Shape};
-use quantloom_dsl::reference::Plain;
+use quantloom_dsl::layout::{Component, GroupSize, Granularity, Recode, Shape};
+use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::gpu::{Arrangement, ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 use quantloom_runtime::pack::pack;
@@ -43,7 +43,7 @@ fn weight(scheme: &Scheme) -> Unpacked {
     if scheme.index.is_some() {
         components.insert(Component::Index, INDEX.to_vec());
     }
-    let packed = pack(scheme, &Plain { shape, components }).unwrap();
+    let packed = pack(scheme, &PlainCodes { shape, components }).unwrap();
     Unpacked::new(scheme, shape, &|name: &str| packed.get(name).map(Vec::as_slice)).unwrap()
 }
 
@@ -53,9 +53,9 @@ const fn by_index(run: u32) -> Arrangement {
 }
 
 fn part(component: Component, layout: &str, (bits, columns): (u32, u32), form: Form) -> NativePart {
-    let grains = Grains { bits, rows: Grain::Each(1), cols: Grain::Each(columns) };
+    let granularity = Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(columns) };
     let layout = parse_layout(layout, component).unwrap_or_else(|faults| panic!("{faults}"));
-    NativePart { buffer: "part".to_owned(), component, layout, grains, form }
+    NativePart { buffer: "part".to_owned(), component, layout, granularity, form }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::reference::Plain;
+use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::checkpoint::Tensors;
 use quantloom_runtime::conformance::draw;
@@ -97,7 +97,7 @@ struct Case<'s> {
     f16s: Vec<Half>,
     bf16s: Vec<Bf16>,
     /// A layer of the smallest scales.
-    smallest: Plain,
+    smallest: PlainCodes,
     /// A file of small weights.
     float: PathBuf,
 }

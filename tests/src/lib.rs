@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use quantloom_dsl::layout::{Component, Grain, Index, Shape};
-use quantloom_dsl::reference::{Packed, Plain};
+use quantloom_dsl::layout::{Component, GroupSize, Index, Shape};
+use quantloom_dsl::reference::{StoredTensors, PlainCodes};
 use quantloom_dsl::{Scheme, ZeroKind};
 use quantloom_runtime::checkpoint::{Layer, Tensors};
 use safetensors::Dtype;
@@ -236,35 +236,35 @@ pub fn tensors_of(path: &Path) -> BTreeMap<String, Made> {
 }
 
 /// The stored tensors of a layer, for the reference.
-pub fn packed(layer: &Layer) -> Packed {
+pub fn packed(layer: &Layer) -> StoredTensors {
     layer.stores().map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).collect()
 }
 
 /// The element of a component that an index belongs to.
-fn element(scheme: &Scheme, plain: &Plain, component: Component, index: Index) -> u32 {
-    let grains = scheme.grains(component).expect("a component of the scheme");
-    let count = |grain: Grain, extent: u64| match grain {
-        Grain::Each(each) => extent.div_ceil(u64::from(each)),
-        Grain::All => 1,
+fn element(scheme: &Scheme, plain: &PlainCodes, component: Component, index: Index) -> u32 {
+    let granularity = scheme.granularity(component).expect("a component of the scheme");
+    let count = |grain: GroupSize, extent: u64| match grain {
+        GroupSize::Each(each) => extent.div_ceil(u64::from(each)),
+        GroupSize::All => 1,
     };
-    let at = |grain: Grain, of: u64| match grain {
-        Grain::Each(each) => of / u64::from(each),
-        Grain::All => 0,
+    let at = |grain: GroupSize, of: u64| match grain {
+        GroupSize::Each(each) => of / u64::from(each),
+        GroupSize::All => 0,
     };
     let Shape { n, k, .. } = plain.shape;
-    let row = index.e * count(grains.rows, n) + at(grains.rows, index.n);
-    let column = match (scheme.index, grains.cols, component) {
-        (Some(_), Grain::Each(_), Component::Scale(_) | Component::Zero) => {
+    let row = index.e * count(granularity.rows, n) + at(granularity.rows, index.n);
+    let column = match (scheme.index, granularity.cols, component) {
+        (Some(_), GroupSize::Each(_), Component::Scale(_) | Component::Zero) => {
             u64::from(plain.of(Component::Index)[(index.e * k + index.k) as usize])
         }
-        _ => at(grains.cols, index.k),
+        _ => at(granularity.cols, index.k),
     };
-    plain.of(component)[(row * count(grains.cols, k) + column) as usize]
+    plain.of(component)[(row * count(granularity.cols, k) + column) as usize]
 }
 
 /// Code value, zero point and product of the scales of one weight, read off the plain codes
 /// without the reference's decoder.
-pub fn parts(scheme: &Scheme, plain: &Plain, index: Index) -> (f64, f64, f64) {
+pub fn parts(scheme: &Scheme, plain: &PlainCodes, index: Index) -> (f64, f64, f64) {
     let code = scheme.weight.decode(element(scheme, plain, Component::Code, index));
     let zero = scheme.zero.map_or(0.0, |zero| {
         let stored = element(scheme, plain, Component::Zero, index);

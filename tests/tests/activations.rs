@@ -90,7 +90,7 @@ fn every_backend_takes_the_same_alternative() {
                 let case = format!("{list} on {}, x in {own}", backend.name());
                 let y = product(&*op, own, own);
                 for alternative in ["i4", "bf16", "f16"] {
-                    let Ok(alone) = mixed.insisting(alternative) else { continue };
+                    let Ok(alone) = mixed.with_activation(alternative) else { continue };
                     let alone = prepared(&*backend, &alone).unwrap();
                     let distance = apart(&y, &product(&*alone, own, own));
                     let (is, float) = (alternative == *name, *name != "i4");
@@ -121,7 +121,7 @@ fn a_refused_alternative_is_not_replaced() {
     let suite = Suite { shapes: vec![SHAPE], tokens: vec![1], seeds: vec![0, 1], every: 1 };
     let failed = suite.run(&mixed, &[&device], &|_| {}).remove(0).unwrap_err();
     assert!(matches!(failed, Failure::NotScheduled { .. }), "{failed}");
-    let done = suite.run(&mixed.insisting("bf16").unwrap(), &[&device], &|_| {}).remove(0);
+    let done = suite.run(&mixed.with_activation("bf16").unwrap(), &[&device], &|_| {}).remove(0);
     assert_eq!(done.unwrap().products, 2);
 }
 

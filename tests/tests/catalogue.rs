@@ -1,7 +1,7 @@
 //! Facts of catalogue entries that no golden file vouches for, written down from the formats'
 //! own sources and not from the catalogue.
 
-use quantloom_dsl::layout::{Component, Grain};
+use quantloom_dsl::layout::{Component, GroupSize};
 use quantloom_dsl::{Activation, Group, Quantiser, Ties};
 
 const ALL: (u32, u32) = (0, 0);
@@ -10,8 +10,8 @@ const ROW: (u32, u32) = (1, 0);
 /// Rows and columns that share one scale; 0 stands for a whole axis.
 fn sides(group: Group) -> (u32, u32) {
     let side = |grain| match grain {
-        Grain::Each(count) => count,
-        Grain::All => 0,
+        GroupSize::Each(count) => count,
+        GroupSize::All => 0,
     };
     (side(group.rows), side(group.cols))
 }
@@ -82,7 +82,7 @@ fn arm_tokens_are_asymmetric() {
         let quantiser = scheme.quantiser().unwrap();
         assert_eq!(quantiser.zero.map(|zero| zero.to_string()).as_deref(), Some("i8"), "{name}");
         assert_eq!(quantiser.ties, Ties::Away, "{name}");
-        assert_eq!(quantiser.scales[0].rule, quantloom_dsl::Rule::range(255.0), "{name}");
+        assert_eq!(quantiser.scales[0].rule, quantloom_dsl::ScaleRule::range(255.0), "{name}");
         assert_eq!(scheme.bias.map(|bias| bias.to_string()).as_deref(), Some("f32"), "{name}");
     }
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::{Component, Index, Shape};
-use quantloom_dsl::reference::{Plain, quantise, unpack};
-use quantloom_dsl::{Arithmetic, Code, Rule, ScaleType, Scheme};
+use quantloom_dsl::reference::{PlainCodes, quantise, unpack};
+use quantloom_dsl::{Arithmetic, Code, ScaleRule, ScaleType, Scheme};
 use quantloom_kernels::{catalogue, scheme};
 use quantloom_runtime::checkpoint::{Checkpoint, Dtype, Layer, Tensors};
 use quantloom_runtime::quantise::{Outcome, candidates, quantise_checkpoint};
@@ -352,7 +352,7 @@ fn least_sqnr(scheme: &Scheme) -> f64 {
 /// In units of the scale, q = w / s. The quantiser's own roundings move q by a few u, u being
 /// 2^-8 in bf16 (`arithmetic: own`) and 2^-24 in f32, and the stored scale by its own u, or by half
 /// of its smallest number where it is subnormal; a zero point is rounded too, by half a step more.
-fn within_half_a_step(scheme: &Scheme, plain: &Plain, w: &[f64], decoded: &[f32], case: &str) {
+fn within_half_a_step(scheme: &Scheme, plain: &PlainCodes, w: &[f64], decoded: &[f32], case: &str) {
     let (low, high) = scheme.weight.range();
     let arithmetic = match scheme.arithmetic {
         Arithmetic::Own => (-8f64).exp2(),
@@ -371,10 +371,10 @@ fn within_half_a_step(scheme: &Scheme, plain: &Plain, w: &[f64], decoded: &[f32]
     let rule = scheme.scales[0].rule;
     // Smallest scale that the rule may give: how far beyond the codes a weight may then lie.
     let exact_reach = match rule {
-        Rule::Amax(divisor) => f64::from_bits(divisor),
-        Rule::Range(_) => high - low + 1.0,
-        Rule::Pow2Over(divisor) => f64::from_bits(divisor),
-        Rule::Pow2 { above } => {
+        ScaleRule::Amax(divisor) => f64::from_bits(divisor),
+        ScaleRule::Range(_) => high - low + 1.0,
+        ScaleRule::Pow2Over(divisor) => f64::from_bits(divisor),
+        ScaleRule::Pow2 { above } => {
             let threshold = above.map_or(2.0, f64::from_bits);
             threshold * high.log2().floor().exp2()
         }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::layout::{
-    Bound, Component, Element, Grain, Index, Recode, Shape, Slot, Transform, read_bits,
+    BoundLayout, Component, Element, GroupSize, Index, Recode, Shape, BitContent, Transform, read_bits,
 };
-use quantloom_dsl::reference::{Packed, Plain, pack, unpack};
+use quantloom_dsl::reference::{StoredTensors, PlainCodes, pack, unpack};
 use quantloom_dsl::{Scheme, Store};
 use quantloom_kernels::catalogue;
 use quantloom_runtime::unpacked::Unpacked;
@@ -16,7 +16,7 @@ use quantloom_tests::{Random, parts};
 /// A whole number of every group and word, and a multiple of nothing.
 fn shapes(scheme: &Scheme) -> [Shape; 2] {
     let rows = match scheme.scales.iter().map(|scale| scale.group.rows).next() {
-        Some(Grain::Each(rows)) => u64::from(rows),
+        Some(GroupSize::Each(rows)) => u64::from(rows),
         _ => 1,
     };
     let (whole, ragged) = if rows > 1 { (2 * rows, rows + 3) } else { (32, 37) };
@@ -25,12 +25,12 @@ fn shapes(scheme: &Scheme) -> [Shape; 2] {
 }
 
 /// Random codes; scales are random too, but are scales, and group indices are of groups.
-fn random(scheme: &Scheme, shape: Shape, random: &mut Random) -> Plain {
+fn random(scheme: &Scheme, shape: Shape, random: &mut Random) -> PlainCodes {
     let groups = scheme.scales.iter().map(|scale| scale.group.cols.elements(shape.k)).min();
     let mut components = BTreeMap::new();
     for component in scheme.components() {
-        let grains = scheme.grains(component).unwrap();
-        let (rows, cols) = grains.elements(shape);
+        let granularity = scheme.granularity(component).unwrap();
+        let (rows, cols) = granularity.elements(shape);
         let is_float = scheme.number(component).is_some_and(Number::is_float);
         let number = match component {
             Component::Scale(_) | Component::InputScale(_) => scheme.number(component),
@@ -39,11 +39,11 @@ fn random(scheme: &Scheme, shape: Shape, random: &mut Random) -> Plain {
         let code = |_| match (component, number) {
             (Component::Index, _) => random.below(groups.unwrap_or(1)) as u32,
             (_, Some(number)) => number.encode(0.5 + random.unit(), Overflow::Saturate),
-            (_, None) => (random.bits() >> (64 - grains.bits)) as u32,
+            (_, None) => (random.bits() >> (64 - granularity.bits)) as u32,
         };
         components.insert(component, (0..shape.experts * rows * cols).map(code).collect());
     }
-    Plain { shape, components }
+    PlainCodes { shape, components }
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn packing_and_unpacking_are_the_references() {
 }
 
 /// The runtime's unpacking: codes as they are, and weights that are the formula's.
-fn decoded(scheme: &Scheme, plain: &Plain, packed: &Packed, case: &str) {
+fn decoded(scheme: &Scheme, plain: &PlainCodes, packed: &StoredTensors, case: &str) {
     let shape = plain.shape;
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
@@ -108,17 +108,17 @@ fn packings() -> BTreeMap<(u32, u64), Vec<&'static Scheme>> {
 }
 
 /// Every bit of the destination, by the address functions of both sides.
-fn moved(from: &Bound, to: &Bound, bits: u32, source: &[u8]) -> Vec<u8> {
+fn moved(from: &BoundLayout, to: &BoundLayout, bits: u32, source: &[u8]) -> Vec<u8> {
     let bit = |index: Index, bit: u32| {
         let element = Element { component: Component::Code, index, bit };
         read_bits(source, from.address(element).expect("every bit has a place"), 1) as u8
     };
     let mut bytes = vec![0; to.bytes() as usize];
     for address in 0..to.bits() {
-        let value = match to.slot(address) {
-            Slot::Bit(element) => bit(element.index, element.bit),
-            Slot::Sign(_, index) => bit(index, bits - 1),
-            Slot::Hole(_) => 0,
+        let value = match to.content(address) {
+            BitContent::Bit(element) => bit(element.index, element.bit),
+            BitContent::Sign(_, index) => bit(index, bits - 1),
+            BitContent::Hole(_) => 0,
         };
         bytes[address as usize / 8] |= value << (address % 8);
     }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
 use quantloom::dsl::layout::Shape;
-use quantloom::dsl::reference::Packed;
+use quantloom::dsl::reference::StoredTensors;
 use quantloom::dsl::{Activation, Scheme};
 use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cpu::native::Path;
@@ -269,7 +269,7 @@ impl<'a> Bench<'a> {
 }
 
 /// A random weight as its scheme stores it.
-fn random_weight(scheme: &Scheme, shape: Shape) -> Result<Packed> {
+fn random_weight(scheme: &Scheme, shape: Shape) -> Result<StoredTensors> {
     Ok(pack(scheme, &draw::layer(scheme, shape, 0))?)
 }
 

@@ -214,12 +214,12 @@ pub(crate) fn label(scheme: &Scheme) -> String {
         return format!("{name} + bias");
     }
     let group = scheme.scales.first().map_or(String::new(), |scale| {
-        use quantloom::dsl::layout::Grain;
+        use quantloom::dsl::layout::GroupSize;
         match (scale.group.rows, scale.group.cols) {
-            (Grain::All, _) => " per tensor".to_owned(),
-            (_, Grain::All) => " per channel".to_owned(),
-            (Grain::Each(1), Grain::Each(cols)) => format!(" g{cols}"),
-            (Grain::Each(rows), Grain::Each(cols)) => format!(" {rows}x{cols}"),
+            (GroupSize::All, _) => " per tensor".to_owned(),
+            (_, GroupSize::All) => " per channel".to_owned(),
+            (GroupSize::Each(1), GroupSize::Each(cols)) => format!(" g{cols}"),
+            (GroupSize::Each(rows), GroupSize::Each(cols)) => format!(" {rows}x{cols}"),
         }
     });
     let activation = match scheme.quantiser() {

@@ -99,10 +99,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     };
     let called = as_called(layer.scheme(), layer.family(), rank);
     let scheme = match &arguments.activation {
-        Some(name) => Cow::Owned(called.insisting(name)?),
+        Some(name) => Cow::Owned(called.with_activation(name)?),
         None => Cow::Borrowed(&*called),
     };
-    if let Some(taken) = scheme.taken(x.own)
+    if let Some(taken) = scheme.activation_for(x.own)
         && (called.is_mixed() || taken.converted().is_some())
     {
         eprint_line(&format!("quantloom: note: {taken}"));

@@ -31,7 +31,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
     print_line(&scheme)?;
     print_line(format_args!("{:.4} bits per weight", scheme.bits_per_weight()))?;
-    for taken in scheme.each_taken() {
+    for taken in scheme.activation_choices() {
         print_line(taken)?;
     }
     let mut stores = text_table(&["tensor", "holds", "type", "layout"]);
@@ -70,7 +70,7 @@ fn planned_for(
 ) -> (String, Result<Plan, plan::Refusal>) {
     let name = activation.name();
     let planned = plan::plan(scheme, activation, target);
-    let taken = scheme.taken(F32).filter(|taken| taken.activation == activation);
+    let taken = scheme.activation_for(F32).filter(|taken| taken.activation == activation);
     if let (Err(_), Some(taken), Some(_)) = (&planned, taken, target.gpu) {
         for narrower in taken.narrower(scheme) {
             if let Ok(plan) = plan::plan(scheme, &narrower, target) {

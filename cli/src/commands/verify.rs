@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     if let Some(name) = &arguments.activation {
         for named in &mut schemes {
-            named.scheme = named.scheme.insisting(name)?;
+            named.scheme = named.scheme.with_activation(name)?;
             named.argument = format!("{} --activation {name}", named.argument);
         }
     }
@@ -109,7 +109,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     drop(progress);
     print_line(rows)?;
     for Named { scheme, .. } in schemes.iter().filter(|named| named.scheme.is_mixed()) {
-        let taken: Vec<String> = scheme.each_taken().map(|taken| taken.to_string()).collect();
+        let taken: Vec<String> = scheme.activation_choices().map(|taken| taken.to_string()).collect();
         print_line(format_args!("{}: {}", scheme.name, taken.join(", ")))?;
     }
     for (case, why) in notes {

@@ -1,9 +1,9 @@
-//! What lies where in a store, asked of its [`Bound`] layout: words, pieces, formulas, labels.
+//! What lies where in a store, asked of its [`BoundLayout`] layout: words, pieces, formulas, labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use quantloom::dsl::layout::{
-    Axis, BindError, Bound, Component, Element, Field, Fill, Grain, Index, Layout, Shape, Slot,
+    Axis, BindError, BoundLayout, Component, Element, Field, Fill, GroupSize, Index, Layout, Shape, BitContent,
     WordType,
 };
 use quantloom::dsl::{Scheme, Store};
@@ -21,7 +21,7 @@ const MOST_HOPS: usize = 3;
 pub(super) struct View<'a> {
     pub(super) scheme: &'a Scheme,
     pub(super) store: &'a Store,
-    pub(super) bound: Bound,
+    pub(super) bound: BoundLayout,
     /// Bits of a word, what to call it, and its type in a checkpoint.
     pub(super) width: u64,
     pub(super) noun: &'static str,
@@ -43,14 +43,14 @@ pub(super) enum Spot {
 pub(super) struct Piece {
     /// Lowest bit in the word, and what it is.
     pub(super) at: u64,
-    pub(super) slot: Slot,
+    pub(super) slot: BitContent,
     pub(super) bits: u32,
 }
 
 impl Piece {
-    fn takes(&self, next: Slot) -> bool {
+    fn takes(&self, next: BitContent) -> bool {
         match (self.slot, next) {
-            (Slot::Bit(low), Slot::Bit(next)) => {
+            (BitContent::Bit(low), BitContent::Bit(next)) => {
                 next == Element { bit: low.bit + self.bits, ..low }
             }
             (low, next) => low == next,
@@ -73,7 +73,7 @@ impl<'a> View<'a> {
                 (word.bits.into(), "word", WordType { msf: false, ..*word }.to_string())
             }
             Layout::Field(Field::Bits { component, range: None, .. }) => {
-                let bits = scheme.grains(*component).map_or(8, |grains| grains.bits);
+                let bits = scheme.granularity(*component).map_or(8, |granularity| granularity.bits);
                 let number = scheme.number(*component).map(|number| number.to_string());
                 (u64::from(bits), "element", number.unwrap_or_else(|| format!("u{bits}")))
             }
@@ -108,7 +108,7 @@ impl<'a> View<'a> {
     pub(super) fn pieces(&self, word: u64) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         for at in 0..self.width {
-            let slot = self.bound.slot(word * self.width + at);
+            let slot = self.bound.content(word * self.width + at);
             match pieces.last_mut() {
                 Some(last) if last.takes(slot) => last.bits += 1,
                 _ => pieces.push(Piece { at, slot, bits: 1 }),
@@ -119,7 +119,7 @@ impl<'a> View<'a> {
 
     pub(super) fn elements(&self, word: u64) -> Vec<Element> {
         let element = |piece: Piece| match piece.slot {
-            Slot::Bit(element) => Some(element),
+            BitContent::Bit(element) => Some(element),
             _ => None,
         };
         self.pieces(word).into_iter().filter_map(element).collect()
@@ -127,7 +127,7 @@ impl<'a> View<'a> {
 
     /// The words that hold an element, by number: more than one where it straddles.
     pub(super) fn holders(&self, component: Component, index: Index) -> BTreeMap<u64, Spot> {
-        let bits = self.scheme.grains(component).map_or(0, |grains| grains.bits);
+        let bits = self.scheme.granularity(component).map_or(0, |granularity| granularity.bits);
         let spots = (0..bits).map(|bit| Spot::Holds(Element { component, index, bit }));
         spots.filter_map(|spot| Some((self.find(spot)?, spot))).collect()
     }
@@ -206,12 +206,12 @@ impl<'a> View<'a> {
 
     /// An element's coordinate, `None` on an axis along which its component is one value.
     pub(super) fn along(&self, axis: Axis, component: Component, index: Index) -> Option<u64> {
-        let grains = self.scheme.grains(component)?;
-        match (axis, grains.cols) {
+        let granularity = self.scheme.granularity(component)?;
+        match (axis, granularity.cols) {
             (Axis::E, _) => Some(index.e),
-            (Axis::N, _) => (grains.rows != Grain::All).then_some(index.n),
-            (Axis::K, Grain::Each(1)) => Some(index.k),
-            (Axis::G, Grain::Each(cols)) if cols > 1 => Some(grains.cols.group(index.k)),
+            (Axis::N, _) => (granularity.rows != GroupSize::All).then_some(index.n),
+            (Axis::K, GroupSize::Each(1)) => Some(index.k),
+            (Axis::G, GroupSize::Each(cols)) if cols > 1 => Some(granularity.cols.group(index.k)),
             _ => None,
         }
     }
@@ -220,9 +220,9 @@ impl<'a> View<'a> {
     pub(super) fn label(&self, component: Component, index: Index) -> Vec<String> {
         let coordinate = |axis| {
             let at = self.along(axis, component, index)?;
-            match (axis, self.scheme.grains(component)?.rows) {
+            match (axis, self.scheme.granularity(component)?.rows) {
                 (Axis::E, _) if at == 0 => None,
-                (Axis::N, Grain::Each(rows)) if rows > 1 => {
+                (Axis::N, GroupSize::Each(rows)) if rows > 1 => {
                     Some(format!("n{at}-{}", at + u64::from(rows) - 1))
                 }
                 _ => Some(format!("{axis}{at}")),
@@ -238,8 +238,8 @@ impl<'a> View<'a> {
     /// The words in a piece's box.
     pub(super) fn piece_label(&self, piece: &Piece) -> Vec<String> {
         match piece.slot {
-            Slot::Bit(Element { component, index, bit }) => {
-                let whole = self.scheme.grains(component).is_some_and(|g| g.bits == piece.bits);
+            BitContent::Bit(Element { component, index, bit }) => {
+                let whole = self.scheme.granularity(component).is_some_and(|g| g.bits == piece.bits);
                 let part = match piece.bits {
                     1 => format!("b{bit}"),
                     bits => format!("b{bit}-{}", bit + bits - 1),
@@ -247,11 +247,11 @@ impl<'a> View<'a> {
                 let part = (!whole).then_some(part);
                 self.label(component, index).into_iter().chain(part).collect()
             }
-            Slot::Sign(component, index) => {
+            BitContent::Sign(component, index) => {
                 [vec!["sign".to_owned()], self.label(component, index)].concat()
             }
-            Slot::Hole(Fill::One) => ["pad", "= 1"].map(str::to_owned).to_vec(),
-            Slot::Hole(_) => vec!["pad".to_owned()],
+            BitContent::Hole(Fill::One) => ["pad", "= 1"].map(str::to_owned).to_vec(),
+            BitContent::Hole(_) => vec!["pad".to_owned()],
         }
     }
 

@@ -1,7 +1,7 @@
 //! The constant buffers of a product, as every schedule reads them.
 
 use quantloom_dsl::format::NUMBER_F32;
-use quantloom_dsl::layout::{Component, Grain, Grains};
+use quantloom_dsl::layout::{Component, GroupSize, Granularity};
 use quantloom_dsl::parse_layout;
 use quantloom_runtime::gpu::{Computed, Form, NativePart};
 
@@ -11,13 +11,13 @@ use crate::schedule::{Grouped, PER_ROW_LAYOUT, Problem, What};
 /// Codes and whatever goes with them: names and layouts are those of [`Io`](crate::schedule::Io).
 pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     let dequant = &problem.plan.dequant;
-    let grains =
-        Grains { bits: dequant.weight.code.bits(), rows: Grain::Each(1), cols: Grain::Each(1) };
+    let granularity =
+        Granularity { bits: dequant.weight.code.bits(), rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
     let mut parts = vec![NativePart {
         buffer: "w".to_owned(),
         component: Component::Code,
         layout: problem.plan.native.layout.clone(),
-        grains,
+        granularity,
         form: Form::Codes(dequant.recode.clone()),
     }];
     let all = [("scale", problem.scale), ("zero", problem.zero), ("addend", problem.addend)];
@@ -26,7 +26,7 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
             parts.push(per_group(problem, buffer, grouped)?);
         }
     }
-    let per_row = Grains { bits: 32, rows: Grain::Each(1), cols: Grain::All };
+    let per_row = Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
     if problem.factor {
         let form = Form::Computed(Computed::Factor);
         parts.push(part("factor", Component::Scale(0), PER_ROW_LAYOUT, per_row, form)?);
@@ -49,17 +49,17 @@ fn per_group(problem: &Problem, buffer: &str, grouped: Grouped) -> Result<Native
             (Component::Scale(0), Form::Computed(addend))
         }
     };
-    part(buffer, component, &layout, grouped.grains(), form)
+    part(buffer, component, &layout, grouped.granularity(), form)
 }
 
 fn part(
     buffer: &str,
     component: Component,
     layout: &str,
-    grains: Grains,
+    granularity: Granularity,
     form: Form,
 ) -> Result<NativePart, JitError> {
     let layout =
         parse_layout(layout, component).map_err(|faults| JitError::Layout(faults.to_string()))?;
-    Ok(NativePart { buffer: buffer.to_owned(), component, layout, grains, form })
+    Ok(NativePart { buffer: buffer.to_owned(), component, layout, granularity, form })
 }

@@ -1,7 +1,7 @@
 //! The compute plan: which product the weights and the activation meet in.
 
 use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, Number};
-use quantloom_dsl::layout::Grain;
+use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Accumulate, Activation, Code, ScaleLevel, ScaleType, Scheme};
 
 use super::operand::Operand;
@@ -254,7 +254,7 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
     };
     // Codes go in, scales follow: in a product with exact sums only where both sides are integers
     // and one scale serves a row of x.
-    let row_scale = x.scales.iter().all(|scale| scale.group.cols == Grain::All);
+    let row_scale = x.scales.iter().all(|scale| scale.group.cols == GroupSize::All);
     match (product.activation, x.code) {
         (Operand::I8, Number::Int(bits)) => {
             bits <= 8
@@ -278,11 +278,11 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
 /// else that changes along k. Levels of the weight that do not change there follow in the epilogue.
 fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: u32) -> bool {
     let Activation::Quantised(x) = activation else { return false };
-    let of_columns = |level: &ScaleLevel| level.group.cols != Grain::All;
+    let of_columns = |level: &ScaleLevel| level.group.cols != GroupSize::All;
     let taken = |level: &ScaleLevel| {
         level.number == ScaleType::Number(Number::E8m0)
-            && level.group.rows == Grain::Each(1)
-            && level.group.cols == Grain::Each(columns)
+            && level.group.rows == GroupSize::Each(1)
+            && level.group.cols == GroupSize::Each(columns)
             && !level.divide
     };
     let weight = &scheme.weight;

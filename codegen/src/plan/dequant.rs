@@ -4,7 +4,7 @@ use std::fmt;
 
 use quantloom_dsl::format::{BF16, F16, Number};
 use quantloom_dsl::layout::Recode;
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::{Code, WeightCode};
 
 use super::cost::costs;
 use super::operand::Operand;
@@ -17,7 +17,7 @@ use crate::target::Class;
 #[derive(Clone, Debug, PartialEq)]
 pub struct DequantPlan {
     /// The codes as they are stored natively; their values are those of the scheme's codes.
-    pub weight: Weight,
+    pub weight: WeightCode,
     /// What the layout transform does to each code of the checkpoint.
     pub recode: Recode,
     /// Slices of the code that are stored apart, low bits first; the whole code where the sequence
@@ -36,7 +36,7 @@ impl DequantPlan {
     /// The cheapest way on a class of targets, of the exact ones if there are any; where two cost the same, one that leaves no
     /// correction, and then the earlier template.
     /// `None` if no template makes this operand of these codes there.
-    pub fn new(weight: &Weight, operand: Operand, class: Class) -> Option<Self> {
+    pub fn new(weight: &WeightCode, operand: Operand, class: Class) -> Option<Self> {
         let as_stored = (weight.clone(), Recode::Keep);
         let ways = [Some(as_stored), counted_from_zero(weight)].into_iter().flatten();
         let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
@@ -125,14 +125,14 @@ impl fmt::Display for DequantPlan {
 }
 
 /// A signed code with its top bit flipped counts from 0; the offset makes up for it.
-fn counted_from_zero(weight: &Weight) -> Option<(Weight, Recode)> {
+fn counted_from_zero(weight: &WeightCode) -> Option<(WeightCode, Recode)> {
     let Code::Number(Number::Int(bits)) = weight.code else { return None };
     let top = 1u32 << (bits - 1);
     let code = Code::Number(Number::Uint(bits));
-    Some((Weight { code, offset: weight.offset + top as i32 }, Recode::Xor(top)))
+    Some((WeightCode { code, offset: weight.offset + top as i32 }, Recode::Xor(top)))
 }
 
-fn candidates(weight: Weight, recode: &Recode, operand: Operand, class: Class) -> Vec<DequantPlan> {
+fn candidates(weight: WeightCode, recode: &Recode, operand: Operand, class: Class) -> Vec<DequantPlan> {
     let bits = weight.code.bits();
     let slices = planes(bits);
     let mut chains: Vec<Vec<Sequence>> = Vec::new();
@@ -166,7 +166,7 @@ fn candidates(weight: Weight, recode: &Recode, operand: Operand, class: Class) -
 
 /// Whether the code, or a byte that holds it, is an element of the operand, perhaps of a value that is
 /// larger by the offset.
-fn is_element(weight: &Weight, operand: Operand) -> bool {
+fn is_element(weight: &WeightCode, operand: Operand) -> bool {
     match (&weight.code, operand) {
         (Code::Number(Number::Uint(_)), Operand::U8) => true,
         (Code::Number(Number::Uint(bits)), Operand::I8) => *bits < 8,

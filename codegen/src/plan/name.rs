@@ -2,13 +2,13 @@
 //! `q4g128_bf16__m16n64k64__sm90a`.
 
 use quantloom_dsl::format::{NUMBER_BF16, Number};
-use quantloom_dsl::layout::Grain;
-use quantloom_dsl::{Activation, Code, Group, ScaleType, Scheme, Weight};
+use quantloom_dsl::layout::GroupSize;
+use quantloom_dsl::{Activation, Code, Group, ScaleType, Scheme, WeightCode};
 
 use crate::target::Target;
 
 /// A weight's clause for a message: of a long codebook the first values, and how many there are.
-pub fn brief(weight: &Weight) -> String {
+pub fn brief(weight: &WeightCode) -> String {
     const MOST: usize = 8;
     match &weight.code {
         Code::Codebook(values) if values.len() > MOST => {
@@ -62,8 +62,8 @@ pub fn product_name(scheme: &Scheme, activation: &Activation) -> String {
         Activation::Float(number) => number.to_string(),
         Activation::Quantised(quantiser) => {
             let groups = quantiser.scales.iter().map(|scale| match scale.group.cols {
-                Grain::Each(cols) => format!("g{cols}"),
-                Grain::All => String::new(),
+                GroupSize::Each(cols) => format!("g{cols}"),
+                GroupSize::All => String::new(),
             });
             format!("{}{}", quantiser.code, groups.collect::<String>())
         }
@@ -73,9 +73,9 @@ pub fn product_name(scheme: &Scheme, activation: &Activation) -> String {
 
 fn group(group: Group) -> String {
     match (group.rows, group.cols) {
-        (Grain::All, _) => "t".to_owned(),
-        (_, Grain::All) => "c".to_owned(),
-        (Grain::Each(1), Grain::Each(cols)) => format!("g{cols}"),
-        (Grain::Each(rows), Grain::Each(cols)) => format!("b{rows}x{cols}"),
+        (GroupSize::All, _) => "t".to_owned(),
+        (_, GroupSize::All) => "c".to_owned(),
+        (GroupSize::Each(1), GroupSize::Each(cols)) => format!("g{cols}"),
+        (GroupSize::Each(rows), GroupSize::Each(cols)) => format!("b{rows}x{cols}"),
     }
 }

@@ -8,7 +8,7 @@
 //! scale * zero`, times the sum of x over the run.
 
 use quantloom_dsl::format::{FloatFormat, Number};
-use quantloom_dsl::layout::Grain;
+use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Code, ScaleType, Scheme};
 
 use super::compute::ComputePlan;
@@ -89,9 +89,9 @@ impl ScalePlan {
         let by_run = if decodes { Place::Weight } else { Place::Run };
         // A shift is added after the scales: a factor of the finished row would reach it too.
         let at_the_end = if scheme.shift.is_some() { by_run } else { Place::Epilogue };
-        let place = |cols: Grain, by_run: Place, at_the_end: Place| match cols {
-            Grain::All => at_the_end,
-            Grain::Each(_) => by_run,
+        let place = |cols: GroupSize, by_run: Place, at_the_end: Place| match cols {
+            GroupSize::All => at_the_end,
+            GroupSize::Each(_) => by_run,
         };
         let scales = compute.product.scaling().is_some();
         let by_run = if scales { Place::Product } else { by_run };
@@ -144,7 +144,7 @@ impl Absorbed {
         let alone = scheme.zero.is_none() && scheme.shift.is_none() && !input.iter().any(by_run);
         let sorted = scheme.index.is_some();
         let scale = &scheme.scales[level];
-        let (Grain::Each(1), Grain::Each(columns)) = (scale.group.rows, scale.group.cols) else {
+        let (GroupSize::Each(1), GroupSize::Each(columns)) = (scale.group.rows, scale.group.cols) else {
             return None;
         };
         let ScaleType::Number(scale) = scale.number else { return None };
@@ -188,8 +188,8 @@ pub(super) fn run(scheme: &Scheme, activation: &Activation) -> Option<u32> {
     let groups = groups.chain(scheme.zero.map(|zero| zero.group.cols));
     let groups = groups.chain(scheme.shift.map(|shift| shift.group.cols));
     let run = groups.fold(0, |run, cols| match cols {
-        Grain::Each(cols) => gcd(run, cols),
-        Grain::All => run,
+        GroupSize::Each(cols) => gcd(run, cols),
+        GroupSize::All => run,
     });
     (run > 0).then_some(run)
 }

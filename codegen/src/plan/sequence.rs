@@ -5,7 +5,7 @@
 //! emitter, and proved: [`Sequence::prove`] runs every code at every position against the number
 //! formats.
 
-use quantloom_dsl::Weight;
+use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::Overflow;
 
 use super::interpret::interpret;
@@ -57,7 +57,7 @@ pub struct Sequence {
     /// Name of the template that made it.
     pub template: &'static str,
     /// What the codes are.
-    pub weight: Weight,
+    pub weight: WeightCode,
     /// Type of the output's elements.
     pub operand: Operand,
     /// What each element is.

@@ -97,7 +97,7 @@ pub fn support(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> 
     };
     let listed = scheme.activations.iter().cloned();
     // What x in f32 is rounded to on a GPU without products of it.
-    let narrower = scheme.taken(F32).filter(|_| target.gpu.is_some());
+    let narrower = scheme.activation_for(F32).filter(|_| target.gpu.is_some());
     let narrower = narrower.into_iter().flat_map(|taken| taken.narrower(scheme));
     let mut plans = listed.chain(narrower).map(|activation| kernel(&activation));
     let first = plans.next().unwrap_or(Err(Refusal::NoKernels(target.name)));

@@ -19,7 +19,7 @@
 
 use std::collections::BTreeSet;
 
-use quantloom_dsl::layout::Grain;
+use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::problem::{Unscheduled, turn};
@@ -153,19 +153,19 @@ fn input_groups(activation: &Activation) -> BTreeSet<u32> {
     }
 }
 
-fn sizes(grains: impl Iterator<Item = Grain>) -> BTreeSet<u32> {
-    grains
+fn sizes(granularity: impl Iterator<Item = GroupSize>) -> BTreeSet<u32> {
+    granularity
         .filter_map(|grain| match grain {
-            Grain::Each(columns) => Some(columns),
-            Grain::All => None,
+            GroupSize::Each(columns) => Some(columns),
+            GroupSize::All => None,
         })
         .collect()
 }
 
 /// The same with groups of so many columns.
 fn in_runs(scheme: &Scheme, activation: &Activation, run: u32) -> (Scheme, Activation) {
-    let shorten = |cols: &mut Grain| {
-        if let Grain::Each(columns) = cols {
+    let shorten = |cols: &mut GroupSize| {
+        if let GroupSize::Each(columns) = cols {
             *columns = run;
         }
     };

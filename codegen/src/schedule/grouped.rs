@@ -8,7 +8,7 @@
 //! are padded to whole turns: a lane reads those of a turn without asking where K ends.
 
 use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
-use quantloom_dsl::layout::{Component, Grain, Grains};
+use quantloom_dsl::layout::{Component, GroupSize, Granularity};
 
 use super::Problem;
 use super::dequantise::{Scales, in_register};
@@ -23,9 +23,9 @@ pub enum What {
     Component(Component),
     /// The product of all scales that change along K.
     Scale,
-    /// What the sum of x over a group is multiplied with: see [`Correction`].
+    /// What the sum of x over a group is multiplied with: see [`ZeroPointCorrection`].
     ///
-    /// [`Correction`]: quantloom_dsl::Correction
+    /// [`ZeroPointCorrection`]: quantloom_dsl::Correction
     Addend,
 }
 
@@ -70,7 +70,7 @@ impl Grouped {
         Self { what, number: NUMBER_F32, rows: 1, columns, apart: 1, of_weights: false }
     }
 
-    /// The native layout, for [`Grouped::grains`].
+    /// The native layout, for [`Grouped::granularity`].
     pub fn layout(&self, problem: &Problem) -> String {
         let digit = |axis: char, stride, size| match (stride, size) {
             (_, 1) => String::new(),
@@ -99,9 +99,9 @@ impl Grouped {
     }
 
     /// Bits of a number, and how many rows and columns share it.
-    pub fn grains(&self) -> Grains {
-        let (rows, cols) = (Grain::Each(self.rows), Grain::Each(self.columns));
-        Grains { bits: self.number.bits(), rows, cols }
+    pub fn granularity(&self) -> Granularity {
+        let (rows, cols) = (GroupSize::Each(self.rows), GroupSize::Each(self.columns));
+        Granularity { bits: self.number.bits(), rows, cols }
     }
 
     /// Groups of columns that begin in a turn, 1 if a turn is a part of one.

@@ -6,8 +6,8 @@
 //! of x ([`Problem::addend`]), and what multiplies a finished row ([`Problem::factor`]).
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
-use quantloom_dsl::layout::{Component, Grain};
-use quantloom_dsl::{Activation, Correction, ScaleType, Scheme, Zero, ZeroKind};
+use quantloom_dsl::layout::{Component, GroupSize};
+use quantloom_dsl::{Activation, ZeroPointCorrection, ScaleType, Scheme, Zero, ZeroKind};
 
 use super::arrange::{Arranged, Order};
 use super::dequantise::{takes_zeros, writable};
@@ -400,7 +400,7 @@ impl Problem {
     }
 
     /// The terms of the addend: what the sums of codes that decoding makes still lack.
-    pub fn correction(&self) -> Correction {
+    pub fn correction(&self) -> ZeroPointCorrection {
         correction(&self.plan, self.zero.as_ref())
     }
 
@@ -477,8 +477,8 @@ fn input(activation: &Activation, plan: &Plan, (k, turn): (u32, u32), gathers: b
         Activation::Float(_) => None,
         Activation::Quantised(quantiser) => {
             let columns = quantiser.scales.iter().filter_map(|level| match level.group.cols {
-                Grain::Each(columns) => Some(columns),
-                Grain::All => None,
+                GroupSize::Each(columns) => Some(columns),
+                GroupSize::All => None,
             });
             let columns = columns.min().map(|columns| if codes { step } else { columns });
             Some(columns.map_or(InputScale::Row, InputScale::Columns))
@@ -516,12 +516,12 @@ impl Numbers {
             (None, _) => None,
             (Some(((at, level), scale)), None) if !level.divide => {
                 let rows = match scale.group.rows {
-                    Grain::Each(rows) => rows,
-                    Grain::All => n.next_multiple_of(plan.native.rows),
+                    GroupSize::Each(rows) => rows,
+                    GroupSize::All => n.next_multiple_of(plan.native.rows),
                 };
                 let columns = match scale.group.cols {
-                    Grain::Each(columns) => columns,
-                    Grain::All => whole_row,
+                    GroupSize::Each(columns) => columns,
+                    GroupSize::All => whole_row,
                 };
                 let number = match scale.number {
                     ScaleType::Number(number) => number,
@@ -555,9 +555,9 @@ impl Numbers {
 }
 
 /// What sums lack, where decoding takes these zero points off, or none.
-fn correction(plan: &Plan, taken_off: Option<&Grouped>) -> Correction {
+fn correction(plan: &Plan, taken_off: Option<&Grouped>) -> ZeroPointCorrection {
     let (add, _) = plan.dequant.yields();
-    Correction { zero: taken_off.is_none(), add }
+    ZeroPointCorrection { zero: taken_off.is_none(), add }
 }
 
 /// Zero points that are taken off inside of the decoding, where sums of small integers are exact:
@@ -577,7 +577,7 @@ fn taken_off(zero: &Zero, plan: &Plan, (add, turn): (i32, u32)) -> Option<Groupe
     let (least, largest) = (number.min() + plus, number.max() + plus);
     let (low, high) = plan.dequant.weight.range();
     let exact = largest - low.min(0.0) <= base && high - least <= 2.0 * base;
-    let (Grain::Each(1), Grain::Each(columns)) = (zero.group.rows, zero.group.cols) else {
+    let (GroupSize::Each(1), GroupSize::Each(columns)) = (zero.group.rows, zero.group.cols) else {
         return None;
     };
     let last = plan.dequant.stages.last()?;

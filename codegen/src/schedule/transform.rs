@@ -15,7 +15,7 @@ mod section;
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{
-    Bound, Component, Field, Fill, Grain, Grains, Layout, Recode, Run, Shape,
+    BoundLayout, Component, Field, Fill, GroupSize, Granularity, Layout, Recode, AffineRun, Shape,
 };
 use quantloom_dsl::{Scheme, Store, parse_layout};
 
@@ -143,7 +143,7 @@ struct Side {
 
 impl Side {
     /// The array of a bound layout.
-    fn of(name: String, bound: &Bound, text: String) -> Self {
+    fn of(name: String, bound: &BoundLayout, text: String) -> Self {
         Self { name, bits: bound.bytes() * 8, text }
     }
 }
@@ -193,9 +193,9 @@ impl Transform<'_> {
             return Ok(None);
         }
         let Some(index) = index else { return Ok(Some(Sorted { order, groups: None })) };
-        let grouped = |component: &Component| match self.scheme.grains(*component)?.cols {
-            Grain::Each(columns) => Some(columns),
-            Grain::All => None,
+        let grouped = |component: &Component| match self.scheme.granularity(*component)?.cols {
+            GroupSize::Each(columns) => Some(columns),
+            GroupSize::All => None,
         };
         let mut columns = components.iter().filter_map(grouped);
         let first = columns.next().unwrap_or(self.columns);
@@ -265,38 +265,38 @@ impl Transform<'_> {
         self.write(&[native], (&[vec![(0, from)]], None), &form, (&stored, &runs))
     }
 
-    fn stored(&self, store: &Store) -> Result<Bound, Unscheduled> {
+    fn stored(&self, store: &Store) -> Result<BoundLayout, Unscheduled> {
         let bound = self.scheme.bind(store, self.stored_shape());
         bound.map_err(|error| self.unscheduled(&format!("the packing ({error})")))
     }
 
     /// Where the bits of a component lie.
-    fn runs(&self, bound: &Bound, component: Component) -> Result<Vec<Run>, Unscheduled> {
+    fn runs(&self, bound: &BoundLayout, component: Component) -> Result<Vec<AffineRun>, Unscheduled> {
         let runs = bound.runs(component);
         let runs = runs.ok_or_else(|| self.unscheduled("swizzled places, or too many of them"))?;
-        let up = |run: &Run| {
+        let up = |run: &AffineRun| {
             let up =
-                |digit: &quantloom_dsl::layout::RunDigit| digit.fixed.is_some() || digit.place > 0;
+                |digit: &quantloom_dsl::layout::AffineDigit| digit.fixed.is_some() || digit.place > 0;
             run.base >= 0 && run.digits.iter().all(up)
         };
         if runs.iter().all(up) { Ok(runs) } else { Err(self.unscheduled("digits that count down")) }
     }
 
     /// The native buffer, and where its elements lie.
-    fn native(&self) -> Result<(Side, Vec<Run>), Unscheduled> {
+    fn native(&self) -> Result<(Side, Vec<AffineRun>), Unscheduled> {
         let component = self.part.component();
-        let (text, grains) = match self.part {
+        let (text, granularity) = match self.part {
             Part::Codes => {
                 let bits = self.problem.plan.dequant.weight.code.bits();
-                (None, Grains { bits, rows: Grain::Each(1), cols: Grain::Each(1) })
+                (None, Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) })
             }
             Part::Scales | Part::Zeros | Part::Addends => {
                 let grouped = self.grouped()?;
-                (Some(grouped.layout(self.problem)), grouped.grains())
+                (Some(grouped.layout(self.problem)), grouped.granularity())
             }
             Part::Bias | Part::Factors => {
-                let grains = Grains { bits: 32, rows: Grain::Each(1), cols: Grain::All };
-                (Some(PER_ROW_LAYOUT.to_owned()), grains)
+                let granularity = Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
+                (Some(PER_ROW_LAYOUT.to_owned()), granularity)
             }
         };
         let layout: Layout = match text {
@@ -304,7 +304,7 @@ impl Transform<'_> {
             Some(text) => parse_layout(&text, component)
                 .map_err(|faults| self.unscheduled(&format!("the native layout ({faults})")))?,
         };
-        let own = |other| (other == component).then_some(grains);
+        let own = |other| (other == component).then_some(granularity);
         let bound = layout.bind(self.shape(), &own);
         let bound =
             bound.map_err(|error| self.unscheduled(&format!("the native layout ({error})")))?;
@@ -395,12 +395,12 @@ impl Transform<'_> {
         }
     }
 
-    fn back(&self, component: Component, runs: &[Run]) -> Result<Form, Unscheduled> {
+    fn back(&self, component: Component, runs: &[AffineRun]) -> Result<Form, Unscheduled> {
         match self.part {
             Part::Codes => {
                 let form = self.recoded()?;
                 let bits = self.problem.plan.dequant.weight.code.bits();
-                let above = |run: &Run| run.sign_extension;
+                let above = |run: &AffineRun| run.sign_extension;
                 return match (runs.iter().map(above).max(), &form) {
                     (None | Some(0), _) => Ok(form),
                     (Some(more), _) if runs.iter().all(|run| run.high - run.low == bits) => {
@@ -426,7 +426,7 @@ impl Transform<'_> {
         from: &[Side],
         (inputs, sorted): (&[Input], Option<Sorted>),
         form: &Form,
-        (to, runs): (&Side, &[Run]),
+        (to, runs): (&Side, &[AffineRun]),
     ) -> Result<Kernel, Unscheduled> {
         let uneven = || self.unscheduled("words that are not all alike");
         let (piece, sections) = sections(runs, to.bits).ok_or_else(uneven)?;

@@ -10,7 +10,7 @@ use quantloom_codegen::sim::{Arguments, Contents, Options, run};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::reference::{Packed, Plain};
+use quantloom_dsl::reference::{StoredTensors, PlainCodes};
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{ColumnOrder, NativePart, Products as _, Request};
 use quantloom_runtime::pack::pack;
@@ -24,7 +24,7 @@ pub struct Stored {
     pub activation: Activation,
     pub own: FloatFormat,
     pub problem: Problem,
-    pub packed: Packed,
+    pub packed: StoredTensors,
     pub unpacked: Unpacked,
     /// Of columns that products take in another one.
     order: Option<Vec<u8>>,
@@ -34,9 +34,9 @@ pub struct Stored {
 
 /// Codes of a component.
 fn codes(scheme: &Scheme, component: Component, shape: Shape, random: &mut Random) -> Vec<u32> {
-    let grains = scheme.grains(component).unwrap();
-    let (rows, columns) = grains.elements(shape);
-    let mask = ((1u64 << grains.bits) - 1) as u32;
+    let granularity = scheme.granularity(component).unwrap();
+    let (rows, columns) = granularity.elements(shape);
+    let mask = ((1u64 << granularity.bits) - 1) as u32;
     // Numbers are finite, since a NaN has many codes; scales are no divisors that are 0, nor so large
     // that products of them are not f32.
     let usual = |code: &u32| match (component, scheme.number(component)) {
@@ -69,7 +69,7 @@ impl Stored {
         for component in scheme.components() {
             components.insert(component, codes(scheme, component, shape, &mut random));
         }
-        let packed = pack(scheme, &Plain { shape, components }).unwrap();
+        let packed = pack(scheme, &PlainCodes { shape, components }).unwrap();
         let bytes = |name: &str| packed.get(name).map(Vec::as_slice);
         let unpacked = Unpacked::new(scheme, shape, &bytes).unwrap();
         let own = match activation {

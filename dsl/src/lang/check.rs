@@ -6,9 +6,9 @@ use super::layouts::LayoutSyntax;
 use super::placed::{Clash, Placed};
 use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored, levels};
 use crate::format::Number;
-use crate::layout::{Component, Field, Grain, Shape, Stepped};
+use crate::layout::{Component, Field, GroupSize, Shape, Stepped};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Rule, ScaleType, Scheme, Shift, Store, Zero,
+    Accumulate, Activation, Arithmetic, ScaleRule, ScaleType, Scheme, Shift, Store, Zero,
     default_layout, default_name,
 };
 
@@ -225,7 +225,7 @@ impl<'a> Checker<'a> {
             let elsewhere = scheme.stores.iter().any(|store| store.layout.holds(*component))
                 || parts.iter().any(|(_, other)| other.layout.as_ref().is_some_and(holds));
             // Words that name no component have been reported already.
-            let known = scheme.grains(*component).is_some();
+            let known = scheme.granularity(*component).is_some();
             if known && (stored.layout.is_some() || !elsewhere) {
                 let (layout, name) = (stored.layout.as_ref(), stored.name.as_ref());
                 self.push(scheme, *component, layout, name, default_name(*component));
@@ -333,8 +333,8 @@ impl<'a> Checker<'a> {
         self.range_needs_zero(scale.rule, asymmetric, span);
     }
 
-    fn range_needs_zero(&mut self, rule: Option<Rule>, asymmetric: bool, span: Span) {
-        if matches!(rule, Some(Rule::Range(_))) && !asymmetric {
+    fn range_needs_zero(&mut self, rule: Option<ScaleRule>, asymmetric: bool, span: Span) {
+        if matches!(rule, Some(ScaleRule::Range(_))) && !asymmetric {
             self.fault(
                 span,
                 "a scale from the whole range needs a zero point",
@@ -388,7 +388,7 @@ impl<'a> Checker<'a> {
                         "give it a type",
                     );
                 }
-                if scale.fixed && scale.group.rows != Grain::All {
+                if scale.fixed && scale.group.rows != GroupSize::All {
                     self.fault(
                         *span,
                         "a static scale cannot be per token",
@@ -434,8 +434,8 @@ impl<'a> Checker<'a> {
     }
 
     fn placed_once(&mut self, scheme: &Scheme, component: Component) {
-        let Some(grains) = scheme.grains(component) else { return };
-        let mut placed = vec![Placed::default(); grains.bits as usize];
+        let Some(granularity) = scheme.granularity(component) else { return };
+        let mut placed = vec![Placed::default(); granularity.bits as usize];
         let mut wrong = None;
         for (store, written) in scheme.stores.iter().zip(&self.layouts) {
             // Binding has reported wrong steps and bits beyond the width.
@@ -445,7 +445,7 @@ impl<'a> Checker<'a> {
                 if here != component {
                     continue;
                 }
-                let (low, high) = range.unwrap_or((0, grains.bits as u8));
+                let (low, high) = range.unwrap_or((0, granularity.bits as u8));
                 for bit in low..high {
                     let Some(bits) = placed.get_mut(usize::from(bit)) else { return };
                     if let Err(clash) = bits.place(of_step) {
@@ -491,7 +491,7 @@ impl<'a> Checker<'a> {
             self.fault(
                 span,
                 format!("bit {bit} of `{component}` is not stored{step}"),
-                format!("store all {} of its bits", grains.bits),
+                format!("store all {} of its bits", granularity.bits),
             );
         }
     }
@@ -510,17 +510,17 @@ fn activation_parts<'a>(
     let Some((zero, scales)) = quantised else { return };
     for (level, (scale, _)) in scales.iter().enumerate() {
         let component = Component::InputScale(u8::try_from(level).unwrap_or(u8::MAX));
-        if scale.fixed && scale.group.rows == Grain::All {
+        if scale.fixed && scale.group.rows == GroupSize::All {
             parts.push((component, &scale.stored));
         }
     }
-    if let (Some((_, stored)), Some(_)) = (zero, scheme.grains(Component::InputZero)) {
+    if let (Some((_, stored)), Some(_)) = (zero, scheme.granularity(Component::InputZero)) {
         parts.push((Component::InputZero, stored));
     }
 }
 
 fn grouped(scheme: &Scheme) -> bool {
-    let along_k = |cols: Grain| matches!(cols, Grain::Each(_));
+    let along_k = |cols: GroupSize| matches!(cols, GroupSize::Each(_));
     scheme.scales.iter().any(|scale| along_k(scale.group.cols))
         || scheme.zero.is_some_and(|zero| along_k(zero.group.cols))
         || scheme.shift.is_some_and(|shift| along_k(shift.group.cols))

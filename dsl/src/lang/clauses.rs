@@ -7,9 +7,9 @@ use super::lex::{Token, TokenKind};
 use super::reader::{Parsed, Reader, nearest};
 use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
 use crate::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
-use crate::layout::{Component, Grain};
+use crate::layout::{Component, GroupSize};
 use crate::scheme::{
-    Accumulate, Arithmetic, Code, Experts, Group, Rule, ScaleType, Ties, Weight, ZeroKind,
+    Accumulate, Arithmetic, Code, Experts, Group, ScaleRule, ScaleType, Ties, WeightCode, ZeroKind,
 };
 
 const KEYWORDS: &[&str] = &[
@@ -191,7 +191,7 @@ fn choice(reader: &mut Reader<'_>, choices: &[(&str, Clause)]) -> Parsed<Clause>
     })
 }
 
-fn weight(reader: &mut Reader<'_>) -> Parsed<Weight> {
+fn weight(reader: &mut Reader<'_>) -> Parsed<WeightCode> {
     let start = reader.span();
     let code = if reader.take_word("codebook") {
         codebook(reader, start)?
@@ -211,7 +211,7 @@ fn weight(reader: &mut Reader<'_>) -> Parsed<Weight> {
         .ok()
         .filter(|offset| *offset <= 1 << 16)
         .ok_or_else(|| Diagnostic::new(span, "an offset is at most 65536"))?;
-    Ok(Weight { code, offset: sign * offset })
+    Ok(WeightCode { code, offset: sign * offset })
 }
 
 fn codebook(reader: &mut Reader<'_>, start: Span) -> Parsed<Code> {
@@ -342,7 +342,7 @@ fn group(reader: &mut Reader<'_>) -> Parsed<Group> {
             let sides = text.split_once('x').and_then(|(r, c)| Some((extent(r)?, extent(c)?)));
             let (rows, cols) = sides.ok_or_else(|| fault(text))?;
             reader.skip();
-            Ok(Group { rows: Grain::Each(rows), cols: Grain::Each(cols) })
+            Ok(Group { rows: GroupSize::Each(rows), cols: GroupSize::Each(cols) })
         }
         _ => Err(reader.expected("a group, such as `1x128`, `channel` or `tensor`")),
     }
@@ -362,25 +362,25 @@ fn scale(reader: &mut Reader<'_>, own: Component) -> Parsed<ScaleSyntax> {
     Ok(ScaleSyntax { number, group, divide, rule, fixed, stored: stored(reader, own)? })
 }
 
-fn rule(reader: &mut Reader<'_>) -> Parsed<Rule> {
+fn rule(reader: &mut Reader<'_>) -> Parsed<ScaleRule> {
     let (word, span) = reader.word("`amax`, `range` or `pow2`")?;
     if word == "pow2" {
         if reader.take_mark('/') {
-            return Ok(Rule::pow2_over(divisor(reader)?));
+            return Ok(ScaleRule::pow2_over(divisor(reader)?));
         }
         if !reader.take_word("above") {
-            return Ok(Rule::pow2(None));
+            return Ok(ScaleRule::pow2(None));
         }
         let at = reader.span();
         let above = reader.real("the mantissa from which it rounds up")?;
         if !(1.0..2.0).contains(&above) {
             return Err(Diagnostic::new(at, "a mantissa lies in 1..2"));
         }
-        return Ok(Rule::pow2(Some(above)));
+        return Ok(ScaleRule::pow2(Some(above)));
     }
     let make = match word {
-        "amax" => Rule::amax as fn(f64) -> Rule,
-        "range" => Rule::range,
+        "amax" => ScaleRule::amax as fn(f64) -> ScaleRule,
+        "range" => ScaleRule::range,
         _ => {
             return Err(Diagnostic::new(span, format!("`{word}` does not choose a scale"))
                 .help("scales are chosen `from amax / 7.5`, `from range / 15` or `from pow2`"));

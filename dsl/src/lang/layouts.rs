@@ -3,7 +3,7 @@
 use super::diagnostic::{Diagnostic, Span};
 use super::lex::TokenKind;
 use super::reader::{Parsed, Reader, nearest};
-use crate::layout::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, WordType};
+use crate::layout::{Axis, Component, Digit, Field, Fill, Layout, DigitRange, OrderDigit, WordType};
 
 /// A layout and the spans at which its errors are reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,15 +180,15 @@ impl Layouts<'_, '_> {
         Ok(Layout::Word { word, fields, inner, order })
     }
 
-    fn place(&mut self, before: &[Place]) -> Parsed<Place> {
+    fn place(&mut self, before: &[OrderDigit]) -> Parsed<OrderDigit> {
         let span = self.reader.span();
         if !self.reader.take_word("w") {
-            return self.digit(0).map(Place::Digit);
+            return self.digit(0).map(OrderDigit::Digit);
         }
-        if before.contains(&Place::Word) {
+        if before.contains(&OrderDigit::Word) {
             return Err(Diagnostic::new(span, "the word digit `w` occurs twice"));
         }
-        Ok(Place::Word)
+        Ok(OrderDigit::Word)
     }
 
     fn at_digit(&self) -> bool {
@@ -224,30 +224,30 @@ impl Layouts<'_, '_> {
         Ok(Digit { axis, part, down, swizzle })
     }
 
-    fn part(&mut self) -> Parsed<Part> {
+    fn part(&mut self) -> Parsed<DigitRange> {
         if self.reader.take_mark('/') {
             if self.reader.take_mark('/') {
                 let size = self.reader.integer("the number of parts")?;
-                return Ok(Part::Top { size });
+                return Ok(DigitRange::Top { size });
             }
             if self.reader.take_word("top") {
                 self.reader.mark(':', "before the number of parts")?;
                 let size = self.reader.integer("the number of parts")?;
-                return Ok(Part::Top { size });
+                return Ok(DigitRange::Top { size });
             }
             let stride = self.reader.integer("the digit's stride, or `top`")?;
             self.reader.mark(':', "before the digit's size")?;
             let size = self.reader.integer("the digit's size")?;
-            return Ok(Part::Sized { stride, size });
+            return Ok(DigitRange::Sized { stride, size });
         }
         if !self.reader.take_mark(':') {
-            return Ok(Part::Open);
+            return Ok(DigitRange::Open);
         }
         if self.reader.take_mark('*') {
-            return Ok(Part::Whole);
+            return Ok(DigitRange::Whole);
         }
         let size = self.reader.integer("the digit's size")?;
-        Ok(Part::Sized { stride: 1, size })
+        Ok(DigitRange::Sized { stride: 1, size })
     }
 
     fn field(&mut self) -> Parsed<Field> {

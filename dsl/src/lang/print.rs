@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use crate::layout::{Component, Grain};
+use crate::layout::{Component, GroupSize};
 use crate::rules::default_rules;
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, Rule, ScaleLevel,
-    ScaleType, Scheme, Ties, Weight, ZeroKind, default_layout, default_name,
+    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleRule, ScaleLevel,
+    ScaleType, Scheme, Ties, WeightCode, ZeroKind, default_layout, default_name,
 };
 
 impl Display for Scheme {
@@ -114,7 +114,7 @@ impl Scheme {
 
     fn quantiser_text(&self, f: &mut Formatter<'_>, quantiser: &Quantiser) -> fmt::Result {
         write!(f, "{} {{ ", quantiser.code)?;
-        let weight = Weight { code: Code::Number(quantiser.code), offset: 0 };
+        let weight = WeightCode { code: Code::Number(quantiser.code), offset: 0 };
         let mut parts = Vec::new();
         if let Some(zero) = quantiser.zero {
             parts.push(format!("zero: {zero}{}", self.stored(Component::InputZero)));
@@ -131,7 +131,7 @@ impl Scheme {
     }
 }
 
-fn scale_text(scale: &ScaleLevel, usual: Rule, activation: bool) -> String {
+fn scale_text(scale: &ScaleLevel, usual: ScaleRule, activation: bool) -> String {
     let mut text = String::new();
     if scale.divide {
         text.push_str("divide ");
@@ -146,11 +146,11 @@ fn scale_text(scale: &ScaleLevel, usual: Rule, activation: bool) -> String {
     let _ = write!(text, " per {}", group_text(scale.group, row));
     if scale.rule != usual {
         let _ = match scale.rule {
-            Rule::Amax(divisor) => write!(text, " from amax / {}", f64::from_bits(divisor)),
-            Rule::Range(divisor) => write!(text, " from range / {}", f64::from_bits(divisor)),
-            Rule::Pow2Over(divisor) => write!(text, " from pow2 / {}", f64::from_bits(divisor)),
-            Rule::Pow2 { above: None } => write!(text, " from pow2"),
-            Rule::Pow2 { above: Some(above) } => {
+            ScaleRule::Amax(divisor) => write!(text, " from amax / {}", f64::from_bits(divisor)),
+            ScaleRule::Range(divisor) => write!(text, " from range / {}", f64::from_bits(divisor)),
+            ScaleRule::Pow2Over(divisor) => write!(text, " from pow2 / {}", f64::from_bits(divisor)),
+            ScaleRule::Pow2 { above: None } => write!(text, " from pow2"),
+            ScaleRule::Pow2 { above: Some(above) } => {
                 write!(text, " from pow2 above {}", f64::from_bits(above))
             }
         };
@@ -163,14 +163,14 @@ fn scale_text(scale: &ScaleLevel, usual: Rule, activation: bool) -> String {
 
 fn group_text(group: Group, row: &str) -> String {
     match (group.rows, group.cols) {
-        (Grain::All, _) => "tensor".to_owned(),
-        (Grain::Each(1), Grain::All) => row.to_owned(),
-        (Grain::Each(rows), Grain::Each(cols)) => format!("{rows}x{cols}"),
-        (Grain::Each(rows), Grain::All) => format!("{rows}x{}", 1 << 24),
+        (GroupSize::All, _) => "tensor".to_owned(),
+        (GroupSize::Each(1), GroupSize::All) => row.to_owned(),
+        (GroupSize::Each(rows), GroupSize::Each(cols)) => format!("{rows}x{cols}"),
+        (GroupSize::Each(rows), GroupSize::All) => format!("{rows}x{}", 1 << 24),
     }
 }
 
-impl Display for Weight {
+impl Display for WeightCode {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.code {
             Code::Number(number) => write!(f, "{number}")?,

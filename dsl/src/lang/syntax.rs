@@ -5,8 +5,8 @@ use super::layouts::LayoutSyntax;
 use crate::format::Number;
 use crate::rules::default_rules;
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, Rule, ScaleLevel,
-    ScaleType, Ties, Weight, ZeroKind,
+    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleRule, ScaleLevel,
+    ScaleType, Ties, WeightCode, ZeroKind,
 };
 
 /// The stored tensor that a clause declares, if any.
@@ -28,7 +28,7 @@ pub struct ScaleSyntax {
     /// Whether weights are divided by the scale.
     pub divide: bool,
     /// How it is chosen, if written.
-    pub rule: Option<Rule>,
+    pub rule: Option<ScaleRule>,
     /// `static`, of an activation's level.
     pub fixed: bool,
     /// The stored tensor.
@@ -59,7 +59,7 @@ pub enum ActivationSyntax {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clause {
     /// `weight: u4 - 8`
-    Weight(Weight),
+    Weight(WeightCode),
     /// `zero: u4 + 1 ...`
     Zero {
         /// Kind.
@@ -166,7 +166,7 @@ impl ActivationSyntax {
             Self::Float(number) => Activation::Float(*number),
             Self::Quantised { code, zero, scales, ties, .. } => {
                 let asymmetric = zero.is_some();
-                let weight = Weight { code: Code::Number(*code), offset: 0 };
+                let weight = WeightCode { code: Code::Number(*code), offset: 0 };
                 let levels = levels(scales.iter().map(|(scale, _)| scale), &weight, asymmetric);
                 let fixed = scales.iter().map(|(scale, _)| scale.fixed);
                 let levels = levels.into_iter().zip(fixed);
@@ -183,7 +183,7 @@ impl ActivationSyntax {
 
 impl ScaleSyntax {
     /// The scheme's value, with `rule` if none is written.
-    fn to_model(&self, rule: Rule) -> ScaleLevel {
+    fn to_model(&self, rule: ScaleRule) -> ScaleLevel {
         ScaleLevel {
             number: self.number,
             group: self.group,
@@ -198,11 +198,11 @@ impl ScaleSyntax {
 /// written.
 pub(super) fn levels<'s>(
     written: impl Iterator<Item = &'s ScaleSyntax>,
-    weight: &Weight,
+    weight: &WeightCode,
     asymmetric: bool,
 ) -> Vec<ScaleLevel> {
     // The other defaults of a level do not depend on its rule.
-    let none = Rule::pow2(None);
+    let none = ScaleRule::pow2(None);
     let written: Vec<&ScaleSyntax> = written.collect();
     let levels: Vec<ScaleLevel> = written.iter().map(|scale| scale.to_model(none)).collect();
     let rules = default_rules(&levels, weight, asymmetric);

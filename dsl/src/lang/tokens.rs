@@ -5,7 +5,7 @@
 //! identifier), and a map from the span of an error, which counts Rust tokens, to the user's file.
 //! Start at [`Declaration::read`].
 
-use proc_macro2::{Delimiter, Group, Ident, Literal, Span as Place, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, Literal, Span as OrderDigit, TokenStream, TokenTree};
 
 use super::diagnostic::{Diagnostic, Span};
 use super::lex::{MARKS, Token, TokenKind};
@@ -20,7 +20,7 @@ pub struct Declaration {
     /// The token in the place of the scheme's name, if any.
     pub name: Option<Ident>,
     /// The Rust span of each token, skipped ones included.
-    places: Vec<Place>,
+    places: Vec<OrderDigit>,
 }
 
 impl Declaration {
@@ -61,10 +61,10 @@ impl Declaration {
 
     /// The first and the last token of a span, as Rust spans. An empty span at the end is the last
     /// token; without any token it is the macro call.
-    pub fn place(&self, span: Span) -> (Place, Place) {
+    pub fn place(&self, span: Span) -> (OrderDigit, OrderDigit) {
         let last = self.places.len().saturating_sub(1);
         let at = |number: usize| self.places.get(number.min(last)).copied();
-        let first = at(span.start).unwrap_or_else(Place::call_site);
+        let first = at(span.start).unwrap_or_else(OrderDigit::call_site);
         let last = at(span.end.saturating_sub(1).max(span.start)).unwrap_or(first);
         (first, last)
     }
@@ -84,17 +84,17 @@ fn flatten(stream: TokenStream, trees: &mut Vec<TokenTree>) {
 
 struct Tokens<'f> {
     tokens: Vec<Token>,
-    places: Vec<Place>,
+    places: Vec<OrderDigit>,
     faults: &'f mut Vec<Diagnostic>,
 }
 
 impl Tokens<'_> {
-    fn push(&mut self, kind: TokenKind, place: Place) {
+    fn push(&mut self, kind: TokenKind, place: OrderDigit) {
         let span = self.place(place);
         self.tokens.push(Token { kind, span });
     }
 
-    fn place(&mut self, place: Place) -> Span {
+    fn place(&mut self, place: OrderDigit) -> Span {
         let start = self.places.len();
         self.places.push(place);
         Span { start, end: start + 1 }

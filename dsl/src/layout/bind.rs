@@ -1,6 +1,6 @@
 //! Binding: from a symbolic layout and a shape to digits with numbers.
 //!
-//! The index space of each component is (e, n, k) divided by its [`Grains`]: a scale per 1 x 32 has
+//! The index space of each component is (e, n, k) divided by its [`Granularity`]: a scale per 1 x 32 has
 //! one element per row and per 32 columns, so its chain of k digits starts at stride 32. The digits
 //! on the path from the root to a leaf, sorted by stride, must form a chain for each axis: the
 //! first stride is the group size, each next stride is the product of the sizes below it, and the
@@ -8,21 +8,21 @@
 
 use std::cell::Cell;
 
-use super::bound::{Bound, BoundDigit, Node, NodePlace};
+use super::bound::{BoundLayout, BoundDigit, Node, NodePlace};
 use super::chain::{Resolved, resolve_digits, swizzle_digit};
 use super::steps::{outside_of_words, steps};
-use super::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, Shape, WordType};
+use super::{Axis, Component, Digit, Field, Fill, Layout, DigitRange, OrderDigit, Shape, WordType};
 
 /// How many consecutive indices of an axis share one element of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Grain {
+pub enum GroupSize {
     /// One element per this many indices (the last group may be partial).
     Each(u32),
     /// One element for the whole axis.
     All,
 }
 
-impl Grain {
+impl GroupSize {
     /// The number of elements along an axis of the given extent.
     pub fn elements(self, extent: u64) -> u64 {
         match self {
@@ -42,16 +42,16 @@ impl Grain {
 
 /// The width of a component and the group that shares one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grains {
+pub struct Granularity {
     /// Bits of one element.
     pub bits: u32,
     /// Rows (n) per element.
-    pub rows: Grain,
+    pub rows: GroupSize,
     /// Columns (k) per element.
-    pub cols: Grain,
+    pub cols: GroupSize,
 }
 
-impl Grains {
+impl Granularity {
     /// Elements along n and along k.
     pub fn elements(self, shape: Shape) -> (u64, u64) {
         (self.rows.elements(shape.n), self.cols.elements(shape.k))
@@ -100,7 +100,7 @@ const MOST_BITS: u64 = 1 << 54;
 impl Layout {
     /// Computes the layout's digits for one shape.
     ///
-    /// `grains` gives the width and the group of each component of the scheme.
+    /// `granularity` gives the width and the group of each component of the scheme.
     ///
     /// # Errors
     /// A chain with a gap, an overlap or no end; a run that needs `w`, or that has room for another
@@ -109,8 +109,8 @@ impl Layout {
     pub fn bind(
         &self,
         shape: Shape,
-        grains: &dyn Fn(Component) -> Option<Grains>,
-    ) -> Result<Bound, BindError> {
+        granularity: &dyn Fn(Component) -> Option<Granularity>,
+    ) -> Result<BoundLayout, BindError> {
         if shape.elements().is_none_or(|elements| elements > MOST_BITS) {
             return Err(BindError::shape(format!(
                 "a shape of {} x {} x {} is too large to address",
@@ -124,11 +124,11 @@ impl Layout {
             )));
         }
         let mut binder =
-            Binder { shape, grains, resolved: Vec::new(), fields: 0, parts: Cell::new(0) };
+            Binder { shape, granularity, resolved: Vec::new(), fields: 0, parts: Cell::new(0) };
         binder.resolve(self, &mut Vec::new())?;
         let mut next = 0;
         let (root, bits) = binder.build(self, &mut next)?;
-        Ok(Bound::new(shape, root, bits, self.dims(&binder.resolved, bits)))
+        Ok(BoundLayout::new(shape, root, bits, self.dims(&binder.resolved, bits)))
     }
 }
 
@@ -141,7 +141,7 @@ struct Signed {
 
 struct Binder<'a> {
     shape: Shape,
-    grains: &'a dyn Fn(Component) -> Option<Grains>,
+    granularity: &'a dyn Fn(Component) -> Option<Granularity>,
     resolved: Vec<Option<Resolved>>,
     /// Number of fields resolved so far.
     fields: usize,
@@ -175,8 +175,8 @@ impl<'a> Binder<'a> {
             Layout::Word { fields, inner, order, .. } => {
                 let depth = path.len();
                 let placed = order.iter().filter_map(|place| match place {
-                    Place::Digit(digit) => Some(digit),
-                    Place::Word => None,
+                    OrderDigit::Digit(digit) => Some(digit),
+                    OrderDigit::Word => None,
                 });
                 let (first_digit, first_field) = (self.resolved.len(), self.fields);
                 for digit in inner.iter().chain(placed) {
@@ -206,10 +206,10 @@ impl<'a> Binder<'a> {
         self.fields += 1;
         let Field::Bits { component, range, .. } = field else { return Ok(()) };
         let here = |error: BindError| BindError { field: Some(position), ..error };
-        let grains = self.grains_of(component).map_err(here)?;
-        slice(component, range, grains.bits).map_err(here)?;
+        let granularity = self.grains_of(component).map_err(here)?;
+        slice(component, range, granularity.bits).map_err(here)?;
         for axis in [Axis::E, Axis::N, Axis::K] {
-            self.resolve_chain(component, grains, axis, path)?;
+            self.resolve_chain(component, granularity, axis, path)?;
         }
         self.swizzles(path)
     }
@@ -219,7 +219,7 @@ impl<'a> Binder<'a> {
         let swizzled = || path.iter().filter(|(_, digit)| digit.swizzle.is_some());
         for (id, digit) in swizzled() {
             let Some(other) = digit.swizzle.as_deref() else { continue };
-            let Part::Sized { stride, size } = other.part else { continue };
+            let DigitRange::Sized { stride, size } = other.part else { continue };
             let (low, high) = (u64::from(stride), u64::from(stride) * u64::from(size));
             let overlaps = |digit: &Resolved| {
                 let top = digit.stride.saturating_mul(digit.size);
@@ -236,8 +236,8 @@ impl<'a> Binder<'a> {
         Ok(())
     }
 
-    fn grains_of(&self, component: Component) -> Result<Grains, BindError> {
-        (self.grains)(component).ok_or_else(|| {
+    fn grains_of(&self, component: Component) -> Result<Granularity, BindError> {
+        (self.granularity)(component).ok_or_else(|| {
             BindError::new(
                 None,
                 format!("the layout places `{component}`, which the scheme does not have"),
@@ -249,14 +249,14 @@ impl<'a> Binder<'a> {
     fn resolve_chain(
         &mut self,
         component: Component,
-        grains: Grains,
+        granularity: Granularity,
         axis: Axis,
         path: &[(usize, &Digit)],
     ) -> Result<(), BindError> {
         let (grain, extent) = match axis {
-            Axis::E => (Grain::Each(1), self.shape.experts),
-            Axis::N => (grains.rows, self.shape.n),
-            _ => (grains.cols, self.shape.k),
+            Axis::E => (GroupSize::Each(1), self.shape.experts),
+            Axis::N => (granularity.rows, self.shape.n),
+            _ => (granularity.cols, self.shape.k),
         };
         let on_axis =
             |digit: &Digit| digit.axis == axis || axis == Axis::K && digit.axis == Axis::G;
@@ -344,9 +344,9 @@ impl<'a> Binder<'a> {
             }
             Field::Pad { bits, fill } => Ok((Node::Pad { fill }, u64::from(bits))),
             Field::Bits { component, range, .. } => {
-                let grains = self.grains_of(component)?;
-                let (low, high) = slice(component, range, grains.bits)?;
-                let node = Node::Bits { component, grains, low, high };
+                let granularity = self.grains_of(component)?;
+                let (low, high) = slice(component, range, granularity.bits)?;
+                let node = Node::Bits { component, granularity, low, high };
                 Ok((node, u64::from(high - low)))
             }
         }
@@ -357,7 +357,7 @@ impl<'a> Binder<'a> {
         word: WordType,
         fields: &[Field],
         inner: &[Digit],
-        order: &[Place],
+        order: &[OrderDigit],
         next: &mut usize,
     ) -> Result<(Node, u64), BindError> {
         let mut digits = Vec::with_capacity(inner.len());
@@ -386,7 +386,7 @@ impl<'a> Binder<'a> {
         }
         let width = u64::from(word.bits);
         let words = run.div_ceil(width).max(1);
-        let whole_axis = inner.iter().any(|digit| !matches!(digit.part, Part::Sized { .. }));
+        let whole_axis = inner.iter().any(|digit| !matches!(digit.part, DigitRange::Sized { .. }));
         let spare = words * width - run;
         if step > 0 && spare >= step && !whole_axis {
             return Err(BindError::new(
@@ -395,7 +395,7 @@ impl<'a> Binder<'a> {
                 format!("fill the word, or add `pad {spare}`"),
             ));
         }
-        if words > 1 && !order.contains(&Place::Word) {
+        if words > 1 && !order.contains(&OrderDigit::Word) {
             return Err(BindError::new(
                 None,
                 format!("a run of {run} bits fills {words} words of {width}"),
@@ -406,11 +406,11 @@ impl<'a> Binder<'a> {
         let mut places = Vec::with_capacity(order.len());
         for place in order {
             match place {
-                Place::Word => {
+                OrderDigit::Word => {
                     places.push((stride, NodePlace::Word));
                     stride = mul(stride, words)?;
                 }
-                Place::Digit(digit) => {
+                OrderDigit::Digit(digit) => {
                     let digit = self.digit(*next, digit)?;
                     *next += 1;
                     let size = digit.size;

@@ -1,6 +1,6 @@
 //! A layout with numbers, and its two functions: the address of a bit, and the bit at an address.
 
-use super::bind::Grains;
+use super::bind::Granularity;
 use super::{Axis, Component, Fill, Shape};
 
 /// An index (expert, row, column).
@@ -68,7 +68,7 @@ pub(super) enum NodePlace {
 pub(super) enum Node {
     Bits {
         component: Component,
-        grains: Grains,
+        granularity: Granularity,
         low: u32,
         high: u32,
     },
@@ -106,7 +106,7 @@ pub(super) enum Node {
 
 /// What a bit address stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum BitContent {
     /// A bit of a component's element; the index is the element's first.
     Bit(Element),
     /// A pad bit that copies the top bit of the field before it: component and index of that field.
@@ -128,14 +128,14 @@ pub struct Element {
 
 /// A layout bound to a shape.
 #[derive(Clone, Debug)]
-pub struct Bound {
+pub struct BoundLayout {
     shape: Shape,
     pub(super) root: Node,
     bits: u64,
     dims: Vec<u64>,
 }
 
-impl Bound {
+impl BoundLayout {
     pub(super) fn new(shape: Shape, root: Node, bits: u64, dims: Vec<u64>) -> Self {
         Self { shape, root, bits, dims }
     }
@@ -167,18 +167,18 @@ impl Bound {
         self.root.address(element)
     }
 
-    /// What a bit address below [`Bound::bits`] stores.
-    pub fn slot(&self, address: u64) -> Slot {
+    /// What a bit address below [`BoundLayout::bits`] stores.
+    pub fn content(&self, address: u64) -> BitContent {
         let mut digits = Vec::with_capacity(8);
-        let leaf = self.root.slot(address, &mut digits);
+        let leaf = self.root.content(address, &mut digits);
         let index = self.index(&digits);
         let inside =
             index.e < self.shape.experts && index.n < self.shape.n && index.k < self.shape.k;
         match leaf {
-            Leaf::Hole(fill) => Slot::Hole(fill),
-            _ if !inside => Slot::Hole(Fill::Zero),
-            Leaf::Sign(component) => Slot::Sign(component, index),
-            Leaf::Bit { component, bit } => Slot::Bit(Element { component, index, bit }),
+            Leaf::Hole(fill) => BitContent::Hole(fill),
+            _ if !inside => BitContent::Hole(Fill::Zero),
+            Leaf::Sign(component) => BitContent::Sign(component, index),
+            Leaf::Bit { component, bit } => BitContent::Bit(Element { component, index, bit }),
         }
     }
 
@@ -186,7 +186,7 @@ impl Bound {
     pub(super) fn held(&self, component: Component) -> Option<Held> {
         let mut fields = Vec::new();
         self.root.held(component, 1, &mut fields);
-        let grains = fields.first()?.grains;
+        let granularity = fields.first()?.granularity;
         let bits = fields.iter().fold(0, |bits, field| bits | field.bits);
         // A bit that is stored at single steps is in as many fields as there are steps, or some
         // elements lack it.
@@ -195,7 +195,7 @@ impl Bound {
             here().map(|field| field.steps).max() <= Some(here().count() as u64)
         };
         let partial = (0..32).filter(|bit| bits >> bit & 1 == 1).any(|bit| !everywhere(bit));
-        Some(Held { grains, bits, partial })
+        Some(Held { granularity, bits, partial })
     }
 
     /// Adds up the digits to an index; swizzled digits last, since they depend on plain ones.
@@ -220,7 +220,7 @@ impl Bound {
 /// Which bits of a component a layout stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
-    pub(super) grains: Grains,
+    pub(super) granularity: Granularity,
     /// Mask of the bits.
     pub(super) bits: u32,
     /// Some elements lack some of these bits, which another tensor stores.
@@ -229,7 +229,7 @@ pub(super) struct Held {
 
 /// A field of a component: the mask of its bits, and the number of steps that it is one of.
 struct HeldField {
-    grains: Grains,
+    granularity: Granularity,
     bits: u32,
     steps: u64,
 }
@@ -244,10 +244,10 @@ impl Node {
     /// Collects the fields of a component; this node belongs to one of `steps` steps.
     fn held(&self, wanted: Component, steps: u64, held: &mut Vec<HeldField>) {
         match self {
-            Self::Bits { component, grains, low, high } if *component == wanted => {
+            Self::Bits { component, granularity, low, high } if *component == wanted => {
                 let below = |bit: u32| ((1u64 << bit) - 1) as u32;
                 let bits = below(*high) & !below(*low);
-                held.push(HeldField { grains: *grains, bits, steps });
+                held.push(HeldField { granularity: *granularity, bits, steps });
             }
             Self::Bits { .. } | Self::Pad { .. } => {}
             Self::Step { digits, body } => {
@@ -305,7 +305,7 @@ impl Node {
         }
     }
 
-    fn slot(&self, address: u64, digits: &mut Vec<(BoundDigit, u64)>) -> Leaf {
+    fn content(&self, address: u64, digits: &mut Vec<(BoundDigit, u64)>) -> Leaf {
         match self {
             Self::Bits { component, low, .. } => {
                 Leaf::Bit { component: *component, bit: low + address as u32 }
@@ -313,16 +313,16 @@ impl Node {
             Self::Pad { fill } => Leaf::Hole(*fill),
             Self::Step { digits: held, body } => {
                 digits.extend(held);
-                body.slot(address, digits)
+                body.content(address, digits)
             }
             Self::Sequence(parts) => {
                 let at = parts.partition_point(|(offset, _)| *offset <= address).saturating_sub(1);
                 let (offset, node) = &parts[at];
-                node.slot(address - offset, digits)
+                node.content(address - offset, digits)
             }
             Self::For { digit, stride, body } => {
                 digits.push((*digit, address / stride));
-                body.slot(address % stride, digits)
+                body.content(address % stride, digits)
             }
             Self::Word { width, msf, run, fields, inner, places, .. } => {
                 let (mut rest, bit) = (address / width, address % width);
@@ -348,7 +348,7 @@ impl Node {
                 let (offset, bits, node) = &fields[at];
                 let within = position - offset;
                 let within = if *msf { bits - 1 - within } else { within };
-                let leaf = node.slot(within, digits);
+                let leaf = node.content(within, digits);
                 sign_of_field_before(leaf, fields[..at].last().map(|(.., node)| node))
             }
         }

@@ -1,8 +1,8 @@
 //! The digits of one axis of one leaf as numbers: they must form a chain from the component's group
 //! size to the end of the axis.
 
-use super::bind::{BindError, Grain};
-use super::{Axis, Component, Digit, Part};
+use super::bind::{BindError, GroupSize};
+use super::{Axis, Component, Digit, DigitRange};
 
 /// A digit with numbers, in units of e, n and k (never of groups).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) fn swizzle_digit(
     let fault = |message: String| {
         BindError::new(Some(id), message, "XOR digits of the same power-of-two size, `k:8 ^ n:8`")
     };
-    let Part::Sized { stride, size: other_size } = other.part else {
+    let DigitRange::Sized { stride, size: other_size } = other.part else {
         return Err(fault(format!("`{other}` needs a size to be XORed")));
     };
     if stride == 0 {
@@ -39,14 +39,14 @@ pub(super) fn swizzle_digit(
 pub(super) fn resolve_digits(
     component: Component,
     axis: Axis,
-    grain: Grain,
+    grain: GroupSize,
     extent: u64,
     chain: &[(usize, &Digit)],
 ) -> Result<Vec<Resolved>, BindError> {
     let of = axis.to_string();
     let unit = match grain {
-        Grain::Each(count) => u64::from(count),
-        Grain::All => extent.max(1),
+        GroupSize::Each(count) => u64::from(count),
+        GroupSize::All => extent.max(1),
     };
     if chain.is_empty() {
         return if grain.elements(extent) <= 1 {
@@ -64,7 +64,7 @@ pub(super) fn resolve_digits(
     // Explicit digits, sorted by stride, must count up from the group size without gap or overlap.
     let mut sized: Vec<(u64, u64, usize)> = Vec::new();
     for (id, digit) in chain {
-        if let Part::Sized { stride, size } = digit.part {
+        if let DigitRange::Sized { stride, size } = digit.part {
             if stride == 0 || size == 0 {
                 return Err(BindError::new(
                     Some(*id),
@@ -93,13 +93,13 @@ pub(super) fn resolve_digits(
         covered = covered.saturating_mul(*size);
     }
     let rest: Vec<&(usize, &Digit)> =
-        chain.iter().filter(|(_, d)| !matches!(d.part, Part::Sized { .. })).collect();
+        chain.iter().filter(|(_, d)| !matches!(d.part, DigitRange::Sized { .. })).collect();
     let mut top: Option<u64> = None;
     let mut open = 0;
     for (id, digit) in &rest {
         let one_too_many = match digit.part {
-            Part::Top { size } => top.replace(u64::from(size)).is_some() || size == 0,
-            Part::Whole => chain.len() > 1,
+            DigitRange::Top { size } => top.replace(u64::from(size)).is_some() || size == 0,
+            DigitRange::Whole => chain.len() > 1,
             _ => {
                 open += 1;
                 open > 1
@@ -135,16 +135,16 @@ pub(super) fn resolve_digits(
     let resolve_one = |digit: &Digit| -> Resolved {
         let axis = if digit.axis == Axis::G { Axis::K } else { digit.axis };
         let (stride, size) = match digit.part {
-            Part::Sized { stride, size } => {
+            DigitRange::Sized { stride, size } => {
                 let units = if digit.axis == Axis::K { 1 } else { unit };
                 (u64::from(stride).saturating_mul(units), u64::from(size))
             }
-            Part::Open => match top_stride {
+            DigitRange::Open => match top_stride {
                 Some(stride) => (covered, stride / covered),
                 None => (covered, remaining),
             },
-            Part::Top { size } => (top_stride.unwrap_or(covered), u64::from(size)),
-            Part::Whole => (unit, extent.div_ceil(unit)),
+            DigitRange::Top { size } => (top_stride.unwrap_or(covered), u64::from(size)),
+            DigitRange::Whole => (unit, extent.div_ceil(unit)),
         };
         Resolved { axis, stride, size }
     };

@@ -1,7 +1,7 @@
 //! The dimensions of a stored tensor.
 
 use super::chain::Resolved;
-use super::{Axis, Digit, Field, Layout, Place};
+use super::{Axis, Digit, Field, Layout, OrderDigit};
 
 impl Layout {
     /// Sizes of the stored tensor's dimensions, slowest first: one per digit; `w` joins the
@@ -31,7 +31,7 @@ impl Layout {
                 let mut dims: Vec<(Option<Axis>, u64)> = Vec::new();
                 let mut placed = 1;
                 for place in order {
-                    if let Place::Digit(digit) = place {
+                    if let OrderDigit::Digit(digit) = place {
                         dims.push((Some(digit.axis), size(id)));
                         placed *= size(id);
                         id += 1;

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, WordType};
+use super::{Axis, Component, Digit, Field, Fill, Layout, DigitRange, OrderDigit, WordType};
 
 impl Display for Component {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -40,11 +40,11 @@ impl Display for Digit {
         }
         write!(f, "{}", self.axis)?;
         match self.part {
-            Part::Sized { stride: 1, size } => write!(f, ":{size}")?,
-            Part::Sized { stride, size } => write!(f, "/{stride}:{size}")?,
-            Part::Open => {}
-            Part::Top { size } => write!(f, "/top:{size}")?,
-            Part::Whole => f.write_str(":*")?,
+            DigitRange::Sized { stride: 1, size } => write!(f, ":{size}")?,
+            DigitRange::Sized { stride, size } => write!(f, "/{stride}:{size}")?,
+            DigitRange::Open => {}
+            DigitRange::Top { size } => write!(f, "/top:{size}")?,
+            DigitRange::Whole => f.write_str(":*")?,
         }
         match &self.swizzle {
             Some(other) => write!(f, " ^ {other}"),
@@ -53,7 +53,7 @@ impl Display for Digit {
     }
 }
 
-impl Display for Place {
+impl Display for OrderDigit {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Digit(digit) => digit.fmt(f),

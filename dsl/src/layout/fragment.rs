@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::{Axis, Digit, Part};
+use super::{Axis, Digit, DigitRange};
 
 /// A point of an operand: its row (n, or m) and its column k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -101,7 +101,7 @@ impl Fragment {
 /// Stride and size; `Fragment::new` has rejected digits without a size.
 fn fixed(digit: &Digit) -> (u32, u32) {
     match digit.part {
-        Part::Sized { stride, size } => (stride, size),
+        DigitRange::Sized { stride, size } => (stride, size),
         _ => (1, 1),
     }
 }
@@ -111,7 +111,7 @@ fn chain_extent(outputs: &[Vec<Digit>], axis: Axis) -> Result<u32, FragmentError
     for digit in outputs.iter().flatten() {
         let plain = matches!(digit.axis, Axis::N | Axis::K) && digit.swizzle.is_none();
         match digit.part {
-            Part::Sized { stride, size } if plain && stride > 0 && size > 0 => {
+            DigitRange::Sized { stride, size } if plain && stride > 0 && size > 0 => {
                 if digit.axis == axis {
                     chain.push((stride, size));
                 }

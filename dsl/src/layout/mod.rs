@@ -1,8 +1,8 @@
 //! The layout algebra: the address of each bit of each component of a scheme.
 //!
 //! In: a [`Layout`], a symbolic tree of five constructors over digits of the axes n, k, g, e. Out:
-//! a [`Bound`] layout for one [`Shape`], with both directions of the map: [`Bound::address`]
-//! (component, index, bit -> bit address) and [`Bound::slot`] (bit address -> component, index,
+//! a [`BoundLayout`] layout for one [`Shape`], with both directions of the map: [`BoundLayout::address`]
+//! (component, index, bit -> bit address) and [`BoundLayout::content`] (bit address -> component, index,
 //! bit). Bit address a is bit `a % 8` (0 = least significant) of byte `a / 8`.
 //!
 //! Reading order: this file (the tree), `bind`, `chain` and `steps` (digits get numbers), `bound`
@@ -22,11 +22,11 @@ mod runs;
 mod steps;
 mod transform;
 
-pub use bind::{BindError, Grain, Grains};
+pub use bind::{BindError, GroupSize, Granularity};
 pub use bits::{read_bits, write_bits};
-pub use bound::{Bound, BoundDigit, Element, Index, Slot};
+pub use bound::{BoundLayout, BoundDigit, Element, Index, BitContent};
 pub use fragment::{Fragment, FragmentError, Point};
-pub use runs::{Run, RunDigit};
+pub use runs::{AffineRun, AffineDigit};
 pub(crate) use steps::Stepped;
 pub use transform::{Method, Recode, Transform, TransformError};
 
@@ -91,7 +91,7 @@ pub enum Axis {
 
 /// The range of indices that a digit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum DigitRange {
     /// `floor(i / stride) mod size`, written `k/stride:size` (`k:size` for stride 1).
     Sized {
         /// Distance between neighbouring values, in units of the axis.
@@ -118,7 +118,7 @@ pub struct Digit {
     /// The axis.
     pub axis: Axis,
     /// The range within the axis.
-    pub part: Part,
+    pub part: DigitRange,
     /// `~k:2`: value `size - 1 - v` instead of `v`.
     pub down: bool,
     /// `k:8 ^ n:8`: value `v XOR` the other digit's value.
@@ -127,14 +127,14 @@ pub struct Digit {
 
 impl Digit {
     /// A plain digit.
-    pub const fn new(axis: Axis, part: Part) -> Self {
+    pub const fn new(axis: Axis, part: DigitRange) -> Self {
         Self { axis, part, down: false, swizzle: None }
     }
 }
 
 /// A digit in the order of words: a digit of an axis, or `w`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum OrderDigit {
     /// A digit of an axis.
     Digit(Digit),
     /// `w`: the index of the word within the run.
@@ -220,7 +220,7 @@ pub enum Layout {
         /// The digits over which the run goes.
         inner: Vec<Digit>,
         /// The order of the words.
-        order: Vec<Place>,
+        order: Vec<OrderDigit>,
     },
 }
 

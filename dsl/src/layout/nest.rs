@@ -4,7 +4,7 @@
 //! innermost digits of a nest gather one destination word; the outermost is split among threads.
 
 use super::bits::{each_part, read_bits, write_bits};
-use super::runs::{Run, RunDigit};
+use super::runs::{AffineRun, AffineDigit};
 use super::transform::Recode;
 use super::{Axis, Shape};
 
@@ -47,7 +47,7 @@ struct Step {
 }
 
 /// Pairs every two runs with common bits; `None` if the chains of some have no common refinement.
-pub(super) fn nests(from: &[Run], to: &[Run], shape: Shape, recode: &Recode) -> Option<Vec<Nest>> {
+pub(super) fn nests(from: &[AffineRun], to: &[AffineRun], shape: Shape, recode: &Recode) -> Option<Vec<Nest>> {
     let mut nests = Vec::new();
     for b in to {
         for a in from {
@@ -55,7 +55,7 @@ pub(super) fn nests(from: &[Run], to: &[Run], shape: Shape, recode: &Recode) -> 
             if low >= high {
                 continue;
             }
-            let whole_code = low == 0 && high == a.grains.bits;
+            let whole_code = low == 0 && high == a.granularity.bits;
             if *recode != Recode::Keep && !whole_code {
                 return None;
             }
@@ -73,7 +73,7 @@ enum Pairing {
     Disjoint,
 }
 
-fn pair(a: &Run, b: &Run, low: u32, high: u32, shape: Shape) -> Option<Pairing> {
+fn pair(a: &AffineRun, b: &AffineRun, low: u32, high: u32, shape: Shape) -> Option<Pairing> {
     let extents = [shape.experts, shape.n, shape.k];
     let mut loops = Vec::new();
     let mut start = [0; 3];
@@ -81,7 +81,7 @@ fn pair(a: &Run, b: &Run, low: u32, high: u32, shape: Shape) -> Option<Pairing> 
     let mut destination = b.base + i64::from(low - b.low);
     let mut ragged = false;
     for (axis, name) in [Axis::E, Axis::N, Axis::K].into_iter().enumerate() {
-        let of = |run: &Run| -> Vec<RunDigit> {
+        let of = |run: &AffineRun| -> Vec<AffineDigit> {
             run.digits.iter().copied().filter(|digit| digit.axis == name).collect()
         };
         let (of_a, of_b) = (of(a), of(b));
@@ -123,7 +123,7 @@ fn pair(a: &Run, b: &Run, low: u32, high: u32, shape: Shape) -> Option<Pairing> 
     let mut nest = Nest {
         width: high - low,
         sign_extension: if high == b.high { b.sign_extension } else { 0 },
-        whole_code: low == 0 && high == a.grains.bits,
+        whole_code: low == 0 && high == a.granularity.bits,
         source,
         destination,
         loops,
@@ -138,7 +138,7 @@ fn pair(a: &Run, b: &Run, low: u32, high: u32, shape: Shape) -> Option<Pairing> 
 }
 
 /// Address stride and constant of the sub-digit `stride, size` of a chain.
-fn part(chain: &[RunDigit], stride: u64, size: u64) -> (i64, Option<u64>) {
+fn part(chain: &[AffineDigit], stride: u64, size: u64) -> (i64, Option<u64>) {
     let holder = chain.iter().filter(|digit| digit.stride <= stride).max_by_key(|d| d.stride);
     holder.map_or((0, None), |digit| {
         let ratio = stride / digit.stride;

@@ -6,13 +6,13 @@
 //! digits fixed at constants. A field that belongs to one step fixes all digits that count the
 //! steps of its word.
 
-use super::bind::Grains;
-use super::bound::{Bound, BoundDigit, Node, NodePlace};
+use super::bind::Granularity;
+use super::bound::{BoundLayout, BoundDigit, Node, NodePlace};
 use super::{Axis, Component, Fill, Shape};
 
 /// One loop of a run, or a digit that is fixed at a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunDigit {
+pub struct AffineDigit {
     /// e, n or k.
     pub axis: Axis,
     /// Stride, in indices of the axis.
@@ -28,11 +28,11 @@ pub struct RunDigit {
 /// Bits `low..high` of a component, stored contiguously (least significant first) at `base +
 /// sum(value * place)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct AffineRun {
     /// The component.
     pub component: Component,
     /// Width and group of the component.
-    pub grains: Grains,
+    pub granularity: Granularity,
     /// First bit of the component.
     pub low: u32,
     /// One past the last bit.
@@ -42,16 +42,16 @@ pub struct Run {
     /// Address of the first bit at index 0.
     pub base: i64,
     /// The digits.
-    pub digits: Vec<RunDigit>,
+    pub digits: Vec<AffineDigit>,
 }
 
 /// The most runs; layouts with more of them are not affine for our purposes.
 const MOST_RUNS: u64 = 4096;
 
-impl Bound {
+impl BoundLayout {
     /// The runs of one component, or `None` if the layout is not affine (swizzles) or needs more
     /// than `MOST_RUNS`.
-    pub fn runs(&self, component: Component) -> Option<Vec<Run>> {
+    pub fn runs(&self, component: Component) -> Option<Vec<AffineRun>> {
         let mut runs = Vec::new();
         self.root.runs(component, self.shape(), 0, &[], &mut runs)?;
         for run in &mut runs {
@@ -62,7 +62,7 @@ impl Bound {
 }
 
 /// A digit with an address stride of `place` bits; moves the base if the digit counts down.
-fn step(digit: &BoundDigit, place: i64, base: &mut i64) -> Option<RunDigit> {
+fn step(digit: &BoundDigit, place: i64, base: &mut i64) -> Option<AffineDigit> {
     if digit.swizzle.is_some() {
         return None;
     }
@@ -73,17 +73,17 @@ fn step(digit: &BoundDigit, place: i64, base: &mut i64) -> Option<RunDigit> {
     } else {
         place
     };
-    Some(RunDigit { axis, stride, size, place, fixed: None })
+    Some(AffineDigit { axis, stride, size, place, fixed: None })
 }
 
 /// A digit fixed at the count `value`.
-fn held(digit: &BoundDigit, value: u64) -> Option<RunDigit> {
+fn held(digit: &BoundDigit, value: u64) -> Option<AffineDigit> {
     if digit.swizzle.is_some() {
         return None;
     }
     let BoundDigit { axis, stride, size, down, .. } = *digit;
     let fixed = if down { size - 1 - value } else { value };
-    Some(RunDigit { axis, stride, size, place: 0, fixed: Some(fixed) })
+    Some(AffineDigit { axis, stride, size, place: 0, fixed: Some(fixed) })
 }
 
 impl Node {
@@ -92,16 +92,16 @@ impl Node {
         wanted: Component,
         shape: Shape,
         base: i64,
-        outer: &[RunDigit],
-        runs: &mut Vec<Run>,
+        outer: &[AffineDigit],
+        runs: &mut Vec<AffineRun>,
     ) -> Option<()> {
         match self {
             Self::Pad { .. } => Some(()),
-            Self::Bits { component, grains, low, high } => {
+            Self::Bits { component, granularity, low, high } => {
                 if *component == wanted {
-                    runs.push(Run {
+                    runs.push(AffineRun {
                         component: wanted,
-                        grains: *grains,
+                        granularity: *granularity,
                         low: *low,
                         high: *high,
                         sign_extension: 0,
@@ -174,8 +174,8 @@ impl Cut {
         run: u64,
         inner: &[(u64, BoundDigit)],
         base: i64,
-        outer: &[RunDigit],
-        runs: &mut Vec<Run>,
+        outer: &[AffineDigit],
+        runs: &mut Vec<AffineRun>,
     ) -> Option<()> {
         let single = run <= self.width as u64;
         // The steps are loops, or unrolled if a code may cross a word boundary.
@@ -189,7 +189,7 @@ impl Cut {
                 Node::Step { digits, body } => (&digits[..], &**body),
                 field => (&[][..], field),
             };
-            let Node::Bits { component, grains, low, high } = field else { continue };
+            let Node::Bits { component, granularity, low, high } = field else { continue };
             if *component != wanted {
                 continue;
             }
@@ -209,7 +209,7 @@ impl Cut {
                     digits.push(held(digit, *value)?);
                 }
                 // Only the slice with the code's top bit has its sign.
-                let signed = *high == grains.bits && self.in_one_word(start, *bits, sign_extension);
+                let signed = *high == granularity.bits && self.in_one_word(start, *bits, sign_extension);
                 if sign_extension > 0 && !signed {
                     return None;
                 }
@@ -224,9 +224,9 @@ impl Cut {
                 for piece in self.pieces(start, *bits as i64, single) {
                     let top = piece.high == *bits as i64;
                     let sign_extension = if top { sign_extension } else { 0 };
-                    runs.push(Run {
+                    runs.push(AffineRun {
                         component: wanted,
-                        grains: *grains,
+                        granularity: *granularity,
                         low: low + piece.low as u32,
                         high: low + piece.high as u32,
                         sign_extension,

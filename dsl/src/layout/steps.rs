@@ -5,7 +5,7 @@
 //! count steps, so that two words with the same digits have the same steps.
 
 use super::bind::BindError;
-use super::{Digit, Field, Fill, Layout, Part};
+use super::{Digit, Field, Fill, Layout, DigitRange};
 
 /// A field and the step of its word that it belongs to.
 pub(crate) struct Stepped<'l> {
@@ -78,7 +78,7 @@ pub(super) fn steps(fields: &[Field], inner: &[Digit]) -> Result<Option<u64>, Bi
     }
     let mut steps = 1u64;
     for (position, digit) in inner.iter().enumerate() {
-        let Part::Sized { size, .. } = digit.part else {
+        let DigitRange::Sized { size, .. } = digit.part else {
             return Err(BindError::new(
                 Some(position),
                 format!("the digit `{digit}` has no size, so the run has no fixed number of steps"),

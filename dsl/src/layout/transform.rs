@@ -1,17 +1,17 @@
 //! Moving one component from one bound layout to another: read, recode, write.
 //!
 //! In: two layouts bound to the same shape. Out: a [`Transform`] that fills a zeroed (or
-//! [`Bound::blank`]) destination. If the digit chains of both sides have a common refinement, the
+//! [`BoundLayout::blank`]) destination. If the digit chains of both sides have a common refinement, the
 //! transform is a loop nest over the common digits, whose innermost digits gather one destination
 //! word; if not, it is two such nests through plain codes; if a side is swizzled, it gathers bit by
 //! bit. All three give the result of the address functions.
 
 use super::bits::{each_part, read_bits, write_bits};
-use super::bound::{Bound, Element, Slot};
+use super::bound::{BoundLayout, Element, BitContent};
 use super::nest::{Nest, nests};
-use super::runs::Run;
-use super::{Axis, Component, Digit, Field, Fill, Layout, Part, Place, Shape, WordType};
-use crate::layout::Grains;
+use super::runs::AffineRun;
+use super::{Axis, Component, Digit, Field, Fill, Layout, DigitRange, OrderDigit, Shape, WordType};
+use crate::layout::Granularity;
 
 /// A bijection of code values, applied during the move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,8 +84,8 @@ pub enum TransformError {
 #[derive(Clone, Debug)]
 pub struct Transform {
     component: Component,
-    source: Bound,
-    destination: Bound,
+    source: BoundLayout,
+    destination: BoundLayout,
     recode: Recode,
     steps: Steps,
 }
@@ -105,18 +105,18 @@ impl Transform {
     /// [`TransformError::Shapes`], [`TransformError::Component`].
     pub fn new(
         component: Component,
-        source: &Bound,
-        destination: &Bound,
+        source: &BoundLayout,
+        destination: &BoundLayout,
         recode: Recode,
     ) -> Result<Self, TransformError> {
         if source.shape() != destination.shape() {
             return Err(TransformError::Shapes(source.shape(), destination.shape()));
         }
-        let grains = common(component, source, destination, &recode)?;
+        let granularity = common(component, source, destination, &recode)?;
         let steps = match (source.runs(component), destination.runs(component)) {
             (Some(from), Some(to)) => match nests(&from, &to, source.shape(), &recode) {
                 Some(nests) => Steps::Nest(nests),
-                None => staged(component, [source, destination], [&from, &to], grains)
+                None => staged(component, [source, destination], [&from, &to], granularity)
                     .unwrap_or(Steps::Gather),
             },
             _ => Steps::Gather,
@@ -177,11 +177,11 @@ impl Transform {
                 if address >= self.destination.bits() {
                     break;
                 }
-                let value = match self.destination.slot(address) {
-                    Slot::Bit(at) if at.component == self.component => {
+                let value = match self.destination.content(address) {
+                    BitContent::Bit(at) if at.component == self.component => {
                         u64::from(element(at.index) >> at.bit & 1)
                     }
-                    Slot::Sign(component, index) if component == self.component => {
+                    BitContent::Sign(component, index) if component == self.component => {
                         u64::from(element(index) >> (width - 1) & 1)
                     }
                     _ => 0,
@@ -193,7 +193,7 @@ impl Transform {
 
     /// Bits of a whole code.
     fn width(&self) -> u32 {
-        self.source.held(self.component).map_or(0, |held| held.grains.bits)
+        self.source.held(self.component).map_or(0, |held| held.granularity.bits)
     }
 }
 
@@ -201,10 +201,10 @@ impl Transform {
 /// must have the same bits on both sides, and whole codes if a table recodes it.
 fn common(
     component: Component,
-    source: &Bound,
-    destination: &Bound,
+    source: &BoundLayout,
+    destination: &BoundLayout,
     recode: &Recode,
-) -> Result<Grains, TransformError> {
+) -> Result<Granularity, TransformError> {
     let (held, other) = (source.held(component), destination.held(component));
     let (Some(held), Some(other)) = (held, other) else {
         return Err(TransformError::Component(component));
@@ -213,16 +213,16 @@ fn common(
     let fits = match recode {
         Recode::Keep => held.bits & other.bits != 0,
         Recode::Xor(_) => alike,
-        Recode::Table(_) => alike && held.bits.count_ones() == held.grains.bits,
+        Recode::Table(_) => alike && held.bits.count_ones() == held.granularity.bits,
     };
-    if held.grains == other.grains && fits {
-        Ok(held.grains)
+    if held.granularity == other.granularity && fits {
+        Ok(held.granularity)
     } else {
         Err(TransformError::Component(component))
     }
 }
 
-fn check_size(side: &'static str, bound: &Bound, found: usize) -> Result<(), TransformError> {
+fn check_size(side: &'static str, bound: &BoundLayout, found: usize) -> Result<(), TransformError> {
     let (expected, found) = (bound.bytes(), found as u64);
     if expected == found { Ok(()) } else { Err(TransformError::Size { side, expected, found }) }
 }
@@ -241,7 +241,7 @@ impl Layout {
             fields,
             inner: Vec::new(),
             order: [Axis::G, Axis::N, Axis::E]
-                .map(|axis| Place::Digit(Digit::new(axis, Part::Open)))
+                .map(|axis| OrderDigit::Digit(Digit::new(axis, DigitRange::Open)))
                 .to_vec(),
         }
     }
@@ -250,14 +250,14 @@ impl Layout {
 /// Through plain codes; `None` if the digits of a side alone do not nest.
 fn staged(
     component: Component,
-    [source, destination]: [&Bound; 2],
-    [from, to]: [&[Run]; 2],
-    grains: Grains,
+    [source, destination]: [&BoundLayout; 2],
+    [from, to]: [&[AffineRun]; 2],
+    granularity: Granularity,
 ) -> Option<Steps> {
-    let plain = Layout::plain(component, grains.bits);
-    let plain = plain.bind(source.shape(), &|_| Some(grains)).ok()?;
+    let plain = Layout::plain(component, granularity.bits);
+    let plain = plain.bind(source.shape(), &|_| Some(granularity)).ok()?;
     let codes = plain.runs(component)?;
-    let direct = |source: &Bound, destination: &Bound, from: &[Run], to: &[Run]| {
+    let direct = |source: &BoundLayout, destination: &BoundLayout, from: &[AffineRun], to: &[AffineRun]| {
         let steps = Steps::Nest(nests(from, to, source.shape(), &Recode::Keep)?);
         let (source, destination) = (source.clone(), destination.clone());
         Some(Transform { component, source, destination, recode: Recode::Keep, steps })
@@ -279,14 +279,14 @@ fn recode_plain(plain: &mut [u8], width: u32, recode: &Recode) {
     }
 }
 
-impl Bound {
+impl BoundLayout {
     /// A destination with every pad filled and every component zero.
     pub fn blank(&self, layout: &Layout) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes() as usize];
         let ones = |field: &Field| matches!(field, Field::Pad { fill: Fill::One, .. });
         if layout.fields().iter().any(ones) {
             for address in 0..self.bits() {
-                if self.slot(address) == Slot::Hole(Fill::One) {
+                if self.content(address) == BitContent::Hole(Fill::One) {
                     write_bits(&mut bytes, address, 1, 1);
                 }
             }

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::quantise::{Arith, Codes, Extent, choose_scale, choose_zero, round_code};
+use super::quantise::{RoundedArithmetic, Codes, Extent, choose_scale, choose_zero, round_code};
 use super::value::decode_all;
-use super::{Plain, ReferenceError};
+use super::{PlainCodes, ReferenceError};
 use crate::format::{F32, FloatFormat, Number};
-use crate::layout::{Component, Grain};
-use crate::scheme::{Code, Group, Quantiser, ScaleType, Scheme, Weight};
+use crate::layout::{Component, GroupSize};
+use crate::scheme::{Code, Group, Quantiser, ScaleType, Scheme, WeightCode};
 
 /// A quantised activation [M, K].
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub struct StaticInput {
 
 impl StaticInput {
     /// The static parameters of an expert; those of expert 0 in a layer without experts.
-    pub fn of(scheme: &Scheme, plain: &Plain, expert: u64) -> Self {
+    pub fn of(scheme: &Scheme, plain: &PlainCodes, expert: u64) -> Self {
         Self::of_all(scheme, plain).of_expert(expert, plain.shape.experts)
     }
 
@@ -57,7 +57,7 @@ impl StaticInput {
         Self { scales, zeros: own(&self.zeros), prescale: self.prescale.clone() }
     }
 
-    fn of_all(scheme: &Scheme, plain: &Plain) -> Self {
+    fn of_all(scheme: &Scheme, plain: &PlainCodes) -> Self {
         let prescale = scheme
             .prescale
             .map_or_else(Vec::new, |number| decode_all(number, plain.of(Component::Prescale)));
@@ -119,8 +119,8 @@ pub fn quantise_activation(
         return Err(ReferenceError::Length { what: "x", expected, found });
     }
     let x = &*given.prescaled(scheme, x, k, own)?;
-    let codes = Codes::of(&Weight { code: Code::Number(quantiser.code), offset: 0 });
-    let base = Arith::new(scheme.arithmetic, own);
+    let codes = Codes::of(&WeightCode { code: Code::Number(quantiser.code), offset: 0 });
+    let base = RoundedArithmetic::new(scheme.arithmetic, own);
     let grid = Grid { tokens, k };
     // Coarsest level first: the finer levels compensate for its rounding.
     let mut factors: Option<Vec<f64>> = None;
@@ -183,7 +183,7 @@ fn zero_points(
     x: &[f64],
     scales: &[f64],
     codes: &Codes,
-    arith: Arith,
+    arith: RoundedArithmetic,
     given: &StaticInput,
 ) -> Result<Vec<f64>, ReferenceError> {
     let mut zeros = vec![0.0; x.len()];
@@ -220,9 +220,9 @@ struct Cell {
 
 impl Grid {
     fn groups(&self, group: Group) -> Vec<Cell> {
-        let step = |grain: Grain, extent: usize| match grain {
-            Grain::Each(count) => count as usize,
-            Grain::All => extent.max(1),
+        let step = |grain: GroupSize, extent: usize| match grain {
+            GroupSize::Each(count) => count as usize,
+            GroupSize::All => extent.max(1),
         };
         let (by_row, by_column) = (step(group.rows, self.tokens), step(group.cols, self.k));
         let mut cells = Vec::new();

@@ -13,9 +13,9 @@ mod quantise;
 mod value;
 
 pub use activation::{QuantisedActivation, StaticInput, quantise_activation};
-pub use pack::{Packed, Plain, pack, unpack};
-pub use quantise::{Arith, quantise};
-pub use value::{Decoder, dequantise, matmul};
+pub use pack::{StoredTensors, PlainCodes, pack, unpack};
+pub use quantise::{RoundedArithmetic, quantise};
+pub use value::{Dequantiser, dequantise, matmul};
 
 use crate::layout::{BindError, Component};
 

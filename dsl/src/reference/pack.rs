@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use super::ReferenceError;
 use crate::Scheme;
 use crate::layout::{
-    Bound, Component, Element, Fill, Grains, Index, Shape, Slot, read_bits, write_bits,
+    BoundLayout, Component, Element, Fill, Granularity, Index, Shape, BitContent, read_bits, write_bits,
 };
 
 /// The stored tensors of one layer: bytes by store name.
-pub type Packed = BTreeMap<String, Vec<u8>>;
+pub type StoredTensors = BTreeMap<String, Vec<u8>>;
 
 /// Unpacked elements: the raw codes of each component, one `u32` per element, in the order (expert,
 /// row group, column group), the last fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plain {
+pub struct PlainCodes {
     /// The shape.
     pub shape: Shape,
     /// Codes by component.
     pub components: BTreeMap<Component, Vec<u32>>,
 }
 
-impl Plain {
+impl PlainCodes {
     /// The codes of a component; empty if the component is absent.
     pub fn of(&self, component: Component) -> &[u32] {
         self.components.get(&component).map_or(&[], Vec::as_slice)
@@ -29,19 +29,19 @@ impl Plain {
 }
 
 /// Position of the element that an index belongs to.
-pub(super) fn position(grains: Grains, shape: Shape, index: Index) -> usize {
-    let (rows, cols) = grains.elements(shape);
-    ((index.e * rows + grains.rows.group(index.n)) * cols + grains.cols.group(index.k)) as usize
+pub(super) fn position(granularity: Granularity, shape: Shape, index: Index) -> usize {
+    let (rows, cols) = granularity.elements(shape);
+    ((index.e * rows + granularity.rows.group(index.n)) * cols + granularity.cols.group(index.k)) as usize
 }
 
-/// The first index of each element, in the order of [`Plain`].
-pub(super) fn elements(grains: Grains, shape: Shape) -> impl Iterator<Item = Index> {
-    use crate::layout::Grain;
-    let step = |grain: Grain, extent: u64| match grain {
-        Grain::Each(count) => u64::from(count),
-        Grain::All => extent,
+/// The first index of each element, in the order of [`PlainCodes`].
+pub(super) fn elements(granularity: Granularity, shape: Shape) -> impl Iterator<Item = Index> {
+    use crate::layout::GroupSize;
+    let step = |grain: GroupSize, extent: u64| match grain {
+        GroupSize::Each(count) => u64::from(count),
+        GroupSize::All => extent,
     };
-    let (by_n, by_k) = (step(grains.rows, shape.n), step(grains.cols, shape.k));
+    let (by_n, by_k) = (step(granularity.rows, shape.n), step(granularity.cols, shape.k));
     (0..shape.experts).flat_map(move |e| {
         (0..shape.n)
             .step_by(by_n as usize)
@@ -49,7 +49,7 @@ pub(super) fn elements(grains: Grains, shape: Shape) -> impl Iterator<Item = Ind
     })
 }
 
-fn bind(scheme: &Scheme, shape: Shape) -> Result<Vec<(String, Bound)>, ReferenceError> {
+fn bind(scheme: &Scheme, shape: Shape) -> Result<Vec<(String, BoundLayout)>, ReferenceError> {
     let bind = |store: &crate::Store| match scheme.bind(store, shape) {
         Ok(bound) => Ok((store.name.clone(), bound)),
         Err(error) => Err(ReferenceError::Bind { store: store.name.clone(), error }),
@@ -61,7 +61,7 @@ fn bind(scheme: &Scheme, shape: Shape) -> Result<Vec<(String, Bound)>, Reference
 ///
 /// # Errors
 /// [`ReferenceError::Bind`], [`ReferenceError::Missing`], [`ReferenceError::Size`].
-pub fn unpack(scheme: &Scheme, shape: Shape, packed: &Packed) -> Result<Plain, ReferenceError> {
+pub fn unpack(scheme: &Scheme, shape: Shape, packed: &StoredTensors) -> Result<PlainCodes, ReferenceError> {
     let stores = bind(scheme, shape)?;
     for (name, bound) in &stores {
         let bytes = packed.get(name).ok_or_else(|| ReferenceError::Missing(name.clone()))?;
@@ -75,10 +75,10 @@ pub fn unpack(scheme: &Scheme, shape: Shape, packed: &Packed) -> Result<Plain, R
     }
     let mut components = BTreeMap::new();
     for component in scheme.components() {
-        let Some(grains) = scheme.grains(component) else { continue };
+        let Some(granularity) = scheme.granularity(component) else { continue };
         let code = |index: Index| {
             let mut code = 0;
-            for bit in 0..grains.bits {
+            for bit in 0..granularity.bits {
                 for (name, bound) in &stores {
                     if let Some(address) = bound.address(Element { component, index, bit }) {
                         code |= (read_bits(&packed[name], address, 1) as u32) << bit;
@@ -87,9 +87,9 @@ pub fn unpack(scheme: &Scheme, shape: Shape, packed: &Packed) -> Result<Plain, R
             }
             code
         };
-        components.insert(component, elements(grains, shape).map(code).collect());
+        components.insert(component, elements(granularity, shape).map(code).collect());
     }
-    Ok(Plain { shape, components })
+    Ok(PlainCodes { shape, components })
 }
 
 /// Writes every component's codes into stored tensors; holes get their fill.
@@ -97,33 +97,33 @@ pub fn unpack(scheme: &Scheme, shape: Shape, packed: &Packed) -> Result<Plain, R
 /// # Errors
 /// [`ReferenceError::Bind`], or [`ReferenceError::Length`] if a component has the wrong
 /// number of codes.
-pub fn pack(scheme: &Scheme, plain: &Plain) -> Result<Packed, ReferenceError> {
+pub fn pack(scheme: &Scheme, plain: &PlainCodes) -> Result<StoredTensors, ReferenceError> {
     let shape = plain.shape;
     for component in scheme.components() {
-        let Some(grains) = scheme.grains(component) else { continue };
-        let (rows, cols) = grains.elements(shape);
+        let Some(granularity) = scheme.granularity(component) else { continue };
+        let (rows, cols) = granularity.elements(shape);
         let (expected, found) = (shape.experts * rows * cols, plain.of(component).len() as u64);
         if expected != found {
             return Err(ReferenceError::Length { what: "a component", expected, found });
         }
     }
     let bit_of = |component: Component, index: Index, bit: u32| {
-        let grains = scheme.grains(component)?;
-        let code = plain.of(component).get(position(grains, shape, index))?;
+        let granularity = scheme.granularity(component)?;
+        let code = plain.of(component).get(position(granularity, shape, index))?;
         Some(u64::from(code >> bit & 1))
     };
-    let mut packed = Packed::new();
+    let mut packed = StoredTensors::new();
     for (name, bound) in bind(scheme, shape)? {
         let mut bytes = vec![0; bound.bytes() as usize];
         for address in 0..bound.bits() {
-            let bit = match bound.slot(address) {
-                Slot::Bit(at) => bit_of(at.component, at.index, at.bit),
-                Slot::Sign(component, index) => {
-                    let top = scheme.grains(component).map_or(1, |grains| grains.bits) - 1;
+            let bit = match bound.content(address) {
+                BitContent::Bit(at) => bit_of(at.component, at.index, at.bit),
+                BitContent::Sign(component, index) => {
+                    let top = scheme.granularity(component).map_or(1, |granularity| granularity.bits) - 1;
                     bit_of(component, index, top)
                 }
-                Slot::Hole(Fill::One) => Some(1),
-                Slot::Hole(_) => None,
+                BitContent::Hole(Fill::One) => Some(1),
+                BitContent::Hole(_) => None,
             };
             write_bits(&mut bytes, address, 1, bit.unwrap_or(0));
         }

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 
 use super::pack::{elements, position};
-use super::{Plain, ReferenceError};
+use super::{PlainCodes, ReferenceError};
 use crate::format::{BF16, F16, F32, FloatFormat, Number, Overflow, exp2, floor_log2};
-use crate::layout::{Component, Grain, Grains, Index, Shape};
+use crate::layout::{Component, GroupSize, Granularity, Index, Shape};
 use crate::scheme::{
-    Arithmetic, Code, Group, Rule, ScaleLevel, ScaleType, Scheme, Ties, Weight, ZeroKind,
+    Arithmetic, Code, Group, ScaleRule, ScaleLevel, ScaleType, Scheme, Ties, WeightCode, ZeroKind,
 };
 
 /// The arithmetic of tensor libraries: each operation in f32, then rounded to the tensor's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arith(FloatFormat);
+pub struct RoundedArithmetic(FloatFormat);
 
-impl Arith {
+impl RoundedArithmetic {
     /// The declared arithmetic on a tensor of type `own`.
     pub fn new(arithmetic: Arithmetic, own: FloatFormat) -> Self {
         match arithmetic {
@@ -93,7 +93,7 @@ pub(super) struct Codes {
 }
 
 impl Codes {
-    pub(super) fn of(weight: &Weight) -> Self {
+    pub(super) fn of(weight: &WeightCode) -> Self {
         let (low, high) = weight.range();
         Self { low, high }
     }
@@ -108,24 +108,24 @@ pub(super) fn choose_scale(
     number: Number,
     extent: Extent,
     codes: &Codes,
-    arith: Arith,
+    arith: RoundedArithmetic,
     outer: Option<f64>,
 ) -> u32 {
     let wide = arith.with(Some(Number::Float(F32)));
     let within = |factor: f64| outer.map_or(factor, |outer| wide.over(factor, outer));
     let factor = match level.rule {
-        Rule::Pow2 { .. } | Rule::Pow2Over(_) => {
+        ScaleRule::Pow2 { .. } | ScaleRule::Pow2Over(_) => {
             choose_power(level.rule, within(extent.amax()), codes, arith)
         }
-        Rule::Range(divisor) => {
+        ScaleRule::Range(divisor) => {
             let range = arith.add(extent.high, -extent.low);
             within(arith.div(range, f64::from_bits(divisor)))
         }
         // Divided the other way round, so that only the stored reciprocal is rounded.
-        Rule::Amax(divisor) if level.divide && outer.is_none() => {
+        ScaleRule::Amax(divisor) if level.divide && outer.is_none() => {
             return stored_divisor(number, arith.div(f64::from_bits(divisor), extent.amax()));
         }
-        Rule::Amax(divisor) => within(arith.div(extent.amax(), f64::from_bits(divisor))),
+        ScaleRule::Amax(divisor) => within(arith.div(extent.amax(), f64::from_bits(divisor))),
     };
     if level.divide {
         return stored_divisor(number, arith.div(1.0, factor));
@@ -152,7 +152,7 @@ fn stored_divisor(number: Number, divisor: f64) -> u32 {
 /// The power of two of a rule: `2^(floor(log2(amax)) - emax)`, after a mantissa of at least a
 /// threshold has been rounded up to 2. Source: OCP MX v1.0, section 6.3; the thresholds are those
 /// of the quantising software.
-fn choose_power(rule: Rule, amax: f64, codes: &Codes, arith: Arith) -> f64 {
+fn choose_power(rule: ScaleRule, amax: f64, codes: &Codes, arith: RoundedArithmetic) -> f64 {
     let exponent = match rule.power(codes.high.max(-codes.low)) {
         Some(power) if amax != 0.0 && amax.is_finite() => {
             let floor = floor_log2(amax);
@@ -177,7 +177,7 @@ pub(super) fn round_code(value: f64, codes: &Codes, float: Option<FloatFormat>, 
 }
 
 /// The zero point that maps the smallest value to the smallest code.
-pub(super) fn choose_zero(extent: Extent, scale: f64, codes: &Codes, arith: Arith) -> f64 {
+pub(super) fn choose_zero(extent: Extent, scale: f64, codes: &Codes, arith: RoundedArithmetic) -> f64 {
     let zero = arith.add(codes.low, -arith.over(extent.low, scale));
     zero.clamp(codes.low, codes.high)
 }
@@ -196,7 +196,7 @@ pub fn quantise(
     w: &[f64],
     own: FloatFormat,
     bias: Option<&[f64]>,
-) -> Result<Plain, ReferenceError> {
+) -> Result<PlainCodes, ReferenceError> {
     let expected = shape.experts * shape.n * shape.k;
     if w.len() as u64 != expected {
         let found = w.len() as u64;
@@ -206,7 +206,7 @@ pub fn quantise(
         scheme,
         shape,
         values: w.to_vec(),
-        arith: Arith::new(scheme.arithmetic, own),
+        arith: RoundedArithmetic::new(scheme.arithmetic, own),
         codes: Codes::of(&scheme.weight),
         components: BTreeMap::new(),
     };
@@ -217,39 +217,39 @@ pub fn quantise(
     quantiser.bias(bias)?;
     quantiser.codes();
     quantiser.inputs();
-    Ok(Plain { shape, components: quantiser.components })
+    Ok(PlainCodes { shape, components: quantiser.components })
 }
 
 struct WeightQuantiser<'a> {
     scheme: &'a Scheme,
     shape: Shape,
     values: Vec<f64>,
-    arith: Arith,
+    arith: RoundedArithmetic,
     codes: Codes,
     components: BTreeMap<Component, Vec<u32>>,
 }
 
 impl WeightQuantiser<'_> {
-    fn grains(group: Group) -> Grains {
-        Grains { bits: 32, rows: group.rows, cols: group.cols }
+    fn granularity(group: Group) -> Granularity {
+        Granularity { bits: 32, rows: group.rows, cols: group.cols }
     }
 
     /// Position of the group of a weight: by the group index, if the scheme has one.
     fn at(&self, group: Group, mut index: Index) -> usize {
-        if let (Grain::Each(columns), Some(number)) = (group.cols, self.scheme.index) {
+        if let (GroupSize::Each(columns), Some(number)) = (group.cols, self.scheme.index) {
             let column = index.e * self.shape.k + index.k;
             let named = number.decode(self.components[&Component::Index][column as usize]);
             index.k = named as u64 * u64::from(columns);
         }
-        position(Self::grains(group), self.shape, index)
+        position(Self::granularity(group), self.shape, index)
     }
 
     /// One weight of each group, in the order of the groups; any weight for a group without
     /// columns.
     fn members(&self, group: Group) -> Vec<Index> {
-        let starts = elements(Self::grains(group), self.shape);
+        let starts = elements(Self::granularity(group), self.shape);
         match group.cols {
-            Grain::Each(columns) if self.scheme.index.is_some() => {
+            GroupSize::Each(columns) if self.scheme.index.is_some() => {
                 let (columns, spread) = (u64::from(columns), self.indexed_columns());
                 let last = self.shape.k - 1;
                 let k = |start: u64| (start / columns).saturating_mul(spread).min(last);
@@ -265,16 +265,16 @@ impl WeightQuantiser<'_> {
         let groups = groups.chain(self.scheme.zero.map(|zero| zero.group));
         let groups = groups.chain(self.scheme.shift.map(|shift| shift.group));
         let columns = groups.filter_map(|group| match group.cols {
-            Grain::Each(columns) => Some(u64::from(columns)),
-            Grain::All => None,
+            GroupSize::Each(columns) => Some(u64::from(columns)),
+            GroupSize::All => None,
         });
         columns.max().unwrap_or(u64::MAX)
     }
 
     /// The value range of every group.
     fn extents(&self, group: Group) -> Vec<Extent> {
-        let grains = Self::grains(group);
-        let (rows, cols) = grains.elements(self.shape);
+        let granularity = Self::granularity(group);
+        let (rows, cols) = granularity.elements(self.shape);
         let mut extents = vec![Extent::default(); (self.shape.experts * rows * cols) as usize];
         for (index, value) in indices(self.shape).zip(&self.values) {
             let extent = &mut extents[self.at(group, index)];
@@ -287,8 +287,8 @@ impl WeightQuantiser<'_> {
     /// Min-style formats: the shift is the smallest value, so that the rest is not negative.
     fn shift(&mut self) {
         let Some(shift) = self.scheme.shift else { return };
-        let grains = Self::grains(shift.group);
-        let (rows, cols) = grains.elements(self.shape);
+        let granularity = Self::granularity(shift.group);
+        let (rows, cols) = granularity.elements(self.shape);
         let mut lows = vec![f64::INFINITY; (self.shape.experts * rows * cols) as usize];
         for (index, value) in indices(self.shape).zip(&self.values) {
             let low = &mut lows[self.at(shift.group, index)];
@@ -343,9 +343,9 @@ impl WeightQuantiser<'_> {
     }
 
     /// The arithmetic after every level's type has been combined.
-    fn joined(&self) -> Arith {
+    fn joined(&self) -> RoundedArithmetic {
         let numbers = self.scheme.scales.iter().map(ScaleLevel::stored_number);
-        numbers.fold(self.arith, Arith::with)
+        numbers.fold(self.arith, RoundedArithmetic::with)
     }
 
     fn zero_points(&mut self) {
@@ -439,20 +439,20 @@ impl WeightQuantiser<'_> {
             self.components.insert(Component::Prescale, vec![one; self.shape.k as usize]);
         }
         let Some(quantiser) = self.scheme.quantiser() else { return };
-        let count = |grains: Grains| {
-            let (rows, cols) = grains.elements(self.shape);
+        let count = |granularity: Granularity| {
+            let (rows, cols) = granularity.elements(self.shape);
             (self.shape.experts * rows * cols) as usize
         };
         for level in 0..quantiser.scales.len() {
             let component = Component::InputScale(level as u8);
             let stored = quantiser.scales[level].stored_number();
-            if let (Some(grains), Some(number)) = (self.scheme.grains(component), stored) {
+            if let (Some(granularity), Some(number)) = (self.scheme.granularity(component), stored) {
                 let one = number.encode(1.0, Overflow::Saturate);
-                self.components.insert(component, vec![one; count(grains)]);
+                self.components.insert(component, vec![one; count(granularity)]);
             }
         }
-        if let Some(grains) = self.scheme.grains(Component::InputZero) {
-            self.components.insert(Component::InputZero, vec![0; count(grains)]);
+        if let Some(granularity) = self.scheme.granularity(Component::InputZero) {
+            self.components.insert(Component::InputZero, vec![0; count(granularity)]);
         }
     }
 }

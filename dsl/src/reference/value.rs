@@ -1,47 +1,47 @@
 //! From codes to reals: the dequantised weight and the product.
 
 use super::pack::position;
-use super::{Plain, ReferenceError};
+use super::{PlainCodes, ReferenceError};
 use crate::Scheme;
 use crate::format::Number;
-use crate::layout::{Component, Grain, Grains, Index};
+use crate::layout::{Component, GroupSize, Granularity, Index};
 
 /// Dequantises single weights; keeps the decoded scales, zero points and shifts of one layer.
-pub struct Decoder<'a> {
+pub struct Dequantiser<'a> {
     scheme: &'a Scheme,
-    plain: &'a Plain,
-    codes: Grains,
+    plain: &'a PlainCodes,
+    codes: Granularity,
     /// Per level: its group, and its values as multipliers.
-    scales: Vec<(Grains, Vec<f64>)>,
-    zero: Option<(Grains, Vec<f64>)>,
-    shift: Option<(Grains, Vec<f64>)>,
+    scales: Vec<(Granularity, Vec<f64>)>,
+    zero: Option<(Granularity, Vec<f64>)>,
+    shift: Option<(Granularity, Vec<f64>)>,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> Dequantiser<'a> {
     /// Decodes the scales, zero points and shifts.
     ///
     /// # Errors
     /// [`ReferenceError::Scale`] for a NaN scale or a zero divisor (an E8M0 byte of 0xFF is
     /// NaN); [`ReferenceError::Group`] for a group index beyond the groups.
-    pub fn new(scheme: &'a Scheme, plain: &'a Plain) -> Result<Self, ReferenceError> {
+    pub fn new(scheme: &'a Scheme, plain: &'a PlainCodes) -> Result<Self, ReferenceError> {
         let missing = |component: Component| ReferenceError::Missing(component.to_string());
         let part = |component: Component, decode: &dyn Fn(u32) -> f64| {
-            let grains = scheme.grains(component).ok_or_else(|| missing(component))?;
+            let granularity = scheme.granularity(component).ok_or_else(|| missing(component))?;
             let values: Vec<f64> = plain.of(component).iter().map(|code| decode(*code)).collect();
-            Ok::<_, ReferenceError>((grains, values))
+            Ok::<_, ReferenceError>((granularity, values))
         };
-        let codes = scheme.grains(Component::Code).ok_or_else(|| missing(Component::Code))?;
+        let codes = scheme.granularity(Component::Code).ok_or_else(|| missing(Component::Code))?;
         let mut scales = Vec::new();
         for (level, scale) in (0u8..).zip(&scheme.scales) {
             let component = Component::Scale(level);
             let number = scale.stored_number().ok_or_else(|| missing(component))?;
-            let (grains, values) = part(component, &|code| number.decode(code))?;
+            let (granularity, values) = part(component, &|code| number.decode(code))?;
             let wrong = |value: &f64| value.is_nan() || scale.divide && *value == 0.0;
             if let Some(element) = values.iter().position(wrong) {
                 let value = values[element];
                 return Err(ReferenceError::Scale { component, element: element as u64, value });
             }
-            scales.push((grains, values));
+            scales.push((granularity, values));
         }
         let zero = match scheme.zero {
             Some(zero) => Some(part(Component::Zero, &|code| zero.kind.decode(code))?),
@@ -61,8 +61,8 @@ impl<'a> Decoder<'a> {
         let Some(number) = self.scheme.index else { return Ok(()) };
         let grouped = self.scales.iter().chain(&self.zero).chain(&self.shift);
         let groups = grouped
-            .filter(|(grains, _)| matches!(grains.cols, Grain::Each(_)))
-            .map(|(grains, _)| grains.elements(self.plain.shape).1)
+            .filter(|(granularity, _)| matches!(granularity.cols, GroupSize::Each(_)))
+            .map(|(granularity, _)| granularity.elements(self.plain.shape).1)
             .min();
         let Some(groups) = groups else { return Ok(()) };
         for (k, code) in (0..).zip(self.plain.of(Component::Index)) {
@@ -74,17 +74,17 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn value(&self, part: &(Grains, Vec<f64>), index: Index) -> f64 {
-        let (grains, values) = part;
+    fn value(&self, part: &(Granularity, Vec<f64>), index: Index) -> f64 {
+        let (granularity, values) = part;
         let mut index = index;
-        if let (Grain::Each(cols), Some(number)) = (grains.cols, self.scheme.index) {
+        if let (GroupSize::Each(cols), Some(number)) = (granularity.cols, self.scheme.index) {
             // Act-order: the group is looked up.
             let shape = self.plain.shape;
             let at = index.e * shape.k + index.k;
             let group = number.decode(self.plain.of(Component::Index)[at as usize]);
             index.k = group as u64 * u64::from(cols);
         }
-        values[position(*grains, self.plain.shape, index)]
+        values[position(*granularity, self.plain.shape, index)]
     }
 
     /// `w[n,k]` of one expert, as an exact real (up to the rounding of `f64`).
@@ -108,9 +108,9 @@ impl<'a> Decoder<'a> {
 /// The real weight, [E, N, K].
 ///
 /// # Errors
-/// Those of [`Decoder::new`].
-pub fn dequantise(scheme: &Scheme, plain: &Plain) -> Result<Vec<f64>, ReferenceError> {
-    let decoder = Decoder::new(scheme, plain)?;
+/// Those of [`Dequantiser::new`].
+pub fn dequantise(scheme: &Scheme, plain: &PlainCodes) -> Result<Vec<f64>, ReferenceError> {
+    let decoder = Dequantiser::new(scheme, plain)?;
     let shape = plain.shape;
     let rows = (0..shape.experts).flat_map(|e| (0..shape.n).map(move |n| (e, n)));
     let row = |(e, n)| (0..shape.k).map(move |k| Index { e, n, k });
@@ -122,14 +122,14 @@ pub fn dequantise(scheme: &Scheme, plain: &Plain) -> Result<Vec<f64>, ReferenceE
 /// `x` is [M, K]: the activation, after the scheme's quantiser if it has one.
 ///
 /// # Errors
-/// Those of [`Decoder::new`]; [`ReferenceError::Length`] if `x` is not whole rows.
+/// Those of [`Dequantiser::new`]; [`ReferenceError::Length`] if `x` is not whole rows.
 pub fn matmul(
     scheme: &Scheme,
-    plain: &Plain,
+    plain: &PlainCodes,
     expert: u64,
     x: &[f64],
 ) -> Result<Vec<f64>, ReferenceError> {
-    let decoder = Decoder::new(scheme, plain)?;
+    let decoder = Dequantiser::new(scheme, plain)?;
     let (n, k) = (plain.shape.n as usize, plain.shape.k as usize);
     let tokens = x.len() / k;
     if tokens * k != x.len() {

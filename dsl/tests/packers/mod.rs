@@ -1,7 +1,7 @@
 //! Packers written from the formats' own descriptions: loops over codes and bits, no layout.
 
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::reference::Plain;
+use quantloom_dsl::reference::PlainCodes;
 
 /// Stored tensors by name.
 pub(crate) type Tensors = Vec<(&'static str, Vec<u8>)>;
@@ -18,7 +18,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    pub(crate) fn new(plain: &Plain, bits: u32) -> Self {
+    pub(crate) fn new(plain: &PlainCodes, bits: u32) -> Self {
         let of = |component| plain.of(component).to_vec();
         let Shape { experts, n, k } = plain.shape;
         Self {

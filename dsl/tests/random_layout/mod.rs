@@ -5,8 +5,8 @@
 use std::fmt;
 
 use quantloom_dsl::layout::{
-    Axis, Bound, Component, Digit, Element, Field, Fill, Grain, Grains, Index, Layout, Part, Place,
-    Recode, Shape, Slot, WordType, read_bits, write_bits,
+    Axis, BoundLayout, Component, Digit, Element, Field, Fill, GroupSize, Granularity, Index, Layout, DigitRange, OrderDigit,
+    Recode, Shape, BitContent, WordType, read_bits, write_bits,
 };
 
 pub(crate) const CODE: Component = Component::Code;
@@ -37,18 +37,18 @@ impl Tape<'_> {
 /// A layout of codes (and, in a record, of scales), bound to a shape.
 pub(crate) struct Case {
     pub(crate) layout: Layout,
-    pub(crate) bound: Bound,
+    pub(crate) bound: BoundLayout,
     /// Width of a code.
     pub(crate) bits: u32,
     /// Of the scale, where the layout is a record.
-    scale: Option<Grains>,
+    scale: Option<Granularity>,
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shape { experts, n, k } = self.bound.shape();
         write!(f, "u{} in {}, ", self.bits, self.layout.display(CODE))?;
-        if let Some(Grains { bits, rows, cols }) = self.scale {
+        if let Some(Granularity { bits, rows, cols }) = self.scale {
             write!(f, "scale of {bits} bits per {rows:?} x {cols:?}, ")?;
         }
         write!(f, "shape {experts}x{n}x{k}")
@@ -58,8 +58,8 @@ impl fmt::Display for Case {
 impl Case {
     /// # Panics
     /// If the layout, which is well formed, does not bind.
-    pub(crate) fn new(layout: Layout, bits: u32, scale: Option<Grains>, shape: Shape) -> Self {
-        match layout.bind(shape, &|component| grains(component, bits, scale)) {
+    pub(crate) fn new(layout: Layout, bits: u32, scale: Option<Granularity>, shape: Shape) -> Self {
+        match layout.bind(shape, &|component| granularity(component, bits, scale)) {
             Ok(bound) => Self { layout, bound, bits, scale },
             Err(error) => panic!("{} does not bind to {shape:?}: {error}", layout.display(CODE)),
         }
@@ -99,8 +99,8 @@ impl Case {
         Self::new(layout, bits, scale, shape)
     }
 
-    pub(crate) fn grains(&self, component: Component) -> Option<Grains> {
-        grains(component, self.bits, self.scale)
+    pub(crate) fn granularity(&self, component: Component) -> Option<Granularity> {
+        granularity(component, self.bits, self.scale)
     }
 
     pub(crate) fn components(&self) -> Vec<Component> {
@@ -108,20 +108,20 @@ impl Case {
     }
 
     /// Another layout of the same components and shape.
-    pub(crate) fn bind(&self, layout: &Layout) -> Bound {
-        layout.bind(self.bound.shape(), &|component| self.grains(component)).unwrap()
+    pub(crate) fn bind(&self, layout: &Layout) -> BoundLayout {
+        layout.bind(self.bound.shape(), &|component| self.granularity(component)).unwrap()
     }
 
     /// The first index of each element of a component.
     pub(crate) fn elements(&self, component: Component) -> Vec<Index> {
-        let Some(grains) = self.grains(component) else { return Vec::new() };
+        let Some(granularity) = self.granularity(component) else { return Vec::new() };
         let Shape { experts, n, k } = self.bound.shape();
         let step = |grain| match grain {
-            Grain::Each(count) => count as usize,
-            Grain::All => usize::MAX,
+            GroupSize::Each(count) => count as usize,
+            GroupSize::All => usize::MAX,
         };
-        let columns = || (0..k).step_by(step(grains.cols));
-        let rows = || (0..n).step_by(step(grains.rows));
+        let columns = || (0..k).step_by(step(granularity.cols));
+        let rows = || (0..n).step_by(step(granularity.rows));
         let row = |e| rows().flat_map(move |n| columns().map(move |k| Index { e, n, k }));
         (0..experts).flat_map(row).collect()
     }
@@ -137,9 +137,9 @@ impl Case {
     }
 }
 
-fn grains(component: Component, bits: u32, scale: Option<Grains>) -> Option<Grains> {
+fn granularity(component: Component, bits: u32, scale: Option<Granularity>) -> Option<Granularity> {
     match component {
-        CODE => Some(Grains { bits, rows: Grain::Each(1), cols: Grain::Each(1) }),
+        CODE => Some(Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) }),
         SCALE => scale,
         _ => None,
     }
@@ -150,11 +150,11 @@ pub(crate) fn copy(
     from: &Case,
     component: Component,
     source: &[u8],
-    to: &Bound,
+    to: &BoundLayout,
     recode: &Recode,
 ) -> Vec<u8> {
     let mut out = vec![0; to.bytes() as usize];
-    let bits = from.grains(component).map_or(0, |grains| grains.bits);
+    let bits = from.granularity(component).map_or(0, |granularity| granularity.bits);
     let recoded = |index: Index| {
         let code = (0..bits).fold(0u64, |code, bit| {
             let address = from.bound.address(Element { component, index, bit });
@@ -175,7 +175,7 @@ pub(crate) fn copy(
         }
     }
     for address in 0..to.bits() {
-        if let Slot::Sign(of, index) = to.slot(address)
+        if let BitContent::Sign(of, index) = to.content(address)
             && of == component
         {
             write_bits(&mut out, address, 1, recoded(index) >> (bits - 1) & 1);
@@ -217,9 +217,9 @@ fn word_of(tape: &mut Tape<'_>, slice: (u8, u8), bits: u32, mut inner: Vec<Digit
         fields.push(Field::Pad { bits: rest as u8, fill: tape.of(&[Fill::Zero, Fill::One]) });
     }
     let one_word = sizes(&inner).is_some_and(|size| step * size <= u32::from(width));
-    let mut order: Vec<Place> = outer.into_iter().map(Place::Digit).collect();
+    let mut order: Vec<OrderDigit> = outer.into_iter().map(OrderDigit::Digit).collect();
     if !one_word || tape.chance(8) {
-        order.insert(tape.pick(order.len() + 1), Place::Word);
+        order.insert(tape.pick(order.len() + 1), OrderDigit::Word);
     }
     Layout::Word { word: WordType { bits: width, signed: false, msf }, fields, inner, order }
 }
@@ -285,10 +285,10 @@ fn word_of_steps(
     if rest >= run {
         fields.push(Field::Pad { bits: rest as u8, fill: Fill::One });
     }
-    let mut order: Vec<Place> = outer.iter().cloned().map(Place::Digit).collect();
+    let mut order: Vec<OrderDigit> = outer.iter().cloned().map(OrderDigit::Digit).collect();
     shuffle(tape, &mut order);
     if run > u32::from(width) || tape.chance(8) {
-        order.insert(tape.pick(order.len() + 1), Place::Word);
+        order.insert(tape.pick(order.len() + 1), OrderDigit::Word);
     }
     let word = WordType { bits: width, signed: false, msf: tape.chance(3) };
     Layout::Word { word, fields, inner: inner.to_vec(), order }
@@ -304,19 +304,19 @@ fn taken(field: &Field, bits: u32) -> u32 {
 
 fn size_of(digit: &Digit) -> Option<u32> {
     match digit.part {
-        Part::Sized { size, .. } => Some(size),
+        DigitRange::Sized { size, .. } => Some(size),
         _ => None,
     }
 }
 
 /// A scale and the codes of its group, again and again.
-fn record(tape: &mut Tape<'_>, bits: u32) -> (Layout, Option<Grains>) {
+fn record(tape: &mut Tape<'_>, bits: u32) -> (Layout, Option<Granularity>) {
     let mut inside = Vec::new();
     let mut group = |tape: &mut Tape<'_>, axis, sizes: &[u32]| {
         let mut stride = 1;
         for _ in 0..tape.pick(3) {
             let size = tape.of(sizes);
-            inside.push(Digit::new(axis, Part::Sized { stride, size }));
+            inside.push(Digit::new(axis, DigitRange::Sized { stride, size }));
             stride *= size;
         }
         stride
@@ -334,18 +334,18 @@ fn record(tape: &mut Tape<'_>, bits: u32) -> (Layout, Option<Grains>) {
     if tape.chance(3) {
         parts.push(Layout::Field(Field::Pad { bits: 8, fill: Fill::One }));
     }
-    let mut outer = [Axis::G, Axis::N, Axis::E].map(|axis| Digit::new(axis, Part::Open));
+    let mut outer = [Axis::G, Axis::N, Axis::E].map(|axis| Digit::new(axis, DigitRange::Open));
     shuffle(tape, &mut outer);
     let layout = Layout::For { digits: outer.to_vec(), body: Box::new(Layout::Sequence(parts)) };
-    let grains = Grains { bits: scale, rows: Grain::Each(rows), cols: Grain::Each(cols) };
-    (layout, Some(grains))
+    let granularity = Granularity { bits: scale, rows: GroupSize::Each(rows), cols: GroupSize::Each(cols) };
+    (layout, Some(granularity))
 }
 
 /// Every digit of every axis, in a random order, some counting down, some swizzled.
 fn digits(tape: &mut Tape<'_>, shape: Shape) -> Vec<Digit> {
     let mut digits = chain(tape, Axis::K, shape.k);
     digits.extend(chain(tape, Axis::N, shape.n));
-    digits.push(Digit::new(Axis::E, Part::Open));
+    digits.push(Digit::new(Axis::E, DigitRange::Open));
     shuffle(tape, &mut digits);
     if tape.chance(4) {
         swizzle(tape, &mut digits);
@@ -361,17 +361,17 @@ fn chain(tape: &mut Tape<'_>, axis: Axis, extent: u64) -> Vec<Digit> {
         if u64::from(stride * size) > 2 * extent {
             break;
         }
-        parts.push(Part::Sized { stride, size });
+        parts.push(DigitRange::Sized { stride, size });
         stride *= size;
     }
     match tape.pick(5) {
-        0 if parts.is_empty() => parts.push(Part::Whole),
-        1 => parts.extend([Part::Open, Part::Top { size: 2 + tape.pick(2) as u32 }]),
+        0 if parts.is_empty() => parts.push(DigitRange::Whole),
+        1 => parts.extend([DigitRange::Open, DigitRange::Top { size: 2 + tape.pick(2) as u32 }]),
         2 => {
             let size = extent.div_ceil(u64::from(stride)) as u32 + tape.pick(2) as u32;
-            parts.push(Part::Sized { stride, size });
+            parts.push(DigitRange::Sized { stride, size });
         }
-        _ => parts.push(Part::Open),
+        _ => parts.push(DigitRange::Open),
     }
     let digit = |part| Digit { down: tape.chance(5), ..Digit::new(axis, part) };
     parts.into_iter().map(digit).collect()
@@ -381,10 +381,10 @@ fn chain(tape: &mut Tape<'_>, axis: Axis, extent: u64) -> Vec<Digit> {
 fn swizzle(tape: &mut Tape<'_>, digits: &mut [Digit]) {
     let (axis, other) = tape.of(&[(Axis::K, Axis::N), (Axis::N, Axis::K)]);
     for digit in digits.iter_mut().filter(|digit| digit.axis == axis) {
-        if let Part::Sized { size, .. } = digit.part
+        if let DigitRange::Sized { size, .. } = digit.part
             && size.is_power_of_two()
         {
-            let part = Part::Sized { stride: tape.of(&[1, 2, 8]), size };
+            let part = DigitRange::Sized { stride: tape.of(&[1, 2, 8]), size };
             digit.swizzle = Some(Box::new(Digit::new(other, part)));
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{E2M1, E2M3, E4M3, Number};
-use quantloom_dsl::layout::{Grain, Shape};
+use quantloom_dsl::layout::{GroupSize, Shape};
 use quantloom_dsl::{Activation, Code, Group, ScaleLevel, Scheme, ZeroKind};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
@@ -48,12 +48,12 @@ impl Extras {
                 vec![entry("weight_shape", Dtype::I64, vec![2], bytes)]
             }
             Self::TrivialIndex => {
-                let group = scheme.scales.first().map_or(Grain::All, |scale| scale.group.cols);
+                let group = scheme.scales.first().map_or(GroupSize::All, |scale| scale.group.cols);
                 let bytes = (0..shape.k).flat_map(|k| (group.group(k) as u32).to_le_bytes());
                 vec![entry("g_idx", Dtype::I32, vec![shape.k], bytes.collect())]
             }
             Self::ZeroZeroPoints => {
-                let rows = scheme.scales.first().map_or(Grain::All, |scale| scale.group.rows);
+                let rows = scheme.scales.first().map_or(GroupSize::All, |scale| scale.group.rows);
                 let count = rows.elements(shape.n);
                 let zeros = vec![0; count as usize];
                 vec![entry("weight_zero_point", Dtype::I8, vec![count], zeros)]
@@ -107,8 +107,8 @@ fn object(value: Value) -> Option<Map<String, Value>> {
 
 fn group_cols(group: Group) -> i64 {
     match group.cols {
-        Grain::Each(cols) => i64::from(cols),
-        Grain::All => -1,
+        GroupSize::Each(cols) => i64::from(cols),
+        GroupSize::All => -1,
     }
 }
 
@@ -184,11 +184,11 @@ fn ct_args(number: Number, asymmetric: bool, scales: &[ScaleLevel], input: bool)
     let level = scales.first()?;
     let two_levels = scales.len() == 2;
     let strategy = match (level.group.rows, level.group.cols) {
-        (Grain::All, _) => "tensor",
-        (_, Grain::All) if input => "token",
-        (_, Grain::All) => "channel",
-        (Grain::Each(1), _) if two_levels => "tensor_group",
-        (Grain::Each(1), _) => "group",
+        (GroupSize::All, _) => "tensor",
+        (_, GroupSize::All) if input => "token",
+        (_, GroupSize::All) => "channel",
+        (GroupSize::Each(1), _) if two_levels => "tensor_group",
+        (GroupSize::Each(1), _) => "group",
         _ => "block",
     };
     let mut args = object(json!({
@@ -198,10 +198,10 @@ fn ct_args(number: Number, asymmetric: bool, scales: &[ScaleLevel], input: bool)
         "strategy": strategy,
         "dynamic": input && !level.stored,
     }))?;
-    if let ("group" | "tensor_group", Grain::Each(cols)) = (strategy, level.group.cols) {
+    if let ("group" | "tensor_group", GroupSize::Each(cols)) = (strategy, level.group.cols) {
         args.insert("group_size".to_owned(), Value::from(cols));
     }
-    if let ("block", Grain::Each(rows), Grain::Each(cols)) =
+    if let ("block", GroupSize::Each(rows), GroupSize::Each(cols)) =
         (strategy, level.group.rows, level.group.cols)
     {
         args.insert("block_structure".to_owned(), json!([rows, cols]));
@@ -248,8 +248,8 @@ fn quark_args(number: Number, level: &ScaleLevel, input: bool) -> Option<Value> 
         _ => return None,
     };
     let qscheme = match (level.group.rows, level.group.cols) {
-        (Grain::All, _) => "per_tensor",
-        (_, Grain::All) => "per_channel",
+        (GroupSize::All, _) => "per_tensor",
+        (_, GroupSize::All) => "per_channel",
         _ => "per_group",
     };
     let mut args = object(json!({
@@ -288,7 +288,7 @@ fn fp8(scheme: &Scheme) -> Option<Map<String, Value>> {
     let mut config = object(json!({
         "quant_method": "fp8", "activation_scheme": if fixed { "static" } else { "dynamic" },
     }))?;
-    if let (Grain::Each(rows), Grain::Each(cols)) = (level.group.rows, level.group.cols) {
+    if let (GroupSize::Each(rows), GroupSize::Each(cols)) = (level.group.rows, level.group.cols) {
         config.insert("weight_block_size".to_owned(), json!([rows, cols]));
     }
     let of_x = scheme.quantiser()?.scales.first()?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use quantloom_dsl::Scheme;
-use quantloom_dsl::layout::{Grain, Shape};
+use quantloom_dsl::layout::{GroupSize, Shape};
 
 use super::layer::squeezed;
 use super::{
@@ -156,12 +156,12 @@ impl Told {
     /// Candidates for N and K: dimensions, and their products with the sizes of words and groups.
     fn sizes(&self, dims: &BTreeSet<u64>) -> BTreeSet<u64> {
         let scales = self.scheme.scales.iter().map(|scale| scale.group);
-        let grains = scales.flat_map(|group| [group.rows, group.cols]);
-        let grains = grains.filter_map(|grain| match grain {
-            Grain::Each(count) => Some(u64::from(count)),
-            Grain::All => None,
+        let granularity = scales.flat_map(|group| [group.rows, group.cols]);
+        let granularity = granularity.filter_map(|grain| match grain {
+            GroupSize::Each(count) => Some(u64::from(count)),
+            GroupSize::All => None,
         });
-        let factors: BTreeSet<u64> = grains.chain([1, 2, 4, 8, 16, 32, 64]).collect();
+        let factors: BTreeSet<u64> = granularity.chain([1, 2, 4, 8, 16, 32, 64]).collect();
         let sizes = dims.iter().flat_map(|dim| factors.iter().map(move |by| dim.checked_mul(*by)));
         sizes.flatten().filter(|size| *size > 0).collect()
     }

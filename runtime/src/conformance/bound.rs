@@ -59,7 +59,7 @@
 //! flush subnormal numbers to 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] per
 //! term and pair of parts.
 
-use quantloom_dsl::Weight;
+use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::FloatFormat;
 
 use crate::cpu::parts::{MOST_CHAIN, MOST_PAIRS};
@@ -175,7 +175,7 @@ pub(super) struct Inexact {
 
 impl Inexact {
     /// The errors of all codes of a weight.
-    pub(super) fn of(weight: &Weight, decoded: Decoded) -> Self {
+    pub(super) fn of(weight: &WeightCode, decoded: Decoded) -> Self {
         let mut this = Self::default();
         let Some((format, exponent)) = decoded.rounded else { return this };
         let unit = 2f64.powi(exponent);
@@ -226,7 +226,7 @@ mod tests {
     /// The error of each value: relative for normal numbers, absolute for smaller ones.
     #[test]
     fn rounded_values_are_as_far_off_as_they_are() {
-        let book = |values: &[f32]| Weight {
+        let book = |values: &[f32]| WeightCode {
             code: Code::Codebook(values.iter().map(|value| value.to_bits()).collect()),
             offset: 0,
         };

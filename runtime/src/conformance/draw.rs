@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{F32, FloatFormat, Number, Overflow};
-use quantloom_dsl::layout::{Component, Grain, Shape};
-use quantloom_dsl::reference::Plain;
-use quantloom_dsl::{Activation, Code, ScaleLevel, Scheme, TYPES_OF_X};
+use quantloom_dsl::layout::{Component, GroupSize, Shape};
+use quantloom_dsl::reference::PlainCodes;
+use quantloom_dsl::{Activation, Code, ScaleLevel, Scheme, INPUT_DTYPES};
 
 /// The range of the numbers that a seed draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,12 +102,12 @@ fn key(component: Component) -> u64 {
 const TOKENS: u64 = 0x1000;
 
 /// A layer of random codes, uniform over all codes, with scales of the seed's regime.
-pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
+pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> PlainCodes {
     let regime = Regime::of(seed);
     let mut components = BTreeMap::new();
     for component in scheme.components() {
-        let Some(grains) = scheme.grains(component) else { continue };
-        let (rows, cols) = grains.elements(shape);
+        let Some(granularity) = scheme.granularity(component) else { continue };
+        let (rows, cols) = granularity.elements(shape);
         let count = (shape.experts * rows * cols) as usize;
         let mut stream = Stream::new(seed, key(component));
         let number = scheme.number(component);
@@ -149,7 +149,7 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Plain {
         };
         components.insert(component, drawn);
     }
-    Plain { shape, components }
+    PlainCodes { shape, components }
 }
 
 /// Uniform over all codes, except that every eighth row has only one code, the one with the largest
@@ -205,9 +205,9 @@ fn zeros(scheme: &Scheme, number: Number, stream: &mut Stream, count: usize) -> 
 /// shard of a layer.
 fn index(scheme: &Scheme, shape: Shape, number: Number, stream: &mut Stream) -> Vec<u32> {
     let groups = |component: &Component| {
-        let grains = scheme.grains(*component)?;
-        let cut = matches!(grains.cols, Grain::Each(_));
-        cut.then(|| grains.elements(shape).1)
+        let granularity = scheme.granularity(*component)?;
+        let cut = matches!(granularity.cols, GroupSize::Each(_));
+        cut.then(|| granularity.elements(shape).1)
     };
     let parts = scheme.components().into_iter().filter(|component| {
         matches!(component, Component::Scale(_) | Component::Zero | Component::Shift)
@@ -339,7 +339,7 @@ pub fn own_type(scheme: &Scheme, seed: u64) -> FloatFormat {
     };
     let mut types: Vec<FloatFormat> = scheme.activations.iter().filter_map(float).collect();
     if types.is_empty() || scheme.quantiser().is_some() {
-        types = TYPES_OF_X.to_vec();
+        types = INPUT_DTYPES.to_vec();
     }
     let turn = (seed / Regime::ALL.len() as u64 + seed) as usize;
     types.get(turn % types.len().max(1)).copied().unwrap_or(F32)
@@ -352,7 +352,7 @@ pub fn own_type(scheme: &Scheme, seed: u64) -> FloatFormat {
 /// has no negative value, and every fourth has one value in all columns, so that sums do not
 /// cancel: with seed 0 the second and the fourth token, with the next seed the tokens before them.
 pub fn tokens(scheme: &Scheme, own: FloatFormat, count: usize, k: usize, seed: u64) -> Vec<f64> {
-    let quantised = scheme.taken(own).is_some_and(|taken| taken.quantiser().is_some());
+    let quantised = scheme.activation_for(own).is_some_and(|taken| taken.quantiser().is_some());
     let token = |at: usize| {
         let mut stream = Stream::new(seed, TOKENS + at as u64);
         let turn = (at as u64).wrapping_add(seed) % 4;
@@ -395,7 +395,7 @@ pub fn has_special_codes(code: &Code) -> bool {
 mod tests {
     use super::*;
     use quantloom_dsl::parse;
-    use quantloom_dsl::reference::Decoder;
+    use quantloom_dsl::reference::Dequantiser;
 
     fn scheme(clauses: &str) -> Scheme {
         parse(&format!("s {{ {clauses} pack: [k, n], activation: f32 }}")).unwrap()
@@ -414,7 +414,7 @@ mod tests {
             let scheme = scheme(clauses);
             for seed in 0..24 {
                 let plain = layer(&scheme, shape, seed);
-                let decoder = Decoder::new(&scheme, &plain).unwrap();
+                let decoder = Dequantiser::new(&scheme, &plain).unwrap();
                 let (mut finite, mut other) = (0, 0);
                 for index in (0..24).flat_map(|n| (0..96).map(move |k| (n, k))) {
                     let (n, k) = index;

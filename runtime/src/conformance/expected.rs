@@ -4,9 +4,9 @@
 //! computed by [`quantloom_dsl::reference`]; this file computes magnitudes from plain codes.
 
 use quantloom_dsl::format::FloatFormat;
-use quantloom_dsl::layout::{Component, Grain, Grains, Index, Shape};
+use quantloom_dsl::layout::{Component, GroupSize, Granularity, Index, Shape};
 use quantloom_dsl::reference::{
-    Decoder, Plain, ReferenceError, StaticInput, matmul, quantise_activation,
+    Dequantiser, PlainCodes, ReferenceError, StaticInput, matmul, quantise_activation,
 };
 use quantloom_dsl::{Quantiser, Scheme};
 use rayon::prelude::*;
@@ -17,7 +17,7 @@ use crate::float_mode::standard;
 /// Row-major [N, K] of one expert: values and magnitudes.
 pub(super) struct Weights<'a> {
     scheme: &'a Scheme,
-    plain: &'a Plain,
+    plain: &'a PlainCodes,
     expert: u64,
     /// `(|v| + |zero|) * |scales| + |shift|`.
     terms: Vec<f64>,
@@ -40,11 +40,11 @@ pub(super) struct Seen {
 impl<'a> Weights<'a> {
     pub(super) fn new(
         scheme: &'a Scheme,
-        plain: &'a Plain,
+        plain: &'a PlainCodes,
         expert: u64,
     ) -> Result<Self, ReferenceError> {
         // Fails if the codes are not a layer.
-        Decoder::new(scheme, plain)?;
+        Dequantiser::new(scheme, plain)?;
         let parts = Parts::new(scheme, plain);
         let Shape { n, k, .. } = plain.shape;
         let mut weights = Self {
@@ -94,7 +94,7 @@ impl Seen {
     /// Quantises the tokens, whose elements are of type `own`, if the scheme does.
     pub(super) fn new(
         scheme: &Scheme,
-        plain: &Plain,
+        plain: &PlainCodes,
         expert: u64,
         tokens: &[f64],
         own: FloatFormat,
@@ -124,7 +124,7 @@ impl Seen {
 
 /// The quantiser for x of a type.
 fn quantiser(scheme: &Scheme, own: FloatFormat) -> Option<&Quantiser> {
-    scheme.taken(own)?.quantiser()
+    scheme.activation_for(own)?.quantiser()
 }
 
 /// Whether the codes of a token depend on other tokens: a dynamic scale over several tokens.
@@ -135,9 +135,9 @@ pub(super) fn tokens_share_a_scale(scheme: &Scheme, own: FloatFormat) -> bool {
 /// Groups along k, of the component with the smallest groups.
 pub(super) fn groups(scheme: &Scheme, shape: Shape) -> usize {
     let columns = |component: Component| {
-        let grains = scheme.grains(component)?;
+        let granularity = scheme.granularity(component)?;
         matches!(component, Component::Scale(_) | Component::Zero | Component::Shift)
-            .then(|| grains.elements(shape).1)
+            .then(|| granularity.elements(shape).1)
     };
     let most = scheme.components().into_iter().filter_map(columns).max();
     most.unwrap_or(1) as usize
@@ -157,9 +157,9 @@ pub(super) fn pieces(scheme: &Scheme, shape: Shape) -> usize {
     let of_w = scheme.scales.iter().map(|scale| scale.group.cols);
     let of_w = of_w.chain(scheme.zero.map(|zero| zero.group.cols));
     let of_w = of_w.chain(scheme.shift.map(|shift| shift.group.cols));
-    let columns = |grain: Grain| match grain {
-        Grain::Each(columns) => Some(u64::from(columns)),
-        Grain::All => None,
+    let columns = |grain: GroupSize| match grain {
+        GroupSize::Each(columns) => Some(u64::from(columns)),
+        GroupSize::All => None,
     };
     let of_x: Vec<u64> = of_x.iter().filter_map(|scale| columns(scale.group.cols)).collect();
     let sizes: Vec<u64> = of_w.filter_map(columns).chain(of_x.iter().copied()).collect();
@@ -182,11 +182,11 @@ pub(super) fn pieces(scheme: &Scheme, shape: Shape) -> usize {
 /// Codes by index, with the group index of act-order looked up.
 struct Parts<'a> {
     scheme: &'a Scheme,
-    plain: &'a Plain,
+    plain: &'a PlainCodes,
 }
 
 impl<'a> Parts<'a> {
-    fn new(scheme: &'a Scheme, plain: &'a Plain) -> Self {
+    fn new(scheme: &'a Scheme, plain: &'a PlainCodes) -> Self {
         Self { scheme, plain }
     }
 
@@ -213,17 +213,17 @@ impl<'a> Parts<'a> {
     }
 
     fn code(&self, component: Component, index: Index) -> u32 {
-        let Some(grains) = self.scheme.grains(component) else { return 0 };
-        let Grains { rows, cols, .. } = grains;
+        let Some(granularity) = self.scheme.granularity(component) else { return 0 };
+        let Granularity { rows, cols, .. } = granularity;
         let shape = self.plain.shape;
         let column = match (self.scheme.index, cols, component) {
-            (_, _, Component::Code) | (None, ..) | (_, Grain::All, _) => cols.group(index.k),
-            (Some(_), Grain::Each(_), _) => {
+            (_, _, Component::Code) | (None, ..) | (_, GroupSize::All, _) => cols.group(index.k),
+            (Some(_), GroupSize::Each(_), _) => {
                 let at = index.e * shape.k + index.k;
                 u64::from(self.plain.of(Component::Index)[at as usize])
             }
         };
-        let (of_n, of_k) = grains.elements(shape);
+        let (of_n, of_k) = granularity.elements(shape);
         let at = (index.e * of_n + rows.group(index.n)) * of_k + column;
         self.plain.of(component)[at as usize]
     }

@@ -24,7 +24,7 @@ use std::fmt;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::reference::{Plain, ReferenceError};
+use quantloom_dsl::reference::{PlainCodes, ReferenceError};
 
 use crate::cpu::isa::Isa;
 use crate::device::{Backend, Device, DeviceError};
@@ -389,7 +389,7 @@ impl Step<'_> {
     /// The first and the last expert, every M.
     fn expected(
         &self,
-        plain: &Plain,
+        plain: &PlainCodes,
         x: &[f64],
         own: FloatFormat,
     ) -> Result<Vec<Expected>, ReferenceError> {

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::blocking::{Blocking, Matrix};
 use super::isa::{Isa, Kernel, enter};
 use super::native::{Native, Path};
-use super::parts;
+use super::split_bf16;
 use super::quantiser::{Extent, RowQuantiser};
 use super::tokens::{Columns, Tokens, piece_sums_f32, piece_sums_i32, place_codes, place_values};
 use super::vector::Vector;
@@ -490,7 +490,7 @@ impl Kernel for PackParts<'_, '_> {
                 } else {
                     ordered.fill(0.0);
                 }
-                parts::place(ordered, m, tile.size, blocking.together, parts, x);
+                split_bf16::place(ordered, m, tile.size, blocking.together, parts, x);
             }
         }
     }

@@ -14,7 +14,7 @@ use super::isa::Isa;
 use super::native::{Native, Path};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
-use super::parts;
+use super::split_bf16;
 use super::tokens::{Tile, padded, tiles};
 use crate::buffer::bytes_of;
 use crate::op::Sums;
@@ -68,7 +68,7 @@ pub struct Blocking {
 
 impl Blocking {
     /// The blocking of a product of `tokens` tokens. Each element of x can be split into `x_parts`
-    /// bf16 numbers ([`parts::of_input`]), or not at all.
+    /// bf16 numbers ([`split_bf16::of_input`]), or not at all.
     pub fn new(
         weight: &Native,
         path: Path,
@@ -144,7 +144,7 @@ impl Blocking {
         let decoded = match (self.matrix, self.path) {
             (Some(Matrix::Parts { weight, .. }), _) => {
                 bytes_of::<[f32; 16]>(self.block)
-                    + bytes_of::<[u8; 64]>(parts::lines(self.block, weight, self.panels))
+                    + bytes_of::<[u8; 64]>(split_bf16::lines(self.block, weight, self.panels))
             }
             (_, Path::Dot) => {
                 bytes_of::<[u8; 64]>(self.block / 4 * self.panels)

@@ -18,7 +18,7 @@ mod epilogue;
 pub mod family;
 pub mod isa;
 pub mod native;
-pub mod parts;
+pub mod split_bf16;
 mod product;
 mod quantiser;
 pub mod tile;

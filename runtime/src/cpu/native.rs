@@ -13,13 +13,13 @@
 //! multiple of 32 adjacent columns (act-order, odd group sizes), columns are permuted and groups
 //! padded; x is permuted in the same way.
 
-use quantloom_dsl::layout::{Component, Grain, Shape};
-use quantloom_dsl::{Correction, Scheme};
+use quantloom_dsl::layout::{Component, GroupSize, Shape};
+use quantloom_dsl::{ZeroPointCorrection, Scheme};
 use rayon::prelude::*;
 
 use super::decode::{CHUNK, Groups, Panel, Scales};
 use super::family::{StoredCode, planes, stored_code};
-use super::parts::{self, Counter};
+use super::split_bf16::{self, Counter};
 use super::tokens::{Columns, NO_COLUMN};
 use crate::buffer::Buffer;
 use crate::float_mode::standard;
@@ -72,7 +72,7 @@ pub struct Native {
     order: Option<Vec<Vec<u32>>>,
     /// The integer of a code is the unsigned stored code minus this.
     offset: i32,
-    /// bf16 parts of a weight without its factor: see [`split_bf16`](parts).
+    /// bf16 parts of a weight without its factor: see [`split_bf16`].
     parts: Option<usize>,
 }
 
@@ -227,7 +227,7 @@ impl Native {
             Path::Dot => 0,
             Path::Fma => self.offset,
         };
-        let correction = Correction { zero: true, add };
+        let correction = ZeroPointCorrection { zero: true, add };
         let groups = self.groups;
         let scheme = weight.scheme();
         let counter = Counter::new(&scheme.weight.code, scheme.weight.offset);
@@ -249,7 +249,7 @@ impl Native {
         };
         let parts = rows_of_16.map(|item| standard(|| part(item)));
         // Not `try_reduce`, which would skip the rest of the scales.
-        self.parts = parts.max().filter(|most| *most <= parts::MOST);
+        self.parts = parts.max().filter(|most| *most <= split_bf16::MOST);
         if adds.iter().flatten().any(|add| *add != 0.0) {
             self.add = Some(adds);
         }
@@ -471,9 +471,9 @@ fn group_columns(scheme: &Scheme, shape: Shape) -> usize {
     }
     let levels = (0u8..).take(scheme.scales.len()).map(Component::Scale);
     let parts = levels.chain([Component::Zero, Component::Shift]);
-    let columns = parts.filter_map(|part| match scheme.grains(part)?.cols {
-        Grain::Each(columns) => Some(u64::from(columns)),
-        Grain::All => None,
+    let columns = parts.filter_map(|part| match scheme.granularity(part)?.cols {
+        GroupSize::Each(columns) => Some(u64::from(columns)),
+        GroupSize::All => None,
     });
     let common = columns.fold(0, gcd);
     if common == 0 { shape.k as usize } else { common as usize }

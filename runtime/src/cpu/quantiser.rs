@@ -6,9 +6,9 @@
 //! vectorise.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
-use quantloom_dsl::layout::{Component, Grain};
-use quantloom_dsl::reference::{Arith, ReferenceError, StaticInput};
-use quantloom_dsl::{Quantiser, Rule, ScaleLevel, ScaleType, Scheme, Ties};
+use quantloom_dsl::layout::{Component, GroupSize};
+use quantloom_dsl::reference::{RoundedArithmetic, ReferenceError, StaticInput};
+use quantloom_dsl::{Quantiser, ScaleRule, ScaleLevel, ScaleType, Scheme, Ties};
 
 use crate::element::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
@@ -72,7 +72,7 @@ pub(super) struct RowQuantiser<'a> {
     quantiser: &'a Quantiser,
     given: &'a StaticInput,
     own: FloatFormat,
-    base: Arith,
+    base: RoundedArithmetic,
     /// The type of [`Self::base`], and of the operations on elements.
     format: FloatFormat,
     rounding: Rounding,
@@ -101,22 +101,22 @@ impl<'a> RowQuantiser<'a> {
         let mut finer = 1;
         for (at, level) in quantiser.scales.iter().enumerate() {
             let columns = match (level.group.rows, level.group.cols) {
-                (Grain::Each(1), Grain::Each(columns)) => Some(columns),
-                (Grain::All, Grain::Each(columns)) if level.stored => Some(columns),
-                (Grain::Each(1) | Grain::All, Grain::All) => None,
+                (GroupSize::Each(1), GroupSize::Each(columns)) => Some(columns),
+                (GroupSize::All, GroupSize::Each(columns)) if level.stored => Some(columns),
+                (GroupSize::Each(1) | GroupSize::All, GroupSize::All) => None,
                 _ => return None,
             };
             match columns {
                 Some(columns) if columns % finer != 0 => return None,
                 Some(columns) => finer = columns,
                 // A level that is coarser than a row is the same for the row.
-                None if quantiser.scales[at..].iter().any(|l| l.group.cols != Grain::All) => {
+                None if quantiser.scales[at..].iter().any(|l| l.group.cols != GroupSize::All) => {
                     return None;
                 }
                 None => {}
             }
         }
-        let base = Arith::new(scheme.arithmetic, own);
+        let base = RoundedArithmetic::new(scheme.arithmetic, own);
         let format = match scheme.arithmetic {
             quantloom_dsl::Arithmetic::F32 => F32,
             quantloom_dsl::Arithmetic::Own => own,
@@ -137,13 +137,13 @@ impl<'a> RowQuantiser<'a> {
 
     /// Whether some scale depends on all of x.
     pub(super) fn spans_rows(&self) -> bool {
-        self.quantiser.scales.iter().any(|level| level.group.rows == Grain::All && !level.stored)
+        self.quantiser.scales.iter().any(|level| level.group.rows == GroupSize::All && !level.stored)
     }
 
     /// Columns of a group of the finest level.
     pub(super) fn columns(&self, k: usize) -> usize {
         match self.quantiser.scales.first().map(|level| level.group.cols) {
-            Some(Grain::Each(columns)) => (columns as usize).min(k.max(1)),
+            Some(GroupSize::Each(columns)) => (columns as usize).min(k.max(1)),
             _ => k.max(1),
         }
     }
@@ -166,8 +166,8 @@ impl<'a> RowQuantiser<'a> {
                 ScaleType::Number(number) => number,
             };
             let (column, columns) = match level.group.cols {
-                Grain::All => (0, 0..row.len()),
-                Grain::Each(columns) => {
+                GroupSize::All => (0, 0..row.len()),
+                GroupSize::Each(columns) => {
                     let columns = columns as usize;
                     let begin = first / columns * columns;
                     (first / columns, begin..(begin + columns).min(row.len()))
@@ -178,12 +178,12 @@ impl<'a> RowQuantiser<'a> {
                 let values = self.given.scales.get(at).ok_or_else(missing)?;
                 *values.get(column).ok_or_else(missing)?
             } else {
-                let across = level.group.rows == Grain::All;
+                let across = level.group.rows == GroupSize::All;
                 let extent = if across { all } else { Extent::of(&row[columns.clone()]) };
                 number.decode(self.choose(level, number, extent, outer))
             };
             if at == 0 && self.quantiser.zero.is_some() && !level.stored {
-                let across = level.group.rows == Grain::All;
+                let across = level.group.rows == GroupSize::All;
                 finest = if across { all } else { Extent::of(&row[columns]) };
             }
             arith = arith.with(level.stored_number());
@@ -204,7 +204,7 @@ impl<'a> RowQuantiser<'a> {
         first: usize,
         extent: Extent,
         scale: f64,
-        arith: Arith,
+        arith: RoundedArithmetic,
     ) -> Result<f64, ReferenceError> {
         let (Some(number), Some(level)) = (self.quantiser.zero, self.quantiser.scales.first())
         else {
@@ -212,8 +212,8 @@ impl<'a> RowQuantiser<'a> {
         };
         if level.stored {
             let column = match level.group.cols {
-                Grain::All => 0,
-                Grain::Each(columns) => first / columns as usize,
+                GroupSize::All => 0,
+                GroupSize::Each(columns) => first / columns as usize,
             };
             let missing = || ReferenceError::StaticInput(Component::InputZero);
             return self.given.zeros.get(column).copied().ok_or_else(missing);
@@ -239,15 +239,15 @@ impl<'a> RowQuantiser<'a> {
             number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
         };
         let factor = match level.rule {
-            Rule::Pow2 { .. } | Rule::Pow2Over(_) => self.power(level.rule, within(extent.amax())),
-            Rule::Range(divisor) => {
+            ScaleRule::Pow2 { .. } | ScaleRule::Pow2Over(_) => self.power(level.rule, within(extent.amax())),
+            ScaleRule::Range(divisor) => {
                 let range = arith.add(f64::from(extent.high), -f64::from(extent.low));
                 within(arith.div(range, f64::from_bits(divisor)))
             }
-            Rule::Amax(divisor) if level.divide && outer.is_none() => {
+            ScaleRule::Amax(divisor) if level.divide && outer.is_none() => {
                 return divisor_code(arith.div(f64::from_bits(divisor), extent.amax()));
             }
-            Rule::Amax(divisor) => within(arith.div(extent.amax(), f64::from_bits(divisor))),
+            ScaleRule::Amax(divisor) => within(arith.div(extent.amax(), f64::from_bits(divisor))),
         };
         if level.divide {
             return divisor_code(arith.div(1.0, factor));
@@ -264,7 +264,7 @@ impl<'a> RowQuantiser<'a> {
     }
 
     /// The power of two of a rule.
-    fn power(&self, rule: Rule, amax: f64) -> f64 {
+    fn power(&self, rule: ScaleRule, amax: f64) -> f64 {
         let exponent_of = |value: f64| (value.to_bits() >> 52) as i32 - 1023;
         let power_of = |exponent: i32| f64::from_bits(((1023 + exponent) as u64) << 52);
         let exponent = match rule.power(f64::from(self.high.max(-self.low))) {
@@ -316,7 +316,7 @@ impl<'a> RowQuantiser<'a> {
         round: impl Fn(f32) -> f32,
     ) {
         let (low, high) = (self.low, self.high);
-        // As in `Arith::over`.
+        // As in `RoundedArithmetic::over`.
         let scale = if scale == 0.0 { f32::MAX } else { scale };
         let clamp = |value: f32| {
             let value = if value < low { low } else { value };
@@ -334,7 +334,7 @@ impl<'a> RowQuantiser<'a> {
     }
 }
 
-/// The type in which values of two types are combined; [`Arith::with`] for types.
+/// The type in which values of two types are combined; [`RoundedArithmetic::with`] for types.
 fn combined(format: FloatFormat, number: Option<Number>) -> FloatFormat {
     match number {
         Some(Number::Float(F32)) => F32,

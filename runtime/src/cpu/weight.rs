@@ -101,7 +101,7 @@ impl CpuWeight {
 
     /// The quantiser for x of a type.
     fn quantiser(&self, x: FloatFormat) -> Option<&Quantiser> {
-        self.scheme.taken(x)?.quantiser()
+        self.scheme.activation_for(x)?.quantiser()
     }
 
     /// The kernel of the product, and the reasons against the others.
@@ -126,7 +126,7 @@ impl Op for CpuWeight {
     fn explain(&self, tokens: usize) -> String {
         let kernel = self.selection.explain(&self.kernel(tokens));
         // Products are in f32, which represents x of every type: x is not converted.
-        let taken = self.scheme.each_taken().filter_map(|taken| match taken.converted() {
+        let taken = self.scheme.activation_choices().filter_map(|taken| match taken.converted() {
             Some(_) => Some(format!("x in {} is not converted: products are in f32", taken.own)),
             None => self.scheme.is_mixed().then(|| taken.to_string()),
         });

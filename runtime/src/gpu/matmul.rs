@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use quantloom_dsl::format::{F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{Quantiser, Scheme, Taken};
+use quantloom_dsl::{Quantiser, Scheme, ActivationChoice};
 
 use super::executor::Executor;
 use super::products::Choice;
@@ -102,7 +102,7 @@ impl<E: Executor> Op for GpuWeight<E> {
         }
         let most = usize::try_from(self.choice(own, tokens as u64)?.tokens).unwrap_or(usize::MAX);
         let k = self.shape.k as usize;
-        let quantiser = self.scheme.taken(own).and_then(Taken::quantiser);
+        let quantiser = self.scheme.activation_for(own).and_then(ActivationChoice::quantiser);
         if tokens > most && quantiser.is_some_and(Quantiser::spans_tokens) {
             let why = format!("{tokens} tokens that share a scale: a launch takes {most}");
             return Err(ProductError::NotScheduled(why));
@@ -127,7 +127,7 @@ impl<E: Executor> GpuWeight<E> {
     /// What becomes of x in the type of a product.
     fn taken(&self, product: &Product<E::Memory>) -> String {
         let (own, rounded) = (product.element, product.rounded);
-        let Some(taken) = self.scheme.taken(own) else { return format!("x in {own}") };
+        let Some(taken) = self.scheme.activation_for(own) else { return format!("x in {own}") };
         if rounded == own {
             return match taken.converted() {
                 Some(_) => format!("x in {own} is multiplied as it is"),

@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use quantloom_dsl::Correction;
+use quantloom_dsl::ZeroPointCorrection;
 use quantloom_dsl::format::{Number, Overflow};
-use quantloom_dsl::layout::{Bound, Component, Grain, Grains, Layout, Recode, Shape, Transform};
+use quantloom_dsl::layout::{BoundLayout, Component, GroupSize, Granularity, Layout, Recode, Shape, Transform};
 
 use super::order::ColumnOrder;
 use crate::unpacked::{Folded, UnpackError, Unpacked};
@@ -31,11 +31,11 @@ pub enum Computed {
     Scale,
     /// The product of those that are constant along a row.
     Factor,
-    /// [`Correction::value`] with that scale, times `2^exponent`: what multiplies the sum of x over a
+    /// [`ZeroPointCorrection::value`] with that scale, times `2^exponent`: what multiplies the sum of x over a
     /// group of columns.
     Addend {
         /// Its terms.
-        correction: Correction,
+        correction: ZeroPointCorrection,
         /// The power of two that sums are in units of.
         exponent: i32,
     },
@@ -65,7 +65,7 @@ pub struct NativePart {
     /// Where: bound to N and K, whose tails it pads.
     pub layout: Layout,
     /// Bits of an element as it is written, rows and columns that share one.
-    pub grains: Grains,
+    pub granularity: Granularity,
     /// How.
     pub form: Form,
 }
@@ -93,7 +93,7 @@ impl NativePart {
     ) -> Result<Vec<u8>, UnpackError> {
         let fault = |error| UnpackError::Transform { store: self.buffer.clone(), error };
         let shape = order.map_or(weight.shape(), |order| order.shape(weight.shape()));
-        let plain = self.bind(&Layout::plain(self.component, self.grains.bits), shape)?;
+        let plain = self.bind(&Layout::plain(self.component, self.granularity.bits), shape)?;
         let native = self.bind(&self.layout, shape)?;
         let mut bytes = native.blank(&self.layout);
         let (source, recode) = match &self.form {
@@ -106,11 +106,11 @@ impl NativePart {
                 (Cow::Owned(source), Recode::Keep)
             }
             Form::Computed(computed) => {
-                let (rows, cols) = self.grains.elements(shape);
+                let (rows, cols) = self.granularity.elements(shape);
                 let value = |at: u64| {
-                    let n = first_of(self.grains.rows, at / cols);
-                    let column = first_of(self.grains.cols, at % cols);
-                    let k = order.map_or(Some(column), |order| order.first_of(column, self.grains));
+                    let n = first_of(self.granularity.rows, at / cols);
+                    let column = first_of(self.granularity.cols, at % cols);
+                    let k = order.map_or(Some(column), |order| order.first_of(column, self.granularity));
                     let value = k.map_or(0.0, |k| computed.of(weight, n, k));
                     (value as f32).to_le_bytes()
                 };
@@ -123,10 +123,10 @@ impl NativePart {
         Ok(bytes)
     }
 
-    fn bind(&self, layout: &Layout, shape: Shape) -> Result<Bound, UnpackError> {
-        let grains = |component| (component == self.component).then_some(self.grains);
+    fn bind(&self, layout: &Layout, shape: Shape) -> Result<BoundLayout, UnpackError> {
+        let granularity = |component| (component == self.component).then_some(self.granularity);
         layout
-            .bind(shape, &grains)
+            .bind(shape, &granularity)
             .map_err(|error| UnpackError::Bind { store: self.buffer.clone(), error })
     }
 
@@ -139,19 +139,19 @@ impl NativePart {
     ) -> Result<Vec<Option<f64>>, UnpackError> {
         let missing = || UnpackError::Missing(self.component.to_string());
         let values = weight.values(self.component).ok_or_else(missing)?;
-        let Some(stored) = weight.scheme().grains(self.component) else {
+        let Some(stored) = weight.scheme().granularity(self.component) else {
             return Ok(values.iter().copied().map(Some).collect());
         };
-        let moved = order.is_some() && self.grains.cols != Grain::All;
-        if !moved && (self.grains.rows, self.grains.cols) == (stored.rows, stored.cols) {
+        let moved = order.is_some() && self.granularity.cols != GroupSize::All;
+        if !moved && (self.granularity.rows, self.granularity.cols) == (stored.rows, stored.cols) {
             return Ok(values.iter().copied().map(Some).collect());
         }
         let shape = order.map_or(weight.shape(), |order| order.shape(weight.shape()));
-        let (rows, cols) = self.grains.elements(shape);
+        let (rows, cols) = self.granularity.elements(shape);
         let value = |at: u64| {
-            let n = first_of(self.grains.rows, at / cols);
-            let column = first_of(self.grains.cols, at % cols);
-            let k = order.map_or(Some(column), |order| order.first_of(column, self.grains));
+            let n = first_of(self.granularity.rows, at / cols);
+            let column = first_of(self.granularity.cols, at % cols);
+            let k = order.map_or(Some(column), |order| order.first_of(column, self.granularity));
             k.and_then(|k| weight.value_of(self.component, n, k))
         };
         Ok((0..rows * cols).map(value).collect())
@@ -159,7 +159,7 @@ impl NativePart {
 
     /// Values as numbers of a type that holds them, an element a slot.
     fn written(&self, number: Number, values: &[Option<f64>]) -> Result<Vec<u8>, UnpackError> {
-        let slot = (self.grains.bits.next_power_of_two().max(8) / 8) as usize;
+        let slot = (self.granularity.bits.next_power_of_two().max(8) / 8) as usize;
         let mut bytes = Vec::with_capacity(values.len() * slot);
         for (element, value) in values.iter().enumerate() {
             // Pads are code 0, also of a type without the number 0.
@@ -182,7 +182,7 @@ impl NativePart {
 /// What it holds and where: all that decides its bytes.
 impl fmt::Display for NativePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Grains { bits, rows, cols } = self.grains;
+        let Granularity { bits, rows, cols } = self.granularity;
         match &self.form {
             Form::Codes(Recode::Keep) => write!(f, "codes")?,
             Form::Codes(Recode::Xor(mask)) => write!(f, "codes XOR {mask:#x}")?,
@@ -190,7 +190,7 @@ impl fmt::Display for NativePart {
             Form::Numbers(number) => write!(f, "{} in {number}", self.component)?,
             Form::Computed(Computed::Scale) => write!(f, "product of scales")?,
             Form::Computed(Computed::Factor) => write!(f, "product of scales of rows")?,
-            Form::Computed(Computed::Addend { correction: Correction { zero, add }, exponent }) => {
+            Form::Computed(Computed::Addend { correction: ZeroPointCorrection { zero, add }, exponent }) => {
                 let zero = if *zero { "zero point and " } else { "" };
                 write!(f, "shift less scale times {zero}{add}, in 2^{exponent}")?;
             }
@@ -200,17 +200,17 @@ impl fmt::Display for NativePart {
     }
 }
 
-fn shared(grain: Grain) -> String {
+fn shared(grain: GroupSize) -> String {
     match grain {
-        Grain::Each(each) => each.to_string(),
-        Grain::All => "all".to_owned(),
+        GroupSize::Each(each) => each.to_string(),
+        GroupSize::All => "all".to_owned(),
     }
 }
 
 /// The first index of a group.
-fn first_of(grain: Grain, group: u64) -> u64 {
+fn first_of(grain: GroupSize, group: u64) -> u64 {
     match grain {
-        Grain::Each(each) => group * u64::from(each),
-        Grain::All => 0,
+        GroupSize::Each(each) => group * u64::from(each),
+        GroupSize::All => 0,
     }
 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use quantloom_dsl::layout::{Grain, Grains, Shape};
+use quantloom_dsl::layout::{GroupSize, Granularity, Shape};
 
 use crate::unpacked::Unpacked;
 
@@ -86,11 +86,11 @@ impl ColumnOrder {
     }
 
     /// The first column of w from a place on, inside of its group.
-    pub(super) fn first_of(&self, place: u64, grains: Grains) -> Option<u64> {
+    pub(super) fn first_of(&self, place: u64, granularity: Granularity) -> Option<u64> {
         let places = self.0.get(place as usize..)?;
-        let group = match grains.cols {
-            Grain::Each(columns) => &places[..places.len().min(columns as usize)],
-            Grain::All => places,
+        let group = match granularity.cols {
+            GroupSize::Each(columns) => &places[..places.len().min(columns as usize)],
+            GroupSize::All => places,
         };
         group.iter().copied().find(|&column| column != NO_COLUMN).map(u64::from)
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::{Activation, Scheme, TYPES_OF_X};
+use quantloom_dsl::{Activation, Scheme, INPUT_DTYPES};
 
 use super::executor::Executor;
 use super::given::Given;
@@ -452,14 +452,14 @@ fn inputs(scheme: &Scheme) -> Vec<(Activation, FloatFormat)> {
         Activation::Float(Number::Float(format)) => Some(*format),
         _ => None,
     });
-    let first = if scheme.quantiser().is_some() { &TYPES_OF_X[..] } else { &[] };
+    let first = if scheme.quantiser().is_some() { &INPUT_DTYPES[..] } else { &[] };
     let mut types = Vec::new();
-    for own in first.iter().copied().chain(listed).chain(TYPES_OF_X) {
+    for own in first.iter().copied().chain(listed).chain(INPUT_DTYPES) {
         if !types.contains(&own) {
             types.push(own);
         }
     }
-    let taken = types.into_iter().filter_map(|own| scheme.taken(own));
+    let taken = types.into_iter().filter_map(|own| scheme.activation_for(own));
     let each = taken.flat_map(|taken| {
         let all = [taken.activation.clone()].into_iter().chain(taken.narrower(scheme));
         all.map(move |activation| (activation, taken.own))

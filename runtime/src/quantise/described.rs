@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use quantloom_dsl::format::F32;
-use quantloom_dsl::layout::{Grain, Shape};
+use quantloom_dsl::layout::{GroupSize, Shape};
 use quantloom_dsl::reference::quantise;
 use quantloom_dsl::{Experts, Scheme};
 
@@ -19,8 +19,8 @@ pub(super) fn usable(
     layers: &[(String, Shape)],
 ) -> Result<Vec<Description>, QuantiseError> {
     let columns = scheme.scales.iter().filter_map(|scale| match scale.group.cols {
-        Grain::Each(cols) => Some(u64::from(cols)),
-        Grain::All => None,
+        GroupSize::Each(cols) => Some(u64::from(cols)),
+        GroupSize::All => None,
     });
     let whole = 2 * columns.max().unwrap_or(128).clamp(128, 4096).next_multiple_of(64);
     // Words and bytes have at most 64 codes, so the remainder modulo 64 is enough.

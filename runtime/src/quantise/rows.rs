@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::format::FloatFormat;
-use quantloom_dsl::layout::{Component, Grain, Shape};
-use quantloom_dsl::reference::{Plain, ReferenceError, quantise};
+use quantloom_dsl::layout::{Component, GroupSize, Shape};
+use quantloom_dsl::reference::{PlainCodes, ReferenceError, quantise};
 use rayon::prelude::*;
 
 use crate::float_mode::standard;
@@ -66,7 +66,7 @@ pub(crate) fn quantise_rows(
                 progress(count);
                 plain
             };
-            let blocks: Vec<Plain> = starts.par_iter().map(block).collect::<Result<_, _>>()?;
+            let blocks: Vec<PlainCodes> = starts.par_iter().map(block).collect::<Result<_, _>>()?;
             for (start, plain) in starts.iter().zip(blocks) {
                 for (component, codes) in &plain.components {
                     slots.extend(
@@ -99,12 +99,12 @@ impl Cut {
         let (zero, shift) = (scheme.zero.map(|z| z.group.rows), scheme.shift.map(|s| s.group.rows));
         let mut step = 1u64;
         for grain in scales().chain(zero).chain(shift) {
-            if let Grain::Each(count) = grain {
+            if let GroupSize::Each(count) = grain {
                 let count = u64::from(count);
                 step = if step.is_multiple_of(count) { step } else { step.checked_mul(count)? };
             }
         }
-        let all = |grain: Grain| grain == Grain::All;
+        let all = |grain: GroupSize| grain == GroupSize::All;
         let spans = scales().chain(zero).chain(shift).any(all);
         // A component that spans all rows must depend only on values and on other components that
         // span all rows: levels are chosen from the last to the first, zero points after them, all
@@ -158,7 +158,7 @@ impl Cut {
         weight: &Rows<'_>,
         front: &[f64],
         rows: Range<u64>,
-    ) -> Result<Plain, ReferenceError> {
+    ) -> Result<PlainCodes, ReferenceError> {
         let shape = Shape::matrix(self.front + rows.end - rows.start, weight.shape.k);
         let mut values = (weight.values)(rows.clone());
         values.splice(0..0, front.iter().copied());
@@ -179,12 +179,12 @@ impl Cut {
         start: u64,
         shape: Shape,
     ) -> &'c [u32] {
-        let Some(grains) = scheme.grains(component) else { return &[] };
-        let columns = grains.elements(shape).1;
-        match grains.rows {
-            Grain::All if start > 0 => &[],
-            Grain::All => codes,
-            Grain::Each(rows) => &codes[(self.front / u64::from(rows) * columns) as usize..],
+        let Some(granularity) = scheme.granularity(component) else { return &[] };
+        let columns = granularity.elements(shape).1;
+        match granularity.rows {
+            GroupSize::All if start > 0 => &[],
+            GroupSize::All => codes,
+            GroupSize::Each(rows) => &codes[(self.front / u64::from(rows) * columns) as usize..],
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use quantloom_dsl::layout::{Grain, Shape};
+use quantloom_dsl::layout::{GroupSize, Shape};
 use quantloom_dsl::{Scheme, parse};
 
 use crate::checks::{Case, Check, Fault, Kind, Outcome, Subject, caught_fault, plain_words};
@@ -83,7 +83,7 @@ pub fn drawn_text(seed: u64, draw: u64) -> (String, Dice) {
 pub fn drawn_case(dice: &mut Dice, scheme: Scheme) -> Option<Case> {
     let columns = |dice: &mut Dice| {
         let group = scheme.scales.first().and_then(|scale| match scale.group.cols {
-            Grain::Each(cols) if cols <= 640 => Some(u64::from(cols)),
+            GroupSize::Each(cols) if cols <= 640 => Some(u64::from(cols)),
             _ => None,
         });
         match (dice.below(8), group) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use quantloom_codegen::jit::Simulator;
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::reference::{self, Packed, Plain, dequantise};
+use quantloom_dsl::reference::{self, StoredTensors, PlainCodes, dequantise};
 use quantloom_dsl::{Experts, Scheme, parse};
 use quantloom_runtime::checkpoint::{Checkpoint, Tensors, tensor_name};
 use quantloom_runtime::conformance::{Failure, Suite, draw};
@@ -162,7 +162,7 @@ pub type FindBackend = dyn Fn(&str) -> Result<Box<dyn Backend>, String> + Send +
 #[derive(Clone)]
 pub struct Subject {
     /// The fast packer.
-    pub pack: fn(&Scheme, &Plain) -> Result<Packed, UnpackError>,
+    pub pack: fn(&Scheme, &PlainCodes) -> Result<StoredTensors, UnpackError>,
     /// The printer.
     pub print: fn(&Scheme) -> String,
     /// A backend by its name.
@@ -332,7 +332,7 @@ fn of_failure(failure: Failure) -> Outcome {
 }
 
 /// Rows as f32 are the exact weights, rounded once.
-fn decoded(scheme: &Scheme, plain: &Plain, unpacked: &Unpacked) -> Result<(), Fault> {
+fn decoded(scheme: &Scheme, plain: &PlainCodes, unpacked: &Unpacked) -> Result<(), Fault> {
     let exact = dequantise(scheme, plain)
         .map_err(|error| Fault::error(format!("the reference refuses: {error}")))?;
     let ours = unpacked.decode_rows(0..plain.shape.experts * plain.shape.n);

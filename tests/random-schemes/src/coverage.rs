@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{
-    Axis, Component, Digit, Field, Fill, Grain, Layout, Part, Place, WordType,
+    Axis, Component, Digit, Field, Fill, GroupSize, Layout, DigitRange, OrderDigit, WordType,
 };
 use quantloom_dsl::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, Rule, ScaleLevel,
+    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleRule, ScaleLevel,
     ScaleType, Scheme, Ties, ZeroKind, default_name,
 };
 
@@ -50,10 +50,10 @@ pub const FEATURES: &[Feature] = &[
         scale(s, |l| matches!(l.stored_number(), Some(Number::Int(_) | Number::Uint(_))))
     }),
     ("scale: divide", |s| scale(s, |l| l.divide)),
-    ("rule: amax", |s| scale(s, |l| matches!(l.rule, Rule::Amax(_)))),
-    ("rule: range", |s| scale(s, |l| matches!(l.rule, Rule::Range(_)))),
-    ("rule: pow2", |s| scale(s, |l| matches!(l.rule, Rule::Pow2 { above: None }))),
-    ("rule: pow2 above", |s| scale(s, |l| matches!(l.rule, Rule::Pow2 { above: Some(_) }))),
+    ("rule: amax", |s| scale(s, |l| matches!(l.rule, ScaleRule::Amax(_)))),
+    ("rule: range", |s| scale(s, |l| matches!(l.rule, ScaleRule::Range(_)))),
+    ("rule: pow2", |s| scale(s, |l| matches!(l.rule, ScaleRule::Pow2 { above: None }))),
+    ("rule: pow2 above", |s| scale(s, |l| matches!(l.rule, ScaleRule::Pow2 { above: Some(_) }))),
     ("group: columns", |s| group(s, |g| each(g).is_some_and(|(rows, _)| rows == 1))),
     ("group: odd columns", |s| group(s, |g| each(g).is_some_and(|(_, cols)| cols % 8 != 0))),
     ("group: block", |s| group(s, |g| each(g).is_some_and(|(rows, _)| rows > 1))),
@@ -68,7 +68,7 @@ pub const FEATURES: &[Feature] = &[
     ("layout: sub-byte elements", |s| {
         s.stores.iter().any(|store| {
             matches!(&store.layout, Layout::For { body, .. } if matches!(**body, Layout::Field(_)))
-                && s.grains(store.owner).is_some_and(|grains| grains.bits % 8 != 0)
+                && s.granularity(store.owner).is_some_and(|granularity| granularity.bits % 8 != 0)
         })
     }),
     ("layout: transposed", |s| s.stores.iter().any(|store| slow_k(&store.layout))),
@@ -79,7 +79,7 @@ pub const FEATURES: &[Feature] = &[
     ("layout: signed words", |s| word(s, |w| w.signed)),
     ("layout: msf", |s| word(s, |w| w.msf)),
     ("layout: w", |s| {
-        layout(s, |l| matches!(l, Layout::Word { order, .. } if order.contains(&Place::Word)))
+        layout(s, |l| matches!(l, Layout::Word { order, .. } if order.contains(&OrderDigit::Word)))
     }),
     ("layout: loop of words", |s| {
         layout(
@@ -124,13 +124,13 @@ pub const FEATURES: &[Feature] = &[
     ("layout: pad", |s| field(s, |f| matches!(f, Field::Pad { fill: Fill::Zero, .. }))),
     ("layout: pad = 1", |s| field(s, |f| matches!(f, Field::Pad { fill: Fill::One, .. }))),
     ("layout: pad = sign", |s| field(s, |f| matches!(f, Field::Pad { fill: Fill::Sign, .. }))),
-    ("digit: k:8", |s| digit(s, |d| matches!(d.part, Part::Sized { stride: 1, .. }))),
-    ("digit: k/2:4", |s| digit(s, |d| matches!(d.part, Part::Sized { stride: 2.., .. }))),
+    ("digit: k:8", |s| digit(s, |d| matches!(d.part, DigitRange::Sized { stride: 1, .. }))),
+    ("digit: k/2:4", |s| digit(s, |d| matches!(d.part, DigitRange::Sized { stride: 2.., .. }))),
     ("digit: not a power of two", |s| {
-        digit(s, |d| matches!(d.part, Part::Sized { size, .. } if !size.is_power_of_two()))
+        digit(s, |d| matches!(d.part, DigitRange::Sized { size, .. } if !size.is_power_of_two()))
     }),
-    ("digit: k:*", |s| digit(s, |d| d.part == Part::Whole)),
-    ("digit: n/top:2", |s| digit(s, |d| matches!(d.part, Part::Top { .. }))),
+    ("digit: k:*", |s| digit(s, |d| d.part == DigitRange::Whole)),
+    ("digit: n/top:2", |s| digit(s, |d| matches!(d.part, DigitRange::Top { .. }))),
     ("digit: ~k", |s| digit(s, |d| d.down)),
     ("digit: k ^ n", |s| digit(s, |d| d.swizzle.is_some())),
     ("digit: g", |s| digit(s, |d| d.axis == Axis::G)),
@@ -241,7 +241,7 @@ fn group(scheme: &Scheme, is: impl Fn(Group) -> bool) -> bool {
 
 fn each(group: Group) -> Option<(u32, u32)> {
     match (group.rows, group.cols) {
-        (Grain::Each(rows), Grain::Each(cols)) => Some((rows, cols)),
+        (GroupSize::Each(rows), GroupSize::Each(cols)) => Some((rows, cols)),
         _ => None,
     }
 }
@@ -287,7 +287,7 @@ fn digit(scheme: &Scheme, is: impl Fn(&Digit) -> bool) -> bool {
         Layout::For { digits, .. } => digits.iter().any(&is),
         Layout::Word { inner, order, .. } => {
             let placed =
-                order.iter().any(|place| matches!(place, Place::Digit(digit) if is(digit)));
+                order.iter().any(|place| matches!(place, OrderDigit::Digit(digit) if is(digit)));
             placed || inner.iter().any(&is)
         }
         _ => false,
@@ -304,7 +304,7 @@ fn slow_k(layout: &Layout) -> bool {
     let last = match layout {
         Layout::For { digits, .. } => digits.last(),
         Layout::Word { order, .. } => match order.last() {
-            Some(Place::Digit(digit)) => Some(digit),
+            Some(OrderDigit::Digit(digit)) => Some(digit),
             _ => None,
         },
         _ => None,

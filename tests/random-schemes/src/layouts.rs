@@ -2,7 +2,7 @@
 //! and words of single steps, legal for every shape.
 
 use quantloom_dsl::layout::{
-    Axis, Component, Digit, Field, Fill, Grain, Grains, Layout, Part, Place, WordType,
+    Axis, Component, Digit, Field, Fill, GroupSize, Granularity, Layout, DigitRange, OrderDigit, WordType,
 };
 
 use crate::dice::Dice;
@@ -13,7 +13,7 @@ pub struct Placed {
     /// Which one.
     pub component: Component,
     /// Its width and groups.
-    pub grains: Grains,
+    pub granularity: Granularity,
     /// Whether experts are stacked.
     pub experts: bool,
 }
@@ -21,7 +21,7 @@ pub struct Placed {
 /// Layouts that hold the component whole between them: one, or several planes if it is the code.
 pub fn layouts(dice: &mut Dice, placed: Placed) -> Vec<Layout> {
     let code = placed.component == Component::Code;
-    let bits = placed.grains.bits;
+    let bits = placed.granularity.bits;
     match dice.below(if code { 14 } else { 10 }) {
         0..=2 => vec![elements(dice, placed)],
         3 => {
@@ -58,18 +58,18 @@ fn elements(dice: &mut Dice, placed: Placed) -> Layout {
 
 /// What common software writes: rows of words with the codes along k, or their transpose.
 fn dense(dice: &mut Dice, placed: Placed) -> Layout {
-    let bits = placed.grains.bits;
+    let bits = placed.granularity.bits;
     let width = [8u32, 32, 16, 64];
     let width = dice.of(&width);
     let size = (width / bits).max(1);
-    let open = |axis| Place::Digit(Digit::new(axis, Part::Open));
+    let open = |axis| OrderDigit::Digit(Digit::new(axis, DigitRange::Open));
     let e = placed.experts.then(|| open(Axis::E));
     let whole = width.is_multiple_of(bits) && dice.one_in(2);
     let (inner, mut order) = if whole {
-        let digit = Digit::new(Axis::K, Part::Sized { stride: 1, size });
+        let digit = Digit::new(Axis::K, DigitRange::Sized { stride: 1, size });
         (vec![digit], vec![open(Axis::K), open(Axis::N)])
     } else {
-        (vec![Digit::new(Axis::K, Part::Whole)], vec![Place::Word, open(Axis::N)])
+        (vec![Digit::new(Axis::K, DigitRange::Whole)], vec![OrderDigit::Word, open(Axis::N)])
     };
     if dice.one_in(3) {
         order.reverse();
@@ -81,7 +81,7 @@ fn dense(dice: &mut Dice, placed: Placed) -> Layout {
 
 /// Two or three slices of the bits, each with all digits.
 fn planes(dice: &mut Dice, placed: Placed) -> Vec<Layout> {
-    let bits = placed.grains.bits as u8;
+    let bits = placed.granularity.bits as u8;
     let mut cuts = vec![0, 1 + dice.below(usize::from(bits) - 1) as u8, bits];
     if bits > 3 && dice.one_in(4) {
         cuts.push(1 + dice.below(usize::from(bits) - 1) as u8);
@@ -104,7 +104,7 @@ pub fn word_of(
     range: Option<(u8, u8)>,
     mut inner: Vec<Digit>,
 ) -> Layout {
-    let all = placed.grains.bits;
+    let all = placed.granularity.bits;
     let width: u32 = dice.of(&[8, 32, 16, 64]);
     let msf = dice.one_in(4);
     let mut fields = vec![Field::Bits { component: placed.component, range, step: None }];
@@ -130,10 +130,10 @@ pub fn word_of(
     if let Some(rest) = spare(&inner).filter(|rest| *rest >= step) {
         fields.push(Field::Pad { bits: rest as u8, fill: dice.of(&[Fill::Zero, Fill::One]) });
     }
-    let mut order: Vec<Place> = outer.into_iter().map(Place::Digit).collect();
+    let mut order: Vec<OrderDigit> = outer.into_iter().map(OrderDigit::Digit).collect();
     let one_word = sizes(&inner).is_some_and(|size| step * size <= width);
     if !one_word || dice.one_in(8) {
-        order.insert(dice.below(order.len() + 1), Place::Word);
+        order.insert(dice.below(order.len() + 1), OrderDigit::Word);
     }
     let word = WordType { bits: width as u8, signed: dice.one_in(2), msf };
     Layout::Word { word, fields, inner, order }
@@ -147,7 +147,7 @@ fn sized_first(digits: &[Digit]) -> usize {
 /// Words with the same steps, which hold each bit of each step once between them: slices of the
 /// codes in any order, and pads.
 fn words_of_steps(dice: &mut Dice, placed: Placed, words: usize) -> Vec<Layout> {
-    let bits = placed.grains.bits;
+    let bits = placed.granularity.bits;
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
     let mut steps = 1;
     for digit in digits(dice, placed) {
@@ -199,12 +199,12 @@ fn word_of_steps(
     if rest >= run {
         fields.push(Field::Pad { bits: rest as u8, fill: Fill::One });
     }
-    let mut order: Vec<Place> = outer.iter().cloned().map(Place::Digit).collect();
+    let mut order: Vec<OrderDigit> = outer.iter().cloned().map(OrderDigit::Digit).collect();
     if dice.one_in(2) {
         dice.shuffle(&mut order);
     }
     if run > width || dice.one_in(8) {
-        order.insert(dice.below(order.len() + 1), Place::Word);
+        order.insert(dice.below(order.len() + 1), OrderDigit::Word);
     }
     let word = WordType { bits: width as u8, signed: dice.one_in(3), msf: dice.one_in(3) };
     Layout::Word { word, fields, inner: inner.to_vec(), order }
@@ -220,7 +220,7 @@ fn taken(field: &Field, bits: u32) -> u32 {
 
 fn size_of(digit: &Digit) -> Option<u32> {
     match digit.part {
-        Part::Sized { size, .. } => Some(size),
+        DigitRange::Sized { size, .. } => Some(size),
         _ => None,
     }
 }
@@ -228,10 +228,10 @@ fn size_of(digit: &Digit) -> Option<u32> {
 /// Every digit of every axis along which the component varies, often k first, some counting down,
 /// some swizzled.
 fn digits(dice: &mut Dice, placed: Placed) -> Vec<Digit> {
-    let Placed { grains, experts, component } = placed;
+    let Placed { granularity, experts, component } = placed;
     let mut digits =
-        chain(dice, if component == Component::Code { Axis::K } else { Axis::G }, grains.cols);
-    digits.extend(chain(dice, Axis::N, grains.rows));
+        chain(dice, if component == Component::Code { Axis::K } else { Axis::G }, granularity.cols);
+    digits.extend(chain(dice, Axis::N, granularity.rows));
     match dice.below(4) {
         0 => digits.reverse(),
         1 => dice.shuffle(&mut digits),
@@ -240,21 +240,21 @@ fn digits(dice: &mut Dice, placed: Placed) -> Vec<Digit> {
     }
     if experts {
         let at = if dice.one_in(3) { dice.below(digits.len() + 1) } else { digits.len() };
-        digits.insert(at, Digit::new(Axis::E, Part::Open));
+        digits.insert(at, Digit::new(Axis::E, DigitRange::Open));
     }
     if dice.one_in(6) {
-        swizzle(dice, &mut digits, grains);
+        swizzle(dice, &mut digits, granularity);
     }
     digits
 }
 
 /// The digits of one axis: sized ones from the grain on, then an open one, or a whole axis.
-fn chain(dice: &mut Dice, axis: Axis, grain: Grain) -> Vec<Digit> {
+fn chain(dice: &mut Dice, axis: Axis, grain: GroupSize) -> Vec<Digit> {
     let unit = match grain {
         // A default layout has digits that do not vary.
-        Grain::All if dice.one_in(6) => return vec![Digit::new(axis, Part::Open)],
-        Grain::All => return Vec::new(),
-        Grain::Each(unit) => unit,
+        GroupSize::All if dice.one_in(6) => return vec![Digit::new(axis, DigitRange::Open)],
+        GroupSize::All => return Vec::new(),
+        GroupSize::Each(unit) => unit,
     };
     // Groups count from the group on; columns from the group's columns on.
     let (axis, first) = match axis {
@@ -269,31 +269,31 @@ fn chain(dice: &mut Dice, axis: Axis, grain: Grain) -> Vec<Digit> {
         if size > most {
             break;
         }
-        parts.push(Part::Sized { stride, size });
+        parts.push(DigitRange::Sized { stride, size });
         stride *= size;
         most /= size;
     }
     match dice.below(12) {
-        0 if parts.is_empty() => parts.push(Part::Whole),
-        1 => parts.extend([Part::Open, Part::Top { size: dice.within(2, 3) }]),
-        _ => parts.push(Part::Open),
+        0 if parts.is_empty() => parts.push(DigitRange::Whole),
+        1 => parts.extend([DigitRange::Open, DigitRange::Top { size: dice.within(2, 3) }]),
+        _ => parts.push(DigitRange::Open),
     }
     let digit = |part| Digit { down: dice.one_in(8), ..Digit::new(axis, part) };
     parts.into_iter().map(digit).collect()
 }
 
 /// XORs digits of one axis with whole groups of the other.
-fn swizzle(dice: &mut Dice, digits: &mut [Digit], grains: Grains) {
+fn swizzle(dice: &mut Dice, digits: &mut [Digit], granularity: Granularity) {
     let on_n = |digit: &Digit| digit.axis == Axis::N;
     let rows_first = dice.one_in(2);
-    let (other, grain) = if rows_first { (Axis::K, grains.cols) } else { (Axis::N, grains.rows) };
-    let Grain::Each(unit) = grain else { return };
+    let (other, grain) = if rows_first { (Axis::K, granularity.cols) } else { (Axis::N, granularity.rows) };
+    let GroupSize::Each(unit) = grain else { return };
     for digit in digits.iter_mut().filter(|digit| on_n(digit) == rows_first) {
-        if let Part::Sized { size, .. } = digit.part
+        if let DigitRange::Sized { size, .. } = digit.part
             && size.is_power_of_two()
             && digit.axis != Axis::E
         {
-            let part = Part::Sized { stride: unit * dice.of(&[1, 2, 8]), size };
+            let part = DigitRange::Sized { stride: unit * dice.of(&[1, 2, 8]), size };
             digit.swizzle = Some(Box::new(Digit::new(other, part)));
         }
     }
@@ -310,16 +310,16 @@ pub fn record(
 ) -> Layout {
     let codes = inside(dice, code, (1, rows), (1, cols));
     let body = record_body(dice, codes, shared);
-    let mut outer = vec![Digit::new(Axis::K, Part::Open), Digit::new(Axis::N, Part::Open)];
+    let mut outer = vec![Digit::new(Axis::K, DigitRange::Open), Digit::new(Axis::N, DigitRange::Open)];
     if dice.one_in(5) && rows == 1 {
-        outer[1].part = Part::Sized { stride: 1, size: 4 };
-        outer.push(Digit::new(Axis::N, Part::Open));
+        outer[1].part = DigitRange::Sized { stride: 1, size: 4 };
+        outer.push(Digit::new(Axis::N, DigitRange::Open));
     }
     if dice.one_in(8) {
-        outer.push(Digit::new(Axis::K, Part::Top { size: 2 }));
+        outer.push(Digit::new(Axis::K, DigitRange::Top { size: 2 }));
     }
     if code.experts {
-        outer.push(Digit::new(Axis::E, Part::Open));
+        outer.push(Digit::new(Axis::E, DigitRange::Open));
     }
     if dice.one_in(3) {
         dice.shuffle(&mut outer);
@@ -338,13 +338,13 @@ pub fn super_record(
 ) -> Layout {
     let codes = inside(dice, code, (1, 1), (1, cols));
     let body = record_body(dice, codes, small);
-    let digits = vec![Digit::new(Axis::K, Part::Sized { stride: cols, size: times })];
+    let digits = vec![Digit::new(Axis::K, DigitRange::Sized { stride: cols, size: times })];
     let mut parts = vec![Layout::For { digits, body: Box::new(body) }];
     parts.extend(large.iter().map(|placed| single(dice, *placed)));
     dice.shuffle(&mut parts);
-    let mut outer = vec![Digit::new(Axis::K, Part::Open), Digit::new(Axis::N, Part::Open)];
+    let mut outer = vec![Digit::new(Axis::K, DigitRange::Open), Digit::new(Axis::N, DigitRange::Open)];
     if code.experts {
-        outer.push(Digit::new(Axis::E, Part::Open));
+        outer.push(Digit::new(Axis::E, DigitRange::Open));
     }
     Layout::For { digits: outer, body: Box::new(Layout::Sequence(parts)) }
 }
@@ -361,15 +361,15 @@ pub fn together(dice: &mut Dice, placed: &[Placed]) -> Layout {
     }
     let mut fields: Vec<Field> = placed.iter().map(|p| Field::all(p.component)).collect();
     dice.shuffle(&mut fields);
-    let run: u32 = placed.iter().map(|placed| placed.grains.bits).sum();
+    let run: u32 = placed.iter().map(|placed| placed.granularity.bits).sum();
     let width = dice.of(&[32u32, 64, 16, 8]);
     let rest = run.next_multiple_of(width) - run;
     if rest >= run {
         fields.push(Field::Pad { bits: rest as u8, fill: dice.of(&[Fill::Zero, Fill::One]) });
     }
-    let mut order: Vec<Place> = order.into_iter().map(Place::Digit).collect();
+    let mut order: Vec<OrderDigit> = order.into_iter().map(OrderDigit::Digit).collect();
     if run > width {
-        order.insert(dice.below(order.len() + 1), Place::Word);
+        order.insert(dice.below(order.len() + 1), OrderDigit::Word);
     }
     let word = WordType { bits: width as u8, signed: dice.one_in(3), msf: dice.one_in(4) };
     Layout::Word { word, fields, inner: Vec::new(), order }
@@ -388,7 +388,7 @@ fn record_body(dice: &mut Dice, codes: Vec<Layout>, shared: &[Placed]) -> Layout
 
 /// One value, in whole bytes.
 fn single(dice: &mut Dice, placed: Placed) -> Layout {
-    let bits = placed.grains.bits;
+    let bits = placed.granularity.bits;
     match bits.is_multiple_of(8) && dice.percent(70) {
         true => Layout::Field(Field::all(placed.component)),
         false if bits > 8 && dice.one_in(2) => {
@@ -403,7 +403,7 @@ fn single(dice: &mut Dice, placed: Placed) -> Layout {
 
 /// The codes of a group of rows and columns that start at a stride: one word, or two planes.
 fn inside(dice: &mut Dice, code: Placed, rows: (u32, u32), cols: (u32, u32)) -> Vec<Layout> {
-    let slices = match code.grains.bits {
+    let slices = match code.granularity.bits {
         bits if bits > 1 && dice.one_in(4) => {
             let cut = dice.within(1, bits - 1) as u8;
             vec![Some((0, cut)), Some((cut, bits as u8))]
@@ -429,7 +429,7 @@ fn split(dice: &mut Dice, axis: Axis, (mut stride, mut count): (u32, u32)) -> Ve
         let size = if dice.one_in(2) { count } else { dice.of(&divisors) };
         digits.push(Digit {
             down: dice.one_in(10),
-            ..Digit::new(axis, Part::Sized { stride, size })
+            ..Digit::new(axis, DigitRange::Sized { stride, size })
         });
         stride *= size;
         count /= size;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::layout::{Component, Grain, Grains, Layout};
+use quantloom_dsl::layout::{Component, GroupSize, Granularity, Layout};
 
 use crate::dice::Dice;
 use crate::layouts::{Placed, layouts, record, super_record, together};
@@ -33,9 +33,9 @@ impl Group {
         }
     }
 
-    fn grains(self, bits: u32) -> Grains {
-        let grain = |count: Option<u32>| count.map_or(Grain::All, Grain::Each);
-        Grains { bits, rows: grain(self.0), cols: grain(self.1) }
+    fn granularity(self, bits: u32) -> Granularity {
+        let grain = |count: Option<u32>| count.map_or(GroupSize::All, GroupSize::Each);
+        Granularity { bits, rows: grain(self.0), cols: grain(self.1) }
     }
 }
 
@@ -71,7 +71,7 @@ impl Drawing<'_> {
         let mut clauses = vec![weight];
         let code = Placed {
             component: Component::Code,
-            grains: Group(Some(1), Some(1)).grains(bits),
+            granularity: Group(Some(1), Some(1)).granularity(bits),
             experts: self.experts,
         };
         let packs = self.packs(code, &levels, &zero, &shift);
@@ -437,7 +437,7 @@ impl Drawing<'_> {
         }
         let placed = |component, number: Number, group: Group| Placed {
             component,
-            grains: group.grains(number.bits()),
+            granularity: group.granularity(number.bits()),
             experts: code.experts,
         };
         let mut small = vec![placed(Component::Scale(0), levels[0].number?, group)];
@@ -480,7 +480,7 @@ impl Drawing<'_> {
         let experts = self.experts;
         let part = |component, number: Number| Placed {
             component,
-            grains: group.grains(number.bits()),
+            granularity: group.granularity(number.bits()),
             experts,
         };
         let mut all = vec![part(Component::Scale(0), (*number)?)];
@@ -507,8 +507,8 @@ impl Drawing<'_> {
         let layout = match usual {
             true => String::new(),
             false => {
-                let grains = group.grains(number.bits());
-                let placed = Placed { component, grains, experts: self.experts };
+                let granularity = group.granularity(number.bits());
+                let placed = Placed { component, granularity, experts: self.experts };
                 // One layout a clause.
                 let mut layouts = layouts_of(self.dice, placed);
                 let layout = match layouts.len() {

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F32, Number};
-use quantloom_dsl::layout::{Axis, Component, Digit, Field, Grain, Layout, Part, Place, WordType};
+use quantloom_dsl::layout::{Axis, Component, Digit, Field, GroupSize, Layout, DigitRange, OrderDigit, WordType};
 use quantloom_dsl::{
     Accumulate, Activation, Arithmetic, Code, Group, Quantiser, ScaleType, Scheme, Store, Ties,
     default_layout, default_name, parse,
@@ -118,7 +118,7 @@ fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
         change(&|s| _ = s.scales.remove(at));
         change(&|s| s.scales[at].divide = false);
         change(&|s| s.scales[at].number = ScaleType::Number(NUMBER_F32));
-        change(&|s| s.scales[at].rule = quantloom_dsl::Rule::amax(8.0));
+        change(&|s| s.scales[at].rule = quantloom_dsl::ScaleRule::amax(8.0));
         for group in groups(scheme.scales[at].group) {
             change(&|s| {
                 let old = s.scales[at].group;
@@ -183,7 +183,7 @@ fn quantiser(scheme: &Scheme, change: &mut impl FnMut(&dyn Fn(&mut Scheme))) {
         change(&|s| with(s, &|q| q.scales[at].divide = false));
         change(&|s| with(s, &|q| q.scales[at].stored = false));
         change(&|s| with(s, &|q| q.scales[at].number = ScaleType::Number(NUMBER_F32)));
-        change(&|s| with(s, &|q| q.scales[at].rule = quantloom_dsl::Rule::amax(127.0)));
+        change(&|s| with(s, &|q| q.scales[at].rule = quantloom_dsl::ScaleRule::amax(127.0)));
         for group in groups(quantiser.scales[at].group) {
             change(&|s| with(s, &|q| q.scales[at].group = group));
         }
@@ -193,11 +193,11 @@ fn quantiser(scheme: &Scheme, change: &mut impl FnMut(&dyn Fn(&mut Scheme))) {
 /// Simpler groups.
 fn groups(group: Group) -> Vec<Group> {
     let mut all = Vec::new();
-    let each = |rows: u32, cols: u32| Group { rows: Grain::Each(rows), cols: Grain::Each(cols) };
-    if group.cols != Grain::All {
+    let each = |rows: u32, cols: u32| Group { rows: GroupSize::Each(rows), cols: GroupSize::Each(cols) };
+    if group.cols != GroupSize::All {
         all.push(Group::ROW);
     }
-    if let (Grain::Each(rows), Grain::Each(cols)) = (group.rows, group.cols) {
+    if let (GroupSize::Each(rows), GroupSize::Each(cols)) = (group.rows, group.cols) {
         if rows > 1 {
             all.extend([each(1, cols), each(rows / 2, cols)]);
         }
@@ -209,7 +209,7 @@ fn groups(group: Group) -> Vec<Group> {
         if cols > 1 << 12 {
             all.push(each(rows, cols / 2));
         }
-    } else if group.rows == Grain::All {
+    } else if group.rows == GroupSize::All {
         all.push(Group::ROW);
     }
     all
@@ -236,11 +236,11 @@ fn with_plain_stores(mut scheme: Scheme) -> Scheme {
 }
 
 fn plain_store(scheme: &Scheme, component: Component) -> Store {
-    let experts = scheme.experts.map(|_| Digit::new(Axis::E, Part::Open));
-    let bits = scheme.grains(component).map_or(8, |grains| grains.bits);
+    let experts = scheme.experts.map(|_| Digit::new(Axis::E, DigitRange::Open));
+    let bits = scheme.granularity(component).map_or(8, |granularity| granularity.bits);
     let layout = match component {
         Component::Code => {
-            let open = |axis| Digit::new(axis, Part::Open);
+            let open = |axis| Digit::new(axis, DigitRange::Open);
             let mut digits = vec![open(Axis::K), open(Axis::N)];
             digits.extend(experts);
             match bits {
@@ -255,7 +255,7 @@ fn plain_store(scheme: &Scheme, component: Component) -> Store {
                         },
                     ],
                     inner: Vec::new(),
-                    order: digits.into_iter().map(Place::Digit).collect(),
+                    order: digits.into_iter().map(OrderDigit::Digit).collect(),
                 },
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::reference::{Packed, Plain};
+use quantloom_dsl::reference::{StoredTensors, PlainCodes};
 use quantloom_dsl::{Accumulate, Arithmetic, Scheme};
 use quantloom_random_schemes::campaign::{Finding, Options, Report, run};
 use quantloom_random_schemes::checks::{Check, Kind, Subject, backend};
@@ -74,7 +74,7 @@ fn bare(scheme: &Scheme) -> bool {
 
 #[test]
 fn a_wrong_packer_is_found() {
-    fn wrong(scheme: &Scheme, plain: &Plain) -> Result<Packed, UnpackError> {
+    fn wrong(scheme: &Scheme, plain: &PlainCodes) -> Result<StoredTensors, UnpackError> {
         let mut packed = quantloom_runtime::pack::pack(scheme, plain)?;
         if scheme.shift.is_some()
             && let Some(first) = packed.values_mut().find_map(|bytes| bytes.first_mut())
@@ -94,7 +94,7 @@ fn a_wrong_packer_is_found() {
 
 #[test]
 fn a_panic_is_found() {
-    fn wrong(scheme: &Scheme, plain: &Plain) -> Result<Packed, UnpackError> {
+    fn wrong(scheme: &Scheme, plain: &PlainCodes) -> Result<StoredTensors, UnpackError> {
         assert!(scheme.zero.is_none(), "zero points are beyond me");
         quantloom_runtime::pack::pack(scheme, plain)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proc_macro2::{Ident, Literal, TokenStream};
 use quantloom_dsl::format::{FORMATS, FloatFormat, Number};
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::{Code, WeightCode};
 use quote::{format_ident, quote};
 
 use super::EmitError;
@@ -69,7 +69,7 @@ pub(super) fn items(code: &Code, name: &Ident) -> Result<TokenStream, EmitError>
         Code::Number(Number::Int(bits)) => Code::Number(Number::Uint(*bits)),
         code => code.clone(),
     };
-    let weight = Weight { code: stored, offset: 0 };
+    let weight = WeightCode { code: stored, offset: 0 };
     let plan = DequantPlan::new(&weight, Operand::F32, Class::Lanes);
     let no_sequence = || EmitError::NoSequence(weight.to_string());
     let plan = plan.ok_or_else(no_sequence)?;

@@ -5,7 +5,7 @@
 //! are four apart: a shift by a multiple of p and one mask bring four codes, one a byte, in
 //! order. A unit is 32 codes: 8 words of bytes.
 
-use quantloom_dsl::Weight;
+use quantloom_dsl::WeightCode;
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
@@ -36,7 +36,7 @@ pub fn planes(bits: u32) -> Vec<(u8, u8)> {
 }
 
 /// Joins the planes of 32 codes.
-pub fn planes_to_bytes(weight: &Weight) -> Sequence {
+pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
     let planes = planes(weight.code.bits());
     let mut inputs = Vec::new();
     let mut first_word = Vec::new();

@@ -1,7 +1,7 @@
 //! Templates to 8-bit elements, four in a word.
 
 use quantloom_dsl::format::{E2M1, E4M3, Number};
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
@@ -49,7 +49,7 @@ pub(super) fn top_bits_s8(ask: &Ask<'_>) -> Option<Sequence> {
 /// Magnitudes select from eight bytes; signs lie apart, where a shift by four brings them to the
 /// top of each byte.
 pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
-    let is_e2m1 = *ask.weight == Weight { code: Code::Number(Number::Float(E2M1)), offset: 0 };
+    let is_e2m1 = *ask.weight == WeightCode { code: Code::Number(Number::Float(E2M1)), offset: 0 };
     if !is_e2m1 || ask.operand != Operand::E4m3 || ask.field != 4 {
         return None;
     }
@@ -87,7 +87,7 @@ pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
 /// The bits of OCP e4m3 are those of an e4m3fnuz of half the value, but for NaN, which has the largest
 /// magnitude there and is the negative zero here.
 pub(super) fn rebias_fnuz(ask: &Ask<'_>) -> Option<Sequence> {
-    let is_e4m3 = *ask.weight == Weight { code: Code::Number(Number::Float(E4M3)), offset: 0 };
+    let is_e4m3 = *ask.weight == WeightCode { code: Code::Number(Number::Float(E4M3)), offset: 0 };
     if !is_e4m3 || ask.operand != Operand::E4m3Fnuz || ask.field != 8 {
         return None;
     }

@@ -3,7 +3,7 @@
 //! Run", 2022, section 3.2) and of the float formats' shared field order.
 
 use quantloom_dsl::format::{BF16, E4M3, F16, FloatFormat, Number, Overflow, Variant};
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
@@ -29,7 +29,7 @@ const BF16_ONE: u32 = 0x3f80;
 const F16_1024: u32 = 0x6400;
 
 /// A word full of fields of one width, code j in field j.
-fn one_word(weight: &Weight, field: u32) -> Vec<Field> {
+fn one_word(weight: &WeightCode, field: u32) -> Vec<Field> {
     let bits = weight.code.bits() as u8;
     let fields = 0..(32 / field) as u8;
     fields.map(|code| Field { at: code * field as u8, slice: (0, bits), code }).collect()
@@ -41,7 +41,7 @@ fn exact(format: FloatFormat, value: f64) -> Option<u32> {
     (format.decode(code) == value).then_some(code)
 }
 
-fn every_value_fits(weight: &Weight, format: FloatFormat, add: i32, exponent: i32) -> bool {
+fn every_value_fits(weight: &WeightCode, format: FloatFormat, add: i32, exponent: i32) -> bool {
     let fits = |code| {
         let value = (weight.decode(code) + f64::from(add)) * 2f64.powi(exponent);
         !value.is_finite() || exact(format, value).is_some()
@@ -80,7 +80,7 @@ const EXACT: Yield = Yield::Value { add: 0, exponent: 0 };
 /// left to a correction: the whole offset of the weight where the format does not hold all values less it,
 /// or a base with it.
 fn taken_off(
-    weight: &Weight,
+    weight: &WeightCode,
     offset: i32,
     format: FloatFormat,
     mut bases: impl Iterator<Item = f64>,

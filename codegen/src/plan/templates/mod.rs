@@ -16,7 +16,7 @@ mod singles;
 mod table;
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::{Code, WeightCode};
 
 use super::operand::Operand;
 use super::sequence::Sequence;
@@ -28,7 +28,7 @@ pub use placed::{PLACED_HALF, placed_half};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask<'a> {
     /// What the codes are.
-    pub weight: &'a Weight,
+    pub weight: &'a WeightCode,
     /// Bits from one code to the next in the input word: 1, 2, 4 or 8.
     pub field: u32,
     /// Element type of the output.
@@ -106,7 +106,7 @@ pub const TEMPLATES: &[Template] = &[
 ];
 
 /// An integer code as an unsigned one: `(width, flip, offset)` with value = `(code ^ flip) - offset`.
-pub(super) fn integer(weight: &Weight) -> Option<(u32, u32, i32)> {
+pub(super) fn integer(weight: &WeightCode) -> Option<(u32, u32, i32)> {
     match weight.code {
         Code::Number(Number::Uint(bits)) => Some((bits.into(), 0, weight.offset)),
         Code::Number(Number::Int(bits)) => {

@@ -10,7 +10,7 @@
 //! cannot say one thing and do another.
 
 use quantloom_dsl::format::{FloatFormat, Number, Variant};
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
@@ -127,7 +127,7 @@ const ARRANGEMENTS: &[Arrangement] = &[
 pub const PLACED_HALF: &str = "placed_half";
 
 /// The sequence for codes that may lie anywhere in the words of a unit, if there is an arrangement.
-pub fn placed_half(weight: &Weight, operand: Operand) -> Option<Sequence> {
+pub fn placed_half(weight: &WeightCode, operand: Operand) -> Option<Sequence> {
     let Code::Number(Number::Float(format)) = weight.code else { return None };
     let half = match operand {
         Operand::Bf16 => Half::Bf16,

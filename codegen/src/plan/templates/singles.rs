@@ -1,7 +1,7 @@
 //! Templates to f32, one element a word, from codes that lie one a byte.
 
 use quantloom_dsl::format::{F32, Number, Variant};
-use quantloom_dsl::{Code, Weight};
+use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
@@ -13,7 +13,7 @@ const BYTES: u32 = 4;
 /// The sequence that does the same to each byte of one word.
 fn each_byte(
     template: &'static str,
-    weight: &Weight,
+    weight: &WeightCode,
     yields: Yield,
     mut decode: impl FnMut(&mut Draft, Register, u32) -> Register,
 ) -> Sequence {

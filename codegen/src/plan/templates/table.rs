@@ -4,7 +4,7 @@
 //! times one power of two that a scale takes back, nothing is lost; else each is the nearest one, which the
 //! sequence says ([`Yield::Rounded`]).
 
-use quantloom_dsl::Weight;
+use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 
 use super::super::operand::Operand;
@@ -16,7 +16,7 @@ use super::Ask;
 const MOST_EXPONENT: i32 = 126;
 
 /// The operand's element of every code of a weight, and what it is.
-pub(super) fn elements(weight: &Weight, operand: Operand) -> Option<(Vec<u32>, Yield)> {
+pub(super) fn elements(weight: &WeightCode, operand: Operand) -> Option<(Vec<u32>, Yield)> {
     let Number::Float(format) = operand.number() else { return None };
     let values: Vec<f64> =
         (0..1u32 << weight.code.bits()).map(|code| weight.decode(code)).collect();

@@ -1,6 +1,6 @@
 //! All levels of a quantiser: what is given, what is chosen, and the codes that follow.
 
-use quantloom_dsl::layout::Grain;
+use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Quantiser, ScaleLevel};
 
 use super::code::Codes;
@@ -76,8 +76,8 @@ pub(super) struct OfRow {
 /// Columns that share a number of a level; `None` if a row does.
 pub(super) const fn columns(level: &ScaleLevel) -> Option<u32> {
     match level.group.cols {
-        Grain::Each(columns) => Some(columns),
-        Grain::All => None,
+        GroupSize::Each(columns) => Some(columns),
+        GroupSize::All => None,
     }
 }
 
@@ -132,7 +132,7 @@ impl<'p> Levels<'p> {
         for (at, (level, number)) in levels.rev().filter(|(_, (level, _))| columns(level).is_none())
         {
             let outer = of_row.factor;
-            let extent = if level.group.rows == Grain::All { tensor } else { row };
+            let extent = if level.group.rows == GroupSize::All { tensor } else { row };
             let factor = match (number, extent) {
                 (Some(number), _) => self.scales.with_stored(b, level, *number, outer),
                 (None, Some(extent)) => {

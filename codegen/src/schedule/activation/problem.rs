@@ -1,8 +1,8 @@
 //! What is made: the operand of a product, from x of a type, for a quantiser or as it is.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
-use quantloom_dsl::layout::Grain;
-use quantloom_dsl::{Activation, Arithmetic, Quantiser, Rule, ScaleLevel, ScaleType, Scheme};
+use quantloom_dsl::layout::GroupSize;
+use quantloom_dsl::{Activation, Arithmetic, Quantiser, ScaleRule, ScaleLevel, ScaleType, Scheme};
 
 use super::EXTENTS_OF_A_LANE;
 use super::levels::columns;
@@ -114,7 +114,7 @@ impl ActivationProblem {
         match levels {
             [level]
                 if self.number(level) == Number::E8m0
-                    && level.group.cols != Grain::All
+                    && level.group.cols != GroupSize::All
                     && !self.is_apart() =>
             {
                 Ok(Self { codes: true, ..self })
@@ -142,8 +142,8 @@ impl ActivationProblem {
     /// Columns of x that share all scales; `None` if a row does.
     pub fn group(&self) -> Option<u32> {
         match self.quantiser()?.scales.first()?.group.cols {
-            Grain::Each(columns) => Some(columns),
-            Grain::All => None,
+            GroupSize::Each(columns) => Some(columns),
+            GroupSize::All => None,
         }
     }
 
@@ -191,12 +191,12 @@ impl ActivationProblem {
 
     /// Whether a scale is chosen from all of x: two kernels.
     pub fn spans_rows(&self) -> bool {
-        self.chosen().any(|level| level.group.rows == Grain::All)
+        self.chosen().any(|level| level.group.rows == GroupSize::All)
     }
 
     /// Whether a scale is chosen from a whole row.
     pub(super) fn spans_columns(&self) -> bool {
-        self.chosen().any(|level| level.group.rows != Grain::All && level.group.cols == Grain::All)
+        self.chosen().any(|level| level.group.rows != GroupSize::All && level.group.cols == GroupSize::All)
     }
 
     /// Levels whose scales are chosen here.
@@ -208,7 +208,7 @@ impl ActivationProblem {
     /// Whether extents have two ends.
     pub(super) fn signed(&self) -> bool {
         let zero = self.quantiser().is_some_and(|quantiser| quantiser.zero.is_some());
-        zero || self.chosen().any(|level| matches!(level.rule, Rule::Range(_)))
+        zero || self.chosen().any(|level| matches!(level.rule, ScaleRule::Range(_)))
     }
 
     /// Lanes of a warp.
@@ -279,20 +279,20 @@ impl ActivationProblem {
     fn levels_are_taken(&self, quantiser: &Quantiser) -> Result<(), String> {
         let mut finer = 1;
         for (at, level) in quantiser.scales.iter().enumerate() {
-            let Grain::Each(columns) = level.group.cols else {
+            let GroupSize::Each(columns) = level.group.cols else {
                 // What is coarser than a whole row is a whole row too.
-                if quantiser.scales[at..].iter().any(|level| level.group.cols != Grain::All) {
+                if quantiser.scales[at..].iter().any(|level| level.group.cols != GroupSize::All) {
                     return Err("groups of columns around whole rows".to_owned());
                 }
-                if !matches!(level.group.rows, Grain::Each(1) | Grain::All) {
+                if !matches!(level.group.rows, GroupSize::Each(1) | GroupSize::All) {
                     return Err("a scale for several tokens".to_owned());
                 }
-                if level.stored && level.group.rows != Grain::All {
+                if level.stored && level.group.rows != GroupSize::All {
                     return Err("a static scale for each token".to_owned());
                 }
                 continue;
             };
-            if level.group.rows != Grain::Each(1) || level.stored {
+            if level.group.rows != GroupSize::Each(1) || level.stored {
                 return Err("a scale for columns of several tokens".to_owned());
             }
             if !columns.is_multiple_of(finer) {

@@ -6,7 +6,7 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Variant};
 use crate::ir::{Binary, Builder, Compare, Half, Operand, Side, Ternary, Unary};
 use crate::target::Feature;
 
-/// The type that results are rounded to; [`quantloom_dsl::reference::Arith`], written.
+/// The type that results are rounded to; [`quantloom_dsl::reference::RoundedArithmetic`], written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rounding {
     /// f32 if `None`.

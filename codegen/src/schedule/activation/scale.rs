@@ -2,8 +2,8 @@
 //! `choose_zero`.
 
 use quantloom_dsl::format::{F32, Number};
-use quantloom_dsl::reference::Arith;
-use quantloom_dsl::{Quantiser, Rule, ScaleLevel};
+use quantloom_dsl::reference::RoundedArithmetic;
+use quantloom_dsl::{Quantiser, ScaleRule, ScaleLevel};
 
 use super::extent::Extent;
 use super::problem::ActivationProblem;
@@ -34,7 +34,7 @@ impl Factor {
     }
 
     /// What a value is divided by: the factor, or the largest f32 where that is 0, as
-    /// [`quantloom_dsl::reference::Arith::over`] has it.
+    /// [`quantloom_dsl::reference::RoundedArithmetic::over`] has it.
     pub(super) fn divisor(self, b: &mut Builder) -> Operand {
         if !self.vanishes {
             return self.value;
@@ -127,7 +127,7 @@ impl<'p> Scales<'p> {
             None => factor,
         };
         let factor = match level.rule {
-            Rule::Pow2 { .. } | Rule::Pow2Over(_) => {
+            ScaleRule::Pow2 { .. } | ScaleRule::Pow2Over(_) => {
                 let amax = extent.amax(b);
                 let amax = within(b, amax);
                 let code = self.power(b, amax, level.rule);
@@ -138,19 +138,19 @@ impl<'p> Scales<'p> {
                 }
                 value
             }
-            Rule::Range(divisor) => {
+            ScaleRule::Range(divisor) => {
                 let [low, high] = extent.ends();
                 let range = base.binary(b, Binary::SubF32, high, low);
                 let factor = base.binary(b, Binary::DivF32, range, f64::from_bits(divisor) as f32);
                 within(b, factor)
             }
             // Divided the other way round, so that the stored reciprocal is rounded once.
-            Rule::Amax(divisor) if level.divide && outer.is_none() => {
+            ScaleRule::Amax(divisor) if level.divide && outer.is_none() => {
                 let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
                 let divisor = base.binary(b, Binary::DivF32, divisor, amax);
                 return (stored_divisor(b, number, divisor), None);
             }
-            Rule::Amax(divisor) => {
+            ScaleRule::Amax(divisor) => {
                 let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
                 let factor = base.binary(b, Binary::DivF32, amax, divisor);
                 within(b, factor)
@@ -175,7 +175,7 @@ impl<'p> Scales<'p> {
 
     /// The power of two of a rule, as a code of e8m0. The exponent that a subnormal amax
     /// seems to have is at most 1 too large, and comes to the smallest code all the same.
-    fn power(&self, b: &mut Builder, amax: Operand, rule: Rule) -> Operand {
+    fn power(&self, b: &mut Builder, amax: Operand, rule: ScaleRule) -> Operand {
         let code = self.quantiser.code;
         let power = rule.power(code.max().max(-code.min()));
         // At least 1: the problem says so.
@@ -192,7 +192,7 @@ impl<'p> Scales<'p> {
         let finite = b.less(bits, f32::INFINITY.to_bits());
         let exponent = b.select(finite, exponent, 0u32);
         // In f16 the smallest powers are 0, and 1 is put in their place.
-        let arith = Arith::new(self.problem.arithmetic, self.problem.own);
+        let arith = RoundedArithmetic::new(self.problem.arithmetic, self.problem.own);
         let is_zero = |code: &u32| arith.round(Number::E8m0.decode(*code)) == 0.0;
         let zeros = (0..255u32).take_while(is_zero).count() as u32;
         if zeros == 0 {

@@ -5,8 +5,8 @@
 //! level adds a rounding, so that a product of L levels is within L - 1 units in the last place.
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::layout::{Component, Grain};
-use quantloom_dsl::{Correction, Scheme, ZeroKind};
+use quantloom_dsl::layout::{Component, GroupSize};
+use quantloom_dsl::{ZeroPointCorrection, Scheme, ZeroKind};
 
 use super::form::Integer;
 use crate::ir::{Binary, Builder, Operand, Ternary, Unary};
@@ -17,7 +17,7 @@ use crate::schedule::grouped::{is_read, number};
 pub(super) struct Formula {
     /// Type of each level, and whether it divides.
     scales: Vec<(Number, bool)>,
-    /// [`Correction::value`], times a power of two; the scales alone if `None`.
+    /// [`ZeroPointCorrection::value`], times a power of two; the scales alone if `None`.
     addend: Option<Addend>,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Wanted {
     /// What multiplies the sum of x over a group: see [`quantloom_dsl::Scheme::shift`] for its signs.
     Addend {
         /// Its terms.
-        correction: Correction,
+        correction: ZeroPointCorrection,
         /// The power of two that sums are in units of.
         exponent: i32,
     },
@@ -58,14 +58,14 @@ impl Formula {
         let (mut scales, mut components) = (Vec::new(), Vec::new());
         for (at, level) in (0u8..).zip(&scheme.scales) {
             // A shift is added after all levels.
-            let of_row = level.group.cols == Grain::All && scheme.shift.is_none();
+            let of_row = level.group.cols == GroupSize::All && scheme.shift.is_none();
             if of_row == (wanted == Wanted::Factor) {
                 let kind = level.stored_number().filter(|kind| is_read(*kind))?;
                 scales.push((kind, level.divide));
                 components.push(Component::Scale(at));
             }
         }
-        let Wanted::Addend { correction: Correction { zero, add }, exponent } = wanted else {
+        let Wanted::Addend { correction: ZeroPointCorrection { zero, add }, exponent } = wanted else {
             return Some((Self { scales, addend: None }, components));
         };
         let zero = match scheme.zero.filter(|_| zero).map(|zero| zero.kind) {

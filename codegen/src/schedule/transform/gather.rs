@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use quantloom_dsl::layout::{Run, Shape};
+use quantloom_dsl::layout::{AffineRun, Shape};
 
 use super::affine::{Affine, Values};
 use super::form::Form;
@@ -37,7 +37,7 @@ pub(super) struct Array {
 }
 
 /// Where the codes of one input of a [`Form`] lie: the runs in each array that has some.
-pub(super) type Input = Vec<(usize, Vec<Run>)>;
+pub(super) type Input = Vec<(usize, Vec<AffineRun>)>;
 
 /// The word of an array of so many bits, in which words of 32 bits are whole.
 pub(super) const fn word_of(bits: u64) -> u64 {
@@ -377,7 +377,7 @@ impl Gather<'_> {
         b: &mut Builder,
         values: &mut Values,
         element: &[Affine; 3],
-        (array, from): (usize, &Run),
+        (array, from): (usize, &AffineRun),
         conditions: &[Condition],
         slices: &mut Vec<Slice>,
     ) {
@@ -462,7 +462,7 @@ impl Gather<'_> {
 }
 
 /// The first bit of a run's part of an element, if that run is for it.
-fn at(run: &Run, index: &[u64; 3]) -> Option<u64> {
+fn at(run: &AffineRun, index: &[u64; 3]) -> Option<u64> {
     let mut bit = run.base as u64;
     for digit in &run.digits {
         let value = index[axis(digit.axis)] / digit.stride % digit.size;
@@ -480,7 +480,7 @@ const fn extents(shape: Shape) -> [u64; 3] {
 }
 
 /// Those bits of a slice that a run of the destination holds, cut where a register ends.
-fn cut(slice: Slice, run: &Run, to: u64, mask: u32) -> Vec<Moved> {
+fn cut(slice: Slice, run: &AffineRun, to: u64, mask: u32) -> Vec<Moved> {
     let (first, last) = (u64::from(run.low), u64::from(run.high));
     let (low, high) = (slice.low.max(first), (slice.low + slice.bits).min(last));
     let part = |[low, to, bits]: [u64; 3]| Moved {

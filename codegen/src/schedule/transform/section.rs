@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use quantloom_dsl::layout::{Axis, Run};
+use quantloom_dsl::layout::{Axis, AffineRun};
 
 /// Bits of a register.
 pub(super) const REGISTER: u64 = 32;
@@ -36,7 +36,7 @@ pub(super) const fn axis(axis: Axis) -> usize {
 
 /// What lies in each piece of a section of one run.
 pub(super) struct Contents<'r> {
-    pub(super) run: &'r Run,
+    pub(super) run: &'r AffineRun,
     /// The digits that number the pieces, with the pieces a value.
     pub(super) outer: Vec<(Digit, u64)>,
     /// The elements of a piece: their index, the bit where the run's bits of them begin.
@@ -69,14 +69,14 @@ impl Section<'_> {
 
 /// The sections of an array of so many bits, and the bits of a piece; `None` if no piece is such
 /// that all are alike.
-pub(super) fn sections(runs: &[Run], bits: u64) -> Option<(u64, Vec<Section<'_>>)> {
+pub(super) fn sections(runs: &[AffineRun], bits: u64) -> Option<(u64, Vec<Section<'_>>)> {
     PIECES.into_iter().find_map(|piece| {
         let fits = bits.is_multiple_of(piece);
         Some((piece, fits.then(|| divided(runs, bits, piece))??))
     })
 }
 
-fn divided(runs: &[Run], bits: u64, piece: u64) -> Option<Vec<Section<'_>>> {
+fn divided(runs: &[AffineRun], bits: u64, piece: u64) -> Option<Vec<Section<'_>>> {
     let mut sections: BTreeMap<u64, Section<'_>> = BTreeMap::new();
     for run in runs {
         let (outer, inner) = digits(run, piece)?;
@@ -118,7 +118,7 @@ fn divided(runs: &[Run], bits: u64, piece: u64) -> Option<Vec<Section<'_>>> {
 }
 
 /// A run's digits that number its pieces, slowest last, and those inside of a piece.
-fn digits(run: &Run, piece: u64) -> Option<(Vec<Digit>, Vec<Digit>)> {
+fn digits(run: &AffineRun, piece: u64) -> Option<(Vec<Digit>, Vec<Digit>)> {
     let (mut outer, mut inner) = (Vec::new(), Vec::new());
     for digit in run.digits.iter().filter(|digit| digit.fixed.is_none()) {
         let place = u64::try_from(digit.place).ok().filter(|place| *place > 0)?;

@@ -27,7 +27,7 @@ use super::instruction::bfmmla;
 use super::tile::register;
 use crate::cpu::decode::CHUNK;
 use crate::cpu::isa::Isa;
-use crate::cpu::parts::MOST_CHAIN;
+use crate::cpu::split_bf16::MOST_CHAIN;
 use crate::cpu::product::{Ahead, PartsBlock};
 use crate::op::Sums;
 

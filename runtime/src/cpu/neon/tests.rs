@@ -6,7 +6,7 @@
 use std::arch::is_aarch64_feature_detected;
 
 use super::{Base, Dot, I8mm, Neon, bf16};
-use crate::cpu::parts;
+use crate::cpu::split_bf16;
 use crate::cpu::tile::{DotBlock, DotTokens, Sums};
 use crate::cpu::vector::{Portable, Vector};
 
@@ -155,11 +155,11 @@ fn parts_tile<const W: usize, const X: usize>(of_weight: u32, of_x: u32) {
         std::array::from_fn(|_| (0..COLUMNS).map(|_| whole(of_x)).collect());
     let start: [[f32; 16]; bf16::TOKENS] =
         std::array::from_fn(|_| std::array::from_fn(|_| whole(8)));
-    let mut lines = vec![[0; 64]; parts::lines(COLUMNS, W, bf16::PANELS)];
+    let mut lines = vec![[0; 64]; split_bf16::lines(COLUMNS, W, bf16::PANELS)];
     bf16::cut(&weights, W, 0, &mut lines);
     let mut packed = vec![0; bf16::TOKENS * COLUMNS * X];
     for (token, x) in x.iter().enumerate() {
-        parts::place(&mut x.clone(), token, bf16::TOKENS, bf16::STEP, X, &mut packed);
+        split_bf16::place(&mut x.clone(), token, bf16::TOKENS, bf16::STEP, X, &mut packed);
     }
     let mut sums = start;
     // SAFETY: the test runs only if the CPU has bf16 products.
