@@ -12,8 +12,8 @@ use kernels::assembler;
 use kernels::operand::{Kind, Rows};
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
-    Binary, Body, Buffer, Compare, Kernel, Op, Operand as Value, Space, Statement, Ternary, Unary,
-    Verified, verify,
+    Binary, Body, Buffer, Compare, Half, Kernel, Op, Operand as Value, Space, Statement, Ternary,
+    Unary, Verified, verify,
 };
 use quantloom_codegen::plan::Operand;
 use quantloom_codegen::schedule::activation::{ActivationProblem, activation};
@@ -340,6 +340,113 @@ fn gathered_columns_are_quantised() {
     }
 }
 
+/// Quantisers whose kernels load x in different ways, their operands, the columns of a run that the
+/// product takes, and whether lanes find the scales.
+const FACTORED: &[(&str, Operand, Option<u32>)] = &[
+    ("bf16", Operand::Bf16, None),
+    ("f16", Operand::F16, None),
+    ("f32", Operand::F32, None),
+    ("f32", Operand::Bf16, None),
+    ("i8 { scale: own per token }", Operand::I8, None),
+    ("i8 { zero: i8, scale: f32 per token, ties: away }", Operand::Bf16, None),
+    ("i8 { scale: f32 per tensor static }", Operand::I8, None),
+    ("u8 { zero: u8, scale: f32 per tensor }", Operand::F32, None),
+    ("e4m3 { scale: f32 per 1x128 }", Operand::E4m3Fnuz, Some(128)),
+    (NV, Operand::F16, Some(16)),
+    ("e2m1 { scale: e4m3 per 1x16, scale: f32 per token from amax / 2688 }", Operand::F32, Some(8)),
+    ("i8 { scale: divide f32 per 1x48, scale: f32 per tensor }", Operand::F32, Some(16)),
+];
+
+fn prescaled(clause: &str, arithmetic: &str, number: Number) -> Scheme {
+    Scheme { prescale: Some(number), ..other(clause, arithmetic) }
+}
+
+/// x is multiplied by the factors of its columns before all else: rows of every alignment, with pads,
+/// in an order, all tokens as one row, a row that is read twice.
+#[test]
+fn columns_are_multiplied_first() {
+    let shapes = [(200, 256), (300, 320), (130, 256), (77, 96), (16_640, 16_640)];
+    let targets = ["sm_80", "sm_90a", "gfx942", "wgsl", "wgsl_subgroups"];
+    for (number, (clause, operand, run)) in FACTORED.iter().enumerate() {
+        for (at, (k, padded)) in shapes.into_iter().enumerate() {
+            for (turn, own) in OWN.into_iter().enumerate() {
+                let of = number + at + turn;
+                let (chip, arithmetic) = (targets[of % 5], ["own", "f32"][of % 2]);
+                // The long rows for a type each.
+                if at == 4 && number % 3 != turn {
+                    continue;
+                }
+                let factors = Number::Float(OWN[(of / 2) % 3]);
+                let scheme = prescaled(clause, arithmetic, factors);
+                let activation = &scheme.activations[0];
+                let float = matches!(activation, Activation::Float(_));
+                // Gathered groups are as an order has them: `groups_of_any_size_are_quantised`.
+                let gathers = of % 2 == 0 && at < 4 && run.is_none();
+                let problem = ActivationProblem::new(
+                    &scheme,
+                    activation,
+                    Number::Float(own),
+                    *operand,
+                    target(chip).unwrap(),
+                    (k, padded),
+                    gathers,
+                );
+                let problem = problem.unwrap().in_runs(*run);
+                let kinds = if at == 4 { &Kind::ALL[..2] } else { &Kind::ALL };
+                let x = Rows::draw(problem.quantiser(), own, k as usize, kinds, 9);
+                let x = x.with_factors(factors);
+                let x = if gathers { x.shuffled(padded as usize) } else { x };
+                let outcome = x.check(&scheme, &problem, &verified(&problem, of % 3 == 0));
+                outcome.unwrap_or_else(|wrong| {
+                    panic!("{clause} of {own}, K = {k}, {chip}, gathered {gathers}: {wrong}")
+                });
+                // The factors decide something.
+                let without = Scheme { prescale: None, ..scheme.clone() };
+                let found = x.check(&without, &problem, &verified(&problem, false));
+                assert!(found.is_err() || !float, "{clause}: factors change nothing");
+            }
+        }
+    }
+}
+
+/// Codes for an instruction that scales, of x times its factors, in an order of groups.
+#[test]
+fn codes_and_groups_are_of_the_multiplied_x() {
+    let factors = Number::Float(F32);
+    for (at, own) in OWN.into_iter().enumerate() {
+        let scheme = prescaled(MX, ["f32", "own"][at % 2], factors);
+        let (of, number) = (&scheme.activations[0], Number::Float(own));
+        let chip = target("gfx950").unwrap();
+        for shape in [(200, 256), (77, 128)] {
+            let problem =
+                ActivationProblem::new(&scheme, of, number, Operand::E2m1, chip, shape, false);
+            let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
+            let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &Kind::ALL, 10);
+            let outcome =
+                x.with_factors(factors).check(&scheme, &problem, &verified(&problem, false));
+            outcome.unwrap_or_else(|wrong| panic!("{own} {shape:?}: {wrong}"));
+        }
+        // Groups of 20 columns, the last first, each padded to runs of 16.
+        let scheme = prescaled("i8 { zero: i8, scale: f32 per 1x20 }", "f32", factors);
+        let mut order: Vec<u32> = Vec::new();
+        for group in (0..5u32).rev() {
+            order.extend(group * 20..(group * 20 + 20).min(90));
+            order.resize(order.len().next_multiple_of(16), u32::MAX);
+        }
+        let (of, shape) = (&scheme.activations[0], (90, order.len() as u32));
+        for chip in ["sm_80", "wgsl"] {
+            let chip = target(chip).unwrap();
+            let problem =
+                ActivationProblem::new(&scheme, of, number, Operand::F32, chip, shape, true);
+            let problem = problem.unwrap().in_runs(Some(16));
+            let x = Rows::draw(problem.quantiser(), own, 90, &Kind::ALL, 11).with_factors(factors);
+            let x = x.in_order(order.clone());
+            let outcome = x.check(&scheme, &problem, &verified(&problem, false));
+            outcome.unwrap_or_else(|wrong| panic!("{own} in an order: {wrong}"));
+        }
+    }
+}
+
 #[test]
 fn what_is_not_taken_is_said() {
     let cases = [
@@ -383,7 +490,11 @@ fn kernels_assemble() {
     let Some(ptxas) = assembler::find() else {
         return println!("skipped: ptxas not found");
     };
-    for (number, one) in all().iter().enumerate() {
+    let factored = all().into_iter().map(|(scheme, activation)| {
+        (Scheme { prescale: Some(Number::Float(BF16)), ..scheme }, activation)
+    });
+    for (number, one) in all().into_iter().chain(factored.step_by(3)).enumerate() {
+        let one = &one;
         for (at, sm) in ["sm_80", "sm_89", "sm_90a"].into_iter().enumerate() {
             let own = OWN[(number + at) % 3];
             let shape = [(8192, 8192), (28_672, 28_672), (1000, 1024)][(number + 2 * at) % 3];
@@ -612,6 +723,49 @@ fn mistakes_of_codes_are_found() {
         let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
         let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
         found(what, *mutation, activation(&problem, false), |kernels| {
+            x.check(&scheme, &problem, kernels)
+        });
+    }
+}
+
+/// What is wrong with factors, the quantiser and the operand, and the mutation.
+const FACTOR_MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
+    ("the factor of the next column", "bf16", Operand::Bf16, |buffers, op| {
+        if let Op::Load { from, .. } = op
+            && is(buffers, from.space, "prescale")
+        {
+            from.offset ^= 4;
+        }
+    }),
+    ("no factor", TOKEN, Operand::I8, |_, op| {
+        if let Op::Binary { dst, op: Binary::MulF32, a: a @ Value::Reg(_), b: Value::Reg(_) } = op {
+            *op = Op::Copy { dst: *dst, a: *a };
+        }
+    }),
+    ("a product rounded to another type", GIVEN, Operand::I8, |_, op| {
+        if let Op::Binary { op: Binary::Pack(half), .. } = op {
+            *half = Half::F16;
+        }
+    }),
+    ("rows after the first begin at another column", TENSOR, Operand::I8, |_, op| {
+        if let Op::Binary { op: Binary::Rem, b: b @ Value::U32(300), .. } = op {
+            *b = 296u32.into();
+        }
+    }),
+];
+
+#[test]
+fn mistakes_of_factors_are_found() {
+    let factors = Number::Float(F32);
+    for (what, clause, operand, mutation) in FACTOR_MISTAKES {
+        let scheme = prescaled(clause, "f32", factors);
+        let (of, own, chip) = (&scheme.activations[0], Number::Float(BF16), target("sm_90a"));
+        let (chip, shape) = (chip.unwrap(), (300, 320));
+        let problem = ActivationProblem::new(&scheme, of, own, *operand, chip, shape, false);
+        let problem = problem.unwrap();
+        let kinds = [Kind::Plain, Kind::Outliers];
+        let x = Rows::draw(problem.quantiser(), BF16, 300, &kinds, 6).with_factors(factors);
+        found(what, *mutation, activation(&problem, true), |kernels| {
             x.check(&scheme, &problem, kernels)
         });
     }

@@ -11,6 +11,7 @@ use quantloom_codegen::jit::Simulator;
 use quantloom_dsl::format::{BF16, F16};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
 use quantloom_runtime::gpu::{GpuDevice, GpuWeight, SavedError};
 use quantloom_runtime::op::{Op as _, Workspace};
@@ -27,17 +28,20 @@ fn device() -> GpuDevice<Simulator> {
     GpuDevice::new(Simulator::new("sm_90a").unwrap())
 }
 
-fn prepared(name: &str) -> (Stored, GpuWeight<Simulator>) {
-    let scheme = scheme(name);
-    let layer = Stored::draw(&scheme, &scheme.activations[0], "sm_90a", SHAPE).unwrap();
+fn prepared(scheme: &Scheme) -> (Stored, GpuWeight<Simulator>) {
+    let layer = Stored::draw(scheme, &scheme.activations[0], "sm_90a", SHAPE).unwrap();
     let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
-    let weight = device().prepare_stored(&scheme, layer.unpacked.shape(), &stored).unwrap();
+    let weight = device().prepare_stored(scheme, layer.unpacked.shape(), &stored).unwrap();
     (layer, weight)
 }
 
 /// A file of a prepared weight, and the folder that holds it.
 fn saved(name: &str) -> (Stored, GpuWeight<Simulator>, tempfile::TempDir, PathBuf) {
-    let (layer, weight) = prepared(name);
+    saved_of(&scheme(name))
+}
+
+fn saved_of(scheme: &Scheme) -> (Stored, GpuWeight<Simulator>, tempfile::TempDir, PathBuf) {
+    let (layer, weight) = prepared(scheme);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weight.safetensors");
     weight.save(&path).unwrap();
@@ -71,6 +75,42 @@ fn a_weight_comes_back() {
         assert!(loaded.explain(1).contains("w: loaded"), "{}", loaded.explain(1));
         assert_eq!(product(&weight), product(&loaded), "{name}");
     }
+}
+
+/// The factors of columns belong to the weight: to its product, and to its file.
+#[test]
+fn factors_of_columns_come_back() {
+    let text = scheme("ct_w4a16").to_string();
+    let text = text.replacen("weight:", "prescale: f16,\n    weight:", 1);
+    let factored = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+    let (layer, weight, folder, path) = saved_of(&factored);
+    let shape = layer.unpacked.shape();
+    let loaded = device().load(&factored, shape, &path).unwrap();
+    let y = product(&weight);
+    assert_eq!(y, product(&loaded));
+    let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
+    let plain = device().prepare_stored(&scheme("ct_w4a16"), shape, &stored).unwrap();
+    assert_ne!(y, product(&plain));
+
+    // A file with half as many.
+    let file = Tensors::open(&path).unwrap();
+    let contents = file.names().map(|name| {
+        let bytes = file.get(name).unwrap().bytes();
+        let half = if name == "given.prescale" { 2 } else { 1 };
+        (name.to_owned(), bytes[..bytes.len() / half].to_vec())
+    });
+    let contents: Vec<(String, Vec<u8>)> = contents.collect();
+    let entry = |(name, bytes): &(String, Vec<u8>)| {
+        let bytes = bytes.len() as u64;
+        Entry { name: name.clone(), dtype: Dtype::U8, shape: vec![bytes], bytes }
+    };
+    let path = folder.path().join("cut.safetensors");
+    let mut writer =
+        Writer::create(&path, contents.iter().map(entry).collect(), file.all_metadata()).unwrap();
+    contents.iter().try_for_each(|(_, bytes)| writer.write(bytes)).unwrap();
+    writer.finish().unwrap();
+    let cut = device().load(&factored, shape, &path).err().unwrap();
+    assert!(cut.to_string().contains("it has 128 numbers, not 256"), "{cut}");
 }
 
 #[test]

@@ -150,7 +150,7 @@ pub trait Op: Send + Sync {
     fn sums_of(&self, _x: FloatFormat, tokens: usize) -> Sums {
         self.sums(tokens)
     }
-    /// The type to which x of a type is rounded before it is multiplied: its own, or a narrower float
+    /// The type to which x of a type, times its columns' factors, is rounded before it is multiplied: its own, or a narrower float
     /// type where the scheme does not list its own or the device has no products of it.
     fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
         x

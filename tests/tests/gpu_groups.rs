@@ -1,4 +1,5 @@
-//! Zero points, shifts and groups of every form on simulated GPUs: schemes that the catalogue has not.
+//! Zero points, shifts, groups of every form and factors of columns on simulated GPUs: schemes that the
+//! catalogue has not.
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::runtime::conformance::Suite;
@@ -158,4 +159,34 @@ fn static_scales_of_x_belong_to_an_expert() {
 #[test]
 fn scales_without_a_zero_are_padded() {
     compared(&[scheme("u4", "scale: e8m0 per 1x24", "bf16")], &TARGETS);
+}
+
+/// Products of x times the factors of its columns: x as it is and quantised in every way, columns in
+/// another order, instructions that scale.
+#[test]
+fn x_is_multiplied_by_the_factors_of_its_columns() {
+    let group = "scale: f16 per 1x32";
+    let schemes = [
+        ("u4 - 8", "prescale: bf16, scale: bf16 per 1x128", "bf16"),
+        ("u4 - 8", "prescale: f32, scale: f16 per channel", "f16 | bf16"),
+        ("u4", "prescale: f16, zero: u4, scale: f16 per 1x32", "f32"),
+        ("u4", "prescale: bf16, zero: f16, scale: f16 per 1x24", "f16"),
+        ("u4 - 8", &format!("prescale: bf16, {group}, index: i32"), "bf16"),
+        ("i8", "prescale: f16, scale: f32 per channel", "i8 { scale: own per token }"),
+        ("i8", "prescale: f32, scale: f32 per 1x20, index: i32", "i8 { scale: f32 per token }"),
+        ("i8", "prescale: bf16, scale: f32 per tensor", "u8 { zero: u8, scale: f32 per token }"),
+        ("i4", "prescale: bf16, scale: f32 per 1x128", "e4m3 { scale: f32 per tensor static }"),
+        ("e4m3", "prescale: f32, scale: f32 per 128x128", "e4m3 { scale: f32 per 1x128 }"),
+        ("e4m3", "prescale: f32, scale: f32 per tensor", "e4m3 { scale: f32 per tensor } | bf16"),
+        ("e2m1", "prescale: bf16, scale: e8m0 per 1x32", "e2m1 { scale: e8m0 per 1x32 }"),
+        (
+            "e2m1",
+            "prescale: bf16, scale: e4m3 per 1x16, scale: f32 per tensor from amax / 2688",
+            "e2m1 { scale: e4m3 per 1x16, scale: f32 per tensor from amax / 2688 static }",
+        ),
+        ("u6 - 32", "prescale: bf16, scale: f16 per 1x40", "i8 { scale: f32 per 1x48 }"),
+    ];
+    let schemes = schemes.map(|(weight, rest, activation)| scheme(weight, rest, activation));
+    compared(&schemes, &TARGETS);
+    compared(&schemes[..8], &["sm_89", "wgsl_subgroups"]);
 }

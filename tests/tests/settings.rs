@@ -1,11 +1,13 @@
 //! Settings of checkpoints that change the product: each is computed here by its software's rule,
 //! or refused by its name. Files are put together as the software writes them.
 
+use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_runtime::checkpoint::keys::{Kind, Use, table};
 use quantloom_runtime::checkpoint::{Checkpoint, Family, Options};
-use quantloom_runtime::device::Device;
+use quantloom_runtime::device::{Backend, Device};
 use quantloom_runtime::forward::{Input, forward};
+use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tests::Random;
 use serde_json::{Map, Value, json};
 
@@ -80,10 +82,33 @@ fn tokens(random: &mut Random, count: usize) -> Vec<f64> {
 }
 
 fn product(file: &Checkpoint, x: &[f64], k: usize) -> Vec<f32> {
+    product_on(&Device::cpu(), file, x, k)
+}
+
+fn product_on(backend: &dyn Backend, file: &Checkpoint, x: &[f64], k: usize) -> Vec<f32> {
     let layer = file.layer("l").map_err(|fault| fault.to_string()).unwrap();
     let shape = vec![(x.len() / k) as u64, k as u64];
     let input = Input { values: x.to_vec(), shape, own: BF16 };
-    forward(&Device::cpu(), layer.scheme(), layer, &layer.unpack().unwrap(), 0, &input).unwrap()
+    forward(backend, layer.scheme(), layer, &layer.unpack().unwrap(), 0, &input).unwrap()
+}
+
+/// A GPU of each kind of kernels.
+fn simulated() -> impl Iterator<Item = GpuDevice<Simulator>> {
+    let targets = ["sm_80", "sm_89", "sm_90a", "gfx942", "gfx950", "wgsl", "wgsl_subgroups"];
+    targets.into_iter().map(|target| GpuDevice::new(Simulator::new(target).unwrap()))
+}
+
+/// A file with factors on x gives what the file without them gives on the multiplied x.
+fn assert_multiplied(
+    backend: &dyn Backend,
+    [with, without]: [&Checkpoint; 2],
+    (x, factors): (&[f64], &[f64]),
+) {
+    let (k, name) = (factors.len(), backend.name());
+    let multiplied = prescaled(x, factors);
+    let plain = product_on(backend, without, &multiplied, k);
+    assert_eq!(product_on(backend, with, x, k), plain, "{name}");
+    assert_ne!(product_on(backend, with, &multiplied, k), plain, "{name}");
 }
 
 /// y against sums of x~ w, which differ by the rounding of f32 sums.
@@ -241,6 +266,7 @@ fn x_is_multiplied_by_pre_quant_scale_first() {
     let factors: Vec<f64> =
         tokens(&mut random, k).iter().map(|x| BF16.round(x.abs() + 0.25)).collect();
     let (mut tensors, w) = awq(&mut random, (n, k));
+    let folded = tensors.clone();
     tensors.push(stored("pre_quant_scale", "BF16", &[k], bf16s(&factors)));
     let config = json!({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 128,
         "has_zero_point": false, "pre_quant_scale": true, "exclude_modules": ["lm_head"]});
@@ -248,6 +274,12 @@ fn x_is_multiplied_by_pre_quant_scale_first() {
     let scheme = file.layer("l").map_err(|e| e.to_string()).unwrap().scheme().to_string();
     assert!(scheme.contains("prescale: bf16,"), "{scheme}");
     assert_product(&product(&file, &x, k), &prescaled(&x, &factors), &w, k);
+    let plain = open(&config, &folded).unwrap();
+    for x in [&x[..], &x[..k]] {
+        for device in simulated() {
+            assert_multiplied(&device, [&file, &plain], (x, &factors));
+        }
+    }
 
     // FP8 codes of the multiplied x; the second scale of the weight is that of the kernels' range.
     let given = 0.01f32;
@@ -278,7 +310,6 @@ fn x_is_multiplied_by_pre_quant_scale_first() {
     refused(&mixed, &tensors, &["svdquant_lora_a"]);
 }
 
-/// A file with factors on x gives what the file without them gives on the multiplied x.
 #[test]
 fn nvfp4_awq_is_nvfp4_of_the_multiplied_x() {
     let (n, k) = (16, 128);
@@ -293,11 +324,13 @@ fn nvfp4_awq_is_nvfp4_of_the_multiplied_x() {
         stored("input_scale", "F32", &[], f32s(&[0.001])),
     ];
     let config = |algorithm: &str| json!({"quant_method": "modelopt", "quant_algo": algorithm, "group_size": 16});
-    let plain = product(&open(&config("NVFP4"), &tensors).unwrap(), &prescaled(&x, &factors), k);
+    let plain = open(&config("NVFP4"), &tensors).unwrap();
     tensors.push(stored("pre_quant_scale", "BF16", &[k], bf16s(&factors)));
     let file = open(&config("NVFP4_AWQ"), &tensors).unwrap();
-    assert_eq!(product(&file, &x, k), plain);
-    assert_ne!(product(&file, &prescaled(&x, &factors), k), plain);
+    assert_multiplied(&Device::cpu(), [&file, &plain], (&x, &factors));
+    for device in simulated() {
+        assert_multiplied(&device, [&file, &plain], (&x, &factors));
+    }
 }
 
 #[test]

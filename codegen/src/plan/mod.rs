@@ -106,9 +106,6 @@ pub fn plan(
     activation: &Activation,
     target: &'static Target,
 ) -> Result<Plan, Refusal> {
-    if scheme.prescale.is_some() && target.gpu.is_some() {
-        return Err(Refusal::Prescaled(target.name));
-    }
     let mut obstacle = Refusal::NoProduct {
         weight: brief(&scheme.weight),
         activation: match activation {

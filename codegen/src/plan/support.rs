@@ -54,11 +54,6 @@ pub enum Refusal {
         /// The target.
         target: &'static str,
     },
-    /// x is multiplied by a factor of its column first.
-    #[error(
-        "{0} has no kernel that multiplies x by a factor of its column first (`prescale`); the CPU does"
-    )]
-    Prescaled(&'static str),
     /// There is a plan, but no schedule of this version takes it.
     #[error("{0}")]
     NotScheduled(String),

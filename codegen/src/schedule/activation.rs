@@ -16,6 +16,9 @@
 //! 2^-24 of the exact one, relative). The one exception is what a byte cannot say: a NaN among
 //! integers is 0 in `I8`.
 //!
+//! Factors of columns (`prescale`) multiply x as it is loaded, by every kernel that loads it: the product
+//! is rounded to the type of x, and is the x of all that follows.
+//!
 //! A thread has 8 neighbouring columns of a row, 16 bytes of a 16-bit x, and keeps them in registers
 //! from the maximum to the rounding. Where a scale is a whole row's, a block has the row; what does
 //! not fit the registers is read twice. Else several blocks share a row, and the lanes of a group
@@ -43,7 +46,7 @@ use self::levels::{Given, Levels, OfRow};
 use self::source::{PIECE, Place, Source};
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, Launch, Op, Operand,
-    ParameterId, Reg, Special, Width, Word,
+    ParameterId, Special, Width, Word,
 };
 use crate::target::Feature;
 
@@ -68,6 +71,7 @@ const AHEAD: u32 = 4;
 /// |---|---|---|
 /// | `x` | own [M, K] | |
 /// | `order` | u32 `[P]`, the column of x, [`u32::MAX`] for a zero | x is gathered |
+/// | `prescale` | f32 [K], the factor of each column of x | columns have factors |
 /// | `input_scale_L` | f32, one | level L (0 = the finest) is static |
 /// | `input_zero` | f32, one | the zero point is static |
 /// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |
@@ -107,7 +111,7 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let summary = format!("Smallest and largest of {parts} parts of x[m, {}].", problem.k);
     let (mut b, m) = start(problem, ("extents", &summary), THREADS, programmatic);
     b.grid([parts, 1, 1].map(Count::Constant));
-    let source = Source::declare(&mut b, problem, m, false);
+    let source = Source::declare(&mut b, problem, m, false).as_one_row();
     let found = extents_buffer(&mut b, problem, Access::WriteOnce);
     let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
     let rows = b.argument(m);
@@ -127,7 +131,7 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
             let column = b.add(first, ahead * apart);
             source.load(b, 0u32.into(), column, Some(total))
         };
-        let pieces: Vec<Vec<Reg>> = (0..AHEAD).map(&mut load).collect();
+        let pieces: Vec<Vec<Operand>> = (0..AHEAD).map(&mut load).collect();
         for words in pieces {
             let elements = source.elements(b, &words);
             running.add(b, &elements);
@@ -248,7 +252,7 @@ impl<'p> Writer<'p> {
     }
 
     /// The piece of x at a column.
-    fn load(&self, b: &mut Builder, column: Operand) -> Vec<Reg> {
+    fn load(&self, b: &mut Builder, column: Operand) -> Vec<Operand> {
         self.source.load(b, self.first, column, self.limit())
     }
 
@@ -281,7 +285,7 @@ impl<'p> Writer<'p> {
                 let column = b.add(self.column, turn * apart);
                 (column, self.load(b, column))
             });
-            let turns: Vec<(Operand, Vec<Reg>)> = turns.collect();
+            let turns: Vec<(Operand, Vec<Operand>)> = turns.collect();
             let running = Running::start(b, self.problem.signed());
             for (_, words) in &turns {
                 let elements = self.source.elements(b, words);
@@ -319,7 +323,13 @@ impl<'p> Writer<'p> {
     }
 
     /// Writes the thread's piece of the operand with scales that are there.
-    fn finish_apart(&self, b: &mut Builder, apart: &Apart<'_>, words: &[Reg], places: &[Place]) {
+    fn finish_apart(
+        &self,
+        b: &mut Builder,
+        apart: &Apart<'_>,
+        words: &[Operand],
+        places: &[Place],
+    ) {
         let inside = self.inside(b, self.column);
         let elements = self.source.elements(b, words);
         let at = (self.row, self.column, inside);
@@ -328,7 +338,7 @@ impl<'p> Writer<'p> {
     }
 
     /// Writes a piece of the operand, and the scales that begin there.
-    fn finish(&self, b: &mut Builder, column: Operand, words: &[Reg], outer: Option<&OfRow>) {
+    fn finish(&self, b: &mut Builder, column: Operand, words: &[Operand], outer: Option<&OfRow>) {
         let inside = self.inside(b, column);
         let words = match (&self.levels, outer) {
             (Some(levels), Some(outer)) => {

@@ -56,8 +56,8 @@ pub struct Input {
     pub operand: Operand,
     /// Elements from one row to the next; beyond K they are 0.
     pub columns: u32,
-    /// Whether a kernel before the product makes it of what the user gives: quantised, or with its
-    /// columns in the order of w's, or padded.
+    /// Whether a kernel before the product makes it of what the user gives: multiplied by factors of its
+    /// columns, quantised, with its columns in the order of w's, or padded.
     pub prepared: bool,
     /// The scales that come with it.
     pub scale: Option<InputScale>,
@@ -180,7 +180,7 @@ impl Problem {
             return shape("N", n, "expected fewer rows with so many columns: 2^32 words of codes");
         }
         let Numbers { scale, zero, addend, factor } = Numbers::of(&arranged, &plan, (n, k), turn);
-        let input = input(&of_x, &plan, (k, turn), order.is_some());
+        let input = input(&of_x, &plan, (k, turn), order.is_some() || scheme.prescale.is_some());
         let bias = scheme.bias.is_some();
         let stem = (scheme.clone(), activation.clone());
         let this = Self {
@@ -470,7 +470,7 @@ pub(super) fn turn(plan: &Plan, step: u32) -> Option<u32> {
     turns.filter(|turn| *turn >= least && room(turn) && fits(turn)).last()
 }
 
-fn input(activation: &Activation, plan: &Plan, (k, turn): (u32, u32), gathers: bool) -> Input {
+fn input(activation: &Activation, plan: &Plan, (k, turn): (u32, u32), changes: bool) -> Input {
     let (operand, step) = (plan.compute.product.activation, plan.compute.product.columns);
     let codes = plan.compute.product.scaling().is_some();
     let scale = match activation {
@@ -488,7 +488,7 @@ fn input(activation: &Activation, plan: &Plan, (k, turn): (u32, u32), gathers: b
     let whole = (k * operand.stored_bits() / 8).is_multiple_of(16);
     // Lanes that multiply by themselves read f32.
     let by_lanes = plan.target.class == Class::Shader;
-    let prepared = scale.is_some() || gathers || !whole || by_lanes;
+    let prepared = scale.is_some() || changes || !whole || by_lanes;
     let columns = if prepared { k.next_multiple_of(turn) } else { k };
     Input { operand, columns, prepared, scale, codes }
 }

@@ -143,6 +143,18 @@ impl Rows {
         Self { own, m: kinds.len(), k, x, given, order: Vec::new() }
     }
 
+    /// Columns with factors of a type, of both signs, 1 and 0 among them.
+    pub fn with_factors(mut self, number: Number) -> Self {
+        let mut random = Random(6);
+        let factor = |at: usize| match at % 16 {
+            0 => 1.0,
+            1 => 0.0,
+            _ => (random.next() >> 11) as f64 / (1u64 << 51) as f64 - 2.0,
+        };
+        self.given.prescale = (0..self.k).map(factor).map(|factor| number.round(factor)).collect();
+        self
+    }
+
     /// Columns in another order, with zeros among them.
     pub fn shuffled(mut self, padded: usize) -> Self {
         let mut random = Random(5);
@@ -173,6 +185,7 @@ impl Rows {
             "x" => Contents::of(self.bytes()),
             "order" => Contents::of_words(&self.order),
             "input_zero" => floats(&self.given.zeros),
+            "prescale" => floats(&self.given.prescale),
             _ => match name.strip_prefix("input_scale_") {
                 Some(level) => floats(&self.given.scales[level.parse::<usize>().unwrap()]),
                 None => Contents::poison(bytes),
@@ -225,7 +238,11 @@ impl Rows {
         let padded = problem.padded as usize;
         let expected = match problem.quantiser() {
             None => QuantisedActivation {
-                codes: self.x.clone(),
+                codes: self
+                    .given
+                    .prescaled(scheme, &self.x, self.k, self.own)
+                    .unwrap()
+                    .into_owned(),
                 zeros: vec![0.0; self.x.len()],
                 scales: vec![1.0; self.x.len()],
             },

@@ -91,22 +91,24 @@ impl<'a> Weights<'a> {
 }
 
 impl Seen {
-    /// Quantises the tokens, whose elements are of type `own`, if the scheme does.
+    /// Quantises the tokens, whose elements are of type `own`, if the scheme does; else rounds them to the
+    /// type in which they are multiplied, after their columns' factors.
     pub(super) fn new(
         scheme: &Scheme,
         plain: &PlainCodes,
         expert: u64,
         tokens: &[f64],
-        own: FloatFormat,
+        (own, worth): (FloatFormat, FloatFormat),
     ) -> Result<Self, ReferenceError> {
         let given = StaticInput::of(scheme, plain, expert);
         let k = plain.shape.k as usize;
         let Some(quantiser) = quantiser(scheme, own) else {
             let tokens = given.prescaled(scheme, tokens, k, own)?;
+            let values: Vec<f64> = tokens.iter().map(|x| worth.round(*x)).collect();
             return Ok(Self {
-                values: tokens.to_vec(),
-                terms: tokens.iter().map(|x| x.abs()).collect(),
-                factors: tokens.iter().map(|x| x.abs().max(1.0)).collect(),
+                terms: values.iter().map(|x| x.abs()).collect(),
+                factors: values.iter().map(|x| x.abs().max(1.0)).collect(),
+                values,
             });
         };
         let x = quantise_activation(scheme, quantiser, tokens, k, own, &given)?;

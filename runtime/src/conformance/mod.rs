@@ -373,8 +373,8 @@ impl Step<'_> {
                 let worth = op.as_ref().map_or(own, |op| op.rounds_x(own));
                 let known = expected.iter().position(|(known, _)| *known == worth);
                 let at = known.unwrap_or_else(|| {
-                    let x: Vec<f64> = x.iter().map(|x| worth.round(*x)).collect();
-                    expected.push((worth, self.expected(&plain, &x, own).map_err(of_reference)));
+                    let found = self.expected(&plain, &x, (own, worth));
+                    expected.push((worth, found.map_err(of_reference)));
                     expected.len() - 1
                 });
                 let expected = expected[at].1.as_ref().map_err(Clone::clone)?;
@@ -386,12 +386,12 @@ impl Step<'_> {
         }
     }
 
-    /// The first and the last expert, every M.
+    /// The first and the last expert, every M, of x in a type that is multiplied as another.
     fn expected(
         &self,
         plain: &PlainCodes,
         x: &[f64],
-        own: FloatFormat,
+        (own, worth): (FloatFormat, FloatFormat),
     ) -> Result<Vec<Expected>, ReferenceError> {
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
         let mut all = Vec::new();
@@ -401,7 +401,7 @@ impl Step<'_> {
             let weights = Weights::new(self.scheme, plain, expert)?;
             // Tokens do not depend on M, unless a scale is shared between tokens.
             let together = !tokens_share_a_scale(self.scheme, own);
-            let seen = |x: &[f64]| Seen::new(self.scheme, plain, expert, x, own);
+            let seen = |x: &[f64]| Seen::new(self.scheme, plain, expert, x, (own, worth));
             let whole = if together { Some(weights.times(&seen(x)?)?) } else { None };
             for tokens in &self.tokens {
                 let sizes = match &whole {

@@ -1,5 +1,5 @@
-//! What products are given besides a weight and x: the scales and zero points of static activations,
-//! which are known before x is.
+//! What products are given besides a weight and x: the scales and zero points of static activations, and
+//! the factors of columns of x, which are known before x is.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,7 @@ pub(super) struct Given {
 
 impl Given {
     const ZERO: &str = "input_zero";
+    const PRESCALE: &str = "prescale";
 
     fn scale(level: usize) -> String {
         format!("input_scale_{level}")
@@ -31,17 +32,19 @@ impl Given {
         let scales = input.scales.iter().enumerate();
         let scales = scales.map(|(level, values)| (Self::scale(level), floats(values)));
         let zeros = (Self::ZERO.to_owned(), floats(&input.zeros));
-        let all = scales.chain([zeros]);
+        let prescale = (Self::PRESCALE.to_owned(), floats(&input.prescale));
+        let all = scales.chain([zeros, prescale]);
         Self { buffers: all.filter(|(_, bytes)| !bytes.is_empty()).collect() }
     }
 
-    /// The buffers that a scheme's layers have.
-    pub(super) fn names(scheme: &Scheme) -> Vec<String> {
+    /// The buffers that a scheme's layers have, and what each holds.
+    pub(super) fn names(scheme: &Scheme) -> Vec<(String, Component)> {
         let levels = scheme.quantiser().map_or(0, |quantiser| quantiser.scales.len());
         let levels = (0..levels).zip(0u8..);
         let scales = levels.map(|(level, at)| (Self::scale(level), Component::InputScale(at)));
         let zero = (Self::ZERO.to_owned(), Component::InputZero);
-        let stored = |(name, component)| scheme.number(component).map(|_| name);
-        scales.chain([zero]).filter_map(stored).collect()
+        let prescale = (Self::PRESCALE.to_owned(), Component::Prescale);
+        let stored = |(_, component): &(String, Component)| scheme.number(*component).is_some();
+        scales.chain([zero, prescale]).filter(stored).collect()
     }
 }

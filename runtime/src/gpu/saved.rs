@@ -139,7 +139,7 @@ impl<E: Executor> GpuWeight<E> {
     ) -> Result<Self, SavedError> {
         let file = Saved { path, tensors: Tensors::open(path)? };
         file.check(executor.target(), scheme, shape)?;
-        let given = file.given(scheme)?;
+        let given = file.given(scheme, shape)?;
         let mut loading = Loading { file: &file, executor: &*executor, shape, refused: None };
         let uploaded = Self::filled(&executor, scheme, shape, &given, &mut loading);
         match (uploaded, loading.refused) {
@@ -286,10 +286,17 @@ impl Saved<'_> {
     }
 
     /// What is known of x, with all that the scheme wants.
-    fn given(&self, scheme: &Scheme) -> Result<Given, SavedError> {
+    fn given(&self, scheme: &Scheme, shape: Shape) -> Result<Given, SavedError> {
         let mut given = Given::default();
-        for buffer in Given::names(scheme) {
-            let words = self.words(&given_name(&buffer))?;
+        for (buffer, component) in Given::names(scheme) {
+            let name = given_name(&buffer);
+            let words = self.words(&name)?;
+            let (rows, columns) =
+                scheme.grains(component).map_or((1, 1), |grains| grains.elements(shape));
+            if words.len() as u64 != rows * columns {
+                let why = format!("it has {} numbers, not {}", words.len(), rows * columns);
+                return Err(self.damaged(&name, why));
+            }
             given.buffers.insert(buffer, words.concat());
         }
         Ok(given)

@@ -159,6 +159,7 @@ pub const FEATURES: &[Feature] = &[
     ("x: static zero point", |s| s.components().contains(&Component::InputZero)),
     ("x: ties away", |s| quantiser(s, |q| q.ties == Ties::Away)),
     ("bias", |s| s.bias.is_some()),
+    ("prescale", |s| s.prescale.is_some()),
     ("accumulate: i32", |s| s.accumulate == Accumulate::I32),
     ("output", |s| s.output.is_some()),
     ("arithmetic: own", |s| s.arithmetic == Arithmetic::Own),

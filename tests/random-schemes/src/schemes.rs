@@ -101,6 +101,11 @@ impl Drawing<'_> {
             let stored = self.stored(Component::Bias, Group::ROW, number);
             clauses.push(format!("bias: {number}{stored}"));
         }
+        if !self.experts && self.dice.percent(12) {
+            let number = self.float();
+            let stored = self.stored(Component::Prescale, Group(None, Some(1)), number);
+            clauses.push(format!("prescale: {number}{stored}"));
+        }
         if exact && self.dice.percent(35) {
             clauses.push("accumulate: i32".to_owned());
         }

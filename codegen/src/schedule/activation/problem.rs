@@ -126,9 +126,15 @@ impl ActivationProblem {
         }
     }
 
-    /// Whether elements of the operand are those of x, bit for bit, two to a word.
+    /// Whether elements of the operand are those of x, multiplied by its factors, bit for bit, two to a
+    /// word.
     pub(super) fn keeps_pairs(&self) -> bool {
         self.own != F32 && self.operand.number() == Number::Float(self.own)
+    }
+
+    /// Whether columns of x are multiplied by factors first.
+    pub(super) const fn prescales(&self) -> bool {
+        self.scheme.prescale.is_some()
     }
 
     /// The quantiser, unless x is taken as it is.
@@ -235,6 +241,7 @@ impl ActivationProblem {
     /// The name of a kernel.
     pub(super) fn kernel_name(&self, what: &str) -> String {
         let gathers = if self.gathers { "_gathered" } else { "" };
+        let prescales = if self.prescales() { "_prescaled" } else { "" };
         let (own, operand) = (self.own, self.operand);
         let codes = if self.codes { "_codes" } else { "" };
         let runs = match self.run {
@@ -242,7 +249,7 @@ impl ActivationProblem {
             _ => String::new(),
         };
         let (k, padded) = (self.k, self.padded);
-        let tile = format!("{what}_{own}_{operand}_k{k}p{padded}{runs}{gathers}{codes}");
+        let tile = format!("{what}_{own}_{operand}_k{k}p{padded}{runs}{gathers}{prescales}{codes}");
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }
 

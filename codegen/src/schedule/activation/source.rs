@@ -1,4 +1,5 @@
-//! x in pieces: 8 neighbouring columns, by the widest loads that rows of K elements allow.
+//! x in pieces: 8 neighbouring columns, by the widest loads that rows of K elements allow. Where columns
+//! have factors, a piece is x times these, in the type of x.
 
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Half, Mask, Operand,
@@ -16,6 +17,10 @@ pub(super) struct Source {
     x: BufferId,
     /// x's column of each of the operand's.
     order: Option<BufferId>,
+    /// The factor of each column of x.
+    prescale: Option<BufferId>,
+    /// Whether x is read as one long row: a column is that of its row after as many rows as fit before it.
+    one_row: bool,
     /// Type of x; f32 if `None`.
     half: Option<Half>,
     k: u32,
@@ -33,7 +38,7 @@ pub(super) struct Place {
 }
 
 impl Source {
-    /// Declares x, and its order where it is gathered.
+    /// Declares x, its order where it is gathered, and the factors of its columns if they have some.
     pub(super) fn declare(
         b: &mut Builder,
         problem: &ActivationProblem,
@@ -49,9 +54,18 @@ impl Source {
             let shape = [Count::Constant(problem.padded)];
             b.buffer("order", Word::U32, Access::Constant, &shape, "columns of x, by p")
         });
+        let prescale = problem.prescales().then(|| {
+            let shape = [Count::Constant(problem.k)];
+            b.buffer("prescale", Word::U32, Access::Constant, &shape, "f32 [k]")
+        });
         let widest = if gathers { 1 } else { 16 / word.bytes() };
         let unit = (1 << problem.k.trailing_zeros().min(3)).min(widest);
-        Self { x, order, half, k: problem.k, unit }
+        Self { x, order, prescale, one_row: false, half, k: problem.k, unit }
+    }
+
+    /// The same, reading all rows of x as one.
+    pub(super) fn as_one_row(self) -> Self {
+        Self { one_row: true, ..self }
     }
 
     /// The same, loading element by element: pieces may begin at any column.
@@ -67,7 +81,7 @@ impl Source {
         row: Operand,
         column: Operand,
         limit: Option<Operand>,
-    ) -> Vec<Reg> {
+    ) -> Vec<Operand> {
         if let Some(order) = self.order {
             return self.gather(b, order, row, column, limit).0;
         }
@@ -78,7 +92,8 @@ impl Source {
                 let column = b.add(column, part);
                 b.less(column, limit)
             });
-            words.extend(self.load_unit(b, first, part, mask));
+            let loaded = self.load_unit(b, first, part, mask);
+            words.extend(self.multiplied(b, loaded, (column, part), mask));
         }
         words
     }
@@ -91,11 +106,12 @@ impl Source {
         row: Operand,
         column: Operand,
         limit: Option<Operand>,
-    ) -> (Vec<Reg>, Vec<Place>) {
+    ) -> (Vec<Operand>, Vec<Place>) {
         let (mut words, mut places) = (Vec::new(), Vec::new());
         self.each_ordered(b, (order, column, limit), |b, place| {
             let from = b.add(row, place.column);
-            words.extend(self.load_unit(b, from, 0, Some(place.there)));
+            let loaded = self.load_unit(b, from, 0, Some(place.there));
+            words.extend(self.multiplied(b, loaded, (place.column, 0), Some(place.there)));
             places.push(place);
         });
         (words, places)
@@ -146,7 +162,7 @@ impl Source {
         row: Operand,
         column: Operand,
         limit: Option<Operand>,
-    ) -> (Vec<Reg>, Vec<Place>) {
+    ) -> (Vec<Operand>, Vec<Place>) {
         match self.order {
             Some(order) => self.gather(b, order, row, column, limit),
             None => (self.load(b, row, column, limit), self.places(b, column, limit)),
@@ -174,22 +190,59 @@ impl Source {
         b.load_as(ty, Address::new(self.x, first).plus(part), width, mask, Cache::Default)
     }
 
-    /// The elements of a piece as f32.
-    pub(super) fn elements(&self, b: &mut Builder, words: &[Reg]) -> Vec<Operand> {
-        let Some(half) = self.half else {
-            return words.iter().map(|word| (*word).into()).collect();
+    /// The words of a load from a column on, with each element multiplied by the factor of its column:
+    /// the product, rounded to f32 and then to the type of x. The same words where there are no factors.
+    fn multiplied(
+        &self,
+        b: &mut Builder,
+        words: Vec<Reg>,
+        (column, part): (Operand, u32),
+        mask: Option<Operand>,
+    ) -> Vec<Operand> {
+        let words: Vec<Operand> = words.into_iter().map(Operand::from).collect();
+        let Some(prescale) = self.prescale else { return words };
+        let from = match self.one_row {
+            false => Address::new(prescale, column).plus(part),
+            true => {
+                let column = b.add(column, part);
+                Address::new(prescale, b.rem(column, self.k))
+            }
         };
+        let width = match self.unit {
+            1 => Width::B32,
+            2 => Width::B64,
+            _ => Width::B128,
+        };
+        let mask = mask.map(|condition| Mask { condition, fill: Operand::F32(0.0) });
+        let mut factors = Vec::new();
+        for at in (0..self.unit).step_by(4) {
+            factors.extend(b.load_as(Type::F32, from.plus(at), width, mask, Cache::Constant));
+        }
+        let elements = self.elements(b, &words);
+        let both = elements.into_iter().zip(factors);
+        let products: Vec<Operand> = both.map(|(x, factor)| b.mul_f32(x, factor)).collect();
+        let Some(half) = self.half else { return products };
+        let pack = |pair: &[Operand]| {
+            let high = pair.get(1).copied().unwrap_or(Operand::F32(0.0));
+            b.binary(Binary::Pack(half), pair[0], high)
+        };
+        products.chunks(2).map(pack).collect()
+    }
+
+    /// The elements of a piece as f32.
+    pub(super) fn elements(&self, b: &mut Builder, words: &[Operand]) -> Vec<Operand> {
+        let Some(half) = self.half else { return words.to_vec() };
         let sides = if self.unit == 1 { &[Side::Low][..] } else { &[Side::Low, Side::High] };
         let both = words.iter().flat_map(|word| sides.iter().map(move |side| (*word, *side)));
         both.map(|(word, side)| b.half_to_f32(half, side, word)).collect()
     }
 
     /// The elements of a piece as they are, two to a word; x has 16 bits.
-    pub(super) fn pairs(&self, b: &mut Builder, words: &[Reg]) -> Vec<Operand> {
+    pub(super) fn pairs(&self, b: &mut Builder, words: &[Operand]) -> Vec<Operand> {
         if self.unit > 1 {
-            return words.iter().map(|word| (*word).into()).collect();
+            return words.to_vec();
         }
-        let pair = |two: &[Reg]| {
+        let pair = |two: &[Operand]| {
             let high = b.shl(two[1], 16u32);
             b.binary(Binary::Or, two[0], high)
         };
