@@ -264,7 +264,9 @@ fn texts(
 fn every_kernel_of_the_catalogue_is_taken() {
     let mut wrong = Vec::new();
     let (mut taken_texts, mut schemes, mut exchanging) = (0, 0, 0);
-    for (number, scheme) in catalogue().into_iter().enumerate() {
+    let factored = catalogue().into_iter().step_by(5);
+    let factored = factored.map(|scheme| Scheme { prescale: Some(Number::Float(BF16)), ..scheme });
+    for (number, scheme) in catalogue().into_iter().chain(factored).enumerate() {
         // A block of many tokens is a long text.
         let tokens: &[u64] = if number % 4 == 0 { &[1, 33] } else { &[1] };
         let scheme = Scheme { experts: None, ..scheme };
