@@ -786,3 +786,20 @@ fn mistakes_are_found() {
         });
     }
 }
+
+/// A group may be declared larger than any row: its scale is found in as few steps as the row has.
+#[test]
+fn groups_beyond_the_row_take_no_longer() {
+    let instructions = |group: u32| {
+        let scheme = other(&format!("i8 {{ scale: f32 per 1x{group} }}"), "f32");
+        let one = (scheme.clone(), scheme.activations[0].clone());
+        let problem = problems(&one, F32, "sm_90a", (36, 64)).remove(0);
+        let kernels = verified(&problem, false);
+        let x = Rows::draw(problem.quantiser(), F32, 36, &Kind::ALL, 1);
+        x.check(&scheme, &problem, &kernels).unwrap();
+        let (_, reports) = x.simulate(&kernels, 0).unwrap();
+        let counts = reports.iter().flat_map(|report| &report.instructions);
+        counts.map(|(_, count)| count).sum::<u64>()
+    };
+    assert_eq!(instructions(100_000), instructions(100));
+}

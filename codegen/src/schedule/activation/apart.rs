@@ -107,7 +107,9 @@ fn choose(
             let end = b.binary(Binary::Min, end, problem.k);
             let end = b.select(there, end, 0u32);
             let running = Running::start(b, problem.signed());
-            b.for_each(0u32, size.next_multiple_of(PIECE), PIECE, "at", |b, at| {
+            // A group may be larger than a row is.
+            let steps = size.min(problem.k).next_multiple_of(PIECE);
+            b.for_each(0u32, steps, PIECE, "at", |b, at| {
                 let column = b.add(begin, at);
                 let words = source.load(b, first, column, Some(end));
                 let elements = source.elements(b, &words);
