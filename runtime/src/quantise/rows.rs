@@ -104,6 +104,10 @@ impl Cut {
                 step = if step.is_multiple_of(count) { step } else { step.checked_mul(count)? };
             }
         }
+        // A group of as many rows as an expert has or more: an expert is one block, its own rows alone.
+        if step >= shape.n {
+            return Some(Self { rows: shape.n, front: 0 });
+        }
         let all = |grain: GroupSize| grain == GroupSize::All;
         let spans = scales().chain(zero).chain(shift).any(all);
         // A component that spans all rows must depend only on values and on other components that
@@ -214,6 +218,8 @@ mod tests {
             "scale: f16 per tensor, shift: f16 per channel",
             "scale: f16 per 1x32, index: i32",
             "scale: f16 per 1x32, bias: f16",
+            "scale: f32 per 16777216x24",
+            "scale: e4m3 per 16777216x16, scale: f32 per tensor",
         ];
         for clauses in schemes {
             let offset =
@@ -228,6 +234,10 @@ mod tests {
             for (experts, n, k) in [(1, 3, 48), (1, 150, 96), (2, 77, 64)] {
                 scheme.experts = (experts > 1).then_some(quantloom_dsl::Experts::Single);
                 let shape = Shape { experts, n, k };
+                // Groups may have more rows than there are; memory is that of those there are.
+                if let Some(cut) = Cut::of(&scheme, shape) {
+                    assert!(cut.front + cut.rows <= 3 * n, "{} in front, {}", cut.front, cut.rows);
+                }
                 let value = |at: u64| {
                     let random = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                     (random as f64 / f64::from(1 << 23) - 1.0) * (1.0 + (at / k % 13) as f64)
