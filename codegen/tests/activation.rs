@@ -73,6 +73,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("e2m1 { scale: e8m0 per 1x32, scale: f32 per token }", "f32"),
     ("e4m3 { scale: e8m0 per 1x32 from pow2, scale: f32 per token }", "own"),
     ("i8 { zero: i8, scale: e8m0 per 1x64 from pow2, scale: f32 per token }", "f32"),
+    // 1 is subnormal in the one, and no number of the other.
+    ("i8 { scale: e1m3fn per token }", "f32"),
+    ("i8 { scale: divide e1m0 per token }", "f32"),
 ];
 
 fn other(activation: &str, arithmetic: &str) -> Scheme {

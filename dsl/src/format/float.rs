@@ -112,9 +112,10 @@ impl FloatFormat {
         self.decode(self.max_code())
     }
 
-    /// Distance from 1 to the next larger value, `2^-mantissa_bits`.
+    /// Distance from 1 to the next larger value: `2^-mantissa_bits`, more where 1 is subnormal, as it
+    /// is with one bit of exponent.
     pub fn epsilon(self) -> f64 {
-        exp2(-i32::from(self.mantissa_bits))
+        exp2((1 - self.bias()).max(0) - i32::from(self.mantissa_bits))
     }
 
     /// The value of a code; bits above the format's width are ignored.

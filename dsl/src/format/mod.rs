@@ -138,6 +138,12 @@ impl Number {
         self.decode(self.encode(x, Overflow::Special))
     }
 
+    /// A value to divide by where any does: 1, or the smallest positive one where 1 is rounded to 0.
+    pub fn one(self) -> f64 {
+        let one = self.round(1.0);
+        if one == 0.0 { self.decode(1) } else { one }
+    }
+
     /// The largest finite value.
     pub fn max(self) -> f64 {
         match self {

@@ -143,10 +143,11 @@ pub(super) fn choose_scale(
     number.encode(epsilon, Overflow::Saturate)
 }
 
-/// The code of a divisor; if all values are 0 there is no reciprocal, and the divisor is 1.
+/// The code of a divisor; if all values are 0 there is no reciprocal, and the divisor is 1 (or the
+/// type's smallest number above 1, if the type has no 1).
 fn stored_divisor(number: Number, divisor: f64) -> u32 {
     let usable = divisor.is_finite() && number.round(divisor) != 0.0;
-    number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
+    number.encode(if usable { divisor } else { number.one() }, Overflow::Saturate)
 }
 
 /// The power of two of a rule: `2^(floor(log2(amax)) - emax)`, after a mantissa of at least a

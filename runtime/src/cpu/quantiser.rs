@@ -236,7 +236,7 @@ impl<'a> RowQuantiser<'a> {
         let within = |factor: f64| outer.map_or(factor, |outer| wide.over(factor, outer));
         let divisor_code = |divisor: f64| {
             let usable = divisor.is_finite() && number.round(divisor) != 0.0;
-            number.encode(if usable { divisor } else { 1.0 }, Overflow::Saturate)
+            number.encode(if usable { divisor } else { number.one() }, Overflow::Saturate)
         };
         let factor = match level.rule {
             ScaleRule::Pow2 { .. } | ScaleRule::Pow2Over(_) => self.power(level.rule, within(extent.amax())),
@@ -416,6 +416,8 @@ mod tests {
         ("e4m3 { scale: e8m0 per 1x32, scale: divide f32 per token }", "own"),
         ("i8 { zero: i8, scale: e8m0 per 1x64, scale: f32 per token }", "f32"),
         ("e5m2 { scale: f16 per 1x32, scale: u8 per token from amax / 9 }", "f32"),
+        ("i8 { scale: e1m3fn per token }", "f32"),
+        ("i8 { scale: divide e1m0 per token }", "f32"),
     ];
 
     fn rows(own: FloatFormat, k: usize, case: u32, state: &mut u64) -> Vec<f32> {

@@ -245,11 +245,11 @@ fn rounded(b: &mut Builder, number: Number, value: Operand) -> Operand {
     round_to(b, if let Number::Float(format) = number { format } else { F32 }, value)
 }
 
-/// A divisor as it is stored; 1 where everything is 0, or so large that its reciprocal is 0.
+/// A divisor as it is stored; 1, if the type has it, where everything is 0, or so large that its reciprocal is 0.
 fn stored_divisor(b: &mut Builder, number: Number, divisor: Operand) -> Operand {
     let rounded = rounded(b, number, divisor);
     let finite = b.compare(Compare::LessF32, divisor, f32::INFINITY);
     let some = b.compare(Compare::LessF32, 0.0f32, rounded);
     let usable = b.both(finite, some);
-    b.select(usable, rounded, 1.0f32)
+    b.select(usable, rounded, number.one() as f32)
 }
