@@ -280,6 +280,15 @@ impl Quantiser {
     pub fn spans_tokens(&self) -> bool {
         self.scales.iter().any(|scale| !scale.stored && scale.group.rows != GroupSize::Each(1))
     }
+
+    /// Whether one scale of all of x is chosen where tokens have scales of a coarser level: it makes up
+    /// for the first token's.
+    pub fn chooses_across_factors(&self) -> bool {
+        let levels = self.scales.iter().enumerate();
+        let mut of_all =
+            levels.filter(|(_, level)| !level.stored && level.group.rows == Grain::All);
+        of_all.any(|(at, _)| self.scales[at..].iter().any(|level| level.group.rows != Grain::All))
+    }
 }
 
 /// One alternative for the activation.

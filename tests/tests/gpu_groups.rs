@@ -2,7 +2,8 @@
 //! catalogue has not.
 
 use quantloom::codegen::jit::Simulator;
-use quantloom::runtime::conformance::Suite;
+use quantloom::runtime::conformance::{Failure, Suite};
+use quantloom::runtime::device::{Backend, Device};
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::{Scheme, parse};
 use rayon::prelude::*;
@@ -144,7 +145,7 @@ fn static_scales_of_x_belong_to_an_expert() {
     let schemes = activations.map(scheme);
     let suite =
         Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds: vec![3], every: 1 };
-    let portable = quantloom::runtime::device::Device::portable();
+    let portable = Device::portable();
     for scheme in &schemes {
         suite.run(scheme, &[&portable], &|_| {}).remove(0).unwrap_or_else(|why| panic!("{why}"));
         for target in ["sm_90a", "wgsl"] {
@@ -189,4 +190,24 @@ fn x_is_multiplied_by_the_factors_of_its_columns() {
     let schemes = schemes.map(|(weight, rest, activation)| scheme(weight, rest, activation));
     compared(&schemes, &TARGETS);
     compared(&schemes[..8], &["sm_89", "wgsl_subgroups"]);
+}
+
+/// One scale of all of x makes up for the scale of the first token; no kernel knows that token's.
+#[test]
+fn a_scale_of_all_of_x_inside_of_tokens_is_right_or_refused() {
+    let levels = "scale: f32 per tensor from amax / 127, scale: f32 per token from amax / 127";
+    let scheme = scheme("i8", "scale: f32 per channel", &format!("i8 {{ {levels} }}"));
+    let suite =
+        Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds: vec![0], every: 1 };
+    let run = |backend: &dyn Backend| suite.run(&scheme, &[backend], &|_| {}).remove(0);
+    run(&Device::portable()).unwrap_or_else(|why| panic!("{why}"));
+    for target in TARGETS {
+        let device = GpuDevice::new(Simulator::new(target).unwrap());
+        match run(&device) {
+            Err(Failure::NotScheduled { why, .. }) => {
+                assert!(why.contains("makes up for those of tokens"), "{why}");
+            }
+            other => panic!("{target}: {other:?}"),
+        }
+    }
 }

@@ -91,7 +91,7 @@ pub(super) struct Parameters {
 
 impl<'a> RowQuantiser<'a> {
     /// `None` if this quantiser does not support the scheme: groups of several rows, groups that do
-    /// not nest.
+    /// not nest, a scale of all of x inside of those of rows.
     pub(super) fn new(
         scheme: &Scheme,
         quantiser: &'a Quantiser,
@@ -115,6 +115,9 @@ impl<'a> RowQuantiser<'a> {
                 }
                 None => {}
             }
+        }
+        if quantiser.chooses_across_factors() {
+            return None;
         }
         let base = RoundedArithmetic::new(scheme.arithmetic, own);
         let format = match scheme.arithmetic {

@@ -307,6 +307,9 @@ impl ActivationProblem {
             }
             finer = columns;
         }
+        if quantiser.chooses_across_factors() {
+            return Err("a scale of all of x that makes up for those of tokens".to_owned());
+        }
         for level in quantiser.scales.iter().filter(|level| !level.stored) {
             let power = level.rule.power(quantiser.code.max().max(-quantiser.code.min()));
             let pow2 = power.is_some();
