@@ -211,3 +211,15 @@ fn a_scale_of_all_of_x_inside_of_tokens_is_right_or_refused() {
         }
     }
 }
+
+/// A layer may have groups that the type of its index cannot name: no column is in them.
+#[test]
+fn groups_that_no_index_names_are_no_columns() {
+    let scheme = scheme("i8", "scale: f32 per 1x4, index: i8", "bf16");
+    let suite = Suite { shapes: vec![(4, 513)], tokens: vec![2], seeds: vec![0, 1], every: 1 };
+    let backends: [&dyn Backend; 2] =
+        [&Device::portable(), &GpuDevice::new(Simulator::new("sm_90a").unwrap())];
+    for done in suite.run(&scheme, &backends, &|_| {}) {
+        done.unwrap_or_else(|why| panic!("{why}"));
+    }
+}

@@ -59,7 +59,7 @@ pub enum ReferenceError {
         /// The column.
         k: u64,
         /// Its group.
-        group: u64,
+        group: i64,
         /// Number of groups.
         groups: u64,
     },

@@ -68,7 +68,7 @@ impl<'a> Dequantiser<'a> {
         for (k, code) in (0..).zip(self.plain.of(Component::Index)) {
             let group = number.decode(*code);
             if !(0.0..groups as f64).contains(&group) {
-                return Err(ReferenceError::Group { k, group: group as u64, groups });
+                return Err(ReferenceError::Group { k, group: group as i64, groups });
             }
         }
         Ok(())

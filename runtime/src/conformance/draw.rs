@@ -213,6 +213,8 @@ fn index(scheme: &Scheme, shape: Shape, number: Number, stream: &mut Stream) -> 
         matches!(component, Component::Scale(_) | Component::Zero | Component::Shift)
     });
     let groups = parts.collect::<Vec<_>>().iter().filter_map(groups).min().unwrap_or(1);
+    // Groups that the index's type cannot name are no column's.
+    let groups = groups.min(number.max() as u64 + 1);
     let mut index = Vec::new();
     for _ in 0..shape.experts {
         let sharded = stream.bits() % 2 == 1;

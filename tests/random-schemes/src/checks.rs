@@ -391,7 +391,8 @@ fn try_quantized(case: &Case, folder: &Path) -> Result<Outcome, Fault> {
     chosen.retain(|candidate| candidate.tensor == tensor);
     if let Err(error) = quantise_checkpoint(&tensors, scheme, &chosen, &written, &|_| {}) {
         let text = error.to_string();
-        return match text.contains("its layout takes") {
+        let reasons = ["its layout takes", "cannot be numbered in"];
+        return match reasons.iter().any(|reason| text.contains(reason)) {
             true => Ok(Outcome::Refused(text)),
             false => Err(Fault::error(format!("quantize refuses: {text}"))),
         };
