@@ -105,6 +105,31 @@ fn integer_sums_stay_within_their_bits() {
     }
 }
 
+/// Of one group of columns, whole or not, an index says nothing: its sums are integers as without one.
+#[test]
+fn an_index_of_one_group_changes_nothing() {
+    let suite = Suite {
+        shapes: vec![(20, 16), (3, 9), (17, 1)],
+        tokens: vec![1, 3, 17],
+        seeds: vec![0, 4],
+        every: 1,
+    };
+    for columns in [4, 16] {
+        let text = format!(
+            "ordered {{ weight: i8, scale: f32 per 1x{columns}, index: i32, pack: [k, n], \
+             activation: i8 {{ scale: f32 per token }} }}"
+        );
+        let scheme = quantloom_dsl::parse(&text).unwrap();
+        let devices: Vec<Device> =
+            Isa::present().map(|isa| Device::named(isa.name()).unwrap()).collect();
+        let backends: Vec<&dyn Backend> =
+            devices.iter().map(|device| device as &dyn Backend).collect();
+        for result in suite.run(&scheme, &backends, &|_| {}) {
+            result.unwrap_or_else(|failure| panic!("{failure}"));
+        }
+    }
+}
+
 const W4A16: &str = "w4a16 {
     weight: u4 - 8,
     scale: bf16 per 1x32,

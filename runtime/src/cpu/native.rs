@@ -401,11 +401,12 @@ fn arrange(weight: &Unpacked) -> (usize, Vec<Arrangement>) {
     let k = shape.k as usize;
     let group = group_columns(weight.scheme(), shape);
     let whole = |group: usize| matches!(group, 4 | 8 | 16) || group.is_multiple_of(CHUNK);
+    // Of one group an index says nothing.
+    if group >= k {
+        let one = || Arrangement { order: None, source: vec![Some(0)] };
+        return (k.next_multiple_of(CHUNK), (0..shape.experts).map(|_| one()).collect());
+    }
     let Some(index) = weight.index() else {
-        if group >= k {
-            let one = || Arrangement { order: None, source: vec![Some(0)] };
-            return (k.next_multiple_of(CHUNK), (0..shape.experts).map(|_| one()).collect());
-        }
         let source = || (0..k).step_by(group).map(|column| Some(column as u64)).collect();
         if whole(group) {
             let plain = || Arrangement { order: None, source: source() };
