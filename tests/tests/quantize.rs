@@ -193,6 +193,8 @@ fn stores_of_no_whole_bytes_read_back() {
         "weight: i3, scale: bf16 per channel, pack: [k, n]".to_owned(),
         "weight: u5 - 16, scale: bf16 per channel, pack: [k, n]".to_owned(),
         "weight: codebook(-1, 1), scale: bf16 per channel, pack: [k, n]".to_owned(),
+        // Codes with sign bits behind them to the next word's middle.
+        "weight: i4, scale: bf16 per channel, pack: i8 [code, pad 8 = sign | k, n, w]".to_owned(),
         // An index of 12 bits; nothing but the zero point grouped along k.
         format!("weight: u4 - 8, index: u12, {u4}"),
         "weight: u4, zero: f16 per 1x32, index: i32, scale: f16 per channel, pack: u8 [k:2 | k, n]"

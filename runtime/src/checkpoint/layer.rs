@@ -212,15 +212,16 @@ impl Layer {
         let Layout::Word { word, fields, inner, .. } = layout else { return Ok(()) };
         let &[
             Field::Bits { component: Component::Code, range: None, .. },
-            Field::Pad { fill: Fill::Sign, .. },
+            Field::Pad { fill: Fill::Sign, bits: pad },
         ] = fields.as_slice()
         else {
             return Ok(());
         };
-        if word.bits != 8 || !inner.is_empty() {
+        let bits = self.scheme.weight.code.bits();
+        // A longer run ends in another word: that is no slot of one code.
+        if word.bits != 8 || !inner.is_empty() || bits + u32::from(pad) != 8 {
             return Ok(());
         }
-        let bits = self.scheme.weight.code.bits();
         let limit = 1i32 << (bits - 1);
         let bytes = self.stores.get(store).map_or(&[][..], Tensor::bytes);
         let wrong = bytes.iter().position(|byte| {
