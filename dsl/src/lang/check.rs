@@ -330,7 +330,18 @@ impl<'a> Checker<'a> {
         if scale.fixed {
             self.fault(span, "every weight scale is stored", "remove `static`");
         }
+        self.scale_is_positive(scale.number, span);
         self.range_needs_zero(scale.rule, asymmetric, span);
+    }
+
+    /// No scale can be chosen in a type of nothing above 0: `i1`, `e1m0fn`.
+    fn scale_is_positive(&mut self, number: ScaleType, span: Span) {
+        if let ScaleType::Number(number) = number
+            && number.max() <= 0.0
+        {
+            let text = format!("no number of {number} is larger than 0, and so none is a scale");
+            self.fault(span, text, "take a type with more bits");
+        }
     }
 
     fn range_needs_zero(&mut self, rule: Option<ScaleRule>, asymmetric: bool, span: Span) {
@@ -395,6 +406,7 @@ impl<'a> Checker<'a> {
                         "the number of tokens is known only at run time; use `per tensor`",
                     );
                 }
+                self.scale_is_positive(scale.number, *span);
                 self.range_needs_zero(scale.rule, zero.is_some(), *span);
             }
         }

@@ -295,6 +295,14 @@ pub(crate) const BAD: &[Bad] = &[
         faults: &[("scale: f32 per token static", "a static scale cannot be per token", "tensor")],
     },
     Bad {
+        text: "S { weight: i8, scale: e1m0fn per channel, pack: [k, n], \
+            activation: i8 { scale: i1 per token } }",
+        faults: &[
+            ("scale: e1m0fn per channel", "no number of e1m0fn is larger than 0", "more bits"),
+            ("scale: i1 per token", "no number of i1 is larger than 0", "more bits"),
+        ],
+    },
+    Bad {
         text: "S { weight: i8, scale: own per channel, pack: [k, n], activation: bf16 }",
         faults: &[("scale: own per channel", "a stored scale needs a type", "give it a type")],
     },
