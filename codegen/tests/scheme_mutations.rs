@@ -319,7 +319,7 @@ fn scales_of_floats_are_right() {
 fn is_found(what: &str, tokens: usize, (failure, changed): (Option<Failure>, bool)) {
     assert!(changed, "{what}, M = {tokens}: there is nothing to change");
     assert!(
-        matches!(failure, Some(Failure::Miss { .. } | Failure::Refused { .. })),
+        matches!(failure, Some(Failure::Mismatch { .. } | Failure::Refused { .. })),
         "{what}, M = {tokens}: {failure:?}"
     );
 }

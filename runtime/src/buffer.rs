@@ -10,24 +10,24 @@ use memmap2::MmapMut;
 /// A cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 /// A huge page of x86-64 and, on most systems, of Arm. Memory of at least this size is mapped in
 /// whole huge pages.
 const LARGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory in whole lines.
-pub(crate) struct Buffer {
+pub(crate) struct AlignedBuffer {
     lines: usize,
     memory: Memory,
 }
 
 enum Memory {
-    Lines(Vec<Line>),
+    Lines(Vec<CacheLine>),
     Pages(MmapMut),
 }
 
-impl Buffer {
+impl AlignedBuffer {
     /// At least this many bytes, all 0. On Linux, large buffers are in huge pages if possible: a
     /// stream waits for the address of each page (docs/performance/cpu.md). The system maps pages
     /// when they are first written.
@@ -35,7 +35,7 @@ impl Buffer {
         let lines = bytes.div_ceil(64);
         let memory = match large_pages(bytes) {
             Some(pages) => Memory::Pages(pages),
-            None => Memory::Lines(vec![Line([0; 64]); lines]),
+            None => Memory::Lines(vec![CacheLine([0; 64]); lines]),
         };
         Self { lines, memory }
     }
@@ -56,7 +56,7 @@ impl Buffer {
             Memory::Lines(lines) => lines.as_ptr().cast(),
             Memory::Pages(pages) => pages.as_ptr(),
         };
-        // SAFETY: a `Line` is exactly 64 bytes in C layout, its alignment and that of a page are
+        // SAFETY: a `CacheLine` is exactly 64 bytes in C layout, its alignment and that of a page are
         // more than bytes need, `zeroed` has allocated that many, and the lifetime is that of
         // `self`.
         unsafe { std::slice::from_raw_parts(begin.cast(), self.lines) }
@@ -91,13 +91,13 @@ fn large_pages(_: usize) -> Option<MmapMut> {
     None
 }
 
-impl Default for Buffer {
+impl Default for AlignedBuffer {
     fn default() -> Self {
         Self::zeroed(0)
     }
 }
 
-impl Clone for Buffer {
+impl Clone for AlignedBuffer {
     fn clone(&self) -> Self {
         let mut copy = Self::zeroed(self.len());
         copy.lines_mut().copy_from_slice(self.lines());
@@ -105,7 +105,7 @@ impl Clone for Buffer {
     }
 }
 
-impl std::fmt::Debug for Buffer {
+impl std::fmt::Debug for AlignedBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes)", self.len())
     }
@@ -115,26 +115,26 @@ impl std::fmt::Debug for Buffer {
 ///
 /// # Safety
 /// The type has these properties.
-unsafe trait Plain: Copy {}
+unsafe trait AnyBitPattern: Copy {}
 // SAFETY: any bytes are a value of these, and none has padding.
-unsafe impl Plain for u8 {}
+unsafe impl AnyBitPattern for u8 {}
 // SAFETY: as above.
-unsafe impl Plain for i8 {}
+unsafe impl AnyBitPattern for i8 {}
 // SAFETY: as above.
-unsafe impl Plain for u16 {}
+unsafe impl AnyBitPattern for u16 {}
 // SAFETY: as above.
-unsafe impl Plain for u32 {}
+unsafe impl AnyBitPattern for u32 {}
 // SAFETY: as above.
-unsafe impl Plain for i32 {}
+unsafe impl AnyBitPattern for i32 {}
 // SAFETY: as above.
-unsafe impl Plain for f32 {}
+unsafe impl AnyBitPattern for f32 {}
 // SAFETY: an array of such a type is one.
-unsafe impl<T: Plain, const L: usize> Plain for [T; L] {}
+unsafe impl<T: AnyBitPattern, const L: usize> AnyBitPattern for [T; L] {}
 
 /// Takes typed slices from the front of a buffer; each begins at a cache line.
-pub(crate) struct Cut<'a>(&'a mut [[u8; 64]]);
+pub(crate) struct BumpAllocator<'a>(&'a mut [[u8; 64]]);
 
-impl<'a> Cut<'a> {
+impl<'a> BumpAllocator<'a> {
     /// The whole buffer is free.
     pub(crate) fn new(lines: &'a mut [[u8; 64]]) -> Self {
         Self(lines)
@@ -147,7 +147,7 @@ impl<'a> Cut<'a> {
 
     /// The next `count` elements, uninitialised by this call; fewer if the buffer is too small.
     #[allow(private_bounds)]
-    pub(crate) fn take<T: Plain>(&mut self, count: usize) -> &'a mut [T] {
+    pub(crate) fn take<T: AnyBitPattern>(&mut self, count: usize) -> &'a mut [T] {
         let lines = bytes_of::<T>(count) / 64;
         let all = std::mem::take(&mut self.0);
         let (front, rest) = all.split_at_mut(lines.min(all.len()));
@@ -155,12 +155,12 @@ impl<'a> Cut<'a> {
         let count = count.min(front.len() * 64 / size_of::<T>().max(1));
         // SAFETY: `front` is exclusively borrowed for 'a, begins at a multiple of 64 (so does every
         // slice, since slices are whole lines), has `count` elements, and any bytes are a value of
-        // a `Plain` type.
+        // a `AnyBitPattern` type.
         unsafe { std::slice::from_raw_parts_mut(front.as_mut_ptr().cast(), count) }
     }
 }
 
-/// Bytes that [`Cut::take`] uses; [`usize::MAX`] if there are more.
+/// Bytes that [`BumpAllocator::take`] uses; [`usize::MAX`] if there are more.
 pub(crate) const fn bytes_of<T>(count: usize) -> usize {
     match count.saturating_mul(size_of::<T>()).checked_next_multiple_of(64) {
         Some(bytes) => bytes,
@@ -170,12 +170,12 @@ pub(crate) const fn bytes_of<T>(count: usize) -> usize {
 
 /// The memory that a product works in; the caller keeps it, so that products allocate nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Workspace(Buffer);
+pub struct Workspace(AlignedBuffer);
 
 impl Workspace {
     /// With room for `bytes`, the result of `workspace_size`.
     pub fn new(bytes: usize) -> Self {
-        Self(Buffer::zeroed(bytes))
+        Self(AlignedBuffer::zeroed(bytes))
     }
 
     /// Bytes.
@@ -191,12 +191,12 @@ impl Workspace {
     /// Grows to at least `bytes`; the contents are lost.
     pub fn reserve(&mut self, bytes: usize) {
         if self.len() < bytes {
-            self.0 = Buffer::zeroed(bytes);
+            self.0 = AlignedBuffer::zeroed(bytes);
         }
     }
 
-    pub(crate) fn cut(&mut self) -> Cut<'_> {
-        Cut::new(self.0.lines_mut())
+    pub(crate) fn cut(&mut self) -> BumpAllocator<'_> {
+        BumpAllocator::new(self.0.lines_mut())
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn large_memory_is_zeroed_aligned_and_copied() {
         for bytes in [0, 1, 64, LARGE_PAGE - 64, LARGE_PAGE, LARGE_PAGE + 65] {
-            let mut buffer = Buffer::zeroed(bytes);
+            let mut buffer = AlignedBuffer::zeroed(bytes);
             let large = matches!(buffer.memory, Memory::Pages(_));
             assert_eq!(large, cfg!(target_os = "linux") && bytes >= LARGE_PAGE);
             assert_eq!(buffer.len(), bytes.next_multiple_of(64));
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "capacity overflow")]
     fn more_than_there_is_panics() {
-        Buffer::zeroed(usize::MAX);
+        AlignedBuffer::zeroed(usize::MAX);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{Scheme, ActivationChoice};
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Family, Layer, Tensor, Tensors};
+use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointFormat, Layer, Tensor, Tensors};
 use crate::conformance::draw;
 use crate::device::Backend;
 use crate::float_mode::standard;
@@ -70,7 +70,7 @@ pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
             Err(error) => findings.push(failed(name, error)),
         }
     }
-    let experts = checkpoint.family() == Family::GptOss && checkpoint.layers().next().is_some();
+    let experts = checkpoint.format() == CheckpointFormat::GptOss && checkpoint.layers().next().is_some();
     let whole = experts && tensors.get("ref.y").is_some();
     if whole {
         let reason =
@@ -342,7 +342,7 @@ fn product_error(
         let what = format!("ref.y has {} values, the product {expected}", reference.len());
         return Err(Verdict::Fail(what));
     }
-    let scheme = as_called(layer.scheme(), layer.family(), input.shape.len());
+    let scheme = as_called(layer.scheme(), layer.format(), input.shape.len());
     let ours = forward(backend, &scheme, layer, unpacked, 0, &input).map_err(refused)?;
     relative_error(&ours, &reference)
 }

@@ -6,7 +6,7 @@
 
 use quantloom_dsl::{Code, Scheme};
 
-use crate::cpu::family::{BUILT_IN, Decode, Decoder, Families, Universal};
+use crate::cpu::family::{BUILT_IN, Decode, Decoder, Families, LutDecoder};
 use crate::cpu::isa::{Absent, Isa};
 use crate::cpu::weight::CpuWeight;
 use crate::gpu::Stored;
@@ -142,7 +142,7 @@ impl Device {
     pub fn prepare(self, scheme: &Scheme, weight: &Unpacked) -> Result<CpuWeight, ProductError> {
         let decoder = match self.family(&scheme.weight.code) {
             Some(family) => Decoder::Known(family),
-            None => Decoder::Table(Universal::new(&scheme.weight.code)),
+            None => Decoder::Table(LutDecoder::new(&scheme.weight.code)),
         };
         CpuWeight::new(self, decoder, scheme, weight)
     }

@@ -11,7 +11,7 @@
 ///
 /// If the mode is the standard one already, this costs a few cycles.
 pub(crate) fn standard<R>(work: impl FnOnce() -> R) -> R {
-    let _kept = Kept::new();
+    let _saved = SavedMode::new();
     apart(work)
 }
 
@@ -22,9 +22,9 @@ fn apart<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// The thread's previous mode, which is restored on drop.
-struct Kept(Option<control::Word>);
+struct SavedMode(Option<control::Word>);
 
-impl Kept {
+impl SavedMode {
     fn new() -> Self {
         let own = control::read();
         if control::is_standard(own) {
@@ -36,7 +36,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for SavedMode {
     fn drop(&mut self) {
         if let Some(own) = self.0 {
             // SAFETY: the mode of the caller.

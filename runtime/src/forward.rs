@@ -7,7 +7,7 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Group, Scheme};
 
-use crate::checkpoint::{Family, Layer};
+use crate::checkpoint::{CheckpointFormat, Layer};
 use crate::device::Backend;
 use crate::element::{Bf16, F16 as Half, Values, f32_to_bf16, f32_to_f16};
 use crate::float_mode::standard;
@@ -30,14 +30,14 @@ pub struct Input {
 /// compressed-tensors computes the scale of its `token` strategy over every dimension but the first
 /// two (`compute_dynamic_scales_and_zp`): one per token for [B, T, K], but a single one for a
 /// two-dimensional [M, K]. Its results can be reproduced only in the same way.
-pub fn as_called(scheme: &Scheme, family: Family, rank: usize) -> Cow<'_, Scheme> {
+pub fn as_called(scheme: &Scheme, family: CheckpointFormat, rank: usize) -> Cow<'_, Scheme> {
     let per_token = |activation: &Activation| match activation {
         Activation::Quantised(quantiser) => {
             quantiser.scales.iter().any(|scale| scale.group == Group::ROW && !scale.stored)
         }
         Activation::Float(_) => false,
     };
-    let whole = family == Family::CompressedTensors && rank == 2;
+    let whole = family == CheckpointFormat::CompressedTensors && rank == 2;
     if !whole || !scheme.activations.iter().any(per_token) {
         return Cow::Borrowed(scheme);
     }

@@ -33,7 +33,7 @@ impl KernelName {
         match matrix {
             None => self.to_string(),
             Some(Matrix::Bytes) => format!("{isa}, {family} decode, i8 matrix"),
-            Some(Matrix::Parts { .. }) => {
+            Some(Matrix::SplitBf16 { .. }) => {
                 format!("{isa}, {family} decode, bf16 matrix or f32 fma by the type of x")
             }
         }

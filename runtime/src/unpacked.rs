@@ -79,7 +79,7 @@ pub enum UnpackError {
 
 /// Decoded values of a component with groups, in the order (expert, row group, column group).
 #[derive(Clone, Debug)]
-struct Part {
+struct GroupValues {
     granularity: Granularity,
     values: Vec<f64>,
 }
@@ -93,9 +93,9 @@ pub struct Unpacked {
     codes: Vec<u8>,
     /// Value of each code minus the offset.
     values: Vec<f64>,
-    scales: Vec<(Part, bool)>,
-    zero: Option<Part>,
-    shift: Option<Part>,
+    scales: Vec<(GroupValues, bool)>,
+    zero: Option<GroupValues>,
+    shift: Option<GroupValues>,
     index: Option<Vec<u32>>,
     bias: Option<Vec<f64>>,
     input: StaticInput,
@@ -114,7 +114,7 @@ impl Unpacked {
         stored: &dyn Fn(&str) -> Option<&'b [u8]>,
     ) -> Result<Self, UnpackError> {
         crate::forked::check().map_err(UnpackError::Forked)?;
-        let codes = Source { scheme, shape, stored }.plain(Component::Code)?;
+        let codes = StoreReader { scheme, shape, stored }.plain(Component::Code)?;
         Ok(Self { codes, ..Self::without_codes(scheme, shape, stored)? })
     }
 
@@ -129,7 +129,7 @@ impl Unpacked {
         stored: &dyn Fn(&str) -> Option<&'b [u8]>,
     ) -> Result<Self, UnpackError> {
         crate::forked::check().map_err(UnpackError::Forked)?;
-        let source = Source { scheme, shape, stored };
+        let source = StoreReader { scheme, shape, stored };
         let width = scheme.weight.code.bits();
         let values = (0..1u32 << width).map(|code| scheme.weight.decode(code)).collect();
         let mut scales = Vec::new();
@@ -185,7 +185,7 @@ impl Unpacked {
             let each = count / experts as usize;
             each * expert as usize..each * (expert as usize + 1)
         };
-        let part = |part: &Part| Part {
+        let part = |part: &GroupValues| GroupValues {
             granularity: part.granularity,
             values: part.values[own(part.values.len())].to_vec(),
         };
@@ -247,9 +247,9 @@ impl Unpacked {
     }
 
     /// The parameters of a weight's group, with the levels that are constant along k separate.
-    pub(crate) fn folded(&self, expert: u64, n: u64, k: u64) -> Folded {
+    pub(crate) fn folded(&self, expert: u64, n: u64, k: u64) -> FoldedParameters {
         let group = self.group(expert, n, k);
-        let mut folded = Folded { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
+        let mut folded = FoldedParameters { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
         for ((part, _), (value, divide)) in self.scales.iter().zip(group.scales) {
             // A shift is added after all levels.
             let whole_row = part.granularity.cols == GroupSize::All && self.shift.is_none();
@@ -269,7 +269,7 @@ impl Unpacked {
         self.input.of_expert(expert, self.shape.experts)
     }
 
-    fn grouped(&self) -> impl Iterator<Item = &Part> {
+    fn grouped(&self) -> impl Iterator<Item = &GroupValues> {
         self.scales.iter().map(|(part, _)| part).chain(&self.zero).chain(&self.shift)
     }
 
@@ -305,7 +305,7 @@ impl Unpacked {
         if common == 0 { self.shape.k as usize } else { common }
     }
 
-    fn value(&self, part: &Part, expert: u64, n: u64, k: u64) -> f64 {
+    fn value(&self, part: &GroupValues, expert: u64, n: u64, k: u64) -> f64 {
         let (rows, cols) = part.granularity.elements(self.shape);
         let group = match (&self.index, part.granularity.cols) {
             (Some(index), GroupSize::Each(_)) => u64::from(index[(expert * self.shape.k + k) as usize]),
@@ -350,13 +350,13 @@ impl Unpacked {
     }
 
     /// The parameters that the columns from `k` on share.
-    fn group(&self, expert: u64, n: u64, k: u64) -> Group {
-        let of = |part: &Option<Part>| part.as_ref().map_or(0.0, |p| self.value(p, expert, n, k));
+    fn group(&self, expert: u64, n: u64, k: u64) -> GroupParameters {
+        let of = |part: &Option<GroupValues>| part.as_ref().map_or(0.0, |p| self.value(p, expert, n, k));
         let mut scales = [(1.0, false); MOST_LEVELS];
         for (slot, (part, divide)) in scales.iter_mut().zip(&self.scales) {
             *slot = (self.value(part, expert, n, k), *divide);
         }
-        Group { zero: of(&self.zero), shift: of(&self.shift), scales }
+        GroupParameters { zero: of(&self.zero), shift: of(&self.shift), scales }
     }
 
     /// Dequantises rows `rows` of the stacked [E * N, K] weight, in parallel.
@@ -380,7 +380,7 @@ fn store_name(scheme: &Scheme, component: Component) -> String {
 /// `w = factor * (scale * (value - zero) + shift)`, where value is the code's value minus the
 /// scheme's offset.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Folded {
+pub(crate) struct FoldedParameters {
     /// Product of the levels that vary along k.
     pub(crate) scale: f64,
     /// Product of the levels that are constant along k.
@@ -395,14 +395,14 @@ pub(crate) struct Folded {
 const MOST_LEVELS: usize = 8;
 
 /// Zero point, shift and scale levels of one group.
-struct Group {
+struct GroupParameters {
     zero: f64,
     shift: f64,
     /// Value, and whether weights are divided by it.
     scales: [(f64, bool); MOST_LEVELS],
 }
 
-impl Group {
+impl GroupParameters {
     /// Computes in the definition's order of operations and rounds once.
     fn weight(&self, value: f64, levels: &[(f64, bool)]) -> f32 {
         let product = levels.iter().fold(value - self.zero, |product, (scale, divide)| {
@@ -412,13 +412,13 @@ impl Group {
     }
 }
 
-struct Source<'a, 'b> {
+struct StoreReader<'a, 'b> {
     scheme: &'a Scheme,
     shape: Shape,
     stored: &'a dyn Fn(&str) -> Option<&'b [u8]>,
 }
 
-impl Source<'_, '_> {
+impl StoreReader<'_, '_> {
     /// One slot of 8, 16 or 32 bits per element.
     fn plain(&self, component: Component) -> Result<Vec<u8>, UnpackError> {
         let missing = || UnpackError::Missing(component.to_string());
@@ -464,11 +464,11 @@ impl Source<'_, '_> {
         Ok(self.plain(component)?.chunks_exact(slot).map(word).collect())
     }
 
-    fn part(&self, component: Component, decode: &dyn Fn(u32) -> f64) -> Result<Part, UnpackError> {
+    fn part(&self, component: Component, decode: &dyn Fn(u32) -> f64) -> Result<GroupValues, UnpackError> {
         let missing = || UnpackError::Missing(component.to_string());
         let granularity = self.scheme.granularity(component).ok_or_else(missing)?;
         let values = self.codes(component)?.into_iter().map(decode).collect();
-        Ok(Part { granularity, values })
+        Ok(GroupValues { granularity, values })
     }
 
     /// NaN is not a scale, and 0 is not a divisor.

@@ -175,7 +175,7 @@ fn each_fault_is_found() {
     ] {
         let backends: [&dyn Backend; 1] = [&BreaksOn(fault)];
         let result = Suite::default().run(scheme, &backends, &|_| {}).remove(0);
-        let Err(Failure::Miss { case, miss, .. }) = result else {
+        let Err(Failure::Mismatch { case, miss, .. }) = result else {
             panic!("{fault:?} in {} is not found: {result:?}", scheme.name)
         };
         // What reproduces it names everything that decides the numbers.
@@ -193,10 +193,10 @@ fn each_fault_is_found() {
         };
         let file = "'my file.scheme'";
         let result = alone.run_named(scheme, file, &backends, &|_| {}).remove(0);
-        let Err(failure @ Failure::Miss { .. }) = &result else { panic!("{again}: {result:?}") };
+        let Err(failure @ Failure::Mismatch { .. }) = &result else { panic!("{again}: {result:?}") };
         let named = format!("\nagain: quantloom verify {file} --backend cpu {tail}");
         assert!(failure.to_string().ends_with(&named), "{failure}");
-        let Err(Failure::Miss { miss: same, .. }) = result else { panic!("{again}") };
+        let Err(Failure::Mismatch { miss: same, .. }) = result else { panic!("{again}") };
         assert_eq!(
             (same.at, same.reference.to_bits()),
             (miss.at, miss.reference.to_bits()),

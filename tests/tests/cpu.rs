@@ -185,7 +185,7 @@ fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
     let Some(device) = present(Isa::Avx512Amx) else { return };
     let weight = layer();
     let op = device.prepare(weight.scheme(), &weight).unwrap();
-    let parts = |x| Some(Matrix::Parts { weight: 2, x });
+    let parts = |x| Some(Matrix::SplitBf16 { weight: 2, x });
     for (tokens, bf16, f16) in [(8, None, None), (9, parts(1), None), (16, parts(1), None)] {
         assert_eq!(op.blocking(tokens, BF16).matrix, bf16, "{tokens} tokens of bf16");
         assert_eq!(op.blocking(tokens, F16).matrix, f16, "{tokens} tokens of f16");

@@ -129,7 +129,7 @@ fn every_weight_is_the_files_own() {
 
 /// The product of a layer as its software calls it.
 fn product(layer: &Layer, x: &Input) -> Vec<f32> {
-    let scheme = as_called(layer.scheme(), layer.family(), x.shape.len());
+    let scheme = as_called(layer.scheme(), layer.format(), x.shape.len());
     forward(&Device::cpu(), &scheme, layer, &layer.unpack().unwrap(), 0, x).unwrap()
 }
 
@@ -180,7 +180,7 @@ fn every_product_is_the_files_own() {
         assert!(error <= 0.006, "{file}: {:.3}%\nagain: quantloom check {file}", error * 100.0);
         // Against the reference: 16 partial sums of K / 16 products, and the roundings of both
         // factors, of the 16 sums' own sum, and of the bias.
-        let scheme = as_called(layer.scheme(), layer.family(), x.shape.len());
+        let scheme = as_called(layer.scheme(), layer.format(), x.shape.len());
         let bound = (layer.shape().k as f64 / 16.0 + 12.0) * (-24f64).exp2();
         for (at, (ours, (exact, size))) in
             ours.iter().zip(by_reference(layer, &scheme, &x)).enumerate()

@@ -206,5 +206,5 @@ fn coarse_fp8_sums_are_found() {
     let simulator = Simulator::new("sm_89").unwrap();
     let device = GpuDevice::new(simulator.with_truncated_fp8());
     let failure = suite.run(scheme, &[&device], &|_| {}).remove(0).unwrap_err();
-    assert!(matches!(failure, Failure::Miss { .. }), "{failure}");
+    assert!(matches!(failure, Failure::Mismatch { .. }), "{failure}");
 }

@@ -4,7 +4,7 @@
 use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_runtime::checkpoint::keys::{Kind, Use, table};
-use quantloom_runtime::checkpoint::{Checkpoint, Family, Options};
+use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Options};
 use quantloom_runtime::device::{Backend, Device};
 use quantloom_runtime::forward::{Input, forward};
 use quantloom_runtime::gpu::GpuDevice;
@@ -618,15 +618,15 @@ fn metadata_of_millions_of_values() {
 #[test]
 fn the_page_of_keys_is_fresh() {
     let families = [
-        Family::CompressedTensors,
-        Family::Gptq,
-        Family::Awq,
-        Family::Quark,
-        Family::ModelOpt,
-        Family::Fp8,
-        Family::GptOss,
-        Family::BitsAndBytes,
-        Family::Hqq,
+        CheckpointFormat::CompressedTensors,
+        CheckpointFormat::Gptq,
+        CheckpointFormat::Awq,
+        CheckpointFormat::Quark,
+        CheckpointFormat::ModelOpt,
+        CheckpointFormat::Fp8,
+        CheckpointFormat::GptOss,
+        CheckpointFormat::BitsAndBytes,
+        CheckpointFormat::Hqq,
     ];
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/checkpoint-keys.md");
     let old = std::fs::read_to_string(page).unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use quantloom::runtime::checkpoint::{Checkpoint, Entry, Family, Writer, attached};
+use quantloom::runtime::checkpoint::{Checkpoint, Entry, CheckpointFormat, Writer, attached};
 
 use super::{Reading, label, print_line, shape};
 use crate::atomic_write::Replace;
@@ -44,11 +44,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let inputs = [arguments.path.as_path(), Path::new(given)];
     arguments.replace.check(&[("--out", &arguments.out)], &inputs)?;
     let checkpoint = arguments.reading.open(&arguments.path, arguments.layer.as_deref())?;
-    if checkpoint.family() != Family::Quantloom {
+    if checkpoint.format() != CheckpointFormat::Quantloom {
         bail!(
             "{} has a configuration of {}; a file has one configuration",
             arguments.path.display(),
-            checkpoint.family().name()
+            checkpoint.format().name()
         );
     }
     let mut layers = Vec::new();

@@ -22,7 +22,7 @@ pub(crate) fn run() -> Result<bool> {
     print_line(format_args!(
         "The checkpoint that ships with this program, written by {}: each layer recognised, \
          unpacked, multiplied, and compared with the results in the file.",
-        checkpoint.family().name()
+        checkpoint.format().name()
     ))?;
     let findings = check(&checkpoint, &device);
     let mut rows = table(&["layer", "scheme", "shape", "backend, kernel", "weight", "product", ""]);

@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
                 rows.add_row(cells);
                 values.push(json!({
                     "layer": name,
-                    "family": checkpoint.family().name(),
+                    "family": checkpoint.format().name(),
                     "scheme": quantloom::kernels::name_of(layer.scheme()),
                     "text": layer.scheme().to_string(),
                     "shape": { "experts": of.experts, "n": of.n, "k": of.k },

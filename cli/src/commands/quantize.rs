@@ -125,7 +125,7 @@ fn refuse_quantised(path: &Path) -> Result<()> {
             "{} is quantised already ({}, {layers} layers); quantize starts from float weights, \
              `quantloom dequantize` gives those of a layer",
             path.display(),
-            checkpoint.family().name()
+            checkpoint.format().name()
         );
     }
     Ok(())

@@ -97,7 +97,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Tokens::PerToken => 3,
         Tokens::WholeTensor => 2,
     };
-    let called = as_called(layer.scheme(), layer.family(), rank);
+    let called = as_called(layer.scheme(), layer.format(), rank);
     let scheme = match &arguments.activation {
         Some(name) => Cow::Owned(called.with_activation(name)?),
         None => Cow::Borrowed(&*called),

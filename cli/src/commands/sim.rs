@@ -90,7 +90,7 @@ fn told(arguments: &Arguments, failure: &Failure) -> String {
         shell_word(scheme)
     );
     match failure {
-        Failure::Miss { case, miss, misses, elements } => format!(
+        Failure::Mismatch { case, miss, misses, elements } => format!(
             "{case}: {miss}; {misses} of {elements} elements are beyond their bounds\n{again}"
         ),
         Failure::Refused { case, error } => format!("{case}: {error}\n{again}"),

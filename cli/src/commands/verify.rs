@@ -201,7 +201,7 @@ fn row(scheme: &Scheme, backend: &dyn Backend, result: &Result<Summary, Failure>
         }
         Err(failure) => {
             let kernel = match failure {
-                Failure::Miss { case, .. } => case.kernel.clone(),
+                Failure::Mismatch { case, .. } => case.kernel.clone(),
                 _ => String::new(),
             };
             let none = String::new;

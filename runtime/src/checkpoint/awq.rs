@@ -5,9 +5,9 @@ use quantloom_dsl::layout::Shape;
 
 use super::clause::{bias_clause, float_name};
 use super::layer::Recognised;
-use super::{CheckpointError, Found, Source};
+use super::{CheckpointError, Found, LayerSource};
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
     let bits = fields.integer("bits")?.or(fields.integer("w_bit")?);
     let bits = fields.needed("bits", bits)?;
@@ -35,7 +35,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
 }
 
 fn recognise(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     group: Option<u32>,
     zeros: bool,

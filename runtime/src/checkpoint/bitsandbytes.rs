@@ -15,12 +15,12 @@ use serde_json::{Map, Value};
 use super::clause::bias_clause;
 use super::config::parse_json;
 use super::layer::{LayerError, Recognised};
-use super::{CheckpointError, Found, Source, Tensor};
+use super::{CheckpointError, Found, LayerSource, Tensor};
 
 /// Kinds of codes, by the end of the name of the state's tensor.
 const KINDS: [&str; 2] = ["nf4", "fp4"];
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
     let four_bits = source.having("weight.absmax").into_iter().map(|layer| {
         let recognised = Reader { source, layer: &layer }.read();
         (layer, recognised)
@@ -35,7 +35,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
 }
 
 struct Reader<'a> {
-    source: &'a Source<'a>,
+    source: &'a LayerSource<'a>,
     layer: &'a str,
 }
 

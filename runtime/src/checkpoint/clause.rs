@@ -1,6 +1,6 @@
 //! Clauses of scheme texts that several formats share.
 
-use super::Source;
+use super::LayerSource;
 use super::layer::LayerError;
 
 /// The type name, in the scheme language, of a 16- or 32-bit float tensor.
@@ -21,7 +21,7 @@ pub(super) fn float_name(
 }
 
 /// `bias: TYPE,` if the layer has one.
-pub(super) fn bias_clause(source: &Source<'_>, layer: &str) -> Result<String, LayerError> {
+pub(super) fn bias_clause(source: &LayerSource<'_>, layer: &str) -> Result<String, LayerError> {
     match source.tensor(layer, "bias") {
         None => Ok(String::new()),
         Some(bias) => Ok(format!("bias: {},", float_name(layer, "bias", bias.dtype())?)),

@@ -14,7 +14,7 @@ use super::config::Fields;
 use super::ct_presets as presets;
 use super::layer::{LayerError, Recognised};
 use super::patterns::{Compiler, Pattern};
-use super::{CheckpointError, Found, Source, having, tensor_name};
+use super::{CheckpointError, Found, LayerSource, having, tensor_name};
 
 struct Group {
     name: String,
@@ -25,7 +25,7 @@ struct Group {
     format: Option<String>,
 }
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
     let mut compiler = Compiler::new();
     let groups = groups(fields, &mut compiler)?;
@@ -97,7 +97,7 @@ fn group_of<'g>(groups: &'g [Group], layer: &str) -> Result<Option<&'g Group>, C
 }
 
 struct LayerReader<'a> {
-    source: &'a Source<'a>,
+    source: &'a LayerSource<'a>,
     layer: &'a str,
     group: &'a Group,
 }

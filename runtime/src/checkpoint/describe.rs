@@ -94,7 +94,7 @@ pub fn describe(scheme: &Scheme, layers: &[(String, Shape)]) -> Vec<Description>
         let extras = if int8 { Extras::ZeroZeroPoints } else { Extras::None };
         found.push(Description { config: Some(config), extras });
     }
-    found.push(Description { config: Some(own::config(scheme, layers)), extras: Extras::None });
+    found.push(Description { config: Some(quantloom::config(scheme, layers)), extras: Extras::None });
     found
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::layer::{LayerError, Recognised};
-use super::{CheckpointError, Found, Source};
+use super::{CheckpointError, Found, LayerSource};
 
 /// The rule of `scale_fmt: ue8m0`: x's scales are `2^ceil(log2(amax / 448))`, as in DeepGEMM's
 /// `ceil_to_ue8m0`. 448 is 1.75 * 2^8, so the power is one larger than that of the largest code
@@ -80,7 +80,7 @@ fn block(fields: Fields<'_>) -> Result<Option<(u64, u64)>, CheckpointError> {
     }
 }
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
     let settings = Settings::read(source.fields)?;
     let mut names: Vec<(String, &str)> = Vec::new();
     for scale in SCALES {
@@ -95,7 +95,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
 }
 
 fn recognise(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     settings: &Settings,
     scale: &str,
@@ -129,7 +129,7 @@ fn recognise(
 }
 
 fn activation(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     settings: &Settings,
 ) -> Result<String, CheckpointError> {

@@ -10,7 +10,7 @@ use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::layer::{LayerError, Recognised};
 use super::patterns::{Compiler, Pattern};
-use super::{CheckpointError, Found, GptqVersion, Source};
+use super::{CheckpointError, Found, GptqVersion, LayerSource};
 
 /// The settings that a layer's overrides may replace.
 struct Settings {
@@ -21,7 +21,7 @@ struct Settings {
     wraps: bool,
 }
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
     let rules = dynamic_rules(fields)?;
     let mut found = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
     Ok(found)
 }
 
-fn settings(source: &Source<'_>, fields: Fields<'_>) -> Result<Settings, CheckpointError> {
+fn settings(source: &LayerSource<'_>, fields: Fields<'_>) -> Result<Settings, CheckpointError> {
     // GPTQModel writes the same value under both names.
     let (old, new) = (fields.text("checkpoint_format")?, fields.text("format")?);
     if let (Some(old), Some(new)) = (old, new)
@@ -121,7 +121,7 @@ fn override_with(settings: &mut Settings, fields: Fields<'_>) -> Result<(), Chec
 }
 
 fn recognise(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     settings: &Settings,
 ) -> Result<Recognised, CheckpointError> {
@@ -169,7 +169,7 @@ fn recognise(
 /// Whether the layer has a group index other than the trivial one: `desc_act` is set, or the index
 /// is not k / group.
 fn has_order(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     settings: &Settings,
     k: u64,

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::config::shortened;
-use super::{CheckpointError, Config, Family};
+use super::{CheckpointError, Config, CheckpointFormat};
 
 /// The verdict of a table about a key or a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,18 +65,18 @@ pub struct Table {
 }
 
 /// The table of a format; none for Quantloom's own files, which the scheme describes completely.
-pub fn table(family: Family) -> Option<Table> {
-    let text = match family {
-        Family::CompressedTensors => include_str!("keys/compressed_tensors.keys"),
-        Family::Gptq => include_str!("keys/gptq.keys"),
-        Family::Awq => include_str!("keys/awq.keys"),
-        Family::Quark => include_str!("keys/quark.keys"),
-        Family::ModelOpt => include_str!("keys/modelopt.keys"),
-        Family::Fp8 => include_str!("keys/fp8.keys"),
-        Family::GptOss => include_str!("keys/gpt_oss.keys"),
-        Family::BitsAndBytes => include_str!("keys/bitsandbytes.keys"),
-        Family::Hqq => include_str!("keys/hqq.keys"),
-        Family::Quantloom => return None,
+pub fn table(format: CheckpointFormat) -> Option<Table> {
+    let text = match format {
+        CheckpointFormat::CompressedTensors => include_str!("keys/compressed_tensors.keys"),
+        CheckpointFormat::Gptq => include_str!("keys/gptq.keys"),
+        CheckpointFormat::Awq => include_str!("keys/awq.keys"),
+        CheckpointFormat::Quark => include_str!("keys/quark.keys"),
+        CheckpointFormat::ModelOpt => include_str!("keys/modelopt.keys"),
+        CheckpointFormat::Fp8 => include_str!("keys/fp8.keys"),
+        CheckpointFormat::GptOss => include_str!("keys/gpt_oss.keys"),
+        CheckpointFormat::BitsAndBytes => include_str!("keys/bitsandbytes.keys"),
+        CheckpointFormat::Hqq => include_str!("keys/hqq.keys"),
+        CheckpointFormat::Quantloom => return None,
     };
     let lines = text.lines().filter(|line| !line.is_empty());
     let software = text.lines().find_map(|line| line.strip_prefix("software "))?;
@@ -125,9 +125,9 @@ const MOST: usize = 100;
 
 impl Report {
     /// Compares a configuration with its format's table.
-    pub(super) fn of(config: &Config, family: Family) -> Self {
+    pub(super) fn of(config: &Config, format: CheckpointFormat) -> Self {
         let mut report = Self::default();
-        if let Some(table) = table(family) {
+        if let Some(table) = table(format) {
             let rows: Vec<&Row> =
                 table.rows.iter().filter(|row| row.kind != Kind::Tensor).collect();
             Walk { table: &table, report: &mut report }.object(
@@ -314,48 +314,48 @@ mod tests {
 
     use super::*;
 
-    const FAMILIES: [Family; 9] = [
-        Family::CompressedTensors,
-        Family::Gptq,
-        Family::Awq,
-        Family::Quark,
-        Family::ModelOpt,
-        Family::Fp8,
-        Family::GptOss,
-        Family::BitsAndBytes,
-        Family::Hqq,
+    const FAMILIES: [CheckpointFormat; 9] = [
+        CheckpointFormat::CompressedTensors,
+        CheckpointFormat::Gptq,
+        CheckpointFormat::Awq,
+        CheckpointFormat::Quark,
+        CheckpointFormat::ModelOpt,
+        CheckpointFormat::Fp8,
+        CheckpointFormat::GptOss,
+        CheckpointFormat::BitsAndBytes,
+        CheckpointFormat::Hqq,
     ];
 
     #[test]
     fn every_line_is_one() {
-        for family in FAMILIES {
-            let table = table(family).unwrap();
-            let text = match family {
-                Family::Quark => include_str!("keys/quark.keys"),
-                Family::CompressedTensors => include_str!("keys/compressed_tensors.keys"),
-                Family::ModelOpt => include_str!("keys/modelopt.keys"),
+        for format in FAMILIES {
+            let table = table(format).unwrap();
+            let text = match format {
+                CheckpointFormat::Quark => include_str!("keys/quark.keys"),
+                CheckpointFormat::CompressedTensors => include_str!("keys/compressed_tensors.keys"),
+                CheckpointFormat::ModelOpt => include_str!("keys/modelopt.keys"),
                 _ => continue,
             };
             let lines =
                 text.lines().filter(|line| !line.is_empty() && !line.starts_with("software"));
-            assert_eq!(lines.count(), table.rows.len(), "{family:?}");
+            assert_eq!(lines.count(), table.rows.len(), "{format:?}");
         }
-        for family in FAMILIES {
-            let table = table(family).unwrap();
+        for format in FAMILIES {
+            let table = table(format).unwrap();
             for (at, row) in table.rows.iter().enumerate() {
                 let same = |other: &Row| other.kind == row.kind && other.path == row.path;
-                assert!(!table.rows[..at].iter().any(same), "{family:?}: {:?} twice", row.path);
+                assert!(!table.rows[..at].iter().any(same), "{format:?}: {:?} twice", row.path);
                 let silent =
                     row.kind != Kind::Each && !matches!(row.what, Use::Used | Use::Reported);
                 let unknown = row.path.last() == Some(&"?");
-                assert!(!silent || unknown || !row.note.is_empty(), "{family:?}: {:?}", row.path);
+                assert!(!silent || unknown || !row.note.is_empty(), "{format:?}: {:?}", row.path);
             }
         }
     }
 
-    fn report(family: Family, value: Value) -> Report {
+    fn report(format: CheckpointFormat, value: Value) -> Report {
         let Value::Object(value) = value else { panic!("an object") };
-        Report::of(&Config { place: "here".to_owned(), value }, family)
+        Report::of(&Config { place: "here".to_owned(), value }, format)
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests {
                 "b": {"targets": ["Linear"], "output_activations": {"num_bits": 8}},
             },
         });
-        let report = report(Family::CompressedTensors, config);
+        let report = report(CheckpointFormat::CompressedTensors, config);
         let notes: Vec<&str> = report.notes().collect();
         assert_eq!(notes.len(), 2);
         assert!(
@@ -384,10 +384,10 @@ mod tests {
     fn values_that_are_accepted() {
         let config = |value: Value| json!({"quant_method": "gptq", "bits": 4, "pack_dtype": value});
         for good in [json!("int32"), json!("torch.int32"), Value::Null] {
-            assert!(report(Family::Gptq, config(good)).of_the_file("").is_ok());
+            assert!(report(CheckpointFormat::Gptq, config(good)).of_the_file("").is_ok());
         }
         for bad in [json!("int8"), json!(32), json!(["int32"]), json!({"int32": 1})] {
-            assert!(report(Family::Gptq, config(bad)).of_the_file("").is_err());
+            assert!(report(CheckpointFormat::Gptq, config(bad)).of_the_file("").is_err());
         }
     }
 }

@@ -7,7 +7,7 @@ use quantloom_dsl::layout::{Component, Field, Fill, Layout, Shape};
 use quantloom_dsl::{Scheme, parse};
 use safetensors::Dtype;
 
-use super::Family;
+use super::CheckpointFormat;
 use super::config::shortened;
 use super::files::{Tensor, Tensors};
 use super::keys::{Kind, Table, Use};
@@ -69,7 +69,7 @@ impl Schemes {
 #[derive(Clone, Debug)]
 pub struct Layer {
     name: String,
-    family: Family,
+    format: CheckpointFormat,
     scheme: Arc<Scheme>,
     shape: Shape,
     stores: BTreeMap<String, Tensor>,
@@ -78,7 +78,7 @@ pub struct Layer {
 impl Layer {
     pub(super) fn assemble(
         name: &str,
-        family: Family,
+        format: CheckpointFormat,
         recognised: Recognised,
         schemes: &mut Schemes,
         tensors: &Tensors,
@@ -120,7 +120,7 @@ impl Layer {
             }
             stores.insert(store.name.clone(), tensor.clone());
         }
-        Ok(Self { name: name.to_owned(), family, scheme, shape, stores })
+        Ok(Self { name: name.to_owned(), format, scheme, shape, stores })
     }
 
     /// Checks that tensors of the layer that its scheme does not use cannot change the product.
@@ -166,8 +166,8 @@ impl Layer {
     }
 
     /// The software that wrote it.
-    pub fn family(&self) -> Family {
-        self.family
+    pub fn format(&self) -> CheckpointFormat {
+        self.format
     }
 
     /// Its scheme.

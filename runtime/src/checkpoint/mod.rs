@@ -20,10 +20,10 @@ mod gptq;
 pub mod keys;
 mod layer;
 mod modelopt;
-mod own;
+mod quantloom;
 mod patterns;
 mod quark;
-mod told;
+mod explicit_scheme;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -32,9 +32,9 @@ pub use config::Config;
 pub use describe::{Description, Extras, describe};
 pub use files::{Access, Tensor, Tensors};
 pub use layer::{Layer, LayerError};
-pub use own::attached;
+pub use quantloom::attached;
 pub use safetensors::Dtype;
-pub use told::Told;
+pub use explicit_scheme::ExplicitScheme;
 pub use write::{Entry, Writer, element_dtype, header, tensor_name};
 
 use config::Fields;
@@ -43,7 +43,7 @@ use layer::{Recognised, Schemes};
 
 /// The formats that are read, by the name in their configuration's `quant_method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
+pub enum CheckpointFormat {
     /// compressed-tensors (llm-compressor).
     CompressedTensors,
     /// GPTQ (AutoGPTQ, GPTQModel).
@@ -66,7 +66,7 @@ pub enum Family {
     Quantloom,
 }
 
-impl Family {
+impl CheckpointFormat {
     /// The name of the format's software.
     pub const fn name(self) -> &'static str {
         match self {
@@ -136,7 +136,7 @@ pub enum CheckpointError {
     },
     /// A layer with a scheme of the caller's choice cannot be found.
     #[error("{0}")]
-    Told(String),
+    ExplicitScheme(String),
     /// A layer's tensors contradict its configuration.
     #[error(transparent)]
     Layer(#[from] LayerError),
@@ -166,7 +166,7 @@ pub struct Options {
 pub struct Checkpoint {
     tensors: Tensors,
     config: Option<Config>,
-    family: Family,
+    format: CheckpointFormat,
     notes: Vec<String>,
     layers: Vec<(String, Result<Layer, CheckpointError>)>,
 }
@@ -210,15 +210,15 @@ impl Checkpoint {
         config: Option<Config>,
         options: Options,
     ) -> Result<Self, CheckpointError> {
-        let (family, report, mut found) = recognise(&tensors, config.as_ref(), options)?;
+        let (format, report, mut found) = recognise(&tensors, config.as_ref(), options)?;
         found.sort_by(|a, b| a.0.cmp(&b.0));
-        let table = keys::table(family);
+        let table = keys::table(format);
         let mut schemes = Schemes::default();
         let layers = found
             .into_iter()
             .map(|(name, recognised)| {
                 let layer = recognised.and_then(|recognised| {
-                    let layer = Layer::assemble(&name, family, recognised, &mut schemes, &tensors)?;
+                    let layer = Layer::assemble(&name, format, recognised, &mut schemes, &tensors)?;
                     if let Some(table) = &table {
                         layer.check_other_tensors(table, &tensors)?;
                     }
@@ -228,7 +228,7 @@ impl Checkpoint {
             })
             .collect();
         let notes = report.notes().map(str::to_owned).collect();
-        Ok(Self { tensors, config, family, notes, layers })
+        Ok(Self { tensors, config, format, notes, layers })
     }
 
     /// Unknown keys of the configuration, which were ignored, one sentence each.
@@ -237,8 +237,8 @@ impl Checkpoint {
     }
 
     /// The format of the files.
-    pub fn family(&self) -> Family {
-        self.family
+    pub fn format(&self) -> CheckpointFormat {
+        self.format
     }
 
     /// The configuration, if there is one.
@@ -297,7 +297,7 @@ pub enum LayerFault<'a> {
 type Found = Vec<(String, Result<Recognised, CheckpointError>)>;
 
 /// The input of every format's reader.
-struct Source<'a> {
+struct LayerSource<'a> {
     tensors: &'a Tensors,
     fields: Fields<'a>,
     keys: &'a Report,
@@ -308,7 +308,7 @@ fn recognise(
     tensors: &Tensors,
     config: Option<&Config>,
     options: Options,
-) -> Result<(Family, Report, Found), CheckpointError> {
+) -> Result<(CheckpointFormat, Report, Found), CheckpointError> {
     let Some(config) = config else {
         // No configuration: only formats that the names of tensors identify.
         let found = gpt_oss::layers(tensors);
@@ -319,27 +319,27 @@ fn recognise(
         };
         return match tensors.names().find(quantised) {
             Some(name) if found.is_empty() => Err(CheckpointError::NoConfig(name.to_owned())),
-            _ => Ok((Family::GptOss, Report::default(), found)),
+            _ => Ok((CheckpointFormat::GptOss, Report::default(), found)),
         };
     };
     let fields = Fields { object: &config.value, place: &config.place };
-    let family = family(fields)?;
-    let report = Report::of(config, family);
+    let format = format(fields)?;
+    let report = Report::of(config, format);
     report.of_the_file(&config.place)?;
-    let source = Source { tensors, fields, keys: &report, options };
-    let found = match family {
-        Family::CompressedTensors => compressed_tensors::layers(&source)?,
-        Family::Gptq => gptq::layers(&source)?,
-        Family::Awq => awq::layers(&source)?,
-        Family::Quark => quark::layers(&source)?,
-        Family::ModelOpt => modelopt::layers(&source)?,
-        Family::Fp8 => fp8::layers(&source)?,
-        Family::GptOss => gpt_oss::layers(tensors),
-        Family::BitsAndBytes => bitsandbytes::layers(&source)?,
-        Family::Hqq => return Err(fields.fault(HQQ)),
-        Family::Quantloom => own::layers(&source)?,
+    let source = LayerSource { tensors, fields, keys: &report, options };
+    let found = match format {
+        CheckpointFormat::CompressedTensors => compressed_tensors::layers(&source)?,
+        CheckpointFormat::Gptq => gptq::layers(&source)?,
+        CheckpointFormat::Awq => awq::layers(&source)?,
+        CheckpointFormat::Quark => quark::layers(&source)?,
+        CheckpointFormat::ModelOpt => modelopt::layers(&source)?,
+        CheckpointFormat::Fp8 => fp8::layers(&source)?,
+        CheckpointFormat::GptOss => gpt_oss::layers(tensors),
+        CheckpointFormat::BitsAndBytes => bitsandbytes::layers(&source)?,
+        CheckpointFormat::Hqq => return Err(fields.fault(HQQ)),
+        CheckpointFormat::Quantloom => quantloom::layers(&source)?,
     };
-    Ok((family, report, found))
+    Ok((format, report, found))
 }
 
 /// Why HQQ is not supported: the zero point and the scale are floats whose product is rounded to 16
@@ -348,29 +348,29 @@ const HQQ: &str = "HQQ's files are not supported: codes are packed by halves of 
                    weight, which no layout says; quantise the layer with `zero: f16, scale: f16 per 1xG` instead";
 
 /// The format that a configuration names.
-fn family(fields: Fields<'_>) -> Result<Family, CheckpointError> {
+fn format(fields: Fields<'_>) -> Result<CheckpointFormat, CheckpointError> {
     match fields.text("quant_method")? {
-        Some("compressed-tensors") => Ok(Family::CompressedTensors),
-        Some("gptq") => Ok(Family::Gptq),
-        Some("awq") => Ok(Family::Awq),
-        Some("quark") => Ok(Family::Quark),
-        Some("modelopt" | "modelopt_fp4" | "modelopt_mixed") => Ok(Family::ModelOpt),
-        Some("fp8") => Ok(Family::Fp8),
-        Some("mxfp4") => Ok(Family::GptOss),
-        Some("bitsandbytes") => Ok(Family::BitsAndBytes),
-        Some("hqq") => Ok(Family::Hqq),
-        Some("quantloom") => Ok(Family::Quantloom),
+        Some("compressed-tensors") => Ok(CheckpointFormat::CompressedTensors),
+        Some("gptq") => Ok(CheckpointFormat::Gptq),
+        Some("awq") => Ok(CheckpointFormat::Awq),
+        Some("quark") => Ok(CheckpointFormat::Quark),
+        Some("modelopt" | "modelopt_fp4" | "modelopt_mixed") => Ok(CheckpointFormat::ModelOpt),
+        Some("fp8") => Ok(CheckpointFormat::Fp8),
+        Some("mxfp4") => Ok(CheckpointFormat::GptOss),
+        Some("bitsandbytes") => Ok(CheckpointFormat::BitsAndBytes),
+        Some("hqq") => Ok(CheckpointFormat::Hqq),
+        Some("quantloom") => Ok(CheckpointFormat::Quantloom),
         Some(other) => Err(fields.fault(format!(
             "unknown quant_method `{other}`; supported are compressed-tensors, gptq, awq, \
              quark, modelopt, fp8, mxfp4, bitsandbytes, quantloom"
         ))),
         // The first releases of compressed-tensors wrote no method.
-        None if fields.get("config_groups").is_some() => Ok(Family::CompressedTensors),
+        None if fields.get("config_groups").is_some() => Ok(CheckpointFormat::CompressedTensors),
         None => Err(fields.fault("`quant_method` is missing")),
     }
 }
 
-impl Source<'_> {
+impl LayerSource<'_> {
     /// The refusals of the tables for an object that describes a layer.
     fn refused(&self, layer: &str, path: &[&str]) -> Result<(), LayerError> {
         self.keys.below(path).map_or(Ok(()), |what| Err(LayerError::new(layer, what)))

@@ -12,11 +12,11 @@ use super::config::Fields;
 use super::fp8::ABOVE_448;
 use super::layer::{LayerError, Recognised};
 use super::patterns::Compiler;
-use super::{CheckpointError, Found, Source};
+use super::{CheckpointError, Found, LayerSource};
 
 /// How codes are stored.
 #[derive(Clone, Copy)]
-struct Codes {
+struct WeightCodes {
     /// Type of a code.
     code: &'static str,
     pack: &'static str,
@@ -24,15 +24,15 @@ struct Codes {
     step: (u64, u64),
 }
 
-const E4M3: Codes = Codes { code: "e4m3", pack: "[k, n]", step: (1, 1) };
-const I8: Codes = Codes { code: "i8", pack: "[k, n]", step: (1, 1) };
-const E2M1: Codes = Codes { code: "e2m1", pack: "u8 [k:2 | k, n]", step: (1, 2) };
+const E4M3: WeightCodes = WeightCodes { code: "e4m3", pack: "[k, n]", step: (1, 1) };
+const I8: WeightCodes = WeightCodes { code: "i8", pack: "[k, n]", step: (1, 1) };
+const E2M1: WeightCodes = WeightCodes { code: "e2m1", pack: "u8 [k:2 | k, n]", step: (1, 2) };
 /// Two rows per byte, the even one in the low half.
-const I4: Codes = Codes { code: "i4", pack: "u8 [n:2 | k, n]", step: (2, 1) };
+const I4: WeightCodes = WeightCodes { code: "i4", pack: "u8 [n:2 | k, n]", step: (2, 1) };
 
 /// The group of a scale of the weight.
 #[derive(Clone, Copy)]
-enum Scales {
+enum WeightScales {
     /// The whole weight, or a row if there are as many scales as rows.
     Tensor,
     /// A row.
@@ -49,7 +49,7 @@ enum Scales {
 
 /// How x is quantised.
 #[derive(Clone, Copy)]
-enum X {
+enum InputQuantiser {
     /// Not quantised.
     No,
     /// To this type, with one static scale of this rule.
@@ -65,24 +65,24 @@ enum X {
 }
 
 /// The supported algorithms.
-const ALGORITHMS: &[(&str, Codes, Scales, X)] = &[
-    ("FP8", E4M3, Scales::Tensor, X::IfStored("e4m3")),
-    ("FP8_PER_CHANNEL_PER_TOKEN", E4M3, Scales::Channel, X::Token("e4m3")),
-    ("FP8_PB_WO", E4M3, Scales::Block, X::No),
-    ("FP8_PB_REAL", E4M3, Scales::Block, X::No),
-    ("NVFP4", E2M1, Scales::Two, X::Two),
-    ("NVFP4_AWQ", E2M1, Scales::Two, X::Two),
-    ("W4A16_NVFP4", E2M1, Scales::Two, X::No),
-    ("W4A8_NVFP4_FP8", E2M1, Scales::Two, X::Static("e4m3", "")),
-    ("W4A8_MXFP4_FP8", E2M1, Scales::Power("from pow2"), X::Static("e4m3", "")),
-    ("MXFP8", E4M3, Scales::Power("from pow2 above 1.7500001192092896"), X::Power),
-    ("W4A16_AWQ", I4, Scales::Group, X::No),
-    ("W4A8_AWQ", I4, Scales::Group, X::Static("e4m3", "")),
-    ("W8A16", I8, Scales::Channel, X::No),
-    ("W8A8_SQ_PER_CHANNEL", I8, Scales::Channel, X::Static("i8", "from amax / 127")),
+const ALGORITHMS: &[(&str, WeightCodes, WeightScales, InputQuantiser)] = &[
+    ("FP8", E4M3, WeightScales::Tensor, InputQuantiser::IfStored("e4m3")),
+    ("FP8_PER_CHANNEL_PER_TOKEN", E4M3, WeightScales::Channel, InputQuantiser::Token("e4m3")),
+    ("FP8_PB_WO", E4M3, WeightScales::Block, InputQuantiser::No),
+    ("FP8_PB_REAL", E4M3, WeightScales::Block, InputQuantiser::No),
+    ("NVFP4", E2M1, WeightScales::Two, InputQuantiser::Two),
+    ("NVFP4_AWQ", E2M1, WeightScales::Two, InputQuantiser::Two),
+    ("W4A16_NVFP4", E2M1, WeightScales::Two, InputQuantiser::No),
+    ("W4A8_NVFP4_FP8", E2M1, WeightScales::Two, InputQuantiser::Static("e4m3", "")),
+    ("W4A8_MXFP4_FP8", E2M1, WeightScales::Power("from pow2"), InputQuantiser::Static("e4m3", "")),
+    ("MXFP8", E4M3, WeightScales::Power("from pow2 above 1.7500001192092896"), InputQuantiser::Power),
+    ("W4A16_AWQ", I4, WeightScales::Group, InputQuantiser::No),
+    ("W4A8_AWQ", I4, WeightScales::Group, InputQuantiser::Static("e4m3", "")),
+    ("W8A16", I8, WeightScales::Channel, InputQuantiser::No),
+    ("W8A8_SQ_PER_CHANNEL", I8, WeightScales::Channel, InputQuantiser::Static("i8", "from amax / 127")),
 ];
 
-type Algorithm = &'static (&'static str, Codes, Scales, X);
+type Algorithm = &'static (&'static str, WeightCodes, WeightScales, InputQuantiser);
 
 fn algorithm(fields: Fields<'_>) -> Result<Algorithm, CheckpointError> {
     let name = fields.needed("quant_algo", fields.text("quant_algo")?)?.to_ascii_uppercase();
@@ -102,7 +102,7 @@ fn algorithm(fields: Fields<'_>) -> Result<Algorithm, CheckpointError> {
     })
 }
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
     let mixed =
         fields.text("quant_algo")?.is_some_and(|name| name.eq_ignore_ascii_case("MIXED_PRECISION"));
@@ -176,7 +176,7 @@ fn group_of_groups(fields: Fields<'_>) -> Result<Option<u32>, CheckpointError> {
 }
 
 struct Reader<'a> {
-    source: &'a Source<'a>,
+    source: &'a LayerSource<'a>,
     layer: &'a str,
     group: Option<u32>,
 }
@@ -202,18 +202,18 @@ impl Reader<'_> {
         Ok(float_name(self.layer, name, self.source.needed(self.layer, name)?.dtype())?)
     }
 
-    fn scales(&self, scales: Scales, shape: Shape) -> Result<String, CheckpointError> {
+    fn scales(&self, scales: WeightScales, shape: Shape) -> Result<String, CheckpointError> {
         let dims = self.source.needed(self.layer, "weight_scale")?.shape();
         let count: usize = dims.iter().product();
         Ok(match scales {
-            Scales::Tensor if count as u64 != shape.n || shape.n == 1 => {
+            WeightScales::Tensor if count as u64 != shape.n || shape.n == 1 => {
                 format!("scale: {} per tensor [g],", self.float("weight_scale")?)
             }
-            Scales::Tensor | Scales::Channel => {
+            WeightScales::Tensor | WeightScales::Channel => {
                 format!("scale: {} per channel [n],", self.float("weight_scale")?)
             }
-            Scales::Block => format!("scale: {} per 128x128,", self.float("weight_scale")?),
-            Scales::Group => {
+            WeightScales::Block => format!("scale: {} per 128x128,", self.float("weight_scale")?),
+            WeightScales::Group => {
                 // Whole groups only: the software does not pad.
                 let columns = dims.last().map_or(0, |columns| *columns as u64);
                 let even = columns > 0 && shape.k.is_multiple_of(columns);
@@ -226,12 +226,12 @@ impl Reader<'_> {
             }
             // Both scales multiply; times 448, the largest block scale, and 6, the largest code,
             // they reach amax.
-            Scales::Two => format!(
+            WeightScales::Two => format!(
                 "scale: e4m3 per 1x{},
                  scale: f32 per tensor from amax / 2688 [g] as \"weight_scale_2\",",
                 self.group.unwrap_or(16)
             ),
-            Scales::Power(rule) => {
+            WeightScales::Power(rule) => {
                 format!("scale: e8m0 per 1x{} {rule},", self.group.unwrap_or(32))
             }
         })
@@ -244,21 +244,21 @@ impl Reader<'_> {
         Ok(format!("prescale: {} as \"pre_quant_scale\",", self.float("pre_quant_scale")?))
     }
 
-    fn activation(&self, x: X) -> Result<String, CheckpointError> {
+    fn activation(&self, x: InputQuantiser) -> Result<String, CheckpointError> {
         let stored = self.source.tensor(self.layer, "input_scale").is_some();
         let float = || "bf16 | f16".to_owned();
         Ok(match x {
-            X::No => float(),
-            X::IfStored(_) | X::Two if !stored => float(),
-            X::IfStored(code) => self.fixed(code, "")?,
-            X::Static(code, rule) => self.fixed(code, rule)?,
-            X::Token(code) => format!("{code} {{ scale: f32 per token }}"),
-            X::Two => format!(
+            InputQuantiser::No => float(),
+            InputQuantiser::IfStored(_) | InputQuantiser::Two if !stored => float(),
+            InputQuantiser::IfStored(code) => self.fixed(code, "")?,
+            InputQuantiser::Static(code, rule) => self.fixed(code, rule)?,
+            InputQuantiser::Token(code) => format!("{code} {{ scale: f32 per token }}"),
+            InputQuantiser::Two => format!(
                 "e2m1 {{ scale: e4m3 per 1x{},
                    scale: f32 per tensor from amax / 2688 static as \"input_scale\" }}",
                 self.group.unwrap_or(16)
             ),
-            X::Power => {
+            InputQuantiser::Power => {
                 format!(
                     "e4m3 {{ scale: e8m0 per 1x{} from {ABOVE_448} }}",
                     self.group.unwrap_or(32)

@@ -8,9 +8,9 @@ use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::layer::{LayerError, Recognised};
 use super::patterns::Compiler;
-use super::{CheckpointError, Found, Source};
+use super::{CheckpointError, Found, LayerSource};
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
     let mut compiler = Compiler::new();
     let exclude = compiler.list(fields.list("exclude")?, Compiler::glob)?;
@@ -105,7 +105,7 @@ fn element(fields: Fields<'_>) -> Result<&'static Element, CheckpointError> {
 }
 
 fn recognise(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     settings: Fields<'_>,
 ) -> Result<Recognised, CheckpointError> {
@@ -171,7 +171,7 @@ fn recognise(
 /// and all tensors are transposed; else the words are along K. `reorder`, the default, uses AWQ's
 /// order.
 fn four_bits(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     settings: Fields<'_>,
     element: &Element,
@@ -258,7 +258,7 @@ fn power_rule(fields: Fields<'_>, element: &Element) -> Result<String, Checkpoin
 }
 
 /// The older packing has 25 bytes; the common one has 24 bytes and a scale.
-fn is_old_packing(source: &Source<'_>, layer: &str, bytes: u64) -> Result<bool, CheckpointError> {
+fn is_old_packing(source: &LayerSource<'_>, layer: &str, bytes: u64) -> Result<bool, CheckpointError> {
     let groups = source.needed(layer, "weight_scale")?.shape().last().copied().unwrap_or(0) as u64;
     Ok(groups > 0 && groups.checked_mul(25) == Some(bytes))
 }
@@ -272,7 +272,7 @@ fn e8m0_only(fields: Fields<'_>) -> Result<(), CheckpointError> {
 
 /// Symmetric layers store zero points too: they must be zero, and are checked.
 fn zero_point(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     weight: Fields<'_>,
 ) -> Result<&'static str, CheckpointError> {
@@ -286,7 +286,7 @@ fn zero_point(
 }
 
 fn activation(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     inputs: Fields<'_>,
 ) -> Result<String, CheckpointError> {

@@ -16,10 +16,10 @@
 //! codes in floating point, 0 where it sums integers, which is exact.
 //!
 //! r counts, for one term: at most [`FIXED`] operations outside of sums (see the constant), one
-//! addition per column of a segment (at most [`PIECE`] columns) and two per segment; integers need
+//! addition per column of a segment (at most [`SEGMENT`] columns) and two per segment; integers need
 //! none inside of a segment. There is at most one segment per group and one per chunk of 32
 //! columns; if groups of w and x end at different columns, or are divided into affine runs, there
-//! is one segment for each of those (`expected::pieces`).
+//! is one segment for each of those (`expected::segments`).
 //!
 //! Matrix instructions compute exact products but may truncate below the last place of the largest
 //! term, where a rounding would lose half as much: two roundings per column, and two per
@@ -62,7 +62,7 @@
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::FloatFormat;
 
-use crate::cpu::parts::{MOST_CHAIN, MOST_PAIRS};
+use crate::cpu::split_bf16::{MOST_CHAIN, MOST_PAIRS};
 use crate::op::{Decoded, Sums};
 
 /// Half the distance between 1 and the next `f32`.
@@ -77,7 +77,7 @@ const TINY: f64 = f64::from_bits((1023 - 150) << 52);
 /// bias to `f32` and its addition 2.
 const FIXED: usize = 18;
 /// Columns that are added in one chain before a group's scale is applied, at most.
-const PIECE: usize = 256;
+const SEGMENT: usize = 256;
 
 /// Columns that one matrix instruction adds up, at least.
 const MATRIX_COLUMNS: usize = 8;
@@ -87,7 +87,7 @@ const SCALED_COLUMNS: usize = 128;
 const MOST_PARTS: usize = 64;
 
 /// Columns of a segment for lanes without matrix instructions: a chunk of codes.
-const LANES_PIECE: usize = 32;
+const LANES_SEGMENT: usize = 32;
 /// Groups of lanes of a block that share a row's K.
 const MOST_LANES: usize = 16;
 /// Numbers below 2^-126 that a term loses, at most: each operation's operands and result.
@@ -105,7 +105,7 @@ const NORMAL: f64 = f32::MIN_POSITIVE as f64;
 
 /// The number of roundings of a term of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Chain {
+pub(super) struct RoundingCount {
     roundings: usize,
     /// Whether stored codes are summed in floating point, and their offset subtracted afterwards.
     pub(super) offset: bool,
@@ -113,29 +113,29 @@ pub(super) struct Chain {
     underflow: f64,
 }
 
-impl Chain {
-    /// The roundings of a kernel for K columns in `groups` groups; the kernel sums `pieces`
+impl RoundingCount {
+    /// The roundings of a kernel for K columns in `groups` groups; the kernel sums `segments`
     /// segments separately, at least one per group.
     pub(super) fn of(sums: Sums, k: usize, (groups, apart): (usize, usize)) -> Self {
-        let pieces = 2 * (k.div_ceil(32) + apart);
-        let float = k.min(PIECE) + pieces + FIXED;
+        let segments = 2 * (k.div_ceil(32) + apart);
+        let float = k.min(SEGMENT) + segments + FIXED;
         let underflow = FIXED as f64 * TINY;
         let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
         match sums {
-            Sums::Integer => Self { roundings: pieces + FIXED, offset: false, underflow },
+            Sums::Integer => Self { roundings: segments + FIXED, offset: false, underflow },
             Sums::Float => Self { roundings: float, offset: true, underflow },
-            Sums::Parts => {
+            Sums::WeightTerm => {
                 let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + FIXED;
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }
             Sums::Lanes => {
-                let piece = if apart > 1 { LANES_PIECE.min(k) } else { k };
-                let steps = 2 * piece + pieces + MOST_LANES + FIXED;
+                let segment = if apart > 1 { LANES_SEGMENT.min(k) } else { k };
+                let steps = 2 * segment + segments + MOST_LANES + FIXED;
                 let underflow = underflow + LANES_FLUSHED as f64 * NORMAL;
                 Self { roundings: 2 * steps, offset: true, underflow }
             }
             Sums::OddParts => {
-                let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + pieces + FIXED;
+                let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + segments + FIXED;
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }
             Sums::Matrix | Sums::Scaled => {
@@ -151,7 +151,7 @@ impl Chain {
 
 /// The magnitudes of one element of y that determine its bound.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sizes {
+pub(super) struct Magnitudes {
     /// The exact y.
     pub(super) y: f64,
     /// `sum_k X_k W_k`, without offsets.
@@ -197,8 +197,8 @@ impl Inexact {
 
 /// The largest error of y in a result type.
 pub(super) fn bound(
-    sizes: Sizes,
-    chain: Chain,
+    sizes: Magnitudes,
+    chain: RoundingCount,
     (offset, inexact): (f64, Inexact),
     output: FloatFormat,
 ) -> f64 {
@@ -242,8 +242,8 @@ mod tests {
         let of = Inexact::of(&book(&[1.0 / 3.0, 1e-9]), twice);
         assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32) });
         assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
-        let sizes = Sizes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
-        let chain = Chain::of(Sums::Matrix, 64, (1, 1));
+        let sizes = Magnitudes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
+        let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1));
         let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
         let more = with(Inexact { relative: 1e-3, absolute: 1e-2 }) - with(Inexact::default());
         assert!((more - 0.2).abs() < 1e-3, "{more}");

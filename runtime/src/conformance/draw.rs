@@ -47,9 +47,9 @@ const LARGEST_WEIGHT: i32 = 98;
 /// A random stream: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
 /// generators", 2014), which can start at any state.
 #[derive(Clone, Debug)]
-pub(super) struct Stream(u64);
+pub(super) struct RandomStream(u64);
 
-impl Stream {
+impl RandomStream {
     /// The stream of a purpose: streams with different `key`s are independent.
     pub(super) fn new(seed: u64, key: u64) -> Self {
         let mut stream = Self(seed ^ key.wrapping_mul(0xd134_2543_de82_ef95));
@@ -109,7 +109,7 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> PlainCodes {
         let Some(granularity) = scheme.granularity(component) else { continue };
         let (rows, cols) = granularity.elements(shape);
         let count = (shape.experts * rows * cols) as usize;
-        let mut stream = Stream::new(seed, key(component));
+        let mut stream = RandomStream::new(seed, key(component));
         let number = scheme.number(component);
         let drawn: Vec<u32> = match (component, number) {
             (Component::Code, _) => codes(scheme, shape, regime, &mut stream, count),
@@ -120,29 +120,29 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> PlainCodes {
             (Component::Zero, Some(number)) => zeros(scheme, number, &mut stream, count),
             (Component::Shift, Some(number)) => {
                 let step = typical(scheme, regime, seed) * range(scheme) / 4.0;
-                let value = |stream: &mut Stream| stream.normal() * step;
+                let value = |stream: &mut RandomStream| stream.normal() * step;
                 (0..count).map(|_| saturated(number, value(&mut stream))).collect()
             }
             (Component::Index, Some(number)) => index(scheme, shape, number, &mut stream),
             (Component::Bias, Some(number)) => {
                 // As large as a product, so that a bias that is missing or added twice is noticed.
                 let size = typical(scheme, regime, seed) * range(scheme) * (shape.k as f64).sqrt();
-                let value = |stream: &mut Stream| stream.normal() * size;
+                let value = |stream: &mut RandomStream| stream.normal() * size;
                 (0..count).map(|_| saturated(number, value(&mut stream))).collect()
             }
             (Component::InputScale(level), Some(number)) => {
-                let value = |stream: &mut Stream| {
+                let value = |stream: &mut RandomStream| {
                     let size = input_scale(scheme, level) * (1.0 + stream.unit());
                     saturated(number, size).max(u32::from(number.is_float()))
                 };
                 (0..count).map(|_| value(&mut stream)).collect()
             }
             (Component::Prescale, Some(number)) => {
-                let value = |stream: &mut Stream| (1.0 + stream.unit()) / 2.0;
+                let value = |stream: &mut RandomStream| (1.0 + stream.unit()) / 2.0;
                 (0..count).map(|_| saturated(number, value(&mut stream))).collect()
             }
             (Component::InputZero, Some(number)) => {
-                let value = |stream: &mut Stream| stream.bits() as u32 & number.mask();
+                let value = |stream: &mut RandomStream| stream.bits() as u32 & number.mask();
                 (0..count).map(|_| value(&mut stream)).collect()
             }
             (_, None) => continue,
@@ -160,7 +160,7 @@ fn codes(
     scheme: &Scheme,
     shape: Shape,
     regime: Regime,
-    stream: &mut Stream,
+    stream: &mut RandomStream,
     count: usize,
 ) -> Vec<u32> {
     let all = 0..1u32 << scheme.weight.code.bits();
@@ -192,9 +192,9 @@ fn codes(
 }
 
 /// Integers: all codes. Floats: anywhere in the range of the codes.
-fn zeros(scheme: &Scheme, number: Number, stream: &mut Stream, count: usize) -> Vec<u32> {
+fn zeros(scheme: &Scheme, number: Number, stream: &mut RandomStream, count: usize) -> Vec<u32> {
     let (low, high) = scheme.weight.range();
-    let code = |stream: &mut Stream| match number.is_float() {
+    let code = |stream: &mut RandomStream| match number.is_float() {
         true => saturated(number, low + (high - low) * stream.unit()),
         false => stream.bits() as u32 & number.mask(),
     };
@@ -203,7 +203,7 @@ fn zeros(scheme: &Scheme, number: Number, stream: &mut Stream, count: usize) -> 
 
 /// Act-order: equal groups in random order for even draws; arbitrary groups for odd draws, as in a
 /// shard of a layer.
-fn index(scheme: &Scheme, shape: Shape, number: Number, stream: &mut Stream) -> Vec<u32> {
+fn index(scheme: &Scheme, shape: Shape, number: Number, stream: &mut RandomStream) -> Vec<u32> {
     let groups = |component: &Component| {
         let granularity = scheme.granularity(*component)?;
         let cut = matches!(granularity.cols, GroupSize::Each(_));
@@ -283,7 +283,7 @@ impl ScaleDraw {
         Self { number, divide, exponents, signed: regime == Regime::Any && signs }
     }
 
-    fn code(&self, stream: &mut Stream) -> u32 {
+    fn code(&self, stream: &mut RandomStream) -> u32 {
         let exponent = stream.within(self.exponents.0, self.exponents.1);
         let mantissa = 1.0 + stream.unit();
         let unusual = stream.below(8);
@@ -356,7 +356,7 @@ pub fn own_type(scheme: &Scheme, seed: u64) -> FloatFormat {
 pub fn tokens(scheme: &Scheme, own: FloatFormat, count: usize, k: usize, seed: u64) -> Vec<f64> {
     let quantised = scheme.activation_for(own).is_some_and(|taken| taken.quantiser().is_some());
     let token = |at: usize| {
-        let mut stream = Stream::new(seed, TOKENS + at as u64);
+        let mut stream = RandomStream::new(seed, TOKENS + at as u64);
         let turn = (at as u64).wrapping_add(seed) % 4;
         let all = stream.normal();
         let mut values: Vec<f64> = (0..k)

@@ -1,6 +1,6 @@
 //! The expected result of a case: the exact product, and the magnitudes that determine its bound.
 //!
-//! In: plain codes and tokens. Out: the [`Sizes`] of each y[m, n]. Weights and products are
+//! In: plain codes and tokens. Out: the [`Magnitudes`] of each y[m, n]. Weights and products are
 //! computed by [`quantloom_dsl::reference`]; this file computes magnitudes from plain codes.
 
 use quantloom_dsl::format::FloatFormat;
@@ -11,11 +11,11 @@ use quantloom_dsl::reference::{
 use quantloom_dsl::{Quantiser, Scheme};
 use rayon::prelude::*;
 
-use super::bound::Sizes;
+use super::bound::Magnitudes;
 use crate::float_mode::standard;
 
 /// Row-major [N, K] of one expert: values and magnitudes.
-pub(super) struct Weights<'a> {
+pub(super) struct WeightMagnitudes<'a> {
     scheme: &'a Scheme,
     plain: &'a PlainCodes,
     expert: u64,
@@ -28,7 +28,7 @@ pub(super) struct Weights<'a> {
 }
 
 /// Tokens after the quantiser, [M, K]: values and magnitudes.
-pub(super) struct Seen {
+pub(super) struct TokenMagnitudes {
     /// The values.
     values: Vec<f64>,
     /// `(|code| + |zero|) * |scales|`, or |x|.
@@ -37,7 +37,7 @@ pub(super) struct Seen {
     factors: Vec<f64>,
 }
 
-impl<'a> Weights<'a> {
+impl<'a> WeightMagnitudes<'a> {
     pub(super) fn new(
         scheme: &'a Scheme,
         plain: &'a PlainCodes,
@@ -45,7 +45,7 @@ impl<'a> Weights<'a> {
     ) -> Result<Self, ReferenceError> {
         // Fails if the codes are not a layer.
         Dequantiser::new(scheme, plain)?;
-        let parts = Parts::new(scheme, plain);
+        let parts = WeightTerm::new(scheme, plain);
         let Shape { n, k, .. } = plain.shape;
         let mut weights = Self {
             scheme,
@@ -67,7 +67,7 @@ impl<'a> Weights<'a> {
     }
 
     /// The magnitudes of y [M, N].
-    pub(super) fn times(&self, x: &Seen) -> Result<Vec<Sizes>, ReferenceError> {
+    pub(super) fn times(&self, x: &TokenMagnitudes) -> Result<Vec<Magnitudes>, ReferenceError> {
         let Shape { n, k, .. } = self.plain.shape;
         let (n, k) = (n as usize, k as usize);
         let y = matmul(self.scheme, self.plain, self.expert, &x.values)?;
@@ -75,7 +75,7 @@ impl<'a> Weights<'a> {
         let sizes = |(at, y): (usize, &f64)| {
             let (token, row) = (at / n * k, at % n * k);
             let (token, row) = (token..token + k, row..row + k);
-            Sizes {
+            Magnitudes {
                 y: *y,
                 terms: dot(&x.terms[token.clone()], &self.terms[row.clone()]),
                 offsets: dot(&x.terms[token.clone()], &self.scales[row.clone()]),
@@ -90,9 +90,9 @@ impl<'a> Weights<'a> {
     }
 }
 
-impl Seen {
-    /// Quantises the tokens, whose elements are of type `own`, if the scheme does; else rounds them to the
-    /// type in which they are multiplied, after their columns' factors.
+impl TokenMagnitudes {
+    /// Quantises the tokens, whose elements are of type `own`, if the scheme does; else multiplies
+    /// them by the prescale and rounds them to the compute dtype.
     pub(super) fn new(
         scheme: &Scheme,
         plain: &PlainCodes,
@@ -151,10 +151,10 @@ const RUN: u64 = 16;
 /// The most sums that a product computes separately. If all groups along k, of w and of x, are
 /// powers of two: one per group of the finest. Otherwise each segment between the ends of groups is
 /// divided into affine runs of [`RUN`] columns, or of fewer columns, a power of two that divides
-/// every group; K columns in `pieces` segments have at most one run for each run of K, plus one per
+/// every group; K columns in `segments` segments have at most one run for each run of K, plus one per
 /// segment. A group index gives groups any number of columns, and may distribute them over groups
 /// of x, so that each column is a segment.
-pub(super) fn pieces(scheme: &Scheme, shape: Shape) -> usize {
+pub(super) fn segments(scheme: &Scheme, shape: Shape) -> usize {
     let of_x = scheme.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
     let of_w = scheme.scales.iter().map(|scale| scale.group.cols);
     let of_w = of_w.chain(scheme.zero.map(|zero| zero.group.cols));
@@ -167,7 +167,7 @@ pub(super) fn pieces(scheme: &Scheme, shape: Shape) -> usize {
     let sizes: Vec<u64> = of_w.filter_map(columns).chain(of_x.iter().copied()).collect();
     let k = shape.k;
     let groups = groups(scheme, shape);
-    let pieces = if scheme.index.is_some() && !of_x.is_empty() {
+    let segments = if scheme.index.is_some() && !of_x.is_empty() {
         k
     } else if scheme.index.is_some() {
         k / RUN + 2 * groups as u64
@@ -178,21 +178,21 @@ pub(super) fn pieces(scheme: &Scheme, shape: Shape) -> usize {
         let run = sizes.iter().fold(RUN, |run, size| run.min(1 << size.trailing_zeros()));
         k / run + ends.count() as u64 + 1
     };
-    usize::try_from(pieces).unwrap_or(usize::MAX).max(groups)
+    usize::try_from(segments).unwrap_or(usize::MAX).max(groups)
 }
 
 /// Codes by index, with the group index of act-order looked up.
-struct Parts<'a> {
+struct WeightTerm<'a> {
     scheme: &'a Scheme,
     plain: &'a PlainCodes,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> WeightTerm<'a> {
     fn new(scheme: &'a Scheme, plain: &'a PlainCodes) -> Self {
         Self { scheme, plain }
     }
 
-    /// Value, scales and factor of one weight: see [`Weights`].
+    /// Value, scales and factor of one weight: see [`WeightMagnitudes`].
     fn sizes(&self, index: Index) -> [f64; 3] {
         let scheme = self.scheme;
         let value = scheme.weight.decode(self.code(Component::Code, index));

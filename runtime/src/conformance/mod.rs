@@ -33,8 +33,8 @@ use crate::float_mode::standard;
 use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
-use bound::{Chain, Inexact, bound};
-use expected::{Seen, Weights, groups, pieces, tokens_share_a_scale};
+use bound::{RoundingCount, Inexact, bound};
+use expected::{TokenMagnitudes, WeightMagnitudes, groups, segments, tokens_share_a_scale};
 
 /// Compares a scheme's products on every instruction set of this machine, with the default
 /// [`Suite`].
@@ -131,7 +131,7 @@ impl Case {
 
 /// An element beyond its bound.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Miss {
+pub struct Mismatch {
     /// Expert, row of x, row of w.
     pub at: (u64, usize, usize),
     /// Our result.
@@ -142,7 +142,7 @@ pub struct Miss {
     pub bound: f64,
 }
 
-impl fmt::Display for Miss {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at: (expert, m, n), y, reference, bound } = self;
         if *expert > 0 {
@@ -157,11 +157,11 @@ impl fmt::Display for Miss {
 pub enum Failure {
     /// A wrong result.
     #[error("{case}: {miss}; {misses} of {elements} elements are beyond their bounds\nagain: {again}", again = case.again())]
-    Miss {
+    Mismatch {
         /// The case.
         case: Box<Case>,
         /// The first mismatch.
-        miss: Miss,
+        miss: Mismatch,
         /// The number of mismatches.
         misses: usize,
         /// Elements of y.
@@ -325,7 +325,7 @@ struct Step<'a> {
 struct Expected {
     expert: u64,
     tokens: usize,
-    sizes: Vec<bound::Sizes>,
+    sizes: Vec<bound::Magnitudes>,
 }
 
 impl Step<'_> {
@@ -398,10 +398,10 @@ impl Step<'_> {
         let mut experts = vec![0, self.shape.experts - 1];
         experts.dedup();
         for expert in experts {
-            let weights = Weights::new(self.scheme, plain, expert)?;
+            let weights = WeightMagnitudes::new(self.scheme, plain, expert)?;
             // Tokens do not depend on M, unless a scale is shared between tokens.
             let together = !tokens_share_a_scale(self.scheme, own);
-            let seen = |x: &[f64]| Seen::new(self.scheme, plain, expert, x, (own, worth));
+            let seen = |x: &[f64]| TokenMagnitudes::new(self.scheme, plain, expert, x, (own, worth));
             let whole = if together { Some(weights.times(&seen(x)?)?) } else { None };
             for tokens in &self.tokens {
                 let sizes = match &whole {
@@ -443,7 +443,7 @@ impl Step<'_> {
         };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
         let groups = groups(self.scheme, self.shape);
-        let pieces = pieces(self.scheme, self.shape);
+        let segments = segments(self.scheme, self.shape);
         let offset = stored_offset(self.scheme);
         for Expected { expert, tokens, sizes } in expected {
             // Every fourth result is in the type of x.
@@ -464,7 +464,7 @@ impl Step<'_> {
             let kernel = op.kernel(*tokens);
             let sums = op.sums_of(own, *tokens);
             let decoded = op.decoded(own, *tokens);
-            let mut chain = Chain::of(sums, k, (groups, pieces));
+            let mut chain = RoundingCount::of(sums, k, (groups, segments));
             chain.offset |= decoded.add != 0;
             let left = offset.max(f64::from(decoded.add).abs());
             let inexact = Inexact::of(&self.scheme.weight, decoded);
@@ -477,7 +477,7 @@ impl Step<'_> {
                 if share > 1.0 {
                     misses += 1;
                     let at = (*expert, at / n, at % n);
-                    first = first.or(Some(Miss { at, y: *y, reference: sizes.y, bound }));
+                    first = first.or(Some(Mismatch { at, y: *y, reference: sizes.y, bound }));
                 } else if output == F32 || matches!(sums, Sums::Matrix | Sums::Scaled | Sums::Lanes)
                 {
                     summary.share = summary.share.max(share);
@@ -490,7 +490,7 @@ impl Step<'_> {
             }
             if let Some(miss) = first {
                 let case = case(*tokens, &kernel);
-                return Err(Failure::Miss { case, miss, misses, elements: y.len() });
+                return Err(Failure::Mismatch { case, miss, misses, elements: y.len() });
             }
         }
         Ok(())

@@ -11,19 +11,19 @@ use rayon::prelude::*;
 
 use super::blocking::{Blocking, Matrix};
 use super::isa::{Isa, Kernel, enter};
-use super::native::{Native, Path};
+use super::native::{NativeWeight, Path};
 use super::split_bf16;
-use super::quantiser::{Extent, RowQuantiser};
-use super::tokens::{Columns, Tokens, piece_sums_f32, piece_sums_i32, place_codes, place_values};
+use super::quantiser::{ValueRange, RowQuantiser};
+use super::tokens::{Columns, Tokens, segment_sums_f32, segment_sums_i32, place_codes, place_values};
 use super::vector::Vector;
-use crate::buffer::{Cut, bytes_of};
+use crate::buffer::{BumpAllocator, bytes_of};
 use crate::element::Values;
 use crate::float_mode::standard;
 use crate::op::ProductError;
 
 /// How x is read and converted.
 #[derive(Clone, Copy)]
-pub(super) struct Input<'a> {
+pub(super) struct ActivationInput<'a> {
     pub(super) isa: Isa,
     pub(super) scheme: &'a Scheme,
     pub(super) quantiser: Option<&'a Quantiser>,
@@ -34,25 +34,25 @@ pub(super) struct Input<'a> {
 }
 
 /// Bytes that a thread needs for a row: in the caller's order, and in native order.
-pub(super) fn row_bytes(weight: &Native) -> usize {
+pub(super) fn row_bytes(weight: &NativeWeight) -> usize {
     2 * (bytes_of::<f32>(weight.columns()) + bytes_of::<i8>(weight.columns()))
 }
 
 /// Bytes of [`PackedTokens`], including the buffers of rows; [`usize::MAX`] if there are more.
-pub(super) fn bytes(blocking: &Blocking, weight: &Native, threads: usize) -> usize {
-    let (tokens, pieces) = (blocking.padded, blocking.padded.saturating_mul(blocking.pieces));
+pub(super) fn bytes(blocking: &Blocking, weight: &NativeWeight, threads: usize) -> usize {
+    let (tokens, segments) = (blocking.padded, blocking.padded.saturating_mul(blocking.segments));
     let elements = tokens.saturating_mul(weight.columns());
     let packed: &[usize] = match (blocking.matrix, blocking.path) {
-        (Some(Matrix::Parts { x, .. }), _) => &[bytes_of::<u16>(elements.saturating_mul(x))],
+        (Some(Matrix::SplitBf16 { x, .. }), _) => &[bytes_of::<u16>(elements.saturating_mul(x))],
         (_, Path::Dot) => &[
             // Whole steps of four codes; saturated sizes stay saturated.
             bytes_of::<u32>(elements / 4),
-            bytes_of::<i32>(pieces),
-            bytes_of::<f32>(pieces),
+            bytes_of::<i32>(segments),
+            bytes_of::<f32>(segments),
             bytes_of::<f32>(tokens),
             bytes_of::<f32>(tokens),
         ],
-        (_, Path::Fma) => &[bytes_of::<f32>(elements), bytes_of::<f32>(pieces)],
+        (_, Path::Fma) => &[bytes_of::<f32>(elements), bytes_of::<f32>(segments)],
     };
     packed.iter().fold(threads * row_bytes(weight), |sum, bytes| sum.saturating_add(*bytes))
 }
@@ -70,7 +70,7 @@ pub(super) enum PackedTokens<'a> {
         x: &'a mut [f32],
         sums: &'a mut [f32],
     },
-    Parts {
+    SplitBf16 {
         x: &'a mut [u16],
         /// Parts of an element.
         parts: usize,
@@ -78,22 +78,22 @@ pub(super) enum PackedTokens<'a> {
 }
 
 impl<'a> PackedTokens<'a> {
-    pub(super) fn new(cut: &mut Cut<'a>, blocking: &Blocking, weight: &Native) -> Self {
-        let (tokens, pieces) = (blocking.padded, blocking.padded * blocking.pieces);
+    pub(super) fn new(cut: &mut BumpAllocator<'a>, blocking: &Blocking, weight: &NativeWeight) -> Self {
+        let (tokens, segments) = (blocking.padded, blocking.padded * blocking.segments);
         let columns = weight.columns();
         match (blocking.matrix, blocking.path) {
-            (Some(Matrix::Parts { x: parts, .. }), _) => {
-                Self::Parts { x: cut.take(tokens * columns * parts), parts }
+            (Some(Matrix::SplitBf16 { x: parts, .. }), _) => {
+                Self::SplitBf16 { x: cut.take(tokens * columns * parts), parts }
             }
             (_, Path::Dot) => Self::Codes {
                 x: cut.take(tokens * columns / 4),
-                starts: cut.take(pieces),
-                sums: cut.take(pieces),
+                starts: cut.take(segments),
+                sums: cut.take(segments),
                 scales: cut.take(tokens),
                 zeros: cut.take(tokens),
             },
             (_, Path::Fma) => {
-                Self::Values { x: cut.take(tokens * columns), sums: cut.take(pieces) }
+                Self::Values { x: cut.take(tokens * columns), sums: cut.take(segments) }
             }
         }
     }
@@ -104,7 +104,7 @@ impl<'a> PackedTokens<'a> {
                 Tokens::Codes { x, starts, sums, scales, zeros }
             }
             Self::Values { x, sums } => Tokens::Values { x, sums },
-            Self::Parts { x, .. } => Tokens::Parts { x },
+            Self::SplitBf16 { x, .. } => Tokens::SplitBf16 { x },
         }
     }
 
@@ -112,7 +112,7 @@ impl<'a> PackedTokens<'a> {
     /// is split into bf16 parts, else true.
     pub(super) fn pack(
         &mut self,
-        input: &Input<'_>,
+        input: &ActivationInput<'_>,
         blocking: &Blocking,
         x: Values<'_>,
         rows: &mut [[u8; 64]],
@@ -120,15 +120,15 @@ impl<'a> PackedTokens<'a> {
     ) -> Result<bool, ProductError> {
         let k = input.columns.given;
         let refused = AtomicUsize::new(usize::MAX);
-        let endless = AtomicBool::new(false);
-        let source = Source::new(input, x, &refused)?;
+        let non_finite = AtomicBool::new(false);
+        let source = RowSource::new(input, x, &refused)?;
         let native = input.columns.native;
         // Whole tiles, the same number for each thread; the last tile may be smaller than the
         // others.
         let tile_count = blocking.tiles().count();
         let share = tile_count.div_ceil(threads.max(1)).max(1) * blocking.tile;
         let each = rows.len() / threads.max(1);
-        let pieces = blocking.pieces;
+        let segments = blocking.segments;
         match self {
             Self::Codes { x, starts, sums, scales, zeros } => {
                 let job = |share_at: usize, out: CodesOut<'_>, rows: &mut [[u8; 64]]| {
@@ -142,8 +142,8 @@ impl<'a> PackedTokens<'a> {
                     job(0, CodesOut { x, starts, sums, scales, zeros }, rows);
                 } else {
                     x.par_chunks_mut(share * native / 4)
-                        .zip(starts.par_chunks_mut(share * pieces))
-                        .zip(sums.par_chunks_mut(share * pieces))
+                        .zip(starts.par_chunks_mut(share * segments))
+                        .zip(sums.par_chunks_mut(share * segments))
                         .zip(scales.par_chunks_mut(share).zip(zeros.par_chunks_mut(share)))
                         .zip(rows.par_chunks_mut(each.max(1)))
                         .enumerate()
@@ -166,28 +166,28 @@ impl<'a> PackedTokens<'a> {
                     job(0, x, sums, rows);
                 } else {
                     x.par_chunks_mut(share * native)
-                        .zip(sums.par_chunks_mut(share * pieces))
+                        .zip(sums.par_chunks_mut(share * segments))
                         .zip(rows.par_chunks_mut(each.max(1)))
                         .enumerate()
                         .for_each(|(at, ((x, sums), rows))| standard(|| job(at, x, sums, rows)));
                 }
             }
-            Self::Parts { x, parts } => {
-                let (parts, endless) = (*parts, &endless);
+            Self::SplitBf16 { x, parts } => {
+                let (parts, non_finite) = (*parts, &non_finite);
                 x.par_chunks_mut(share * native * parts)
                     .zip(rows.par_chunks_mut(each.max(1)))
                     .enumerate()
                     .for_each(|(at, (x, rows))| {
                         let (first, columns) = (at * share, input.columns);
-                        let out = PartsOut { x, parts, endless };
+                        let out = SplitOut { x, parts, non_finite };
                         let source = &source;
-                        let pack = PackParts { source, columns, blocking, first, out, rows };
+                        let pack = PackSplit { source, columns, blocking, first, out, rows };
                         standard(|| enter(input.isa, pack));
                     });
             }
         }
         match refused.into_inner() {
-            usize::MAX => Ok(!endless.into_inner()),
+            usize::MAX => Ok(!non_finite.into_inner()),
             at => Err(ProductError::NotFinite {
                 token: at / k,
                 k: at % k,
@@ -198,48 +198,48 @@ impl<'a> PackedTokens<'a> {
 }
 
 /// The rows of x, and how they are converted.
-struct Source<'a> {
+struct RowSource<'a> {
     x: Values<'a>,
     k: usize,
-    way: Way<'a>,
+    conversion: RowConversion<'a>,
     /// Position of the first element that is not finite.
     refused: &'a AtomicUsize,
 }
 
-enum Way<'a> {
+enum RowConversion<'a> {
     /// Not quantised.
     Given,
     /// Row by row; with the range of all values of x if a scale depends on all of x.
-    Quantised(RowQuantiser<'a>, Extent),
+    Quantised(RowQuantiser<'a>, ValueRange),
     /// By the reference: codes, zero points and scales of each element.
     Reference(quantloom_dsl::reference::QuantisedActivation),
 }
 
-impl<'a> Source<'a> {
+impl<'a> RowSource<'a> {
     fn new(
-        input: &Input<'a>,
+        input: &ActivationInput<'a>,
         x: Values<'a>,
         refused: &'a AtomicUsize,
     ) -> Result<Self, ProductError> {
         let k = input.columns.given;
-        let way = match input.quantiser {
-            None => Way::Given,
+        let conversion = match input.quantiser {
+            None => RowConversion::Given,
             Some(quantiser) => {
                 let own = x.format();
                 match RowQuantiser::new(input.scheme, quantiser, input.given, own) {
                     Some(fast) => {
                         // A missing static scale is missing for every row.
-                        fast.parameters(&[], 0, Extent::default())?;
-                        let mut all = Extent::default();
+                        fast.parameters(&[], 0, ValueRange::default())?;
+                        let mut all = ValueRange::default();
                         if fast.spans_rows() {
                             let mut part = [0.0; 256];
                             for first in (0..x.len()).step_by(part.len()) {
                                 let part = &mut part[..256.min(x.len() - first)];
                                 x.widen(first, part);
-                                all = all.with(Extent::of(part));
+                                all = all.with(ValueRange::of(part));
                             }
                         }
-                        Way::Quantised(fast, all)
+                        RowConversion::Quantised(fast, all)
                     }
                     None => {
                         let exact: Vec<f64> = (0..x.len()).map(|at| f64::from(x.get(at))).collect();
@@ -248,21 +248,21 @@ impl<'a> Source<'a> {
                             return Err(ProductError::NotFinite { token, k, value: exact[at] });
                         }
                         let (scheme, given) = (input.scheme, input.given);
-                        Way::Reference(quantise_activation(
+                        RowConversion::Reference(quantise_activation(
                             scheme, quantiser, &exact, k, own, given,
                         )?)
                     }
                 }
             }
         };
-        Ok(Self { x, k, way, refused })
+        Ok(Self { x, k, conversion, refused })
     }
 
     /// Widens a row; false if the row has values that cannot be quantised.
     #[inline(always)]
     fn widen(&self, token: usize, row: &mut [f32]) -> bool {
         self.x.widen(token * self.k, row);
-        if matches!(self.way, Way::Given) {
+        if matches!(self.conversion, RowConversion::Given) {
             return true;
         }
         // The exponent bits of infinities and NaNs are all ones.
@@ -283,22 +283,22 @@ impl<'a> Source<'a> {
             codes.fill(0.0);
             return (0.0, 0.0);
         }
-        match &self.way {
-            Way::Quantised(fast, all) => match fast.parameters(row, 0, *all) {
+        match &self.conversion {
+            RowConversion::Quantised(fast, all) => match fast.parameters(row, 0, *all) {
                 Ok(parameters) => {
                     fast.codes(row, parameters, codes);
                     (parameters.scale, parameters.zero)
                 }
                 Err(_) => (0.0, 0.0),
             },
-            Way::Reference(all) => {
+            RowConversion::Reference(all) => {
                 let at = token * self.k;
                 for (code, exact) in codes.iter_mut().zip(&all.codes[at..]) {
                     *code = *exact as f32;
                 }
                 (all.scales[at] as f32, all.zeros[at] as f32)
             }
-            Way::Given => (1.0, 0.0),
+            RowConversion::Given => (1.0, 0.0),
         }
     }
 
@@ -309,9 +309,9 @@ impl<'a> Source<'a> {
         if !self.widen(token, row) {
             return;
         }
-        match &self.way {
-            Way::Given => {}
-            Way::Quantised(fast, all) => {
+        match &self.conversion {
+            RowConversion::Given => {}
+            RowConversion::Quantised(fast, all) => {
                 let columns = fast.columns(self.k);
                 for first in (0..self.k).step_by(columns) {
                     let range = first..(first + columns).min(self.k);
@@ -323,7 +323,7 @@ impl<'a> Source<'a> {
                 }
                 row.copy_from_slice(&codes[..row.len()]);
             }
-            Way::Reference(all) => {
+            RowConversion::Reference(all) => {
                 for (at, value) in row.iter_mut().enumerate() {
                     let at = token * self.k + at;
                     *value = ((all.codes[at] - all.zeros[at]) * all.scales[at]) as f32;
@@ -351,8 +351,8 @@ struct CodesOut<'a> {
 /// Quantises and packs some tiles; has no vector operations, but is compiled for the instruction
 /// set.
 struct PackCodes<'a, 'b> {
-    source: &'a Source<'b>,
-    input: &'a Input<'b>,
+    source: &'a RowSource<'b>,
+    input: &'a ActivationInput<'b>,
     blocking: &'a Blocking,
     /// First token of `out`.
     first: usize,
@@ -366,10 +366,10 @@ impl Kernel for PackCodes<'_, '_> {
     fn run<V: Vector>(self) {
         let Self { source, input, blocking, first, out, rows } = self;
         let (k, native) = (input.columns.given, input.columns.native);
-        let mut cut = Cut::new(rows);
+        let mut cut = BumpAllocator::new(rows);
         let (row, codes): (&mut [f32], &mut [f32]) = (cut.take(k), cut.take(k));
         let (bytes, ordered): (&mut [i8], &mut [i8]) = (cut.take(k), cut.take(native));
-        let pieces = blocking.pieces;
+        let segments = blocking.segments;
         let tokens = out.scales.len();
         let mine =
             blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
@@ -390,8 +390,8 @@ impl Kernel for PackCodes<'_, '_> {
                 input.columns.gather(bytes, 0, ordered);
                 (out.scales[begin + m], out.zeros[begin + m]) = (scale, zero);
                 place_codes(ordered, m, tile.size, blocking.together, x);
-                for (piece, sum) in piece_sums_i32(ordered, blocking.piece).enumerate() {
-                    let at = begin * pieces + piece * tile.size + m;
+                for (segment, sum) in segment_sums_i32(ordered, blocking.segment).enumerate() {
+                    let at = begin * segments + segment * tile.size + m;
                     out.starts[at] = -input.offset * sum;
                     out.sums[at] = sum as f32;
                 }
@@ -402,8 +402,8 @@ impl Kernel for PackCodes<'_, '_> {
 
 /// Packs some tiles, widened or quantised.
 struct PackValues<'a, 'b> {
-    source: &'a Source<'b>,
-    input: &'a Input<'b>,
+    source: &'a RowSource<'b>,
+    input: &'a ActivationInput<'b>,
     blocking: &'a Blocking,
     first: usize,
     x: &'a mut [f32],
@@ -417,9 +417,9 @@ impl Kernel for PackValues<'_, '_> {
     fn run<V: Vector>(self) {
         let Self { source, input, blocking, first, x, sums, rows } = self;
         let (k, native) = (input.columns.given, input.columns.native);
-        let mut cut = Cut::new(rows);
+        let mut cut = BumpAllocator::new(rows);
         let (row, ordered): (&mut [f32], &mut [f32]) = (cut.take(k), cut.take(native));
-        let pieces = blocking.pieces;
+        let segments = blocking.segments;
         let tokens = x.len() / native;
         let mine =
             blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
@@ -435,39 +435,39 @@ impl Kernel for PackValues<'_, '_> {
                     ordered.fill(0.0);
                 }
                 place_values(ordered, m, tile.size, x);
-                for (piece, sum) in piece_sums_f32(ordered, blocking.piece).enumerate() {
-                    sums[begin * pieces + piece * tile.size + m] = sum;
+                for (segment, sum) in segment_sums_f32(ordered, blocking.segment).enumerate() {
+                    sums[begin * segments + segment * tile.size + m] = sum;
                 }
             }
         }
     }
 }
 
-struct PartsOut<'a> {
+struct SplitOut<'a> {
     x: &'a mut [u16],
     /// Parts of an element.
     parts: usize,
     /// Whether some value is not finite.
-    endless: &'a AtomicBool,
+    non_finite: &'a AtomicBool,
 }
 
 /// Packs some tiles, widened or quantised, split into bf16 parts.
-struct PackParts<'a, 'b> {
-    source: &'a Source<'b>,
+struct PackSplit<'a, 'b> {
+    source: &'a RowSource<'b>,
     columns: Columns<'b>,
     blocking: &'a Blocking,
     first: usize,
-    out: PartsOut<'a>,
+    out: SplitOut<'a>,
     rows: &'a mut [[u8; 64]],
 }
 
-impl Kernel for PackParts<'_, '_> {
+impl Kernel for PackSplit<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Self { source, columns, blocking, first, out, rows } = self;
-        let PartsOut { x, parts, endless } = out;
-        let mut cut = Cut::new(rows);
+        let SplitOut { x, parts, non_finite } = out;
+        let mut cut = BumpAllocator::new(rows);
         let row: &mut [f32] = cut.take(columns.given);
         let ordered: &mut [f32] = cut.take(columns.native);
         let each = columns.native * parts;
@@ -484,7 +484,7 @@ impl Kernel for PackParts<'_, '_> {
                     let largest =
                         row.iter().fold(0, |most: u32, v| most.max(v.to_bits() & 0x7f80_0000));
                     if largest == 0x7f80_0000 {
-                        endless.store(true, Ordering::Relaxed);
+                        non_finite.store(true, Ordering::Relaxed);
                     }
                     columns.gather(row, 0.0, ordered);
                 } else {

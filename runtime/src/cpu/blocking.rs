@@ -11,7 +11,7 @@ use super::amx::bf16;
 use super::amx::bytes::{STEP as BYTES_STEP, takes as takes_bytes};
 use super::decode::{CHUNK, streams};
 use super::isa::Isa;
-use super::native::{Native, Path};
+use super::native::{NativeWeight, Path};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
 use super::split_bf16;
@@ -21,9 +21,9 @@ use crate::op::Sums;
 
 /// Columns between two reads of the group parameters, at most, for integer sums. Fewer if sums
 /// could overflow 32 bits: see [`exact_columns`].
-const DOT_PIECE: usize = 512;
+const DOT_SEGMENT: usize = 512;
 /// The same for `f32` sums: the longest chain of additions.
-const FMA_PIECE: usize = 128;
+const FMA_SEGMENT: usize = 128;
 /// Columns of a block of decoded codes: with two panels 16 KiB, which fit L1 together with a tile
 /// of tokens, its sums and the scales.
 const DOT_BLOCK: usize = 512;
@@ -34,7 +34,7 @@ const FMA_BLOCK: usize = 128;
 #[cfg(target_arch = "aarch64")]
 const BYTES_STEP: usize = CHUNK;
 #[cfg(target_arch = "aarch64")]
-fn takes_bytes(_: &Native, _piece: usize) -> bool {
+fn takes_bytes(_: &NativeWeight, _segment: usize) -> bool {
     false
 }
 
@@ -58,10 +58,10 @@ pub struct Blocking {
     pub panels: usize,
     /// Contiguous columns of a token (integers).
     pub together: usize,
-    /// Columns of a piece.
-    pub piece: usize,
+    /// Columns of a segment.
+    pub segment: usize,
     /// Segments of a panel.
-    pub pieces: usize,
+    pub segments: usize,
     /// Columns of a decoded block, a multiple of the segment.
     pub block: usize,
 }
@@ -70,7 +70,7 @@ impl Blocking {
     /// The blocking of a product of `tokens` tokens. Each element of x can be split into `x_parts`
     /// bf16 numbers ([`split_bf16::of_input`]), or not at all.
     pub fn new(
-        weight: &Native,
+        weight: &NativeWeight,
         path: Path,
         isa: Isa,
         tokens: usize,
@@ -80,25 +80,25 @@ impl Blocking {
         let fused = tokens <= tiling.fused_tokens;
         let (most, tile, panels, block) = match path {
             Path::Dot => (
-                DOT_PIECE.min(exact_columns(weight.largest())),
+                DOT_SEGMENT.min(exact_columns(weight.largest())),
                 tiling.dot_tokens,
                 tiling.dot_panels,
                 DOT_BLOCK,
             ),
-            Path::Fma => (FMA_PIECE, tiling.fma_tokens, tiling.fma_panels, FMA_BLOCK),
+            Path::Fma => (FMA_SEGMENT, tiling.fma_tokens, tiling.fma_panels, FMA_BLOCK),
         };
-        let piece = piece(weight, most);
+        let segment = segment(weight, most);
         let fused_panels = match path {
             Path::Dot => streams(tokens),
             Path::Fma => 1,
         };
         let tile = if fused { fused_tile(tokens) } else { tile };
         let matrix =
-            if fused { None } else { Matrix::of(weight, path, isa, piece, tokens, x_parts) };
+            if fused { None } else { Matrix::of(weight, path, isa, segment, tokens, x_parts) };
         let tile = matrix.map_or(tile, Matrix::tokens);
-        let (piece, panels, block) = match matrix {
-            Some(Matrix::Parts { weight, x }) => (CHUNK, Matrix::PANELS, Matrix::block(weight, x)),
-            _ => (piece, panels, block),
+        let (segment, panels, block) = match matrix {
+            Some(Matrix::SplitBf16 { weight, x }) => (CHUNK, Matrix::PANELS, Matrix::block(weight, x)),
+            _ => (segment, panels, block),
         };
         Self {
             path,
@@ -117,9 +117,9 @@ impl Blocking {
                 Some(matrix) => matrix.columns(),
                 None => tiling.dot_columns,
             },
-            piece,
-            pieces: weight.columns().div_ceil(piece),
-            block: (block / piece).max(1) * piece,
+            segment,
+            segments: weight.columns().div_ceil(segment),
+            block: (block / segment).max(1) * segment,
         }
     }
 
@@ -142,13 +142,13 @@ impl Blocking {
         }
         let sums = bytes_of::<[f32; 16]>(self.padded.saturating_mul(self.panels));
         let decoded = match (self.matrix, self.path) {
-            (Some(Matrix::Parts { weight, .. }), _) => {
+            (Some(Matrix::SplitBf16 { weight, .. }), _) => {
                 bytes_of::<[f32; 16]>(self.block)
                     + bytes_of::<[u8; 64]>(split_bf16::lines(self.block, weight, self.panels))
             }
             (_, Path::Dot) => {
                 bytes_of::<[u8; 64]>(self.block / 4 * self.panels)
-                    + bytes_of::<[f32; 16]>(self.block / self.piece * self.panels)
+                    + bytes_of::<[f32; 16]>(self.block / self.segment * self.panels)
             }
             (_, Path::Fma) => bytes_of::<[f32; 16]>(self.block * self.panels),
         };
@@ -162,7 +162,7 @@ pub enum Matrix {
     /// Codes as bytes times codes of x; scaled segment by segment.
     Bytes,
     /// Weights and x, split into bf16 parts.
-    Parts {
+    SplitBf16 {
         /// Parts of a weight.
         weight: usize,
         /// Parts of an element of x.
@@ -178,10 +178,10 @@ impl Matrix {
     /// The matrix instructions for a product of `tokens` tokens on an instruction set, if there are
     /// any.
     fn of(
-        weight: &Native,
+        weight: &NativeWeight,
         path: Path,
         isa: Isa,
-        piece: usize,
+        segment: usize,
         tokens: usize,
         x: Option<usize>,
     ) -> Option<Self> {
@@ -189,10 +189,10 @@ impl Matrix {
             return None;
         }
         match path {
-            Path::Dot => takes_bytes(weight, piece).then_some(Self::Bytes),
+            Path::Dot => takes_bytes(weight, segment).then_some(Self::Bytes),
             Path::Fma => {
                 let (weight, x) = weight.parts().zip(x)?;
-                bf16::pays(tokens, weight, x).then_some(Self::Parts { weight, x })
+                bf16::pays(tokens, weight, x).then_some(Self::SplitBf16 { weight, x })
             }
         }
     }
@@ -206,7 +206,7 @@ impl Matrix {
     fn columns(self) -> usize {
         match self {
             Self::Bytes => BYTES_STEP,
-            Self::Parts { .. } => bf16::STEP,
+            Self::SplitBf16 { .. } => bf16::STEP,
         }
     }
 
@@ -219,7 +219,7 @@ impl Matrix {
     pub(super) fn sums(self) -> Sums {
         match self {
             Self::Bytes => Sums::Integer,
-            Self::Parts { .. } => bf16::SUMS,
+            Self::SplitBf16 { .. } => bf16::SUMS,
         }
     }
 }
@@ -230,7 +230,7 @@ impl Matrix {
     const PANELS: usize = 1;
 
     /// None: other architectures have no such instructions.
-    fn of(_: &Native, _: Path, _: Isa, _: usize, _: usize, _: Option<usize>) -> Option<Self> {
+    fn of(_: &NativeWeight, _: Path, _: Isa, _: usize, _: usize, _: Option<usize>) -> Option<Self> {
         None
     }
 
@@ -272,7 +272,7 @@ fn exact_columns(largest: u64) -> usize {
 
 /// Columns of a segment: the largest divisor of a group, in whole chunks, of at most `most`
 /// columns.
-fn piece(weight: &Native, most: usize) -> usize {
+fn segment(weight: &NativeWeight, most: usize) -> usize {
     let group = weight.group();
     if !weight.grouped() {
         return group.min(most);

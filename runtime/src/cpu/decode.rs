@@ -16,7 +16,7 @@ pub const CHUNK: usize = 32;
 /// The scales of a panel: 16 per group, one per row, in the narrowest type that represents them
 /// all.
 #[derive(Clone, Copy, Debug)]
-pub enum Scales<'a> {
+pub enum PanelScales<'a> {
     /// bf16: also for e8m0, e4m3 and other short scales.
     Bf16(&'a [[u16; 16]]),
     /// f16.
@@ -25,7 +25,7 @@ pub enum Scales<'a> {
     F32(&'a [[f32; 16]]),
 }
 
-impl Scales<'_> {
+impl PanelScales<'_> {
     /// Prefetches the scales of a group; past the end, those of the next panel of the stream.
     #[inline(always)]
     fn prefetch<V: Vector, const P: usize>(self, group: usize) {
@@ -54,14 +54,14 @@ pub struct Groups<'a> {
     /// Columns of a group: 4, 8, 16 or a multiple of 32.
     pub columns: usize,
     /// Scales.
-    pub scales: Scales<'a>,
+    pub scales: PanelScales<'a>,
     /// The correction, added to value times scale; see [`super::native`].
     pub add: Option<&'a [[f32; 16]]>,
 }
 
 /// A segment of a panel that is decoded to weights.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct Segment<'a> {
     /// Its chunks.
     pub planes: &'a [[u8; 64]],
     /// Its first column, a multiple of 32, which gives its group.
@@ -70,7 +70,7 @@ pub struct Piece<'a> {
     pub groups: Groups<'a>,
 }
 
-impl Piece<'_> {
+impl Segment<'_> {
     /// Scale and correction of a group's codes.
     #[inline(always)]
     #[expect(clippy::manual_map, reason = "no closure around vector operations")]
@@ -100,7 +100,7 @@ pub struct DotRow<'a> {
     pub panels: &'a [Panel<'a>],
     /// Columns of a segment, a multiple of 32 that divides a group (or is one of several equal
     /// parts of the only group; the last segment may be shorter).
-    pub piece: usize,
+    pub segment: usize,
     /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
     /// `[step of 4 columns][token]`, four signed bytes each.
@@ -115,8 +115,8 @@ pub struct FmaRow<'a> {
     /// The panel.
     pub panel: Panel<'a>,
     /// Columns of a segment: 4, 8, 16 or a multiple of 32 that divides a group (or as in
-    /// [`DotRow::piece`]).
-    pub piece: usize,
+    /// [`DotRow::segment`]).
+    pub segment: usize,
     /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
     /// `[column][token]`.
@@ -174,7 +174,7 @@ impl<F: Family> Kernel for Codes<'_, F> {
 
 struct Weights<'a, F> {
     family: &'a F,
-    piece: Piece<'a>,
+    segment: Segment<'a>,
     out: &'a mut [[f32; 16]],
     stride: usize,
 }
@@ -182,31 +182,31 @@ struct Weights<'a, F> {
 pub(super) fn values<F: Family>(
     family: &F,
     isa: Isa,
-    piece: Piece<'_>,
+    segment: Segment<'_>,
     out: &mut [[f32; 16]],
     stride: usize,
 ) {
-    enter(isa, Weights { family, piece, out, stride });
+    enter(isa, Weights { family, segment, out, stride });
 }
 
 impl<F: Family> Kernel for Weights<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { family, piece, out, stride } = self;
-        let Piece { planes, first, groups, .. } = piece;
+        let Self { family, segment, out, stride } = self;
+        let Segment { planes, first, groups, .. } = segment;
         let chunks = planes.chunks_exact(F::BITS);
         let outs = out.chunks_mut(CHUNK * stride);
         let (mut group, mut column) = (first / groups.columns, first);
         let mut next = (group + 1) * groups.columns;
-        let (mut scale, mut add): (V, _) = piece.parameters(group);
+        let (mut scale, mut add): (V, _) = segment.parameters(group);
         for (planes, out) in chunks.zip(outs) {
             let codes: [V; 8] = family.codes(planes);
             for (q, codes) in codes.into_iter().enumerate() {
                 if column == next {
                     group += 1;
                     next += groups.columns;
-                    (scale, add) = piece.parameters(group);
+                    (scale, add) = segment.parameters(group);
                 }
                 column += 4;
                 let values = family.values(codes);
@@ -260,18 +260,18 @@ impl<F: Family> Dot<'_, F> {
             return;
         };
         let mut totals = [[V::splat(0); M]; P];
-        let lines = F::BITS * (row.piece / CHUNK);
+        let lines = F::BITS * (row.segment / CHUNK);
         let chunks_ahead = AHEAD / (64 * F::BITS);
-        for (piece, (x, starts)) in x.chunks(row.piece / 4).zip(starts).enumerate() {
+        for (segment, (x, starts)) in x.chunks(row.segment / 4).zip(starts).enumerate() {
             each!(p in P {
                 let Panel { planes, groups } = &panels[p];
                 let mut parts = [[V::splat(0); C]; M];
                 each!(m in M {
                     parts[m][0] = V::splat(starts[m] as u32);
                 });
-                let group = piece * row.piece / groups.columns;
+                let group = segment * row.segment / groups.columns;
                 groups.scales.prefetch::<V, P>(group + chunks_ahead * CHUNK / groups.columns);
-                let chunks = planes[piece * lines..].chunks_exact(F::BITS);
+                let chunks = planes[segment * lines..].chunks_exact(F::BITS);
                 for (chunk, x) in chunks.zip(x.as_chunks::<8>().0) {
                     let ahead = chunk.as_ptr().wrapping_add(chunks_ahead * F::BITS);
                     let ahead = in_stream::<_, P>(planes, ahead);
@@ -360,7 +360,7 @@ impl<F: Family> Fma<'_, F> {
         let (x_sums, _) = row.sums.as_chunks::<M>();
         let mut totals = [V::splat(0); M];
         let mut parts = [[V::splat(0); C]; M];
-        let (mut piece, mut left) = (0, row.piece);
+        let (mut segment, mut left) = (0, row.segment);
         let last = x.len();
         for (chunk, (planes, x)) in
             row.panel.planes.chunks_exact(F::BITS).zip(x.as_chunks::<CHUNK>().0).enumerate()
@@ -381,7 +381,7 @@ impl<F: Family> Fma<'_, F> {
                 });
                 left -= 4;
                 if left == 0 || chunk * CHUNK + 4 * q + 4 == last {
-                    let group = piece * row.piece / columns;
+                    let group = segment * row.segment / columns;
                     let scale: V = scales.row(group);
                     each!(m in M {
                         let mut part = parts[m][0];
@@ -393,13 +393,13 @@ impl<F: Family> Fma<'_, F> {
                         }
                         totals[m] = part.fma_f32(scale, totals[m]);
                         if let Some(add) = add {
-                            let sum = V::splat(x_sums[piece][m].to_bits());
+                            let sum = V::splat(x_sums[segment][m].to_bits());
                             totals[m] = V::load_f32(&add[group]).fma_f32(sum, totals[m]);
                         }
                         parts[m] = [V::splat(0); C];
                     });
-                    piece += 1;
-                    left = row.piece;
+                    segment += 1;
+                    left = row.segment;
                 }
             }
         }

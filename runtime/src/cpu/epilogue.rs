@@ -11,21 +11,21 @@ use super::blocking::Blocking;
 use super::decode::{Groups, MOST_STREAMS};
 use super::isa::Kernel;
 use super::native::{PANEL, Rows};
-use super::product::Product;
+use super::product::CpuProduct;
 use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
 use crate::element::{Bf16, F16, ValuesMut, f32_to_bf16, f32_to_f16};
 
 /// y [M, N], written by several threads, each its own columns.
-enum Target {
+enum OutputPointer {
     F32(*mut f32),
     F16(*mut F16),
     Bf16(*mut Bf16),
 }
 
 /// The memory of y, borrowed while it is written.
-pub(super) struct Output<'y> {
-    target: Target,
+pub(super) struct OutputWriter<'y> {
+    target: OutputPointer,
     /// Row length N; rows.
     n: usize,
     tokens: usize,
@@ -34,18 +34,18 @@ pub(super) struct Output<'y> {
 
 // SAFETY: the pointer is that of an exclusive borrow, which this value holds, and `store` is called
 // for each (token, column) only by the thread that owns the panel.
-unsafe impl Sync for Output<'_> {}
+unsafe impl Sync for OutputWriter<'_> {}
 
-impl<'y> Output<'y> {
+impl<'y> OutputWriter<'y> {
     /// y [tokens, n]; `None` if the length differs.
     pub(super) fn new(y: &'y mut ValuesMut<'_>, n: usize, tokens: usize) -> Option<Self> {
         if y.len() != tokens * n {
             return None;
         }
         let target = match y {
-            ValuesMut::F32(y) => Target::F32(y.as_mut_ptr()),
-            ValuesMut::F16(y) => Target::F16(y.as_mut_ptr()),
-            ValuesMut::Bf16(y) => Target::Bf16(y.as_mut_ptr()),
+            ValuesMut::F32(y) => OutputPointer::F32(y.as_mut_ptr()),
+            ValuesMut::F16(y) => OutputPointer::F16(y.as_mut_ptr()),
+            ValuesMut::Bf16(y) => OutputPointer::Bf16(y.as_mut_ptr()),
         };
         Some(Self { target, n, tokens, borrow: PhantomData })
     }
@@ -63,9 +63,9 @@ impl<'y> Output<'y> {
         // elements are initialised, and no other thread accesses them: see `Sync` above.
         unsafe {
             match self.target {
-                Target::F32(y) => place(y.add(at), columns, values, |value| value),
-                Target::F16(y) => place(y.add(at), columns, values, |value| F16(f32_to_f16(value))),
-                Target::Bf16(y) => {
+                OutputPointer::F32(y) => place(y.add(at), columns, values, |value| value),
+                OutputPointer::F16(y) => place(y.add(at), columns, values, |value| F16(f32_to_f16(value))),
+                OutputPointer::Bf16(y) => {
                     place(y.add(at), columns, values, |value| Bf16(f32_to_bf16(value)));
                 }
             }
@@ -95,13 +95,13 @@ unsafe fn place<T: Copy>(
 /// The epilogue of some panels. The loop over panels is inside of the loop over tokens, since the
 /// panels of a token are adjacent in y, and the next token is a row of y away.
 pub(super) struct Epilogue<'a, 'b> {
-    pub(super) product: &'a Product<'b>,
+    pub(super) product: &'a CpuProduct<'b>,
     /// The panels: one or more, at most [`MOST_STREAMS`].
     pub(super) range: Range<usize>,
     pub(super) sums: &'a [[f32; 16]],
     /// Strides in `sums`: of tokens, and of panels.
     pub(super) apart: (usize, usize),
-    pub(super) output: &'a Output<'a>,
+    pub(super) output: &'a OutputWriter<'a>,
 }
 
 impl Kernel for Epilogue<'_, '_> {
@@ -144,7 +144,7 @@ impl Kernel for Epilogue<'_, '_> {
     }
 }
 
-impl Product<'_> {
+impl CpuProduct<'_> {
     /// `sum + add[g] * sum of x over g`, for one token.
     #[inline(always)]
     fn add_groups<V: Vector>(
@@ -155,10 +155,10 @@ impl Product<'_> {
         m: usize,
         mut sum: V,
     ) -> V {
-        let Blocking { piece, pieces, .. } = self.blocking;
-        for at in 0..pieces {
-            let x_sum = x_sums[tile.first * pieces + at * tile.size + m];
-            let add = V::load_f32(&add[at * piece / self.weight.group()]);
+        let Blocking { segment, segments, .. } = self.blocking;
+        for at in 0..segments {
+            let x_sum = x_sums[tile.first * segments + at * tile.size + m];
+            let add = V::load_f32(&add[at * segment / self.weight.group()]);
             sum = add.fma_f32(V::splat(x_sum.to_bits()), sum);
         }
         sum

@@ -6,13 +6,13 @@
 //! files.
 //!
 //! A [`Family`] is a page of safe Rust over [`Vector`]; `codegen::emit::rust` generates one for
-//! each code type, modelled on [`U4`]. Code types without a generated decoder use [`Universal`], a
+//! each code type, modelled on [`U4`]. Code types without a generated decoder use [`LutDecoder`], a
 //! lookup table. [`Decode`] is the object-safe trait that the loops use.
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
 
-use super::decode::{self, DotRow, FmaRow, Piece};
+use super::decode::{self, DotRow, FmaRow, Segment};
 use super::isa::Isa;
 use super::vector::Vector;
 
@@ -56,7 +56,7 @@ pub trait Decode: Send + Sync {
     /// Decodes a segment of a panel to codes: [step of 4 columns] vectors, `stride` apart in `out`.
     fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize);
     /// Decodes a segment of a panel to weights: [column] vectors of 16 rows, `stride` apart.
-    fn decode_values(&self, isa: Isa, piece: Piece<'_>, out: &mut [[f32; 16]], stride: usize);
+    fn decode_values(&self, isa: Isa, segment: Segment<'_>, out: &mut [[f32; 16]], stride: usize);
     /// A panel times few tokens with integer dot products; decoded codes are not stored.
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]);
     /// A panel times few tokens in `f32`; decoded weights are not stored.
@@ -76,8 +76,8 @@ impl<F: Family> Decode for F {
     fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize) {
         decode::codes(self, isa, planes, out, stride);
     }
-    fn decode_values(&self, isa: Isa, piece: Piece<'_>, out: &mut [[f32; 16]], stride: usize) {
-        decode::values(self, isa, piece, out, stride);
+    fn decode_values(&self, isa: Isa, segment: Segment<'_>, out: &mut [[f32; 16]], stride: usize) {
+        decode::values(self, isa, segment, out, stride);
     }
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]) {
         decode::dot_row(self, isa, row, sums);
@@ -96,7 +96,7 @@ pub enum Decoder {
     /// One of the program's decoders.
     Known(&'static dyn Decode),
     /// The lookup table of a code type without a decoder.
-    Table(Universal),
+    Table(LutDecoder),
 }
 
 impl Decoder {
@@ -187,12 +187,12 @@ impl Family for U4 {
 
 /// A lookup table: any code of at most 8 bits, one per byte.
 #[derive(Clone, Debug)]
-pub struct Universal {
+pub struct LutDecoder {
     table: Box<[f32; 256]>,
     number: Code,
 }
 
-impl Universal {
+impl LutDecoder {
     /// The table of a code type. Integers count from 0, as [`stored_code`] stores them.
     pub fn new(code: &Code) -> Self {
         let StoredCode { flip, offset } = stored_code(code);
@@ -204,7 +204,7 @@ impl Universal {
     }
 }
 
-impl Family for Universal {
+impl Family for LutDecoder {
     const NAME: &'static str = "table";
     const BITS: usize = 8;
 

@@ -1,6 +1,6 @@
 //! The native layout of weights: one layout for every instruction set.
 //!
-//! In: an [`Unpacked`] layer. Out: a [`Native`] weight. A *panel* is 16 rows n, a *chunk* 16 rows
+//! In: an [`Unpacked`] layer. Out: a [`NativeWeight`] weight. A *panel* is 16 rows n, a *chunk* 16 rows
 //! by 32 columns k; N is padded to 16 and K to 32 with codes 0. A code of b bits is split into bit
 //! planes of 8, 4, 2, 1 bits ([`planes`]); in the layout language a plane of width p is `u8
 //! [k/4:(8/p) | k:4, n:16, k, n]`: byte order k%4, then n%16; the fields of a byte are columns 4
@@ -9,7 +9,7 @@
 //!
 //! Group parameters are stored in separate arrays, 16 rows at a time: `w[n, k] = factor[n] *
 //! (scale[g][n] * integer + add[g][n])`. Scale levels that are constant along k make the factor,
-//! the others the scale; zero point and shift make `Native::add`. If groups are not 4, 8, 16 or a
+//! the others the scale; zero point and shift make `NativeWeight::add`. If groups are not 4, 8, 16 or a
 //! multiple of 32 adjacent columns (act-order, odd group sizes), columns are permuted and groups
 //! padded; x is permuted in the same way.
 
@@ -17,11 +17,11 @@ use quantloom_dsl::layout::{Component, GroupSize, Shape};
 use quantloom_dsl::{ZeroPointCorrection, Scheme};
 use rayon::prelude::*;
 
-use super::decode::{CHUNK, Groups, Panel, Scales};
+use super::decode::{CHUNK, Groups, Panel, PanelScales};
 use super::family::{StoredCode, planes, stored_code};
-use super::split_bf16::{self, Counter};
+use super::split_bf16::{self, PartCounter};
 use super::tokens::{Columns, NO_COLUMN};
-use crate::buffer::Buffer;
+use crate::buffer::AlignedBuffer;
 use crate::float_mode::standard;
 use crate::unpacked::Unpacked;
 
@@ -46,7 +46,7 @@ enum ScaleStore {
 
 /// A weight in native panels.
 #[derive(Clone, Debug)]
-pub struct Native {
+pub struct NativeWeight {
     /// Bits of a stored code.
     bits: usize,
     /// Experts, panels of each, chunks of each panel.
@@ -56,7 +56,7 @@ pub struct Native {
     /// Columns of x.
     given: usize,
     /// [expert][panel][chunk][bits] lines.
-    codes: Buffer,
+    codes: AlignedBuffer,
     /// Columns of a group, and groups of a panel.
     group: usize,
     groups: usize,
@@ -83,7 +83,7 @@ struct Arrangement {
     source: Vec<Option<u64>>,
 }
 
-impl Native {
+impl NativeWeight {
     /// Packs a layer for a path, with codes `bits` wide.
     pub fn new(weight: &Unpacked, path: Path, bits: usize) -> Self {
         let scheme = weight.scheme();
@@ -108,7 +108,7 @@ impl Native {
             panels: (shape.n as usize).div_ceil(PANEL),
             chunks: native / CHUNK,
             given: shape.k as usize,
-            codes: Buffer::default(),
+            codes: AlignedBuffer::default(),
             group,
             groups,
             scales: ScaleStore::F32(Vec::new()),
@@ -201,9 +201,9 @@ impl Native {
         Groups {
             columns: self.group,
             scales: match &self.scales {
-                ScaleStore::Bf16(rows) => Scales::Bf16(&rows[range.clone()]),
-                ScaleStore::F16(rows) => Scales::F16(&rows[range.clone()]),
-                ScaleStore::F32(rows) => Scales::F32(&rows[range.clone()]),
+                ScaleStore::Bf16(rows) => PanelScales::Bf16(&rows[range.clone()]),
+                ScaleStore::F16(rows) => PanelScales::F16(&rows[range.clone()]),
+                ScaleStore::F32(rows) => PanelScales::F32(&rows[range.clone()]),
             },
             add: self.add.as_ref().map(|rows| &rows[range]),
         }
@@ -230,7 +230,7 @@ impl Native {
         let correction = ZeroPointCorrection { zero: true, add };
         let groups = self.groups;
         let scheme = weight.scheme();
-        let counter = Counter::new(&scheme.weight.code, scheme.weight.offset);
+        let counter = PartCounter::new(&scheme.weight.code, scheme.weight.offset);
         let rows_of_16 = scales.par_iter_mut().zip(&mut adds).enumerate();
         let part = |(at, (scales, adds)): (usize, (&mut [f32; PANEL], &mut [f32; PANEL]))| {
             let (expert, panel, group) = (at / rows, at % rows / groups, at % groups);
@@ -278,7 +278,7 @@ impl Native {
         let shape = weight.shape();
         let (n, k) = (shape.n as usize, shape.k as usize);
         let lines = self.chunks * self.bits;
-        let mut codes = Buffer::zeroed(self.experts * self.panels * lines * 64);
+        let mut codes = AlignedBuffer::zeroed(self.experts * self.panels * lines * 64);
         let mut sums = vec![[0.0f32; PANEL]; self.experts * self.panels];
         let packed = &*self;
         codes.lines_mut().par_chunks_mut(lines.max(1)).zip(&mut sums).enumerate().for_each(
@@ -338,9 +338,9 @@ impl Native {
                 }
             }
             let scale = match groups.scales {
-                Scales::Bf16(rows) => crate::element::bf16_to_f32(rows[group][r]),
-                Scales::F16(rows) => crate::element::f16_to_f32(rows[group][r]),
-                Scales::F32(rows) => rows[group][r],
+                PanelScales::Bf16(rows) => crate::element::bf16_to_f32(rows[group][r]),
+                PanelScales::F16(rows) => crate::element::f16_to_f32(rows[group][r]),
+                PanelScales::F32(rows) => rows[group][r],
             };
             let add = groups.add.map_or(0.0, |add| add[group][r]);
             sum += f64::from(scale) * total as f64 + f64::from(add) * count as f64;

@@ -16,25 +16,25 @@ use super::amx::{self, bf16};
 use super::blocking::Blocking;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocking::Matrix;
-use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, Piece, Scales};
-use super::epilogue::{Epilogue, Output};
+use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, Segment, PanelScales};
+use super::epilogue::{Epilogue, OutputWriter};
 use super::family::Decode;
 use super::isa::{Isa, Kernel, enter};
-use super::native::{Native, PANEL};
+use super::native::{NativeWeight, PANEL};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use super::parts;
-use super::tile::{DotBlock, DotTokens, Sums};
+use super::split_bf16;
+use super::tile::{DotBlock, DotTokens, TileSums};
 use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
-use crate::buffer::Cut;
+use crate::buffer::BumpAllocator;
 use crate::element::ValuesMut;
 use crate::float_mode::standard;
 
 /// A product that is ready to run.
-pub(super) struct Product<'a> {
-    pub(super) weight: &'a Native,
+pub(super) struct CpuProduct<'a> {
+    pub(super) weight: &'a NativeWeight,
     pub(super) expert: usize,
     pub(super) family: &'a dyn Decode,
     pub(super) isa: Isa,
@@ -42,10 +42,10 @@ pub(super) struct Product<'a> {
     pub(super) tokens: Tokens<'a>,
 }
 
-impl Product<'_> {
+impl CpuProduct<'_> {
     /// Computes y [M, n]; `scratch` is divided among as many tasks as it has room for.
     pub(super) fn run(&self, n: usize, y: &mut ValuesMut<'_>, scratch: &mut [[u8; 64]]) {
-        let Some(output) = Output::new(y, n, self.blocking.tokens) else { return };
+        let Some(output) = OutputWriter::new(y, n, self.blocking.tokens) else { return };
         if self.blocking.tokens == 0 {
             return;
         }
@@ -87,30 +87,30 @@ impl Product<'_> {
         ((256 << 10) / bytes.max(1)).clamp(1, 16).next_multiple_of(self.blocking.panels)
     }
 
-    fn fused(&self, range: Range<usize>, output: &Output<'_>, scratch: &mut [[u8; 64]]) {
-        let Blocking { tile: tokens, panels: streams, piece, .. } = self.blocking;
+    fn fused(&self, range: Range<usize>, output: &OutputWriter<'_>, scratch: &mut [[u8; 64]]) {
+        let Blocking { tile: tokens, panels: streams, segment, .. } = self.blocking;
         // A missing panel at the end is replaced by the last panel.
         let panel =
             |at: usize| self.weight.panel(self.expert, (range.start + at).min(range.end - 1));
         let panels: [Panel<'_>; MOST_STREAMS] = std::array::from_fn(panel);
-        let sums: &mut [[f32; 16]] = Cut::new(scratch).take(streams * tokens);
+        let sums: &mut [[f32; 16]] = BumpAllocator::new(scratch).take(streams * tokens);
         match self.tokens {
             Tokens::Codes { x, starts, .. } => {
-                let row = DotRow { panels: &panels[..streams], piece, tokens, x, starts };
+                let row = DotRow { panels: &panels[..streams], segment, tokens, x, starts };
                 self.family.dot_row(self.isa, row, sums);
             }
             Tokens::Values { x, sums: x_sums } => {
-                let row = FmaRow { panel: panels[0], piece, tokens, x, sums: x_sums };
+                let row = FmaRow { panel: panels[0], segment, tokens, x, sums: x_sums };
                 self.family.fma_row(self.isa, row, sums);
             }
-            Tokens::Parts { .. } => debug_assert!(false, "bf16 parts are multiplied in blocks"),
+            Tokens::SplitBf16 { .. } => debug_assert!(false, "bf16 parts are multiplied in blocks"),
         }
         enter(self.isa, Epilogue { product: self, range, sums, apart: (1, tokens), output });
     }
 
-    fn blocked<const P: usize>(&self, first: usize, output: &Output<'_>, scratch: &mut [[u8; 64]]) {
+    fn blocked<const P: usize>(&self, first: usize, output: &OutputWriter<'_>, scratch: &mut [[u8; 64]]) {
         let Blocking { padded, block, .. } = self.blocking;
-        let mut cut = Cut::new(scratch);
+        let mut cut = BumpAllocator::new(scratch);
         let sums: &mut [[f32; 16]] = cut.take(padded * P);
         sums.fill([0.0; 16]);
         let columns = self.weight.columns();
@@ -118,13 +118,13 @@ impl Product<'_> {
         match self.tokens {
             Tokens::Codes { x, starts, .. } => {
                 let codes: &mut [[u8; 64]] = cut.take(block / 4 * P);
-                let scales: &mut [[f32; 16]] = cut.take(block / self.blocking.piece * P);
+                let scales: &mut [[f32; 16]] = cut.take(block / self.blocking.segment * P);
                 for start in (0..columns).step_by(block) {
                     let end = (start + block).min(columns);
                     let scales = self.decode_codes::<P>(first, here, start..end, codes, scales);
                     let codes = &mut codes[..(end - start) / 4 * P];
-                    let ahead = self.ahead(first, here, end);
-                    self.dot_tiles::<P>(start, codes, scales, x, starts, sums, ahead);
+                    let prefetcher = self.prefetcher(first, here, end);
+                    self.dot_tiles::<P>(start, codes, scales, x, starts, sums, prefetcher);
                 }
             }
             Tokens::Values { x, .. } => {
@@ -132,33 +132,33 @@ impl Product<'_> {
                 for start in (0..columns).step_by(block) {
                     let end = (start + block).min(columns);
                     for p in 0..here {
-                        let piece = Piece {
+                        let segment = Segment {
                             planes: self.lines(first + p, start..end),
                             first: start,
                             groups: self.weight.groups_of(self.expert, first + p),
                         };
-                        self.family.decode_values(self.isa, piece, &mut weights[p..], P);
+                        self.family.decode_values(self.isa, segment, &mut weights[p..], P);
                     }
                     let weights = weights.as_chunks().0.get(..end - start).unwrap_or(&[]);
                     let blocking = &self.blocking;
                     enter(self.isa, FmaTiles::<P> { blocking, columns, start, weights, x, sums });
                 }
             }
-            Tokens::Parts { x } => self.parts::<P>(first, here, x, sums, cut),
+            Tokens::SplitBf16 { x } => self.split_bf16::<P>(first, here, x, sums, cut),
         }
         let range = first..first + here;
         enter(self.isa, Epilogue { product: self, range, sums, apart: (P, 1), output });
     }
 
     /// The lines of the block that begins at column `start`; none after the last block.
-    fn ahead(&self, first: usize, here: usize, start: usize) -> Ahead<'_> {
+    fn prefetcher(&self, first: usize, here: usize, start: usize) -> Prefetcher<'_> {
         let end = (start + self.blocking.block).min(self.weight.columns());
         let panels = std::array::from_fn(|p| {
             let there = p < here && start < end;
             if there { self.lines(first + p, start..end) } else { &[] }
         });
         let tiles = self.blocking.padded.div_ceil(self.blocking.tile).max(1);
-        Ahead { panels, share: panels[0].len().div_ceil(tiles) }
+        Prefetcher { panels, share: panels[0].len().div_ceil(tiles) }
     }
 
     /// The products of some panels in bf16 parts: all tiles of tokens, block by block.
@@ -169,32 +169,32 @@ impl Product<'_> {
         here: usize,
         x: &[u16],
         sums: &mut [[f32; 16]],
-        mut cut: Cut<'_>,
+        mut cut: BumpAllocator<'_>,
     ) {
-        let Blocking { block, matrix: Some(Matrix::Parts { weight, x: x_parts }), .. } =
+        let Blocking { block, matrix: Some(Matrix::SplitBf16 { weight, x: x_parts }), .. } =
             self.blocking
         else {
             return;
         };
         let native = self.weight.columns();
         let values: &mut [[f32; 16]] = cut.take(block);
-        let halves: &mut [[u8; 64]] = cut.take(parts::lines(block, weight, P));
+        let halves: &mut [[u8; 64]] = cut.take(split_bf16::lines(block, weight, P));
         for start in (0..native).step_by(block) {
             let columns = start..(start + block).min(native);
             let values = &mut values[..columns.len()];
-            let halves = &mut halves[..parts::lines(columns.len(), weight, P)];
+            let halves = &mut halves[..split_bf16::lines(columns.len(), weight, P)];
             for p in 0..here {
-                let piece = Piece {
+                let segment = Segment {
                     planes: self.lines(first + p, columns.clone()),
                     first: start,
                     groups: self.weight.groups_of(self.expert, first + p),
                 };
-                self.family.decode_values(self.isa, piece, values, 1);
+                self.family.decode_values(self.isa, segment, values, 1);
                 bf16::cut(values, weight, p, halves);
             }
-            let ahead = self.ahead(first, here, columns.end);
+            let prefetcher = self.prefetcher(first, here, columns.end);
             let (parts, weights) = ((weight, x_parts), &*halves);
-            bf16::run(PartsBlock { native, columns, parts, panels: P, weights, x, sums }, ahead);
+            bf16::run(SplitBlock { native, columns, parts, panels: P, weights, x, sums }, prefetcher);
         }
     }
 
@@ -206,7 +206,7 @@ impl Product<'_> {
         _: usize,
         _: &[u16],
         _: &mut [[f32; 16]],
-        _: Cut<'_>,
+        _: BumpAllocator<'_>,
     ) {
     }
 
@@ -220,13 +220,13 @@ impl Product<'_> {
         x: &[u32],
         starts: &[i32],
         sums: &mut [[f32; 16]],
-        ahead: Ahead<'_>,
+        prefetcher: Prefetcher<'_>,
     ) {
         let (blocking, columns) = (&self.blocking, self.weight.columns());
         #[cfg(target_arch = "x86_64")]
         if blocking.matrix == Some(Matrix::Bytes) {
             let (scales, offset) = (scales.as_flattened(), self.weight.offset());
-            amx::bytes::Tiles { blocking, columns, start, codes, scales, offset, x, sums, ahead }
+            amx::bytes::Tiles { blocking, columns, start, codes, scales, offset, x, sums, prefetcher }
                 .run();
             return;
         }
@@ -241,7 +241,7 @@ impl Product<'_> {
             x,
             starts,
             sums,
-            ahead,
+            prefetcher,
         };
         enter(self.isa, tiles);
     }
@@ -262,36 +262,36 @@ impl Product<'_> {
         codes: &mut [[u8; 64]],
         scales: &'s mut [[f32; 16]],
     ) -> &'s [[[f32; 16]; P]] {
-        let piece = self.blocking.piece;
+        let segment = self.blocking.segment;
         for p in 0..here {
             let lines = self.lines(first + p, columns.clone());
             self.family.decode_codes(self.isa, lines, &mut codes[p..], P);
             let groups = self.weight.panel(self.expert, first + p).groups;
-            for (at, column) in columns.clone().step_by(piece).enumerate() {
+            for (at, column) in columns.clone().step_by(segment).enumerate() {
                 let group = column / groups.columns;
                 scales[at * P + p] = match groups.scales {
-                    Scales::Bf16(rows) => rows[group].map(crate::element::bf16_to_f32),
-                    Scales::F16(rows) => rows[group].map(crate::element::f16_to_f32),
-                    Scales::F32(rows) => rows[group],
+                    PanelScales::Bf16(rows) => rows[group].map(crate::element::bf16_to_f32),
+                    PanelScales::F16(rows) => rows[group].map(crate::element::f16_to_f32),
+                    PanelScales::F32(rows) => rows[group],
                 };
             }
         }
-        let pieces = columns.len().div_ceil(piece);
-        scales.as_chunks().0.get(..pieces).unwrap_or(&[])
+        let segments = columns.len().div_ceil(segment);
+        scales.as_chunks().0.get(..segments).unwrap_or(&[])
     }
 }
 
 /// Prefetches the lines of the next block between the tiles of this one: a block is too short for
 /// the CPU's stream prefetcher.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead<'a> {
+pub(super) struct Prefetcher<'a> {
     /// The lines of each panel.
     panels: [&'a [[u8; 64]]; 2],
     /// Lines per tile.
     share: usize,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> Prefetcher<'a> {
     /// The lines to prefetch before tile `at`.
     #[inline(always)]
     pub(super) fn lines(self, at: usize) -> impl Iterator<Item = &'a [u8; 64]> {
@@ -302,7 +302,7 @@ impl<'a> Ahead<'a> {
 }
 
 /// A block of weights in bf16 parts, for all tiles of tokens.
-pub(super) struct PartsBlock<'a> {
+pub(super) struct SplitBlock<'a> {
     /// Native columns of the weight, and those of the block.
     pub(super) native: usize,
     pub(super) columns: Range<usize>,
@@ -318,7 +318,7 @@ pub(super) struct PartsBlock<'a> {
     pub(super) sums: &'a mut [[f32; 16]],
 }
 
-impl<'a> PartsBlock<'a> {
+impl<'a> SplitBlock<'a> {
     /// For each tile of `size` tokens: x of the block's columns, and the sums.
     pub(super) fn tiles(
         self,
@@ -348,7 +348,7 @@ struct DotTiles<'a, const P: usize> {
     x: &'a [u32],
     starts: &'a [i32],
     sums: &'a mut [[f32; 16]],
-    ahead: Ahead<'a>,
+    prefetcher: Prefetcher<'a>,
 }
 
 impl<const P: usize> Kernel for DotTiles<'_, P> {
@@ -356,7 +356,7 @@ impl<const P: usize> Kernel for DotTiles<'_, P> {
     #[inline(always)]
     fn run<V: Vector>(mut self) {
         for (at, tile) in self.blocking.tiles().enumerate() {
-            for line in self.ahead.lines(at) {
+            for line in self.prefetcher.lines(at) {
                 V::prefetch(line.as_ptr());
             }
             match (tile.size, self.narrow) {
@@ -383,20 +383,20 @@ impl<const P: usize> DotTiles<'_, P> {
         if const { M > V::TILING.dot_tokens || P > V::TILING.dot_panels } {
             return;
         }
-        let piece = self.blocking.piece;
+        let segment = self.blocking.segment;
         let first = tile.first * self.columns / 4;
         let (x, _) = self.x[first..].as_chunks::<M>();
         let from = self.start / 4;
-        let starts = tile.first * self.blocking.pieces;
+        let starts = tile.first * self.blocking.segments;
         let (starts, _) = self.starts[starts..].as_chunks::<M>();
         let (sums, _) = self.sums[tile.first * P..].as_chunks_mut::<P>();
         let (sums, _) = sums.as_chunks_mut::<M>();
         let Some(sums) = sums.first_mut() else { return };
-        let sums: &mut Sums<M, P> = sums;
-        let block = DotBlock { codes: self.codes, piece: piece / 4, scales: self.scales };
+        let sums: &mut TileSums<M, P> = sums;
+        let block = DotBlock { codes: self.codes, segment: segment / 4, scales: self.scales };
         let tokens = DotTokens {
             x: &x[from..from + self.codes.len()],
-            starts: &starts[self.start / piece..][..self.scales.len()],
+            starts: &starts[self.start / segment..][..self.scales.len()],
         };
         V::dot_tile::<M, P, NARROW>(block, tokens, sums);
     }

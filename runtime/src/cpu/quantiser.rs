@@ -14,12 +14,12 @@ use crate::element::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 /// Smallest and largest of some values, 0 included.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Extent {
+pub(super) struct ValueRange {
     low: f32,
     high: f32,
 }
 
-impl Extent {
+impl ValueRange {
     #[inline(always)]
     pub(super) fn of(values: &[f32]) -> Self {
         let (mut lows, mut highs) = ([0.0f32; 16], [0.0f32; 16]);
@@ -158,11 +158,11 @@ impl<'a> RowQuantiser<'a> {
         &self,
         row: &[f32],
         first: usize,
-        all: Extent,
+        all: ValueRange,
     ) -> Result<Parameters, ReferenceError> {
         let mut outer: Option<f64> = None;
         let mut arith = self.base;
-        let mut finest = Extent::default();
+        let mut finest = ValueRange::default();
         for (at, level) in self.quantiser.scales.iter().enumerate().rev() {
             let number = match level.number {
                 ScaleType::Own => Number::Float(self.own),
@@ -182,12 +182,12 @@ impl<'a> RowQuantiser<'a> {
                 *values.get(column).ok_or_else(missing)?
             } else {
                 let across = level.group.rows == GroupSize::All;
-                let extent = if across { all } else { Extent::of(&row[columns.clone()]) };
+                let extent = if across { all } else { ValueRange::of(&row[columns.clone()]) };
                 number.decode(self.choose(level, number, extent, outer))
             };
             if at == 0 && self.quantiser.zero.is_some() && !level.stored {
                 let across = level.group.rows == GroupSize::All;
-                finest = if across { all } else { Extent::of(&row[columns]) };
+                finest = if across { all } else { ValueRange::of(&row[columns]) };
             }
             arith = arith.with(level.stored_number());
             outer = Some(match (outer, level.divide) {
@@ -205,7 +205,7 @@ impl<'a> RowQuantiser<'a> {
     fn zero_point(
         &self,
         first: usize,
-        extent: Extent,
+        extent: ValueRange,
         scale: f64,
         arith: RoundedArithmetic,
     ) -> Result<f64, ReferenceError> {
@@ -231,7 +231,7 @@ impl<'a> RowQuantiser<'a> {
         &self,
         level: &ScaleLevel,
         number: Number,
-        extent: Extent,
+        extent: ValueRange,
         outer: Option<f64>,
     ) -> u32 {
         let arith = self.base;
@@ -484,7 +484,7 @@ mod tests {
                     let expected =
                         quantise_activation(&scheme, quantiser, &exact, k, own, &given).unwrap();
                     let fast = RowQuantiser::new(&scheme, quantiser, &given, own).unwrap();
-                    let all = Extent::of(&x);
+                    let all = ValueRange::of(&x);
                     for (token, row) in x.chunks(k).enumerate() {
                         let columns = fast.columns(k);
                         for (group, values) in row.chunks(columns).enumerate() {

@@ -30,15 +30,15 @@ macro_rules! each {
 pub(super) use each;
 
 /// Sums of a tile: 16 rows of each panel for each token.
-pub type Sums<const M: usize, const P: usize> = [[[f32; 16]; P]; M];
+pub type TileSums<const M: usize, const P: usize> = [[[f32; 16]; P]; M];
 
-/// A block of decoded codes: P panels, whole pieces of their columns.
+/// A block of decoded codes: P panels, whole segments of their columns.
 #[derive(Clone, Copy, Debug)]
 pub struct DotBlock<'a, const P: usize> {
     /// `[step of 4 columns][panel]`, each chunk of 8 steps in the order of [`Vector::arrange`].
     pub codes: &'a [[[u8; 64]; P]],
     /// Steps of a segment; the last segment may be shorter.
-    pub piece: usize,
+    pub segment: usize,
     /// `[segment][panel]`: scales of its rows.
     pub scales: &'a [[[f32; 16]; P]],
 }
@@ -60,7 +60,7 @@ pub struct DotTokens<'a, const M: usize> {
 pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
-    sums: &mut Sums<M, P>,
+    sums: &mut TileSums<M, P>,
 ) {
     let mut held = [[V::splat(0); P]; M];
     if const { V::TILING.dot_held } {
@@ -70,9 +70,9 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
             });
         });
     }
-    let codes = block.codes.chunks(block.piece);
-    let pieces = codes.zip(tokens.x.chunks(block.piece)).zip(tokens.starts).zip(block.scales);
-    for (((codes, x), starts), scales) in pieces {
+    let codes = block.codes.chunks(block.segment);
+    let segments = codes.zip(tokens.x.chunks(block.segment)).zip(tokens.starts).zip(block.scales);
+    for (((codes, x), starts), scales) in segments {
         let mut parts = [[V::splat(0); P]; M];
         each!(m in M {
             each!(p in P {
@@ -131,7 +131,7 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
 pub fn fma_tile<V: Vector, const M: usize, const P: usize>(
     weights: &[[[f32; 16]; P]],
     x: &[[f32; M]],
-    sums: &mut Sums<M, P>,
+    sums: &mut TileSums<M, P>,
 ) {
     let mut parts = [[V::splat(0); P]; M];
     for (weights, x) in weights.iter().zip(x) {

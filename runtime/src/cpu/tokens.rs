@@ -45,7 +45,7 @@ pub enum Tokens<'a> {
     Codes {
         /// `[tile][step][token]` words of four codes.
         x: &'a [u32],
-        /// `[tile][piece][token]`.
+        /// `[tile][segment][token]`.
         starts: &'a [i32],
         /// `[tile][segment][token]`, if the weight has a correction per group; else empty.
         sums: &'a [f32],
@@ -61,8 +61,8 @@ pub enum Tokens<'a> {
         /// `[tile][segment][token]`, if the weight has a correction per group; else empty.
         sums: &'a [f32],
     },
-    /// For [`Matrix::Parts`](super::blocking::Matrix).
-    Parts {
+    /// For [`Matrix::SplitBf16`](super::blocking::Matrix).
+    SplitBf16 {
         /// `[tile][step][part][token][column]`: bf16.
         x: &'a [u16],
     },
@@ -120,13 +120,13 @@ pub fn place_values(row: &[f32], token: usize, size: usize, out: &mut [f32]) {
 }
 
 /// Sums of a row over segments: exact for codes, correctly rounded from `f64` for values.
-pub fn piece_sums_i32(row: &[i8], piece: usize) -> impl Iterator<Item = i32> {
-    row.chunks(piece).map(|codes| codes.iter().map(|code| i32::from(*code)).sum())
+pub fn segment_sums_i32(row: &[i8], segment: usize) -> impl Iterator<Item = i32> {
+    row.chunks(segment).map(|codes| codes.iter().map(|code| i32::from(*code)).sum())
 }
 
-/// See [`piece_sums_i32`].
-pub fn piece_sums_f32(row: &[f32], piece: usize) -> impl Iterator<Item = f32> {
-    row.chunks(piece).map(|values| values.iter().map(|value| f64::from(*value)).sum::<f64>() as f32)
+/// See [`segment_sums_i32`].
+pub fn segment_sums_f32(row: &[f32], segment: usize) -> impl Iterator<Item = f32> {
+    row.chunks(segment).map(|values| values.iter().map(|value| f64::from(*value)).sum::<f64>() as f32)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! private to [`crate::cpu`]: code elsewhere is generic over `V: Vector` and gets a vector type
 //! from `super::isa::enter`, which checks the CPU first.
 
-use super::tile::{self, DotBlock, DotTokens, Sums};
+use super::tile::{self, DotBlock, DotTokens, TileSums};
 
 /// 64 bytes: 64 codes, 16 integers of 32 bits, or 16 `f32`.
 ///
@@ -94,7 +94,7 @@ pub trait Vector: Copy {
     fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
-        sums: &mut Sums<M, P>,
+        sums: &mut TileSums<M, P>,
     ) {
         tile::dot_tile::<Self, M, P, NARROW>(block, tokens, sums);
     }
@@ -105,7 +105,7 @@ pub trait Vector: Copy {
     fn fma_tile<const M: usize, const P: usize>(
         weights: &[[[f32; 16]; P]],
         x: &[[f32; M]],
-        sums: &mut Sums<M, P>,
+        sums: &mut TileSums<M, P>,
     ) {
         tile::fma_tile::<Self, M, P>(weights, x, sums);
     }

@@ -11,9 +11,9 @@ use quantloom_dsl::{Quantiser, Scheme};
 use super::activation::{self, PackedTokens};
 use super::blocking::Blocking;
 use super::family::Decoder;
-use super::native::{Native, Path};
-use super::parts;
-use super::product::Product;
+use super::native::{NativeWeight, Path};
+use super::split_bf16;
+use super::product::CpuProduct;
 use crate::buffer::Workspace;
 use crate::device::Device;
 use crate::element::{Bf16, F16 as Half, Values, ValuesMut, f32_to_bf16, f32_to_f16};
@@ -31,7 +31,7 @@ pub struct CpuWeight {
     shape: Shape,
     selection: Selection,
     decoder: Decoder,
-    native: Native,
+    native: NativeWeight,
     /// Static activation parameters of each expert.
     inputs: Vec<StaticInput>,
     /// The prescale; empty if the scheme has none.
@@ -62,7 +62,7 @@ impl CpuWeight {
         };
         let selection = select_with(&device, family, scheme, shape);
         let (path, bits) = (selection.kernel.path, decoder.get().bits());
-        let native = standard(|| Native::new(weight, path, bits));
+        let native = standard(|| NativeWeight::new(weight, path, bits));
         Ok(Self {
             scheme: scheme.clone(),
             shape,
@@ -89,7 +89,7 @@ impl CpuWeight {
     /// The blocking of a product of M tokens of a type.
     pub fn blocking(&self, tokens: usize, x: FloatFormat) -> Blocking {
         let kernel = &self.selection.kernel;
-        let x_parts = parts::of_input(self.quantiser(x), x);
+        let x_parts = split_bf16::of_input(self.quantiser(x), x);
         Blocking::new(&self.native, kernel.path, kernel.isa, tokens, Some(x_parts))
     }
 
@@ -187,7 +187,7 @@ impl CpuWeight {
         let mut packed = PackedTokens::new(&mut cut, &blocking, &self.native);
         let threads = rayon::current_num_threads();
         let rows = cut.take::<[u8; 64]>(activation::row_bytes(&self.native) / 64 * threads);
-        let input = activation::Input {
+        let input = activation::ActivationInput {
             isa: self.selection.kernel.isa,
             scheme: &self.scheme,
             quantiser: self.quantiser(x.format()),
@@ -199,7 +199,7 @@ impl CpuWeight {
         if !finite {
             return Ok(false);
         }
-        let product = Product {
+        let product = CpuProduct {
             weight: &self.native,
             expert,
             family: self.decoder.get(),

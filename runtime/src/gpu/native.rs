@@ -11,7 +11,7 @@ use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::layout::{BoundLayout, Component, GroupSize, Granularity, Layout, Recode, Shape, Transform};
 
 use super::order::ColumnOrder;
-use crate::unpacked::{Folded, UnpackError, Unpacked};
+use crate::unpacked::{FoldedParameters, UnpackError, Unpacked};
 
 /// How the elements of a part are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum Computed {
 
 impl Computed {
     fn of(self, weight: &Unpacked, n: u64, k: u64) -> f64 {
-        let Folded { scale, factor, zero, shift } = weight.folded(0, n, k);
+        let FoldedParameters { scale, factor, zero, shift } = weight.folded(0, n, k);
         match self {
             Self::Scale => scale,
             Self::Factor => factor,

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use super::seconds;
-use crate::buffer::Buffer;
+use crate::buffer::AlignedBuffer;
 
 /// Streams that a thread reads in parallel, each one cache line per step. A core that reads one
 /// stream waits at every page for its prefetcher to restart: eight streams read 1.3 to 1.7 times as
@@ -14,12 +14,12 @@ const STREAMS: usize = 8;
 const USUAL_CACHE: usize = 32 << 20;
 
 /// Memory that is larger than the caches, to be read repeatedly; in the same pages as weights.
-pub struct Memory(Buffer);
+pub struct Memory(AlignedBuffer);
 
 impl Memory {
     /// Four times the last level of cache, 256 MiB at the least and 1 GiB at the most.
     pub fn beyond_the_caches() -> Self {
-        let mut memory = Buffer::zeroed((4 * last_level_cache()).clamp(256 << 20, 1 << 30));
+        let mut memory = AlignedBuffer::zeroed((4 * last_level_cache()).clamp(256 << 20, 1 << 30));
         // Every page is written once: reads of an unwritten page would all read one page of zeros.
         for (at, line) in memory.lines_mut().iter_mut().enumerate() {
             let word = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -41,7 +41,7 @@ pub(crate) fn quantise_rows(
 ) -> Result<Slots, ReferenceError> {
     let shape = weight.shape;
     let mut slots = Slots::new(shape);
-    let Some(cut) = Cut::of(scheme, shape) else {
+    let Some(cut) = RowBlocks::of(scheme, shape) else {
         let values = (weight.values)(0..shape.experts * shape.n);
         let plain = standard(|| quantise(scheme, shape, &values, weight.own, weight.bias))?;
         for (component, codes) in &plain.components {
@@ -82,7 +82,7 @@ pub(crate) fn quantise_rows(
 }
 
 /// How the rows of an expert are divided into blocks that are quantised separately.
-struct Cut {
+struct RowBlocks {
     /// Rows of a block: whole groups of every component that is grouped along n.
     rows: u64,
     /// Rows before each block that represent all rows; 0 if no group spans all rows.
@@ -92,7 +92,7 @@ struct Cut {
 /// The least rows of a block, which bounds the cost of the rows before it.
 const LEAST: u64 = 16;
 
-impl Cut {
+impl RowBlocks {
     /// `None` if the weight cannot be divided.
     fn of(scheme: &Scheme, shape: Shape) -> Option<Self> {
         let scales = || scheme.scales.iter().map(|scale| scale.group.rows);

@@ -311,7 +311,7 @@ impl Subject {
 
 fn of_failure(failure: Failure) -> Outcome {
     match failure {
-        Failure::Miss { case, miss, misses, elements } => {
+        Failure::Mismatch { case, miss, misses, elements } => {
             let kernel = &case.kernel;
             Outcome::Failed(Fault::wrong(format!(
                 "{miss}; {misses} of {elements} elements ({kernel}, M = {})",

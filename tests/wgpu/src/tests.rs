@@ -214,7 +214,7 @@ fn mistakes_are_found() {
         let texts = Texts(move |key: &KernelKey| mistaken(key, mistake));
         let Some(wrong) = device_of(target, texts) else { continue };
         let failure = suite(scheme, vec![0]).run(scheme, &[&wrong], &|_| {}).remove(0);
-        assert!(matches!(failure, Err(Failure::Miss { .. })), "{mistake:?}: {failure:?}");
+        assert!(matches!(failure, Err(Failure::Mismatch { .. })), "{mistake:?}: {failure:?}");
     }
 }
 

@@ -17,7 +17,7 @@ use std::arch::x86_64::*;
 use super::{Configured, SIDE, prefetch};
 use crate::cpu::isa::Isa;
 use crate::cpu::split_bf16::{MOST_PAIRS, lines};
-use crate::cpu::product::{Ahead, PartsBlock};
+use crate::cpu::product::{Prefetcher, SplitBlock};
 use crate::cpu::tile::each;
 use crate::op::Sums;
 
@@ -113,7 +113,7 @@ fn rest(values: __m512i, mask: __m512i) -> __m512i {
 ///
 /// # Panics
 /// If AMX is not present.
-pub(in crate::cpu) fn run(block: PartsBlock<'_>, ahead: Ahead<'_>) {
+pub(in crate::cpu) fn run(block: SplitBlock<'_>, prefetcher: Prefetcher<'_>) {
     assert!(ISA.check().is_ok(), "AMX is chosen where it is not");
     let (parts, weights) = (block.parts, block.weights);
     let steps = weights.len() / lines(STEP, parts.0, PANELS);
@@ -126,7 +126,7 @@ pub(in crate::cpu) fn run(block: PartsBlock<'_>, ahead: Ahead<'_>) {
     let mut tiles = block.tiles(TOKENS);
     let mut at = 0;
     while let Some((first, c)) = tiles.next() {
-        prefetch(ahead, at..at + 2);
+        prefetch(prefetcher, at..at + 2);
         at += 2;
         match tiles.next() {
             Some((second, other)) => operands.add_two([first, second], [c, other]),

@@ -15,20 +15,20 @@ use std::mem::MaybeUninit;
 use super::{Configured, SIDE, prefetch};
 use crate::cpu::blocking::Blocking;
 use crate::cpu::isa::Isa;
-use crate::cpu::native::Native;
-use crate::cpu::product::Ahead;
+use crate::cpu::native::NativeWeight;
+use crate::cpu::product::Prefetcher;
 
 /// Columns of a step: those of one instruction.
 pub(in crate::cpu) const STEP: usize = 64;
 
-/// Whether products of a weight in segments of `piece` columns run here: its integers are signed
+/// Whether products of a weight in segments of `segment` columns run here: its integers are signed
 /// bytes, or its codes are the integers; and segments are whole steps. (Half a step takes as long
 /// as a whole step, and each segment is stored and loaded: with segments of 32 columns AMX was no
 /// faster than `vpdpbusd`, docs/performance/cpu.md.)
-pub(in crate::cpu) fn takes(weight: &Native, piece: usize) -> bool {
+pub(in crate::cpu) fn takes(weight: &NativeWeight, segment: usize) -> bool {
     let (offset, codes) = (weight.offset(), 1 << weight.bits());
     let bytes = offset == 0 || (0..=128).contains(&offset) && codes - offset <= 128;
-    bytes && piece.is_multiple_of(STEP) && weight.columns().is_multiple_of(STEP)
+    bytes && segment.is_multiple_of(STEP) && weight.columns().is_multiple_of(STEP)
 }
 
 /// Segments between a product and its scaling: the store of a tile register cannot be forwarded to
@@ -39,7 +39,7 @@ const PARTS: usize = 4;
 
 /// A C in memory.
 #[repr(align(64))]
-struct Part([[i32; SIDE]; SIDE]);
+struct SumTile([[i32; SIDE]; SIDE]);
 
 /// All tiles of tokens times a block of decoded codes.
 pub(in crate::cpu) struct Tiles<'a> {
@@ -49,7 +49,7 @@ pub(in crate::cpu) struct Tiles<'a> {
     pub(in crate::cpu) start: usize,
     /// `[step of 4 columns][panel]`; the offset is subtracted here.
     pub(in crate::cpu) codes: &'a mut [[u8; 64]],
-    /// `[piece][panel]`.
+    /// `[segment][panel]`.
     pub(in crate::cpu) scales: &'a [[f32; 16]],
     /// The integer of a weight is its unsigned code minus this.
     pub(in crate::cpu) offset: i32,
@@ -57,7 +57,7 @@ pub(in crate::cpu) struct Tiles<'a> {
     pub(in crate::cpu) x: &'a [u32],
     /// `[tile][token][panel]`.
     pub(in crate::cpu) sums: &'a mut [[f32; 16]],
-    pub(in crate::cpu) ahead: Ahead<'a>,
+    pub(in crate::cpu) prefetcher: Prefetcher<'a>,
 }
 
 impl Tiles<'_> {
@@ -70,8 +70,8 @@ impl Tiles<'_> {
 
     #[target_feature(enable = "avx512f,avx512bw")]
     fn tiles(self) {
-        let Self { blocking, columns, start, codes, scales, offset, x, sums, ahead } = self;
-        let Blocking { panels, piece, .. } = *blocking;
+        let Self { blocking, columns, start, codes, scales, offset, x, sums, prefetcher } = self;
+        let Blocking { panels, segment, .. } = *blocking;
         if offset != 0 {
             let less = _mm512_set1_epi8(offset as u8 as i8);
             for line in codes.iter_mut() {
@@ -86,11 +86,11 @@ impl Tiles<'_> {
         let _shaped = unsafe { Configured::new() };
         let words = codes.len() / panels * SIDE;
         for (at, tile) in blocking.tiles().enumerate() {
-            prefetch(ahead, at..at + 1);
+            prefetch(prefetcher, at..at + 1);
             let x = &x[(tile.first * columns + SIDE * start) / 4..][..words];
             let sums = &mut sums[tile.first * panels..][..SIDE * panels];
             for panel in 0..panels {
-                let operands = Operands { x, codes, scales, panel, panels, piece };
+                let operands = Operands { x, codes, scales, panel, panels, segment };
                 if offset == 0 {
                     operands.add::<true>(sums);
                 } else {
@@ -109,7 +109,7 @@ struct Operands<'a> {
     scales: &'a [[f32; 16]],
     panel: usize,
     panels: usize,
-    piece: usize,
+    segment: usize,
 }
 
 impl Operands<'_> {
@@ -117,10 +117,10 @@ impl Operands<'_> {
     /// product; two sets of registers alternate. `UNSIGNED` codes, or signed ones.
     #[target_feature(enable = "avx512f")]
     fn add<const UNSIGNED: bool>(&self, sums: &mut [[f32; 16]]) {
-        let Self { x, codes, scales, panel, panels, piece } = *self;
+        let Self { x, codes, scales, panel, panels, segment } = *self;
         assert_eq!(
             scales.len() / panels,
-            x.len().div_ceil(piece * SIDE / 4),
+            x.len().div_ceil(segment * SIDE / 4),
             "one scale per segment"
         );
         let mut totals = [_mm512_setzero_ps(); SIDE];
@@ -128,11 +128,11 @@ impl Operands<'_> {
             // SAFETY: the slice has 16 values.
             *total = unsafe { _mm512_loadu_ps(sum.as_ptr()) };
         }
-        let mut parts = [const { MaybeUninit::<Part>::uninit() }; PARTS];
-        let mut pieces = x.chunks(piece * SIDE / 4).zip(codes.chunks(piece / 4 * panels));
+        let mut parts = [const { MaybeUninit::<SumTile>::uninit() }; PARTS];
+        let mut segments = x.chunks(segment * SIDE / 4).zip(codes.chunks(segment / 4 * panels));
         let mut scales = scales[panel..].iter().step_by(panels);
         for turn in 0.. {
-            if let Some((x, codes)) = pieces.next() {
+            if let Some((x, codes)) = segments.next() {
                 let (part, codes) = (&mut parts[turn % PARTS], &codes[panel..]);
                 if turn % 2 == 0 {
                     product::<UNSIGNED, true>(x, codes, panels, part);
@@ -168,7 +168,7 @@ fn product<const UNSIGNED: bool, const FIRST: bool>(
     x: &[u32],
     codes: &[[u8; 64]],
     panels: usize,
-    part: &mut MaybeUninit<Part>,
+    part: &mut MaybeUninit<SumTile>,
 ) {
     let steps = x.len() / (SIDE * STEP / 4);
     // The loads read [16][STEP] bytes of x per step, and [STEP / 4] lines of codes.

@@ -16,7 +16,7 @@ use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::product::Ahead;
+use super::product::Prefetcher;
 
 /// Tokens and rows of a tile.
 pub(super) const SIDE: usize = 16;
@@ -61,8 +61,8 @@ fn granted() -> bool {
 }
 
 /// Prefetches the next lines of some tiles.
-fn prefetch(ahead: Ahead<'_>, tiles: Range<usize>) {
-    for line in tiles.flat_map(|at| ahead.lines(at)) {
+fn prefetch(prefetcher: Prefetcher<'_>, tiles: Range<usize>) {
+    for line in tiles.flat_map(|at| prefetcher.lines(at)) {
         // SAFETY: a prefetch of any address is harmless.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
     }

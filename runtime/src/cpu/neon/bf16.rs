@@ -28,7 +28,7 @@ use super::tile::register;
 use crate::cpu::decode::CHUNK;
 use crate::cpu::isa::Isa;
 use crate::cpu::split_bf16::MOST_CHAIN;
-use crate::cpu::product::{Ahead, PartsBlock};
+use crate::cpu::product::{Prefetcher, SplitBlock};
 use crate::op::Sums;
 
 /// The instruction set with the instruction.
@@ -70,10 +70,10 @@ pub(in crate::cpu) fn block(of_weight: usize, of_x: usize) -> usize {
 }
 
 /// One part of the weights of a step: row pair i in register i, `[row][column]`.
-type Part = [[u8; 64]; 2];
+type WeightPart = [[u8; 64]; 2];
 
 /// One part of the tokens of a step, `[token][column]`.
-type Tokens = [u16; TOKENS * STEP];
+type TokenPart = [u16; TOKENS * STEP];
 
 /// Splits the weights of a panel, `[column]`, into parts: `[step][part]`. The weights are finite or
 /// NaN.
@@ -140,7 +140,7 @@ fn rest(values: float32x4_t) -> float32x4_t {
 ///
 /// # Panics
 /// If the CPU has no bf16 products.
-pub(in crate::cpu) fn run(block: PartsBlock<'_>, _: Ahead<'_>) {
+pub(in crate::cpu) fn run(block: SplitBlock<'_>, _: Prefetcher<'_>) {
     assert!(ISA.check().is_ok(), "bf16 products are chosen where there are none");
     let (weights, parts) = (block.weights, block.parts);
     type Tile = unsafe fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; TOKENS]);
@@ -170,9 +170,9 @@ pub(super) unsafe fn tile<const W: usize, const X: usize>(
     sums: &mut [[f32; 16]; TOKENS],
 ) {
     let (weights, _) = weights.as_chunks::<2>();
-    let (weights, _): (&[[Part; W]], _) = weights.as_chunks();
+    let (weights, _): (&[[WeightPart; W]], _) = weights.as_chunks();
     let (x, _) = x.as_chunks();
-    let (x, _): (&[[Tokens; X]], _) = x.as_chunks();
+    let (x, _): (&[[TokenPart; X]], _) = x.as_chunks();
     // [token pair][row pair]: (row, token) = (0, 0), (0, 1), (1, 0), (1, 1).
     let mut pairs = [[neon!(vdupq_n_f32(0.0)); 8]; 2];
     for (weights, x) in weights.iter().zip(x) {

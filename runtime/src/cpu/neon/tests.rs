@@ -39,8 +39,8 @@ const PANELS: usize = 1;
 /// Steps of a segment, and of the block: a whole segment and a shorter one.
 const SHAPES: [(usize, usize); 3] = [(8, 16), (16, 24), (32, 32)];
 
-fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, piece: usize, steps: usize) {
-    let case = format!("M {M}, narrow {NARROW}, {fill:?}, {steps} steps in segments of {piece}");
+fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, segment: usize, steps: usize) {
+    let case = format!("M {M}, narrow {NARROW}, {fill:?}, {steps} steps in segments of {segment}");
     let mut random = Random(1);
     let most = if NARROW { 127 } else { 255 };
     let mut code = || match fill {
@@ -58,20 +58,20 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, piece: us
     // [token][step][column]
     let x: Vec<Vec<[i8; 4]>> =
         (0..M).map(|_| (0..steps).map(|_| std::array::from_fn(|_| value())).collect()).collect();
-    let pieces = steps.div_ceil(piece);
+    let segments = steps.div_ceil(segment);
     let mut random = Random(3);
     let starts: Vec<[i32; M]> =
-        (0..pieces).map(|_| std::array::from_fn(|_| random.next() as i32 % 4096)).collect();
-    let scales: Vec<[[f32; 16]; PANELS]> = (0..pieces)
+        (0..segments).map(|_| std::array::from_fn(|_| random.next() as i32 % 4096)).collect();
+    let scales: Vec<[[f32; 16]; PANELS]> = (0..segments)
         .map(|_| [std::array::from_fn(|_| [0.5, 1.0, -1.0][random.next() as usize % 3])])
         .collect();
 
     let mut expected = [[0.0f64; 16]; M];
     for (m, sums) in expected.iter_mut().enumerate() {
         for (row, sum) in sums.iter_mut().enumerate() {
-            for at in 0..pieces {
+            for at in 0..segments {
                 let mut part = i64::from(starts[at][m]);
-                for step in at * piece..((at + 1) * piece).min(steps) {
+                for step in at * segment..((at + 1) * segment).min(steps) {
                     for column in 0..4 {
                         let code = i64::from(codes[step][4 * row + column]);
                         part += code * i64::from(x[m][step][column]);
@@ -98,7 +98,7 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, piece: us
     let codes = arranged.as_chunks::<PANELS>().0;
     let mut sums: Sums<M, PANELS> = [[[0.0; 16]]; M];
     V::dot_tile::<M, PANELS, NARROW>(
-        DotBlock { codes, piece, scales: &scales },
+        DotBlock { codes, segment, scales: &scales },
         DotTokens { x: flat.as_chunks::<M>().0, starts: &starts },
         &mut sums,
     );
@@ -111,14 +111,14 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, piece: us
 }
 
 fn dot_tiles<V: Vector>() {
-    for (piece, steps) in SHAPES {
+    for (segment, steps) in SHAPES {
         for fill in [Fill::Random, Fill::Least, Fill::Largest, Fill::Zero] {
-            dot_tile::<V, 1, true>(fill, piece, steps);
-            dot_tile::<V, 2, true>(fill, piece, steps);
-            dot_tile::<V, 4, true>(fill, piece, steps);
-            dot_tile::<V, 1, false>(fill, piece, steps);
-            dot_tile::<V, 2, false>(fill, piece, steps);
-            dot_tile::<V, 4, false>(fill, piece, steps);
+            dot_tile::<V, 1, true>(fill, segment, steps);
+            dot_tile::<V, 2, true>(fill, segment, steps);
+            dot_tile::<V, 4, true>(fill, segment, steps);
+            dot_tile::<V, 1, false>(fill, segment, steps);
+            dot_tile::<V, 2, false>(fill, segment, steps);
+            dot_tile::<V, 4, false>(fill, segment, steps);
         }
     }
 }

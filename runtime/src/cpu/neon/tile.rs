@@ -9,7 +9,7 @@
 use core::arch::aarch64::*;
 
 use super::instruction::{sdot, sdot_lane, smlal2, smull2, usmmla};
-use crate::cpu::tile::{DotBlock, DotTokens, Sums};
+use crate::cpu::tile::{DotBlock, DotTokens, TileSums};
 
 /// Tokens of a tile.
 pub(super) const TOKENS: usize = 4;
@@ -65,7 +65,7 @@ fn add_scaled(parts: [int32x4_t; 4], scales: &[f32; 16], sums: &mut [f32; 16]) {
 }
 
 /// The operands of a segment, and their scales.
-struct Piece<'a, const M: usize, const P: usize> {
+struct Segment<'a, const M: usize, const P: usize> {
     codes: &'a [[Step; P]],
     x: &'a [[u32; M]],
     starts: &'a [i32; M],
@@ -73,12 +73,12 @@ struct Piece<'a, const M: usize, const P: usize> {
 }
 
 #[inline(always)]
-fn pieces<'a, const M: usize, const P: usize>(
+fn segments<'a, const M: usize, const P: usize>(
     block: DotBlock<'a, P>,
     tokens: DotTokens<'a, M>,
-) -> impl Iterator<Item = Piece<'a, M, P>> {
-    let steps = block.codes.chunks(block.piece).zip(tokens.x.chunks(block.piece));
-    steps.zip(tokens.starts).zip(block.scales).map(|(((codes, x), starts), scales)| Piece {
+) -> impl Iterator<Item = Segment<'a, M, P>> {
+    let steps = block.codes.chunks(block.segment).zip(tokens.x.chunks(block.segment));
+    steps.zip(tokens.starts).zip(block.scales).map(|(((codes, x), starts), scales)| Segment {
         codes,
         x,
         starts,
@@ -91,26 +91,26 @@ fn pieces<'a, const M: usize, const P: usize>(
 pub(super) fn sdot_tile<const M: usize, const P: usize, const NARROW: bool>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
-    sums: &mut Sums<M, P>,
+    sums: &mut TileSums<M, P>,
 ) {
-    for piece in pieces(block, tokens) {
-        let parts = sdot_piece::<M, P, NARROW>(&piece);
+    for segment in segments(block, tokens) {
+        let parts = sdot_segment::<M, P, NARROW>(&segment);
         for_each!(T in 0 1 2 3 => if T < M {
-            add_scaled(parts[T], piece.scales, &mut sums[T][0]);
+            add_scaled(parts[T], segment.scales, &mut sums[T][0]);
         });
     }
 }
 
 #[inline(always)]
-fn sdot_piece<const M: usize, const P: usize, const NARROW: bool>(
-    piece: &Piece<'_, M, P>,
+fn sdot_segment<const M: usize, const P: usize, const NARROW: bool>(
+    segment: &Segment<'_, M, P>,
 ) -> [[int32x4_t; 4]; TOKENS] {
     let mut parts = [[neon!(vdupq_n_s32(0)); 4]; TOKENS];
     for_each!(T in 0 1 2 3 => if T < M {
-        parts[T] = [neon!(vdupq_n_s32(piece.starts[T])); 4];
+        parts[T] = [neon!(vdupq_n_s32(segment.starts[T])); 4];
     });
     let mut x_sums = neon!(vdupq_n_s32(0));
-    for (codes, x) in piece.codes.as_chunks::<4>().0.iter().zip(piece.x.as_chunks::<4>().0) {
+    for (codes, x) in segment.codes.as_chunks::<4>().0.iter().zip(segment.x.as_chunks::<4>().0) {
         for_each!(S in 0 1 2 3 => {
             let x = neon!(vreinterpretq_s8_u32(words(&x[S], 0)));
             let mut operand = [neon!(vdupq_n_s8(0)); 4];
@@ -167,27 +167,27 @@ pub(super) fn arrange(codes: [[uint8x16_t; 4]; 8]) -> [[uint8x16_t; 4]; 8] {
 pub(super) fn usmmla_tile<const M: usize, const P: usize>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
-    sums: &mut Sums<M, P>,
+    sums: &mut TileSums<M, P>,
 ) {
-    for piece in pieces(block, tokens) {
-        let parts = usmmla_piece(&piece);
+    for segment in segments(block, tokens) {
+        let parts = usmmla_segment(&segment);
         for_each!(T in 0 1 2 3 => if T < M {
-            add_scaled(parts[T], piece.scales, &mut sums[T][0]);
+            add_scaled(parts[T], segment.scales, &mut sums[T][0]);
         });
     }
 }
 
 #[inline(always)]
-fn usmmla_piece<const M: usize, const P: usize>(
-    piece: &Piece<'_, M, P>,
+fn usmmla_segment<const M: usize, const P: usize>(
+    segment: &Segment<'_, M, P>,
 ) -> [[int32x4_t; 4]; TOKENS] {
     // [token pair][row pair]: (row, token) = (0, 0), (0, 1), (1, 0), (1, 1).
-    let starts = neon!(vreinterpretq_s64_u32(words(&piece.starts.map(|start| start as u32), 0)));
+    let starts = neon!(vreinterpretq_s64_u32(words(&segment.starts.map(|start| start as u32), 0)));
     let mut pairs = [
         [neon!(vreinterpretq_s32_s64(vdupq_laneq_s64::<0>(starts))); 8],
         [neon!(vreinterpretq_s32_s64(vdupq_laneq_s64::<1>(starts))); 8],
     ];
-    for (codes, x) in piece.codes.as_chunks::<4>().0.iter().zip(piece.x.as_chunks::<4>().0) {
+    for (codes, x) in segment.codes.as_chunks::<4>().0.iter().zip(segment.x.as_chunks::<4>().0) {
         for_each!(HALF in 0 1 => {
             // [token][two words of four columns]
             let x = x[2 * HALF..2 * HALF + 2].as_flattened();
@@ -216,13 +216,13 @@ fn usmmla_piece<const M: usize, const P: usize>(
 pub(super) fn smull_tile<const M: usize, const P: usize, const NARROW: bool>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
-    sums: &mut Sums<M, P>,
+    sums: &mut TileSums<M, P>,
 ) {
     for_each!(FIRST in 0 2 => if FIRST < M {
-        for piece in pieces(block, tokens) {
-            let parts = smull_piece::<M, P, NARROW>(FIRST, &piece);
+        for segment in segments(block, tokens) {
+            let parts = smull_segment::<M, P, NARROW>(FIRST, &segment);
             for_each!(T in 0 1 => if FIRST + T < M {
-                add_scaled(parts[T], piece.scales, &mut sums[FIRST + T][0]);
+                add_scaled(parts[T], segment.scales, &mut sums[FIRST + T][0]);
             });
         }
     });
@@ -231,9 +231,9 @@ pub(super) fn smull_tile<const M: usize, const P: usize, const NARROW: bool>(
 /// Two tokens: each row has two lanes of 32 bits until the end of the segment, one for columns 0
 /// and 1 of a step, one for 2 and 3.
 #[inline(always)]
-fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
+fn smull_segment<const M: usize, const P: usize, const NARROW: bool>(
     first: usize,
-    piece: &Piece<'_, M, P>,
+    segment: &Segment<'_, M, P>,
 ) -> [[int32x4_t; 4]; 2] {
     let zero = neon!(vdupq_n_s32(0));
     let mut lanes = [[zero; 8]; 2];
@@ -241,7 +241,7 @@ fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
     let token = |x: &[u32; M], t: usize| {
         neon!(vreinterpretq_s8_u32(vdupq_n_u32(x[(first + t).min(M - 1)])))
     };
-    for (codes, x) in piece.codes.as_chunks::<2>().0.iter().zip(piece.x.as_chunks::<2>().0) {
+    for (codes, x) in segment.codes.as_chunks::<2>().0.iter().zip(segment.x.as_chunks::<2>().0) {
         let x = [[token(&x[0], 0), token(&x[0], 1)], [token(&x[1], 0), token(&x[1], 1)]];
         for_each!(J in 0 1 2 3 => {
             let codes = [register(&codes[0][0], J), register(&codes[1][0], J)];
@@ -279,7 +279,7 @@ fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
     }
     let mut parts = [[zero; 4]; 2];
     for_each!(T in 0 1 => if first + T < M {
-        let start = neon!(vdupq_n_s32(piece.starts[first + T]));
+        let start = neon!(vdupq_n_s32(segment.starts[first + T]));
         // `signed` subtracted 128 from each code: add 128 times the sum of x.
         let start = neon!(vaddq_s32(start, vshlq_n_s32::<7>(x_sums[T])));
         for_each!(J in 0 1 2 3 => {
@@ -295,7 +295,7 @@ fn smull_piece<const M: usize, const P: usize, const NARROW: bool>(
 pub(super) fn fma_tile<const M: usize, const P: usize>(
     weights: &[[[f32; 16]; P]],
     x: &[[f32; M]],
-    sums: &mut Sums<M, P>,
+    sums: &mut TileSums<M, P>,
 ) {
     let mut parts = [[neon!(vdupq_n_f32(0.0)); 4]; TOKENS];
     for (weights, x) in weights.iter().zip(x) {

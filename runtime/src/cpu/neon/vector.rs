@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 use super::instruction::{fcvtl, sdot, usdot};
 use super::tile;
-use crate::cpu::tile::{DotBlock, DotTokens, Sums};
+use crate::cpu::tile::{DotBlock, DotTokens, TileSums};
 use crate::cpu::vector::{Tiling, Vector};
 
 /// How an instruction set multiplies bytes: four products added to each 32-bit lane.
@@ -29,7 +29,7 @@ pub(crate) trait Products: Copy {
     fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
-        sums: &mut Sums<M, P>,
+        sums: &mut TileSums<M, P>,
     );
 }
 
@@ -73,7 +73,7 @@ impl Products for Base {
     fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
-        sums: &mut Sums<M, P>,
+        sums: &mut TileSums<M, P>,
     ) {
         tile::smull_tile::<M, P, NARROW>(block, tokens, sums);
     }
@@ -96,7 +96,7 @@ impl Products for Dot {
     fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
-        sums: &mut Sums<M, P>,
+        sums: &mut TileSums<M, P>,
     ) {
         tile::sdot_tile::<M, P, NARROW>(block, tokens, sums);
     }
@@ -124,7 +124,7 @@ impl Products for I8mm {
     fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
-        sums: &mut Sums<M, P>,
+        sums: &mut TileSums<M, P>,
     ) {
         tile::usmmla_tile(block, tokens, sums);
     }
@@ -354,7 +354,7 @@ impl<P: Products> Vector for Neon<P> {
     fn dot_tile<const M: usize, const PANELS: usize, const NARROW: bool>(
         block: DotBlock<'_, PANELS>,
         tokens: DotTokens<'_, M>,
-        sums: &mut Sums<M, PANELS>,
+        sums: &mut TileSums<M, PANELS>,
     ) {
         P::dot_tile::<M, PANELS, NARROW>(block, tokens, sums);
     }
@@ -362,7 +362,7 @@ impl<P: Products> Vector for Neon<P> {
     fn fma_tile<const M: usize, const PANELS: usize>(
         weights: &[[[f32; 16]; PANELS]],
         x: &[[f32; M]],
-        sums: &mut Sums<M, PANELS>,
+        sums: &mut TileSums<M, PANELS>,
     ) {
         tile::fma_tile(weights, x, sums);
     }

@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 
 use super::clause::float_name;
 use super::layer::{LayerError, Recognised};
-use super::{CheckpointError, Found, Source};
+use super::{CheckpointError, Found, LayerSource};
 
-pub(super) fn layers(source: &Source<'_>) -> Result<Found, CheckpointError> {
+pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
     let fields = source.fields;
     let parsed = |text: &str| {
         parse(text).map_err(|faults| {
@@ -67,7 +67,7 @@ pub fn attached(layers: &[(&str, &Scheme, Shape)]) -> String {
 
 /// The scheme with a bias, if a layer stores a bias that the scheme does not declare.
 fn with_bias(
-    source: &Source<'_>,
+    source: &LayerSource<'_>,
     layer: &str,
     scheme: &Scheme,
 ) -> Result<Option<Arc<str>>, CheckpointError> {

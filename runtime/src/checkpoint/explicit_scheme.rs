@@ -9,13 +9,13 @@ use quantloom_dsl::layout::{GroupSize, Shape};
 
 use super::layer::squeezed;
 use super::{
-    Checkpoint, CheckpointError, Family, Layer, LayerError, Options, Recognised, Schemes, Tensors,
+    Checkpoint, CheckpointError, CheckpointFormat, Layer, LayerError, Options, Recognised, Schemes, Tensors,
     config, having, tensor_name,
 };
 
 /// The scheme of a layer, given by the caller.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ExplicitScheme {
     /// The scheme, whose stores name the tensors.
     pub scheme: Scheme,
     /// The layer's name, the prefix of the tensors' names; `None` if only one layer has all tensors
@@ -32,24 +32,24 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::open_with`], except that the configuration may be missing; a layer or a
     /// shape that the tensors do not determine.
-    pub fn open_told(
+    pub fn open_with_scheme(
         path: impl AsRef<Path>,
         options: Options,
-        told: &Told,
+        told: &ExplicitScheme,
     ) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
         let tensors = Tensors::open_as(path, options.access)?;
         let config = config::find(Some(path), &tensors)?;
         let mut checkpoint = match Self::new(tensors.clone(), config, options) {
             Err(CheckpointError::NoConfig(_)) => {
-                let (family, notes, layers) = (Family::Quantloom, Vec::new(), Vec::new());
-                Self { tensors, config: None, family, notes, layers }
+                let (format, notes, layers) = (CheckpointFormat::Quantloom, Vec::new(), Vec::new());
+                Self { tensors, config: None, format, notes, layers }
             }
             other => other?,
         };
         let layer = told.layer(&checkpoint.tensors)?;
         if checkpoint.layers.is_empty() {
-            checkpoint.family = Family::Quantloom;
+            checkpoint.format = CheckpointFormat::Quantloom;
         }
         checkpoint.layers.retain(|(name, _)| *name != layer.name());
         checkpoint.layers.push((layer.name().to_owned(), Ok(layer)));
@@ -58,7 +58,7 @@ impl Checkpoint {
     }
 }
 
-impl Told {
+impl ExplicitScheme {
     fn layer(&self, tensors: &Tensors) -> Result<Layer, CheckpointError> {
         let name = match &self.layer {
             Some(name) => name.clone(),
@@ -67,7 +67,7 @@ impl Told {
         let shape = self.shape(&name, tensors)?;
         let recognised = Recognised::new(self.scheme.to_string(), shape);
         let mut schemes = Schemes::default();
-        Ok(Layer::assemble(&name, Family::Quantloom, recognised, &mut schemes, tensors)?)
+        Ok(Layer::assemble(&name, CheckpointFormat::Quantloom, recognised, &mut schemes, tensors)?)
     }
 
     /// The only layer that has all tensors of the scheme.
@@ -80,12 +80,12 @@ impl Told {
         let found: Vec<String> = having(tensors, first).into_iter().filter(whole).collect();
         match found.as_slice() {
             [only] => Ok(only.clone()),
-            [] => Err(CheckpointError::Told(format!(
+            [] => Err(CheckpointError::ExplicitScheme(format!(
                 "no layer has all tensors of the scheme {}, which are named {}",
                 self.scheme.name,
                 names.join(", ")
             ))),
-            [first, second, ..] => Err(CheckpointError::Told(format!(
+            [first, second, ..] => Err(CheckpointError::ExplicitScheme(format!(
                 "{} layers have the tensors of the scheme {}, such as \"{first}\" and \
                  \"{second}\"; --layer names one",
                 found.len(),
@@ -141,10 +141,10 @@ impl Told {
         let shown = |shape: &Shape| format!("{}x{}", shape.n, shape.k);
         match found.as_slice() {
             [only] => Ok(*only),
-            [] => Err(CheckpointError::Told(format!(
+            [] => Err(CheckpointError::ExplicitScheme(format!(
                 "the tensors of the layer \"{layer}\" do not determine its shape; give it with --shape NxK"
             ))),
-            [first, second, ..] => Err(CheckpointError::Told(format!(
+            [first, second, ..] => Err(CheckpointError::ExplicitScheme(format!(
                 "the tensors of the layer \"{layer}\" may be of the shape {} as well as {}: --shape \
                  NxK says which",
                 shown(first),
