@@ -4,8 +4,8 @@ use crate::format::Number;
 use crate::lang::{Diagnostics, parse};
 use crate::layout::{Component, Layout};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, ScaleLevel, Scheme, Shift, Store, WeightCode,
-    Zero, default_layout, default_name,
+    Accumulate, Activation, Arithmetic, Code, Experts, ScaleLevel, Scheme, Shift, Store,
+    WeightCode, Zero, default_layout, default_name,
 };
 
 /// Builds a [`Scheme`]; [`SchemeBuilder::finish`] checks it.

@@ -24,4 +24,4 @@ pub use builder::SchemeBuilder;
 pub use correction::ZeroPointCorrection;
 pub use lang::{Diagnostic, Diagnostics, Span, parse, parse_fragment, parse_layout};
 pub use scheme::*;
-pub use taken::{ActivationChoiceError, INPUT_DTYPES, ActivationChoice};
+pub use taken::{ActivationChoice, ActivationChoiceError, INPUT_DTYPES};

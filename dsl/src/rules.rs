@@ -5,7 +5,7 @@
 //! whole range, that is, includes the largest integer as a factor.
 
 use crate::format::Number;
-use crate::scheme::{ScaleRule, ScaleLevel, ScaleType, Scheme, WeightCode};
+use crate::scheme::{ScaleLevel, ScaleRule, ScaleType, Scheme, WeightCode};
 use crate::{Activation, Code};
 
 /// The default rules of some levels, finest first, for codes of `weight`, with a zero point or
@@ -17,7 +17,11 @@ use crate::{Activation, Code};
 /// d`, or `range / 2d` with a zero point. Levels of e8m0 are the next power of two above that; for
 /// float codes they are `pow2`, as in OCP MX v1.0, section 6.3. No default clips integer codes,
 /// apart from the rounding of the scale.
-pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &WeightCode, asymmetric: bool) -> Vec<ScaleRule> {
+pub(crate) fn default_rules(
+    levels: &[ScaleLevel],
+    weight: &WeightCode,
+    asymmetric: bool,
+) -> Vec<ScaleRule> {
     let (low, high) = weight.range();
     let range = high - low;
     // Codes that all stand for 0 have no steps, so any scale will do.
@@ -28,7 +32,9 @@ pub(crate) fn default_rules(levels: &[ScaleLevel], weight: &WeightCode, asymmetr
             ScaleType::Number(Number::E8m0) if weight.code.is_float() && finer == 1.0 => {
                 ScaleRule::pow2(None)
             }
-            ScaleType::Number(Number::E8m0) if asymmetric => ScaleRule::pow2_over(range / 2.0 * finer),
+            ScaleType::Number(Number::E8m0) if asymmetric => {
+                ScaleRule::pow2_over(range / 2.0 * finer)
+            }
             ScaleType::Number(Number::E8m0) => ScaleRule::pow2_over(reach * finer),
             _ if asymmetric => ScaleRule::range(range * finer),
             _ => ScaleRule::amax(reach * finer),

@@ -6,7 +6,10 @@
 //! declared.
 
 use crate::format::{Number, exp2, floor_log2};
-use crate::layout::{Axis, BindError, BoundLayout, Component, Digit, GroupSize, Granularity, Layout, DigitRange, Shape};
+use crate::layout::{
+    Axis, BindError, BoundLayout, Component, Digit, DigitRange, Granularity, GroupSize, Layout,
+    Shape,
+};
 
 /// The rows by columns that share one scale (or zero point, or shift).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -173,7 +173,10 @@ mod tests {
 
     /// The index of the alternative for x in bf16, f16 and f32, and the type it is converted to.
     fn of_types(activation: &str) -> Vec<(usize, Option<FloatFormat>)> {
-        scheme(activation).activation_choices().map(|taken| (taken.place, taken.converted())).collect()
+        scheme(activation)
+            .activation_choices()
+            .map(|taken| (taken.place, taken.converted()))
+            .collect()
     }
 
     #[test]
@@ -238,7 +241,10 @@ mod tests {
              as \"w\", activation: e4m3 { scale: f32 per tensor static } | bf16 }",
         );
         if let Ok(shared) = shared {
-            assert_eq!(shared.with_activation("bf16"), Err(ActivationChoiceError::StoredTensors("w".to_owned())));
+            assert_eq!(
+                shared.with_activation("bf16"),
+                Err(ActivationChoiceError::StoredTensors("w".to_owned()))
+            );
         }
     }
 }

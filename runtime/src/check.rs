@@ -7,7 +7,7 @@
 //! and no product, both weights are multiplied with a random x.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
-use quantloom_dsl::{Scheme, ActivationChoice};
+use quantloom_dsl::{ActivationChoice, Scheme};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointFormat, Layer, Tensor, Tensors};
 use crate::conformance::draw;
@@ -70,7 +70,8 @@ pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
             Err(error) => findings.push(failed(name, error)),
         }
     }
-    let experts = checkpoint.format() == CheckpointFormat::GptOss && checkpoint.layers().next().is_some();
+    let experts =
+        checkpoint.format() == CheckpointFormat::GptOss && checkpoint.layers().next().is_some();
     let whole = experts && tensors.get("ref.y").is_some();
     if whole {
         let reason =

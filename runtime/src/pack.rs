@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quantloom_dsl::layout::{Component, Granularity, Layout, Recode, Shape, Transform};
-use quantloom_dsl::reference::{StoredTensors, PlainCodes};
+use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Scheme, Store};
 
 use crate::unpacked::UnpackError;
@@ -42,7 +42,8 @@ impl Slots {
     /// Adds codes of a component, in the order (expert, row group, column group).
     pub(crate) fn extend(&mut self, scheme: &Scheme, component: Component, codes: &[u32]) {
         let Some(granularity) = scheme.granularity(component) else { return };
-        let bytes = codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(slot(granularity)));
+        let bytes =
+            codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(slot(granularity)));
         let (rows, cols) = granularity.elements(self.shape);
         let all = (self.shape.experts * rows * cols) as usize * slot(granularity);
         let slots = self.components.entry(component);

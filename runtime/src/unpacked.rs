@@ -6,7 +6,7 @@
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{
-    BindError, Component, GroupSize, Granularity, Layout, Recode, Shape, Transform, TransformError,
+    BindError, Component, Granularity, GroupSize, Layout, Recode, Shape, Transform, TransformError,
 };
 use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Scheme, Store};
@@ -249,7 +249,8 @@ impl Unpacked {
     /// The parameters of a weight's group, with the levels that are constant along k separate.
     pub(crate) fn folded(&self, expert: u64, n: u64, k: u64) -> FoldedParameters {
         let group = self.group(expert, n, k);
-        let mut folded = FoldedParameters { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
+        let mut folded =
+            FoldedParameters { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
         for ((part, _), (value, divide)) in self.scales.iter().zip(group.scales) {
             // A shift is added after all levels.
             let whole_row = part.granularity.cols == GroupSize::All && self.shift.is_none();
@@ -308,7 +309,9 @@ impl Unpacked {
     fn value(&self, part: &GroupValues, expert: u64, n: u64, k: u64) -> f64 {
         let (rows, cols) = part.granularity.elements(self.shape);
         let group = match (&self.index, part.granularity.cols) {
-            (Some(index), GroupSize::Each(_)) => u64::from(index[(expert * self.shape.k + k) as usize]),
+            (Some(index), GroupSize::Each(_)) => {
+                u64::from(index[(expert * self.shape.k + k) as usize])
+            }
             (_, grain) => grain.group(k),
         };
         part.values[((expert * rows + part.granularity.rows.group(n)) * cols + group) as usize]
@@ -351,7 +354,8 @@ impl Unpacked {
 
     /// The parameters that the columns from `k` on share.
     fn group(&self, expert: u64, n: u64, k: u64) -> GroupParameters {
-        let of = |part: &Option<GroupValues>| part.as_ref().map_or(0.0, |p| self.value(p, expert, n, k));
+        let of =
+            |part: &Option<GroupValues>| part.as_ref().map_or(0.0, |p| self.value(p, expert, n, k));
         let mut scales = [(1.0, false); MOST_LEVELS];
         for (slot, (part, divide)) in scales.iter_mut().zip(&self.scales) {
             *slot = (self.value(part, expert, n, k), *divide);
@@ -464,7 +468,11 @@ impl StoreReader<'_, '_> {
         Ok(self.plain(component)?.chunks_exact(slot).map(word).collect())
     }
 
-    fn part(&self, component: Component, decode: &dyn Fn(u32) -> f64) -> Result<GroupValues, UnpackError> {
+    fn part(
+        &self,
+        component: Component,
+        decode: &dyn Fn(u32) -> f64,
+    ) -> Result<GroupValues, UnpackError> {
         let missing = || UnpackError::Missing(component.to_string());
         let granularity = self.scheme.granularity(component).ok_or_else(missing)?;
         let values = self.codes(component)?.into_iter().map(decode).collect();

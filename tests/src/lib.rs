@@ -1,5 +1,5 @@
-//! What the tests of Quantloom share: where the golden files are, how files are made, and how
-//! the command is run.
+//! Shared by the tests of Quantloom: paths of golden files, temporary files, and runs of the
+//! command.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use quantloom_runtime::checkpoint::{Layer, Tensors};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-/// The folder of files written by other people's software.
+/// The folder of files that third-party software wrote.
 pub fn golden() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/golden"))
 }
 
-/// A golden file by its name without extension.
+/// The path of a golden file, by its name without extension.
 pub fn golden_file(name: &str) -> PathBuf {
     golden().join(format!("{name}.safetensors"))
 }
 
-/// The names of the golden files that hold layers with results to compare: not the numbers of each
-/// format, nor layers of experts without results.
+/// The names of the golden files that have layers with reference results: without the number
+/// formats, and without layers of experts without results.
 ///
 /// # Panics
 /// If the folder cannot be read.
@@ -44,21 +44,21 @@ pub fn demo_file() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.safetensors"))
 }
 
-/// A scheme that no schedule of a GPU takes: tokens of x share scales of columns.
+/// A scheme that no GPU schedule supports: tokens of x share scales of columns.
 pub const UNSCHEDULED: &str = "s { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
                                activation: i8 { scale: f32 per 4x32 } }";
 
-/// Its declaration as a file.
+/// Writes its declaration to a file.
 ///
 /// # Panics
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn unscheduled_file(folder: &Path) -> String {
     let path = folder.join("unscheduled.scheme");
     std::fs::write(&path, UNSCHEDULED).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     path.to_string_lossy().into_owned()
 }
 
-/// What a run of the command left.
+/// The result of a run of the command.
 #[derive(Debug)]
 pub struct Ran {
     /// The command line, for messages.
@@ -72,10 +72,10 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Itself, if it ended with status 0.
+    /// The run, if it ended with status 0.
     ///
     /// # Panics
-    /// With the whole output if not.
+    /// If it did not, with the whole output.
     pub fn done(self) -> Self {
         assert_eq!(self.code, Some(0), "{}\n{}{}", self.line, self.out, self.err);
         self
@@ -93,7 +93,7 @@ impl Ran {
 /// Runs the built command.
 ///
 /// # Panics
-/// If there is no command to run.
+/// If the command does not exist.
 pub fn quantloom<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Ran {
     quantloom_with(&[], arguments)
 }
@@ -101,7 +101,7 @@ pub fn quantloom<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Ran {
 /// Runs the built command with environment variables, NAME and value.
 ///
 /// # Panics
-/// If there is no command to run.
+/// If the command does not exist.
 pub fn quantloom_with<S: AsRef<std::ffi::OsStr>>(
     variables: &[(&str, &str)],
     arguments: &[S],
@@ -120,8 +120,9 @@ pub fn quantloom_with<S: AsRef<std::ffi::OsStr>>(
     }
 }
 
-/// The command, built as this test was. `cargo test` does not build another package's program
-/// (nor notice that it is stale), so that is asked for here; it takes no time if it is fresh.
+/// The command, built with the profile of this test. `cargo test` does not build the program of
+/// another package (nor notice that it is stale), so this function builds it; a fresh program costs
+/// no time.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -148,7 +149,7 @@ pub fn binary() -> &'static Path {
         };
         assert!(
             said.is_empty() && binary.is_file(),
-            "the command {} is not there; build it with `cargo build --profile {profile} -p \
+            "the command {} does not exist; build it with `cargo build --profile {profile} -p \
              quantloom`: {said}",
             binary.display()
         );
@@ -185,19 +186,19 @@ impl Random {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
 
-    /// Normal values as bf16, by cutting the lower half of the f32.
+    /// Normal values as bf16, truncated from f32.
     pub fn bf16(&mut self, count: usize, deviation: f64) -> Vec<u16> {
         let value = |random: &mut Self| ((random.normal() * deviation) as f32).to_bits();
         (0..count).map(|_| (value(self) >> 16) as u16).collect()
     }
 }
 
-/// What bf16 codes are worth.
+/// The values of bf16 codes.
 pub fn bf16_values(codes: &[u16]) -> Vec<f64> {
     codes.iter().map(|code| f64::from(f32::from_bits(u32::from(*code) << 16))).collect()
 }
 
-/// A tensor of a file to make.
+/// A tensor for a new file.
 pub type Made = (Dtype, Vec<usize>, Vec<u8>);
 
 /// A tensor of bf16 codes.
@@ -210,10 +211,10 @@ pub fn f32_tensor(shape: &[usize], values: &[f32]) -> Made {
     (Dtype::F32, shape.to_vec(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
-/// Writes a safetensors file with another writer than ours; `config` goes into its metadata.
+/// Writes a safetensors file with third-party code; `config` is stored in its metadata.
 ///
 /// # Panics
-/// If a tensor's bytes are not its shape's.
+/// If a tensor's bytes do not match its shape.
 pub fn write_file(path: &Path, tensors: &BTreeMap<String, Made>, config: Option<&str>) {
     let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
         (name, TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor of its shape"))
@@ -222,7 +223,7 @@ pub fn write_file(path: &Path, tensors: &BTreeMap<String, Made>, config: Option<
     safetensors::serialize_to_file(views, metadata, path).expect("written");
 }
 
-/// Every tensor of a file, to make another of.
+/// Every tensor of a file, for a new file.
 ///
 /// # Panics
 /// If it cannot be read.
@@ -262,8 +263,8 @@ fn element(scheme: &Scheme, plain: &PlainCodes, component: Component, index: Ind
     plain.of(component)[(row * count(granularity.cols, k) + column) as usize]
 }
 
-/// Code value, zero point and product of the scales of one weight, read off the plain codes
-/// without the reference's decoder.
+/// Code value, zero point and product of the scales of one weight, computed from the plain codes
+/// without the reference's dequantiser.
 pub fn parts(scheme: &Scheme, plain: &PlainCodes, index: Index) -> (f64, f64, f64) {
     let code = scheme.weight.decode(element(scheme, plain, Component::Code, index));
     let zero = scheme.zero.map_or(0.0, |zero| {

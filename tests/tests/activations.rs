@@ -1,5 +1,5 @@
-//! Which alternative of a list of activations x takes is one rule, on every backend; and what becomes
-//! of x of a type that a list or a device does not have.
+//! Which alternative of a list of activations x uses is one rule on every backend; tests also the
+//! conversion of x whose type a list or a device does not have.
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::runtime::conformance::{Failure, Suite, draw};
@@ -31,7 +31,7 @@ fn backends() -> Vec<Box<dyn Backend>> {
     all
 }
 
-/// The op of a layer that the weight's part of the scheme alone decides.
+/// An op of a layer; only the weight's part of the scheme matters.
 fn prepared(backend: &dyn Backend, scheme: &Scheme) -> Result<Box<dyn Op>, String> {
     let shape = Shape::matrix(SHAPE.0, SHAPE.1);
     let packed = pack(scheme, &draw::layer(scheme, shape, 0)).unwrap();
@@ -40,13 +40,13 @@ fn prepared(backend: &dyn Backend, scheme: &Scheme) -> Result<Box<dyn Op>, Strin
     backend.prepare_stored(scheme, &weight, &stored).map_err(|error| error.to_string())
 }
 
-/// x as values of every type at once: sixteen significant bits, so that each rounds them elsewhere.
+/// x for every type: sixteen significant bits, so that each type rounds them differently.
 fn x() -> Vec<f32> {
     let value = |at: u32| f64::from(at.wrapping_mul(2_654_435_761) >> 16) / 32_768.0 - 1.0;
     (0..TOKENS as u32 * SHAPE.1 as u32).map(|at| value(at + 1) as f32).collect()
 }
 
-/// y of x rounded to a type, then to the one in which it is given.
+/// y of x rounded to a type, then to the type in which it is passed.
 fn product(op: &dyn Op, rounded: FloatFormat, own: FloatFormat) -> Vec<f32> {
     let round = |x: &f32| own.round(rounded.round(f64::from(*x))) as f32;
     let x: Vec<f32> = x().iter().map(round).collect();
@@ -64,14 +64,14 @@ fn product(op: &dyn Op, rounded: FloatFormat, own: FloatFormat) -> Vec<f32> {
     y.unwrap()
 }
 
-/// The norm of a difference over that of the second.
+/// The norm of a difference divided by that of the second operand.
 fn apart(one: &[f32], other: &[f32]) -> f64 {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let differences = one.iter().zip(other).map(|(a, b)| f64::from(a - b));
     norm(&mut differences.into_iter()) / norm(&mut other.iter().map(|v| f64::from(*v)))
 }
 
-/// Alternatives of four bits are far from those of sixteen, so that a mistaken one shows.
+/// Alternatives of four bits differ much from those of sixteen, so that a wrong one is noticed.
 #[test]
 fn every_backend_takes_the_same_alternative() {
     let i4 = "i4 { scale: f32 per token }";
@@ -96,14 +96,14 @@ fn every_backend_takes_the_same_alternative() {
                     let (is, float) = (alternative == *name, *name != "i4");
                     match (is, alternative != "i4" && float) {
                         (true, _) => assert!(distance < 4e-3, "{case}: {distance}"),
-                        // Another 16-bit float rounds a little otherwise.
+                        // Another 16-bit float rounds slightly differently.
                         (false, true) => {}
                         (false, false) => assert!(distance > 2e-2, "{case}: {distance}"),
                     }
                 }
                 let line = match *name {
                     "i4" => format!("x in {own} is quantised to i4"),
-                    _ => format!("x in {own} is taken as it is"),
+                    _ => format!("x in {own} is not converted"),
                 };
                 assert!(said.contains(&line), "{case}: no `{line}` in\n{said}");
             }
@@ -111,7 +111,7 @@ fn every_backend_takes_the_same_alternative() {
     }
 }
 
-/// An alternative that a target refuses is refused: the next one would be another product.
+/// An alternative that a target does not support is an error; no other alternative is used.
 #[test]
 fn a_refused_alternative_is_not_replaced() {
     let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
@@ -125,7 +125,8 @@ fn a_refused_alternative_is_not_replaced() {
     assert_eq!(done.unwrap().products, 2);
 }
 
-/// The result of rounded x is exactly that of a caller who rounds it, but for y's own type.
+/// The result for x that the device rounds equals that for x that the caller rounds, apart from y's
+/// type.
 #[test]
 fn x_of_another_type_is_rounded_and_that_is_said() {
     let cases = [
@@ -155,7 +156,7 @@ fn x_of_another_type_is_rounded_and_that_is_said() {
             };
             assert!(given.iter().zip(&rounded).all(same), "{case}: {given:?} {rounded:?}");
             if own == F32 {
-                // y is not rounded with x: more significant bits than a 16-bit float has.
+                // y is not rounded with x: it has more significant bits than a 16-bit float.
                 let narrow = |y: &f32| listed.round(f64::from(*y)) as f32;
                 assert!(given.iter().any(|y| narrow(y) != *y), "{case}");
                 let narrowed: Vec<f32> = given.iter().map(narrow).collect();
@@ -165,7 +166,7 @@ fn x_of_another_type_is_rounded_and_that_is_said() {
     }
 }
 
-/// What multiplies in f32 loses nothing.
+/// Backends that multiply in f32 do not round x.
 #[test]
 fn backends_that_multiply_in_f32_take_x_as_it_is() {
     for backend in backends() {
@@ -175,12 +176,12 @@ fn backends_that_multiply_in_f32_take_x_as_it_is() {
         let [halves, exact] = ["bf16 | f16", "f32"].map(|list| scheme("u4 - 8", list));
         let [halves, exact] = [halves, exact].map(|of| prepared(&*backend, &of).unwrap());
         assert_eq!(halves.rounds_x(F32), F32);
-        assert!(halves.explain(1).contains("x in f32 is multiplied as it is"));
+        assert!(halves.explain(1).contains("x in f32 is not converted: products are in f32"));
         assert_eq!(product(&*halves, F32, F32), product(&*exact, F32, F32), "{}", backend.name());
     }
 }
 
-/// The conformance kit compares with x as the device rounds it: ragged shapes, all regimes.
+/// The conformance kit compares with x as the device rounds it: partial shapes, all regimes.
 #[test]
 fn products_of_f32_conform_everywhere() {
     let list = scheme("u4 - 8", "f32");

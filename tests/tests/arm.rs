@@ -10,7 +10,7 @@ fn the_neon_path_is_right_under_qemu() {
     let output = Command::new(root.join(".ci/arm")).arg("test").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     for line in said.lines().filter(|line| line.starts_with("skipped: ")) {
-        // Not `println!`: of a test that passes, that would not be shown.
+        // Not `println!`, whose output is hidden for a test that passes.
         writeln!(std::io::stderr(), "{line}").unwrap();
     }
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! Facts of catalogue entries that no golden file vouches for, written down from the formats'
-//! own sources and not from the catalogue.
+//! Properties of catalogue entries that no golden file proves, written down from the formats' own
+//! sources and not from the catalogue.
 
 use quantloom_dsl::layout::{Component, GroupSize};
 use quantloom_dsl::{Activation, Group, Quantiser, Ties};
@@ -7,7 +7,7 @@ use quantloom_dsl::{Activation, Group, Quantiser, Ties};
 const ALL: (u32, u32) = (0, 0);
 const ROW: (u32, u32) = (1, 0);
 
-/// Rows and columns that share one scale; 0 stands for a whole axis.
+/// Rows and columns that share one scale; 0 is a whole axis.
 fn sides(group: Group) -> (u32, u32) {
     let side = |grain| match grain {
         GroupSize::Each(count) => count,
@@ -27,8 +27,8 @@ type Fact = (
 const MX: &[(u32, u32)] = &[(1, 32)];
 
 /// Sources: KleidiAI's qai8dxp/qsi4c32p packings; DeepSeek-V3's `weight_block_size`; AMD Quark's
-/// OCP MX export (groups of 32); ModelOpt's NVFP4 (groups of 16); vLLM's Quark int8 methods.
-/// `e3m4_g64` is of no software.
+/// OCP MX export (groups of 32); ModelOpt's NVFP4 (groups of 16); vLLM's Quark int8 methods. No
+/// software writes `e3m4_g64`.
 const FACTS: &[Fact] = &[
     ("arm_w4a8_channel", "i4", &[ROW], Some(("i8", &[ROW], 0))),
     ("arm_w4a8_g32", "i4", &[(1, 32)], Some(("i8", &[ROW], 0))),

@@ -26,7 +26,7 @@ const SUBCOMMANDS: &[&str] = &[
     "sim",
 ];
 
-/// A folder whose files are named relative to it in a command line: `@name` is a file of it.
+/// A temporary folder; `@name` in a command line is a file of the folder.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -71,7 +71,7 @@ fn help_teaches() {
         let help = quantloom(&[subcommand, "--help"]).done().out;
         let about = help.lines().next().unwrap_or("");
         assert!(about.len() > 20 && !about.starts_with("Usage"), "{subcommand}: {about}");
-        // An option or argument has its text beside it or below it, further in.
+        // The text of an option or argument is next to it or below it, indented further.
         let lines: Vec<&str> = help.lines().skip_while(|line| !line.ends_with("s:")).collect();
         let mut described = 0;
         for (at, line) in lines.iter().enumerate() {
@@ -121,7 +121,7 @@ fn wrong_usage_is_status_2() {
     assert!(folder.names().is_empty());
 }
 
-/// Status 1, one sentence on stderr that names what is wrong, nothing on stdout, no file.
+/// Status 1, one sentence on stderr that names the error, nothing on stdout, no file.
 #[test]
 fn failures_are_one_sentence_and_leave_nothing() {
     let folder = Folder::new();
@@ -163,7 +163,7 @@ fn failures_are_one_sentence_and_leave_nothing() {
         ("inspect @empty", "safetensors"),
         ("inspect @text", "safetensors"),
         ("inspect @cut", "safetensors"),
-        ("inspect @unknown", "`rumour` is not known"),
+        ("inspect @unknown", "unknown quant_method `rumour`"),
         ("dequantize %ct_w4a16 --layer lm_head --out @old --force", "there are: layer"),
         ("dequantize @x --layer lm_head --out @y", "none"),
         ("dequantize %ct_w4a16 --layer layer --out @empty/none/y", "none"),
@@ -188,7 +188,7 @@ fn failures_are_one_sentence_and_leave_nothing() {
         ("bench --backend tpu", "portable"),
         ("run %ct_w4a16 --layer layer --input @x:x --out @empty/none/y", "none"),
         ("run %ct_w4a16 --layer layer --input @x:x --out @empty", "empty"),
-        ("run %ct_w4a16 --layer layer --input @x:x --out @socket", "ordinary file"),
+        ("run %ct_w4a16 --layer layer --input @x:x --out @socket", "not a regular file"),
     ] {
         let ran = quantloom(&folder.arguments(line));
         assert_eq!(ran.code, Some(1), "{}\n{}", ran.line, ran.err);
@@ -208,7 +208,7 @@ fn failures_are_one_sentence_and_leave_nothing() {
     assert!(ran.out.contains("2 passed, 2 failed, 0 not checked"), "{}", ran.out);
     let ran = quantloom(&folder.arguments("check %ct_w4a16 --backend portable --explain")).done();
     assert!(ran.err.contains(", f32 fma is chosen\nneon_bf16"), "{}", ran.err);
-    // A reason is given once, after all that it is the reason of.
+    // A reason is printed once, after all instruction sets that it applies to.
     let reasons = ran.err.lines().filter_map(|line| Some(line.split_once(": ")?.1));
     let mut reasons: Vec<&str> = reasons.collect();
     let given = reasons.len();
@@ -322,7 +322,7 @@ fn outputs_are_what_they_should_be() {
         let (shape, two, said) = run(file, &at("two"));
         let n = shape[1];
         assert_eq!(shape, [6, n]);
-        // A choice that changes the result is said.
+        // A choice that changes the result is printed.
         assert_eq!(said.contains("--token-scale"), file == "%ct_w8a8", "{said}");
         let (shape, three, said) = run(file, &at("three"));
         assert_eq!((shape, said.as_str()), (vec![2, 3, n], ""));
@@ -346,7 +346,7 @@ fn outputs_are_what_they_should_be() {
     assert_ne!(seen[0], seen[1]);
 }
 
-/// A link is written through, not replaced.
+/// A link is followed, not replaced.
 #[cfg(unix)]
 #[test]
 fn an_output_may_be_a_link() {
@@ -395,7 +395,7 @@ fn a_directory_of_shards_is_a_model() {
     }
     let index = json!({ "metadata": {}, "weight_map": weight_map }).to_string();
     std::fs::write(folder.path("model.safetensors.index.json"), index).unwrap();
-    // A file that the index does not name is not the model's.
+    // A file that the index does not name is not part of the model.
     write_file(&folder.path("other.safetensors"), &shards[0], None);
     let found = quantloom(&folder.arguments("inspect @ --json")).done().json();
     assert_eq!((&found[0]["layer"], found.as_array().unwrap().len()), (&json!("layer"), 1));
@@ -426,7 +426,7 @@ fn an_input_stays() {
     assert!(std::fs::read(&file).unwrap() == before);
 }
 
-/// A file whose configuration was left behind is not called unquantised.
+/// A file without its configuration is not called unquantised.
 #[test]
 fn a_missing_configuration_is_said() {
     let folder = tempfile::tempdir().unwrap();
@@ -454,7 +454,7 @@ fn scheme_files_of_other_editors() {
     }
 }
 
-/// A set that this processor lacks is refused by its name and what is missing, not replaced.
+/// An instruction set that this CPU lacks is an error with its name and the missing feature.
 #[test]
 fn an_absent_instruction_set_is_refused_by_name() {
     let foreign = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon_dot" };
@@ -467,7 +467,7 @@ fn an_absent_instruction_set_is_refused_by_name() {
     }
 }
 
-/// One row a scheme and backend; what is asked for is what is multiplied.
+/// One row per scheme and backend, with exactly the requested products.
 #[test]
 fn verify_compares_on_every_backend() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! The conformance kit: it passes what is right, and finds each of a list of faults.
+//! The conformance kit: correct products pass, and each of a list of faults is found.
 
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
@@ -8,7 +8,7 @@ use quantloom_runtime::element::{Values, ValuesMut};
 use quantloom_runtime::op::{Op, ProductError, Sums, Workspace};
 use quantloom_runtime::unpacked::Unpacked;
 
-/// What a broken kernel does to a right result.
+/// How a broken kernel changes a correct result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// One column of the weight is never multiplied.
@@ -27,11 +27,11 @@ enum Fault {
     RowUnwritten,
     /// Two neighbouring rows are exchanged.
     RowsExchanged,
-    /// Each result is off by a few units of its last place but four.
+    /// Each result is off by a few units in the last place but four.
     LostBits,
 }
 
-/// A right product, broken afterwards.
+/// A correct product, broken afterwards.
 struct Broken {
     op: Box<dyn Op>,
     fault: Fault,
@@ -76,7 +76,7 @@ impl Op for Broken {
             ValuesMut::Bf16(y) => ValuesMut::Bf16(y),
         };
         self.op.matmul_into(expert, x, whole, workspace)?;
-        // 16-bit results stay right: the fault is to be seen in f32.
+        // 16-bit results stay correct: the fault must show in f32.
         if let ValuesMut::F32(y) = &mut y {
             self.harm(expert, x, y, before);
         }
@@ -117,7 +117,7 @@ impl Broken {
     }
 }
 
-/// The CPU, whose products are then broken.
+/// The CPU, with broken products.
 struct BreaksOn(Fault);
 
 impl Backend for BreaksOn {
@@ -134,7 +134,7 @@ impl Backend for BreaksOn {
     }
 }
 
-/// A float activation, so that a column's share can be taken out; float codes with NaN.
+/// A float activation, so that a column's share can be subtracted; float codes with NaN.
 fn schemes() -> [Scheme; 3] {
     [
         "ints { weight: i8, scale: bf16 per 1x32, pack: [k, n], activation: f32, bias: f32 }",
@@ -152,7 +152,7 @@ fn what_is_right_conforms() {
         assert!(done.iter().any(|summary| summary.backend == "portable"));
         for summary in done {
             assert!(summary.products > 100 && summary.elements > 100_000, "{summary:?}");
-            // A bound that no kernel comes near would find nothing.
+            // A bound that is far above every kernel's error would find nothing.
             assert!((0.01..=1.0).contains(&summary.share), "{summary:?}");
         }
     }
@@ -178,13 +178,13 @@ fn each_fault_is_found() {
         let Err(Failure::Mismatch { case, miss, .. }) = result else {
             panic!("{fault:?} in {} is not found: {result:?}", scheme.name)
         };
-        // What reproduces it names everything that decides the numbers.
+        // The command to reproduce it names everything that determines the numbers.
         let again = case.again();
         let Shape { n, k, .. } = case.shape;
         let tail = format!("--shape {n}x{k} --m {} --seed {}", case.tokens, case.seed);
         assert!(again.starts_with(&format!("quantloom verify {} ", scheme.name)), "{again}");
         assert!(again.ends_with(&tail) && miss.at.1 < case.tokens, "{again}");
-        // And does: that case alone fails in the same place.
+        // And it does: that case alone fails in the same place.
         let alone = Suite {
             shapes: vec![(n, k)],
             tokens: vec![case.tokens],

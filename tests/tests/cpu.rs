@@ -1,5 +1,5 @@
-//! Products of every catalogue scheme on every instruction set of this machine, at ragged shapes,
-//! against the f64 reference: with the families that were generated, and by the table of values.
+//! Products of every catalogue scheme on every instruction set of this machine, at partial shapes,
+//! against the f64 reference: with the generated decoders, and with the lookup table.
 
 use std::io::Write as _;
 
@@ -52,7 +52,7 @@ fn a_table_serves_a_scheme_without_a_family() {
     }
 }
 
-/// Codes above 127 that have no offset to take off: the dot products take them unsigned.
+/// Codes above 127 without an offset: the dot products take them unsigned.
 #[test]
 fn unsigned_codes_of_eight_bits_are_not_taken_for_signed() {
     let text = "unsigned {
@@ -162,11 +162,11 @@ fn layer() -> Unpacked {
     Unpacked::new(&scheme, shape, &stored).unwrap()
 }
 
-/// The device of a set; a line is printed where this machine has it not.
+/// The device of an instruction set; prints a line if this machine does not have it.
 fn present(isa: Isa) -> Option<Device> {
     let device = Device::named(isa.name());
     if let Err(absent) = &device {
-        // Not `eprintln!`: of a test that passes, that would not be shown.
+        // Not `eprintln!`, whose output is hidden for a test that passes.
         let mut shown = std::io::stderr();
         writeln!(shown, "skipped: {absent}").unwrap();
     }
@@ -178,8 +178,8 @@ fn product(isa: Isa, weight: &Unpacked, x: &[Bf16]) -> Vec<f32> {
     op.matmul(0, Values::Bf16(x)).unwrap()
 }
 
-/// A tile of AMX takes 16 tokens at the price of 16: twice that price, which x in two parts has, is
-/// too much for fewer.
+/// A tile of AMX costs the same for fewer than 16 tokens; x in two parts costs twice that, which
+/// does not pay for fewer tokens.
 #[test]
 fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
     let Some(device) = present(Isa::Avx512Amx) else { return };
@@ -193,7 +193,7 @@ fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
     assert_eq!(op.blocking(17, F16).matrix, parts(2));
 }
 
-/// Cut into parts, infinity times a weight would be NaN wherever a part of the weight is 0.
+/// Split into parts, infinity times a weight would be NaN if a part of the weight is 0.
 #[test]
 fn infinities_are_multiplied_as_they_are_without_bf16_parts() {
     let weight = layer();
@@ -211,8 +211,8 @@ fn infinities_are_multiplied_as_they_are_without_bf16_parts() {
     }
 }
 
-/// bf16 instructions may take numbers below 2^-126 for 0, in x and in sums: no more than the bound
-/// of `conformance::bound` says, 20 of them a term, and tokens of normal numbers lose nothing.
+/// bf16 instructions may flush numbers below 2^-126 to 0, in x and in sums: at most 20 per term, as
+/// the bound of `conformance::bound` counts, and tokens of normal numbers lose nothing.
 #[test]
 fn subnormal_tokens_lose_no_more_than_the_bound_says() {
     let (n, k, tokens) = (32, 256, 18);
@@ -244,8 +244,8 @@ fn subnormal_tokens_lose_no_more_than_the_bound_says() {
     }
 }
 
-/// The kernels of two sets on the same weight and x, through the public op: integer sums are the
-/// same bits, sums of bf16 parts no further apart than both bounds.
+/// The kernels of two instruction sets on the same weight and x, through the public op: integer
+/// sums are equal bit for bit, sums of bf16 parts differ at most by both bounds.
 #[test]
 fn amx_and_avx512_agree() {
     let (Some(amx), Some(avx512)) = (present(Isa::Avx512Amx), present(Isa::Avx512)) else { return };
@@ -296,7 +296,7 @@ fn amx_and_avx512_agree() {
     }
 }
 
-/// What `workspace_size` says is enough for x of every type.
+/// The result of `workspace_size` is enough for x of every type.
 #[test]
 fn a_product_does_not_grow_its_workspace() {
     // A part of a weight by three of an f32.
@@ -323,7 +323,7 @@ fn a_product_does_not_grow_its_workspace() {
     }
 }
 
-/// However many tokens are asked about, an op has an answer: no sum of bytes wraps.
+/// An op has an answer for any number of tokens: no sum of bytes overflows.
 #[test]
 fn no_number_of_tokens_is_too_large_to_ask_about() {
     let schemes = [
@@ -352,7 +352,7 @@ fn no_number_of_tokens_is_too_large_to_ask_about() {
                 let (kernel, size) = (op.kernel(tokens), op.workspace_size(tokens));
                 assert!(!op.explain(tokens).is_empty());
                 let _ = op.sums(tokens);
-                // What a token needs at least, if the workspace is the CPU's.
+                // The least workspace of a token on the CPU.
                 let least = tokens.saturating_mul(shape.k as usize);
                 assert!(size == 0 || size >= least, "{kernel}, M = {tokens}: {size}");
                 assert!(

@@ -1,5 +1,6 @@
-//! A scheme that no catalogue has, as a text file: 5 bits, groups of 64, f16 scales, float zero
-//! points, words filled from the top. Every result against a plain computation of this file.
+//! A scheme outside of the catalogue, as a text file: 5 bits, groups of 64, f16 scales, float zero
+//! points, words filled from the top. Every result is compared with a plain computation in this
+//! file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +35,7 @@ fn f16(code: u16) -> f64 {
     if code >> 15 == 1 { -size } else { size }
 }
 
-/// `w = (code - zero) * scale` of a row-major [N, K], off the stored tensors.
+/// `w = (code - zero) * scale` of a row-major [N, K], computed from the stored tensors.
 fn plain(codes: &Made, scales: &Made, zeros: &Made) -> Vec<f64> {
     let (words, groups) = ((K * 5).div_ceil(32), K.div_ceil(64));
     assert_eq!((codes.0, &codes.1), (Dtype::U32, &vec![N, words]));
@@ -131,7 +132,7 @@ fn a_text_file_is_a_scheme_like_any_other() {
 }
 
 /// A file that this test packs itself, bit by bit, with its own results: `check` passes it, and
-/// fails it when one bit of one code is flipped.
+/// fails it if one bit of one code is flipped.
 #[test]
 fn a_file_of_the_scheme_checks() {
     let folder = tempfile::tempdir().unwrap();

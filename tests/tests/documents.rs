@@ -1,4 +1,4 @@
-//! What the documents say is what the program says: generated tables, pictures, examples.
+//! The documents agree with the program: generated tables, pictures, examples.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ fn the_pictures_are_fresh() {
     assert!(pictures >= 2);
 }
 
-/// Every scheme that a page shows parses, and is in its printed form.
+/// Every scheme on a page parses, and is in its printed form.
 #[test]
 fn examples_are_schemes_in_their_printed_form() {
     let mut examples = 0;
@@ -57,7 +57,7 @@ fn examples_are_schemes_in_their_printed_form() {
     assert_eq!(examples, 2);
 }
 
-/// The emitted text depends on nothing but the input.
+/// The emitted text depends only on the input.
 #[test]
 fn the_same_input_gives_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use quantloom_tests::{quantloom, unscheduled_file};
 
-/// A file per kernel, whole, twice the same; what is printed is what is written.
+/// One file per kernel, complete and reproducible; the printed kernels are those in the files.
 #[test]
 fn a_file_per_kernel() {
     let folder = tempfile::tempdir().unwrap();
@@ -27,7 +27,7 @@ fn a_file_per_kernel() {
     assert!(printed.contains("impl Family for U4"), "{printed}");
 }
 
-/// A scheme of one's own, of a code type that the catalogue has no decoder for.
+/// A user's scheme, with a code type for which the catalogue has no decoder.
 #[test]
 fn a_scheme_file_is_emitted_too() {
     let folder = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
     assert_eq!(quantloom(&["emit", "ct_w4a16"]).code, Some(2));
 }
 
-/// A kernel a type of x, named after its shape; its text says its target.
+/// One kernel per type of x, named after its shape, with its target in the source.
 #[test]
 fn a_product_for_a_gpu_is_a_whole_kernel() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Layers whose scheme no configuration says: given on the command line, or attached to the file.
+//! Layers whose scheme is not in a configuration: it is given on the command line, or attached to
+//! the file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +18,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Tensors that `quantize` makes, without what it says of them; the decoded weight, x and y.
+/// Tensors of a file from `quantize`, without its configuration; the decoded weight, x and y.
 struct Bare {
     folder: tempfile::TempDir,
     weight: Made,
@@ -59,7 +60,7 @@ fn a_scheme_on_the_command_line() {
     for said in ["mlp.up.codes", "--scheme", "quantloom attach"] {
         assert!(silent.err.contains(said), "{}", silent.err);
     }
-    // Two codes a byte: K is 95 or 96 as far as the tensors go.
+    // Two codes per byte: by the tensors, K is 95 or 96.
     let open = quantloom(&["inspect", &file, "--scheme", &scheme]);
     assert_eq!(open.code, Some(1));
     assert!(open.err.contains("24x95") && open.err.contains("--shape NxK"), "{}", open.err);
@@ -74,7 +75,7 @@ fn a_scheme_on_the_command_line() {
     assert_eq!(tensors_of(path("y").as_ref())["y"].1, [2, 24]);
     let checked = with(&["check", &file]).done();
     assert!(checked.out.contains("2 passed, 0 failed, 0 not checked"), "{}", checked.out);
-    // A shape and a layer that are not there.
+    // A shape and a layer that do not exist.
     let wrong = quantloom(&["inspect", &file, "--scheme", &scheme, "--shape", "24x128"]);
     assert_eq!(wrong.code, Some(1));
     assert!(wrong.err.contains("mlp.up.codes") && wrong.err.contains("24 x 128"), "{}", wrong.err);
@@ -84,7 +85,7 @@ fn a_scheme_on_the_command_line() {
     assert_eq!(usage.code, Some(2), "a shape without a scheme: {}", usage.err);
 }
 
-/// Layers are attached one after the other, and are known from then on.
+/// Layers are attached one after another, and are recognised afterwards.
 #[test]
 fn an_attached_scheme_stays() {
     let bare = Bare::new(&["a", "b"]);
@@ -113,7 +114,7 @@ fn an_attached_scheme_stays() {
     assert!(!Path::new(&path("none")).exists());
 }
 
-/// A shape that the tensors allow alone needs no --shape; a file of floats is not called quantised.
+/// A shape that the tensors determine needs no --shape; a file of floats is not called quantised.
 #[test]
 fn what_can_be_told_is_told() {
     let folder = tempfile::tempdir().unwrap();

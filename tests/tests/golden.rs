@@ -1,4 +1,4 @@
-//! Files that other people's software wrote: what each is, every weight, every product.
+//! Files that third-party software wrote: the scheme, every weight, every product.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const FILES: &str = "awq4 ct_fp8 ct_fp8_block ct_fp8_dynamic ct_mxfp4 ct_mxfp4a1
     quark_w_mxfp4 quark_w_mxfp4_a_mxfp4 quark_w_mxfp6_e2m3 quark_w_mxfp6_e2m3_a_mxfp6_e2m3 \
     quark_w_mxfp6_e3m2 quark_w_mxfp6_e3m2_a_mxfp6_e3m2";
 
-/// File, layer, scheme where the scheme is not called as the file is.
+/// File, layer, and the scheme if its name differs from the file's.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     // The files do not say their version in their name; their configuration says 2.
     ("gptq3", "layer", "gptq3_v2"),
@@ -85,8 +85,8 @@ fn every_file_is_listed() {
     assert_eq!((found.len(), layers().len()), (52, 53));
 }
 
-/// The runtime's weight is the reference's to one f32 rounding, and both are the file's own to
-/// one rounding of the type that its software computed in.
+/// The runtime's weight equals the reference's up to one f32 rounding, and both equal the file's up
+/// to one rounding of the type that its software computed in.
 #[test]
 fn every_weight_is_the_files_own() {
     let mut compared = 0;
@@ -193,8 +193,8 @@ fn every_product_is_the_files_own() {
     assert_eq!(compared, 32);
 }
 
-/// compressed-tensors takes one activation scale for all of a two-dimensional x, and one a
-/// token of a three-dimensional one.
+/// compressed-tensors uses one activation scale for all of a two-dimensional x, and one per token
+/// of a three-dimensional x.
 #[test]
 fn token_scales_are_taken_as_the_rank_says() {
     let files =
@@ -237,7 +237,7 @@ fn token_scales_are_taken_as_the_rank_says() {
     assert_eq!(compared, 3);
 }
 
-/// A version 1 file that is read as version 2 (or the other way) is off by one scale, its own.
+/// A version 1 file that is read as version 2 (or vice versa) differs by one scale.
 #[test]
 fn the_gptq_version_can_be_overridden() {
     for (file, own, other) in [
@@ -279,7 +279,7 @@ fn the_gptq_version_can_be_overridden() {
     assert!(checkpoint.layer("layer").unwrap().scheme().to_string().contains("wraps"));
 }
 
-/// The element type of x decides in which arithmetic a dynamic scale is computed.
+/// The type of x determines the arithmetic in which a dynamic scale is computed.
 #[test]
 fn the_activations_type_is_part_of_its_quantiser() {
     let checkpoint = Checkpoint::open(golden_file("ct_w8a8")).unwrap();
@@ -311,7 +311,7 @@ fn combined(layers: &[(&str, &str)], config: &Value) -> Checkpoint {
     Checkpoint::open(file.path()).unwrap()
 }
 
-/// Each layer is of a scheme, or an error (`!`) that says why.
+/// Each layer has a scheme, or an error (`!`) with the reason.
 fn are(checkpoint: &Checkpoint, expected: &[(&str, &str)]) {
     assert_eq!(checkpoint.layers().count(), expected.len());
     for (name, scheme) in expected {

@@ -1,5 +1,5 @@
-//! GPU products behind the common interface, run by the simulator: select, pack, launch rule,
-//! arguments. On hardware only the executor's last call differs.
+//! GPU products behind the common interface, run by the simulator: choice of kernels, packing,
+//! launch rules, arguments. On hardware only the executor's launch differs.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn verify(
 
 #[test]
 fn int4_products_are_right_on_ragged_shapes() {
-    // N and K whole; with tails of tiles, chunks and groups; a K as in real models; tiny.
+    // N and K whole; with partial tiles, chunks and groups; a K of real models; tiny.
     for (name, target, shape, tokens) in [
         ("ct_w4a16", "sm_90a", (64, 512), &[1, 3, 8, 16][..]),
         ("ct_w4a16", "sm_90a", (41, 200), &[1, 3, 8, 16]),
@@ -54,7 +54,7 @@ fn int4_products_are_right_on_ragged_shapes() {
         let done = verify(simulator(target), scheme(name), shape, tokens)
             .unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(done.products, tokens.len() * 3, "{name}: {done:?}");
-        // Results are rounded to 16 bits, which alone may take the whole bound.
+        // Results are rounded to 16 bits, which alone may use up the bound.
         assert!(done.not_scheduled.is_empty() && done.share > 0.1, "{name}: {done:?}");
     }
 }
@@ -65,7 +65,7 @@ fn products_of_any_number_of_rows_are_right() {
         ("ct_w4a16", (48, 256), &[17, 64, 130][..]),
         ("ct_w4a16_asym", (41, 200), &[35]),
         ("ct_w4a16_bias", (72, 264), &[19]),
-        // Few rows of w and many groups: K is split over blocks.
+        // Few rows of w and many groups: split-K.
         ("ct_w4a16", (32, 2048), &[33]),
     ] {
         let done = verify(simulator("sm_90a"), scheme(name), shape, tokens)
@@ -74,7 +74,7 @@ fn products_of_any_number_of_rows_are_right() {
     }
 }
 
-/// The compiler's kernels, chosen in another way.
+/// The compiler's kernels, with other choices.
 struct Chosen(fn(&Request<'_>, u64) -> Result<Choice, Refusal>);
 
 impl KernelSource for Chosen {
@@ -101,7 +101,7 @@ impl Products for Chosen {
     }
 }
 
-/// A scheme in a line: its weight, what belongs to its groups, and x.
+/// A one-line scheme: its weight, its group parameters, and x.
 fn declared(weight: &str, numbers: &str, activation: &str) -> Scheme {
     let text = format!(
         "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {activation} }}"
@@ -109,9 +109,9 @@ fn declared(weight: &str, numbers: &str, activation: &str) -> Scheme {
     parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
 }
 
-/// Groups that products do not take as they are: they are cut into runs, or padded to whole ones. Of w,
-/// of x, of both with other sizes; blocks; several levels; zero points and shifts with groups of their
-/// own. Every target, decode and tile schedules, K that is no multiple of a group.
+/// Groups that products do not use directly: they are divided into smaller ones, or padded. Groups
+/// of w, of x, of both with other sizes; blocks; several levels; zero points and shifts with their
+/// own groups. Every target, skinny and tile schedules, K that is not a multiple of a group.
 const GROUPS: &[(&str, &str, &str)] = &[
     // Whole runs of 16 or 8, none, and columns with scales of their own.
     ("u4 - 8", "scale: f16 per 1x48", "f16"),
@@ -124,12 +124,13 @@ const GROUPS: &[(&str, &str, &str)] = &[
     ("u4 - 8", "scale: bf16 per 1x1", "bf16"),
     ("u8 - 128", "scale: f32 per 5x7", "bf16"),
     ("e4m3", "scale: f32 per 2x24", "f16"),
-    // Levels, zero points and shifts of other sizes; the last ones of 16 and 48, which pass for 16.
+    // Levels, zero points and shifts with other sizes; the last groups of 16 and 48 are padded to
+    // 16.
     ("u4", "zero: u4 per 1x24, scale: f16 per 1x40", "f16"),
     ("u4", "zero: f16 per 1x20, scale: f16 per 1x60", "f16"),
     ("u4 - 8", "scale: e4m3 per 1x12, scale: f32 per 1x36, shift: f16 per 1x18", "bf16"),
     ("u4", "zero: u8 per 1x64, scale: f16 per 1x48", "f16"),
-    // x in groups that are not those of w.
+    // x in groups other than those of w.
     ("i4", "scale: f32 per 1x64", "i8 { scale: f32 per 1x48 }"),
     ("i4", "scale: f32 per 1x24", "i8 { scale: f32 per 1x24 }"),
     ("i4", "scale: f32 per 1x40", "i8 { scale: f32 per token }"),
@@ -142,7 +143,8 @@ const GROUPS: &[(&str, &str, &str)] = &[
     ("i8", "scale: f32 per channel", "i8 { scale: f32 per 1x384 }"),
 ];
 
-/// Columns by a group index: groups of any size and balance, x quantised, numbers of one kind grouped.
+/// Columns with a group index: groups of any size and balance, x quantised, each kind of parameter
+/// grouped.
 const ORDERED: &[(&str, &str, &str)] = &[
     ("u4 - 8", "scale: f16 per 1x32, index: i32", "f16"),
     ("u4", "zero: u4 + 1 per 1x32, scale: f16 per 1x32, index: i32", "f16 | bf16"),
@@ -205,8 +207,8 @@ fn what_no_schedule_takes_is_never_a_pass() {
         panic!("{result:?}")
     };
     assert!(why.contains("a scale for columns of several tokens"), "{case}: {why}");
-    // A scheme of which some products are scheduled passes with those, and says which are not: scales of
-    // several tokens in x of a type that the list leaves to the quantiser.
+    // A scheme with some unsupported products passes with the others, and reports the unsupported
+    // ones: here scales of several tokens, for x of a type that the list leaves to the quantiser.
     let text = "s { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
                 activation: bf16 | i8 { scale: f32 per 2x128 } }";
     let suite = Suite { seeds: (0..6).collect(), tokens: vec![1], every: 1, ..Suite::default() };
@@ -216,9 +218,9 @@ fn what_no_schedule_takes_is_never_a_pass() {
     assert!(done.not_scheduled.iter().any(|(_, why)| why.contains("several tokens")), "{done:?}");
 }
 
-/// One row a lane and several, K whole and in parts, one token and several, on shapes that none of them
-/// divides; exact sums of integers, two levels of scales, runs shorter than a chunk. Where lanes exchange
-/// registers, four, two and one of them add up a row's sum.
+/// One row per lane and several, K whole and split, one token and several, on shapes that are
+/// multiples of none of them; exact integer sums, two levels of scales, groups shorter than a
+/// chunk. If lanes exchange registers, four, two or one of them add up a row's sum.
 #[test]
 fn every_tile_of_lanes_is_right() {
     let tiles =
@@ -257,7 +259,7 @@ fn other_peoples_results_are_met() {
         .collect();
     let (passed, others): (Vec<_>, Vec<_>) =
         findings.iter().partition(|(_, found)| found.verdict == Verdict::Pass);
-    // The layer of all experts together, which is no product.
+    // The layer of all experts together, which is not a product.
     let [(name, whole)] = others[..] else { panic!("{others:?}") };
     assert!(
         name == "gpt_oss_mxfp4" && matches!(whole.verdict, Verdict::NotChecked(_)),
@@ -267,7 +269,7 @@ fn other_peoples_results_are_met() {
     assert!(products > 40 && passed.len() > 90, "{products} products of {}", passed.len());
 }
 
-/// A simulator that lives long does not grow with each launch; nothing is lost of what all cost.
+/// A simulator that lives long does not grow with each launch, and keeps the total of all costs.
 #[test]
 fn the_simulator_keeps_the_latest_reports_and_totals() {
     let device = GpuDevice::new(simulator("sm_90a"));

@@ -34,8 +34,8 @@ fn fits(scheme: &Scheme, (n, k): (u64, u64)) -> bool {
     scheme.stores.iter().all(|store| scheme.bind(store, shape).is_ok())
 }
 
-/// Each scheme meets all six regimes of seeds on two targets, each in another pair of a target and a
-/// shape; on one, those of even or of odd numbers.
+/// Each scheme is tested with all six regimes of seeds on two targets, each with another pair of a
+/// target and a shape; on one target, with the regimes of even or of odd seeds.
 fn compared(number: usize, scheme: &Scheme, targets: &[&str]) -> Result<(), String> {
     compared_with(number, scheme, targets, &TOKENS)
 }
@@ -67,8 +67,7 @@ fn compared_with(
     Ok(())
 }
 
-/// An error if lanes that are served together met in a bank of shared memory; nobody says what a device
-/// that takes WGSL has there.
+/// An error if lanes in one access have a shared-memory bank conflict; WGSL does not specify banks.
 fn no_conflicts(reports: &[Report]) -> Result<(), String> {
     let lost = |report: &&Report| report.conflicts() > 0 && !report.target.starts_with("wgsl");
     reports.iter().find(lost).map_or(Ok(()), |report| Err(report.to_string()))
@@ -82,7 +81,7 @@ fn every_scheme_multiplies() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// The same schedules on other chips: 64 lanes, other fragments, no copies past the registers.
+/// The same schedules on other chips: 64 lanes, other fragments, no copies that bypass registers.
 #[test]
 fn every_scheme_multiplies_on_amd_gpus() {
     let schemes = quantloom_kernels::catalogue().par_iter().enumerate();
@@ -139,7 +138,7 @@ fn whole_tiles_have_no_bank_conflicts() {
     }
 }
 
-/// The schemes whose products scale both operands by themselves where that is native.
+/// The schemes whose products scale both operands in the instruction where that is native.
 fn scaled_by_the_product() -> Vec<&'static Scheme> {
     let target = target("gfx950").unwrap();
     let scales = |scheme: &&Scheme| {
@@ -164,7 +163,7 @@ fn mx_times_mx_is_right_where_it_is_native() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// By lanes alone, as WGSL has it; few tokens with four lanes that exchange registers, too.
+/// With lanes only, as in WGSL; also few tokens with four lanes that exchange registers.
 #[test]
 fn every_scheme_multiplies_without_matrix_instructions() {
     let schemes = quantloom_kernels::catalogue().par_iter().enumerate();
@@ -176,7 +175,7 @@ fn every_scheme_multiplies_without_matrix_instructions() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// The schemes that are multiplied in FP8 where that is native.
+/// The schemes that are multiplied in FP8 if the instruction exists.
 fn in_fp8() -> Vec<&'static Scheme> {
     let target = target("sm_89").unwrap();
     let is_fp8 = |scheme: &&Scheme| {
@@ -197,7 +196,7 @@ fn fp8_products_are_right_where_they_are_native() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// The bound is that of sums in f32: a chip that cuts FP8 sums to 14 bits is beyond it.
+/// The bound is that of f32 sums: a chip that truncates FP8 sums to 14 bits exceeds it.
 #[test]
 fn coarse_fp8_sums_are_found() {
     let scheme = quantloom_kernels::scheme("fp8_block").unwrap();

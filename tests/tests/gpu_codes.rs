@@ -1,5 +1,5 @@
-//! Codes of every type on simulated GPUs, among them such as 16-bit floats do not hold: codebooks of every
-//! size, floats beyond f16's range, integers with large offsets.
+//! Codes of every type on simulated GPUs, including codes that 16-bit floats do not represent:
+//! codebooks of every size, floats beyond f16's range, integers with large offsets.
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::codegen::sim::Report;
@@ -42,13 +42,13 @@ fn compared(schemes: &[Scheme]) {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// A codebook of so many values.
+/// A codebook with `len` values.
 fn book(len: u32, value: impl Fn(u32) -> f64) -> String {
     let values: Vec<String> = (0..len).map(|code| format!("{:e}", value(code))).collect();
     format!("codebook({})", values.join(", "))
 }
 
-/// Numbers of full length that follow no rule.
+/// Numbers with all significant bits, without a pattern.
 fn any(code: u32) -> f64 {
     (f64::from(code) * 0.731 + 0.37).sin()
 }
@@ -91,7 +91,7 @@ fn values_of_any_size() {
     compared(&schemes);
 }
 
-/// Sums of codes without their offset, which a term times the sum of x makes up for.
+/// Sums of codes without their offset, which a term times the sum of x corrects.
 #[test]
 fn offsets_that_16_bits_do_not_hold() {
     let codes =
@@ -104,8 +104,8 @@ fn offsets_that_16_bits_do_not_hold() {
     compared(&codes.iter().chain(&codes[1..]).enumerate().map(of).collect::<Vec<_>>());
 }
 
-/// Lanes that look up the places of their codes meet in banks: that is no conflict of a schedule, and the
-/// only thing of such a kernel that is left out of the count.
+/// Lanes that look up their codes have bank conflicts: these are not conflicts of a schedule, and
+/// are the only ones that the count excludes.
 #[test]
 fn reads_of_tables_are_no_conflicts() {
     let scheme = scheme(&book(256, any), "f32 per channel", "bf16");

@@ -1,4 +1,4 @@
-//! The commands on a GPU's kernels, which the simulator runs: what they print, write and refuse.
+//! The commands with GPU kernels, run by the simulator: output, files and errors.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ fn verify_tells_a_pass_from_what_is_not_scheduled() {
 
 #[test]
 fn check_does_not_count_what_it_did_not_compare() {
-    // The last one's result is that of a whole expert layer.
+    // The result of the last one is that of a whole expert layer.
     let files = ["ct_w4a16", "ct_w4a16_asym", "gptq4_v1_actorder", "ct_fp8", "gpt_oss_mxfp4"];
     let files = files.map(golden_file);
     let mut arguments = vec!["check".into(), "--backend".into(), "sim:sm_89".into()];

@@ -1,5 +1,5 @@
-//! Zero points, shifts, groups of every form and factors of columns on simulated GPUs: schemes that the
-//! catalogue has not.
+//! Zero points, shifts, groups of every form and prescales on simulated GPUs: schemes outside of the
+//! catalogue.
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::runtime::conformance::{Failure, Suite};
@@ -39,8 +39,8 @@ fn compared(schemes: &[Scheme], targets: &[&str]) {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Decoding takes small zero points off by itself, larger ones are a term of the sum of x, and a shift
-/// is one in any case: what is taken off is not in the term.
+/// Decoding subtracts small zero points, larger ones are a term of the sum of x, and a shift always
+/// is: a zero point that is subtracted in decoding is not in the term.
 #[test]
 fn a_zero_point_beside_a_shift_is_taken_off_once() {
     let mut schemes = Vec::new();
@@ -57,7 +57,8 @@ fn a_zero_point_beside_a_shift_is_taken_off_once() {
     compared(&schemes, &["sm_90a", "gfx942", "wgsl"]);
 }
 
-/// What is added to stored zero points may take them out of the integers that 16 bits hold.
+/// The constant added to stored zero points may make them too large for the integers that 16 bits
+/// represent.
 #[test]
 fn zero_points_far_from_their_codes_are_exact() {
     let schemes = [("u4", "u2 + 137"), ("i7", "u4 + 75"), ("u4", "u3 + 250"), ("u8", "u7 + 129")];
@@ -85,8 +86,8 @@ fn blocks_of_rows_end_inside_of_turns() {
     compared(&schemes, &TARGETS);
 }
 
-/// Blocks of more columns than the runs that x's scales make of them, neither a multiple of the other:
-/// no lane can read them as they are stored.
+/// Blocks with other columns than x's scale groups, neither a multiple of the other: no lane can
+/// read them as they are stored.
 #[test]
 fn blocks_that_turns_do_not_hold_are_computed_by_run() {
     let blocks = |columns: u32| format!("scale: f32 per 32x{columns}");
@@ -94,8 +95,8 @@ fn blocks_that_turns_do_not_hold_are_computed_by_run() {
     compared(&[scheme("e4m3", &blocks(96), x), scheme("e4m3", &blocks(192), x)], &TARGETS);
 }
 
-/// Decoding leaves a constant on codes, and a term takes it off. Where x has a single code that is not 0
-/// and meets a weight of 0, nothing is left but the rounding of both.
+/// Decoding adds a constant to codes, and a term subtracts it. If x has a single code that is not
+/// 0, times a weight of 0, only the rounding of both remains.
 #[test]
 fn what_decoding_leaves_on_codes_cancels_within_the_bound() {
     let mut schemes = Vec::new();
@@ -108,7 +109,7 @@ fn what_decoding_leaves_on_codes_cancels_within_the_bound() {
     compared(&schemes, &TARGETS);
 }
 
-/// Stored numbers that are no whole bytes: the last byte is padded.
+/// Stored numbers that are not whole bytes: the last byte is padded.
 #[test]
 fn numbers_of_less_than_a_byte_may_end_inside_of_one() {
     let mut schemes = Vec::new();
@@ -156,7 +157,7 @@ fn static_scales_of_x_belong_to_an_expert() {
     }
 }
 
-/// Pads of an order of columns are code 0, also of scales that have no number 0.
+/// The padding of permuted columns is code 0, even for scales whose type has no number 0.
 #[test]
 fn scales_without_a_zero_are_padded() {
     compared(&[scheme("u4", "scale: e8m0 per 1x24", "bf16")], &TARGETS);

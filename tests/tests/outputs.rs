@@ -1,5 +1,5 @@
-//! Files that the command writes: whose they are, what they replace, what stays of them when the
-//! command is interrupted; and what is printed of names that come from files.
+//! Files that the command writes: their owner, what they replace, and what remains if the command
+//! is interrupted; also the printing of names from files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// An existing file is replaced where that is asked for, and an input never.
+/// An existing file is replaced only on request, and an input never.
 #[test]
 fn nothing_is_replaced_unasked() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn the_mode_follows_the_umask() {
     }
 }
 
-/// What is interrupted leaves nothing, and ends as the signal says.
+/// An interrupted command leaves no file, and ends by the signal.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_command_leaves_nothing() {
@@ -124,7 +124,7 @@ fn an_interrupted_command_leaves_nothing() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // The file is there before the first row is quantised, which takes a while.
+        // The file exists before the first row is quantised, which takes a while.
         while std::fs::read_dir(outputs.path()).unwrap().count() == 0 {
             assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote");
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -138,7 +138,7 @@ fn an_interrupted_command_leaves_nothing() {
     }
 }
 
-/// Signals that this test and its children were started to ignore (`nohup`, a shell's `&`).
+/// Signals that this test and its children inherited as ignored (`nohup`, a shell's `&`).
 #[cfg(unix)]
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -146,7 +146,7 @@ fn ignored_signals() -> u64 {
     mask.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap())
 }
 
-/// Threads that cannot be started are an error with a sentence.
+/// If threads cannot be started, the command prints an error.
 #[cfg(target_os = "linux")]
 #[test]
 fn too_many_threads_are_refused() {
@@ -159,7 +159,7 @@ fn too_many_threads_are_refused() {
     assert!(said.contains("RAYON_NUM_THREADS=1") && said.lines().count() == 1, "{said}");
 }
 
-/// Names from a file do not reach a terminal as they are.
+/// Names from a file are escaped on a terminal.
 #[test]
 fn names_do_not_command_the_terminal() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the planner says of processors is what they run.
+//! The planner's statements about CPUs agree with what CPUs run.
 
 use quantloom::codegen::plan::plan;
 use quantloom::codegen::target::target;
@@ -8,9 +8,8 @@ use quantloom::runtime::select::select;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Accumulate, parse};
 
-/// Sums of integers in both, or in neither: groups shorter than a chunk of codes, filled up or not,
-/// scales of x along columns, codes that are no integers, and quantisers that serve only some types
-/// of x.
+/// Integer sums in both, or in neither: groups shorter than a chunk of codes, padded or not, scales
+/// of x along columns, codes that are not integers, and quantisers for only some types of x.
 #[test]
 fn integer_sums_are_planned_where_they_run() {
     let mut integers = 0;

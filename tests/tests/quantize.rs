@@ -15,12 +15,12 @@ use quantloom_tests::{
     Made, Random, bf16_tensor, bf16_values, packed, parts, quantloom, tensors_of, write_file,
 };
 
-/// Schemes that no other software's configuration can say.
+/// Schemes that no other software's configuration can describe.
 const FALL_BACK: &[&str] =
     &["arm_w4a8_channel", "arm_w4a8_g32", "e3m4_g64", "fp8_fnuz_block", "fp8_fnuz_channel"];
 
-/// The `quant_method` with which a scheme's own software writes it; `None` for gpt-oss, which
-/// goes by its tensors' names.
+/// The `quant_method` of a scheme's own software; `None` for gpt-oss, which is recognised by its
+/// tensors' names.
 fn method(name: &str) -> Option<&'static str> {
     let by_prefix = [
         ("ct_", "compressed-tensors"),
@@ -147,8 +147,8 @@ fn every_scheme_reads_back_equal() {
     assert_eq!(fall_back, FALL_BACK);
 }
 
-/// Shapes that words and groups do not divide: the software's own layout may not be able to say
-/// them (its shape is counted in words), but what is written always reads back.
+/// Shapes that are not multiples of words and groups: the software's own layout may be unable to
+/// describe them (its shape is counted in words), but every written file reads back.
 #[test]
 fn ragged_layers_read_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ fn ragged_layers_read_back() {
     }
 }
 
-/// Elements, slices, records and words of no whole bytes: what is written reads back.
+/// Elements, slices, records and words that are not whole bytes: every written file reads back.
 #[test]
 fn stores_of_no_whole_bytes_read_back() {
     let u4 = "scale: f16 per 1x64, pack: u32 [k:8 | k, n]";
@@ -195,7 +195,7 @@ fn stores_of_no_whole_bytes_read_back() {
         "weight: codebook(-1, 1), scale: bf16 per channel, pack: [k, n]".to_owned(),
         // Codes with sign bits behind them to the next word's middle.
         "weight: i4, scale: bf16 per channel, pack: i8 [code, pad 8 = sign | k, n, w]".to_owned(),
-        // An index of 12 bits; nothing but the zero point grouped along k.
+        // An index of 12 bits; only the zero point is grouped along k.
         format!("weight: u4 - 8, index: u12, {u4}"),
         "weight: u4, zero: f16 per 1x32, index: i32, scale: f16 per channel, pack: u8 [k:2 | k, n]"
             .to_owned(),
@@ -231,7 +231,7 @@ fn stores_of_no_whole_bytes_read_back() {
     }
 }
 
-/// What cannot be stored is refused with the reason, and nothing is written.
+/// An unsupported input is an error with a reason, and no file is written.
 #[test]
 fn what_cannot_be_written_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ fn what_cannot_be_written_is_refused() {
     }
 }
 
-/// Names that a layer may have: none, spaces, quotes, other scripts, what looks like a tensor's.
+/// Unusual names of layers: empty, with spaces, quotes, other scripts, or like a tensor's.
 #[test]
 fn odd_names_read_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -299,7 +299,7 @@ fn reads_back(scheme: &Scheme, float: &Float, layer: &Layer, outcome: &Outcome) 
     let case = format!("{}: {}", scheme.name, float.layer);
     let w = bf16_values(&float.weight);
     let bias = float.bias.as_ref().map(|bias| bf16_values(bias));
-    // A bias that the scheme does not know stays as it is, and the layer has it.
+    // A bias that the scheme does not declare is copied, and the layer has it.
     let mut expected = scheme.clone();
     if let (None, Some(_)) = (scheme.bias, &bias) {
         expected.bias = Some(Number::Float(BF16));
@@ -364,14 +364,14 @@ fn within_half_a_step(scheme: &Scheme, plain: &PlainCodes, w: &[f64], decoded: &
         ScaleType::Number(Number::Float(format)) => {
             let mantissa = f64::from(format.mantissa_bits);
             let smallest = (1.0 - f64::from(format.bias()) - mantissa).exp2();
-            // Of several levels the first is chosen so that it is not.
+            // The first of several levels is chosen so that the scale is not subnormal.
             let subnormal = if scheme.scales.len() == 1 { smallest / 2.0 / scale } else { 0.0 };
             (-mantissa - 1.0).exp2().max(subnormal)
         }
         _ => 0.0,
     };
     let rule = scheme.scales[0].rule;
-    // Smallest scale that the rule may give: how far beyond the codes a weight may then lie.
+    // The smallest scale that the rule may give: how far beyond the codes a weight may then be.
     let exact_reach = match rule {
         ScaleRule::Amax(divisor) => f64::from_bits(divisor),
         ScaleRule::Range(_) => high - low + 1.0,
@@ -413,7 +413,7 @@ fn within_half_a_step(scheme: &Scheme, plain: &PlainCodes, w: &[f64], decoded: &
     assert!(largest >= high / 2.0 * 0.99, "{case}: the codes are used up to {largest} only");
 }
 
-/// bf16 of an f32, nearest even: written out here, apart from the crate's formats.
+/// An f32 rounded to bf16, nearest even: independent of the crate's formats.
 fn bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
@@ -488,7 +488,7 @@ fn integer_codes_are_those_of_compressed_tensors() {
     assert_eq!(compared, 19);
 }
 
-/// The command writes what the library writes, and leaves `lm_head` and norms as they are.
+/// The command writes what the library writes, and does not change `lm_head` and norms.
 #[test]
 fn the_command_quantises_alike() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! `scheme!` in use: in every place where Rust has types, from every crate that offers it, and
-//! with the same value as the text.
+//! `scheme!` in use: in every position where Rust allows types, from every crate that exports it,
+//! and with the same value as the text.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -90,8 +90,8 @@ fn the_macro_and_the_text_give_the_same_value() {
     }
 }
 
-/// Every scheme of the catalogue, through the tokens that a macro would get: as written, and as
-/// the tokens print themselves, with their own spacing.
+/// Every scheme of the catalogue, as the tokens that a macro gets: as written, and as the tokens
+/// print themselves, with their own spacing.
 #[test]
 fn the_catalogue_reads_alike_through_both_doors() {
     for entry in quantloom_kernels::ENTRIES {
@@ -140,7 +140,7 @@ mod places {
         };
     }
     both! {
-        /// Of another macro.
+        /// Inside of another macro.
         pub(crate) Public: i8, 1x32
     }
     both!(Private: e4m3, 128x128);
@@ -192,8 +192,8 @@ fn the_catalogues_crate_declares_too() {
     assert_eq!(BesideTheCatalogue::scheme().unwrap().name, "BesideTheCatalogue");
 }
 
-/// A scheme of each kind of code, every code in every place of a chunk: what is generated for it
-/// multiplies as the reference.
+/// A scheme of each kind of code, with every code in every position of a chunk: its generated
+/// decoder multiplies as the reference.
 fn multiplies<S: Declared>() {
     let scheme = S::scheme().unwrap();
     // Ragged in both directions: 2 panels of 16 rows, 3 chunks of 32 columns.
@@ -218,7 +218,7 @@ fn multiplies<S: Declared>() {
         for (at, y) in y.iter().enumerate() {
             let (x, row) = (&x[at / n * k..][..k], &real[at % n * k..][..k]);
             let terms = || x.iter().zip(row).map(|(x, w)| f64::from(*x) * w);
-            // Each of the K products and sums rounds once, to 2^-24 of what it is at most; each
+            // Each of the K products and sums rounds once, by at most 2^-24 of its magnitude; each
             // weight is rounded twice.
             let bound = terms().map(f64::abs).sum::<f64>() * (k as f64 + 3.0) * 2f64.powi(-24);
             let expected: f64 = terms().sum();
@@ -252,7 +252,7 @@ fn what_is_generated_multiplies_as_the_reference() {
     code!(Book, codebook(-1, -0.75, -0.5, -0.25, 0, 0.1, 0.7, 3));
 }
 
-/// The example of the README, on a file of other people's software.
+/// The example of the README, on a file of third-party software.
 #[test]
 fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
     use quantloom::runtime::op::Op as _;

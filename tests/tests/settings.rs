@@ -1,5 +1,5 @@
 //! Settings of checkpoints that change the product: each is computed here by its software's rule,
-//! or refused by its name. Files are put together as the software writes them.
+//! or is an error that names it. The files are assembled as the software writes them.
 
 use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::format::{BF16, Number};
@@ -45,7 +45,7 @@ fn bf16s(values: &[f64]) -> Vec<u8> {
         .collect()
 }
 
-/// What is wrong with the file or its layer `l`.
+/// The error of the file or of its layer `l`.
 fn fault(config: &Value, tensors: &[Stored]) -> String {
     match open(config, tensors) {
         Err(error) => error,
@@ -111,7 +111,7 @@ fn assert_multiplied(
     assert_ne!(product_on(backend, with, &multiplied, k), plain, "{name}");
 }
 
-/// y against sums of x~ w, which differ by the rounding of f32 sums.
+/// y compared with sums of x~ w, which differ by the rounding of f32 sums.
 fn assert_product(ours: &[f32], x: &[f64], w: &[f64], k: usize) {
     let n = w.len() / k;
     assert_eq!(ours.len(), x.len() / k * n);
@@ -219,7 +219,7 @@ fn fp8_settings_that_are_refused() {
         ("activation_scheme", json!("weird"), &["activation_scheme"]),
         ("dequantize", json!(true), &["`dequantize`"]),
         ("expert_dtype", json!("fp4"), &["`expert_dtype`"]),
-        ("rounding", json!("stochastic"), &["`rounding`", "not known"]),
+        ("rounding", json!("stochastic"), &["`rounding`", "unknown"]),
         ("modules_to_not_convert", json!(["l"]), &["modules_to_not_convert", "stores quantised"]),
         ("weight_block_size", Value::Null, &["scale_fmt"]),
     ];
@@ -461,7 +461,7 @@ fn quark_settings_that_are_refused() {
     let cases: &[(&str, Value, &[&str])] = &[
         ("/layer_quant_config/l*/output_tensors", spec.clone(), &["output_tensors"]),
         ("/layer_quant_config/l*/bias", spec.clone(), &["bias"]),
-        ("/layer_quant_config/l*/weight/zoom", json!(2), &["zoom", "not known"]),
+        ("/layer_quant_config/l*/weight/zoom", json!(2), &["zoom", "unknown"]),
         ("/layer_quant_config/l*/input_tensors/scale_type", json!("pof2"), &["scale_type"]),
         ("/layer_quant_config/l*/input_tensors/round_method", json!("floor"), &["round_method"]),
         ("/algo_config", json!([{"name": "rotation", "r4": true}]), &["algo_config.r4"]),
@@ -575,7 +575,7 @@ fn gptqmodel_writes_the_version_as_format() {
     assert!(notes.len() == 1 && notes[0].contains("`flavour`"), "{notes:?}");
 }
 
-/// Expressions that take choices back on every layer's name: a few are tried, the rest refused.
+/// Expressions that backtrack on every layer's name: a few are tried, the rest is an error.
 #[test]
 fn patterns_have_one_budget() {
     let slow = |at: usize| format!("re:model.*?{}(?=b)x{at}", "(a|a)".repeat(12));
@@ -614,7 +614,7 @@ fn metadata_of_millions_of_values() {
     assert!(many("0", 1000).contains("`x`"), "a few are read");
 }
 
-/// `docs/checkpoint-keys.md` is made of the tables.
+/// `docs/checkpoint-keys.md` is generated from the tables.
 #[test]
 fn the_page_of_keys_is_fresh() {
     let families = [

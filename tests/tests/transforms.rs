@@ -13,7 +13,7 @@ use quantloom_kernels::catalogue;
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tests::{Random, parts};
 
-/// A whole number of every group and word, and a multiple of nothing.
+/// A multiple of every group and word, and a multiple of nothing.
 fn shapes(scheme: &Scheme) -> [Shape; 2] {
     let rows = match scheme.scales.iter().map(|scale| scale.group.rows).next() {
         Some(GroupSize::Each(rows)) => u64::from(rows),
@@ -50,7 +50,8 @@ fn random(scheme: &Scheme, shape: Shape, random: &mut Random) -> PlainCodes {
 fn packing_and_unpacking_are_the_references() {
     let mut numbers = Random(1);
     for scheme in catalogue() {
-        // Every layout of the catalogue holds a ragged shape: what is beyond the edge is a hole.
+        // Every layout of the catalogue supports a partial shape: addresses beyond the shape are
+        // holes.
         for shape in shapes(scheme) {
             let case = format!("{} at {shape:?}", scheme.name);
             let plain = random(scheme, shape, &mut numbers);
@@ -68,7 +69,7 @@ fn packing_and_unpacking_are_the_references() {
     }
 }
 
-/// The runtime's unpacking: codes as they are, and weights that are the formula's.
+/// The runtime's unpacking: codes are unchanged, and weights agree with the formula.
 fn decoded(scheme: &Scheme, plain: &PlainCodes, packed: &StoredTensors, case: &str) {
     let shape = plain.shape;
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
@@ -150,6 +151,6 @@ fn codes_move_between_all_packings() {
             }
         }
     }
-    // 26 packings; the pairs within a width, there and back and to itself, at two shapes.
+    // 26 packings; the pairs of one width, in both directions and to themselves, at two shapes.
     assert_eq!((kinds, compared), (26, 200));
 }

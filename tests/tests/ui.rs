@@ -1,14 +1,14 @@
-//! What an author of a scheme sees: for each file of `ui/fail`, the compiler's errors to the
-//! letter. After a change of messages: `TRYBUILD=overwrite cargo test -p quantloom-tests --test ui`,
-//! and read the difference.
+//! The messages that an author of a scheme sees: for each file of `ui/fail`, the exact compiler
+//! errors. After a change of messages run `TRYBUILD=overwrite cargo test -p quantloom-tests --test
+//! ui`, and check the difference.
 
 use std::process::Command;
 
-/// The toolchain whose messages the files hold.
+/// The toolchain whose messages are in the files.
 const PINNED: &str = "rustc 1.95.";
 
 #[test]
-#[expect(clippy::print_stderr, reason = "what is skipped is said")]
+#[expect(clippy::print_stderr, reason = "reports the skipped test")]
 fn each_mistake_is_underlined() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = Command::new(rustc).arg("--version").output();

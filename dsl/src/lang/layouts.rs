@@ -3,7 +3,9 @@
 use super::diagnostic::{Diagnostic, Span};
 use super::lex::TokenKind;
 use super::reader::{Parsed, Reader, nearest};
-use crate::layout::{Axis, Component, Digit, Field, Fill, Layout, DigitRange, OrderDigit, WordType};
+use crate::layout::{
+    Axis, Component, Digit, DigitRange, Field, Fill, Layout, OrderDigit, WordType,
+};
 
 /// A layout and the spans at which its errors are reported.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter, Write as _};
 use crate::layout::{Component, GroupSize};
 use crate::rules::default_rules;
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleRule, ScaleLevel,
+    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel, ScaleRule,
     ScaleType, Scheme, Ties, WeightCode, ZeroKind, default_layout, default_name,
 };
 
@@ -148,7 +148,9 @@ fn scale_text(scale: &ScaleLevel, usual: ScaleRule, activation: bool) -> String 
         let _ = match scale.rule {
             ScaleRule::Amax(divisor) => write!(text, " from amax / {}", f64::from_bits(divisor)),
             ScaleRule::Range(divisor) => write!(text, " from range / {}", f64::from_bits(divisor)),
-            ScaleRule::Pow2Over(divisor) => write!(text, " from pow2 / {}", f64::from_bits(divisor)),
+            ScaleRule::Pow2Over(divisor) => {
+                write!(text, " from pow2 / {}", f64::from_bits(divisor))
+            }
             ScaleRule::Pow2 { above: None } => write!(text, " from pow2"),
             ScaleRule::Pow2 { above: Some(above) } => {
                 write!(text, " from pow2 above {}", f64::from_bits(above))

@@ -5,7 +5,7 @@ use super::layouts::LayoutSyntax;
 use crate::format::Number;
 use crate::rules::default_rules;
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleRule, ScaleLevel,
+    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel, ScaleRule,
     ScaleType, Ties, WeightCode, ZeroKind,
 };
 

@@ -8,10 +8,10 @@
 
 use std::cell::Cell;
 
-use super::bound::{BoundLayout, BoundDigit, Node, NodePlace};
+use super::bound::{BoundDigit, BoundLayout, Node, NodePlace};
 use super::chain::{Resolved, resolve_digits, swizzle_digit};
 use super::steps::{outside_of_words, steps};
-use super::{Axis, Component, Digit, Field, Fill, Layout, DigitRange, OrderDigit, Shape, WordType};
+use super::{Axis, Component, Digit, DigitRange, Field, Fill, Layout, OrderDigit, Shape, WordType};
 
 /// How many consecutive indices of an axis share one element of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

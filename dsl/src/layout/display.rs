@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{Axis, Component, Digit, Field, Fill, Layout, DigitRange, OrderDigit, WordType};
+use super::{Axis, Component, Digit, DigitRange, Field, Fill, Layout, OrderDigit, WordType};
 
 impl Display for Component {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -22,11 +22,11 @@ mod runs;
 mod steps;
 mod transform;
 
-pub use bind::{BindError, GroupSize, Granularity};
+pub use bind::{BindError, Granularity, GroupSize};
 pub use bits::{read_bits, write_bits};
-pub use bound::{BoundLayout, BoundDigit, Element, Index, BitContent};
+pub use bound::{BitContent, BoundDigit, BoundLayout, Element, Index};
 pub use fragment::{Fragment, FragmentError, Point};
-pub use runs::{AffineRun, AffineDigit};
+pub use runs::{AffineDigit, AffineRun};
 pub(crate) use steps::Stepped;
 pub use transform::{Method, Recode, Transform, TransformError};
 

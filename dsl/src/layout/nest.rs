@@ -4,7 +4,7 @@
 //! innermost digits of a nest gather one destination word; the outermost is split among threads.
 
 use super::bits::{each_part, read_bits, write_bits};
-use super::runs::{AffineRun, AffineDigit};
+use super::runs::{AffineDigit, AffineRun};
 use super::transform::Recode;
 use super::{Axis, Shape};
 
@@ -47,7 +47,12 @@ struct Step {
 }
 
 /// Pairs every two runs with common bits; `None` if the chains of some have no common refinement.
-pub(super) fn nests(from: &[AffineRun], to: &[AffineRun], shape: Shape, recode: &Recode) -> Option<Vec<Nest>> {
+pub(super) fn nests(
+    from: &[AffineRun],
+    to: &[AffineRun],
+    shape: Shape,
+    recode: &Recode,
+) -> Option<Vec<Nest>> {
     let mut nests = Vec::new();
     for b in to {
         for a in from {

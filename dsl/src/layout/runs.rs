@@ -7,7 +7,7 @@
 //! steps of its word.
 
 use super::bind::Granularity;
-use super::bound::{BoundLayout, BoundDigit, Node, NodePlace};
+use super::bound::{BoundDigit, BoundLayout, Node, NodePlace};
 use super::{Axis, Component, Fill, Shape};
 
 /// One loop of a run, or a digit that is fixed at a constant.
@@ -209,7 +209,8 @@ impl Cut {
                     digits.push(held(digit, *value)?);
                 }
                 // Only the slice with the code's top bit has its sign.
-                let signed = *high == granularity.bits && self.in_one_word(start, *bits, sign_extension);
+                let signed =
+                    *high == granularity.bits && self.in_one_word(start, *bits, sign_extension);
                 if sign_extension > 0 && !signed {
                     return None;
                 }

@@ -5,7 +5,7 @@
 //! count steps, so that two words with the same digits have the same steps.
 
 use super::bind::BindError;
-use super::{Digit, Field, Fill, Layout, DigitRange};
+use super::{Digit, DigitRange, Field, Fill, Layout};
 
 /// A field and the step of its word that it belongs to.
 pub(crate) struct Stepped<'l> {

@@ -7,10 +7,10 @@
 //! bit. All three give the result of the address functions.
 
 use super::bits::{each_part, read_bits, write_bits};
-use super::bound::{BoundLayout, Element, BitContent};
+use super::bound::{BitContent, BoundLayout, Element};
 use super::nest::{Nest, nests};
 use super::runs::AffineRun;
-use super::{Axis, Component, Digit, Field, Fill, Layout, DigitRange, OrderDigit, Shape, WordType};
+use super::{Axis, Component, Digit, DigitRange, Field, Fill, Layout, OrderDigit, Shape, WordType};
 use crate::layout::Granularity;
 
 /// A bijection of code values, applied during the move.
@@ -257,11 +257,12 @@ fn staged(
     let plain = Layout::plain(component, granularity.bits);
     let plain = plain.bind(source.shape(), &|_| Some(granularity)).ok()?;
     let codes = plain.runs(component)?;
-    let direct = |source: &BoundLayout, destination: &BoundLayout, from: &[AffineRun], to: &[AffineRun]| {
-        let steps = Steps::Nest(nests(from, to, source.shape(), &Recode::Keep)?);
-        let (source, destination) = (source.clone(), destination.clone());
-        Some(Transform { component, source, destination, recode: Recode::Keep, steps })
-    };
+    let direct =
+        |source: &BoundLayout, destination: &BoundLayout, from: &[AffineRun], to: &[AffineRun]| {
+            let steps = Steps::Nest(nests(from, to, source.shape(), &Recode::Keep)?);
+            let (source, destination) = (source.clone(), destination.clone());
+            Some(Transform { component, source, destination, recode: Recode::Keep, steps })
+        };
     let first = direct(source, &plain, from, &codes)?;
     let second = direct(&plain, destination, &codes, to)?;
     Some(Steps::Staged(Box::new((first, second))))

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::quantise::{RoundedArithmetic, Codes, Extent, choose_scale, choose_zero, round_code};
+use super::quantise::{
+    Codes, RoundedArithmetic, ValueRange, choose_scale, choose_zero, round_code,
+};
 use super::value::decode_all;
 use super::{PlainCodes, ReferenceError};
 use crate::format::{F32, FloatFormat, Number};
@@ -140,7 +142,7 @@ pub fn quantise_activation(
             }
         } else {
             for (slot, group) in stored.iter_mut().zip(&groups) {
-                let extent = Extent::of(group.indices(k).map(|at| x[at]));
+                let extent = ValueRange::of(group.indices(k).map(|at| x[at]));
                 let outer = factors.as_ref().map(|factors| factors[group.first(k)]);
                 let code = choose_scale(scale, number, extent, &codes, base, outer);
                 *slot = number.decode(code);
@@ -195,7 +197,7 @@ fn zero_points(
             let missing = || ReferenceError::StaticInput(Component::InputZero);
             *given.zeros.get(group.column).ok_or_else(missing)?
         } else {
-            let extent = Extent::of(group.indices(grid.k).map(|at| x[at]));
+            let extent = ValueRange::of(group.indices(grid.k).map(|at| x[at]));
             let zero = choose_zero(extent, scales[group.first(grid.k)], codes, arith);
             number.round(zero)
         };

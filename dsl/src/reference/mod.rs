@@ -13,7 +13,7 @@ mod quantise;
 mod value;
 
 pub use activation::{QuantisedActivation, StaticInput, quantise_activation};
-pub use pack::{StoredTensors, PlainCodes, pack, unpack};
+pub use pack::{PlainCodes, StoredTensors, pack, unpack};
 pub use quantise::{RoundedArithmetic, quantise};
 pub use value::{Dequantiser, dequantise, matmul};
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::ReferenceError;
 use crate::Scheme;
 use crate::layout::{
-    BoundLayout, Component, Element, Fill, Granularity, Index, Shape, BitContent, read_bits, write_bits,
+    BitContent, BoundLayout, Component, Element, Fill, Granularity, Index, Shape, read_bits,
+    write_bits,
 };
 
 /// The stored tensors of one layer: bytes by store name.
@@ -31,7 +32,8 @@ impl PlainCodes {
 /// Position of the element that an index belongs to.
 pub(super) fn position(granularity: Granularity, shape: Shape, index: Index) -> usize {
     let (rows, cols) = granularity.elements(shape);
-    ((index.e * rows + granularity.rows.group(index.n)) * cols + granularity.cols.group(index.k)) as usize
+    ((index.e * rows + granularity.rows.group(index.n)) * cols + granularity.cols.group(index.k))
+        as usize
 }
 
 /// The first index of each element, in the order of [`PlainCodes`].
@@ -61,7 +63,11 @@ fn bind(scheme: &Scheme, shape: Shape) -> Result<Vec<(String, BoundLayout)>, Ref
 ///
 /// # Errors
 /// [`ReferenceError::Bind`], [`ReferenceError::Missing`], [`ReferenceError::Size`].
-pub fn unpack(scheme: &Scheme, shape: Shape, packed: &StoredTensors) -> Result<PlainCodes, ReferenceError> {
+pub fn unpack(
+    scheme: &Scheme,
+    shape: Shape,
+    packed: &StoredTensors,
+) -> Result<PlainCodes, ReferenceError> {
     let stores = bind(scheme, shape)?;
     for (name, bound) in &stores {
         let bytes = packed.get(name).ok_or_else(|| ReferenceError::Missing(name.clone()))?;
@@ -119,7 +125,8 @@ pub fn pack(scheme: &Scheme, plain: &PlainCodes) -> Result<StoredTensors, Refere
             let bit = match bound.content(address) {
                 BitContent::Bit(at) => bit_of(at.component, at.index, at.bit),
                 BitContent::Sign(component, index) => {
-                    let top = scheme.granularity(component).map_or(1, |granularity| granularity.bits) - 1;
+                    let top =
+                        scheme.granularity(component).map_or(1, |granularity| granularity.bits) - 1;
                     bit_of(component, index, top)
                 }
                 BitContent::Hole(Fill::One) => Some(1),

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use super::pack::{elements, position};
 use super::{PlainCodes, ReferenceError};
 use crate::format::{BF16, F16, F32, FloatFormat, Number, Overflow, exp2, floor_log2};
-use crate::layout::{Component, GroupSize, Granularity, Index, Shape};
+use crate::layout::{Component, Granularity, GroupSize, Index, Shape};
 use crate::scheme::{
-    Arithmetic, Code, Group, ScaleRule, ScaleLevel, ScaleType, Scheme, Ties, WeightCode, ZeroKind,
+    Arithmetic, Code, Group, ScaleLevel, ScaleRule, ScaleType, Scheme, Ties, WeightCode, ZeroKind,
 };
 
 /// The arithmetic of tensor libraries: each operation in f32, then rounded to the tensor's type.
@@ -68,12 +68,12 @@ impl RoundedArithmetic {
 
 /// Smallest and largest of the values that share a scale, 0 included.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Extent {
+pub(super) struct ValueRange {
     low: f64,
     high: f64,
 }
 
-impl Extent {
+impl ValueRange {
     pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
         values.fold(Self::default(), |extent, value| Self {
             low: extent.low.min(value),
@@ -106,7 +106,7 @@ impl Codes {
 pub(super) fn choose_scale(
     level: &ScaleLevel,
     number: Number,
-    extent: Extent,
+    extent: ValueRange,
     codes: &Codes,
     arith: RoundedArithmetic,
     outer: Option<f64>,
@@ -178,7 +178,12 @@ pub(super) fn round_code(value: f64, codes: &Codes, float: Option<FloatFormat>, 
 }
 
 /// The zero point that maps the smallest value to the smallest code.
-pub(super) fn choose_zero(extent: Extent, scale: f64, codes: &Codes, arith: RoundedArithmetic) -> f64 {
+pub(super) fn choose_zero(
+    extent: ValueRange,
+    scale: f64,
+    codes: &Codes,
+    arith: RoundedArithmetic,
+) -> f64 {
     let zero = arith.add(codes.low, -arith.over(extent.low, scale));
     zero.clamp(codes.low, codes.high)
 }
@@ -273,10 +278,10 @@ impl WeightQuantiser<'_> {
     }
 
     /// The value range of every group.
-    fn extents(&self, group: Group) -> Vec<Extent> {
+    fn extents(&self, group: Group) -> Vec<ValueRange> {
         let granularity = Self::granularity(group);
         let (rows, cols) = granularity.elements(self.shape);
-        let mut extents = vec![Extent::default(); (self.shape.experts * rows * cols) as usize];
+        let mut extents = vec![ValueRange::default(); (self.shape.experts * rows * cols) as usize];
         for (index, value) in indices(self.shape).zip(&self.values) {
             let extent = &mut extents[self.at(group, index)];
             extent.low = extent.low.min(*value);
@@ -447,7 +452,8 @@ impl WeightQuantiser<'_> {
         for level in 0..quantiser.scales.len() {
             let component = Component::InputScale(level as u8);
             let stored = quantiser.scales[level].stored_number();
-            if let (Some(granularity), Some(number)) = (self.scheme.granularity(component), stored) {
+            if let (Some(granularity), Some(number)) = (self.scheme.granularity(component), stored)
+            {
                 let one = number.encode(1.0, Overflow::Saturate);
                 self.components.insert(component, vec![one; count(granularity)]);
             }

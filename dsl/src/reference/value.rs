@@ -4,7 +4,7 @@ use super::pack::position;
 use super::{PlainCodes, ReferenceError};
 use crate::Scheme;
 use crate::format::Number;
-use crate::layout::{Component, GroupSize, Granularity, Index};
+use crate::layout::{Component, Granularity, GroupSize, Index};
 
 /// Dequantises single weights; keeps the decoded scales, zero points and shifts of one layer.
 pub struct Dequantiser<'a> {

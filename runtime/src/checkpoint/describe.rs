@@ -9,7 +9,7 @@ use quantloom_dsl::{Activation, Code, Group, ScaleLevel, Scheme, ZeroKind};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-use super::own;
+use super::quantloom;
 use super::write::{Entry, tensor_name};
 
 /// How a scheme's layers are written into a file.
@@ -94,7 +94,10 @@ pub fn describe(scheme: &Scheme, layers: &[(String, Shape)]) -> Vec<Description>
         let extras = if int8 { Extras::ZeroZeroPoints } else { Extras::None };
         found.push(Description { config: Some(config), extras });
     }
-    found.push(Description { config: Some(quantloom::config(scheme, layers)), extras: Extras::None });
+    found.push(Description {
+        config: Some(quantloom::config(scheme, layers)),
+        extras: Extras::None,
+    });
     found
 }
 

@@ -9,8 +9,8 @@ use quantloom_dsl::layout::{GroupSize, Shape};
 
 use super::layer::squeezed;
 use super::{
-    Checkpoint, CheckpointError, CheckpointFormat, Layer, LayerError, Options, Recognised, Schemes, Tensors,
-    config, having, tensor_name,
+    Checkpoint, CheckpointError, CheckpointFormat, Layer, LayerError, Options, Recognised, Schemes,
+    Tensors, config, having, tensor_name,
 };
 
 /// The scheme of a layer, given by the caller.

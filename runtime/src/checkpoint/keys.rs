@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::config::shortened;
-use super::{CheckpointError, Config, CheckpointFormat};
+use super::{CheckpointError, CheckpointFormat, Config};
 
 /// The verdict of a table about a key or a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ mod compressed_tensors;
 mod config;
 mod ct_presets;
 mod describe;
+mod explicit_scheme;
 mod files;
 mod fp8;
 mod gpt_oss;
@@ -20,21 +21,20 @@ mod gptq;
 pub mod keys;
 mod layer;
 mod modelopt;
-mod quantloom;
 mod patterns;
+mod quantloom;
 mod quark;
-mod explicit_scheme;
 mod write;
 
 use std::path::{Path, PathBuf};
 
 pub use config::Config;
 pub use describe::{Description, Extras, describe};
+pub use explicit_scheme::ExplicitScheme;
 pub use files::{Access, Tensor, Tensors};
 pub use layer::{Layer, LayerError};
 pub use quantloom::attached;
 pub use safetensors::Dtype;
-pub use explicit_scheme::ExplicitScheme;
 pub use write::{Entry, Writer, element_dtype, header, tensor_name};
 
 use config::Fields;

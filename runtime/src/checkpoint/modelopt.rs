@@ -75,11 +75,21 @@ const ALGORITHMS: &[(&str, WeightCodes, WeightScales, InputQuantiser)] = &[
     ("W4A16_NVFP4", E2M1, WeightScales::Two, InputQuantiser::No),
     ("W4A8_NVFP4_FP8", E2M1, WeightScales::Two, InputQuantiser::Static("e4m3", "")),
     ("W4A8_MXFP4_FP8", E2M1, WeightScales::Power("from pow2"), InputQuantiser::Static("e4m3", "")),
-    ("MXFP8", E4M3, WeightScales::Power("from pow2 above 1.7500001192092896"), InputQuantiser::Power),
+    (
+        "MXFP8",
+        E4M3,
+        WeightScales::Power("from pow2 above 1.7500001192092896"),
+        InputQuantiser::Power,
+    ),
     ("W4A16_AWQ", I4, WeightScales::Group, InputQuantiser::No),
     ("W4A8_AWQ", I4, WeightScales::Group, InputQuantiser::Static("e4m3", "")),
     ("W8A16", I8, WeightScales::Channel, InputQuantiser::No),
-    ("W8A8_SQ_PER_CHANNEL", I8, WeightScales::Channel, InputQuantiser::Static("i8", "from amax / 127")),
+    (
+        "W8A8_SQ_PER_CHANNEL",
+        I8,
+        WeightScales::Channel,
+        InputQuantiser::Static("i8", "from amax / 127"),
+    ),
 ];
 
 type Algorithm = &'static (&'static str, WeightCodes, WeightScales, InputQuantiser);

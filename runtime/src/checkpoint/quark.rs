@@ -258,7 +258,11 @@ fn power_rule(fields: Fields<'_>, element: &Element) -> Result<String, Checkpoin
 }
 
 /// The older packing has 25 bytes; the common one has 24 bytes and a scale.
-fn is_old_packing(source: &LayerSource<'_>, layer: &str, bytes: u64) -> Result<bool, CheckpointError> {
+fn is_old_packing(
+    source: &LayerSource<'_>,
+    layer: &str,
+    bytes: u64,
+) -> Result<bool, CheckpointError> {
     let groups = source.needed(layer, "weight_scale")?.shape().last().copied().unwrap_or(0) as u64;
     Ok(groups > 0 && groups.checked_mul(25) == Some(bytes))
 }

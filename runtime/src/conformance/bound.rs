@@ -124,7 +124,7 @@ impl RoundingCount {
         match sums {
             Sums::Integer => Self { roundings: segments + FIXED, offset: false, underflow },
             Sums::Float => Self { roundings: float, offset: true, underflow },
-            Sums::WeightTerm => {
+            Sums::Parts => {
                 let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + FIXED;
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use quantloom_dsl::format::{F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, GroupSize, Shape};
 use quantloom_dsl::reference::PlainCodes;
-use quantloom_dsl::{Activation, Code, ScaleLevel, Scheme, INPUT_DTYPES};
+use quantloom_dsl::{Activation, Code, INPUT_DTYPES, ScaleLevel, Scheme};
 
 /// The range of the numbers that a seed draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! computed by [`quantloom_dsl::reference`]; this file computes magnitudes from plain codes.
 
 use quantloom_dsl::format::FloatFormat;
-use quantloom_dsl::layout::{Component, GroupSize, Granularity, Index, Shape};
+use quantloom_dsl::layout::{Component, Granularity, GroupSize, Index, Shape};
 use quantloom_dsl::reference::{
     Dequantiser, PlainCodes, ReferenceError, StaticInput, matmul, quantise_activation,
 };

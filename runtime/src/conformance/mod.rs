@@ -33,7 +33,7 @@ use crate::float_mode::standard;
 use crate::op::{Declared, Op, ProductError, Sums, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
-use bound::{RoundingCount, Inexact, bound};
+use bound::{Inexact, RoundingCount, bound};
 use expected::{TokenMagnitudes, WeightMagnitudes, groups, segments, tokens_share_a_scale};
 
 /// Compares a scheme's products on every instruction set of this machine, with the default

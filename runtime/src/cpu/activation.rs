@@ -12,9 +12,11 @@ use rayon::prelude::*;
 use super::blocking::{Blocking, Matrix};
 use super::isa::{Isa, Kernel, enter};
 use super::native::{NativeWeight, Path};
+use super::quantiser::{RowQuantiser, ValueRange};
 use super::split_bf16;
-use super::quantiser::{ValueRange, RowQuantiser};
-use super::tokens::{Columns, Tokens, segment_sums_f32, segment_sums_i32, place_codes, place_values};
+use super::tokens::{
+    Columns, Tokens, place_codes, place_values, segment_sums_f32, segment_sums_i32,
+};
 use super::vector::Vector;
 use crate::buffer::{BumpAllocator, bytes_of};
 use crate::element::Values;
@@ -78,7 +80,11 @@ pub(super) enum PackedTokens<'a> {
 }
 
 impl<'a> PackedTokens<'a> {
-    pub(super) fn new(cut: &mut BumpAllocator<'a>, blocking: &Blocking, weight: &NativeWeight) -> Self {
+    pub(super) fn new(
+        cut: &mut BumpAllocator<'a>,
+        blocking: &Blocking,
+        weight: &NativeWeight,
+    ) -> Self {
         let (tokens, segments) = (blocking.padded, blocking.padded * blocking.segments);
         let columns = weight.columns();
         match (blocking.matrix, blocking.path) {

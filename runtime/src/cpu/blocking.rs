@@ -97,7 +97,9 @@ impl Blocking {
             if fused { None } else { Matrix::of(weight, path, isa, segment, tokens, x_parts) };
         let tile = matrix.map_or(tile, Matrix::tokens);
         let (segment, panels, block) = match matrix {
-            Some(Matrix::SplitBf16 { weight, x }) => (CHUNK, Matrix::PANELS, Matrix::block(weight, x)),
+            Some(Matrix::SplitBf16 { weight, x }) => {
+                (CHUNK, Matrix::PANELS, Matrix::block(weight, x))
+            }
             _ => (segment, panels, block),
         };
         Self {

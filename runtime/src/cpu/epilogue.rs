@@ -64,7 +64,9 @@ impl<'y> OutputWriter<'y> {
         unsafe {
             match self.target {
                 OutputPointer::F32(y) => place(y.add(at), columns, values, |value| value),
-                OutputPointer::F16(y) => place(y.add(at), columns, values, |value| F16(f32_to_f16(value))),
+                OutputPointer::F16(y) => {
+                    place(y.add(at), columns, values, |value| F16(f32_to_f16(value)))
+                }
                 OutputPointer::Bf16(y) => {
                     place(y.add(at), columns, values, |value| Bf16(f32_to_bf16(value)));
                 }

@@ -14,7 +14,7 @@
 //! padded; x is permuted in the same way.
 
 use quantloom_dsl::layout::{Component, GroupSize, Shape};
-use quantloom_dsl::{ZeroPointCorrection, Scheme};
+use quantloom_dsl::{Scheme, ZeroPointCorrection};
 use rayon::prelude::*;
 
 use super::decode::{CHUNK, Groups, Panel, PanelScales};

@@ -16,7 +16,7 @@ use super::amx::{self, bf16};
 use super::blocking::Blocking;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocking::Matrix;
-use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, Segment, PanelScales};
+use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, PanelScales, Segment};
 use super::epilogue::{Epilogue, OutputWriter};
 use super::family::Decode;
 use super::isa::{Isa, Kernel, enter};
@@ -108,7 +108,12 @@ impl CpuProduct<'_> {
         enter(self.isa, Epilogue { product: self, range, sums, apart: (1, tokens), output });
     }
 
-    fn blocked<const P: usize>(&self, first: usize, output: &OutputWriter<'_>, scratch: &mut [[u8; 64]]) {
+    fn blocked<const P: usize>(
+        &self,
+        first: usize,
+        output: &OutputWriter<'_>,
+        scratch: &mut [[u8; 64]],
+    ) {
         let Blocking { padded, block, .. } = self.blocking;
         let mut cut = BumpAllocator::new(scratch);
         let sums: &mut [[f32; 16]] = cut.take(padded * P);
@@ -144,7 +149,7 @@ impl CpuProduct<'_> {
                     enter(self.isa, FmaTiles::<P> { blocking, columns, start, weights, x, sums });
                 }
             }
-            Tokens::SplitBf16 { x } => self.split_bf16::<P>(first, here, x, sums, cut),
+            Tokens::SplitBf16 { x } => self.parts::<P>(first, here, x, sums, cut),
         }
         let range = first..first + here;
         enter(self.isa, Epilogue { product: self, range, sums, apart: (P, 1), output });
@@ -194,7 +199,10 @@ impl CpuProduct<'_> {
             }
             let prefetcher = self.prefetcher(first, here, columns.end);
             let (parts, weights) = ((weight, x_parts), &*halves);
-            bf16::run(SplitBlock { native, columns, parts, panels: P, weights, x, sums }, prefetcher);
+            bf16::run(
+                SplitBlock { native, columns, parts, panels: P, weights, x, sums },
+                prefetcher,
+            );
         }
     }
 
@@ -226,8 +234,18 @@ impl CpuProduct<'_> {
         #[cfg(target_arch = "x86_64")]
         if blocking.matrix == Some(Matrix::Bytes) {
             let (scales, offset) = (scales.as_flattened(), self.weight.offset());
-            amx::bytes::Tiles { blocking, columns, start, codes, scales, offset, x, sums, prefetcher }
-                .run();
+            amx::bytes::Tiles {
+                blocking,
+                columns,
+                start,
+                codes,
+                scales,
+                offset,
+                x,
+                sums,
+                prefetcher,
+            }
+            .run();
             return;
         }
         let (codes, narrow) = (codes.as_chunks().0, self.family.bits() < 8);

@@ -7,8 +7,8 @@
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, GroupSize};
-use quantloom_dsl::reference::{RoundedArithmetic, ReferenceError, StaticInput};
-use quantloom_dsl::{Quantiser, ScaleRule, ScaleLevel, ScaleType, Scheme, Ties};
+use quantloom_dsl::reference::{ReferenceError, RoundedArithmetic, StaticInput};
+use quantloom_dsl::{Quantiser, ScaleLevel, ScaleRule, ScaleType, Scheme, Ties};
 
 use crate::element::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
@@ -140,7 +140,10 @@ impl<'a> RowQuantiser<'a> {
 
     /// Whether some scale depends on all of x.
     pub(super) fn spans_rows(&self) -> bool {
-        self.quantiser.scales.iter().any(|level| level.group.rows == GroupSize::All && !level.stored)
+        self.quantiser
+            .scales
+            .iter()
+            .any(|level| level.group.rows == GroupSize::All && !level.stored)
     }
 
     /// Columns of a group of the finest level.
@@ -242,7 +245,9 @@ impl<'a> RowQuantiser<'a> {
             number.encode(if usable { divisor } else { number.one() }, Overflow::Saturate)
         };
         let factor = match level.rule {
-            ScaleRule::Pow2 { .. } | ScaleRule::Pow2Over(_) => self.power(level.rule, within(extent.amax())),
+            ScaleRule::Pow2 { .. } | ScaleRule::Pow2Over(_) => {
+                self.power(level.rule, within(extent.amax()))
+            }
             ScaleRule::Range(divisor) => {
                 let range = arith.add(f64::from(extent.high), -f64::from(extent.low));
                 within(arith.div(range, f64::from_bits(divisor)))

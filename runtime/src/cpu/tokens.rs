@@ -126,7 +126,8 @@ pub fn segment_sums_i32(row: &[i8], segment: usize) -> impl Iterator<Item = i32>
 
 /// See [`segment_sums_i32`].
 pub fn segment_sums_f32(row: &[f32], segment: usize) -> impl Iterator<Item = f32> {
-    row.chunks(segment).map(|values| values.iter().map(|value| f64::from(*value)).sum::<f64>() as f32)
+    row.chunks(segment)
+        .map(|values| values.iter().map(|value| f64::from(*value)).sum::<f64>() as f32)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use quantloom_dsl::format::{F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{Quantiser, Scheme, ActivationChoice};
+use quantloom_dsl::{ActivationChoice, Quantiser, Scheme};
 
 use super::executor::Executor;
 use super::products::Choice;

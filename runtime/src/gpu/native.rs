@@ -8,7 +8,9 @@ use std::fmt;
 
 use quantloom_dsl::ZeroPointCorrection;
 use quantloom_dsl::format::{Number, Overflow};
-use quantloom_dsl::layout::{BoundLayout, Component, GroupSize, Granularity, Layout, Recode, Shape, Transform};
+use quantloom_dsl::layout::{
+    BoundLayout, Component, Granularity, GroupSize, Layout, Recode, Shape, Transform,
+};
 
 use super::order::ColumnOrder;
 use crate::unpacked::{FoldedParameters, UnpackError, Unpacked};
@@ -110,7 +112,8 @@ impl NativePart {
                 let value = |at: u64| {
                     let n = first_of(self.granularity.rows, at / cols);
                     let column = first_of(self.granularity.cols, at % cols);
-                    let k = order.map_or(Some(column), |order| order.first_of(column, self.granularity));
+                    let k = order
+                        .map_or(Some(column), |order| order.first_of(column, self.granularity));
                     let value = k.map_or(0.0, |k| computed.of(weight, n, k));
                     (value as f32).to_le_bytes()
                 };
@@ -190,7 +193,10 @@ impl fmt::Display for NativePart {
             Form::Numbers(number) => write!(f, "{} in {number}", self.component)?,
             Form::Computed(Computed::Scale) => write!(f, "product of scales")?,
             Form::Computed(Computed::Factor) => write!(f, "product of scales of rows")?,
-            Form::Computed(Computed::Addend { correction: ZeroPointCorrection { zero, add }, exponent }) => {
+            Form::Computed(Computed::Addend {
+                correction: ZeroPointCorrection { zero, add },
+                exponent,
+            }) => {
                 let zero = if *zero { "zero point and " } else { "" };
                 write!(f, "shift less scale times {zero}{add}, in 2^{exponent}")?;
             }

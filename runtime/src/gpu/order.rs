@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use quantloom_dsl::layout::{GroupSize, Granularity, Shape};
+use quantloom_dsl::layout::{Granularity, GroupSize, Shape};
 
 use crate::unpacked::Unpacked;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::{Activation, Scheme, INPUT_DTYPES};
+use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 
 use super::executor::Executor;
 use super::given::Given;

@@ -12,11 +12,11 @@ use quantloom_kernels::runtime::checkpoint::Checkpoint;
 use quantloom_kernels::runtime::device::Device;
 use quantloom_kernels::runtime::op::Declared as _;
 
-/// `y = x w^T` with the layer of that name, which must be of compressed-tensors W4A16.
+/// `y = x w^T` with the layer of this name, which must be of compressed-tensors W4A16.
 ///
 /// # Errors
-/// The file is not there or no checkpoint, the layer is not there or of another scheme, x does
-/// not fit it.
+/// The file is missing or not a checkpoint, the layer is missing or of another scheme, x does not
+/// fit the layer.
 pub fn multiply(file: &Path, layer: &str, x: &[f32]) -> Result<Vec<f32>, Box<dyn Error>> {
     let checkpoint = Checkpoint::open(file)?;
     let layer = checkpoint.layer(layer).map_err(|fault| fault.to_string())?;

@@ -1,4 +1,4 @@
-//! Draws, checks, and what was found.
+//! A campaign: draws schemes, checks them, and collects findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,71 +15,72 @@ use crate::dice::Dice;
 use crate::schemes;
 use crate::shrink::shrink;
 
-/// What is drawn and how long.
+/// What to draw, and how long.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides all draws.
+    /// The seed of all draws.
     pub seed: u64,
     /// The first draw.
     pub first: u64,
-    /// At most so many draws.
+    /// The most draws.
     pub count: u64,
-    /// No draw begins after this.
+    /// No draw starts after this time.
     pub time: Duration,
-    /// No further draw after so many findings.
+    /// The campaign ends after this many findings.
     pub findings: usize,
-    /// How long one failure is made smaller.
+    /// How long one failure is shrunk.
     pub shrinking: Duration,
-    /// What is checked.
+    /// The checks.
     pub checks: Vec<Check>,
 }
 
-/// A failure, made small.
+/// A failure, shrunk.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The draw.
     pub draw: u64,
     /// What failed.
     pub check: Check,
-    /// Other checks of the same draw that failed in the same way.
+    /// Other checks of the same draw that failed alike.
     pub also: Vec<Check>,
-    /// The small case.
+    /// The shrunk case.
     pub case: Case,
-    /// How it fails.
+    /// The failure of the shrunk case.
     pub fault: Fault,
 }
 
-/// Everything that was seen.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Texts drawn.
     pub draws: u64,
-    /// Texts that the language refused, by reason.
+    /// Texts that the language rejected, by reason.
     pub rejected: BTreeMap<String, u64>,
-    /// Legal schemes that no shape was found for.
+    /// Legal schemes for which no shape was found.
     pub unshaped: u64,
-    /// Clauses of legal schemes.
+    /// Counts of clauses in legal schemes.
     pub coverage: Coverage,
-    /// Passed, refused, failed: of each check.
+    /// Counts of passed, unsupported and failed cases of each check.
     pub checks: BTreeMap<Check, [u64; 3]>,
-    /// Refusals by check and reason.
+    /// Unsupported cases by check and reason.
     pub refused: BTreeMap<(Check, String), u64>,
-    /// Failures, the first of each draw and kind; of those that say the same, the first draw's.
+    /// Findings: the first failure of each draw and kind; if messages are equal, only the first
+    /// draw's.
     pub findings: Vec<Finding>,
-    /// Failures that say what a finding says: how many.
+    /// Number of failures with the message of a finding.
     pub repeated: BTreeMap<(&'static str, String), u64>,
-    /// Draws that gave no text to check.
+    /// Draws without a text to check.
     pub broken: Vec<String>,
 }
 
-/// The text of a draw, and the dice for the rest.
+/// The text of a draw, and the random stream for the rest.
 pub fn drawn_text(seed: u64, draw: u64) -> (String, Dice) {
     let mut dice = Dice::new(seed, draw);
     let text = schemes::text(&mut dice);
     (text, dice)
 }
 
-/// A shape that the scheme's layouts take, M and a seed of data.
+/// A shape that the scheme's layouts allow, M and a seed of data.
 pub fn drawn_case(dice: &mut Dice, scheme: Scheme) -> Option<Case> {
     let columns = |dice: &mut Dice| {
         let group = scheme.scales.first().and_then(|scale| match scale.group.cols {
@@ -124,13 +125,13 @@ pub fn drawn_case(dice: &mut Dice, scheme: Scheme) -> Option<Case> {
     None
 }
 
-/// Bits of all stores; `None` if one does not fit.
+/// Bits of all stored tensors; `None` if one does not fit.
 fn stored_bits(scheme: &Scheme, shape: Shape) -> Option<u64> {
     let bits = |store| scheme.bind(store, shape).ok().map(|bound| bound.bits());
     scheme.stores.iter().map(bits).sum()
 }
 
-/// Draws and checks until the time is over.
+/// Draws and checks until the time is up.
 pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(&Finding) + Sync)) -> Report {
     let began = Instant::now();
     let next = AtomicU64::new(options.first);
@@ -164,7 +165,7 @@ pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(&Finding) + 
     report
 }
 
-/// What failures said so far: wrong results say nothing, and are all looked at.
+/// The messages of earlier failures; wrong results have no message and are all kept.
 pub type Said = Mutex<BTreeSet<(&'static str, String)>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -255,12 +256,12 @@ impl Report {
         self.findings.extend(other.findings);
     }
 
-    /// Schemes that the language took.
+    /// Number of legal schemes.
     pub fn legal(&self) -> u64 {
         self.draws - self.rejected.values().sum::<u64>()
     }
 
-    /// Checks that passed, and that failed.
+    /// Number of checks that passed, and that failed.
     pub fn totals(&self) -> (u64, u64) {
         let sum = |at: usize| self.checks.values().map(|counts| counts[at]).sum();
         (sum(0), sum(2) + self.broken.len() as u64)
@@ -273,7 +274,7 @@ impl Report {
         let share = 100.0 * legal as f64 / self.draws.max(1) as f64;
         let _ = writeln!(text, "{} schemes drawn, {legal} legal ({share:.0}%)", self.draws);
         if self.unshaped > 0 {
-            let _ = writeln!(text, "{} fit no shape that was drawn", self.unshaped);
+            let _ = writeln!(text, "{} fit none of the drawn shapes", self.unshaped);
         }
         for (reason, count) in largest(&self.rejected, 8) {
             let _ = writeln!(text, "  {count:6} rejected: {reason}");

@@ -1,4 +1,4 @@
-//! What must hold for a legal scheme, and what became of it.
+//! What must hold for a legal scheme, and the outcomes of the checks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use quantloom_tests::{f32_tensor, write_file};
 
 use crate::dice::Dice;
 
-/// A scheme and the numbers that decide all data.
+/// A scheme and the numbers that determine all data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The scheme.
@@ -46,13 +46,13 @@ impl Case {
 /// A check.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
-    /// What a scheme prints reads back as the same scheme.
+    /// The printed scheme reads back as the same scheme.
     Print,
     /// Packing and unpacking agree with the reference, bit by bit.
     Pack,
-    /// What `quantize` writes reads back as the reference quantises.
+    /// The file that `quantize` writes reads back as the reference quantises.
     Quantize,
-    /// Products on a backend, by its name on the command line.
+    /// Products on a backend, given by its name on the command line.
     Products(String),
 }
 
@@ -72,7 +72,7 @@ pub const SIMULATED: [&str; 5] =
     ["sim:sm_80", "sim:sm_90a", "sim:gfx942", "sim:gfx950", "sim:wgsl"];
 
 impl Check {
-    /// All: on every instruction set present and every simulated target.
+    /// All checks: on every instruction set of this machine and every simulated target.
     pub fn all() -> Vec<Self> {
         let sets = Isa::present().map(|isa| isa.name().to_owned());
         let backends = sets.chain(SIMULATED.map(str::to_owned));
@@ -83,23 +83,23 @@ impl Check {
     }
 }
 
-/// What became of a check.
+/// The outcome of a check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// All is right.
+    /// Passed.
     Passed,
-    /// Refused with a reason, which is no failure.
+    /// Unsupported, with a reason, which is not a failure.
     Refused(String),
-    /// Not right.
+    /// Failed.
     Failed(Fault),
 }
 
-/// What kind of failure it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A result that differs from the reference.
     Wrong,
-    /// An error where none should be.
+    /// An error where none is allowed.
     Error,
     /// A panic.
     Panic,
@@ -110,7 +110,7 @@ pub enum Kind {
 pub struct Fault {
     /// Its kind.
     pub kind: Kind,
-    /// What was said.
+    /// The message.
     pub message: String,
 }
 
@@ -123,8 +123,8 @@ impl Fault {
         Self { kind: Kind::Error, message: message.into() }
     }
 
-    /// Whether it is likely to have the same cause: wrong results say nothing about theirs, other
-    /// failures say the same but for numbers.
+    /// Whether the cause is probably the same: wrong results have no message, other failures have
+    /// the same message apart from numbers.
     pub fn like(&self, other: &Self) -> bool {
         self.kind == other.kind
             && (self.kind == Kind::Wrong
@@ -132,10 +132,10 @@ impl Fault {
     }
 }
 
-/// A message without its numbers and names, so that it can be counted: up to the first line's end.
+/// The first line of a message without its numbers and names, so that messages can be counted.
 pub fn plain_words(message: &str) -> String {
     let mut line = message.lines().next().unwrap_or("").to_owned();
-    // A codebook's values say nothing.
+    // The values of a codebook are left out.
     if let Some((before, values)) = line.split_once("codebook(")
         && let Some((_, after)) = values.split_once(')')
     {
@@ -155,13 +155,13 @@ pub fn plain_words(message: &str) -> String {
     words
 }
 
-/// Finds a backend by its name, or says why there is none.
+/// Finds a backend by its name, or returns the reason why there is none.
 pub type FindBackend = dyn Fn(&str) -> Result<Box<dyn Backend>, String> + Send + Sync;
 
-/// What is checked: the real thing, or a wrong one in a test of the checks.
+/// The code under test: the real code, or wrong code in a test of the checks.
 #[derive(Clone)]
 pub struct Subject {
-    /// The fast packer.
+    /// The packer.
     pub pack: fn(&Scheme, &PlainCodes) -> Result<StoredTensors, UnpackError>,
     /// The printer.
     pub print: fn(&Scheme) -> String,
@@ -181,7 +181,7 @@ impl Default for Subject {
 
 /// A backend by its name on the command line.
 ///
-/// # Errors
+/// No backend has this name.
 /// There is none of that name.
 pub fn backend(name: &str) -> Result<Box<dyn Backend>, String> {
     match name.strip_prefix("sim:") {
@@ -220,7 +220,7 @@ impl Subject {
         let all = match (all, &backends[..]) {
             (Ok(all), _) => all,
             (Err(fault), [_]) => vec![Outcome::Failed(fault)],
-            // One of them panics: which one?
+            // One of the backends panics; find out which.
             (Err(_), _) => backends
                 .iter()
                 .map(|name| match caught_fault(|| self.products(case, &[name])) {
@@ -239,10 +239,10 @@ impl Subject {
         match parse(&text) {
             Err(faults) => {
                 let first = faults.faults().first().map_or("", |fault| &fault.message);
-                Outcome::Failed(Fault::error(format!("what it prints is refused: {first}\n{text}")))
+                Outcome::Failed(Fault::error(format!("the printed text is rejected: {first}\n{text}")))
             }
             Ok(again) if again != *scheme => Outcome::Failed(Fault::wrong(format!(
-                "what it prints means something else\n{text}"
+                "the printed text is another scheme\n{text}"
             ))),
             Ok(_) => Outcome::Passed,
         }
@@ -324,7 +324,7 @@ fn of_failure(failure: Failure) -> Outcome {
             error => Outcome::Failed(Fault::error(error.to_string())),
         },
         Failure::Reference { error, .. } => {
-            Outcome::Failed(Fault::error(format!("the reference refuses the layer: {error}")))
+            Outcome::Failed(Fault::error(format!("the reference rejects the layer: {error}")))
         }
         Failure::Pack { error, .. } => Outcome::Failed(Fault::error(error.to_string())),
         failure => Outcome::Failed(Fault::error(failure.to_string())),
@@ -334,7 +334,7 @@ fn of_failure(failure: Failure) -> Outcome {
 /// Rows as f32 are the exact weights, rounded once.
 fn decoded(scheme: &Scheme, plain: &PlainCodes, unpacked: &Unpacked) -> Result<(), Fault> {
     let exact = dequantise(scheme, plain)
-        .map_err(|error| Fault::error(format!("the reference refuses: {error}")))?;
+        .map_err(|error| Fault::error(format!("the reference rejects the layer: {error}")))?;
     let ours = unpacked.decode_rows(0..plain.shape.experts * plain.shape.n);
     for (at, (ours, exact)) in ours.iter().zip(&exact).enumerate() {
         // The order of the levels may differ by roundings of f64.
@@ -394,7 +394,7 @@ fn try_quantized(case: &Case, folder: &Path) -> Result<Outcome, Fault> {
         let reasons = ["its layout takes", "cannot be numbered in"];
         return match reasons.iter().any(|reason| text.contains(reason)) {
             true => Ok(Outcome::Refused(text)),
-            false => Err(Fault::error(format!("quantize refuses: {text}"))),
+            false => Err(Fault::error(format!("quantize fails: {text}"))),
         };
     }
     let unread = |error: &dyn std::fmt::Display| {
@@ -423,7 +423,7 @@ fn try_quantized(case: &Case, folder: &Path) -> Result<Outcome, Fault> {
     Ok(Outcome::Passed)
 }
 
-/// Weights of a layer: normal, biased or with rows and groups of zeros, as the seed says.
+/// Weights of a layer: normal, biased, or with rows and groups of zeros, by the seed.
 fn weights(case: &Case) -> Vec<f32> {
     let shape = case.shape();
     let mut dice = Dice::new(case.seed, 0x77);
@@ -442,26 +442,27 @@ fn caught(check: impl FnOnce() -> Outcome) -> Outcome {
     caught_fault(check).unwrap_or_else(Outcome::Failed)
 }
 
-/// What it gives, or its panic as a fault.
+/// The result of a closure, or its panic as a failure.
 ///
 /// # Errors
-/// It panics.
+/// The closure panics.
 pub fn caught_fault<T>(check: impl FnOnce() -> T) -> Result<T, Fault> {
     PLACE.take();
     catch_unwind(AssertUnwindSafe(check)).map_err(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        let text = text.unwrap_or("without a text");
+        let text = text.unwrap_or("without a message");
         Fault { kind: Kind::Panic, message: format!("panic{}: {text}", PLACE.take()) }
     })
 }
 
 thread_local! {
-    /// Where this thread panicked last.
+    /// The location of this thread's last panic.
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Notes where a panic is instead of printing it: each step of shrinking would print one.
+/// Records the location of a panic instead of printing it, since each step of shrinking would print
+/// one.
 pub fn note_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or(String::new(), |at| format!(" at {at}"));
@@ -470,7 +471,7 @@ pub fn note_panics() {
 }
 
 impl Check {
-    /// Where it takes place: products of neighbouring backends fail for the same cause.
+    /// The location of a panic: products of neighbouring backends fail for the same cause.
     pub fn place(&self) -> &'static str {
         match self {
             Self::Print => "print",

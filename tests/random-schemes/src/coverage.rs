@@ -1,4 +1,4 @@
-//! Which clauses of the language the drawn schemes have.
+//! Counts of the language's clauses in drawn schemes.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use quantloom_dsl::{
     ScaleType, Scheme, Ties, ZeroKind, default_name,
 };
 
-/// A clause or a form of one.
+/// A clause or a form of a clause.
 type Feature = (&'static str, fn(&Scheme) -> bool);
 
-/// All that is counted.
+/// The features that are counted.
 pub const FEATURES: &[Feature] = &[
     ("code: unsigned", |s| code(s, |n| matches!(n, Number::Uint(_)))),
     ("code: signed", |s| code(s, |n| matches!(n, Number::Int(_)))),
@@ -188,12 +188,12 @@ impl Coverage {
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another campaign.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, count)| *sum += count);
     }
 
-    /// What was not drawn.
+    /// The features that were not drawn.
     pub fn absent(&self) -> Vec<&'static str> {
         let all = self.0.iter().zip(FEATURES);
         all.filter(|(count, _)| **count == 0).map(|(_, (name, _))| *name).collect()
@@ -256,7 +256,7 @@ fn quantiser(scheme: &Scheme, is: impl Fn(&Quantiser) -> bool) -> bool {
     scheme.quantiser().is_some_and(is)
 }
 
-/// Whether a part of a layout is such a one.
+/// Whether some part of a layout satisfies a predicate.
 fn any(layout: &Layout, is: &dyn Fn(&Layout) -> bool) -> bool {
     is(layout)
         || match layout {
@@ -295,7 +295,7 @@ fn digit(scheme: &Scheme, is: impl Fn(&Digit) -> bool) -> bool {
     })
 }
 
-/// Components in one tensor.
+/// Components in a tensor.
 fn held(scheme: &Scheme, layout: &Layout) -> usize {
     scheme.components().into_iter().filter(|component| layout.holds(*component)).count()
 }

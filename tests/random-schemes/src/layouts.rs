@@ -1,5 +1,5 @@
-//! Random layouts of a component: digit chains of random splits, in elements, words, loops, planes
-//! and words of single steps, legal for every shape.
+//! Random layouts of a component: digit chains with random splits, in elements, words, loops, bit
+//! planes and words of single steps, legal for every shape.
 
 use quantloom_dsl::layout::{
     Axis, Component, Digit, Field, Fill, GroupSize, Granularity, Layout, DigitRange, OrderDigit, WordType,
@@ -7,18 +7,18 @@ use quantloom_dsl::layout::{
 
 use crate::dice::Dice;
 
-/// A component that is to be placed.
+/// A component that needs a layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
-    /// Which one.
+    /// The component.
     pub component: Component,
-    /// Its width and groups.
+    /// Its width and group.
     pub granularity: Granularity,
     /// Whether experts are stacked.
     pub experts: bool,
 }
 
-/// Layouts that hold the component whole between them: one, or several planes if it is the code.
+/// Layouts that together store the whole component: one layout, or several bit planes for the code.
 pub fn layouts(dice: &mut Dice, placed: Placed) -> Vec<Layout> {
     let code = placed.component == Component::Code;
     let bits = placed.granularity.bits;
@@ -56,7 +56,7 @@ fn elements(dice: &mut Dice, placed: Placed) -> Layout {
     Layout::elements(placed.component, digits)
 }
 
-/// What common software writes: rows of words with the codes along k, or their transpose.
+/// Layouts of common software: rows of words with the codes along k, or their transpose.
 fn dense(dice: &mut Dice, placed: Placed) -> Layout {
     let bits = placed.granularity.bits;
     let width = [8u32, 32, 16, 64];
@@ -97,7 +97,7 @@ fn word(dice: &mut Dice, placed: Placed, range: Option<(u8, u8)>) -> Layout {
     word_of(dice, placed, range, digits)
 }
 
-/// A run of the first digits, as many as fill their words, placed by the others.
+/// A run of the first digits, as many as fill their words, ordered by the other digits.
 pub fn word_of(
     dice: &mut Dice,
     placed: Placed,
@@ -144,8 +144,8 @@ fn sized_first(digits: &[Digit]) -> usize {
     digits.iter().take_while(|digit| size_of(digit).is_some()).count()
 }
 
-/// Words with the same steps, which hold each bit of each step once between them: slices of the
-/// codes in any order, and pads.
+/// Words with the same steps, which together store each bit of each step once: slices of the codes
+/// in any order, and pads.
 fn words_of_steps(dice: &mut Dice, placed: Placed, words: usize) -> Vec<Layout> {
     let bits = placed.granularity.bits;
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
@@ -193,7 +193,7 @@ fn word_of_steps(
         fields.insert(dice.below(fields.len() + 1), pad);
     }
     let run: u32 = fields.iter().map(|field| taken(field, bits)).sum();
-    // At most three words, where there are words so wide.
+    // At most three words, if the words are that wide.
     let width = dice.of(&[8u32, 32, 16, 64]).max(run.div_ceil(3).next_power_of_two().min(64));
     let rest = run.next_multiple_of(width) - run;
     if rest >= run {
@@ -210,7 +210,7 @@ fn word_of_steps(
     Layout::Word { word, fields, inner: inner.to_vec(), order }
 }
 
-/// Bits of a run that a field takes.
+/// Bits of a field in a run.
 fn taken(field: &Field, bits: u32) -> u32 {
     match field {
         Field::Bits { range, .. } => range.map_or(bits, |(low, high)| u32::from(high - low)),
@@ -225,7 +225,7 @@ fn size_of(digit: &Digit) -> Option<u32> {
     }
 }
 
-/// Every digit of every axis along which the component varies, often k first, some counting down,
+/// The digits of every axis along which the component varies, often k first, some counting down,
 /// some swizzled.
 fn digits(dice: &mut Dice, placed: Placed) -> Vec<Digit> {
     let Placed { granularity, experts, component } = placed;
@@ -248,15 +248,16 @@ fn digits(dice: &mut Dice, placed: Placed) -> Vec<Digit> {
     digits
 }
 
-/// The digits of one axis: sized ones from the grain on, then an open one, or a whole axis.
+/// The digits of one axis: digits with sizes from the group size on, then an open one; or the whole
+/// axis.
 fn chain(dice: &mut Dice, axis: Axis, grain: GroupSize) -> Vec<Digit> {
     let unit = match grain {
-        // A default layout has digits that do not vary.
+        // A default layout has digits along which the component does not vary.
         GroupSize::All if dice.one_in(6) => return vec![Digit::new(axis, DigitRange::Open)],
         GroupSize::All => return Vec::new(),
         GroupSize::Each(unit) => unit,
     };
-    // Groups count from the group on; columns from the group's columns on.
+    // Digits g count from the group on; digits k from the group's columns on.
     let (axis, first) = match axis {
         Axis::G if dice.one_in(3) => (Axis::K, unit),
         Axis::K if dice.one_in(8) => (Axis::G, 1),
@@ -299,9 +300,9 @@ fn swizzle(dice: &mut Dice, digits: &mut [Digit], granularity: Granularity) {
     }
 }
 
-/// A record for every group: the codes of the group, and what they share, each whole bytes.
+/// A record for every group: the codes of the group and its shared components, each whole bytes.
 ///
-/// `shared` are components with one value a group of `rows` x `cols`, which is that of the record.
+/// `shared` are components with one value per group of `rows` x `cols`, the group of the record.
 pub fn record(
     dice: &mut Dice,
     code: Placed,
@@ -349,11 +350,10 @@ pub fn super_record(
     Layout::For { digits: outer, body: Box::new(Layout::Sequence(parts)) }
 }
 
-/// Components of one group side by side, in records or in words, for every group.
+/// Several components of one group, in records or in words, for every group.
 pub fn together(dice: &mut Dice, placed: &[Placed]) -> Layout {
     let mut order: Vec<Digit> = digits(dice, placed[0]);
-    // Sized digits of groups would be of other columns to another component only if its group
-    // were another.
+    // A digit of groups with a size would mean other columns for a component with another group.
     order.iter_mut().for_each(|digit| digit.swizzle = None);
     if dice.one_in(2) {
         let body = placed.iter().map(|placed| single(dice, *placed)).collect();
@@ -386,7 +386,7 @@ fn record_body(dice: &mut Dice, codes: Vec<Layout>, shared: &[Placed]) -> Layout
     Layout::Sequence(parts)
 }
 
-/// One value, in whole bytes.
+/// One value, padded to whole bytes.
 fn single(dice: &mut Dice, placed: Placed) -> Layout {
     let bits = placed.granularity.bits;
     match bits.is_multiple_of(8) && dice.percent(70) {
@@ -401,7 +401,7 @@ fn single(dice: &mut Dice, placed: Placed) -> Layout {
     }
 }
 
-/// The codes of a group of rows and columns that start at a stride: one word, or two planes.
+/// The codes of a group of rows and columns that starts at a stride: one word, or two bit planes.
 fn inside(dice: &mut Dice, code: Placed, rows: (u32, u32), cols: (u32, u32)) -> Vec<Layout> {
     let slices = match code.granularity.bits {
         bits if bits > 1 && dice.one_in(4) => {
@@ -421,7 +421,7 @@ fn inside(dice: &mut Dice, code: Placed, rows: (u32, u32), cols: (u32, u32)) -> 
     slices.into_iter().map(&mut plane).collect()
 }
 
-/// Sized digits that cover a number of columns or rows exactly.
+/// Digits with sizes that cover a number of columns or rows exactly.
 fn split(dice: &mut Dice, axis: Axis, (mut stride, mut count): (u32, u32)) -> Vec<Digit> {
     let mut digits = Vec::new();
     while count > 1 {

@@ -1,9 +1,9 @@
 //! Random legal schemes through every part of Quantloom, against the reference.
 //!
 //! In: a seed. Out: schemes ([`schemes`], with the layouts of [`layouts`]), a shape, M and data for
-//! each, what became of every check ([`checks`]), and each failure made small ([`shrink`]). The
-//! program of this crate does so for a given time ([`campaign`]) and prints which clauses were
-//! drawn ([`coverage`]).
+//! each, the outcome of every check ([`checks`]), and each failure shrunk ([`shrink`]). The program
+//! of this crate does this for a given time ([`campaign`]) and prints the counts of clauses
+//! ([`coverage`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Random legal schemes against the reference, for a given time. Exit status: 0 nothing found, 1
-//! something, 2 wrong usage.
+//! Random legal schemes against the reference, for a given time. Exit status: 0 no finding, 1 some
+//! findings, 2 wrong usage.
 
 #![forbid(unsafe_code)]
 
@@ -14,16 +14,16 @@ use quantloom_random_schemes::campaign::{Finding, Options, Report, Said, run};
 use quantloom_random_schemes::checks::{Case, Check, Subject, note_panics};
 
 /// Draws legal schemes and checks them: printing, packing, quantising, products on the CPU and on
-/// simulated GPUs. What fails is made small and printed with the command that does it again.
+/// simulated GPUs. Shrinks failures and prints them with the command that reproduces them.
 #[derive(Parser)]
 struct Arguments {
-    /// Decides all draws; a fresh one is taken and printed if none is given.
+    /// The seed of all draws; without it a fresh seed is used and printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// No draw begins after so many seconds.
+    /// No draw starts after this many seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// At most so many draws.
+    /// The most draws.
     #[arg(long, default_value_t = u64::MAX)]
     count: u64,
     /// The first draw.
@@ -35,13 +35,13 @@ struct Arguments {
     /// Only products on this backend: portable, avx2, ..., sim:sm_90a.
     #[arg(long)]
     target: Option<String>,
-    /// Stops after so many findings.
+    /// Stop after this many findings.
     #[arg(long, default_value_t = 10)]
     findings: usize,
-    /// Where the schemes of findings are written.
+    /// The folder for the schemes of findings.
     #[arg(long, default_value = "target/random-schemes")]
     out: PathBuf,
-    /// Checks this scheme instead of drawn ones.
+    /// Check this scheme instead of drawn ones.
     #[arg(long, value_name = "FILE", requires = "shape")]
     scheme: Option<PathBuf>,
     /// The shape of --scheme.
@@ -137,7 +137,7 @@ fn checks(arguments: &Arguments) -> Result<Vec<Check>, String> {
     Ok(checks)
 }
 
-/// A seed that no run before had.
+/// A seed that differs from run to run.
 fn fresh() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_nanos() as u64 % 1_000_000_007

@@ -39,7 +39,7 @@ impl Group {
     }
 }
 
-/// The text of a scheme. A few of them are refused by the language's checks.
+/// The text of a scheme. The language rejects a few of the texts.
 pub fn text(dice: &mut Dice) -> String {
     Drawing { dice, experts: false, placed: Vec::new(), names: 0 }.scheme()
 }
@@ -47,9 +47,9 @@ pub fn text(dice: &mut Dice) -> String {
 struct Drawing<'d> {
     dice: &'d mut Dice,
     experts: bool,
-    /// Components that a record holds already.
+    /// Components that a record stores already.
     placed: Vec<Component>,
-    /// Names given so far.
+    /// Names that are used already.
     names: usize,
 }
 
@@ -252,7 +252,7 @@ impl Drawing<'_> {
         let mut levels: Vec<Level> = Vec::new();
         for _ in 0..count {
             let mut group = self.group(1);
-            // Mostly a coarser level of as many rows.
+            // Usually a coarser level with as many rows.
             if let Some(Level { group: Group(Some(rows), Some(cols)), .. }) = levels.last()
                 && self.dice.percent(70)
             {
@@ -320,7 +320,7 @@ impl Drawing<'_> {
         Some((text, group, number))
     }
 
-    /// Mostly the group of the first scale.
+    /// Usually the group of the first scale.
     fn own_group(&mut self, text: &mut String, first: Option<Group>) -> Option<Group> {
         match first {
             Some(first) if self.dice.percent(75) => Some(first),
@@ -372,7 +372,7 @@ impl Drawing<'_> {
                 8 => Group::TENSOR,
                 _ => self.group(1),
             };
-            // Finest first, as a rule.
+            // Usually finest first.
             let last = level + 1 == count && self.dice.percent(60);
             let group = match (level, last) {
                 (0, _) if count > 1 && self.dice.percent(70) => Group(Some(1), Some(self.cols())),
@@ -408,7 +408,7 @@ impl Drawing<'_> {
         (format!("{number} {{ {} }}", clauses.join(", ")), !number.is_float())
     }
 
-    /// The `pack` clauses, in which scales, zero points and shifts may lie too.
+    /// The `pack` clauses, which may also store scales, zero points and shifts.
     fn packs(
         &mut self,
         code: Placed,
@@ -471,7 +471,7 @@ impl Drawing<'_> {
         })
     }
 
-    /// The layout of the first scale that holds the zero point or the shift too.
+    /// The layout of the first scale, which may also store the zero point or the shift.
     fn shared(
         &mut self,
         levels: &[Level],
@@ -503,7 +503,8 @@ impl Drawing<'_> {
         Some(together(self.dice, &all).display(Component::Scale(0)).to_string())
     }
 
-    /// ` LAYOUT as "name"` of a component, each of them if need be; nothing if a record holds it.
+    /// ` LAYOUT as "name"` of a component, each if necessary; empty if a record stores the
+    /// component.
     fn stored(&mut self, component: Component, group: Group, number: Number) -> String {
         if self.placed.contains(&component) {
             return String::new();
@@ -514,7 +515,7 @@ impl Drawing<'_> {
             false => {
                 let granularity = group.granularity(number.bits());
                 let placed = Placed { component, granularity, experts: self.experts };
-                // One layout a clause.
+                // One layout per clause.
                 let mut layouts = layouts_of(self.dice, placed);
                 let layout = match layouts.len() {
                     1 => layouts.remove(0),

@@ -1,5 +1,5 @@
-//! A failing case made small: clauses dropped, types, groups, layouts, shape and M simplified, as
-//! long as it fails in the same way.
+//! Shrinking: makes a failing case small by dropping clauses and simplifying types, groups,
+//! layouts, shape and M, as long as it fails alike.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use quantloom_dsl::{
 
 use crate::checks::{Case, Check, Fault, Outcome, Subject};
 
-/// The smallest case found until `end` that fails `check` like `fault`, and its own failure.
+/// The smallest case found until `end` that fails `check` like `fault`, and its failure.
 pub fn shrink(
     subject: &Subject,
     check: &Check,
@@ -43,8 +43,8 @@ pub fn shrink(
     }
 }
 
-/// Gives simpler cases, the boldest first, until one is taken; none is as large in every way, so
-/// shrinking ends.
+/// Proposes simpler cases, the simplest first, until one is accepted. Each is smaller in some way,
+/// so shrinking ends.
 fn candidates(case: &Case, take: &mut dyn FnMut(Case) -> bool) {
     if case.tokens.len() > 1
         && case.tokens.iter().any(|m| take(Case { tokens: vec![*m], ..case.clone() }))
@@ -78,7 +78,7 @@ fn smaller(number: u64) -> Vec<u64> {
     all
 }
 
-/// Gives simpler schemes that are legal until one is taken.
+/// Proposes simpler legal schemes until one is accepted.
 fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
     let mut taken = false;
     let mut change = |change: &dyn Fn(&mut Scheme)| {
@@ -87,8 +87,8 @@ fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
         }
         let mut changed = scheme.clone();
         change(&mut changed);
-        // What is no longer a component is no longer stored; what is no longer stored lies in a
-        // tensor of its own.
+        // Removed components are no longer stored; components that are no longer stored get a
+        // tensor of their own.
         let legal = |scheme: &Scheme| parse(&scheme.to_string()).ok();
         let tidy = tidied(changed.clone());
         let plain = || with_plain_stores(changed);
@@ -123,7 +123,7 @@ fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
             change(&|s| {
                 let old = s.scales[at].group;
                 s.scales[at].group = group;
-                // What shared its group goes on sharing it.
+                // Components that shared the group share it still.
                 s.zero.iter_mut().filter(|z| z.group == old).for_each(|z| z.group = group);
                 s.shift.iter_mut().filter(|z| z.group == old).for_each(|z| z.group = group);
             });
@@ -137,7 +137,7 @@ fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
     }
     change(&|s| s.weight.offset = 0);
     change(&|s| s.weight.offset /= 2);
-    // Only towards the first, or it would go round in circles.
+    // Only towards the first item, to avoid cycles.
     let simple = [Number::Int(8), Number::Uint(8), Number::Uint(4)].map(Code::Number);
     for code in simple.iter().take_while(|code| **code != scheme.weight.code) {
         change(&|s| s.weight.code = code.clone());
@@ -215,7 +215,7 @@ fn groups(group: Group) -> Vec<Group> {
     all
 }
 
-/// Without stores of what is no component, with stores of what lies nowhere.
+/// Without tensors of missing components, and with a tensor for every other component.
 fn tidied(mut scheme: Scheme) -> Scheme {
     let components = scheme.components();
     scheme.stores.retain(|store| components.contains(&store.owner));
@@ -228,7 +228,7 @@ fn tidied(mut scheme: Scheme) -> Scheme {
     scheme
 }
 
-/// With a tensor of its own, in the simplest layout, for every component.
+/// With a tensor for every component, in the simplest layout.
 fn with_plain_stores(mut scheme: Scheme) -> Scheme {
     let components = scheme.components();
     scheme.stores = components.iter().map(|component| plain_store(&scheme, *component)).collect();

@@ -1,5 +1,5 @@
-//! The random schemes hold every clause of the language; what is right passes; what is made wrong
-//! on purpose is found and made small.
+//! The random schemes cover every clause of the language; correct code passes; deliberate errors
+//! are found and shrunk.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -51,15 +51,15 @@ fn what_is_right_passes() {
     assert!(report.totals().0 > 40, "{}", report.text());
 }
 
-/// The one finding of a subject that is wrong somewhere.
+/// The only finding of a subject with a deliberate error.
 fn found(subject: &Subject, check: Check) -> Finding {
     let Report { mut findings, broken, .. } = run(subject, &options(9, 400, vec![check]), &|_| {});
     assert_eq!(broken, [""; 0]);
-    assert!(!findings.is_empty(), "nothing was found");
+    assert!(!findings.is_empty(), "no finding");
     findings.remove(0)
 }
 
-/// No clause that a failure does not need.
+/// No clause that the failure does not need.
 fn bare(scheme: &Scheme) -> bool {
     scheme.bias.is_none()
         && scheme.output.is_none()

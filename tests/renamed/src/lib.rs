@@ -1,5 +1,5 @@
-//! A user of Quantloom that calls it `loom`, forbids unsafe code and hides what Rust's prelude
-//! offers: the expansion of `scheme!` must not depend on any of them.
+//! A user of Quantloom that renames it to `loom`, forbids unsafe code and shadows Rust's prelude:
+//! the expansion of `scheme!` must not depend on any of these names.
 
 #![forbid(unsafe_code)]
 #![deny(warnings)]
@@ -14,7 +14,7 @@ loom::scheme! {
     }
 }
 
-/// Names that an expansion might mean otherwise.
+/// Names that an expansion might resolve wrongly.
 pub mod shadowed {
     #![no_implicit_prelude]
     #![allow(non_camel_case_types, dead_code, missing_docs)]

@@ -1,4 +1,4 @@
-//! The command, on all of it: one sentence, status 1, no output left.
+//! All hostile files with the command: one sentence, status 1, no output file.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::Map;
 use crate::file::{File, Stored};
 use crate::lies::{put, sizes};
 
-/// Status 1, one sentence, and nothing written beside the input.
+/// Status 1, one sentence, and no file in the input's directory.
 #[track_caller]
 fn refuses(folder: &Path, arguments: &[&str], word: &str) {
     let files = || std::fs::read_dir(folder).unwrap().count();

@@ -1,4 +1,4 @@
-//! Headers that lie: about tensors, about themselves, about sizes and types.
+//! Headers with false statements about tensors, the header, sizes and types.
 
 use serde_json::{Value, json};
 
@@ -84,12 +84,12 @@ fn a_tensor_that_is_there_twice() {
         let header = Value::from(file.header()).to_string();
         let entry = format!("{}:{}", Value::from(tensor.as_str()), file.header()[tensor]);
         let twice = file.with_header(&header.replacen(&entry, &format!("{entry},{entry}"), 1));
-        refused(name, twice, layer, &[&format!("\"{tensor}\" is there twice")]);
+        refused(name, twice, layer, &[&format!("\"{tensor}\" occurs twice")]);
     }
 }
 
-/// Tensors that a layer can be read without: an activation's scale that says that there is one,
-/// zero points that say nothing, a bias.
+/// Tensors that a layer can be read without: an activation's scale, which signals that x is
+/// quantised, zero points that are all 0, a bias.
 const OPTIONAL: &[(&str, &str)] = &[
     ("modelopt_nvfp4", "layer.input_scale"),
     ("quark_w8a8_int8_channel", "layer.weight_zero_point"),
@@ -97,7 +97,7 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("gpt_oss_mxfp4", "experts.gate_up_proj_bias"),
 ];
 
-/// What is done to a tensor.
+/// A change of a tensor.
 type Misfit = (&'static str, fn(&mut Stored));
 
 #[test]
@@ -151,8 +151,8 @@ fn tensors_that_do_not_fit() {
                 let before = file.tensor(tensor).shape.iter().product::<u64>();
                 lie(file.tensor(tensor));
                 let result = read(file.bytes(), layer);
-                // One number is one number, whatever its shape; what is optional may be ignored;
-                // a single scale leaves the number of rows free.
+                // One number is one number, whatever its shape; optional tensors may be ignored; a
+                // single scale does not determine the number of rows.
                 let free = *what == "a scalar" && before == 1
                     || *what == "a row more" && (*name, tensor) == ("ct_fp8", "layer.weight");
                 if !optional && !free {

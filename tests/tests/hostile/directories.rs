@@ -1,4 +1,4 @@
-//! Directories of shards, and what is no file.
+//! Directories of shards, and paths that are not files.
 
 use quantloom_runtime::checkpoint::{Access, Checkpoint, Options, Tensors};
 use quantloom_tests::golden_file;
@@ -42,7 +42,7 @@ fn directories_that_lie() {
     }
     std::fs::remove_file(path("model.safetensors.index.json")).unwrap();
     std::fs::write(path("again.safetensors"), &good).unwrap();
-    assert!(open().unwrap_err().contains("is there twice"));
+    assert!(open().unwrap_err().contains("occurs twice"));
     std::fs::write(path("again.safetensors"), b"").unwrap();
     assert!(open().unwrap_err().contains("again.safetensors is not a valid safetensors file"));
     std::fs::remove_file(path("again.safetensors")).unwrap();
@@ -50,7 +50,7 @@ fn directories_that_lie() {
     assert!(open().unwrap_err().contains("again.safetensors is not a file"));
 }
 
-/// Opening a pipe waits for a writer that does not come.
+/// Opening a pipe would wait forever for a writer.
 #[cfg(unix)]
 #[test]
 fn a_pipe_is_not_a_file() {
@@ -63,8 +63,8 @@ fn a_pipe_is_not_a_file() {
     }
 }
 
-/// A file that is shortened while it is open: what was read into memory stays as it was. (A mapped
-/// one would end this process.)
+/// A file that is truncated while it is open: a copy in memory does not change. (A mapped file
+/// would end this process.)
 #[test]
 fn a_copied_file_may_be_shortened_while_it_is_open() {
     let golden = golden_file("ct_w4a16");

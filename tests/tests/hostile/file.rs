@@ -1,10 +1,10 @@
-//! A safetensors file taken apart, changed and put together again, and what becomes of it.
+//! A safetensors file that tests take apart, change and reassemble, and the result of reading it.
 
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_tests::golden_file;
 use serde_json::{Map, Value, json};
 
-/// A safetensors file taken apart.
+/// The parts of a safetensors file.
 #[derive(Clone)]
 pub(crate) struct File {
     pub(crate) metadata: Map<String, Value>,
@@ -55,7 +55,7 @@ impl File {
         self.metadata.insert("quantization_config".to_owned(), Value::from(text));
     }
 
-    /// Puts a value at a JSON pointer of the configuration.
+    /// Sets a value at a JSON pointer of the configuration.
     pub(crate) fn set(&mut self, pointer: &str, value: Value) {
         let mut config = self.config();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -80,7 +80,7 @@ impl File {
         self.with_header(&Value::from(self.header()).to_string())
     }
 
-    /// The file with a header of one's own.
+    /// The file with another header.
     pub(crate) fn with_header(&self, header: &str) -> Vec<u8> {
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend(header.as_bytes());
@@ -95,7 +95,7 @@ pub(crate) fn split(bytes: &[u8]) -> (Map<String, Value>, &[u8]) {
     (serde_json::from_slice(&bytes[8..8 + length]).unwrap(), &bytes[8 + length..])
 }
 
-/// Opens the file, takes the layer and unpacks it; what went wrong first.
+/// Opens the file, finds the layer and unpacks it; the first error.
 pub(crate) fn read(bytes: Vec<u8>, layer: &str) -> Result<(), String> {
     let checkpoint =
         Checkpoint::from_bytes(bytes, Options::default()).map_err(|error| error.to_string())?;
@@ -103,7 +103,7 @@ pub(crate) fn read(bytes: Vec<u8>, layer: &str) -> Result<(), String> {
     layer.unpack().map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// The error of a file that must not be read, which has to hold one of the words.
+/// The error of a file that must be rejected; it must contain one of the words.
 #[track_caller]
 pub(crate) fn refused(what: &str, bytes: Vec<u8>, layer: &str, words: &[&str]) {
     let error = read(bytes, layer).expect_err(what);

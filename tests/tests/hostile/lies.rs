@@ -1,4 +1,4 @@
-//! Tensors and configurations that say what is not so.
+//! Tensors and configurations with false statements.
 
 use quantloom_runtime::check::check;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::FAMILIES;
 use crate::file::{File, Stored, read, refused};
 
-/// A file, what is done to it, and words of which the error must hold one.
+/// A file, a change, and words of which the error must contain one.
 type Lie = (&'static str, fn(&mut File), &'static [&'static str]);
 
 pub(crate) fn put(file: &mut File, tensor: &str, at: usize, bytes: &[u8]) {
@@ -29,7 +29,7 @@ fn targets(file: &mut File, pattern: &str) {
 }
 
 const LIES: &[Lie] = &[
-    // Values that are none.
+    // Invalid values.
     ("ct_mxfp4", |f| put(f, "layer.weight_scale", 100, &[0xff]), &["\"weight_scale\": number 100"]),
     ("quark_w_mxfp4", |f| put(f, "layer.weight_scale", 5, &[0xff]), &["\"weight_scale\""]),
     ("gpt_oss_mxfp4", |f| put(f, "experts.gate_up_proj_scales", 9, &[0xff]), &["\"_scales\""]),
@@ -47,7 +47,7 @@ const LIES: &[Lie] = &[
     ("gptq4_v1_actorder", |f| put(f, "layer.g_idx", 8, &[2, 0, 0, 0]), &["\"g_idx\"", "is 2"]),
     ("gptq4_v1_actorder", |f| put(f, "layer.g_idx", 8, &[0xff; 4]), &["\"g_idx\""]),
     ("gptq3", |f| put(f, "layer.g_idx", 8, &[0, 0, 0, 0x7f]), &["\"g_idx\""]),
-    // A shape that is none.
+    // Invalid shapes.
     ("ct_w4a16", |f| sizes(f, &[48, 1 << 40]), &["weight_shape"]),
     ("ct_w4a16", |f| sizes(f, &[48, i64::MAX]), &["weight_shape"]),
     ("ct_w4a16", |f| sizes(f, &[1 << 40, 256]), &["weight_shape"]),
@@ -57,7 +57,7 @@ const LIES: &[Lie] = &[
     ("ct_w4a16", |f| sizes(f, &[48]), &["weight_shape"]),
     ("ct_w4a16", |f| sizes(f, &[48, 256, 1]), &["weight_shape"]),
     ("ct_w4a16", |f| sizes(f, &[48, 255 - 8]), &["weight_packed", "words"]),
-    // A configuration that does not say what is there.
+    // A configuration that contradicts the tensors.
     ("ct_w4a16", |f| weights(f, "group_size", json!(0)), &["group_size"]),
     ("ct_w4a16", |f| weights(f, "group_size", json!(-2)), &["group_size"]),
     ("ct_w4a16", |f| weights(f, "group_size", json!(u64::MAX)), &["group_size"]),
@@ -106,12 +106,12 @@ const LIES: &[Lie] = &[
     ("quark_w_mxfp4", |f| f.set("/global_quant_config/weight/dtype", json!("fp3")), &["fp3"]),
     ("quark_w_mxfp4", |f| f.set("/layer_quant_config", json!({"l*": 2})), &["l*"]),
     ("quark_w_mxfp4", |f| f.set("/exclude", json!("layer")), &["exclude"]),
-    // Expressions that are none, are huge, or take forever.
+    // Expressions that are invalid, huge, or slow.
     ("ct_w4a16", |f| targets(f, "re:("), &["pattern"]),
     ("ct_w4a16", |f| targets(f, "re:(a{1000}){1000}"), &["pattern"]),
     ("ct_w4a16", |f| targets(f, "re:(?=l)((((a{99}){99}){99}){99})"), &["pattern"]),
     ("ct_w4a16", |f| targets(f, "re:(l*a*y*e*r*)(?:(?:l|a|y|e|r|\\1)*)*)(?=x)"), &["pattern"]),
-    // Text that is no JSON, or too deep.
+    // Text that is not JSON, or too deep.
     ("ct_w4a16", |f| f.set_config("{\"quant_method\":".to_owned()), &["not valid JSON"]),
     ("ct_w4a16", |f| f.set_config("[".repeat(100_000)), &["not valid JSON"]),
     ("ct_w4a16", |f| f.set_config("{\"bits\": 1e999}".to_owned()), &["not valid JSON"]),
@@ -128,7 +128,7 @@ fn lies_are_named() {
     }
 }
 
-/// An expression that backtracks without end on a name of many like letters.
+/// An expression that backtracks forever on a name of many equal letters.
 #[test]
 fn a_catastrophic_expression_gives_up() {
     let mut file = File::golden("ct_w4a16");
@@ -144,7 +144,8 @@ fn a_catastrophic_expression_gives_up() {
     }
 }
 
-/// Every value of a configuration in turn becomes one of another type: an error or a layer.
+/// Replaces each value of a configuration by one of another type: the result is an error or a
+/// layer.
 #[test]
 fn configurations_of_wrong_types() {
     fn pointers(value: &Value, at: String, all: &mut Vec<String>) {
@@ -195,7 +196,7 @@ fn configurations_of_wrong_types() {
     }
 }
 
-/// The scheme's text is repeated for each layer: it is held once.
+/// The scheme's text is repeated for each layer, but kept in memory once.
 #[test]
 fn schemes_of_our_own_files() {
     let file = |config: Value| File {
@@ -226,8 +227,8 @@ fn schemes_of_our_own_files() {
     refused("many layers", config(json!(text), many.into()), "7", &["7.weight"]);
 }
 
-/// A narrow activation and a narrow weight: their product is not computed to find that it is not
-/// the reference's.
+/// A narrow activation and a narrow weight: their product is not computed just to find that its
+/// size differs from the reference's.
 #[test]
 fn a_product_beyond_its_factors() {
     let wide = 1 << 17;

@@ -1,8 +1,9 @@
-//! Hostile input: files that are cut off, flipped, or lie. Each gives one error that names what
-//! is wrong; none panics, allocates by what a header claims, or leaves output behind.
+//! Hostile input: files that are truncated, have flipped bits, or contain false statements. Each
+//! gives one error that names the problem; none panics, allocates by an unchecked header, or leaves
+//! output behind.
 //!
-//! The tables of the modules are the lies; `fuzz/` looks for more of them, and what it
-//! has found is replayed here.
+//! The modules have tables of false statements; `fuzz/` searches for more, and its findings are
+//! replayed here.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::PathBuf;
@@ -18,10 +19,10 @@ mod drive;
 mod file;
 mod lies;
 
-/// The files here are below 400 KiB: nothing that is read from them needs more in one piece.
+/// The files are below 400 KiB: no allocation for them needs more.
 const MOST_BYTES: usize = 32 << 20;
 
-/// An allocator that refuses more than [`MOST_BYTES`] at once, which ends the test.
+/// An allocator that fails for more than [`MOST_BYTES`] at once, which ends the test.
 struct Bounded;
 
 // SAFETY: every call goes to the system's allocator unchanged, or fails as an allocator may.
@@ -30,12 +31,12 @@ unsafe impl GlobalAlloc for Bounded {
         if layout.size() > MOST_BYTES {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's own promise.
+        // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's own promise.
+        // SAFETY: the caller's contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -43,7 +44,7 @@ unsafe impl GlobalAlloc for Bounded {
 #[global_allocator]
 static ALLOCATOR: Bounded = Bounded;
 
-/// One golden file a family of formats, and one of its quantised layers.
+/// One golden file per checkpoint format, and one of its quantised layers.
 const FAMILIES: &[(&str, &str)] = &[
     ("ct_w4a16", "layer"),
     ("ct_w4a16_asym", "layer"),
@@ -84,7 +85,7 @@ fn truncated_files() {
     }
 }
 
-/// Three of four flips hit the header, where they matter most.
+/// Three of four flips are in the header, where they matter most.
 #[test]
 fn flipped_bits() {
     for (number, (name, _)) in (0..).zip(FAMILIES) {
@@ -101,7 +102,7 @@ fn flipped_bits() {
     }
 }
 
-/// The corpus of `fuzz/`, and every input that once failed there, by the target it is for.
+/// The corpus of `fuzz/`, and every input that once failed there, by fuzz target.
 #[test]
 fn the_fuzzers_corpus() {
     let fuzz = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz"));

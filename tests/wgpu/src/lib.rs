@@ -1,4 +1,4 @@
-//! Products on a device through wgpu, by the kernels that the simulator runs.
+//! Products on a device through wgpu, with the kernels that the simulator runs.
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
-//! Products on a device through wgpu, by the kernels that the simulator runs: what the host packs, the
-//! catalogue, a file of somebody else's. Where no driver shows a device, each test says that it is
-//! skipped; Mesa's llvmpipe is one.
+//! Products on a device through wgpu, with the kernels that the simulator runs: packing on the
+//! host, the catalogue, a third-party file. If no driver reports a device, each test prints that it
+//! is skipped; Mesa's llvmpipe is such a device.
 
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+#![allow(clippy::print_stdout, reason = "reports a skipped test")]
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn device() -> Option<GpuDevice<Wgpu>> {
     Some(GpuDevice::new(Wgpu::new(0, Arc::new(Jit)).unwrap()))
 }
 
-/// A device for the texts of a target.
+/// A device for the kernels of a target.
 fn device_of(target: &str, source: impl Products + 'static) -> Option<GpuDevice<Wgpu>> {
     device()?;
     let wgpu = match target {
@@ -49,7 +49,7 @@ fn device_of(target: &str, source: impl Products + 'static) -> Option<GpuDevice<
     };
     let wgpu = wgpu.unwrap();
     if wgpu.target() != target {
-        // Its subgroups are as wide as the processor's vectors.
+        // Its subgroups are as wide as the CPU's vectors.
         assert!(!devices()[0].name.contains("llvmpipe"), "{:?}", devices());
         println!("skipped: the device has no subgroups of one size");
         return None;
@@ -59,7 +59,7 @@ fn device_of(target: &str, source: impl Products + 'static) -> Option<GpuDevice<
 
 const BUFFERS: [&str; 5] = ["w", "scale", "addend", "factor", "bias"];
 
-/// A shape that all packings of the catalogue hold.
+/// A shape that all packings of the catalogue support.
 const SHAPE: (u64, u64) = (40, 384);
 
 #[test]
@@ -119,7 +119,7 @@ fn suite(scheme: &Scheme, seeds: Vec<u64>) -> Suite {
     Suite { shapes: vec![shape], tokens: vec![1, 3, 11], seeds, every: 1 }
 }
 
-/// Every scheme on the device, with so many tokens.
+/// Every scheme on the device, with `tokens` tokens.
 fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize]) {
     let (mut wrong, mut products) = (Vec::new(), 0);
     for (number, scheme) in quantloom_kernels::catalogue().iter().enumerate() {
@@ -314,7 +314,7 @@ fn other_peoples_results_are_met() {
             products += usize::from(found.subject == Subject::Product);
             match found.verdict {
                 Verdict::Pass => {}
-                // The layer of all experts together, which is no product.
+                // The layer of all experts together, which is not a product.
                 Verdict::NotChecked(_) if name == "gpt_oss_mxfp4" => {}
                 _ => wrong.push(format!("{name}: {found:?}")),
             }
@@ -324,7 +324,7 @@ fn other_peoples_results_are_met() {
     assert!(products > 40, "{products} products");
 }
 
-/// What no kernel takes is refused with its reason, and no pass.
+/// An unsupported product is an error with its reason, and does not pass.
 #[test]
 fn what_is_not_scheduled_is_said() {
     let Some(device) = device_of("wgsl", Jit) else { return };

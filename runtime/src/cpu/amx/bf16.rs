@@ -16,8 +16,8 @@ use std::arch::x86_64::*;
 
 use super::{Configured, SIDE, prefetch};
 use crate::cpu::isa::Isa;
-use crate::cpu::split_bf16::{MOST_PAIRS, lines};
 use crate::cpu::product::{Prefetcher, SplitBlock};
+use crate::cpu::split_bf16::{MOST_PAIRS, lines};
 use crate::cpu::tile::each;
 use crate::op::Sums;
 

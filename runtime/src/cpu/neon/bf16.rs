@@ -27,8 +27,8 @@ use super::instruction::bfmmla;
 use super::tile::register;
 use crate::cpu::decode::CHUNK;
 use crate::cpu::isa::Isa;
-use crate::cpu::split_bf16::MOST_CHAIN;
 use crate::cpu::product::{Prefetcher, SplitBlock};
+use crate::cpu::split_bf16::MOST_CHAIN;
 use crate::op::Sums;
 
 /// The instruction set with the instruction.

@@ -5,23 +5,23 @@
 use std::hint::black_box;
 
 use super::{bf16, tile};
-use crate::cpu::tile::{DotBlock, DotTokens, Sums};
+use crate::cpu::tile::{DotBlock, DotTokens, TileSums};
 
 macro_rules! counted {
     ($($name:ident $features:literal $tile:expr;)*) => {
         $(
             #[unsafe(no_mangle)]
             #[target_feature(enable = $features)]
-            fn $name(block: DotBlock<'_, 1>, tokens: DotTokens<'_, 4>, sums: &mut Sums<4, 1>) {
+            fn $name(block: DotBlock<'_, 1>, tokens: DotTokens<'_, 4>, sums: &mut TileSums<4, 1>) {
                 $tile(block, tokens, sums);
             }
         )*
 
         /// Makes the linker keep the functions.
         fn keep() {
-            $(black_box($name as unsafe fn(DotBlock<'_, 1>, DotTokens<'_, 4>, &mut Sums<4, 1>));)*
+            $(black_box($name as unsafe fn(DotBlock<'_, 1>, DotTokens<'_, 4>, &mut TileSums<4, 1>));)*
             keep_parts();
-            black_box(counted_fmla as fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut Sums<4, 1>));
+            black_box(counted_fmla as fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut TileSums<4, 1>));
         }
     };
 }
@@ -69,7 +69,7 @@ counted_parts! {
 }
 
 #[unsafe(no_mangle)]
-fn counted_fmla(weights: &[[[f32; 16]; 1]], x: &[[f32; 4]], sums: &mut Sums<4, 1>) {
+fn counted_fmla(weights: &[[[f32; 16]; 1]], x: &[[f32; 4]], sums: &mut TileSums<4, 1>) {
     tile::fma_tile(weights, x, sums);
 }
 

@@ -7,7 +7,7 @@ use std::arch::is_aarch64_feature_detected;
 
 use super::{Base, Dot, I8mm, Neon, bf16};
 use crate::cpu::split_bf16;
-use crate::cpu::tile::{DotBlock, DotTokens, Sums};
+use crate::cpu::tile::{DotBlock, DotTokens, TileSums};
 use crate::cpu::vector::{Portable, Vector};
 
 /// A linear congruential generator: the upper bits of its state.
@@ -39,7 +39,11 @@ const PANELS: usize = 1;
 /// Steps of a segment, and of the block: a whole segment and a shorter one.
 const SHAPES: [(usize, usize); 3] = [(8, 16), (16, 24), (32, 32)];
 
-fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, segment: usize, steps: usize) {
+fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(
+    fill: Fill,
+    segment: usize,
+    steps: usize,
+) {
     let case = format!("M {M}, narrow {NARROW}, {fill:?}, {steps} steps in segments of {segment}");
     let mut random = Random(1);
     let most = if NARROW { 127 } else { 255 };
@@ -96,7 +100,7 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(fill: Fill, segment: 
         .map(|(m, step)| word(m, step))
         .collect();
     let codes = arranged.as_chunks::<PANELS>().0;
-    let mut sums: Sums<M, PANELS> = [[[0.0; 16]]; M];
+    let mut sums: TileSums<M, PANELS> = [[[0.0; 16]]; M];
     V::dot_tile::<M, PANELS, NARROW>(
         DotBlock { codes, segment, scales: &scales },
         DotTokens { x: flat.as_chunks::<M>().0, starts: &starts },
@@ -129,7 +133,7 @@ fn fma_tile<V: Vector, const M: usize>() {
     let weights: Vec<[[f32; 16]; PANELS]> =
         (0..37).map(|_| [std::array::from_fn(|_| small())]).collect();
     let x: Vec<[f32; M]> = (0..37).map(|_| std::array::from_fn(|_| small())).collect();
-    let start: Sums<M, PANELS> = std::array::from_fn(|_| [std::array::from_fn(|_| small())]);
+    let start: TileSums<M, PANELS> = std::array::from_fn(|_| [std::array::from_fn(|_| small())]);
     let mut sums = start;
     V::fma_tile(&weights, &x, &mut sums);
     for m in 0..M {
