@@ -289,8 +289,8 @@ impl Quantiser {
     pub fn chooses_across_factors(&self) -> bool {
         let levels = self.scales.iter().enumerate();
         let mut of_all =
-            levels.filter(|(_, level)| !level.stored && level.group.rows == Grain::All);
-        of_all.any(|(at, _)| self.scales[at..].iter().any(|level| level.group.rows != Grain::All))
+            levels.filter(|(_, level)| !level.stored && level.group.rows == GroupSize::All);
+        of_all.any(|(at, _)| self.scales[at..].iter().any(|level| level.group.rows != GroupSize::All))
     }
 }
 

@@ -292,7 +292,7 @@ impl Saved<'_> {
             let name = given_name(&buffer);
             let words = self.words(&name)?;
             let (rows, columns) =
-                scheme.grains(component).map_or((1, 1), |grains| grains.elements(shape));
+                scheme.granularity(component).map_or((1, 1), |granularity| granularity.elements(shape));
             if words.len() as u64 != rows * columns {
                 let why = format!("it has {} numbers, not {}", words.len(), rows * columns);
                 return Err(self.damaged(&name, why));
