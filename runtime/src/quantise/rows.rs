@@ -235,7 +235,7 @@ mod tests {
                 scheme.experts = (experts > 1).then_some(quantloom_dsl::Experts::Single);
                 let shape = Shape { experts, n, k };
                 // Groups may have more rows than there are; memory is that of those there are.
-                if let Some(cut) = Cut::of(&scheme, shape) {
+                if let Some(cut) = RowBlocks::of(&scheme, shape) {
                     assert!(cut.front + cut.rows <= 3 * n, "{} in front, {}", cut.front, cut.rows);
                 }
                 let value = |at: u64| {
