@@ -13,7 +13,9 @@ mod view;
 
 use std::collections::BTreeSet;
 
-use quantloom::dsl::layout::{Axis, Component, Element, GroupSize, Granularity, Index, Shape, BitContent};
+use quantloom::dsl::layout::{
+    Axis, BitContent, Component, Element, Granularity, GroupSize, Index, Shape,
+};
 use quantloom::dsl::{Code, Group, Scheme, ZeroKind};
 use svg::node::element::Group as Nodes;
 
@@ -68,12 +70,15 @@ fn value_formula(scheme: &Scheme) -> String {
     let at = |component: Component| {
         let along = |axis: &str, grain| match grain {
             GroupSize::Each(1) => Some(axis.to_owned()),
-            GroupSize::Each(_) if axis == "k" && scheme.index.is_some() => Some("index[k]".to_owned()),
+            GroupSize::Each(_) if axis == "k" && scheme.index.is_some() => {
+                Some("index[k]".to_owned())
+            }
             GroupSize::Each(count) => Some(format!("{axis}/{count}")),
             GroupSize::All => None,
         };
         let granularity = scheme.granularity(component);
-        let list = granularity.map(|granularity| [along("n", granularity.rows), along("k", granularity.cols)]);
+        let list = granularity
+            .map(|granularity| [along("n", granularity.rows), along("k", granularity.cols)]);
         match list.into_iter().flatten().flatten().collect::<Vec<_>>().join(", ") {
             list if list.is_empty() => component.to_string(),
             list => format!("{component}[{list}]"),
@@ -114,7 +119,9 @@ fn groups(scheme: &Scheme) -> Vec<(Group, Vec<String>)> {
     let mut groups: Vec<(Group, Vec<String>)> = Vec::new();
     for component in scheme.components() {
         let granularity = match component {
-            Component::Scale(_) | Component::Zero | Component::Shift => scheme.granularity(component),
+            Component::Scale(_) | Component::Zero | Component::Shift => {
+                scheme.granularity(component)
+            }
             _ => None,
         };
         let Some(Granularity { rows, cols, .. }) = granularity else { continue };

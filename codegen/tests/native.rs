@@ -5,7 +5,9 @@
 use quantloom_codegen::plan::interpret::interpret;
 use quantloom_codegen::plan::{DequantPlan, NativeLayout, Operand, Plan, brief, plan};
 use quantloom_codegen::target::{Class, TARGETS, Target};
-use quantloom_dsl::layout::{BoundLayout, Component, Element, GroupSize, Granularity, Index, Shape, write_bits};
+use quantloom_dsl::layout::{
+    BoundLayout, Component, Element, Granularity, GroupSize, Index, Shape, write_bits,
+};
 use quantloom_dsl::{Code, Scheme, WeightCode, parse, parse_fragment, parse_layout};
 
 fn scheme(weight: &str, activation: &str) -> Scheme {
@@ -33,7 +35,10 @@ fn plan_of(scheme: &Scheme, name: &str) -> Result<Plan, String> {
 fn bind(plan: &Plan, shape: Shape) -> BoundLayout {
     let bits = plan.dequant.weight.code.bits();
     let granularity = Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
-    plan.native.layout.bind(shape, &|part| (part == Component::Code).then_some(granularity)).unwrap()
+    plan.native
+        .layout
+        .bind(shape, &|part| (part == Component::Code).then_some(granularity))
+        .unwrap()
 }
 
 /// A code for each (n, k), different ones side by side.
@@ -156,7 +161,8 @@ fn check_row(plan: &Plan, lane_words: &[u32], n: u64, first: u64) {
 /// The layout that all CPU kernels share, as it is agreed for each plane.
 #[test]
 fn the_shared_layout_is_the_agreed_one() {
-    let granularity = |bits| Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
+    let granularity =
+        |bits| Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
     let shape = Shape { experts: 1, n: 48, k: 96 };
     let of_code = |bits: u32| move |part| (part == Component::Code).then_some(granularity(bits));
     for (weight, width) in [("u1", 1), ("u2", 2), ("u4", 4), ("u8", 8)] {

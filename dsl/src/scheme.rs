@@ -290,7 +290,8 @@ impl Quantiser {
         let levels = self.scales.iter().enumerate();
         let mut of_all =
             levels.filter(|(_, level)| !level.stored && level.group.rows == GroupSize::All);
-        of_all.any(|(at, _)| self.scales[at..].iter().any(|level| level.group.rows != GroupSize::All))
+        of_all
+            .any(|(at, _)| self.scales[at..].iter().any(|level| level.group.rows != GroupSize::All))
     }
 }
 

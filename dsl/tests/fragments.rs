@@ -1,7 +1,7 @@
 //! The fragments of the matrix instructions against the formulas of their documents
 //! (PTX ISA, matrix fragments for `mma`), and the same notation as a layout of memory.
 
-use quantloom_dsl::layout::{Component, Element, GroupSize, Granularity, Index, Point, Shape};
+use quantloom_dsl::layout::{Component, Element, Granularity, GroupSize, Index, Point, Shape};
 use quantloom_dsl::{parse_fragment, parse_layout};
 
 struct Operand {

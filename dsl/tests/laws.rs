@@ -14,8 +14,8 @@ use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use proptest::{prop_assert, prop_assert_eq};
 use quantloom_dsl::layout::{
-    Axis, BoundLayout, Component, Element, Fill, Index, Layout, Method, Recode, AffineRun, AffineDigit, Shape,
-    BitContent, Transform, TransformError, read_bits,
+    AffineDigit, AffineRun, Axis, BitContent, BoundLayout, Component, Element, Fill, Index, Layout,
+    Method, Recode, Shape, Transform, TransformError, read_bits,
 };
 use quantloom_dsl::parse_layout;
 use random_layout::{CODE, Case, SCALE, Tape, copy, word, words_of_steps};
@@ -103,7 +103,8 @@ fn runs_are_the_addresses() {
             affine.set(affine.get() + 1);
             let bits = case.granularity(component).map_or(0, |granularity| granularity.bits);
             for index in case.elements(component) {
-                let here = |run: &&AffineRun| run.digits.iter().all(|digit| at(digit, index).is_some());
+                let here =
+                    |run: &&AffineRun| run.digits.iter().all(|digit| at(digit, index).is_some());
                 let runs: Vec<&AffineRun> = runs.iter().filter(here).collect();
                 for bit in 0..bits {
                     let address = |run: &&AffineRun| {

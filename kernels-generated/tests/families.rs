@@ -4,7 +4,7 @@
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
 use quantloom_kernels::FAMILIES;
-use quantloom_runtime::cpu::decode::{Groups, Piece, Scales};
+use quantloom_runtime::cpu::decode::{Groups, PanelScales, Segment};
 use quantloom_runtime::cpu::family::Decode;
 use quantloom_runtime::cpu::isa::Isa;
 
@@ -48,10 +48,11 @@ fn every_code_is_decoded_at_every_place() {
                     ((row * COLUMNS + column) * 3 + step) as u32 & number.mask()
                 };
                 let planes = pack(bits, &code);
-                let groups = Groups { columns: COLUMNS, scales: Scales::Bf16(&ones), add: None };
+                let groups =
+                    Groups { columns: COLUMNS, scales: PanelScales::Bf16(&ones), add: None };
                 let mut values = [[0.0f32; ROWS]; COLUMNS];
-                let piece = Piece { planes: &planes, first: 0, groups };
-                family.decode_values(isa, piece, &mut values, 1);
+                let segment = Segment { planes: &planes, first: 0, groups };
+                family.decode_values(isa, segment, &mut values, 1);
                 for (column, values) in values.iter().enumerate() {
                     for (row, found) in values.iter().enumerate() {
                         let code = code(row, column);

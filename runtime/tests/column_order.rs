@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use quantloom_dsl::format::NUMBER_F32;
-use quantloom_dsl::layout::{Component, GroupSize, Granularity, Recode, Shape};
+use quantloom_dsl::layout::{Component, Granularity, GroupSize, Recode, Shape};
 use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::gpu::{Arrangement, ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
@@ -53,7 +53,8 @@ const fn by_index(run: u32) -> Arrangement {
 }
 
 fn part(component: Component, layout: &str, (bits, columns): (u32, u32), form: Form) -> NativePart {
-    let granularity = Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(columns) };
+    let granularity =
+        Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(columns) };
     let layout = parse_layout(layout, component).unwrap_or_else(|faults| panic!("{faults}"));
     NativePart { buffer: "part".to_owned(), component, layout, granularity, form }
 }

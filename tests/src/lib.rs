@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use quantloom_dsl::layout::{Component, GroupSize, Index, Shape};
-use quantloom_dsl::reference::{StoredTensors, PlainCodes};
+use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Scheme, ZeroKind};
 use quantloom_runtime::checkpoint::{Layer, Tensors};
 use safetensors::Dtype;

@@ -193,7 +193,9 @@ fn each_fault_is_found() {
         };
         let file = "'my file.scheme'";
         let result = alone.run_named(scheme, file, &backends, &|_| {}).remove(0);
-        let Err(failure @ Failure::Mismatch { .. }) = &result else { panic!("{again}: {result:?}") };
+        let Err(failure @ Failure::Mismatch { .. }) = &result else {
+            panic!("{again}: {result:?}")
+        };
         let named = format!("\nagain: quantloom verify {file} --backend cpu {tail}");
         assert!(failure.to_string().ends_with(&named), "{failure}");
         let Err(Failure::Mismatch { miss: same, .. }) = result else { panic!("{again}") };

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::layout::{
-    BoundLayout, Component, Element, GroupSize, Index, Recode, Shape, BitContent, Transform, read_bits,
+    BitContent, BoundLayout, Component, Element, GroupSize, Index, Recode, Shape, Transform,
+    read_bits,
 };
-use quantloom_dsl::reference::{StoredTensors, PlainCodes, pack, unpack};
+use quantloom_dsl::reference::{PlainCodes, StoredTensors, pack, unpack};
 use quantloom_dsl::{Scheme, Store};
 use quantloom_kernels::catalogue;
 use quantloom_runtime::unpacked::Unpacked;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use quantloom::runtime::checkpoint::{Checkpoint, Entry, CheckpointFormat, Writer, attached};
+use quantloom::runtime::checkpoint::{Checkpoint, CheckpointFormat, Entry, Writer, attached};
 
 use super::{Reading, label, print_line, shape};
 use crate::atomic_write::Replace;

@@ -334,9 +334,11 @@ pub(super) fn show(cells: &[Cell]) -> Result<()> {
         ]);
     }
     print_line(rows)?;
-    print_line("of bandwidth: of what the machine read between the calls; of peak: of what the fastest \
+    print_line(
+        "of bandwidth: of what the machine read between the calls; of peak: of what the fastest \
          instruction of the kernel's kind computed between the calls; of roof: of the lower of the \
-         two limits")
+         two limits",
+    )
 }
 
 fn as_json(

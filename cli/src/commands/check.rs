@@ -8,7 +8,7 @@ use quantloom::runtime::check::{Finding, Subject, Verdict, check, tokens};
 use quantloom::runtime::checkpoint::{Checkpoint, Layer};
 use quantloom::runtime::device::Backend;
 
-use super::{Reading, label, print_line, eprint_line, table};
+use super::{Reading, eprint_line, label, print_line, table};
 use crate::progress::Progress;
 
 #[derive(Args)]

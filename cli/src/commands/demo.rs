@@ -8,7 +8,7 @@ use quantloom::runtime::device::Device;
 use quantloom::runtime::measure::{Memory, rates};
 use quantloom::runtime::select::select;
 
-use super::{bench, label, print_line, eprint_line, shape, table};
+use super::{bench, eprint_line, label, print_line, shape, table};
 
 /// Seven layers in seven schemes, written by compressed-tensors 0.20 (cli/assets/README.md).
 const CHECKPOINT: &[u8] = include_bytes!("../../assets/demo.safetensors");
@@ -51,7 +51,9 @@ pub(crate) fn run() -> Result<bool> {
         }
     }
     print_line(rows)?;
-    print_line("weight: largest error in roundings of the type that the file's software computed in;")?;
+    print_line(
+        "weight: largest error in roundings of the type that the file's software computed in;",
+    )?;
     print_line("product: norm of the difference over the norm of the file's own result.")?;
     let mut well = true;
     for finding in &findings {

@@ -7,7 +7,7 @@ use clap::Args;
 use quantloom::runtime::checkpoint::{Dtype, Tensor, Tensors};
 use serde_json::{Value, json};
 
-use super::{Reading, label, print_line, eprint_line, print_json, shape, size, table};
+use super::{Reading, eprint_line, label, print_json, print_line, shape, size, table};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \

@@ -26,7 +26,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use quantloom::dsl::{Code, Scheme, parse};
 use quantloom::runtime::checkpoint::{
-    Access, Checkpoint, CheckpointError, GptqVersion, Layer, Options, ExplicitScheme,
+    Access, Checkpoint, CheckpointError, ExplicitScheme, GptqVersion, Layer, Options,
 };
 
 pub(crate) use tables::{table, text_table};
@@ -140,7 +140,11 @@ impl Reading {
             });
         };
         let (layer, shape) = (layer.map(str::to_owned), self.shape);
-        Ok(Checkpoint::open_with_scheme(path, options, &ExplicitScheme { scheme: scheme(given)?, layer, shape })?)
+        Ok(Checkpoint::open_with_scheme(
+            path,
+            options,
+            &ExplicitScheme { scheme: scheme(given)?, layer, shape },
+        )?)
     }
 
     /// The layer of this name, or the only one.

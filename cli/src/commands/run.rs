@@ -11,7 +11,7 @@ use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
 use quantloom::runtime::forward::{as_called, multiply};
 use quantloom::runtime::tensor::f32_bytes;
 
-use super::{Reading, print_line, eprint_line};
+use super::{Reading, eprint_line, print_line};
 use crate::atomic_write::Replace;
 use crate::progress::Progress;
 
@@ -143,6 +143,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         writer.write(&bytes).with_context(cannot)?;
     }
     writer.finish().with_context(cannot)?;
-    print_line(format_args!("wrote {}: y, f32, {dims:?}, {}", arguments.out.display(), place.name()))?;
+    print_line(format_args!(
+        "wrote {}: y, f32, {dims:?}, {}",
+        arguments.out.display(),
+        place.name()
+    ))?;
     Ok(true)
 }

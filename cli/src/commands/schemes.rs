@@ -7,7 +7,7 @@ use quantloom::codegen::target::{Proof, TARGETS, Target};
 use quantloom::dsl::Scheme;
 use serde_json::{Value, json};
 
-use super::{print_line, print_json, table};
+use super::{print_json, print_line, table};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -81,7 +81,11 @@ fn markdown(schemes: &[Scheme]) -> Result<bool> {
     )?;
     print_line("the kernels; -: refused, for the reason of that number.")?;
     for (number, reason) in reasons.iter().enumerate() {
-        print_line(format_args!("{}{}. {reason}", if number == 0 { "\n" } else { "" }, number + 1))?;
+        print_line(format_args!(
+            "{}{}. {reason}",
+            if number == 0 { "\n" } else { "" },
+            number + 1
+        ))?;
     }
     Ok(true)
 }

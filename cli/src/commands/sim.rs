@@ -6,7 +6,7 @@ use quantloom::dsl::Scheme;
 use quantloom::runtime::conformance::{Failure, Suite, draw};
 
 use super::sizes::shape;
-use super::{backend, print_line, eprint_line, scheme};
+use super::{backend, eprint_line, print_line, scheme};
 use crate::printed::shell_word;
 
 /// The kernels that would be emitted for a GPU, run on the simulator: their counts, and y against

@@ -11,7 +11,7 @@ use quantloom::runtime::conformance::{Failure, Suite, Summary};
 use quantloom::runtime::device::Backend;
 
 use super::sizes::{Tokens, shape};
-use super::{backend, print_line, eprint_line, scheme, table};
+use super::{backend, eprint_line, print_line, scheme, table};
 use crate::printed::shell_word;
 use crate::progress::Progress;
 
@@ -109,7 +109,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     drop(progress);
     print_line(rows)?;
     for Named { scheme, .. } in schemes.iter().filter(|named| named.scheme.is_mixed()) {
-        let taken: Vec<String> = scheme.activation_choices().map(|taken| taken.to_string()).collect();
+        let taken: Vec<String> =
+            scheme.activation_choices().map(|taken| taken.to_string()).collect();
         print_line(format_args!("{}: {}", scheme.name, taken.join(", ")))?;
     }
     for (case, why) in notes {

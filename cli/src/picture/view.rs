@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quantloom::dsl::layout::{
-    Axis, BindError, BoundLayout, Component, Element, Field, Fill, GroupSize, Index, Layout, Shape, BitContent,
-    WordType,
+    Axis, BindError, BitContent, BoundLayout, Component, Element, Field, Fill, GroupSize, Index,
+    Layout, Shape, WordType,
 };
 use quantloom::dsl::{Scheme, Store};
 
@@ -239,7 +239,8 @@ impl<'a> View<'a> {
     pub(super) fn piece_label(&self, piece: &Piece) -> Vec<String> {
         match piece.slot {
             BitContent::Bit(Element { component, index, bit }) => {
-                let whole = self.scheme.granularity(component).is_some_and(|g| g.bits == piece.bits);
+                let whole =
+                    self.scheme.granularity(component).is_some_and(|g| g.bits == piece.bits);
                 let part = match piece.bits {
                     1 => format!("b{bit}"),
                     bits => format!("b{bit}-{}", bit + bits - 1),

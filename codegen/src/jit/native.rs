@@ -1,7 +1,7 @@
 //! The constant buffers of a product, as every schedule reads them.
 
 use quantloom_dsl::format::NUMBER_F32;
-use quantloom_dsl::layout::{Component, GroupSize, Granularity};
+use quantloom_dsl::layout::{Component, Granularity, GroupSize};
 use quantloom_dsl::parse_layout;
 use quantloom_runtime::gpu::{Computed, Form, NativePart};
 
@@ -11,8 +11,11 @@ use crate::schedule::{Grouped, PER_ROW_LAYOUT, Problem, What};
 /// Codes and whatever goes with them: names and layouts are those of [`Io`](crate::schedule::Io).
 pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     let dequant = &problem.plan.dequant;
-    let granularity =
-        Granularity { bits: dequant.weight.code.bits(), rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
+    let granularity = Granularity {
+        bits: dequant.weight.code.bits(),
+        rows: GroupSize::Each(1),
+        cols: GroupSize::Each(1),
+    };
     let mut parts = vec![NativePart {
         buffer: "w".to_owned(),
         component: Component::Code,

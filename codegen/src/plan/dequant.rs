@@ -132,7 +132,12 @@ fn counted_from_zero(weight: &WeightCode) -> Option<(WeightCode, Recode)> {
     Some((WeightCode { code, offset: weight.offset + top as i32 }, Recode::Xor(top)))
 }
 
-fn candidates(weight: WeightCode, recode: &Recode, operand: Operand, class: Class) -> Vec<DequantPlan> {
+fn candidates(
+    weight: WeightCode,
+    recode: &Recode,
+    operand: Operand,
+    class: Class,
+) -> Vec<DequantPlan> {
     let bits = weight.code.bits();
     let slices = planes(bits);
     let mut chains: Vec<Vec<Sequence>> = Vec::new();

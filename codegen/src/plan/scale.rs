@@ -144,7 +144,8 @@ impl Absorbed {
         let alone = scheme.zero.is_none() && scheme.shift.is_none() && !input.iter().any(by_run);
         let sorted = scheme.index.is_some();
         let scale = &scheme.scales[level];
-        let (GroupSize::Each(1), GroupSize::Each(columns)) = (scale.group.rows, scale.group.cols) else {
+        let (GroupSize::Each(1), GroupSize::Each(columns)) = (scale.group.rows, scale.group.cols)
+        else {
             return None;
         };
         let ScaleType::Number(scale) = scale.number else { return None };

@@ -8,7 +8,7 @@
 //! are padded to whole turns: a lane reads those of a turn without asking where K ends.
 
 use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
-use quantloom_dsl::layout::{Component, GroupSize, Granularity};
+use quantloom_dsl::layout::{Component, Granularity, GroupSize};
 
 use super::Problem;
 use super::dequantise::{Scales, in_register};

@@ -7,7 +7,7 @@
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, GroupSize};
-use quantloom_dsl::{Activation, ZeroPointCorrection, ScaleType, Scheme, Zero, ZeroKind};
+use quantloom_dsl::{Activation, ScaleType, Scheme, Zero, ZeroKind, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
 use super::dequantise::{takes_zeros, writable};

@@ -15,7 +15,7 @@ mod section;
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{
-    BoundLayout, Component, Field, Fill, GroupSize, Granularity, Layout, Recode, AffineRun, Shape,
+    AffineRun, BoundLayout, Component, Field, Fill, Granularity, GroupSize, Layout, Recode, Shape,
 };
 use quantloom_dsl::{Scheme, Store, parse_layout};
 
@@ -271,12 +271,17 @@ impl Transform<'_> {
     }
 
     /// Where the bits of a component lie.
-    fn runs(&self, bound: &BoundLayout, component: Component) -> Result<Vec<AffineRun>, Unscheduled> {
+    fn runs(
+        &self,
+        bound: &BoundLayout,
+        component: Component,
+    ) -> Result<Vec<AffineRun>, Unscheduled> {
         let runs = bound.runs(component);
         let runs = runs.ok_or_else(|| self.unscheduled("swizzled places, or too many of them"))?;
         let up = |run: &AffineRun| {
-            let up =
-                |digit: &quantloom_dsl::layout::AffineDigit| digit.fixed.is_some() || digit.place > 0;
+            let up = |digit: &quantloom_dsl::layout::AffineDigit| {
+                digit.fixed.is_some() || digit.place > 0
+            };
             run.base >= 0 && run.digits.iter().all(up)
         };
         if runs.iter().all(up) { Ok(runs) } else { Err(self.unscheduled("digits that count down")) }
@@ -295,7 +300,8 @@ impl Transform<'_> {
                 (Some(grouped.layout(self.problem)), grouped.granularity())
             }
             Part::Bias | Part::Factors => {
-                let granularity = Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
+                let granularity =
+                    Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
                 (Some(PER_ROW_LAYOUT.to_owned()), granularity)
             }
         };

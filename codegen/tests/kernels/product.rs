@@ -5,7 +5,7 @@ use quantloom_codegen::ir::{Access, Kernel, Verified};
 use quantloom_codegen::schedule::{Grouped, Problem};
 use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
-use quantloom_dsl::layout::{Component, Element, GroupSize, Granularity, Index, Shape, write_bits};
+use quantloom_dsl::layout::{Component, Element, Granularity, GroupSize, Index, Shape, write_bits};
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 pub struct Random(pub u64);
@@ -112,7 +112,8 @@ impl Product {
 
     fn native_codes(&self) -> Vec<u8> {
         let (n, k) = (u64::from(self.problem.n), u64::from(self.problem.k));
-        let granularity = Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
+        let granularity =
+            Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
         let native = &self.problem.plan.native;
         let padded = |size: u64, to: u32| size.next_multiple_of(u64::from(to));
         let shape = Shape { experts: 1, n: padded(n, native.rows), k: padded(k, native.columns) };

@@ -10,7 +10,7 @@ use quantloom_codegen::sim::{Arguments, Contents, Options, run};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::reference::{StoredTensors, PlainCodes};
+use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{ColumnOrder, NativePart, Products as _, Request};
 use quantloom_runtime::pack::pack;

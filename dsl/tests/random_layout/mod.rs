@@ -5,8 +5,8 @@
 use std::fmt;
 
 use quantloom_dsl::layout::{
-    Axis, BoundLayout, Component, Digit, Element, Field, Fill, GroupSize, Granularity, Index, Layout, DigitRange, OrderDigit,
-    Recode, Shape, BitContent, WordType, read_bits, write_bits,
+    Axis, BitContent, BoundLayout, Component, Digit, DigitRange, Element, Field, Fill, Granularity,
+    GroupSize, Index, Layout, OrderDigit, Recode, Shape, WordType, read_bits, write_bits,
 };
 
 pub(crate) const CODE: Component = Component::Code;
@@ -337,7 +337,8 @@ fn record(tape: &mut Tape<'_>, bits: u32) -> (Layout, Option<Granularity>) {
     let mut outer = [Axis::G, Axis::N, Axis::E].map(|axis| Digit::new(axis, DigitRange::Open));
     shuffle(tape, &mut outer);
     let layout = Layout::For { digits: outer.to_vec(), body: Box::new(Layout::Sequence(parts)) };
-    let granularity = Granularity { bits: scale, rows: GroupSize::Each(rows), cols: GroupSize::Each(cols) };
+    let granularity =
+        Granularity { bits: scale, rows: GroupSize::Each(rows), cols: GroupSize::Each(cols) };
     (layout, Some(granularity))
 }
 

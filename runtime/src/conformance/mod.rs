@@ -401,7 +401,8 @@ impl Step<'_> {
             let weights = WeightMagnitudes::new(self.scheme, plain, expert)?;
             // Tokens do not depend on M, unless a scale is shared between tokens.
             let together = !tokens_share_a_scale(self.scheme, own);
-            let seen = |x: &[f64]| TokenMagnitudes::new(self.scheme, plain, expert, x, (own, worth));
+            let seen =
+                |x: &[f64]| TokenMagnitudes::new(self.scheme, plain, expert, x, (own, worth));
             let whole = if together { Some(weights.times(&seen(x)?)?) } else { None };
             for tokens in &self.tokens {
                 let sizes = match &whole {

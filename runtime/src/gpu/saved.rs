@@ -291,8 +291,9 @@ impl Saved<'_> {
         for (buffer, component) in Given::names(scheme) {
             let name = given_name(&buffer);
             let words = self.words(&name)?;
-            let (rows, columns) =
-                scheme.granularity(component).map_or((1, 1), |granularity| granularity.elements(shape));
+            let (rows, columns) = scheme
+                .granularity(component)
+                .map_or((1, 1), |granularity| granularity.elements(shape));
             if words.len() as u64 != rows * columns {
                 let why = format!("it has {} numbers, not {}", words.len(), rows * columns);
                 return Err(self.damaged(&name, why));

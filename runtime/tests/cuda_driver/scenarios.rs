@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use quantloom_dsl::format::{BF16, Number};
-use quantloom_dsl::layout::{Component, GroupSize, Granularity, Recode, Shape};
+use quantloom_dsl::layout::{Component, Granularity, GroupSize, Recode, Shape};
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::cuda::{
     Argument, Buffer, Context, Cuda, CudaError, Event, Graph, ImageCache, Kernel, Loader, Origin,
@@ -280,7 +280,8 @@ impl Products for Sums {
 
     fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
         let layout = parse_layout("u32 [k:8 | k, n]", Component::Code).unwrap();
-        let granularity = Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
+        let granularity =
+            Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
         let (component, form) = (Component::Code, Form::Codes(Recode::Keep));
         Ok(vec![NativePart { buffer: "w".to_owned(), component, layout, granularity, form }])
     }

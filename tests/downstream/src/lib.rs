@@ -34,14 +34,16 @@ mod tests {
     /// `quantloom check` for such products: three roundings to bf16.
     #[test]
     fn the_product_is_the_files_own() {
-        let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../golden/ct_w4a16.safetensors"));
+        let file =
+            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../golden/ct_w4a16.safetensors"));
         let tensors = Tensors::open(file).unwrap();
         let tensor = |name: &str| reals(tensors.get(name).unwrap()).unwrap();
         let (x, reference) = (tensor("ref.x"), tensor("ref.y"));
         let x: Vec<f32> = x.into_iter().map(|x| x as f32).collect();
         let y = multiply(file, "layer", &x).unwrap();
         assert_eq!(y.len(), reference.len());
-        let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+        let norm =
+            |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
         let error = norm(&mut y.iter().zip(&reference).map(|(y, r)| f64::from(*y) - r));
         let share = error / norm(&mut reference.iter().copied());
         assert!(share < 0.006, "{share}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use quantloom_codegen::jit::Simulator;
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::reference::{self, StoredTensors, PlainCodes, dequantise};
+use quantloom_dsl::reference::{self, PlainCodes, StoredTensors, dequantise};
 use quantloom_dsl::{Experts, Scheme, parse};
 use quantloom_runtime::checkpoint::{Checkpoint, Tensors, tensor_name};
 use quantloom_runtime::conformance::{Failure, Suite, draw};
@@ -239,11 +239,13 @@ impl Subject {
         match parse(&text) {
             Err(faults) => {
                 let first = faults.faults().first().map_or("", |fault| &fault.message);
-                Outcome::Failed(Fault::error(format!("the printed text is rejected: {first}\n{text}")))
+                Outcome::Failed(Fault::error(format!(
+                    "the printed text is rejected: {first}\n{text}"
+                )))
             }
-            Ok(again) if again != *scheme => Outcome::Failed(Fault::wrong(format!(
-                "the printed text is another scheme\n{text}"
-            ))),
+            Ok(again) if again != *scheme => {
+                Outcome::Failed(Fault::wrong(format!("the printed text is another scheme\n{text}")))
+            }
             Ok(_) => Outcome::Passed,
         }
     }

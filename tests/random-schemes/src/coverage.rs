@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{
-    Axis, Component, Digit, Field, Fill, GroupSize, Layout, DigitRange, OrderDigit, WordType,
+    Axis, Component, Digit, DigitRange, Field, Fill, GroupSize, Layout, OrderDigit, WordType,
 };
 use quantloom_dsl::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleRule, ScaleLevel,
+    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel, ScaleRule,
     ScaleType, Scheme, Ties, ZeroKind, default_name,
 };
 

@@ -2,7 +2,8 @@
 //! planes and words of single steps, legal for every shape.
 
 use quantloom_dsl::layout::{
-    Axis, Component, Digit, Field, Fill, GroupSize, Granularity, Layout, DigitRange, OrderDigit, WordType,
+    Axis, Component, Digit, DigitRange, Field, Fill, Granularity, GroupSize, Layout, OrderDigit,
+    WordType,
 };
 
 use crate::dice::Dice;
@@ -287,7 +288,8 @@ fn chain(dice: &mut Dice, axis: Axis, grain: GroupSize) -> Vec<Digit> {
 fn swizzle(dice: &mut Dice, digits: &mut [Digit], granularity: Granularity) {
     let on_n = |digit: &Digit| digit.axis == Axis::N;
     let rows_first = dice.one_in(2);
-    let (other, grain) = if rows_first { (Axis::K, granularity.cols) } else { (Axis::N, granularity.rows) };
+    let (other, grain) =
+        if rows_first { (Axis::K, granularity.cols) } else { (Axis::N, granularity.rows) };
     let GroupSize::Each(unit) = grain else { return };
     for digit in digits.iter_mut().filter(|digit| on_n(digit) == rows_first) {
         if let DigitRange::Sized { size, .. } = digit.part
@@ -311,7 +313,8 @@ pub fn record(
 ) -> Layout {
     let codes = inside(dice, code, (1, rows), (1, cols));
     let body = record_body(dice, codes, shared);
-    let mut outer = vec![Digit::new(Axis::K, DigitRange::Open), Digit::new(Axis::N, DigitRange::Open)];
+    let mut outer =
+        vec![Digit::new(Axis::K, DigitRange::Open), Digit::new(Axis::N, DigitRange::Open)];
     if dice.one_in(5) && rows == 1 {
         outer[1].part = DigitRange::Sized { stride: 1, size: 4 };
         outer.push(Digit::new(Axis::N, DigitRange::Open));
@@ -343,7 +346,8 @@ pub fn super_record(
     let mut parts = vec![Layout::For { digits, body: Box::new(body) }];
     parts.extend(large.iter().map(|placed| single(dice, *placed)));
     dice.shuffle(&mut parts);
-    let mut outer = vec![Digit::new(Axis::K, DigitRange::Open), Digit::new(Axis::N, DigitRange::Open)];
+    let mut outer =
+        vec![Digit::new(Axis::K, DigitRange::Open), Digit::new(Axis::N, DigitRange::Open)];
     if code.experts {
         outer.push(Digit::new(Axis::E, DigitRange::Open));
     }

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::layout::{Component, GroupSize, Granularity, Layout};
+use quantloom_dsl::layout::{Component, Granularity, GroupSize, Layout};
 
 use crate::dice::Dice;
 use crate::layouts::{Placed, layouts, record, super_record, together};

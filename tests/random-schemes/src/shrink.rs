@@ -4,7 +4,9 @@
 use std::time::Instant;
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F32, Number};
-use quantloom_dsl::layout::{Axis, Component, Digit, Field, GroupSize, Layout, DigitRange, OrderDigit, WordType};
+use quantloom_dsl::layout::{
+    Axis, Component, Digit, DigitRange, Field, GroupSize, Layout, OrderDigit, WordType,
+};
 use quantloom_dsl::{
     Accumulate, Activation, Arithmetic, Code, Group, Quantiser, ScaleType, Scheme, Store, Ties,
     default_layout, default_name, parse,
@@ -193,7 +195,8 @@ fn quantiser(scheme: &Scheme, change: &mut impl FnMut(&dyn Fn(&mut Scheme))) {
 /// Simpler groups.
 fn groups(group: Group) -> Vec<Group> {
     let mut all = Vec::new();
-    let each = |rows: u32, cols: u32| Group { rows: GroupSize::Each(rows), cols: GroupSize::Each(cols) };
+    let each =
+        |rows: u32, cols: u32| Group { rows: GroupSize::Each(rows), cols: GroupSize::Each(cols) };
     if group.cols != GroupSize::All {
         all.push(Group::ROW);
     }

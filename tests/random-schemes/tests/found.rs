@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::reference::{StoredTensors, PlainCodes};
+use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Accumulate, Arithmetic, Scheme};
 use quantloom_random_schemes::campaign::{Finding, Options, Report, run};
 use quantloom_random_schemes::checks::{Check, Kind, Subject, backend};

@@ -219,7 +219,9 @@ impl<'a> Bench<'a> {
 }
 
 fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
-    print_line(format_args!("\nN x K = {n} x {k}; microseconds a call, in brackets over the floor"))?;
+    print_line(format_args!(
+        "\nN x K = {n} x {k}; microseconds a call, in brackets over the floor"
+    ))?;
     let mut rows = table(&HEADER);
     for cell in cells {
         let (scheme, tokens) = (cell.scheme.clone(), cell.tokens.to_string());

@@ -2,7 +2,7 @@
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Activation, Arithmetic, Quantiser, ScaleRule, ScaleLevel, ScaleType, Scheme};
+use quantloom_dsl::{Activation, Arithmetic, Quantiser, ScaleLevel, ScaleRule, ScaleType, Scheme};
 
 use super::EXTENTS_OF_A_LANE;
 use super::levels::columns;
@@ -202,7 +202,8 @@ impl ActivationProblem {
 
     /// Whether a scale is chosen from a whole row.
     pub(super) fn spans_columns(&self) -> bool {
-        self.chosen().any(|level| level.group.rows != GroupSize::All && level.group.cols == GroupSize::All)
+        self.chosen()
+            .any(|level| level.group.rows != GroupSize::All && level.group.cols == GroupSize::All)
     }
 
     /// Levels whose scales are chosen here.

@@ -3,7 +3,7 @@
 
 use quantloom_dsl::format::{F32, Number};
 use quantloom_dsl::reference::RoundedArithmetic;
-use quantloom_dsl::{Quantiser, ScaleRule, ScaleLevel};
+use quantloom_dsl::{Quantiser, ScaleLevel, ScaleRule};
 
 use super::extent::Extent;
 use super::problem::ActivationProblem;

@@ -6,7 +6,7 @@
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, GroupSize};
-use quantloom_dsl::{ZeroPointCorrection, Scheme, ZeroKind};
+use quantloom_dsl::{Scheme, ZeroKind, ZeroPointCorrection};
 
 use super::form::Integer;
 use crate::ir::{Binary, Builder, Operand, Ternary, Unary};
@@ -65,7 +65,8 @@ impl Formula {
                 components.push(Component::Scale(at));
             }
         }
-        let Wanted::Addend { correction: ZeroPointCorrection { zero, add }, exponent } = wanted else {
+        let Wanted::Addend { correction: ZeroPointCorrection { zero, add }, exponent } = wanted
+        else {
             return Some((Self { scales, addend: None }, components));
         };
         let zero = match scheme.zero.filter(|_| zero).map(|zero| zero.kind) {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use quantloom_dsl::layout::{Axis, AffineRun};
+use quantloom_dsl::layout::{AffineRun, Axis};
 
 /// Bits of a register.
 pub(super) const REGISTER: u64 = 32;
