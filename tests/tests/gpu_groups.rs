@@ -224,3 +224,21 @@ fn groups_that_no_index_names_are_no_columns() {
         done.unwrap_or_else(|why| panic!("{why}"));
     }
 }
+
+/// A kernel of WebGPU has eight arrays at most. Numbers made of more are packed by the host; a product
+/// that needs more is refused with that reason.
+#[test]
+fn kernels_of_too_many_arrays_are_no_fault() {
+    let levels = |level: &str| vec![level; 8].join(", ");
+    let stored = scheme("u4 - 8", &levels("scale: f32 per 1x32"), "f32");
+    let of_x = format!("i8 {{ {} }}", levels("scale: f32 per tensor static"));
+    let given = scheme("i8", "scale: f32 per channel", &of_x);
+    let suite = Suite { shapes: vec![(33, 160)], tokens: vec![3], seeds: vec![0], every: 1 };
+    let device = GpuDevice::new(Simulator::new("wgsl").unwrap());
+    let run = |scheme| suite.run(scheme, &[&device as &dyn Backend], &|_| {}).remove(0);
+    run(&stored).unwrap_or_else(|why| panic!("{why}"));
+    match run(&given) {
+        Err(Failure::NotScheduled { why, .. }) => assert!(why.contains("arrays"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}

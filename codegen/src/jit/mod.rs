@@ -112,8 +112,15 @@ impl Jit {
     }
 }
 
-/// The kernel of a key, if the verifier takes it.
+/// The kernel of a key, if the verifier takes it. How many buffers a kernel has, a scheme's components
+/// decide: too many for the target are a limit of ours, and no fault of the schedule.
 fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kernel>, JitError> {
+    let (target, count) = (kernel.target, kernel.buffers.len());
+    if let Some(most) = target.gpu.and_then(|gpu| gpu.buffers).filter(|most| count > *most as usize)
+    {
+        let what = format!("{count} arrays in a kernel, which takes {most} at most");
+        return Err(Unscheduled::Scheme { target: target.name, what }.into());
+    }
     let schedule = key.schedule.name.clone();
     verify(kernel)
         .map_err(|refusals| JitError::Invalid { schedule, refusals: refusals.to_string() })
