@@ -1,12 +1,12 @@
-//! From a scheme to what is computed for it.
+//! The compiler: from a scheme to kernels.
 //!
 //! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: whether the
-//! target can run it, or a typed reason why not ([`plan::support`]), what is computed there
-//! ([`plan::plan()`]: sequences of steps, products, scales, layouts), and GPU kernels as values
-//! of the kernel IR ([`mod@ir`]), written by [`schedule`]s and printed by [`emit`]. `expand`
-//! (feature `rust`) is what `scheme!` does with a declaration, `catalogue` (feature `catalogue`)
-//! makes the files of `quantloom-kernels`, `sim` (feature `sim`) runs kernels here, `jit`
-//! (feature `jit`) hands them to the runtime. This crate knows no driver.
+//! target can run it, or a typed reason why not ([`plan::support`]); the plan of its products
+//! ([`plan::plan()`]: sequences of steps, matrix instructions, scales, layouts); and GPU kernels in
+//! the kernel IR ([`mod@ir`]), built by [`schedule`]s and printed by [`emit`]. `expand` (feature
+//! `rust`) expands `scheme!`, `catalogue` (feature `catalogue`) generates the files of
+//! `quantloom-kernels`, `sim` (feature `sim`) simulates kernels on the CPU, `jit` (feature `jit`)
+//! supplies them to the runtime. This crate uses no driver.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The targets by name: one row each, with the facts that schedules, verifier and emitters ask.
+//! The targets by name: one row each, with the facts that schedules, verifier and emitters use.
 
 mod class;
 mod feature;
@@ -8,35 +8,35 @@ use std::fmt;
 pub use class::Class;
 pub use feature::{AVAILABILITY, Availability, Chips, Feature, PtxVersion};
 
-/// A place where products run.
+/// A kind of device, or instruction set, on which products run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The name in a scheme's `targets` clause and on the command line.
     pub name: &'static str,
     /// What it is.
     pub summary: &'static str,
-    /// What plans know of it.
+    /// Its class, for plans.
     pub class: Class,
-    /// How far its kernels are proved.
-    pub proof: Proof,
-    /// The target whose texts are translated for it, if it has none of its own.
-    pub translates: Option<&'static str>,
-    /// What a kernel can count on, if it is a GPU with an instruction set of its own.
+    /// How far its kernels are tested.
+    pub support_level: SupportLevel,
+    /// The target whose kernel sources are translated for it, if it has no emitter.
+    pub translated_from: Option<&'static str>,
+    /// Hardware limits and features, if it is a GPU with an emitter.
     pub gpu: Option<&'static Gpu>,
 }
 
-/// How far the kernels of a target are proved.
+/// How far the kernels of a target are tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Proof {
-    /// There are none in this version.
-    Absent,
-    /// They are right on the simulator, and the vendor's compiler takes their text.
+pub enum SupportLevel {
+    /// This version has no kernels for the target.
+    Unsupported,
+    /// Kernels give correct results on the simulator, and the vendor's compiler accepts their source.
     Simulated,
-    /// They are right on the hardware.
-    Run,
+    /// Kernels give correct results on the hardware.
+    Hardware,
 }
 
-/// What a kernel can count on.
+/// Hardware limits and features of a GPU.
 ///
 /// Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; AMD
 /// CDNA3 and CDNA4 instruction set architecture documents, "LDS".
@@ -46,39 +46,40 @@ pub struct Gpu {
     pub chip: Chip,
     /// Lanes of a warp (wavefront).
     pub warp: u32,
-    /// Which threads exchange registers.
-    pub exchange: Exchange,
-    /// Warps of a warp group, where there are any.
+    /// The lanes between which shuffles work.
+    pub shuffle_group: ShuffleGroup,
+    /// Warps of a warp group, if the target has warp groups.
     pub warp_group: Option<u32>,
-    /// Threads of a block at most.
+    /// Maximal threads of a block.
     pub block_threads: u32,
-    /// Threads of a multiprocessor (compute unit) at most.
-    pub processor_threads: u32,
-    /// 32-bit registers of a multiprocessor.
+    /// Maximal resident threads of an SM (CU).
+    pub sm_threads: u32,
+    /// 32-bit registers of an SM (CU).
     pub registers: u32,
-    /// Bytes of shared memory that a block can have at most.
+    /// Maximal bytes of shared memory of a block.
     pub block_shared: u32,
-    /// Bytes of shared memory of a multiprocessor.
-    pub processor_shared: u32,
-    /// Bytes of it that the system keeps for each block.
+    /// Bytes of shared memory of an SM (CU).
+    pub sm_shared: u32,
+    /// Bytes of shared memory that the system reserves for each block.
     pub reserved_shared: u32,
     /// Banks of shared memory, 4 bytes wide.
     pub banks: u32,
-    /// In which order lanes are served that read 16 bytes each from it: of the fours of 32 neighbours.
-    pub reads: [u8; 8],
-    /// Buffers of a kernel at most, where that is limited.
+    /// The order in which shared memory serves 16-byte reads: a permutation of the eight groups of
+    /// four neighbours in 32 lanes.
+    pub wide_read_order: [u8; 8],
+    /// Maximal buffers of a kernel; `None` if there is no limit.
     pub buffers: Option<u32>,
-    /// The PTX version that introduced it; `None` if it is not reached through PTX.
+    /// The PTX version that introduced the chip; `None` if the target is not compiled from PTX.
     pub ptx: Option<PtxVersion>,
 }
 
-/// Which threads of a block exchange registers: neighbours by their numbers.
+/// The neighbouring lanes between which shuffles work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exchange {
-    /// How many neighbours do, a power of two: all lanes of a warp, some, or each none but its own.
+pub struct ShuffleGroup {
+    /// Number of lanes, a power of two: a warp, a part of one, or 1 (no shuffles).
     pub lanes: u32,
-    /// What the threads of a block are a multiple of, so that none of the neighbours is missing.
-    pub threads: u32,
+    /// Shuffles work only in blocks whose number of threads is a multiple of this.
+    pub block_multiple: u32,
 }
 
 /// An instruction set.
@@ -88,120 +89,133 @@ pub enum Chip {
     Sm {
         /// 10 times the compute capability.
         number: u32,
-        /// The `a` variant: instructions of this chip alone.
-        own: bool,
+        /// The architecture-specific `a` variant: instructions that only this chip has.
+        arch_specific: bool,
     },
     /// AMD, by its name.
     Gfx(&'static str),
-    /// Any GPU that takes WGSL.
+    /// Any GPU, through WGSL.
     Wgsl,
 }
 
-/// By their numbers.
+/// In the order of the lanes.
 const IN_ORDER: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 const SM_80: Gpu = Gpu {
-    chip: Chip::Sm { number: 80, own: false },
+    chip: Chip::Sm { number: 80, arch_specific: false },
     warp: 32,
-    exchange: Exchange { lanes: 32, threads: 32 },
+    shuffle_group: ShuffleGroup { lanes: 32, block_multiple: 32 },
     warp_group: None,
     block_threads: 1024,
-    processor_threads: 2048,
+    sm_threads: 2048,
     registers: 65_536,
     block_shared: 163 << 10,
-    processor_shared: 164 << 10,
+    sm_shared: 164 << 10,
     reserved_shared: 1 << 10,
     banks: 32,
-    reads: IN_ORDER,
+    wide_read_order: IN_ORDER,
     buffers: None,
     ptx: Some(PtxVersion(7, 0)),
 };
 const SM_89: Gpu = Gpu {
-    chip: Chip::Sm { number: 89, own: false },
-    processor_threads: 1536,
+    chip: Chip::Sm { number: 89, arch_specific: false },
+    sm_threads: 1536,
     block_shared: 99 << 10,
-    processor_shared: 100 << 10,
+    sm_shared: 100 << 10,
     ptx: Some(PtxVersion(7, 8)),
     ..SM_80
 };
-const SM_120: Gpu =
-    Gpu { chip: Chip::Sm { number: 120, own: false }, ptx: Some(PtxVersion(8, 7)), ..SM_89 };
+const SM_120: Gpu = Gpu {
+    chip: Chip::Sm { number: 120, arch_specific: false },
+    ptx: Some(PtxVersion(8, 7)),
+    ..SM_89
+};
 const SM_90A: Gpu = Gpu {
-    chip: Chip::Sm { number: 90, own: true },
+    chip: Chip::Sm { number: 90, arch_specific: true },
     warp_group: Some(4),
     block_shared: 227 << 10,
-    processor_shared: 228 << 10,
+    sm_shared: 228 << 10,
     ptx: Some(PtxVersion(8, 0)),
     ..SM_80
 };
 const GFX942: Gpu = Gpu {
     chip: Chip::Gfx("gfx942"),
     warp: 64,
-    exchange: Exchange { lanes: 64, threads: 64 },
+    shuffle_group: ShuffleGroup { lanes: 64, block_multiple: 64 },
     warp_group: None,
     block_threads: 1024,
-    processor_threads: 2048,
+    sm_threads: 2048,
     registers: 131_072,
     block_shared: 64 << 10,
-    processor_shared: 64 << 10,
+    sm_shared: 64 << 10,
     reserved_shared: 0,
     banks: 32,
     // Composable Kernel's documentation, "LDS bank conflicts".
-    reads: [0, 5, 1, 4, 2, 7, 3, 6],
+    wide_read_order: [0, 5, 1, 4, 2, 7, 3, 6],
     buffers: None,
     ptx: None,
 };
 const GFX950: Gpu = Gpu {
     chip: Chip::Gfx("gfx950"),
     block_shared: 160 << 10,
-    processor_shared: 160 << 10,
+    sm_shared: 160 << 10,
     banks: 64,
     // Not published.
-    reads: IN_ORDER,
+    wide_read_order: IN_ORDER,
     ..GFX942
 };
 
-/// What every WebGPU device has: its default limits (WebGPU, "Limits"). There are no lanes that run
-/// together: a warp is a name for 16 neighbouring threads, of which nothing is promised, and every
-/// operation of warps is refused. Registers and banks are nobody's promise either: rows for the
-/// simulator's counts.
+/// The default limits of WebGPU (WebGPU, "Limits"), which every device has. WGSL has no warps: a warp
+/// here is 16 neighbouring threads without any guarantee, and every warp operation is refused. WGSL
+/// does not specify registers and banks either: these numbers are for the simulator's counts.
 const WGSL: Gpu = Gpu {
     chip: Chip::Wgsl,
     warp: 16,
-    exchange: Exchange { lanes: 1, threads: 1 },
+    shuffle_group: ShuffleGroup { lanes: 1, block_multiple: 1 },
     warp_group: None,
     block_threads: 256,
-    processor_threads: 256,
+    sm_threads: 256,
     registers: 65_536,
     block_shared: 16 << 10,
-    processor_shared: 16 << 10,
+    sm_shared: 16 << 10,
     reserved_shared: 0,
     banks: 32,
-    reads: IN_ORDER,
+    wide_read_order: IN_ORDER,
     buffers: Some(8),
     ptx: None,
 };
 
-/// What a WebGPU device has besides where the subgroups of all kernels have one size: at least 4 lanes,
-/// at most 128, and a kernel does not know more of it. A block of a multiple of 128 threads is whole
-/// subgroups, whatever the size.
-const WGSL_SUBGROUPS: Gpu = Gpu { exchange: Exchange { lanes: 4, threads: 128 }, ..WGSL };
+/// A WebGPU device whose subgroups all have one size, 4 to 128 lanes, which a kernel does not know. A
+/// block of a multiple of 128 threads consists of whole subgroups of any such size.
+const WGSL_SUBGROUPS: Gpu =
+    Gpu { shuffle_group: ShuffleGroup { lanes: 4, block_multiple: 128 }, ..WGSL };
 
 const fn planned(name: &'static str, summary: &'static str, class: Class) -> Target {
-    Target { name, summary, class, proof: Proof::Absent, translates: None, gpu: None }
+    Target {
+        name,
+        summary,
+        class,
+        support_level: SupportLevel::Unsupported,
+        translated_from: None,
+        gpu: None,
+    }
 }
 
 const fn cpu(name: &'static str, summary: &'static str) -> Target {
-    Target { proof: Proof::Run, ..planned(name, summary, Class::Lanes) }
+    Target { support_level: SupportLevel::Hardware, ..planned(name, summary, Class::Lanes) }
 }
 
 const fn gpu(name: &'static str, summary: &'static str, class: Class, gpu: &'static Gpu) -> Target {
-    Target { gpu: Some(gpu), proof: Proof::Simulated, ..planned(name, summary, class) }
+    Target {
+        gpu: Some(gpu),
+        support_level: SupportLevel::Simulated,
+        ..planned(name, summary, class)
+    }
 }
 
-/// A language into which runtimes translate WGSL by themselves.
+/// A language into which runtimes translate WGSL.
 const fn translated(name: &'static str, summary: &'static str) -> Target {
-    Target { translates: Some("wgsl"), ..planned(name, summary, Class::Shader) }
+    Target { translated_from: Some("wgsl"), ..planned(name, summary, Class::Shader) }
 }
 
 /// Every target.
@@ -211,13 +225,19 @@ pub const TARGETS: &[Target] = &[
     cpu("neon", "Arm NEON, with dotprod, with i8mm"),
     gpu("sm_80", "NVIDIA Ampere", Class::Ampere, &SM_80),
     gpu("sm_89", "NVIDIA Ada", Class::Ada, &SM_89),
-    Target { proof: Proof::Run, ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A) },
+    Target {
+        support_level: SupportLevel::Hardware,
+        ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A)
+    },
     gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
-    Target { proof: Proof::Run, ..gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL) },
     Target {
-        proof: Proof::Run,
+        support_level: SupportLevel::Hardware,
+        ..gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL)
+    },
+    Target {
+        support_level: SupportLevel::Hardware,
         ..gpu(
             "wgsl_subgroups",
             "any GPU through WGSL, with subgroups of one size",
@@ -229,20 +249,20 @@ pub const TARGETS: &[Target] = &[
     translated("msl", "Apple GPUs through Metal"),
 ];
 
-/// GPUs that are no targets in this version: what their names begin with, and why.
+/// GPUs that are not targets of this version: the prefix of their names, and the reason.
 ///
-/// Sources: AMD's instruction set architecture documents of CDNA2 (its matrix instructions beside those of
-/// CDNA3), RDNA1 to RDNA4 (waves, and WMMA from RDNA3 on).
-const LATER: &[(&str, &str)] = &[
-    ("gfx90a", "its matrix instructions take int8 by half the columns of gfx942's, and no FP8"),
+/// Sources: AMD's instruction set architecture documents of CDNA2 (matrix instructions, compared with
+/// those of CDNA3) and RDNA1 to RDNA4 (waves, and WMMA from RDNA3 on).
+const UNSUPPORTED_GPUS: &[(&str, &str)] = &[
+    ("gfx90a", "its int8 matrix instructions have half the K of gfx942's, and it has none for FP8"),
     ("gfx10", "its waves have 32 lanes, and it has no matrix instructions"),
-    ("gfx11", "its waves have 32 lanes, and its matrix instructions are others (WMMA)"),
-    ("gfx12", "its waves have 32 lanes, and its matrix instructions are others (WMMA)"),
+    ("gfx11", "its waves have 32 lanes, and its matrix instructions are WMMA, not MFMA"),
+    ("gfx12", "its waves have 32 lanes, and its matrix instructions are WMMA, not MFMA"),
 ];
 
-/// Why a GPU that exists is no target in this version, if that is known.
-pub fn later(name: &str) -> Option<&'static str> {
-    LATER.iter().find(|(family, _)| name.starts_with(family)).map(|(_, why)| *why)
+/// Why an existing GPU is not a target of this version; `None` if the name is not known.
+pub fn unsupported_reason(name: &str) -> Option<&'static str> {
+    UNSUPPORTED_GPUS.iter().find(|(family, _)| name.starts_with(family)).map(|(_, why)| *why)
 }
 
 /// The names of all targets, for a message.
@@ -256,17 +276,17 @@ pub fn target(name: &str) -> Option<&'static Target> {
 }
 
 impl Gpu {
-    /// Whether so many neighbouring lanes exchange registers in a block of so many threads.
-    pub const fn exchanges(&self, lanes: u32, threads: u32) -> bool {
-        let Exchange { lanes: most, threads: whole } = self.exchange;
-        lanes <= 1 || lanes <= most && threads.is_multiple_of(whole)
+    /// Whether shuffles work between `lanes` neighbouring lanes in a block of `threads` threads.
+    pub const fn can_shuffle(&self, lanes: u32, threads: u32) -> bool {
+        let ShuffleGroup { lanes: most, block_multiple } = self.shuffle_group;
+        lanes <= 1 || lanes <= most && threads.is_multiple_of(block_multiple)
     }
 }
 
 impl Target {
     /// Whether this version has kernels for it.
     pub fn has_kernels(&self) -> bool {
-        self.proof > Proof::Absent
+        self.support_level > SupportLevel::Unsupported
     }
 
     /// Whether the target has an instruction.
@@ -274,8 +294,8 @@ impl Target {
         self.gpu.is_some_and(|gpu| feature.rows(gpu.chip).next().is_some())
     }
 
-    /// The lowest PTX version in which the target has an instruction; `None` if it never has, or
-    /// is not reached through PTX.
+    /// The lowest PTX version in which the target has an instruction; `None` if the target lacks the
+    /// instruction or is not compiled from PTX.
     pub fn ptx(&self, feature: Feature) -> Option<PtxVersion> {
         let gpu = self.gpu?;
         let lowest = feature.rows(gpu.chip).filter_map(|row| row.ptx).min()?;

@@ -1,4 +1,4 @@
-//! Every operation, printed for every GPU target, goes through the vendor's compiler.
+//! The vendors' compilers accept every operation, printed for every GPU target.
 
 #![allow(clippy::print_stdout, reason = "a skipped part says so")]
 

@@ -1,11 +1,11 @@
-//! The checked-in files of `kernels-generated` are what the generator makes, twice the same; and
-//! `quantloom-catalogue` says so, and what to do where it is not.
+//! The checked-in files of `kernels-generated` are the generator's output, which is deterministic; and
+//! `quantloom-catalogue` reports stale files and the command that regenerates them.
 #![cfg(feature = "catalogue")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use quantloom_codegen::catalogue::{AGAIN, files, schemes, stale, write};
+use quantloom_codegen::catalogue::{REGENERATE, files, schemes, stale, write};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated")
@@ -21,13 +21,12 @@ fn the_same_schemes_give_the_same_bytes() {
 #[test]
 fn the_checked_in_files_are_fresh() {
     let files = files(&schemes(&folder()).unwrap()).unwrap();
-    assert_eq!(stale(&folder(), &files).unwrap(), [""; 0], "again: {AGAIN}");
+    assert_eq!(stale(&folder(), &files).unwrap(), [""; 0], "again: {REGENERATE}");
 }
 
-/// Every scheme has its type, every family its line in the registry and a page that a person can
-/// read on a screen or two.
+/// Every scheme has its type, every family its line in the list and a file of one or two screens.
 #[test]
-fn pages_are_short_and_nothing_is_forgotten() {
+fn files_are_short_and_complete() {
     let schemes = schemes(&folder()).unwrap();
     let files = files(&schemes).unwrap();
     let text = |path: &str| &files.iter().find(|file| file.path == path).unwrap().text;
@@ -41,14 +40,14 @@ fn pages_are_short_and_nothing_is_forgotten() {
         if !name.ends_with("mod.rs") {
             let module = Path::new(name).file_stem().unwrap().to_string_lossy().into_owned();
             assert!(text("src/families/mod.rs").contains(&format!("&{module}::")), "{module}");
-            assert!(page.text.contains("do not edit") && page.text.contains(AGAIN), "{name}");
+            assert!(page.text.contains("do not edit") && page.text.contains(REGENERATE), "{name}");
         }
     }
 }
 
-/// A copy of the folder, with one file changed, one missing and one too many.
+/// A copy of the folder, with one file changed, one missing and one extra.
 #[test]
-fn stale_files_are_named_and_written_again() {
+fn stale_files_are_listed_and_regenerated() {
     let copy = tempfile::tempdir().unwrap();
     let made = files(&schemes(&folder()).unwrap()).unwrap();
     assert_eq!(write(copy.path(), &made).unwrap().len(), made.len());
@@ -72,7 +71,7 @@ fn stale_files_are_named_and_written_again() {
     std::fs::write(copy.path().join("src/families/u9.rs"), "").unwrap();
     let (code, text) = run("--check");
     assert_eq!(code, Some(1));
-    for said in ["u4.rs", "e2m1.rs", "u9.rs", AGAIN] {
+    for said in ["u4.rs", "e2m1.rs", "u9.rs", REGENERATE] {
         assert!(text.contains(said), "{said}: {text}");
     }
     assert!(!text.contains("u3.rs"), "{text}");

@@ -1,4 +1,4 @@
-//! `scheme!` outside of a macro: what it expands to, and how long that takes.
+//! `scheme!` outside of a macro: its expansion, and its time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn expand(text: &str) -> TokenStream {
     expand::scheme(input.parse().unwrap_or_else(|error| panic!("{error}: {text}")))
 }
 
-/// How often a word stands in an expansion, inside groups too.
+/// How often an identifier occurs in an expansion, nested groups included.
 fn count(stream: TokenStream, word: &str) -> usize {
     let one = |tree| match tree {
         TokenTree::Ident(ident) => usize::from(ident == word),
@@ -42,11 +42,11 @@ fn catalogue() -> Vec<(String, String)> {
     texts
 }
 
-/// Also the measurement: an expansion is to stay under a second where nothing is optimised,
+/// Also a measurement: an expansion should take less than a second without optimisation,
 /// `cargo test -p quantloom-codegen --test expand --config profile.dev.opt-level=0 -- --nocapture`.
 #[test]
 #[expect(clippy::print_stdout, reason = "a measurement is printed, not asserted")]
-fn the_catalogue_expands_without_errors_and_always_alike() {
+fn the_catalogue_expands_without_errors_and_deterministically() {
     let mut slowest = (Duration::ZERO, String::new());
     let mut total = Duration::ZERO;
     let texts = catalogue();
@@ -65,10 +65,10 @@ fn the_catalogue_expands_without_errors_and_always_alike() {
 }
 
 #[test]
-fn each_mistake_is_one_error_and_the_type_is_there_all_the_same() {
+fn each_mistake_is_one_error_and_the_type_is_declared() {
     let sound = |text: &str| text.parse::<TokenStream>().is_ok() && !text.contains('ü');
     for bad in bad::BAD.iter().filter(|bad| sound(bad.text)) {
-        // Targets are judged by the expansion only.
+        // Only the expansion checks targets.
         let faults = parse(bad.text).unwrap_err().faults().len();
         let expansion = expand(bad.text);
         assert_eq!(count(expansion.clone(), "compile_error"), faults, "{}", bad.text);
@@ -77,19 +77,19 @@ fn each_mistake_is_one_error_and_the_type_is_there_all_the_same() {
 }
 
 #[test]
-fn listed_targets_are_judged() {
+fn listed_targets_are_checked() {
     let clauses = "weight: u4 - 8, pack: u32 [k:8 | k, n], activation: bf16";
     for (targets, errors) in [("portable", 0), ("msl", 1), ("msl | portable | gfx_942 | tpu", 3)] {
         let expansion = expand(&format!("S {{ {clauses}, targets: {targets} }}"));
         assert_eq!(count(expansion, "compile_error"), errors, "{targets}");
     }
-    // Whether a scheme with a mistake would run is not known; whether the target exists is.
+    // Of a scheme with a mistake, only the existence of its targets is checked.
     let expansion = expand(&format!("S {{ {clauses}, output: u8, targets: gfx942 | tpu }}"));
     assert_eq!(count(expansion, "compile_error"), 2);
 }
 
 #[test]
-fn without_a_name_there_is_no_type() {
+fn without_a_name_no_type_is_declared() {
     for text in ["", "pub", "pub {}", "fn { weight: u4 }", "{}"] {
         let expansion = expand(text);
         assert!(count(expansion.clone(), "compile_error") > 0, "{text}");

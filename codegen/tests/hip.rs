@@ -1,5 +1,5 @@
-//! HIP texts against the simulator. No AMD GPU is needed: a text is C++ that means the same on any
-//! machine, but for the builtins that `kernels/host.h` defines.
+//! HIP sources against the simulator. No AMD GPU is needed: a source is portable C++, except for the
+//! builtins, which `kernels/host.h` defines for this machine.
 
 #![cfg(feature = "jit")]
 #![allow(clippy::print_stdout, reason = "a skipped part says so")]
@@ -26,7 +26,7 @@ fn clang() -> Option<PathBuf> {
     found
 }
 
-/// What makes a word of one, two or three.
+/// An operation on one, two or three words.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     One(Unary),
@@ -159,7 +159,8 @@ impl Operation {
 const BLOCKS: u32 = 1024;
 const THREADS: u32 = 256;
 
-/// Every operation on `BLOCKS * THREADS` triples of words; which they are, in the order of y.
+/// A kernel of every operation on `BLOCKS * THREADS` triples of words, and the operations in the order
+/// of y.
 fn every(target: &'static Target) -> (Verified<Kernel>, Vec<Operation>) {
     let shape = Launch { grid: [BLOCKS, 1, 1].map(Extent::Constant), ..launch(THREADS) };
     let mut b = Builder::new("every", "Every operation on words.", target, shape);
@@ -182,8 +183,8 @@ fn every(target: &'static Target) -> (Verified<Kernel>, Vec<Operation>) {
     (verify(b.finish()).unwrap_or_else(|refusals| panic!("{refusals}")), operations)
 }
 
-/// Every upper half of a word with lower halves that round down, up, to a tie, and not at all; then
-/// words from everywhere, and the numbers at which operations change their ways.
+/// Every upper half of a word, with lower halves that round down, up, to a tie, and not at all; then
+/// random words, and the numbers at which operations change their behaviour.
 fn adversarial() -> [Vec<u32>; 3] {
     const LOW: [u32; 4] = [0x0000, 0x8000, 0x7fff, 0x1001];
     const EDGES: [u32; 16] = [
@@ -214,7 +215,7 @@ fn adversarial() -> [Vec<u32>; 3] {
     for at in 0..BLOCKS * THREADS {
         x.push(at << 16 | LOW[(at >> 16) as usize % LOW.len()]);
         let edge = EDGES[(random() >> 28) as usize];
-        // A neighbour of x, x itself, an edge, or anything.
+        // A neighbour of x, x itself, an edge case, or a random word.
         y.push(match random() >> 30 {
             0 => x[at as usize] ^ (random() & 0x8000_8001),
             1 => edge,
@@ -226,12 +227,12 @@ fn adversarial() -> [Vec<u32>; 3] {
 }
 
 #[test]
-fn operations_are_those_of_the_simulator() {
+fn operations_agree_with_the_simulator() {
     let Some(clang) = clang() else { return };
     for target in TARGETS {
         let (kernel, operations) = every(sm(target));
         let inputs = adversarial();
-        let mut buffers: Vec<Contents> = inputs.iter().map(|x| Contents::of_words(x)).collect();
+        let mut buffers: Vec<Contents> = inputs.iter().map(|x| Contents::from_words(x)).collect();
         let len = kernel.buffers[3].shape.iter().map(|extent| extent.value(&[]).unwrap() as usize);
         buffers.push(Contents::poison(4 * len.product::<usize>()));
         let mut arguments = Arguments { parameters: vec![], buffers };
@@ -252,7 +253,7 @@ fn operations_are_those_of_the_simulator() {
     }
 }
 
-/// Runs a kernel both ways on these arguments: every buffer must hold the same bytes.
+/// Runs a kernel on the simulator and as compiled C++: every buffer must hold the same bytes.
 fn both(kernel: Kernel, arguments: &Arguments) {
     let Some(clang) = clang() else { return };
     let name = format!("{} for {}", kernel.name, kernel.target);
@@ -290,13 +291,13 @@ fn tables(target: &'static Target) -> Kernel {
 }
 
 #[test]
-fn functions_of_three_bits_are_right_and_short() {
-    let x = Contents::of_words(&random_words(3, 3 * 64));
+fn functions_of_three_bits_are_correct_and_short() {
+    let x = Contents::from_words(&random_words(3, 3 * 64));
     let arguments = Arguments { parameters: vec![], buffers: vec![x, Contents::poison(256 * 256)] };
     for target in TARGETS {
         both(tables(sm(target)), &arguments);
     }
-    // gfx950 has each as one instruction, which the compiler finds behind the expressions.
+    // gfx950 has an instruction for every such function, and the compiler uses it for the expressions.
     let Some(clang) = clang() else { return };
     let text = hip::emit(&verify(tables(sm("gfx950"))).unwrap()).unwrap();
     let listing = compiler::listing(&clang, &text, "gfx950");
@@ -305,7 +306,7 @@ fn functions_of_three_bits_are_right_and_short() {
     assert!(listing.lines().filter(line).count() <= 256, "{listing}");
 }
 
-/// Quotients and roots are those of IEEE 754 without a flag, and nothing is contracted.
+/// Without compiler flags, quotients and roots are those of IEEE 754, and nothing is contracted.
 #[test]
 fn compilers_round_as_the_ir_says() {
     let Some(clang) = clang() else { return };
@@ -327,7 +328,7 @@ fn compilers_round_as_the_ir_says() {
         b.store(Address::new(y, quad), &[quotient, root, sum, product], Width::B128, None);
         let text = hip::emit(&verify(b.finish()).unwrap()).unwrap();
         let listing = compiler::listing(&clang, &text, target);
-        // The last step of a correctly rounded quotient, and that of a root: its two neighbours.
+        // The last step of a correctly rounded quotient; and of a root, which compares its neighbours.
         assert!(listing.contains("v_div_fixup_f32"), "{listing}");
         assert!(listing.contains("v_sqrt_f32") && listing.contains("v_cmp_class_f32"), "{listing}");
         assert!(listing.contains("v_mul_f32") && listing.contains("v_add_f32"), "{listing}");
@@ -337,7 +338,7 @@ fn compilers_round_as_the_ir_says() {
 }
 
 #[test]
-fn a_text_is_for_its_chip() {
+fn a_source_is_for_its_chip() {
     let Some(clang) = clang() else { return };
     let text = hip::emit(&verify(kernels::memory(sm("gfx942"))).unwrap()).unwrap();
     let compiled = compiler::compile(&clang, &text, "gfx950");
@@ -350,7 +351,7 @@ fn a_text_is_for_its_chip() {
 const GROUPS: u32 = 3;
 const BLOCK: u32 = 256;
 
-/// Exchanges within warps and blocks, memory of all widths, masks, loops, roles, atomics.
+/// Shuffles and shared memory, accesses of all widths, masks, loops, roles, atomics.
 fn exchanges(target: &'static Target) -> Kernel {
     let shape = Launch { grid: [GROUPS, 1, 1].map(Extent::Constant), ..launch(BLOCK) };
     let mut b = Builder::new("exchanges", "What lanes and warps tell each other.", target, shape);
@@ -441,8 +442,9 @@ fn exchanges(target: &'static Target) -> Kernel {
     store(&mut b, total.into());
     b.store(Address::new(halves, at), &[value], Width::B16, Some(inside));
     b.barrier();
-    let add = (Fetch::Add, Address::new(space, lane), value, Order::Relaxed);
-    let max = (Fetch::Max, Address::new(space, lane).plus(64), value, Order::AcquireRelease);
+    let add = (AtomicOp::Add, Address::new(space, lane), value, MemoryOrder::Relaxed);
+    let max =
+        (AtomicOp::Max, Address::new(space, lane).plus(64), value, MemoryOrder::AcquireRelease);
     for (op, at, value, order) in [add, max] {
         b.push(Op::Atomic { dst: None, op, at, value, order, scope: Scope::Device });
     }
@@ -463,24 +465,24 @@ fn exchanges(target: &'static Target) -> Kernel {
 }
 
 #[test]
-fn lanes_and_warps_tell_each_other_the_same() {
+fn communication_agrees_with_the_simulator() {
     for target in TARGETS {
         let kernel = exchanges(sm(target));
         let count = GROUPS * BLOCK;
         let bytes: Vec<u8> = random_words(9, count).iter().map(|word| *word as u8).collect();
         let rows = kernel.buffers[2].shape[0].value(&[]).unwrap() as usize;
         let buffers = vec![
-            Contents::of_words(&random_words(5, 4 * count)),
-            Contents::of(bytes),
+            Contents::from_words(&random_words(5, 4 * count)),
+            Contents::from_bytes(bytes),
             Contents::poison(4 * rows * count as usize),
-            Contents::of(vec![0; 2 * count as usize]),
-            Contents::of_words(&vec![0; count as usize]),
+            Contents::from_bytes(vec![0; 2 * count as usize]),
+            Contents::from_words(&vec![0; count as usize]),
         ];
         both(kernel, &Arguments { parameters: vec![500], buffers });
     }
 }
 
-/// A product by each matrix instruction of a target, and once more added to itself.
+/// Two products by each matrix instruction of a target; the second adds to the first.
 fn matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
     let mut b = Builder::new("matrices", "Matrix instructions.", target, launch(64));
     let rows = MATRIX_OPS.iter().filter(|row| target.has(row.needs) && row.scaling.is_none());
@@ -497,7 +499,7 @@ fn matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
         let [in_a, in_b, in_d] = row.registers(64).map(|count| count as usize);
         let ty = if row.d == Element::F32 { Type::F32 } else { Type::U32 };
         let d = b.fragment(ty, in_d as u32);
-        b.matrix(row, &d, &a[..in_a], &by[..in_b], Addend::Zero);
+        b.matrix(row, &d, &a[..in_a], &by[..in_b], Accumulator::Zero);
         let values: Vec<Operand> = d.iter().map(|reg| (*reg).into()).collect();
         b.store(Address::new(y, eight).plus(start), &values, Width::B128, None);
         b.matrix_add(row, &d, &a[..in_a], &by[..in_b]);
@@ -506,7 +508,7 @@ fn matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
     (b.finish(), rows)
 }
 
-/// Small integers in the element's own code, so that every order of summing gives the same.
+/// Small integers as codes of the element type: sums are exact in every order.
 fn small(element: Element, words: &mut [u32], seed: u32) {
     for (at, word) in words.iter_mut().enumerate() {
         let per = 32 / element.bits();
@@ -517,7 +519,7 @@ fn small(element: Element, words: &mut [u32], seed: u32) {
                 Element::F16 => F16.encode(value, Overflow::Special),
                 Element::Bf16 => BF16.encode(value, Overflow::Special),
                 Element::E4m3 => E4M3.encode(value, Overflow::Special),
-                // The same numbers lie one binade apart, and there is no negative zero.
+                // In e4m3fnuz the same numbers are one binade higher, and there is no negative zero.
                 Element::E4m3Fnuz if value == 0.0 => 0,
                 Element::E4m3Fnuz => E4M3.encode(2.0 * value, Overflow::Special),
                 _ => (draw as i32 - 8) as u32 & 0xff,
@@ -527,7 +529,7 @@ fn small(element: Element, words: &mut [u32], seed: u32) {
     }
 }
 
-/// A product by each instruction that scales, with scales from every byte, and once more added to itself.
+/// Two products by each scaling instruction, with scales from every byte; the second adds to the first.
 fn scaled_matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
     let mut b = Builder::new("scaled", "Matrix instructions that scale.", target, launch(64));
     let rows = MATRIX_OPS.iter().filter(|row| target.has(row.needs) && row.scaling.is_some());
@@ -548,18 +550,19 @@ fn scaled_matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) 
             byte: (byte % 4) as u8,
         };
         let (a, by) = (&words[..in_a], &words[8..8 + in_b]);
-        b.matrix_scaled(row, &d, (a, by), Addend::Zero, [of(0, number), of(1, number / 4)]);
+        b.matrix_scaled(row, &d, (a, by), Accumulator::Zero, [of(0, number), of(1, number / 4)]);
         let values: Vec<Operand> = d.iter().map(|reg| (*reg).into()).collect();
         let to = Address::new(y, eight).plus(512 * number as u32);
         b.store(to, &values, Width::B128, None);
-        let (again, scales) = (Addend::Registers(d.clone()), [of(2, number + 1), of(3, number)]);
+        let (again, scales) =
+            (Accumulator::Registers(d.clone()), [of(2, number + 1), of(3, number)]);
         b.matrix_scaled(row, &d, (a, by), again, scales);
         b.store(to.plus(4), &values, Width::B128, None);
     }
     (b.finish(), rows)
 }
 
-/// Codes without gaps whose numbers are so near each other that every order of summing gives the same.
+/// Packed codes whose numbers have a small range of exponents: sums are exact in every order.
 fn near(element: Element, words: &mut [u32], seed: u32) {
     let bits = element.bits() as usize;
     let draws = random_words(seed, (words.len() * 32 / bits) as u32);
@@ -579,7 +582,7 @@ fn near(element: Element, words: &mut [u32], seed: u32) {
 }
 
 #[test]
-fn instructions_that_scale_are_those_of_the_simulator() {
+fn scaling_instructions_agree_with_the_simulator() {
     let (kernel, rows) = scaled_matrices(sm("gfx950"));
     assert_eq!(rows.len(), 25);
     let mut x = Vec::new();
@@ -592,16 +595,20 @@ fn instructions_that_scale_are_those_of_the_simulator() {
             near(row.a, &mut words[..in_a], seed + lane as u32);
             near(row.b, &mut words[8..8 + in_b], !(seed + lane as u32));
             x.extend(words);
-            // Each byte another power of two, of -4 to 3.
+            // A different power of two in each byte, 2^-4 to 2^3.
             let near_one = |scale: &u32| 0x7b7b_7b7b + (scale & 0x0707_0707);
             x.extend(scales[4 * lane..4 * (lane + 1)].iter().map(near_one));
         }
     }
     let results = Contents::poison(4 * 512 * rows.len());
-    both(kernel, &Arguments { parameters: vec![], buffers: vec![Contents::of_words(&x), results] });
+    both(
+        kernel,
+        &Arguments { parameters: vec![], buffers: vec![Contents::from_words(&x), results] },
+    );
 }
 
-/// One lane's code of 255 is that of one row of A: its results are NaN, all others as they were.
+/// A scale code of 255 in one lane belongs to one row of A: the results of this row are NaN, all others
+/// are unchanged.
 #[test]
 fn a_scale_of_255_makes_a_row_nan() {
     let (kernel, _) = scaled_matrices(sm("gfx950"));
@@ -612,7 +619,7 @@ fn a_scale_of_255_makes_a_row_nan() {
     x[20 * 3 + 16] = 0x7f7f_7fff;
     let results = Contents::poison(4 * len as usize / 20 * 8);
     let mut arguments =
-        Arguments { parameters: vec![], buffers: vec![Contents::of_words(&x), results] };
+        Arguments { parameters: vec![], buffers: vec![Contents::from_words(&x), results] };
     run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
     for (at, word) in arguments.buffers[1].words().into_iter().take(512).enumerate() {
         let (lane, register) = (at / 8, at % 4);
@@ -623,14 +630,14 @@ fn a_scale_of_255_makes_a_row_nan() {
 }
 
 #[test]
-fn matrix_instructions_are_those_of_the_simulator() {
+fn matrix_instructions_agree_with_the_simulator() {
     for target in TARGETS {
         let (kernel, rows) = matrices(sm(target));
         let mut x = vec![0; 512 * rows.len()];
         for (number, row) in rows.iter().enumerate() {
             small(row.a, &mut x[512 * number..512 * (number + 1)], number as u32);
         }
-        let buffers = vec![Contents::of_words(&x), Contents::poison(4 * x.len())];
+        let buffers = vec![Contents::from_words(&x), Contents::poison(4 * x.len())];
         both(kernel, &Arguments { parameters: vec![], buffers });
     }
 }

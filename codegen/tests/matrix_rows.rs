@@ -1,5 +1,5 @@
-//! The rows of the matrix instructions hang together: each layout is a bijection of the operand
-//! onto its registers and lanes, and D of the NVIDIA rows is what their documents' formulas say.
+//! The table of matrix instructions is consistent: each layout is a bijection of the operand onto its
+//! registers and lanes, and the layouts of D of NVIDIA's instructions match the documented formulas.
 
 use quantloom_codegen::ir::{MATRIX_OPS, MatrixOp, MatrixScope};
 use quantloom_codegen::target::{TARGETS, Target};
@@ -28,7 +28,7 @@ fn layouts_fill_registers_and_lanes() {
             }
             let fragment = parse_fragment(text).unwrap();
             assert_eq!(fragment.extents(), extents, "{}: {text}", row.name);
-            // Elements that do not fill a register go on from one to the next.
+            // Elements whose width does not divide 32 continue in the next register.
             let bits = element.bits();
             let places = if 32 % bits == 0 { [32 / bits, count] } else { [32 * count / bits, 1] };
             let sizes = [places[0], places[1], row.threads(warp)];

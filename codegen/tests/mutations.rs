@@ -1,5 +1,5 @@
-//! The tests of products can fail: kernels with one thing wrong, each refused by the verifier,
-//! stopped by the simulator, or found to compute something else.
+//! The tests of products can fail: kernels with one mutation, each refused by the verifier, stopped by
+//! the simulator, or found to compute a wrong result.
 
 mod kernels;
 
@@ -8,7 +8,7 @@ use kernels::product::Product;
 use kernels::products::problem;
 use kernels::tiles;
 use quantloom_codegen::ir::{
-    Binary, Kernel, MatrixOperand, Op, Operand, Order, Side, Ternary, Unary, verify,
+    Binary, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Side, Ternary, Unary, verify,
 };
 use quantloom_codegen::schedule::decode::{DecodeTile, decode};
 use quantloom_codegen::schedule::tile::{TileShape, tile};
@@ -24,7 +24,7 @@ const DECODE: DecodeTile = DecodeTile {
 };
 const TILE: TileShape = TileShape { splits: 2, programmatic: true, ..tiles::TILE };
 
-/// What is wrong, and the mutation.
+/// A mutation and its description.
 const BOTH: &[(&str, Mutation)] = &[
     ("halves of k swapped", |_, op| {
         if let Op::Matrix { b: MatrixOperand::Registers(b), .. } = op {
@@ -57,7 +57,7 @@ const BOTH: &[(&str, Mutation)] = &[
     }),
     ("the last to arrive does not see the others", |_, op| {
         if let Op::Atomic { order, .. } = op {
-            *order = Order::Relaxed;
+            *order = MemoryOrder::Relaxed;
         }
     }),
     ("results stored where there is no row of y", |place, op| match op {
@@ -121,7 +121,7 @@ const OF_TILE: &[(&str, Mutation)] = &[
     }),
 ];
 
-/// What a kernel with a mutation does: `None` if it is right.
+/// What is wrong with a kernel's result after a mutation: `None` if it is correct.
 fn wrong(kernel: &Kernel, product: &Product, mutation: Option<Mutation>) -> Option<String> {
     let mut kernel = kernel.clone();
     if let Some(mutation) = mutation {
@@ -135,7 +135,7 @@ fn wrong(kernel: &Kernel, product: &Product, mutation: Option<Mutation>) -> Opti
 }
 
 #[test]
-fn what_is_wrong_is_found() {
+fn mutations_are_found() {
     // Three tokens, ragged rows, K that ends inside of a chunk, zero points.
     let problem = problem("asym", 0, "sm_90a", (40, 840));
     let product = Product::draw(&problem, 3, 11);
@@ -150,7 +150,7 @@ fn what_is_wrong_is_found() {
 }
 
 #[test]
-fn a_bias_that_is_wrong_is_found() {
+fn mutations_of_the_bias_are_found() {
     for (n, of_n) in [(64, &[][..]), (40, OF_RAGGED_BIAS)] {
         let problem = problem("bias", 0, "sm_90a", (n, 840));
         let product = Product::draw(&problem, 3, 12);

@@ -144,7 +144,7 @@ fn a_lane_is_a_row_of_shaders() {
 /// The decoded words of a lane are columns `first..first + 32` of row n, in order.
 fn check_row(plan: &Plan, lane_words: &[u32], n: u64, first: u64) {
     let (dequant, bits) = (&plan.dequant, plan.dequant.weight.code.bits());
-    let (add, exponent) = dequant.yields();
+    let (add, exponent) = dequant.encoding();
     let operand = plan.compute.product.weight;
     for (at, word) in decode(dequant, lane_words).into_iter().enumerate() {
         for element in 0..operand.per_word() {
@@ -300,7 +300,7 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
                         let bits_of =
                             word >> (operand.bits() * element as u32) & operand.number().mask();
                         let found = operand.number().decode(bits_of);
-                        let (add, exponent) = plan.dequant.yields();
+                        let (add, exponent) = plan.dequant.encoding();
                         let code = code(n, k, bits);
                         let wanted = plan.dequant.weight.decode(code) + f64::from(add);
                         let wanted = wanted * 2f64.powi(exponent);
@@ -454,7 +454,7 @@ fn rounded_values_are_told() {
     // Nothing is lost in f32, nor where a scale takes a power of two.
     assert_eq!(plan(wide, "f16", "wgsl").rounding(), None);
     let large = plan("codebook(-98304, -2, 2, 98304)", "f16", "sm_80");
-    assert_eq!((large.rounding(), large.dequant.yields()), (None, (0, -1)));
+    assert_eq!((large.rounding(), large.dequant.encoding()), (None, (0, -1)));
     assert_eq!(plan("codebook(0, 1, -1, 0)", "bf16", "sm_80").dequant.to_string(), "byte_tables");
 }
 

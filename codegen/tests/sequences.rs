@@ -1,13 +1,13 @@
-//! Every sequence that any template makes, over all codes, positions and neighbours; and that
-//! templates make what they are there for, at the cost that was counted by hand.
+//! Proves every sequence of every template, over all codes, positions and neighbours; and checks which
+//! template is chosen for a code, and its cost as counted by hand.
 
 use std::collections::HashSet;
 
 use quantloom_codegen::plan::interpret::interpret;
-use quantloom_codegen::plan::sequence::{SequenceFault, Yield};
+use quantloom_codegen::plan::sequence::{OutputEncoding, SequenceFault};
 use quantloom_codegen::plan::step::{Arg, Step};
 use quantloom_codegen::plan::templates::{
-    Ask, PLACED_HALF, TEMPLATES, placed_half, planes, planes_to_bytes,
+    PLACED_HALF, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
 };
 use quantloom_codegen::plan::{DequantPlan, Operand, Sequence};
 use quantloom_codegen::target::Class;
@@ -30,18 +30,19 @@ fn weight(text: &str) -> WeightCode {
     WeightCode { code: Code::Number(number), offset: offset.parse().unwrap() }
 }
 
-/// A codebook of so many values.
+/// A codebook of `len` values.
 fn book(len: u32, value: impl Fn(u32) -> f32) -> WeightCode {
     let values = (0..len).map(|code| value(code).to_bits());
     WeightCode { code: Code::Codebook(values.collect()), offset: 0 }
 }
 
-/// Numbers of full length that follow no rule.
+/// Irregular numbers that use all mantissa bits.
 fn any(code: u32) -> f32 {
     (code as f32 * 0.731 + 0.37).sin()
 }
 
-/// Codebooks of every size, of values that 16-bit types hold, round, or reach with a power of two alone.
+/// Codebooks of every size, with values that 16-bit types represent exactly, only rounded, or only
+/// times a power of two.
 fn books() -> Vec<WeightCode> {
     let mut all = Vec::new();
     for len in [2, 4, 8, 16, 32, 64, 128, 256] {
@@ -56,7 +57,7 @@ fn books() -> Vec<WeightCode> {
     all
 }
 
-/// Integers with the usual offset and with odd ones, and every small float of the catalogue.
+/// Integers with usual and unusual offsets, and every small float of the catalogue.
 fn weights() -> Vec<WeightCode> {
     let mut all = Vec::new();
     for bits in 1..=8u32 {
@@ -65,7 +66,7 @@ fn weights() -> Vec<WeightCode> {
             all.push(weight(&format!("i{bits} - {offset}")));
         }
     }
-    // More than 16 bits hold, or hold together with a base.
+    // Offsets that a 16-bit float cannot represent, alone or added to a base.
     for (code, offset) in [("u4", 249), ("u4", -1000), ("u4", 65_536), ("i8", 2049), ("u8", 1999)] {
         all.push(WeightCode { offset, ..weight(code) });
     }
@@ -87,8 +88,8 @@ fn every_sequence() -> Vec<Sequence> {
                 if field < weight.code.bits() {
                     continue;
                 }
-                let ask = Ask { weight, field, operand };
-                all.extend(TEMPLATES.iter().filter_map(|template| (template.make)(&ask)));
+                let request = TemplateRequest { weight, field, operand };
+                all.extend(TEMPLATES.iter().filter_map(|template| (template.make)(&request)));
             }
         }
     }
@@ -96,19 +97,19 @@ fn every_sequence() -> Vec<Sequence> {
 }
 
 #[test]
-fn every_sequence_is_right_for_every_code() {
+fn every_sequence_is_correct_for_every_code() {
     let sequences = every_sequence();
     for sequence in &sequences {
         if let Err(fault) = sequence.prove() {
             panic!("{} -> {}: {fault}\n{:#?}", sequence.weight, sequence.operand, sequence.steps);
         }
     }
-    // A codebook goes to both 16-bit types.
+    // Codebooks have sequences to both 16-bit types.
     for operand in [Operand::Bf16, Operand::F16] {
         let book = |of: &&Sequence| matches!(of.weight.code, Code::Codebook(_));
         assert!(sequences.iter().filter(book).any(|of| of.operand == operand), "{operand}");
     }
-    // No template is dead, and none is more than a dozen's share.
+    // Every template is used, and there are at most twelve.
     for template in TEMPLATES {
         let made = sequences.iter().filter(|sequence| sequence.template == template.name).count();
         assert!(made > 0, "{} makes nothing", template.name);
@@ -117,10 +118,10 @@ fn every_sequence_is_right_for_every_code() {
     assert!(TEMPLATES.len() + 2 <= 12, "{} templates", TEMPLATES.len() + 2);
 }
 
-/// A GPU has a way from every code to both 16-bit types, and WGSL one to f32; values are rounded where they
-/// are no numbers of the type times one power of two, and there alone.
+/// Every GPU can decode every code to both 16-bit types, and WGSL to f32. Values are rounded only if the
+/// type cannot represent them times one power of two.
 #[test]
-fn every_code_has_a_way() {
+fn every_code_can_be_decoded() {
     let gpus = [Class::Ampere, Class::Ada, Class::Hopper, Class::Cdna3, Class::Cdna4];
     for weight in weights() {
         let ways =
@@ -135,7 +136,7 @@ fn every_code_has_a_way() {
     }
     let plan = |weight: &WeightCode, operand| {
         let plan = DequantPlan::new(weight, operand, Class::Hopper).unwrap();
-        (plan.to_string(), plan.yields(), plan.rounds())
+        (plan.to_string(), plan.encoding(), plan.rounds())
     };
     let table = |bits: u32| if bits == 8 { "table" } else { "planes_to_bytes -> table" };
     let found = plan(&weight("e5m1"), Operand::F16);
@@ -150,7 +151,7 @@ fn every_code_has_a_way() {
     assert_eq!(plan(&odd, Operand::Bf16), ("magic_bf16".to_owned(), (-1000, 0), false));
 }
 
-/// Instructions per unit as counted by hand, and what is left to the scale and the zero point.
+/// Instructions per unit as counted by hand, and the encoding of the result.
 #[test]
 fn the_cheapest_sequences_are_these() {
     // Codes, operand, class, templates, instructions, codes of the unit, add, exponent.
@@ -189,7 +190,7 @@ fn the_cheapest_sequences_are_these() {
     for &(code, operand, class, templates, steps, unit, add, exponent) in ROWS {
         let plan = DequantPlan::new(&weight(code), operand, class)
             .unwrap_or_else(|| panic!("{code} to {operand} on {class:?}"));
-        let found = (plan.to_string(), plan.cost, plan.yields());
+        let found = (plan.to_string(), plan.cost, plan.encoding());
         assert_eq!(
             found,
             (templates.to_owned(), steps * 1000 / unit, (add, exponent)),
@@ -198,13 +199,13 @@ fn the_cheapest_sequences_are_these() {
     }
 }
 
-/// Constants that were published for these tricks, found again in the steps.
+/// The steps contain the constants that were published for these methods.
 #[test]
-fn the_published_constants_are_there() {
+fn steps_use_the_published_constants() {
     let constants = |code: &str, operand, field| {
         let weight = weight(code);
-        let ask = Ask { weight: &weight, field, operand };
-        let made = TEMPLATES.iter().find_map(|template| (template.make)(&ask)).unwrap();
+        let request = TemplateRequest { weight: &weight, field, operand };
+        let made = TEMPLATES.iter().find_map(|template| (template.make)(&request)).unwrap();
         let args = made.steps.iter().flat_map(Step::args).collect::<Vec<_>>();
         args.into_iter()
             .filter_map(|arg| if let Arg::Word(word) = arg { Some(word) } else { None })
@@ -228,27 +229,31 @@ fn the_published_constants_are_there() {
 }
 
 #[test]
-fn widths_are_cut_into_planes() {
-    let cut = |bits| planes(bits).into_iter().map(|(low, high)| high - low).collect::<Vec<_>>();
+fn widths_are_split_into_planes() {
+    let widths_of =
+        |bits| planes(bits).into_iter().map(|(low, high)| high - low).collect::<Vec<_>>();
     let expected: [&[u8]; 8] = [&[1], &[2], &[2, 1], &[4], &[4, 1], &[4, 2], &[4, 2, 1], &[8]];
     for (bits, widths) in (1..).zip(expected) {
-        assert_eq!(cut(bits), widths, "{bits} bits");
+        assert_eq!(widths_of(bits), widths, "{bits} bits");
     }
 }
 
-/// The proof bites: one bit of one constant, one shift, one register, one field out of place.
+/// The proof fails after a change of one bit of a constant, one shift, one register or one field.
 #[test]
 fn a_wrong_step_is_found() {
     let mut caught = 0;
     for sequence in every_sequence() {
         let weight = &sequence.weight;
-        // A signed code of one bit has a mask that is all sign: some changes of a table are none.
+        // The only bit of a one-bit signed code is its sign: some changes of a table have no effect.
         let one_bit = weight.code.bits() == 1;
-        if sequence.yields == Yield::Code || weight.offset != 0 || weight.code.bits() > 4 || one_bit
+        if sequence.encoding == OutputEncoding::Code
+            || weight.offset != 0
+            || weight.code.bits() > 4
+            || one_bit
         {
             continue;
         }
-        // Where several codes have one number, it does not matter which of them is read.
+        // If several codes have the same number, exchanging them has no effect.
         let is_book = matches!(weight.code, Code::Codebook(_));
         let numbers = (0..1u32 << weight.code.bits()).map(|code| sequence.expected(code).to_bits());
         if is_book && numbers.collect::<HashSet<_>>().len() < 1 << weight.code.bits() {
@@ -293,11 +298,11 @@ fn a_wrong_step_is_found() {
 }
 
 #[test]
-fn interpreting_is_what_emitters_must_print() {
-    // The unit of a u4 - 8 word in the order that the fragment wants: nibbles j and j + 4.
+fn the_interpreter_decodes_a_word() {
+    // A word of u4 - 8 codes; an output register has nibbles j and j + 4, as a fragment does.
     let weight = weight("u4 - 8");
-    let ask = Ask { weight: &weight, field: 4, operand: Operand::Bf16 };
-    let sequence = TEMPLATES.iter().find_map(|template| (template.make)(&ask)).unwrap();
+    let request = TemplateRequest { weight: &weight, field: 4, operand: Operand::Bf16 };
+    let sequence = TEMPLATES.iter().find_map(|template| (template.make)(&request)).unwrap();
     // Codes 0..8 of one word: values -8..0, bf16 of -8, -4 in the first register.
     let words = interpret(&sequence, &[0x7654_3210]);
     assert_eq!(words, [0xC080_C100, 0xC040_C0E0, 0xC000_C0C0, 0xBF80_C0A0]);

@@ -1,5 +1,5 @@
-//! Plans and emitted Rust of a few schemes, one per feature of the language, as text to read when
-//! it changes. That they are right is tested elsewhere.
+//! Snapshots of plans and of emitted Rust for a few schemes, one per feature of the language, for
+//! review of changes. Other tests check their correctness.
 #![cfg(feature = "pages")]
 
 use std::path::Path;
@@ -37,7 +37,7 @@ fn plans(scheme: &Scheme) -> String {
 }
 
 #[test]
-fn plans_and_pages() {
+fn plans_and_decoders() {
     for name in SCHEMES {
         let (scheme, text) = scheme(name);
         let mut settings = insta::Settings::clone_current();

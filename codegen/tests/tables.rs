@@ -1,5 +1,5 @@
-//! Kernels that look codes up: vendors' compilers take them without spills, with the table in shared
-//! memory beside what they have there.
+//! Kernels with table lookups: vendors' compilers accept them without spills, with the table in shared
+//! memory next to the pipeline's stages.
 
 #![allow(clippy::print_stdout, reason = "a skipped part says so")]
 
@@ -13,7 +13,7 @@ use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
 use rayon::prelude::*;
 
-/// Values of full length: of 8 bits, of bits in planes, and of floats that f16 does not reach.
+/// Values that use all mantissa bits: 8-bit codes, codes in bit planes, and floats out of f16's range.
 const WEIGHTS: [(&str, &str); 4] =
     [("book 256", "bf16"), ("book 32", "f16"), ("e6m1", "f16"), ("book 8", "bf16")];
 
@@ -45,14 +45,14 @@ fn kernels_for(name: &str) -> Vec<(Verified<Kernel>, bool)> {
 }
 
 #[test]
-fn tables_lie_in_shared_memory() {
+fn tables_are_in_shared_memory() {
     for name in ["sm_80", "sm_90a", "gfx942", "gfx950"] {
-        for (kernel, looks_up) in kernels_for(name) {
+        for (kernel, has_table) in kernels_for(name) {
             let table = kernel.shared.iter().find(|block| block.name == "table");
-            assert_eq!(table.is_some(), looks_up, "{}", kernel.name);
+            assert_eq!(table.is_some(), has_table, "{}", kernel.name);
         }
     }
-    // A shader has one for every codebook.
+    // A shader has a table for every codebook.
     assert!(kernels_for("wgsl").iter().all(|(kernel, _)| {
         kernel.shared.iter().any(|block| block.name == "table") || kernel.name.starts_with("e6m1")
     }));

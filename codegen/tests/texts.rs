@@ -1,5 +1,5 @@
-//! A few kernels as text, to be read: the IR and the PTX or HIP of a decode product, and of the
-//! operations that no schedule uses yet.
+//! Snapshots of a few kernels, for review of changes: the IR and the PTX or HIP of a skinny product,
+//! and of operations that no schedule uses.
 
 mod kernels;
 
@@ -39,7 +39,7 @@ const TILE: DecodeTile = DecodeTile {
 };
 
 #[test]
-fn kernels_read_well() {
+fn kernel_sources_match_their_snapshots() {
     shown("decode_sm_90a", decoded("sym", "sm_90a", TILE));
     let tile = DecodeTile { tokens: 8, splits: 2, programmatic: false, ..TILE };
     shown("decode_zeros_split_sm_80", decoded("asym", "sm_80", tile));
@@ -50,7 +50,7 @@ fn kernels_read_well() {
 }
 
 #[test]
-fn contents_decide_the_hash() {
+fn the_hash_depends_on_all_contents() {
     let hash = |tile| decoded("sym", "sm_90a", tile).content_hash();
     assert_eq!(hash(TILE), hash(TILE));
     assert_ne!(hash(TILE), hash(DecodeTile { warps: 8, ..TILE }));

@@ -1,4 +1,4 @@
-//! WGSL: what is emitted is taken by naga, which also makes SPIR-V and MSL of it.
+//! WGSL: naga accepts the emitted sources, and translates them to SPIR-V and MSL.
 
 #![cfg(feature = "jit")]
 
@@ -22,12 +22,12 @@ fn portable() -> &'static Target {
     target("wgsl").unwrap()
 }
 
-/// The module of a text, or what is wrong with it.
-fn taken(text: &str) -> Result<(naga::Module, ModuleInfo), String> {
-    taken_with(text, Capabilities::empty())
+/// The module of a source, or its errors.
+fn parsed(text: &str) -> Result<(naga::Module, ModuleInfo), String> {
+    parsed_with(text, Capabilities::empty())
 }
 
-fn taken_with(text: &str, more: Capabilities) -> Result<(naga::Module, ModuleInfo), String> {
+fn parsed_with(text: &str, more: Capabilities) -> Result<(naga::Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
     let mut validator = Validator::new(ValidationFlags::all(), more);
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(text))?;
@@ -47,7 +47,7 @@ fn translated((module, info): &(naga::Module, ModuleInfo)) -> Result<(usize, usi
 }
 
 fn check(text: &str) {
-    let module = taken(text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
+    let module = parsed(text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
     let (words, letters) = translated(&module).unwrap();
     assert!(words > 100 && letters > 100, "{words} words, {letters} letters");
 }
@@ -58,7 +58,7 @@ fn emitted(kernel: Kernel) -> String {
 }
 
 #[test]
-fn every_value_operation_is_taken() {
+fn every_value_operation_is_accepted() {
     let text = emitted(kernels::arithmetic(portable()));
     for spelled in ["dot_mixed(", "f16_of(", "s32_from_f32(", "mul_high("] {
         assert!(text.contains(spelled), "{spelled}");
@@ -66,7 +66,7 @@ fn every_value_operation_is_taken() {
     check(&text);
 }
 
-/// Memory of all words and widths, control flow, constants that are no literals.
+/// Accesses of all words and widths, control flow, constants without literals.
 fn memory() -> Kernel {
     let mut b = Builder::new("memory", "All there is to memory.", portable(), kernels::launch(32));
     let m = b.parameter("m", "a number");
@@ -103,7 +103,7 @@ fn memory() -> Kernel {
             b.set(sum, total);
         },
     );
-    b.atomic(Fetch::Add, Address::new(count, thread), sum, Order::Relaxed, Scope::Device);
+    b.atomic(AtomicOp::Add, Address::new(count, thread), sum, MemoryOrder::Relaxed, Scope::Device);
     b.store(Address::new(bytes, thread), &[sum.into()], Width::B8, Some(inside));
     b.store(Address::new(halves, thread).plus(3), &[sum.into()], Width::B16, None);
     let [signed, unsigned] = [true, false].map(|sign| {
@@ -112,7 +112,7 @@ fn memory() -> Kernel {
     });
     let odd = b.select(inside, f32::NAN, f32::INFINITY);
     let tiny = b.select(inside, -1e-40f32, -2.5f32);
-    b.choose(
+    b.if_else(
         inside,
         |b| {
             b.store(
@@ -128,7 +128,7 @@ fn memory() -> Kernel {
 }
 
 #[test]
-fn memory_and_control_flow_are_taken() {
+fn memory_and_control_flow_are_accepted() {
     let text = emitted(memory());
     assert!(text.contains("buffer_fours: array<vec4<u32>>"), "{text}");
     assert!(text.contains("buffer_bytes: array<atomic<u32>>"), "{text}");
@@ -141,7 +141,7 @@ fn memory_and_control_flow_are_taken() {
 }
 
 #[test]
-fn what_wgsl_lacks_is_refused() {
+fn unsupported_operations_are_refused() {
     let refused = |write: &dyn Fn(&mut Builder, Operand)| {
         let mut b = Builder::new("k", "", portable(), kernels::launch(32));
         let thread = b.special(Special::Thread);
@@ -183,7 +183,7 @@ fn what_wgsl_lacks_is_refused() {
     assert!(ptx::emit(&verify(memory()).unwrap()).is_err());
 }
 
-/// Threads that exchange registers, of a block of so many.
+/// A kernel with a shuffle, in a block of `threads` threads.
 fn exchanging(threads: u32, op: Shuffle, by: u32) -> Result<String, String> {
     let target = target("wgsl_subgroups").unwrap();
     let mut b = Builder::new("k", "", target, kernels::launch(threads));
@@ -201,14 +201,14 @@ fn exchanging(threads: u32, op: Shuffle, by: u32) -> Result<String, String> {
     Ok(wgsl::emit(&kernel).unwrap())
 }
 
-/// A subgroup may have 4 lanes, and 128.
+/// Shuffles work between four neighbours: a subgroup has 4 to 128 lanes.
 #[test]
-fn four_neighbours_exchange_registers() {
+fn shuffles_work_between_four_neighbours() {
     let text = exchanging(128, Shuffle::Xor, 3).unwrap();
     assert!(text.contains("let thread = subgroup * subgroup_size + of_subgroup;"), "{text}");
-    let module = taken_with(&text, Capabilities::SUBGROUP).unwrap();
+    let module = parsed_with(&text, Capabilities::SUBGROUP).unwrap();
     translated(&module).unwrap();
-    let without = taken(&text).unwrap_err();
+    let without = parsed(&text).unwrap_err();
     assert!(without.contains("SUBGROUP"), "{without}");
     for (threads, op, by) in [
         (64, Shuffle::Xor, 3),
@@ -222,7 +222,7 @@ fn four_neighbours_exchange_registers() {
     }
 }
 
-/// x of an activation.
+/// The type of x of an activation.
 fn own(activation: &Activation) -> FloatFormat {
     match activation {
         Activation::Float(Number::Float(format)) => *format,
@@ -230,7 +230,7 @@ fn own(activation: &Activation) -> FloatFormat {
     }
 }
 
-/// Products, operands and transforms of a scheme, as texts.
+/// The sources of a scheme's products, operands and transforms.
 fn texts(
     scheme: &Scheme,
     activation: &Activation,
@@ -251,7 +251,7 @@ fn texts(
     for key in keys {
         texts.push((key.to_string(), Jit.text(&key).unwrap().text.into_owned()));
     }
-    // What has no transform, the host packs.
+    // A weight without a device transform is packed on the host.
     for key in moves.map(|moves| moves.to_native) {
         if let Ok(text) = Jit.text(&key) {
             texts.push((key.to_string(), text.text.into_owned()));
@@ -261,19 +261,19 @@ fn texts(
 }
 
 #[test]
-fn every_kernel_of_the_catalogue_is_taken() {
+fn every_kernel_of_the_catalogue_is_accepted() {
     let mut wrong = Vec::new();
     let (mut taken_texts, mut schemes, mut exchanging) = (0, 0, 0);
     let factored = catalogue().into_iter().step_by(5);
     let factored = factored.map(|scheme| Scheme { prescale: Some(Number::Float(BF16)), ..scheme });
     for (number, scheme) in catalogue().into_iter().chain(factored).enumerate() {
-        // A block of many tokens is a long text.
+        // A block of many tokens has a long source.
         let tokens: &[u64] = if number % 4 == 0 { &[1, 33] } else { &[1] };
         let scheme = Scheme { experts: None, ..scheme };
         for activation in &scheme.activations {
             let [plain, more] = TARGETS.map(|target| texts(&scheme, activation, target, tokens));
             schemes += usize::from(!plain.is_empty());
-            // Without shuffles a text is the same for both.
+            // Without shuffles, the source is the same for both targets.
             let shuffles = |(_, text): &(_, String)| text.contains("subgroupShuffleXor(");
             let more: Vec<_> = more.into_iter().filter(shuffles).collect();
             exchanging += usize::from(!more.is_empty());
@@ -281,7 +281,7 @@ fn every_kernel_of_the_catalogue_is_taken() {
             let more = more.into_iter().map(|text| (text, Capabilities::SUBGROUP));
             for ((name, text), can) in plain.chain(more) {
                 taken_texts += 1;
-                let module = taken_with(&text, can);
+                let module = parsed_with(&text, can);
                 if let Err(why) = module.and_then(|module| translated(&module)) {
                     wrong.push(format!("{} {name}: {why}", scheme.name));
                 }

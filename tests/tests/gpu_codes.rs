@@ -118,7 +118,7 @@ fn reads_of_tables_are_no_conflicts() {
         assert!(reports.iter().filter(product).count() >= 2);
         for report in reports.iter().filter(product) {
             assert_eq!(report.conflicts(), 0, "{report}");
-            let lookups = report.accesses.iter().filter(|access| access.looks_up);
+            let lookups = report.accesses.iter().filter(|access| access.table_lookup);
             let rounds = lookups.filter_map(|access| access.rounds);
             let lost: u64 = rounds.map(|[took, least]| took - least).sum();
             assert!(lost > 0, "{report}");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use quantloom::codegen::jit::{Overrides, Retuned, Simulator};
-use quantloom::codegen::target::{TARGETS, later};
+use quantloom::codegen::target::{TARGETS, unsupported_reason};
 use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::cuda::{Cuda, CudaError};
 use quantloom::runtime::device::{Backend, Device};
@@ -170,7 +170,7 @@ fn hip(ordinal: u32, tuning: &Tuning) -> Result<GpuDevice<Hip>> {
 /// The simulator of a target, `sim:TARGET`; the seed orders its blocks, warps and copies.
 pub(crate) fn simulator(name: &str, seed: u64, tuning: &Tuning) -> Result<GpuDevice<Simulator>> {
     let target = name.strip_prefix("sim:").unwrap_or(name);
-    let simulator = Simulator::new(target).map_err(|refusal| match later(target) {
+    let simulator = Simulator::new(target).map_err(|refusal| match unsupported_reason(target) {
         Some(why) => anyhow!("{refusal}; no target in this version: {why}"),
         None => anyhow!("{refusal}"),
     })?;

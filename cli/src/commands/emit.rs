@@ -130,7 +130,7 @@ fn products(
                 for key in keys {
                     let text = Jit.text(&key)?;
                     let (name, text) = (text.entry.into_owned(), text.text.into_owned());
-                    kernels.push(Emitted { name, text, ending: emit::ending(target) });
+                    kernels.push(Emitted { name, text, ending: emit::file_extension(target) });
                 }
             }
             Err(why) => refused = refused.or(Some(why)),

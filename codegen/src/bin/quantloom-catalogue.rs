@@ -1,28 +1,27 @@
-//! `quantloom-catalogue`: makes the generated files of `quantloom-kernels`, or says which of them
-//! are stale.
+//! `quantloom-catalogue`: writes the generated files of `quantloom-kernels`, or lists the stale ones.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Parser};
-use quantloom_codegen::catalogue::{AGAIN, CatalogueError, files, schemes, stale, write};
+use quantloom_codegen::catalogue::{CatalogueError, REGENERATE, files, schemes, stale, write};
 
-/// Makes the generated files of the catalogue crate out of its schemes/*.scheme.
+/// Generates files of the catalogue crate from its schemes/*.scheme.
 ///
-/// Generated are src/families (the decoders of the code types, a file each), src/ops.rs (the
-/// schemes as types) and MANIFEST (every kernel: name, hash, sequences). They are checked in, so
-/// that a crate which depends on quantloom-kernels builds no generator. After a change of a
-/// scheme, of a plan or of an emitter, run it with --write and commit what changed; --check is
-/// for continuous integration. The same schemes always give the same bytes.
+/// The generated files are src/families (the decoders of the code types, a file each), src/ops.rs
+/// (the schemes as types) and MANIFEST (every kernel: name, hash, sequences). They are checked in,
+/// so that crates which depend on quantloom-kernels do not build the generator. After a change of a
+/// scheme, a plan or an emitter, run this command with --write and commit the changed files; --check
+/// is for continuous integration. The output is deterministic.
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(group(ArgGroup::new("mode").required(true)))]
 struct Arguments {
-    /// Compare, change nothing; exit status 1 if a file is stale.
+    /// Compare only; exit status 1 if a file is stale.
     #[arg(long, group = "mode")]
     check: bool,
-    /// Write what is stale: each file whole or not at all.
+    /// Write the stale files, each atomically.
     #[arg(long, group = "mode")]
     write: bool,
     /// The folder of quantloom-kernels.
@@ -36,7 +35,7 @@ fn main() -> ExitCode {
         Ok(outcome) => outcome,
         Err(error) => (ExitCode::FAILURE, format!("quantloom-catalogue: {error}\n")),
     };
-    // Nobody may be listening.
+    // A closed stderr is not an error.
     let _ = std::io::stderr().write_all(text.as_bytes());
     code
 }
@@ -59,6 +58,6 @@ fn run(arguments: &Arguments) -> Result<(ExitCode, String), CatalogueError> {
     if stale.is_empty() {
         return Ok((ExitCode::SUCCESS, format!("{} files are fresh\n", files.len())));
     }
-    let text = format!("stale:\n{}refresh them with\n  {AGAIN}\n", listed(&stale));
+    let text = format!("stale:\n{}regenerate them with\n  {REGENERATE}\n", listed(&stale));
     Ok((ExitCode::FAILURE, text))
 }

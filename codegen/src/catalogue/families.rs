@@ -1,20 +1,20 @@
-//! A file a code type, and the list of them all.
+//! One file per code type, and the list of all families.
 
 use std::fmt::Write as _;
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
 
-use super::{AGAIN, CatalogueError, File};
+use super::{CatalogueError, GeneratedFile, REGENERATE};
 use crate::emit::rust::family_name;
 use crate::emit::rust::page::{family_page, type_name};
 
-/// Where families lie.
+/// The folder of the families.
 pub(super) const FOLDER: &str = "src/families";
 
-/// Code types with a family of their own: each costs every build of the crate, for every
-/// instruction set, so there is one only for what checkpoints and the catalogue hold. A signed
-/// integer's is the unsigned one; codebooks and any other float run by table.
+/// Code types with a family. Each family costs compile time of the crate for every instruction set, so
+/// there are families only for the code types of checkpoints and of the catalogue. A signed integer
+/// uses the unsigned family; codebooks and other floats are decoded by a table.
 const CODES: &[&str] = &[
     "u2", "u3", "u4", "u5", "u6", "u7", "u8", "e2m1", "e2m3", "e3m2", "e3m4", "e4m3", "e4m3fnuz",
     "e5m2",
@@ -24,19 +24,19 @@ fn codes() -> impl Iterator<Item = Code> {
     CODES.iter().filter_map(|name| Number::from_name(name)).map(Code::Number)
 }
 
-/// The module and the type of the family that serves a code type.
+/// The module and the type of the family that decodes a code type.
 pub(super) fn serving(code: &Code) -> Option<(String, String)> {
     let name = family_name(code);
     codes().any(|known| family_name(&known) == name).then(|| (name, type_name(code)))
 }
 
-pub(super) fn files() -> Result<Vec<File>, CatalogueError> {
+pub(super) fn files() -> Result<Vec<GeneratedFile>, CatalogueError> {
     let mut files = Vec::new();
     let (mut modules, mut list) = (String::new(), String::new());
     for code in codes() {
         let (module, name) = (family_name(&code), type_name(&code));
-        let text = family_page(&code, AGAIN)?;
-        files.push(File { path: format!("{FOLDER}/{module}.rs"), text });
+        let text = family_page(&code, REGENERATE)?;
+        files.push(GeneratedFile { path: format!("{FOLDER}/{module}.rs"), text });
         let _ = writeln!(modules, "pub mod {module};");
         let _ = writeln!(list, "    &{module}::{name},");
     }
@@ -44,11 +44,11 @@ pub(super) fn files() -> Result<Vec<File>, CatalogueError> {
         "//! The decoders of the catalogue's code types: a file each.\n//!\n//! In: the planes of \
          a chunk of codes. Out: codes, and values. [`FAMILIES`] is for schemes that are\n//! known \
          only at run time; a declared scheme names its own. [`u4`] is a good one to read first.\n\
-         //!\n//! Generated; do not edit.\n//! Again: `{AGAIN}`.\n\n{modules}\nuse \
+         //!\n//! Generated; do not edit.\n//! Again: `{REGENERATE}`.\n\n{modules}\nuse \
          quantloom_runtime::cpu::family::Families;\n\n/// Every family of this crate: \
          `Device::best()?.with_families(FAMILIES)`.\npub static FAMILIES: Families = \
          &[\n{list}];\n"
     );
-    files.push(File { path: format!("{FOLDER}/mod.rs"), text });
+    files.push(GeneratedFile { path: format!("{FOLDER}/mod.rs"), text });
     Ok(files)
 }

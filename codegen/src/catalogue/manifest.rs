@@ -1,20 +1,20 @@
-//! MANIFEST: a line per kernel of the catalogue.
+//! MANIFEST: one line per kernel of the catalogue.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use quantloom_dsl::Scheme;
 
-use super::{AGAIN, CatalogueError, File};
+use super::{CatalogueError, GeneratedFile, REGENERATE};
 use crate::emit::rust::page::family_page;
 use crate::ir::ContentHash;
 use crate::plan::{LANES_TILE, kernel_name, plan};
 use crate::target::{Class, TARGETS};
 
-pub(super) fn file(schemes: &[Scheme]) -> Result<File, CatalogueError> {
+pub(super) fn file(schemes: &[Scheme]) -> Result<GeneratedFile, CatalogueError> {
     let mut lines: BTreeMap<String, String> = BTreeMap::new();
     for scheme in schemes {
-        let hash = ContentHash::of(&family_page(&scheme.weight.code, AGAIN)?);
+        let hash = ContentHash::of(&family_page(&scheme.weight.code, REGENERATE)?);
         for target in TARGETS.iter().filter(|target| target.class == Class::Lanes) {
             for activation in &scheme.activations {
                 let Ok(plan) = plan(scheme, activation, target) else { continue };
@@ -26,10 +26,10 @@ pub(super) fn file(schemes: &[Scheme]) -> Result<File, CatalogueError> {
     let width = lines.keys().map(String::len).max().unwrap_or(0);
     let mut text = format!(
         "# Every kernel of the catalogue: name, hash of its generated text, sequences.\n# Schemes \
-         that differ only in their packing share a kernel.\n# Again: {AGAIN}\n"
+         that differ only in their packing share a kernel.\n# Again: {REGENERATE}\n"
     );
     for (name, rest) in &lines {
         let _ = writeln!(text, "{name:width$}  {rest}");
     }
-    Ok(File { path: "MANIFEST".to_owned(), text })
+    Ok(GeneratedFile { path: "MANIFEST".to_owned(), text })
 }

@@ -1,8 +1,8 @@
 //! The generated files of `quantloom-kernels`.
 //!
-//! In: the folder's `schemes/*.scheme`. Out: every file that is made of them, as text: the
-//! families of the code types ([`families`]), the catalogue's schemes as types ([`ops`]) and the
-//! MANIFEST ([`manifest`]). `quantloom-catalogue` writes them or says which are stale.
+//! In: the folder's `schemes/*.scheme`. Out: every file generated from them, as text: the families of
+//! the code types ([`families`]), the catalogue's schemes as types ([`ops`]) and the MANIFEST
+//! ([`manifest`]). `quantloom-catalogue` writes these files or lists the stale ones.
 
 mod families;
 mod manifest;
@@ -13,47 +13,47 @@ use std::path::{Path, PathBuf};
 
 use quantloom_dsl::{Diagnostics, Scheme, parse};
 
-use crate::emit::rust::EmitError;
+use crate::emit::rust::RustEmitError;
 
-/// The command that makes the files again, as their headers say it.
-pub const AGAIN: &str =
+/// The command that regenerates the files; part of their headers.
+pub const REGENERATE: &str =
     "cargo run -p quantloom-codegen --features catalogue --bin quantloom-catalogue -- --write";
 
-/// A file of the crate: its path in the crate's folder, and what is in it.
+/// A generated file: its path in the crate's folder, and its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct GeneratedFile {
     /// Relative to the folder.
     pub path: String,
-    /// Its text.
+    /// Its contents.
     pub text: String,
 }
 
-/// Why files could not be made, read or written.
+/// Why files cannot be generated, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogueError {
-    /// A file or folder.
+    /// A file or folder cannot be read or written.
     #[error("cannot {what} {}: {error}", path.display())]
     Io {
         /// `read` or `write`.
         what: &'static str,
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// A scheme with mistakes.
+    /// An invalid scheme.
     #[error("{} is not a valid scheme\n{faults}", path.display())]
     Scheme {
         /// The file.
         path: PathBuf,
-        /// Its mistakes.
+        /// Its errors.
         faults: Diagnostics,
     },
     /// A code type without a decoder.
     #[error(transparent)]
-    Emit(#[from] EmitError),
-    /// A code type that no family of the list serves.
-    #[error("{scheme}: no family serves {code}; add it to `codegen::catalogue::families`")]
+    Emit(#[from] RustEmitError),
+    /// A code type without a family in the list.
+    #[error("{scheme}: no family decodes {code}; add it to `codegen::catalogue::families`")]
     NoFamily {
         /// The scheme.
         scheme: String,
@@ -88,55 +88,55 @@ pub fn schemes(folder: &Path) -> Result<Vec<Scheme>, CatalogueError> {
 ///
 /// # Errors
 /// [`CatalogueError::Emit`], [`CatalogueError::NoFamily`].
-pub fn files(schemes: &[Scheme]) -> Result<Vec<File>, CatalogueError> {
+pub fn files(schemes: &[Scheme]) -> Result<Vec<GeneratedFile>, CatalogueError> {
     let mut files = families::files()?;
     files.push(ops::file(schemes)?);
     files.push(manifest::file(schemes)?);
     Ok(files)
 }
 
-/// The paths of generated files that are missing, differ, or lie in the families' folder and are
-/// not generated any more.
+/// The paths of files that are missing or differ, and of files in the families' folder that are no
+/// longer generated.
 ///
 /// # Errors
 /// [`CatalogueError::Io`].
-pub fn stale(folder: &Path, files: &[File]) -> Result<Vec<String>, CatalogueError> {
-    let differs = |file: &&File| {
+pub fn stale(folder: &Path, files: &[GeneratedFile]) -> Result<Vec<String>, CatalogueError> {
+    let differs = |file: &&GeneratedFile| {
         std::fs::read_to_string(folder.join(&file.path)).ok().as_ref() != Some(&file.text)
     };
     let mut stale: Vec<String> = files.iter().filter(differs).map(|f| f.path.clone()).collect();
-    stale.extend(left_over(folder, files)?);
+    stale.extend(orphans(folder, files)?);
     Ok(stale)
 }
 
-/// Files of the families' folder that nothing generates.
-fn left_over(folder: &Path, files: &[File]) -> Result<Vec<String>, CatalogueError> {
+/// Files in the families' folder that are not generated.
+fn orphans(folder: &Path, files: &[GeneratedFile]) -> Result<Vec<String>, CatalogueError> {
     let path = folder.join(families::FOLDER);
     let Ok(entries) = std::fs::read_dir(&path) else { return Ok(Vec::new()) };
-    let mut left = Vec::new();
+    let mut orphans = Vec::new();
     for entry in entries {
         let unread = |error| CatalogueError::Io { what: "read", path: path.clone(), error };
         let name = entry.map_err(unread)?.file_name().to_string_lossy().into_owned();
         let name = format!("{}/{name}", families::FOLDER);
         if !files.iter().any(|file| file.path == name) {
-            left.push(name);
+            orphans.push(name);
         }
     }
-    left.sort();
-    Ok(left)
+    orphans.sort();
+    Ok(orphans)
 }
 
-/// Writes what is stale, each file whole or not at all, and removes what is left over. Returns
-/// the paths that were stale.
+/// Writes the stale files, each atomically, and removes files that are no longer generated. Returns
+/// the paths of the stale files.
 ///
 /// # Errors
 /// [`CatalogueError::Io`].
-pub fn write(folder: &Path, files: &[File]) -> Result<Vec<String>, CatalogueError> {
+pub fn write(folder: &Path, files: &[GeneratedFile]) -> Result<Vec<String>, CatalogueError> {
     let stale = stale(folder, files)?;
     for name in &stale {
         let path = folder.join(name);
         let done = match files.iter().find(|file| file.path == *name) {
-            Some(file) => whole(&path, &file.text),
+            Some(file) => write_atomically(&path, &file.text),
             None => std::fs::remove_file(&path),
         };
         done.map_err(|error| CatalogueError::Io { what: "write", path, error })?;
@@ -144,8 +144,8 @@ pub fn write(folder: &Path, files: &[File]) -> Result<Vec<String>, CatalogueErro
     Ok(stale)
 }
 
-/// Beside its place first, then renamed.
-fn whole(path: &Path, text: &str) -> io::Result<()> {
+/// Writes a temporary file in the same folder, then renames it.
+fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let mut builder = tempfile::Builder::new();

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use quantloom_dsl::Scheme;
 
 use super::families::serving;
-use super::{AGAIN, CatalogueError, File};
+use super::{CatalogueError, GeneratedFile, REGENERATE};
 
 /// `ct_w4a16` as a type: `CtW4a16`.
 fn type_name(scheme: &str) -> String {
@@ -17,7 +17,7 @@ fn type_name(scheme: &str) -> String {
     scheme.split('_').map(part).collect::<Vec<String>>().concat()
 }
 
-pub(super) fn file(schemes: &[Scheme]) -> Result<File, CatalogueError> {
+pub(super) fn file(schemes: &[Scheme]) -> Result<GeneratedFile, CatalogueError> {
     let mut uses: BTreeMap<String, String> = BTreeMap::new();
     let mut types = String::new();
     for scheme in schemes {
@@ -41,8 +41,8 @@ pub(super) fn file(schemes: &[Scheme]) -> Result<File, CatalogueError> {
         "//! The catalogue's schemes as types, one each: what `scheme!` would declare from the \
          same text.\n//!\n//! In: a checkpoint's layer. Out: a prepared weight, \
          `CtW4a16::load(&layer)?.prepare(&device)?`.\n//!\n//! Generated; do not edit.\n//! Again: \
-         `{AGAIN}`.\n\nuse quantloom_runtime::op::Declared;\n\n{uses}\ndeclared! {{\n{}}}\n",
+         `{REGENERATE}`.\n\nuse quantloom_runtime::op::Declared;\n\n{uses}\ndeclared! {{\n{}}}\n",
         types.trim_end_matches('\n').to_owned() + "\n"
     );
-    Ok(File { path: "src/ops.rs".to_owned(), text })
+    Ok(GeneratedFile { path: "src/ops.rs".to_owned(), text })
 }

@@ -1,4 +1,4 @@
-//! What stands at the head of an emitted kernel, for its reader: a comment of lines with `//`.
+//! The comment at the start of a kernel's source, in lines with `//`.
 
 use std::fmt::{Result, Write};
 

@@ -1,6 +1,5 @@
-//! Text from plans and kernels, one folder a language. GPU emitters take a
-//! [`Verified`] kernel: what is not verified cannot be printed. The same
-//! input gives the same bytes.
+//! Emitters: source code from plans and kernels, one folder per language. GPU emitters require a
+//! [`Verified`] kernel. The output is deterministic.
 
 mod header;
 pub mod hip;
@@ -12,22 +11,22 @@ pub mod wgsl;
 use crate::ir::{Kernel, Verified};
 use crate::target::{Chip, Target};
 
-/// Why a kernel has no text.
+/// Why a kernel has no source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unprinted {
-    /// None in PTX.
+pub enum EmitError {
+    /// It cannot be printed as PTX.
     #[error(transparent)]
-    Ptx(#[from] ptx::NotForPtx),
-    /// None in HIP C++.
+    Ptx(#[from] ptx::PtxEmitError),
+    /// It cannot be printed as HIP C++.
     #[error(transparent)]
-    Hip(#[from] hip::NotForHip),
-    /// None in WGSL.
+    Hip(#[from] hip::HipEmitError),
+    /// It cannot be printed as WGSL.
     #[error(transparent)]
-    Wgsl(#[from] wgsl::NotForWgsl),
+    Wgsl(#[from] wgsl::WgslEmitError),
 }
 
-/// The ending of files with a target's kernels.
-pub fn ending(target: &Target) -> &'static str {
+/// The file extension of a target's kernels.
+pub fn file_extension(target: &Target) -> &'static str {
     match target.gpu.map(|gpu| gpu.chip) {
         Some(Chip::Gfx(_)) => "hip",
         Some(Chip::Wgsl) => "wgsl",
@@ -35,11 +34,11 @@ pub fn ending(target: &Target) -> &'static str {
     }
 }
 
-/// The text of a kernel, in the language of its target.
+/// The source of a kernel, in the language of its target.
 ///
 /// # Errors
-/// [`Unprinted`] if there is none.
-pub fn text(kernel: &Verified<Kernel>) -> Result<String, Unprinted> {
+/// [`EmitError`] if the kernel cannot be printed.
+pub fn source(kernel: &Verified<Kernel>) -> Result<String, EmitError> {
     match kernel.target.gpu.map(|gpu| gpu.chip) {
         Some(Chip::Gfx(_)) => Ok(hip::emit(kernel)?),
         Some(Chip::Wgsl) => Ok(wgsl::emit(kernel)?),
@@ -47,8 +46,8 @@ pub fn text(kernel: &Verified<Kernel>) -> Result<String, Unprinted> {
     }
 }
 
-/// Bytes of shared memory that a launch of the text gives each block: a HIP text has its own.
-pub fn launch_shared(kernel: &Kernel) -> u32 {
+/// Bytes of dynamic shared memory of each block at launch: 0 for HIP, whose shared memory is static.
+pub fn dynamic_shared_bytes(kernel: &Kernel) -> u32 {
     match kernel.target.gpu.map(|gpu| gpu.chip) {
         Some(Chip::Gfx(_)) => 0,
         _ => kernel.shared_map().bytes,

@@ -1,11 +1,10 @@
-//! What `scheme!` does: a declaration in, the op that it declares out.
+//! Expands `scheme!`: from a declaration to the type that it declares.
 //!
-//! In: `(root) declaration`, the tokens that a facade's `scheme!` hands over; `root` is a path
-//! to a module with `dsl` and `runtime` in it, so that the expansion resolves in any crate and
-//! under any name. Out: a type of the declared name with what the runtime asks of a declared
-//! scheme. If the declaration has mistakes: an error at the place of each, all at once
-//! (`errors`), and the same type, so that the rest of the user's file is still checked.
-//! Start at [`scheme`].
+//! In: `(root) declaration`, the tokens of a facade's `scheme!`; `root` is the path of a module that
+//! contains `dsl` and `runtime`, so that the expansion resolves in any crate and under any name. Out:
+//! a type of the declared name that implements the runtime's `Declared`. If the declaration has
+//! errors: an error at the place of each, all at once (`errors`), and the same type, so that the
+//! compiler still checks the rest of the user's file. Start at [`scheme`].
 
 mod errors;
 mod op;
@@ -28,7 +27,7 @@ pub fn scheme(input: TokenStream) -> TokenStream {
     let declaration = Declaration::read(input.collect(), &mut faults);
     let syntax = lang::parse_syntax(&declaration.tokens, declaration.end(), &mut faults);
     let scheme = syntax.as_ref().and_then(|syntax| lang::check(syntax, &mut faults));
-    // What is left of a scheme with mistakes is not what its author meant.
+    // A scheme with errors is not used: it may not be what its author meant.
     let scheme = scheme.filter(|_| faults.is_empty());
     targets(syntax.as_ref(), scheme.as_ref(), &mut faults);
     let nameable = nameable(&declaration, &mut faults);
@@ -40,7 +39,8 @@ pub fn scheme(input: TokenStream) -> TokenStream {
     quote!(#errors #op)
 }
 
-/// Judges the targets that the author insists on; a scheme with mistakes only by their names.
+/// Checks the targets of the `targets` clause: that they exist, and, if the scheme has no errors, that
+/// they support it.
 fn targets(syntax: Option<&SchemeSyntax>, scheme: Option<&Scheme>, faults: &mut Vec<Diagnostic>) {
     let clauses = syntax.into_iter().flat_map(|syntax| &syntax.clauses);
     let listed = clauses.filter_map(|(clause, _)| match clause {
@@ -57,15 +57,15 @@ fn targets(syntax: Option<&SchemeSyntax>, scheme: Option<&Scheme>, faults: &mut 
             }
         };
         if let Some(Err(refusal)) = scheme.map(|scheme| plan::support(scheme, target)) {
-            let message = format!("`{name}` does not run this scheme: {refusal}");
-            let help = "list only what must be supported; without `targets`, the scheme runs \
-                        wherever it can";
+            let message = format!("`{name}` does not support this scheme: {refusal}");
+            let help = "list only targets that must be supported; without `targets`, the scheme runs \
+                        on every target that supports it";
             faults.push(Diagnostic::new(*span, message).help(help));
         }
     }
 }
 
-/// Words that Rust keeps for itself and that may be the name of a text's scheme.
+/// Rust's keywords, which a scheme in a text file may use as its name.
 const KEYWORDS: &[&str] = &[
     "_", "Self", "abstract", "as", "async", "await", "become", "box", "break", "const", "continue",
     "crate", "do", "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if",
@@ -74,7 +74,7 @@ const KEYWORDS: &[&str] = &[
     "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
 ];
 
-/// Whether a type can have the scheme's name.
+/// Whether the scheme's name can be the name of a type.
 fn nameable(declaration: &Declaration, faults: &mut Vec<Diagnostic>) -> bool {
     let Some(name) = &declaration.name else { return false };
     let keyword = KEYWORDS.iter().any(|keyword| name == keyword);
@@ -82,13 +82,13 @@ fn nameable(declaration: &Declaration, faults: &mut Vec<Diagnostic>) -> bool {
         let text = name.to_string();
         let named = |token: &&lang::Token| token.kind == lang::TokenKind::Word(text.clone());
         let span = declaration.tokens.iter().find(named).map_or(Span::default(), |t| t.span);
-        let message = format!("`{text}` is a word of Rust's own, and no name for a scheme");
+        let message = format!("`{text}` is a Rust keyword, and cannot be the name of a scheme");
         faults.push(Diagnostic::new(span, message).help("name it as a type, such as `W4A16G128`"));
     }
     !keyword
 }
 
-/// In place of a scheme with mistakes: what is declared with it is still a type of its kind.
+/// The scheme that replaces a scheme with errors, so that its type is still declared.
 fn stand_in() -> Option<Scheme> {
     parse("StandIn { weight: u8, pack: [k, n], activation: f32 }").ok()
 }

@@ -7,18 +7,18 @@ use quote::{format_ident, quote, quote_spanned};
 
 use crate::emit::rust::family;
 
-/// The type of the declaration's name, and what makes it a declared scheme.
+/// The type of the declaration's name, and its implementation of `Declared`.
 ///
-/// The rest is in a block of its own, so that no other name reaches the user's file, and names
-/// all by full paths, so that no name of the user's file reaches the rest.
+/// The implementation is in a block with full paths, so that its names and those of the user's file do
+/// not interfere.
 pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme) -> TokenStream {
     let (visibility, name) = (&declaration.visibility, &declaration.name);
     let docs = docs(declaration, scheme);
     let text = scheme.to_string();
-    // What the compiler says about the type, it says at its name.
+    // The compiler reports errors about the type at its name.
     let place = name.as_ref().map_or_else(Span::call_site, Ident::span);
     let item = quote_spanned!(place=> struct #name;);
-    // Every code of the language has one; should it not, the compiler says why.
+    // Every code type of the language has a decoder; a missing one is a compile error.
     let family =
         family(&scheme.weight.code, &format_ident!("Decoder"), root).unwrap_or_else(|error| {
             let message = error.to_string();
@@ -62,7 +62,7 @@ pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme)
     }
 }
 
-/// The author's lines, each at its place, then the declaration itself.
+/// The author's doc lines, each at its place, then the declaration itself.
 fn docs(declaration: &Declaration, scheme: &Scheme) -> TokenStream {
     let mut docs = TokenStream::new();
     for token in &declaration.tokens {
@@ -75,7 +75,7 @@ fn docs(declaration: &Declaration, scheme: &Scheme) -> TokenStream {
         let line = format!(" The scheme `{}`.", scheme.name);
         docs.extend(quote!(#[doc = #line]));
     }
-    // The author's lines stand above already.
+    // Without the author's lines, which are already above.
     let bare = Scheme { summary: String::new(), ..scheme.clone() };
     let text = format!("\n```text\n{bare}```");
     quote!(#docs #[doc = #text])

@@ -1,4 +1,4 @@
-//! Operations on values: what goes in, what comes out, and exactly what they compute.
+//! Operations on values: their operand types, result types and exact results.
 //!
 //! Floats: every operation rounds once, to nearest even, keeps subnormals, and follows IEEE 754
 //! for infinities; a NaN result may be any quiet NaN.

@@ -1,24 +1,24 @@
-//! A number for a kernel's contents: equal kernels have equal numbers, on every machine and in
-//! every run.
+//! A hash of a kernel's contents: equal kernels have equal hashes, on every machine and in every
+//! run.
 
 use std::fmt::{self, Write};
 
 use super::Kernel;
 
-/// A number for a kernel's contents, 128 bits.
+/// A hash of a kernel's contents, 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContentHash(pub u128);
 
 impl Kernel {
-    /// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv) of the kernel's text. It tells kernels apart
-    /// that differ by accident, not by malice.
+    /// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv) of the kernel's IR as text. Not cryptographic: it
+    /// protects against accidental collisions, not against forged ones.
     pub fn content_hash(&self) -> ContentHash {
         ContentHash::of(self)
     }
 }
 
 impl ContentHash {
-    /// The same number for anything that is printed.
+    /// The hash of anything that can be printed.
     pub fn of(text: &dyn fmt::Display) -> Self {
         let mut hash = Fnv(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
         // Writing into a hash cannot fail.

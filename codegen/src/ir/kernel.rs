@@ -11,9 +11,9 @@ use crate::target::Target;
 pub struct Kernel {
     /// The entry point's name: letters, digits and `_`.
     pub name: String,
-    /// What it computes, a line or more for whoever reads the emitted text.
+    /// What it computes, in one or more lines: a comment in the emitted source.
     pub summary: String,
-    /// Where it runs.
+    /// The target it runs on.
     pub target: &'static Target,
     /// Global memory, by slot.
     pub buffers: Vec<Buffer>,
@@ -57,28 +57,28 @@ pub struct BarrierId(pub u32);
 /// buffers of a launch overlap, unless both are only read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Its name in the text.
+    /// Its name in the source.
     pub name: String,
-    /// What its indices count.
+    /// The unit of its indices.
     pub word: Word,
     /// What the kernel may do with it.
     pub access: Access,
     /// Its extents in words, slowest first; their product is its length.
     pub shape: Vec<Extent>,
-    /// What lies where, for the reader: in the layout notation where it is a layout.
+    /// Its layout, as a comment; in the notation of docs/scheme-language.md where it is a layout.
     pub layout: String,
 }
 
 /// What a kernel may do with a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Read; written by no kernel that may still run when this one starts (weights, scales).
+    /// Read. No kernel that may still run when this one starts writes it (weights, scales).
     Constant,
-    /// Read; perhaps written by the kernel launched before (activations).
+    /// Read. The kernel launched before this one may write it (activations).
     ReadOnly,
-    /// Every word is written at most once in a launch, and never read.
+    /// Each word is written at most once in a launch, and never read.
     WriteOnce,
-    /// Read and written, by several blocks with atomics and fences; its contents outlive the
+    /// Read and written by several blocks, with atomics and fences. Its contents persist after the
     /// launch.
     Workspace,
 }
@@ -95,7 +95,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Its value, `None` if the parameter is not given or a division is by 0.
+    /// Its value; `None` if the parameter is missing or the divisor is 0.
     pub fn value(self, parameters: &[u32]) -> Option<u32> {
         match self {
             Self::Constant(value) => Some(value),
@@ -111,7 +111,7 @@ impl Extent {
 /// A 32-bit scalar given at launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name in the text.
+    /// Its name in the source.
     pub name: String,
     /// What it means, with its unit.
     pub meaning: String,
@@ -120,7 +120,7 @@ pub struct Parameter {
 /// A view of a buffer for tensor copies: a box of up to five dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMap {
-    /// Its name in the text.
+    /// Its name in the source.
     pub name: String,
     /// The memory it describes; its word is the tensor's element.
     pub buffer: BufferId,
@@ -131,25 +131,26 @@ pub struct TensorMap {
     /// The box that one copy moves, in elements, fastest first. Elements outside of the extents
     /// are read as 0 and not written.
     pub tile: Vec<u32>,
-    /// How the box lies in shared memory: fastest dimension first, without gaps, then permuted.
+    /// The box's order in shared memory: fastest dimension first, without gaps, then swizzled.
     pub swizzle: Swizzle,
 }
 
 /// A block of shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedBlock {
-    /// Its name in the text.
+    /// Its name in the source.
     pub name: String,
-    /// What its indices count.
+    /// The unit of its indices.
     pub word: Word,
     /// Its length in words.
     pub len: u32,
     /// Alignment of its start in bytes, a power of two of at least 16.
     pub align: u32,
-    /// What lies where, for the reader.
+    /// Its layout, as a comment.
     pub layout: String,
-    /// It lies over the start of another block, which is dead by then; it must not be longer.
-    pub over: Option<SharedId>,
+    /// Another block whose memory it shares, from the start. That block must be no longer in use, and
+    /// at least as long.
+    pub aliases: Option<SharedId>,
 }
 
 impl SharedBlock {
@@ -162,7 +163,7 @@ impl SharedBlock {
 /// An array of mbarriers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierArray {
-    /// Its name in the text.
+    /// Its name in the source.
     pub name: String,
     /// Number of mbarriers.
     pub len: u32,
@@ -175,27 +176,27 @@ pub struct Launch {
     pub grid: [Extent; 3],
     /// Threads of a block, a multiple of the warp.
     pub threads: u32,
-    /// Blocks that must fit on a multiprocessor at the same time; bounds the registers.
+    /// Blocks that must be resident on an SM (CU) at the same time; limits the registers.
     pub min_blocks: u32,
     /// Blocks of a cluster, along x; 1 = none.
     pub cluster: u32,
-    /// Launched so that it may overlap the end of the kernel before it.
+    /// Programmatic dependent launch: the kernel may start before the one before it ends.
     pub programmatic: bool,
 }
 
-/// Where the parts of shared memory lie, in bytes from its start.
+/// The layout of shared memory, in bytes from its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedMap {
     /// Start of each array of mbarriers (8 bytes each).
     pub barriers: Vec<u32>,
     /// Start of each block.
     pub blocks: Vec<u32>,
-    /// All of it.
+    /// Total size.
     pub bytes: u32,
 }
 
 impl Kernel {
-    /// Where the parts of shared memory lie: mbarriers first, then the blocks in order.
+    /// The layout of shared memory: mbarriers first, then the blocks in order.
     pub fn shared_map(&self) -> SharedMap {
         let mut bytes = 0u32;
         let mut barriers = Vec::new();
@@ -205,7 +206,7 @@ impl Kernel {
         }
         let mut blocks: Vec<u32> = Vec::new();
         for block in &self.shared {
-            match block.over.and_then(|under| blocks.get(under.0 as usize)) {
+            match block.aliases.and_then(|under| blocks.get(under.0 as usize)) {
                 Some(&start) => blocks.push(start),
                 None => {
                     bytes = bytes.checked_next_multiple_of(block.align.max(1)).unwrap_or(u32::MAX);

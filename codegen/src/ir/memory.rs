@@ -2,7 +2,7 @@
 
 use super::{BufferId, Operand, SharedId};
 
-/// The word that a buffer or shared block is an array of; indices count these.
+/// The word of a buffer or shared block: the unit of its indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Word {
     /// 1 byte.
@@ -24,7 +24,7 @@ impl Word {
     }
 }
 
-/// How much one access moves, whatever the array's word.
+/// The width of one access; independent of the array's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Width {
     /// One byte in the low bits of one register; a load clears the others.
@@ -40,7 +40,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// Bytes moved; also the alignment of the access.
+    /// Bytes of the access; also its alignment.
     pub const fn bytes(self) -> u32 {
         match self {
             Self::B8 => 1,
@@ -81,12 +81,12 @@ pub struct Address {
     pub offset: u32,
 }
 
-/// Whether an access happens, and what a load gives where it does not.
+/// A predicate of an access, and the result of a load where it is false.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mask {
-    /// The access happens where this is true; the address may be anything where it is false.
+    /// The access happens where this is true; where it is false, any address is allowed.
     pub condition: Operand,
-    /// What every destination register holds where it is false, of its type.
+    /// The value of every destination register where the condition is false, of its type.
     pub fill: Operand,
 }
 
@@ -97,24 +97,24 @@ pub enum Cache {
     Default,
     /// Through the read-only path; the buffer is [`Access::Constant`](super::Access::Constant).
     Constant,
-    /// Read once: not kept near the processor. The same buffers.
+    /// Read once: not allocated in L1. The buffer is [`Access::Constant`](super::Access::Constant).
     Stream,
 }
 
-/// What an atomic operation orders.
+/// The memory order of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// Nothing.
+pub enum MemoryOrder {
+    /// Orders no other access.
     Relaxed,
-    /// What follows it comes after.
+    /// Later accesses of the thread happen after it.
     Acquire,
-    /// What precedes it comes before.
+    /// Earlier accesses of the thread happen before it.
     Release,
-    /// Both.
+    /// Acquire and release.
     AcquireRelease,
 }
 
-/// Whom an atomic operation or a fence orders things for.
+/// The threads for which an atomic operation or a fence orders accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The threads of the block.
@@ -125,11 +125,11 @@ pub enum Scope {
     Device,
 }
 
-/// A permutation of the 16-byte pieces of shared memory: bits 4 and up of the byte address are
+/// A permutation of the 16-byte segments of shared memory: bits 4 and up of the byte address are
 /// XORed with bits 7 and up. The tile starts at a multiple of 8 times the swizzle's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Swizzle {
-    /// As it is.
+    /// No permutation.
     None,
     /// Bit 4 ^= bit 7.
     B32,
@@ -140,7 +140,7 @@ pub enum Swizzle {
 }
 
 impl Swizzle {
-    /// Where the byte at an address of the plain tile lies.
+    /// The address of a byte whose address without the swizzle is `byte`.
     pub const fn apply(self, byte: u32) -> u32 {
         let bits = match self {
             Self::None => 0,

@@ -1,11 +1,11 @@
-//! Statements and operations. Each variant's documentation is its definition; the module's
-//! documentation says what they have in common.
+//! Statements and operations. Each variant's documentation is its definition; the documentation of
+//! [`crate::ir`] has the rules common to all.
 
 use std::ops::Range;
 
 use super::{
-    Addend, Address, BarrierId, Binary, Cache, Compare, Mask, MatrixOp, MatrixOperand, MatrixScale,
-    Operand, Order, ParameterId, Reg, Scope, TensorId, Ternary, Unary, Width,
+    Accumulator, Address, BarrierId, Binary, Cache, Compare, Mask, MatrixOp, MatrixOperand,
+    MatrixScale, MemoryOrder, Operand, ParameterId, Reg, Scope, TensorId, Ternary, Unary, Width,
 };
 
 /// A sequence of statements.
@@ -16,7 +16,7 @@ pub type Body = Vec<Statement>;
 pub enum Statement {
     /// An operation.
     Op(Op),
-    /// Runs one side, per thread.
+    /// Runs one of two bodies, per thread.
     If {
         /// A predicate.
         condition: Operand,
@@ -26,8 +26,8 @@ pub enum Statement {
         otherwise: Body,
     },
     /// `for counter in (start..end).step_by(step)`, unsigned: the bounds and the step are read once,
-    /// before; the counter is written before each run of the body, which must not write it, and is
-    /// poison afterwards. A step of 0, or a counter that would pass 2^32, is an error.
+    /// before the loop. The counter is written before each iteration; the body must not write it; it
+    /// is poison after the loop. A step of 0, or a counter of 2^32 or more, is an error.
     For {
         /// A u32 register.
         counter: Reg,
@@ -37,38 +37,37 @@ pub enum Statement {
         end: Operand,
         /// Step.
         step: Operand,
-        /// What is repeated.
+        /// The loop's body.
         body: Body,
     },
-    /// Runs `test`, then, where the condition is true, the body, and again.
+    /// Runs `test`, then the body where the condition is true, and repeats both until it is false.
     While {
         /// Computes the condition.
         test: Body,
         /// A pred register that `test` writes.
         condition: Reg,
-        /// What is repeated.
+        /// The loop's body.
         body: Body,
     },
-    /// The warps of the block part ways; allowed once, at the top of the body, as its last
-    /// statement. Each warp runs the role whose range holds its number; the ranges follow one
-    /// another and cover all warps.
+    /// Warp specialisation: each warp runs the role whose range contains its number. The ranges are
+    /// adjacent and cover all warps. Allowed once, as the last statement of the kernel's body.
     Roles(Vec<Role>),
 }
 
-/// What some warps of a block do.
+/// The program of some warps of a block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Role {
-    /// Its name, for the reader.
+    /// Its name, as a comment.
     pub name: String,
     /// The warps.
     pub warps: Range<u32>,
-    /// Registers a thread that the warps change to when the role starts; needs whole warp groups.
+    /// Registers per thread from the start of the role (`setmaxnreg`); needs whole warp groups.
     pub registers: Option<u32>,
-    /// What they do.
+    /// Its statements.
     pub body: Body,
 }
 
-/// Something that a thread knows of itself.
+/// A special value: the position of a thread in the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Special {
     /// Number of the thread in its block; varying.
@@ -90,35 +89,35 @@ pub enum Special {
 pub struct BarrierRef {
     /// The array.
     pub array: BarrierId,
-    /// Which one.
+    /// Number of the mbarrier in the array.
     pub index: Operand,
 }
 
-/// Where a lane takes a shuffled value from.
+/// The source lane of a shuffle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shuffle {
     /// Lane `own ^ by`.
     Xor,
     /// Lane `by`. If `by` is uniform over the warp, so is the result.
     Index,
-    /// Lane `own - by`; its own value where there is none.
+    /// Lane `own - by`; the lane itself if there is no such lane.
     Up,
-    /// Lane `own + by`; its own value where there is none.
+    /// Lane `own + by`; the lane itself if there is no such lane.
     Down,
 }
 
 /// A vote of a warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vote {
-    /// True if all lanes say true.
+    /// True if the predicate is true in all lanes.
     All,
-    /// True if any lane says true.
+    /// True if the predicate is true in any lane.
     Any,
 }
 
-/// What an atomic operation stores, given the old value o and the operand v.
+/// The value that an atomic operation stores, given the old value o and the operand v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fetch {
+pub enum AtomicOp {
     /// o + v modulo 2^32.
     Add,
     /// v.
@@ -130,7 +129,7 @@ pub enum Fetch {
 /// An operation. `dst` is written; operands are read before anything is written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// Does nothing; a line of the emitted text.
+    /// Does nothing; a comment line of the emitted source.
     Comment(String),
     /// dst = a, of the same type.
     Copy {
@@ -139,26 +138,26 @@ pub enum Op {
         /// Value.
         a: Operand,
     },
-    /// dst = a, of the same type, where the program's author promises that a is the same in all
-    /// threads of dst's uniformity (that they are not is an error). Control must be uniform over it.
+    /// dst = a, of the same type, with the promise that a is the same in all threads of dst's
+    /// uniformity; a broken promise is an error. Control must be uniform over these threads.
     Uniform {
         /// Result.
         dst: Reg,
         /// Value.
         a: Operand,
     },
-    /// dst = something the thread knows of itself.
+    /// dst = a special value.
     Special {
         /// Result, u32.
         dst: Reg,
-        /// What.
+        /// The special value.
         value: Special,
     },
     /// dst = a launch parameter; uniform over the block.
     Parameter {
         /// Result, u32.
         dst: Reg,
-        /// Which.
+        /// The parameter.
         parameter: ParameterId,
     },
     /// dst = op(a).
@@ -194,7 +193,7 @@ pub enum Op {
         /// Third value.
         c: Operand,
     },
-    /// dst = whether a and b compare so.
+    /// dst = the comparison of a and b.
     Compare {
         /// Result, pred.
         dst: Reg,
@@ -223,11 +222,11 @@ pub enum Op {
         dst: Vec<Reg>,
         /// First word.
         from: Address,
-        /// How much.
+        /// Width of the access.
         width: Width,
-        /// Where it happens; everywhere if `None`.
+        /// Threads that access memory; all if `None`.
         mask: Option<Mask>,
-        /// For global memory; [`Cache::Default`] for shared.
+        /// Cache hint for global memory; [`Cache::Default`] for shared.
         cache: Cache,
     },
     /// Writes registers to memory.
@@ -236,48 +235,48 @@ pub enum Op {
         to: Address,
         /// Values, [`Width::registers`] of them; the low bits where the width is less than 32 bits.
         values: Vec<Operand>,
-        /// How much.
+        /// Width of the access.
         width: Width,
-        /// Where it happens; everywhere if `None`.
+        /// Threads that access memory; all if `None`.
         mask: Option<Operand>,
     },
-    /// Asks that the 128 bytes around a global word be brought nearer. No effect on values; the
-    /// buffer is [`Access::Constant`](super::Access::Constant).
+    /// Prefetches the 128 bytes around a global word into L2. No effect on values; the buffer is
+    /// [`Access::Constant`](super::Access::Constant).
     Prefetch {
         /// The word, inside its buffer where the mask is true.
         from: Address,
-        /// Where it happens; everywhere if `None`.
+        /// Threads that access memory; all if `None`.
         mask: Option<Operand>,
     },
-    /// Reads, changes and writes a 32-bit word at once; dst = the old value.
+    /// Reads, changes and writes a 32-bit word atomically; dst = the old value.
     Atomic {
-        /// Result, if it is wanted.
+        /// Result; `None` if it is not used.
         dst: Option<Reg>,
         /// The change.
-        op: Fetch,
+        op: AtomicOp,
         /// A word of a workspace or of shared memory, of 32 bits.
         at: Address,
         /// The operand.
         value: Operand,
-        /// What it orders.
-        order: Order,
-        /// For whom.
+        /// Its memory order.
+        order: MemoryOrder,
+        /// Its scope.
         scope: Scope,
     },
-    /// Reads a 32-bit word of a workspace or of shared memory at once, relaxed or acquire.
+    /// Reads a 32-bit word of a workspace or of shared memory atomically, relaxed or acquire.
     AtomicLoad {
         /// Result.
         dst: Reg,
         /// The word.
         from: Address,
-        /// What it orders.
-        order: Order,
-        /// For whom.
+        /// Its memory order.
+        order: MemoryOrder,
+        /// Its scope.
         scope: Scope,
     },
     /// Orders the thread's memory accesses before it before those after it, for the scope.
     Fence {
-        /// For whom.
+        /// Its scope.
         scope: Scope,
     },
 
@@ -286,14 +285,14 @@ pub enum Op {
     /// All lanes of the warp wait for each other. Control: warp.
     WarpSync,
     /// Barrier number `id` (1 to 15; 0 is [`Op::Barrier`]'s) of `threads` threads, a multiple of the
-    /// warp. Whole warps come; those that arrive go on at once, the others wait until as many
-    /// threads as said have come. Control: warp.
+    /// warp. Whole warps take part: some only arrive, the others wait until all `threads` have
+    /// arrived. Control: warp.
     NamedBarrier {
         /// Its number.
         id: u32,
-        /// Threads that come, both kinds.
+        /// Threads that arrive or wait.
         threads: u32,
-        /// Whether to wait.
+        /// Whether this warp waits.
         wait: bool,
     },
     /// All threads of the cluster wait for each other; orders shared and global memory among them.
@@ -301,24 +300,24 @@ pub enum Op {
     ClusterBarrier,
 
     /// dst = another lane's a. All lanes of the warp take part. Control: warp. Result: varying,
-    /// [`Shuffle::Index`] excepted. Where fewer lanes than a warp's exchange registers
-    /// ([`Gpu::exchange`](crate::target::Gpu::exchange)), the other lane is one of these neighbours:
-    /// xor with a constant.
+    /// except of [`Shuffle::Index`]. If the target's shuffle group
+    /// ([`Gpu::shuffle_group`](crate::target::Gpu::shuffle_group)) is smaller than a warp, only
+    /// [`Shuffle::Xor`] with a constant below the group's size is allowed.
     Shuffle {
         /// Result, u32 or f32.
         dst: Reg,
-        /// Which lane.
+        /// The source lane.
         op: Shuffle,
         /// Value, of the same type.
         a: Operand,
         /// u32. A lane outside of the warp is an error for xor and index.
         by: Operand,
     },
-    /// dst = what the lanes of the warp say. Control: warp. Result: uniform over the warp.
+    /// dst = the vote of all lanes of the warp. Control: warp. Result: uniform over the warp.
     Vote {
         /// Result, pred.
         dst: Reg,
-        /// How votes are counted.
+        /// The kind of vote.
         op: Vote,
         /// Pred.
         a: Operand,
@@ -332,8 +331,8 @@ pub enum Op {
         a: Operand,
     },
 
-    /// Starts to copy 4, 8 or 16 bytes of a thread from global to shared memory; where the mask is
-    /// false, zeros are written and nothing is read. Joins the thread's open group.
+    /// Starts a copy of 4, 8 or 16 bytes per thread from global to shared memory; where the mask is
+    /// false, writes zeros and reads nothing. The copy belongs to the thread's open group.
     CopyAsync {
         /// Shared.
         to: Address,
@@ -341,7 +340,7 @@ pub enum Op {
         from: Address,
         /// [`Width::B32`], [`Width::B64`] or [`Width::B128`].
         width: Width,
-        /// Where it reads; everywhere if `None`.
+        /// Threads that read global memory; all if `None`.
         mask: Option<Operand>,
     },
     /// Closes the thread's open group of [`Op::CopyAsync`], empty or not.
@@ -352,16 +351,16 @@ pub enum Op {
         /// Groups that may remain.
         pending: u32,
     },
-    /// The mbarrier gets one arrival, which was counted in [`Op::MbarrierInit`], when all
-    /// [`Op::CopyAsync`] of the thread so far are done.
+    /// Arrives once at the mbarrier when all [`Op::CopyAsync`] of the thread so far are complete;
+    /// [`Op::MbarrierInit`] counts this arrival.
     CopyArrive {
         /// The mbarrier.
         barrier: BarrierRef,
     },
 
-    /// Prepares an mbarrier: phase 0 is current and completes after `arrivals` arrivals and when no
-    /// bytes are expected; then the next phase starts with the same number. One thread does it, and
-    /// others use it after a barrier that follows.
+    /// Initialises an mbarrier: phase 0 is current. A phase completes after `arrivals` arrivals, when
+    /// all expected bytes have been counted; then the next phase starts with the same number. One
+    /// thread executes this; other threads use the mbarrier after a barrier.
     MbarrierInit {
         /// The mbarrier.
         barrier: BarrierRef,
@@ -370,7 +369,7 @@ pub enum Op {
     },
     /// Makes the thread's [`Op::MbarrierInit`]s visible to the cluster and to the async proxy.
     MbarrierFence,
-    /// One arrival at the current phase; `expect` bytes more are expected in it first.
+    /// One arrival at the current phase; the phase first expects `expect` more bytes.
     MbarrierArrive {
         /// The mbarrier.
         barrier: BarrierRef,
@@ -388,9 +387,9 @@ pub enum Op {
 
     /// Makes the thread's writes to shared memory visible to the async proxy.
     FenceAsync,
-    /// Starts to copy bytes from global to shared memory, both 16-byte aligned, a multiple of 16
-    /// bytes; when they are there, they are counted off the bytes that the mbarrier's current phase
-    /// expects (the counting may come before the expecting). Each thread that runs it starts one.
+    /// Starts a copy of a multiple of 16 bytes from global to shared memory, both 16-byte aligned.
+    /// When it completes, its bytes are subtracted from the bytes that the mbarrier's current phase
+    /// expects (this may happen before they are expected). Each thread that executes it starts one.
     BulkLoad {
         /// Shared.
         to: Address,
@@ -401,7 +400,7 @@ pub enum Op {
         /// The mbarrier.
         barrier: BarrierRef,
     },
-    /// Starts to copy bytes from shared to global memory, aligned like [`Op::BulkLoad`]; joins the
+    /// Starts a copy of bytes from shared to global memory, aligned like [`Op::BulkLoad`], in the
     /// thread's open bulk group.
     BulkStore {
         /// Global.
@@ -411,9 +410,9 @@ pub enum Op {
         /// Bytes, u32.
         bytes: Operand,
     },
-    /// Starts to copy a box of a tensor map to shared memory. With `multicast`, bit i of the mask
-    /// says that block i of the cluster gets it too, at the same place, and counts its bytes on its
-    /// own mbarrier of that number. Bytes are counted as by [`Op::BulkLoad`].
+    /// Starts a copy of a box of a tensor map to shared memory. With `multicast`, each block i of the
+    /// cluster whose bit i of the mask is set receives the box, at the same address, and counts its
+    /// bytes on its own mbarrier of the same number. Bytes are counted as by [`Op::BulkLoad`].
     TensorLoad {
         /// Shared; aligned to 128 bytes, with a swizzle to 8 times its bytes.
         to: Address,
@@ -426,8 +425,8 @@ pub enum Op {
         /// Blocks of the cluster, u32.
         multicast: Option<Operand>,
     },
-    /// Starts to copy a box from shared memory to a tensor map's buffer; joins the thread's open
-    /// bulk group.
+    /// Starts a copy of a box from shared memory to a tensor map's buffer, in the thread's open bulk
+    /// group.
     TensorStore {
         /// The map.
         map: TensorId,
@@ -447,9 +446,10 @@ pub enum Op {
     },
 
     /// Loads 1, 2 or 4 matrices of 8 rows of 16 bytes: lane 8i + r gives the address of row r of
-    /// matrix i (lanes beyond are ignored); register i of lane l gets the 4 bytes l % 4 of row l / 4.
+    /// matrix i (other lanes' addresses are ignored); register i of lane l is 4-byte word l % 4 of row
+    /// l / 4.
     /// `transpose`, on 16-bit elements: element (l % 4 * 2 + h, l / 4) in half h instead. All lanes
-    /// read; addresses that count are 16-byte aligned. Control: warp.
+    /// read; the addresses used are 16-byte aligned. Control: warp.
     MatrixLoad {
         /// Results, u32.
         dst: Vec<Reg>,
@@ -467,7 +467,7 @@ pub enum Op {
         /// Whether columns become rows.
         transpose: bool,
     },
-    /// Transposes an 8 x 8 matrix of 16-bit elements that lies as [`Op::MatrixLoad`] leaves it.
+    /// Transposes an 8 x 8 matrix of 16-bit elements in the lane map of [`Op::MatrixLoad`].
     /// Control: warp.
     MatrixTranspose {
         /// Result, u32.
@@ -476,10 +476,10 @@ pub enum Op {
         a: Operand,
     },
     /// d = a b + c, by a row of [`MATRIX_OPS`](super::MATRIX_OPS). Control: the row's scope. In warp
-    /// scope all operands are registers and d is there afterwards. In warp-group scope b, and a if
-    /// said so, lie in shared memory, c is d or zero, and the operation is in flight until
-    /// [`Op::MatrixWait`]: before the first, and whenever registers it uses were written otherwise,
-    /// comes [`Op::MatrixFence`]. A row that scales has scales of A and B, in warp scope.
+    /// scope all operands are in registers. In warp-group scope b is in shared memory, a in registers
+    /// or shared memory, c is d or zero, and the operation is in flight until [`Op::MatrixWait`]; an
+    /// [`Op::MatrixFence`] must precede the first operation, and any operation on registers that
+    /// other operations have written since. A scaling instruction has scales of A and B.
     Matrix {
         /// The instruction.
         op: &'static MatrixOp,
@@ -489,9 +489,9 @@ pub enum Op {
         a: MatrixOperand,
         /// B; u32.
         b: MatrixOperand,
-        /// What is added.
-        c: Addend,
-        /// Scales of A and of B, if the row scales.
+        /// C.
+        c: Accumulator,
+        /// Scales of A and of B, of a scaling instruction.
         scales: Option<[MatrixScale; 2]>,
     },
     /// Orders register writes before warp-group matrix operations that follow. Control: warp group.
@@ -507,6 +507,6 @@ pub enum Op {
     /// Waits until all earlier grids that this one depends on are complete, and their writes
     /// visible. Without [`Launch::programmatic`](super::Launch::programmatic): no effect.
     GridWait,
-    /// Says that the grid after this one may start, once every block said so or ended.
+    /// Allows the dependent grid to start, once every block has executed this or ended.
     GridLaunch,
 }

@@ -1,9 +1,9 @@
-//! A kernel as text, for people, snapshots and the content hash. Same kernel, same text.
+//! Prints a kernel's IR, for readers, snapshots and the content hash. The output is deterministic.
 
 use std::fmt::{self, Write};
 
 use super::{
-    Addend, Address, BarrierRef, Body, Extent, Kernel, MatrixOperand, Op, Operand, Reg, Space,
+    Accumulator, Address, BarrierRef, Body, Extent, Kernel, MatrixOperand, Op, Operand, Reg, Space,
     Statement, Uniformity, Verified,
 };
 
@@ -51,7 +51,7 @@ impl fmt::Display for Kernel {
                 "shared {}: {:?} [{}] align {}",
                 block.name, block.word, block.len, block.align
             )?;
-            if let Some(under) = block.over.and_then(|under| self.shared.get(under.0 as usize)) {
+            if let Some(under) = block.aliases.and_then(|under| self.shared.get(under.0 as usize)) {
                 write!(f, " over {}", under.name)?;
             }
             writeln!(f, "  # {}", block.layout)?;
@@ -352,7 +352,7 @@ impl Kernel {
                         }
                     }
                 }
-                if let Addend::Registers(regs) = c {
+                if let Accumulator::Registers(regs) = c {
                     write!(out, " c({})", self.regs(regs))?;
                 }
                 for (name, scale) in ["a", "b"].iter().zip(scales.iter().flatten()) {

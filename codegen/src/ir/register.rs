@@ -13,7 +13,7 @@ pub enum Type {
     F32,
 }
 
-/// Which threads hold the same value in a register. Ordered: a larger scope is greater.
+/// The threads in which a register has the same value. Ordered: a larger scope is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Uniformity {
     /// No promise.
@@ -33,13 +33,13 @@ pub struct RegisterId(pub u32);
 /// A mutable register array, one copy per thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
-    /// Its name in the text: unique; letters, digits and `_`, and no number after the last `_`.
+    /// Its name in the source: unique; letters, digits and `_`, and no number after the last `_`.
     pub name: String,
     /// The type of its elements.
     pub ty: Type,
     /// Number of elements; 1 for a scalar.
     pub len: u32,
-    /// Which threads hold the same value.
+    /// The threads in which it has the same value.
     pub uniformity: Uniformity,
 }
 
@@ -52,7 +52,7 @@ pub struct Reg {
     pub at: u32,
 }
 
-/// What an operation reads: a register's element or a constant.
+/// An operand of an operation: a register's element or a constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operand {
     /// A register's element.
@@ -66,7 +66,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// The register element that it reads, if it is one.
+    /// Its register element, if it is not a constant.
     pub const fn reg(self) -> Option<Reg> {
         match self {
             Self::Reg(reg) => Some(reg),

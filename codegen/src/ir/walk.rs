@@ -1,22 +1,22 @@
-//! What an operation reads, writes, touches and needs: one place for verifier, builder, printer
-//! and emitters.
+//! The operands, results, memory accesses and required features of each operation, for verifier,
+//! builder, printer and emitters.
 
 use std::collections::BTreeSet;
 
 use super::{
-    Addend, Address, BarrierRef, Binary, Body, Cache, Half, Kernel, MatrixOperand, MatrixScope, Op,
-    Operand, Order, Reg, Role, Statement, Ternary, Unary, Uniformity,
+    Accumulator, Address, BarrierRef, Binary, Body, Cache, Half, Kernel, MatrixOperand,
+    MatrixScope, MemoryOrder, Op, Operand, Reg, Role, Statement, Ternary, Unary, Uniformity,
 };
 use crate::target::Feature;
 
-/// What an operation does to memory.
+/// The kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Touch {
-    /// Plain reads.
+pub enum AccessKind {
+    /// A read.
     Read,
-    /// Plain writes.
+    /// A write.
     Write,
-    /// Both at once.
+    /// An atomic read and write.
     Atomic,
 }
 
@@ -109,7 +109,7 @@ impl Op {
                         MatrixOperand::Shared(tile) => all.push(tile.index),
                     }
                 }
-                if let Addend::Registers(regs) = c {
+                if let Accumulator::Registers(regs) = c {
                     all.extend(regs.iter().map(|reg| Operand::Reg(*reg)));
                 }
                 all.extend(scales.iter().flatten().map(|scale| Operand::Reg(scale.from)));
@@ -143,30 +143,33 @@ impl Op {
         }
     }
 
-    /// Addresses that it touches, with the bytes of one access; 0 where they are a run-time
-    /// number or a box.
-    pub fn touches(&self) -> Vec<(Address, Touch, u32)> {
+    /// Its memory accesses: address, kind, bytes of one access. The bytes are 0 if they are a run-time
+    /// value or a tensor box.
+    pub fn memory_accesses(&self) -> Vec<(Address, AccessKind, u32)> {
         match self {
-            Self::Load { from, width, .. } => vec![(*from, Touch::Read, width.bytes())],
-            Self::Store { to, width, .. } => vec![(*to, Touch::Write, width.bytes())],
-            Self::Prefetch { from, .. } => vec![(*from, Touch::Read, 0)],
-            Self::Atomic { at, .. } => vec![(*at, Touch::Atomic, 4)],
-            Self::AtomicLoad { from, .. } => vec![(*from, Touch::Atomic, 4)],
+            Self::Load { from, width, .. } => vec![(*from, AccessKind::Read, width.bytes())],
+            Self::Store { to, width, .. } => vec![(*to, AccessKind::Write, width.bytes())],
+            Self::Prefetch { from, .. } => vec![(*from, AccessKind::Read, 0)],
+            Self::Atomic { at, .. } => vec![(*at, AccessKind::Atomic, 4)],
+            Self::AtomicLoad { from, .. } => vec![(*from, AccessKind::Atomic, 4)],
             Self::CopyAsync { to, from, width, .. } => {
-                vec![(*to, Touch::Write, width.bytes()), (*from, Touch::Read, width.bytes())]
+                vec![
+                    (*to, AccessKind::Write, width.bytes()),
+                    (*from, AccessKind::Read, width.bytes()),
+                ]
             }
             Self::BulkLoad { to, from, .. } | Self::BulkStore { to, from, .. } => {
-                vec![(*to, Touch::Write, 16), (*from, Touch::Read, 16)]
+                vec![(*to, AccessKind::Write, 16), (*from, AccessKind::Read, 16)]
             }
-            Self::TensorLoad { to, .. } => vec![(*to, Touch::Write, 0)],
-            Self::TensorStore { from, .. } => vec![(*from, Touch::Read, 0)],
-            Self::MatrixLoad { from, .. } => vec![(*from, Touch::Read, 16)],
-            Self::MatrixStore { to, .. } => vec![(*to, Touch::Write, 16)],
+            Self::TensorLoad { to, .. } => vec![(*to, AccessKind::Write, 0)],
+            Self::TensorStore { from, .. } => vec![(*from, AccessKind::Read, 0)],
+            Self::MatrixLoad { from, .. } => vec![(*from, AccessKind::Read, 16)],
+            Self::MatrixStore { to, .. } => vec![(*to, AccessKind::Write, 16)],
             _ => Vec::new(),
         }
     }
 
-    /// Whether a mask decides if memory is touched.
+    /// Whether the access has a mask.
     pub fn is_masked(&self) -> bool {
         match self {
             Self::Load { mask, .. } => mask.is_some(),
@@ -190,7 +193,7 @@ impl Op {
         }
     }
 
-    /// Instructions that the target must have.
+    /// The feature that the target must have.
     pub fn needs(&self) -> Feature {
         match self {
             Self::Unary { op: Unary::F16x2FromE4m3(_), .. } => Feature::ConvertE4m3,
@@ -218,7 +221,7 @@ impl Op {
             Self::Load { cache: Cache::Stream, .. } => Feature::NoAllocate,
             Self::Vote { .. } | Self::Ballot { .. } | Self::WarpSync => Feature::Warp,
             Self::Atomic { order, .. } | Self::AtomicLoad { order, .. }
-                if *order != Order::Relaxed =>
+                if *order != MemoryOrder::Relaxed =>
             {
                 Feature::Ordered
             }
@@ -248,7 +251,7 @@ impl Op {
         }
     }
 
-    /// How uniform control must be where it stands.
+    /// The uniformity that control must have at this operation.
     pub fn demands(&self) -> Uniformity {
         match self {
             Self::Barrier | Self::ClusterBarrier => Uniformity::Block,
@@ -296,14 +299,14 @@ pub(crate) fn each_op<'k>(body: &'k Body, visit: &mut dyn FnMut(&'k Op)) {
 }
 
 impl Kernel {
-    /// Instructions that the target must have, each once.
+    /// The features that the target must have.
     pub fn features(&self) -> BTreeSet<Feature> {
         let mut features = BTreeSet::new();
         each_op(&self.body, &mut |op| {
             features.insert(op.needs());
         });
         if roles(&self.body).any(|role| role.registers.is_some()) {
-            features.insert(Feature::RegisterShift);
+            features.insert(Feature::SetMaxRegisters);
         }
         features
     }
@@ -318,7 +321,7 @@ fn roles(body: &Body) -> impl Iterator<Item = &Role> {
 }
 
 impl Statement {
-    /// Statements that it counts as: itself and all inside.
+    /// Number of statements: itself and all nested ones.
     pub fn count(&self) -> usize {
         let sum = |body: &Body| body.iter().map(Self::count).sum::<usize>();
         1 + match self {

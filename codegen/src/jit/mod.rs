@@ -23,7 +23,7 @@ use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Prod
 use quantloom_runtime::op::{Decoded, Sums};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
-use crate::emit::{self, Unprinted};
+use crate::emit::{self, EmitError};
 use crate::ir::{Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::transform::{Direction, Part, stores, transform};
@@ -78,7 +78,7 @@ pub enum JitError {
     },
     /// The kernel has no text.
     #[error(transparent)]
-    Text(#[from] Unprinted),
+    Text(#[from] EmitError),
     /// The layout of scales and zero points is no layout: a fault of the schedules.
     #[error("the layout of scales and zero points: {0}")]
     Layout(String),
@@ -129,7 +129,7 @@ fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kernel>, JitErro
 impl KernelSource for Jit {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         let kernel = self.kernel(key)?;
-        let text = emit::text(&kernel).map_err(JitError::from)?;
+        let text = emit::source(&kernel).map_err(JitError::from)?;
         let rule = launch_rule(&kernel).map_err(JitError::from)?;
         Ok(KernelText {
             entry: kernel.name.clone().into(),
@@ -249,7 +249,7 @@ fn choice(
 
 /// What a plan decodes codes to.
 fn decoded(plan: &DequantPlan) -> Decoded {
-    let (add, exponent) = plan.yields();
+    let (add, exponent) = plan.encoding();
     let rounded = match plan.operand.number() {
         Number::Float(format) if plan.rounds() => Some((format, exponent)),
         _ => None,

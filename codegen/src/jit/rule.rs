@@ -64,7 +64,7 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, Unruled> {
         grid: launch.grid.map(count),
         threads: launch.threads,
         cluster: [launch.cluster.max(1), 1, 1],
-        shared_bytes: u64::from(emit::launch_shared(kernel)).into(),
+        shared_bytes: u64::from(emit::dynamic_shared_bytes(kernel)).into(),
         overlaps: launch.programmatic,
         parameters,
     })

@@ -204,7 +204,7 @@ impl Executor for Simulator {
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Contents, SimError> {
-        Ok(Contents::of(bytes.to_vec()))
+        Ok(Contents::from_bytes(bytes.to_vec()))
     }
 
     fn output(&self, bytes: u64) -> Result<Contents, SimError> {
@@ -212,7 +212,7 @@ impl Executor for Simulator {
     }
 
     fn zeroed(&self, bytes: u64) -> Result<Contents, SimError> {
-        Ok(Contents::of(vec![0; bytes as usize]))
+        Ok(Contents::from_bytes(vec![0; bytes as usize]))
     }
 
     fn download(&self, memory: &Contents) -> Result<Vec<u8>, SimError> {

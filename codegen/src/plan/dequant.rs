@@ -8,9 +8,11 @@ use quantloom_dsl::{Code, WeightCode};
 
 use super::cost::costs;
 use super::operand::Operand;
-use super::sequence::{Output, Sequence, Yield};
+use super::sequence::{Output, OutputEncoding, Sequence};
 use super::step::{Arg, Half, Step};
-use super::templates::{Ask, NOTHING, TEMPLATES, placed_half, planes, planes_to_bytes};
+use super::templates::{
+    NEGATIVE_ZEROS, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
+};
 use crate::target::Class;
 
 /// From packed codes to elements of an operand.
@@ -41,19 +43,23 @@ impl DequantPlan {
         let ways = [Some(as_stored), counted_from_zero(weight)].into_iter().flatten();
         let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
         // `min_by_key` takes the first of equals.
-        plans.min_by_key(|plan| (plan.rounds(), plan.cost, plan.yields().0 != 0))
+        plans.min_by_key(|plan| (plan.rounds(), plan.cost, plan.encoding().0 != 0))
     }
 
     /// Whether elements are rounded, since the operand does not hold all values of the codes.
     pub fn rounds(&self) -> bool {
-        matches!(self.stages.last().map(|stage| stage.yields), Some(Yield::Rounded { .. }))
+        matches!(
+            self.stages.last().map(|stage| stage.encoding),
+            Some(OutputEncoding::Rounded { .. })
+        )
     }
 
-    /// What each element is: `(value + add) * 2^exponent`, rounded if it [`Self::rounds`].
-    pub fn yields(&self) -> (i32, i32) {
-        match self.stages.last().map(|stage| stage.yields) {
-            Some(Yield::Value { add, exponent }) => (add, exponent),
-            Some(Yield::Rounded { exponent }) => (0, exponent),
+    /// The encoding of an element, `(value + add) * 2^exponent`: add and exponent. The element is
+    /// rounded if [`Self::rounds`].
+    pub fn encoding(&self) -> (i32, i32) {
+        match self.stages.last().map(|stage| stage.encoding) {
+            Some(OutputEncoding::Value { add, exponent }) => (add, exponent),
+            Some(OutputEncoding::Rounded { exponent }) => (0, exponent),
             // The code itself, read as an unsigned integer or as the element's own format.
             _ => (self.weight.offset, 0),
         }
@@ -63,7 +69,7 @@ impl DequantPlan {
     /// become 0.
     pub fn error(&self) -> f64 {
         let Some(last) = self.stages.last().filter(|_| self.rounds()) else { return 0.0 };
-        let unit = 2f64.powi(self.yields().1);
+        let unit = 2f64.powi(self.encoding().1);
         let codes = 0..1u32 << self.weight.code.bits();
         let errors = codes.map(|code| {
             let value = self.weight.decode(code) * unit;
@@ -83,7 +89,7 @@ impl DequantPlan {
         let whole = (0, self.weight.code.bits() as u8);
         let apart = |stage: &&Sequence| {
             let mut fields = stage.inputs.iter().flatten();
-            stage.yields != Yield::Code && fields.any(|field| field.slice != whole)
+            stage.encoding != OutputEncoding::Code && fields.any(|field| field.slice != whole)
         };
         self.stages.first().filter(apart)
     }
@@ -92,7 +98,7 @@ impl DequantPlan {
     pub fn factor(&self) -> Option<i32> {
         let last = self.stages.last()?;
         let factor = |output: &Output| match last.steps.get(last.step_of(output)?)? {
-            Step::Fma16(half, _, Arg::Word(factor), Arg::Word(NOTHING)) => {
+            Step::Fma16(half, _, Arg::Word(factor), Arg::Word(NEGATIVE_ZEROS)) => {
                 let number = Number::Float(if *half == Half::Bf16 { BF16 } else { F16 });
                 let exponent = number.decode(factor & 0xffff).log2();
                 (exponent.fract() == 0.0).then_some(exponent as i32)
@@ -106,7 +112,7 @@ impl DequantPlan {
 
     /// Whether codes go through bytes first.
     pub fn joins_planes(&self) -> bool {
-        self.stages.first().is_some_and(|stage| stage.yields == Yield::Code)
+        self.stages.first().is_some_and(|stage| stage.encoding == OutputEncoding::Code)
     }
 }
 
@@ -142,8 +148,8 @@ fn candidates(
     let slices = planes(bits);
     let mut chains: Vec<Vec<Sequence>> = Vec::new();
     let decode = |field| {
-        let ask = Ask { weight: &weight, field, operand };
-        TEMPLATES.iter().filter_map(move |template| (template.make)(&ask)).collect::<Vec<_>>()
+        let request = TemplateRequest { weight: &weight, field, operand };
+        TEMPLATES.iter().filter_map(move |template| (template.make)(&request)).collect::<Vec<_>>()
     };
     let to_bytes = || planes_to_bytes(&weight);
     if is_element(&weight, operand) {

@@ -84,7 +84,7 @@ impl ScalePlan {
         (compute, class): (&ComputePlan, Class),
         dequant: &DequantPlan,
     ) -> Self {
-        let (add, exponent) = dequant.yields();
+        let (add, exponent) = dequant.encoding();
         let decodes = compute.product.weight == Operand::F32 && class == Class::Lanes;
         let by_run = if decodes { Place::Weight } else { Place::Run };
         // A shift is added after the scales: a factor of the finished row would reach it too.

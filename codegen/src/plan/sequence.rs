@@ -32,21 +32,21 @@ pub struct Output {
     pub codes: Vec<u8>,
 }
 
-/// What an element of the output is.
+/// What an output element represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Yield {
+pub enum OutputEncoding {
     /// The code itself: bytes for a later sequence or an integer product.
     Code,
-    /// `(value + add) * 2^exponent`, exactly, where value is the code's value less the offset.
+    /// `(value + add) * 2^exponent`, exactly, where value is the code's value minus the offset.
     Value {
-        /// Left for the zero point's place: the sums must be corrected by `add * sum(x)`.
+        /// Left to the zero-point correction: the sums must be corrected by `add * sum(x)`.
         add: i32,
-        /// Left for a scale: it must be multiplied by `2^-exponent`.
+        /// Left to a scale, which must be multiplied by `2^-exponent`.
         exponent: i32,
     },
-    /// The operand's number that is nearest to `value * 2^exponent`.
+    /// The operand type's number nearest to `value * 2^exponent`.
     Rounded {
-        /// Left for a scale: it must be multiplied by `2^-exponent`.
+        /// Left to a scale, which must be multiplied by `2^-exponent`.
         exponent: i32,
     },
 }
@@ -60,8 +60,8 @@ pub struct Sequence {
     pub weight: WeightCode,
     /// Type of the output's elements.
     pub operand: Operand,
-    /// What each element is.
-    pub yields: Yield,
+    /// What each output element represents.
+    pub encoding: OutputEncoding,
     /// Per input word, what lies in it.
     pub inputs: Vec<Vec<Field>>,
     /// The steps; step i defines register `inputs.len() + i`.
@@ -148,12 +148,12 @@ impl Sequence {
 
     /// What the element of a code should be worth; NaN and infinity where the code is that.
     pub fn expected(&self, code: u32) -> f64 {
-        match self.yields {
-            Yield::Code => f64::from(code),
-            Yield::Value { add, exponent } => {
+        match self.encoding {
+            OutputEncoding::Code => f64::from(code),
+            OutputEncoding::Value { add, exponent } => {
                 (self.weight.decode(code) + f64::from(add)) * 2f64.powi(exponent)
             }
-            Yield::Rounded { exponent } => {
+            OutputEncoding::Rounded { exponent } => {
                 let value = self.weight.decode(code) * 2f64.powi(exponent);
                 self.operand.number().decode(self.operand.number().encode(value, Overflow::Special))
             }

@@ -6,7 +6,7 @@ use quantloom_dsl::{Activation, Scheme};
 use super::operand::Operand;
 use super::plan;
 use crate::schedule::{Problem, Unscheduled, choose};
-use crate::target::{TARGETS, Target, later, target};
+use crate::target::{TARGETS, Target, target, unsupported_reason};
 
 /// Why a target does not run a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,7 +80,7 @@ pub enum Refusal {
 /// # Errors
 /// The reason why not.
 pub fn support(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> {
-    if let Some(of) = target.translates {
+    if let Some(of) = target.translated_from {
         return Err(Refusal::Translated { target: target.name, of });
     }
     if !target.has_kernels() {
@@ -127,7 +127,7 @@ pub fn supported(scheme: &Scheme) -> impl Iterator<Item = &'static Target> {
 /// There is none in this version, and why; or none at all, with the nearest name, if one is near.
 pub fn known(name: &str) -> Result<&'static Target, Refusal> {
     target(name).ok_or_else(|| {
-        if let Some(why) = later(name) {
+        if let Some(why) = unsupported_reason(name) {
             return Refusal::Later { name: name.to_owned(), why };
         }
         let near = TARGETS

@@ -8,7 +8,7 @@ use super::grouped::exact_pair;
 use super::problem::Problem;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::{Sequence, Yield};
+use crate::plan::sequence::{OutputEncoding, Sequence};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::Feature;
@@ -246,7 +246,7 @@ pub(super) fn steps(
             }
             _ => chunk.clone(),
         };
-        let decode = plan.stages.last().filter(|last| last.yields != Yield::Code);
+        let decode = plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code);
         // The same word of all units side by side.
         let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
         for unit in 0..units {
@@ -355,7 +355,7 @@ fn widened(b: &mut Builder, side: Side, operand: Operand) -> Operand {
 }
 
 /// -0 in both halves.
-const NOTHING: Operand = Operand::U32(templates::NOTHING);
+const NOTHING: Operand = Operand::U32(templates::NEGATIVE_ZEROS);
 
 /// A value that a matrix operation can read.
 pub(super) fn in_register(b: &mut Builder, value: Operand) -> Reg {

@@ -388,7 +388,7 @@ impl Problem {
     /// x be left.
     pub fn exponent(&self) -> i32 {
         let lack = self.plan.scale.absorbed.map_or(0, |absorbed| absorbed.lack);
-        let of_weights = if self.sums_integers() { 0 } else { lack - self.plan.dequant.yields().1 };
+        let of_weights = if self.sums_integers() { 0 } else { lack - self.plan.dequant.encoding().1 };
         of_weights - self.plan.compute.exponent
     }
 
@@ -542,7 +542,7 @@ impl Numbers {
             (scale, _) => scale,
         };
         let scale = scale.map(|scale| Grouped { of_weights: on_weights, ..scale });
-        let (add, _) = plan.dequant.yields();
+        let (add, _) = plan.dequant.encoding();
         let zero = scheme.zero.and_then(|zero| taken_off(&zero, plan, (add, turn)));
         let adds = correction(plan, zero.as_ref()).needed(scheme);
         Self {
@@ -556,7 +556,7 @@ impl Numbers {
 
 /// What sums lack, where decoding takes these zero points off, or none.
 fn correction(plan: &Plan, taken_off: Option<&Grouped>) -> ZeroPointCorrection {
-    let (add, _) = plan.dequant.yields();
+    let (add, _) = plan.dequant.encoding();
     ZeroPointCorrection { zero: taken_off.is_none(), add }
 }
 

@@ -10,8 +10,8 @@ use super::constants::Constants;
 use super::io::Io;
 use super::problem::Problem;
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Cache, Extent, Fetch, Half, Op, Operand, Order,
-    Reg, Scope, SharedId, Special, Type, Uniformity, Width, Word,
+    Access, Address, AtomicOp, Binary, BufferId, Builder, Cache, Extent, Half, MemoryOrder, Op,
+    Operand, Reg, Scope, SharedId, Special, Type, Uniformity, Width, Word,
 };
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
 
@@ -317,15 +317,16 @@ impl Workspace {
         let leads = b.equal(thread, 0u32);
         let counter = Address::new(self.arrivals, self.number);
         b.when(leads, |b| {
-            let before = b.atomic(Fetch::Add, counter, 1u32, Order::AcquireRelease, Scope::Device);
+            let before =
+                b.atomic(AtomicOp::Add, counter, 1u32, MemoryOrder::AcquireRelease, Scope::Device);
             b.store(Address::new(flag, 0u32), &[before], Width::B32, None);
             let last = b.equal(before, results.splits - 1);
             b.when(last, |b| {
-                let (value, order) = (0u32.into(), Order::Relaxed);
+                let (value, order) = (0u32.into(), MemoryOrder::Relaxed);
                 let scope = Scope::Device;
                 b.push(Op::Atomic {
                     dst: None,
-                    op: Fetch::Exchange,
+                    op: AtomicOp::Exchange,
                     at: counter,
                     value,
                     order,

@@ -12,7 +12,9 @@
 //! holds for sums below 2^22 in magnitude; a run of 128 products of bytes stays below 2^21.
 
 use super::problem::Problem;
-use crate::ir::{Addend, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity};
+use crate::ir::{
+    Accumulator, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity,
+};
 use crate::plan;
 
 /// 1.5 * 2^23 in f32.
@@ -86,9 +88,9 @@ impl<'p> Summing<'p> {
         first: bool,
     ) {
         let addend = match first && !self.straight {
-            true if self.start.is_empty() => Addend::Zero,
-            true => Addend::Registers(self.start.clone()),
-            false => Addend::Registers(part.to_vec()),
+            true if self.start.is_empty() => Accumulator::Zero,
+            true => Accumulator::Registers(self.start.clone()),
+            false => Accumulator::Registers(part.to_vec()),
         };
         // A schedule of matrix operations has one.
         let Some(product) = self.problem.product else { return };
@@ -136,7 +138,7 @@ impl<'p> Summing<'p> {
                 Some(tokens) => b.mul_f32(of_row, tokens),
                 None => of_row,
             };
-            let part = self.as_float(b, part[at], self.problem.plan.dequant.yields().1);
+            let part = self.as_float(b, part[at], self.problem.plan.dequant.encoding().1);
             match scales.rows.as_ref().map(|rows| rows[row]) {
                 Some(of_row) => {
                     let scale = with_tokens(b, of_row);

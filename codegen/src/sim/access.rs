@@ -2,30 +2,30 @@
 
 use super::clock::ALL_LANES;
 use super::fault::FaultKind;
-use super::global::Stored;
+use super::global::OutputStore;
 use super::lanes::Row;
-use super::program::{Array, At, Flag, Slot};
-use super::warp::{Exec, Warp, fail_at, lanes_of};
-use super::world::World;
+use super::program::{ArrayAddress, ArrayId, PredSlot, RegSlot};
+use super::state::UnitState;
+use super::warp::{StepResult, Warp, fail_at, lanes_of};
 use crate::ir::{Access, Width};
 
 /// Byte addresses of the lanes: from the start of a buffer, or of shared memory.
 pub(super) type Bytes<const L: usize> = [u64; L];
 
 impl<const L: usize> Warp<L> {
-    /// The byte addresses of an access by the live lanes: inside of the array, and aligned.
+    /// The byte addresses of an access by the live lanes, checked for bounds and alignment.
     pub(super) fn resolve(
         &mut self,
-        world: &World<'_, '_>,
-        at: &At,
+        state: &UnitState<'_, '_>,
+        at: &ArrayAddress,
         (bytes, align): (u64, u32),
         live: u64,
-    ) -> Exec<Bytes<L>> {
-        let index = self.read(world, at.index, live)?;
+    ) -> StepResult<Bytes<L>> {
+        let index = self.read(state, at.index, live)?;
         let (start, len) = match at.array {
-            Array::Global(id) => (0, world.memory.contents[id as usize].bytes.len() as u64),
-            Array::Shared(id) => {
-                let (start, len) = world.blocks[self.block].shared.blocks[id as usize];
+            ArrayId::Global(id) => (0, state.memory.contents[id as usize].bytes.len() as u64),
+            ArrayId::Shared(id) => {
+                let (start, len) = state.blocks[self.block].shared.blocks[id as usize];
                 (u64::from(start), u64::from(len))
             }
         };
@@ -33,42 +33,43 @@ impl<const L: usize> Warp<L> {
         let mut resolved = [0; L];
         for lane in lanes_of(live) {
             let byte = (u64::from(index[lane]) + offset) * word;
-            let place = || world.place(at.array, start + byte);
+            let location = || state.location(at.array, start + byte);
             if byte + bytes > len {
-                let kind = FaultKind::OutOfBounds { place: place(), words: len / word };
+                let kind = FaultKind::OutOfBounds { location: location(), words: len / word };
                 return fail_at(lane, kind);
             }
             let byte = start + byte;
             if !byte.is_multiple_of(u64::from(align)) {
-                return fail_at(lane, FaultKind::Misaligned { place: place(), byte, align });
+                return fail_at(lane, FaultKind::Misaligned { location: location(), byte, align });
             }
             resolved[lane] = byte;
         }
         Ok(resolved)
     }
 
-    /// Refuses what the buffer's declaration or the grid before this one forbid.
-    pub(super) fn may_touch(
+    /// Fails if the buffer's declaration or a missing [`Op::GridWait`](crate::ir::Op::GridWait)
+    /// forbids the access.
+    pub(super) fn check_access_mode(
         &self,
-        world: &World<'_, '_>,
-        array: Array,
+        state: &UnitState<'_, '_>,
+        array: ArrayId,
         live: u64,
         wanted: &[Access],
         what: &'static str,
-    ) -> Exec {
-        let Array::Global(id) = array else { return Ok(()) };
-        let access = world.memory.access[id as usize];
+    ) -> StepResult {
+        let ArrayId::Global(id) = array else { return Ok(()) };
+        let access = state.memory.access[id as usize];
         let Some(lane) = lanes_of(live).next() else { return Ok(()) };
-        let name = || world.set.kernel.buffers[id as usize].name.clone();
+        let name = || state.context.kernel.buffers[id as usize].name.clone();
         if !wanted.contains(&access) {
             return fail_at(lane, FaultKind::WrongAccess { buffer: name(), what, access });
         }
         if access != Access::Constant {
-            let grid = world.set.grid_entity();
+            let grid = state.context.grid_entity();
             let seen = |lane: usize| {
-                let some = self.some.as_ref().filter(|(mask, _)| mask >> lane & 1 == 1);
+                let partial = self.partial.as_ref().filter(|(mask, _)| mask >> lane & 1 == 1);
                 self.clock.own[usize::from(grid)].full > 0
-                    || some.is_some_and(|(_, clock)| clock.own[usize::from(grid)].full > 0)
+                    || partial.is_some_and(|(_, clock)| clock.own[usize::from(grid)].full > 0)
             };
             if let Some(lane) = lanes_of(live).find(|&lane| !seen(lane)) {
                 return fail_at(lane, FaultKind::BeforeGridWait(name()));
@@ -78,9 +79,13 @@ impl<const L: usize> Warp<L> {
     }
 
     /// The live lanes where a mask is true.
-    pub(super) fn masked(&self, world: &World<'_, '_>, mask: Option<Flag>) -> Exec<u64> {
+    pub(super) fn masked(
+        &self,
+        state: &UnitState<'_, '_>,
+        mask: Option<PredSlot>,
+    ) -> StepResult<u64> {
         match mask {
-            Some(mask) => Ok(self.active & self.flag(world, mask, self.active)?),
+            Some(mask) => Ok(self.active & self.flag(state, mask, self.active)?),
             None => Ok(self.active),
         }
     }
@@ -88,92 +93,92 @@ impl<const L: usize> Warp<L> {
     /// Reads memory into registers.
     pub(super) fn load(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (dst, from, width): (&[Slot], &At, Width),
-        mask: Option<(Flag, Slot)>,
-    ) -> Exec {
-        let live = self.masked(world, mask.map(|(condition, _)| condition))?;
+        (dst, from, width): (&[RegSlot], &ArrayAddress, Width),
+        mask: Option<(PredSlot, RegSlot)>,
+    ) -> StepResult {
+        let live = self.masked(state, mask.map(|(condition, _)| condition))?;
         let mut rows = [[0; L]; 4];
         if let Some((_, fill)) = mask
             && live != self.active
         {
-            let fill = self.read(world, fill, self.active & !live)?;
+            let fill = self.read(state, fill, self.active & !live)?;
             rows = [fill; 4];
         }
         let bytes = width.bytes();
-        let at = self.resolve(world, from, (u64::from(bytes), bytes), live)?;
-        self.count(world, point, from.array, (bytes, true), &at, live);
+        let at = self.resolve(state, from, (u64::from(bytes), bytes), live)?;
+        self.count(state, point, from.array, (bytes, true), &at, live);
         match from.array {
-            Array::Global(id) => {
+            ArrayId::Global(id) => {
                 let readable = [Access::Constant, Access::ReadOnly, Access::Workspace];
-                self.may_touch(world, from.array, live, &readable, "reads")?;
+                self.check_access_mode(state, from.array, live, &readable, "reads")?;
                 for lane in lanes_of(live) {
-                    let data = self.global_bytes(world, point, id, lane, at[lane], bytes)?;
+                    let data = self.global_bytes(state, point, id, lane, at[lane], bytes)?;
                     put(&mut rows, lane, data);
                 }
             }
-            Array::Shared(id) => {
+            ArrayId::Shared(id) => {
                 for lane in lanes_of(live) {
                     let start = at[lane] as u32;
-                    self.judge_read(world, point, (from.array, id), lane, start, bytes)?;
-                    let shared = &world.blocks[self.block].shared.bytes;
+                    self.check_read(state, point, (from.array, id), lane, start, bytes)?;
+                    let shared = &state.blocks[self.block].shared.bytes;
                     put(&mut rows, lane, &shared[start as usize..(start + bytes) as usize]);
                 }
             }
         }
         for (&slot, row) in dst.iter().zip(rows) {
-            self.write(world, slot, row)?;
+            self.write(state, slot, row)?;
         }
-        if matches!(from.array, Array::Global(_)) {
+        if matches!(from.array, ArrayId::Global(_)) {
             let asked = u64::from(bytes) * u64::from(live.count_ones());
             self.loads(dst, asked);
         }
         Ok(())
     }
 
-    /// Bytes of a buffer that may be read by a lane.
+    /// Bytes of a buffer, after a check that the lane may read them.
     pub(super) fn global_bytes<'w>(
         &self,
-        world: &'w mut World<'_, '_>,
+        state: &'w mut UnitState<'_, '_>,
         point: u32,
         buffer: u32,
         lane: usize,
         byte: u64,
         bytes: u32,
-    ) -> Exec<&'w [u8]> {
+    ) -> StepResult<&'w [u8]> {
         let range = byte as usize..byte as usize + bytes as usize;
-        if world.memory.access[buffer as usize] != Access::Workspace {
-            return Ok(&world.memory.contents[buffer as usize].bytes[range]);
+        if state.memory.access[buffer as usize] != Access::Workspace {
+            return Ok(&state.memory.contents[buffer as usize].bytes[range]);
         }
         let who = self.observer(point);
-        if let Some(Some(space)) = world.memory.workspaces.get_mut(buffer as usize)
-            && let Err(clash) = space.read(&who, lane as u8, byte, u64::from(bytes))
+        if let Some(Some(space)) = state.memory.workspaces.get_mut(buffer as usize)
+            && let Err(conflict) = space.read(&who, lane as u8, byte, u64::from(bytes))
         {
-            return fail_at(lane, world.clash(clash, Array::Global(buffer), byte, false));
+            return fail_at(lane, state.conflict(conflict, ArrayId::Global(buffer), byte, false));
         }
-        match world.memory.workspaces.get(buffer as usize) {
+        match state.memory.workspaces.get(buffer as usize) {
             Some(Some(space)) => Ok(&space.contents.bytes[range]),
-            _ => Ok(&world.memory.contents[buffer as usize].bytes[range]),
+            _ => Ok(&state.memory.contents[buffer as usize].bytes[range]),
         }
     }
 
-    /// Notes a read of shared memory by a lane.
-    pub(super) fn judge_read(
+    /// Checks and records a read of shared memory by a lane.
+    pub(super) fn check_read(
         &self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (array, id): (Array, u32),
+        (array, id): (ArrayId, u32),
         lane: usize,
         start: u32,
         bytes: u32,
-    ) -> Exec {
+    ) -> StepResult {
         let who = self.observer(point);
-        let shared = &mut world.blocks[self.block].shared;
+        let shared = &mut state.blocks[self.block].shared;
         match shared.read(&who, lane as u8, (start, bytes), id as u16) {
             Ok(()) => Ok(()),
-            Err(clash) => {
-                let kind = world.clash(clash, array, u64::from(start), false);
+            Err(conflict) => {
+                let kind = state.conflict(conflict, array, u64::from(start), false);
                 fail_at(if lane == usize::from(ALL_LANES) { 0 } else { lane }, kind)
             }
         }
@@ -182,49 +187,55 @@ impl<const L: usize> Warp<L> {
     /// Writes registers to memory.
     pub(super) fn store(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, values, width): (&At, &[Slot], Width),
-        mask: Option<Flag>,
-    ) -> Exec {
-        let live = self.masked(world, mask)?;
+        (to, values, width): (&ArrayAddress, &[RegSlot], Width),
+        mask: Option<PredSlot>,
+    ) -> StepResult {
+        let live = self.masked(state, mask)?;
         let bytes = width.bytes();
-        let at = self.resolve(world, to, (u64::from(bytes), bytes), live)?;
-        self.count(world, point, to.array, (bytes, false), &at, live);
-        self.may_touch(world, to.array, live, &[Access::WriteOnce, Access::Workspace], "writes")?;
+        let at = self.resolve(state, to, (u64::from(bytes), bytes), live)?;
+        self.count(state, point, to.array, (bytes, false), &at, live);
+        self.check_access_mode(
+            state,
+            to.array,
+            live,
+            &[Access::WriteOnce, Access::Workspace],
+            "writes",
+        )?;
         let mut rows = [[0; L]; 4];
         for (row, &slot) in rows.iter_mut().zip(values) {
-            *row = self.read(world, slot, live)?;
+            *row = self.read(state, slot, live)?;
         }
         for lane in lanes_of(live) {
             let mut data = [0; 16];
             for (word, row) in data.chunks_exact_mut(4).zip(&rows) {
                 word.copy_from_slice(&row[lane].to_le_bytes());
             }
-            self.put_bytes(world, point, to.array, lane, at[lane], &data[..bytes as usize])?;
+            self.write_bytes(state, point, to.array, lane, at[lane], &data[..bytes as usize])?;
         }
         Ok(())
     }
 
     /// Writes bytes, up to 16 of them, for a lane.
-    pub(super) fn put_bytes(
+    pub(super) fn write_bytes(
         &self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        array: Array,
+        array: ArrayId,
         lane: usize,
         byte: u64,
         data: &[u8],
-    ) -> Exec {
+    ) -> StepResult {
         let who = self.observer(point);
-        let clash = match array {
-            Array::Global(id) => match world.memory.workspaces.get_mut(id as usize) {
+        let conflict = match array {
+            ArrayId::Global(id) => match state.memory.workspaces.get_mut(id as usize) {
                 Some(Some(space)) => space.write(&who, lane as u8, byte, data),
                 _ => {
                     let mut kept = [0; 16];
                     kept[..data.len()].copy_from_slice(data);
-                    let block = world.block_number(self.block);
-                    world.memory.stored.push(Stored {
+                    let block = state.block_number(self.block);
+                    state.memory.stored.push(OutputStore {
                         buffer: id,
                         byte,
                         data: kept,
@@ -237,46 +248,46 @@ impl<const L: usize> Warp<L> {
                     Ok(())
                 }
             },
-            Array::Shared(id) => {
-                let shared = &mut world.blocks[self.block].shared;
+            ArrayId::Shared(id) => {
+                let shared = &mut state.blocks[self.block].shared;
                 let start = byte as usize;
                 let range = (start as u32, data.len() as u32);
-                let judged = shared.write(&who, lane as u8, range, id as u16);
-                if judged.is_ok() {
+                let checked = shared.write(&who, lane as u8, range, id as u16);
+                if checked.is_ok() {
                     shared.bytes[start..start + data.len()].copy_from_slice(data);
                 }
-                judged
+                checked
             }
         };
-        match clash {
+        match conflict {
             Ok(()) => Ok(()),
-            Err(clash) => fail_at(lane, world.clash(clash, array, byte, true)),
+            Err(conflict) => fail_at(lane, state.conflict(conflict, array, byte, true)),
         }
     }
 
-    /// Counts an access of so many bytes a lane, a read or a write.
+    /// Counts an access of `width` bytes per lane, a read or a write.
     pub(super) fn count(
         &self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        array: Array,
+        array: ArrayId,
         (width, reads): (u32, bool),
         at: &Bytes<L>,
         live: u64,
     ) {
         match array {
-            Array::Global(_) => {
-                world.tally.global(point, width, lanes_of(live).map(|lane| at[lane]));
+            ArrayId::Global(_) => {
+                state.tally.global(point, width, lanes_of(live).map(|lane| at[lane]));
             }
-            Array::Shared(_) => {
+            ArrayId::Shared(_) => {
                 let lanes = lanes_of(live).map(|lane| (lane, at[lane] as u32));
-                world.tally.shared(point, (width, reads), &world.set.banks, lanes);
+                state.tally.shared(point, (width, reads), &state.context.banks, lanes);
             }
         }
     }
 }
 
-/// Puts a lane's bytes into rows, little-endian, the rest of a register zero.
+/// Writes a lane's bytes into rows, little-endian; the rest of a register is zero.
 fn put<const L: usize>(rows: &mut [Row<L>; 4], lane: usize, data: &[u8]) {
     for (row, part) in rows.iter_mut().zip(data.chunks(4)) {
         let mut word = [0; 4];

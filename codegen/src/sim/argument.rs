@@ -1,4 +1,4 @@
-//! What a launch is given: parameters, and the contents of the buffers.
+//! Arguments of a launch: parameters, and the contents of the buffers.
 
 use crate::ir::{Access, Buffer, Kernel};
 
@@ -7,31 +7,31 @@ use crate::ir::{Access, Buffer, Kernel};
 pub struct Arguments {
     /// The parameters.
     pub parameters: Vec<u32>,
-    /// The buffers. After a run, write-once buffers and workspaces hold what the kernel left.
+    /// The buffers. After a run, write-once buffers and workspaces hold what the kernel wrote.
     pub buffers: Vec<Contents>,
 }
 
-/// The bytes of a buffer, some of which may hold nothing yet.
+/// The bytes of a buffer, some of which may be poison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Whether each byte holds something; all do if it is empty.
+    /// Whether each byte has a value; all bytes do if the list is empty.
     known: Vec<bool>,
 }
 
 impl Contents {
-    /// Bytes that all hold something.
-    pub fn of(bytes: Vec<u8>) -> Self {
+    /// Bytes without poison.
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes, known: Vec::new() }
     }
 
     /// The words of a buffer of [`Word::U32`](crate::ir::Word::U32).
-    pub fn of_words(words: &[u32]) -> Self {
-        Self::of(words.iter().flat_map(|word| word.to_le_bytes()).collect())
+    pub fn from_words(words: &[u32]) -> Self {
+        Self::from_bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect())
     }
 
-    /// That many bytes of poison: outputs, and workspaces that no launch has written.
+    /// `bytes` bytes of poison: for outputs, and for workspaces that no launch has written.
     pub fn poison(bytes: usize) -> Self {
         Self { bytes: vec![0xcd; bytes], known: vec![false; bytes] }
     }
@@ -53,7 +53,7 @@ impl Contents {
         }
     }
 
-    /// The bytes that hold nothing: the first, and how many.
+    /// The poison bytes: the first, and their number.
     pub(super) fn missing(&self) -> Option<(usize, usize)> {
         let first = self.known.iter().position(|&known| !known)?;
         Some((first, self.known.iter().filter(|&&known| !known).count()))
@@ -61,7 +61,7 @@ impl Contents {
 }
 
 impl Arguments {
-    /// Checks that the arguments are those that the kernel declares.
+    /// Checks the arguments against the kernel's declarations.
     pub(super) fn check(&self, kernel: &Kernel) -> Result<(), String> {
         let counts = [
             ("parameters", kernel.parameters.len(), self.parameters.len()),
@@ -75,7 +75,7 @@ impl Arguments {
         for (buffer, contents) in kernel.buffers.iter().zip(&self.buffers) {
             let declared = words(buffer, &self.parameters)
                 .and_then(|words| words.checked_mul(u64::from(buffer.word.bytes())))
-                .ok_or_else(|| format!("the shape of `{}` has no value", buffer.name))?;
+                .ok_or_else(|| format!("the shape of `{}` is not known", buffer.name))?;
             if declared != contents.bytes.len() as u64 {
                 return Err(format!(
                     "buffer `{}` has {declared} bytes, {} given",
@@ -85,7 +85,7 @@ impl Arguments {
             }
             let readable = matches!(buffer.access, Access::Constant | Access::ReadOnly);
             if readable && contents.missing().is_some() {
-                return Err(format!("buffer `{}` is only read and holds poison", buffer.name));
+                return Err(format!("read-only buffer `{}` holds poison", buffer.name));
             }
         }
         Ok(())

@@ -1,72 +1,73 @@
-//! Atomic operations and fences: how threads of different blocks come to be ordered.
+//! Atomic operations and fences: they order threads of different blocks.
 
 use super::fault::FaultKind;
-use super::program::{Array, At, Slot};
-use super::warp::{Exec, Warp, fail_at, lanes_of};
-use super::world::World;
-use crate::ir::{Access, Fetch, Order, Scope};
+use super::program::{ArrayAddress, ArrayId, RegSlot};
+use super::state::UnitState;
+use super::warp::{StepResult, Warp, fail_at, lanes_of};
+use crate::ir::{Access, AtomicOp, MemoryOrder, Scope};
 
 impl<const L: usize> Warp<L> {
-    /// Reads, changes and writes a word a lane, lane after lane.
+    /// Reads, changes and writes one word per lane, lane after lane.
     pub(super) fn atomic(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (dst, op, at): (Option<Slot>, Fetch, &At),
-        value: Slot,
-        (order, scope): (Order, Scope),
-    ) -> Exec {
+        (dst, op, at): (Option<RegSlot>, AtomicOp, &ArrayAddress),
+        value: RegSlot,
+        (order, scope): (MemoryOrder, Scope),
+    ) -> StepResult {
         let live = self.active;
-        let value = self.read(world, value, live)?;
-        let bytes = self.resolve(world, at, (4, 4), live)?;
-        self.count(world, point, at.array, (4, false), &bytes, live);
-        self.may_touch(world, at.array, live, &[Access::Workspace], "changes")?;
+        let value = self.read(state, value, live)?;
+        let bytes = self.resolve(state, at, (4, 4), live)?;
+        self.count(state, point, at.array, (4, false), &bytes, live);
+        self.check_access_mode(state, at.array, live, &[Access::Workspace], "changes")?;
         let mut old = [0; L];
         for lane in lanes_of(live) {
-            self.judge_atomic(world, point, at.array, lane, bytes[lane], true)?;
-            let word = word_of(world, self.block, at.array, bytes[lane]);
+            self.check_atomic(state, point, at.array, lane, bytes[lane], true)?;
+            let word = word_of(state, self.block, at.array, bytes[lane]);
             let before = u32::from_le_bytes(*word);
             old[lane] = before;
             let after = match op {
-                Fetch::Add => before.wrapping_add(value[lane]),
-                Fetch::Exchange => value[lane],
-                Fetch::Max => before.max(value[lane]),
+                AtomicOp::Add => before.wrapping_add(value[lane]),
+                AtomicOp::Exchange => value[lane],
+                AtomicOp::Max => before.max(value[lane]),
             };
             *word = after.to_le_bytes();
         }
-        let acquires = matches!(order, Order::Acquire | Order::AcquireRelease);
-        self.acquire(world, at.array, &bytes, (acquires, scope));
-        let releases = matches!(order, Order::Release | Order::AcquireRelease);
-        self.release(world, at.array, &bytes, (releases, scope));
+        let acquires = matches!(order, MemoryOrder::Acquire | MemoryOrder::AcquireRelease);
+        self.acquire(state, at.array, &bytes, (acquires, scope));
+        let releases = matches!(order, MemoryOrder::Release | MemoryOrder::AcquireRelease);
+        self.release(state, at.array, &bytes, (releases, scope));
         match dst {
-            Some(dst) => self.write(world, dst, old),
+            Some(dst) => self.write(state, dst, old),
             None => Ok(()),
         }
     }
 
-    /// Reads a word a lane.
+    /// Reads one word per lane.
     pub(super) fn atomic_load(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (dst, from): (Slot, &At),
-        (order, scope): (Order, Scope),
-    ) -> Exec {
+        (dst, from): (RegSlot, &ArrayAddress),
+        (order, scope): (MemoryOrder, Scope),
+    ) -> StepResult {
         let live = self.active;
-        let bytes = self.resolve(world, from, (4, 4), live)?;
-        self.count(world, point, from.array, (4, true), &bytes, live);
-        self.may_touch(world, from.array, live, &[Access::Workspace], "reads")?;
+        let bytes = self.resolve(state, from, (4, 4), live)?;
+        self.count(state, point, from.array, (4, true), &bytes, live);
+        self.check_access_mode(state, from.array, live, &[Access::Workspace], "reads")?;
         let mut row = [0; L];
         for lane in lanes_of(live) {
-            self.judge_atomic(world, point, from.array, lane, bytes[lane], false)?;
-            row[lane] = u32::from_le_bytes(*word_of(world, self.block, from.array, bytes[lane]));
+            self.check_atomic(state, point, from.array, lane, bytes[lane], false)?;
+            row[lane] = u32::from_le_bytes(*word_of(state, self.block, from.array, bytes[lane]));
         }
-        let acquires = matches!(order, Order::Acquire | Order::AcquireRelease);
-        self.acquire(world, from.array, &bytes, (acquires, scope));
-        self.write(world, dst, row)
+        let acquires = matches!(order, MemoryOrder::Acquire | MemoryOrder::AcquireRelease);
+        self.acquire(state, from.array, &bytes, (acquires, scope));
+        self.write(state, dst, row)
     }
 
-    /// Later relaxed atomics release what came before; what relaxed atomics read is acquired.
+    /// Later relaxed atomics release the accesses before the fence; the fence acquires what earlier
+    /// relaxed atomics have read.
     pub(super) fn fence(&mut self, scope: Scope) {
         let live = self.active;
         if let Some((lanes, clock)) = self.read_relaxed.take() {
@@ -76,50 +77,50 @@ impl<const L: usize> Warp<L> {
         self.fenced = Some((live, scope, clock));
     }
 
-    fn judge_atomic(
+    fn check_atomic(
         &self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        array: Array,
+        array: ArrayId,
         lane: usize,
         byte: u64,
         writes: bool,
-    ) -> Exec {
+    ) -> StepResult {
         let who = self.observer(point);
-        let judged = match array {
-            Array::Global(id) => match world.memory.workspaces.get_mut(id as usize) {
+        let checked = match array {
+            ArrayId::Global(id) => match state.memory.workspaces.get_mut(id as usize) {
                 Some(Some(space)) => space.atomic(&who, lane as u8, byte, writes),
                 _ => return fail_at(lane, FaultKind::Unsupported("an atomic on this buffer")),
             },
-            Array::Shared(id) => {
-                let shared = &mut world.blocks[self.block].shared;
+            ArrayId::Shared(id) => {
+                let shared = &mut state.blocks[self.block].shared;
                 shared.atomic(&who, lane as u8, (byte as u32, 4), (id as u16, writes))
             }
         };
-        judged.or_else(|clash| fail_at(lane, world.clash(clash, array, byte, writes)))
+        checked.or_else(|conflict| fail_at(lane, state.conflict(conflict, array, byte, writes)))
     }
 
-    /// Learns what releases on the words published: at once, or for a fence to acquire.
+    /// Joins the clocks released on the words: now, or at the next fence if the atomic is relaxed.
     fn acquire(
         &mut self,
-        world: &World<'_, '_>,
-        array: Array,
+        state: &UnitState<'_, '_>,
+        array: ArrayId,
         bytes: &[u64; L],
         (acquires, scope): (bool, Scope),
     ) {
-        let party = world.party(self.block);
+        let agent = state.agent(self.block);
         let published = match array {
-            Array::Global(id) => match world.memory.workspaces.get(id as usize) {
+            ArrayId::Global(id) => match state.memory.workspaces.get(id as usize) {
                 Some(Some(space)) => &space.published,
                 _ => return,
             },
-            Array::Shared(_) => &world.blocks[self.block].published,
+            ArrayId::Shared(_) => &state.blocks[self.block].published,
         };
         for (word, lanes) in words(bytes, self.active) {
             let mut clock = super::clock::Clock::new(self.clock.own.len());
-            // Until a fence with its own scope: the widest.
+            // A relaxed read uses the widest scope; the fence that follows has its own.
             let scope = if acquires { scope } else { Scope::Device };
-            published.acquire(word, party, scope, &mut clock);
+            published.acquire(word, agent, scope, &mut clock);
             if acquires {
                 self.learn(lanes, &clock);
             } else {
@@ -134,15 +135,16 @@ impl<const L: usize> Warp<L> {
         }
     }
 
-    /// Publishes at the words what the lanes have done: all of it, or up to their last fence.
+    /// Publishes the lanes' clock on the words: the current one, or that of their last fence if the
+    /// atomic is relaxed.
     fn release(
         &mut self,
-        world: &mut World<'_, '_>,
-        array: Array,
+        state: &mut UnitState<'_, '_>,
+        array: ArrayId,
         bytes: &[u64; L],
         (releases, scope): (bool, Scope),
     ) {
-        let party = world.party(self.block);
+        let agent = state.agent(self.block);
         for (word, lanes) in words(bytes, self.active) {
             let (scope, clock) = if releases {
                 (scope, self.publish(lanes))
@@ -153,13 +155,13 @@ impl<const L: usize> Warp<L> {
                 }
             };
             let published = match array {
-                Array::Global(id) => match world.memory.workspaces.get_mut(id as usize) {
+                ArrayId::Global(id) => match state.memory.workspaces.get_mut(id as usize) {
                     Some(Some(space)) => &mut space.published,
                     _ => return,
                 },
-                Array::Shared(_) => &mut world.blocks[self.block].published,
+                ArrayId::Shared(_) => &mut state.blocks[self.block].published,
             };
-            published.release(word, party, scope, &clock);
+            published.release(word, agent, scope, &clock);
         }
     }
 }
@@ -176,19 +178,19 @@ fn words<const L: usize>(bytes: &[u64; L], live: u64) -> Vec<(u64, u64)> {
     words
 }
 
-/// The bytes of a word of a workspace or of shared memory, which has been resolved and judged.
+/// The bytes of a word of a workspace or of shared memory, after its checks.
 fn word_of<'w>(
-    world: &'w mut World<'_, '_>,
+    state: &'w mut UnitState<'_, '_>,
     block: usize,
-    array: Array,
+    array: ArrayId,
     byte: u64,
 ) -> &'w mut [u8; 4] {
     let all = match array {
-        Array::Global(id) => match &mut world.memory.workspaces[id as usize] {
+        ArrayId::Global(id) => match &mut state.memory.workspaces[id as usize] {
             Some(space) => &mut space.contents.bytes,
-            None => unreachable!("judged to be a workspace"),
+            None => unreachable!("checked to be a workspace"),
         },
-        Array::Shared(_) => &mut world.blocks[block].shared.bytes,
+        ArrayId::Shared(_) => &mut state.blocks[block].shared.bytes,
     };
     let (words, _) = all[byte as usize..].as_chunks_mut();
     &mut words[0]

@@ -1,78 +1,83 @@
-//! Barriers of whole warps: of the block, named, of the cluster.
+//! Barriers of whole warps: the block's, named ones, the cluster's.
 
 use super::clock::Clock;
 use super::fault::FaultKind;
-use super::warp::{Exec, Gathered, State, Warp, fail};
-use super::world::{Gathering, World};
+use super::state::{Rendezvous, UnitState};
+use super::warp::{BarrierKind, StepResult, Warp, WarpState, fail};
 
 impl<const L: usize> Warp<L> {
-    /// Comes to a barrier; waits unless it only arrives.
-    pub(super) fn gather(
+    /// Arrives at a barrier, and waits there if `waits`.
+    pub(super) fn arrive_at_barrier(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        which: Gathered,
+        which: BarrierKind,
         (expected, waits): (usize, bool),
-    ) -> Exec {
+    ) -> StepResult {
         self.converged()?;
         self.synchronise();
         let clock = self.publish(Self::FULL);
         let entities = self.clock.own.len();
-        let gathering = gathering(world, self.block, which);
-        if gathering.came == 0 {
-            gathering.expected = expected;
-            gathering.point = point;
-            gathering.clock = Clock::new(entities);
-        } else if !matches!(which, Gathered::Named(_)) && gathering.point != point {
-            let other = gathering.point;
-            return fail(FaultKind::DivergentPoints(world.point(other)));
-        } else if gathering.expected != expected {
+        let rendezvous = rendezvous(state, self.block, which);
+        if rendezvous.arrived == 0 {
+            rendezvous.expected = expected;
+            rendezvous.point = point;
+            rendezvous.clock = Clock::new(entities);
+        } else if !matches!(which, BarrierKind::Named(_)) && rendezvous.point != point {
+            let other = rendezvous.point;
+            return fail(FaultKind::DivergentPoints(state.point(other)));
+        } else if rendezvous.expected != expected {
             let barrier = match which {
-                Gathered::Named(id) => format!("named barrier {id}"),
+                BarrierKind::Named(id) => format!("named barrier {id}"),
                 _ => "barrier".to_owned(),
             };
             let problem = format!(
-                "comes with {} threads while others said {}",
+                "is used with {} threads here and with {} elsewhere",
                 expected * L,
-                gathering.expected * L
+                rendezvous.expected * L
             );
             return fail(FaultKind::Barrier { barrier, problem });
         }
-        gathering.came += 1;
-        gathering.clock.join(&clock);
-        let generation = gathering.generation;
-        if gathering.came == gathering.expected {
-            gathering.came = 0;
-            gathering.generation += 1;
-            gathering.done = gathering.clock.clone();
+        rendezvous.arrived += 1;
+        rendezvous.clock.join(&clock);
+        let generation = rendezvous.generation;
+        if rendezvous.arrived == rendezvous.expected {
+            rendezvous.arrived = 0;
+            rendezvous.generation += 1;
+            rendezvous.done = rendezvous.clock.clone();
         }
         if waits {
-            self.state = State::Gathering { which, generation };
+            self.state = WarpState::AtBarrier { which, generation };
         }
         Ok(())
     }
 
-    /// Whether the gathering that the warp waits for has ended; then it knows what the others did.
-    pub(super) fn gathered(
+    /// Whether the barrier that the warp waits for is complete; the warp has then seen the accesses
+    /// of all arrivals.
+    pub(super) fn barrier_complete(
         &mut self,
-        world: &mut World<'_, '_>,
-        which: Gathered,
+        state: &mut UnitState<'_, '_>,
+        which: BarrierKind,
         generation: u32,
     ) -> bool {
-        let gathering = gathering(world, self.block, which);
-        if gathering.generation == generation {
+        let rendezvous = rendezvous(state, self.block, which);
+        if rendezvous.generation == generation {
             return false;
         }
-        self.clock.join(&gathering.done);
-        self.state = State::Ready;
+        self.clock.join(&rendezvous.done);
+        self.state = WarpState::Ready;
         true
     }
 }
 
-fn gathering<'w>(world: &'w mut World<'_, '_>, block: usize, which: Gathered) -> &'w mut Gathering {
+fn rendezvous<'w>(
+    state: &'w mut UnitState<'_, '_>,
+    block: usize,
+    which: BarrierKind,
+) -> &'w mut Rendezvous {
     match which {
-        Gathered::Block => &mut world.blocks[block].barrier,
-        Gathered::Named(id) => &mut world.blocks[block].named[id as usize],
-        Gathered::Cluster => &mut world.cluster,
+        BarrierKind::Block => &mut state.blocks[block].barrier,
+        BarrierKind::Named(id) => &mut state.blocks[block].named[id as usize],
+        BarrierKind::Cluster => &mut state.cluster,
     }
 }

@@ -1,39 +1,39 @@
-//! What comes before what: vector clocks over warps and the engines behind mbarriers.
+//! The happens-before order: vector clocks over warps and the copy engines of mbarriers.
 //!
-//! An *entity* is a warp of the cluster that runs, the engine that copies for an mbarrier, or the
-//! grid before this one. Each entity counts *epochs*; an access remembers the epoch, the entity and
-//! the lane. A [`Clock`] says up to which epoch of each entity its holder has seen everything.
+//! An *entity* is a warp of the cluster, the engine that copies for an mbarrier, or the grid before
+//! this one. Each entity counts *epochs*; an access records the epoch, the entity and the lane. A
+//! [`Clock`] says up to which epoch of each entity its holder has seen all accesses.
 //!
 //! Lanes of a warp are ordered among themselves only where the warp synchronises. A release by some
-//! lanes therefore publishes two numbers: what all lanes did up to the last synchronisation, and
-//! what these lanes did up to now ([`Known`]).
+//! lanes therefore publishes two epochs: that of the last synchronisation, for all lanes, and the
+//! current one, for these lanes ([`SeenEpochs`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A lane number that stands for all lanes of a warp, or for an engine.
+/// A lane number that means all lanes of a warp, or an engine.
 pub(super) const ALL_LANES: u8 = 0xff;
 
-/// What is known of one entity.
+/// The epochs of one entity of which all accesses have been seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
-    /// Everything up to this epoch, of all lanes.
+pub(super) struct SeenEpochs {
+    /// Last epoch seen of all lanes.
     pub(super) full: u32,
-    /// Of `lanes`, everything up to this epoch.
+    /// Last epoch seen of `lanes`.
     pub(super) part: u32,
-    /// See `part`.
+    /// The lanes of `part`.
     pub(super) lanes: u64,
 }
 
-impl Known {
+impl SeenEpochs {
     /// Whether an access of that epoch and lane has been seen.
     pub(super) fn covers(&self, epoch: u32, lane: u8) -> bool {
         epoch <= self.full
             || (epoch <= self.part && lane != ALL_LANES && self.lanes >> lane & 1 == 1)
     }
 
-    /// Both. Where the lanes of two differ, the lower epoch is kept for all of them: less is known
-    /// than could be, never more.
+    /// The union of both. If their lanes differ, the lower epoch is kept for all of them: the result
+    /// may be less than the union, never more.
     pub(super) fn join(&mut self, other: &Self) {
         self.full = self.full.max(other.full);
         if self.part <= self.full {
@@ -51,22 +51,22 @@ impl Known {
     }
 }
 
-/// What is known of every entity.
+/// A vector clock: what has been seen of every entity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Clock {
-    /// Of the entities of the own unit.
-    pub(super) own: Vec<Known>,
-    /// Of other units, by their number.
-    others: BTreeMap<u32, Arc<[Known]>>,
+    /// Entities of the own unit.
+    pub(super) own: Vec<SeenEpochs>,
+    /// Entities of other units, by the unit's number.
+    others: BTreeMap<u32, Arc<[SeenEpochs]>>,
 }
 
 impl Clock {
-    /// Nothing is known yet.
+    /// A clock that has seen nothing.
     pub(super) fn new(entities: usize) -> Self {
-        Self { own: vec![Known::default(); entities], others: BTreeMap::new() }
+        Self { own: vec![SeenEpochs::default(); entities], others: BTreeMap::new() }
     }
 
-    /// Learns what another clock of the same unit knows.
+    /// Joins another clock of the same unit.
     pub(super) fn join(&mut self, other: &Self) {
         for (mine, theirs) in self.own.iter_mut().zip(&other.own) {
             mine.join(theirs);
@@ -76,7 +76,7 @@ impl Clock {
         }
     }
 
-    /// Learns what a clock of another unit knows.
+    /// Joins a clock of another unit.
     pub(super) fn join_foreign(&mut self, own_unit: u32, unit: u32, other: &Self) {
         self.join_unit(unit, &other.own.clone().into());
         for (&third, known) in &other.others {
@@ -86,7 +86,7 @@ impl Clock {
         }
     }
 
-    fn join_unit(&mut self, unit: u32, known: &Arc<[Known]>) {
+    fn join_unit(&mut self, unit: u32, known: &Arc<[SeenEpochs]>) {
         match self.others.get_mut(&unit) {
             None => {
                 self.others.insert(unit, known.clone());
@@ -103,8 +103,8 @@ impl Clock {
         }
     }
 
-    /// What is known of an entity of a unit.
-    pub(super) fn of(&self, own_unit: u32, unit: u32, entity: u16) -> Known {
+    /// What has been seen of an entity of a unit.
+    pub(super) fn of(&self, own_unit: u32, unit: u32, entity: u16) -> SeenEpochs {
         let known = if unit == own_unit {
             Some(&self.own[..])
         } else {
@@ -114,21 +114,21 @@ impl Clock {
     }
 }
 
-/// Who makes an access, and what he has seen.
+/// The maker of an access, and what it has seen.
 pub(super) struct Observer<'a> {
     pub(super) unit: u32,
     pub(super) entity: u16,
     pub(super) epoch: u32,
     pub(super) point: u32,
     pub(super) clock: &'a Clock,
-    /// What only some lanes have seen.
-    pub(super) some: Option<&'a (u64, Clock)>,
+    /// A clock that only the lanes of the mask have seen.
+    pub(super) partial: Option<&'a (u64, Clock)>,
 }
 
-/// One access that was made.
+/// A record of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Record {
-    /// 0: there was none.
+pub(super) struct AccessRecord {
+    /// The epoch of the entity; 0 if there was no access.
     pub(super) epoch: u32,
     pub(super) unit: u32,
     pub(super) point: u32,
@@ -139,8 +139,8 @@ pub(super) struct Record {
 
 impl Observer<'_> {
     /// The record of an access by a lane.
-    pub(super) fn record(&self, lane: u8) -> Record {
-        Record {
+    pub(super) fn record(&self, lane: u8) -> AccessRecord {
+        AccessRecord {
             epoch: self.epoch,
             unit: self.unit,
             point: self.point,
@@ -150,17 +150,17 @@ impl Observer<'_> {
         }
     }
 
-    /// Whether an access came before what the lane does now.
-    pub(super) fn follows(&self, lane: u8, earlier: &Record) -> bool {
+    /// Whether an earlier access happens before what the lane does now.
+    pub(super) fn follows(&self, lane: u8, earlier: &AccessRecord) -> bool {
         if earlier.epoch == 0 {
             return true;
         }
-        let Record { unit, entity, epoch, .. } = *earlier;
+        let AccessRecord { unit, entity, epoch, .. } = *earlier;
         if unit == self.unit && entity == self.entity && earlier.lane == lane && lane != ALL_LANES {
             return true;
         }
         self.clock.of(self.unit, unit, entity).covers(epoch, earlier.lane)
-            || self.some.is_some_and(|(lanes, clock)| {
+            || self.partial.is_some_and(|(lanes, clock)| {
                 let sees = lane != ALL_LANES && lanes >> lane & 1 == 1;
                 sees && clock.of(self.unit, unit, entity).covers(epoch, earlier.lane)
             })

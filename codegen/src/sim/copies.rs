@@ -1,12 +1,12 @@
-//! Asynchronous copies: they take hold of their memory when they start and land when they must.
+//! Asynchronous copies: they reserve their memory when they start, and complete at their wait.
 
-use super::clock::{ALL_LANES, Record};
+use super::clock::{ALL_LANES, AccessRecord};
 use super::fault::FaultKind;
-use super::mbarrier::{Carried, Flight};
-use super::program::{Array, At, BarrierAt, Flag, Slot};
-use super::tensor::Tile;
-use super::warp::{Exec, Warp, fail_at, lanes_of};
-use super::world::World;
+use super::mbarrier::{CopyPayload, InFlightCopy};
+use super::program::{ArrayAddress, ArrayId, MbarrierAddress, PredSlot, RegSlot};
+use super::state::UnitState;
+use super::tensor::TensorBox;
+use super::warp::{StepResult, Warp, fail_at, lanes_of};
 use crate::ir::{Access, TensorId, Width};
 
 /// One lane's part of a copy to shared memory.
@@ -15,7 +15,7 @@ pub(super) struct LaneCopy {
     lane: u8,
     bytes: u8,
     owner: u16,
-    /// The lane's group: its number of commits when the copy started.
+    /// The lane's copy group: the number of its commits when the copy started.
     group: u32,
     to: u32,
     point: u32,
@@ -30,9 +30,9 @@ pub(super) struct BulkStore {
     pub(super) point: u32,
     array: u32,
     from: (u32, u32),
-    /// Destination bytes in pieces: where, and the offset and length in `from`.
-    pieces: Vec<(u64, u32, u32)>,
-    /// What was read, once it was.
+    /// Destination segments: byte in the buffer, offset in `from`, length.
+    segments: Vec<(u64, u32, u32)>,
+    /// The data, once they are read from shared memory.
     data: Option<Vec<u8>>,
 }
 
@@ -41,21 +41,21 @@ const READABLE: [Access; 3] = [Access::Constant, Access::ReadOnly, Access::Works
 impl<const L: usize> Warp<L> {
     pub(super) fn copy_async(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, from, width): (&At, &At, Width),
-        mask: Option<Flag>,
-    ) -> Exec {
-        let reads = self.masked(world, mask)?;
+        (to, from, width): (&ArrayAddress, &ArrayAddress, Width),
+        mask: Option<PredSlot>,
+    ) -> StepResult {
+        let reads = self.masked(state, mask)?;
         let live = self.active;
         let bytes = width.bytes();
-        let source = self.resolve(world, from, (u64::from(bytes), bytes), reads)?;
-        let target = self.resolve(world, to, (u64::from(bytes), bytes), live)?;
-        self.may_touch(world, from.array, reads, &READABLE, "reads")?;
-        self.count(world, point, from.array, (bytes, true), &source, reads);
+        let source = self.resolve(state, from, (u64::from(bytes), bytes), reads)?;
+        let target = self.resolve(state, to, (u64::from(bytes), bytes), live)?;
+        self.check_access_mode(state, from.array, reads, &READABLE, "reads")?;
+        self.count(state, point, from.array, (bytes, true), &source, reads);
         let written = lanes_of(live).map(|lane| (lane, target[lane] as u32));
-        world.tally.rounds(point, (bytes, false), &world.set.banks, written);
-        let (Array::Shared(owner), Array::Global(buffer)) = (to.array, from.array) else {
+        state.tally.rounds(point, (bytes, false), &state.context.banks, written);
+        let (ArrayId::Shared(owner), ArrayId::Global(buffer)) = (to.array, from.array) else {
             return super::warp::fail(FaultKind::Unsupported(
                 "a copy that is not global to shared",
             ));
@@ -63,11 +63,11 @@ impl<const L: usize> Warp<L> {
         for lane in lanes_of(live) {
             let mut data = [0; 16];
             if reads >> lane & 1 == 1 {
-                let from = self.global_bytes(world, point, buffer, lane, source[lane], bytes)?;
+                let from = self.global_bytes(state, point, buffer, lane, source[lane], bytes)?;
                 data[..bytes as usize].copy_from_slice(from);
             }
             let start = target[lane] as u32;
-            self.start_write(world, point, (self.block, to.array), lane, (start, bytes))?;
+            self.start_write(state, point, (self.block, to.array), lane, (start, bytes))?;
             self.copies.push(LaneCopy {
                 lane: lane as u8,
                 bytes: bytes as u8,
@@ -84,15 +84,17 @@ impl<const L: usize> Warp<L> {
 
     fn start_write(
         &self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (block, array): (usize, Array),
+        (block, array): (usize, ArrayId),
         lane: usize,
         range: (u32, u32),
-    ) -> Exec {
+    ) -> StepResult {
         let who = self.observer(point);
-        let judged = world.blocks[block].shared.start_write(&who, lane as u8, range);
-        judged.or_else(|clash| fail_at(lane, world.clash(clash, array, u64::from(range.0), true)))
+        let checked = state.blocks[block].shared.start_write(&who, lane as u8, range);
+        checked.or_else(|conflict| {
+            fail_at(lane, state.conflict(conflict, array, u64::from(range.0), true))
+        })
     }
 
     pub(super) fn copy_commit(&mut self) {
@@ -101,8 +103,8 @@ impl<const L: usize> Warp<L> {
         }
     }
 
-    /// Lands the copies that the wait covers: now, and not a moment before.
-    pub(super) fn copy_wait(&mut self, world: &mut World<'_, '_>, pending: u32) {
+    /// Completes the copies that the wait covers.
+    pub(super) fn copy_wait(&mut self, state: &mut UnitState<'_, '_>, pending: u32) {
         let (active, groups) = (self.active, self.copy_groups);
         let covered = |copy: &LaneCopy| {
             let lane = usize::from(copy.lane);
@@ -113,26 +115,26 @@ impl<const L: usize> Warp<L> {
         let mut ended = 0;
         let landing: Vec<LaneCopy> = landing;
         for copy in &landing {
-            let record = Record { point: copy.point, ..self.observer(0).record(copy.lane) };
+            let record = AccessRecord { point: copy.point, ..self.observer(0).record(copy.lane) };
             let data = &copy.data[..usize::from(copy.bytes)];
-            world.blocks[self.block].shared.land(copy.to, data, record, copy.owner);
+            state.blocks[self.block].shared.land(copy.to, data, record, copy.owner);
             ended += u64::from(copy.bytes);
         }
         self.copies_bytes(0, ended);
     }
 
-    /// An arrival of each lane, once its copies so far are there.
+    /// Each lane arrives at the mbarrier when its copies so far are complete.
     pub(super) fn copy_arrive(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        barrier: &BarrierAt,
-    ) -> Exec {
-        let numbers = self.mbarriers(world, barrier)?;
+        barrier: &MbarrierAddress,
+    ) -> StepResult {
+        let numbers = self.mbarriers(state, barrier)?;
         let live = self.active;
         let clock = self.publish(live);
         for lane in lanes_of(live) {
-            self.usable(world, (self.block, numbers[lane]), lane, false)?;
+            self.check_initialised(state, (self.block, numbers[lane]), lane, false)?;
             let own = |copy: &LaneCopy| usize::from(copy.lane) == lane;
             let (landing, rest): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.copies).into_iter().partition(own);
@@ -140,11 +142,11 @@ impl<const L: usize> Warp<L> {
             let bytes = landing.iter().map(|copy| u64::from(copy.bytes)).sum();
             self.copies_bytes(0, bytes);
             let data = |copy: &LaneCopy| (copy.to, copy.data[..usize::from(copy.bytes)].to_vec());
-            world.blocks[self.block].flights.push(Flight {
+            state.blocks[self.block].copies_in_flight.push(InFlightCopy {
                 mbarrier: numbers[lane],
                 point,
-                what: Carried::Arrival {
-                    pieces: landing.iter().map(data).collect(),
+                payload: CopyPayload::Arrival {
+                    segments: landing.iter().map(data).collect(),
                     owners: landing.iter().map(|copy| copy.owner).collect(),
                     clock: clock.clone(),
                 },
@@ -155,33 +157,33 @@ impl<const L: usize> Warp<L> {
 
     pub(super) fn bulk_load(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, from, bytes): (&At, &At, Slot),
-        barrier: &BarrierAt,
-    ) -> Exec {
+        (to, from, bytes): (&ArrayAddress, &ArrayAddress, RegSlot),
+        barrier: &MbarrierAddress,
+    ) -> StepResult {
         let live = self.active;
-        let numbers = self.mbarriers(world, barrier)?;
-        let bytes = self.read(world, bytes, live)?;
-        self.may_touch(world, from.array, live, &READABLE, "reads")?;
-        let (Array::Shared(owner), Array::Global(buffer)) = (to.array, from.array) else {
+        let numbers = self.mbarriers(state, barrier)?;
+        let bytes = self.read(state, bytes, live)?;
+        self.check_access_mode(state, from.array, live, &READABLE, "reads")?;
+        let (ArrayId::Shared(owner), ArrayId::Global(buffer)) = (to.array, from.array) else {
             return super::warp::fail(FaultKind::Unsupported(
                 "a copy that is not global to shared",
             ));
         };
         for lane in lanes_of(live) {
             let len = bulk_length(lane, bytes[lane])?;
-            let source = self.resolve(world, from, (u64::from(len), 16), 1 << lane)?[lane];
-            let target = self.resolve(world, to, (u64::from(len), 16), 1 << lane)?[lane] as u32;
-            self.usable(world, (self.block, numbers[lane]), lane, true)?;
-            self.start_write(world, point, (self.block, to.array), lane, (target, len))?;
-            let data = self.global_bytes(world, point, buffer, lane, source, len)?.to_vec();
-            world.tally.range(point, u64::from(len));
-            world.blocks[self.block].flights.push(Flight {
+            let source = self.resolve(state, from, (u64::from(len), 16), 1 << lane)?[lane];
+            let target = self.resolve(state, to, (u64::from(len), 16), 1 << lane)?[lane] as u32;
+            self.check_initialised(state, (self.block, numbers[lane]), lane, true)?;
+            self.start_write(state, point, (self.block, to.array), lane, (target, len))?;
+            let data = self.global_bytes(state, point, buffer, lane, source, len)?.to_vec();
+            state.tally.range(point, u64::from(len));
+            state.blocks[self.block].copies_in_flight.push(InFlightCopy {
                 mbarrier: numbers[lane],
                 point,
-                what: Carried::Data {
-                    pieces: vec![(target, data)],
+                payload: CopyPayload::Data {
+                    segments: vec![(target, data)],
                     owner: owner as u16,
                     bytes: i64::from(len),
                 },
@@ -192,26 +194,26 @@ impl<const L: usize> Warp<L> {
 
     pub(super) fn tensor_load(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, map, at): (&At, TensorId, &[Slot]),
-        barrier: &BarrierAt,
-        multicast: Option<Slot>,
-    ) -> Exec {
+        (to, map, at): (&ArrayAddress, TensorId, &[RegSlot]),
+        barrier: &MbarrierAddress,
+        multicast: Option<RegSlot>,
+    ) -> StepResult {
         let live = self.active;
-        let numbers = self.mbarriers(world, barrier)?;
-        let tile = Tile::new(world.set, map);
-        let array = Array::Global(tile.buffer);
-        self.may_touch(world, array, live, &READABLE, "reads")?;
+        let numbers = self.mbarriers(state, barrier)?;
+        let tile = TensorBox::new(state.context, map);
+        let array = ArrayId::Global(tile.buffer);
+        self.check_access_mode(state, array, live, &READABLE, "reads")?;
         let corner =
-            at.iter().map(|&slot| self.read(world, slot, live)).collect::<Exec<Vec<_>>>()?;
+            at.iter().map(|&slot| self.read(state, slot, live)).collect::<StepResult<Vec<_>>>()?;
         let own = 1u32 << self.block;
         let blocks = match multicast {
-            Some(slot) => self.read(world, slot, live)?,
+            Some(slot) => self.read(state, slot, live)?,
             None => [own; L],
         };
         for lane in lanes_of(live) {
-            let start = self.resolve(world, to, (tile.bytes(), tile.align()), 1 << lane)?[lane];
+            let start = self.resolve(state, to, (tile.bytes(), tile.align()), 1 << lane)?[lane];
             let corner: Vec<i64> = corner.iter().map(|row| i64::from(row[lane] as i32)).collect();
             if let Some(kind) = tile.refuses(&corner) {
                 return fail_at(lane, kind);
@@ -219,21 +221,21 @@ impl<const L: usize> Warp<L> {
             let mut data = vec![0; tile.bytes() as usize];
             for (element, byte) in tile.elements(&corner, start) {
                 let Some(source) = byte else { continue };
-                let from = self.tensor_bytes(world, point, &tile, lane, source)?;
+                let from = self.tensor_bytes(state, point, &tile, lane, source)?;
                 let to = (element - start) as usize;
                 data[to..to + tile.word as usize].copy_from_slice(from);
             }
-            world.tally.range(point, tile.bytes());
-            let Array::Shared(owner) = to.array else { continue };
-            for block in (0..world.blocks.len()).filter(|block| blocks[lane] >> block & 1 == 1) {
-                self.usable(world, (block, numbers[lane]), lane, true)?;
+            state.tally.range(point, tile.bytes());
+            let ArrayId::Shared(owner) = to.array else { continue };
+            for block in (0..state.blocks.len()).filter(|block| blocks[lane] >> block & 1 == 1) {
+                self.check_initialised(state, (block, numbers[lane]), lane, true)?;
                 let range = (start as u32, tile.bytes() as u32);
-                self.start_write(world, point, (block, to.array), lane, range)?;
-                world.blocks[block].flights.push(Flight {
+                self.start_write(state, point, (block, to.array), lane, range)?;
+                state.blocks[block].copies_in_flight.push(InFlightCopy {
                     mbarrier: numbers[lane],
                     point,
-                    what: Carried::Data {
-                        pieces: vec![(start as u32, data.clone())],
+                    payload: CopyPayload::Data {
+                        segments: vec![(start as u32, data.clone())],
                         owner: owner as u16,
                         bytes: tile.bytes() as i64,
                     },
@@ -245,88 +247,101 @@ impl<const L: usize> Warp<L> {
 
     fn tensor_bytes<'w>(
         &self,
-        world: &'w mut World<'_, '_>,
+        state: &'w mut UnitState<'_, '_>,
         point: u32,
-        tile: &Tile,
+        tile: &TensorBox,
         lane: usize,
         byte: u64,
-    ) -> Exec<&'w [u8]> {
-        let all = world.memory.contents[tile.buffer as usize].bytes.len() as u64;
+    ) -> StepResult<&'w [u8]> {
+        let all = state.memory.contents[tile.buffer as usize].bytes.len() as u64;
         if byte + u64::from(tile.word) > all {
-            let place = world.place(Array::Global(tile.buffer), byte);
+            let location = state.location(ArrayId::Global(tile.buffer), byte);
             let words = all / u64::from(tile.word);
-            return fail_at(lane, FaultKind::OutOfBounds { place, words });
+            return fail_at(lane, FaultKind::OutOfBounds { location, words });
         }
-        self.global_bytes(world, point, tile.buffer, lane, byte, tile.word)
+        self.global_bytes(state, point, tile.buffer, lane, byte, tile.word)
     }
 
     pub(super) fn bulk_store(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, from, bytes): (&At, &At, Slot),
-    ) -> Exec {
+        (to, from, bytes): (&ArrayAddress, &ArrayAddress, RegSlot),
+    ) -> StepResult {
         let live = self.active;
-        let bytes = self.read(world, bytes, live)?;
-        self.may_touch(world, to.array, live, &[Access::WriteOnce, Access::Workspace], "writes")?;
-        let Array::Global(array) = to.array else {
+        let bytes = self.read(state, bytes, live)?;
+        self.check_access_mode(
+            state,
+            to.array,
+            live,
+            &[Access::WriteOnce, Access::Workspace],
+            "writes",
+        )?;
+        let ArrayId::Global(array) = to.array else {
             return super::warp::fail(FaultKind::Unsupported(
                 "a copy that is not shared to global",
             ));
         };
         for lane in lanes_of(live) {
             let len = bulk_length(lane, bytes[lane])?;
-            let target = self.resolve(world, to, (u64::from(len), 16), 1 << lane)?[lane];
-            let source = self.resolve(world, from, (u64::from(len), 16), 1 << lane)?[lane] as u32;
-            let pieces = (0..len).step_by(16).map(|at| (target + u64::from(at), at, 16)).collect();
-            self.start_store(world, point, from.array, (array, lane, (source, len), pieces))?;
+            let target = self.resolve(state, to, (u64::from(len), 16), 1 << lane)?[lane];
+            let source = self.resolve(state, from, (u64::from(len), 16), 1 << lane)?[lane] as u32;
+            let segments =
+                (0..len).step_by(16).map(|at| (target + u64::from(at), at, 16)).collect();
+            self.start_store(state, point, from.array, (array, lane, (source, len), segments))?;
         }
         Ok(())
     }
 
     pub(super) fn tensor_store(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (map, at, from): (TensorId, &[Slot], &At),
-    ) -> Exec {
+        (map, at, from): (TensorId, &[RegSlot], &ArrayAddress),
+    ) -> StepResult {
         let live = self.active;
-        let tile = Tile::new(world.set, map);
-        let array = Array::Global(tile.buffer);
-        self.may_touch(world, array, live, &[Access::WriteOnce, Access::Workspace], "writes")?;
+        let tile = TensorBox::new(state.context, map);
+        let array = ArrayId::Global(tile.buffer);
+        self.check_access_mode(
+            state,
+            array,
+            live,
+            &[Access::WriteOnce, Access::Workspace],
+            "writes",
+        )?;
         let corner =
-            at.iter().map(|&slot| self.read(world, slot, live)).collect::<Exec<Vec<_>>>()?;
+            at.iter().map(|&slot| self.read(state, slot, live)).collect::<StepResult<Vec<_>>>()?;
         for lane in lanes_of(live) {
-            let start = self.resolve(world, from, (tile.bytes(), tile.align()), 1 << lane)?[lane];
+            let start = self.resolve(state, from, (tile.bytes(), tile.align()), 1 << lane)?[lane];
             let corner: Vec<i64> = corner.iter().map(|row| i64::from(row[lane] as i32)).collect();
             if let Some(kind) = tile.refuses(&corner) {
                 return fail_at(lane, kind);
             }
-            let mut pieces = Vec::new();
+            let mut segments = Vec::new();
             for (element, byte) in tile.elements(&corner, start) {
                 if let Some(byte) = byte {
-                    pieces.push((byte, (element - start) as u32, tile.word));
+                    segments.push((byte, (element - start) as u32, tile.word));
                 }
             }
             let range = (start as u32, tile.bytes() as u32);
-            self.start_store(world, point, from.array, (tile.buffer, lane, range, pieces))?;
+            self.start_store(state, point, from.array, (tile.buffer, lane, range, segments))?;
         }
         Ok(())
     }
 
-    #[expect(clippy::type_complexity, reason = "destination, lane, source range, pieces")]
+    #[expect(clippy::type_complexity, reason = "destination, lane, source range, segments")]
     fn start_store(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        source: Array,
-        (array, lane, from, pieces): (u32, usize, (u32, u32), Vec<(u64, u32, u32)>),
-    ) -> Exec {
-        let Array::Shared(owner) = source else { return Ok(()) };
-        self.start_async_read(world, point, (source, owner), lane, from)?;
-        world.tally.range(point, u64::from(from.1));
+        source: ArrayId,
+        (array, lane, from, segments): (u32, usize, (u32, u32), Vec<(u64, u32, u32)>),
+    ) -> StepResult {
+        let ArrayId::Shared(owner) = source else { return Ok(()) };
+        self.start_async_read(state, point, (source, owner), lane, from)?;
+        state.tally.range(point, u64::from(from.1));
         let group = self.bulk_groups[lane];
-        let store = BulkStore { lane, group, point, array, from, pieces, data: None };
+        let store = BulkStore { lane, group, point, array, from, segments, data: None };
         self.bulk_stores.push(store);
         Ok(())
     }
@@ -334,22 +349,22 @@ impl<const L: usize> Warp<L> {
     /// The async proxy starts to read shared memory for a lane.
     pub(super) fn start_async_read(
         &self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (array, owner): (Array, u32),
+        (array, owner): (ArrayId, u32),
         lane: usize,
         (start, bytes): (u32, u32),
-    ) -> Exec {
+    ) -> StepResult {
         let who = self.observer(point);
-        let shared = &mut world.blocks[self.block].shared;
-        let judged = shared.start_read(&who, lane as u8, (start, bytes), owner as u16);
+        let shared = &mut state.blocks[self.block].shared;
+        let checked = shared.start_read(&who, lane as u8, (start, bytes), owner as u16);
         let reported = if lane == usize::from(ALL_LANES) { 0 } else { lane };
-        if let Err(clash) = judged {
-            return fail_at(reported, world.clash(clash, array, u64::from(start), false));
+        if let Err(conflict) = checked {
+            return fail_at(reported, state.conflict(conflict, array, u64::from(start), false));
         }
-        let engines = world.set.cluster * world.set.warps;
+        let engines = state.context.cluster * state.context.warps;
         let unfenced = shared.written(start, bytes).iter().find(|written| {
-            let Some(fences) = world.proxy_fences.get(usize::from(written.entity)) else {
+            let Some(fences) = state.proxy_fences.get(usize::from(written.entity)) else {
                 return false;
             };
             let covers = |&(epoch, lanes): &(u32, u64)| {
@@ -357,7 +372,7 @@ impl<const L: usize> Warp<L> {
                     ALL_LANES => lanes == Self::FULL,
                     lane => lanes >> lane & 1 == 1,
                 };
-                let fence = Record { epoch, ..**written };
+                let fence = AccessRecord { epoch, ..**written };
                 of_lane && epoch >= written.epoch && who.follows(lane as u8, &fence)
             };
             usize::from(written.entity) < engines && !fences.iter().any(covers)
@@ -365,9 +380,9 @@ impl<const L: usize> Warp<L> {
         match unfenced.copied() {
             None => Ok(()),
             Some(written) => {
-                let place = world.place(array, u64::from(start));
-                let write = world.point(written.point);
-                fail_at(reported, FaultKind::MissingProxyFence { place, write })
+                let location = state.location(array, u64::from(start));
+                let write = state.point(written.point);
+                fail_at(reported, FaultKind::MissingProxyFence { location, write })
             }
         }
     }
@@ -378,14 +393,14 @@ impl<const L: usize> Warp<L> {
         }
     }
 
-    /// Ends the stores that the wait covers: reading shared memory, and, unless only that is
-    /// awaited, writing global memory.
+    /// Completes the stores that the wait covers: reads shared memory, and writes global memory
+    /// unless `reads_only`.
     pub(super) fn bulk_wait(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         pending: u32,
         reads_only: bool,
-    ) -> Exec {
+    ) -> StepResult {
         let (active, groups) = (self.active, self.bulk_groups);
         let mut stores = std::mem::take(&mut self.bulk_stores);
         let covered = |store: &BulkStore| {
@@ -394,9 +409,9 @@ impl<const L: usize> Warp<L> {
                 && store.group + pending < groups[store.lane]
         };
         for store in stores.iter_mut().filter(|store| covered(store)) {
-            self.read_store(world, store);
+            self.read_store(state, store);
             if !reads_only {
-                self.write_store(world, store)?;
+                self.write_store(state, store)?;
             }
         }
         stores.retain(|store| reads_only || !covered(store));
@@ -404,53 +419,53 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    fn read_store(&self, world: &mut World<'_, '_>, store: &mut BulkStore) {
+    fn read_store(&self, state: &mut UnitState<'_, '_>, store: &mut BulkStore) {
         if store.data.is_none() {
             let (start, bytes) = store.from;
-            let shared = &mut world.blocks[self.block].shared;
+            let shared = &mut state.blocks[self.block].shared;
             let range = start as usize..(start + bytes) as usize;
             store.data = Some(shared.bytes[range].to_vec());
             shared.end_read(&self.observer(store.point), store.lane as u8, store.from);
         }
     }
 
-    fn write_store(&self, world: &mut World<'_, '_>, store: &BulkStore) -> Exec {
+    fn write_store(&self, state: &mut UnitState<'_, '_>, store: &BulkStore) -> StepResult {
         let Some(data) = &store.data else { return Ok(()) };
-        for &(byte, offset, bytes) in &store.pieces {
+        for &(byte, offset, bytes) in &store.segments {
             let data = &data[offset as usize..(offset + bytes) as usize];
-            let array = Array::Global(store.array);
-            let all = world.memory.contents[store.array as usize].bytes.len() as u64;
+            let array = ArrayId::Global(store.array);
+            let all = state.memory.contents[store.array as usize].bytes.len() as u64;
             if byte + u64::from(bytes) > all {
-                let place = world.place(array, byte);
-                let kind = FaultKind::OutOfBounds { place, words: all };
+                let location = state.location(array, byte);
+                let kind = FaultKind::OutOfBounds { location, words: all };
                 return fail_at(store.lane, kind);
             }
-            self.put_bytes(world, store.point, array, store.lane, byte, data)?;
+            self.write_bytes(state, store.point, array, store.lane, byte, data)?;
         }
         Ok(())
     }
 
-    /// The warp ends: stores that were only read write their bytes; anything else unfinished is
-    /// named.
-    pub(super) fn finish_copies(&mut self, world: &mut World<'_, '_>) -> Exec {
+    /// At the end of the warp: completes stores whose reads were awaited, and fails if any other
+    /// copy is unfinished.
+    pub(super) fn finish_copies(&mut self, state: &mut UnitState<'_, '_>) -> StepResult {
         for store in std::mem::take(&mut self.bulk_stores) {
             if store.data.is_none() {
-                return fail_at(store.lane, FaultKind::Unfinished(world.point(store.point)));
+                return fail_at(store.lane, FaultKind::Unfinished(state.point(store.point)));
             }
-            self.write_store(world, &store)?;
+            self.write_store(state, &store)?;
         }
         if let Some(copy) = self.copies.first() {
-            let kind = FaultKind::Unfinished(world.point(copy.point));
+            let kind = FaultKind::Unfinished(state.point(copy.point));
             return fail_at(usize::from(copy.lane), kind);
         }
         Ok(())
     }
 }
 
-fn bulk_length(lane: usize, bytes: u32) -> Exec<u32> {
+fn bulk_length(lane: usize, bytes: u32) -> StepResult<u32> {
     if bytes.is_multiple_of(16) {
         return Ok(bytes);
     }
-    let place = super::fault::Place { array: "the copy's length".to_owned(), word: 0 };
-    fail_at(lane, FaultKind::Misaligned { place, byte: u64::from(bytes), align: 16 })
+    let location = super::fault::MemoryLocation { array: "the copy's length".to_owned(), word: 0 };
+    fail_at(lane, FaultKind::Misaligned { location, byte: u64::from(bytes), align: 16 })
 }

@@ -1,8 +1,8 @@
-//! What a run cost: the numbers by which a schedule is judged without hardware.
+//! Counts of a run: instructions, bytes, sectors and bank conflicts.
 
 use std::fmt;
 
-use super::Class;
+use super::InstructionClass;
 use super::fault::{loaded, point};
 use crate::ir::Kernel;
 use crate::schedule::TABLE;
@@ -22,35 +22,36 @@ pub struct Report {
     /// Bytes of shared memory of a block.
     pub shared_bytes: u32,
     /// Warp instructions by class.
-    pub instructions: Vec<(Class, u64)>,
-    /// Bytes of global loads and copies that a block had outstanding at most, if its warps run
-    /// side by side.
+    pub instructions: Vec<(InstructionClass, u64)>,
+    /// The most bytes of global loads and copies that a block has in flight, if its warps run in
+    /// parallel.
     pub bytes_in_flight: u64,
     /// Accesses to memory, by program point.
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<AccessCount>,
 }
 
 /// The accesses of one program point.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct AccessCount {
     /// Number, operation and comment of the statement.
     pub point: String,
     /// Warp instructions.
     pub runs: u64,
     /// Bytes that lanes asked for.
     pub bytes: u64,
-    /// Global memory: sectors of 32 bytes that were touched, and the fewest that hold the bytes.
+    /// Global memory: the 32-byte sectors that were accessed, and the fewest that hold the bytes.
     pub sectors: Option<[u64; 2]>,
-    /// Shared memory: rounds of all banks that were needed, and one for each part of a warp that is served
-    /// together, which is the fewest.
+    /// Shared memory: the rounds that the accesses took, and the fewest possible: one for each part
+    /// of a warp that is served together.
     pub rounds: Option<[u64; 2]>,
-    /// Whether it reads a table of numbers where codes say: no order of the table keeps lanes apart.
-    pub looks_up: bool,
+    /// Whether the access is a lookup by code in a table of values: no layout of the table avoids
+    /// bank conflicts.
+    pub table_lookup: bool,
 }
 
 impl Report {
     /// Warp instructions of a class.
-    pub fn count(&self, class: Class) -> u64 {
+    pub fn count(&self, class: InstructionClass) -> u64 {
         self.instructions.iter().find(|(of, _)| *of == class).map_or(0, |(_, count)| *count)
     }
 
@@ -59,12 +60,12 @@ impl Report {
         self.instructions.iter().map(|(_, count)| count).sum()
     }
 
-    /// Rounds of shared memory beyond one for each part of a warp: bank conflicts. Those of tables, whose
-    /// places codes decide, are not counted.
+    /// Bank conflicts: rounds of shared memory beyond the fewest possible. Table lookups, whose
+    /// addresses depend on the codes, are not counted.
     pub fn conflicts(&self) -> u64 {
         self.accesses
             .iter()
-            .filter(|access| !access.looks_up)
+            .filter(|access| !access.table_lookup)
             .filter_map(|access| access.rounds)
             .map(|[took, least]| took - least)
             .sum()
@@ -84,7 +85,7 @@ impl fmt::Display for Report {
             writeln!(f, "  {:<16}{count:>10}", class.name())?;
         }
         writeln!(f, "bytes of global loads in flight: {} a block", self.bytes_in_flight)?;
-        writeln!(f, "shared memory: {} rounds lost to bank conflicts", self.conflicts())?;
+        writeln!(f, "shared-memory bank conflicts: {} extra rounds", self.conflicts())?;
         writeln!(f, "accesses:       runs     bytes  32-byte sectors  bank rounds (least)")?;
         for access in &self.accesses {
             let pair = |pair: Option<[u64; 2]>| match pair {
@@ -105,33 +106,33 @@ impl fmt::Display for Report {
     }
 }
 
-/// How a chip serves shared memory.
+/// How a chip's shared memory serves the lanes of a warp.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Banks {
     count: u32,
-    /// Of each four of 32 lanes that read 16 bytes each, which one in turn it is.
-    turns: [u8; 8],
+    /// For 16-byte reads: the position in the serving order of each four neighbours of 32 lanes.
+    serving_order: [u8; 8],
 }
 
 impl Banks {
     pub(super) fn new(gpu: &Gpu) -> Self {
-        let mut turns = [0; 8];
-        for (turn, four) in (0..).zip(gpu.reads) {
-            turns[usize::from(four)] = turn;
+        let mut serving_order = [0; 8];
+        for (position, four) in (0..).zip(gpu.wide_read_order) {
+            serving_order[usize::from(four)] = position;
         }
-        Self { count: gpu.banks, turns }
+        Self { count: gpu.banks, serving_order }
     }
 
-    /// Which one in turn a lane is that reads 16 bytes.
-    fn turn(&self, lane: usize) -> usize {
-        lane / 32 * 32 + 4 * usize::from(self.turns[lane / 4 % 8]) + lane % 4
+    /// A lane's position in the serving order of 16-byte reads.
+    fn served(&self, lane: usize) -> usize {
+        lane / 32 * 32 + 4 * usize::from(self.serving_order[lane / 4 % 8]) + lane % 4
     }
 }
 
-/// Counts while they are made.
+/// The running counts of a unit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    pub(super) classes: [u64; Class::ALL.len()],
+    pub(super) classes: [u64; InstructionClass::ALL.len()],
     pub(super) points: Vec<PointTally>,
     pub(super) bytes_in_flight: u64,
 }
@@ -184,10 +185,10 @@ impl Tally {
         point.bytes += u64::from(count * width);
     }
 
-    /// Adds the rounds of shared memory of a warp instruction; how many lanes took part. A round serves one 4-byte
-    /// word of each bank to any number of lanes. Lanes are served in parts of the warp that would
-    /// fill all banks once, by their numbers (or in the order of [`Banks`]), whichever of them take
-    /// part.
+    /// Adds the rounds of shared memory of a warp instruction, and returns the number of its lanes.
+    /// A round serves one 4-byte word of each bank to any number of lanes. The warp is served in
+    /// parts of as many lanes as fill all banks once, in the order of their numbers (or of
+    /// [`Banks`]), whether all of these lanes take part or not.
     pub(super) fn rounds(
         &mut self,
         point: u32,
@@ -200,8 +201,8 @@ impl Tally {
         let mut starts = [(0, 0u32); 64];
         let mut count = 0;
         for (lane, byte) in bytes {
-            let turn = if reads && width == 16 { banks.turn(lane) } else { lane };
-            starts[count] = (turn / together, byte / 4);
+            let position = if reads && width == 16 { banks.served(lane) } else { lane };
+            starts[count] = (position / together, byte / 4);
             count += 1;
         }
         let starts = &mut starts[..count];
@@ -214,7 +215,7 @@ impl Tally {
         count as u32
     }
 
-    /// An asynchronous copy of a whole range.
+    /// Counts an asynchronous copy of a contiguous range.
     pub(super) fn range(&mut self, point: u32, bytes: u64) {
         let point = &mut self.points[point as usize];
         point.runs += 1;
@@ -237,22 +238,22 @@ impl Tally {
         self.bytes_in_flight = self.bytes_in_flight.max(other.bytes_in_flight);
     }
 
-    pub(super) fn accesses(&self, kernel: &Kernel) -> Vec<Access> {
+    pub(super) fn accesses(&self, kernel: &Kernel) -> Vec<AccessCount> {
         let numbered = self.points.iter().enumerate().filter(|(_, tally)| tally.runs > 0);
         numbered
-            .map(|(number, tally)| Access {
+            .map(|(number, tally)| AccessCount {
                 point: point(kernel, number as u32).to_string(),
                 runs: tally.runs,
                 bytes: tally.bytes,
                 sectors: (tally.sectors[0] > 0).then_some(tally.sectors),
                 rounds: (tally.rounds[0] > 0).then_some(tally.rounds),
-                looks_up: loaded(kernel, number as u32).is_some_and(|of| of.name == TABLE),
+                table_lookup: loaded(kernel, number as u32).is_some_and(|of| of.name == TABLE),
             })
             .collect()
     }
 }
 
-/// Rounds that lanes need whose words start there: the most distinct words in one bank.
+/// Rounds for lanes whose accesses start at these words: the most distinct words in one bank.
 fn rounds(lanes: &[(usize, u32)], per_lane: u32, banks: u32) -> u32 {
     let mut seen = [0u32; 64];
     let mut used = [0u8; 64];
@@ -282,7 +283,7 @@ fn rounds(lanes: &[(usize, u32)], per_lane: u32, banks: u32) -> u32 {
 mod tests {
     use super::*;
 
-    const BANKS: Banks = Banks { count: 32, turns: [0, 1, 2, 3, 4, 5, 6, 7] };
+    const BANKS: Banks = Banks { count: 32, serving_order: [0, 1, 2, 3, 4, 5, 6, 7] };
 
     #[test]
     fn bank_rounds() {
@@ -303,15 +304,15 @@ mod tests {
             tally.shared(0, (width, true), &BANKS, lanes(stride));
             assert_eq!(tally.points[0].rounds, [took, least], "width {width} stride {stride}");
         }
-        // Of lanes that are served together every fourth, all in the same banks.
+        // Every fourth lane takes part, and all use the same banks.
         let mut tally = Tally::new(1);
         let lanes = (0..32).step_by(4).map(|lane| (lane, 128 * lane as u32));
         tally.shared(0, (16, true), &BANKS, lanes);
         assert_eq!(tally.points[0].rounds, [8, 4]);
     }
 
-    /// Lanes 0 to 3 and 20 to 23 in the same banks: a chip that serves them together needs a round
-    /// more, but not where they write.
+    /// Lanes 0 to 3 and 20 to 23 read from the same banks: a chip that serves them together needs
+    /// one more round for reads, and none for writes.
     #[test]
     fn bank_rounds_of_reads() {
         let lanes = || {
@@ -319,7 +320,7 @@ mod tests {
                 .map(|lane| (lane, lane as u32 % 4 * 16 + 512 * (lane as u32 / 20)))
                 .into_iter()
         };
-        let crossed = Banks { turns: [0, 2, 4, 6, 3, 1, 7, 5], ..BANKS };
+        let crossed = Banks { serving_order: [0, 2, 4, 6, 3, 1, 7, 5], ..BANKS };
         for (banks, reads, rounds) in
             [(BANKS, true, [2, 2]), (crossed, true, [2, 1]), (crossed, false, [2, 2])]
         {
@@ -328,7 +329,7 @@ mod tests {
             assert_eq!(tally.points[0].rounds, rounds, "{banks:?}");
         }
         let gfx942 = crate::target::target("gfx942").unwrap().gpu.unwrap();
-        assert_eq!(Banks::new(gfx942).turns, crossed.turns);
+        assert_eq!(Banks::new(gfx942).serving_order, crossed.serving_order);
     }
 
     #[test]

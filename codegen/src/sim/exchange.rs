@@ -2,20 +2,20 @@
 
 use super::fault::FaultKind;
 use super::lanes::Row;
-use super::program::{Array, At, Flag, Slot};
-use super::warp::{Exec, Warp, fail, fail_at, lanes_of};
-use super::world::World;
+use super::program::{ArrayAddress, ArrayId, PredSlot, RegSlot};
+use super::state::UnitState;
+use super::warp::{StepResult, Warp, fail, fail_at, lanes_of};
 use crate::ir::{Access, Shuffle, Uniformity, Vote};
 
 impl<const L: usize> Warp<L> {
     pub(super) fn shuffle(
         &mut self,
-        world: &World<'_, '_>,
-        (dst, op): (Slot, Shuffle),
-        (a, by): (Slot, Slot),
-    ) -> Exec {
+        state: &UnitState<'_, '_>,
+        (dst, op): (RegSlot, Shuffle),
+        (a, by): (RegSlot, RegSlot),
+    ) -> StepResult {
         self.converged()?;
-        let (a, by) = (self.read(world, a, Self::FULL)?, self.read(world, by, Self::FULL)?);
+        let (a, by) = (self.read(state, a, Self::FULL)?, self.read(state, by, Self::FULL)?);
         let mut row = [0; L];
         for lane in 0..L {
             let own = lane as u32;
@@ -27,18 +27,24 @@ impl<const L: usize> Warp<L> {
                     own.checked_add(by[lane]).filter(|&from| from < L as u32).unwrap_or(own)
                 }
             };
-            let neighbours = world.set.neighbours;
-            if from >= L as u32 || from / neighbours != own / neighbours {
+            let shuffle_lanes = state.context.shuffle_lanes;
+            if from >= L as u32 || from / shuffle_lanes != own / shuffle_lanes {
                 return fail_at(lane, FaultKind::LaneRange(from));
             }
             row[lane] = a[from as usize];
         }
-        self.write(world, dst, row)
+        self.write(state, dst, row)
     }
 
-    pub(super) fn vote(&mut self, world: &World<'_, '_>, dst: Flag, op: Vote, a: Flag) -> Exec {
+    pub(super) fn vote(
+        &mut self,
+        state: &UnitState<'_, '_>,
+        dst: PredSlot,
+        op: Vote,
+        a: PredSlot,
+    ) -> StepResult {
         self.converged()?;
-        let a = self.flag(world, a, Self::FULL)? & Self::FULL;
+        let a = self.flag(state, a, Self::FULL)? & Self::FULL;
         let says = match op {
             Vote::All => a == Self::FULL,
             Vote::Any => a != 0,
@@ -47,23 +53,28 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    pub(super) fn ballot(&mut self, world: &World<'_, '_>, dst: &[Slot], a: Flag) -> Exec {
+    pub(super) fn ballot(
+        &mut self,
+        state: &UnitState<'_, '_>,
+        dst: &[RegSlot],
+        a: PredSlot,
+    ) -> StepResult {
         self.converged()?;
-        let a = self.flag(world, a, Self::FULL)? & Self::FULL;
+        let a = self.flag(state, a, Self::FULL)? & Self::FULL;
         for (part, &slot) in dst.iter().enumerate() {
-            self.write(world, slot, [(a >> (32 * part)) as u32; L])?;
+            self.write(state, slot, [(a >> (32 * part)) as u32; L])?;
         }
         Ok(())
     }
 
-    /// dst = a, which was promised to be the same over the scope.
+    /// Checks the promise that `a` is uniform over the scope.
     pub(super) fn uniform(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
         a: &Row<L>,
         scope: Uniformity,
-    ) -> Exec {
+    ) -> StepResult {
         let Some(first) = lanes_of(self.active).next() else { return Ok(()) };
         let name = match scope {
             Uniformity::Varying => return Ok(()),
@@ -80,38 +91,38 @@ impl<const L: usize> Warp<L> {
             Uniformity::Block => 0,
             _ => return Ok(()),
         };
-        // The n-th time that each warp comes here is one moment of the block.
+        // The n-th visits of all warps must see the same value.
         let visits = self.visits.entry(point).or_insert(0);
         *visits += 1;
         let key = (self.block, group << 16 | point, *visits);
-        let value = *world.uniform.entry(key).or_insert(a[first]);
+        let value = *state.uniform.entry(key).or_insert(a[first]);
         if value != a[first] {
             return fail(FaultKind::NotUniform(name, value, a[first]));
         }
         Ok(())
     }
 
-    /// Matrices of 8 rows of 16 bytes from shared memory.
+    /// Loads matrices of 8 rows of 16 bytes from shared memory.
     pub(super) fn matrix_load(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (dst, from): (&[Slot], &At),
+        (dst, from): (&[RegSlot], &ArrayAddress),
         transpose: bool,
-    ) -> Exec {
+    ) -> StepResult {
         self.converged()?;
         let live = row_lanes::<L>(dst.len());
-        let starts = self.resolve(world, from, (16, 16), live)?;
-        self.count(world, point, from.array, (16, true), &starts, live);
-        let Array::Shared(id) = from.array else {
+        let starts = self.resolve(state, from, (16, 16), live)?;
+        self.count(state, point, from.array, (16, true), &starts, live);
+        let ArrayId::Shared(id) = from.array else {
             return fail(FaultKind::Unsupported("a matrix load from global memory"));
         };
         for lane in lanes_of(live) {
-            // The row goes to four other lanes: as if all of them had read it.
+            // Four lanes receive the row: it counts as read by all lanes.
             let all = usize::from(super::clock::ALL_LANES);
-            self.judge_read(world, point, (from.array, id), all, starts[lane] as u32, 16)?;
+            self.check_read(state, point, (from.array, id), all, starts[lane] as u32, 16)?;
         }
-        let bytes = &world.blocks[self.block].shared.bytes;
+        let bytes = &state.blocks[self.block].shared.bytes;
         let mut rows = vec![[0; L]; dst.len()];
         for (matrix, row) in rows.iter_mut().enumerate() {
             let half = |r: usize, column: usize| {
@@ -128,26 +139,32 @@ impl<const L: usize> Warp<L> {
             }
         }
         for (&slot, row) in dst.iter().zip(rows) {
-            self.write(world, slot, row)?;
+            self.write(state, slot, row)?;
         }
         Ok(())
     }
 
-    /// The inverse.
+    /// Stores matrices of 8 rows of 16 bytes: the inverse of [`Self::matrix_load`].
     pub(super) fn matrix_store(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, values): (&At, &[Slot]),
+        (to, values): (&ArrayAddress, &[RegSlot]),
         transpose: bool,
-    ) -> Exec {
+    ) -> StepResult {
         self.converged()?;
         let live = row_lanes::<L>(values.len());
-        let starts = self.resolve(world, to, (16, 16), live)?;
-        self.count(world, point, to.array, (16, false), &starts, live);
-        self.may_touch(world, to.array, live, &[Access::WriteOnce, Access::Workspace], "writes")?;
+        let starts = self.resolve(state, to, (16, 16), live)?;
+        self.count(state, point, to.array, (16, false), &starts, live);
+        self.check_access_mode(
+            state,
+            to.array,
+            live,
+            &[Access::WriteOnce, Access::Workspace],
+            "writes",
+        )?;
         for (matrix, &slot) in values.iter().enumerate() {
-            let row = self.read(world, slot, Self::FULL)?;
+            let row = self.read(state, slot, Self::FULL)?;
             for r in 0..8 {
                 let mut data = [0; 16];
                 for (column, half) in data.chunks_exact_mut(2).enumerate() {
@@ -158,27 +175,32 @@ impl<const L: usize> Warp<L> {
                     half.copy_from_slice(&((row[owner] >> (16 * side)) as u16).to_le_bytes());
                 }
                 let lane = 8 * matrix + r;
-                self.put_bytes(world, point, to.array, lane, starts[lane], &data)?;
+                self.write_bytes(state, point, to.array, lane, starts[lane], &data)?;
             }
         }
         Ok(())
     }
 
-    /// The transpose of an 8 x 8 matrix of 16-bit elements.
-    pub(super) fn matrix_transpose(&mut self, world: &World<'_, '_>, dst: Slot, a: Slot) -> Exec {
+    /// Transposes an 8 x 8 matrix of 16-bit elements.
+    pub(super) fn matrix_transpose(
+        &mut self,
+        state: &UnitState<'_, '_>,
+        dst: RegSlot,
+        a: RegSlot,
+    ) -> StepResult {
         self.converged()?;
-        let a = self.read(world, a, Self::FULL)?;
+        let a = self.read(state, a, Self::FULL)?;
         let half = |r: usize, column: usize| a[4 * r + column / 2] >> (16 * (column % 2)) & 0xffff;
         let mut row = [0; L];
         for (lane, word) in row.iter_mut().enumerate().take(32) {
             let (r, pair) = (lane / 4, 2 * (lane % 4));
             *word = half(pair, r) | half(pair + 1, r) << 16;
         }
-        self.write(world, dst, row)
+        self.write(state, dst, row)
     }
 }
 
-/// The lanes whose addresses count.
+/// The lanes whose addresses are used.
 fn row_lanes<const L: usize>(matrices: usize) -> u64 {
     let lanes = (8 * matrices).min(L);
     if lanes == 64 { !0 } else { (1 << lanes) - 1 }

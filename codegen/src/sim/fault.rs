@@ -1,4 +1,4 @@
-//! What the simulator refuses, with everything that is needed to find it in the schedule.
+//! Faults that the simulator reports, with all that is needed to find them in the schedule.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use crate::ir::{Access, Address, Body, Kernel, Op, SharedBlock, Space, Statement
 pub struct Fault {
     /// The kernel's name.
     pub kernel: String,
-    /// The statement, where one is to blame.
-    pub point: Option<Point>,
+    /// The statement, if the fault belongs to one.
+    pub point: Option<ProgramPoint>,
     /// The block, in x, y and z.
     pub block: Option<[u32; 3]>,
     /// The warp in its block.
@@ -23,7 +23,7 @@ pub struct Fault {
 
 /// A program point, as [`crate::ir`] numbers them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Point {
+pub struct ProgramPoint {
     /// Its number.
     pub number: u32,
     /// The statement's name.
@@ -32,23 +32,23 @@ pub struct Point {
     pub comment: Option<String>,
 }
 
-/// A place in memory.
+/// A location in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MemoryLocation {
     /// The buffer or shared block.
     pub array: String,
     /// The first word of the access, in words of the array.
     pub word: u64,
 }
 
-/// An access that another one clashes with.
+/// The earlier access of a conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Other {
-    /// Where in the program.
-    pub point: Point,
+pub struct ConflictingAccess {
+    /// Its program point.
+    pub point: ProgramPoint,
     /// Whether it wrote.
     pub wrote: bool,
-    /// Who: "warp 3 lane 5", "the engine of mbarrier `full[2]`".
+    /// Who made it: "block (0, 0, 0) warp 3 lane 5", "the asynchronous copy counted by full[2]".
     pub who: String,
 }
 
@@ -63,87 +63,87 @@ pub enum FaultKind {
     PoisonRegister(String),
     /// Memory that was never written is read.
     #[error("reads {0}, which nothing has written")]
-    PoisonMemory(Place),
-    /// A shared block is read whose memory another block has taken since.
-    #[error("reads {0}, over which `{1}` was written since")]
-    Overwritten(Place, String),
-    /// Memory or a register is touched that an asynchronous operation is still writing.
-    #[error("touches {what}, which is still being written by {by}")]
+    PoisonMemory(MemoryLocation),
+    /// A shared block is read after a write through another block that shares its memory.
+    #[error("reads {0}, which a write to `{1}` has overwritten")]
+    Overwritten(MemoryLocation, String),
+    /// Memory or a register is accessed that an asynchronous operation is still writing.
+    #[error("accesses {what}, which is still being written by {by}")]
     InFlight {
-        /// The register or the place.
+        /// The register or memory location.
         what: String,
         /// What writes it.
-        by: Point,
+        by: ProgramPoint,
     },
     /// Memory or a register is written that an asynchronous operation is still reading.
     #[error("writes {what}, which is still being read by {by}")]
     BeingRead {
-        /// The register or the place.
+        /// The register or memory location.
         what: String,
         /// What reads it.
-        by: Point,
+        by: ProgramPoint,
     },
-    /// Two accesses, of which one writes, that nothing orders.
-    #[error("{} {place}, unordered with {other}", if *writes { "writes" } else { "reads" })]
+    /// Two accesses without an order, of which at least one writes.
+    #[error("{} {location}, unordered with {other}", if *writes { "writes" } else { "reads" })]
     Race {
-        /// Where.
-        place: Place,
+        /// The location.
+        location: MemoryLocation,
         /// Whether this access writes.
         writes: bool,
         /// The other access.
-        other: Other,
+        other: ConflictingAccess,
     },
     /// An access outside of its array.
-    #[error("{place} is outside: the array has {words} words")]
+    #[error("{location} is out of bounds: the array has {words} words")]
     OutOfBounds {
-        /// Where.
-        place: Place,
+        /// The location.
+        location: MemoryLocation,
         /// The array's length in words.
         words: u64,
     },
     /// An access that does not start at a multiple of its width.
-    #[error("{place} lies at byte {byte}, not a multiple of {align}")]
+    #[error("{location} is at byte {byte}, not a multiple of {align}")]
     Misaligned {
-        /// Where.
-        place: Place,
+        /// The location.
+        location: MemoryLocation,
         /// Byte from the start of the buffer, or of shared memory.
         byte: u64,
         /// What it must be a multiple of.
         align: u32,
     },
-    /// A box that does not begin at a multiple of 16 bytes of its tensor's fastest dimension: an
+    /// A tensor box that does not begin at a multiple of 16 bytes along the fastest dimension: an
     /// illegal instruction on an H200.
     #[error("the box begins {0} bytes into the fastest dimension, not a multiple of 16")]
     BoxStart(i64),
-    /// An operation of all lanes, warps or threads that not all take part in.
-    #[error("not all {0} take part")]
+    /// An operation that all lanes, warps or threads must execute, and that some do not.
+    #[error("not executed by all {0}")]
     Divergent(&'static str),
-    /// Warps of a block or group that wait for each other at different statements.
-    #[error("while another warp is at {0}")]
-    DivergentPoints(Point),
-    /// Nothing can go on.
-    #[error("waits forever; waiting: {}", .0.join("; "))]
+    /// Warps of a block or group that wait at different barrier statements.
+    #[error("another warp waits at a different barrier, {0}")]
+    DivergentPoints(ProgramPoint),
+    /// No warp can run.
+    #[error("deadlock; waiting: {}", .0.join("; "))]
     Deadlock(Vec<String>),
     /// The kernel ran longer than the limit.
-    #[error("ran {0} instructions in one warp without an end")]
-    Endless(u64),
-    /// A buffer that an earlier grid may write is touched before [`Op::GridWait`].
-    #[error("touches `{0}` before the wait for earlier grids")]
+    #[error("infinite loop: one warp ran more than {0} instructions")]
+    InfiniteLoop(u64),
+    /// A buffer that an earlier grid may write is accessed before [`Op::GridWait`].
+    #[error("accesses `{0}` before the wait for earlier grids")]
     BeforeGridWait(String),
     /// A word of a write-once buffer is written twice.
-    #[error("writes {place}, which {other} has written")]
+    #[error("writes {location}, which {other} has written")]
     StoredTwice {
-        /// Where.
-        place: Place,
-        /// Who wrote it before.
-        other: Other,
+        /// The location.
+        location: MemoryLocation,
+        /// The earlier write.
+        other: ConflictingAccess,
     },
-    /// A word of a write-once buffer that nothing wrote.
-    #[error("nothing wrote {place}, and {missing} words of the array in all")]
+    /// Words of a write-once buffer that nothing wrote.
+    #[error("{missing} words of the array were never written; the first is {location}")]
     NeverWritten {
-        /// The first.
-        place: Place,
-        /// How many.
+        /// The first unwritten word.
+        location: MemoryLocation,
+        /// Number of unwritten words.
         missing: u64,
     },
     /// An access that the buffer's declaration forbids.
@@ -151,52 +151,52 @@ pub enum FaultKind {
     WrongAccess {
         /// The buffer.
         buffer: String,
-        /// What is tried.
+        /// The access: "reads", "writes", ...
         what: &'static str,
         /// Its declaration.
         access: Access,
     },
-    /// The async proxy reads shared memory that was written without a fence since.
+    /// The async proxy reads shared memory after a write without a proxy fence.
     #[error(
-        "the async proxy reads {place}; no FenceAsync of its writer and a barrier follow {write}"
+        "the async proxy reads {location} without a FenceAsync by the writer and a barrier after {write}"
     )]
     MissingProxyFence {
-        /// Where.
-        place: Place,
+        /// The location.
+        location: MemoryLocation,
         /// The write.
-        write: Point,
+        write: ProgramPoint,
     },
-    /// A warp-group matrix operation uses a register that was written without a fence since.
+    /// A warp-group matrix operation uses a register that was written after the last fence.
     #[error("uses {0}, which was written after the last MatrixFence")]
     MissingMatrixFence(String),
-    /// The block ends with work that nobody waited for.
-    #[error("the block ends, and nothing has waited for {0}")]
-    Unfinished(Point),
+    /// The block ends with an asynchronous operation that nothing waited for.
+    #[error("the block ends without a wait for {0}")]
+    Unfinished(ProgramPoint),
     /// A division by 0.
     #[error("divides by 0")]
     DividesByZero,
     /// A shift by 32 or more.
     #[error("shifts by {0}, 32 or more")]
     ShiftRange(u32),
-    /// A shuffle from a lane that does not exist, or that does not exchange registers with this one.
-    #[error("takes a value from lane {0}")]
+    /// A shuffle from a lane that does not exist, or that is outside of the lane's shuffle group.
+    #[error("shuffles from lane {0}, which is out of range")]
     LaneRange(u32),
     /// A loop whose step is 0 or whose counter passes 2^32.
     #[error("the loop's step is 0 or its counter passes 2^32")]
     LoopRange,
-    /// A value that was promised to be the same.
-    #[error("not the same value in all threads of the {0}: {1:#x} and {2:#x}")]
+    /// A value that breaks a promise of uniformity.
+    #[error("the value is not uniform over the {0}: {1:#x} and {2:#x}")]
     NotUniform(&'static str, u32, u32),
     /// A barrier is used against its rules.
     #[error("{barrier}: {problem}")]
     Barrier {
-        /// Which.
+        /// The barrier.
         barrier: String,
         /// What is wrong.
         problem: String,
     },
-    /// The simulator has no model of it.
-    #[error("is not simulated: {0}")]
+    /// An operation that the simulator does not model.
+    #[error("not simulated: {0}")]
     Unsupported(&'static str),
 }
 
@@ -215,7 +215,7 @@ impl FaultKind {
             Self::Misaligned { .. } | Self::BoxStart(_) => "misaligned",
             Self::Divergent(_) | Self::DivergentPoints(_) => "divergent",
             Self::Deadlock(_) => "deadlock",
-            Self::Endless(_) => "endless",
+            Self::InfiniteLoop(_) => "infinite loop",
             Self::BeforeGridWait(_) => "grid wait",
             Self::StoredTwice { .. } => "stored twice",
             Self::NeverWritten { .. } => "never written",
@@ -253,7 +253,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl fmt::Display for Point {
+impl fmt::Display for ProgramPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{} {}", self.number, self.op)?;
         match &self.comment {
@@ -263,30 +263,30 @@ impl fmt::Display for Point {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MemoryLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}[{}]", self.array, self.word)
     }
 }
 
-impl fmt::Display for Other {
+impl fmt::Display for ConflictingAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let does = if self.wrote { "the write" } else { "the read" };
-        write!(f, "{does} at {} by {}", self.point, self.who)
+        let kind = if self.wrote { "the write" } else { "the read" };
+        write!(f, "{kind} at {} by {}", self.point, self.who)
     }
 }
 
-/// The statement of a number, named for a reader.
-pub(super) fn point(kernel: &Kernel, number: u32) -> Point {
+/// The statement of a number, with its name and comment for messages.
+pub(super) fn point(kernel: &Kernel, number: u32) -> ProgramPoint {
     match find(&kernel.body, number, &mut 0) {
         Some((statement, comment)) => {
-            Point { number, op: name(statement), comment: comment.map(str::to_owned) }
+            ProgramPoint { number, op: name(statement), comment: comment.map(str::to_owned) }
         }
-        None => Point { number, op: "end".to_owned(), comment: None },
+        None => ProgramPoint { number, op: "end".to_owned(), comment: None },
     }
 }
 
-/// The shared block that the statement of a number loads from, if it does.
+/// The shared block from which the statement of a number loads, if it loads from one.
 pub(super) fn loaded(kernel: &Kernel, number: u32) -> Option<&SharedBlock> {
     match find(&kernel.body, number, &mut 0)? {
         (Statement::Op(Op::Load { from: Address { space: Space::Shared(id), .. }, .. }), _) => {
@@ -330,7 +330,7 @@ fn find<'k>(
     None
 }
 
-/// The statement's variant, and the instruction where it is a family.
+/// The name of the statement's operation.
 fn name(statement: &Statement) -> String {
     match statement {
         Statement::Op(Op::Unary { op, .. }) => format!("{op:?}"),
@@ -343,7 +343,7 @@ fn name(statement: &Statement) -> String {
     }
 }
 
-/// The first word of what Debug prints.
+/// The variant's name: the first word that `Debug` prints.
 fn variant(value: &impl fmt::Debug) -> String {
     let text = format!("{value:?}");
     text.chars().take_while(|c| c.is_alphanumeric()).collect()

@@ -1,15 +1,15 @@
-//! Global memory of a launch: buffers that are only read are shared by all blocks as they are;
-//! stores to write-once buffers are noted and merged afterwards; workspaces are judged access by
-//! access, like shared memory, across blocks.
+//! Global memory of a launch: all blocks share the read-only buffers;
+//! stores to write-once buffers are recorded and merged after the run; each access to a workspace is
+//! checked for races, like those to shared memory, across blocks.
 
 use super::argument::Contents;
-use super::clock::{Clock, Observer, Record};
-use super::shared::Clash;
+use super::clock::{AccessRecord, Clock, Observer};
+use super::shared::AccessConflict;
 use crate::ir::{Access, Scope};
 
 /// A store to a write-once buffer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(super) struct OutputStore {
     pub(super) buffer: u32,
     pub(super) byte: u64,
     pub(super) data: [u8; 16],
@@ -21,39 +21,39 @@ pub(super) struct Stored {
 }
 
 /// Global memory as the blocks of one unit see it.
-pub(super) struct Memory<'a> {
+pub(super) struct GlobalMemory<'a> {
     pub(super) access: &'a [Access],
     pub(super) contents: &'a [Contents],
     pub(super) workspaces: &'a mut [Option<Workspace>],
-    pub(super) stored: Vec<Stored>,
+    pub(super) stored: Vec<OutputStore>,
 }
 
 /// A buffer that blocks read and write.
 #[derive(Debug)]
 pub(super) struct Workspace {
     pub(super) contents: Contents,
-    grain: u32,
-    writes: Vec<Record>,
+    cell_log2: u32,
+    writes: Vec<AccessRecord>,
     /// Accesses since the last write.
-    reads: Vec<Vec<Record>>,
-    /// What releases published, by word.
-    pub(super) published: Published,
+    reads: Vec<Vec<AccessRecord>>,
+    /// The clocks that releases published, by word.
+    pub(super) published: ReleasedClocks,
 }
 
 impl Workspace {
-    pub(super) fn new(contents: Contents, grain: u32) -> Self {
-        let cells = (contents.bytes.len() >> grain) + 1;
+    pub(super) fn new(contents: Contents, cell_log2: u32) -> Self {
+        let cells = (contents.bytes.len() >> cell_log2) + 1;
         Self {
             contents,
-            grain,
-            writes: vec![Record::default(); cells],
+            cell_log2,
+            writes: vec![AccessRecord::default(); cells],
             reads: vec![Vec::new(); cells],
-            published: Published::default(),
+            published: ReleasedClocks::default(),
         }
     }
 
     fn cells(&self, start: u64, bytes: u64) -> std::ops::Range<usize> {
-        (start >> self.grain) as usize..(start + bytes).div_ceil(1 << self.grain) as usize
+        (start >> self.cell_log2) as usize..(start + bytes).div_ceil(1 << self.cell_log2) as usize
     }
 
     pub(super) fn read(
@@ -62,14 +62,14 @@ impl Workspace {
         lane: u8,
         start: u64,
         bytes: u64,
-    ) -> Result<(), Clash> {
+    ) -> Result<(), AccessConflict> {
         if !self.contents.known(start as usize, bytes as usize) {
-            return Err(Clash::Poison);
+            return Err(AccessConflict::Poison);
         }
         for cell in self.cells(start, bytes) {
             let written = self.writes[cell];
             if !who.follows(lane, &written) {
-                return Err(Clash::Write(written));
+                return Err(AccessConflict::Write(written));
             }
             let record = who.record(lane);
             let reads = &mut self.reads[cell];
@@ -89,7 +89,7 @@ impl Workspace {
         lane: u8,
         start: u64,
         data: &[u8],
-    ) -> Result<(), Clash> {
+    ) -> Result<(), AccessConflict> {
         for cell in self.cells(start, data.len() as u64) {
             self.may_write(who, lane, cell)?;
             self.writes[cell] = who.record(lane);
@@ -99,37 +99,37 @@ impl Workspace {
         Ok(())
     }
 
-    fn may_write(&self, who: &Observer<'_>, lane: u8, cell: usize) -> Result<(), Clash> {
+    fn may_write(&self, who: &Observer<'_>, lane: u8, cell: usize) -> Result<(), AccessConflict> {
         if !who.follows(lane, &self.writes[cell]) {
-            return Err(Clash::Write(self.writes[cell]));
+            return Err(AccessConflict::Write(self.writes[cell]));
         }
         match self.reads[cell].iter().find(|read| !read.atomic && !who.follows(lane, read)) {
-            Some(read) => Err(Clash::Read(*read)),
+            Some(read) => Err(AccessConflict::Read(*read)),
             None => Ok(()),
         }
     }
 
-    /// Judges an atomic access of a word.
+    /// Checks an atomic access of a word.
     pub(super) fn atomic(
         &mut self,
         who: &Observer<'_>,
         lane: u8,
         start: u64,
         writes: bool,
-    ) -> Result<(), Clash> {
+    ) -> Result<(), AccessConflict> {
         if !self.contents.known(start as usize, 4) {
-            return Err(Clash::Poison);
+            return Err(AccessConflict::Poison);
         }
         for cell in self.cells(start, 4) {
             if !self.writes[cell].atomic {
                 if writes {
                     self.may_write(who, lane, cell)?;
                 } else if !who.follows(lane, &self.writes[cell]) {
-                    return Err(Clash::Write(self.writes[cell]));
+                    return Err(AccessConflict::Write(self.writes[cell]));
                 }
             }
             if writes {
-                self.writes[cell] = Record { atomic: true, ..who.record(lane) };
+                self.writes[cell] = AccessRecord { atomic: true, ..who.record(lane) };
                 self.reads[cell].clear();
             }
         }
@@ -137,14 +137,14 @@ impl Workspace {
     }
 }
 
-/// What releases on words of one array published.
+/// The clocks that releases published on the words of one array.
 #[derive(Debug, Default)]
-pub(super) struct Published {
-    entries: Vec<Publication>,
+pub(super) struct ReleasedClocks {
+    entries: Vec<ReleasedClock>,
 }
 
 #[derive(Debug)]
-struct Publication {
+struct ReleasedClock {
     word: u64,
     scope: Scope,
     unit: u32,
@@ -152,22 +152,22 @@ struct Publication {
     clock: Clock,
 }
 
-/// Who releases or acquires: unit, block of the grid.
+/// The block that releases or acquires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Party {
+pub(super) struct Agent {
     pub(super) unit: u32,
     pub(super) block: u32,
 }
 
-impl Published {
-    /// A release writes the word.
-    pub(super) fn release(&mut self, word: u64, by: Party, scope: Scope, clock: &Clock) {
-        let same = |entry: &&mut Publication| {
+impl ReleasedClocks {
+    /// Adds the clock of a release that writes the word.
+    pub(super) fn release(&mut self, word: u64, by: Agent, scope: Scope, clock: &Clock) {
+        let same = |entry: &&mut ReleasedClock| {
             (entry.word, entry.scope, entry.unit, entry.block) == (word, scope, by.unit, by.block)
         };
         match self.entries.iter_mut().find(same) {
             Some(entry) => entry.clock.join(clock),
-            None => self.entries.push(Publication {
+            None => self.entries.push(ReleasedClock {
                 word,
                 scope,
                 unit: by.unit,
@@ -177,8 +177,8 @@ impl Published {
         }
     }
 
-    /// An acquire reads the word: what it learns.
-    pub(super) fn acquire(&self, word: u64, by: Party, scope: Scope, clock: &mut Clock) {
+    /// Joins into `clock` what an acquire that reads the word sees.
+    pub(super) fn acquire(&self, word: u64, by: Agent, scope: Scope, clock: &mut Clock) {
         for entry in self.entries.iter().filter(|entry| entry.word == word) {
             let needed = match entry {
                 same if (same.unit, same.block) == (by.unit, by.block) => Scope::Block,

@@ -108,7 +108,7 @@ pub(super) fn mul(half: Half, a: u32, b: u32) -> u32 {
     })
 }
 
-/// Each half: one of both, as f32.
+/// Each half: `f` of both operands' values, as f32.
 pub(super) fn each(half: Half, a: u32, b: u32, f: impl Fn(f32, f32) -> f32) -> u32 {
     packed([a, b, 0], |[a, b, _]| narrow(half, f64::from(f(widen(half, a), widen(half, b)))))
 }
@@ -146,7 +146,7 @@ mod tests {
         );
     }
 
-    /// Every code, its neighbours and the points between them round as the format's definition says.
+    /// Every code, its shuffle_lanes and the points between them round as the format's definition says.
     #[test]
     fn rounds_as_the_format() {
         for (half, format) in BOTH {
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Sums whose exact value f64 cannot hold: the rounding that is lost must not decide a tie.
+    /// Sums whose exact value f64 cannot hold: the rounding of the f64 sum must not decide a tie.
     #[test]
     fn a_fused_sum_rounds_once() {
         let bf16 = |x: f32| u32::from(narrow(Half::Bf16, f64::from(x)));

@@ -1,8 +1,8 @@
-//! Arithmetic on all lanes of a warp at once: one dispatch an instruction, then a plain loop.
+//! Arithmetic on all lanes of a warp: one dispatch per instruction, then a loop over the lanes.
 //!
-//! In and out: rows of bits, one element a lane. Lanes that are switched off are computed and
-//! thrown away, so that nothing here may panic on any bits; what is an error for a live lane is
-//! asked of [`refused`].
+//! In and out: rows of bits, one element per lane. Inactive lanes are computed too and their results
+//! discarded, so that no function here may panic on any bits; [`first_domain_error`] finds the
+//! operands that are an error in a live lane.
 
 use std::array;
 
@@ -104,7 +104,7 @@ fn larger(a: f32, b: f32) -> f32 {
     }
 }
 
-/// Whether a minimum of the two is a: numbers before NaN, -0 before +0.
+/// Whether the minimum of the two is a: numbers before NaN, -0 before +0.
 fn before(a: f32, b: f32) -> bool {
     b.is_nan() || a < b || (a == b && a.is_sign_negative())
 }
@@ -116,7 +116,7 @@ pub(super) fn ternary<const L: usize>(op: Ternary, rows: [&Row<L>; 3]) -> Row<L>
         Ternary::Fma => three(rows, |a, b, c| f(a).mul_add(f(b), f(c)).to_bits()),
         Ternary::FmaPacked(half) => three(rows, |a, b, c| half::fma(half, a, b, c)),
         Ternary::Lop3(table) => {
-            // One mask per row of the truth table, all bits at once.
+            // One mask per row of the truth table, for all bits together.
             let on: [u32; 8] = array::from_fn(|row| if table >> row & 1 == 1 { !0 } else { 0 });
             three(rows, |a, b, c| {
                 (0..8).fold(0, |sum, row| {
@@ -152,7 +152,7 @@ pub(super) fn ternary<const L: usize>(op: Ternary, rows: [&Row<L>; 3]) -> Row<L>
     }
 }
 
-/// The lanes where a and b compare so.
+/// The lanes in which the comparison of a and b holds.
 pub(super) fn compare<const L: usize>(op: Compare, a: &Row<L>, b: &Row<L>) -> u64 {
     let lanes = |holds: fn(u32, u32) -> bool| {
         (0..L).fold(0u64, |mask, lane| mask | u64::from(holds(a[lane], b[lane])) << lane)
@@ -168,19 +168,19 @@ pub(super) fn compare<const L: usize>(op: Compare, a: &Row<L>, b: &Row<L>) -> u6
     }
 }
 
-/// Why a lane's operand is an error, whatever the others are.
+/// Why a lane's operand is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum DomainError {
     /// A division by 0.
     Zero,
     /// A shift by 32 or more.
     Shift(u32),
 }
 
-/// Operations that not every operand is right for.
+/// The operands that an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Domain {
-    /// All operands are right.
+    /// Every operand.
     All,
     /// The last operand must not be 0.
     NotZero,
@@ -188,7 +188,7 @@ pub(super) enum Domain {
     Shift,
 }
 
-/// What a binary operation demands of b.
+/// The domain of a binary operation's second operand.
 pub(super) fn binary_domain(op: Binary) -> Domain {
     match op {
         Binary::Div | Binary::Rem => Domain::NotZero,
@@ -197,7 +197,7 @@ pub(super) fn binary_domain(op: Binary) -> Domain {
     }
 }
 
-/// What a ternary operation demands of c.
+/// The domain of a ternary operation's third operand.
 pub(super) fn ternary_domain(op: Ternary) -> Domain {
     match op {
         Ternary::FunnelLeft | Ternary::FunnelRight => Domain::Shift,
@@ -206,20 +206,20 @@ pub(super) fn ternary_domain(op: Ternary) -> Domain {
 }
 
 /// The first live lane whose operand is an error.
-pub(super) fn refused<const L: usize>(
+pub(super) fn first_domain_error<const L: usize>(
     domain: Domain,
     row: &Row<L>,
     active: u64,
-) -> Option<(usize, Refusal)> {
+) -> Option<(usize, DomainError)> {
     let live = |lane: &usize| active >> lane & 1 == 1;
     match domain {
         Domain::All => None,
         Domain::NotZero => {
-            (0..L).filter(live).find(|&lane| row[lane] == 0).map(|lane| (lane, Refusal::Zero))
+            (0..L).filter(live).find(|&lane| row[lane] == 0).map(|lane| (lane, DomainError::Zero))
         }
         Domain::Shift => (0..L)
             .filter(live)
             .find(|&lane| row[lane] >= 32)
-            .map(|lane| (lane, Refusal::Shift(row[lane]))),
+            .map(|lane| (lane, DomainError::Shift(row[lane]))),
     }
 }

@@ -1,46 +1,49 @@
-//! mbarriers: phases that arrivals and copied bytes complete, and the copies under way to them.
+//! mbarriers: phases that arrivals and copied bytes complete, and the copies in flight to them.
 
-use super::clock::{ALL_LANES, Clock, Record};
+use super::clock::{ALL_LANES, AccessRecord, Clock};
 use super::fault::FaultKind;
-use super::program::{BarrierAt, Slot};
-use super::warp::{Exec, Warp, fail_at, lanes_of};
-use super::world::World;
+use super::program::{MbarrierAddress, RegSlot};
+use super::state::UnitState;
+use super::warp::{StepResult, Warp, fail_at, lanes_of};
 
 /// One mbarrier.
 #[derive(Debug, Default)]
 pub(super) struct Mbarrier {
-    /// Arrivals of a phase; 0 until it is prepared.
+    /// Arrivals of a phase; 0 until the mbarrier is initialised.
     arrivals: u32,
     /// Arrivals that the current phase still needs.
     missing: u32,
-    /// Bytes that it still needs.
+    /// Bytes that the current phase still needs.
     bytes: i64,
     /// Number of the current phase.
     pub(super) phase: u32,
-    /// Who prepared it, and whether a fence made that visible.
-    prepared: Record,
+    /// The access that initialised it.
+    initialised: AccessRecord,
+    /// Whether a fence made the initialisation visible.
     fenced: bool,
+    /// What the arrivals of the current phase publish.
     current: Clock,
+    /// What a wait for the completed phases has seen.
     done: Clock,
 }
 
 /// An asynchronous copy to shared memory that an mbarrier counts, or an arrival that waits for
 /// copies.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlightCopy {
     pub(super) mbarrier: usize,
     pub(super) point: u32,
-    pub(super) what: Carried,
+    pub(super) payload: CopyPayload,
 }
 
-/// What arrives.
+/// What completes with an [`InFlightCopy`].
 #[derive(Debug)]
-pub(super) enum Carried {
-    /// Pieces of shared memory: start, data; the shared block they were addressed through. `bytes`
-    /// is what the mbarrier counts.
-    Data { pieces: Vec<(u32, Vec<u8>)>, owner: u16, bytes: i64 },
-    /// Copies of a lane that the arrival waits for, and what the lane publishes.
-    Arrival { pieces: Vec<(u32, Vec<u8>)>, owners: Vec<u16>, clock: Clock },
+pub(super) enum CopyPayload {
+    /// Segments of shared memory (start, data), the shared block of their address, and the bytes
+    /// that the mbarrier counts.
+    Data { segments: Vec<(u32, Vec<u8>)>, owner: u16, bytes: i64 },
+    /// An arrival: the lane's copies that it waits for, and the clock that the lane publishes.
+    Arrival { segments: Vec<(u32, Vec<u8>)>, owners: Vec<u16>, clock: Clock },
 }
 
 impl Mbarrier {
@@ -56,14 +59,14 @@ impl Mbarrier {
 }
 
 impl<const L: usize> Warp<L> {
-    /// The mbarrier that each live lane names, as flat numbers.
+    /// The flat number of the mbarrier that each live lane names.
     pub(super) fn mbarriers(
         &mut self,
-        world: &World<'_, '_>,
-        barrier: &BarrierAt,
-    ) -> Exec<[usize; L]> {
-        let index = self.read(world, barrier.index, self.active)?;
-        let arrays = &world.set.kernel.barriers;
+        state: &UnitState<'_, '_>,
+        barrier: &MbarrierAddress,
+    ) -> StepResult<[usize; L]> {
+        let index = self.read(state, barrier.index, self.active)?;
+        let arrays = &state.context.kernel.barriers;
         let array = barrier.array as usize;
         let first: u32 = arrays[..array].iter().map(|array| array.len).sum();
         let mut numbers = [0; L];
@@ -78,50 +81,53 @@ impl<const L: usize> Warp<L> {
         Ok(numbers)
     }
 
-    /// Fails if the mbarrier is not ready for the lane.
-    pub(super) fn usable(
+    /// Fails unless the mbarrier is initialised, and the lane (and the copy engine) can see that.
+    pub(super) fn check_initialised(
         &self,
-        world: &World<'_, '_>,
+        state: &UnitState<'_, '_>,
         (block, number): (usize, usize),
         lane: usize,
         by_engine: bool,
-    ) -> Exec {
-        let mbarrier = &world.blocks[block].mbarriers[number];
+    ) -> StepResult {
+        let mbarrier = &state.blocks[block].mbarriers[number];
         let problem = if mbarrier.arrivals == 0 {
-            "was not prepared by MbarrierInit"
-        } else if !self.observer(0).follows(lane as u8, &mbarrier.prepared) {
-            "was prepared, but no barrier lies between"
+            "is not initialised by MbarrierInit"
+        } else if !self.observer(0).follows(lane as u8, &mbarrier.initialised) {
+            "is initialised, but without a barrier between MbarrierInit and this use"
         } else if by_engine && !mbarrier.fenced {
-            "was prepared without an MbarrierFence"
+            "is initialised without an MbarrierFence"
         } else {
             return Ok(());
         };
-        let barrier = world.mbarrier_name(number);
+        let barrier = state.mbarrier_name(number);
         fail_at(lane, FaultKind::Barrier { barrier, problem: problem.to_owned() })
     }
 
     pub(super) fn mbarrier_init(
         &mut self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         point: u32,
-        barrier: &BarrierAt,
+        barrier: &MbarrierAddress,
         arrivals: u32,
-    ) -> Exec {
-        let numbers = self.mbarriers(world, barrier)?;
+    ) -> StepResult {
+        let numbers = self.mbarriers(state, barrier)?;
         for lane in lanes_of(self.active) {
-            let old = &world.blocks[self.block].mbarriers[numbers[lane]];
+            let old = &state.blocks[self.block].mbarriers[numbers[lane]];
             if old.arrivals != 0 || arrivals == 0 {
-                let barrier = world.mbarrier_name(numbers[lane]);
-                let problem =
-                    if arrivals == 0 { "needs an arrival" } else { "is prepared a second time" };
+                let barrier = state.mbarrier_name(numbers[lane]);
+                let problem = if arrivals == 0 {
+                    "is initialised with 0 arrivals"
+                } else {
+                    "is initialised twice"
+                };
                 let problem = problem.to_owned();
                 return fail_at(lane, FaultKind::Barrier { barrier, problem });
             }
             let entities = self.clock.own.len();
-            world.blocks[self.block].mbarriers[numbers[lane]] = Mbarrier {
+            state.blocks[self.block].mbarriers[numbers[lane]] = Mbarrier {
                 arrivals,
                 missing: arrivals,
-                prepared: self.observer(point).record(lane as u8),
+                initialised: self.observer(point).record(lane as u8),
                 current: Clock::new(entities),
                 done: Clock::new(entities),
                 ..Mbarrier::default()
@@ -130,53 +136,53 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    /// Makes the lanes' own preparations visible.
-    pub(super) fn mbarrier_fence(&mut self, world: &mut World<'_, '_>) {
-        for mbarrier in &mut world.blocks[self.block].mbarriers {
-            let by = &mbarrier.prepared;
+    /// Makes the initialisations by these lanes visible.
+    pub(super) fn mbarrier_fence(&mut self, state: &mut UnitState<'_, '_>) {
+        for mbarrier in &mut state.blocks[self.block].mbarriers {
+            let by = &mbarrier.initialised;
             let own = by.entity == self.entity && self.active >> by.lane & 1 == 1;
             mbarrier.fenced |= mbarrier.arrivals != 0 && own;
         }
     }
 
-    /// One arrival a lane.
+    /// One arrival per lane.
     pub(super) fn mbarrier_arrive(
         &mut self,
-        world: &mut World<'_, '_>,
-        barrier: &BarrierAt,
-        expect: Option<Slot>,
-    ) -> Exec {
-        let numbers = self.mbarriers(world, barrier)?;
+        state: &mut UnitState<'_, '_>,
+        barrier: &MbarrierAddress,
+        expect: Option<RegSlot>,
+    ) -> StepResult {
+        let numbers = self.mbarriers(state, barrier)?;
         let live = self.active;
         let expect = match expect {
-            Some(slot) => self.read(world, slot, live)?,
+            Some(slot) => self.read(state, slot, live)?,
             None => [0; L],
         };
         for lane in lanes_of(live) {
-            self.usable(world, (self.block, numbers[lane]), lane, false)?;
+            self.check_initialised(state, (self.block, numbers[lane]), lane, false)?;
         }
         let clock = self.publish(live);
         for lane in lanes_of(live) {
             let arrival = Some((&clock, i64::from(expect[lane])));
-            self.arrive_at(world, self.block, numbers[lane], lane, arrival)?;
+            self.arrive_at(state, self.block, numbers[lane], lane, arrival)?;
         }
         Ok(())
     }
 
-    /// An arrival with what it publishes and expects.
+    /// An arrival, with the clock that it publishes and the bytes that it expects.
     fn arrive_at(
         &self,
-        world: &mut World<'_, '_>,
+        state: &mut UnitState<'_, '_>,
         block: usize,
         number: usize,
         lane: usize,
         arrival: Option<(&Clock, i64)>,
-    ) -> Exec {
-        let engine = world.set.engine(block, number);
-        let mbarrier = &mut world.blocks[block].mbarriers[number];
+    ) -> StepResult {
+        let engine = state.context.engine(block, number);
+        let mbarrier = &mut state.blocks[block].mbarriers[number];
         if mbarrier.missing == 0 {
-            let barrier = world.mbarrier_name(number);
-            let problem = "gets more arrivals in a phase than it was prepared for".to_owned();
+            let barrier = state.mbarrier_name(number);
+            let problem = "gets more arrivals in a phase than MbarrierInit declares".to_owned();
             return fail_at(lane, FaultKind::Barrier { barrier, problem });
         }
         if let Some((clock, expect)) = arrival {
@@ -188,24 +194,25 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    /// Whether the wait is over for all lanes; then they know what came before it.
+    /// Whether the wait is over for all lanes; they have then seen the accesses before the phase's
+    /// arrivals.
     pub(super) fn mbarrier_wait(
         &mut self,
-        world: &mut World<'_, '_>,
-        barrier: &BarrierAt,
-        parity: Slot,
-    ) -> Exec<bool> {
-        let numbers = self.mbarriers(world, barrier)?;
+        state: &mut UnitState<'_, '_>,
+        barrier: &MbarrierAddress,
+        parity: RegSlot,
+    ) -> StepResult<bool> {
+        let numbers = self.mbarriers(state, barrier)?;
         let live = self.active;
-        let parity = self.read(world, parity, live)?;
+        let parity = self.read(state, parity, live)?;
         for lane in lanes_of(live) {
-            self.usable(world, (self.block, numbers[lane]), lane, false)?;
+            self.check_initialised(state, (self.block, numbers[lane]), lane, false)?;
             if parity[lane] > 1 {
-                let barrier = world.mbarrier_name(numbers[lane]);
-                let problem = format!("is awaited with parity {}", parity[lane]);
+                let barrier = state.mbarrier_name(numbers[lane]);
+                let problem = format!("is waited on with parity {}, not 0 or 1", parity[lane]);
                 return fail_at(lane, FaultKind::Barrier { barrier, problem });
             }
-            let mbarrier = &world.blocks[self.block].mbarriers[numbers[lane]];
+            let mbarrier = &state.blocks[self.block].mbarriers[numbers[lane]];
             if mbarrier.phase % 2 == parity[lane] {
                 return Ok(false);
             }
@@ -216,31 +223,33 @@ impl<const L: usize> Warp<L> {
                 seen = numbers[lane];
                 let same = lanes_of(live).filter(|&other| numbers[other] == seen);
                 let lanes = same.fold(0, |mask, lane| mask | 1 << lane);
-                self.learn(lanes, &world.blocks[self.block].mbarriers[seen].done);
+                self.learn(lanes, &state.blocks[self.block].mbarriers[seen].done);
             }
         }
         Ok(true)
     }
 }
 
-/// Lands the flight of a block: the data are there, and the mbarrier has counted them.
-pub(super) fn land(world: &mut World<'_, '_>, block: usize, flight: usize) {
-    let Flight { mbarrier: number, point, what } = world.blocks[block].flights.swap_remove(flight);
-    let engine = world.set.engine(block, number);
-    let unit = world.unit;
-    let Some(at) = world.blocks.get_mut(block) else { return };
+/// Completes a copy in flight of a block: writes its data, and counts it on its mbarrier.
+pub(super) fn land(state: &mut UnitState<'_, '_>, block: usize, copy: usize) {
+    let InFlightCopy { mbarrier: number, point, payload } =
+        state.blocks[block].copies_in_flight.swap_remove(copy);
+    let engine = state.context.engine(block, number);
+    let unit = state.unit;
+    let Some(at) = state.blocks.get_mut(block) else { return };
     let mbarrier = &mut at.mbarriers[number];
     let epoch = mbarrier.phase + 1;
-    let record = Record { epoch, unit, point, entity: engine, lane: ALL_LANES, atomic: false };
-    match what {
-        Carried::Data { pieces, owner, bytes } => {
-            for (start, data) in pieces {
+    let record =
+        AccessRecord { epoch, unit, point, entity: engine, lane: ALL_LANES, atomic: false };
+    match payload {
+        CopyPayload::Data { segments, owner, bytes } => {
+            for (start, data) in segments {
                 at.shared.land(start, &data, record, owner);
             }
             mbarrier.bytes -= bytes;
         }
-        Carried::Arrival { pieces, owners, clock } => {
-            for ((start, data), owner) in pieces.into_iter().zip(owners) {
+        CopyPayload::Arrival { segments, owners, clock } => {
+            for ((start, data), owner) in segments.into_iter().zip(owners) {
                 at.shared.land(start, &data, record, owner);
             }
             mbarrier.current.join(&clock);

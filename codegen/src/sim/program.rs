@@ -1,18 +1,18 @@
-//! The flat program that a warp runs: every operand a slot, every jump a number.
+//! The flat program that a warp runs: every operand is a slot, every jump target a step's number.
 //!
-//! Registers and constants of 32 bits share one file of *slots*; predicates, constants included,
-//! lie in a file of their own. Launch parameters are constants here, since a program is decoded
-//! for one launch.
+//! 32-bit registers and constants share one file of *slots*; predicate registers and constants
+//! have a file of *flags*. Launch parameters are constants, since a program is lowered for one
+//! launch.
 
 use crate::ir::{
-    Binary, Compare, Fetch, MatrixOp, Order, Scope, Shuffle, Special, Swizzle, TensorId, Ternary,
-    Unary, Uniformity, Vote, Width,
+    AtomicOp, Binary, Compare, MatrixOp, MemoryOrder, Scope, Shuffle, Special, Swizzle, TensorId,
+    Ternary, Unary, Uniformity, Vote, Width,
 };
 
 /// A 32-bit slot.
-pub(super) type Slot = u32;
+pub(super) type RegSlot = u32;
 /// A predicate slot.
-pub(super) type Flag = u32;
+pub(super) type PredSlot = u32;
 
 /// A program for one launch.
 #[derive(Debug, Default)]
@@ -22,9 +22,9 @@ pub(super) struct Program {
     pub(super) registers: usize,
     /// Registers of one bit; constants follow.
     pub(super) flags: usize,
-    /// Values of the slots behind the registers.
+    /// Values of the slots after the registers.
     pub(super) constants: Vec<u32>,
-    /// Values of the flags behind the registers.
+    /// Values of the flags after the registers.
     pub(super) constant_flags: Vec<bool>,
     /// Names of the slots that are registers.
     pub(super) slot_names: Vec<String>,
@@ -32,7 +32,7 @@ pub(super) struct Program {
     pub(super) flag_names: Vec<String>,
     /// Number of statements.
     pub(super) points: usize,
-    /// Whether registers can be used by operations in flight.
+    /// Whether the kernel has warp-group matrix operations, which use registers in flight.
     pub(super) matrix_groups: bool,
 }
 
@@ -40,13 +40,13 @@ pub(super) struct Program {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) point: u32,
-    pub(super) class: Class,
+    pub(super) class: InstructionClass,
     pub(super) what: Instruction,
 }
 
 /// Classes of instructions, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
+pub enum InstructionClass {
     /// Arithmetic and logic on integers.
     Integer,
     /// f32 arithmetic.
@@ -69,7 +69,7 @@ pub enum Class {
     SharedStore,
     /// Atomic operations and fences.
     Atomic,
-    /// Starting, closing and awaiting asynchronous copies.
+    /// Asynchronous copies, their commits and waits.
     AsyncCopy,
     /// Barriers of all kinds.
     Barrier,
@@ -81,8 +81,8 @@ pub enum Class {
     Control,
 }
 
-impl Class {
-    /// All of them, in the order of a report.
+impl InstructionClass {
+    /// All classes, in the order of a report.
     pub const ALL: [Self; 16] = [
         Self::Integer,
         Self::Float,
@@ -102,7 +102,7 @@ impl Class {
         Self::Control,
     ];
 
-    /// A word for a report.
+    /// The name in a report.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Integer => "integer",
@@ -125,11 +125,11 @@ impl Class {
     }
 }
 
-/// An array and a place in it.
+/// An address in an array: word `index + offset`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
-    pub(super) array: Array,
-    pub(super) index: Slot,
+pub(super) struct ArrayAddress {
+    pub(super) array: ArrayId,
+    pub(super) index: RegSlot,
     pub(super) offset: u32,
     /// Bytes of a word.
     pub(super) word: u32,
@@ -137,136 +137,136 @@ pub(super) struct At {
 
 /// A buffer or a shared block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Array {
+pub(super) enum ArrayId {
     Global(u32),
     Shared(u32),
 }
 
 /// An mbarrier: `index` of an array.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BarrierAt {
+pub(super) struct MbarrierAddress {
     pub(super) array: u32,
-    pub(super) index: Slot,
+    pub(super) index: RegSlot,
 }
 
-/// A scale of a matrix operation: where, and in which byte.
-pub(super) type ScaleAt = (Slot, u8);
+/// A scale of a matrix operation: its slot, and its byte in the slot.
+pub(super) type ScaleSlot = (RegSlot, u8);
 
 /// An operand of a warp-group matrix operation in shared memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TileAt {
-    pub(super) at: At,
+pub(super) struct OperandTile {
+    pub(super) at: ArrayAddress,
     pub(super) leading: u32,
     pub(super) stride: u32,
     pub(super) swizzle: Swizzle,
 }
 
-/// Where a matrix operand lies.
+/// Where a matrix operand is stored.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
-    Slots(Box<[Slot]>),
-    Tile(TileAt),
+pub(super) enum OperandSource {
+    Slots(Box<[RegSlot]>),
+    Tile(OperandTile),
 }
 
-/// What a step does. Control keeps a stack of masks: `If` and the loops push, `Pop` restores.
+/// What a step does. Control flow uses a stack of masks: `If` and the loops push, `Pop` restores.
 #[derive(Clone, Debug)]
 pub(super) enum Instruction {
     Comment,
     Copy {
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
     },
     CopyFlag {
-        dst: Flag,
-        a: Flag,
+        dst: PredSlot,
+        a: PredSlot,
     },
     Uniform {
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
         scope: Uniformity,
     },
     UniformFlag {
-        dst: Flag,
-        a: Flag,
+        dst: PredSlot,
+        a: PredSlot,
         scope: Uniformity,
     },
     Special {
-        dst: Slot,
+        dst: RegSlot,
         value: Special,
     },
     Unary {
         op: Unary,
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
     },
     Not {
-        dst: Flag,
-        a: Flag,
+        dst: PredSlot,
+        a: PredSlot,
     },
     Binary {
         op: Binary,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
     },
     BinaryFlag {
         and: bool,
-        dst: Flag,
-        a: Flag,
-        b: Flag,
+        dst: PredSlot,
+        a: PredSlot,
+        b: PredSlot,
     },
     Ternary {
         op: Ternary,
-        dst: Slot,
-        abc: [Slot; 3],
+        dst: RegSlot,
+        abc: [RegSlot; 3],
     },
     Compare {
         op: Compare,
-        dst: Flag,
-        a: Slot,
-        b: Slot,
+        dst: PredSlot,
+        a: RegSlot,
+        b: RegSlot,
     },
     Select {
-        dst: Slot,
-        condition: Flag,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        condition: PredSlot,
+        a: RegSlot,
+        b: RegSlot,
     },
     SelectFlag {
-        dst: Flag,
-        condition: Flag,
-        a: Flag,
-        b: Flag,
+        dst: PredSlot,
+        condition: PredSlot,
+        a: PredSlot,
+        b: PredSlot,
     },
 
     Load {
-        dst: Box<[Slot]>,
-        from: At,
+        dst: Box<[RegSlot]>,
+        from: ArrayAddress,
         width: Width,
-        mask: Option<(Flag, Slot)>,
+        mask: Option<(PredSlot, RegSlot)>,
     },
     Store {
-        to: At,
-        values: Box<[Slot]>,
+        to: ArrayAddress,
+        values: Box<[RegSlot]>,
         width: Width,
-        mask: Option<Flag>,
+        mask: Option<PredSlot>,
     },
     Prefetch {
-        from: At,
-        mask: Option<Flag>,
+        from: ArrayAddress,
+        mask: Option<PredSlot>,
     },
     Atomic {
-        dst: Option<Slot>,
-        op: Fetch,
-        at: At,
-        value: Slot,
-        order: Order,
+        dst: Option<RegSlot>,
+        op: AtomicOp,
+        at: ArrayAddress,
+        value: RegSlot,
+        order: MemoryOrder,
         scope: Scope,
     },
     AtomicLoad {
-        dst: Slot,
-        from: At,
-        order: Order,
+        dst: RegSlot,
+        from: ArrayAddress,
+        order: MemoryOrder,
         scope: Scope,
     },
     Fence {
@@ -282,70 +282,70 @@ pub(super) enum Instruction {
     },
     ClusterBarrier,
     Shuffle {
-        dst: Slot,
+        dst: RegSlot,
         op: Shuffle,
-        a: Slot,
-        by: Slot,
+        a: RegSlot,
+        by: RegSlot,
     },
     Vote {
-        dst: Flag,
+        dst: PredSlot,
         op: Vote,
-        a: Flag,
+        a: PredSlot,
     },
     Ballot {
-        dst: Box<[Slot]>,
-        a: Flag,
+        dst: Box<[RegSlot]>,
+        a: PredSlot,
     },
 
     CopyAsync {
-        to: At,
-        from: At,
+        to: ArrayAddress,
+        from: ArrayAddress,
         width: Width,
-        mask: Option<Flag>,
+        mask: Option<PredSlot>,
     },
     CopyCommit,
     CopyWait {
         pending: u32,
     },
     CopyArrive {
-        barrier: BarrierAt,
+        barrier: MbarrierAddress,
     },
     MbarrierInit {
-        barrier: BarrierAt,
+        barrier: MbarrierAddress,
         arrivals: u32,
     },
     MbarrierFence,
     MbarrierArrive {
-        barrier: BarrierAt,
-        expect: Option<Slot>,
+        barrier: MbarrierAddress,
+        expect: Option<RegSlot>,
     },
     MbarrierWait {
-        barrier: BarrierAt,
-        parity: Slot,
+        barrier: MbarrierAddress,
+        parity: RegSlot,
     },
     FenceAsync,
     BulkLoad {
-        to: At,
-        from: At,
-        bytes: Slot,
-        barrier: BarrierAt,
+        to: ArrayAddress,
+        from: ArrayAddress,
+        bytes: RegSlot,
+        barrier: MbarrierAddress,
     },
     BulkStore {
-        to: At,
-        from: At,
-        bytes: Slot,
+        to: ArrayAddress,
+        from: ArrayAddress,
+        bytes: RegSlot,
     },
     TensorLoad {
-        to: At,
+        to: ArrayAddress,
         map: TensorId,
-        at: Box<[Slot]>,
-        barrier: BarrierAt,
-        multicast: Option<Slot>,
+        at: Box<[RegSlot]>,
+        barrier: MbarrierAddress,
+        multicast: Option<RegSlot>,
     },
     TensorStore {
         map: TensorId,
-        at: Box<[Slot]>,
-        from: At,
+        at: Box<[RegSlot]>,
+        from: ArrayAddress,
     },
     BulkCommit,
     BulkWait {
@@ -354,27 +354,27 @@ pub(super) enum Instruction {
     },
 
     MatrixLoad {
-        dst: Box<[Slot]>,
-        from: At,
+        dst: Box<[RegSlot]>,
+        from: ArrayAddress,
         transpose: bool,
     },
     MatrixStore {
-        to: At,
-        values: Box<[Slot]>,
+        to: ArrayAddress,
+        values: Box<[RegSlot]>,
         transpose: bool,
     },
     MatrixTranspose {
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
     },
     Matrix {
         op: &'static MatrixOp,
-        d: Box<[Slot]>,
-        a: Source,
-        b: Source,
-        c: Option<Box<[Slot]>>,
-        /// Of A and B.
-        scales: Option<[ScaleAt; 2]>,
+        d: Box<[RegSlot]>,
+        a: OperandSource,
+        b: OperandSource,
+        c: Option<Box<[RegSlot]>>,
+        /// Scales of A and B.
+        scales: Option<[ScaleSlot; 2]>,
     },
     MatrixFence,
     MatrixCommit,
@@ -384,49 +384,49 @@ pub(super) enum Instruction {
     GridWait,
     GridLaunch,
 
-    /// Lanes where the condition holds go on; with none, to `otherwise`.
+    /// Continues with the lanes whose condition holds; jumps to `otherwise` if there are none.
     If {
-        condition: Flag,
+        condition: PredSlot,
         otherwise: usize,
     },
-    /// The other lanes of the innermost `If` go on; with none, to `end`.
+    /// Continues with the other lanes of the innermost `If`; jumps to `end` if there are none.
     Else {
         end: usize,
     },
-    /// All lanes of the innermost `If` or loop go on.
+    /// Continues with all lanes of the innermost `If` or loop.
     Pop,
-    /// Reads the bounds; `last` is poison afterwards.
+    /// Copies the end and the step to `kept`, and the start to the counter.
     ForEnter {
-        counter: Slot,
-        start: Slot,
-        end: Slot,
-        step: Slot,
-        kept: [Slot; 2],
+        counter: RegSlot,
+        start: RegSlot,
+        end: RegSlot,
+        step: RegSlot,
+        kept: [RegSlot; 2],
     },
-    /// Lanes whose counter is below the end go on; with none, to `exit`.
+    /// Continues with the lanes whose counter is below the end; jumps to `exit` if there are none.
     ForTest {
-        counter: Slot,
-        end: Slot,
+        counter: RegSlot,
+        end: RegSlot,
         exit: usize,
     },
-    /// Adds the step and goes back.
+    /// Adds the step to the counter, and jumps to `test`.
     ForNext {
-        counter: Slot,
-        step: Slot,
+        counter: RegSlot,
+        step: RegSlot,
         test: usize,
     },
-    /// The end of a `For`: as `Pop`, and the counter is poison.
+    /// The end of a `For`: `Pop`, and the counter becomes poison.
     ForExit {
-        counter: Slot,
+        counter: RegSlot,
     },
     WhileEnter,
-    /// Lanes where the condition holds go on; with none, to `exit`.
+    /// Continues with the lanes whose condition holds; jumps to `exit` if there are none.
     WhileTest {
-        condition: Flag,
+        condition: PredSlot,
         exit: usize,
     },
     Jump(usize),
-    /// Each warp goes to the entry whose range holds it.
+    /// Each warp jumps to the entry whose range contains its number.
     Roles(Box<[(std::ops::Range<u32>, usize)]>),
     End,
 }

@@ -22,7 +22,7 @@ impl Random {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// Puts a list into a random order.
+    /// Shuffles a list.
     pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for at in (1..list.len()).rev() {
             list.swap(at, self.below(at as u64 + 1) as usize);

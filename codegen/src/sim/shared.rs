@@ -1,64 +1,64 @@
-//! Shared memory of one block: its bytes, and for each cell who wrote and who read it last.
+//! Shared memory of one block: its bytes, and for each cell the last write and the last reads.
 //!
 //! A *cell* is the narrowest access of the kernel (1 to 4 bytes), so that every access covers whole
-//! cells and its order is judged exactly. A cell without a writer is poison.
+//! cells and races are found exactly. A cell that was never written is poison.
 
-use super::clock::{ALL_LANES, Observer, Record};
+use super::clock::{ALL_LANES, AccessRecord, Observer};
 use crate::ir::{Kernel, SharedMap};
 
-/// Data of one block.
+/// Shared memory of one block.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedMemory {
     pub(super) bytes: Vec<u8>,
     /// log2 of a cell's bytes.
-    grain: u32,
-    writes: Vec<Record>,
+    cell_log2: u32,
+    writes: Vec<AccessRecord>,
     /// The shared block through which the cell was written.
     owners: Vec<u16>,
-    /// Per entity, when it last read: made when it first reads.
-    reads: Vec<Vec<Read>>,
-    /// Asynchronous operations under way: [`WRITING`], or a number of readers.
+    /// Per entity, the last read of each cell; empty until the entity first reads.
+    reads: Vec<Vec<LastRead>>,
+    /// Asynchronous operations in flight on each cell: [`WRITING`], or the number of readers.
     busy: Vec<u8>,
-    /// Where the last of them was started.
+    /// The program point that started the last of them.
     started: Vec<u32>,
     /// Start and length in bytes of each shared block.
     pub(super) blocks: Vec<(u32, u32)>,
 }
 
-/// A cell is being written asynchronously.
+/// An asynchronous operation is writing the cell.
 const WRITING: u8 = 0x80;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Read {
+struct LastRead {
     epoch: u32,
     point: u32,
     lane: u8,
 }
 
-/// Why an access may not be.
+/// Why an access is a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clash {
-    /// Nothing wrote it.
+pub(super) enum AccessConflict {
+    /// The memory was never written.
     Poison,
-    /// Written through this other block since.
+    /// The last write was through this other shared block.
     Overwritten(u16),
     /// An asynchronous operation, started at this point, is writing it.
     InFlight(u32),
     /// An asynchronous operation, started at this point, is reading it.
     BeingRead(u32),
     /// An unordered write.
-    Write(Record),
+    Write(AccessRecord),
     /// An unordered read.
-    Read(Record),
+    Read(AccessRecord),
 }
 
-impl Shared {
-    pub(super) fn new(kernel: &Kernel, map: &SharedMap, grain: u32, entities: usize) -> Self {
-        let cells = (map.bytes >> grain) as usize + 1;
+impl SharedMemory {
+    pub(super) fn new(kernel: &Kernel, map: &SharedMap, cell_log2: u32, entities: usize) -> Self {
+        let cells = (map.bytes >> cell_log2) as usize + 1;
         Self {
             bytes: vec![0; map.bytes as usize],
-            grain,
-            writes: vec![Record::default(); cells],
+            cell_log2,
+            writes: vec![AccessRecord::default(); cells],
             owners: vec![0; cells],
             reads: vec![Vec::new(); entities],
             busy: vec![0; cells],
@@ -73,54 +73,54 @@ impl Shared {
     }
 
     fn cells(&self, start: u32, bytes: u32) -> std::ops::Range<usize> {
-        (start >> self.grain) as usize..((start + bytes).div_ceil(1 << self.grain)) as usize
+        (start >> self.cell_log2) as usize..((start + bytes).div_ceil(1 << self.cell_log2)) as usize
     }
 
-    /// Judges and notes a read of bytes by a lane, through a shared block.
+    /// Checks and records a read of bytes by a lane, through a shared block.
     pub(super) fn read(
         &mut self,
         who: &Observer<'_>,
         lane: u8,
         (start, bytes): (u32, u32),
         owner: u16,
-    ) -> Result<(), Clash> {
+    ) -> Result<(), AccessConflict> {
         let cells = self.cells(start, bytes);
         for cell in cells.clone() {
             if self.busy[cell] & WRITING != 0 {
-                return Err(Clash::InFlight(self.started[cell]));
+                return Err(AccessConflict::InFlight(self.started[cell]));
             }
             let written = &self.writes[cell];
             if written.epoch == 0 {
-                return Err(Clash::Poison);
+                return Err(AccessConflict::Poison);
             }
             if self.owners[cell] != owner {
-                return Err(Clash::Overwritten(self.owners[cell]));
+                return Err(AccessConflict::Overwritten(self.owners[cell]));
             }
             if !who.follows(lane, written) {
-                return Err(Clash::Write(*written));
+                return Err(AccessConflict::Write(*written));
             }
         }
         let all = self.writes.len();
         let reads = &mut self.reads[usize::from(who.entity)];
         if reads.is_empty() {
-            reads.resize(all, Read::default());
+            reads.resize(all, LastRead::default());
         }
         for read in &mut reads[cells] {
             let shared = read.epoch == who.epoch && read.lane != lane;
             let lane = if shared { ALL_LANES } else { lane };
-            *read = Read { epoch: who.epoch, point: who.point, lane };
+            *read = LastRead { epoch: who.epoch, point: who.point, lane };
         }
         Ok(())
     }
 
-    /// Judges and notes a write of bytes by a lane, through a shared block.
+    /// Checks and records a write of bytes by a lane, through a shared block.
     pub(super) fn write(
         &mut self,
         who: &Observer<'_>,
         lane: u8,
         (start, bytes): (u32, u32),
         owner: u16,
-    ) -> Result<(), Clash> {
+    ) -> Result<(), AccessConflict> {
         for cell in self.cells(start, bytes) {
             self.may_write(who, lane, cell)?;
             self.writes[cell] = who.record(lane);
@@ -129,18 +129,20 @@ impl Shared {
         Ok(())
     }
 
-    fn may_write(&self, who: &Observer<'_>, lane: u8, cell: usize) -> Result<(), Clash> {
+    fn may_write(&self, who: &Observer<'_>, lane: u8, cell: usize) -> Result<(), AccessConflict> {
         match self.busy[cell] {
             0 => {}
-            busy if busy & WRITING != 0 => return Err(Clash::InFlight(self.started[cell])),
-            _ => return Err(Clash::BeingRead(self.started[cell])),
+            busy if busy & WRITING != 0 => {
+                return Err(AccessConflict::InFlight(self.started[cell]));
+            }
+            _ => return Err(AccessConflict::BeingRead(self.started[cell])),
         }
         if !who.follows(lane, &self.writes[cell]) {
-            return Err(Clash::Write(self.writes[cell]));
+            return Err(AccessConflict::Write(self.writes[cell]));
         }
         for (entity, reads) in self.reads.iter().enumerate() {
             let Some(read) = reads.get(cell) else { continue };
-            let record = Record {
+            let record = AccessRecord {
                 epoch: read.epoch,
                 unit: who.unit,
                 point: read.point,
@@ -149,49 +151,49 @@ impl Shared {
                 atomic: false,
             };
             if !who.follows(lane, &record) {
-                return Err(Clash::Read(record));
+                return Err(AccessConflict::Read(record));
             }
         }
         Ok(())
     }
 
-    /// Judges a read and write of a word by an atomic operation, which is ordered with other ones.
+    /// Checks and records an atomic access of a word; atomic accesses do not race with each other.
     pub(super) fn atomic(
         &mut self,
         who: &Observer<'_>,
         lane: u8,
         (start, bytes): (u32, u32),
         (owner, writes): (u16, bool),
-    ) -> Result<(), Clash> {
+    ) -> Result<(), AccessConflict> {
         for cell in self.cells(start, bytes) {
             let last = self.writes[cell];
             if last.epoch == 0 {
-                return Err(Clash::Poison);
+                return Err(AccessConflict::Poison);
             }
             if last.atomic {
                 if writes {
-                    self.writes[cell] = Record { atomic: true, ..who.record(lane) };
+                    self.writes[cell] = AccessRecord { atomic: true, ..who.record(lane) };
                 }
                 continue;
             }
             if writes {
                 self.may_write(who, lane, cell)?;
-                self.writes[cell] = Record { atomic: true, ..who.record(lane) };
+                self.writes[cell] = AccessRecord { atomic: true, ..who.record(lane) };
                 self.owners[cell] = owner;
             } else if !who.follows(lane, &last) {
-                return Err(Clash::Write(last));
+                return Err(AccessConflict::Write(last));
             }
         }
         Ok(())
     }
 
-    /// An asynchronous write of the bytes starts: it must be free to write from now on.
+    /// Checks and starts an asynchronous write of the bytes.
     pub(super) fn start_write(
         &mut self,
         who: &Observer<'_>,
         lane: u8,
         (start, bytes): (u32, u32),
-    ) -> Result<(), Clash> {
+    ) -> Result<(), AccessConflict> {
         for cell in self.cells(start, bytes) {
             self.may_write(who, lane, cell)?;
             self.busy[cell] |= WRITING;
@@ -200,8 +202,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The write lands, as an access of this record.
-    pub(super) fn land(&mut self, start: u32, data: &[u8], record: Record, owner: u16) {
+    /// Completes an asynchronous write, with this record as its access.
+    pub(super) fn land(&mut self, start: u32, data: &[u8], record: AccessRecord, owner: u16) {
         for cell in self.cells(start, data.len() as u32) {
             self.busy[cell] &= !WRITING;
             self.writes[cell] = record;
@@ -210,14 +212,14 @@ impl Shared {
         self.bytes[start as usize..start as usize + data.len()].copy_from_slice(data);
     }
 
-    /// An asynchronous read of the bytes starts.
+    /// Checks and starts an asynchronous read of the bytes.
     pub(super) fn start_read(
         &mut self,
         who: &Observer<'_>,
         lane: u8,
         bytes: (u32, u32),
         owner: u16,
-    ) -> Result<(), Clash> {
+    ) -> Result<(), AccessConflict> {
         self.read(who, lane, bytes, owner)?;
         for cell in self.cells(bytes.0, bytes.1) {
             self.busy[cell] += 1;
@@ -226,18 +228,18 @@ impl Shared {
         Ok(())
     }
 
-    /// It is done, which the lane now knows.
+    /// Completes an asynchronous read, as a read by the lane.
     pub(super) fn end_read(&mut self, who: &Observer<'_>, lane: u8, (start, bytes): (u32, u32)) {
         for cell in self.cells(start, bytes) {
             self.busy[cell] = self.busy[cell].saturating_sub(1);
             if let Some(read) = self.reads[usize::from(who.entity)].get_mut(cell) {
-                *read = Read { epoch: who.epoch, point: who.point, lane };
+                *read = LastRead { epoch: who.epoch, point: who.point, lane };
             }
         }
     }
 
-    /// The last writes of the bytes.
-    pub(super) fn written(&self, start: u32, bytes: u32) -> &[Record] {
+    /// The last write of each cell of the bytes.
+    pub(super) fn written(&self, start: u32, bytes: u32) -> &[AccessRecord] {
         &self.writes[self.cells(start, bytes)]
     }
 }

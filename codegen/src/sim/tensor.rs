@@ -1,12 +1,12 @@
-//! The box that a tensor copy moves: which bytes of the buffer, and where they lie in shared memory.
+//! The box that a tensor copy moves: its bytes in the buffer and in shared memory.
 
 use super::fault::FaultKind;
-use super::world::Setting;
+use super::state::LaunchContext;
 use crate::ir::{Swizzle, TensorId};
 
-/// A tensor map with the launch's numbers.
+/// A tensor map with the values of the launch's parameters.
 #[derive(Debug)]
-pub(super) struct Tile {
+pub(super) struct TensorBox {
     pub(super) buffer: u32,
     /// Bytes of an element.
     pub(super) word: u32,
@@ -16,15 +16,15 @@ pub(super) struct Tile {
     swizzle: Swizzle,
 }
 
-impl Tile {
-    pub(super) fn new(set: &Setting<'_>, map: TensorId) -> Self {
-        let map = &set.kernel.tensors[map.0 as usize];
+impl TensorBox {
+    pub(super) fn new(context: &LaunchContext<'_>, map: TensorId) -> Self {
+        let map = &context.kernel.tensors[map.0 as usize];
         let value = |extent: &crate::ir::Extent| {
-            i64::from(extent.value(set.parameters).unwrap_or_default())
+            i64::from(extent.value(context.parameters).unwrap_or_default())
         };
         Self {
             buffer: map.buffer.0,
-            word: set.kernel.buffers[map.buffer.0 as usize].word.bytes(),
+            word: context.kernel.buffers[map.buffer.0 as usize].word.bytes(),
             extents: map.extents.iter().map(value).collect(),
             strides: map.strides.iter().map(value).collect(),
             sides: map.tile.clone(),
@@ -37,7 +37,7 @@ impl Tile {
         self.sides.iter().map(|&side| u64::from(side)).product::<u64>() * u64::from(self.word)
     }
 
-    /// What the box's start in shared memory is a multiple of.
+    /// Required alignment of the box's start in shared memory, in bytes.
     pub(super) fn align(&self) -> u32 {
         match self.swizzle {
             Swizzle::None => 128,
@@ -47,14 +47,14 @@ impl Tile {
         }
     }
 
-    /// Why no box begins at `corner`.
+    /// The fault of a box that begins at `corner`, if it is one.
     pub(super) fn refuses(&self, corner: &[i64]) -> Option<FaultKind> {
         let bytes = corner.first()? * i64::from(self.word);
         (bytes % 16 != 0).then_some(FaultKind::BoxStart(bytes))
     }
 
     /// Each element of a box whose first element is at `corner`: its byte in shared memory, for a
-    /// box that starts at `start`, and its byte in the buffer, if it is inside of the extents.
+    /// box that starts at `start`; and its byte in the buffer, if the element is in bounds.
     pub(super) fn elements(
         &self,
         corner: &[i64],

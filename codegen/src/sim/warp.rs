@@ -1,4 +1,4 @@
-//! One warp: its registers with their poison, its masks, and what it has seen of others.
+//! One warp: its registers with their poison, its masks, and its vector clock.
 
 use std::collections::HashMap;
 
@@ -6,29 +6,29 @@ use super::clock::{Clock, Observer};
 use super::copies::{BulkStore, LaneCopy};
 use super::fault::FaultKind;
 use super::lanes::Row;
-use super::products::Product;
-use super::program::{Flag, Program, Slot};
-use super::world::World;
+use super::matrix::InFlightMatrixOp;
+use super::program::{PredSlot, Program, RegSlot};
+use super::state::UnitState;
 use crate::ir::Scope;
 
-/// Why a step fails; the unit adds where.
+/// Why a step fails. The unit adds the program point, block and warp.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct StepError {
     pub(super) lane: Option<u32>,
     pub(super) kind: FaultKind,
 }
 
-/// The result of executing something.
-pub(super) type Exec<T = ()> = Result<T, Box<Trouble>>;
+/// The result of a step or of a part of one.
+pub(super) type StepResult<T = ()> = Result<T, Box<StepError>>;
 
 /// A failure of the whole warp.
-pub(super) fn fail<T>(kind: FaultKind) -> Exec<T> {
-    Err(Box::new(Trouble { lane: None, kind }))
+pub(super) fn fail<T>(kind: FaultKind) -> StepResult<T> {
+    Err(Box::new(StepError { lane: None, kind }))
 }
 
 /// A failure of a lane.
-pub(super) fn fail_at<T>(lane: usize, kind: FaultKind) -> Exec<T> {
-    Err(Box::new(Trouble { lane: Some(lane as u32), kind }))
+pub(super) fn fail_at<T>(lane: usize, kind: FaultKind) -> StepResult<T> {
+    Err(Box::new(StepError { lane: Some(lane as u32), kind }))
 }
 
 /// The lanes of a mask.
@@ -42,54 +42,55 @@ pub(super) fn lanes_of(mut mask: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Where a warp stands.
+/// Whether a warp can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// It can run, or try a wait again.
+pub(super) enum WarpState {
+    /// The warp can run, or can test an mbarrier again.
     Ready,
-    /// It waits for a gathering of this generation to end.
-    Gathering { which: Gathered, generation: u32 },
-    /// It is done.
+    /// The warp waits for this generation of a barrier to complete.
+    AtBarrier { which: BarrierKind, generation: u32 },
+    /// The warp has ended.
     Done,
 }
 
 /// A barrier of warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gathered {
+pub(super) enum BarrierKind {
     Block,
     Named(u32),
     Cluster,
 }
 
-/// Masks that control flow comes back to.
+/// The masks to restore at the end of an `If` or loop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct ControlFrame {
     /// Live lanes outside.
     pub(super) outside: u64,
     /// Lanes of the other side of an `If`.
     pub(super) other: u64,
 }
 
-/// A register is written by a matrix operation in flight.
-pub(super) const PRODUCED: u8 = 1;
-/// A register is read by a matrix operation in flight.
-pub(super) const MULTIPLIED: u8 = 2;
-/// A register was written since the last matrix fence.
-pub(super) const CHANGED: u8 = 4;
-/// A register is the result of a load that nothing has used yet.
-const LOADED: u8 = 8;
+/// Mark: a matrix operation in flight writes the register.
+pub(super) const WRITTEN_IN_FLIGHT: u8 = 1;
+/// Mark: a matrix operation in flight reads the register.
+pub(super) const READ_IN_FLIGHT: u8 = 2;
+/// Mark: the register was written since the last matrix fence.
+pub(super) const UNFENCED: u8 = 4;
+/// Mark: the register is the result of a load, and nothing has used it yet.
+const LOAD_PENDING: u8 = 8;
 
+/// A warp of `L` lanes.
 pub(super) struct Warp<const L: usize> {
-    /// In its block.
+    /// Number of the warp in its block.
     pub(super) number: u32,
-    /// In its unit.
+    /// Number of the block in its unit.
     pub(super) block: usize,
     pub(super) entity: u16,
     pub(super) unit: u32,
     pub(super) at: usize,
     pub(super) active: u64,
-    pub(super) stack: Vec<Frame>,
-    pub(super) state: State,
+    pub(super) stack: Vec<ControlFrame>,
+    pub(super) state: WarpState,
     pub(super) ran: u64,
 
     slots: Vec<Row<L>>,
@@ -102,25 +103,25 @@ pub(super) struct Warp<const L: usize> {
 
     pub(super) epoch: u32,
     pub(super) clock: Clock,
-    /// What only these lanes have seen.
-    pub(super) some: Option<(u64, Clock)>,
-    /// What the last fence lets relaxed atomics release.
+    /// A clock of which only the lanes of the mask have seen the events.
+    pub(super) partial: Option<(u64, Clock)>,
+    /// The clock that relaxed atomics after the last fence release, with its lanes and scope.
     pub(super) fenced: Option<(u64, Scope, Clock)>,
-    /// What relaxed atomics have read, for a fence to acquire.
+    /// The clock that a fence acquires, from the words that relaxed atomics have read.
     pub(super) read_relaxed: Option<(u64, Clock)>,
 
     pub(super) copies: Vec<LaneCopy>,
     pub(super) copy_groups: [u32; 64],
     pub(super) bulk_stores: Vec<BulkStore>,
     pub(super) bulk_groups: [u32; 64],
-    pub(super) products: Vec<Product>,
-    pub(super) product_group: u32,
-    /// Hash of the warp-group operations so far, which the warps of a group share.
-    pub(super) group_trail: u64,
+    pub(super) matrix_ops: Vec<InFlightMatrixOp>,
+    pub(super) matrix_group: u32,
+    /// Hash of the warp-group operations so far; equal in all warps of a group.
+    pub(super) group_op_hash: u64,
 
-    /// How often it came by each promise of uniformity.
+    /// How often the warp has executed each promise of uniformity, by program point.
     pub(super) visits: HashMap<u32, u32>,
-    loading: Vec<([Slot; 4], u64)>,
+    loading: Vec<([RegSlot; 4], u64)>,
     in_flight: u64,
     pub(super) most_in_flight: u64,
 }
@@ -150,7 +151,7 @@ impl<const L: usize> Warp<L> {
             at: 0,
             active: Self::FULL,
             stack: Vec::new(),
-            state: State::Ready,
+            state: WarpState::Ready,
             ran: 0,
             marks: vec![0; slots.len()],
             slots,
@@ -161,16 +162,16 @@ impl<const L: usize> Warp<L> {
             tracks: program.matrix_groups,
             epoch: 1,
             clock,
-            some: None,
+            partial: None,
             fenced: None,
             read_relaxed: None,
             copies: Vec::new(),
             copy_groups: [0; 64],
             bulk_stores: Vec::new(),
             bulk_groups: [0; 64],
-            products: Vec::new(),
-            product_group: 0,
-            group_trail: 0,
+            matrix_ops: Vec::new(),
+            matrix_group: 0,
+            group_op_hash: 0,
             visits: HashMap::new(),
             loading: Vec::new(),
             in_flight: 0,
@@ -179,53 +180,67 @@ impl<const L: usize> Warp<L> {
     }
 
     /// Reads a slot; poison in a live lane is an error.
-    pub(super) fn read(&mut self, world: &World<'_, '_>, slot: Slot, live: u64) -> Exec<Row<L>> {
+    pub(super) fn read(
+        &mut self,
+        state: &UnitState<'_, '_>,
+        slot: RegSlot,
+        live: u64,
+    ) -> StepResult<Row<L>> {
         let at = slot as usize;
         let bad = self.poison[at] & live;
         if bad != 0 {
             let lane = bad.trailing_zeros() as usize;
-            if self.marks[at] & PRODUCED != 0 {
-                return fail_at(lane, self.in_flight_fault(world, slot));
+            if self.marks[at] & WRITTEN_IN_FLIGHT != 0 {
+                return fail_at(lane, self.in_flight_fault(state, slot));
             }
-            return fail_at(lane, FaultKind::PoisonRegister(world.slot_name(slot)));
+            return fail_at(lane, FaultKind::PoisonRegister(state.slot_name(slot)));
         }
-        if self.marks[at] & LOADED != 0 {
-            self.used(slot);
+        if self.marks[at] & LOAD_PENDING != 0 {
+            self.mark_used(slot);
         }
         Ok(self.slots[at])
     }
 
-    /// Reads a slot with its poison, for those that pass it on.
-    pub(super) fn read_any(&mut self, world: &World<'_, '_>, slot: Slot) -> Exec<(Row<L>, u64)> {
+    /// Reads a slot together with its poison, for operations that may copy poison.
+    pub(super) fn read_any(
+        &mut self,
+        state: &UnitState<'_, '_>,
+        slot: RegSlot,
+    ) -> StepResult<(Row<L>, u64)> {
         let at = slot as usize;
-        if self.marks[at] & PRODUCED != 0 {
-            return fail(self.in_flight_fault(world, slot));
+        if self.marks[at] & WRITTEN_IN_FLIGHT != 0 {
+            return fail(self.in_flight_fault(state, slot));
         }
-        if self.marks[at] & LOADED != 0 {
-            self.used(slot);
+        if self.marks[at] & LOAD_PENDING != 0 {
+            self.mark_used(slot);
         }
         Ok((self.slots[at], self.poison[at]))
     }
 
     /// Writes the live lanes of a slot.
-    pub(super) fn write(&mut self, world: &World<'_, '_>, slot: Slot, row: Row<L>) -> Exec {
-        self.write_any(world, slot, (row, 0))
+    pub(super) fn write(
+        &mut self,
+        state: &UnitState<'_, '_>,
+        slot: RegSlot,
+        row: Row<L>,
+    ) -> StepResult {
+        self.write_any(state, slot, (row, 0))
     }
 
     /// Writes the live lanes of a slot, poison included.
     pub(super) fn write_any(
         &mut self,
-        world: &World<'_, '_>,
-        slot: Slot,
+        state: &UnitState<'_, '_>,
+        slot: RegSlot,
         (row, poison): (Row<L>, u64),
-    ) -> Exec {
+    ) -> StepResult {
         let at = slot as usize;
         debug_assert!(at < self.registers, "a constant is never written");
         if self.marks[at] != 0 {
-            self.overwritten(world, slot)?;
+            self.overwritten(state, slot)?;
         }
         if self.tracks {
-            self.marks[at] |= CHANGED;
+            self.marks[at] |= UNFENCED;
         }
         let live = self.active;
         if live == Self::FULL {
@@ -239,64 +254,69 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    fn overwritten(&mut self, world: &World<'_, '_>, slot: Slot) -> Exec {
+    fn overwritten(&mut self, state: &UnitState<'_, '_>, slot: RegSlot) -> StepResult {
         let marks = self.marks[slot as usize];
-        if marks & PRODUCED != 0 {
-            return fail(self.in_flight_fault(world, slot));
+        if marks & WRITTEN_IN_FLIGHT != 0 {
+            return fail(self.in_flight_fault(state, slot));
         }
-        if marks & MULTIPLIED != 0 {
-            let by = self.product_of(slot).map_or(0, |product| product.point);
-            let what = world.slot_name(slot);
-            return fail(FaultKind::BeingRead { what, by: world.point(by) });
+        if marks & READ_IN_FLIGHT != 0 {
+            let by = self.matrix_op_of(slot).map_or(0, |op| op.point);
+            let what = state.slot_name(slot);
+            return fail(FaultKind::BeingRead { what, by: state.point(by) });
         }
-        if marks & LOADED != 0 {
-            self.used(slot);
+        if marks & LOAD_PENDING != 0 {
+            self.mark_used(slot);
         }
         Ok(())
     }
 
-    fn in_flight_fault(&self, world: &World<'_, '_>, slot: Slot) -> FaultKind {
-        let by = self.product_of(slot).map_or(0, |product| product.point);
-        FaultKind::InFlight { what: world.slot_name(slot), by: world.point(by) }
+    fn in_flight_fault(&self, state: &UnitState<'_, '_>, slot: RegSlot) -> FaultKind {
+        let by = self.matrix_op_of(slot).map_or(0, |op| op.point);
+        FaultKind::InFlight { what: state.slot_name(slot), by: state.point(by) }
     }
 
-    fn product_of(&self, slot: Slot) -> Option<&Product> {
-        self.products.iter().rev().find(|product| product.uses(slot))
+    fn matrix_op_of(&self, slot: RegSlot) -> Option<&InFlightMatrixOp> {
+        self.matrix_ops.iter().rev().find(|op| op.uses(slot))
     }
 
-    /// Makes a slot poison in the live lanes, or in all.
-    pub(super) fn spoil(&mut self, slot: Slot, lanes: u64) {
+    /// Makes a slot poison in these lanes.
+    pub(super) fn set_poison(&mut self, slot: RegSlot, lanes: u64) {
         self.poison[slot as usize] |= lanes;
     }
 
-    /// A row without judging it: for what has been judged before.
-    pub(super) fn row(&self, slot: Slot) -> &Row<L> {
+    /// A slot's row without a check for poison.
+    pub(super) fn row(&self, slot: RegSlot) -> &Row<L> {
         &self.slots[slot as usize]
     }
 
-    /// The result of an operation in flight arrives.
-    pub(super) fn arrive(&mut self, slot: Slot, row: Row<L>) {
+    /// Writes the result of an operation that was in flight.
+    pub(super) fn arrive(&mut self, slot: RegSlot, row: Row<L>) {
         self.slots[slot as usize] = row;
         self.poison[slot as usize] = 0;
     }
 
     /// Reads a flag; poison in a live lane is an error.
-    pub(super) fn flag(&self, world: &World<'_, '_>, flag: Flag, live: u64) -> Exec<u64> {
+    pub(super) fn flag(
+        &self,
+        state: &UnitState<'_, '_>,
+        flag: PredSlot,
+        live: u64,
+    ) -> StepResult<u64> {
         let bad = self.flag_poison[flag as usize] & live;
         if bad != 0 {
             let lane = bad.trailing_zeros() as usize;
-            return fail_at(lane, FaultKind::PoisonRegister(world.flag_name(flag)));
+            return fail_at(lane, FaultKind::PoisonRegister(state.flag_name(flag)));
         }
         Ok(self.flags[flag as usize])
     }
 
     /// Reads a flag with its poison.
-    pub(super) fn flag_any(&self, flag: Flag) -> (u64, u64) {
+    pub(super) fn flag_any(&self, flag: PredSlot) -> (u64, u64) {
         (self.flags[flag as usize], self.flag_poison[flag as usize])
     }
 
     /// Writes the live lanes of a flag, poison included.
-    pub(super) fn set_flag(&mut self, flag: Flag, (value, poison): (u64, u64)) {
+    pub(super) fn set_flag(&mut self, flag: PredSlot, (value, poison): (u64, u64)) {
         let live = self.active;
         let flag = flag as usize;
         self.flags[flag] = (self.flags[flag] & !live) | (value & live);
@@ -304,7 +324,7 @@ impl<const L: usize> Warp<L> {
     }
 
     /// Fails unless all lanes are live.
-    pub(super) fn converged(&self) -> Exec {
+    pub(super) fn converged(&self) -> StepResult {
         if self.active == Self::FULL {
             Ok(())
         } else {
@@ -312,35 +332,35 @@ impl<const L: usize> Warp<L> {
         }
     }
 
-    /// A global load begins; its results count as in flight until one is used.
-    pub(super) fn loads(&mut self, dst: &[Slot], bytes: u64) {
-        let mut slots = [Slot::MAX; 4];
+    /// Notes a global load; its bytes count as in flight until one of its results is used.
+    pub(super) fn loads(&mut self, dst: &[RegSlot], bytes: u64) {
+        let mut slots = [RegSlot::MAX; 4];
         for (to, &slot) in slots.iter_mut().zip(dst) {
             *to = slot;
-            self.marks[slot as usize] |= LOADED;
+            self.marks[slot as usize] |= LOAD_PENDING;
         }
         self.loading.push((slots, bytes));
         self.in_flight += bytes;
         self.most_in_flight = self.most_in_flight.max(self.in_flight);
     }
 
-    fn used(&mut self, slot: Slot) {
+    fn mark_used(&mut self, slot: RegSlot) {
         if let Some(at) = self.loading.iter().position(|(slots, _)| slots.contains(&slot)) {
             let (slots, bytes) = self.loading.swap_remove(at);
             self.in_flight -= bytes;
-            for slot in slots.into_iter().filter(|&slot| slot != Slot::MAX) {
-                self.marks[slot as usize] &= !LOADED;
+            for slot in slots.into_iter().filter(|&slot| slot != RegSlot::MAX) {
+                self.marks[slot as usize] &= !LOAD_PENDING;
             }
         }
     }
 
-    /// Bytes of asynchronous copies begin or end to be in flight.
+    /// Counts the bytes of asynchronous copies that start and that complete.
     pub(super) fn copies_bytes(&mut self, begin: u64, end: u64) {
         self.in_flight = (self.in_flight + begin).saturating_sub(end);
         self.most_in_flight = self.most_in_flight.max(self.in_flight);
     }
 
-    /// Who accesses memory now.
+    /// The warp as the maker of an access at a program point.
     pub(super) fn observer(&self, point: u32) -> Observer<'_> {
         Observer {
             unit: self.unit,
@@ -348,33 +368,33 @@ impl<const L: usize> Warp<L> {
             epoch: self.epoch,
             point,
             clock: &self.clock,
-            some: self.some.as_ref(),
+            partial: self.partial.as_ref(),
         }
     }
 
-    /// Lanes learn what a clock knows.
+    /// Joins a clock into what these lanes have seen.
     pub(super) fn learn(&mut self, lanes: u64, clock: &Clock) {
         if lanes == Self::FULL {
             self.clock.join(clock);
             return;
         }
-        match &mut self.some {
-            Some((mask, some)) => {
+        match &mut self.partial {
+            Some((mask, partial)) => {
                 *mask |= lanes;
-                some.join(clock);
+                partial.join(clock);
             }
-            None => self.some = Some((lanes, clock.clone())),
+            None => self.partial = Some((lanes, clock.clone())),
         }
     }
 
-    /// What a release by these lanes publishes: what they have done and seen. Later accesses are of
-    /// a later epoch.
+    /// The clock that a release by these lanes publishes: their accesses, and all that they have
+    /// seen. Starts a new epoch.
     pub(super) fn publish(&mut self, lanes: u64) -> Clock {
         let mut clock = self.clock.clone();
-        if let Some((mask, some)) = &self.some
+        if let Some((mask, partial)) = &self.partial
             && mask & lanes == lanes
         {
-            clock.join(some);
+            clock.join(partial);
         }
         let own = &mut clock.own[usize::from(self.entity)];
         if lanes == Self::FULL {
@@ -386,12 +406,12 @@ impl<const L: usize> Warp<L> {
         clock
     }
 
-    /// The lanes of the warp synchronise.
+    /// Synchronises the lanes of the warp: each has now seen the accesses of all.
     pub(super) fn synchronise(&mut self) {
         self.clock.own[usize::from(self.entity)].full = self.epoch;
         self.epoch += 1;
-        if let Some((_, some)) = self.some.take() {
-            self.clock.join(&some);
+        if let Some((_, partial)) = self.partial.take() {
+            self.clock.join(&partial);
         }
     }
 }

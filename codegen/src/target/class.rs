@@ -1,9 +1,9 @@
-//! Classes of targets: what plans know of a target.
+//! Classes of targets, by which plans choose.
 
-/// Targets that share instructions, and with them costs, products and native layouts.
+/// A class of targets that share instructions, and therefore costs, products and native layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// 32-bit lanes side by side, without 16-bit arithmetic.
+    /// SIMD vectors of 32-bit lanes, without 16-bit arithmetic: CPUs.
     Lanes,
     /// NVIDIA, compute capability 8.0.
     Ampere,

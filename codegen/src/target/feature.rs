@@ -1,4 +1,4 @@
-//! Which chip has which instruction, and since which version of PTX: one table.
+//! The table of features: which chip has which instructions, since which version of PTX.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use super::Chip;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PtxVersion(pub u8, pub u8);
 
-/// A group of instructions that come and go together.
+/// A group of instructions that a chip has all or none of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
-    /// Loads, stores, arithmetic, barriers, relaxed atomics: what every chip has.
+    /// Loads, stores, arithmetic, barriers, relaxed atomics: every chip has them.
     Base,
-    /// Votes and barriers of a warp. Who takes part in shuffles is [`Gpu::exchange`](super::Gpu::exchange).
+    /// Votes and barriers of a warp. For shuffles see [`Gpu::shuffle_group`](super::Gpu::shuffle_group).
     Warp,
     /// Fences, and atomics that order other memory.
     Ordered,
-    /// Arithmetic of f32 that is done as it is written, each operation rounded to nearest, and that keeps
+    /// f32 arithmetic without reassociation or contraction, each operation rounded to nearest, with
     /// subnormal numbers.
     StrictF32,
-    /// Any function of three bits.
+    /// `lop3`: any function of three bits.
     Lop3,
     /// Select bytes of two words.
     Permute,
@@ -38,11 +38,11 @@ pub enum Feature {
     ConvertE4m3,
     /// f32 to e4m3.
     PackE4m3,
-    /// Loads that do not stay in the first cache.
+    /// Loads that do not allocate in L1.
     NoAllocate,
     /// `cp.async`.
     CpAsync,
-    /// mbarriers without a blocking wait of their own (`test_wait`).
+    /// mbarriers with `test_wait`, without a blocking wait.
     Mbarrier,
     /// mbarriers with `try_wait`, byte counts and their fence.
     MbarrierBytes,
@@ -53,7 +53,7 @@ pub enum Feature {
     /// Programmatic dependent launch.
     GridDependency,
     /// `setmaxnreg`.
-    RegisterShift,
+    SetMaxRegisters,
     /// Several numbered barriers a block.
     NamedBarrier,
     /// `ldmatrix`.
@@ -82,16 +82,16 @@ pub enum Feature {
     MfmaScale,
 }
 
-/// Chips that a row of the table is about.
+/// The chips of a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chips {
     /// NVIDIA chips from this number on.
     SmFrom(u32),
     /// The `a` variant of one NVIDIA chip.
-    SmOwn(u32),
+    SmArchSpecific(u32),
     /// One AMD chip.
     Gfx(&'static str),
-    /// Whatever takes WGSL.
+    /// Any GPU, through WGSL.
     Wgsl,
 }
 
@@ -110,8 +110,12 @@ const fn sm(feature: Feature, from: u32, major: u8, minor: u8) -> Availability {
     Availability { feature, chips: Chips::SmFrom(from), ptx: Some(PtxVersion(major, minor)) }
 }
 
-const fn own(feature: Feature, number: u32, major: u8, minor: u8) -> Availability {
-    Availability { feature, chips: Chips::SmOwn(number), ptx: Some(PtxVersion(major, minor)) }
+const fn arch_specific(feature: Feature, number: u32, major: u8, minor: u8) -> Availability {
+    Availability {
+        feature,
+        chips: Chips::SmArchSpecific(number),
+        ptx: Some(PtxVersion(major, minor)),
+    }
 }
 
 const fn gfx(feature: Feature, name: &'static str) -> Availability {
@@ -124,7 +128,7 @@ const fn wgsl(feature: Feature) -> Availability {
 
 /// The table. Sources: the "PTX ISA Notes" and "Target ISA Notes" of each instruction in the PTX
 /// ISA manual, checked with ptxas; for AMD, the builtins that clang accepts for the chip;
-/// for WGSL, the builtins of its specification, and what `emit::wgsl` spells with them.
+/// for WGSL, the builtins of its specification, and what `emit::wgsl` composes of them.
 pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Base, 80, 7, 0),
     gfx(Feature::Base, "gfx942"),
@@ -172,7 +176,7 @@ pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Bulk, 90, 8, 0),
     sm(Feature::Cluster, 90, 7, 8),
     sm(Feature::GridDependency, 90, 7, 8),
-    own(Feature::RegisterShift, 90, 8, 0),
+    arch_specific(Feature::SetMaxRegisters, 90, 8, 0),
     sm(Feature::NamedBarrier, 80, 7, 0),
     sm(Feature::LdMatrix, 80, 7, 0),
     sm(Feature::StMatrix, 90, 7, 8),
@@ -180,7 +184,7 @@ pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Mma16, 80, 7, 0),
     sm(Feature::MmaS8, 80, 7, 0),
     sm(Feature::MmaE4m3, 89, 8, 4),
-    own(Feature::Wgmma, 90, 8, 0),
+    arch_specific(Feature::Wgmma, 90, 8, 0),
     gfx(Feature::Mfma, "gfx942"),
     gfx(Feature::Mfma, "gfx950"),
     gfx(Feature::MfmaFnuz, "gfx942"),
@@ -190,13 +194,15 @@ pub const AVAILABILITY: &[Availability] = &[
 ];
 
 impl Feature {
-    /// Rows of the table that hold for a chip.
+    /// The rows of this feature that apply to a chip.
     pub(super) fn rows(self, chip: Chip) -> impl Iterator<Item = &'static Availability> {
         AVAILABILITY.iter().filter(move |row| {
             row.feature == self
                 && match (row.chips, chip) {
                     (Chips::SmFrom(from), Chip::Sm { number, .. }) => number >= from,
-                    (Chips::SmOwn(of), Chip::Sm { number, own }) => own && number == of,
+                    (Chips::SmArchSpecific(of), Chip::Sm { number, arch_specific }) => {
+                        arch_specific && number == of
+                    }
                     (Chips::Gfx(of), Chip::Gfx(name)) => of == name,
                     (Chips::Wgsl, Chip::Wgsl) => true,
                     _ => false,

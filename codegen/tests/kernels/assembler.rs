@@ -1,9 +1,9 @@
-//! The vendor's assembler: `PTXAS`, on the path, or in a Python package of it.
+//! NVIDIA's assembler: from `PTXAS`, from the path, or from its Python package.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the assembler says of a text.
+/// The assembler's report on a source.
 pub struct Assembled {
     pub ok: bool,
     /// All it printed.
@@ -43,7 +43,7 @@ pub fn find() -> Option<PathBuf> {
     })
 }
 
-/// Whether the assembler is of a release.
+/// Whether the assembler's version is of this release.
 pub fn is_version(ptxas: &PathBuf, release: &str) -> bool {
     let output = Command::new(ptxas).arg("--version").output();
     output.is_ok_and(|output| {
@@ -51,7 +51,7 @@ pub fn is_version(ptxas: &PathBuf, release: &str) -> bool {
     })
 }
 
-/// Assembles a text for a target.
+/// Assembles a source for a target.
 pub fn assemble(ptxas: &PathBuf, text: &str, target: &str) -> Assembled {
     let folder = tempfile::tempdir().unwrap();
     let (source, object) = (folder.path().join("k.ptx"), folder.path().join("k.cubin"));

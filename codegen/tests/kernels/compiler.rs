@@ -1,9 +1,9 @@
-//! The compiler of HIP texts: `CLANG`, or on the path, if it knows AMD GPUs.
+//! The compiler of HIP sources: from `CLANG` or from the path, if it supports AMD GPUs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What the compiler made of a text: its own words, and the numbers in the code object's notes.
+/// The result of a compilation: the compiler's output, and the numbers in the code object's notes.
 #[derive(Debug, Default)]
 pub struct Compiled {
     pub ok: bool,
@@ -46,7 +46,7 @@ fn device(clang: &Path, target: &str) -> Command {
     let mut command = Command::new(clang);
     command.args(["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output"]);
     command.args(["-nogpulib", "-nogpuinc", "-O3", &format!("--offload-arch={target}")]);
-    // A kernel need not use all that a wide load brings.
+    // A kernel may leave parts of a wide load unused.
     command.args(["-Wall", "-Wno-unused-but-set-variable"]);
     command
 }
@@ -55,7 +55,7 @@ fn words(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-/// Compiles a text for a target, and reads what the code object says of its one kernel.
+/// Compiles a source for a target, and reads the code object's notes on its kernel.
 pub fn compile(clang: &Path, text: &str, target: &str) -> Compiled {
     let folder = tempfile::tempdir().unwrap();
     let (source, object) = (folder.path().join("k.hip"), folder.path().join("k.co"));
@@ -87,7 +87,7 @@ pub fn compile(clang: &Path, text: &str, target: &str) -> Compiled {
     }
 }
 
-/// The instructions that a text becomes.
+/// The instructions of a compiled source.
 pub fn listing(clang: &Path, text: &str, target: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("k.hip");
@@ -97,7 +97,7 @@ pub fn listing(clang: &Path, text: &str, target: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether the compiler says that its version begins so.
+/// Whether the compiler's version starts with `version`.
 pub fn is_version(clang: &Path, version: &str) -> bool {
     let output = Command::new(clang).arg("-dumpversion").output();
     output.is_ok_and(|output| output.stdout.starts_with(version.as_bytes()))

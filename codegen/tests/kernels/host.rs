@@ -1,4 +1,4 @@
-//! HIP texts run on this machine: `host.h` defines what only AMD GPUs have.
+//! Runs HIP sources on this machine: `host.h` defines the builtins of AMD GPUs.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
 use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Refusal};
 
-/// A kernel's text, compiled for this machine.
+/// A kernel's source, compiled for this machine.
 pub struct Program {
     folder: tempfile::TempDir,
     kernel: Verified<Kernel>,
@@ -29,7 +29,7 @@ impl Program {
         command.args(["-x", "c++", "-std=gnu++20", "-O1", "-pthread", "-w", "-ffp-contract=off"]);
         // 16-bit floats round after each operation, as on the device.
         command.args(["-Xclang", "-ffloat16-excess-precision=none"]);
-        // FP8 of gfx942 has a form of its own.
+        // gfx942 has another FP8 format.
         command.args((kernel.target.name == "gfx942").then_some("-DFNUZ"));
         command.arg(path("main.cpp")).args(["-lstdc++", "-lm", "-o"]).arg(path("main"));
         let output = command.output().unwrap();
@@ -63,7 +63,7 @@ impl Program {
         let buffers = arguments.buffers.iter().map(|buffer| {
             let (bytes, tail) = rest.split_at(buffer.bytes.len());
             rest = tail;
-            Contents::of(bytes.to_vec())
+            Contents::from_bytes(bytes.to_vec())
         });
         buffers.collect()
     }
@@ -82,7 +82,7 @@ fn text(kernel: &Verified<Kernel>) -> String {
     )
 }
 
-/// Runs the texts of [`Jit`]'s kernels for a target, as a device does.
+/// Runs the sources of [`Jit`]'s kernels for a target, as a device does.
 pub struct Host {
     clang: PathBuf,
     target: &'static str,
@@ -137,15 +137,15 @@ impl Executor for Host {
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Contents, ProductError> {
-        Ok(Contents::of(bytes.to_vec()))
+        Ok(Contents::from_bytes(bytes.to_vec()))
     }
 
     fn output(&self, bytes: u64) -> Result<Contents, ProductError> {
-        Ok(Contents::of(vec![0xff; bytes as usize]))
+        Ok(Contents::from_bytes(vec![0xff; bytes as usize]))
     }
 
     fn zeroed(&self, bytes: u64) -> Result<Contents, ProductError> {
-        Ok(Contents::of(vec![0; bytes as usize]))
+        Ok(Contents::from_bytes(vec![0; bytes as usize]))
     }
 
     fn download(&self, memory: &Contents) -> Result<Vec<u8>, ProductError> {

@@ -1,4 +1,4 @@
-//! Small kernels that together use every operation, and the assembler to feed them to.
+//! Small kernels that together use every operation, and the vendors' compilers.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod assembler;
@@ -25,7 +25,7 @@ pub fn launch(threads: u32) -> Launch {
     Launch { grid: [one; 3], threads, min_blocks: 1, cluster: 1, programmatic: false }
 }
 
-/// Every value operation that the target has, each result stored.
+/// A kernel of every value operation that the target has; each result is stored.
 pub fn arithmetic(target: &'static Target) -> Kernel {
     let mut b = Builder::new("arithmetic", "Every value operation once.", target, launch(64));
     let m = b.parameter("m", "any number");
@@ -164,8 +164,8 @@ pub fn arithmetic(target: &'static Target) -> Kernel {
     b.finish()
 }
 
-/// Loads, stores, masks, atomics, control flow, shuffles, votes; where the target has them, cp.async,
-/// mbarriers without bytes and named barriers.
+/// Loads, stores, masks, atomics, control flow, shuffles, votes; if the target has them, cp.async,
+/// mbarriers without byte counts, and named barriers.
 pub fn memory(target: &'static Target) -> Kernel {
     let mut b = Builder::new("memory", "Memory, control and warps.", target, launch(64));
     let m = b.parameter("m", "rows of x");
@@ -237,7 +237,7 @@ pub fn memory(target: &'static Target) -> Kernel {
             b.set(sum, total);
         },
     );
-    b.choose(
+    b.if_else(
         inside,
         |b| {
             let total = b.add(sum, first[3]);
@@ -262,15 +262,15 @@ pub fn memory(target: &'static Target) -> Kernel {
     b.push(Op::Fence { scope: Scope::Device });
     b.barrier();
     let counter = Address::new(space, 0u32);
-    let old = b.atomic(Fetch::Add, counter, 1u32, Order::AcquireRelease, Scope::Device);
+    let old = b.atomic(AtomicOp::Add, counter, 1u32, MemoryOrder::AcquireRelease, Scope::Device);
     for (op, order, scope) in [
-        (Fetch::Exchange, Order::Relaxed, Scope::Device),
-        (Fetch::Max, Order::Release, Scope::Block),
+        (AtomicOp::Exchange, MemoryOrder::Relaxed, Scope::Device),
+        (AtomicOp::Max, MemoryOrder::Release, Scope::Block),
     ] {
         b.push(Op::Atomic { dst: None, op, at: counter, value: old, order, scope });
     }
     let now = b.variable("now", Type::U32, Uniformity::Varying);
-    let (order, scope) = (Order::Acquire, Scope::Device);
+    let (order, scope) = (MemoryOrder::Acquire, Scope::Device);
     b.push(Op::AtomicLoad { dst: now, from: counter, order, scope });
     if target.has(Feature::NamedBarrier) {
         b.push(Op::NamedBarrier { id: 3, threads: 64, wait: true });
@@ -289,7 +289,7 @@ pub fn memory(target: &'static Target) -> Kernel {
     b.finish()
 }
 
-/// Two copies to shared memory, the first with a mask, waited for by group and by mbarrier.
+/// Two asynchronous copies, the first with a mask; one wait by group, one by mbarrier.
 fn asynchronous(
     b: &mut Builder,
     ready: BarrierId,
@@ -309,7 +309,7 @@ fn asynchronous(
     b.push(Op::MbarrierWait { barrier, parity: 0u32.into() });
 }
 
-/// Matrices from shared memory, and a turned one back into it.
+/// Loads matrices from shared memory, and stores a transposed one.
 fn rearranged(b: &mut Builder, at: Address) -> (Vec<Reg>, Vec<Reg>) {
     let a = b.load_matrix(at, 4, false);
     let two = b.load_matrix(at.plus(256), 2, true);
@@ -342,7 +342,7 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
         let [mut a, mut two] =
             [0, 8 * warp].map(|at| b.load(Address::new(tile, row).plus(at), Width::B128));
         if target.has(Feature::MfmaScale) {
-            // Eight registers, the most that an instruction takes of an operand.
+            // Eight registers, the most of any operand.
             for (of, at) in [(&mut a, 16 * warp), (&mut two, 24 * warp)] {
                 of.extend(b.load(Address::new(tile, row).plus(at), Width::B128));
             }
@@ -361,10 +361,10 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
         let (a, two) = (&a[..in_a as usize], &two[..in_b as usize]);
         if row.scaling.is_some() {
             let scales = [a, two].map(|regs| MatrixScale { from: regs[0], byte: 2 });
-            b.matrix_scaled(row, &d, (a, two), Addend::Zero, scales);
-            b.matrix_scaled(row, &d, (a, two), Addend::Registers(d.clone()), scales);
+            b.matrix_scaled(row, &d, (a, two), Accumulator::Zero, scales);
+            b.matrix_scaled(row, &d, (a, two), Accumulator::Registers(d.clone()), scales);
         } else {
-            b.matrix(row, &d, a, two, Addend::Zero);
+            b.matrix(row, &d, a, two, Accumulator::Zero);
             b.matrix_add(row, &d, a, two);
         }
         for reg in &d {
@@ -449,9 +449,9 @@ pub fn warp_groups() -> Kernel {
             let d = b.fragment(ty, 16);
             b.push(Op::MatrixFence);
             let from = MatrixOperand::Registers(a.clone());
-            let (c, scales) = (Addend::Zero, None);
+            let (c, scales) = (Accumulator::Zero, None);
             b.push(Op::Matrix { op, d: d.clone(), a: from.clone(), b: shared(0), c, scales });
-            let c = Addend::Registers(d.clone());
+            let c = Accumulator::Registers(d.clone());
             b.push(Op::Matrix { op, d: d.clone(), a: from, b: shared(16), c: c.clone(), scales });
             b.push(Op::MatrixCommit);
             b.push(Op::MatrixWait { pending: 0 });

@@ -1,11 +1,11 @@
-//! One thing in a kernel made wrong.
+//! Mutations: changes of single operations that make a kernel wrong.
 
 use quantloom_codegen::ir::{Body, Buffer, Kernel, Op, SharedBlock, Space, Statement};
 
-/// What is done to an operation, of which it is said where it stands.
+/// A change of an operation at a location.
 pub type Mutation = fn(&Place, &mut Op);
 
-/// Where an operation stands.
+/// The location of an operation.
 pub struct Place {
     buffers: Vec<Buffer>,
     shared: Vec<SharedBlock>,
@@ -23,7 +23,7 @@ impl Place {
     }
 }
 
-/// Changes every operation of a kernel; whether that made a difference.
+/// Applies a change to every operation of a kernel; returns whether the kernel differs.
 pub fn mutate(kernel: &mut Kernel, mutation: Mutation) -> bool {
     each_body(kernel, &mut |place, body| {
         for statement in body {
@@ -34,7 +34,7 @@ pub fn mutate(kernel: &mut Kernel, mutation: Mutation) -> bool {
     })
 }
 
-/// Puts an operation before each that asks for one; whether there was such.
+/// Inserts an operation before each one for which `before` returns one; returns whether there was any.
 pub fn put_before(kernel: &mut Kernel, before: fn(&Op) -> Option<Op>) -> bool {
     each_body(kernel, &mut |_, body| {
         for at in (0..body.len()).rev() {

@@ -179,11 +179,11 @@ impl Rows {
 
     fn contents(&self, name: &str, bytes: usize) -> Contents {
         let floats = |values: &[f64]| {
-            Contents::of(values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect())
+            Contents::from_bytes(values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect())
         };
         let contents = match name {
-            "x" => Contents::of(self.bytes()),
-            "order" => Contents::of_words(&self.order),
+            "x" => Contents::from_bytes(self.bytes()),
+            "order" => Contents::from_words(&self.order),
             "input_zero" => floats(&self.given.zeros),
             "prescale" => floats(&self.given.prescale),
             _ => match name.strip_prefix("input_scale_") {

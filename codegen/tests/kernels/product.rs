@@ -92,15 +92,19 @@ impl Product {
             let bytes = extents.product::<u32>() as usize * buffer.word.bytes() as usize;
             let bytes_of = |halves: &[u16]| halves.iter().flat_map(|h| h.to_le_bytes()).collect();
             let contents = match buffer.name.as_str() {
-                "w" => Contents::of(self.native_codes()),
-                "scale" => Contents::of(bytes_of(&self.per_group(&self.scales))),
-                "zero" => Contents::of(bytes_of(&self.per_group(self.zeros.as_ref().unwrap()))),
+                "w" => Contents::from_bytes(self.native_codes()),
+                "scale" => Contents::from_bytes(bytes_of(&self.per_group(&self.scales))),
+                "zero" => {
+                    Contents::from_bytes(bytes_of(&self.per_group(self.zeros.as_ref().unwrap())))
+                }
                 "bias" => {
                     let bias = self.bias.as_ref().unwrap();
-                    Contents::of(bias.iter().flat_map(|value| value.to_le_bytes()).collect())
+                    Contents::from_bytes(
+                        bias.iter().flat_map(|value| value.to_le_bytes()).collect(),
+                    )
                 }
-                "x" => Contents::of(bytes_of(&self.x.bits)),
-                "arrivals" => Contents::of(vec![0; bytes]),
+                "x" => Contents::from_bytes(bytes_of(&self.x.bits)),
+                "arrivals" => Contents::from_bytes(vec![0; bytes]),
                 _ => Contents::poison(bytes),
             };
             assert_eq!(contents.bytes.len(), bytes, "{}", buffer.name);

@@ -134,7 +134,7 @@ impl Stored {
         direction: Direction,
     ) -> Result<(), String> {
         let (before, after) = self.arrays(part, direction);
-        let before = before.into_iter().map(|bytes| Contents::of(bytes.to_vec()));
+        let before = before.into_iter().map(|bytes| Contents::from_bytes(bytes.to_vec()));
         let buffers = before.chain([Contents::poison(after.len())]).collect();
         let mut arguments = Arguments { parameters: Vec::new(), buffers };
         run(kernel, &mut arguments, &Options::default()).map_err(|fault| fault.to_string())?;

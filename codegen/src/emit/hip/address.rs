@@ -1,5 +1,5 @@
-//! Addresses as expressions: an argument or the shared memory, the index times its word's bytes,
-//! and a constant.
+//! Addresses as expressions: an argument or the shared memory, plus the index times the word's
+//! bytes, plus a constant.
 
 use super::Writer;
 use crate::ir::{Address, Operand, Space};
@@ -13,7 +13,7 @@ impl Writer<'_> {
                 let words = buffer.shape.iter().map(|extent| extent.value(&[]).map(u64::from));
                 let words = words.product::<Option<u64>>();
                 let bytes = buffer.word.bytes();
-                // Inside a buffer of less than 4 GiB, 32 bits hold the distance from its start.
+                // In a buffer of less than 4 GiB, 32 bits hold the offset from its start.
                 let short = words.is_some_and(|words| words * u64::from(bytes) <= 1 << 32);
                 (format!("arg_{}", buffer.name), bytes, 0, short)
             }

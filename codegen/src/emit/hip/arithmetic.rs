@@ -30,7 +30,7 @@ impl Writer<'_> {
         self.set(dst, &value);
     }
 
-    /// The compiler is told what a promise of uniformity says, where it covers a warp.
+    /// Passes a promise of uniformity on to the compiler, if its scope is at least a warp.
     fn uniform(&mut self, dst: Reg, a: Operand) -> String {
         let register = &self.kernel.registers[dst.id.0 as usize];
         if register.uniformity < Uniformity::Warp || a.reg().is_none() {
@@ -51,12 +51,12 @@ impl Writer<'_> {
             Special::Lane => format!("{}()", self.helper(Helper::Lane)),
             Special::Warp => format!("{}()", self.helper(Helper::Warp)),
             Special::Block(at) => format!("__builtin_amdgcn_workgroup_id_{}()", axis(at)),
-            // The grid is counted in threads; blocks are one thread high and deep.
+            // The builtin counts threads; a block has one thread in y and z.
             Special::Blocks(0) => {
                 format!("__builtin_amdgcn_grid_size_x() / {}u", self.kernel.launch.threads)
             }
             Special::Blocks(at) => format!("__builtin_amdgcn_grid_size_{}()", axis(at)),
-            // There are no clusters: a block is alone in its own.
+            // Without clusters, a block is the only one of its cluster.
             Special::ClusterBlock => "0u".to_owned(),
         }
     }
@@ -71,7 +71,7 @@ impl Writer<'_> {
         match op {
             Unary::Not => format!("~{value}"),
             Unary::NotPred => format!("!{value}"),
-            // A negative constant has a sign of its own.
+            // In parentheses: a negative constant starts with a sign.
             Unary::Negate => format!("-({value})"),
             Unary::Abs => format!("__builtin_fabsf({value})"),
             Unary::Sqrt => format!("__builtin_sqrtf({value})"),
@@ -93,7 +93,7 @@ impl Writer<'_> {
             Unary::F32FromHalf(Half::F16, Side::High) => {
                 format!("{}({value} >> 16)", self.helper(Helper::F32FromF16))
             }
-            Unary::F16x2FromE4m3(_) => self.lacks(Feature::ConvertE4m3),
+            Unary::F16x2FromE4m3(_) => self.unsupported(Feature::ConvertE4m3),
         }
     }
 
@@ -133,8 +133,8 @@ impl Writer<'_> {
             Binary::Pack(Half::Bf16) => self.call(Helper::PackBf16, &[a, b]),
             Binary::AddPacked(Half::Bf16)
             | Binary::SubPacked(Half::Bf16)
-            | Binary::MulPacked(Half::Bf16) => self.lacks(Feature::PackedBf16),
-            Binary::MaxPacked(Half::Bf16) => self.lacks(Feature::PackedBf16Fma),
+            | Binary::MulPacked(Half::Bf16) => self.unsupported(Feature::PackedBf16),
+            Binary::MaxPacked(Half::Bf16) => self.unsupported(Feature::PackedBf16Fma),
             Binary::PackE4m3 => self.call(Helper::PackE4m3, &[a, b]),
         }
     }
@@ -145,7 +145,7 @@ impl Writer<'_> {
             Ternary::Mad => format!("{a} * {b} + {c}"),
             Ternary::Fma => format!("__builtin_fmaf({a}, {b}, {c})"),
             Ternary::FmaPacked(Half::F16) => self.call(Helper::FmaF16, &operands),
-            Ternary::FmaPacked(Half::Bf16) => self.lacks(Feature::PackedBf16Fma),
+            Ternary::FmaPacked(Half::Bf16) => self.unsupported(Feature::PackedBf16Fma),
             Ternary::Lop3(table) => logic::expression(table, [&a, &b, &c]),
             Ternary::Permute => match operands[2] {
                 Operand::U32(select) => self.selected(select, &operands, [&a, &b]),
@@ -169,8 +169,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Bytes by a constant: `v_perm_b32` takes a byte for each of the result's, 0 to 7 for a byte of
-    /// a and b, and 8 to 11 for the sign of their odd bytes. Signs of even bytes take the long way.
+    /// A byte permutation by a constant. `v_perm_b32` has a selector for each byte of the result: 0 to
+    /// 7 for a byte of a and b, 8 to 11 for the sign of an odd byte. Signs of even bytes use the
+    /// prelude's function.
     fn selected(&mut self, select: u32, operands: &[Operand], [a, b]: [&str; 2]) -> String {
         let nibbles = (0..4).map(|at| select >> (4 * at) & 0xf);
         let bytes: Option<Vec<u32>> = nibbles

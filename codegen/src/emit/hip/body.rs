@@ -18,7 +18,7 @@ impl Writer<'_> {
                     let n = self.label();
                     let end = self.bound("end", n, *end);
                     let step = self.bound("step", n, *step);
-                    // Unrolling is the schedule's decision.
+                    // The schedule decides about unrolling, not the compiler.
                     self.line("#pragma clang loop unroll(disable)");
                     self.line(&format!(
                         "for ({counter} = {start}; {counter} < {end}; {counter} += {step}) {{"
@@ -97,7 +97,7 @@ impl Writer<'_> {
         self.line("}");
     }
 
-    /// The last arm has what the verifier finds missing on these chips.
+    /// Operations of the last arm are not available on these chips; the verifier has refused them.
     fn operation(&mut self, op: &Op) {
         match op {
             Op::Comment(text) => comment(text).for_each(|line| self.line(&line)),
@@ -147,7 +147,7 @@ impl Writer<'_> {
             | Op::MatrixWait { .. }
             | Op::GridWait
             | Op::GridLaunch => {
-                self.lacks(op.needs());
+                self.unsupported(op.needs());
             }
         }
     }

@@ -1,37 +1,37 @@
-//! Functions of three bits as the shortest expressions of and, or, exclusive or and not.
+//! Functions of three bits as the shortest expressions with and, or, exclusive or and not.
 //!
-//! In: a table as [`Ternary::Lop3`](crate::ir::Ternary::Lop3) has it. Out: an expression in C++.
-//! All 256 are found at once, from the operands up: what one more operation makes of shorter ones.
+//! In: a table of [`Ternary::Lop3`](crate::ir::Ternary::Lop3). Out: an expression in C++. One search
+//! finds all 256, by length: it combines shorter expressions with one more operation.
 
 use std::sync::LazyLock;
 
 /// The tables of the operands.
 const OPERANDS: [u8; 3] = [0xf0, 0xcc, 0xaa];
 
-/// How a table is made of others.
+/// How a table is derived from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Made {
+enum Derivation {
     /// No bit.
     Zeros,
     /// Every bit.
     Ones,
     /// One of the operands.
     Operand(usize),
-    /// Of the other bits of a table.
+    /// The complement of a table.
     Not(u8),
-    /// Of two tables: `&`, `|` or `^`.
+    /// Two tables combined by `&`, `|` or `^`.
     Both(char, u8, u8),
 }
 
-/// For each table: how many operations make it, and the last of them.
-static SHORTEST: LazyLock<Vec<(u32, Made)>> = LazyLock::new(search);
+/// For each table: the number of operations of its shortest expression, and the last operation.
+static SHORTEST: LazyLock<Vec<(u32, Derivation)>> = LazyLock::new(search);
 
-fn search() -> Vec<(u32, Made)> {
-    let mut best: Vec<Option<(u32, Made)>> = vec![None; 256];
-    best[0x00] = Some((0, Made::Zeros));
-    best[0xff] = Some((0, Made::Ones));
+fn search() -> Vec<(u32, Derivation)> {
+    let mut best: Vec<Option<(u32, Derivation)>> = vec![None; 256];
+    best[0x00] = Some((0, Derivation::Zeros));
+    best[0xff] = Some((0, Derivation::Ones));
     for (at, table) in OPERANDS.into_iter().enumerate() {
-        best[usize::from(table)] = Some((0, Made::Operand(at)));
+        best[usize::from(table)] = Some((0, Derivation::Operand(at)));
     }
     let mut length = 0;
     while best.contains(&None) {
@@ -39,32 +39,32 @@ fn search() -> Vec<(u32, Made)> {
         let known: Vec<(u8, u32)> = (0..=u8::MAX)
             .filter_map(|table| best[usize::from(table)].map(|(length, _)| (table, length)))
             .collect();
-        let mut found = |table: u8, made: Made| {
+        let mut found = |table: u8, made: Derivation| {
             best[usize::from(table)].get_or_insert((length, made));
         };
         for &(a, of_a) in &known {
             if of_a + 1 == length {
-                found(!a, Made::Not(a));
+                found(!a, Derivation::Not(a));
             }
             for &(b, of_b) in known.iter().filter(|(b, of_b)| *b > a && of_a + of_b + 1 == length) {
                 debug_assert!(of_b < length);
-                found(a & b, Made::Both('&', a, b));
-                found(a | b, Made::Both('|', a, b));
-                found(a ^ b, Made::Both('^', a, b));
+                found(a & b, Derivation::Both('&', a, b));
+                found(a | b, Derivation::Both('|', a, b));
+                found(a ^ b, Derivation::Both('^', a, b));
             }
         }
     }
     best.into_iter().flatten().collect()
 }
 
-/// The expression of a table, of operands that are names or constants.
+/// The expression of a table; the operands are names or constants.
 pub(super) fn expression(table: u8, operands: [&str; 3]) -> String {
     match SHORTEST[usize::from(table)].1 {
-        Made::Zeros => "0u".to_owned(),
-        Made::Ones => "~0u".to_owned(),
-        Made::Operand(at) => operands[at].to_owned(),
-        Made::Not(of) => format!("~{}", inner(of, operands)),
-        Made::Both(op, a, b) => format!("{} {op} {}", inner(a, operands), inner(b, operands)),
+        Derivation::Zeros => "0u".to_owned(),
+        Derivation::Ones => "~0u".to_owned(),
+        Derivation::Operand(at) => operands[at].to_owned(),
+        Derivation::Not(of) => format!("~{}", inner(of, operands)),
+        Derivation::Both(op, a, b) => format!("{} {op} {}", inner(a, operands), inner(b, operands)),
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn expression(table: u8, operands: [&str; 3]) -> String {
 fn inner(table: u8, operands: [&str; 3]) -> String {
     let text = expression(table, operands);
     match SHORTEST[usize::from(table)].1 {
-        Made::Both(..) => format!("({text})"),
+        Derivation::Both(..) => format!("({text})"),
         _ => text,
     }
 }
@@ -81,7 +81,7 @@ fn inner(table: u8, operands: [&str; 3]) -> String {
 mod tests {
     use super::*;
 
-    /// Reads an expression of the operands `a`, `b`, `c`: what its text means, by itself.
+    /// Evaluates an expression of the operands `a`, `b`, `c` to its table, by a parser of its own.
     fn read(text: &str) -> u8 {
         let mut rest = text.as_bytes();
         let value = binary(&mut rest);
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// What is known to be short is found short, and nothing needs more than five operations.
+    /// Known short expressions are found, and no table needs more than five operations.
     #[test]
     fn expressions_are_short() {
         for (table, length) in [(0xea, 2), (0x6a, 2), (0x96, 2), (0xca, 3), (0xe8, 4), (0x80, 2)] {

@@ -1,8 +1,8 @@
-//! Matrix operations: a builtin of clang by a row of the table.
+//! Matrix operations, by clang's builtins.
 
 use super::Writer;
 use super::prelude::Vector;
-use crate::ir::{Addend, Element, MatrixOp, MatrixOperand, MatrixScale, Op, Operand, Reg};
+use crate::ir::{Accumulator, Element, MatrixOp, MatrixOperand, MatrixScale, Op, Operand, Reg};
 
 impl Writer<'_> {
     pub(super) fn matrix(&mut self, op: &Op) {
@@ -13,9 +13,10 @@ impl Writer<'_> {
         };
         let sum = self.vector(result(op, d.len()));
         let addend = match c {
-            Addend::Zero => format!("({sum}){{}}"),
-            Addend::Registers(regs) => {
-                let values: Vec<String> = regs.iter().map(|reg| self.addend(op, *reg)).collect();
+            Accumulator::Zero => format!("({sum}){{}}"),
+            Accumulator::Registers(regs) => {
+                let values: Vec<String> =
+                    regs.iter().map(|reg| self.accumulator(op, *reg)).collect();
                 format!("({sum}){{{}}}", values.join(", "))
             }
         };
@@ -42,12 +43,12 @@ impl Writer<'_> {
         self.line("}");
     }
 
-    fn addend(&mut self, op: &MatrixOp, reg: Reg) -> String {
+    fn accumulator(&mut self, op: &MatrixOp, reg: Reg) -> String {
         let value = self.value(Operand::Reg(reg));
         if op.d == Element::F32 { value } else { format!("(int){value}") }
     }
 
-    /// Registers as what the builtin takes.
+    /// Registers as the operand type of the builtin.
     fn operand(&mut self, element: Element, operand: &MatrixOperand) -> String {
         let MatrixOperand::Registers(regs) = operand else { return String::new() };
         let words = self.vector(Vector { of: "unsigned", short: "u32", len: regs.len() as u32 });
@@ -56,8 +57,8 @@ impl Writer<'_> {
         format!("__builtin_bit_cast({ty}, ({words}){{{}}})", values.join(", "))
     }
 
-    /// Registers as eight words, whatever there are of them: what an instruction that scales takes. It
-    /// does not look at the others.
+    /// Registers as eight words, the operand type of scaling instructions, which ignore words that the
+    /// element type does not need.
     fn widest(&mut self, operand: &MatrixOperand) -> String {
         const WORDS: usize = 8;
         let MatrixOperand::Registers(regs) = operand else { return String::new() };
@@ -68,8 +69,8 @@ impl Writer<'_> {
         format!("({ty}){{{}}}", values.join(", "))
     }
 
-    /// Bytes come in a `long` where two registers hold them, else in integers; the first bf16
-    /// instructions, of two registers, take them as short integers.
+    /// The operand type: two registers of bytes are a `long`, four an integer vector; the older bf16
+    /// instructions, of two registers, take short integers.
     fn operand_type(&mut self, element: Element, registers: u32) -> String {
         let (of, short, per_register) = match element {
             Element::F16 => ("_Float16", "f16", 2),
@@ -82,7 +83,7 @@ impl Writer<'_> {
     }
 }
 
-/// The number of an element's format in an instruction that scales (AMD CDNA4 ISA, `CBSZ` and `BLGP` of
+/// The number of an element's format in a scaling instruction (AMD CDNA4 ISA, `CBSZ` and `BLGP` of
 /// V_MFMA_SCALE_F32_16X16X128_F8F6F4).
 const fn format_code(element: Element) -> u32 {
     match element {
@@ -94,7 +95,7 @@ const fn format_code(element: Element) -> u32 {
     }
 }
 
-/// The vector of an instruction's sums.
+/// The vector type of an instruction's result.
 fn result(op: &MatrixOp, len: usize) -> Vector {
     let (of, short) = if op.d == Element::F32 { ("float", "f32") } else { ("int", "s32") };
     Vector { of, short, len: len as u32 }

@@ -1,7 +1,7 @@
 //! Loads, stores, atomics.
 
 use super::Writer;
-use crate::ir::{Cache, Fetch, Mask, Op, Operand, Order, Reg, Scope, Width};
+use crate::ir::{AtomicOp, Cache, Mask, MemoryOrder, Op, Operand, Reg, Scope, Width};
 
 impl Writer<'_> {
     pub(super) fn memory(&mut self, op: &Op) {
@@ -35,9 +35,9 @@ impl Writer<'_> {
             Op::Atomic { dst, op, at, value, order, scope: who } => {
                 let (at, value) = (self.address(*at), self.value(*value));
                 let change = match op {
-                    Fetch::Add => "fetch_add",
-                    Fetch::Exchange => "exchange",
-                    Fetch::Max => "fetch_max",
+                    AtomicOp::Add => "fetch_add",
+                    AtomicOp::Exchange => "exchange",
+                    AtomicOp::Max => "fetch_max",
                 };
                 let (order, who) = (order_text(*order), atomic_scope(*who));
                 let call =
@@ -65,7 +65,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A branch, since what a mask leaves out must not be read.
+    /// A load in a branch, since masked-out memory must not be read.
     fn masked_load(&mut self, dst: &[Reg], read: &str, ty: &str, mask: Option<Mask>) {
         let Some(guard) = self.guard(mask.map(|mask| mask.condition)) else {
             return self.fill(dst, mask);
@@ -80,8 +80,8 @@ impl Writer<'_> {
         self.line("}");
     }
 
-    /// The load, in a block of its own if it fills several registers; with a guard, the block stays
-    /// open in its `else`.
+    /// A load, in a block of its own if it writes several registers. With a guard, the block's `else`
+    /// stays open.
     fn load(&mut self, dst: &[Reg], read: &str, ty: &str, guard: &str) {
         let several = dst.len() > 1;
         if several || !guard.is_empty() {
@@ -116,7 +116,7 @@ impl Writer<'_> {
     }
 }
 
-/// The type that one access moves.
+/// The C++ type of one access.
 const fn unit(width: Width) -> &'static str {
     match width {
         Width::B8 => "byte",
@@ -127,16 +127,16 @@ const fn unit(width: Width) -> &'static str {
     }
 }
 
-const fn order_text(order: Order) -> &'static str {
+const fn order_text(order: MemoryOrder) -> &'static str {
     match order {
-        Order::Relaxed => "__ATOMIC_RELAXED",
-        Order::Acquire => "__ATOMIC_ACQUIRE",
-        Order::Release => "__ATOMIC_RELEASE",
-        Order::AcquireRelease => "__ATOMIC_ACQ_REL",
+        MemoryOrder::Relaxed => "__ATOMIC_RELAXED",
+        MemoryOrder::Acquire => "__ATOMIC_ACQUIRE",
+        MemoryOrder::Release => "__ATOMIC_RELEASE",
+        MemoryOrder::AcquireRelease => "__ATOMIC_ACQ_REL",
     }
 }
 
-/// There are no clusters: what orders for one orders for the device.
+/// Without clusters, cluster scope is device scope.
 const fn atomic_scope(scope: Scope) -> &'static str {
     match scope {
         Scope::Block => "__HIP_MEMORY_SCOPE_WORKGROUP",

@@ -1,21 +1,21 @@
 //! HIP C++ for AMD GPUs.
 //!
-//! In: a verified kernel for a `gfx*` target. Out: a text with one kernel that needs no header, for
+//! In: a verified kernel for a `gfx*` target. Out: a source with one kernel that needs no header, for
 //! hiprtc and for clang (`clang -x hip --cuda-device-only --no-gpu-bundle-output
 //! --offload-arch=gfx942 -nogpulib -nogpuinc -O3`).
 //!
 //! Binding contract: the kernel's arguments are the buffers as 64-bit global addresses, then the
-//! launch parameters as 32-bit unsigned integers, in the kernel's order; shared memory is static,
-//! so that a launch asks for none; grid and block as in [`Kernel::launch`], one-dimensional blocks.
+//! launch parameters as 32-bit unsigned integers, in the kernel's order; shared memory is static, so
+//! that a launch needs no dynamic one; grid and block as in [`Kernel::launch`], one-dimensional blocks.
 //!
 //! Names: `$lane` is the kernel's register `lane`, `$acc_3` element 3 of its register array `acc`,
-//! `arg_x` the argument `x`. Everything else is the emitter's. `body` has control flow, `prelude` the
-//! functions that a text defines for itself, `logic` three-operand bit functions as expressions, the
-//! other files one family of operations each.
+//! `arg_x` the argument `x`. All other names are the emitter's. `body` has control flow, `prelude` the
+//! functions that a source defines, `logic` three-operand bit functions as expressions, the other
+//! files one family of operations each.
 //!
-//! Rounding: contraction is switched off in the text. Division and square root are correctly
-//! rounded, and subnormals are kept, unless a compiler is told otherwise (`-ffast-math` and its
-//! parts); it must not be.
+//! Rounding: a pragma in the source disables contraction. Division and square root are correctly
+//! rounded, and subnormals are kept, unless a compiler gets `-ffast-math` or one of its parts, which
+//! is not allowed.
 
 mod address;
 mod arithmetic;
@@ -35,12 +35,12 @@ use crate::target::{Chip, Feature};
 
 use prelude::{Helper, LANES, Vector};
 
-/// Execution units of a compute unit, over which the waves of its blocks are spread.
+/// SIMD units of a compute unit, to which the waves of its blocks are distributed.
 const UNITS: u32 = 4;
 
-/// Why a kernel has no HIP text.
+/// Why a kernel cannot be printed as HIP.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotForHip {
+pub enum HipEmitError {
     /// The kernel is for another kind of target.
     #[error("kernel {kernel} is for {target}; HIP is for gfx9* targets")]
     Target {
@@ -49,25 +49,25 @@ pub enum NotForHip {
         /// Its target.
         target: &'static str,
     },
-    /// The table of instructions gives the target what this emitter cannot print.
-    #[error("kernel {kernel} needs {feature:?}, which HIP texts do not have")]
+    /// The target has a feature that this emitter cannot print.
+    #[error("kernel {kernel} needs {feature:?}, which the HIP emitter does not support")]
     Feature {
         /// The kernel's name.
         kernel: String,
-        /// What it needs.
+        /// The feature that it needs.
         feature: Feature,
     },
 }
 
-/// The text of a kernel.
+/// The source of a kernel.
 ///
 /// # Errors
-/// [`NotForHip`] if the target is no AMD GPU, or needs an operation that has no text here.
-pub fn emit(kernel: &Verified<Kernel>) -> Result<String, NotForHip> {
+/// [`HipEmitError`] if the target is not an AMD GPU, or the kernel needs an unsupported operation.
+pub fn emit(kernel: &Verified<Kernel>) -> Result<String, HipEmitError> {
     let gpu = kernel.target.gpu.filter(|gpu| gpu.warp == LANES);
     let Some(Chip::Gfx(chip)) = gpu.map(|gpu| gpu.chip) else {
         let (kernel, target) = (kernel.name.clone(), kernel.target.name);
-        return Err(NotForHip::Target { kernel, target });
+        return Err(HipEmitError::Target { kernel, target });
     };
     let mut writer = Writer {
         kernel,
@@ -77,11 +77,11 @@ pub fn emit(kernel: &Verified<Kernel>) -> Result<String, NotForHip> {
         labels: 0,
         helpers: BTreeSet::new(),
         vectors: BTreeSet::new(),
-        lacking: None,
+        unsupported: None,
     };
     writer.body(&kernel.body);
-    if let Some(feature) = writer.lacking {
-        return Err(NotForHip::Feature { kernel: kernel.name.clone(), feature });
+    if let Some(feature) = writer.unsupported {
+        return Err(HipEmitError::Feature { kernel: kernel.name.clone(), feature });
     }
     let mut text = String::new();
     // Writing into a string cannot fail.
@@ -96,12 +96,12 @@ struct Writer<'k> {
     text: String,
     depth: usize,
     labels: u32,
-    /// Functions that the text uses.
+    /// Functions of the prelude that the source uses.
     helpers: BTreeSet<Helper>,
-    /// Vector types that the text uses.
+    /// Vector types that the source uses.
     vectors: BTreeSet<Vector>,
-    /// What the text would need and cannot say.
-    lacking: Option<Feature>,
+    /// The first feature that the kernel needs and this emitter does not support.
+    unsupported: Option<Feature>,
 }
 
 impl Writer<'_> {
@@ -116,19 +116,19 @@ impl Writer<'_> {
         self.labels
     }
 
-    /// Remembers what cannot be said; the text is thrown away.
-    fn lacks(&mut self, feature: Feature) -> String {
-        self.lacking.get_or_insert(feature);
+    /// Records an unsupported feature; the source is then discarded.
+    fn unsupported(&mut self, feature: Feature) -> String {
+        self.unsupported.get_or_insert(feature);
         String::new()
     }
 
-    /// The name of a function of the prelude, which the text will define.
+    /// The name of a function of the prelude; the source then defines it.
     fn helper(&mut self, helper: Helper) -> &'static str {
         self.helpers.insert(helper);
         helper.name()
     }
 
-    /// The name of a vector type, which the text will define.
+    /// The name of a vector type; the source then defines it.
     fn vector(&mut self, vector: Vector) -> String {
         self.vectors.insert(vector);
         vector.to_string()
@@ -193,7 +193,7 @@ fn unsigned(value: u32) -> String {
     if value > 0xffff { format!("{value:#010x}u") } else { format!("{value}u") }
 }
 
-/// Lines of a comment: what ends in a backslash would swallow the next line.
+/// Lines of a comment. A line must not end in a backslash: it would continue on the next line.
 fn comment(text: &str) -> impl Iterator<Item = String> {
     text.lines().map(|line| {
         let open = line.trim_end().ends_with('\\');
@@ -213,7 +213,7 @@ fn write_text(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
             None => writeln!(out, "//")?,
         }
     }
-    // A text for another chip may compile, and then convert or multiply otherwise.
+    // A source for another chip could compile, and convert or multiply differently.
     let chip = writer.chip;
     writeln!(
         out,
@@ -239,7 +239,7 @@ fn write_text(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
         launch.threads, kernel.name
     )?;
     let buffers = kernel.buffers.iter().map(|buffer| {
-        // What other threads may change while the kernel runs is not `__restrict`.
+        // Memory that other threads may change during the kernel is not `__restrict`.
         let way = match buffer.access {
             Access::Constant | Access::ReadOnly => "const byte *__restrict",
             Access::WriteOnce => "byte *__restrict",
@@ -254,8 +254,8 @@ fn write_text(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
     writeln!(out, "\n{}}}\n\n}} // namespace quantloom", writer.text)
 }
 
-/// Declarations: registers of one type after another, wrapped. Predicates start as false, since
-/// C++ lets nobody copy a `bool` that holds nothing.
+/// Declarations of registers by type, wrapped. Predicates are initialised to false, since in C++ a
+/// copy of an uninitialised `bool` is undefined.
 fn write_registers(out: &mut String, kernel: &Kernel) -> std::fmt::Result {
     let types =
         [(Type::Pred, "bool", " = false"), (Type::U32, "unsigned", ""), (Type::F32, "float", "")];

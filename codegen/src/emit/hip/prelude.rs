@@ -1,12 +1,13 @@
-//! What a text defines for itself: types, and those functions that the kernel uses.
+//! The prelude of a source: types, and the functions that the kernel uses.
 //!
-//! Each function is exactly an operation of [`crate::ir`], in C++ that means the same on any
-//! machine; where a chip has an instruction for it, the compiler finds it, or a builtin names it.
+//! Each function is exactly an operation of [`crate::ir`], in portable C++; if a chip has an
+//! instruction for the operation, the compiler recognises it, or a builtin names it.
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Formatter, Result, Write};
 
-/// A function of the prelude, in the order of the text: what a function calls stands before it.
+/// A function of the prelude, in the order of their definitions: a function comes after those that it
+/// calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Helper {
     AsF32,
@@ -44,14 +45,14 @@ pub(super) enum Helper {
     WarpBarrier,
 }
 
-/// A vector type: an element and how many.
+/// A vector type: element type and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Vector {
     /// The C++ name of an element.
     pub(super) of: &'static str,
-    /// The element's name in the vector's.
+    /// The element's name within the vector type's name.
     pub(super) short: &'static str,
-    /// Elements.
+    /// Number of elements.
     pub(super) len: u32,
 }
 
@@ -61,7 +62,8 @@ impl Display for Vector {
     }
 }
 
-/// What loads, stores and atomics go through: memory is read in other units than it was written.
+/// The types of loads, stores and atomics, which may alias: memory is read with other types than it
+/// was written with.
 const MEMORY: &str = "\
 typedef unsigned char byte;
 typedef unsigned long long wide;
@@ -74,14 +76,14 @@ typedef __bf16 brains __attribute__((ext_vector_type(2)));
 constexpr unsigned lanes = 64;
 ";
 
-/// Lanes of a warp of all chips that have these texts.
+/// Lanes of a warp of all chips of this emitter.
 pub(super) const LANES: u32 = 64;
 
-/// What each function starts with.
+/// The specifiers of each function.
 const FUNCTION: &str = "static inline __attribute__((device, always_inline)) ";
 
 impl Helper {
-    /// Its name in the text.
+    /// Its name in the source.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::AsF32 => "as_f32",
@@ -140,7 +142,7 @@ impl Helper {
         }
     }
 
-    /// Its definition on a chip, without what every function starts with.
+    /// Its definition on a chip, without the specifiers.
     fn text(self, chip: &str) -> &'static str {
         match self {
             Self::AsF32 => {
@@ -161,7 +163,7 @@ impl Helper {
             Self::AsWord => {
                 "unsigned as_word(halves two) { return __builtin_bit_cast(unsigned, two); }"
             }
-            // Equal numbers have equal bits, or are zeros, whose signs the bits decide.
+            // Equal numbers have equal bits, or are zeros, whose bits give the sign of the result.
             Self::Min => {
                 "float min_number(float a, float b)
 {
@@ -232,7 +234,7 @@ impl Helper {
     return as_word((halves){(_Float16)low, (_Float16)high});
 }"
             }
-            // The carry of half of the last place, or of a little less, is the rounding.
+            // Rounds by adding half of the last place, or slightly less, and truncating.
             Self::RoundBf16 => {
                 "unsigned round_bf16(float value)
 {
@@ -253,8 +255,8 @@ impl Helper {
     return round_bf16(low) >> 16 | (round_bf16(high) & 0xffff0000u);
 }"
             }
-            // From 464 on, the middle of 448 and what would follow it, the largest; below 2^-6 the last
-            // place of a sum with 2^14 is that of the subnormals.
+            // From 464 on (between 448 and the next value of an unlimited format): the largest number.
+            // Below 2^-6, the sum with 2^14 has the last place of the subnormals.
             Self::RoundE4m3 => {
                 "unsigned round_e4m3(float value)
 {
@@ -271,7 +273,7 @@ impl Helper {
     return round_e4m3(low) | round_e4m3(high) << 8;
 }"
             }
-            // Selectors become bytes: v_perm_b32 knows only the signs of odd bytes.
+            // Expands selectors to bytes, since v_perm_b32 has only the signs of odd bytes.
             Self::Permute => {
                 "unsigned permute(unsigned a, unsigned b, unsigned select)
 {
@@ -300,7 +302,7 @@ impl Helper {
             Self::Lane => {
                 "unsigned lane() { return __builtin_amdgcn_workitem_id_x() & (lanes - 1u); }"
             }
-            // The compiler is to know that the number is the same in all lanes.
+            // Tells the compiler that the number is the same in all lanes.
             Self::Warp => {
                 "unsigned warp() { return first(__builtin_amdgcn_workitem_id_x() / lanes); }"
             }
@@ -316,7 +318,7 @@ impl Helper {
     return (unsigned)__builtin_amdgcn_readlane((int)value, (int)lane);
 }"
             }
-            // Lanes are addressed by their bytes.
+            // The instruction addresses lanes in bytes.
             Self::FromLane => {
                 "unsigned from_lane(unsigned value, unsigned lane)
 {
@@ -329,7 +331,7 @@ impl Helper {
     return from_lane(value, lane() ^ by);
 }"
             }
-            // A distance that leads out of the warp leads to the lane itself.
+            // A source lane outside of the warp is replaced by the lane itself.
             Self::ShuffleUp => {
                 "unsigned shuffle_up(unsigned value, unsigned by)
 {
@@ -343,7 +345,7 @@ impl Helper {
 }"
             }
             Self::Votes => "wide votes(bool says) { return __builtin_amdgcn_ballot_w64(says); }",
-            // The instruction alone orders no memory.
+            // The barrier instruction does not order memory accesses.
             Self::BlockBarrier => {
                 "void block_barrier()
 {

@@ -52,10 +52,10 @@ impl Writer<'_> {
         format!("{}({a})", self.helper(Helper::Votes))
     }
 
-    /// What another lane holds, as bits.
+    /// The bits of another lane's value.
     fn taken(&mut self, op: Shuffle, bits: &str, by: Operand) -> String {
         let helper = match (op, by) {
-            // Within 32 lanes the pattern is in the instruction: (lane & 31) ^ by.
+            // Within 32 lanes the pattern (lane & 31) ^ by is an immediate.
             (Shuffle::Xor, Operand::U32(by)) if by < 32 => {
                 let pattern = by << 10 | 0x1f;
                 return format!(
@@ -72,14 +72,14 @@ impl Writer<'_> {
         format!("{}({bits}, {by})", self.helper(helper))
     }
 
-    /// The first lane's bits, which are all lanes' bits.
+    /// The first lane's bits, equal in all lanes.
     pub(super) fn first(&mut self, a: Operand) -> String {
         let bits = self.bits(a);
         format!("{}({bits})", self.helper(Helper::First))
     }
 }
 
-/// There are no clusters: what orders for one orders for the device.
+/// Without clusters, cluster scope is device scope.
 const fn name(scope: Scope) -> &'static str {
     match scope {
         Scope::Block => "workgroup",

@@ -1,10 +1,10 @@
-//! Addresses: an index becomes a byte address in a register, once for all accesses that share it;
-//! the constant part goes into the instruction.
+//! Addresses: an index becomes a byte address in a register, once for all accesses that share it; the
+//! constant part is an immediate of the instruction.
 
 use super::Writer;
 use crate::ir::{Address, BarrierRef, Body, Operand, Reg, Space, Statement};
 
-/// What an address register was made of: the buffer, or the size of a shared word, and the index.
+/// The source of an address register: the buffer, or the size of a shared word, and the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AddressKey {
     Global(u32, Reg),
@@ -20,7 +20,7 @@ impl AddressKey {
 }
 
 impl Writer<'_> {
-    /// `base+constant`, to be put in brackets.
+    /// `base+constant`, without brackets.
     pub(super) fn address(&mut self, address: Address) -> String {
         match address.space {
             Space::Global(id) => {
@@ -33,11 +33,11 @@ impl Writer<'_> {
                             let index = this.reg(reg);
                             this.line(&format!("mad.wide.u32 %at{at}, {index}, {bytes}, {name};"));
                         });
-                        self.far(&format!("%at{at}"), constant)
+                        self.plus_constant(&format!("%at{at}"), constant)
                     }
                     index => {
                         let index = constant_index(index);
-                        self.far(&name, constant + index * u64::from(bytes))
+                        self.plus_constant(&name, constant + index * u64::from(bytes))
                     }
                 }
             }
@@ -45,7 +45,7 @@ impl Writer<'_> {
                 let block = &self.kernel.shared[id.0 as usize];
                 let bytes = block.word.bytes();
                 let start = self.kernel.shared_map().blocks[id.0 as usize];
-                self.near(address.index, bytes, start + address.offset * bytes)
+                self.shared_address(address.index, bytes, start + address.offset * bytes)
             }
         }
     }
@@ -53,11 +53,11 @@ impl Writer<'_> {
     /// An mbarrier's address.
     pub(super) fn mbarrier(&mut self, barrier: BarrierRef) -> String {
         let start = self.kernel.shared_map().barriers[barrier.array.0 as usize];
-        self.near(barrier.index, 8, start)
+        self.shared_address(barrier.index, 8, start)
     }
 
     /// A shared address: `bytes` times the index, and a constant.
-    pub(super) fn near(&mut self, index: Operand, bytes: u32, constant: u32) -> String {
+    pub(super) fn shared_address(&mut self, index: Operand, bytes: u32, constant: u32) -> String {
         match index {
             Operand::Reg(reg) => {
                 let at = self.at(AddressKey::Shared(bytes, reg), |this, at| {
@@ -70,8 +70,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds what does not fit an instruction's signed 32-bit constant to the register.
-    fn far(&mut self, base: &str, constant: u64) -> String {
+    /// `base+constant`; a constant that does not fit an instruction's signed 32-bit immediate is added
+    /// to a new register.
+    fn plus_constant(&mut self, base: &str, constant: u64) -> String {
         if constant < 1 << 31 {
             return format!("{base}+{constant}");
         }
@@ -92,18 +93,18 @@ impl Writer<'_> {
         at
     }
 
-    /// The register is about to be written: addresses made of it are no longer its own.
-    pub(super) fn forget(&mut self, reg: Reg) {
+    /// Invalidates the addresses computed from a register that is about to be written.
+    pub(super) fn invalidate(&mut self, reg: Reg) {
         self.known.retain(|key, _| key.index() != reg);
     }
 
-    /// Forgets what any statement of the body changes.
-    pub(super) fn forget_all_of(&mut self, body: &Body) {
+    /// Invalidates the addresses computed from any register that the body writes.
+    pub(super) fn invalidate_all(&mut self, body: &Body) {
         let mut counters = Vec::new();
         counters_of(body, &mut counters);
         crate::ir::each_op(body, &mut |op| counters.extend(op.writes()));
         for reg in counters {
-            self.forget(reg);
+            self.invalidate(reg);
         }
     }
 }

@@ -17,8 +17,10 @@ impl Writer<'_> {
             Op::Binary { dst, op, a, b } => self.binary(*dst, *op, *a, *b),
             Op::Ternary { dst, op, a, b, c } => {
                 let operands = match op {
-                    // Packed instructions take no constants.
-                    Ternary::FmaPacked(_) => [*a, *b, *c].map(|value| self.held(value)).join(", "),
+                    // Packed instructions have no constant operands.
+                    Ternary::FmaPacked(_) => {
+                        [*a, *b, *c].map(|value| self.in_register(value)).join(", ")
+                    }
                     _ => self.values(&[*a, *b, *c]),
                 };
                 let dst = self.reg(*dst);
@@ -30,7 +32,7 @@ impl Writer<'_> {
                     }
                     Ternary::Lop3(table) => format!("lop3.b32 {dst}, {operands}, {table:#04x};"),
                     Ternary::Permute => match (one_half(*c), a) {
-                        // So that the assembler reads the half in place.
+                        // The assembler then needs no instruction to extract the half.
                         (Some(half), Operand::Reg(reg)) => format!(
                             "{{ .reg .b16 low, high; mov.b32 {{low, high}}, {}; \
                              mov.b32 {dst}, {{{half}, {half}}}; }}",
@@ -70,7 +72,7 @@ impl Writer<'_> {
         self.kernel.registers[reg.id.0 as usize].ty
     }
 
-    /// A predicate in a register: constants have no operand form.
+    /// A predicate in a register; PTX has no constant predicate operands.
     fn predicate(&mut self, operand: Operand, scratch: &str) -> String {
         match operand {
             Operand::Pred(value) => {
@@ -158,8 +160,8 @@ impl Writer<'_> {
                 | Binary::MaxPacked(_)
         );
         let (first, second) = match packed {
-            // Packed instructions take no constants.
-            true => (self.held(a), self.held(b)),
+            // Packed instructions have no constant operands.
+            true => (self.in_register(a), self.in_register(b)),
             false => (self.value(a), self.value(b)),
         };
         let dst = self.reg(dst);
@@ -238,7 +240,7 @@ const fn pair(half: Half) -> &'static str {
     }
 }
 
-/// The half of its first word that a byte permutation gives twice, if it does.
+/// The half of the first word that a byte permutation duplicates, if it duplicates one.
 fn one_half(select: Operand) -> Option<&'static str> {
     match select {
         Operand::U32(0x1010) => Some("low"),

@@ -12,7 +12,7 @@ impl Writer<'_> {
                     self.branch(*condition, then, otherwise);
                 }
                 Statement::For { counter, start, end, step, body } => {
-                    // Bounds are read once: copied where the body changes them.
+                    // Bounds are read once: they are copied if the body changes them.
                     let changes = |operand: Operand| {
                         let mut changed = false;
                         crate::ir::each_op(body, &mut |op| {
@@ -36,15 +36,15 @@ impl Writer<'_> {
                     let uni = self.uni(&[(*counter).into()]);
                     self.line(&format!(".reg .pred %go{n};"));
                     self.line(&format!("mov.b32 {name}, {start_text};"));
-                    self.forget(*counter);
-                    self.forget_all_of(body);
+                    self.invalidate(*counter);
+                    self.invalidate_all(body);
                     let runs = matches!((start, end), (Operand::U32(a), Operand::U32(b)) if a < b);
                     if !runs {
                         self.line(&format!("setp.lt.u32 %go{n}, {name}, {end_text};"));
                         self.line(&format!("@!%go{n} bra{uni} END{n};"));
                     }
                     let outer = self.known.clone();
-                    // Unrolling is the schedule's decision.
+                    // The schedule decides about unrolling, not the compiler.
                     self.text.push_str(&format!("LOOP{n}:\n"));
                     self.line(".pragma \"nounroll\";");
                     self.inside(body);
@@ -53,12 +53,12 @@ impl Writer<'_> {
                     self.line(&format!("@%go{n} bra{uni} LOOP{n};"));
                     self.text.push_str(&format!("END{n}:\n"));
                     self.known = outer;
-                    self.forget(*counter);
+                    self.invalidate(*counter);
                 }
                 Statement::While { test, condition, body } => {
                     let n = self.label();
-                    self.forget_all_of(test);
-                    self.forget_all_of(body);
+                    self.invalidate_all(test);
+                    self.invalidate_all(body);
                     let outer = self.known.clone();
                     let (name, uni) = (self.reg(*condition), self.uni(&[(*condition).into()]));
                     self.text.push_str(&format!("LOOP{n}:\n"));
@@ -80,7 +80,7 @@ impl Writer<'_> {
         self.depth -= 1;
     }
 
-    /// `.uni` where all lanes of a warp go the same way.
+    /// `.uni` if all lanes of a warp branch the same way.
     fn uni(&self, conditions: &[Operand]) -> &'static str {
         let uniform = conditions.iter().all(|condition| match condition {
             Operand::Reg(reg) => {
@@ -110,8 +110,8 @@ impl Writer<'_> {
         }
         self.text.push_str(&format!("END{n}:\n"));
         self.known = outer;
-        self.forget_all_of(then);
-        self.forget_all_of(otherwise);
+        self.invalidate_all(then);
+        self.invalidate_all(otherwise);
     }
 
     fn roles(&mut self, roles: &[Role]) {
@@ -197,7 +197,7 @@ impl Writer<'_> {
             | Op::GridLaunch => self.sync(op),
         }
         for reg in op.writes() {
-            self.forget(reg);
+            self.invalidate(reg);
         }
     }
 }

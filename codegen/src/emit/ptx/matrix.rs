@@ -2,7 +2,7 @@
 
 use super::Writer;
 use crate::ir::{
-    Addend, Element, MatrixOp, MatrixOperand, MatrixScope, Op, Reg, SharedTile, Swizzle,
+    Accumulator, Element, MatrixOp, MatrixOperand, MatrixScope, Op, Reg, SharedTile, Swizzle,
 };
 
 impl Writer<'_> {
@@ -26,7 +26,7 @@ impl Writer<'_> {
                 let (dst, a) = (self.reg(*dst), self.value(*a));
                 self.line(&format!("movmatrix.sync.aligned.m8n8.trans.b16 {dst}, {a};"));
             }
-            // Instructions that scale are no feature of its chips.
+            // NVIDIA chips have no scaling instructions here.
             Op::Matrix { op, d, a, b, c, scales: _ } => match op.scope {
                 MatrixScope::Warp => self.warp_matrix(op, d, a, b, c),
                 MatrixScope::WarpGroup => self.warp_group_matrix(op, d, a, b, c),
@@ -46,7 +46,7 @@ impl Writer<'_> {
         d: &[Reg],
         a: &MatrixOperand,
         b: &MatrixOperand,
-        c: &Addend,
+        c: &Accumulator,
     ) {
         let registers = |this: &Self, operand: &MatrixOperand| match operand {
             MatrixOperand::Registers(regs) => this.regs(regs),
@@ -54,11 +54,11 @@ impl Writer<'_> {
         };
         let (a, b) = (registers(self, a), registers(self, b));
         let c = match c {
-            Addend::Registers(regs) => self.regs(regs),
-            Addend::Zero => {
+            Accumulator::Registers(regs) => self.regs(regs),
+            Accumulator::Zero => {
                 let zero = match op.d {
-                    Element::F32 => self.held(0.0f32.into()),
-                    _ => self.held(0u32.into()),
+                    Element::F32 => self.in_register(0.0f32.into()),
+                    _ => self.in_register(0u32.into()),
                 };
                 vec![zero; d.len()].join(", ")
             }
@@ -68,19 +68,19 @@ impl Writer<'_> {
     }
 
     /// `wgmma`: an operand in shared memory is a 64-bit descriptor (PTX ISA, "Matrix descriptor
-    /// format"); a predicate says whether D is added; 16-bit floats name the signs of A and B and
-    /// whether they are transposed, 8-bit floats only the signs, integers neither.
+    /// format"); a predicate says whether D is added. 16-bit floats have immediates for the signs and
+    /// the transposition of A and B, 8-bit floats for the signs only, integers none.
     fn warp_group_matrix(
         &mut self,
         op: &MatrixOp,
         d: &[Reg],
         a: &MatrixOperand,
         b: &MatrixOperand,
-        c: &Addend,
+        c: &Accumulator,
     ) {
         let n = self.label();
         self.line(&format!("{{ .reg .pred keep; .reg .b64 a{n}, b{n};"));
-        let keep = u32::from(matches!(c, Addend::Registers(_)));
+        let keep = u32::from(matches!(c, Accumulator::Registers(_)));
         self.line(&format!("setp.ne.b32 keep, {keep}, 0;"));
         let mut from_registers = false;
         let mut operand = |this: &mut Self, operand: &MatrixOperand, name: String| match operand {
@@ -109,7 +109,7 @@ impl Writer<'_> {
         let block = &self.kernel.shared[tile.block.0 as usize];
         let bytes = block.word.bytes();
         let start = self.kernel.shared_map().blocks[tile.block.0 as usize] + tile.offset * bytes;
-        let at = self.near(tile.index, bytes, start);
+        let at = self.shared_address(tile.index, bytes, start);
         let (mode, leading) = match tile.swizzle {
             Swizzle::None => (0u64, tile.leading >> 4),
             Swizzle::B128 => (1, 1),

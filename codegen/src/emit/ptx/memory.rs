@@ -1,7 +1,9 @@
 //! Loads, stores, atomics, copies.
 
 use super::Writer;
-use crate::ir::{Cache, Fetch, Mask, Op, Operand, Order, Reg, Scope, Space, TensorId, Width};
+use crate::ir::{
+    AtomicOp, Cache, Mask, MemoryOrder, Op, Operand, Reg, Scope, Space, TensorId, Width,
+};
 
 impl Writer<'_> {
     pub(super) fn memory(&mut self, op: &Op) {
@@ -11,8 +13,8 @@ impl Writer<'_> {
                 let way = match cache {
                     Cache::Default => "",
                     Cache::Constant => ".nc",
-                    // Without `.nc`: loads of constants by that path are the assembler's to move,
-                    // and it moves them below a grid wait.
+                    // Without `.nc`: the assembler may reorder such loads, and moves them below a
+                    // grid wait.
                     Cache::Stream => ".L1::no_allocate",
                 };
                 let at = self.address(*from);
@@ -40,9 +42,9 @@ impl Writer<'_> {
                 let (place, address) = (space(at.space), self.address(*at));
                 let (order, who) = (order_text(*order), scope(*who));
                 let change = match op {
-                    Fetch::Add => "add.u32",
-                    Fetch::Exchange => "exch.b32",
-                    Fetch::Max => "max.u32",
+                    AtomicOp::Add => "add.u32",
+                    AtomicOp::Exchange => "exch.b32",
+                    AtomicOp::Max => "max.u32",
                 };
                 let value = self.value(*value);
                 let (open, dst, close) = match dst {
@@ -60,7 +62,7 @@ impl Writer<'_> {
             }
             Op::CopyAsync { to, from, width, mask } => {
                 let (to, from, bytes) = (self.address(*to), self.address(*from), width.bytes());
-                // Sixteen bytes can pass by the first cache.
+                // 16-byte copies can bypass L1.
                 let way = if *width == Width::B128 { "cg" } else { "ca" };
                 let copy = format!("cp.async.{way}.shared.global [{to}], [{from}], {bytes}");
                 match mask {
@@ -122,7 +124,7 @@ impl Writer<'_> {
         format!("[%{name}, {{{}}}]", self.values(at))
     }
 
-    /// Writes the fill of a masked load first; the load then overwrites it where it happens.
+    /// Writes the fill of a masked load first; the predicated load then overwrites it.
     fn fill(&mut self, dst: &[Reg], mask: Option<Mask>) -> Option<String> {
         let guard = self.guard(mask.map(|mask| mask.condition));
         let Some(mask) = mask else { return guard };
@@ -158,12 +160,12 @@ fn braced(list: String, width: Width) -> String {
     if width.registers() > 1 { format!("{{{list}}}") } else { list }
 }
 
-const fn order_text(order: Order) -> &'static str {
+const fn order_text(order: MemoryOrder) -> &'static str {
     match order {
-        Order::Relaxed => "relaxed",
-        Order::Acquire => "acquire",
-        Order::Release => "release",
-        Order::AcquireRelease => "acq_rel",
+        MemoryOrder::Relaxed => "relaxed",
+        MemoryOrder::Acquire => "acquire",
+        MemoryOrder::Release => "release",
+        MemoryOrder::AcquireRelease => "acq_rel",
     }
 }
 

@@ -1,11 +1,10 @@
 //! PTX for NVIDIA GPUs.
 //!
-//! In: a verified kernel for an `sm_*` target. Out: the text of a module with one entry, in the
+//! In: a verified kernel for an `sm_*` target. Out: the source of a module with one entry, in the
 //! lowest PTX version that has the instructions used. Binding contract: the entry's parameters are
 //! the buffers as 64-bit global addresses, the launch parameters as `.u32`, the tensor maps as 128
-//! bytes, in the kernel's order; shared memory is dynamic, [`Kernel::shared_map`] bytes, to be
-//! given (and above 48 KiB opted in to) at launch; grid, block and cluster as in
-//! [`Kernel::launch`].
+//! bytes, in the kernel's order; shared memory is dynamic, [`Kernel::shared_map`] bytes, set at
+//! launch (above 48 KiB with an opt-in); grid, block and cluster as in [`Kernel::launch`].
 //!
 //! Names: `$lane` is the kernel's register `lane`, `$acc_3` element 3 of its register array `acc`,
 //! `%...` belongs to the emitter. `body` has control flow, the other files one family of operations
@@ -30,20 +29,20 @@ use address::AddressKey;
 /// The kernel is for another kind of target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {kernel} is for {target}; PTX is for sm_* targets")]
-pub struct NotForPtx {
+pub struct PtxEmitError {
     /// The kernel's name.
     pub kernel: String,
     /// Its target.
     pub target: &'static str,
 }
 
-/// The text of a kernel.
+/// The source of a kernel.
 ///
 /// # Errors
-/// [`NotForPtx`] if the target is no NVIDIA GPU.
-pub fn emit(kernel: &Verified<Kernel>) -> Result<String, NotForPtx> {
+/// [`PtxEmitError`] if the target is not an NVIDIA GPU.
+pub fn emit(kernel: &Verified<Kernel>) -> Result<String, PtxEmitError> {
     let version = version(kernel)
-        .ok_or_else(|| NotForPtx { kernel: kernel.name.clone(), target: kernel.target.name })?;
+        .ok_or_else(|| PtxEmitError { kernel: kernel.name.clone(), target: kernel.target.name })?;
     let mut writer = Writer {
         kernel,
         text: String::new(),
@@ -84,10 +83,10 @@ struct Writer<'k> {
     depth: usize,
     labels: u32,
     addresses: u32,
-    /// Addresses that are in a register, while the index that they were made of is unchanged.
+    /// Addresses in registers; valid while their index is unchanged.
     known: BTreeMap<AddressKey, u32>,
-    /// Constants that stand in registers, since their instructions take no constants: words, and
-    /// whether as f32.
+    /// Constants in registers, for instructions without constant operands: whether as f32, and the
+    /// word.
     constants: BTreeSet<(bool, u32)>,
 }
 
@@ -122,8 +121,8 @@ impl Writer<'_> {
         }
     }
 
-    /// The operand in a register, for instructions that take no constants.
-    fn held(&mut self, operand: Operand) -> String {
+    /// The operand in a register, for instructions without constant operands.
+    fn in_register(&mut self, operand: Operand) -> String {
         let (float, word) = match operand {
             Operand::U32(word) => (false, word),
             Operand::F32(value) => (true, value.to_bits()),
@@ -158,7 +157,7 @@ impl Writer<'_> {
     }
 }
 
-/// Everything around the statements.
+/// The module around the statements.
 fn module(writer: &Writer<'_>, version: PtxVersion) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail.
@@ -219,7 +218,7 @@ fn constant(float: bool, word: u32) -> String {
     format!("%{}{word:08x}", if float { "f" } else { "c" })
 }
 
-/// `.reg` lines: scalars and arrays of one type after another, wrapped.
+/// `.reg` declarations: scalars and arrays by type, wrapped.
 fn write_registers(out: &mut String, kernel: &Kernel) -> std::fmt::Result {
     for (ty, name) in [(Type::Pred, "pred"), (Type::U32, "b32"), (Type::F32, "f32")] {
         let mut line = String::new();

@@ -19,7 +19,7 @@ impl Writer<'_> {
                 self.line("barrier.cluster.wait.aligned;");
             }
             Op::Shuffle { dst, op, a, by } => {
-                // The last number is the highest lane that counts; for `up`, the lowest.
+                // The last number is the highest valid source lane; for `up`, the lowest.
                 let (way, bound) = match op {
                     Shuffle::Xor => ("bfly", 31),
                     Shuffle::Index => ("idx", 31),
@@ -64,7 +64,7 @@ impl Writer<'_> {
             }
             Op::MbarrierWait { barrier, parity } => {
                 let (at, parity, n) = (self.mbarrier(*barrier), self.value(*parity), self.label());
-                // A waiting form exists from sm_90 on; before it, ask again and again.
+                // The blocking `try_wait` exists from sm_90 on; earlier chips poll.
                 let way = if self.number() >= 90 { "try_wait" } else { "test_wait" };
                 self.line(&format!(".reg .pred %done{n};"));
                 self.text.push_str(&format!("WAIT{n}:\n"));

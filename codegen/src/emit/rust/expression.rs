@@ -1,12 +1,12 @@
-//! A sequence as Rust expressions over `Vector`: what is read once stands where it is read, what
-//! is read more often gets a `let` under the name that its template gave it.
+//! Prints a sequence as Rust expressions over `Vector`. A result that is used once is an inline
+//! expression; one that is used more often gets a `let` with the name from its template.
 
 use std::collections::BTreeMap;
 
 use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{format_ident, quote};
 
-use super::EmitError;
+use super::RustEmitError;
 use crate::plan::Sequence;
 use crate::plan::step::{Arg, Register, Step};
 
@@ -16,10 +16,10 @@ pub(super) struct Body {
     pub(super) outputs: Vec<TokenStream>,
 }
 
-/// What the steps `keep` say, with inputs and other registers spelled by `given`.
-pub(super) struct Speller<'a> {
+/// Prints the steps that some outputs need; `given` has the expressions of inputs.
+pub(super) struct ExprPrinter<'a> {
     sequence: &'a Sequence,
-    /// Registers that already have a spelling.
+    /// Registers that already have an expression.
     given: BTreeMap<Register, TokenStream>,
     reads: BTreeMap<Register, usize>,
     /// Constants that are read more than once.
@@ -27,8 +27,8 @@ pub(super) struct Speller<'a> {
     lets: TokenStream,
 }
 
-impl<'a> Speller<'a> {
-    /// Prepares to spell what `outputs` need.
+impl<'a> ExprPrinter<'a> {
+    /// Counts the uses of registers and constants in the steps that `outputs` need.
     pub(super) fn new(
         sequence: &'a Sequence,
         outputs: &[Register],
@@ -64,13 +64,13 @@ impl<'a> Speller<'a> {
     }
 
     /// The statements and the outputs.
-    pub(super) fn body(mut self, outputs: &[Register]) -> Result<Body, EmitError> {
+    pub(super) fn body(mut self, outputs: &[Register]) -> Result<Body, RustEmitError> {
         let outputs = outputs.iter().map(|register| self.register(*register));
         let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
         Ok(Body { lets: self.lets, outputs })
     }
 
-    fn register(&mut self, register: Register) -> Result<TokenStream, EmitError> {
+    fn register(&mut self, register: Register) -> Result<TokenStream, RustEmitError> {
         if let Some(known) = self.given.get(&register) {
             return Ok(known.clone());
         }
@@ -85,7 +85,7 @@ impl<'a> Speller<'a> {
         Ok(name)
     }
 
-    fn arg(&mut self, arg: Arg) -> Result<TokenStream, EmitError> {
+    fn arg(&mut self, arg: Arg) -> Result<TokenStream, RustEmitError> {
         match arg {
             Arg::Register(register) => self.register(register),
             Arg::Word(word) => Ok(match self.constants.get(&word) {
@@ -95,7 +95,7 @@ impl<'a> Speller<'a> {
         }
     }
 
-    fn step(&mut self, step: &Step) -> Result<TokenStream, EmitError> {
+    fn step(&mut self, step: &Step) -> Result<TokenStream, RustEmitError> {
         let method = match step {
             Step::And(..) => "and",
             Step::Or(..) => "or",
@@ -117,7 +117,7 @@ impl<'a> Speller<'a> {
             | Step::CvtF16 { .. }
             | Step::LookupHalf { .. } => {
                 let template = self.sequence.template;
-                return Err(EmitError::Step { template, step: format!("{step:?}") });
+                return Err(RustEmitError::Step { template, step: format!("{step:?}") });
             }
         };
         let method = format_ident!("{method}");
@@ -142,8 +142,8 @@ impl<'a> Speller<'a> {
         }
     }
 
-    /// The second operand: a constant that is a number says which.
-    fn operand(&mut self, step: &Step, arg: Arg) -> Result<TokenStream, EmitError> {
+    /// The second operand; numeric constants are printed as numbers.
+    fn operand(&mut self, step: &Step, arg: Arg) -> Result<TokenStream, RustEmitError> {
         match (step, arg) {
             (Step::AddF32(..), Arg::Word(word)) if !self.constants.contains_key(&word) => {
                 let value = Literal::f32_suffixed(f32::from_bits(word));
@@ -159,7 +159,7 @@ pub(super) fn step(sequence: &Sequence, register: Register) -> &Step {
     &sequence.steps[usize::from(register.0) - sequence.inputs.len()]
 }
 
-/// Registers that outputs need and that have no spelling, in the order of their steps.
+/// Registers that outputs need and that `given` lacks, in the order of their steps.
 pub(super) fn needed(
     sequence: &Sequence,
     outputs: &[Register],
@@ -202,6 +202,6 @@ pub(super) fn hex(word: u32) -> TokenStream {
         0..=0xffff => format!("{word:#x}"),
         _ => format!("0x{:04x}_{:04x}", word >> 16, word & 0xffff),
     };
-    // What is formatted here is a literal.
+    // The formatted text is always a valid literal.
     text.parse().unwrap_or_default()
 }

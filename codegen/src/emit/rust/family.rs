@@ -1,4 +1,4 @@
-//! `struct NAME` and its `Family`.
+//! The decoder of a code type: `struct NAME` and its implementation of `Family`.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use quantloom_dsl::format::{FORMATS, FloatFormat, Number};
 use quantloom_dsl::{Code, WeightCode};
 use quote::{format_ident, quote};
 
-use super::EmitError;
-use super::expression::{Body, Speller, hex, needed, step};
+use super::RustEmitError;
+use super::expression::{Body, ExprPrinter, hex, needed, step};
 use crate::plan::step::{Arg, Register, Step};
 use crate::plan::templates::{planes, planes_to_bytes};
 use crate::plan::{DequantPlan, Operand, Sequence};
 use crate::target::Class;
 
-/// A repeated decoder shorter than this stands where it is used.
+/// A repeated decoder of fewer steps than this is inlined.
 const SHORT: usize = 4;
 
-/// The name of a code type's family: that of the type; signed integers are stored with the top
-/// bit flipped and share the unsigned one.
+/// The name of a code type's family: the name of the type. Signed integers are stored with the top bit
+/// flipped and share the family of unsigned ones.
 pub fn family_name(code: &Code) -> String {
     match code {
         Code::Number(Number::Int(bits)) => Number::Uint(*bits).to_string(),
@@ -27,18 +27,18 @@ pub fn family_name(code: &Code) -> String {
     }
 }
 
-/// The items of a code type's family, for a module of their own: uses, `pub struct #name`, its
-/// `Family`. `root` is a path to a module with `dsl` and `runtime` in it.
+/// The items of a code type's family, for a separate module: `use` items, `pub struct #name`, and its
+/// `Family`. `root` is the path of a module that contains `dsl` and `runtime`.
 ///
 /// # Errors
-/// [`EmitError`]: a code wider than 8 bits.
-pub fn family(code: &Code, name: &Ident, root: &TokenStream) -> Result<TokenStream, EmitError> {
+/// [`RustEmitError`]: a code wider than 8 bits.
+pub fn family(code: &Code, name: &Ident, root: &TokenStream) -> Result<TokenStream, RustEmitError> {
     let uses = uses(code, &quote!(#root::dsl), &quote!(#root::runtime));
     let items = items(code, name)?;
     Ok(quote!(#uses #items))
 }
 
-/// What the items name.
+/// The `use` items.
 pub(super) fn uses(code: &Code, dsl: &TokenStream, runtime: &TokenStream) -> TokenStream {
     let format = match code {
         Code::Number(Number::Float(format)) => {
@@ -64,14 +64,14 @@ pub(super) fn uses(code: &Code, dsl: &TokenStream, runtime: &TokenStream) -> Tok
 }
 
 /// The struct and its implementation.
-pub(super) fn items(code: &Code, name: &Ident) -> Result<TokenStream, EmitError> {
+pub(super) fn items(code: &Code, name: &Ident) -> Result<TokenStream, RustEmitError> {
     let stored = match code {
         Code::Number(Number::Int(bits)) => Code::Number(Number::Uint(*bits)),
         code => code.clone(),
     };
     let weight = WeightCode { code: stored, offset: 0 };
     let plan = DequantPlan::new(&weight, Operand::F32, Class::Lanes);
-    let no_sequence = || EmitError::NoSequence(weight.to_string());
+    let no_sequence = || RustEmitError::NoSequence(weight.to_string());
     let plan = plan.ok_or_else(no_sequence)?;
     let decode = plan.stages.last().ok_or_else(no_sequence)?;
     let (label, bits) = (family_name(code), Literal::u32_unsuffixed(code.bits()));
@@ -143,7 +143,7 @@ fn serves(code: &Code) -> TokenStream {
 }
 
 /// Loads of the planes' vectors, then a vector of codes for every four columns.
-fn codes(sequence: &Sequence) -> Result<TokenStream, EmitError> {
+fn codes(sequence: &Sequence) -> Result<TokenStream, RustEmitError> {
     let mut given = BTreeMap::new();
     let mut loads = TokenStream::new();
     let mut first = 0u16;
@@ -156,7 +156,7 @@ fn codes(sequence: &Sequence) -> Result<TokenStream, EmitError> {
         let name = super::expression::name(sequence, Register(first));
         let of_plane = (first..first + count).map(load);
         match count {
-            // Each vector is one output: it stands there.
+            // Each input vector is an output without steps: it is inlined.
             8 => given.extend((first..first + count).map(|at| (Register(at), load(at)))),
             1 => {
                 loads.extend(quote!(let #name = #(#of_plane)*;));
@@ -173,19 +173,19 @@ fn codes(sequence: &Sequence) -> Result<TokenStream, EmitError> {
         first += count;
     }
     let outputs: Vec<Register> = sequence.outputs.iter().map(|output| output.register).collect();
-    let Body { lets, outputs } = Speller::new(sequence, &outputs, given).body(&outputs)?;
+    let Body { lets, outputs } = ExprPrinter::new(sequence, &outputs, given).body(&outputs)?;
     Ok(quote!(#loads #lets [#(#outputs),*]))
 }
 
 struct Values {
     table: TokenStream,
     body: TokenStream,
-    /// A function that each of the four columns goes through, if it is long.
+    /// A function that decodes one of the four columns, if it is too long to inline.
     helper: TokenStream,
 }
 
 /// Four columns of values from a vector of codes.
-fn values(sequence: &Sequence) -> Result<Values, EmitError> {
+fn values(sequence: &Sequence) -> Result<Values, RustEmitError> {
     let table = table(sequence);
     let outputs: Vec<Register> = sequence.outputs.iter().map(|output| output.register).collect();
     let codes = BTreeMap::from([(Register(0), quote!(codes))]);
@@ -194,7 +194,7 @@ fn values(sequence: &Sequence) -> Result<Values, EmitError> {
         let first = &columns[0];
         let given = BTreeMap::from([(first.leaf, column)]);
         let last = [first.output];
-        let Body { lets, outputs } = Speller::new(sequence, &last, given).body(&last)?;
+        let Body { lets, outputs } = ExprPrinter::new(sequence, &last, given).body(&last)?;
         let helper = quote! {
             /// The values of the codes in the top bits of each lane.
             #[inline(always)]
@@ -204,21 +204,22 @@ fn values(sequence: &Sequence) -> Result<Values, EmitError> {
             }
         };
         let leaves: Vec<Register> = columns.iter().map(|column| column.leaf).collect();
-        let Body { lets, outputs } = Speller::new(sequence, &leaves, codes).body(&leaves)?;
+        let Body { lets, outputs } = ExprPrinter::new(sequence, &leaves, codes).body(&leaves)?;
         let body = quote!(#lets [#(value(#outputs)),*]);
         return Ok(Values { table, body, helper });
     }
-    let Body { lets, outputs } = Speller::new(sequence, &outputs, codes).body(&outputs)?;
+    let Body { lets, outputs } = ExprPrinter::new(sequence, &outputs, codes).body(&outputs)?;
     Ok(Values { table, body: quote!(#lets [#(#outputs),*]), helper: TokenStream::new() })
 }
 
-/// One output, and the register that its steps start from: the word or the word shifted.
+/// One output, and the register at which its steps start: the word or the shifted word.
 struct Column {
     leaf: Register,
     output: Register,
 }
 
-/// If all outputs do the same, each from its own shift of the word, and it is long.
+/// The columns, if all outputs have the same steps after a shift of the word, and at least [`SHORT`]
+/// of them.
 fn columns(sequence: &Sequence, outputs: &[Register]) -> Option<Vec<Column>> {
     let input = BTreeMap::from([(Register(0), TokenStream::new())]);
     let mut columns = Vec::new();
@@ -228,7 +229,7 @@ fn columns(sequence: &Sequence, outputs: &[Register]) -> Option<Vec<Column>> {
         let first = *registers.first()?;
         let shifted = matches!(step(sequence, first), Step::Shl(Arg::Register(Register(0)), _));
         let leaf = if shifted { first } else { Register(0) };
-        // Registers counted from the leaf, so that equal work is equal data.
+        // Registers are renumbered from the leaf, so that equal steps compare equal.
         let place = |register: Register| {
             let place = registers.iter().filter(|at| **at != leaf).position(|at| *at == register);
             Register(place.map_or(0, |place| place as u16 + 1))
@@ -247,7 +248,7 @@ fn columns(sequence: &Sequence, outputs: &[Register]) -> Option<Vec<Column>> {
     Some(columns)
 }
 
-/// The table that the sequence looks up, if it does.
+/// The table of the sequence, if it has one.
 fn table(sequence: &Sequence) -> TokenStream {
     let table = sequence.steps.iter().find_map(|step| match step {
         Step::LookupF32 { table, .. } => Some(table),

@@ -1,18 +1,19 @@
-//! A family as a file: a header that says what it is and how it is made again, then the items.
+//! A family as a file: a header with its description and the command that regenerates it, then the
+//! items.
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::{FORMATS, Number};
 use quote::{format_ident, quote};
 
-use super::EmitError;
+use super::RustEmitError;
 use super::family::{family_name, items, uses};
 use crate::plan::templates::planes;
 
-/// The file of a code type's family. `again` is the command that writes it.
+/// The file of a code type's family. `again` is the command that regenerates it.
 ///
 /// # Errors
-/// [`EmitError`].
-pub fn family_page(code: &Code, again: &str) -> Result<String, EmitError> {
+/// [`RustEmitError`].
+pub fn family_page(code: &Code, again: &str) -> Result<String, RustEmitError> {
     let name = format_ident!("{}", type_name(code));
     let uses = uses(code, &quote!(quantloom_dsl), &quote!(quantloom_runtime));
     let items = items(code, &name)?;
@@ -23,7 +24,7 @@ pub fn family_page(code: &Code, again: &str) -> Result<String, EmitError> {
     Ok(format!("{}\n{}", header(code, again), spaced(&prettyplease::unparse(&file))))
 }
 
-/// The type of a code type's family: `U4`, `E4m3fnuz`.
+/// The Rust type of a code type's family: `U4`, `E4m3fnuz`.
 pub fn type_name(code: &Code) -> String {
     let name = family_name(code);
     let mut letters = name.chars();
@@ -65,7 +66,7 @@ fn header(code: &Code, again: &str) -> String {
     )
 }
 
-/// What the printer leaves out: a blank line between items, and rows of a table.
+/// Formatting that the printer lacks: a blank line between items, and rows of a table.
 fn spaced(text: &str) -> String {
     let mut spaced = String::with_capacity(text.len() + 64);
     let (mut ended, mut was_use) = (false, false);
@@ -77,7 +78,7 @@ fn spaced(text: &str) -> String {
         }
         ended = line == "}" || line.ends_with(';') && !line.starts_with(' ');
         was_use = is_use;
-        // A value of a table: eight stand in a row.
+        // A value of a table: eight per line.
         let value = line.trim().trim_end_matches(',').parse::<f32>().is_ok();
         if value && row > 0 && row < 8 {
             spaced.push(' ');

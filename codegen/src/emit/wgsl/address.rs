@@ -1,20 +1,20 @@
-//! Arrays and the words of them that an access touches.
+//! The arrays of a kernel, and the words of an access.
 
 use super::{Writer, word};
-use crate::ir::{Address, Kernel, Op, Operand, Space, Touch, Width, each_op};
+use crate::ir::{AccessKind, Address, Kernel, Op, Operand, Space, Width, each_op};
 
 /// How an array is declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Array {
+pub(super) enum ArrayKind {
     /// `u32`
     Words,
     /// `vec4<u32>`: every access moves 16 bytes.
     Fours,
-    /// `atomic<u32>`: some access changes a word, or a part of one.
+    /// `atomic<u32>`: some access is atomic, or writes a part of a word.
     Atomic,
 }
 
-impl Array {
+impl ArrayKind {
     pub(super) const fn element(self) -> &'static str {
         match self {
             Self::Words => "u32",
@@ -24,53 +24,52 @@ impl Array {
     }
 }
 
-/// How each buffer is to be declared.
-pub(super) fn buffers(kernel: &Kernel) -> Vec<Array> {
+/// How each buffer is declared.
+pub(super) fn buffers(kernel: &Kernel) -> Vec<ArrayKind> {
     let of = |id: usize| {
         array(kernel, |space| matches!(space, Space::Global(at) if at.0 as usize == id))
     };
     (0..kernel.buffers.len()).map(of).collect()
 }
 
-/// How shared memory is to be declared: one array, since its blocks may lie over one another.
-pub(super) fn shared(kernel: &Kernel) -> Array {
+/// How shared memory is declared: as one array, since its blocks may alias.
+pub(super) fn shared(kernel: &Kernel) -> ArrayKind {
     array(kernel, |space| matches!(space, Space::Shared(_)))
 }
 
-fn array(kernel: &Kernel, is: impl Fn(Space) -> bool) -> Array {
+fn array(kernel: &Kernel, is: impl Fn(Space) -> bool) -> ArrayKind {
     let (mut atomic, mut fours, mut any) = (false, true, false);
     each_op(&kernel.body, &mut |op| {
-        for (address, touch, bytes) in op.touches() {
+        for (address, kind, bytes) in op.memory_accesses() {
             if !is(address.space) || matches!(op, Op::Prefetch { .. }) {
                 continue;
             }
             any = true;
-            atomic |= touch == Touch::Atomic || touch == Touch::Write && bytes < 4;
+            atomic |= kind == AccessKind::Atomic || kind == AccessKind::Write && bytes < 4;
             fours &= bytes == Width::B128.bytes();
         }
     });
     match (atomic, fours && any) {
-        (true, _) => Array::Atomic,
-        (false, true) => Array::Fours,
-        (false, false) => Array::Words,
+        (true, _) => ArrayKind::Atomic,
+        (false, true) => ArrayKind::Fours,
+        (false, false) => ArrayKind::Words,
     }
 }
 
-/// Where an access lies in its array.
-pub(super) struct Place {
+/// The words of an access.
+pub(super) struct WordRef {
     /// The array's name.
     pub(super) array: String,
     /// How it is declared.
-    pub(super) kind: Array,
+    pub(super) kind: ArrayKind,
     /// The number of the first 32-bit word.
     pub(super) index: String,
-    /// By how many bits what is narrower than that lies above the word's low end; nothing if it does
-    /// not.
+    /// For accesses of 8 or 16 bits: the bit position in the word.
     pub(super) shift: Option<String>,
 }
 
-impl Place {
-    /// A word further on.
+impl WordRef {
+    /// The word `plus` words after the first.
     pub(super) fn element(&self, plus: u32) -> String {
         match plus {
             0 => format!("{}[{}]", self.array, self.index),
@@ -78,15 +77,15 @@ impl Place {
         }
     }
 
-    /// Four words.
+    /// The vector of four words.
     pub(super) fn four(&self) -> String {
         format!("{}[({}) >> 2u]", self.array, self.index)
     }
 }
 
 impl Writer<'_> {
-    /// The place of an access.
-    pub(super) fn place(&self, address: Address, width: Width) -> Place {
+    /// The words of an access at an address.
+    pub(super) fn word_ref(&self, address: Address, width: Width) -> WordRef {
         let kernel = self.kernel;
         let (array, kind, bytes, first) = match address.space {
             Space::Global(id) => {
@@ -117,6 +116,6 @@ impl Writer<'_> {
         let narrow = width.bytes() < 4 && per_word > 0;
         let shift =
             narrow.then(|| format!("((({number}) & {}u) * {}u)", (1 << per_word) - 1, 8 * bytes));
-        Place { array, kind, index, shift }
+        WordRef { array, kind, index, shift }
     }
 }

@@ -21,7 +21,7 @@ impl Writer<'_> {
                 let [condition, a, b] = [*condition, *a, *b].map(|value| self.value(value));
                 (dst, format!("select({b}, {a}, {condition})"))
             }
-            // The verifier takes no other.
+            // The verifier refuses all other shuffles.
             Op::Shuffle { dst, a, by, .. } => {
                 let [a, by] = [*a, *by].map(|value| self.value(value));
                 (dst, format!("subgroupShuffleXor({a}, {by})"))
@@ -122,7 +122,7 @@ impl Writer<'_> {
         match op {
             Ternary::Mad => format!("{a} * {b} + {c}"),
             Ternary::Fma => format!("fma({a}, {b}, {c})"),
-            // Shifts by 32 are none.
+            // Two shifts, since WGSL has no shift by 32.
             Ternary::FunnelLeft => format!("({b} << {c}) | (({a} >> 1u) >> (31u - {c}))"),
             Ternary::FunnelRight => format!("({a} >> {c}) | (({b} << 1u) << (31u - {c}))"),
             Ternary::Dot4 { a_signed: true, b_signed: true } => {

@@ -1,4 +1,4 @@
-//! Control flow and what orders threads.
+//! Control flow and barriers.
 
 use super::Writer;
 use crate::ir::{Access, Body, Op, Operand, Role, Statement};
@@ -71,7 +71,7 @@ impl Writer<'_> {
                     self.line("storageBarrier();");
                 }
             }
-            // The rest are values, or hints, or what the verifier has refused.
+            // All others are value operations, hints, or operations that the verifier has refused.
             op => self.arithmetic(op),
         }
     }

@@ -1,14 +1,14 @@
 //! Loads, stores, atomic operations.
 
 use super::Writer;
-use super::address::{Array, Place};
-use crate::ir::{Fetch, Mask, Op, Operand, Reg, Type, Width};
+use super::address::{ArrayKind, WordRef};
+use crate::ir::{AtomicOp, Mask, Op, Operand, Reg, Type, Width};
 
 impl Writer<'_> {
     pub(super) fn memory(&mut self, op: &Op) {
         match op {
             Op::Load { dst, from, width, mask, .. } => {
-                let place = self.place(*from, *width);
+                let place = self.word_ref(*from, *width);
                 match mask {
                     None | Some(Mask { condition: Operand::Pred(true), .. }) => {
                         self.load(dst, &place, *width);
@@ -24,7 +24,7 @@ impl Writer<'_> {
                 }
             }
             Op::Store { to, values, width, mask } => {
-                let place = self.place(*to, *width);
+                let place = self.word_ref(*to, *width);
                 match mask {
                     None | Some(Operand::Pred(true)) => self.store(&place, values, *width),
                     Some(Operand::Pred(false)) => {}
@@ -37,11 +37,11 @@ impl Writer<'_> {
                 }
             }
             Op::Atomic { dst, op, at, value, .. } => {
-                let (place, value) = (self.place(*at, Width::B32), self.value(*value));
+                let (place, value) = (self.word_ref(*at, Width::B32), self.value(*value));
                 let name = match op {
-                    Fetch::Add => "atomicAdd",
-                    Fetch::Exchange => "atomicExchange",
-                    Fetch::Max => "atomicMax",
+                    AtomicOp::Add => "atomicAdd",
+                    AtomicOp::Exchange => "atomicExchange",
+                    AtomicOp::Max => "atomicMax",
                 };
                 let old = format!("{name}(&{}, {value})", place.element(0));
                 match dst {
@@ -53,7 +53,7 @@ impl Writer<'_> {
                 }
             }
             Op::AtomicLoad { dst, from, .. } => {
-                let (dst, place) = (self.reg(*dst), self.place(*from, Width::B32));
+                let (dst, place) = (self.reg(*dst), self.word_ref(*from, Width::B32));
                 self.line(&format!("{dst} = atomicLoad(&{});", place.element(0)));
             }
             _ => {}
@@ -68,17 +68,17 @@ impl Writer<'_> {
         }
     }
 
-    /// A word as a register holds it.
-    fn held(&self, reg: Reg, word: &str) -> String {
+    /// Assigns a word to a register of any type.
+    fn word_to_register(&self, reg: Reg, word: &str) -> String {
         match self.type_of(reg) {
             Type::F32 => format!("{} = bitcast<f32>({word});", self.reg(reg)),
             _ => format!("{} = {word};", self.reg(reg)),
         }
     }
 
-    fn load(&mut self, dst: &[Reg], place: &Place, width: Width) {
+    fn load(&mut self, dst: &[Reg], place: &WordRef, width: Width) {
         let read = |word: String| match place.kind {
-            Array::Atomic => format!("atomicLoad(&{word})"),
+            ArrayKind::Atomic => format!("atomicLoad(&{word})"),
             _ => word,
         };
         match (dst, width, place.kind) {
@@ -93,13 +93,13 @@ impl Writer<'_> {
                 self.line(&line);
             }
             ([dst], ..) => {
-                let line = self.held(*dst, &read(place.element(0)));
+                let line = self.word_to_register(*dst, &read(place.element(0)));
                 self.line(&line);
             }
             (dst, _, kind) => {
-                // The index may be one of the registers that are written.
+                // The load may overwrite the register of its index.
                 self.braced("", |this| {
-                    let words: Vec<String> = if kind == Array::Fours {
+                    let words: Vec<String> = if kind == ArrayKind::Fours {
                         this.line(&format!("let four = {};", place.four()));
                         ["four.x", "four.y", "four.z", "four.w"].map(str::to_owned).to_vec()
                     } else {
@@ -108,7 +108,7 @@ impl Writer<'_> {
                         (0..dst.len()).map(word).collect()
                     };
                     for (reg, word) in dst.iter().zip(words) {
-                        let line = this.held(*reg, &word);
+                        let line = this.word_to_register(*reg, &word);
                         this.line(&line);
                     }
                 });
@@ -116,7 +116,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A value as memory holds it.
+    /// A value's bits, as stored in memory.
     fn bits(&mut self, value: Operand) -> String {
         let float = match value {
             Operand::Reg(reg) => self.type_of(reg) == Type::F32,
@@ -127,7 +127,7 @@ impl Writer<'_> {
         if float { format!("bitcast<u32>({value})") } else { value }
     }
 
-    fn store(&mut self, place: &Place, values: &[Operand], width: Width) {
+    fn store(&mut self, place: &WordRef, values: &[Operand], width: Width) {
         let values: Vec<String> = values.iter().map(|value| self.bits(*value)).collect();
         if let ([value], Width::B8 | Width::B16) = (&values[..], width) {
             let ones = if width == Width::B8 { "0xffu" } else { "0xffffu" };
@@ -136,14 +136,14 @@ impl Writer<'_> {
             self.line(&format!("atomicAnd(&{word}, ~({ones} << {shift}));"));
             return self.line(&format!("atomicOr(&{word}, ({value} & {ones}) << {shift});"));
         }
-        if place.kind == Array::Fours {
+        if place.kind == ArrayKind::Fours {
             let line = format!("{} = vec4<u32>({});", place.four(), values.join(", "));
             return self.line(&line);
         }
         for (plus, value) in (0..).zip(values) {
             let word = place.element(plus);
             self.line(&match place.kind {
-                Array::Atomic => format!("atomicStore(&{word}, {value});"),
+                ArrayKind::Atomic => format!("atomicStore(&{word}, {value});"),
                 _ => format!("{word} = {value};"),
             });
         }

@@ -1,53 +1,53 @@
-//! WGSL for any GPU that WebGPU, Vulkan, Metal or Direct3D 12 reach.
+//! WGSL, for any GPU with WebGPU, Vulkan, Metal or Direct3D 12.
 //!
-//! In: a verified kernel for the target `wgsl` or `wgsl_subgroups`. Out: the text of a module with one
-//! entry. Binding contract: group 0 has the buffers in the kernel's order, binding 0 on, as storage
-//! buffers of 32-bit words (bound with a length that is a multiple of 16 bytes), `read` where the kernel
-//! only reads them; then, if the kernel has parameters, one uniform buffer of them as `u32` in their order.
-//! Shared memory is the text's own. The grid is [`Kernel::launch`]'s.
+//! In: a verified kernel for the target `wgsl` or `wgsl_subgroups`. Out: the source of a module with one
+//! entry. Binding contract: group 0 has the buffers in the kernel's order, from binding 0, as storage
+//! buffers of 32-bit words (bound with a length that is a multiple of 16 bytes), `read` if the kernel
+//! only reads them; then, if the kernel has parameters, one uniform buffer of them as `u32` in their
+//! order. Shared memory is declared in the module. The grid is [`Kernel::launch`]'s.
 //!
 //! Names: `_lane` is the kernel's register `lane`, `_acc_3` element 3 of its register array `acc`,
-//! `buffer_x` its buffer `x`; `prelude` has the functions that the text defines for itself. `body` has
-//! control flow, the other files one family of operations each.
+//! `buffer_x` its buffer `x`; `prelude` has the functions that a module defines. `body` has control
+//! flow, the other files one family of operations each.
 //!
-//! # What WGSL promises of floats, and what follows
-//! [`ir::arithmetic`](crate::ir) rounds once, to nearest even, and keeps subnormals. WGSL's f32 does
-//! less (WGSL specification, "Floating Point Evaluation" and "Floating Point Accuracy"):
-//! - a sum, difference or product is one of the two neighbours of the exact result, `fma` may round
-//!   twice. So a product's sums have the error of sums in f32, with a unit of twice the size;
-//! - a quotient is off by up to 2.5 units in the last place: it is an estimate here, which the remainder
-//!   of the significands, an integer, sets right (`prelude`);
-//! - operands and results may lose subnormals. Nothing that decodes makes one: codes become f32 by
-//!   integer conversion or by their bits under a larger exponent;
-//! - what is the same for real numbers may be computed instead: `(a + b) - b` may be a, and is on some
-//!   drivers. Kernels for this target round by their bits or by `round`;
-//! - NaN and infinity may be assumed absent. They are carried by bits (the text spells them as
-//!   words), and what arithmetic makes of them is the driver's.
+//! # Floats
+//! [`ir::arithmetic`](crate::ir) rounds once, to nearest even, and keeps subnormals. WGSL guarantees
+//! less of f32 (WGSL specification, "Floating Point Evaluation" and "Floating Point Accuracy"):
+//! - a sum, difference or product is one of the two neighbours of the exact result; `fma` may round
+//!   twice. So sums of products have the error of f32 sums with a unit roundoff of twice the size;
+//! - a quotient may differ by 2.5 units in the last place: it is used as an estimate, which the
+//!   remainder of the significands, an integer, corrects (`prelude`);
+//! - subnormal operands and results may be flushed. Decoding makes none: codes become f32 by integer
+//!   conversion or by their bits with a larger exponent;
+//! - expressions may be reassociated: `(a + b) - b` may be a, and is on some drivers. Kernels for this
+//!   target round by operations on bits or by `round`;
+//! - NaN and infinity may be assumed absent. They are passed on as bits (the source has them as
+//!   integer words); the result of arithmetic on them depends on the driver.
 //!
-//! What must be exact does not depend on that: packing to bf16 and f16, f16 to f32, and quotients that
-//! are normal numbers are integer arithmetic; integers up to 2^24 in f32, and products with powers of two that stay normal, are
-//! exact in any rounding.
+//! Exact operations do not depend on these rules: packing to bf16 and f16, f16 to f32, and quotients
+//! that are normal numbers use integer arithmetic; integers up to 2^24 in f32, and products with powers
+//! of two that stay normal, are exact in any rounding.
 //!
 //! # Words
-//! WGSL has no arrays of bytes or halves, so that a store of 8 or 16 bits is two atomic operations on
-//! its word, and its array one of atomics. An array that is only read by 16 bytes is one of
+//! WGSL has no arrays of bytes or halves: a store of 8 or 16 bits is two atomic operations on its word,
+//! and its array is an array of atomics. An array that is only read by 16 bytes is an array of
 //! `vec4<u32>`.
 //!
 //! # Subgroups
-//! WGSL does not say which threads of a block are a subgroup. So a kernel with shuffles, on the target that
-//! has them, numbers its threads itself: subgroup after subgroup, as
-//! `subgroup_id * subgroup_size + subgroup_invocation_id`. Its neighbours by that number are neighbours
-//! in a subgroup, and each number is there once, since all subgroups have one size and a block is whole
-//! ones ([`Exchange`](crate::target::Exchange)). Shuffles stand where control is uniform, which the
-//! verifier sees to. The line `enable subgroups;`, which WebGPU asks for, is not in the text: naga 30 takes
-//! the operations without it, and refuses it.
+//! WGSL does not specify which threads of a block are a subgroup. A kernel with shuffles, on the target
+//! that has them, numbers its threads as `subgroup_id * subgroup_size + subgroup_invocation_id`.
+//! Neighbours by this number are neighbours in a subgroup, and each number occurs once, since all
+//! subgroups have one size and a block consists of whole subgroups
+//! ([`ShuffleGroup`](crate::target::ShuffleGroup)). The verifier checks that control is uniform at
+//! shuffles. The line `enable subgroups;`, which WebGPU requires, is not in the source: naga 30 accepts
+//! the operations without it, and refuses the line.
 //!
 //! # 16-bit floats
-//! `enable f16` is not used where it is present: no f16 is computed with, since sums have to be f32 for
-//! their bound, and an f16 that is read has to become its f32 exactly, subnormals too, which WGSL promises
-//! of none of its conversions.
+//! `enable f16` is never used. No kernel computes in f16, since the error bound needs f32 sums; and
+//! f16 inputs must convert to f32 exactly, subnormals included, which WGSL's conversions do not
+//! guarantee.
 //!
-//! `spirv` and `msl` are this text, translated by naga: `codegen/tests/wgsl.rs` does so.
+//! The targets `spirv` and `msl` are this source, translated by naga, as in `codegen/tests/wgsl.rs`.
 
 mod address;
 mod arithmetic;
@@ -59,7 +59,7 @@ mod subgroups;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use self::address::Array;
+use self::address::ArrayKind;
 use self::prelude::Helper;
 use crate::ir::{Access, Extent, Kernel, Operand, Reg, Type, Verified};
 use crate::target::Chip;
@@ -67,20 +67,20 @@ use crate::target::Chip;
 /// The kernel is for another kind of target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {kernel} is for {target}; WGSL is for the targets wgsl and wgsl_subgroups")]
-pub struct NotForWgsl {
+pub struct WgslEmitError {
     /// The kernel's name.
     pub kernel: String,
     /// Its target.
     pub target: &'static str,
 }
 
-/// The text of a kernel.
+/// The source of a kernel.
 ///
 /// # Errors
-/// [`NotForWgsl`] if the target is another.
-pub fn emit(kernel: &Verified<Kernel>) -> Result<String, NotForWgsl> {
+/// [`WgslEmitError`] if the target is neither `wgsl` nor `wgsl_subgroups`.
+pub fn emit(kernel: &Verified<Kernel>) -> Result<String, WgslEmitError> {
     if kernel.target.gpu.is_none_or(|gpu| gpu.chip != Chip::Wgsl) {
-        return Err(NotForWgsl { kernel: kernel.name.clone(), target: kernel.target.name });
+        return Err(WgslEmitError { kernel: kernel.name.clone(), target: kernel.target.name });
     }
     let mut writer = Writer {
         kernel,
@@ -102,9 +102,9 @@ pub fn emit(kernel: &Verified<Kernel>) -> Result<String, NotForWgsl> {
 struct Writer<'k> {
     kernel: &'k Kernel,
     /// How each buffer is declared.
-    buffers: Vec<Array>,
+    buffers: Vec<ArrayKind>,
     /// How shared memory is declared.
-    shared: Array,
+    shared: ArrayKind,
     helpers: BTreeSet<Helper>,
     text: String,
     depth: usize,
@@ -118,7 +118,7 @@ impl Writer<'_> {
         let _ = writeln!(self.text, "{pad}{line}");
     }
 
-    /// Lines between braces, behind a head.
+    /// Lines between braces, after `head`.
     fn braced(&mut self, head: &str, inside: impl FnOnce(&mut Self)) {
         self.line(&format!("{head}{{"));
         self.depth += 1;
@@ -140,7 +140,7 @@ impl Writer<'_> {
             Operand::Reg(reg) => self.reg(reg),
             Operand::U32(value) => word(value),
             Operand::Pred(value) => value.to_string(),
-            // Infinity, NaN and subnormal numbers are no literals.
+            // WGSL has no literals of infinity, NaN and subnormal numbers.
             Operand::F32(value) if value == 0.0 && value.is_sign_positive() => "0.0f".to_owned(),
             Operand::F32(value) if value.is_normal() && value > 0.0 => format!("{value:?}f"),
             Operand::F32(value) if value.is_normal() => format!("({value:?}f)"),
@@ -150,7 +150,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The name of a function, which the module then defines.
+    /// The name of a function of the prelude; the module then defines it.
     fn helper(&mut self, helper: Helper) -> &'static str {
         self.helpers.insert(helper);
         helper.name()
@@ -162,7 +162,7 @@ fn word(value: u32) -> String {
     if value > 0xffff { format!("{value:#010x}u") } else { format!("{value}u") }
 }
 
-/// What a register is called.
+/// The name of a register.
 fn name(kernel: &Kernel, reg: Reg) -> String {
     let register = &kernel.registers[reg.id.0 as usize];
     if register.len == 1 {
@@ -182,7 +182,7 @@ fn extent(kernel: &Kernel, extent: Extent) -> String {
     }
 }
 
-/// Everything around the statements.
+/// The module around the statements.
 fn module(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
     let kernel = writer.kernel;
     let map = kernel.shared_map();
@@ -242,7 +242,7 @@ fn module(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
     writeln!(out, "{}}}", writer.text)
 }
 
-/// Variables, several a line.
+/// Declarations of registers, several per line.
 fn registers(out: &mut String, kernel: &Kernel) -> std::fmt::Result {
     let mut line = String::new();
     for (id, register) in (0..).zip(&kernel.registers) {

@@ -1,19 +1,19 @@
-//! Functions that a text defines for itself: what the IR computes and WGSL has no word for.
+//! The prelude: functions for operations of the IR that WGSL lacks.
 
-/// A function.
+/// A function of the prelude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Helper {
-    /// The f32 of these bits, where no literal says it.
+    /// The f32 with these bits, for values without a literal.
     Float,
     /// The f32 value of an f16.
     FloatFromF16,
-    /// bf16, to nearest even.
+    /// f32 to bf16, to nearest even.
     Bf16,
-    /// f16, to nearest even, beyond the largest infinity.
+    /// f32 to f16, to nearest even; overflow gives infinity.
     F16,
     /// The upper half of a product.
     MulHigh,
-    /// To the nearest integer, saturated; 0 of a NaN.
+    /// f32 to the nearest integer, saturated; 0 for NaN.
     S32FromF32,
     /// Four products of signed and unsigned bytes.
     DotMixed,
@@ -22,7 +22,7 @@ pub(super) enum Helper {
 }
 
 impl Helper {
-    /// What it is called.
+    /// Its name.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -36,7 +36,7 @@ impl Helper {
         }
     }
 
-    /// Its text.
+    /// Its definition.
     pub(super) const fn text(self) -> &'static str {
         match self {
             Self::Float => {
@@ -45,8 +45,8 @@ fn float(bits: u32) -> f32 {
     return bitcast<f32>(bits);
 }"
             }
-            // A subnormal code has gained an implicit one and lacks a factor of two; below the smallest
-            // normal value c, y + (y - c) is right.
+            // For a subnormal code, y has an implicit one and is half as large as it should be: below
+            // the smallest normal value c, the result is y + (y - c).
             Self::FloatFromF16 => {
                 "\
 fn float_from_f16(code: u32) -> f32 {
@@ -124,10 +124,10 @@ fn dot_mixed(a: u32, b: u32) -> u32 {
     return bitcast<u32>(dot(unpack4xI8(a), vec4<i32>(unpack4xU8(b))));
 }"
             }
-            // Of the significands, 24 bits each: q and r with m 2^24 = q n + r, 0 <= r < n, from an
-            // approximate q. That is off by less than 8, so that r is known from its last 32 bits.
-            // q has 24 bits, and r says how it rounds, or 25, of which the last one does. There are no
-            // ties: an odd q of 25 bits divides no m 2^24, and 2 r = n no more.
+            // With significands m and n of 24 bits each: finds q and r with m 2^24 = q n + r, 0 <= r < n,
+            // from an approximate q. Its error is less than 8, so the low 32 bits of r determine r.
+            // If q has 24 bits, r decides the rounding; if q has 25 bits, its last bit does. There are no
+            // ties: an odd q of 25 bits divides no m 2^24, and 2 r = n is impossible too.
             Self::Quotient => {
                 "\
 fn quotient(a: f32, b: f32) -> f32 {

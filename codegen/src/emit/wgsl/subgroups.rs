@@ -1,8 +1,8 @@
-//! The number of a thread: where neighbours exchange registers, subgroup after subgroup.
+//! The number of a thread in its block; in a kernel with shuffles, in the order of the subgroups.
 
 use crate::ir::{Kernel, Op, each_op};
 
-/// What the entry is given for its threads' numbers, and the lines that make `thread` of it.
+/// The entry's arguments for the thread's number, and the lines that compute `thread` from them.
 pub(super) fn thread(kernel: &Kernel) -> (&'static [&'static str], &'static [&'static str]) {
     let mut shuffles = false;
     each_op(&kernel.body, &mut |op| shuffles |= matches!(op, Op::Shuffle { .. }));

@@ -1,10 +1,12 @@
 //! Matrix operations.
 
 use super::Builder;
-use crate::ir::{Addend, Address, MatrixOp, MatrixOperand, MatrixScale, Op, Reg, Type, Uniformity};
+use crate::ir::{
+    Accumulator, Address, MatrixOp, MatrixOperand, MatrixScale, Op, Reg, Type, Uniformity,
+};
 
 impl Builder {
-    /// A fragment: fresh registers that are the same in no two threads.
+    /// A fragment: new registers whose values vary between threads.
     pub fn fragment(&mut self, ty: Type, len: u32) -> Vec<Reg> {
         self.fresh_array(ty, len, Uniformity::Varying)
     }
@@ -17,18 +19,25 @@ impl Builder {
     }
 
     /// d = a b + c in warp scope.
-    pub fn matrix(&mut self, op: &'static MatrixOp, d: &[Reg], a: &[Reg], b: &[Reg], c: Addend) {
+    pub fn matrix(
+        &mut self,
+        op: &'static MatrixOp,
+        d: &[Reg],
+        a: &[Reg],
+        b: &[Reg],
+        c: Accumulator,
+    ) {
         let (a, b) = (MatrixOperand::Registers(a.to_vec()), MatrixOperand::Registers(b.to_vec()));
         self.push(Op::Matrix { op, d: d.to_vec(), a, b, c, scales: None });
     }
 
-    /// d = (a scaled) (b scaled) + c in warp scope, by an instruction that scales.
+    /// d = (a * scale of a) (b * scale of b) + c in warp scope, by a scaling instruction.
     pub fn matrix_scaled(
         &mut self,
         op: &'static MatrixOp,
         d: &[Reg],
         (a, b): (&[Reg], &[Reg]),
-        c: Addend,
+        c: Accumulator,
         scales: [MatrixScale; 2],
     ) {
         let (a, b) = (MatrixOperand::Registers(a.to_vec()), MatrixOperand::Registers(b.to_vec()));
@@ -37,6 +46,6 @@ impl Builder {
 
     /// d += a b in warp scope.
     pub fn matrix_add(&mut self, op: &'static MatrixOp, d: &[Reg], a: &[Reg], b: &[Reg]) {
-        self.matrix(op, d, a, b, Addend::Registers(d.to_vec()));
+        self.matrix(op, d, a, b, Accumulator::Registers(d.to_vec()));
     }
 }

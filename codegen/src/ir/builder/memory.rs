@@ -2,12 +2,11 @@
 
 use super::Builder;
 use crate::ir::{
-    Access, Address, BufferId, Cache, Fetch, Mask, Op, Operand, Order, Reg, Scope, SharedId, Space,
-    Type, Uniformity, Width,
+    Access, Address, AtomicOp, BufferId, Cache, Mask, MemoryOrder, Op, Operand, Reg, Scope,
+    SharedId, Space, Type, Uniformity, Width,
 };
 use crate::target::Feature;
 
-/// Anything that is an array.
 impl From<BufferId> for Space {
     fn from(id: BufferId) -> Self {
         Self::Global(id)
@@ -26,7 +25,7 @@ impl Address {
         Self { space: space.into(), index: index.into(), offset: 0 }
     }
 
-    /// `words` further.
+    /// The address `words` words after this one.
     #[must_use]
     pub const fn plus(self, words: u32) -> Self {
         Self { offset: self.offset + words, ..self }
@@ -34,7 +33,7 @@ impl Address {
 }
 
 impl Mask {
-    /// Where it is false, words are 0.
+    /// A mask with fill 0.
     pub fn or_zero(condition: impl Into<Operand>) -> Self {
         Self { condition: condition.into(), fill: Operand::U32(0) }
     }
@@ -70,7 +69,7 @@ impl Builder {
         dst
     }
 
-    /// Loads into registers that keep their identity.
+    /// Loads into given registers, with a mask and a cache hint.
     pub fn load_into(
         &mut self,
         dst: &[Reg],
@@ -87,8 +86,8 @@ impl Builder {
         self.push(Op::Store { to, values: values.to_vec(), width, mask });
     }
 
-    /// Starts a copy from global to shared memory; zeros where the mask is false. On a target without
-    /// such copies it is done at once, by way of registers.
+    /// Starts a copy from global to shared memory; writes zeros where the mask is false. On a target
+    /// without asynchronous copies, a load and a store.
     pub fn copy_async(&mut self, to: Address, from: Address, width: Width, mask: Option<Operand>) {
         if self.target().has(Feature::CpAsync) {
             return self.push(Op::CopyAsync { to, from, width, mask });
@@ -98,27 +97,27 @@ impl Builder {
         self.store(to, &words, width, None);
     }
 
-    /// Closes a group of started copies.
+    /// Commits a group of started copies.
     pub fn copy_commit(&mut self) {
         if self.target().has(Feature::CpAsync) {
             self.push(Op::CopyCommit);
         }
     }
 
-    /// Waits until at most `pending` of the thread's latest groups of copies are under way.
+    /// Waits until at most `pending` of the thread's latest copy groups are in flight.
     pub fn copy_wait(&mut self, pending: u32) {
         if self.target().has(Feature::CpAsync) {
             self.push(Op::CopyWait { pending });
         }
     }
 
-    /// The old value of a word that is changed at once.
+    /// Changes a word atomically, and returns its old value.
     pub fn atomic(
         &mut self,
-        op: Fetch,
+        op: AtomicOp,
         at: Address,
         value: impl Into<Operand>,
-        order: Order,
+        order: MemoryOrder,
         scope: Scope,
     ) -> Operand {
         let dst = self.fresh_as(Type::U32, Uniformity::Varying);

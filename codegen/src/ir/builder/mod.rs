@@ -1,10 +1,10 @@
-//! Writes a kernel so that a schedule reads like the algorithm.
+//! Builds a kernel, so that a schedule reads like the algorithm.
 //!
-//! In: calls in program order. Out: a [`Kernel`], not yet verified. Values are [`Operand`]s: an
-//! operation on constants is done at once, any other becomes a statement whose result is a fresh
-//! register, as uniform as its operands and the place where it stands. What must keep its identity
-//! (an accumulator, a ring's position) is a [`Builder::variable`] or [`Builder::array`], written
-//! with [`Builder::set`]. A mistake in types shows in the verifier, with the statement's number.
+//! In: calls in program order. Out: a [`Kernel`], not yet verified. Values are [`Operand`]s. An
+//! operation on constants is folded; any other becomes a statement whose result is a new register,
+//! as uniform as its operands and the surrounding control flow. A mutable value (an accumulator, a
+//! pipeline's stage) is a [`Builder::variable`] or [`Builder::array`], written with
+//! [`Builder::set`]. The verifier reports wrong types, with the statement's number.
 //!
 //! `values` has arithmetic, `memory` loads, stores, copies and barriers, `matrix` the matrix
 //! operations.
@@ -22,14 +22,14 @@ use super::{
 };
 use crate::target::Target;
 
-/// Writes a kernel.
+/// Builds a kernel.
 #[derive(Debug)]
 pub struct Builder {
     kernel: Kernel,
-    /// The body being written; the bodies around it are on the stack of calls.
+    /// The body being built; the enclosing bodies are on the call stack.
     body: Body,
     control: Uniformity,
-    /// How often a name was used. Only looked up, never walked.
+    /// How often a name was used. Never iterated, so that the kernel is deterministic.
     names: HashMap<String, u32>,
 }
 
@@ -52,13 +52,13 @@ impl Builder {
         Self { kernel, body: Vec::new(), control: Uniformity::Block, names: HashMap::new() }
     }
 
-    /// The kernel as it was written.
+    /// The finished kernel.
     pub fn finish(mut self) -> Kernel {
         self.kernel.body = self.body;
         self.kernel
     }
 
-    /// Where the kernel runs.
+    /// The kernel's target.
     pub fn target(&self) -> &'static Target {
         self.kernel.target
     }
@@ -68,10 +68,10 @@ impl Builder {
         self.kernel.target.gpu.map_or(1, |gpu| gpu.warp)
     }
 
-    /// Whether so many neighbouring lanes exchange registers here.
-    pub fn exchanges(&self, lanes: u32) -> bool {
+    /// Whether shuffles work between `lanes` neighbouring lanes of this kernel.
+    pub fn can_shuffle(&self, lanes: u32) -> bool {
         let threads = self.kernel.launch.threads;
-        self.kernel.target.gpu.is_some_and(|gpu| gpu.exchanges(lanes, threads))
+        self.kernel.target.gpu.is_some_and(|gpu| gpu.can_shuffle(lanes, threads))
     }
 
     /// Declares the buffer of the next slot.
@@ -97,7 +97,7 @@ impl Builder {
         id
     }
 
-    /// Says how many blocks are launched, where that depends on parameters.
+    /// Sets the number of blocks, for a grid that depends on parameters.
     pub fn grid(&mut self, grid: [Extent; 3]) {
         self.kernel.launch.grid = grid;
     }
@@ -114,7 +114,8 @@ impl Builder {
         self.shared_block(name, word, len, layout, 16, None)
     }
 
-    /// Declares a block of shared memory with an alignment, or over a block that is dead by then.
+    /// Declares a block of shared memory with an alignment in bytes. The block may share the memory
+    /// of an earlier block, `aliases`, that is no longer used.
     pub fn shared_block(
         &mut self,
         name: &str,
@@ -122,16 +123,16 @@ impl Builder {
         len: u32,
         layout: &str,
         align: u32,
-        over: Option<SharedId>,
+        aliases: Option<SharedId>,
     ) -> SharedId {
         let id = SharedId(self.kernel.shared.len() as u32);
         let (name, layout) = (name.to_owned(), layout.to_owned());
-        self.kernel.shared.push(SharedBlock { name, word, len, align, layout, over });
+        self.kernel.shared.push(SharedBlock { name, word, len, align, layout, aliases });
         id
     }
 
-    /// Words of shared memory that several parts of a kernel use in turn: the block of this name, declared
-    /// at the first call.
+    /// A block of shared memory that several parts of a kernel use one after another: the block of
+    /// this name, declared at the first call.
     pub fn scratch(&mut self, name: &str, words: u32, layout: &str) -> SharedId {
         let known = self.kernel.shared.iter().position(|block| block.name == name);
         match known {
@@ -147,7 +148,7 @@ impl Builder {
         id
     }
 
-    /// Declares a register array that keeps its identity.
+    /// Declares a mutable register array.
     pub fn array(&mut self, name: &str, ty: Type, len: u32, uniformity: Uniformity) -> Vec<Reg> {
         let count = self.names.entry(name.to_owned()).or_insert(0);
         *count += 1;
@@ -157,14 +158,14 @@ impl Builder {
         (0..len).map(|at| Reg { id, at }).collect()
     }
 
-    /// Declares a register that keeps its identity.
+    /// Declares a mutable register.
     pub fn variable(&mut self, name: &str, ty: Type, uniformity: Uniformity) -> Reg {
         let id = RegisterId(self.kernel.registers.len() as u32);
         self.array(name, ty, 1, uniformity);
         Reg { id, at: 0 }
     }
 
-    /// A variable with this value, as uniform as the value and this place.
+    /// A named register with this value, as uniform as the value and the surrounding control flow.
     pub fn named(&mut self, name: &str, value: impl Into<Operand>) -> Operand {
         let value = value.into();
         let uniformity = self.uniformity(value).min(self.control);
@@ -173,7 +174,7 @@ impl Builder {
         reg.into()
     }
 
-    /// An accumulator: f32 registers that start at 0.
+    /// An accumulator: f32 registers, set to 0.
     pub fn zeros(&mut self, name: &str, len: u32) -> Vec<Reg> {
         let regs = self.array(name, Type::F32, len, Uniformity::Varying);
         for reg in &regs {
@@ -192,12 +193,12 @@ impl Builder {
         self.body.push(Statement::Op(op));
     }
 
-    /// A line for whoever reads the emitted text.
+    /// Adds a comment line to the kernel's source.
     pub fn comment(&mut self, text: &str) {
         self.push(Op::Comment(text.to_owned()));
     }
 
-    /// Something that the thread knows of itself.
+    /// A special value: thread, lane, warp or block number.
     pub fn special(&mut self, value: Special) -> Operand {
         let (name, uniformity) = match value {
             Special::Thread => ("thread", Uniformity::Varying),
@@ -220,24 +221,25 @@ impl Builder {
         dst.into()
     }
 
-    /// Runs a loop over `start..end` in steps; `step` builds one turn and is called once.
+    /// A loop over `start..end` in steps of `step`. `body` builds the loop's body from the counter,
+    /// and is called once.
     pub fn for_each(
         &mut self,
         start: impl Into<Operand>,
         end: impl Into<Operand>,
         step: impl Into<Operand>,
         name: &str,
-        turn: impl FnOnce(&mut Self, Operand),
+        body: impl FnOnce(&mut Self, Operand),
     ) {
         let (start, end, step) = (start.into(), end.into(), step.into());
         let bounds = [start, end, step].map(|bound| self.uniformity(bound));
         let control = bounds.into_iter().fold(self.control, Uniformity::min);
         let counter = self.variable(name, Type::U32, control);
-        let body = self.within(control, |b| turn(b, counter.into()));
+        let body = self.within(control, |b| body(b, counter.into()));
         self.body.push(Statement::For { counter, start, end, step, body });
     }
 
-    /// Runs statements where the condition is true.
+    /// Statements that run where the condition is true.
     pub fn when(&mut self, condition: impl Into<Operand>, then: impl FnOnce(&mut Self)) {
         let condition = condition.into();
         let control = self.uniformity(condition).min(self.control);
@@ -245,8 +247,8 @@ impl Builder {
         self.body.push(Statement::If { condition, then, otherwise: Vec::new() });
     }
 
-    /// Runs one of two sides.
-    pub fn choose(
+    /// Statements that run where the condition is true, and others where it is false.
+    pub fn if_else(
         &mut self,
         condition: impl Into<Operand>,
         then: impl FnOnce(&mut Self),
@@ -259,7 +261,7 @@ impl Builder {
         self.body.push(Statement::If { condition, then, otherwise });
     }
 
-    /// Runs `body` as long as what `test` computes is true.
+    /// Runs `test`, and `body` while the result of `test` is true.
     pub fn repeat_while(
         &mut self,
         uniformity: Uniformity,
@@ -276,7 +278,7 @@ impl Builder {
         self.body.push(Statement::While { test, condition, body });
     }
 
-    /// A role of some warps, for [`Builder::roles`].
+    /// A role of some warps (warp specialisation), for [`Builder::roles`].
     pub fn role(
         &mut self,
         name: &str,
@@ -292,7 +294,7 @@ impl Builder {
         Role { name: name.to_owned(), warps, registers, body }
     }
 
-    /// The warps part ways; the last statement.
+    /// Warp specialisation: each warp runs its role. Must be the last statement.
     pub fn roles(&mut self, roles: Vec<Role>) {
         self.body.push(Statement::Roles(roles));
     }
@@ -307,7 +309,7 @@ impl Builder {
         }
     }
 
-    /// Which threads hold the same value.
+    /// The threads in which a value is the same.
     pub fn uniformity(&self, value: Operand) -> Uniformity {
         match value {
             Operand::Reg(reg) => self.kernel.registers[reg.id.0 as usize].uniformity,
@@ -323,7 +325,7 @@ impl Builder {
         std::mem::replace(&mut self.body, outer)
     }
 
-    /// A fresh register for a result of these operands.
+    /// A new register for a result of these operands.
     fn fresh(&mut self, ty: Type, operands: &[Operand]) -> Reg {
         let uniformity =
             operands.iter().fold(self.control, |least, value| least.min(self.uniformity(*value)));

@@ -1,4 +1,4 @@
-//! Arithmetic. Constants are folded where that is one line and exact.
+//! Arithmetic. Operations on constants are folded where the folding is simple and exact.
 
 use super::Builder;
 use crate::ir::{
@@ -39,7 +39,7 @@ impl Builder {
         dst.into()
     }
 
-    /// reg = op(reg, a, b) style updates keep an accumulator's identity: acc = a * b + acc.
+    /// acc = a * b + acc, in place, in f32.
     pub fn accumulate(&mut self, acc: Reg, a: impl Into<Operand>, b: impl Into<Operand>) {
         let (a, b) = (a.into(), b.into());
         self.push(Op::Ternary { dst: acc, op: Ternary::Fma, a, b, c: acc.into() });
@@ -138,7 +138,7 @@ impl Builder {
         self.binary(Binary::MulF32, a, b)
     }
 
-    /// Whether a and b compare so.
+    /// The comparison of a and b.
     pub fn compare(
         &mut self,
         op: Compare,
@@ -168,7 +168,7 @@ impl Builder {
         self.compare(Compare::Equal, a, b)
     }
 
-    /// Both predicates.
+    /// The conjunction of two predicates.
     pub fn both(&mut self, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
         match (a.into(), b.into()) {
             (Operand::Pred(true), other) | (other, Operand::Pred(true)) => other,
@@ -210,7 +210,7 @@ impl Builder {
     }
 }
 
-/// The result, if the operands are constants or one of them changes nothing.
+/// The result, if the operands are constants or one of them is neutral.
 fn folded(op: Binary, a: Operand, b: Operand) -> Option<Operand> {
     use Operand::U32;
     let value = match (op, a, b) {

@@ -1,15 +1,15 @@
-//! What holds along the program: how uniform control is, which registers have been written on
-//! every way here, which are under a matrix operation in flight, whether earlier grids are done.
+//! Dataflow analysis: the uniformity of control, the registers that are written on every path, the
+//! registers of matrix operations in flight, and the wait for earlier grids.
 //!
-//! Loops are walked twice, the second time from the state at the end of the first, so that what
-//! one turn leaves to the next is seen.
+//! Loops are analysed twice, the second time from the state at the end of the first iteration, so
+//! that effects of one iteration on the next are found.
 
 use std::collections::BTreeSet;
 
-use super::{Fault, Findings};
+use super::{Findings, VerifyErrorKind};
 use crate::ir::{
-    Access, Addend, Address, Body, MatrixOperand, MatrixScope, Op, Operand, Reg, Shuffle, Space,
-    Special, Statement, Uniformity,
+    Access, Accumulator, Address, Body, MatrixOperand, MatrixScope, Op, Operand, Reg, Shuffle,
+    Space, Special, Statement, Uniformity,
 };
 
 pub(super) fn check(findings: &mut Findings<'_>) {
@@ -19,7 +19,7 @@ pub(super) fn check(findings: &mut Findings<'_>) {
     flow.body(&kernel.body, Uniformity::Block, state);
 }
 
-/// A group of matrix operations: what they write and what they read from registers.
+/// A group of matrix operations: the registers that they write and read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     writes: BTreeSet<Reg>,
@@ -28,19 +28,19 @@ struct Group {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// Written on every way here.
+    /// Registers written on every path to this statement.
     written: BTreeSet<Reg>,
-    /// Written by something else than a matrix operation since the last fence.
+    /// Registers written since the last fence by other operations than matrix operations.
     unfenced: BTreeSet<Reg>,
     /// The open group, and the closed ones from oldest to newest.
     open: Group,
     closed: Vec<Group>,
-    /// Earlier grids are done.
+    /// Whether the kernel has waited for earlier grids.
     waited: bool,
 }
 
 impl State {
-    /// What holds where two ways meet.
+    /// The state where two paths join.
     fn meet(mut self, other: Self) -> Self {
         self.written.retain(|reg| other.written.contains(reg));
         self.unfenced.extend(other.unfenced);
@@ -66,8 +66,8 @@ struct Flow<'f, 'k> {
 }
 
 impl<'k> Flow<'_, 'k> {
-    fn refuse(&mut self, fault: Fault) {
-        self.findings.refuse(Some(self.at), fault);
+    fn report(&mut self, kind: VerifyErrorKind) {
+        self.findings.report(Some(self.at), kind);
     }
 
     fn uniformity(&self, operand: Operand) -> Uniformity {
@@ -115,7 +115,7 @@ impl<'k> Flow<'_, 'k> {
                 super::super::walk::each_op(body, &mut |op| written.extend(op.writes()));
                 if written.contains(counter) {
                     let name = self.findings.name(*counter);
-                    self.refuse(Fault::CounterWritten(name));
+                    self.report(VerifyErrorKind::CounterWritten(name));
                 }
                 self.at += 1;
                 let mut once = self.body(body, inner, state.clone());
@@ -159,22 +159,22 @@ impl<'k> Flow<'_, 'k> {
     fn read(&mut self, operand: Operand, state: &State) {
         let Some(reg) = operand.reg() else { return };
         if !state.written.contains(&reg) {
-            self.refuse(Fault::Undefined(self.findings.name(reg)));
+            self.report(VerifyErrorKind::Undefined(self.findings.name(reg)));
         }
         if state.groups().any(|group| group.writes.contains(&reg)) {
-            self.refuse(Fault::InFlight(self.findings.name(reg)));
+            self.report(VerifyErrorKind::InFlight(self.findings.name(reg)));
         }
     }
 
-    /// A write of a value of this uniformity, control included.
+    /// A write of a value; `found` is the uniformity of value and control.
     fn write(&mut self, reg: Reg, found: Uniformity, state: &mut State) {
         let promised = self.uniformity(reg.into());
         if promised > found {
             let name = self.findings.name(reg);
-            self.refuse(Fault::NotUniform { name, promised, found });
+            self.report(VerifyErrorKind::NotUniform { name, promised, found });
         }
         if state.groups().any(|group| group.writes.contains(&reg) || group.reads.contains(&reg)) {
-            self.refuse(Fault::InFlight(self.findings.name(reg)));
+            self.report(VerifyErrorKind::InFlight(self.findings.name(reg)));
         }
         state.written.insert(reg);
         state.unfenced.insert(reg);
@@ -183,7 +183,7 @@ impl<'k> Flow<'_, 'k> {
     fn operation(&mut self, op: &'k Op, control: Uniformity, state: &mut State) {
         let needs = op.demands();
         if needs > control {
-            self.refuse(Fault::Divergent { needs, control });
+            self.report(VerifyErrorKind::Divergent { needs, control });
         }
         match op {
             Op::GridWait => state.waited = true,
@@ -201,8 +201,8 @@ impl<'k> Flow<'_, 'k> {
         for operand in op.reads() {
             self.read(operand, state);
         }
-        for (address, ..) in op.touches() {
-            self.touch(address, state);
+        for (address, ..) in op.memory_accesses() {
+            self.check_access(address, state);
         }
         let found = self.result(op, control);
         for reg in op.writes() {
@@ -210,20 +210,20 @@ impl<'k> Flow<'_, 'k> {
         }
     }
 
-    fn touch(&mut self, address: Address, state: &State) {
+    fn check_access(&mut self, address: Address, state: &State) {
         let Space::Global(id) = address.space else { return };
         let buffer = &self.findings.kernel.buffers[id.0 as usize];
         if !state.waited && buffer.access != Access::Constant {
-            self.refuse(Fault::BeforeGridWait(buffer.name.clone()));
+            self.report(VerifyErrorKind::BeforeGridWait(buffer.name.clone()));
         }
     }
 
-    /// How uniform what the operation writes is.
+    /// The uniformity of the operation's results.
     fn result(&self, op: &Op, control: Uniformity) -> Uniformity {
         let operands = || op.reads().into_iter().map(|operand| self.uniformity(operand));
         let least = operands().fold(control, Uniformity::min);
         match op {
-            // A promise of the author; the simulator holds him to it.
+            // The schedule promises this; the simulator checks it.
             Op::Uniform { .. } => control,
             Op::Special { value, .. } => control.min(match value {
                 Special::Thread | Special::Lane => Uniformity::Varying,
@@ -257,7 +257,7 @@ impl<'k> Flow<'_, 'k> {
         d: &[Reg],
         a: &MatrixOperand,
         b: &MatrixOperand,
-        c: &Addend,
+        c: &Accumulator,
         state: &mut State,
     ) {
         let mut used: Vec<Reg> = Vec::new();
@@ -274,24 +274,24 @@ impl<'k> Flow<'_, 'k> {
             }
         }
         for reg in d {
-            if matches!(c, Addend::Registers(_)) && !state.written.contains(reg) {
-                self.refuse(Fault::Undefined(self.findings.name(*reg)));
+            if matches!(c, Accumulator::Registers(_)) && !state.written.contains(reg) {
+                self.report(VerifyErrorKind::Undefined(self.findings.name(*reg)));
             }
-            // Products that follow one another into the same accumulators are in order.
+            // Successive operations on the same accumulators are in order.
             if state.groups().any(|group| group.reads.contains(reg)) {
-                self.refuse(Fault::InFlight(self.findings.name(*reg)));
+                self.report(VerifyErrorKind::InFlight(self.findings.name(*reg)));
             }
             if self.uniformity((*reg).into()) != Uniformity::Varying {
                 let (name, promised) = (self.findings.name(*reg), self.uniformity((*reg).into()));
                 let found = Uniformity::Varying;
-                self.refuse(Fault::NotUniform { name, promised, found });
+                self.report(VerifyErrorKind::NotUniform { name, promised, found });
             }
             state.written.insert(*reg);
         }
         used.extend(d);
         for reg in used {
             if state.unfenced.contains(&reg) {
-                self.refuse(Fault::Unfenced(self.findings.name(reg)));
+                self.report(VerifyErrorKind::Unfenced(self.findings.name(reg)));
             }
         }
         state.open.writes.extend(d);

@@ -1,13 +1,13 @@
 //! Declarations and launch.
 
-use super::{Fault, Findings};
+use super::{Findings, VerifyErrorKind};
 use crate::ir::{Extent, Register};
 use crate::target::{Feature, Gpu};
 
 pub(super) fn check(findings: &mut Findings<'_>) {
     let kernel = findings.kernel;
     let Some(gpu) = kernel.target.gpu else {
-        return findings.refuse(None, Fault::NotAGpu(kernel.target.name));
+        return findings.report(None, VerifyErrorKind::NotAGpu(kernel.target.name));
     };
     names(findings);
     buffers(findings, gpu);
@@ -41,14 +41,14 @@ fn names(findings: &mut Findings<'_>) {
             let numbered = !tail.is_empty() && tail.chars().all(|c| c.is_ascii_digit());
             let register = among == "registers";
             if !starts || !plain || register && numbered || at > 0 && list[at - 1] == *name {
-                findings.refuse(None, Fault::Name { name: (*name).to_owned(), among });
+                findings.report(None, VerifyErrorKind::Name { name: (*name).to_owned(), among });
             }
         }
     }
     for Register { name, len, .. } in &kernel.registers {
         if *len == 0 {
             let what = "a register array of length 0".to_owned();
-            findings.refuse(None, Fault::Declaration { name: name.clone(), what });
+            findings.report(None, VerifyErrorKind::Declaration { name: name.clone(), what });
         }
     }
 }
@@ -60,10 +60,10 @@ fn extent(findings: &mut Findings<'_>, extent: Extent) {
         Extent::CeilDiv(id, by) => (id, by),
     };
     if id.0 as usize >= findings.kernel.parameters.len() {
-        findings.refuse(None, Fault::Unknown { what: "parameter", number: id.0 });
+        findings.report(None, VerifyErrorKind::Unknown { what: "parameter", number: id.0 });
     }
     if by == 0 {
-        findings.refuse(None, Fault::Value("an extent is divided by 0".to_owned()));
+        findings.report(None, VerifyErrorKind::Value("an extent is divided by 0".to_owned()));
     }
 }
 
@@ -73,7 +73,7 @@ fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
     if let Some(limit) = gpu.buffers.filter(|limit| count > *limit as usize) {
         let target = kernel.target.name;
         let what = format!("{count} buffers; a kernel of {target} has at most {limit}");
-        findings.refuse(None, Fault::Launch(what));
+        findings.report(None, VerifyErrorKind::Launch(what));
     }
     for buffer in &kernel.buffers {
         for part in &buffer.shape {
@@ -81,7 +81,7 @@ fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
         }
         if buffer.shape.is_empty() {
             let what = "a buffer without a shape".to_owned();
-            findings.refuse(None, Fault::Declaration { name: buffer.name.clone(), what });
+            findings.report(None, VerifyErrorKind::Declaration { name: buffer.name.clone(), what });
         }
     }
     for map in &kernel.tensors {
@@ -89,7 +89,7 @@ fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
             extent(findings, *part);
         }
         let what = if kernel.buffers.get(map.buffer.0 as usize).is_none() {
-            "its buffer does not exist"
+            "its buffer is not declared"
         } else if !(1..=5).contains(&map.extents.len())
             || map.strides.len() != map.extents.len()
             || map.tile.len() != map.extents.len()
@@ -103,14 +103,15 @@ fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
             continue;
         };
         let what = what.to_owned();
-        findings.refuse(None, Fault::Declaration { name: map.name.clone(), what });
+        findings.report(None, VerifyErrorKind::Declaration { name: map.name.clone(), what });
     }
 }
 
 fn shared(findings: &mut Findings<'_>, gpu: &Gpu) {
     let kernel = findings.kernel;
     for (at, block) in kernel.shared.iter().enumerate() {
-        let under = block.over.map(|under| (under.0 as usize, kernel.shared.get(under.0 as usize)));
+        let under =
+            block.aliases.map(|under| (under.0 as usize, kernel.shared.get(under.0 as usize)));
         let what = if block.len == 0 {
             "its length is 0"
         } else if !block.align.is_power_of_two() || block.align < 16 {
@@ -118,23 +119,23 @@ fn shared(findings: &mut Findings<'_>, gpu: &Gpu) {
         } else {
             match under {
                 None => continue,
-                Some((id, _)) if id >= at => "it lies over a block that comes later",
+                Some((id, _)) if id >= at => "it aliases a block that is declared later",
                 Some((_, Some(under))) if under.bytes() < block.bytes() => {
-                    "it is longer than the block that it lies over"
+                    "it is longer than the block that it aliases"
                 }
                 Some((_, Some(under))) if under.align < block.align => {
-                    "it is aligned more than the block that it lies over"
+                    "its alignment is larger than that of the block that it aliases"
                 }
                 Some(_) => continue,
             }
         };
         let what = what.to_owned();
-        findings.refuse(None, Fault::Declaration { name: block.name.clone(), what });
+        findings.report(None, VerifyErrorKind::Declaration { name: block.name.clone(), what });
     }
     let bytes = kernel.shared_map().bytes;
     if bytes > gpu.block_shared {
         let (limit, target) = (gpu.block_shared, kernel.target.name);
-        findings.refuse(None, Fault::SharedSize { bytes, limit, target });
+        findings.report(None, VerifyErrorKind::SharedSize { bytes, limit, target });
     }
 }
 
@@ -144,35 +145,39 @@ fn launch(findings: &mut Findings<'_>, gpu: &Gpu) {
     for part in launch.grid {
         extent(findings, part);
     }
-    let mut refuse = |what: String| findings.refuse(None, Fault::Launch(what));
+    let mut report = |what: String| findings.report(None, VerifyErrorKind::Launch(what));
     if launch.threads == 0 || !launch.threads.is_multiple_of(gpu.warp) {
-        refuse(format!("{} threads are not whole warps of {}", launch.threads, gpu.warp));
+        report(format!(
+            "{} threads are not a multiple of the warp of {}",
+            launch.threads, gpu.warp
+        ));
     }
     if launch.threads > gpu.block_threads {
-        refuse(format!("{} threads; a block has at most {}", launch.threads, gpu.block_threads));
+        report(format!("{} threads; a block has at most {}", launch.threads, gpu.block_threads));
     }
     let together = launch.threads.saturating_mul(launch.min_blocks);
-    if launch.min_blocks == 0 || together > gpu.processor_threads {
-        refuse(format!(
-            "{} blocks of {} threads at the same time; {} threads fit",
-            launch.min_blocks, launch.threads, gpu.processor_threads
+    if launch.min_blocks == 0 || together > gpu.sm_threads {
+        report(format!(
+            "{} resident blocks of {} threads; an SM (CU) has {} threads",
+            launch.min_blocks, launch.threads, gpu.sm_threads
         ));
     }
     let bytes = kernel.shared_map().bytes.saturating_add(gpu.reserved_shared);
-    if launch.min_blocks > 1 && bytes.saturating_mul(launch.min_blocks) > gpu.processor_shared {
-        refuse(format!(
-            "{} blocks of {bytes} bytes of shared memory at the same time; {} bytes are there",
-            launch.min_blocks, gpu.processor_shared
+    if launch.min_blocks > 1 && bytes.saturating_mul(launch.min_blocks) > gpu.sm_shared {
+        report(format!(
+            "{} resident blocks of {bytes} bytes of shared memory; an SM (CU) has {} bytes",
+            launch.min_blocks, gpu.sm_shared
         ));
     }
     if launch.cluster == 0 || launch.cluster > 8 {
-        refuse(format!("a cluster of {} blocks; 1 to 8 are portable", launch.cluster));
+        report(format!("a cluster of {} blocks; only 1 to 8 are portable", launch.cluster));
     }
     let needs =
         [(launch.cluster > 1, Feature::Cluster), (launch.programmatic, Feature::GridDependency)];
     for (wanted, feature) in needs {
         if wanted && !kernel.target.has(feature) {
-            findings.refuse(None, Fault::Unavailable { target: kernel.target.name, feature });
+            findings
+                .report(None, VerifyErrorKind::Unavailable { target: kernel.target.name, feature });
         }
     }
 }

@@ -1,22 +1,21 @@
-//! Whether a kernel is one that an emitter can print and the simulator can run.
+//! The verifier: checks that emitters can print a kernel and the simulator can run it.
 //!
-//! In: a [`Kernel`]. Out: [`Verified`], which emitters and the simulator require, or every
-//! [`Refusal`] found. `fault` names what can be wrong; `interface` judges declarations and launch,
-//! `operations` one operation at a time, `flow` what holds along the program: control's
-//! uniformity, registers written before they are read, matrix operations in flight, the wait for
-//! earlier grids. What depends on run-time values (bounds, races, copies in flight) is the
-//! simulator's.
+//! In: a [`Kernel`]. Out: a [`Verified`] kernel, which emitters and the simulator require, or every
+//! [`VerifyError`] found. `error` has the errors; `interface` checks declarations and launch,
+//! `operations` each operation alone, `flow` the control flow: uniformity, registers written before
+//! they are read, matrix operations in flight, the wait for earlier grids. The simulator checks
+//! what depends on run-time values: bounds, races, copies in flight.
 
-mod fault;
+mod error;
 mod flow;
 mod interface;
 mod operations;
 
 use super::{Kernel, Reg, Register};
 
-pub use fault::{Fault, Refusal, Refusals};
+pub use error::{VerifyError, VerifyErrorKind, VerifyErrors};
 
-/// Something that was found in order. Only [`verify`] makes one.
+/// A value that has passed the verifier. Only [`verify`] makes one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified<T>(T);
 
@@ -28,38 +27,38 @@ impl<T> std::ops::Deref for Verified<T> {
     }
 }
 
-/// Judges a kernel.
+/// Verifies a kernel.
 ///
 /// # Errors
-/// Everything that is wrong with it.
-pub fn verify(kernel: Kernel) -> Result<Verified<Kernel>, Refusals> {
-    let mut findings = Findings { kernel: &kernel, refusals: Vec::new() };
+/// All errors of the kernel.
+pub fn verify(kernel: Kernel) -> Result<Verified<Kernel>, VerifyErrors> {
+    let mut findings = Findings { kernel: &kernel, errors: Vec::new() };
     interface::check(&mut findings);
-    // The flow analysis looks registers up, and so comes only when they are all there.
+    // The dataflow analysis needs every register to be declared.
     operations::check(&mut findings);
-    if findings.refusals.is_empty() {
+    if findings.errors.is_empty() {
         flow::check(&mut findings);
     }
-    let mut refusals = findings.refusals;
-    refusals.dedup();
-    if refusals.is_empty() {
+    let mut errors = findings.errors;
+    errors.dedup();
+    if errors.is_empty() {
         Ok(Verified(kernel))
     } else {
-        Err(Refusals { kernel: kernel.name, refusals })
+        Err(VerifyErrors { kernel: kernel.name, errors })
     }
 }
 
-/// A kernel and what was found wrong with it so far.
+/// A kernel and its errors so far.
 struct Findings<'k> {
     kernel: &'k Kernel,
-    refusals: Vec<Refusal>,
+    errors: Vec<VerifyError>,
 }
 
 impl<'k> Findings<'k> {
-    fn refuse(&mut self, at: Option<usize>, fault: Fault) {
-        let refusal = Refusal { at, fault };
-        if !self.refusals.contains(&refusal) {
-            self.refusals.push(refusal);
+    fn report(&mut self, at: Option<usize>, kind: VerifyErrorKind) {
+        let error = VerifyError { at, kind };
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
         }
     }
 
@@ -68,7 +67,7 @@ impl<'k> Findings<'k> {
         (reg.at < register.len).then_some(register)
     }
 
-    /// How a register's element is called in messages.
+    /// The name of a register's element in messages.
     fn name(&self, reg: Reg) -> String {
         match self.kernel.registers.get(reg.id.0 as usize) {
             Some(register) if register.len == 1 && reg.at == 0 => register.name.clone(),

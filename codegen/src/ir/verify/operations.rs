@@ -1,10 +1,10 @@
-//! One operation at a time: what it names exists, types and counts are right, constants are in
-//! range, the buffer allows it, the target has it.
+//! Checks of each operation alone: its items are declared, types and counts match, constants are in
+//! range, the buffer allows the access, the target has the instruction.
 
-use super::{Fault, Findings};
+use super::{Findings, VerifyErrorKind};
 use crate::ir::{
-    Access, Addend, Address, Body, Cache, MatrixOperand, MatrixScope, Op, Operand, Order, Reg,
-    Role, Shuffle, Space, Special, Statement, Touch, Type, Width, Word,
+    Access, AccessKind, Accumulator, Address, Body, Cache, MatrixOperand, MatrixScope, MemoryOrder,
+    Op, Operand, Reg, Role, Shuffle, Space, Special, Statement, Type, Width, Word,
 };
 use Type::{F32, Pred, U32};
 
@@ -20,8 +20,8 @@ struct Walk<'f, 'k> {
 }
 
 impl<'k> Walk<'_, 'k> {
-    fn refuse(&mut self, fault: Fault) {
-        self.findings.refuse(Some(self.at), fault);
+    fn report(&mut self, kind: VerifyErrorKind) {
+        self.findings.report(Some(self.at), kind);
     }
 
     fn body(&mut self, body: &'k Body, top: bool) {
@@ -43,7 +43,7 @@ impl<'k> Walk<'_, 'k> {
                         self.value("bound", U32, bound);
                     }
                     if *step == Operand::U32(0) {
-                        self.refuse(Fault::Value("a loop's step is 0".to_owned()));
+                        self.report(VerifyErrorKind::Value("a loop's step is 0".to_owned()));
                     }
                     self.at += 1;
                     self.body(body, false);
@@ -57,7 +57,7 @@ impl<'k> Walk<'_, 'k> {
                 Statement::Roles(roles) => {
                     if !top || place + 1 != body.len() {
                         let what = "they are not the last statement of the kernel".to_owned();
-                        self.refuse(Fault::Roles(what));
+                        self.report(VerifyErrorKind::Roles(what));
                     }
                     self.roles(roles);
                     self.at += 1;
@@ -76,49 +76,57 @@ impl<'k> Walk<'_, 'k> {
             if role.warps.start != next || role.warps.is_empty() {
                 let what =
                     format!("`{}` starts at warp {}, not {next}", role.name, role.warps.start);
-                self.refuse(Fault::Roles(what));
+                self.report(VerifyErrorKind::Roles(what));
             }
             next = role.warps.end;
         }
         if next != kernel.warps() {
-            self.refuse(Fault::Roles(format!("they end at warp {next} of {}", kernel.warps())));
+            self.report(VerifyErrorKind::Roles(format!(
+                "they cover warps 0 to {next} of {}",
+                kernel.warps()
+            )));
         }
         let Some(gpu) = kernel.target.gpu else { return };
         if roles.iter().all(|role| role.registers.is_none()) {
             return;
         }
-        self.needs(crate::target::Feature::RegisterShift);
+        self.needs(crate::target::Feature::SetMaxRegisters);
         let threads = (kernel.launch.threads * kernel.launch.min_blocks).max(1);
         let per = (gpu.registers / threads).min(255) & !7;
         let mut asked = 0;
         for role in roles {
             let Some(registers) = role.registers else {
-                let what = format!("`{}` does not say how many registers it takes", role.name);
-                self.refuse(Fault::Roles(what));
+                let what = format!("`{}` does not set its number of registers", role.name);
+                self.report(VerifyErrorKind::Roles(what));
                 continue;
             };
             if !(24..=256).contains(&registers) || !registers.is_multiple_of(8) {
-                let what = format!("`{}` takes {registers} registers; 24 to 256 by 8", role.name);
-                self.refuse(Fault::Roles(what));
+                let what = format!(
+                    "`{}` has {registers} registers; must be a multiple of 8 from 24 to 256",
+                    role.name
+                );
+                self.report(VerifyErrorKind::Roles(what));
             }
             let group = gpu.warp_group.unwrap_or(1);
             if !role.warps.start.is_multiple_of(group) || !role.warps.end.is_multiple_of(group) {
-                let what =
-                    format!("`{}` changes registers, and is no whole warp groups", role.name);
-                self.refuse(Fault::Roles(what));
+                let what = format!(
+                    "`{}` sets its number of registers, and is not made of whole warp groups",
+                    role.name
+                );
+                self.report(VerifyErrorKind::Roles(what));
             }
             asked += registers * role.warps.len() as u32;
         }
         let given = per * kernel.warps();
         if asked > given {
-            self.refuse(Fault::RegisterSum { asked, given, per });
+            self.report(VerifyErrorKind::RegisterSum { asked, given, per });
         }
     }
 
     fn needs(&mut self, feature: crate::target::Feature) {
         let target = self.findings.kernel.target;
         if !target.has(feature) {
-            self.refuse(Fault::Unavailable { target: target.name, feature });
+            self.report(VerifyErrorKind::Unavailable { target: target.name, feature });
         }
     }
 
@@ -132,12 +140,13 @@ impl<'k> Walk<'_, 'k> {
                     return Some(register.ty);
                 }
                 let fault = match self.findings.kernel.registers.get(reg.id.0 as usize) {
-                    Some(register) => {
-                        Fault::ArrayBounds { name: self.findings.name(reg), len: register.len }
-                    }
-                    None => Fault::Unknown { what: "register", number: reg.id.0 },
+                    Some(register) => VerifyErrorKind::ArrayBounds {
+                        name: self.findings.name(reg),
+                        len: register.len,
+                    },
+                    None => VerifyErrorKind::Unknown { what: "register", number: reg.id.0 },
                 };
-                self.refuse(fault);
+                self.report(fault);
                 None
             }
         }
@@ -147,7 +156,7 @@ impl<'k> Walk<'_, 'k> {
         if let Some(found) = self.ty(operand)
             && found != expected
         {
-            self.refuse(Fault::WrongType { role, expected, found });
+            self.report(VerifyErrorKind::WrongType { role, expected, found });
         }
     }
 
@@ -155,10 +164,10 @@ impl<'k> Walk<'_, 'k> {
         self.value(role, expected, Operand::Reg(reg));
     }
 
-    /// A register of 32 bits, whatever they mean.
+    /// A 32-bit operand: u32 or f32.
     fn word(&mut self, role: &'static str, operand: Operand) {
         if self.ty(operand) == Some(Pred) {
-            self.refuse(Fault::WrongType { role, expected: U32, found: Pred });
+            self.report(VerifyErrorKind::WrongType { role, expected: U32, found: Pred });
         }
     }
 
@@ -170,28 +179,29 @@ impl<'k> Walk<'_, 'k> {
 
     fn count(&mut self, role: &'static str, expected: usize, found: usize) {
         if expected != found {
-            self.refuse(Fault::Count { role, expected, found });
+            self.report(VerifyErrorKind::Count { role, expected, found });
         }
     }
 
     fn operation(&mut self, op: &'k Op) {
         self.needs(op.needs());
-        // What a mask leaves out may lie anywhere: the mask is known at run time.
+        // A masked access is not checked for bounds: the mask is known only at run time.
         let masked = op.is_masked();
-        for (address, touch, bytes) in op.touches() {
+        for (address, kind, bytes) in op.memory_accesses() {
             let certain = !(masked && matches!(address.space, Space::Global(_)));
-            self.address(address, touch, bytes, certain);
+            self.address(address, kind, bytes, certain);
         }
         if let Some(barrier) = op.barrier() {
             self.value("mbarrier's index", U32, barrier.index);
             match self.findings.kernel.barriers.get(barrier.array.0 as usize) {
-                None => self.refuse(Fault::Unknown { what: "mbarrier", number: barrier.array.0 }),
+                None => self
+                    .report(VerifyErrorKind::Unknown { what: "mbarrier", number: barrier.array.0 }),
                 Some(array) => {
                     if let Operand::U32(index) = barrier.index
                         && index >= array.len
                     {
                         let name = format!("{}[{index}]", array.name);
-                        self.refuse(Fault::ArrayBounds { name, len: array.len });
+                        self.report(VerifyErrorKind::ArrayBounds { name, len: array.len });
                     }
                 }
             }
@@ -207,13 +217,16 @@ impl<'k> Walk<'_, 'k> {
                 if let Special::Block(axis) | Special::Blocks(axis) = value
                     && *axis > 2
                 {
-                    self.refuse(Fault::Value(format!("there is no grid axis {axis}")));
+                    self.report(VerifyErrorKind::Value(format!("grid axis {axis} does not exist")));
                 }
             }
             Op::Parameter { dst, parameter } => {
                 self.result("result", U32, *dst);
                 if parameter.0 as usize >= self.findings.kernel.parameters.len() {
-                    self.refuse(Fault::Unknown { what: "parameter", number: parameter.0 });
+                    self.report(VerifyErrorKind::Unknown {
+                        what: "parameter",
+                        number: parameter.0,
+                    });
                 }
             }
             Op::Unary { dst, op, a } => {
@@ -259,7 +272,7 @@ impl<'k> Walk<'_, 'k> {
                     self.value("mask", Pred, mask.condition);
                 }
                 if *cache != Cache::Default {
-                    self.constant_buffer(*from, "the read-only path needs constant contents");
+                    self.constant_buffer(*from, "the read-only path needs a constant buffer");
                 }
             }
             Op::Store { values, width, mask, .. } => {
@@ -270,7 +283,7 @@ impl<'k> Walk<'_, 'k> {
                 self.mask(*mask);
             }
             Op::Prefetch { from, mask } => {
-                self.constant_buffer(*from, "prefetching needs constant contents");
+                self.constant_buffer(*from, "a prefetch needs a constant buffer");
                 self.mask(*mask);
             }
             Op::Atomic { dst, at, value, .. } => {
@@ -283,26 +296,30 @@ impl<'k> Walk<'_, 'k> {
             Op::AtomicLoad { dst, from, order, .. } => {
                 self.result("result", U32, *dst);
                 self.atomic(*from);
-                if matches!(order, Order::Release | Order::AcquireRelease) {
-                    self.refuse(Fault::Value("a load cannot release".to_owned()));
+                if matches!(order, MemoryOrder::Release | MemoryOrder::AcquireRelease) {
+                    self.report(VerifyErrorKind::Value("a load cannot release".to_owned()));
                 }
             }
             Op::NamedBarrier { id, threads, .. } => {
                 let kernel = self.findings.kernel;
                 let warp = kernel.target.gpu.map_or(1, |gpu| gpu.warp);
                 if !(1..=15).contains(id) {
-                    self.refuse(Fault::Value(format!("there is no named barrier {id}")));
+                    self.report(VerifyErrorKind::Value(format!(
+                        "named barrier {id} does not exist"
+                    )));
                 }
                 let whole = *threads > 0 && threads.is_multiple_of(warp);
                 if !whole || *threads > kernel.launch.threads {
-                    self.refuse(Fault::Value(format!("a named barrier of {threads} threads")));
+                    self.report(VerifyErrorKind::Value(format!(
+                        "a named barrier of {threads} threads; must be a multiple of the warp"
+                    )));
                 }
             }
             Op::Shuffle { dst, op, a, by } => {
                 self.word("value", *a);
                 self.same("value", *dst, *a);
                 self.value("lane", U32, *by);
-                self.exchange(*op, *by);
+                self.shuffle(*op, *by);
             }
             Op::Vote { dst, a, .. } => {
                 self.result("result", Pred, *dst);
@@ -320,12 +337,16 @@ impl<'k> Walk<'_, 'k> {
                 self.space("destination", *to, true);
                 self.space("source", *from, false);
                 if matches!(width, Width::B8 | Width::B16) {
-                    self.refuse(Fault::Value("an asynchronous copy moves 4, 8 or 16 bytes".into()));
+                    self.report(VerifyErrorKind::Value(
+                        "an asynchronous copy must be 4, 8 or 16 bytes".into(),
+                    ));
                 }
                 self.mask(*mask);
             }
             Op::MbarrierInit { arrivals, .. } if !(1..1 << 20).contains(arrivals) => {
-                self.refuse(Fault::Value(format!("an mbarrier of {arrivals} arrivals")));
+                self.report(VerifyErrorKind::Value(format!(
+                    "an mbarrier of {arrivals} arrivals is not supported"
+                )));
             }
             Op::MbarrierArrive { expect: Some(value), .. }
             | Op::MbarrierWait { parity: value, .. } => self.value("value", U32, *value),
@@ -382,7 +403,7 @@ impl<'k> Walk<'_, 'k> {
     fn space(&mut self, role: &'static str, address: Address, shared: bool) {
         if matches!(address.space, Space::Shared(_)) != shared {
             let expected = if shared { "shared" } else { "global" };
-            self.refuse(Fault::WrongSpace { role, expected });
+            self.report(VerifyErrorKind::WrongSpace { role, expected });
         }
     }
 
@@ -391,7 +412,9 @@ impl<'k> Walk<'_, 'k> {
         if let Operand::U32(bytes) = bytes
             && (bytes == 0 || !bytes.is_multiple_of(16))
         {
-            self.refuse(Fault::Value(format!("a bulk copy of {bytes} bytes")));
+            self.report(VerifyErrorKind::Value(format!(
+                "a bulk copy of {bytes} bytes; must be a multiple of 16"
+            )));
         }
     }
 
@@ -400,14 +423,14 @@ impl<'k> Walk<'_, 'k> {
             self.value("coordinate", U32, *coordinate);
         }
         match self.findings.kernel.tensors.get(number as usize) {
-            None => self.refuse(Fault::Unknown { what: "tensor map", number }),
+            None => self.report(VerifyErrorKind::Unknown { what: "tensor map", number }),
             Some(map) => self.count("coordinates", map.extents.len(), at.len()),
         }
     }
 
     fn matrices(&mut self, count: usize) {
         if !matches!(count, 1 | 2 | 4) {
-            self.refuse(Fault::Value(format!("{count} matrices at once; 1, 2 or 4 are")));
+            self.report(VerifyErrorKind::Value(format!("{count} matrices; must be 1, 2 or 4")));
         }
     }
 
@@ -417,48 +440,51 @@ impl<'k> Walk<'_, 'k> {
             Space::Shared(id) => self.findings.kernel.shared.get(id.0 as usize).map(|b| b.word),
         };
         if word.is_some_and(|word| word != Word::U32) {
-            self.refuse(Fault::Value("atomic operations are on arrays of 32-bit words".to_owned()));
+            self.report(VerifyErrorKind::Value(
+                "atomic operations need an array of 32-bit words".to_owned(),
+            ));
         }
     }
 
     fn constant_buffer(&mut self, address: Address, what: &'static str) {
         let Space::Global(id) = address.space else {
-            return self.refuse(Fault::WrongSpace { role: "source", expected: "global" });
+            return self.report(VerifyErrorKind::WrongSpace { role: "source", expected: "global" });
         };
         let Some(buffer) = self.findings.kernel.buffers.get(id.0 as usize) else { return };
         if buffer.access != Access::Constant {
             let (name, access) = (buffer.name.clone(), buffer.access);
-            self.refuse(Fault::BufferAccess { name, access, what });
+            self.report(VerifyErrorKind::BufferAccess { name, access, what });
         }
     }
 
-    fn address(&mut self, address: Address, touch: Touch, bytes: u32, certain: bool) {
+    fn address(&mut self, address: Address, kind: AccessKind, bytes: u32, certain: bool) {
         self.value("index", U32, address.index);
         let kernel = self.findings.kernel;
         let (name, word, len) = match address.space {
             Space::Global(id) => {
                 let Some(buffer) = kernel.buffers.get(id.0 as usize) else {
-                    return self.refuse(Fault::Unknown { what: "buffer", number: id.0 });
+                    return self.report(VerifyErrorKind::Unknown { what: "buffer", number: id.0 });
                 };
                 let access = buffer.access;
-                let what = match (access, touch) {
+                let what = match (access, kind) {
                     (Access::Workspace, _)
-                    | (Access::Constant | Access::ReadOnly, Touch::Read)
-                    | (Access::WriteOnce, Touch::Write) => None,
-                    (Access::WriteOnce, Touch::Read) => Some("it is read"),
-                    (_, Touch::Write) => Some("it is written"),
-                    (_, Touch::Atomic) => Some("atomic operations are for workspaces"),
+                    | (Access::Constant | Access::ReadOnly, AccessKind::Read)
+                    | (Access::WriteOnce, AccessKind::Write) => None,
+                    (Access::WriteOnce, AccessKind::Read) => Some("it is read"),
+                    (_, AccessKind::Write) => Some("it is written"),
+                    (_, AccessKind::Atomic) => Some("atomic operations need a workspace"),
                 };
                 if let Some(what) = what {
                     let name = buffer.name.clone();
-                    self.refuse(Fault::BufferAccess { name, access, what });
+                    self.report(VerifyErrorKind::BufferAccess { name, access, what });
                 }
                 let fixed = buffer.shape.iter().map(|extent| extent.value(&[]).map(u64::from));
                 (&buffer.name, buffer.word, fixed.product::<Option<u64>>())
             }
             Space::Shared(id) => {
                 let Some(block) = kernel.shared.get(id.0 as usize) else {
-                    return self.refuse(Fault::Unknown { what: "shared block", number: id.0 });
+                    return self
+                        .report(VerifyErrorKind::Unknown { what: "shared block", number: id.0 });
                 };
                 (&block.name, block.word, Some(u64::from(block.len)))
             }
@@ -470,19 +496,19 @@ impl<'k> Walk<'_, 'k> {
         let from = (known + u64::from(address.offset)) * u64::from(word.bytes());
         let name = name.clone();
         if bytes > 0 && !from.is_multiple_of(bytes.into()) {
-            return self.refuse(Fault::Misaligned { name, bytes, offset: from });
+            return self.report(VerifyErrorKind::Misaligned { name, bytes, offset: from });
         }
         let to = from + u64::from(bytes.max(1));
         if let Some(len) = len.map(|len| len * u64::from(word.bytes()))
             && to > len
             && certain
         {
-            self.refuse(Fault::OutOfBounds { name, from, to, len });
+            self.report(VerifyErrorKind::OutOfBounds { name, from, to, len });
         }
     }
 
-    /// Neighbours of the target exchange what this shuffle does.
-    fn exchange(&mut self, op: Shuffle, by: Operand) {
+    /// Checks that the target's shuffle group contains both lanes of the shuffle.
+    fn shuffle(&mut self, op: Shuffle, by: Operand) {
         let kernel = self.findings.kernel;
         let (target, threads) = (kernel.target.name, kernel.launch.threads);
         let lanes = match (op, by, kernel.target.gpu) {
@@ -492,8 +518,8 @@ impl<'k> Walk<'_, 'k> {
             (.., Some(gpu)) => gpu.warp,
             (.., None) => return,
         };
-        if kernel.target.gpu.is_some_and(|gpu| !gpu.exchanges(lanes, threads)) {
-            self.refuse(Fault::Exchange { target, lanes, threads });
+        if kernel.target.gpu.is_some_and(|gpu| !gpu.can_shuffle(lanes, threads)) {
+            self.report(VerifyErrorKind::ShuffleRange { target, lanes, threads });
         }
     }
 
@@ -514,19 +540,19 @@ impl<'k> Walk<'_, 'k> {
                         self.result(role, U32, *reg);
                     }
                     if role == "b" && op.b_layout.is_empty() {
-                        self.refuse(Fault::WrongSpace { role, expected: "shared" });
+                        self.report(VerifyErrorKind::WrongSpace { role, expected: "shared" });
                     }
                 }
                 MatrixOperand::Shared(tile) => {
                     if op.scope == MatrixScope::Warp {
-                        self.refuse(Fault::WrongSpace { role, expected: "register" });
+                        self.report(VerifyErrorKind::WrongSpace { role, expected: "register" });
                     }
                     let at = Address {
                         space: Space::Shared(tile.block),
                         index: tile.index,
                         offset: tile.offset,
                     };
-                    self.address(at, Touch::Read, 16, true);
+                    self.address(at, AccessKind::Read, 16, true);
                 }
             }
         }
@@ -536,17 +562,17 @@ impl<'k> Walk<'_, 'k> {
         for scale in found {
             self.result("scale", U32, scale.from);
             if scale.byte > 3 {
-                let what = format!("byte {} of a register of scales", scale.byte);
-                self.refuse(Fault::Value(what));
+                let what = format!("byte {} of a register of scales; must be 0 to 3", scale.byte);
+                self.report(VerifyErrorKind::Value(what));
             }
         }
-        if let Addend::Registers(regs) = c {
+        if let Accumulator::Registers(regs) = c {
             self.count("c", in_d as usize, regs.len());
             for reg in regs {
                 self.result("c", result, *reg);
             }
             if op.scope == MatrixScope::WarpGroup && regs != d {
-                self.refuse(Fault::Value("a warp group's product is added to d itself".to_owned()));
+                self.report(VerifyErrorKind::Value("in warp-group scope c must be d".to_owned()));
             }
         }
     }

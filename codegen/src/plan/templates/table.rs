@@ -1,50 +1,53 @@
 //! Any code of at most eight bits to 16-bit floats through a table of its values.
 //!
-//! A table holds numbers of the operand's type. Where the values are such numbers, if need be all of them
-//! times one power of two that a scale takes back, nothing is lost; else each is the nearest one, which the
-//! sequence says ([`Yield::Rounded`]).
+//! A table holds numbers of the operand's type. If these can represent all values, possibly times one
+//! power of two that a scale compensates, the table is exact; else each entry is the nearest number,
+//! and the sequence's encoding is [`OutputEncoding::Rounded`].
 
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
+use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
 use super::super::step::Step;
-use super::Ask;
+use super::TemplateRequest;
 
-/// Powers of two that a scale takes at most: the factor that makes up for one is a normal f32.
-const MOST_EXPONENT: i32 = 126;
+/// The largest exponent that a scale can compensate: its factor must be a normal f32.
+const MAX_EXPONENT: i32 = 126;
 
-/// The operand's element of every code of a weight, and what it is.
-pub(super) fn elements(weight: &WeightCode, operand: Operand) -> Option<(Vec<u32>, Yield)> {
+/// The operand's element for every code of a weight, and the elements' encoding.
+pub(super) fn elements(weight: &WeightCode, operand: Operand) -> Option<(Vec<u32>, OutputEncoding)> {
     let Number::Float(format) = operand.number() else { return None };
     let values: Vec<f64> =
         (0..1u32 << weight.code.bits()).map(|code| weight.decode(code)).collect();
     let sizes = values.iter().map(|value| value.abs()).filter(|v| v.is_finite() && *v > 0.0);
     let powers = Powers::of(sizes, format);
-    let highest = powers.highest.min(MOST_EXPONENT);
-    // The power nearest to none that is high enough, if it is not too high.
+    let highest = powers.highest.min(MAX_EXPONENT);
+    // The exponent nearest to 0 from `least` to `highest`.
     let from = |least: i32| (least <= highest).then(|| 0_i32.clamp(least, highest));
     let exact = if powers.holds { from(powers.exact) } else { None };
-    let yields = match exact {
-        Some(exponent) => Yield::Value { add: 0, exponent },
-        None => Yield::Rounded { exponent: from(powers.normal).unwrap_or(highest) },
+    let encoding = match exact {
+        Some(exponent) => OutputEncoding::Value { add: 0, exponent },
+        None => OutputEncoding::Rounded { exponent: from(powers.normal).unwrap_or(highest) },
     };
-    let (Yield::Value { exponent, .. } | Yield::Rounded { exponent }) = yields else { return None };
+    let (OutputEncoding::Value { exponent, .. } | OutputEncoding::Rounded { exponent }) = encoding
+    else {
+        return None;
+    };
     let unit = 2f64.powi(exponent);
     let element = |value: &f64| format.encode(value * unit, Overflow::Special);
-    Some((values.iter().map(element).collect(), yields))
+    Some((values.iter().map(element).collect(), encoding))
 }
 
-/// Which powers of two may multiply some values, so that they are numbers of a format.
+/// Exponents of powers of two by which values may be multiplied, so that a format represents them.
 struct Powers {
-    /// Whether the format has as many digits as any of the values.
+    /// Whether the format has enough mantissa bits for all values.
     holds: bool,
-    /// The lowest under which no value loses its last digit.
+    /// The lowest exponent for which no value loses its last mantissa bit.
     exact: i32,
-    /// The lowest under which none is smaller than the numbers of full precision.
+    /// The lowest exponent for which all values are normal numbers.
     normal: i32,
-    /// The highest under which the largest value is a number.
+    /// The highest exponent for which the largest value does not overflow.
     highest: i32,
 }
 
@@ -54,7 +57,7 @@ impl Powers {
         let least = 1 - format.bias();
         let mut this = Self { holds: true, exact: i32::MIN, normal: i32::MIN, highest: i32::MAX };
         for value in values {
-            // Exponents of its first and of its last digit.
+            // Exponents of its first and last significant bits.
             let first = value.log2().floor() as i32;
             let last =
                 first - 52 + ((value / 2f64.powi(first - 52)) as u64).trailing_zeros() as i32;
@@ -70,13 +73,13 @@ impl Powers {
     }
 }
 
-/// Codes that lie one a byte, each an index into the table.
-pub(super) fn table_half(ask: &Ask<'_>) -> Option<Sequence> {
-    let half = matches!(ask.operand, Operand::Bf16 | Operand::F16);
-    if !half || ask.field != 8 {
+/// Codes in bytes, each an index into the table.
+pub(super) fn table_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let half = matches!(request.operand, Operand::Bf16 | Operand::F16);
+    if !half || request.field != 8 {
         return None;
     }
-    let (table, yields) = elements(ask.weight, ask.operand)?;
+    let (table, encoding) = elements(request.weight, request.operand)?;
     let mut draft = Draft::new(1);
     let word = draft.input(0);
     let values = [0u32, 1, 2, 3].map(|byte| {
@@ -92,14 +95,14 @@ pub(super) fn table_half(ask: &Ask<'_>) -> Option<Sequence> {
         let register = draft.push(Step::Prmt { low, high, select: 0x5410.into() });
         Output { register, codes: vec![first, first + 1] }
     });
-    let slice = (0, ask.weight.code.bits() as u8);
+    let slice = (0, request.weight.code.bits() as u8);
     let field = |code: u8| Field { at: 8 * code, slice, code };
     let (steps, names) = draft.finish();
     Some(Sequence {
         template: "table",
-        weight: ask.weight.clone(),
-        operand: ask.operand,
-        yields,
+        weight: request.weight.clone(),
+        operand: request.operand,
+        encoding,
         inputs: vec![(0..4).map(field).collect()],
         steps,
         names,

@@ -34,7 +34,7 @@ impl Extent {
 
     /// Of the values of so many neighbouring lanes, a power of two.
     pub(super) fn of_lanes(mut self, b: &mut Builder, lanes: u32) -> Self {
-        if !b.exchanges(lanes) {
+        if !b.can_shuffle(lanes) {
             return self.of_threads(b, lanes);
         }
         let mut by = lanes / 2;
@@ -50,7 +50,7 @@ impl Extent {
     /// Of the values of the block, by way of shared memory; used once a kernel.
     pub(super) fn of_block(self, b: &mut Builder, threads: u32) -> Self {
         let lanes = b.warp_size();
-        if !b.exchanges(lanes) {
+        if !b.can_shuffle(lanes) {
             return self.of_threads(b, threads);
         }
         let of_warp = self.of_lanes(b, lanes);

@@ -77,7 +77,7 @@ impl Divisor {
                 b.set(*quotient, value);
             }
         };
-        b.choose(
+        b.if_else(
             usual,
             |b| {
                 let less = b.unary(Unary::Negate, self.value);

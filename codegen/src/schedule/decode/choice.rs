@@ -122,9 +122,9 @@ impl DecodeTile {
         let registers = (gpu.registers / threads.max(1)) & !7;
         self.check(problem).is_ok()
             && self.warps * gpu.warp <= gpu.block_threads
-            && threads <= gpu.processor_threads
+            && threads <= gpu.sm_threads
             && bytes <= gpu.block_shared
-            && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.processor_shared
+            && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.sm_shared
             && registers >= self.registers(problem)
     }
 

@@ -69,7 +69,7 @@ fn values(of: Grouped, sm: &str, codes: &[u32], exponent: i32, single: bool) -> 
     }
     let kernel = verify(b.finish()).unwrap_or_else(|refusals| panic!("{refusals}"));
     let bytes = codes.iter().flat_map(|code| code.to_le_bytes()[..bits as usize / 8].to_vec());
-    let buffers = vec![Contents::of(bytes.collect()), Contents::poison(codes.len() * 4)];
+    let buffers = vec![Contents::from_bytes(bytes.collect()), Contents::poison(codes.len() * 4)];
     let mut arguments = Arguments { parameters: Vec::new(), buffers };
     run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
     let floats = arguments.buffers[1].bytes.chunks_exact(4);

@@ -2,7 +2,7 @@
 
 use crate::ir::{Binary, Builder, Compare, Operand, Reg, Unary};
 use crate::plan::DequantPlan;
-use crate::plan::sequence::{Sequence, Yield};
+use crate::plan::sequence::{OutputEncoding, Sequence};
 use crate::plan::step::{Arg, Register, Step};
 use crate::schedule::table::Table;
 
@@ -38,7 +38,7 @@ pub(super) fn decode(
         [planes, ..] if plan.joins_planes() => run(b, (planes, None), &words),
         _ => words,
     };
-    match plan.stages.last().filter(|last| last.yields != Yield::Code) {
+    match plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code) {
         // One word of codes after another.
         Some(last) => joined.iter().flat_map(|word| run(b, (last, table), &[*word])).collect(),
         None => joined,

@@ -84,7 +84,7 @@ impl Shader<'_> {
     fn helpers(&self, b: &Builder, threads: u32) -> u32 {
         let most = self.tile.parts.min(threads.max(1));
         let mut counts = (0..=most.ilog2()).rev().map(|log| 1 << log);
-        counts.find(|lanes| b.exchanges(*lanes)).unwrap_or(1)
+        counts.find(|lanes| b.can_shuffle(*lanes)).unwrap_or(1)
     }
 
     /// A sum with what multiplies a token and a row, and the bias.

@@ -247,9 +247,9 @@ impl TileShape {
         let bytes = 4 * (ring::words(*self, problem) + constants + ORDER + table);
         let registers = ((gpu.registers / threads.max(1)) & !7).min(MOST_REGISTERS);
         self.warps * gpu.warp <= gpu.block_threads
-            && threads <= gpu.processor_threads
+            && threads <= gpu.sm_threads
             && bytes <= gpu.block_shared
-            && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.processor_shared
+            && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.sm_shared
             && registers >= self.registers(problem)
     }
 

@@ -1,106 +1,106 @@
-//! Seeded faults: right kernels with one thing wrong, and the detector that must say so.
+//! Injected faults: correct kernels with one change, and the detector that must report it.
 
 use super::{Case, Outcome, kernels, simulate};
 use crate::ir::{
-    Address, Binary, Body, Fetch, Kernel, MatrixOperand, Op, Operand, Order, Reg, Register,
-    RegisterId, Scope, SharedBlock, SharedId, Space, Statement, Swizzle, Type, Uniformity, Width,
-    Word,
+    Address, AtomicOp, Binary, Body, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Reg,
+    Register, RegisterId, Scope, SharedBlock, SharedId, Space, Statement, Swizzle, Type,
+    Uniformity, Width, Word,
 };
 use crate::target::target;
 
-/// A fault: what is wrong, the kernel, how it comes about, and who must notice.
-struct Seeded {
+/// An injected fault: its description, the kernel, the change, and the detector.
+struct Injected {
     what: &'static str,
     kernel: fn() -> Case,
     change: fn(&mut Kernel),
     detector: &'static str,
 }
 
-const fn seeded(
+const fn injected(
     what: &'static str,
     kernel: fn() -> Case,
     change: fn(&mut Kernel),
     detector: &'static str,
-) -> Seeded {
-    Seeded { what, kernel, change, detector }
+) -> Injected {
+    Injected { what, kernel, change, detector }
 }
 
 #[rustfmt::skip]
-const FAULTS: &[Seeded] = &[
-    // Order within a block.
-    seeded("dropped barrier", kernels::staged, |k| drop_op(k, 0, barrier), "race"),
-    seeded("dropped barrier, 64 lanes", kernels::staged_64, |k| drop_op(k, 0, barrier), "race"),
-    seeded("dropped barrier in a ring", kernels::ring, |k| drop_op(k, 0, barrier), "race"),
-    seeded("barrier that half of the warps pass", kernels::product, barrier_in_branch, "divergent"),
-    seeded("barrier in a branch of some lanes", kernels::split, barrier_in_branch, "divergent"),
-    seeded("tile read before all warps brought it", kernels::product, |k| drop_op(k, 0, barrier), "race"),
-    seeded("sums taken before all warps wrote", kernels::product, |k| drop_op(k, 1, barrier), "race"),
-    seeded("memory shared by two blocks too early", kernels::product, overlay_too_early, "race"),
-    seeded("block read after its memory was given away", kernels::staged, read_after_overlay, "overwritten"),
+const FAULTS: &[Injected] = &[
+    // MemoryOrder within a block.
+    injected("dropped barrier", kernels::staged, |k| drop_op(k, 0, barrier), "race"),
+    injected("dropped barrier, 64 lanes", kernels::staged_64, |k| drop_op(k, 0, barrier), "race"),
+    injected("dropped barrier in a pipeline", kernels::pipeline, |k| drop_op(k, 0, barrier), "race"),
+    injected("barrier that half of the warps do not reach", kernels::product, barrier_in_branch, "divergent"),
+    injected("barrier in a branch of some lanes", kernels::split, barrier_in_branch, "divergent"),
+    injected("tile read before all warps wrote it", kernels::product, |k| drop_op(k, 0, barrier), "race"),
+    injected("sums read before all warps wrote them", kernels::product, |k| drop_op(k, 1, barrier), "race"),
+    injected("memory shared by two blocks too early", kernels::product, overlay_too_early, "race"),
+    injected("block read after its memory was reused", kernels::staged, read_after_overlay, "overwritten"),
     // Poison.
-    seeded("accumulator not cleared", kernels::ring, |k| drop_op(k, 0, copy_of_zero), "poison register"),
-    seeded("poison passed on by a copy", kernels::ring, copy_of_nothing, "poison register"),
-    seeded("shared memory never filled", kernels::staged, |k| drop_op(k, 0, shared_store), "poison memory"),
-    seeded("counter of a loop used behind it", kernels::divergent, counter_behind_loop, "poison register"),
+    injected("accumulator not cleared", kernels::pipeline, |k| drop_op(k, 0, copy_of_zero), "poison register"),
+    injected("poison passed on by a copy", kernels::pipeline, copy_of_nothing, "poison register"),
+    injected("shared memory never filled", kernels::staged, |k| drop_op(k, 0, shared_store), "poison memory"),
+    injected("loop counter used after the loop", kernels::divergent, counter_after_loop, "poison register"),
     // Addresses.
-    seeded("off by one in shared memory", kernels::staged, |k| op(k, 0, shared_store, |op| shift(op, 1)), "out of bounds"),
-    seeded("off by one group", kernels::product, |k| op(k, 0, global_store, |op| shift(op, 8)), "out of bounds"),
-    seeded("misaligned wide load", kernels::product, |k| op(k, 0, wide_load, |op| shift(op, 1)), "misaligned"),
-    seeded("copy without its mask", kernels::ring, |k| op(k, 0, copy_async, unmask), "out of bounds"),
-    seeded("load without its mask", kernels::dependent, |k| op(k, 0, global_load, unmask), "out of bounds"),
-    seeded("store without its mask", kernels::dependent, |k| op(k, 0, global_store, unmask), "out of bounds"),
-    seeded("store to weights", kernels::dependent, |k| op(k, 0, global_store, |op| to_buffer(op, 0)), "wrong access"),
+    injected("off by one in shared memory", kernels::staged, |k| op(k, 0, shared_store, |op| shift(op, 1)), "out of bounds"),
+    injected("off by one group", kernels::product, |k| op(k, 0, global_store, |op| shift(op, 8)), "out of bounds"),
+    injected("misaligned wide load", kernels::product, |k| op(k, 0, wide_load, |op| shift(op, 1)), "misaligned"),
+    injected("copy without its mask", kernels::pipeline, |k| op(k, 0, copy_async, unmask), "out of bounds"),
+    injected("load without its mask", kernels::dependent, |k| op(k, 0, global_load, unmask), "out of bounds"),
+    injected("store without its mask", kernels::dependent, |k| op(k, 0, global_store, unmask), "out of bounds"),
+    injected("store to weights", kernels::dependent, |k| op(k, 0, global_store, |op| to_buffer(op, 0)), "wrong access"),
     // Data in the wrong place.
-    seeded("wrong lane bit", kernels::product, |k| constant(k, Binary::And, 3, 1), "result"),
-    seeded("missing swizzle", kernels::product, |k| op(k, 0, xor, |op| becomes(op, Binary::Or)), "result"),
-    seeded("wrong swizzle of a tile", kernels::tensor_group, wrong_tile_swizzle, "result"),
-    seeded("wrong register of a fragment", kernels::product, |k| op(k, 0, matrix, swap_a), "result"),
-    seeded("wrong lane map, 64 lanes", kernels::product_mfma, |k| constant(k, Binary::Shr, 4, 5), "stored twice"),
+    injected("wrong lane bit", kernels::product, |k| constant(k, Binary::And, 3, 1), "result"),
+    injected("missing swizzle", kernels::product, |k| op(k, 0, xor, |op| becomes(op, Binary::Or)), "result"),
+    injected("wrong swizzle of a tile", kernels::tensor_group, wrong_tile_swizzle, "result"),
+    injected("wrong register of a fragment", kernels::product, |k| op(k, 0, matrix, swap_a), "result"),
+    injected("wrong lane map, 64 lanes", kernels::product_mfma, |k| constant(k, Binary::Shr, 4, 5), "stored twice"),
     // Outputs.
-    seeded("double store", kernels::staged, |k| twice(k, global_store), "stored twice"),
-    seeded("dropped store", kernels::staged, |k| drop_op(k, 0, global_store), "never written"),
-    seeded("one block too few", kernels::ring, |k| k.launch.grid[0] = crate::ir::Extent::Constant(1), "never written"),
+    injected("double store", kernels::staged, |k| store_twice(k, global_store), "stored twice"),
+    injected("dropped store", kernels::staged, |k| drop_op(k, 0, global_store), "never written"),
+    injected("one block too few", kernels::pipeline, |k| k.launch.grid[0] = crate::ir::Extent::Constant(1), "never written"),
     // Copies in flight.
-    seeded("short wait", kernels::ring, |k| op(k, 1, copy_wait, |op| *op = Op::CopyWait { pending: 2 }), "in flight"),
-    seeded("dropped wait", kernels::ring, |k| drop_op(k, 1, copy_wait), "in flight"),
-    seeded("dropped last wait", kernels::ring, |k| drop_op(k, 0, copy_wait), "unfinished"),
-    seeded("slot reused early", kernels::ring, |k| constant(k, Binary::Add, 2, 3), "in flight"),
+    injected("short wait", kernels::pipeline, |k| op(k, 1, copy_wait, |op| *op = Op::CopyWait { pending: 2 }), "in flight"),
+    injected("dropped wait", kernels::pipeline, |k| drop_op(k, 1, copy_wait), "in flight"),
+    injected("dropped last wait", kernels::pipeline, |k| drop_op(k, 0, copy_wait), "unfinished"),
+    injected("stage reused early", kernels::pipeline, |k| constant(k, Binary::Add, 2, 3), "in flight"),
     // Between blocks.
-    seeded("last arriver without release", kernels::split, |k| op(k, 0, atomic, |op| ordered(op, Order::Acquire, Scope::Device)), "race"),
-    seeded("last arriver without acquire", kernels::split, |k| op(k, 0, atomic, |op| ordered(op, Order::Release, Scope::Device)), "race"),
-    seeded("last arriver of the block's scope", kernels::split, |k| op(k, 0, atomic, |op| ordered(op, Order::AcquireRelease, Scope::Block)), "race"),
-    seeded("counted before all have written", kernels::split, |k| drop_op(k, 0, barrier), "race"),
-    seeded("last arriver is the one before", kernels::split, compare_with_two, "poison memory"),
-    seeded("counter not atomic", kernels::split, plain_counter, "race"),
-    seeded("missing griddepcontrol.wait", kernels::dependent, |k| drop_op(k, 0, |op| matches!(op, Op::GridWait)), "grid wait"),
+    injected("last arriver without release", kernels::split, |k| op(k, 0, atomic, |op| ordered(op, MemoryOrder::Acquire, Scope::Device)), "race"),
+    injected("last arriver without acquire", kernels::split, |k| op(k, 0, atomic, |op| ordered(op, MemoryOrder::Release, Scope::Device)), "race"),
+    injected("last arriver with block scope", kernels::split, |k| op(k, 0, atomic, |op| ordered(op, MemoryOrder::AcquireRelease, Scope::Block)), "race"),
+    injected("counted before all have written", kernels::split, |k| drop_op(k, 0, barrier), "race"),
+    injected("last arriver off by one", kernels::split, compare_with_two, "poison memory"),
+    injected("counter not atomic", kernels::split, plain_counter, "race"),
+    injected("missing griddepcontrol.wait", kernels::dependent, |k| drop_op(k, 0, |op| matches!(op, Op::GridWait)), "grid wait"),
     // mbarriers and the async proxy.
-    seeded("missing proxy fence", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::FenceAsync)), "proxy fence"),
-    seeded("missing warp sync", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::WarpSync)), "race"),
-    seeded("missing wait for a bulk store", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::BulkWait { .. })), "unfinished"),
-    seeded("consumer does not wait", kernels::bulk, |k| drop_op(k, 1, mbarrier_wait), "in flight"),
-    seeded("producer does not wait", kernels::bulk, |k| drop_op(k, 0, mbarrier_wait), "barrier"),
-    seeded("too few bytes expected", kernels::bulk, |k| op(k, 0, expecting, |op| expect(op, 64)), "deadlock"),
-    seeded("no bytes expected", kernels::bulk, |k| op(k, 0, expecting, |op| expect(op, 0)), "in flight"),
-    seeded("wrong parity", kernels::bulk, |k| constant(k, Binary::Xor, 1, 0), "deadlock"),
-    seeded("one arrival too many expected", kernels::bulk, |k| op(k, 1, mbarrier_init, |op| arrivals(op, 33)), "deadlock"),
-    seeded("missing mbarrier fence", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::MbarrierFence)), "barrier"),
-    seeded("mbarrier used before a barrier", kernels::bulk, |k| drop_op(k, 0, barrier), "barrier"),
-    seeded("tensor copy from the middle of 16 bytes", kernels::tensor_group, |k| op(k, 0, |op| matches!(op, Op::TensorLoad { .. }), |op| if let Op::TensorLoad { at, .. } = op { at[0] = 4.into() }), "misaligned"),
-    seeded("tensor copy not awaited", kernels::tensor_group, |k| drop_op(k, 0, mbarrier_wait), "in flight"),
+    injected("missing proxy fence", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::FenceAsync)), "proxy fence"),
+    injected("missing warp sync", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::WarpSync)), "race"),
+    injected("missing wait for a bulk store", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::BulkWait { .. })), "unfinished"),
+    injected("consumer without its wait", kernels::bulk, |k| drop_op(k, 1, mbarrier_wait), "in flight"),
+    injected("producer without its wait", kernels::bulk, |k| drop_op(k, 0, mbarrier_wait), "barrier"),
+    injected("too few bytes expected", kernels::bulk, |k| op(k, 0, expecting, |op| expect(op, 64)), "deadlock"),
+    injected("no bytes expected", kernels::bulk, |k| op(k, 0, expecting, |op| expect(op, 0)), "in flight"),
+    injected("wrong parity", kernels::bulk, |k| constant(k, Binary::Xor, 1, 0), "deadlock"),
+    injected("one arrival too many expected", kernels::bulk, |k| op(k, 1, mbarrier_init, |op| arrivals(op, 33)), "deadlock"),
+    injected("missing mbarrier fence", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::MbarrierFence)), "barrier"),
+    injected("mbarrier used before a barrier", kernels::bulk, |k| drop_op(k, 0, barrier), "barrier"),
+    injected("tensor copy from the middle of 16 bytes", kernels::tensor_group, |k| op(k, 0, |op| matches!(op, Op::TensorLoad { .. }), |op| if let Op::TensorLoad { at, .. } = op { at[0] = 4.into() }), "misaligned"),
+    injected("tensor copy not awaited", kernels::tensor_group, |k| drop_op(k, 0, mbarrier_wait), "in flight"),
     // Warp-group products.
-    seeded("missing matrix fence", kernels::tensor_group, |k| drop_op(k, 0, |op| matches!(op, Op::MatrixFence)), "matrix fence"),
-    seeded("fragment reused in flight", kernels::tensor_group, |k| op(k, 1, matrix_wait, |op| *op = Op::MatrixWait { pending: 2 }), "being read"),
-    seeded("accumulator read in flight", kernels::tensor_group, |k| drop_op(k, 4, matrix_wait), "in flight"),
+    injected("missing matrix fence", kernels::tensor_group, |k| drop_op(k, 0, |op| matches!(op, Op::MatrixFence)), "matrix fence"),
+    injected("fragment reused in flight", kernels::tensor_group, |k| op(k, 1, matrix_wait, |op| *op = Op::MatrixWait { pending: 2 }), "being read"),
+    injected("accumulator read in flight", kernels::tensor_group, |k| drop_op(k, 4, matrix_wait), "in flight"),
     // Values.
-    seeded("shuffle from beyond the warp", kernels::divergent, |k| op(k, 0, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 32.into() }), "lane range"),
-    seeded("shuffle from beyond the neighbours", kernels::neighbours, |k| op(k, 1, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 4.into() }), "lane range"),
-    seeded("shuffle where none exchange registers", kernels::neighbours, |k| k.target = target("wgsl").unwrap(), "lane range"),
-    seeded("shuffle in a block that is not whole", kernels::neighbours, |k| k.launch.threads = 112, "lane range"),
-    seeded("the same shuffle twice", kernels::neighbours, |k| op(k, 1, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 1.into() }), "result"),
-    seeded("shift by 32", kernels::divergent, |k| constant(k, Binary::Shr, 1, 32), "shift range"),
-    seeded("loop without a step", kernels::divergent, no_step, "loop range"),
-    seeded("loop without an end", kernels::divergent, endless, "endless"),
-    seeded("broken promise of uniformity", kernels::staged, promise, "not uniform"),
+    injected("shuffle from outside of the warp", kernels::divergent, |k| op(k, 0, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 32.into() }), "lane range"),
+    injected("shuffle from outside of the shuffle group", kernels::neighbours, |k| op(k, 1, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 4.into() }), "lane range"),
+    injected("shuffle on a target without shuffles", kernels::neighbours, |k| k.target = target("wgsl").unwrap(), "lane range"),
+    injected("shuffle in a block with an incomplete shuffle group", kernels::neighbours, |k| k.launch.threads = 112, "lane range"),
+    injected("wrong shuffle distance", kernels::neighbours, |k| op(k, 1, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 1.into() }), "result"),
+    injected("shift by 32", kernels::divergent, |k| constant(k, Binary::Shr, 1, 32), "shift range"),
+    injected("loop without a step", kernels::divergent, no_step, "loop range"),
+    injected("loop without an end", kernels::divergent, endless, "infinite loop"),
+    injected("broken promise of uniformity", kernels::staged, promise, "not uniform"),
 ];
 
 #[test]
@@ -123,7 +123,7 @@ fn each_fault_is_caught_by_its_detector() {
     assert!(FAULTS.len() >= 20);
 }
 
-/// A fault names everything that is needed to find it.
+/// A fault's message has all that is needed to find it.
 #[test]
 fn a_fault_reads_well() {
     let mut case = kernels::staged();
@@ -134,15 +134,15 @@ fn a_fault_reads_well() {
         "kernel staged, block (",
         "warp ",
         "lane ",
-        "#9 Load (take it back reversed)",
+        "#9 Load (read it back reversed)",
         "tile[",
-        "unordered with the write at #6 Store (bring the block) by block (",
+        "unordered with the write at #6 Store (stage the block) by block (",
     ] {
         assert!(text.contains(part), "`{part}` is not in: {text}");
     }
 }
 
-// What a fault does to a kernel.
+// Functions that inject faults.
 
 fn each(body: &mut Body, change: &mut dyn FnMut(&mut Body)) {
     change(body);
@@ -199,7 +199,7 @@ fn op(kernel: &mut Kernel, nth: usize, wanted: fn(&Op) -> bool, change: fn(&mut 
     });
 }
 
-fn twice(kernel: &mut Kernel, wanted: fn(&Op) -> bool) {
+fn store_twice(kernel: &mut Kernel, wanted: fn(&Op) -> bool) {
     replace(kernel, 0, wanted, &|op| vec![op.clone(), op]);
 }
 
@@ -296,7 +296,7 @@ fn swap_a(op: &mut Op) {
         a.swap(1, 2);
     }
 }
-fn ordered(op: &mut Op, to: Order, whom: Scope) {
+fn ordered(op: &mut Op, to: MemoryOrder, whom: Scope) {
     if let Op::Atomic { order, scope, .. } = op {
         (*order, *scope) = (to, whom);
     }
@@ -336,7 +336,7 @@ fn barrier_in_branch(kernel: &mut Kernel) {
 
 fn overlay_too_early(kernel: &mut Kernel) {
     kernel.shared[0].len = kernel.shared[1].len;
-    kernel.shared[1].over = Some(SharedId(0));
+    kernel.shared[1].aliases = Some(SharedId(0));
 }
 
 fn read_after_overlay(kernel: &mut Kernel) {
@@ -346,7 +346,7 @@ fn read_after_overlay(kernel: &mut Kernel) {
         len: 64,
         align: 16,
         layout: String::new(),
-        over: Some(SharedId(0)),
+        aliases: Some(SharedId(0)),
     };
     kernel.shared.push(late);
     replace(kernel, 0, shared_store, &|store| {
@@ -358,7 +358,7 @@ fn read_after_overlay(kernel: &mut Kernel) {
     });
 }
 
-fn counter_behind_loop(kernel: &mut Kernel) {
+fn counter_after_loop(kernel: &mut Kernel) {
     let counter = kernel.body.iter().find_map(|statement| match statement {
         Statement::For { counter, .. } => Some(*counter),
         _ => None,
@@ -395,7 +395,7 @@ fn compare_with_two(kernel: &mut Kernel) {
 
 fn plain_counter(kernel: &mut Kernel) {
     replace(kernel, 0, atomic, &|op| {
-        let Op::Atomic { dst: Some(dst), op: Fetch::Add, at, value, .. } = op else {
+        let Op::Atomic { dst: Some(dst), op: AtomicOp::Add, at, value, .. } = op else {
             return Vec::new();
         };
         let add = Op::Binary { dst, op: Binary::Add, a: dst.into(), b: value };

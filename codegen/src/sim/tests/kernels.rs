@@ -1,10 +1,10 @@
-//! Small kernels, one for each way of moving and ordering data.
+//! Small kernels, one for each way to copy and order data.
 
 use super::Case;
 use crate::ir::{
-    Access, Addend, Address, BarrierRef, BufferId, Builder, Cache, Extent, Fetch, Half, Launch,
-    MatrixOperand, Op, Operand, Order, Reg, Scope, SharedTile, Shuffle, Special, Swizzle,
-    TensorMap, Type, Unary, Uniformity, Width, Word, matrix_op,
+    Access, Accumulator, Address, AtomicOp, BarrierRef, BufferId, Builder, Cache, Extent, Half,
+    Launch, MatrixOperand, MemoryOrder, Op, Operand, Reg, Scope, SharedTile, Shuffle, Special,
+    Swizzle, TensorMap, Type, Unary, Uniformity, Width, Word, matrix_op,
 };
 use crate::sim::half::narrow;
 use crate::sim::random::Random;
@@ -18,7 +18,7 @@ pub(super) type Make = fn() -> Case;
 pub(super) const ALL: &[(&str, Make)] = &[
     ("staged", staged),
     ("staged_64", staged_64),
-    ("ring", ring),
+    ("pipeline", pipeline),
     ("product", product),
     ("product_mfma", product_mfma),
     ("split", split),
@@ -68,11 +68,11 @@ fn reversed(on: &str) -> Case {
     let block = b.special(Special::Block(0));
     let base = b.mul(block, threads);
     let at = b.add(base, thread);
-    b.comment("bring the block");
+    b.comment("stage the block");
     let word = b.load(Address::new(x, at), Width::B32)[0];
     b.store(Address::new(tile, thread), &[of(word)], Width::B32, None);
     b.barrier();
-    b.comment("take it back reversed");
+    b.comment("read it back reversed");
     let mirror = b.sub(threads - 1, thread);
     let word = b.load(Address::new(tile, mirror), Width::B32)[0];
     b.store(Address::new(y, at), &[of(word)], Width::B32, None);
@@ -83,7 +83,7 @@ fn reversed(on: &str) -> Case {
         expected: vec![(1, expected.collect())],
         arguments: Arguments {
             parameters: Vec::new(),
-            buffers: vec![Contents::of_words(&words), Contents::poison(4 * len as usize)],
+            buffers: vec![Contents::from_words(&words), Contents::poison(4 * len as usize)],
         },
     }
 }
@@ -96,15 +96,16 @@ pub(super) fn staged_64() -> Case {
     reversed("gfx942")
 }
 
-/// y[t] = the sum over steps of what the neighbour in the block copied, through a ring of three.
-pub(super) fn ring() -> Case {
+/// y[t] = the sum over steps of what the neighbour thread copied, through a pipeline of three stages.
+pub(super) fn pipeline() -> Case {
     const THREADS: u32 = 64;
     const STEPS: u32 = 7;
     const STAGES: u32 = 3;
-    let mut b = Builder::new("ring", "Sums through a ring.", chip("sm_80"), launch(2, THREADS));
+    let mut b =
+        Builder::new("pipeline", "Sums through a pipeline.", chip("sm_80"), launch(2, THREADS));
     let x = buffer(&mut b, "x", Word::U32, Access::ReadOnly, 2 * STEPS * THREADS);
     let y = buffer(&mut b, "y", Word::U32, Access::WriteOnce, 2 * THREADS);
-    let tile = b.shared("ring", Word::U32, STAGES * THREADS, "[t, stage]");
+    let tile = b.shared("stages", Word::U32, STAGES * THREADS, "[t, stage]");
     let thread = b.special(Special::Thread);
     let block = b.special(Special::Block(0));
     let base = b.mul(block, STEPS * THREADS);
@@ -124,7 +125,7 @@ pub(super) fn ring() -> Case {
         fetch(&mut b, step.into());
     }
     b.for_each(0, STEPS, 1, "step", |b, step| {
-        b.comment("this stage is there, for everybody");
+        b.comment("this stage is complete, for all threads");
         b.push(Op::CopyWait { pending: STAGES - 2 });
         b.barrier();
         let stage = b.rem(step, STAGES);
@@ -152,7 +153,7 @@ pub(super) fn ring() -> Case {
         expected: vec![(1, expected.collect())],
         arguments: Arguments {
             parameters: Vec::new(),
-            buffers: vec![Contents::of_words(&words), Contents::poison(8 * THREADS as usize)],
+            buffers: vec![Contents::from_words(&words), Contents::poison(8 * THREADS as usize)],
         },
     }
 }
@@ -188,8 +189,8 @@ pub(super) fn product() -> Case {
     let a_words = buffer(&mut b, "a", Word::U32, Access::Constant, 16 * k / 2);
     let b_words = buffer(&mut b, "b", Word::U32, Access::ReadOnly, 8 * k / 2);
     let y = buffer(&mut b, "y", Word::U32, Access::WriteOnce, 16 * 8);
-    // A row of b is 128 bytes; its 16-byte pieces are permuted by the row.
-    let tile = b.shared("b_tile", Word::U32, 8 * k / 2, "[k, n] of 16-byte pieces ^ n");
+    // A row of b is 128 bytes; its 16-byte segments are permuted by the row.
+    let tile = b.shared("b_tile", Word::U32, 8 * k / 2, "[k, n] of 16-byte segments ^ n");
     let parts = b.shared("parts", Word::U32, WARPS * 128, "[element, warp]");
     let thread = b.special(Special::Thread);
     let lane = b.special(Special::Lane);
@@ -262,8 +263,8 @@ pub(super) fn product() -> Case {
         arguments: Arguments {
             parameters: Vec::new(),
             buffers: vec![
-                Contents::of_words(&bf16_words(&a)),
-                Contents::of_words(&bf16_words(&x)),
+                Contents::from_words(&bf16_words(&a)),
+                Contents::from_words(&bf16_words(&x)),
                 Contents::poison(16 * 8 * 4),
             ],
         },
@@ -300,8 +301,8 @@ pub(super) fn product_mfma() -> Case {
         arguments: Arguments {
             parameters: Vec::new(),
             buffers: vec![
-                Contents::of_words(&bf16_words(&a)),
-                Contents::of_words(&bf16_words(&x)),
+                Contents::from_words(&bf16_words(&a)),
+                Contents::from_words(&bf16_words(&x)),
                 Contents::poison(1024),
             ],
         },
@@ -329,7 +330,7 @@ pub(super) fn split() -> Case {
     let first = b.equal(thread, 0);
     b.when(first, |b| {
         let place = Address::new(counter, 0);
-        let arrived = b.atomic(Fetch::Add, place, 1, Order::AcquireRelease, Scope::Device);
+        let arrived = b.atomic(AtomicOp::Add, place, 1, MemoryOrder::AcquireRelease, Scope::Device);
         let arrived = b.rem(arrived, BLOCKS);
         b.store(Address::new(last, 0), &[arrived], Width::B32, None);
     });
@@ -358,17 +359,17 @@ pub(super) fn split() -> Case {
         arguments: Arguments {
             parameters: Vec::new(),
             buffers: vec![
-                Contents::of_words(&words),
+                Contents::from_words(&words),
                 Contents::poison(4 * THREADS as usize),
                 Contents::poison((4 * BLOCKS * THREADS) as usize),
-                Contents::of_words(&[0]),
+                Contents::from_words(&[0]),
             ],
         },
     }
 }
 
-/// y = w + x on a grid that may start early: w before the wait, x after it. M parameters, a ragged
-/// edge by a mask.
+/// y = w + x with programmatic dependent launch: w is read before the wait, x after it. The length is
+/// a parameter, and a mask guards the ragged edge.
 pub(super) fn dependent() -> Case {
     const THREADS: u32 = 32;
     let (blocks, len) = (3, 80);
@@ -401,15 +402,15 @@ pub(super) fn dependent() -> Case {
         arguments: Arguments {
             parameters: vec![len],
             buffers: vec![
-                Contents::of_words(&weights),
-                Contents::of_words(&values),
+                Contents::from_words(&weights),
+                Contents::from_words(&values),
                 Contents::poison(4 * len as usize),
             ],
         },
     }
 }
 
-/// y[t] = the sum over steps of x[step][t]: a producer warp copies in bulk through a ring of two
+/// y[t] = the sum over steps of x[step][t]: a producer warp copies in bulk through two stages
 /// with full and empty mbarriers; a consumer warp sums, and writes its result back in bulk.
 pub(super) fn bulk() -> Case {
     const STEPS: u32 = 5;
@@ -419,7 +420,7 @@ pub(super) fn bulk() -> Case {
     let y = buffer(&mut b, "y", Word::U32, Access::WriteOnce, 2 * 32);
     let full = b.barriers("full", STAGES);
     let empty = b.barriers("empty", STAGES);
-    let tile = b.shared("ring", Word::U32, STAGES * 32, "[t, stage]");
+    let tile = b.shared("stages", Word::U32, STAGES * 32, "[t, stage]");
     let out = b.shared("out", Word::U32, 32, "[t]");
     let at = |array, index: Operand| BarrierRef { array, index };
     let block = b.special(Special::Block(0));
@@ -442,7 +443,7 @@ pub(super) fn bulk() -> Case {
                 let round = b.div(step, STAGES);
                 let parity = b.and(round, 1);
                 let parity = b.xor(parity, 1);
-                b.comment("the consumer has left the stage");
+                b.comment("the consumer has released the stage");
                 b.push(Op::MbarrierWait { barrier: at(empty, stage), parity });
                 let expect = Some(Operand::U32(128));
                 b.push(Op::MbarrierArrive { barrier: at(full, stage), expect });
@@ -497,7 +498,7 @@ pub(super) fn bulk() -> Case {
         expected: vec![(1, (0..64).map(sum).collect())],
         arguments: Arguments {
             parameters: Vec::new(),
-            buffers: vec![Contents::of_words(&words), Contents::poison(256)],
+            buffers: vec![Contents::from_words(&words), Contents::poison(256)],
         },
     }
 }
@@ -565,11 +566,11 @@ pub(super) fn tensor_group() -> Case {
             d: acc.clone(),
             a: MatrixOperand::Registers(a.clone()),
             b: MatrixOperand::Shared(shared),
-            c: Addend::Registers(acc.clone()),
+            c: Accumulator::Registers(acc.clone()),
             scales: None,
         });
         b.push(Op::MatrixCommit);
-        b.comment("the other set of A may be written again");
+        b.comment("the other set of A may be overwritten");
         b.push(Op::MatrixWait { pending: 1 });
     }
     b.push(Op::MatrixWait { pending: 0 });
@@ -587,15 +588,15 @@ pub(super) fn tensor_group() -> Case {
         arguments: Arguments {
             parameters: Vec::new(),
             buffers: vec![
-                Contents::of_words(&bf16_words(&a)),
-                Contents::of_words(&bf16_words(&x)),
+                Contents::from_words(&bf16_words(&a)),
+                Contents::from_words(&bf16_words(&x)),
                 Contents::poison(64 * 8 * 4),
             ],
         },
     }
 }
 
-/// y[t] = the sum of the four x of t's neighbours, where only these exchange registers.
+/// y[t] = the sum of x over t's shuffle group of four lanes.
 pub(super) fn neighbours() -> Case {
     const THREADS: u32 = 128;
     let mut b = Builder::new("neighbours", "Sums.", chip("wgsl_subgroups"), launch(1, THREADS));
@@ -615,7 +616,7 @@ pub(super) fn neighbours() -> Case {
         expected: vec![(1, sums.collect())],
         arguments: Arguments {
             parameters: Vec::new(),
-            buffers: vec![Contents::of_words(&words), Contents::poison(4 * THREADS as usize)],
+            buffers: vec![Contents::from_words(&words), Contents::poison(4 * THREADS as usize)],
         },
     }
 }
@@ -640,7 +641,7 @@ pub(super) fn divergent() -> Case {
     );
     let odd = b.and(word, 1);
     let odd = b.equal(odd, 1);
-    b.choose(
+    b.if_else(
         odd,
         |b| {
             let more = b.add(value, 100);
@@ -651,8 +652,8 @@ pub(super) fn divergent() -> Case {
             b.set(value, more);
         },
     );
-    b.for_each(0, word, 7, "turn", |b, turn| {
-        let more = b.add(value, turn);
+    b.for_each(0, word, 7, "round", |b, round| {
+        let more = b.add(value, round);
         b.set(value, more);
     });
     for by in [16, 8, 4, 2, 1] {
@@ -675,7 +676,7 @@ pub(super) fn divergent() -> Case {
         expected: vec![(1, sums.collect())],
         arguments: Arguments {
             parameters: Vec::new(),
-            buffers: vec![Contents::of_words(&words), Contents::poison(256)],
+            buffers: vec![Contents::from_words(&words), Contents::poison(256)],
         },
     }
 }

@@ -1,23 +1,24 @@
-//! The simulator is tried on small kernels of each kind (`kernels`), which must be right on every
-//! seed, and on the same kernels with a fault put in (`faults`), which the right detector must name.
+//! Tests of the simulator: small kernels of each kind (`kernels`) give the correct result with every
+//! seed (`correct`); the same kernels with an injected fault are reported by the right detector
+//! (`faults`).
 
 mod arithmetic;
+mod correct;
 mod faults;
-mod good;
 mod kernels;
 
 use super::{Arguments, Fault, Options, Report, run_unverified};
 use crate::ir::Kernel;
 
-/// A kernel, its arguments, and what its outputs must hold.
+/// A kernel, its arguments, and the expected outputs.
 struct Case {
     kernel: Kernel,
     arguments: Arguments,
-    /// Buffer and its words.
+    /// Number of a buffer and its words.
     expected: Vec<(usize, Vec<u32>)>,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 enum Outcome {
     Right(Report),
@@ -26,7 +27,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    /// The detector that spoke, `right` if none did.
+    /// The detector that reported a fault; `right` if none did.
     fn detector(&self) -> &'static str {
         match self {
             Self::Right(_) => "right",

@@ -1,40 +1,40 @@
-//! What can be wrong with a kernel, by name.
+//! Errors of the verifier.
 
 use std::fmt;
 
 use crate::ir::{Access, Type, Uniformity};
 use crate::target::Feature;
 
-/// One thing that is wrong, and where.
+/// One error, and its statement.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct VerifyError {
     /// The statement's number, as the printer shows it; `None` for the kernel's declarations.
     pub at: Option<usize>,
-    /// What is wrong.
-    pub fault: Fault,
+    /// The error.
+    pub kind: VerifyErrorKind,
 }
 
-/// Everything that is wrong with a kernel.
+/// All errors of a kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusals {
+pub struct VerifyErrors {
     /// The kernel's name.
     pub kernel: String,
-    /// At least one.
-    pub refusals: Vec<Refusal>,
+    /// The errors, at least one.
+    pub errors: Vec<VerifyError>,
 }
 
-/// What is wrong.
+/// The kinds of errors.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Fault {
-    /// The target has no instructions of its own.
-    #[error("{0} is no GPU target of this IR")]
+pub enum VerifyErrorKind {
+    /// The target has no instruction set of this IR.
+    #[error("{0} is not a GPU target of this IR")]
     NotAGpu(&'static str),
-    /// A name that cannot stand in a program, or stands twice.
-    #[error("`{name}` is not a name, or not the only one, among the {among}")]
+    /// An invalid or duplicate name.
+    #[error("invalid or duplicate name `{name}` among the {among}")]
     Name {
         /// The name.
         name: String,
-        /// What is so named.
+        /// The kind of item: buffers, registers, ...
         among: &'static str,
     },
     /// A number of threads, blocks or registers that the target cannot launch.
@@ -50,7 +50,7 @@ pub enum Fault {
         /// The target.
         target: &'static str,
     },
-    /// A declaration that does not hang together.
+    /// An inconsistent declaration.
     #[error("`{name}`: {what}")]
     Declaration {
         /// What is declared.
@@ -58,7 +58,7 @@ pub enum Fault {
         /// What is wrong with it.
         what: String,
     },
-    /// Something is used that is not declared.
+    /// An item that is used and not declared.
     #[error("there is no {what} number {number}")]
     Unknown {
         /// A register, buffer, parameter, ...
@@ -66,8 +66,8 @@ pub enum Fault {
         /// Its number.
         number: u32,
     },
-    /// An element beyond a register array.
-    #[error("`{name}` is beyond an array of {len}")]
+    /// An element outside of a register array.
+    #[error("`{name}` is out of bounds of an array of {len}")]
     ArrayBounds {
         /// The element.
         name: String,
@@ -79,9 +79,9 @@ pub enum Fault {
     WrongType {
         /// Which operand.
         role: &'static str,
-        /// What the operation is of.
+        /// The type that the operation needs.
         expected: Type,
-        /// What stands there.
+        /// The actual type.
         found: Type,
     },
     /// The wrong number of registers.
@@ -91,69 +91,69 @@ pub enum Fault {
         role: &'static str,
         /// What the operation needs.
         expected: usize,
-        /// What stands there.
+        /// The actual type.
         found: usize,
     },
-    /// An operation where the threads that it needs may not all come.
+    /// An operation in control flow that may not include all threads it needs.
     #[error("needs control that is uniform over a {needs}; here it is {control}")]
     Divergent {
-        /// What the operation demands.
+        /// The uniformity that the operation needs.
         needs: Uniformity,
-        /// What control is.
+        /// The uniformity of control.
         control: Uniformity,
     },
-    /// A value that may differ between threads goes where it must not.
+    /// A value that may differ between threads is assigned to a uniform register.
     #[error("`{name}` is uniform over a {promised}; the value or control here is {found}")]
     NotUniform {
         /// The register.
         name: String,
-        /// What it promises.
+        /// The register's uniformity.
         promised: Uniformity,
-        /// What is given.
+        /// The uniformity of the value and of control.
         found: Uniformity,
     },
-    /// A register that nothing has written on some way here.
+    /// A register that is not written on every path to this statement.
     #[error("`{0}` is read where it may not have been written")]
     Undefined(String),
-    /// A register that a matrix operation still uses.
+    /// A register that a matrix operation in flight uses.
     #[error("`{0}` is used by a matrix operation in flight")]
     InFlight(String),
     /// A matrix operation on registers that were written since the last fence.
     #[error("`{0}` was written since the last matrix fence")]
     Unfenced(String),
-    /// An access that the buffer does not allow.
+    /// An access that the buffer's declaration does not allow.
     #[error("`{name}` is {access:?}: {what}")]
     BufferAccess {
         /// The buffer.
         name: String,
-        /// What is allowed.
+        /// The declared access.
         access: Access,
-        /// What was tried.
+        /// The problem.
         what: &'static str,
     },
-    /// Memory that an earlier grid may still write.
-    #[error("`{0}` is touched before the wait for earlier grids")]
+    /// An access to memory that an earlier grid may still write.
+    #[error("`{0}` is accessed before the wait for earlier grids")]
     BeforeGridWait(String),
-    /// The wrong kind of memory.
-    #[error("{role} must be {expected} memory")]
+    /// An operand in the wrong kind of memory.
+    #[error("{role} must be in {expected} memory")]
     WrongSpace {
         /// Which address.
         role: &'static str,
-        /// What the operation is of.
+        /// The type that the operation needs.
         expected: &'static str,
     },
-    /// An access that cannot be aligned.
+    /// A misaligned access.
     #[error("`{name}`: an access of {bytes} bytes at offset {offset} bytes is misaligned")]
     Misaligned {
         /// The array.
         name: String,
         /// Size of the access.
         bytes: u32,
-        /// Its known part of the address.
+        /// The constant part of its address in bytes.
         offset: u64,
     },
-    /// An access that is beyond the array wherever its index is.
-    #[error("`{name}`: bytes {from} to {to} are beyond its {len}")]
+    /// An access that is out of bounds for every index.
+    #[error("`{name}`: bytes {from} to {to} are out of bounds of its {len} bytes")]
     OutOfBounds {
         /// The array.
         name: String,
@@ -172,28 +172,29 @@ pub enum Fault {
         /// The instruction.
         feature: Feature,
     },
-    /// A shuffle between lanes of which the target does not say that they exchange registers.
+    /// A shuffle among more lanes than the target's shuffle group, or in a block that is not a
+    /// multiple of its size.
     #[error(
-        "{lanes} neighbouring lanes do not exchange registers in a block of {threads} on {target}"
+        "shuffles among {lanes} neighbouring lanes are not supported in a block of {threads} on {target}"
     )]
-    Exchange {
+    ShuffleRange {
         /// The target.
         target: &'static str,
-        /// Lanes among which the other one is.
+        /// Size of the aligned group of lanes that contains both lanes of the shuffle.
         lanes: u32,
         /// Threads of a block.
         threads: u32,
     },
-    /// A number that the operation does not take.
+    /// A number that the operation does not accept.
     #[error("{0}")]
     Value(String),
-    /// Roles somewhere else than at the end of the body, or not covering the warps.
+    /// Roles that are not the last statement of the kernel, or that do not cover its warps.
     #[error("roles: {0}")]
     Roles(String),
     /// Roles that ask for more registers than the block was launched with.
     #[error(
-        "roles ask for {asked} registers, {per} x 32 threads a unit; the launch gives {given}: \
-         the block would wait for ever"
+        "roles need {asked} registers, in units of {per} x 32 threads; the launch allocates {given}: \
+         the block would deadlock"
     )]
     RegisterSum {
         /// Sum over warps.
@@ -208,20 +209,20 @@ pub enum Fault {
     CounterWritten(String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.at {
-            Some(at) => write!(f, "statement {at}: {}", self.fault),
-            None => self.fault.fmt(f),
+            Some(at) => write!(f, "statement {at}: {}", self.kind),
+            None => self.kind.fmt(f),
         }
     }
 }
 
-impl fmt::Display for Refusals {
+impl fmt::Display for VerifyErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "kernel {}:", self.kernel)?;
-        self.refusals.iter().try_for_each(|refusal| write!(f, "\n  {refusal}"))
+        self.errors.iter().try_for_each(|error| write!(f, "\n  {error}"))
     }
 }
 
-impl std::error::Error for Refusals {}
+impl std::error::Error for VerifyErrors {}

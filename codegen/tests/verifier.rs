@@ -1,4 +1,4 @@
-//! The verifier: each refusal has a case, a kernel that is right but for one thing.
+//! The verifier: each error has a case, a kernel with exactly this error.
 
 mod kernels;
 
@@ -6,7 +6,7 @@ use kernels::{launch, sm};
 use quantloom_codegen::ir::*;
 use quantloom_codegen::target::target;
 
-/// What every case starts from: a target, a launch, and some declarations.
+/// The start of every case: a target, a launch, and some declarations.
 struct Case {
     b: Builder,
     w: BufferId,
@@ -28,34 +28,34 @@ fn case(name: &str, shape: Launch) -> Case {
     Case { b, w, x, y, tile, lane, thread }
 }
 
-/// The names of the faults.
-fn faults(kernel: Kernel) -> Vec<String> {
+/// The names of a kernel's errors.
+fn errors(kernel: Kernel) -> Vec<String> {
     match verify(kernel) {
         Ok(_) => Vec::new(),
-        Err(refusals) => {
-            let name = |refusal: &Refusal| {
-                let text = format!("{:?}", refusal.fault);
+        Err(errors) => {
+            let name = |error: &VerifyError| {
+                let text = format!("{:?}", error.kind);
                 text.split([' ', '(']).next().unwrap_or_default().to_owned()
             };
-            refusals.refusals.iter().map(name).collect()
+            errors.errors.iter().map(name).collect()
         }
     }
 }
 
-/// Builds one kernel and names the fault that it should have, alone.
+/// Builds a kernel whose errors must all be `expected`.
 fn refused(expected: &str, shape: Launch, name: &str, write: impl FnOnce(&mut Case)) {
     let mut case = case(name, shape);
     write(&mut case);
-    let found = faults(case.b.finish());
-    assert!(!found.is_empty(), "{expected}: was taken");
-    assert!(found.iter().all(|fault| fault == expected), "{expected}: found {found:?}");
+    let found = errors(case.b.finish());
+    assert!(!found.is_empty(), "{expected}: was accepted");
+    assert!(found.iter().all(|error| error == expected), "{expected}: found {found:?}");
 }
 
 const SM: &str = "sm_90a";
 
-/// A constant place beyond a buffer is a fault, unless a mask may leave it out.
+/// A constant address out of bounds is an error, unless the access has a mask.
 #[test]
-fn what_a_mask_leaves_out_may_lie_anywhere() {
+fn a_masked_access_may_be_out_of_bounds() {
     let plain = launch(128);
     for (masked, expected) in [(true, &[][..]), (false, &["OutOfBounds"])] {
         let mut case = case(SM, plain);
@@ -63,15 +63,15 @@ fn what_a_mask_leaves_out_may_lie_anywhere() {
         let mask = masked.then(|| Mask::or_zero(few));
         let from = Address::new(case.w, 1024u32);
         case.b.load_as(Type::U32, from, Width::B32, mask, Cache::Default);
-        assert_eq!(faults(case.b.finish()), expected, "masked: {masked}");
+        assert_eq!(errors(case.b.finish()), expected, "masked: {masked}");
     }
 }
 
 #[test]
-fn the_kernels_of_the_other_tests_are_taken() {
+fn the_kernels_of_the_other_tests_are_accepted() {
     for name in ["sm_80", "sm_89", SM] {
         for kernel in kernels::all(name) {
-            assert_eq!(faults(kernel), [] as [&str; 0]);
+            assert_eq!(errors(kernel), [] as [&str; 0]);
         }
     }
 }
@@ -79,7 +79,7 @@ fn the_kernels_of_the_other_tests_are_taken() {
 #[test]
 fn declarations() {
     let b = Builder::new("a", "", target("spirv").unwrap(), launch(32));
-    assert_eq!(faults(b.finish()), ["NotAGpu"]);
+    assert_eq!(errors(b.finish()), ["NotAGpu"]);
     let plain = launch(64);
     refused("Name", plain, SM, |c| {
         c.b.buffer("w", Word::U32, Access::Constant, &[Extent::Constant(1)], "again");
@@ -101,7 +101,7 @@ fn declarations() {
         c.b.shared("large", Word::U32, 58_112, "more than 227 KiB");
     });
     refused("Declaration", plain, SM, |c| {
-        c.b.shared_block("long", Word::U32, 257, "over a shorter one", 16, Some(c.tile));
+        c.b.shared_block("long", Word::U32, 257, "aliases a shorter block", 16, Some(c.tile));
     });
     refused("Declaration", plain, SM, |c| {
         c.b.shared_block("askew", Word::U32, 8, "", 24, None);
@@ -138,7 +138,7 @@ fn operands() {
         c.b.binary(Binary::SubPacked(Half::Bf16), c.lane, c.lane);
     });
     refused("Unavailable", plain, "sm_89", |c| c.b.push(Op::FenceAsync));
-    refused("Exchange", plain, "sm_80", |c| {
+    refused("ShuffleRange", plain, "sm_80", |c| {
         c.b.shuffle(Shuffle::Xor, c.lane, 32u32);
     });
     refused("CounterWritten", plain, SM, |c| {
@@ -167,7 +167,7 @@ fn memory() {
     });
     refused("BufferAccess", plain, SM, |c| {
         let at = Address::new(c.y, 0u32);
-        c.b.atomic(Fetch::Add, at, 1u32, Order::Relaxed, Scope::Device);
+        c.b.atomic(AtomicOp::Add, at, 1u32, MemoryOrder::Relaxed, Scope::Device);
     });
     refused("Misaligned", plain, SM, |c| {
         c.b.store(Address::new(c.tile, c.lane).plus(2), &values, Width::B128, None);
@@ -182,7 +182,7 @@ fn memory() {
         let (to, from) = (Address::new(c.y, 0u32), Address::new(c.w, 0u32));
         c.b.copy_async(to, from, Width::B128, None);
     });
-    // Scales are there where the instruction scales, in a register's bytes, on the chip that has it.
+    // Scaling instructions need scales, in bytes 0 to 3 of a register, and a chip that has them.
     let scaled = |chip, named: &str, scales: Option<u8>, c: &mut Case| {
         let row = MATRIX_OPS.iter().find(|row| row.name == named).unwrap();
         let words = [c.b.fragment(Type::U32, 4), c.b.fragment(Type::U32, 4)];
@@ -192,7 +192,7 @@ fn memory() {
         let (d, [a, b]) = (c.b.fragment(Type::F32, 4), words.clone());
         let scales = scales.map(|byte| words.clone().map(|of| MatrixScale { from: of[0], byte }));
         let [a, b] = [a, b].map(MatrixOperand::Registers);
-        c.b.push(Op::Matrix { op: row, d, a, b, c: Addend::Zero, scales });
+        c.b.push(Op::Matrix { op: row, d, a, b, c: Accumulator::Zero, scales });
         assert_eq!(c.b.target().name, chip);
     };
     let (fp4, bf16) = ("mfma.scale.16x16x128.e2m1.e2m1", "mfma.16x16x32.bf16");
@@ -253,8 +253,8 @@ fn flow() {
     });
 }
 
-/// A product of a warp group into `d`, of registers `a`.
-fn product(b: &mut Builder, tile: SharedId, d: &[Reg], a: &[Reg], c: Addend) {
+/// A warp-group product of registers `a` and a tile, into `d`.
+fn product(b: &mut Builder, tile: SharedId, d: &[Reg], a: &[Reg], c: Accumulator) {
     let op = matrix_op("wgmma.m64n8k16.bf16", b.target()).unwrap();
     let shared = SharedTile {
         block: tile,
@@ -282,15 +282,15 @@ fn in_flight() {
     };
     refused("Unfenced", group, SM, |c| {
         let (a, d) = fragments(c);
-        product(&mut c.b, c.tile, &d, &a, Addend::Zero);
+        product(&mut c.b, c.tile, &d, &a, Accumulator::Zero);
         wait(&mut c.b, 0);
     });
-    for touched in ["the sum is read", "the operand is written", "another group is waited for"] {
+    for mistake in ["the sum is read", "the operand is written", "another group is waited for"] {
         refused("InFlight", group, SM, |c| {
             let (a, d) = fragments(c);
             c.b.push(Op::MatrixFence);
-            product(&mut c.b, c.tile, &d, &a, Addend::Registers(d.clone()));
-            match touched {
+            product(&mut c.b, c.tile, &d, &a, Accumulator::Registers(d.clone()));
+            match mistake {
                 "the sum is read" => {
                     c.b.add_f32(d[0], 1.0f32);
                 }
@@ -303,14 +303,14 @@ fn in_flight() {
             wait(&mut c.b, 0);
         });
     }
-    // What one turn of a loop leaves in flight, the next one must not touch.
+    // An iteration must not use what the previous one left in flight.
     refused("InFlight", group, SM, |c| {
         let (a, d) = fragments(c);
         let tile = c.tile;
         c.b.for_each(0u32, 4u32, 1u32, "i", |b, i| {
             b.set(a[0], i);
             b.push(Op::MatrixFence);
-            product(b, tile, &d, &a, Addend::Registers(d.clone()));
+            product(b, tile, &d, &a, Accumulator::Registers(d.clone()));
             b.push(Op::MatrixCommit);
         });
         c.b.push(Op::MatrixWait { pending: 0 });
@@ -321,11 +321,11 @@ fn in_flight() {
     right.b.for_each(0u32, 4u32, 1u32, "i", |b, i| {
         b.set(a[0], i);
         b.push(Op::MatrixFence);
-        product(b, tile, &d, &a, Addend::Registers(d.clone()));
+        product(b, tile, &d, &a, Accumulator::Registers(d.clone()));
         wait(b, 0);
     });
     right.b.add_f32(d[0], 1.0f32);
-    assert_eq!(faults(right.b.finish()), [] as [&str; 0]);
+    assert_eq!(errors(right.b.finish()), [] as [&str; 0]);
 }
 
 #[test]
@@ -338,11 +338,11 @@ fn roles() {
             c.b.roles(vec![producer, consumers]);
         }
     };
-    // 65,536 registers / 384 threads = 168 each at launch: three groups share 504.
+    // 65,536 registers / 384 threads = 168 per thread at launch: three warp groups share 504.
     for (first, others) in [(24, 240), (40, 232)] {
         let mut right = case(SM, three);
         with(first, others)(&mut right);
-        assert_eq!(faults(right.b.finish()), [] as [&str; 0]);
+        assert_eq!(errors(right.b.finish()), [] as [&str; 0]);
     }
     refused("RegisterSum", three, SM, with(24, 248));
     refused("Roles", three, SM, with(24, 236));

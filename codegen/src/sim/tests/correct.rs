@@ -1,11 +1,11 @@
-//! Right kernels are right on every seed, and the verifier agrees that they are.
+//! Correct kernels give the correct result with every seed, and the verifier accepts them.
 
 use super::{Outcome, kernels, simulate};
 use crate::ir::verify;
-use crate::sim::Class;
+use crate::sim::InstructionClass;
 
 #[test]
-fn right_kernels_are_right() {
+fn correct_kernels_give_correct_results() {
     for (name, case) in kernels::ALL {
         let case = case();
         if let Err(refusals) = verify(case.kernel.clone()) {
@@ -21,9 +21,9 @@ fn right_kernels_are_right() {
     }
 }
 
-/// The same launch again on what the first left: the counter wraps by itself.
+/// A second launch on the workspace of the first: the counter wraps to 0.
 #[test]
-fn a_workspace_serves_twice() {
+fn a_workspace_can_be_reused() {
     let mut case = kernels::split();
     for _ in 0..2 {
         let options = crate::sim::Options::default();
@@ -33,13 +33,13 @@ fn a_workspace_serves_twice() {
     }
 }
 
-/// Counts that can be told by hand.
+/// Counts that can be derived by hand.
 #[test]
 fn counts() {
     let Outcome::Right(report) = simulate(&kernels::product(), 0) else { panic!("right") };
     // 4 warps: one load of b by the first 2, one matrix load, 4 loads of sums each.
-    assert_eq!(report.count(Class::Matrix), 4);
-    assert_eq!(report.count(Class::Barrier), 8);
+    assert_eq!(report.count(InstructionClass::Matrix), 4);
+    assert_eq!(report.count(InstructionClass::Barrier), 8);
     // 16 rows of a times 32 words, 8 rows of b: each word once.
     let bytes: u64 = report
         .accesses
@@ -48,8 +48,8 @@ fn counts() {
         .map(|access| access.bytes)
         .sum();
     assert_eq!(bytes, 16 * 64 * 2 + 8 * 64 * 2 + 16 * 8 * 4);
-    // Swizzled stores and matrix loads do not conflict; y's sums are read word by word.
+    // Swizzled stores and matrix loads have no bank conflicts; the sums of y are read word by word.
     assert_eq!(report.conflicts(), 0, "{report}");
-    // Four loads of 4 bytes by 32 lanes of each warp, outstanding together.
+    // Four loads of 4 bytes by 32 lanes of each warp, in flight together.
     assert_eq!(report.bytes_in_flight, 4 * 4 * 32 * 4);
 }

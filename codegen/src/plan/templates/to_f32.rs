@@ -1,20 +1,20 @@
-//! Templates to f32, one element a word, from codes that lie one a byte.
+//! Templates to f32, one element per word, from codes in bytes.
 
 use quantloom_dsl::format::{F32, Number, Variant};
 use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
+use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
 use super::super::step::{Register, Step};
-use super::{Ask, integer};
+use super::{TemplateRequest, integer};
 
 const BYTES: u32 = 4;
 
-/// The sequence that does the same to each byte of one word.
+/// The sequence that applies `decode` to each byte of one word.
 fn each_byte(
     template: &'static str,
     weight: &WeightCode,
-    yields: Yield,
+    encoding: OutputEncoding,
     mut decode: impl FnMut(&mut Draft, Register, u32) -> Register,
 ) -> Sequence {
     let mut draft = Draft::new(1);
@@ -31,7 +31,7 @@ fn each_byte(
         template,
         weight: weight.clone(),
         operand: Operand::F32,
-        yields,
+        encoding,
         inputs: vec![(0..BYTES as u8).map(field).collect()],
         steps,
         names,
@@ -39,38 +39,38 @@ fn each_byte(
     }
 }
 
-/// Byte `byte` of a word, zeros above.
+/// Byte `byte` of a word, zero-extended.
 fn byte_of(draft: &mut Draft, word: Register, byte: u32) -> Register {
     let moved = draft.shr(word, 8 * byte);
     draft.name(0xff, "byte");
     if byte == 3 { moved } else { draft.push(Step::And(moved.into(), 0xff.into())) }
 }
 
-fn wants_f32(ask: &Ask<'_>) -> bool {
-    ask.operand == Operand::F32 && ask.field == 8
+fn makes_f32(request: &TemplateRequest<'_>) -> bool {
+    request.operand == Operand::F32 && request.field == 8
 }
 
-/// The code as it is; the offset is left to the zero point's place.
-pub(super) fn convert_f32(ask: &Ask<'_>) -> Option<Sequence> {
-    let (_, flip, offset) = integer(ask.weight)?;
-    if !wants_f32(ask) || flip != 0 {
+/// The code, converted; the offset is left to the zero-point correction.
+pub(super) fn convert_f32(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let (_, flip, offset) = integer(request.weight)?;
+    if !makes_f32(request) || flip != 0 {
         return None;
     }
-    let yields = Yield::Value { add: offset, exponent: 0 };
-    Some(each_byte("convert_f32", ask.weight, yields, |draft, word, byte| {
+    let encoding = OutputEncoding::Value { add: offset, exponent: 0 };
+    Some(each_byte("convert_f32", request.weight, encoding, |draft, word, byte| {
         let code = byte_of(draft, word, byte);
         draft.push(Step::IntToF32(code.into()))
     }))
 }
 
-/// The magnitude under f32's exponent field, the biases' difference added: y. That is right
-/// where the code is normal. A subnormal code has gained an implicit one and lacks a factor of
-/// two: there, below the smallest normal value c, `y + (y - c)` is right, and everywhere the sum
-/// of y and `min(y - c, 0)`. No f32 on the way is subnormal, which costs some processors a
-/// hundred cycles. Codes for NaN and infinity are told by their bits.
-pub(super) fn rebase_f32(ask: &Ask<'_>) -> Option<Sequence> {
-    let Code::Number(Number::Float(format)) = ask.weight.code else { return None };
-    if !wants_f32(ask) || ask.weight.offset != 0 {
+/// The magnitude in f32's exponent and mantissa fields, plus the difference of the biases: y. This is
+/// the value if the code is normal. For a subnormal code, y has an implicit one and is half as large
+/// as it should be: with the smallest normal value c, the value is `y + (y - c)`, and for all codes
+/// `y + min(y - c, 0)`. No intermediate f32 is subnormal; subnormals cost some CPUs a hundred cycles.
+/// Codes for NaN and infinity are recognised by their bits.
+pub(super) fn rebase_f32(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let Code::Number(Number::Float(format)) = request.weight.code else { return None };
+    if !makes_f32(request) || request.weight.offset != 0 {
         return None;
     }
     let bits = format.bits();
@@ -80,9 +80,9 @@ pub(super) fn rebase_f32(ask: &Ask<'_>) -> Option<Sequence> {
     let bias = ((F32.bias() - format.bias()) as u32) << F32.mantissa_bits;
     let least = (-(2f64.powi(1 - format.bias())) as f32).to_bits();
     let top = 0x8000_0000u32;
-    let yields = Yield::Value { add: 0, exponent: 0 };
-    Some(each_byte("rebase_f32", ask.weight, yields, |draft, word, byte| {
-        // The code in the word's top bits; what lies below it is another's.
+    let encoding = OutputEncoding::Value { add: 0, exponent: 0 };
+    Some(each_byte("rebase_f32", request.weight, encoding, |draft, word, byte| {
+        // The code in the word's top bits; the bits below it belong to other codes.
         let code = draft.shl(word, 32 - 8 * byte - bits);
         let sign = draft.push(Step::And(code.into(), top.into()));
         let lowered = draft.shr(code, 32 - bits - place);
@@ -98,7 +98,7 @@ pub(super) fn rebase_f32(ask: &Ask<'_>) -> Option<Sequence> {
                 let exponent = draft.push(Step::And(magnitude.into(), exponents.into()));
                 let largest = draft.push(Step::Equal(exponent.into(), exponents.into()));
                 draft.name(0x7f80_0000, "infinity");
-                // The exponent of infinity; the mantissa tells it from NaN.
+                // The exponent of infinity; NaN has a nonzero mantissa.
                 Some(draft.push(Step::And(largest.into(), 0x7f80_0000.into())))
             }
         };
@@ -128,19 +128,19 @@ pub(super) fn rebase_f32(ask: &Ask<'_>) -> Option<Sequence> {
     }))
 }
 
-/// The value of every code, looked up.
-pub(super) fn table_f32(ask: &Ask<'_>) -> Option<Sequence> {
-    if !wants_f32(ask) {
+/// A table of the value of every code.
+pub(super) fn table_f32(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    if !makes_f32(request) {
         return None;
     }
-    // A table of 16 reads four bits of its index, so a narrower code's rest must be seen to be 0,
-    // which a byte's is.
-    let bits = ask.weight.code.bits();
+    // A table of 16 uses four bits of its index: the bits above a narrower code must be 0, which is
+    // true of bytes.
+    let bits = request.weight.code.bits();
     let entries = if bits <= 4 { 16u32 } else { 256 };
-    let value = |code| if code >> bits == 0 { ask.weight.decode(code) as f32 } else { 0.0 };
+    let value = |code| if code >> bits == 0 { request.weight.decode(code) as f32 } else { 0.0 };
     let table: Vec<u32> = (0..entries).map(|code| value(code).to_bits()).collect();
-    let yields = Yield::Value { add: 0, exponent: 0 };
-    Some(each_byte("table_f32", ask.weight, yields, |draft, word, byte| {
+    let encoding = OutputEncoding::Value { add: 0, exponent: 0 };
+    Some(each_byte("table_f32", request.weight, encoding, |draft, word, byte| {
         let index =
             if entries == 16 { draft.shr(word, 8 * byte) } else { byte_of(draft, word, byte) };
         draft.push(Step::LookupF32 { table: table.clone(), index: index.into() })

@@ -1,30 +1,30 @@
-//! Templates to 8-bit elements, four in a word.
+//! Templates to 8-bit elements, four per word.
 
 use quantloom_dsl::format::{E2M1, E4M3, Number};
 use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
+use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
 use super::super::step::Step;
-use super::{Ask, integer};
+use super::{TemplateRequest, integer};
 
-/// A code in the top bits of a signed byte is its signed value times a power of two: nothing is
-/// moved down, the bits below are cleared.
-pub(super) fn top_bits_s8(ask: &Ask<'_>) -> Option<Sequence> {
-    let (bits, flip, offset) = integer(ask.weight)?;
-    let field = ask.field;
-    if ask.operand != Operand::I8 || bits != field || !(2..=4).contains(&field) {
+/// A code in the top bits of a signed byte is its signed value times a power of two: no shift to the
+/// low bits is needed, and the bits below the code are cleared.
+pub(super) fn top_bits_s8(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let (bits, flip, offset) = integer(request.weight)?;
+    let field = request.field;
+    if request.operand != Operand::I8 || bits != field || !(2..=4).contains(&field) {
         return None;
     }
-    // The top bit's weight is negative: an unsigned code flips it, and is then less by half.
-    let turn = if flip == 0 { 0x8080_8080 } else { 0 };
+    // The top bit's weight is negative: flipping it in an unsigned code subtracts half of the range.
+    let sign_flip = if flip == 0 { 0x8080_8080 } else { 0 };
     let mask = 0xff & !((1u32 << (8 - bits)) - 1);
     let mut draft = Draft::new(1);
     let word = draft.input(0);
     let per_byte = 8 / field;
     let outputs = (0..per_byte).map(|place| {
         let topped = draft.shl(word, 8 - field - place * field);
-        let (a, b, c) = (topped.into(), (mask * 0x0101_0101).into(), turn.into());
+        let (a, b, c) = (topped.into(), (mask * 0x0101_0101).into(), sign_flip.into());
         let register = draft.push(Step::Lop3 { a, b, c, table: 0x6A });
         let code = |byte: u32| (byte * per_byte + place) as u8;
         Output { register, codes: (0..4).map(code).collect() }
@@ -36,9 +36,12 @@ pub(super) fn top_bits_s8(ask: &Ask<'_>) -> Option<Sequence> {
     let (steps, names) = draft.finish();
     Some(Sequence {
         template: "top_bits_s8",
-        weight: ask.weight.clone(),
-        operand: ask.operand,
-        yields: Yield::Value { add: offset - (1 << (bits - 1)), exponent: 8 - bits as i32 },
+        weight: request.weight.clone(),
+        operand: request.operand,
+        encoding: OutputEncoding::Value {
+            add: offset - (1 << (bits - 1)),
+            exponent: 8 - bits as i32,
+        },
         inputs: vec![fields],
         steps,
         names,
@@ -46,11 +49,11 @@ pub(super) fn top_bits_s8(ask: &Ask<'_>) -> Option<Sequence> {
     })
 }
 
-/// Magnitudes select from eight bytes; signs lie apart, where a shift by four brings them to the
-/// top of each byte.
-pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
-    let is_e2m1 = *ask.weight == WeightCode { code: Code::Number(Number::Float(E2M1)), offset: 0 };
-    if !is_e2m1 || ask.operand != Operand::E4m3 || ask.field != 4 {
+/// Magnitudes select from eight bytes; the signs have fields of their own, which a shift by four
+/// moves to the top of each byte.
+pub(super) fn table_e4m3(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let is_e2m1 = *request.weight == WeightCode { code: Code::Number(Number::Float(E2M1)), offset: 0 };
+    if !is_e2m1 || request.operand != Operand::E4m3 || request.field != 4 {
         return None;
     }
     let mut draft = Draft::new(1);
@@ -71,9 +74,9 @@ pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
     let (steps, names) = draft.finish();
     Some(Sequence {
         template: "byte_tables",
-        weight: ask.weight.clone(),
-        operand: ask.operand,
-        yields: Yield::Value { add: 0, exponent: 0 },
+        weight: request.weight.clone(),
+        operand: request.operand,
+        encoding: OutputEncoding::Value { add: 0, exponent: 0 },
         inputs: vec![magnitudes.chain((0..8).map(sign)).collect()],
         steps,
         names,
@@ -84,19 +87,19 @@ pub(super) fn table_e4m3(ask: &Ask<'_>) -> Option<Sequence> {
     })
 }
 
-/// The bits of OCP e4m3 are those of an e4m3fnuz of half the value, but for NaN, which has the largest
-/// magnitude there and is the negative zero here.
-pub(super) fn rebias_fnuz(ask: &Ask<'_>) -> Option<Sequence> {
-    let is_e4m3 = *ask.weight == WeightCode { code: Code::Number(Number::Float(E4M3)), offset: 0 };
-    if !is_e4m3 || ask.operand != Operand::E4m3Fnuz || ask.field != 8 {
+/// The bits of an OCP e4m3 are those of an e4m3fnuz of half the value, except for NaN: the largest
+/// magnitude in e4m3, the negative zero in e4m3fnuz.
+pub(super) fn rebias_fnuz(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let is_e4m3 = *request.weight == WeightCode { code: Code::Number(Number::Float(E4M3)), offset: 0 };
+    if !is_e4m3 || request.operand != Operand::E4m3Fnuz || request.field != 8 {
         return None;
     }
     let (magnitudes, ones, tops) = (0x7f7f_7f7f.into(), 0x0101_0101.into(), 0x8080_8080.into());
     let mut draft = Draft::new(1);
     let word = draft.input(0).into();
     let magnitude = draft.push(Step::And(word, magnitudes)).into();
-    // Sums of seven bits each, of which none leaves its byte: a NaN's magnitude carries into the top
-    // bit by one more, any but 0 by as much as fits.
+    // Sums of seven-bit numbers, which never overflow their byte: adding 1 carries a NaN's magnitude
+    // into the top bit, adding 0x7f carries any magnitude but 0.
     let over = draft.push(Step::Add(magnitude, ones));
     let over = draft.shr(over, 7);
     let nan = draft.push(Step::And(over.into(), ones));
@@ -109,9 +112,12 @@ pub(super) fn rebias_fnuz(ask: &Ask<'_>) -> Option<Sequence> {
     let (steps, names) = draft.finish();
     Some(Sequence {
         template: "rebias",
-        weight: ask.weight.clone(),
-        operand: ask.operand,
-        yields: Yield::Value { add: 0, exponent: ask.operand.exponent(Number::Float(E4M3)) },
+        weight: request.weight.clone(),
+        operand: request.operand,
+        encoding: OutputEncoding::Value {
+            add: 0,
+            exponent: request.operand.exponent(Number::Float(E4M3)),
+        },
         inputs: vec![fields],
         steps,
         names,

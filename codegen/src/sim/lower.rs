@@ -1,24 +1,25 @@
-//! From a structured kernel to the flat program of one launch.
+//! Lowers a structured kernel to the flat program of one launch.
 
 use super::program::{
-    Array, At, BarrierAt, Class, Flag, Instruction, Program, Slot, Source, Step, TileAt,
+    ArrayAddress, ArrayId, Instruction, InstructionClass, MbarrierAddress, OperandSource,
+    OperandTile, PredSlot, Program, RegSlot, Step,
 };
 use crate::ir::{
-    Addend, Address, BarrierRef, Binary, Body, Kernel, MatrixOperand, MatrixScope, Op, Operand,
-    ParameterId, Reg, Space, Statement, Ternary, Type, Unary,
+    Accumulator, Address, BarrierRef, Binary, Body, Kernel, MatrixOperand, MatrixScope, Op,
+    Operand, ParameterId, Reg, Space, Statement, Ternary, Type, Unary,
 };
 
-/// Decodes a kernel for a launch with these parameters.
-pub(super) fn decode(kernel: &Kernel, parameters: &[u32]) -> Program {
-    let mut decoder = Decoder::new(kernel, parameters);
-    decoder.body(&kernel.body);
-    let point = decoder.next_point;
-    decoder.push(point, Class::Control, Instruction::End);
-    decoder.program.points = point as usize + 1;
-    decoder.program
+/// Lowers a kernel for a launch with these parameters.
+pub(super) fn lower(kernel: &Kernel, parameters: &[u32]) -> Program {
+    let mut lowering = Lowering::new(kernel, parameters);
+    lowering.body(&kernel.body);
+    let point = lowering.next_point;
+    lowering.push(point, InstructionClass::Control, Instruction::End);
+    lowering.program.points = point as usize + 1;
+    lowering.program
 }
 
-struct Decoder<'a> {
+struct Lowering<'a> {
     kernel: &'a Kernel,
     parameters: &'a [u32],
     program: Program,
@@ -27,7 +28,7 @@ struct Decoder<'a> {
     next_point: u32,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> Lowering<'a> {
     fn new(kernel: &'a Kernel, parameters: &'a [u32]) -> Self {
         let mut program = Program::default();
         let mut bases = Vec::new();
@@ -44,7 +45,7 @@ impl<'a> Decoder<'a> {
                 });
             }
         }
-        // Two hidden slots a loop keep its bounds.
+        // Two hidden slots per loop hold its bounds.
         let loops = count_loops(&kernel.body);
         program.slot_names.extend((0..2 * loops).map(|at| format!("loop bound {at}")));
         program.registers = program.slot_names.len();
@@ -52,7 +53,7 @@ impl<'a> Decoder<'a> {
         Self { kernel, parameters, program, bases, next_point: 0 }
     }
 
-    fn push(&mut self, point: u32, class: Class, what: Instruction) -> usize {
+    fn push(&mut self, point: u32, class: InstructionClass, what: Instruction) -> usize {
         self.program.steps.push(Step { point, class, what });
         self.program.steps.len() - 1
     }
@@ -61,20 +62,20 @@ impl<'a> Decoder<'a> {
         self.program.steps.len()
     }
 
-    fn slot_of(&self, reg: Reg) -> Slot {
+    fn slot_of(&self, reg: Reg) -> RegSlot {
         self.bases[reg.id.0 as usize] + reg.at
     }
 
-    fn constant(&mut self, bits: u32) -> Slot {
+    fn constant(&mut self, bits: u32) -> RegSlot {
         let constants = &mut self.program.constants;
         let at = constants.iter().position(|&old| old == bits).unwrap_or_else(|| {
             constants.push(bits);
             constants.len() - 1
         });
-        (self.program.registers + at) as Slot
+        (self.program.registers + at) as RegSlot
     }
 
-    fn slot(&mut self, operand: Operand) -> Slot {
+    fn slot(&mut self, operand: Operand) -> RegSlot {
         match operand {
             Operand::Reg(reg) => self.slot_of(reg),
             Operand::U32(bits) => self.constant(bits),
@@ -83,7 +84,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn flag(&mut self, operand: Operand) -> Flag {
+    fn flag(&mut self, operand: Operand) -> PredSlot {
         let value = match operand {
             Operand::Reg(reg) => return self.slot_of(reg),
             Operand::Pred(value) => value,
@@ -95,41 +96,41 @@ impl<'a> Decoder<'a> {
             constants.push(value);
             constants.len() - 1
         });
-        (self.program.flags + at) as Flag
+        (self.program.flags + at) as PredSlot
     }
 
-    fn slots(&self, regs: &[Reg]) -> Box<[Slot]> {
+    fn slots(&self, regs: &[Reg]) -> Box<[RegSlot]> {
         regs.iter().map(|&reg| self.slot_of(reg)).collect()
     }
 
-    fn operands(&mut self, operands: &[Operand]) -> Box<[Slot]> {
+    fn operands(&mut self, operands: &[Operand]) -> Box<[RegSlot]> {
         operands.iter().map(|&operand| self.slot(operand)).collect()
     }
 
-    fn flags(&mut self, mask: Option<Operand>) -> Option<Flag> {
+    fn flags(&mut self, mask: Option<Operand>) -> Option<PredSlot> {
         mask.map(|mask| self.flag(mask))
     }
 
-    fn at(&mut self, address: &Address) -> At {
+    fn at(&mut self, address: &Address) -> ArrayAddress {
         let (array, word) = match address.space {
-            Space::Global(id) => (Array::Global(id.0), self.kernel.buffers[id.0 as usize].word),
-            Space::Shared(id) => (Array::Shared(id.0), self.kernel.shared[id.0 as usize].word),
+            Space::Global(id) => (ArrayId::Global(id.0), self.kernel.buffers[id.0 as usize].word),
+            Space::Shared(id) => (ArrayId::Shared(id.0), self.kernel.shared[id.0 as usize].word),
         };
         let index = self.slot(address.index);
-        At { array, index, offset: address.offset, word: word.bytes() }
+        ArrayAddress { array, index, offset: address.offset, word: word.bytes() }
     }
 
-    fn barrier(&mut self, barrier: &BarrierRef) -> BarrierAt {
-        BarrierAt { array: barrier.array.0, index: self.slot(barrier.index) }
+    fn barrier(&mut self, barrier: &BarrierRef) -> MbarrierAddress {
+        MbarrierAddress { array: barrier.array.0, index: self.slot(barrier.index) }
     }
 
-    fn source(&mut self, operand: &MatrixOperand) -> Source {
+    fn source(&mut self, operand: &MatrixOperand) -> OperandSource {
         match operand {
-            MatrixOperand::Registers(regs) => Source::Slots(self.slots(regs)),
+            MatrixOperand::Registers(regs) => OperandSource::Slots(self.slots(regs)),
             MatrixOperand::Shared(tile) => {
                 let space = Space::Shared(tile.block);
                 let address = Address { space, index: tile.index, offset: tile.offset };
-                Source::Tile(TileAt {
+                OperandSource::Tile(OperandTile {
                     at: self.at(&address),
                     leading: tile.leading,
                     stride: tile.stride,
@@ -164,7 +165,7 @@ impl<'a> Decoder<'a> {
             }
             Statement::If { condition, then, otherwise } => {
                 let condition = self.flag(*condition);
-                let control = |what| Step { point, class: Class::Control, what };
+                let control = |what| Step { point, class: InstructionClass::Control, what };
                 let begin = self.here();
                 self.program.steps.push(control(Instruction::If { condition, otherwise: 0 }));
                 self.body(then);
@@ -181,33 +182,38 @@ impl<'a> Decoder<'a> {
                 let (start, end, step) = (self.slot(*start), self.slot(*end), self.slot(*step));
                 let kept = self.loop_slots();
                 let enter = Instruction::ForEnter { counter, start, end, step, kept };
-                self.push(point, Class::Control, enter);
+                self.push(point, InstructionClass::Control, enter);
                 let [end, step] = kept;
-                let test = self.push(point, Class::Control, Instruction::Comment);
+                let test = self.push(point, InstructionClass::Control, Instruction::Comment);
                 self.body(body);
-                self.push(point, Class::Control, Instruction::ForNext { counter, step, test });
-                let exit = self.push(point, Class::Control, Instruction::ForExit { counter });
+                self.push(
+                    point,
+                    InstructionClass::Control,
+                    Instruction::ForNext { counter, step, test },
+                );
+                let exit =
+                    self.push(point, InstructionClass::Control, Instruction::ForExit { counter });
                 self.program.steps[test].what = Instruction::ForTest { counter, end, exit };
             }
             Statement::While { test, condition, body } => {
-                self.push(point, Class::Control, Instruction::WhileEnter);
+                self.push(point, InstructionClass::Control, Instruction::WhileEnter);
                 let begin = self.here();
                 self.body(test);
                 let condition = self.slot_of(*condition);
-                let branch = self.push(point, Class::Control, Instruction::Comment);
+                let branch = self.push(point, InstructionClass::Control, Instruction::Comment);
                 self.body(body);
-                self.push(point, Class::Control, Instruction::Jump(begin));
-                let exit = self.push(point, Class::Control, Instruction::Pop);
+                self.push(point, InstructionClass::Control, Instruction::Jump(begin));
+                let exit = self.push(point, InstructionClass::Control, Instruction::Pop);
                 self.program.steps[branch].what = Instruction::WhileTest { condition, exit };
             }
             Statement::Roles(roles) => {
-                let table = self.push(point, Class::Control, Instruction::Comment);
+                let table = self.push(point, InstructionClass::Control, Instruction::Comment);
                 let mut entries = Vec::new();
                 let mut leaves = Vec::new();
                 for role in roles {
                     entries.push((role.warps.clone(), self.here()));
                     self.body(&role.body);
-                    leaves.push(self.push(point, Class::Control, Instruction::Comment));
+                    leaves.push(self.push(point, InstructionClass::Control, Instruction::Comment));
                 }
                 let end = self.here();
                 for leave in leaves {
@@ -219,23 +225,25 @@ impl<'a> Decoder<'a> {
     }
 
     /// The two hidden slots of the next loop.
-    fn loop_slots(&self) -> [Slot; 2] {
+    fn loop_slots(&self) -> [RegSlot; 2] {
         let enters = |step: &&Step| matches!(step.what, Instruction::ForEnter { .. });
         let before = self.program.steps.iter().filter(enters).count();
         let hidden = self.program.registers - 2 * count_loops(&self.kernel.body);
-        let first = (hidden + 2 * before) as Slot;
+        let first = (hidden + 2 * before) as RegSlot;
         [first, first + 1]
     }
 
-    fn op(&mut self, op: &Op) -> (Class, Instruction) {
+    fn op(&mut self, op: &Op) -> (InstructionClass, Instruction) {
         match op {
-            Op::Comment(_) => (Class::Control, Instruction::Comment),
-            Op::Copy { dst, a } if self.is_pred(*dst) => {
-                (Class::Move, Instruction::CopyFlag { dst: self.slot_of(*dst), a: self.flag(*a) })
-            }
-            Op::Copy { dst, a } => {
-                (Class::Move, Instruction::Copy { dst: self.slot_of(*dst), a: self.slot(*a) })
-            }
+            Op::Comment(_) => (InstructionClass::Control, Instruction::Comment),
+            Op::Copy { dst, a } if self.is_pred(*dst) => (
+                InstructionClass::Move,
+                Instruction::CopyFlag { dst: self.slot_of(*dst), a: self.flag(*a) },
+            ),
+            Op::Copy { dst, a } => (
+                InstructionClass::Move,
+                Instruction::Copy { dst: self.slot_of(*dst), a: self.slot(*a) },
+            ),
             Op::Uniform { dst, a } => {
                 let scope = self.kernel.registers[dst.id.0 as usize].uniformity;
                 let target = self.slot_of(*dst);
@@ -244,31 +252,35 @@ impl<'a> Decoder<'a> {
                 } else {
                     Instruction::Uniform { dst: target, a: self.slot(*a), scope }
                 };
-                (Class::Move, what)
+                (InstructionClass::Move, what)
             }
-            Op::Special { dst, value } => {
-                (Class::Move, Instruction::Special { dst: self.slot_of(*dst), value: *value })
-            }
+            Op::Special { dst, value } => (
+                InstructionClass::Move,
+                Instruction::Special { dst: self.slot_of(*dst), value: *value },
+            ),
             Op::Parameter { dst, parameter } => {
                 let a = self.constant(self.parameter(*parameter));
-                (Class::Move, Instruction::Copy { dst: self.slot_of(*dst), a })
+                (InstructionClass::Move, Instruction::Copy { dst: self.slot_of(*dst), a })
             }
-            Op::Unary { dst, op: Unary::NotPred, a } => {
-                (Class::Predicate, Instruction::Not { dst: self.slot_of(*dst), a: self.flag(*a) })
-            }
+            Op::Unary { dst, op: Unary::NotPred, a } => (
+                InstructionClass::Predicate,
+                Instruction::Not { dst: self.slot_of(*dst), a: self.flag(*a) },
+            ),
             Op::Unary { dst, op, a } => {
                 let class = match op {
-                    Unary::Not | Unary::PopCount => Class::Integer,
-                    Unary::AsF32 | Unary::AsU32 => Class::Move,
-                    Unary::Negate | Unary::Abs | Unary::Sqrt | Unary::RoundEven => Class::Float,
-                    _ => Class::Convert,
+                    Unary::Not | Unary::PopCount => InstructionClass::Integer,
+                    Unary::AsF32 | Unary::AsU32 => InstructionClass::Move,
+                    Unary::Negate | Unary::Abs | Unary::Sqrt | Unary::RoundEven => {
+                        InstructionClass::Float
+                    }
+                    _ => InstructionClass::Convert,
                 };
                 (class, Instruction::Unary { op: *op, dst: self.slot_of(*dst), a: self.slot(*a) })
             }
             Op::Binary { dst, op: op @ (Binary::AndPred | Binary::OrPred), a, b } => {
                 let (dst, a, b) = (self.slot_of(*dst), self.flag(*a), self.flag(*b));
                 let and = *op == Binary::AndPred;
-                (Class::Predicate, Instruction::BinaryFlag { and, dst, a, b })
+                (InstructionClass::Predicate, Instruction::BinaryFlag { and, dst, a, b })
             }
             Op::Binary { dst, op, a, b } => {
                 let class = match op {
@@ -277,29 +289,29 @@ impl<'a> Decoder<'a> {
                     | Binary::MulF32
                     | Binary::DivF32
                     | Binary::MinF32
-                    | Binary::MaxF32 => Class::Float,
+                    | Binary::MaxF32 => InstructionClass::Float,
                     Binary::AddPacked(_)
                     | Binary::SubPacked(_)
                     | Binary::MulPacked(_)
-                    | Binary::MaxPacked(_) => Class::Packed,
-                    Binary::Pack(_) | Binary::PackE4m3 => Class::Convert,
-                    _ => Class::Integer,
+                    | Binary::MaxPacked(_) => InstructionClass::Packed,
+                    Binary::Pack(_) | Binary::PackE4m3 => InstructionClass::Convert,
+                    _ => InstructionClass::Integer,
                 };
                 let (dst, a, b) = (self.slot_of(*dst), self.slot(*a), self.slot(*b));
                 (class, Instruction::Binary { op: *op, dst, a, b })
             }
             Op::Ternary { dst, op, a, b, c } => {
                 let class = match op {
-                    Ternary::Fma => Class::Float,
-                    Ternary::FmaPacked(_) => Class::Packed,
-                    _ => Class::Integer,
+                    Ternary::Fma => InstructionClass::Float,
+                    Ternary::FmaPacked(_) => InstructionClass::Packed,
+                    _ => InstructionClass::Integer,
                 };
                 let abc = [self.slot(*a), self.slot(*b), self.slot(*c)];
                 (class, Instruction::Ternary { op: *op, dst: self.slot_of(*dst), abc })
             }
             Op::Compare { dst, op, a, b } => {
                 let (dst, a, b) = (self.slot_of(*dst), self.slot(*a), self.slot(*b));
-                (Class::Predicate, Instruction::Compare { op: *op, dst, a, b })
+                (InstructionClass::Predicate, Instruction::Compare { op: *op, dst, a, b })
             }
             Op::Select { dst, condition, a, b } => {
                 let (target, condition) = (self.slot_of(*dst), self.flag(*condition));
@@ -310,19 +322,19 @@ impl<'a> Decoder<'a> {
                     let (a, b) = (self.slot(*a), self.slot(*b));
                     Instruction::Select { dst: target, condition, a, b }
                 };
-                (Class::Predicate, what)
+                (InstructionClass::Predicate, what)
             }
             _ => self.memory_op(op),
         }
     }
 
-    fn memory_op(&mut self, op: &Op) -> (Class, Instruction) {
+    fn memory_op(&mut self, op: &Op) -> (InstructionClass, Instruction) {
         match op {
             Op::Load { dst, from, width, mask, cache: _ } => {
                 let from = self.at(from);
                 let class = match from.array {
-                    Array::Global(_) => Class::GlobalLoad,
-                    Array::Shared(_) => Class::SharedLoad,
+                    ArrayId::Global(_) => InstructionClass::GlobalLoad,
+                    ArrayId::Shared(_) => InstructionClass::SharedLoad,
                 };
                 let mask = mask.map(|mask| (self.flag(mask.condition), self.slot(mask.fill)));
                 (class, Instruction::Load { dst: self.slots(dst), from, width: *width, mask })
@@ -330,51 +342,52 @@ impl<'a> Decoder<'a> {
             Op::Store { to, values, width, mask } => {
                 let to = self.at(to);
                 let class = match to.array {
-                    Array::Global(_) => Class::GlobalStore,
-                    Array::Shared(_) => Class::SharedStore,
+                    ArrayId::Global(_) => InstructionClass::GlobalStore,
+                    ArrayId::Shared(_) => InstructionClass::SharedStore,
                 };
                 let (values, mask) = (self.operands(values), self.flags(*mask));
                 (class, Instruction::Store { to, values, width: *width, mask })
             }
             Op::Prefetch { from, mask } => {
                 let (from, mask) = (self.at(from), self.flags(*mask));
-                (Class::GlobalLoad, Instruction::Prefetch { from, mask })
+                (InstructionClass::GlobalLoad, Instruction::Prefetch { from, mask })
             }
             Op::Atomic { dst, op, at, value, order, scope } => {
                 let dst = dst.map(|dst| self.slot_of(dst));
                 let (at, value) = (self.at(at), self.slot(*value));
                 let (op, order, scope) = (*op, *order, *scope);
-                (Class::Atomic, Instruction::Atomic { dst, op, at, value, order, scope })
+                (InstructionClass::Atomic, Instruction::Atomic { dst, op, at, value, order, scope })
             }
             Op::AtomicLoad { dst, from, order, scope } => {
                 let (dst, from) = (self.slot_of(*dst), self.at(from));
                 let (order, scope) = (*order, *scope);
-                (Class::Atomic, Instruction::AtomicLoad { dst, from, order, scope })
+                (InstructionClass::Atomic, Instruction::AtomicLoad { dst, from, order, scope })
             }
-            Op::Fence { scope } => (Class::Atomic, Instruction::Fence { scope: *scope }),
-            Op::Barrier => (Class::Barrier, Instruction::Barrier),
-            Op::WarpSync => (Class::Barrier, Instruction::WarpSync),
+            Op::Fence { scope } => (InstructionClass::Atomic, Instruction::Fence { scope: *scope }),
+            Op::Barrier => (InstructionClass::Barrier, Instruction::Barrier),
+            Op::WarpSync => (InstructionClass::Barrier, Instruction::WarpSync),
             Op::NamedBarrier { id, threads, wait } => {
                 let what = Instruction::NamedBarrier { id: *id, threads: *threads, wait: *wait };
-                (Class::Barrier, what)
+                (InstructionClass::Barrier, what)
             }
-            Op::ClusterBarrier => (Class::Barrier, Instruction::ClusterBarrier),
+            Op::ClusterBarrier => (InstructionClass::Barrier, Instruction::ClusterBarrier),
             Op::Shuffle { dst, op, a, by } => {
                 let (dst, a, by) = (self.slot_of(*dst), self.slot(*a), self.slot(*by));
-                (Class::Exchange, Instruction::Shuffle { dst, op: *op, a, by })
+                (InstructionClass::Exchange, Instruction::Shuffle { dst, op: *op, a, by })
             }
             Op::Vote { dst, op, a } => {
                 let (dst, a) = (self.slot_of(*dst), self.flag(*a));
-                (Class::Exchange, Instruction::Vote { dst, op: *op, a })
+                (InstructionClass::Exchange, Instruction::Vote { dst, op: *op, a })
             }
-            Op::Ballot { dst, a } => {
-                (Class::Exchange, Instruction::Ballot { dst: self.slots(dst), a: self.flag(*a) })
-            }
+            Op::Ballot { dst, a } => (
+                InstructionClass::Exchange,
+                Instruction::Ballot { dst: self.slots(dst), a: self.flag(*a) },
+            ),
             _ => self.async_op(op),
         }
     }
 
-    fn async_op(&mut self, op: &Op) -> (Class, Instruction) {
+    fn async_op(&mut self, op: &Op) -> (InstructionClass, Instruction) {
         let what = match op {
             Op::CopyAsync { to, from, width, mask } => {
                 let (to, from, mask) = (self.at(to), self.at(from), self.flags(*mask));
@@ -388,17 +401,20 @@ impl<'a> Decoder<'a> {
             Op::MbarrierInit { barrier, arrivals } => {
                 let barrier = self.barrier(barrier);
                 let what = Instruction::MbarrierInit { barrier, arrivals: *arrivals };
-                return (Class::Barrier, what);
+                return (InstructionClass::Barrier, what);
             }
-            Op::MbarrierFence => return (Class::Barrier, Instruction::MbarrierFence),
+            Op::MbarrierFence => return (InstructionClass::Barrier, Instruction::MbarrierFence),
             Op::MbarrierArrive { barrier, expect } => {
                 let barrier = self.barrier(barrier);
                 let expect = expect.map(|expect| self.slot(expect));
-                return (Class::Barrier, Instruction::MbarrierArrive { barrier, expect });
+                return (
+                    InstructionClass::Barrier,
+                    Instruction::MbarrierArrive { barrier, expect },
+                );
             }
             Op::MbarrierWait { barrier, parity } => {
                 let (barrier, parity) = (self.barrier(barrier), self.slot(*parity));
-                return (Class::Barrier, Instruction::MbarrierWait { barrier, parity });
+                return (InstructionClass::Barrier, Instruction::MbarrierWait { barrier, parity });
             }
             Op::FenceAsync => Instruction::FenceAsync,
             Op::BulkLoad { to, from, bytes, barrier } => Instruction::BulkLoad {
@@ -428,44 +444,50 @@ impl<'a> Decoder<'a> {
             }
             _ => return self.matrix_op(op),
         };
-        (Class::AsyncCopy, what)
+        (InstructionClass::AsyncCopy, what)
     }
 
-    fn matrix_op(&mut self, op: &Op) -> (Class, Instruction) {
+    fn matrix_op(&mut self, op: &Op) -> (InstructionClass, Instruction) {
         match op {
             Op::MatrixLoad { dst, from, transpose } => {
                 let (dst, from) = (self.slots(dst), self.at(from));
-                (Class::SharedLoad, Instruction::MatrixLoad { dst, from, transpose: *transpose })
+                (
+                    InstructionClass::SharedLoad,
+                    Instruction::MatrixLoad { dst, from, transpose: *transpose },
+                )
             }
             Op::MatrixStore { to, values, transpose } => {
                 let (to, values) = (self.at(to), self.operands(values));
-                (Class::SharedStore, Instruction::MatrixStore { to, values, transpose: *transpose })
+                (
+                    InstructionClass::SharedStore,
+                    Instruction::MatrixStore { to, values, transpose: *transpose },
+                )
             }
             Op::MatrixTranspose { dst, a } => {
                 let (dst, a) = (self.slot_of(*dst), self.slot(*a));
-                (Class::Exchange, Instruction::MatrixTranspose { dst, a })
+                (InstructionClass::Exchange, Instruction::MatrixTranspose { dst, a })
             }
             Op::Matrix { op, d, a, b, c, scales } => {
                 self.program.matrix_groups |= op.scope == MatrixScope::WarpGroup;
                 let c = match c {
-                    Addend::Zero => None,
-                    Addend::Registers(regs) => Some(self.slots(regs)),
+                    Accumulator::Zero => None,
+                    Accumulator::Registers(regs) => Some(self.slots(regs)),
                 };
                 let (a, b) = (self.source(a), self.source(b));
                 let d = self.slots(d);
                 let scales =
                     scales.map(|both| both.map(|scale| (self.slot_of(scale.from), scale.byte)));
-                (Class::Matrix, Instruction::Matrix { op, d, a, b, c, scales })
+                (InstructionClass::Matrix, Instruction::Matrix { op, d, a, b, c, scales })
             }
-            Op::MatrixFence => (Class::Matrix, Instruction::MatrixFence),
-            Op::MatrixCommit => (Class::Matrix, Instruction::MatrixCommit),
+            Op::MatrixFence => (InstructionClass::Matrix, Instruction::MatrixFence),
+            Op::MatrixCommit => (InstructionClass::Matrix, Instruction::MatrixCommit),
             Op::MatrixWait { pending } => {
-                (Class::Matrix, Instruction::MatrixWait { pending: *pending })
+                (InstructionClass::Matrix, Instruction::MatrixWait { pending: *pending })
             }
-            Op::GridWait => (Class::Barrier, Instruction::GridWait),
-            Op::GridLaunch => (Class::Barrier, Instruction::GridLaunch),
-            // Every other operation was decoded before.
-            _ => (Class::Control, Instruction::Comment),
+            Op::GridWait => (InstructionClass::Barrier, Instruction::GridWait),
+            Op::GridLaunch => (InstructionClass::Barrier, Instruction::GridLaunch),
+            // The callers have lowered every other operation.
+            _ => (InstructionClass::Control, Instruction::Comment),
         }
     }
 }

@@ -1,54 +1,63 @@
-//! A codebook of few numbers to 16-bit floats: byte permutations are tables of eight bytes.
+//! Codebooks of at most 16 numbers to 16-bit floats: a byte permutation is a table of eight bytes.
 //!
-//! Three bits of a code select a byte of eight numbers, for the low and for the high bytes of the numbers.
-//! A book of 16 has two such halves: the code's top bit, copied over a byte, chooses between them.
+//! Three bits of a code select a byte of eight numbers: one permutation for the numbers' low bytes, one
+//! for their high bytes. A codebook of 16 has two such halves; the code's top bit, copied to all bits
+//! of a byte, selects one of them.
 
 use quantloom_dsl::Code;
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
+use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
 use super::super::step::{Register, Step};
-use super::Ask;
+use super::TemplateRequest;
 use super::table::elements;
 
 /// `a ? b : c`
 const CHOOSE: u8 = 0xca;
 
-/// The low (0) or high (1) bytes of four numbers of the book from the given one on; 0 beyond the last.
+/// The low (`which` = 0) or high (1) bytes of four numbers of the codebook, starting at `first`; 0
+/// after the last number.
 fn bytes(book: &[u32], first: usize, which: u32) -> u32 {
     let byte = |at: usize| book.get(first + at).map_or(0, |number| number >> (8 * which) & 0xff);
     (0..4).fold(0, |word, at| word | byte(at) << (8 * at))
 }
 
-/// Codes of four bits at most.
-pub(super) fn book_half(ask: &Ask<'_>) -> Option<Sequence> {
-    let Code::Codebook(_) = ask.weight.code else { return None };
-    let half = matches!(ask.operand, Operand::Bf16 | Operand::F16);
-    let bits = ask.weight.code.bits();
-    let (book, yields) = if half { elements(ask.weight, ask.operand)? } else { return None };
-    let (draft, outputs) = match (bits, ask.field) {
+/// Codes of at most four bits.
+pub(super) fn book_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let Code::Codebook(_) = request.weight.code else { return None };
+    let half = matches!(request.operand, Operand::Bf16 | Operand::F16);
+    let bits = request.weight.code.bits();
+    let (book, encoding) =
+        if half { elements(request.weight, request.operand)? } else { return None };
+    let (draft, outputs) = match (bits, request.field) {
         (4, 4) => sixteen(&book),
         (1 | 2, field) if field == bits => eight(&book, field),
         (..=3, 8) => eight(&book, 8),
         _ => return None,
     };
     let (steps, names) = draft.finish();
-    let field = |code: u8| Field { at: ask.field as u8 * code, slice: (0, bits as u8), code };
-    Some(sequence(ask, yields, (steps, names), outputs, (0..(32 / ask.field) as u8).map(field)))
+    let field = |code: u8| Field { at: request.field as u8 * code, slice: (0, bits as u8), code };
+    Some(sequence(
+        request,
+        encoding,
+        (steps, names),
+        outputs,
+        (0..(32 / request.field) as u8).map(field),
+    ))
 }
 
 fn sequence(
-    ask: &Ask<'_>,
-    yields: Yield,
+    request: &TemplateRequest<'_>,
+    encoding: OutputEncoding,
     (steps, names): (Vec<Step>, Vec<(super::super::step::Arg, &'static str)>),
     outputs: Vec<Output>,
     fields: impl Iterator<Item = Field>,
 ) -> Sequence {
     Sequence {
         template: "byte_tables",
-        weight: ask.weight.clone(),
-        operand: ask.operand,
-        yields,
+        weight: request.weight.clone(),
+        operand: request.operand,
+        encoding,
         inputs: vec![fields.collect()],
         steps,
         names,
@@ -61,12 +70,12 @@ fn sixteen(book: &[u32]) -> (Draft, Vec<Output>) {
     let mut draft = Draft::new(1);
     let word = draft.input(0);
     let select = draft.push(Step::And(word.into(), 0x7777_7777.into()));
-    // The top bits of codes 1, 3, 5 and 7 are those of bytes; those of the others are four lower.
+    // The top bits of codes 1, 3, 5 and 7 are top bits of bytes; a shift by 4 does it for the others.
     let even = draft.shl(word, 4);
     let mut outputs = Vec::new();
     for part in 0..2u8 {
         let select = draft.shr(select, 16 * u32::from(part));
-        // Copies of the top bits of bytes 2p and 2p + 1 of both.
+        // Copies of the top bits of bytes 2p and 2p + 1 of both words.
         let tops: u32 = if part == 0 { 0xd9c8 } else { 0xfbea };
         let (low, high) = (even.into(), word.into());
         let upper = draft.push(Step::Prmt { low, high, select: tops.into() });
@@ -87,7 +96,7 @@ fn sixteen(book: &[u32]) -> (Draft, Vec<Output>) {
     (draft, outputs)
 }
 
-/// The bytes (low or high ones) of four numbers of eight from `first` on, by four selectors.
+/// The low or high bytes of four numbers, selected by four selectors from eight numbers from `first`.
 fn looked_up(
     draft: &mut Draft,
     book: &[u32],
@@ -98,28 +107,29 @@ fn looked_up(
     draft.push(Step::Prmt { low, high, select: select.into() })
 }
 
-/// A word of codes of three bits at most, in fields of 1, 2 or 8 bits.
+/// A word of codes of at most three bits, in fields of 1, 2 or 8 bits.
 fn eight(book: &[u32], field: u32) -> (Draft, Vec<Output>) {
     let mut draft = Draft::new(1);
     let word = draft.input(0);
     let mut outputs = Vec::new();
     if field == 8 {
-        // Bytes 0 and 2 of the word and itself four bits lower hold the nibbles of all codes.
+        // Bytes 0 and 2 of the word ORed with itself shifted by 4 hold all codes as nibbles.
         let lower = draft.shr(word, 4);
         let nibbles = draft.push(Step::Or(word.into(), lower.into()));
-        let select = taken(&mut draft, nibbles, 0x20);
+        let select = byte_pair(&mut draft, nibbles, 0x20);
         let pairs = [(0x5140, [0, 1]), (0x7362, [2, 3])];
         numbers(&mut draft, book, select, pairs, &mut outputs);
         return (draft, outputs);
     }
-    // A nibble holds several codes: one of each at a time. The two of an output are half a word apart.
+    // A nibble holds several codes; each round decodes one code of each nibble. The two codes of an
+    // output are half a word apart.
     let of_nibble = 4 / field;
     let mask = ((1u32 << field) - 1) * 0x1111_1111;
     for place in 0..of_nibble {
         let moved = draft.shr(word, field * place);
         let nibbles = draft.push(Step::And(moved.into(), mask.into()));
         for (byte, select) in [(0, 0x20), (1, 0x31)] {
-            let select = taken(&mut draft, nibbles, select);
+            let select = byte_pair(&mut draft, nibbles, select);
             let code = |nibble: u32| (nibble * of_nibble + place) as u8;
             let first = 2 * byte;
             let pairs = [
@@ -132,14 +142,14 @@ fn eight(book: &[u32], field: u32) -> (Draft, Vec<Output>) {
     (draft, outputs)
 }
 
-/// Two bytes of a word side by side.
-fn taken(draft: &mut Draft, word: Register, select: u32) -> Register {
+/// Two bytes of a word, made adjacent.
+fn byte_pair(draft: &mut Draft, word: Register, select: u32) -> Register {
     let (low, high) = (word.into(), word.into());
     draft.push(Step::Prmt { low, high, select: select.into() })
 }
 
-/// The numbers of four selectors, two in a register: bytes of the low ones and of the high ones by a
-/// permutation each, for two codes.
+/// The numbers of four selectors, two in each register: one permutation for the low bytes, one for the
+/// high bytes, one to interleave both for each pair of codes.
 fn numbers(
     draft: &mut Draft,
     book: &[u32],

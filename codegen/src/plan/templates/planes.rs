@@ -1,28 +1,28 @@
-//! Bit planes to one code a byte.
+//! Bit planes to one code per byte.
 //!
-//! A code of b bits is cut into planes of 8, 4, 2 and 1 bits, low bits first, so that every plane
-//! fills words without gaps. In a word of a plane of p bits, each byte holds `8 / p` codes that
-//! are four apart: a shift by a multiple of p and one mask bring four codes, one a byte, in
-//! order. A unit is 32 codes: 8 words of bytes.
+//! A code of b bits is split into bit planes of 8, 4, 2 and 1 bits, low bits first, so that every
+//! plane fills words without gaps. In a word of a plane of p bits, each byte holds `8 / p` codes that
+//! are four apart: a shift by a multiple of p and one mask give four codes, one per byte, in order.
+//! A unit is 32 codes: 8 words of bytes.
 
 use quantloom_dsl::WeightCode;
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, Sequence, Yield};
+use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
 use super::super::step::{Register, Step};
 use super::PLANES_TO_BYTES;
 
 /// Codes of a unit.
 const UNIT: u32 = 32;
 
-/// Names of the planes and of their masks, by how many there are.
+/// Names of the planes and of their masks, by the number of planes.
 const NAMES: [&[[&str; 2]]; 3] = [
     &[["plane", "mask"]],
     &[["low", "low_mask"], ["high", "high_mask"]],
     &[["low", "low_mask"], ["middle", "middle_mask"], ["high", "high_mask"]],
 ];
 
-/// The planes of a code of the given width: slices of its bits, low ones first.
+/// The bit planes of a code of `bits` bits: half-open ranges of its bits, low bits first.
 pub fn planes(bits: u32) -> Vec<(u8, u8)> {
     let mut low = 0;
     let mut planes = Vec::new();
@@ -35,7 +35,7 @@ pub fn planes(bits: u32) -> Vec<(u8, u8)> {
     planes
 }
 
-/// Joins the planes of 32 codes.
+/// The sequence that joins the bit planes of 32 codes to bytes.
 pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
     let planes = planes(weight.code.bits());
     let mut inputs = Vec::new();
@@ -56,12 +56,12 @@ pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
     }
     let mut draft = Draft::new(inputs.len());
     let outputs = (0..UNIT / 4).map(|q| {
-        let mut joined: Option<Register> = None;
+        let mut merged: Option<Register> = None;
         for (&(low, high), first) in planes.iter().zip(&first_word) {
             let width = u32::from(high - low);
             let per_byte = 8 / width;
             let word = draft.input((first + q / per_byte) as usize);
-            // Shifted within the byte: what comes from the next byte is masked off.
+            // A shift within the byte: the mask removes bits of the next byte.
             let moved = draft.shift(word, i32::from(low) - (width * (q % per_byte)) as i32);
             let mask = ((1u32 << width) - 1) << low;
             let part = if mask == 0xff {
@@ -69,12 +69,12 @@ pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
             } else {
                 draft.push(Step::And(moved.into(), (mask * 0x0101_0101).into()))
             };
-            joined = Some(match joined {
+            merged = Some(match merged {
                 None => part,
                 Some(below) => draft.push(Step::Or(below.into(), part.into())),
             });
         }
-        let register = joined.unwrap_or(Register(0));
+        let register = merged.unwrap_or(Register(0));
         Output { register, codes: (0..4).map(|byte| (4 * q + byte) as u8).collect() }
     });
     let outputs = outputs.collect();
@@ -96,7 +96,7 @@ pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
         template: PLANES_TO_BYTES,
         weight: weight.clone(),
         operand: Operand::U8,
-        yields: Yield::Code,
+        encoding: OutputEncoding::Code,
         inputs,
         steps,
         names,
