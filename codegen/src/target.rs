@@ -30,7 +30,8 @@ pub struct Target {
 pub enum SupportLevel {
     /// This version has no kernels for the target.
     Unsupported,
-    /// Kernels give correct results on the simulator, and the vendor's compiler accepts their source.
+    /// Kernels give correct results on the simulator, and the vendor's compiler accepts their
+    /// source.
     Simulated,
     /// Kernels give correct results on the hardware.
     Hardware,
@@ -165,9 +166,9 @@ const GFX950: Gpu = Gpu {
     ..GFX942
 };
 
-/// The default limits of WebGPU (WebGPU, "Limits"), which every device has. WGSL has no warps: a warp
-/// here is 16 neighbouring threads without any guarantee, and every warp operation is refused. WGSL
-/// does not specify registers and banks either: these numbers are for the simulator's counts.
+/// The default limits of WebGPU (WebGPU, "Limits"), which every device has. WGSL has no warps: a
+/// warp here is 16 neighbouring threads without any guarantee, and every warp operation is refused.
+/// WGSL does not specify registers and banks either: these numbers are for the simulator's counts.
 const WGSL: Gpu = Gpu {
     chip: Chip::Wgsl,
     warp: 16,
@@ -185,8 +186,8 @@ const WGSL: Gpu = Gpu {
     ptx: None,
 };
 
-/// A WebGPU device whose subgroups all have one size, 4 to 128 lanes, which a kernel does not know. A
-/// block of a multiple of 128 threads consists of whole subgroups of any such size.
+/// A WebGPU device whose subgroups all have one size, 4 to 128 lanes, which a kernel does not know.
+/// A block of a multiple of 128 threads consists of whole subgroups of any such size.
 const WGSL_SUBGROUPS: Gpu =
     Gpu { shuffle_group: ShuffleGroup { lanes: 4, block_multiple: 128 }, ..WGSL };
 
@@ -251,8 +252,8 @@ pub const TARGETS: &[Target] = &[
 
 /// GPUs that are not targets of this version: the prefix of their names, and the reason.
 ///
-/// Sources: AMD's instruction set architecture documents of CDNA2 (matrix instructions, compared with
-/// those of CDNA3) and RDNA1 to RDNA4 (waves, and WMMA from RDNA3 on).
+/// Sources: AMD's instruction set architecture documents of CDNA2 (matrix instructions, compared
+/// with those of CDNA3) and RDNA1 to RDNA4 (waves, and WMMA from RDNA3 on).
 const UNSUPPORTED_GPUS: &[(&str, &str)] = &[
     ("gfx90a", "its int8 matrix instructions have half the K of gfx942's, and it has none for FP8"),
     ("gfx10", "its waves have 32 lanes, and it has no matrix instructions"),
@@ -294,8 +295,8 @@ impl Target {
         self.gpu.is_some_and(|gpu| feature.rows(gpu.chip).next().is_some())
     }
 
-    /// The lowest PTX version in which the target has an instruction; `None` if the target lacks the
-    /// instruction or is not compiled from PTX.
+    /// The lowest PTX version in which the target has an instruction; `None` if the target lacks
+    /// the instruction or is not compiled from PTX.
     pub fn ptx(&self, feature: Feature) -> Option<PtxVersion> {
         let gpu = self.gpu?;
         let lowest = feature.rows(gpu.chip).filter_map(|row| row.ptx).min()?;

@@ -1,5 +1,5 @@
-//! The checked-in files of `kernels-generated` are the generator's output, which is deterministic; and
-//! `quantloom-catalogue` reports stale files and the command that regenerates them.
+//! The checked-in files of `kernels-generated` are the generator's output, which is deterministic;
+//! and `quantloom-catalogue` reports stale files and the command that regenerates them.
 #![cfg(feature = "catalogue")]
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! HIP sources against the simulator. No AMD GPU is needed: a source is portable C++, except for the
-//! builtins, which `kernels/host.h` defines for this machine.
+//! HIP sources against the simulator. No AMD GPU is needed: a source is portable C++, except for
+//! the builtins, which `kernels/host.h` defines for this machine.
 
 #![cfg(feature = "jit")]
 #![allow(clippy::print_stdout, reason = "a skipped part says so")]
@@ -159,8 +159,8 @@ impl Operation {
 const BLOCKS: u32 = 1024;
 const THREADS: u32 = 256;
 
-/// A kernel of every operation on `BLOCKS * THREADS` triples of words, and the operations in the order
-/// of y.
+/// A kernel of every operation on `BLOCKS * THREADS` triples of words, and the operations in the
+/// order of y.
 fn every(target: &'static Target) -> (Verified<Kernel>, Vec<Operation>) {
     let shape = Launch { grid: [BLOCKS, 1, 1].map(Extent::Constant), ..launch(THREADS) };
     let mut b = Builder::new("every", "Every operation on words.", target, shape);
@@ -183,8 +183,8 @@ fn every(target: &'static Target) -> (Verified<Kernel>, Vec<Operation>) {
     (verify(b.finish()).unwrap_or_else(|refusals| panic!("{refusals}")), operations)
 }
 
-/// Every upper half of a word, with lower halves that round down, up, to a tie, and not at all; then
-/// random words, and the numbers at which operations change their behaviour.
+/// Every upper half of a word, with lower halves that round down, up, to a tie, and not at all;
+/// then random words, and the numbers at which operations change their behaviour.
 fn adversarial() -> [Vec<u32>; 3] {
     const LOW: [u32; 4] = [0x0000, 0x8000, 0x7fff, 0x1001];
     const EDGES: [u32; 16] = [
@@ -297,7 +297,8 @@ fn functions_of_three_bits_are_correct_and_short() {
     for target in TARGETS {
         both(tables(sm(target)), &arguments);
     }
-    // gfx950 has an instruction for every such function, and the compiler uses it for the expressions.
+    // gfx950 has an instruction for every such function, and the compiler uses it for the
+    // expressions.
     let Some(clang) = clang() else { return };
     let text = hip::emit(&verify(tables(sm("gfx950"))).unwrap()).unwrap();
     let listing = compiler::listing(&clang, &text, "gfx950");
@@ -328,7 +329,8 @@ fn compilers_round_as_the_ir_says() {
         b.store(Address::new(y, quad), &[quotient, root, sum, product], Width::B128, None);
         let text = hip::emit(&verify(b.finish()).unwrap()).unwrap();
         let listing = compiler::listing(&clang, &text, target);
-        // The last step of a correctly rounded quotient; and of a root, which compares its neighbours.
+        // The last step of a correctly rounded quotient; and of a root, which compares its
+        // neighbours.
         assert!(listing.contains("v_div_fixup_f32"), "{listing}");
         assert!(listing.contains("v_sqrt_f32") && listing.contains("v_cmp_class_f32"), "{listing}");
         assert!(listing.contains("v_mul_f32") && listing.contains("v_add_f32"), "{listing}");
@@ -519,7 +521,8 @@ fn small(element: Element, words: &mut [u32], seed: u32) {
                 Element::F16 => F16.encode(value, Overflow::Special),
                 Element::Bf16 => BF16.encode(value, Overflow::Special),
                 Element::E4m3 => E4M3.encode(value, Overflow::Special),
-                // In e4m3fnuz the same numbers are one binade higher, and there is no negative zero.
+                // In e4m3fnuz the same numbers are one binade higher, and there is no negative
+                // zero.
                 Element::E4m3Fnuz if value == 0.0 => 0,
                 Element::E4m3Fnuz => E4M3.encode(2.0 * value, Overflow::Special),
                 _ => (draw as i32 - 8) as u32 & 0xff,
@@ -529,7 +532,8 @@ fn small(element: Element, words: &mut [u32], seed: u32) {
     }
 }
 
-/// Two products by each scaling instruction, with scales from every byte; the second adds to the first.
+/// Two products by each scaling instruction, with scales from every byte; the second adds to the
+/// first.
 fn scaled_matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
     let mut b = Builder::new("scaled", "Matrix instructions that scale.", target, launch(64));
     let rows = MATRIX_OPS.iter().filter(|row| target.has(row.needs) && row.scaling.is_some());
@@ -607,8 +611,8 @@ fn scaling_instructions_agree_with_the_simulator() {
     );
 }
 
-/// A scale code of 255 in one lane belongs to one row of A: the results of this row are NaN, all others
-/// are unchanged.
+/// A scale code of 255 in one lane belongs to one row of A: the results of this row are NaN, all
+/// others are unchanged.
 #[test]
 fn a_scale_of_255_makes_a_row_nan() {
     let (kernel, _) = scaled_matrices(sm("gfx950"));

@@ -1,5 +1,6 @@
-//! The table of matrix instructions is consistent: each layout is a bijection of the operand onto its
-//! registers and lanes, and the layouts of D of NVIDIA's instructions match the documented formulas.
+//! The table of matrix instructions is consistent: each layout is a bijection of the operand onto
+//! its registers and lanes, and the layouts of D of NVIDIA's instructions match the documented
+//! formulas.
 
 use quantloom_codegen::ir::{MATRIX_OPS, MatrixOp, MatrixScope};
 use quantloom_codegen::target::{TARGETS, Target};
@@ -51,9 +52,10 @@ fn names_are_unique() {
     assert_eq!(names.len(), MATRIX_OPS.len());
 }
 
-/// ROCm/composable_kernel, test/mx_mfma_op/mx_mfma_op.hpp: of 8-bit elements a lane l has k = 16 (l / 16) + e
-/// for the first 16 of them, then 64 + 16 (l / 16) + e; of 4 and 6 bits k = 32 (l / 16) + e; it supplies
-/// the scale of row l % 16 and block l / 16, whatever elements it has. Elements lie without gaps.
+/// ROCm/composable_kernel, test/mx_mfma_op/mx_mfma_op.hpp: of 8-bit elements a lane l has k = 16 (l
+/// / 16) + e for the first 16 of them, then 64 + 16 (l / 16) + e; of 4 and 6 bits k = 32 (l / 16) +
+/// e; it supplies the scale of row l % 16 and block l / 16, whatever elements it has. Elements lie
+/// without gaps.
 #[test]
 fn scaled_rows_are_the_documents_formulas() {
     let scaled = MATRIX_OPS.iter().filter(|row| row.scaling.is_some());

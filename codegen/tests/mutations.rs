@@ -1,5 +1,5 @@
-//! The tests of products can fail: kernels with one mutation, each refused by the verifier, stopped by
-//! the simulator, or found to compute a wrong result.
+//! The tests of products can fail: kernels with one mutation, each refused by the verifier, stopped
+//! by the simulator, or found to compute a wrong result.
 
 mod kernels;
 

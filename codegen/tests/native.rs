@@ -180,8 +180,8 @@ fn the_shared_layout_is_the_agreed_one() {
 }
 
 /// A lane of a warp loads words in order; decoded, they are the registers of the operands of
-/// consecutive k steps. Rows are the fragment's; the columns of a lane in a group, or a piece if that
-/// is shorter, are neighbours.
+/// consecutive k steps. Rows are the fragment's; the columns of a lane in a group, or a piece if
+/// that is shorter, are neighbours.
 #[test]
 fn a_lane_holds_its_fragment_on_matrix_machines() {
     const A16: &str = "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]";
@@ -316,9 +316,9 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
     }
 }
 
-/// Codes for an instruction that scales stay as they are, each where its fragment has that very column: a
-/// column has its scale. Elements of 6 bits go on from word to word, of two steps side by side: three
-/// loads of four words.
+/// Codes for an instruction that scales stay as they are, each where its fragment has that very
+/// column: a column has its scale. Elements of 6 bits go on from word to word, of two steps side by
+/// side: three loads of four words.
 #[test]
 fn a_lane_holds_its_columns_where_products_scale() {
     for (weight, rest, columns, words) in
@@ -479,7 +479,8 @@ fn the_next_product_takes_over() {
     assert_eq!(grouped.compute.product.name, "fma_f32");
 }
 
-/// A product scales its operands where both have just its scales; other schemes have other products.
+/// A product scales its operands where both have just its scales; other schemes have other
+/// products.
 #[test]
 fn products_scale_groups_of_theirs_alone() {
     const MX: &str = "scale: e8m0 per 1x32 from pow2";

@@ -1,5 +1,5 @@
-//! Proves every sequence of every template, over all codes, positions and neighbours; and checks which
-//! template is chosen for a code, and its cost as counted by hand.
+//! Proves every sequence of every template, over all codes, positions and neighbours; and checks
+//! which template is chosen for a code, and its cost as counted by hand.
 
 use std::collections::HashSet;
 
@@ -118,8 +118,8 @@ fn every_sequence_is_correct_for_every_code() {
     assert!(TEMPLATES.len() + 2 <= 12, "{} templates", TEMPLATES.len() + 2);
 }
 
-/// Every GPU can decode every code to both 16-bit types, and WGSL to f32. Values are rounded only if the
-/// type cannot represent them times one power of two.
+/// Every GPU can decode every code to both 16-bit types, and WGSL to f32. Values are rounded only
+/// if the type cannot represent them times one power of two.
 #[test]
 fn every_code_can_be_decoded() {
     let gpus = [Class::Ampere, Class::Ada, Class::Hopper, Class::Cdna3, Class::Cdna4];
@@ -244,7 +244,8 @@ fn a_wrong_step_is_found() {
     let mut caught = 0;
     for sequence in every_sequence() {
         let weight = &sequence.weight;
-        // The only bit of a one-bit signed code is its sign: some changes of a table have no effect.
+        // The only bit of a one-bit signed code is its sign: some changes of a table have no
+        // effect.
         let one_bit = weight.code.bits() == 1;
         if sequence.encoding == OutputEncoding::Code
             || weight.offset != 0

@@ -1,5 +1,5 @@
-//! Kernels with table lookups: vendors' compilers accept them without spills, with the table in shared
-//! memory next to the pipeline's stages.
+//! Kernels with table lookups: vendors' compilers accept them without spills, with the table in
+//! shared memory next to the pipeline's stages.
 
 #![allow(clippy::print_stdout, reason = "a skipped part says so")]
 
@@ -13,7 +13,8 @@ use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
 use rayon::prelude::*;
 
-/// Values that use all mantissa bits: 8-bit codes, codes in bit planes, and floats out of f16's range.
+/// Values that use all mantissa bits: 8-bit codes, codes in bit planes, and floats out of f16's
+/// range.
 const WEIGHTS: [(&str, &str); 4] =
     [("book 256", "bf16"), ("book 32", "f16"), ("e6m1", "f16"), ("book 8", "bf16")];
 

@@ -1,5 +1,5 @@
-//! Snapshots of a few kernels, for review of changes: the IR and the PTX or HIP of a skinny product,
-//! and of operations that no schedule uses.
+//! Snapshots of a few kernels, for review of changes: the IR and the PTX or HIP of a skinny
+//! product, and of operations that no schedule uses.
 
 mod kernels;
 

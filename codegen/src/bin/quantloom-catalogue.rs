@@ -1,4 +1,5 @@
-//! `quantloom-catalogue`: writes the generated files of `quantloom-kernels`, or lists the stale ones.
+//! `quantloom-catalogue`: writes the generated files of `quantloom-kernels`, or lists the stale
+//! ones.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,8 +13,8 @@ use quantloom_codegen::catalogue::{CatalogueError, REGENERATE, files, schemes, s
 /// The generated files are src/families (the decoders of the code types, a file each), src/ops.rs
 /// (the schemes as types) and MANIFEST (every kernel: name, hash, sequences). They are checked in,
 /// so that crates which depend on quantloom-kernels do not build the generator. After a change of a
-/// scheme, a plan or an emitter, run this command with --write and commit the changed files; --check
-/// is for continuous integration. The output is deterministic.
+/// scheme, a plan or an emitter, run this command with --write and commit the changed files;
+/// --check is for continuous integration. The output is deterministic.
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(group(ArgGroup::new("mode").required(true)))]

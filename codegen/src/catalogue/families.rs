@@ -12,9 +12,9 @@ use crate::emit::rust::page::{family_page, type_name};
 /// The folder of the families.
 pub(super) const FOLDER: &str = "src/families";
 
-/// Code types with a family. Each family costs compile time of the crate for every instruction set, so
-/// there are families only for the code types of checkpoints and of the catalogue. A signed integer
-/// uses the unsigned family; codebooks and other floats are decoded by a table.
+/// Code types with a family. Each family costs compile time of the crate for every instruction set,
+/// so there are families only for the code types of checkpoints and of the catalogue. A signed
+/// integer uses the unsigned family; codebooks and other floats are decoded by a table.
 const CODES: &[&str] = &[
     "u2", "u3", "u4", "u5", "u6", "u7", "u8", "e2m1", "e2m3", "e3m2", "e3m4", "e4m3", "e4m3fnuz",
     "e5m2",

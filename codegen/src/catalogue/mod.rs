@@ -1,7 +1,7 @@
 //! The generated files of `quantloom-kernels`.
 //!
-//! In: the folder's `schemes/*.scheme`. Out: every file generated from them, as text: the families of
-//! the code types ([`families`]), the catalogue's schemes as types ([`ops`]) and the MANIFEST
+//! In: the folder's `schemes/*.scheme`. Out: every file generated from them, as text: the families
+//! of the code types ([`families`]), the catalogue's schemes as types ([`ops`]) and the MANIFEST
 //! ([`manifest`]). `quantloom-catalogue` writes these files or lists the stale ones.
 
 mod families;

@@ -46,7 +46,8 @@ pub fn source(kernel: &Verified<Kernel>) -> Result<String, EmitError> {
     }
 }
 
-/// Bytes of dynamic shared memory of each block at launch: 0 for HIP, whose shared memory is static.
+/// Bytes of dynamic shared memory of each block at launch: 0 for HIP, whose shared memory is
+/// static.
 pub fn dynamic_shared_bytes(kernel: &Kernel) -> u32 {
     match kernel.target.gpu.map(|gpu| gpu.chip) {
         Some(Chip::Gfx(_)) => 0,

@@ -11,8 +11,8 @@ pub(super) fn errors(declaration: &Declaration, mut faults: Vec<Diagnostic>) -> 
     faults.iter().map(|fault| error(declaration, fault)).collect()
 }
 
-/// The compiler underlines from the macro's path to its closing brace: the path gets the span of the
-/// fault's first token, the braces the span of its last.
+/// The compiler underlines from the macro's path to its closing brace: the path gets the span of
+/// the fault's first token, the braces the span of its last.
 fn error(declaration: &Declaration, fault: &Diagnostic) -> TokenStream {
     let (first, last) = declaration.place(fault.span);
     let message = match &fault.help {

@@ -1,10 +1,10 @@
 //! Expands `scheme!`: from a declaration to the type that it declares.
 //!
-//! In: `(root) declaration`, the tokens of a facade's `scheme!`; `root` is the path of a module that
-//! contains `dsl` and `runtime`, so that the expansion resolves in any crate and under any name. Out:
-//! a type of the declared name that implements the runtime's `Declared`. If the declaration has
-//! errors: an error at the place of each, all at once (`errors`), and the same type, so that the
-//! compiler still checks the rest of the user's file. Start at [`scheme`].
+//! In: `(root) declaration`, the tokens of a facade's `scheme!`; `root` is the path of a module
+//! that contains `dsl` and `runtime`, so that the expansion resolves in any crate and under any
+//! name. Out: a type of the declared name that implements the runtime's `Declared`. If the
+//! declaration has errors: an error at the place of each, all at once (`errors`), and the same
+//! type, so that the compiler still checks the rest of the user's file. Start at [`scheme`].
 
 mod errors;
 mod op;
@@ -39,8 +39,8 @@ pub fn scheme(input: TokenStream) -> TokenStream {
     quote!(#errors #op)
 }
 
-/// Checks the targets of the `targets` clause: that they exist, and, if the scheme has no errors, that
-/// they support it.
+/// Checks the targets of the `targets` clause: that they exist, and, if the scheme has no errors,
+/// that they support it.
 fn targets(syntax: Option<&SchemeSyntax>, scheme: Option<&Scheme>, faults: &mut Vec<Diagnostic>) {
     let clauses = syntax.into_iter().flat_map(|syntax| &syntax.clauses);
     let listed = clauses.filter_map(|(clause, _)| match clause {

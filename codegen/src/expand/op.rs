@@ -9,8 +9,8 @@ use crate::emit::rust::family;
 
 /// The type of the declaration's name, and its implementation of `Declared`.
 ///
-/// The implementation is in a block with full paths, so that its names and those of the user's file do
-/// not interfere.
+/// The implementation is in a block with full paths, so that its names and those of the user's file
+/// do not interfere.
 pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme) -> TokenStream {
     let (visibility, name) = (&declaration.visibility, &declaration.name);
     let docs = docs(declaration, scheme);

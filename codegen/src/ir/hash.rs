@@ -10,8 +10,8 @@ use super::Kernel;
 pub struct ContentHash(pub u128);
 
 impl Kernel {
-    /// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv) of the kernel's IR as text. Not cryptographic: it
-    /// protects against accidental collisions, not against forged ones.
+    /// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv) of the kernel's IR as text. Not cryptographic:
+    /// it protects against accidental collisions, not against forged ones.
     pub fn content_hash(&self) -> ContentHash {
         ContentHash::of(self)
     }

@@ -148,8 +148,8 @@ pub struct SharedBlock {
     pub align: u32,
     /// Its layout, as a comment.
     pub layout: String,
-    /// Another block whose memory it shares, from the start. That block must be no longer in use, and
-    /// at least as long.
+    /// Another block whose memory it shares, from the start. That block must be no longer in use,
+    /// and at least as long.
     pub aliases: Option<SharedId>,
 }
 

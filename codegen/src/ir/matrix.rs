@@ -1,9 +1,10 @@
-//! The matrix instructions, one row each: D = A B + C with A `[m, k]`, B `[k, n]`, C and D `[m, n]`.
+//! The matrix instructions, one row each: D = A B + C with A `[m, k]`, B `[k, n]`, C and D `[m,
+//! n]`.
 //!
-//! A row's layouts are lane maps, in the notation of docs/scheme-language.md as
-//! `[position in the register ; register ; lane]`, fastest digit first. In A, `n` is the row and `k`
-//! the column; in B, `n` is the *column* and `k` the row; in D, `n` is the row and `k` the
-//! *column*. A warp-group instruction's lane is the thread's number in its warp group.
+//! A row's layouts are lane maps, in the notation of docs/scheme-language.md as `[position in the
+//! register ; register ; lane]`, fastest digit first. In A, `n` is the row and `k` the column; in
+//! B, `n` is the *column* and `k` the row; in D, `n` is the row and `k` the *column*. A warp-group
+//! instruction's lane is the thread's number in its warp group.
 //!
 //! Values: products are exact. The chip sums them and C in an order of its choice, and rounds the
 //! result to the type of D (integers: exact modulo 2^32). A scaling instruction ([`Scaling`])
@@ -86,14 +87,14 @@ pub struct Scaling {
     /// Columns that share a scale.
     pub columns: u32,
     /// Which lane supplies which scale of A and of B, for all element types: `n` is the row of A
-    /// (column of B), `k` the number of the block of columns. A lane supplies one scale, in a byte of
-    /// a register.
+    /// (column of B), `k` the number of the block of columns. A lane supplies one scale, in a byte
+    /// of a register.
     pub layout: &'static str,
 }
 
 impl Element {
-    /// Width in bits. Elements are packed in the registers without gaps: a 6-bit element may start in
-    /// one register and end in the next.
+    /// Width in bits. Elements are packed in the registers without gaps: a 6-bit element may start
+    /// in one register and end in the next.
     pub const fn bits(self) -> u32 {
         match self {
             Self::F16 | Self::Bf16 => 16,
@@ -136,10 +137,10 @@ pub enum MatrixOperand {
 }
 
 /// An operand of a warp-group matrix operation in shared memory, k fastest, in core matrices of 8
-/// rows by 16 bytes. Row r, byte c of k is at byte `start + (r / 8) stride + (r % 8) pitch + c` for c
-/// below the pitch, before the swizzle. The pitch is the swizzle's bytes, or 16 without a swizzle;
-/// then byte c is at `start + (c / 16) leading + (r / 8) stride + (r % 8) 16 + c % 16`. The swizzle
-/// permutes the address itself.
+/// rows by 16 bytes. Row r, byte c of k is at byte `start + (r / 8) stride + (r % 8) pitch + c` for
+/// c below the pitch, before the swizzle. The pitch is the swizzle's bytes, or 16 without a
+/// swizzle; then byte c is at `start + (c / 16) leading + (r / 8) stride + (r % 8) 16 + c % 16`.
+/// The swizzle permutes the address itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedTile {
     /// The block.

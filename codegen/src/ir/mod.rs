@@ -11,8 +11,8 @@
 //!
 //! # The model
 //! A *grid* of thread blocks runs the [`Kernel::body`]. A block has [`Launch::threads`] threads,
-//! divided into *warps* of [`Gpu::warp`](crate::target::Gpu::warp) lanes; four warps that start at a
-//! multiple of four are a *warp group* where the target has them; [`Launch::cluster`] blocks that
+//! divided into *warps* of [`Gpu::warp`](crate::target::Gpu::warp) lanes; four warps that start at
+//! a multiple of four are a *warp group* where the target has them; [`Launch::cluster`] blocks that
 //! are adjacent in x are a cluster. Blocks run in any order, and no block may wait for a block
 //! outside of its cluster.
 //!
@@ -39,15 +39,15 @@
 //!
 //! **Memory.** A global [`Buffer`] and a [`SharedBlock`] are arrays of words; an [`Address`] is
 //! `index + offset` words, added without wrapping, and an access of [`Width`] w bytes starts at a
-//! multiple of w bytes (else: misaligned, an error) and is inside the array (else: out of bounds, an
-//! error) unless its mask is false. Shared memory is poison when the kernel starts. Two overlapping
-//! accesses by two threads are a race, an error, if one writes and no barrier, fence with atomics, or
-//! mbarrier orders them. Little-endian.
+//! multiple of w bytes (else: misaligned, an error) and is inside the array (else: out of bounds,
+//! an error) unless its mask is false. Shared memory is poison when the kernel starts. Two
+//! overlapping accesses by two threads are a race, an error, if one writes and no barrier, fence
+//! with atomics, or mbarrier orders them. Little-endian.
 //!
 //! **Happens-before.** [`Op::Barrier`]: all accesses before it in all threads of the block happen
-//! before all accesses after it. [`Op::WarpSync`]: the same within a warp; shuffles, votes and matrix
-//! operations order no memory accesses. [`Op::NamedBarrier`]: accesses before it in threads that
-//! arrive or wait happen before accesses after it in threads that wait. An mbarrier's phase:
+//! before all accesses after it. [`Op::WarpSync`]: the same within a warp; shuffles, votes and
+//! matrix operations order no memory accesses. [`Op::NamedBarrier`]: accesses before it in threads
+//! that arrive or wait happen before accesses after it in threads that wait. An mbarrier's phase:
 //! accesses before the arrivals that complete it happen before accesses after an
 //! [`Op::MbarrierWait`] that sees it complete. [`Op::Atomic`] and [`Op::AtomicLoad`]: if an acquire
 //! (or a relaxed atomic followed by an [`Op::Fence`]) reads the value of a release (or of a relaxed
@@ -70,8 +70,9 @@
 //! operands) sees a thread's ordinary shared-memory writes only after an [`Op::FenceAsync`] by the
 //! writer and then a barrier.
 //!
-//! **Programmatic dependent launch.** With [`Launch::programmatic`] the grid may start while earlier
-//! grids still run: before [`Op::GridWait`] it may access only buffers with [`Access::Constant`].
+//! **Programmatic dependent launch.** With [`Launch::programmatic`] the grid may start while
+//! earlier grids still run: before [`Op::GridWait`] it may access only buffers with
+//! [`Access::Constant`].
 //!
 //! **Program points.** Statement number i is the i-th in depth-first order of the body, `then`
 //! before `otherwise`, `test` before `body`, roles in order, counted from 0, comments included.

@@ -25,9 +25,9 @@ pub enum Statement {
         /// Where it is false.
         otherwise: Body,
     },
-    /// `for counter in (start..end).step_by(step)`, unsigned: the bounds and the step are read once,
-    /// before the loop. The counter is written before each iteration; the body must not write it; it
-    /// is poison after the loop. A step of 0, or a counter of 2^32 or more, is an error.
+    /// `for counter in (start..end).step_by(step)`, unsigned: the bounds and the step are read
+    /// once, before the loop. The counter is written before each iteration; the body must not write
+    /// it; it is poison after the loop. A step of 0, or a counter of 2^32 or more, is an error.
     For {
         /// A u32 register.
         counter: Reg,
@@ -284,8 +284,8 @@ pub enum Op {
     Barrier,
     /// All lanes of the warp wait for each other. Control: warp.
     WarpSync,
-    /// Barrier number `id` (1 to 15; 0 is [`Op::Barrier`]'s) of `threads` threads, a multiple of the
-    /// warp. Whole warps take part: some only arrive, the others wait until all `threads` have
+    /// Barrier number `id` (1 to 15; 0 is [`Op::Barrier`]'s) of `threads` threads, a multiple of
+    /// the warp. Whole warps take part: some only arrive, the others wait until all `threads` have
     /// arrived. Control: warp.
     NamedBarrier {
         /// Its number.
@@ -358,9 +358,9 @@ pub enum Op {
         barrier: BarrierRef,
     },
 
-    /// Initialises an mbarrier: phase 0 is current. A phase completes after `arrivals` arrivals, when
-    /// all expected bytes have been counted; then the next phase starts with the same number. One
-    /// thread executes this; other threads use the mbarrier after a barrier.
+    /// Initialises an mbarrier: phase 0 is current. A phase completes after `arrivals` arrivals,
+    /// when all expected bytes have been counted; then the next phase starts with the same number.
+    /// One thread executes this; other threads use the mbarrier after a barrier.
     MbarrierInit {
         /// The mbarrier.
         barrier: BarrierRef,
@@ -376,8 +376,8 @@ pub enum Op {
         /// Bytes, u32.
         expect: Option<Operand>,
     },
-    /// Waits until the phase of this parity (0 for phases 0, 2, ..., 1 for 1, 3, ...) has completed:
-    /// that is, while the current phase has this parity.
+    /// Waits until the phase of this parity (0 for phases 0, 2, ..., 1 for 1, 3, ...) has
+    /// completed: that is, while the current phase has this parity.
     MbarrierWait {
         /// The mbarrier.
         barrier: BarrierRef,
@@ -410,9 +410,9 @@ pub enum Op {
         /// Bytes, u32.
         bytes: Operand,
     },
-    /// Starts a copy of a box of a tensor map to shared memory. With `multicast`, each block i of the
-    /// cluster whose bit i of the mask is set receives the box, at the same address, and counts its
-    /// bytes on its own mbarrier of the same number. Bytes are counted as by [`Op::BulkLoad`].
+    /// Starts a copy of a box of a tensor map to shared memory. With `multicast`, each block i of
+    /// the cluster whose bit i of the mask is set receives the box, at the same address, and counts
+    /// its bytes on its own mbarrier of the same number. Bytes are counted as by [`Op::BulkLoad`].
     TensorLoad {
         /// Shared; aligned to 128 bytes, with a swizzle to 8 times its bytes.
         to: Address,
@@ -425,8 +425,8 @@ pub enum Op {
         /// Blocks of the cluster, u32.
         multicast: Option<Operand>,
     },
-    /// Starts a copy of a box from shared memory to a tensor map's buffer, in the thread's open bulk
-    /// group.
+    /// Starts a copy of a box from shared memory to a tensor map's buffer, in the thread's open
+    /// bulk group.
     TensorStore {
         /// The map.
         map: TensorId,
@@ -446,10 +446,9 @@ pub enum Op {
     },
 
     /// Loads 1, 2 or 4 matrices of 8 rows of 16 bytes: lane 8i + r gives the address of row r of
-    /// matrix i (other lanes' addresses are ignored); register i of lane l is 4-byte word l % 4 of row
-    /// l / 4.
-    /// `transpose`, on 16-bit elements: element (l % 4 * 2 + h, l / 4) in half h instead. All lanes
-    /// read; the addresses used are 16-byte aligned. Control: warp.
+    /// matrix i (other lanes' addresses are ignored); register i of lane l is 4-byte word l % 4 of
+    /// row l / 4. `transpose`, on 16-bit elements: element (l % 4 * 2 + h, l / 4) in half h
+    /// instead. All lanes read; the addresses used are 16-byte aligned. Control: warp.
     MatrixLoad {
         /// Results, u32.
         dst: Vec<Reg>,
@@ -475,11 +474,12 @@ pub enum Op {
         /// Value, u32.
         a: Operand,
     },
-    /// d = a b + c, by a row of [`MATRIX_OPS`](super::MATRIX_OPS). Control: the row's scope. In warp
-    /// scope all operands are in registers. In warp-group scope b is in shared memory, a in registers
-    /// or shared memory, c is d or zero, and the operation is in flight until [`Op::MatrixWait`]; an
-    /// [`Op::MatrixFence`] must precede the first operation, and any operation on registers that
-    /// other operations have written since. A scaling instruction has scales of A and B.
+    /// d = a b + c, by a row of [`MATRIX_OPS`](super::MATRIX_OPS). Control: the row's scope. In
+    /// warp scope all operands are in registers. In warp-group scope b is in shared memory, a in
+    /// registers or shared memory, c is d or zero, and the operation is in flight until
+    /// [`Op::MatrixWait`]; an [`Op::MatrixFence`] must precede the first operation, and any
+    /// operation on registers that other operations have written since. A scaling instruction has
+    /// scales of A and B.
     Matrix {
         /// The instruction.
         op: &'static MatrixOp,
@@ -498,7 +498,8 @@ pub enum Op {
     MatrixFence,
     /// Closes a group of the warp group's matrix operations. Control: warp group.
     MatrixCommit,
-    /// Waits until at most `pending` of the latest closed groups are in flight. Control: warp group.
+    /// Waits until at most `pending` of the latest closed groups are in flight. Control: warp
+    /// group.
     MatrixWait {
         /// Groups that may remain.
         pending: u32,

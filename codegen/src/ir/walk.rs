@@ -143,8 +143,8 @@ impl Op {
         }
     }
 
-    /// Its memory accesses: address, kind, bytes of one access. The bytes are 0 if they are a run-time
-    /// value or a tensor box.
+    /// Its memory accesses: address, kind, bytes of one access. The bytes are 0 if they are a
+    /// run-time value or a tensor box.
     pub fn memory_accesses(&self) -> Vec<(Address, AccessKind, u32)> {
         match self {
             Self::Load { from, width, .. } => vec![(*from, AccessKind::Read, width.bytes())],

@@ -32,8 +32,8 @@ impl SeenEpochs {
             || (epoch <= self.part && lane != ALL_LANES && self.lanes >> lane & 1 == 1)
     }
 
-    /// The union of both. If their lanes differ, the lower epoch is kept for all of them: the result
-    /// may be less than the union, never more.
+    /// The union of both. If their lanes differ, the lower epoch is kept for all of them: the
+    /// result may be less than the union, never more.
     pub(super) fn join(&mut self, other: &Self) {
         self.full = self.full.max(other.full);
         if self.part <= self.full {

@@ -150,7 +150,8 @@ impl Tally {
         Self { points: vec![PointTally::default(); points], ..Self::default() }
     }
 
-    /// One warp instruction that reads or writes `width` bytes of global memory at each byte address.
+    /// One warp instruction that reads or writes `width` bytes of global memory at each byte
+    /// address.
     pub(super) fn global(&mut self, point: u32, width: u32, bytes: impl Iterator<Item = u64>) {
         let mut sectors = [0u64; 64];
         let mut count = 0;

@@ -1,6 +1,6 @@
-//! Global memory of a launch: all blocks share the read-only buffers;
-//! stores to write-once buffers are recorded and merged after the run; each access to a workspace is
-//! checked for races, like those to shared memory, across blocks.
+//! Global memory of a launch: all blocks share the read-only buffers; stores to write-once buffers
+//! are recorded and merged after the run; each access to a workspace is checked for races, like
+//! those to shared memory, across blocks.
 
 use super::argument::Contents;
 use super::clock::{AccessRecord, Clock, Observer};

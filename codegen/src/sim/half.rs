@@ -146,7 +146,8 @@ mod tests {
         );
     }
 
-    /// Every code, its shuffle_lanes and the points between them round as the format's definition says.
+    /// Every code, its shuffle_lanes and the points between them round as the format's definition
+    /// says.
     #[test]
     fn rounds_as_the_format() {
         for (half, format) in BOTH {

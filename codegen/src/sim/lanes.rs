@@ -1,8 +1,8 @@
 //! Arithmetic on all lanes of a warp: one dispatch per instruction, then a loop over the lanes.
 //!
-//! In and out: rows of bits, one element per lane. Inactive lanes are computed too and their results
-//! discarded, so that no function here may panic on any bits; [`first_domain_error`] finds the
-//! operands that are an error in a live lane.
+//! In and out: rows of bits, one element per lane. Inactive lanes are computed too and their
+//! results discarded, so that no function here may panic on any bits; [`first_domain_error`] finds
+//! the operands that are an error in a live lane.
 
 use std::array;
 

@@ -1,8 +1,9 @@
 //! Matrix operations: fragments by the lane maps of [`MATRIX_OPS`], exact products, one rounding.
 //!
 //! A warp's part of an operation is a product of small f64 matrices. The lane maps come from the
-//! layouts of the operation's row in the table, parsed once per row. A warp-group operation is split
-//! by the rows of its warps; it is computed at its wait, from the operands' contents at that time.
+//! layouts of the operation's row in the table, parsed once per row. A warp-group operation is
+//! split by the rows of its warps; it is computed at its wait, from the operands' contents at that
+//! time.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -27,7 +28,8 @@ struct ElementPosition {
     position: u8,
 }
 
-/// The lane maps of an instruction's operands for one warp: A and D with m slowest, B with k slowest.
+/// The lane maps of an instruction's operands for one warp: A and D with m slowest, B with k
+/// slowest.
 #[derive(Debug)]
 struct LaneMaps {
     /// Rows of A and D that a warp holds.
@@ -500,9 +502,9 @@ fn multiply<const L: usize>(
     d
 }
 
-/// A sum as Hopper and Ada may compute it for FP8: every term truncated to 13 bits below the largest
-/// term's exponent, the sum truncated to 13 bits below its own exponent (DeepSeek-V3 technical
-/// report, 3.3.2: "about 14 bits").
+/// A sum as Hopper and Ada may compute it for FP8: every term truncated to 13 bits below the
+/// largest term's exponent, the sum truncated to 13 bits below its own exponent (DeepSeek-V3
+/// technical report, 3.3.2: "about 14 bits").
 fn truncated(products: impl Iterator<Item = f64> + Clone, c: f64) -> f32 {
     const FRACTION: i32 = 13;
     let exponent = |x: f64| ((x.to_bits() >> 52 & 0x7ff) as i32) - 1023;

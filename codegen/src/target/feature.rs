@@ -13,7 +13,8 @@ pub struct PtxVersion(pub u8, pub u8);
 pub enum Feature {
     /// Loads, stores, arithmetic, barriers, relaxed atomics: every chip has them.
     Base,
-    /// Votes and barriers of a warp. For shuffles see [`Gpu::shuffle_group`](super::Gpu::shuffle_group).
+    /// Votes and barriers of a warp. For shuffles see
+    /// [`Gpu::shuffle_group`](super::Gpu::shuffle_group).
     Warp,
     /// Fences, and atomics that order other memory.
     Ordered,

@@ -34,7 +34,8 @@ pub fn mutate(kernel: &mut Kernel, mutation: Mutation) -> bool {
     })
 }
 
-/// Inserts an operation before each one for which `before` returns one; returns whether there was any.
+/// Inserts an operation before each one for which `before` returns one; returns whether there was
+/// any.
 pub fn put_before(kernel: &mut Kernel, before: fn(&Op) -> Option<Op>) -> bool {
     each_body(kernel, &mut |_, body| {
         for at in (0..body.len()).rev() {

@@ -135,8 +135,8 @@ impl Product {
         bytes
     }
 
-    /// Row g of a tile beside row g + 8, the groups of a turn one pair after another, turns after one
-    /// another; NaN where there is no row, 0 where there is no group.
+    /// Row g of a tile beside row g + 8, the groups of a turn one pair after another, turns after
+    /// one another; NaN where there is no row, 0 where there is no group.
     fn per_group(&self, halves: &Halves) -> Vec<u16> {
         let (n, groups) = (self.problem.n as usize, groups(&self.problem));
         let of_turn = (self.problem.turn / self.problem.scale.unwrap().columns).max(1) as usize;
@@ -156,7 +156,8 @@ impl Product {
     /// y and how far a result may be from it, element by element. With u = 2^-24: a product of 16
     /// columns rounds once (as the simulator does it), a group sums `group / 16` of them, its scale
     /// once more, then groups, and what `parts` warps and blocks have, are added up, the bias as a
-    /// group: each term of the sum meets at most so many roundings. y itself is rounded once to its type.
+    /// group: each term of the sum meets at most so many roundings. y itself is rounded once to its
+    /// type.
     fn expected(&self, parts: usize) -> Vec<(f64, f64)> {
         let (n, k) = (self.problem.n as usize, self.problem.k as usize);
         let group = self.problem.scale.unwrap().columns as usize;

@@ -169,8 +169,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A byte permutation by a constant. `v_perm_b32` has a selector for each byte of the result: 0 to
-    /// 7 for a byte of a and b, 8 to 11 for the sign of an odd byte. Signs of even bytes use the
+    /// A byte permutation by a constant. `v_perm_b32` has a selector for each byte of the result: 0
+    /// to 7 for a byte of a and b, 8 to 11 for the sign of an odd byte. Signs of even bytes use the
     /// prelude's function.
     fn selected(&mut self, select: u32, operands: &[Operand], [a, b]: [&str; 2]) -> String {
         let nibbles = (0..4).map(|at| select >> (4 * at) & 0xf);

@@ -1,7 +1,7 @@
 //! Functions of three bits as the shortest expressions with and, or, exclusive or and not.
 //!
-//! In: a table of [`Ternary::Lop3`](crate::ir::Ternary::Lop3). Out: an expression in C++. One search
-//! finds all 256, by length: it combines shorter expressions with one more operation.
+//! In: a table of [`Ternary::Lop3`](crate::ir::Ternary::Lop3). Out: an expression in C++. One
+//! search finds all 256, by length: it combines shorter expressions with one more operation.
 
 use std::sync::LazyLock;
 

@@ -57,8 +57,8 @@ impl Writer<'_> {
         format!("__builtin_bit_cast({ty}, ({words}){{{}}})", values.join(", "))
     }
 
-    /// Registers as eight words, the operand type of scaling instructions, which ignore words that the
-    /// element type does not need.
+    /// Registers as eight words, the operand type of scaling instructions, which ignore words that
+    /// the element type does not need.
     fn widest(&mut self, operand: &MatrixOperand) -> String {
         const WORDS: usize = 8;
         let MatrixOperand::Registers(regs) = operand else { return String::new() };
@@ -69,8 +69,8 @@ impl Writer<'_> {
         format!("({ty}){{{}}}", values.join(", "))
     }
 
-    /// The operand type: two registers of bytes are a `long`, four an integer vector; the older bf16
-    /// instructions, of two registers, take short integers.
+    /// The operand type: two registers of bytes are a `long`, four an integer vector; the older
+    /// bf16 instructions, of two registers, take short integers.
     fn operand_type(&mut self, element: Element, registers: u32) -> String {
         let (of, short, per_register) = match element {
             Element::F16 => ("_Float16", "f16", 2),

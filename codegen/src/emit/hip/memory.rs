@@ -80,8 +80,8 @@ impl Writer<'_> {
         self.line("}");
     }
 
-    /// A load, in a block of its own if it writes several registers. With a guard, the block's `else`
-    /// stays open.
+    /// A load, in a block of its own if it writes several registers. With a guard, the block's
+    /// `else` stays open.
     fn load(&mut self, dst: &[Reg], read: &str, ty: &str, guard: &str) {
         let several = dst.len() > 1;
         if several || !guard.is_empty() {

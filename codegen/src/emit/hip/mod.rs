@@ -1,21 +1,22 @@
 //! HIP C++ for AMD GPUs.
 //!
-//! In: a verified kernel for a `gfx*` target. Out: a source with one kernel that needs no header, for
-//! hiprtc and for clang (`clang -x hip --cuda-device-only --no-gpu-bundle-output
+//! In: a verified kernel for a `gfx*` target. Out: a source with one kernel that needs no header,
+//! for hiprtc and for clang (`clang -x hip --cuda-device-only --no-gpu-bundle-output
 //! --offload-arch=gfx942 -nogpulib -nogpuinc -O3`).
 //!
 //! Binding contract: the kernel's arguments are the buffers as 64-bit global addresses, then the
-//! launch parameters as 32-bit unsigned integers, in the kernel's order; shared memory is static, so
-//! that a launch needs no dynamic one; grid and block as in [`Kernel::launch`], one-dimensional blocks.
+//! launch parameters as 32-bit unsigned integers, in the kernel's order; shared memory is static,
+//! so that a launch needs no dynamic one; grid and block as in [`Kernel::launch`], one-dimensional
+//! blocks.
 //!
 //! Names: `$lane` is the kernel's register `lane`, `$acc_3` element 3 of its register array `acc`,
-//! `arg_x` the argument `x`. All other names are the emitter's. `body` has control flow, `prelude` the
-//! functions that a source defines, `logic` three-operand bit functions as expressions, the other
-//! files one family of operations each.
+//! `arg_x` the argument `x`. All other names are the emitter's. `body` has control flow, `prelude`
+//! the functions that a source defines, `logic` three-operand bit functions as expressions, the
+//! other files one family of operations each.
 //!
 //! Rounding: a pragma in the source disables contraction. Division and square root are correctly
-//! rounded, and subnormals are kept, unless a compiler gets `-ffast-math` or one of its parts, which
-//! is not allowed.
+//! rounded, and subnormals are kept, unless a compiler gets `-ffast-math` or one of its parts,
+//! which is not allowed.
 
 mod address;
 mod arithmetic;

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::fmt::{Display, Formatter, Result, Write};
 
-/// A function of the prelude, in the order of their definitions: a function comes after those that it
-/// calls.
+/// A function of the prelude, in the order of their definitions: a function comes after those that
+/// it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Helper {
     AsF32,
@@ -255,8 +255,8 @@ impl Helper {
     return round_bf16(low) >> 16 | (round_bf16(high) & 0xffff0000u);
 }"
             }
-            // From 464 on (between 448 and the next value of an unlimited format): the largest number.
-            // Below 2^-6, the sum with 2^14 has the last place of the subnormals.
+            // From 464 on (between 448 and the next value of an unlimited format): the largest
+            // number. Below 2^-6, the sum with 2^14 has the last place of the subnormals.
             Self::RoundE4m3 => {
                 "unsigned round_e4m3(float value)
 {

@@ -1,5 +1,5 @@
-//! Addresses: an index becomes a byte address in a register, once for all accesses that share it; the
-//! constant part is an immediate of the instruction.
+//! Addresses: an index becomes a byte address in a register, once for all accesses that share it;
+//! the constant part is an immediate of the instruction.
 
 use super::Writer;
 use crate::ir::{Address, BarrierRef, Body, Operand, Reg, Space, Statement};
@@ -70,8 +70,8 @@ impl Writer<'_> {
         }
     }
 
-    /// `base+constant`; a constant that does not fit an instruction's signed 32-bit immediate is added
-    /// to a new register.
+    /// `base+constant`; a constant that does not fit an instruction's signed 32-bit immediate is
+    /// added to a new register.
     fn plus_constant(&mut self, base: &str, constant: u64) -> String {
         if constant < 1 << 31 {
             return format!("{base}+{constant}");

@@ -68,8 +68,8 @@ impl Writer<'_> {
     }
 
     /// `wgmma`: an operand in shared memory is a 64-bit descriptor (PTX ISA, "Matrix descriptor
-    /// format"); a predicate says whether D is added. 16-bit floats have immediates for the signs and
-    /// the transposition of A and B, 8-bit floats for the signs only, integers none.
+    /// format"); a predicate says whether D is added. 16-bit floats have immediates for the signs
+    /// and the transposition of A and B, 8-bit floats for the signs only, integers none.
     fn warp_group_matrix(
         &mut self,
         op: &MatrixOp,

@@ -17,8 +17,8 @@ use crate::target::Class;
 /// A repeated decoder of fewer steps than this is inlined.
 const SHORT: usize = 4;
 
-/// The name of a code type's family: the name of the type. Signed integers are stored with the top bit
-/// flipped and share the family of unsigned ones.
+/// The name of a code type's family: the name of the type. Signed integers are stored with the top
+/// bit flipped and share the family of unsigned ones.
 pub fn family_name(code: &Code) -> String {
     match code {
         Code::Number(Number::Int(bits)) => Number::Uint(*bits).to_string(),
@@ -27,8 +27,8 @@ pub fn family_name(code: &Code) -> String {
     }
 }
 
-/// The items of a code type's family, for a separate module: `use` items, `pub struct #name`, and its
-/// `Family`. `root` is the path of a module that contains `dsl` and `runtime`.
+/// The items of a code type's family, for a separate module: `use` items, `pub struct #name`, and
+/// its `Family`. `root` is the path of a module that contains `dsl` and `runtime`.
 ///
 /// # Errors
 /// [`RustEmitError`]: a code wider than 8 bits.
@@ -218,8 +218,8 @@ struct Column {
     output: Register,
 }
 
-/// The columns, if all outputs have the same steps after a shift of the word, and at least [`SHORT`]
-/// of them.
+/// The columns, if all outputs have the same steps after a shift of the word, and at least
+/// [`SHORT`] of them.
 fn columns(sequence: &Sequence, outputs: &[Register]) -> Option<Vec<Column>> {
     let input = BTreeMap::from([(Register(0), TokenStream::new())]);
     let mut columns = Vec::new();

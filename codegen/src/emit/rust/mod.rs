@@ -1,10 +1,11 @@
-//! The Rust emitter: the decoder of a code type (its `Family`), safe code over the runtime's `Vector`.
+//! The Rust emitter: the decoder of a code type (its `Family`), safe code over the runtime's
+//! `Vector`.
 //!
-//! In: a code type. Out: `struct NAME` and its `Family`: from the bit planes of a chunk to codes, and
-//! from codes to `f32` values. The steps are those of the plan's sequences for CPUs
-//! ([`crate::plan::DequantPlan`]), which are proved for all codes; this module only prints them. Two
-//! callers: `scheme!` adds the items to the user's crate ([`family()`]); [`page`] generates the files
-//! of the catalogue.
+//! In: a code type. Out: `struct NAME` and its `Family`: from the bit planes of a chunk to codes,
+//! and from codes to `f32` values. The steps are those of the plan's sequences for CPUs
+//! ([`crate::plan::DequantPlan`]), which are proved for all codes; this module only prints them.
+//! Two callers: `scheme!` adds the items to the user's crate ([`family()`]); [`page`] generates the
+//! files of the catalogue.
 
 mod expression;
 mod family;

@@ -1,53 +1,55 @@
 //! WGSL, for any GPU with WebGPU, Vulkan, Metal or Direct3D 12.
 //!
-//! In: a verified kernel for the target `wgsl` or `wgsl_subgroups`. Out: the source of a module with one
-//! entry. Binding contract: group 0 has the buffers in the kernel's order, from binding 0, as storage
-//! buffers of 32-bit words (bound with a length that is a multiple of 16 bytes), `read` if the kernel
-//! only reads them; then, if the kernel has parameters, one uniform buffer of them as `u32` in their
-//! order. Shared memory is declared in the module. The grid is [`Kernel::launch`]'s.
+//! In: a verified kernel for the target `wgsl` or `wgsl_subgroups`. Out: the source of a module
+//! with one entry. Binding contract: group 0 has the buffers in the kernel's order, from binding 0,
+//! as storage buffers of 32-bit words (bound with a length that is a multiple of 16 bytes), `read`
+//! if the kernel only reads them; then, if the kernel has parameters, one uniform buffer of them as
+//! `u32` in their order. Shared memory is declared in the module. The grid is [`Kernel::launch`]'s.
 //!
 //! Names: `_lane` is the kernel's register `lane`, `_acc_3` element 3 of its register array `acc`,
 //! `buffer_x` its buffer `x`; `prelude` has the functions that a module defines. `body` has control
 //! flow, the other files one family of operations each.
 //!
 //! # Floats
-//! [`ir::arithmetic`](crate::ir) rounds once, to nearest even, and keeps subnormals. WGSL guarantees
-//! less of f32 (WGSL specification, "Floating Point Evaluation" and "Floating Point Accuracy"):
+//! [`ir::arithmetic`](crate::ir) rounds once, to nearest even, and keeps subnormals. WGSL
+//! guarantees less of f32 (WGSL specification, "Floating Point Evaluation" and "Floating Point
+//! Accuracy"):
 //! - a sum, difference or product is one of the two neighbours of the exact result; `fma` may round
 //!   twice. So sums of products have the error of f32 sums with a unit roundoff of twice the size;
 //! - a quotient may differ by 2.5 units in the last place: it is used as an estimate, which the
 //!   remainder of the significands, an integer, corrects (`prelude`);
-//! - subnormal operands and results may be flushed. Decoding makes none: codes become f32 by integer
-//!   conversion or by their bits with a larger exponent;
-//! - expressions may be reassociated: `(a + b) - b` may be a, and is on some drivers. Kernels for this
-//!   target round by operations on bits or by `round`;
+//! - subnormal operands and results may be flushed. Decoding makes none: codes become f32 by
+//!   integer conversion or by their bits with a larger exponent;
+//! - expressions may be reassociated: `(a + b) - b` may be a, and is on some drivers. Kernels for
+//!   this target round by operations on bits or by `round`;
 //! - NaN and infinity may be assumed absent. They are passed on as bits (the source has them as
 //!   integer words); the result of arithmetic on them depends on the driver.
 //!
-//! Exact operations do not depend on these rules: packing to bf16 and f16, f16 to f32, and quotients
-//! that are normal numbers use integer arithmetic; integers up to 2^24 in f32, and products with powers
-//! of two that stay normal, are exact in any rounding.
+//! Exact operations do not depend on these rules: packing to bf16 and f16, f16 to f32, and
+//! quotients that are normal numbers use integer arithmetic; integers up to 2^24 in f32, and
+//! products with powers of two that stay normal, are exact in any rounding.
 //!
 //! # Words
-//! WGSL has no arrays of bytes or halves: a store of 8 or 16 bits is two atomic operations on its word,
-//! and its array is an array of atomics. An array that is only read by 16 bytes is an array of
-//! `vec4<u32>`.
+//! WGSL has no arrays of bytes or halves: a store of 8 or 16 bits is two atomic operations on its
+//! word, and its array is an array of atomics. An array that is only read by 16 bytes is an array
+//! of `vec4<u32>`.
 //!
 //! # Subgroups
-//! WGSL does not specify which threads of a block are a subgroup. A kernel with shuffles, on the target
-//! that has them, numbers its threads as `subgroup_id * subgroup_size + subgroup_invocation_id`.
-//! Neighbours by this number are neighbours in a subgroup, and each number occurs once, since all
-//! subgroups have one size and a block consists of whole subgroups
+//! WGSL does not specify which threads of a block are a subgroup. A kernel with shuffles, on the
+//! target that has them, numbers its threads as `subgroup_id * subgroup_size +
+//! subgroup_invocation_id`. Neighbours by this number are neighbours in a subgroup, and each number
+//! occurs once, since all subgroups have one size and a block consists of whole subgroups
 //! ([`ShuffleGroup`](crate::target::ShuffleGroup)). The verifier checks that control is uniform at
-//! shuffles. The line `enable subgroups;`, which WebGPU requires, is not in the source: naga 30 accepts
-//! the operations without it, and refuses the line.
+//! shuffles. The line `enable subgroups;`, which WebGPU requires, is not in the source: naga 30
+//! accepts the operations without it, and refuses the line.
 //!
 //! # 16-bit floats
 //! `enable f16` is never used. No kernel computes in f16, since the error bound needs f32 sums; and
 //! f16 inputs must convert to f32 exactly, subnormals included, which WGSL's conversions do not
 //! guarantee.
 //!
-//! The targets `spirv` and `msl` are this source, translated by naga, as in `codegen/tests/wgsl.rs`.
+//! The targets `spirv` and `msl` are this source, translated by naga, as in
+//! `codegen/tests/wgsl.rs`.
 
 mod address;
 mod arithmetic;

@@ -45,8 +45,8 @@ fn float(bits: u32) -> f32 {
     return bitcast<f32>(bits);
 }"
             }
-            // For a subnormal code, y has an implicit one and is half as large as it should be: below
-            // the smallest normal value c, the result is y + (y - c).
+            // For a subnormal code, y has an implicit one and is half as large as it should be:
+            // below the smallest normal value c, the result is y + (y - c).
             Self::FloatFromF16 => {
                 "\
 fn float_from_f16(code: u32) -> f32 {
@@ -124,10 +124,11 @@ fn dot_mixed(a: u32, b: u32) -> u32 {
     return bitcast<u32>(dot(unpack4xI8(a), vec4<i32>(unpack4xU8(b))));
 }"
             }
-            // With significands m and n of 24 bits each: finds q and r with m 2^24 = q n + r, 0 <= r < n,
-            // from an approximate q. Its error is less than 8, so the low 32 bits of r determine r.
-            // If q has 24 bits, r decides the rounding; if q has 25 bits, its last bit does. There are no
-            // ties: an odd q of 25 bits divides no m 2^24, and 2 r = n is impossible too.
+            // With significands m and n of 24 bits each: finds q and r with m 2^24 = q n + r, 0 <=
+            // r < n, from an approximate q. Its error is less than 8, so the low 32 bits of r
+            // determine r. If q has 24 bits, r decides the rounding; if q has 25 bits, its last bit
+            // does. There are no ties: an odd q of 25 bits divides no m 2^24, and 2 r = n is
+            // impossible too.
             Self::Quotient => {
                 "\
 fn quotient(a: f32, b: f32) -> f32 {

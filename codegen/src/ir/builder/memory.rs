@@ -86,8 +86,8 @@ impl Builder {
         self.push(Op::Store { to, values: values.to_vec(), width, mask });
     }
 
-    /// Starts a copy from global to shared memory; writes zeros where the mask is false. On a target
-    /// without asynchronous copies, a load and a store.
+    /// Starts a copy from global to shared memory; writes zeros where the mask is false. On a
+    /// target without asynchronous copies, a load and a store.
     pub fn copy_async(&mut self, to: Address, from: Address, width: Width, mask: Option<Operand>) {
         if self.target().has(Feature::CpAsync) {
             return self.push(Op::CopyAsync { to, from, width, mask });

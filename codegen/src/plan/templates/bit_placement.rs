@@ -1,12 +1,12 @@
-//! Floats of 4 and 6 bits to 16-bit floats, with their bits stored where the 16-bit float has them: as
-//! few bits as possible are moved.
+//! Floats of 4 and 6 bits to 16-bit floats, with their bits stored where the 16-bit float has them:
+//! as few bits as possible are moved.
 //!
-//! The native layout is ours, so it can follow from the fewest instructions. A code's sign belongs in
-//! the top bit of a half, its magnitude in the low bits of the exponent and the high bits of the
+//! The native layout is ours, so it can follow from the fewest instructions. A code's sign belongs
+//! in the top bit of a half, its magnitude in the low bits of the exponent and the high bits of the
 //! mantissa. These positions of a word hold two codes; the same positions after a rotation hold two
-//! more, if they do not overlap. The remaining bits of each word are merged into one more word, which
-//! holds codes in the same way. A search over rotations has found the arrangements. The input layout
-//! is computed from an arrangement by tracing each bit back, so that both always agree.
+//! more, if they do not overlap. The remaining bits of each word are merged into one more word,
+//! which holds codes in the same way. A search over rotations has found the arrangements. The input
+//! layout is computed from an arrangement by tracing each bit back, so that both always agree.
 
 use quantloom_dsl::format::{FloatFormat, Number, Variant};
 use quantloom_dsl::{Code, WeightCode};
@@ -126,8 +126,8 @@ const ARRANGEMENTS: &[Arrangement] = &[
 /// Name of the template.
 pub const PLACED_HALF: &str = "placed_half";
 
-/// The sequence that decodes codes at bit positions of its own choice (its `inputs`), if the format has
-/// an arrangement.
+/// The sequence that decodes codes at bit positions of its own choice (its `inputs`), if the format
+/// has an arrangement.
 pub fn placed_half(weight: &WeightCode, operand: Operand) -> Option<Sequence> {
     let Code::Number(Number::Float(format)) = weight.code else { return None };
     let half = match operand {

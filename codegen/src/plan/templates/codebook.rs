@@ -1,8 +1,8 @@
 //! Codebooks of at most 16 numbers to 16-bit floats: a byte permutation is a table of eight bytes.
 //!
-//! Three bits of a code select a byte of eight numbers: one permutation for the numbers' low bytes, one
-//! for their high bytes. A codebook of 16 has two such halves; the code's top bit, copied to all bits
-//! of a byte, selects one of them.
+//! Three bits of a code select a byte of eight numbers: one permutation for the numbers' low bytes,
+//! one for their high bytes. A codebook of 16 has two such halves; the code's top bit, copied to
+//! all bits of a byte, selects one of them.
 
 use quantloom_dsl::Code;
 
@@ -70,7 +70,8 @@ fn sixteen(book: &[u32]) -> (Draft, Vec<Output>) {
     let mut draft = Draft::new(1);
     let word = draft.input(0);
     let select = draft.push(Step::And(word.into(), 0x7777_7777.into()));
-    // The top bits of codes 1, 3, 5 and 7 are top bits of bytes; a shift by 4 does it for the others.
+    // The top bits of codes 1, 3, 5 and 7 are top bits of bytes; a shift by 4 does it for the
+    // others.
     let even = draft.shl(word, 4);
     let mut outputs = Vec::new();
     for part in 0..2u8 {
@@ -96,7 +97,8 @@ fn sixteen(book: &[u32]) -> (Draft, Vec<Output>) {
     (draft, outputs)
 }
 
-/// The low or high bytes of four numbers, selected by four selectors from eight numbers from `first`.
+/// The low or high bytes of four numbers, selected by four selectors from eight numbers from
+/// `first`.
 fn looked_up(
     draft: &mut Draft,
     book: &[u32],
@@ -148,8 +150,8 @@ fn byte_pair(draft: &mut Draft, word: Register, select: u32) -> Register {
     draft.push(Step::Prmt { low, high, select: select.into() })
 }
 
-/// The numbers of four selectors, two in each register: one permutation for the low bytes, one for the
-/// high bytes, one to interleave both for each pair of codes.
+/// The numbers of four selectors, two in each register: one permutation for the low bytes, one for
+/// the high bytes, one to interleave both for each pair of codes.
 fn numbers(
     draft: &mut Draft,
     book: &[u32],

@@ -2,9 +2,9 @@
 //! does not apply. `tests/sequences.rs` proves every sequence of every template, over all codes.
 //!
 //! A request has the code type, the width of the field that holds each code (in its low bits), and
-//! the operand type. There are three kinds of templates: `planes` joins bit planes to bytes, for any
-//! code; `bit_placement` chooses the position of each bit of its codes in the input words; all others
-//! decode fields of a word to elements.
+//! the operand type. There are three kinds of templates: `planes` joins bit planes to bytes, for
+//! any code; `bit_placement` chooses the position of each bit of its codes in the input words; all
+//! others decode fields of a word to elements.
 
 mod bit_placement;
 mod codebook;
@@ -104,7 +104,8 @@ pub const TEMPLATES: &[Template] = &[
     },
 ];
 
-/// An integer code as an unsigned one: `(width, flip, offset)`, with value = `(code ^ flip) - offset`.
+/// An integer code as an unsigned one: `(width, flip, offset)`, with value = `(code ^ flip) -
+/// offset`.
 pub(super) fn integer(weight: &WeightCode) -> Option<(u32, u32, i32)> {
     match weight.code {
         Code::Number(Number::Uint(bits)) => Some((bits.into(), 0, weight.offset)),

@@ -1,9 +1,9 @@
 //! Bit planes to one code per byte.
 //!
 //! A code of b bits is split into bit planes of 8, 4, 2 and 1 bits, low bits first, so that every
-//! plane fills words without gaps. In a word of a plane of p bits, each byte holds `8 / p` codes that
-//! are four apart: a shift by a multiple of p and one mask give four codes, one per byte, in order.
-//! A unit is 32 codes: 8 words of bytes.
+//! plane fills words without gaps. In a word of a plane of p bits, each byte holds `8 / p` codes
+//! that are four apart: a shift by a multiple of p and one mask give four codes, one per byte, in
+//! order. A unit is 32 codes: 8 words of bytes.
 
 use quantloom_dsl::WeightCode;
 

@@ -1,8 +1,8 @@
 //! Any code of at most eight bits to 16-bit floats through a table of its values.
 //!
-//! A table holds numbers of the operand's type. If these can represent all values, possibly times one
-//! power of two that a scale compensates, the table is exact; else each entry is the nearest number,
-//! and the sequence's encoding is [`OutputEncoding::Rounded`].
+//! A table holds numbers of the operand's type. If these can represent all values, possibly times
+//! one power of two that a scale compensates, the table is exact; else each entry is the nearest
+//! number, and the sequence's encoding is [`OutputEncoding::Rounded`].
 
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};

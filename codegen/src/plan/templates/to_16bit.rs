@@ -76,9 +76,9 @@ fn pair(register: Register, lower: u32, field: u32) -> Output {
 
 const EXACT: OutputEncoding = OutputEncoding::Value { add: 0, exponent: 0 };
 
-/// The part of an integer's offset that decoding subtracts together with its bases, and the encoding
-/// of the result. If the format cannot represent all values minus the offset, or a base plus the
-/// offset, the weight's offset is left to the zero-point correction.
+/// The part of an integer's offset that decoding subtracts together with its bases, and the
+/// encoding of the result. If the format cannot represent all values minus the offset, or a base
+/// plus the offset, the weight's offset is left to the zero-point correction.
 fn split_offset(
     weight: &WeightCode,
     offset: i32,
@@ -118,8 +118,8 @@ pub(super) fn magic_bf16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     Some(sequence("magic_bf16", request, encoding, draft, outputs))
 }
 
-/// As `magic_bf16`, but the ten mantissa bits can hold a code at several bit positions before a shift
-/// is needed; the multiplication of the fma scales it back.
+/// As `magic_bf16`, but the ten mantissa bits can hold a code at several bit positions before a
+/// shift is needed; the multiplication of the fma scales it back.
 pub(super) fn magic_f16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     if request.operand == Operand::F16 && request.field == 8 {
         return magic_f16_bytes(request);
@@ -179,7 +179,8 @@ fn magic_f16_bytes(request: &TemplateRequest<'_>) -> Option<Sequence> {
     Some(sequence("magic_f16", request, encoding, draft, outputs))
 }
 
-/// The low seven bits as the mantissa of 128, the top bit as -128 or -256, and the sum of both: code
+/// The low seven bits as the mantissa of 128, the top bit as -128 or -256, and the sum of both:
+/// code
 /// - 128, which is the value of a signed code.
 pub(super) fn halves_bf16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let (bits, flip, offset) = integer(request.weight)?;
@@ -222,9 +223,9 @@ pub(super) fn convert_f16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     Some(sequence("convert_f16", request, EXACT, draft, outputs.to_vec()))
 }
 
-/// Moves the sign to the sign bit, and the magnitude to the low bits of the exponent and the high bits
-/// of the mantissa. A subnormal code becomes a subnormal number; every value is too small by two to
-/// the difference of the biases.
+/// Moves the sign to the sign bit, and the magnitude to the low bits of the exponent and the high
+/// bits of the mantissa. A subnormal code becomes a subnormal number; every value is too small by
+/// two to the difference of the biases.
 ///
 /// In bf16 the results are at most 2^-119, and products with x would underflow in f32: a
 /// multiplication restores the values. It is also used for formats with NaN or infinity, where the
@@ -277,8 +278,8 @@ pub(super) fn rebias_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
     Some(sequence("rebias", request, encoding, draft, outputs))
 }
 
-/// How to restore values whose bits were moved into a format with a larger bias. In bf16: the factor,
-/// for an fma with [`NEGATIVE_ZEROS`]. In f16: the exponent that is left to a scale.
+/// How to restore values whose bits were moved into a format with a larger bias. In bf16: the
+/// factor, for an fma with [`NEGATIVE_ZEROS`]. In f16: the exponent that is left to a scale.
 pub(super) fn restoring_factor(format: FloatFormat, half: Half) -> Option<(Option<u32>, i32)> {
     match half {
         Half::Bf16 => {

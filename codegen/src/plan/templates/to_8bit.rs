@@ -8,15 +8,16 @@ use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
 use super::super::step::Step;
 use super::{TemplateRequest, integer};
 
-/// A code in the top bits of a signed byte is its signed value times a power of two: no shift to the
-/// low bits is needed, and the bits below the code are cleared.
+/// A code in the top bits of a signed byte is its signed value times a power of two: no shift to
+/// the low bits is needed, and the bits below the code are cleared.
 pub(super) fn top_bits_s8(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let (bits, flip, offset) = integer(request.weight)?;
     let field = request.field;
     if request.operand != Operand::I8 || bits != field || !(2..=4).contains(&field) {
         return None;
     }
-    // The top bit's weight is negative: flipping it in an unsigned code subtracts half of the range.
+    // The top bit's weight is negative: flipping it in an unsigned code subtracts half of the
+    // range.
     let sign_flip = if flip == 0 { 0x8080_8080 } else { 0 };
     let mask = 0xff & !((1u32 << (8 - bits)) - 1);
     let mut draft = Draft::new(1);
@@ -98,8 +99,8 @@ pub(super) fn rebias_fnuz(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let mut draft = Draft::new(1);
     let word = draft.input(0).into();
     let magnitude = draft.push(Step::And(word, magnitudes)).into();
-    // Sums of seven-bit numbers, which never overflow their byte: adding 1 carries a NaN's magnitude
-    // into the top bit, adding 0x7f carries any magnitude but 0.
+    // Sums of seven-bit numbers, which never overflow their byte: adding 1 carries a NaN's
+    // magnitude into the top bit, adding 0x7f carries any magnitude but 0.
     let over = draft.push(Step::Add(magnitude, ones));
     let over = draft.shr(over, 7);
     let nan = draft.push(Step::And(over.into(), ones));

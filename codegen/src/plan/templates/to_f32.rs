@@ -63,11 +63,11 @@ pub(super) fn convert_f32(request: &TemplateRequest<'_>) -> Option<Sequence> {
     }))
 }
 
-/// The magnitude in f32's exponent and mantissa fields, plus the difference of the biases: y. This is
-/// the value if the code is normal. For a subnormal code, y has an implicit one and is half as large
-/// as it should be: with the smallest normal value c, the value is `y + (y - c)`, and for all codes
-/// `y + min(y - c, 0)`. No intermediate f32 is subnormal; subnormals cost some CPUs a hundred cycles.
-/// Codes for NaN and infinity are recognised by their bits.
+/// The magnitude in f32's exponent and mantissa fields, plus the difference of the biases: y. This
+/// is the value if the code is normal. For a subnormal code, y has an implicit one and is half as
+/// large as it should be: with the smallest normal value c, the value is `y + (y - c)`, and for all
+/// codes `y + min(y - c, 0)`. No intermediate f32 is subnormal; subnormals cost some CPUs a hundred
+/// cycles. Codes for NaN and infinity are recognised by their bits.
 pub(super) fn rebase_f32(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let Code::Number(Number::Float(format)) = request.weight.code else { return None };
     if !makes_f32(request) || request.weight.offset != 0 {

@@ -96,7 +96,8 @@ pub(super) fn staged_64() -> Case {
     reversed("gfx942")
 }
 
-/// y[t] = the sum over steps of what the neighbour thread copied, through a pipeline of three stages.
+/// y[t] = the sum over steps of what the neighbour thread copied, through a pipeline of three
+/// stages.
 pub(super) fn pipeline() -> Case {
     const THREADS: u32 = 64;
     const STEPS: u32 = 7;
@@ -309,8 +310,8 @@ pub(super) fn product_mfma() -> Case {
     }
 }
 
-/// y[t] = the sum over four blocks of x[block][t]: partial results, a wrapping counter, and the last
-/// arriver sums in index order.
+/// y[t] = the sum over four blocks of x[block][t]: partial results, a wrapping counter, and the
+/// last arriver sums in index order.
 pub(super) fn split() -> Case {
     const BLOCKS: u32 = 4;
     const THREADS: u32 = 64;
@@ -368,8 +369,8 @@ pub(super) fn split() -> Case {
     }
 }
 
-/// y = w + x with programmatic dependent launch: w is read before the wait, x after it. The length is
-/// a parameter, and a mask guards the ragged edge.
+/// y = w + x with programmatic dependent launch: w is read before the wait, x after it. The length
+/// is a parameter, and a mask guards the ragged edge.
 pub(super) fn dependent() -> Case {
     const THREADS: u32 = 32;
     let (blocks, len) = (3, 80);

@@ -1,6 +1,6 @@
-//! Tests of the simulator: small kernels of each kind (`kernels`) give the correct result with every
-//! seed (`correct`); the same kernels with an injected fault are reported by the right detector
-//! (`faults`).
+//! Tests of the simulator: small kernels of each kind (`kernels`) give the correct result with
+//! every seed (`correct`); the same kernels with an injected fault are reported by the right
+//! detector (`faults`).
 
 mod arithmetic;
 mod correct;
