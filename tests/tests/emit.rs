@@ -55,7 +55,7 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
         ("x68", "did you mean `x86`?"),
         (
             "gfx90a",
-            "for gfx90a in this version: its matrix instructions take int8 by half the columns",
+            "for gfx90a in this version: its int8 matrix instructions have half the K",
         ),
         ("gfx1100", "for gfx1100 in this version: its waves have 32 lanes"),
         ("gfx943", "there is no target `gfx943`; did you mean `gfx942`?"),
