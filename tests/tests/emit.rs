@@ -53,10 +53,7 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
     for (target, said) in [
         ("msl", "there are no kernels for msl here, only for sm_80"),
         ("x68", "did you mean `x86`?"),
-        (
-            "gfx90a",
-            "for gfx90a in this version: its int8 matrix instructions have half the K",
-        ),
+        ("gfx90a", "for gfx90a in this version: its int8 matrix instructions have half the K"),
         ("gfx1100", "for gfx1100 in this version: its waves have 32 lanes"),
         ("gfx943", "there is no target `gfx943`; did you mean `gfx942`?"),
         ("toaster", "there is no target `toaster` (the targets are portable, x86, neon, sm_80"),
