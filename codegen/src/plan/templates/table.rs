@@ -16,7 +16,10 @@ use super::TemplateRequest;
 const MAX_EXPONENT: i32 = 126;
 
 /// The operand's element for every code of a weight, and the elements' encoding.
-pub(super) fn elements(weight: &WeightCode, operand: Operand) -> Option<(Vec<u32>, OutputEncoding)> {
+pub(super) fn elements(
+    weight: &WeightCode,
+    operand: Operand,
+) -> Option<(Vec<u32>, OutputEncoding)> {
     let Number::Float(format) = operand.number() else { return None };
     let values: Vec<f64> =
         (0..1u32 << weight.code.bits()).map(|code| weight.decode(code)).collect();

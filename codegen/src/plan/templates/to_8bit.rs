@@ -53,7 +53,8 @@ pub(super) fn top_bits_s8(request: &TemplateRequest<'_>) -> Option<Sequence> {
 /// Magnitudes select from eight bytes; the signs have fields of their own, which a shift by four
 /// moves to the top of each byte.
 pub(super) fn table_e4m3(request: &TemplateRequest<'_>) -> Option<Sequence> {
-    let is_e2m1 = *request.weight == WeightCode { code: Code::Number(Number::Float(E2M1)), offset: 0 };
+    let is_e2m1 =
+        *request.weight == WeightCode { code: Code::Number(Number::Float(E2M1)), offset: 0 };
     if !is_e2m1 || request.operand != Operand::E4m3 || request.field != 4 {
         return None;
     }
@@ -91,7 +92,8 @@ pub(super) fn table_e4m3(request: &TemplateRequest<'_>) -> Option<Sequence> {
 /// The bits of an OCP e4m3 are those of an e4m3fnuz of half the value, except for NaN: the largest
 /// magnitude in e4m3, the negative zero in e4m3fnuz.
 pub(super) fn rebias_fnuz(request: &TemplateRequest<'_>) -> Option<Sequence> {
-    let is_e4m3 = *request.weight == WeightCode { code: Code::Number(Number::Float(E4M3)), offset: 0 };
+    let is_e4m3 =
+        *request.weight == WeightCode { code: Code::Number(Number::Float(E4M3)), offset: 0 };
     if !is_e4m3 || request.operand != Operand::E4m3Fnuz || request.field != 8 {
         return None;
     }
