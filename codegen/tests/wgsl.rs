@@ -153,7 +153,7 @@ fn unsupported_operations_are_refused() {
         refused(&|b, thread| {
             b.shuffle(Shuffle::Xor, thread, 1u32);
         }),
-        "2 neighbouring lanes do not exchange registers in a block of 32 on wgsl",
+        "shuffles among 2 neighbouring lanes are not supported in a block of 32 on wgsl",
     );
     wants(refused(&|b, _| b.push(Op::WarpSync)), "Warp");
     wants(refused(&|b, _| b.push(Op::Fence { scope: Scope::Device })), "Ordered");
@@ -218,7 +218,7 @@ fn shuffles_work_between_four_neighbours() {
         (128, Shuffle::Index, 0),
     ] {
         let refused = exchanging(threads, op, by).unwrap_err();
-        assert!(refused.contains("do not exchange registers"), "{op:?} {by}: {refused}");
+        assert!(refused.contains("neighbouring lanes are not supported"), "{op:?} {by}: {refused}");
     }
 }
 
