@@ -2,11 +2,13 @@
 
 mod class;
 mod feature;
+mod matrix;
 
 use std::fmt;
 
 pub use class::Class;
 pub use feature::{AVAILABILITY, Availability, Chips, Feature, PtxVersion};
+pub use matrix::{Element, MATRIX_OPS, MatrixOp, MatrixScope, Scaling, matrix_op};
 
 /// A kind of device, or instruction set, on which products run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use proc_macro2::{TokenStream, TokenTree};
 use quantloom_codegen::expand;
+use quantloom_codegen::plan::planned;
+use quantloom_codegen::support::support;
+use quantloom_codegen::target::TARGETS;
 use quantloom_dsl::parse;
 
 #[path = "../../dsl/tests/errors/bad.rs"]
@@ -86,6 +89,18 @@ fn listed_targets_are_checked() {
     // Of a scheme with a mistake, only the existence of its targets is checked.
     let expansion = expand(&format!("S {{ {clauses}, output: u8, targets: gfx942 | tpu }}"));
     assert_eq!(count(expansion, "compile_error"), 2);
+}
+
+/// The macro judges targets by plans alone. For the schemes of the catalogue schedules say the same.
+#[test]
+fn plans_judge_targets_as_schedules_do() {
+    for (name, text) in catalogue() {
+        let scheme = parse(&text).unwrap();
+        for target in TARGETS {
+            let (planned, supported) = (planned(&scheme, target), support(&scheme, target));
+            assert_eq!(planned, supported, "{name} on {target}");
+        }
+    }
 }
 
 #[test]

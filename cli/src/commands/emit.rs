@@ -8,6 +8,7 @@ use clap::Args;
 use quantloom::codegen::emit::{self, rust::page::family_page};
 use quantloom::codegen::jit::Jit;
 use quantloom::codegen::plan::{self, LANES_TILE, kernel_name};
+use quantloom::codegen::support;
 use quantloom::codegen::target::{Class, Target, names};
 use quantloom::dsl::format::{BF16, Number};
 use quantloom::dsl::{Activation, Scheme};
@@ -88,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 
 /// A decoder for each activation that the target multiplies.
 fn decoders(scheme: &Scheme, target: &'static Target, argument: &str) -> Result<Vec<Emitted>> {
-    plan::support(scheme, target)?;
+    support::support(scheme, target)?;
     let again = format!("quantloom emit {} --target {target}", shell_word(argument));
     let text = family_page(&scheme.weight.code, &again)?;
     let mut kernels = Vec::new();

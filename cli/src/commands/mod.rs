@@ -187,7 +187,7 @@ pub(crate) fn scheme(argument: &str) -> Result<Scheme> {
     // Some editors begin a file with a byte order mark.
     let scheme = parse(text.trim_start_matches('\u{feff}'))
         .map_err(|faults| anyhow::anyhow!("{} is not a valid scheme\n{faults}", path.display()))?;
-    let refused = quantloom::codegen::plan::refused_targets(&scheme);
+    let refused = quantloom::codegen::support::refused_targets(&scheme);
     if let Some(refusal) = refused.first() {
         bail!("{}: its `targets` clause: {refusal}", path.display());
     }

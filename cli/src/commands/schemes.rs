@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
-use quantloom::codegen::plan;
-use quantloom::codegen::target::{SupportLevel, TARGETS, Target};
+use quantloom::codegen::support;
+use quantloom::codegen::target::{Proof, TARGETS, Target};
 use quantloom::dsl::Scheme;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let schemes = quantloom::kernels::catalogue();
     let targets = |scheme: &Scheme| -> Vec<&str> {
-        plan::supported(scheme).map(|target| target.name).collect()
+        support::supported(scheme).map(|target| target.name).collect()
     };
     if arguments.json {
         let value = |scheme: &Scheme| {
@@ -59,8 +59,8 @@ fn markdown(schemes: &[Scheme]) -> Result<bool> {
     print_line(format_args!("|---|---|{}", "---|".repeat(names.len())))?;
     let mut reasons: Vec<String> = Vec::new();
     for scheme in schemes {
-        let mut cell = |target: &'static Target| match plan::support(scheme, target) {
-            Ok(()) if target.support_level == SupportLevel::Hardware => "runs".to_owned(),
+        let mut cell = |target: &'static Target| match support::support(scheme, target) {
+            Ok(()) if target.proof == Proof::Run => "runs".to_owned(),
             Ok(()) => "simulated".to_owned(),
             Err(why) => {
                 let why = why.to_string();

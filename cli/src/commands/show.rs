@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use quantloom::codegen::plan::{self, Plan};
+use quantloom::codegen::support;
 use quantloom::codegen::target::{TARGETS, Target};
 use quantloom::dsl::format::F32;
 use quantloom::dsl::{Activation, Scheme};
@@ -83,7 +84,7 @@ fn planned_for(
 
 /// The plans for each of the scheme's activations, equal ones once; or why there is none.
 fn planned(scheme: &Scheme, target: &'static Target) -> String {
-    if let Err(refusal) = plan::support(scheme, target) {
+    if let Err(refusal) = support::support(scheme, target) {
         return format!("refused: {refusal}");
     }
     let mut plans: Vec<(String, Vec<String>)> = Vec::new();

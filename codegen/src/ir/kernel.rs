@@ -135,6 +135,10 @@ pub struct TensorMap {
     pub swizzle: Swizzle,
 }
 
+/// The name of the shared block in which codes are looked up: which of its words lanes read is a
+/// matter of the data, so that its bank conflicts are counted apart.
+pub const LOOKUP_TABLE: &str = "table";
+
 /// A block of shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedBlock {

@@ -1,9 +1,9 @@
 //! The kernel IR: one GPU kernel as a typed, structured, SIMT program.
 //!
-//! In: a schedule's calls of the [`Builder`]. Out: a [`Kernel`], and from [`verify`] a [`Verified`]
-//! kernel, which emitters and the simulator require. Start at [`Kernel`], then [`Statement`] and
-//! [`Op`]; `arithmetic` has the value operations, `memory` the addresses, `matrix` the table of
-//! matrix instructions.
+//! In: what a schedule writes through the [`Builder`]. Out: a [`Kernel`], which [`verify`] turns
+//! into the [`Verified`] one that every emitter and the simulator take. Start at [`Kernel`], then [`Statement`] and
+//! [`Op`]; `arithmetic` has the value operations, `memory` the addresses, `matrix` the operands of
+//! matrix instructions, whose table is [`MATRIX_OPS`].
 //!
 //! Rust is the macro language: a loop with bounds known at generation time (tile sizes, fragments,
 //! unrolled steps) is a Rust loop in the schedule; a loop with bounds known only at launch is a
@@ -94,15 +94,13 @@ pub use arithmetic::{Binary, Compare, Half, Side, Ternary, Unary};
 pub use builder::Builder;
 pub use hash::ContentHash;
 pub use kernel::{
-    Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, Launch, Parameter,
-    ParameterId, SharedBlock, SharedId, SharedMap, TensorId, TensorMap,
+    Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, LOOKUP_TABLE, Launch,
+    Parameter, ParameterId, SharedBlock, SharedId, SharedMap, TensorId, TensorMap,
 };
-pub use matrix::{
-    Accumulator, Element, MATRIX_OPS, MatrixOp, MatrixOperand, MatrixScale, MatrixScope, Scaling,
-    SharedTile, matrix_op,
-};
-pub use memory::{Address, Cache, Mask, MemoryOrder, Scope, Space, Swizzle, Width, Word};
-pub use op::{AtomicOp, BarrierRef, Body, Op, Role, Shuffle, Special, Statement, Vote};
+pub use crate::target::{Element, MATRIX_OPS, MatrixOp, MatrixScope, Scaling, matrix_op};
+pub use matrix::{Addend, MatrixOperand, MatrixScale, SharedTile};
+pub use memory::{Address, Cache, Mask, Order, Scope, Space, Swizzle, Width, Word};
+pub use op::{BarrierRef, Body, Fetch, Op, Role, Shuffle, Special, Statement, Vote};
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
 pub use verify::{Verified, VerifyError, VerifyErrorKind, VerifyErrors, verify};
 pub use walk::AccessKind;

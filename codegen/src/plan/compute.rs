@@ -6,8 +6,8 @@ use quantloom_dsl::{Accumulate, Activation, Code, ScaleLevel, ScaleType, Scheme}
 
 use super::operand::Operand;
 use super::scale::run;
-use crate::ir::{MATRIX_OPS, Scaling};
 use crate::target::Class;
+use crate::target::{MATRIX_OPS, Scaling};
 
 /// A product instruction, as the planner sees it: one row each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,10 +19,10 @@ pub mod interpret;
 pub mod name;
 pub mod native;
 pub mod operand;
+mod refusal;
 pub mod scale;
 pub mod sequence;
 pub mod step;
-mod support;
 pub mod templates;
 
 use quantloom_dsl::format::Number;
@@ -33,9 +33,9 @@ pub use dequant::DequantPlan;
 pub use name::{brief, kernel_name, product_name};
 pub use native::NativeLayout;
 pub use operand::Operand;
+pub use refusal::{Refusal, judged, known, planned};
 pub use scale::ScalePlan;
 pub use sequence::Sequence;
-pub use support::{Refusal, known, refused_targets, support, supported};
 
 use crate::target::Target;
 
@@ -97,7 +97,7 @@ impl Plan {
 
 /// The plan for a scheme with one of its activations, by the first product that all parts of a
 /// plan exist for, or one of operands as wide for which decoding is cheaper. Whether the target has
-/// kernels is another question: [`support`].
+/// kernels is another question (`support`, feature `gpu`).
 ///
 /// # Errors
 /// Why there is none: the last obstacle.

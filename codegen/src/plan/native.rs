@@ -22,8 +22,7 @@ use quantloom_dsl::{parse_fragment, parse_layout};
 use super::compute::Product;
 use super::dequant::DequantPlan;
 use super::sequence::{Field, Sequence};
-use crate::ir::MATRIX_OPS;
-use crate::target::Class;
+use crate::target::{Class, MATRIX_OPS};
 
 /// A digit of two values: axis and stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

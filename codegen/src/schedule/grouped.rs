@@ -25,7 +25,7 @@ pub enum What {
     Scale,
     /// What the sum of x over a group is multiplied with: see [`ZeroPointCorrection`].
     ///
-    /// [`ZeroPointCorrection`]: quantloom_dsl::Correction
+    /// [`ZeroPointCorrection`]: quantloom_dsl::ZeroPointCorrection
     Addend,
 }
 

@@ -37,5 +37,3 @@ pub use grouped::{Grouped, What};
 pub use io::{Io, PER_ROW_LAYOUT};
 pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
 pub use problem::{Input, InputScale, Problem, Unscheduled};
-#[cfg(feature = "sim")]
-pub(crate) use table::NAME as TABLE;

@@ -4,7 +4,7 @@
 //! helps against that.
 
 use super::problem::Problem;
-use crate::ir::{Address, Builder, Operand, SharedId, Special, Width, Word};
+use crate::ir::{Address, Builder, LOOKUP_TABLE, Operand, SharedId, Special, Width, Word};
 use crate::plan::DequantPlan;
 use crate::plan::step::Step;
 
@@ -14,9 +14,6 @@ pub(super) struct Table {
     block: SharedId,
     width: Width,
 }
-
-/// Its name in kernels and in the simulator's counts.
-pub(crate) const NAME: &str = "table";
 
 /// The numbers of a plan's table as 32-bit words, and the word of one of them.
 fn numbers(plan: &DequantPlan) -> Option<(Vec<u32>, Word)> {
@@ -44,7 +41,7 @@ impl Table {
         let (mut words, word) = numbers(&problem.plan.dequant)?;
         words.resize(words.len().next_multiple_of(4), 0);
         let len = words.len() as u32 * 4 / word.bytes();
-        let block = b.shared(NAME, word, len, "the numbers of all codes, one after another");
+        let block = b.shared(LOOKUP_TABLE, word, len, "the numbers of all codes, one after another");
         b.comment("the table of all codes");
         let thread = b.special(Special::Thread);
         let first = b.equal(thread, 0u32);

@@ -4,8 +4,7 @@ use std::fmt;
 
 use super::InstructionClass;
 use super::fault::{loaded, point};
-use crate::ir::Kernel;
-use crate::schedule::TABLE;
+use crate::ir::{Kernel, LOOKUP_TABLE};
 use crate::target::Gpu;
 
 /// Counts of a run, over all blocks.
@@ -248,7 +247,7 @@ impl Tally {
                 bytes: tally.bytes,
                 sectors: (tally.sectors[0] > 0).then_some(tally.sectors),
                 rounds: (tally.rounds[0] > 0).then_some(tally.rounds),
-                table_lookup: loaded(kernel, number as u32).is_some_and(|of| of.name == TABLE),
+                looks_up: loaded(kernel, number as u32).is_some_and(|of| of.name == LOOKUP_TABLE),
             })
             .collect()
     }

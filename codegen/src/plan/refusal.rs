@@ -1,12 +1,11 @@
-//! Whether a target runs a scheme, and the reasons why not.
+//! Why a target does not run a scheme, as far as plans say.
 
 use quantloom_dsl::format::F32;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::operand::Operand;
 use super::plan;
-use crate::schedule::{Problem, Unscheduled, choose};
-use crate::target::{TARGETS, Target, target, unsupported_reason};
+use crate::target::{TARGETS, Target, later, target};
 
 /// Why a target does not run a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,50 +74,39 @@ pub enum Refusal {
     },
 }
 
-/// Whether the target runs the scheme, with at least one of its activations.
+/// Whether the target has a plan for the scheme, with at least one of its activations. Whether a
+/// schedule of a GPU takes that plan is the next question, which the GPU compiler answers
+/// (`support`, feature `gpu`).
 ///
 /// # Errors
 /// The reason why not.
-pub fn support(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> {
-    if let Some(of) = target.translated_from {
+pub fn planned(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> {
+    judged(scheme, target, |activation| plan(scheme, activation, target).map(|_| ()))
+}
+
+/// Whether a target with kernels of its own takes the scheme with at least one of the activations
+/// that x may have there.
+///
+/// # Errors
+/// What `takes` says of the first activation, if it takes none.
+pub fn judged(
+    scheme: &Scheme,
+    target: &'static Target,
+    takes: impl Fn(&Activation) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    if let Some(of) = target.translates {
         return Err(Refusal::Translated { target: target.name, of });
     }
     if !target.has_kernels() {
         return Err(Refusal::NoKernels(target.name));
     }
-    let kernel = |activation: &Activation| match target.gpu {
-        None => plan(scheme, activation, target).map(|_| ()),
-        Some(_) => scheduled(scheme, activation, target),
-    };
     let listed = scheme.activations.iter().cloned();
     // What x in f32 is rounded to on a GPU without products of it.
     let narrower = scheme.activation_for(F32).filter(|_| target.gpu.is_some());
     let narrower = narrower.into_iter().flat_map(|taken| taken.narrower(scheme));
-    let mut plans = listed.chain(narrower).map(|activation| kernel(&activation));
-    let first = plans.next().unwrap_or(Err(Refusal::NoKernels(target.name)));
-    if first.is_ok() || plans.any(|plan| plan.is_ok()) { Ok(()) } else { first }
-}
-
-/// Whether a schedule takes the product of a whole shape with one token.
-fn scheduled(
-    scheme: &Scheme,
-    activation: &Activation,
-    target: &'static Target,
-) -> Result<(), Refusal> {
-    const WHOLE: (u32, u32) = (4096, 4096);
-    // Experts are multiplied one by one, each as a weight of its own.
-    let dense = Scheme { experts: None, ..scheme.clone() };
-    let problem = Problem::new(&dense, activation, target, WHOLE);
-    match problem.and_then(|problem| choose(&problem, 1)) {
-        Ok(_) => Ok(()),
-        Err(Unscheduled::NoPlan(refusal)) => Err(refusal),
-        Err(other) => Err(Refusal::NotScheduled(other.to_string())),
-    }
-}
-
-/// The targets that run a scheme.
-pub fn supported(scheme: &Scheme) -> impl Iterator<Item = &'static Target> {
-    TARGETS.iter().filter(move |target| support(scheme, target).is_ok())
+    let mut taken = listed.chain(narrower).map(|activation| takes(&activation));
+    let first = taken.next().unwrap_or(Err(Refusal::NoKernels(target.name)));
+    if first.is_ok() || taken.any(|taken| taken.is_ok()) { Ok(()) } else { first }
 }
 
 /// The target of a name that a scheme's author wrote.
@@ -137,10 +125,4 @@ pub fn known(name: &str) -> Result<&'static Target, Refusal> {
             .min();
         Refusal::Unknown { name: name.to_owned(), nearest: near.map(|(_, name)| name) }
     })
-}
-
-/// Refusals of the targets that the scheme's author insists on.
-pub fn refused_targets(scheme: &Scheme) -> Vec<Refusal> {
-    let refusal = |name: &String| known(name).and_then(|target| support(scheme, target)).err();
-    scheme.targets.iter().filter_map(refusal).collect()
 }

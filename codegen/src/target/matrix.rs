@@ -1,0 +1,314 @@
+//! The matrix instructions, one row each: D = A B + C with A `[m, k]`, B `[k, n]`, C and D `[m, n]`.
+//!
+//! A row's layouts say which value lies where, in the notation of docs/scheme-language.md as
+//! `[place in the register ; register ; lane]`, fastest digit first. In A, `n` is the row and `k`
+//! the column; in B, `n` is the *column* and `k` the row; in D, `n` is the row and `k` the
+//! *column*. A warp-group instruction's lane is the thread's number in its warp group.
+//!
+//! Values: products are exact, their sum and the addend are summed in an order that the chip
+//! chooses, and the result is rounded to the type of D (integers: exact modulo 2^32). An instruction
+//! that scales ([`Scaling`]) multiplies products of elements with both scales, exactly, before it adds.
+
+use super::{Feature, Target};
+
+/// The type of a matrix operand's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// 8-bit float, 4 exponent bits, no infinity.
+    E4m3,
+    /// The AMD variant without negative zero; bias 8.
+    E4m3Fnuz,
+    /// 8-bit float, 5 exponent bits, infinities.
+    E5m2,
+    /// 6-bit float, 2 exponent bits, finite.
+    E2m3,
+    /// 6-bit float, 3 exponent bits, finite.
+    E3m2,
+    /// 4-bit float, 2 exponent bits, finite.
+    E2m1,
+    /// Two's complement byte.
+    S8,
+    /// IEEE binary32.
+    F32,
+    /// Two's complement 32-bit integer.
+    S32,
+}
+
+/// Who executes a matrix instruction together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatrixScope {
+    /// A warp; the result is there when the operation is done.
+    Warp,
+    /// A warp group; the result is in flight until a wait for it.
+    WarpGroup,
+}
+
+/// A matrix instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixOp {
+    /// The name in this project.
+    pub name: &'static str,
+    /// The vendor's name: a PTX mnemonic, or a clang builtin.
+    pub mnemonic: &'static str,
+    /// m, n, k.
+    pub shape: [u32; 3],
+    /// Elements of A.
+    pub a: Element,
+    /// Elements of B.
+    pub b: Element,
+    /// Elements of C and D.
+    pub d: Element,
+    /// Who executes it.
+    pub scope: MatrixScope,
+    /// Registers and lanes of A.
+    pub a_layout: &'static str,
+    /// Registers and lanes of B; empty if B comes from shared memory only.
+    pub b_layout: &'static str,
+    /// Registers and lanes of C and D.
+    pub d_layout: &'static str,
+    /// How it scales A and B, if it does.
+    pub scaling: Option<Scaling>,
+    /// Which chips have it.
+    pub needs: Feature,
+    /// Where its layouts are documented.
+    pub cite: &'static str,
+}
+
+/// How an instruction multiplies its operands with powers of two before it multiplies them: A
+/// `[m, k]` with scales `[m, k / columns]`, B likewise. A scale is a code of e8m0: 255 is a NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scaling {
+    /// Columns that share a scale.
+    pub columns: u32,
+    /// Which lane supplies which scale, of A and of B, whatever their elements: `n` is the row of A
+    /// (column of B), `k` the number of the block of columns. A lane has one, in a byte of a register.
+    pub layout: &'static str,
+}
+
+impl Element {
+    /// Width in bits. The elements of a position-by-position layout follow one another without gaps:
+    /// those of 6 bits go on in the next register.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Self::F16 | Self::Bf16 => 16,
+            Self::E4m3 | Self::E4m3Fnuz | Self::E5m2 | Self::S8 => 8,
+            Self::E2m3 | Self::E3m2 => 6,
+            Self::E2m1 => 4,
+            Self::F32 | Self::S32 => 32,
+        }
+    }
+}
+
+impl MatrixOp {
+    /// Threads that execute it.
+    pub fn threads(&self, warp: u32) -> u32 {
+        match self.scope {
+            MatrixScope::Warp => warp,
+            MatrixScope::WarpGroup => 4 * warp,
+        }
+    }
+
+    /// Registers a thread for A, B (from registers), D.
+    pub fn registers(&self, warp: u32) -> [u32; 3] {
+        let [m, n, k] = self.shape;
+        let lanes = 32 * self.threads(warp);
+        [
+            m * k * self.a.bits() / lanes,
+            n * k * self.b.bits() / lanes,
+            m * n * self.d.bits() / lanes,
+        ]
+    }
+}
+
+const PTX_MMA16: &str = "PTX ISA, Matrix Fragments for mma.m16n8k16 with floating point type";
+const PTX_MMA8: &str = "PTX ISA, Matrix Fragments for mma.m16n8k32";
+const PTX_WGMMA16: &str = "PTX ISA, Register Fragments for wgmma.mma_async.m64nNk16";
+const PTX_WGMMA8: &str = "PTX ISA, Register Fragments for wgmma.mma_async.m64nNk32";
+const AMD_MFMA: &str =
+    "AMD CDNA3 ISA, Matrix Arithmetic Instructions; amd_matrix_instruction_calculator";
+const AMD_MFMA_950: &str = "AMD CDNA4 ISA, Matrix Arithmetic Instructions";
+const AMD_MFMA_SCALE: &str = "AMD CDNA4 ISA, V_MFMA_SCALE_F32_16X16X128_F8F6F4; layouts as in \
+    ROCm/composable_kernel test/mx_mfma_op/mx_mfma_op.hpp";
+
+macro_rules! mma {
+    ($name:literal, $k:literal, $a:ident, $d:ident, $ptx:literal, $needs:ident) => {
+        MatrixOp {
+            name: $name,
+            mnemonic: $ptx,
+            shape: [16, 8, $k],
+            a: Element::$a,
+            b: Element::$a,
+            d: Element::$d,
+            scope: MatrixScope::Warp,
+            a_layout: match $k {
+                16 => "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]",
+                _ => "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8]",
+            },
+            b_layout: match $k {
+                16 => "[k:2 ; k/8:2 ; k/2:4, n:8]",
+                _ => "[k:4 ; k/16:2 ; k/4:4, n:8]",
+            },
+            d_layout: "[ ; k:2, n/8:2 ; k/2:4, n:8]",
+            scaling: None,
+            needs: Feature::$needs,
+            cite: match $k {
+                16 => PTX_MMA16,
+                _ => PTX_MMA8,
+            },
+        }
+    };
+}
+
+macro_rules! wgmma {
+    ($n:literal, $tiles:literal, $k:literal, $a:ident, $d:ident, $suffix:literal, $types:literal) => {
+        MatrixOp {
+            name: concat!("wgmma.m64n", $n, "k", $k, ".", $suffix),
+            mnemonic: concat!("wgmma.mma_async.sync.aligned.m64n", $n, "k", $k, ".", $types),
+            shape: [64, $n, $k],
+            a: Element::$a,
+            b: Element::$a,
+            d: Element::$d,
+            scope: MatrixScope::WarpGroup,
+            a_layout: match $k {
+                16 => "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8, n/16:4]",
+                _ => "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8, n/16:4]",
+            },
+            b_layout: "",
+            d_layout: concat!("[ ; k:2, n/8:2, k/8:", $tiles, " ; k/2:4, n:8, n/16:4]"),
+            scaling: None,
+            needs: Feature::Wgmma,
+            cite: match $k {
+                16 => PTX_WGMMA16,
+                _ => PTX_WGMMA8,
+            },
+        }
+    };
+}
+
+macro_rules! mfma {
+    ($name:literal, $builtin:literal, $k:literal, $a:ident, $d:ident, $layout:literal, $needs:ident, $cite:ident) => {
+        MatrixOp {
+            name: $name,
+            mnemonic: $builtin,
+            shape: [16, 16, $k],
+            a: Element::$a,
+            b: Element::$a,
+            d: Element::$d,
+            scope: MatrixScope::Warp,
+            a_layout: $layout,
+            b_layout: $layout,
+            d_layout: "[ ; n:4 ; k:16, n/4:4]",
+            scaling: None,
+            needs: Feature::$needs,
+            cite: $cite,
+        }
+    };
+}
+
+/// Scales of 32 columns: lane l has that of row l % 16, block l / 16.
+const MX: Scaling = Scaling { columns: 32, layout: "[ ; ; n:16, k:4]" };
+
+/// Where 128 columns of small floats lie: of bytes a lane has 16 neighbours of each half of the columns,
+/// of smaller elements 32 neighbours.
+const fn mx_layout(element: Element) -> &'static str {
+    match element.bits() {
+        8 => "[k:4 ; k/4:4, k/64:2 ; n:16, k/16:4]",
+        6 => "[k:32 ; ; n:16, k/32:4]",
+        _ => "[k:8 ; k/8:4 ; n:16, k/32:4]",
+    }
+}
+
+macro_rules! scaled_mfma {
+    ($name:literal, $a:ident, $b:ident) => {
+        MatrixOp {
+            name: $name,
+            mnemonic: "__builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4",
+            shape: [16, 16, 128],
+            a: Element::$a,
+            b: Element::$b,
+            d: Element::F32,
+            scope: MatrixScope::Warp,
+            a_layout: mx_layout(Element::$a),
+            b_layout: mx_layout(Element::$b),
+            d_layout: "[ ; n:4 ; k:16, n/4:4]",
+            scaling: Some(MX),
+            needs: Feature::MfmaScale,
+            cite: AMD_MFMA_SCALE,
+        }
+    };
+}
+
+/// Every matrix instruction that a schedule can ask for.
+#[rustfmt::skip]
+pub const MATRIX_OPS: &[MatrixOp] = &[
+    mma!("mma.m16n8k16.bf16", 16, Bf16, F32, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", Mma16),
+    mma!("mma.m16n8k16.f16", 16, F16, F32, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", Mma16),
+    mma!("mma.m16n8k32.s8", 32, S8, S32, "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", MmaS8),
+    mma!("mma.m16n8k32.e4m3", 32, E4m3, F32, "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32", MmaE4m3),
+    wgmma!(8, 1, 16, Bf16, F32, "bf16", "f32.bf16.bf16"),
+    wgmma!(16, 2, 16, Bf16, F32, "bf16", "f32.bf16.bf16"),
+    wgmma!(32, 4, 16, Bf16, F32, "bf16", "f32.bf16.bf16"),
+    wgmma!(64, 8, 16, Bf16, F32, "bf16", "f32.bf16.bf16"),
+    wgmma!(128, 16, 16, Bf16, F32, "bf16", "f32.bf16.bf16"),
+    wgmma!(256, 32, 16, Bf16, F32, "bf16", "f32.bf16.bf16"),
+    wgmma!(8, 1, 16, F16, F32, "f16", "f32.f16.f16"),
+    wgmma!(16, 2, 16, F16, F32, "f16", "f32.f16.f16"),
+    wgmma!(32, 4, 16, F16, F32, "f16", "f32.f16.f16"),
+    wgmma!(64, 8, 16, F16, F32, "f16", "f32.f16.f16"),
+    wgmma!(128, 16, 16, F16, F32, "f16", "f32.f16.f16"),
+    wgmma!(256, 32, 16, F16, F32, "f16", "f32.f16.f16"),
+    wgmma!(8, 1, 32, E4m3, F32, "e4m3", "f32.e4m3.e4m3"),
+    wgmma!(16, 2, 32, E4m3, F32, "e4m3", "f32.e4m3.e4m3"),
+    wgmma!(32, 4, 32, E4m3, F32, "e4m3", "f32.e4m3.e4m3"),
+    wgmma!(64, 8, 32, E4m3, F32, "e4m3", "f32.e4m3.e4m3"),
+    wgmma!(128, 16, 32, E4m3, F32, "e4m3", "f32.e4m3.e4m3"),
+    wgmma!(256, 32, 32, E4m3, F32, "e4m3", "f32.e4m3.e4m3"),
+    wgmma!(8, 1, 32, S8, S32, "s8", "s32.s8.s8"),
+    wgmma!(16, 2, 32, S8, S32, "s8", "s32.s8.s8"),
+    wgmma!(32, 4, 32, S8, S32, "s8", "s32.s8.s8"),
+    wgmma!(64, 8, 32, S8, S32, "s8", "s32.s8.s8"),
+    wgmma!(128, 16, 32, S8, S32, "s8", "s32.s8.s8"),
+    wgmma!(256, 32, 32, S8, S32, "s8", "s32.s8.s8"),
+    mfma!("mfma.16x16x16.bf16", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k", 16, Bf16, F32, "[k:2 ; k/2:2 ; n:16, k/4:4]", Mfma, AMD_MFMA),
+    mfma!("mfma.16x16x16.f16", "__builtin_amdgcn_mfma_f32_16x16x16f16", 16, F16, F32, "[k:2 ; k/2:2 ; n:16, k/4:4]", Mfma, AMD_MFMA),
+    mfma!("mfma.16x16x32.s8", "__builtin_amdgcn_mfma_i32_16x16x32_i8", 32, S8, S32, "[k:4 ; k/4:2 ; n:16, k/8:4]", Mfma, AMD_MFMA),
+    mfma!("mfma.16x16x32.e4m3fnuz", "__builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8", 32, E4m3Fnuz, F32, "[k:4 ; k/4:2 ; n:16, k/8:4]", MfmaFnuz, AMD_MFMA),
+    mfma!("mfma.16x16x32.e4m3", "__builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8", 32, E4m3, F32, "[k:4 ; k/4:2 ; n:16, k/8:4]", MfmaE4m3, AMD_MFMA_950),
+    mfma!("mfma.16x16x32.bf16", "__builtin_amdgcn_mfma_f32_16x16x32_bf16", 32, Bf16, F32, "[k:2 ; k/2:4 ; n:16, k/8:4]", MfmaWide, AMD_MFMA_950),
+    mfma!("mfma.16x16x32.f16", "__builtin_amdgcn_mfma_f32_16x16x32_f16", 32, F16, F32, "[k:2 ; k/2:4 ; n:16, k/8:4]", MfmaWide, AMD_MFMA_950),
+    mfma!("mfma.16x16x64.s8", "__builtin_amdgcn_mfma_i32_16x16x64_i8", 64, S8, S32, "[k:4 ; k/4:4 ; n:16, k/16:4]", MfmaWide, AMD_MFMA_950),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e2m1", E2m1, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e2m3", E2m1, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e3m2", E2m1, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e4m3", E2m1, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e2m1.e5m2", E2m1, E5m2),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e2m1", E2m3, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e2m3", E2m3, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e3m2", E2m3, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e4m3", E2m3, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e2m3.e5m2", E2m3, E5m2),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e2m1", E3m2, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e2m3", E3m2, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e3m2", E3m2, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e4m3", E3m2, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e3m2.e5m2", E3m2, E5m2),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e2m1", E4m3, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e2m3", E4m3, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e3m2", E4m3, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e4m3", E4m3, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e4m3.e5m2", E4m3, E5m2),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e2m1", E5m2, E2m1),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e2m3", E5m2, E2m3),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e3m2", E5m2, E3m2),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e4m3", E5m2, E4m3),
+    scaled_mfma!("mfma.scale.16x16x128.e5m2.e5m2", E5m2, E5m2),
+];
+
+/// The instruction of a name, if the target has it.
+pub fn matrix_op(name: &str, target: &Target) -> Option<&'static MatrixOp> {
+    MATRIX_OPS.iter().find(|row| row.name == name && target.has(row.needs))
+}
