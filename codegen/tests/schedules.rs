@@ -14,7 +14,7 @@ use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::decode::{DecodeTile, decode};
 use quantloom_codegen::schedule::tile::{TileShape, tile};
-use quantloom_codegen::schedule::{Problem, Unscheduled, choose};
+use quantloom_codegen::schedule::{Problem, Schedule, Unscheduled, choose};
 use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
 use rayon::prelude::*;

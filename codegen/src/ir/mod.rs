@@ -90,6 +90,7 @@ mod register;
 mod verify;
 mod walk;
 
+pub use crate::target::{Element, MATRIX_OPS, MatrixOp, MatrixScope, Scaling, matrix_op};
 pub use arithmetic::{Binary, Compare, Half, Side, Ternary, Unary};
 pub use builder::Builder;
 pub use hash::ContentHash;
@@ -97,7 +98,6 @@ pub use kernel::{
     Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, LOOKUP_TABLE, Launch,
     Parameter, ParameterId, SharedBlock, SharedId, SharedMap, TensorId, TensorMap,
 };
-pub use crate::target::{Element, MATRIX_OPS, MatrixOp, MatrixScope, Scaling, matrix_op};
 pub use matrix::{Addend, MatrixOperand, MatrixScale, SharedTile};
 pub use memory::{Address, Cache, Mask, Order, Scope, Space, Swizzle, Width, Word};
 pub use op::{BarrierRef, Body, Fetch, Op, Role, Shuffle, Special, Statement, Vote};

@@ -28,7 +28,7 @@ pub enum WrongOverride {
     #[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as decode(row_tiles=2, warps=12)")]
     Form(String),
     /// No product has that schedule.
-    #[error("there is no schedule \"{name}\", only {}", Chosen::NAMES.join(", "))]
+    #[error("there is no schedule \"{name}\", only {}", Chosen::names().join(", "))]
     Schedule {
         /// What it is called.
         name: String,
@@ -87,7 +87,7 @@ impl FromStr for Overrides {
             let (name, choices) = part.split_once('(').ok_or_else(wrong)?;
             let choices = choices.strip_suffix(')').ok_or_else(wrong)?;
             let name = name.trim();
-            if !Chosen::NAMES.contains(&name) {
+            if !Chosen::names().contains(&name) {
                 return Err(WrongOverride::Schedule { name: name.to_owned() });
             }
             let choice = |choice: &str| {

@@ -1,5 +1,9 @@
 //! The free choices of a schedule: numbers and yes or no, by name, as a kernel's key holds them.
 
+use std::collections::BTreeMap;
+
+use super::problem::Unscheduled;
+
 /// What a free choice may be.
 pub(super) trait Choice {
     /// The choice that a key's number stands for.
@@ -18,27 +22,54 @@ impl Choice for bool {
     }
 }
 
-/// Declares a struct of free choices, which are written to a key and read from one by their names.
+/// A free choice of a key.
+///
+/// # Errors
+/// If it is missing or too large.
+pub(super) fn read<C: Choice>(
+    schedule: &str,
+    parameters: &BTreeMap<String, u64>,
+    name: &str,
+) -> Result<C, Unscheduled> {
+    let number = parameters.get(name).and_then(|&number| u32::try_from(number).ok());
+    let missing = || Unscheduled::Tile(format!("schedule {schedule} needs the parameter {name}"));
+    number.map(C::of).ok_or_else(missing)
+}
+
+/// Declares a struct of free choices, which are written to a key and read from one by their names,
+/// under the name of their schedule.
 macro_rules! choices {
-    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$of:meta])* pub $field:ident: $ty:ty,)* }) => {
+    (
+        $(#[$meta:meta])*
+        $schedule:literal: pub struct $name:ident { $($(#[$of:meta])* pub $field:ident: $ty:ty,)* }
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub struct $name {
             $($(#[$of])* pub $field: $ty,)*
         }
 
-        impl $name {
-            /// The free choices by name.
-            pub(in crate::schedule) fn parameters(&self) -> Vec<(&'static str, u64)> {
+        impl $crate::schedule::FreeChoices for $name {
+            fn schedule() -> &'static str {
+                $schedule
+            }
+
+            fn name(&self) -> &'static str {
+                $schedule
+            }
+
+            fn parameters(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($field), self.$field.into()),)*]
             }
 
-            /// These choices by name, the inverse.
-            pub(in crate::schedule) fn read(
-                of: impl Fn(&str) -> Result<u32, $crate::schedule::Unscheduled>,
+            fn read(
+                parameters: &std::collections::BTreeMap<String, u64>,
             ) -> Result<Self, $crate::schedule::Unscheduled> {
-                use $crate::schedule::choices::Choice;
-                Ok(Self { $($field: <$ty as Choice>::of(of(stringify!($field))?),)* })
+                Ok(Self {
+                    $($field: $crate::schedule::choices::read::<$ty>(
+                        $schedule, parameters, stringify!($field),
+                    )?,)*
+                })
             }
         }
     };

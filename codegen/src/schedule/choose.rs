@@ -6,22 +6,62 @@
 
 use std::collections::BTreeMap;
 
-use super::decode::{DecodeTile, decode};
+use super::decode::DecodeTile;
+use super::interface::{FreeChoices, Schedule};
 use super::measured::measured;
 use super::problem::{Problem, Unscheduled};
-use super::shader::{ShaderTile, shader};
-use super::tile::{TileShape, tile};
+use super::shader::ShaderTile;
+use super::tile::TileShape;
 use crate::ir::Kernel;
 
-/// A schedule and its free choices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Chosen {
+/// The list of schedules: each a variant of [`Chosen`], in the order in which their models are asked.
+macro_rules! schedules {
+    ($($(#[$doc:meta])* $variant:ident($choices:ty),)*) => {
+        /// A schedule and its free choices.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Chosen {
+            $($(#[$doc])* $variant($choices),)*
+        }
+
+        /// What is asked of a schedule before it is chosen.
+        const SCHEDULES: &[Listed] = &[$(Listed {
+            name: <$choices>::schedule,
+            serves: <$choices>::serves,
+            choose: |problem, tokens| <$choices>::choose(problem, tokens).map(Chosen::$variant),
+            candidates: |problem, tokens| {
+                let all = <$choices>::candidates(problem, tokens);
+                all.into_iter().map(Chosen::$variant).collect()
+            },
+            read: |parameters| <$choices>::read(parameters).map(Chosen::$variant),
+        },)*];
+
+        impl Chosen {
+            /// The schedule that was chosen.
+            pub fn schedule(&self) -> &dyn Schedule {
+                match self {
+                    $(Self::$variant(choices) => choices,)*
+                }
+            }
+        }
+    };
+}
+
+schedules! {
     /// The decode product, up to 16 tokens.
     Decode(DecodeTile),
     /// The product in tiles, any number of tokens.
     Tile(TileShape),
     /// The product of lanes by themselves, any number of tokens.
     Shader(ShaderTile),
+}
+
+/// A schedule of the list, as functions that give a [`Chosen`].
+struct Listed {
+    name: fn() -> &'static str,
+    serves: fn(&Problem, u32) -> bool,
+    choose: fn(&Problem, u32) -> Result<Chosen, Unscheduled>,
+    candidates: fn(&Problem, u32) -> Vec<Chosen>,
+    read: fn(&BTreeMap<String, u64>) -> Result<Chosen, Unscheduled>,
 }
 
 /// The schedule for a number of tokens (rows of x, M): the one that was measured to be the fastest,
@@ -38,89 +78,54 @@ pub fn choose(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
 /// # Errors
 /// If no schedule takes the problem with so many tokens.
 pub fn choose_by_model(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
-    match tokens {
-        _ if problem.product.is_none() => ShaderTile::choose(problem, tokens).map(Chosen::Shader),
-        1..=16 => DecodeTile::choose(problem, tokens).map(Chosen::Decode),
-        _ => TileShape::choose(problem, tokens).map(Chosen::Tile),
-    }
+    let schedule = SCHEDULES.iter().find(|schedule| (schedule.serves)(problem, tokens));
+    let none = || Unscheduled::Tile(format!("no schedule has products of {}", problem.target()));
+    (schedule.ok_or_else(none)?.choose)(problem, tokens)
+}
+
+/// What is worth measuring for so many tokens: first what the model chooses, then all that fit, from
+/// few to many rows, warps, blocks and parts of K.
+pub fn candidates(problem: &Problem, tokens: u32) -> Vec<Chosen> {
+    let model = choose_by_model(problem, tokens).ok();
+    let all = SCHEDULES.iter().flat_map(|schedule| (schedule.candidates)(problem, tokens));
+    let others = all.filter(|chosen| Some(*chosen) != model && chosen.takes(problem, tokens));
+    model.into_iter().chain(others).collect()
 }
 
 impl Chosen {
     /// The names of all schedules.
-    pub const NAMES: [&str; 3] = ["decode", "tile", "shader"];
+    pub fn names() -> Vec<&'static str> {
+        SCHEDULES.iter().map(|schedule| (schedule.name)()).collect()
+    }
 
     /// Writes the kernel.
     ///
     /// # Errors
     /// What the schedule does not take.
     pub fn write(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
-        self.fits_product(problem)?;
-        match self {
-            Self::Decode(choice) => decode(problem, *choice),
-            Self::Tile(choice) => tile(problem, *choice),
-            Self::Shader(choice) => shader(problem, *choice),
-        }
-    }
-
-    /// Whether the schedule takes these choices for the problem.
-    ///
-    /// # Errors
-    /// The rule that they break.
-    pub fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        self.fits_product(problem)?;
-        match self {
-            Self::Decode(choice) => choice.check(problem),
-            Self::Tile(choice) => choice.check(problem),
-            Self::Shader(choice) => choice.check(problem),
-        }
-    }
-
-    /// Whether the schedule multiplies as the problem's plan says: by matrix instructions or not.
-    fn fits_product(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        if matches!(self, Self::Shader(_)) == problem.product.is_none() {
-            return Ok(());
-        }
-        let (name, target) = (self.name(), problem.target());
-        Err(Unscheduled::Tile(format!("the schedule {name} has no products of {target}")))
+        self.schedule().build(problem)
     }
 
     /// Whether the schedule takes the problem, so many tokens in one launch, and blocks fit.
     pub fn takes(&self, problem: &Problem, tokens: u32) -> bool {
-        let fits = match self {
-            Self::Decode(choice) => choice.fits(problem),
-            Self::Tile(choice) => choice.fits(problem),
-            Self::Shader(choice) => choice.check(problem).is_ok(),
-        };
-        fits && self.tokens(problem) >= tokens
+        self.schedule().fits(problem) && self.tokens(problem) >= tokens
     }
 
     /// The most rows of x that one launch takes: those of a decode tile; those whose elements of
     /// x, of y and of the sums of a split K are numbered in 32 bits.
     pub fn tokens(&self, problem: &Problem) -> u32 {
-        match self {
-            Self::Decode(choice) => choice.tokens,
-            Self::Tile(choice) => choice.most_tokens(problem),
-            Self::Shader(choice) => choice.most_tokens(problem),
-        }
+        self.schedule().most_tokens(problem)
     }
 
     /// The schedule's name in a kernel's key.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Decode(_) => "decode",
-            Self::Tile(_) => "tile",
-            Self::Shader(_) => "shader",
-        }
+    pub fn name(&self) -> &'static str {
+        self.schedule().name()
     }
 
     /// The free choices by name, for a kernel's key. N and K, which are constants of the text too,
     /// are the problem's.
     pub fn parameters(&self) -> Vec<(&'static str, u64)> {
-        match self {
-            Self::Decode(choice) => choice.parameters(),
-            Self::Tile(choice) => choice.parameters(),
-            Self::Shader(choice) => choice.parameters(),
-        }
+        self.schedule().parameters()
     }
 
     /// The schedule of a key: the inverse of [`Self::name`] and [`Self::parameters`]. Parameters
@@ -129,20 +134,11 @@ impl Chosen {
     /// # Errors
     /// An unknown name, or a parameter that is missing or too large.
     pub fn read(name: &str, parameters: &BTreeMap<String, u64>) -> Result<Self, Unscheduled> {
-        let of = |parameter: &str| {
-            let value = parameters.get(parameter).copied();
-            value.and_then(|value| u32::try_from(value).ok()).ok_or_else(|| {
-                Unscheduled::Tile(format!("schedule {name} needs the parameter {parameter}"))
-            })
+        let schedule = SCHEDULES.iter().find(|schedule| (schedule.name)() == name);
+        let none = || {
+            let known = Self::names().join(", ");
+            Unscheduled::Tile(format!("there is no schedule {name}, only {known}"))
         };
-        match name {
-            "decode" => DecodeTile::read(of).map(Self::Decode),
-            "tile" => TileShape::read(of).map(Self::Tile),
-            "shader" => ShaderTile::read(of).map(Self::Shader),
-            _ => {
-                let known = Self::NAMES.join(", ");
-                Err(Unscheduled::Tile(format!("there is no schedule {name}, only {known}")))
-            }
-        }
+        (schedule.ok_or_else(none)?.read)(parameters)
     }
 }

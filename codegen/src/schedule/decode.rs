@@ -29,6 +29,7 @@ use super::chunk::{chunk_words, loads, sections, tile_words, width};
 use super::constants::{Constants, Stretch};
 use super::dequantise::{ByRow, Scales, Zeros, steps};
 use super::grouped::Grouped;
+use super::interface::Schedule;
 use super::io::Io;
 use super::problem::{Problem, Unscheduled};
 use super::results::{Held, Results};
@@ -83,7 +84,7 @@ pub fn decode(problem: &Problem, tile: DecodeTile) -> Result<Kernel, Unscheduled
     let warp = problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let (threads, min_blocks) = (tile.warps * warp, tile.min_blocks);
     let launch = Launch { grid, threads, min_blocks, cluster: 1, programmatic: tile.programmatic };
-    let name = problem.kernel_name(&tile.name());
+    let name = problem.kernel_name(&tile.label());
     let summary = format!(
         "y[m <= {}, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w; {} warps split K.",
         tile.tokens,

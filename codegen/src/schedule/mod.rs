@@ -11,7 +11,6 @@
 
 pub mod activation;
 mod arrange;
-mod candidates;
 mod choices;
 mod choose;
 mod chunk;
@@ -19,6 +18,7 @@ mod constants;
 pub mod decode;
 mod dequantise;
 mod grouped;
+mod interface;
 mod io;
 mod lanes;
 mod measured;
@@ -31,9 +31,9 @@ pub mod tile;
 pub mod transform;
 
 pub use arrange::Order;
-pub use candidates::candidates;
-pub use choose::{Chosen, choose, choose_by_model};
+pub use choose::{Chosen, candidates, choose, choose_by_model};
 pub use grouped::{Grouped, What};
+pub use interface::{FreeChoices, Resources, Schedule};
 pub use io::{Io, PER_ROW_LAYOUT};
 pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
 pub use problem::{Input, InputScale, Problem, Unscheduled};

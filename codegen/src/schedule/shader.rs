@@ -26,6 +26,7 @@ use crate::ir::{
 
 use self::numbers::{Numbers, OfTurn};
 use super::chunk::{chunk_words, loads, sections, tile_words, width};
+use super::interface::Schedule;
 use super::io::Io;
 use super::problem::{InputScale, Problem, Unscheduled};
 use super::table::Table;
@@ -48,7 +49,7 @@ pub fn shader(problem: &Problem, tile: ShaderTile) -> Result<Kernel, Unscheduled
     let threads = tile.threads(problem);
     let grid = [Extent::Constant(1); 3];
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
-    let name = problem.kernel_name(&tile.name());
+    let name = problem.kernel_name(&tile.label());
     let summary = format!(
         "y[m, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w and {} of x; {} groups of \
          lanes split K.",

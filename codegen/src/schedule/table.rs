@@ -41,7 +41,8 @@ impl Table {
         let (mut words, word) = numbers(&problem.plan.dequant)?;
         words.resize(words.len().next_multiple_of(4), 0);
         let len = words.len() as u32 * 4 / word.bytes();
-        let block = b.shared(LOOKUP_TABLE, word, len, "the numbers of all codes, one after another");
+        let block =
+            b.shared(LOOKUP_TABLE, word, len, "the numbers of all codes, one after another");
         b.comment("the table of all codes");
         let thread = b.special(Special::Thread);
         let first = b.equal(thread, 0u32);

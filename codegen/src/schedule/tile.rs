@@ -23,6 +23,7 @@ use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, 
 
 use super::constants::{Constants, Stretch};
 use super::dequantise::{ByRow, Zeros, steps};
+use super::interface::Schedule;
 use super::io::Io;
 use super::problem::{Problem, Unscheduled};
 use super::results::{Held, Results};
@@ -73,7 +74,7 @@ pub fn tile(problem: &Problem, shape: TileShape) -> Result<Kernel, Unscheduled> 
         cluster: 1,
         programmatic: shape.programmatic,
     };
-    let name = problem.kernel_name(&shape.name());
+    let name = problem.kernel_name(&shape.label());
     let summary = format!(
         "y[m, {}] = x[m, {}] w^T; codes by {}.\n\
          A block owns {} rows of w and {} tokens; its {} warps share out the rows.\n\

@@ -1,8 +1,10 @@
 //! The free choices of a decode kernel, and the ones that are good.
 
-use crate::ir::Half;
+use super::decode;
+use crate::ir::{Half, Kernel};
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
+use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
 use crate::schedule::problem::{InputScale, Problem, Unscheduled};
 use crate::schedule::results::{ORDER, Results};
 use crate::schedule::table::Table;
@@ -10,7 +12,7 @@ use crate::target::Feature;
 
 choices! {
     /// The free choices of a decode kernel.
-    pub struct DecodeTile {
+    "decode": pub struct DecodeTile {
         /// Rows of x at most: 1, 2, 4, 8 or 16.
         pub tokens: u32,
         /// Tiles of 16 rows of w a block.
@@ -34,11 +36,17 @@ choices! {
 const PROCESSORS: u32 = 128;
 /// Tiles of rows up to which a block has one.
 const ONE_TILE: u32 = 2 * PROCESSORS;
+/// Tokens of a decode product at most.
+const MOST_TOKENS: u32 = 16;
 /// Words of codes that the lanes of a processor's warps should have under way, each: 48 KB. More is
 /// better, but two blocks that hide each other's ends are better still.
 const UNDER_WAY: u32 = 384;
 
-impl DecodeTile {
+impl Schedule for DecodeTile {
+    fn serves(problem: &Problem, tokens: u32) -> bool {
+        problem.product.is_some() && (1..=MOST_TOKENS).contains(&tokens)
+    }
+
     /// The tile for a number of tokens, from measurements on an H200
     /// (docs/performance/decode.md).
     ///
@@ -48,11 +56,8 @@ impl DecodeTile {
     /// warps, which halves the reads of x once more. Other rows only where registers leave too few
     /// bytes under way for that; blocks as large as there are turns for, since small ones were
     /// slower everywhere. Where there are too few rows for all processors, blocks split K.
-    ///
-    /// # Errors
-    /// If there are more tokens than this schedule takes.
-    pub fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
-        if !(1..=16).contains(&tokens) {
+    fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        if !(1..=MOST_TOKENS).contains(&tokens) {
             let rule = "expected 1 to 16 in a decode product";
             return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
         }
@@ -78,25 +83,10 @@ impl DecodeTile {
         best.ok_or_else(unfit)
     }
 
-    /// A tile of so many tiles of rows, warps and blocks a processor that does not split K.
-    fn whole(problem: &Problem, tokens: u32, [row_tiles, warps, min_blocks]: [u32; 3]) -> Self {
-        // One token of several runs costs more registers than two: the assembler keeps all runs apart.
-        let fewest = if problem.run() < problem.turn { 2 } else { 1 };
-        Self {
-            tokens: tokens.next_power_of_two().max(fewest),
-            row_tiles,
-            warps,
-            min_blocks,
-            splits: 1,
-            eager: row_tiles > 1,
-            programmatic: problem.target().has(Feature::GridDependency),
-        }
-    }
-
     /// Tiles that are worth measuring: those that fit, with as many threads a processor as hide what
     /// they wait for, K whole or in as many parts as save turns.
-    pub(in crate::schedule) fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
-        if !(1..=16).contains(&tokens) {
+    fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        if !Self::serves(problem, tokens) {
             return Vec::new();
         }
         let mut all = Vec::new();
@@ -114,18 +104,59 @@ impl DecodeTile {
         all
     }
 
-    /// Whether as many blocks as it wants share a processor of the target.
-    pub(in crate::schedule) fn fits(&self, problem: &Problem) -> bool {
-        let Some(gpu) = problem.target().gpu else { return false };
-        let threads = self.warps * gpu.warp * self.min_blocks;
-        let bytes = self.shared_bytes(problem);
-        let registers = (gpu.registers / threads.max(1)) & !7;
-        self.check(problem).is_ok()
-            && self.warps * gpu.warp <= gpu.block_threads
-            && threads <= gpu.sm_threads
-            && bytes <= gpu.block_shared
-            && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.sm_shared
-            && registers >= self.registers(problem)
+    fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        if problem.product.is_none() {
+            return Err(multiplies_otherwise::<Self>(problem));
+        }
+        let rules = [
+            (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
+            ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),
+            ((1..=32).contains(&self.warps), "a block has 1 to 32 warps"),
+            ((1..=32).contains(&self.min_blocks), "a processor has 1 to 32 blocks"),
+            (
+                (1..=problem.turns()).contains(&self.splits),
+                "K is split into at most as many parts as it has turns",
+            ),
+        ];
+        match rules.into_iter().find(|(holds, _)| !holds) {
+            Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
+            None => problem.may_start_early(self.programmatic),
+        }
+    }
+
+    fn resources(&self, problem: &Problem) -> Resources {
+        let warp = problem.target().gpu.map_or(0, |gpu| gpu.warp);
+        Resources {
+            threads: self.warps * warp,
+            min_blocks: self.min_blocks,
+            shared_bytes: self.shared_bytes(problem),
+            registers: self.registers(problem),
+        }
+    }
+
+    fn most_tokens(&self, _problem: &Problem) -> u32 {
+        self.tokens
+    }
+
+    fn build(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
+        decode(problem, *self)
+    }
+}
+
+impl DecodeTile {
+    /// A tile of so many tiles of rows, warps and blocks a processor that does not split K.
+    fn whole(problem: &Problem, tokens: u32, [row_tiles, warps, min_blocks]: [u32; 3]) -> Self {
+        // One token of several runs costs more registers than two: the assembler keeps all runs apart.
+        let fewest = if problem.run() < problem.turn { 2 } else { 1 };
+        Self {
+            tokens: tokens.next_power_of_two().max(fewest),
+            row_tiles,
+            warps,
+            min_blocks,
+            splits: 1,
+            eager: row_tiles > 1,
+            programmatic: problem.target().has(Feature::GridDependency),
+        }
     }
 
     /// With K split where there are fewer blocks than processors: over as few blocks as give the
@@ -209,25 +240,8 @@ impl DecodeTile {
         4 * (Results::words(rows, self.tokens, self.warps) + constants + ORDER + table)
     }
 
-    pub(in crate::schedule) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        let rules = [
-            (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
-            ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),
-            ((1..=32).contains(&self.warps), "a block has 1 to 32 warps"),
-            ((1..=32).contains(&self.min_blocks), "a processor has 1 to 32 blocks"),
-            (
-                (1..=problem.turns()).contains(&self.splits),
-                "K is split into at most as many parts as it has turns",
-            ),
-        ];
-        match rules.into_iter().find(|(holds, _)| !holds) {
-            Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
-            None => problem.may_start_early(self.programmatic),
-        }
-    }
-
     /// Its part of a kernel's name.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn label(&self) -> String {
         let Self { tokens, row_tiles, warps, min_blocks, splits, eager, programmatic } = self;
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
         let eager = if *eager { "e" } else { "" };

@@ -1,12 +1,15 @@
 //! The free choices of a product of lanes, and the ones that are good.
 
+use super::shader;
+use crate::ir::Kernel;
 use crate::schedule::choices::choices;
+use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::table::Table;
 
 choices! {
     /// The free choices of a product of lanes; powers of two.
-    pub struct ShaderTile {
+    "shader": pub struct ShaderTile {
         /// Rows of x a block.
         pub tokens: u32,
         /// Rows of w that a lane has, each in a tile of its own.
@@ -25,14 +28,15 @@ const MOST_BLOCKS: u32 = 65_535;
 /// Sums of a lane at most.
 const MOST_SUMS: u32 = 32;
 
-impl ShaderTile {
+impl Schedule for ShaderTile {
+    fn serves(problem: &Problem, _tokens: u32) -> bool {
+        problem.product.is_none()
+    }
+
     /// The tile for a number of tokens, by what a lane reads of x for what it reads of w. Few tokens:
     /// one row a lane, and as many groups split K as there are chunks for, since memory is what counts.
     /// More: eight tokens and four rows a lane, so that a load of x serves sixteen products.
-    ///
-    /// # Errors
-    /// If no such tile fits.
-    pub fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+    fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         if tokens == 0 {
             let rule = "expected at least 1";
             return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
@@ -56,7 +60,10 @@ impl ShaderTile {
     }
 
     /// Tiles that are worth measuring for so many tokens: those that fit.
-    pub(in crate::schedule) fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+    fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        if !Self::serves(problem, tokens) {
+            return Vec::new();
+        }
         let mut all: Vec<Self> = Self::choose(problem, tokens).into_iter().collect();
         for count in [1, 2, 4, 8].into_iter().filter(|count| count / 2 < tokens) {
             for row_tiles in [1, 2, 4] {
@@ -73,12 +80,11 @@ impl ShaderTile {
         all
     }
 
-    /// Whether the schedule takes these choices for a problem.
-    ///
-    /// # Errors
-    /// The rule that they break.
-    pub fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        let rule = |rule: &str| Err(Unscheduled::Tile(format!("{} {rule}", self.name())));
+    fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        if problem.product.is_some() {
+            return Err(multiplies_otherwise::<Self>(problem));
+        }
+        let rule = |rule: &str| Err(Unscheduled::Tile(format!("{} {rule}", self.label())));
         let Some(gpu) = problem.target().gpu else { return rule("is for GPUs") };
         let all = [self.tokens, self.row_tiles, self.groups, self.parts];
         if !all.iter().all(|choice| choice.is_power_of_two() && *choice <= gpu.block_threads) {
@@ -101,6 +107,25 @@ impl ShaderTile {
         Ok(())
     }
 
+    fn resources(&self, problem: &Problem) -> Resources {
+        let words = self.shared_words(problem) + Table::words(problem);
+        let threads = self.threads(problem);
+        Resources { threads, min_blocks: 1, shared_bytes: 4 * words, registers: 0 }
+    }
+
+    /// The most rows of x of a launch: elements of x and of y are numbered in 32 bits, and the operand
+    /// of x has a block a row.
+    fn most_tokens(&self, problem: &Problem) -> u32 {
+        let widest = problem.input.columns.max(problem.n).max(problem.input_groups().unwrap_or(1));
+        (u32::MAX / widest).min(MOST_BLOCKS)
+    }
+
+    fn build(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
+        shader(problem, *self)
+    }
+}
+
+impl ShaderTile {
     /// Threads of a block.
     pub(super) fn threads(&self, problem: &Problem) -> u32 {
         problem.target().gpu.map_or(1, |gpu| gpu.warp) * self.groups * self.parts
@@ -116,15 +141,8 @@ impl ShaderTile {
         self.rows(problem) * self.tokens * self.parts
     }
 
-    /// The most rows of x of a launch: elements of x and of y are numbered in 32 bits, and the operand
-    /// of x has a block a row.
-    pub(in crate::schedule) fn most_tokens(&self, problem: &Problem) -> u32 {
-        let widest = problem.input.columns.max(problem.n).max(problem.input_groups().unwrap_or(1));
-        (u32::MAX / widest).min(MOST_BLOCKS)
-    }
-
     /// Its part of a kernel's name.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn label(&self) -> String {
         let Self { tokens, row_tiles, groups, parts } = self;
         format!("shader_m{tokens}r{row_tiles}g{groups}p{parts}")
     }

@@ -1,10 +1,11 @@
 //! The free choices of a tile kernel, and the ones that are good.
 
-use super::ring;
-use crate::ir::Half;
+use super::{ring, tile};
+use crate::ir::{Half, Kernel};
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
+use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::ORDER;
 use crate::schedule::table::Table;
@@ -12,7 +13,7 @@ use crate::target::{Class, Feature};
 
 choices! {
     /// The free choices of a tile kernel.
-    pub struct TileShape {
+    "tile": pub struct TileShape {
         /// Rows of x a block: 16, 32, 64 or 128.
         pub tokens: u32,
         /// Rows of w a block: 16, 32 or 64 a warp.
@@ -57,23 +58,27 @@ const MOST_STAGES: u32 = 4;
 /// Independent products that keep a warp's share of the matrix unit busy.
 const CHAINS: u32 = 4;
 
+/// Tokens from which tiles are worth measuring: fewer than the most that a decode product takes.
+const MEASURED_FROM: u32 = 9;
+
 /// Parts into which K is split at most.
 fn most_splits(problem: &Problem) -> u32 {
     let fewest = FEWEST_TURNS.min(FEWEST_COLUMNS / problem.turn).max(1);
     (problem.turns() / fewest).max(1)
 }
 
-impl TileShape {
+impl Schedule for TileShape {
+    fn serves(problem: &Problem, _tokens: u32) -> bool {
+        problem.product.is_some()
+    }
+
     /// The shape for a number of tokens.
     ///
     /// Few tokens are one block wide, so that w is read once; from 64 on blocks are 64 wide, which
     /// with 32 rows a warp is what registers hold. The rest is decided by what passes through the
     /// second cache: every block reads its tokens' x, so that more rows are better; and where blocks
     /// are then too few for all processors K is split, which costs the sums of each part.
-    ///
-    /// # Errors
-    /// If no shape fits the target, or there are no tokens.
-    pub fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+    fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         if tokens == 0 {
             return Err(Unscheduled::Shape {
                 what: "M",
@@ -112,27 +117,12 @@ impl TileShape {
         })
     }
 
-    /// A shape of a block (rows, warps, blocks a processor) and of stages that does not split K.
-    fn whole(
-        problem: &Problem,
-        tokens: u32,
-        (rows, warps, min_blocks): (u32, u32, u32),
-        stages: u32,
-    ) -> Self {
-        Self {
-            tokens: tokens.checked_next_power_of_two().unwrap_or(64).clamp(16, 64),
-            rows,
-            warps,
-            min_blocks,
-            stages,
-            splits: 1,
-            programmatic: problem.target().has(Feature::GridDependency),
-        }
-    }
-
     /// Shapes that are worth measuring: those that fit, K whole or in parts that leave a block turns
     /// enough.
-    pub(in crate::schedule) fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+    fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        if !Self::serves(problem, tokens) || tokens < MEASURED_FROM {
+            return Vec::new();
+        }
         let mut all = Vec::new();
         for &block in BLOCKS.iter().chain([&BLOCK_OF_RUNS]) {
             for stages in 2..=MOST_STAGES {
@@ -149,6 +139,85 @@ impl TileShape {
         };
         all.retain(|shape| few(shape) && shape.fits(problem));
         all
+    }
+
+    fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
+        if problem.product.is_none() {
+            return Err(multiplies_otherwise::<Self>(problem));
+        }
+        let native = &problem.plan.native;
+        if !problem.input_bytes(problem.turn).is_multiple_of(SHARED_BYTES) {
+            let what = format!("turns of {} columns in a tile", problem.turn);
+            return Err(Unscheduled::Scheme { target: problem.target().name, what });
+        }
+        let threads = self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp);
+        let apart = ring::swizzle(problem).apart(problem, threads);
+        let copies = apart.is_some_and(|apart| self.tokens.is_multiple_of(apart));
+        let per_warp = self.warps > 0
+            && self.rows.is_multiple_of(self.warps * native.rows)
+            && matches!(self.row_tiles(problem), 1 | 2 | 4);
+        let rules = [
+            (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
+            (per_warp, "a warp has 16, 32 or 64 rows"),
+            (self.min_blocks > 0, "there is at least a block"),
+            (copies, "the threads copy turns of whole tokens, at once a part of the block's"),
+            ((2..=16).contains(&self.stages), "stages are 2 to 16"),
+            (
+                (1..=problem.turns()).contains(&self.splits),
+                "K is split into at most as many parts as it has groups",
+            ),
+        ];
+        if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
+            return Err(Unscheduled::Tile(format!("{self:?}: {rule}")));
+        }
+        problem.may_start_early(self.programmatic)
+    }
+
+    fn resources(&self, problem: &Problem) -> Resources {
+        let constants = Constants::words(problem, self.rows, self.tokens);
+        let table = Table::words(problem);
+        let registers = self.registers(problem);
+        Resources {
+            threads: self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp),
+            min_blocks: self.min_blocks,
+            shared_bytes: 4 * (ring::words(*self, problem) + constants + ORDER + table),
+            // No thread has more than that.
+            registers: if registers > MOST_REGISTERS { u32::MAX } else { registers },
+        }
+    }
+
+    /// The most rows of x, whole tiles, whose elements are numbered in 32 bits: of x and y, and of
+    /// the sums that blocks which split K leave behind.
+    fn most_tokens(&self, problem: &Problem) -> u32 {
+        let padded = u64::from(self.row_blocks(problem)) * u64::from(self.rows);
+        let sums = if self.splits > 1 { padded * u64::from(self.splits) } else { padded };
+        let widest = sums.max(u64::from(problem.input.columns));
+        let most = u64::from(u32::MAX) / widest / u64::from(self.tokens) * u64::from(self.tokens);
+        u32::try_from(most).unwrap_or(u32::MAX).max(self.tokens)
+    }
+
+    fn build(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
+        tile(problem, *self)
+    }
+}
+
+impl TileShape {
+    /// A shape of a block (rows, warps, blocks a processor) and of stages that does not split K.
+    fn whole(
+        problem: &Problem,
+        tokens: u32,
+        (rows, warps, min_blocks): (u32, u32, u32),
+        stages: u32,
+    ) -> Self {
+        Self {
+            tokens: tokens.checked_next_power_of_two().unwrap_or(64).clamp(16, 64),
+            rows,
+            warps,
+            min_blocks,
+            stages,
+            splits: 1,
+            programmatic: problem.target().has(Feature::GridDependency),
+        }
     }
 
     /// Blocks that give all processors of a large device as much as they can hold; of small blocks
@@ -194,16 +263,6 @@ impl TileShape {
         self.row_blocks(problem) > SECOND_AXIS
     }
 
-    /// The most rows of x, whole tiles, whose elements are numbered in 32 bits: of x and y, and of
-    /// the sums that blocks which split K leave behind.
-    pub(in crate::schedule) fn most_tokens(&self, problem: &Problem) -> u32 {
-        let padded = u64::from(self.row_blocks(problem)) * u64::from(self.rows);
-        let sums = if self.splits > 1 { padded * u64::from(self.splits) } else { padded };
-        let widest = sums.max(u64::from(problem.input.columns));
-        let most = u64::from(u32::MAX) / widest / u64::from(self.tokens) * u64::from(self.tokens);
-        u32::try_from(most).unwrap_or(u32::MAX).max(self.tokens)
-    }
-
     /// Tiles of tokens that are multiplied side by side.
     pub(super) fn together(&self, problem: &Problem) -> u32 {
         (CHAINS / self.row_tiles(problem)).max(1)
@@ -235,55 +294,8 @@ impl TileShape {
         if tiles == 1 { all.min(MOST_REGISTERS) } else { all }
     }
 
-    /// Whether the schedule takes it, and as many blocks as it wants share a multiprocessor of the
-    /// target.
-    pub(in crate::schedule) fn fits(&self, problem: &Problem) -> bool {
-        let Some(gpu) = problem.target().gpu.filter(|_| self.check(problem).is_ok()) else {
-            return false;
-        };
-        let threads = self.warps * gpu.warp * self.min_blocks;
-        let constants = Constants::words(problem, self.rows, self.tokens);
-        let table = Table::words(problem);
-        let bytes = 4 * (ring::words(*self, problem) + constants + ORDER + table);
-        let registers = ((gpu.registers / threads.max(1)) & !7).min(MOST_REGISTERS);
-        self.warps * gpu.warp <= gpu.block_threads
-            && threads <= gpu.sm_threads
-            && bytes <= gpu.block_shared
-            && (bytes + gpu.reserved_shared) * self.min_blocks <= gpu.sm_shared
-            && registers >= self.registers(problem)
-    }
-
-    pub(in crate::schedule) fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        let native = &problem.plan.native;
-        if !problem.input_bytes(problem.turn).is_multiple_of(SHARED_BYTES) {
-            let what = format!("turns of {} columns in a tile", problem.turn);
-            return Err(Unscheduled::Scheme { target: problem.target().name, what });
-        }
-        let threads = self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp);
-        let apart = ring::swizzle(problem).apart(problem, threads);
-        let copies = apart.is_some_and(|apart| self.tokens.is_multiple_of(apart));
-        let per_warp = self.warps > 0
-            && self.rows.is_multiple_of(self.warps * native.rows)
-            && matches!(self.row_tiles(problem), 1 | 2 | 4);
-        let rules = [
-            (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
-            (per_warp, "a warp has 16, 32 or 64 rows"),
-            (self.min_blocks > 0, "there is at least a block"),
-            (copies, "the threads copy turns of whole tokens, at once a part of the block's"),
-            ((2..=16).contains(&self.stages), "stages are 2 to 16"),
-            (
-                (1..=problem.turns()).contains(&self.splits),
-                "K is split into at most as many parts as it has groups",
-            ),
-        ];
-        if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
-            return Err(Unscheduled::Tile(format!("{self:?}: {rule}")));
-        }
-        problem.may_start_early(self.programmatic)
-    }
-
     /// Its part of a kernel's name.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn label(&self) -> String {
         let Self { tokens, rows, warps, min_blocks, stages, splits, programmatic } = self;
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
         let early = if *programmatic { "p" } else { "" };
