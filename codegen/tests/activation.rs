@@ -214,7 +214,7 @@ fn products_get_their_operand() {
                 // Codes are four to a word.
                 let of_word = if input.codes { 4 } else { 1 };
                 let groups = problem.quantiser().map(|_| problem.groups() / of_word);
-                assert_eq!(groups, product.input_groups(), "{} {activation:?}", scheme.name);
+                assert_eq!(groups, product.input.groups(), "{} {activation:?}", scheme.name);
                 made += 1;
             }
         }

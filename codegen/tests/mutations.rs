@@ -10,8 +10,9 @@ use kernels::tiles;
 use quantloom_codegen::ir::{
     Binary, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Side, Ternary, Unary, verify,
 };
-use quantloom_codegen::schedule::decode::{DecodeTile, decode};
-use quantloom_codegen::schedule::tile::{TileShape, tile};
+use quantloom_codegen::schedule::Schedule;
+use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::tile::TileShape;
 
 const DECODE: DecodeTile = DecodeTile {
     tokens: 4,
@@ -140,9 +141,9 @@ fn mutations_are_found() {
     let problem = problem("asym", 0, "sm_90a", (40, 840));
     let product = Product::draw(&problem, 3, 11);
     let kernels = [
-        (decode(&problem, DECODE).unwrap(), BOTH),
-        (tile(&problem, TILE).unwrap(), BOTH),
-        (tile(&problem, TILE).unwrap(), OF_TILE),
+        (DECODE.build(&problem).unwrap(), BOTH),
+        (TILE.build(&problem).unwrap(), BOTH),
+        (TILE.build(&problem).unwrap(), OF_TILE),
     ];
     for (kernel, mutations) in kernels {
         all_found(&kernel, &product, mutations);
@@ -156,9 +157,9 @@ fn mutations_of_the_bias_are_found() {
         let product = Product::draw(&problem, 3, 12);
         // Two parts of each: of warps, of blocks that split K.
         for tile in [DecodeTile { splits: 1, ..DECODE }, DecodeTile { warps: 1, ..DECODE }] {
-            all_found(&decode(&problem, tile).unwrap(), &product, &[OF_BIAS, of_n].concat());
+            all_found(&tile.build(&problem).unwrap(), &product, &[OF_BIAS, of_n].concat());
         }
-        all_found(&tile(&problem, TILE).unwrap(), &product, &[OF_BIAS, of_n].concat());
+        all_found(&TILE.build(&problem).unwrap(), &product, &[OF_BIAS, of_n].concat());
     }
 }
 

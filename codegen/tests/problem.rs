@@ -4,7 +4,7 @@
 mod kernels;
 
 use kernels::products::catalogue;
-use quantloom_codegen::schedule::{Grouped, Order, Problem, What};
+use quantloom_codegen::schedule::{Grouped, MainLoop, Order, Problem, What};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::parse;
@@ -30,8 +30,8 @@ fn described(problem: &Problem) -> String {
     let scale = input.scale.map(|scale| format!(", {scale:?}")).unwrap_or_default();
     format!(
         "{} of {}; {}; x {made}{} {}{scale}",
-        problem.turn,
-        problem.run(),
+        problem.mapping.k_tile,
+        MainLoop::new(problem).run(),
         numbers.join(", "),
         input.operand,
         input.columns,
@@ -190,7 +190,7 @@ fn columns_are_arranged_in_runs_of_what_they_share() {
             let index = if *indexed { "index " } else { "" };
             format!(", order {run} {index}{groups:?}")
         });
-        let found = format!("{} of {}{}", problem.turn, problem.run(), order.unwrap_or_default());
+        let found = format!("{} of {}{}", problem.mapping.k_tile, MainLoop::new(&problem).run(), order.unwrap_or_default());
         assert_eq!(found, expected, "{text} on {chip}");
     }
 }

@@ -12,8 +12,8 @@ use kernels::assembler;
 use kernels::products::{SCHEMES, catalogue, problem};
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::verify;
-use quantloom_codegen::schedule::decode::{DecodeTile, decode};
-use quantloom_codegen::schedule::tile::{TileShape, tile};
+use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Problem, Schedule, Unscheduled, choose};
 use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
@@ -146,7 +146,7 @@ fn what_is_not_taken_is_said() {
         DecodeTile { splits: 33, ..tile },
         DecodeTile { row_tiles: 0, ..tile },
     ] {
-        assert!(matches!(decode(&problem, wrong), Err(Unscheduled::Tile(_))), "{wrong:?}");
+        assert!(matches!(wrong.build(&problem), Err(Unscheduled::Tile(_))), "{wrong:?}");
     }
 }
 
@@ -163,7 +163,7 @@ fn what_a_tile_does_not_take_is_said() {
         (TileShape { stages: 1, ..shape }, "stages are"),
         (TileShape { splits: 33, ..shape }, "K is split"),
     ] {
-        let error = tile(&problem, wrong).unwrap_err().to_string();
+        let error = wrong.build(&problem).unwrap_err().to_string();
         assert!(error.contains(rule), "{wrong:?}: {error}");
     }
     assert!(matches!(

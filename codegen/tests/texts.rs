@@ -7,10 +7,11 @@ use kernels::products::problem;
 use kernels::{memory, sm, warp_groups, warp_matrices};
 use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::{Kernel, verify};
-use quantloom_codegen::schedule::decode::{DecodeTile, decode};
+use quantloom_codegen::schedule::Schedule;
+use quantloom_codegen::schedule::decode::DecodeTile;
 
 fn decoded(scheme: &str, target: &str, tile: DecodeTile) -> Kernel {
-    decode(&problem(scheme, 0, target, (256, 1024)), tile).unwrap()
+    tile.build(&problem(scheme, 0, target, (256, 1024))).unwrap()
 }
 
 fn shown(name: &str, kernel: Kernel) {

@@ -141,10 +141,10 @@ impl KernelSource for Jit {
 
 impl Products for Jit {
     fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
-        let Problem { order, turn, .. } = problem(request)?;
+        let Problem { order, mapping, .. } = problem(request)?;
         Ok(order.map(|Order { run, indexed, groups }| {
-            // Products work through whole turns.
-            Arrangement { run, indexed, groups, whole: turn.next_multiple_of(run) }
+            // Products work through whole k-tiles.
+            Arrangement { run, indexed, groups, whole: mapping.k_tile.next_multiple_of(run) }
         }))
     }
 
@@ -238,7 +238,7 @@ fn choice(
     let operand = operand::problem(request, problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
     let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.meeting());
-    let sums = match problem.product {
+    let sums = match chosen.schedule().main_loop(problem).instruction() {
         Some(product) if product.scaling.is_some() => Sums::Scaled,
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,

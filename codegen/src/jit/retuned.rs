@@ -54,6 +54,6 @@ pub(super) fn overridden(
         return Ok(made);
     }
     let (chosen, problem) = (Chosen::read(&schedule.name, &schedule.parameters), problem(request)?);
-    let chosen = chosen.and_then(|chosen| chosen.schedule().check(&problem).map(|()| chosen));
+    let chosen = chosen.and_then(|chosen| chosen.schedule().checked(&problem).map(|_| chosen));
     choice(request, &problem, chosen.map_err(JitError::from)?, Basis::Asked)
 }

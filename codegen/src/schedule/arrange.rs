@@ -6,7 +6,7 @@
 //! columns that makes them so.
 //!
 //! Three cases, the first that fits:
-//! 1. Groups are as the product wants them: each is whole turns, or a turn is whole groups. Nothing is
+//! 1. Groups are as the product wants them: each is whole k-tiles, or a k-tile is whole groups. Nothing is
 //!    changed.
 //! 2. All groups are whole runs of a length that the product takes: 48 columns are three runs of 16.
 //!    Numbers are repeated for each run, columns stay.
@@ -22,7 +22,8 @@ use std::collections::BTreeSet;
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Scheme};
 
-use super::problem::{Unscheduled, turn};
+use super::mapping::k_tile;
+use super::problem::Unscheduled;
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::{Plan, plan};
 use crate::target::Target;
@@ -49,8 +50,8 @@ pub(super) struct Arranged {
     pub(super) scheme: Scheme,
     pub(super) activation: Activation,
     pub(super) plan: Plan,
-    /// Columns that a warp works through at a time.
-    pub(super) turn: u32,
+    /// Columns of a k-tile.
+    pub(super) k_tile: u32,
     /// `None` if columns stay as they are.
     pub(super) order: Option<Order>,
 }
@@ -108,28 +109,28 @@ impl Arranged {
     ) -> Result<Self, Unscheduled> {
         let plan = plan(scheme, activation, target)?;
         let step = plan.compute.product.columns;
-        let turn = turn(&plan, step).ok_or_else(|| Unscheduled::Scheme {
+        let k_tile = k_tile(&plan, step).ok_or_else(|| Unscheduled::Scheme {
             target: target.name,
             what: format!("runs of {} columns", plan.scale.run.unwrap_or(0)),
         })?;
         let (scheme, activation) = (scheme.clone(), activation.clone());
-        Ok(Self { scheme, activation, plan, turn, order })
+        Ok(Self { scheme, activation, plan, k_tile, order })
     }
 
-    /// This, if groups of these sizes are whole turns or turns whole groups, and every schedule of the
-    /// target takes such turns.
+    /// This, if groups of these sizes are whole k-tiles or k-tiles whole groups, and every schedule of the
+    /// target takes such k-tiles.
     fn regular(self, sizes: &BTreeSet<u32>) -> Result<Self, Unscheduled> {
-        let turn = self.turn;
+        let k_tile = self.k_tile;
         let product = &self.plan.compute.product;
-        let bytes = turn * product.activation.stored_bits() / 8;
+        let bytes = k_tile * product.activation.stored_bits() / 8;
         // Products of any M have rows of x of whole banks in shared memory.
         let whole = product.matrix.is_none() || bytes.is_multiple_of(SHARED_BYTES);
-        let regular = |size: u32| size.is_multiple_of(turn) || turn.is_multiple_of(size);
+        let regular = |size: u32| size.is_multiple_of(k_tile) || k_tile.is_multiple_of(size);
         match sizes.iter().find(|size| !whole || !regular(**size)) {
             None => Ok(self),
             Some(size) => Err(Unscheduled::Scheme {
                 target: self.plan.target.name,
-                what: format!("groups of {size} columns in turns of {turn}"),
+                what: format!("groups of {size} columns in turns of {k_tile}"),
             }),
         }
     }

@@ -2,7 +2,8 @@
 //! the sums are made, so that nothing waits for memory at the end.
 
 use super::io::Io;
-use super::problem::{InputScale, Problem};
+use super::input::InputScale;
+use super::problem::{Problem};
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Ternary, Type, Width, Word};
 
 /// A block's constants in shared memory, f32.

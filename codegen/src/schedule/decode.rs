@@ -1,6 +1,6 @@
 //! Decode products: y[M <= 16, N] = x w^T + bias, bound by reading the weights once.
 //!
-//! In: a [`Problem`] and a [`DecodeTile`]. Out: a kernel, not yet verified.
+//! In: a [`MainLoop`] and a [`DecodeTile`]. Out: a kernel, not yet verified.
 //!
 //! The weights are the A operand of the product, decoded in registers, so that y^T comes out with
 //! tokens as columns. A block owns `row_tiles` tiles of 16 rows; its warps split K by whole turns
@@ -29,9 +29,10 @@ use super::chunk::{chunk_words, loads, sections, tile_words, width};
 use super::constants::{Constants, Stretch};
 use super::dequantise::{ByRow, Scales, Zeros, steps};
 use super::grouped::Grouped;
-use super::interface::Schedule;
 use super::io::Io;
-use super::problem::{Problem, Unscheduled};
+use super::lanes::Tokens;
+use super::mapping::MainLoop;
+use super::problem::Unscheduled;
 use super::results::{Held, Results};
 use super::sums::{RunScales, Summing};
 use super::table::Table;
@@ -41,7 +42,9 @@ pub use choice::DecodeTile;
 
 /// Everything that the parts of the kernel share.
 struct Decode<'p> {
-    problem: &'p Problem,
+    main: &'p MainLoop<'p>,
+    /// Where a lane has x.
+    x_fragment: &'p Tokens,
     tile: DecodeTile,
     io: Io,
     lane: Operand,
@@ -73,41 +76,45 @@ struct InFlight {
     grouped: Vec<Vec<Vec<Reg>>>,
 }
 
-/// Writes the kernel.
+/// Writes the kernel of free choices that fit.
 ///
 /// # Errors
-/// What the schedule does not take.
-pub fn decode(problem: &Problem, tile: DecodeTile) -> Result<Kernel, Unscheduled> {
-    tile.check(problem)?;
-    let blocks = problem.row_tiles().div_ceil(tile.row_tiles);
+/// An instruction that does not take x from registers.
+fn decode(main: &MainLoop<'_>, tile: DecodeTile) -> Result<Kernel, Unscheduled> {
+    let x_fragment = main.x_fragment()?;
+    let blocks = main.problem.row_tiles().div_ceil(tile.row_tiles);
     let grid = [blocks, tile.splits, 1].map(Extent::Constant);
-    let warp = problem.target().gpu.map_or(32, |gpu| gpu.warp);
+    let warp = main.problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let (threads, min_blocks) = (tile.warps * warp, tile.min_blocks);
     let launch = Launch { grid, threads, min_blocks, cluster: 1, programmatic: tile.programmatic };
-    let name = problem.kernel_name(&tile.label());
+    let name = main.problem.kernel_name(&tile.label());
     let summary = format!(
         "y[m <= {}, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w; {} warps split K.",
         tile.tokens,
-        problem.n,
-        problem.k,
-        problem.plan.dequant,
+        main.problem.n,
+        main.problem.k,
+        main.problem.plan.dequant,
         16 * tile.row_tiles,
         tile.warps,
     );
-    let mut b = Builder::new(&name, &summary, problem.target(), launch);
-    let this = Decode::start(&mut b, problem, tile);
+    let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
+    let this = Decode::start(&mut b, (main, x_fragment), tile);
     this.write(&mut b);
     Ok(b.finish())
 }
 
 impl<'p> Decode<'p> {
-    fn start(b: &mut Builder, problem: &'p Problem, tile: DecodeTile) -> Self {
-        let io = Io::declare(b, problem);
+    fn start(
+        b: &mut Builder,
+        (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
+        tile: DecodeTile,
+    ) -> Self {
+        let io = Io::declare(b, main.problem);
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let block = b.special(Special::Block(0));
         let m = b.argument(io.m);
         let (codes, grouped) = (Vec::new(), Vec::new());
-        let mut this = Self { problem, tile, io, lane, warp, block, m, codes, grouped };
+        let mut this = Self { main, x_fragment, tile, io, lane, warp, block, m, codes, grouped };
         this.place_tiles(b);
         this
     }
@@ -116,41 +123,41 @@ impl<'p> Decode<'p> {
     /// constant apart; where the last block is ragged, the tiles beyond the last are computed again
     /// and not stored.
     fn place_tiles(&mut self, b: &mut Builder) {
-        let (problem, tile) = (self.problem, self.tile);
+        let (main, tile) = (self.main, self.tile);
         let first = b.mul(self.block, tile.row_tiles);
-        let ragged = !problem.row_tiles().is_multiple_of(tile.row_tiles);
+        let ragged = !main.problem.row_tiles().is_multiple_of(tile.row_tiles);
         b.comment("this lane's codes, and the numbers of its rows");
         let tiles = if ragged { tile.row_tiles } else { 1 };
         let numbers = (0..tiles).map(|r| {
             let number = b.add(first, r);
-            if ragged { b.binary(Binary::Min, number, problem.row_tiles() - 1) } else { number }
+            if ragged { b.binary(Binary::Min, number, main.problem.row_tiles() - 1) } else { number }
         });
         let numbers: Vec<Operand> = numbers.collect();
-        let lanes = sections(problem).map(|(_, words)| b.mul(self.lane, words));
+        let lanes = sections(main.problem).map(|(_, words)| b.mul(self.lane, words));
         let lanes: Vec<Operand> = lanes.collect();
         let place = |number: &Operand| {
-            let place = |lane: &Operand| b.mad(*number, tile_words(problem), *lane);
+            let place = |lane: &Operand| b.mad(*number, tile_words(main.problem), *lane);
             lanes.iter().map(place).collect()
         };
         self.codes = numbers.iter().map(place).collect();
         let all = [
-            (problem.scale, self.io.scale),
-            (problem.zero, self.io.zero),
-            (problem.addend, self.io.addend),
+            (main.problem.scale, self.io.scale),
+            (main.problem.zero, self.io.zero),
+            (main.problem.addend, self.io.addend),
         ];
         for (of, buffer) in all {
             let (Some(of), Some(buffer)) = (of, buffer) else { continue };
-            let own = of.lane_word(b, problem, self.lane);
+            let own = of.lane_word(b, main, self.lane);
             // Where tiles share a number they are no constant apart.
             let further = if of.rows > 1 && !ragged { tile.row_tiles } else { 1 };
             let tiles = numbers.iter().flat_map(|&number| (0..further).map(move |r| (number, r)));
             let tiles = tiles.map(|(number, r)| {
                 let number = b.add(number, r);
-                let word = of.tile_word(b, problem, number);
+                let word = of.tile_word(b, main.problem, number);
                 b.add(word, own)
             });
             let tiles = tiles.collect();
-            let shift = of.lane_shift(b, problem, self.lane);
+            let shift = of.lane_shift(b, main, self.lane);
             self.grouped.push(PerGroup { of, buffer, tiles, shift });
         }
     }
@@ -173,17 +180,17 @@ impl<'p> Decode<'p> {
         let some = b.less(start, end);
         self.load(b, &flight, start, some);
         let (rows, tokens) = (self.rows(), self.tile.tokens);
-        let constants = Constants::declare(b, self.problem, rows, tokens);
+        let constants = Constants::declare(b, self.main.problem, rows, tokens);
         let threads = self.tile.warps * b.warp_size();
         let first = b.mul(self.block, rows);
-        let of_rows = Stretch { first, count: rows, end: self.problem.n.into() };
+        let of_rows = Stretch { first, count: rows, end: self.main.problem.n.into() };
         constants.copy_rows(b, &self.io, of_rows, threads);
-        let table = Table::declare(b, self.problem);
+        let table = Table::declare(b, self.main.problem);
         if table.is_some() {
             b.barrier();
         }
         let x = Activation::place(b, self);
-        let summing = Summing::declare(b, self.problem);
+        let summing = Summing::declare(b, self.main);
         let sums = self.accumulators(b);
         if self.tile.programmatic {
             b.push(Op::GridWait);
@@ -221,14 +228,14 @@ impl<'p> Decode<'p> {
 
     /// Rows of a block.
     fn rows(&self) -> u32 {
-        self.tile.row_tiles * self.problem.plan.native.rows
+        self.tile.row_tiles * self.main.problem.plan.native.rows
     }
 
     fn results(&self, b: &mut Builder, constants: Constants) -> Results<'p> {
-        let (problem, tile) = (self.problem, self.tile);
+        let (main, tile) = (self.main, self.tile);
         let split = if tile.splits > 1 { b.special(Special::Block(1)) } else { 0u32.into() };
         Results {
-            problem,
+            main,
             io: self.io,
             constants,
             rows: self.rows(),
@@ -238,7 +245,7 @@ impl<'p> Decode<'p> {
             at_once: 1,
             warps: tile.warps,
             m: self.m,
-            row_block: (self.block, problem.row_tiles().div_ceil(tile.row_tiles)),
+            row_block: (self.block, main.problem.row_tiles().div_ceil(tile.row_tiles)),
             token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
             split,
         }
@@ -247,7 +254,7 @@ impl<'p> Decode<'p> {
     /// Whole turns, as evenly as they go, over the warps of all blocks that split K.
     fn turns_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
         let parts = self.tile.splits * self.tile.warps;
-        let turns = self.problem.turns();
+        let turns = self.main.k_iters();
         b.comment("this warp's turns along K");
         let part = if self.tile.splits > 1 {
             let split = b.special(Special::Block(1));
@@ -263,12 +270,12 @@ impl<'p> Decode<'p> {
     }
 
     fn in_flight(&self, b: &mut Builder) -> InFlight {
-        let (tiles, chunks) = (self.tile.row_tiles, self.problem.turn_chunks());
-        let words = self.problem.lane_words();
+        let (tiles, chunks) = (self.tile.row_tiles, self.main.k_tile_chunks());
+        let words = self.main.problem.lane_words();
         let codes = |b: &mut Builder| b.array("codes", Type::U32, words, Uniformity::Varying);
         let codes = (0..tiles).map(|_| (0..chunks).map(|_| codes(b)).collect()).collect();
         let mut numbers = |of: &PerGroup| {
-            let words = of.of.lane_words(self.problem);
+            let words = of.of.lane_words(self.main);
             let tile = |_| b.array("numbers", Type::U32, words, Uniformity::Varying);
             (0..tiles).map(tile).collect()
         };
@@ -309,24 +316,24 @@ impl<'p> Decode<'p> {
         turn: Operand,
         there: Operand,
     ) {
-        let (problem, chunks) = (self.problem, self.problem.chunks());
+        let (main, chunks) = (self.main, self.main.problem.chunks());
         let (starts, ahead) = match &self.codes[..] {
-            [first] => (first, tile as u32 * tile_words(problem)),
+            [first] => (first, tile as u32 * tile_words(main.problem)),
             starts => (&starts[tile], 0),
         };
-        let mask = if chunks.is_multiple_of(problem.turn_chunks()) {
+        let mask = if chunks.is_multiple_of(main.k_tile_chunks()) {
             there
         } else {
             // The last turn is short: its missing chunks meet zeros of x, whatever they are.
-            let number = b.mad(turn, problem.turn_chunks(), chunk);
+            let number = b.mad(turn, main.k_tile_chunks(), chunk);
             let inside = b.less(number, chunks);
             b.both(there, inside)
         };
         let mut words = words;
-        for ((first, plane), start) in sections(problem).zip(starts) {
-            let at = b.mad(turn, problem.turn_chunks() * chunk_words(problem), *start);
+        for ((first, plane), start) in sections(main.problem).zip(starts) {
+            let at = b.mad(turn, main.k_tile_chunks() * chunk_words(main.problem), *start);
             let from = Address::new(self.io.codes, at);
-            let from = from.plus(ahead + chunk * chunk_words(problem) + first);
+            let from = from.plus(ahead + chunk * chunk_words(main.problem) + first);
             for (piece, count) in loads(plane) {
                 let (own, after) = words.split_at(count as usize);
                 b.load_into(own, from.plus(piece), width(count), masked(mask), Cache::Stream);
@@ -336,19 +343,19 @@ impl<'p> Decode<'p> {
     }
 
     fn token_tiles(&self) -> u32 {
-        self.tile.tokens.div_ceil(self.problem.token_tile())
+        self.tile.tokens.div_ceil(self.main.token_tile())
     }
 
     /// Registers of D that hold tokens: of one token those of a lane's first.
     fn columns(&self) -> Vec<usize> {
-        let d = &self.problem.lanes.d;
+        let d = &self.main.lanes().d;
         let held = |&register: &usize| d.tokens[d.registers[register][1]] < self.tile.tokens;
         (0..d.registers.len()).filter(held).collect()
     }
 
     /// Per tile of rows and of tokens, the sums over this warp's turns.
     fn accumulators(&self, b: &mut Builder) -> Vec<Vec<Vec<Reg>>> {
-        let (tokens, registers) = (self.token_tiles(), self.problem.lanes.d.registers.len() as u32);
+        let (tokens, registers) = (self.token_tiles(), self.main.lanes().d.registers.len() as u32);
         let mut of_tile = |_| (0..tokens).map(|_| b.zeros("sum", registers)).collect();
         (0..self.tile.row_tiles).map(&mut of_tile).collect()
     }
@@ -363,8 +370,8 @@ impl<'p> Decode<'p> {
         flight: &InFlight,
         mut used: impl FnMut(&mut Builder, usize),
     ) {
-        let (problem, run_steps) = (self.problem, self.problem.run_steps() as usize);
-        let (of_step, columns) = (problem.step_registers() as usize, self.columns());
+        let (main, run_steps) = (self.main, self.main.run_steps() as usize);
+        let (of_step, columns) = (main.step_registers() as usize, self.columns());
         let of_x: Vec<_> = words.x.iter().map(|x| summing.of_x(b, x)).collect();
         let x_codes: Vec<_> =
             (0..words.x.len()).map(|tokens| x.codes(b, self, words, tokens)).collect();
@@ -373,7 +380,7 @@ impl<'p> Decode<'p> {
             let mut by_row = ByRow { zeros: numbers.zeros(b), scales: numbers.of_weights(b) };
             let codes = numbers.of_product(b);
             let mut parts: Vec<Vec<Reg>> = Vec::new();
-            steps(b, (problem, table), chunks, &mut by_row, |b, step, a| {
+            steps(b, (main, table), chunks, &mut by_row, |b, step, a| {
                 let (run, first) = (step / run_steps, step % run_steps == 0);
                 if first {
                     parts = sums.iter().map(|sums| summing.part_of(b, sums)).collect();
@@ -416,43 +423,43 @@ impl Numbers<'_, '_> {
 
     /// The zero points of a turn, run by run.
     fn zeros(&self, b: &mut Builder) -> Option<Zeros> {
-        let (problem, half) = (self.decode.problem, self.decode.problem.half()?);
+        let (main, half) = (self.decode.main, self.decode.main.problem.half()?);
         let (PerGroup { of, shift, .. }, words) = self.of(self.decode.io.zero)?;
-        let runs = 0..problem.turn / problem.run();
-        let rows = problem.rows(of).len;
-        let runs = runs.map(|run| of.twice(b, rows, (words, *shift), of.of_run(problem, run)));
+        let runs = 0..main.k_tile() / main.run();
+        let rows = main.rows(of).len;
+        let runs = runs.map(|run| of.twice(b, rows, (words, *shift), of.of_run(main, run)));
         let runs = runs.collect();
-        Some(Zeros::new(half, problem, runs))
+        Some(Zeros::new(half, main, runs))
     }
 
     /// What the decoding of a turn multiplies with, if it does.
     fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
-        let problem = self.decode.problem;
-        problem.plan.scale.absorbed?;
+        let main = self.decode.main;
+        main.problem.plan.scale.absorbed?;
         let (PerGroup { of, shift, .. }, words) = self.of(self.decode.io.scale)?;
-        of.of_weights(b, problem, (words, *shift))
+        of.of_weights(b, main, (words, *shift))
     }
 
     /// What an instruction that scales takes of the weights for each step of a turn; nothing of another.
     fn of_product(&self, b: &mut Builder) -> Vec<MatrixScale> {
-        let problem = self.decode.problem;
-        let words = problem.scaled().and_then(|_| self.of(self.decode.io.scale));
+        let main = self.decode.main;
+        let words = main.scaled().and_then(|_| self.of(self.decode.io.scale));
         let of = |(PerGroup { of, shift, .. }, words): (&PerGroup, &[Reg])| {
-            of.of_product(b, problem, (words, *shift))
+            of.of_product(b, main, (words, *shift))
         };
         words.map(of).unwrap_or_default()
     }
 
     /// What multiplies the sums of a run.
     fn scales(&self, b: &mut Builder, run: u32) -> RunScales {
-        let problem = self.decode.problem;
+        let main = self.decode.main;
         let mut values = |buffer, exponent| {
             let (PerGroup { of, shift, .. }, words) = self.of(buffer)?;
-            let rows = problem.rows(of).len;
-            Some(of.values(b, rows, (words, *shift), of.of_run(problem, run), exponent))
+            let rows = main.rows(of).len;
+            Some(of.values(b, rows, (words, *shift), of.of_run(main, run), exponent))
         };
-        let scale = self.decode.io.scale.filter(|_| problem.scales_runs());
-        let rows = values(scale, problem.exponent());
+        let scale = self.decode.io.scale.filter(|_| main.problem.scales_runs());
+        let rows = values(scale, main.problem.exponent());
         RunScales { rows, tokens: None, addend: values(self.decode.io.addend, 0) }
     }
 }
@@ -467,9 +474,9 @@ impl PerGroup {
         turn: Operand,
         there: Operand,
     ) {
-        let problem = decode.problem;
-        let [_, apart] = self.of.words(problem);
-        let turn = self.of.turn_word(b, problem, turn);
+        let main = decode.main;
+        let [_, apart] = self.of.words(main.problem);
+        let turn = self.of.k_tile_word(b, main, turn);
         let (start, ahead) = Decode::tile_start(&self.tiles, tile, apart);
         let at = b.add(turn, start);
         // Numbers that several rows share begin anywhere: word by word.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quantloom_dsl::format::{BF16, F16, Number, Overflow};
 
 use super::grouped::exact_pair;
-use super::problem::Problem;
+use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
 use crate::plan::sequence::{OutputEncoding, Sequence};
@@ -57,9 +57,9 @@ struct OfRun {
 
 impl Zeros {
     /// The zero points of a lane's rows, each in both halves, of one run after another.
-    pub(super) fn new(half: Half, problem: &Problem, runs: Vec<Vec<Operand>>) -> Self {
+    pub(super) fn new(half: Half, main: &MainLoop<'_>, runs: Vec<Vec<Operand>>) -> Self {
         let of_run = |rows| OfRun { rows, made: BTreeMap::new() };
-        let steps = problem.run_steps() as usize * problem.lanes.a.registers;
+        let steps = main.run_steps() as usize * main.lanes().a.registers;
         Self { half, runs: runs.into_iter().map(of_run).collect(), registers: steps }
     }
 
@@ -112,7 +112,7 @@ impl Scales {
         half: Half,
         (groups, rows): (&[Operand], u32),
         (exponent, of_step): (Option<i32>, Vec<usize>),
-        problem: &Problem,
+        main: &MainLoop<'_>,
     ) -> Self {
         let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
         let power = |exponent| {
@@ -132,7 +132,7 @@ impl Scales {
             }
         };
         let groups = groups.iter().map(of_rows).collect();
-        let registers = problem.lanes.a.registers;
+        let registers = main.lanes().a.registers;
         Self { half, instead: exponent.is_some(), groups, of_step, registers }
     }
 
@@ -232,12 +232,12 @@ fn run(
 /// there.
 pub(super) fn steps(
     b: &mut Builder,
-    (problem, table): (&Problem, Option<Table>),
+    (main, table): (&MainLoop<'_>, Option<Table>),
     chunks: &[Vec<Reg>],
     by_row: &mut ByRow,
     mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
 ) {
-    let (plan, of_step) = (&problem.plan.dequant, problem.lanes.a.registers);
+    let (plan, of_step) = (&main.problem.plan.dequant, main.lanes().a.registers);
     let (mut registers, mut step) = (Vec::new(), 0);
     for chunk in chunks {
         let joined = match &plan.stages[..] {

@@ -1,18 +1,19 @@
 //! Numbers that rows and groups of columns share: where they lie natively, what a lane reads of them
-//! in a turn, and how that becomes f32.
+//! in a k-tile, and how that becomes f32.
 //!
-//! The numbers of the rows that a product's lane holds lie side by side, those of a turn's groups one
-//! set after another: whatever a lane needs of a turn is one piece of memory. The lane's rows are those
+//! The numbers of the rows that a product's lane holds lie side by side, those of a k-tile's groups one
+//! set after another: whatever a lane needs of a k-tile is one piece of memory. The lane's rows are those
 //! of its weights, or those of its sums, which an instruction may hold elsewhere.
 //! Where several rows share a number (blocks), it lies once, as f32. Either way the groups of a row
-//! are padded to whole turns: a lane reads those of a turn without asking where K ends.
+//! are padded to whole k-tiles: a lane reads those of a k-tile without asking where K ends.
 
 use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
 
-use super::Problem;
 use super::dequantise::{Scales, in_register};
 use super::lanes::OfLane;
+use super::mapping::MainLoop;
+use super::problem::Problem;
 use crate::ir::{Binary, Builder, Half, MatrixScale, Operand, Reg, Side, Ternary, Unary};
 use crate::target::Feature;
 
@@ -49,15 +50,15 @@ pub struct Grouped {
 
 impl Grouped {
     /// Numbers as they are stored; where several rows share one, as f32. `None` if tiles of rows do
-    /// not fit into groups, turns neither into groups nor groups into turns, or the type has no way to
+    /// not fit into groups, k-tiles neither into groups nor groups into k-tiles, or the type has no way to
     /// f32.
     pub(super) fn stored(
         what: What,
         number: Number,
         (rows, columns): (u32, u32),
-        (tile, turn): (u32, u32),
+        (tile, k_tile): (u32, u32),
     ) -> Option<Self> {
-        let along_k = turn.is_multiple_of(columns) || columns.is_multiple_of(turn);
+        let along_k = k_tile.is_multiple_of(columns) || columns.is_multiple_of(k_tile);
         let fits = along_k && (rows == 1 || rows.is_multiple_of(tile));
         let readable = is_read(number);
         let number = if rows == 1 { number } else { NUMBER_F32 };
@@ -72,19 +73,20 @@ impl Grouped {
 
     /// The native layout, for [`Grouped::granularity`].
     pub fn layout(&self, problem: &Problem) -> String {
+        let main = MainLoop::new(problem);
         let digit = |axis: char, stride, size| match (stride, size) {
             (_, 1) => String::new(),
             (1, size) => format!("{axis}:{size}, "),
             (stride, size) => format!("{axis}/{stride}:{size}, "),
         };
-        let of_lane = digit('g', self.apart, self.of_lane(problem.turn));
+        let of_lane = digit('g', self.apart, self.of_lane(main.k_tile()));
         if self.rows > 1 {
             return format!("[{of_lane}g, n]");
         }
         let of_lanes = digit('g', 1, self.apart);
-        let rows = problem.rows(self);
+        let rows = main.rows(self);
         let of_rows = digit('n', rows.stride, rows.len);
-        let sets = digit('n', rows.apart(), problem.plan.native.rows / rows.len);
+        let sets = digit('n', rows.apart(), main.problem.plan.native.rows / rows.len);
         format!("[{of_rows}{of_lane}{of_lanes}{sets}g, n]")
     }
 
@@ -93,9 +95,9 @@ impl Grouped {
         Self { apart, ..self }
     }
 
-    /// Groups of a turn that a lane needs.
-    fn of_lane(&self, turn: u32) -> u32 {
-        self.of_turn(turn) / self.apart
+    /// Groups of a k-tile that a lane needs.
+    fn of_lane(&self, k_tile: u32) -> u32 {
+        self.of_k_tile(k_tile) / self.apart
     }
 
     /// Bits of a number, and how many rows and columns share it.
@@ -104,49 +106,50 @@ impl Grouped {
         Granularity { bits: self.number.bits(), rows, cols }
     }
 
-    /// Groups of columns that begin in a turn, 1 if a turn is a part of one.
-    pub fn of_turn(&self, turn: u32) -> u32 {
-        (turn / self.columns).max(1)
+    /// Groups of columns that begin in a k-tile, 1 if a k-tile is a part of one.
+    pub fn of_k_tile(&self, k_tile: u32) -> u32 {
+        (k_tile / self.columns).max(1)
     }
 
     /// Words of the buffer.
     pub(super) fn words(&self, problem: &Problem) -> [u32; 2] {
         let groups = problem.k.div_ceil(self.columns);
-        let turns = groups.div_ceil(self.of_turn(problem.turn));
+        let k_tiles = groups.div_ceil(self.of_k_tile(problem.mapping.k_tile));
         let rows = if self.rows > 1 { problem.n.div_ceil(self.rows) } else { problem.row_tiles() };
-        [rows, turns * self.tile_words(problem)]
+        [rows, k_tiles * self.tile_words(problem)]
     }
 
     /// Numbers that a lane reads of a group.
-    fn of_group(&self, problem: &Problem) -> u32 {
-        if self.rows == 1 { problem.rows(self).len } else { 1 }
+    fn of_group(&self, main: &MainLoop<'_>) -> u32 {
+        if self.rows == 1 { main.rows(self).len } else { 1 }
     }
 
-    /// Bits that a lane reads of a turn.
-    fn lane_bits(&self, problem: &Problem) -> u32 {
-        self.of_group(problem) * self.of_lane(problem.turn) * self.number.bits()
+    /// Bits that a lane reads of a k-tile.
+    fn lane_bits(&self, main: &MainLoop<'_>) -> u32 {
+        self.of_group(main) * self.of_lane(main.k_tile()) * self.number.bits()
     }
 
-    /// Words that a lane reads of a turn; two lanes may share one.
-    pub(super) fn lane_words(&self, problem: &Problem) -> u32 {
-        self.lane_bits(problem).div_ceil(32)
+    /// Words that a lane reads of a k-tile; two lanes may share one.
+    pub(super) fn lane_words(&self, main: &MainLoop<'_>) -> u32 {
+        self.lane_bits(main).div_ceil(32)
     }
 
-    /// Words of a tile of rows in a turn.
+    /// Words of a tile of rows in a k-tile.
     pub(super) fn tile_words(&self, problem: &Problem) -> u32 {
+        let groups = self.of_k_tile(problem.mapping.k_tile);
         if self.rows > 1 {
-            return self.of_turn(problem.turn);
+            return groups;
         }
-        self.of_turn(problem.turn) * self.number.bits() * problem.plan.native.rows / 32
+        groups * self.number.bits() * problem.plan.native.rows / 32
     }
 
     /// The word of a tile where this lane's numbers lie.
-    pub(super) fn lane_word(&self, b: &mut Builder, problem: &Problem, lane: Operand) -> Operand {
+    pub(super) fn lane_word(&self, b: &mut Builder, main: &MainLoop<'_>, lane: Operand) -> Operand {
         if self.rows > 1 {
             return 0u32.into();
         }
-        let piece = self.piece_of_lane(problem);
-        let word = match self.lane_bits(problem) {
+        let piece = self.piece_of_lane(main);
+        let word = match self.lane_bits(main) {
             bits @ ..32 => piece.over(32 / bits),
             bits => piece.times(bits / 32),
         };
@@ -157,70 +160,75 @@ impl Grouped {
     pub(super) fn lane_shift(
         &self,
         b: &mut Builder,
-        problem: &Problem,
+        main: &MainLoop<'_>,
         lane: Operand,
     ) -> Option<Operand> {
-        let bits = self.lane_bits(problem);
+        let bits = self.lane_bits(main);
         if self.rows > 1 || bits >= 32 {
             return None;
         }
-        let piece = self.piece_of_lane(problem).of(b, lane);
+        let piece = self.piece_of_lane(main).of(b, lane);
         let place = b.rem(piece, 32 / bits);
         Some(b.mul(place, bits))
     }
 
     /// Which of the tile's pieces a lane reads: that of its rows, and of its columns.
-    fn piece_of_lane(&self, problem: &Problem) -> OfLane {
-        let part = problem.part().over(problem.row_lanes() / self.apart);
-        problem.rows(self).number().times(self.apart).plus(&part)
+    fn piece_of_lane(&self, main: &MainLoop<'_>) -> OfLane {
+        let part = main.part().over(main.row_lanes() / self.apart);
+        main.rows(self).number().times(self.apart).plus(&part)
     }
 
-    /// The first word of a tile's numbers of a turn, counted from those of turn 0; all groups of a
-    /// turn, or the one that it is a part of.
-    pub(super) fn turn_word(&self, b: &mut Builder, problem: &Problem, turn: Operand) -> Operand {
-        let group = b.div(turn, (self.columns / problem.turn).max(1));
-        b.mul(group, self.tile_words(problem))
+    /// The first word of a tile's numbers of a k-tile, counted from those of k-tile 0; all groups of a
+    /// k-tile, or the one that it is a part of.
+    pub(super) fn k_tile_word(
+        &self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        k_tile: Operand,
+    ) -> Operand {
+        let group = b.div(k_tile, (self.columns / main.k_tile()).max(1));
+        b.mul(group, self.tile_words(main.problem))
     }
 
-    /// The word of turn 0 of a tile.
+    /// The word of k-tile 0 of a tile of rows.
     pub(super) fn tile_word(&self, b: &mut Builder, problem: &Problem, tile: Operand) -> Operand {
         let [_, row] = self.words(problem);
         let tile = b.div(tile, (self.rows / problem.plan.native.rows).max(1));
         b.mul(tile, row)
     }
 
-    /// The group of a turn that a run belongs to.
-    pub(super) fn of_run(&self, problem: &Problem, run: u32) -> u32 {
-        run * problem.run() / self.columns.min(problem.turn)
+    /// The group of a k-tile that a run belongs to.
+    pub(super) fn of_run(&self, main: &MainLoop<'_>, run: u32) -> u32 {
+        run * main.run() / self.columns.min(main.k_tile())
     }
 
     /// Which of this lane's groups a step of the product belongs to.
-    pub(super) fn of_step(&self, problem: &Problem, step: u32) -> u32 {
-        step * problem.step() / self.columns.max(problem.shared_columns())
+    pub(super) fn of_step(&self, main: &MainLoop<'_>, step: u32) -> u32 {
+        step * main.step() / self.columns.max(main.shared_columns())
     }
 
-    /// Of a turn, what its decoding multiplies with, if it does.
+    /// Of a k-tile, what its decoding multiplies with, if it does.
     pub(super) fn of_weights(
         &self,
         b: &mut Builder,
-        problem: &Problem,
+        main: &MainLoop<'_>,
         (words, shift): (&[Reg], Option<Operand>),
     ) -> Option<Scales> {
-        let (half, absorbed) = (problem.half()?, problem.plan.scale.absorbed?);
-        let groups = 0..self.of_lane(problem.turn).max(1);
-        let rows = problem.rows(self).len;
+        let (half, absorbed) = (main.problem.half()?, main.problem.plan.scale.absorbed?);
+        let groups = 0..self.of_lane(main.k_tile()).max(1);
+        let rows = main.rows(self).len;
         let groups = groups.map(|group| self.halves(b, rows, (words, shift), (group, half)));
         let groups: Vec<Operand> = groups.collect();
-        let steps = 0..problem.turn / problem.step();
-        let of_step = steps.map(|step| self.of_step(problem, step) as usize).collect();
-        Some(Scales::of_halves(b, half, (&groups, rows), (absorbed.exponent, of_step), problem))
+        let steps = 0..main.k_tile() / main.step();
+        let of_step = steps.map(|step| self.of_step(main, step) as usize).collect();
+        Some(Scales::of_halves(b, half, (&groups, rows), (absorbed.exponent, of_step), main))
     }
 
-    /// Of a turn, what an instruction that scales takes for each of its steps.
+    /// Of a k-tile, what an instruction that scales takes for each of its steps.
     pub(super) fn of_product(
         &self,
         b: &mut Builder,
-        problem: &Problem,
+        main: &MainLoop<'_>,
         (words, shift): (&[Reg], Option<Operand>),
     ) -> Vec<MatrixScale> {
         let words = words.iter().map(|&word| match shift {
@@ -235,10 +243,10 @@ impl Grouped {
             let (word, bit) = self.place(1, step, 0);
             MatrixScale { from: words[word], byte: (bit / 8) as u8 }
         };
-        (0..problem.turn / problem.step()).map(of_step).collect()
+        (0..main.k_tile() / main.step()).map(of_step).collect()
     }
 
-    /// The numbers of a lane's rows, two at most, in a group of a turn as 16-bit floats, which hold them
+    /// The numbers of a lane's rows, two at most, in a group of a k-tile as 16-bit floats, which hold them
     /// exactly: two rows side by side, one row twice.
     fn halves(
         &self,
@@ -280,7 +288,7 @@ impl Grouped {
         ((first / 32) as usize, first % 32)
     }
 
-    /// The numbers of a lane's rows, so many, in a group of a turn as f32, times a power of two.
+    /// The numbers of a lane's rows, so many, in a group of a k-tile as f32, times a power of two.
     pub(super) fn values(
         &self,
         b: &mut Builder,

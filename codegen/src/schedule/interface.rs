@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::mapping::MainLoop;
 use super::problem::{Problem, Unscheduled};
 use crate::ir::Kernel;
 use crate::target::Target;
@@ -53,35 +54,59 @@ pub trait Schedule: FreeChoices {
     where
         Self: Sized;
 
-    /// Whether the schedule takes these choices for the problem.
+    /// By which instruction, and in which k-tiles, these choices multiply: as the plan says, unless the
+    /// schedule has a way of its own.
+    fn main_loop<'p>(&self, problem: &'p Problem) -> MainLoop<'p> {
+        MainLoop::new(problem)
+    }
+
+    /// Whether the schedule takes these choices for a main loop.
     ///
     /// # Errors
     /// The rule that they break.
-    fn check(&self, problem: &Problem) -> Result<(), Unscheduled>;
+    fn check(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled>;
 
     /// What a block takes of a multiprocessor; asked of choices that [`Self::check`] has taken.
-    fn resources(&self, problem: &Problem) -> Resources;
+    fn resources(&self, main: &MainLoop<'_>) -> Resources;
+
+    /// Writes the kernel; asked of choices that [`Self::check`] has taken.
+    ///
+    /// # Errors
+    /// What the schedule does not take.
+    fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled>;
 
     /// The most rows of x that one launch takes.
     fn most_tokens(&self, problem: &Problem) -> u32;
 
-    /// Writes the kernel.
+    /// The main loop of these choices, if the schedule takes them for the problem.
     ///
     /// # Errors
-    /// What the schedule does not take.
-    fn build(&self, problem: &Problem) -> Result<Kernel, Unscheduled>;
+    /// The rule that they break.
+    fn checked<'p>(&self, problem: &'p Problem) -> Result<MainLoop<'p>, Unscheduled> {
+        let main = self.main_loop(problem);
+        self.check(&main).map(|()| main)
+    }
 
     /// Whether the schedule takes these choices, and as many blocks as they want share a
     /// multiprocessor.
     fn fits(&self, problem: &Problem) -> bool {
-        self.check(problem).is_ok() && self.resources(problem).fit(problem.target())
+        let main = self.checked(problem);
+        main.is_ok_and(|main| self.resources(&main).fit(problem.target()))
+    }
+
+    /// The kernel of these choices.
+    ///
+    /// # Errors
+    /// What the schedule does not take.
+    fn build(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
+        self.write(&self.checked(problem)?)
     }
 }
 
 /// The refusal of a problem whose products are by matrix instructions where the schedule's are not, or
 /// the other way round.
-pub(super) fn multiplies_otherwise<S: Schedule>(problem: &Problem) -> Unscheduled {
-    let (name, target) = (S::schedule(), problem.target());
+pub(super) fn multiplies_otherwise<S: Schedule>(main: &MainLoop<'_>) -> Unscheduled {
+    let (name, target) = (S::schedule(), main.problem.target());
     Unscheduled::Tile(format!("the schedule {name} has no products of {target}"))
 }
 

@@ -47,9 +47,9 @@ impl Io {
         let shape = [tiles, chunks, b.warp_size() * problem.lane_words()].map(fixed);
         let layout = format!("codes, {}", native.layout.display(Component::Code));
         let codes = b.buffer("w", Word::U32, Access::Constant, &shape, &layout);
-        let shape = [rows, fixed(problem.input_words(problem.input.columns))];
+        let shape = [rows, fixed(problem.input.words(problem.input.columns))];
         let layout = format!("{} [k, m]", problem.input.operand);
-        let x = b.buffer("x", problem.input_word(), Access::ReadOnly, &shape, &layout);
+        let x = b.buffer("x", problem.input.word(), Access::ReadOnly, &shape, &layout);
         let word = if problem.output.bits() == 32 { Word::U32 } else { Word::U16 };
         let shape = [rows, fixed(problem.n)];
         let layout = format!("{} [n, m]", problem.output);
@@ -72,7 +72,7 @@ impl Io {
         };
         let factor = per_row(b, "factor", problem.factor);
         let bias = per_row(b, "bias", problem.bias);
-        let x_scale = problem.input_groups().map(|groups| {
+        let x_scale = problem.input.groups().map(|groups| {
             let shape = [rows, fixed(groups)];
             let codes = problem.input.codes;
             let layout = if codes { "e8m0, four a word [groups, m]" } else { "f32 [groups, m]" };

@@ -45,7 +45,16 @@ pub(super) struct Weights {
     pub(super) part: OfLane,
 }
 
-/// The operand of x, B.
+/// The operand of x, B: where an instruction takes it from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OperandHome {
+    /// Registers of the lanes.
+    Registers(Tokens),
+    /// Shared memory, through a descriptor; no lane holds any of it.
+    Shared,
+}
+
+/// B in registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tokens {
     /// Registers of a step of the product.
@@ -54,8 +63,6 @@ pub(super) struct Tokens {
     pub(super) token: OfLane,
     /// Which of the lanes that share a token it is.
     pub(super) part: OfLane,
-    /// Neighbouring columns that a lane has where the instruction has them.
-    pub(super) columns: u32,
 }
 
 /// The scale that a lane supplies of each operand, where the instruction scales.
@@ -67,6 +74,8 @@ pub(super) struct Scaled {
     pub(super) block: OfLane,
     /// Blocks of a step.
     pub(super) blocks: u32,
+    /// Neighbouring columns of B that a lane has where the instruction has them.
+    pub(super) columns: u32,
 }
 
 /// The sums, D.
@@ -84,9 +93,9 @@ pub(super) struct Sums {
 
 /// Who holds what of a product.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lanes {
+pub(super) struct LaneMap {
     pub(super) a: Weights,
-    pub(super) b: Tokens,
+    pub(super) b: OperandHome,
     pub(super) d: Sums,
     /// Lanes that share a row of A, or a token of B, each with columns of its own.
     pub(super) of_row: u32,
@@ -100,22 +109,29 @@ impl Tokens {
     }
 }
 
-impl Lanes {
-    /// Of an instruction of a warp; `None` if a layout of it is no fragment, or none of this kind.
+impl LaneMap {
+    /// Of an instruction of a warp or a warp group; `None` if a layout of it is no fragment, or none of
+    /// this kind.
     pub(super) fn new(op: &MatrixOp) -> Option<Self> {
-        let [a, b, d] = [op.a_layout, op.b_layout, op.d_layout].map(parse_fragment);
-        let (a, b, d) = (a.ok()?, b.ok()?, d.ok()?);
+        let (a, d) = (parse_fragment(op.a_layout).ok()?, parse_fragment(op.d_layout).ok()?);
+        // An instruction whose B has no layout of lanes takes it from shared memory.
+        let b = match op.b_layout {
+            "" => None,
+            layout => Some(parse_fragment(layout).ok()?),
+        };
         let row: fn(Point) -> u32 = |at| at.n;
         let column: fn(Point) -> u32 = |at| at.k;
         let of_row = OfLane::new(&a, column).values();
         let part = |fragment: &Fragment| OfLane::new(fragment, column).counted();
-        let [of_a, of_b, _] = op.registers(d.sizes().get(2).copied()?);
+        let warp = d.sizes().get(2).copied()? / op.threads(1);
+        let [of_a, of_b, _] = op.registers(warp);
         let (registers, rows) = Rows::new(&a)?;
         let cycles = registers.iter().enumerate().all(|(at, row)| at % rows.len as usize == *row);
         let weights = Weights { registers: of_a as usize, rows, part: part(&a) };
-        let columns = OfLane::new(&b, column).least();
-        let (token, part) = (OfLane::new(&b, row), part(&b));
-        let tokens = Tokens { registers: of_b as usize, token, part, columns };
+        let tokens = b.as_ref().map_or(OperandHome::Shared, |b| {
+            let (registers, token) = (of_b as usize, OfLane::new(b, row));
+            OperandHome::Registers(Tokens { registers, token, part: part(b) })
+        });
         let (rows_of, rows) = Rows::new(&d)?;
         let columns: Vec<u32> = registers_of(&d).map(column).collect();
         let distinct: Vec<u32> =
@@ -131,7 +147,8 @@ impl Lanes {
                 let fragment = parse_fragment(scaling.layout).ok()?;
                 let (_, rows) = Rows::new(&fragment)?;
                 let block = OfLane::new(&fragment, column);
-                Some(Scaled { rows, blocks: block.values(), block })
+                let columns = OfLane::new(b.as_ref()?, column).least();
+                Some(Scaled { rows, blocks: block.values(), block, columns })
             }
             None => None,
         };
@@ -139,7 +156,7 @@ impl Lanes {
     }
 }
 
-impl Lanes {
+impl LaneMap {
     /// Of lanes that multiply by themselves, so many to a tile: each has a row and all of its columns.
     pub(super) fn of_rows(lanes: u32) -> Self {
         let nothing = OfLane { lanes, digits: Vec::new() };
@@ -147,7 +164,11 @@ impl Lanes {
         let rows = Rows { len: 1, stride: 1, first };
         Self {
             a: Weights { registers: 1, rows: rows.clone(), part: nothing.clone() },
-            b: Tokens { registers: 1, token: nothing.clone(), part: nothing.clone(), columns: 1 },
+            b: OperandHome::Registers(Tokens {
+                registers: 1,
+                token: nothing.clone(),
+                part: nothing.clone(),
+            }),
             d: Sums { rows, tokens: vec![0], token: nothing, registers: vec![[0, 0]] },
             of_row: 1,
             scaled: None,
@@ -271,7 +292,7 @@ impl OfLane {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lanes, OfLane, Scaled};
+    use super::{LaneMap, OfLane, OperandHome, Scaled, Tokens};
     use crate::ir::{MATRIX_OPS, MatrixScope};
     use quantloom_dsl::layout::Point;
     use quantloom_dsl::parse_fragment;
@@ -280,15 +301,13 @@ mod tests {
         of.digits.iter().map(|digit| lane / digit.apart % digit.size * digit.stride).sum()
     }
 
-    /// Every register of every lane is where the layouts say, for every instruction of a warp.
+    /// Every register of every lane is where the layouts say, for every instruction.
     #[test]
     fn lanes_hold_what_the_layouts_say() {
-        let of_warps = MATRIX_OPS.iter().filter(|op| op.scope == MatrixScope::Warp);
-        assert!(of_warps.clone().count() >= 10);
-        for op in of_warps {
-            let (name, Lanes { a, b, d, of_row, scaled }) = (op.name, Lanes::new(op).unwrap());
-            let [of_a, of_b, of_d] =
-                [op.a_layout, op.b_layout, op.d_layout].map(|text| parse_fragment(text).unwrap());
+        assert!(MATRIX_OPS.len() >= 10);
+        for op in MATRIX_OPS {
+            let (name, LaneMap { a, b, d, of_row, scaled }) = (op.name, LaneMap::new(op).unwrap());
+            let [of_a, of_d] = [op.a_layout, op.d_layout].map(|text| parse_fragment(text).unwrap());
             let lanes = of_d.sizes()[2];
             let first_column = |lane| of_a.point(&[0, 0, lane]).k;
             let apart = (0..lanes).map(first_column).filter(|&k| k > 0).min().unwrap();
@@ -297,9 +316,16 @@ mod tests {
                     let row = register % a.rows.len * a.rows.stride + value(&a.rows.first, lane);
                     assert_eq!(of_a.point(&[0, register, lane]).n, row, "{name}: A of lane {lane}");
                 }
-                for register in 0..b.registers as u32 {
-                    let token = of_b.point(&[0, register, lane]).n;
-                    assert_eq!(token, value(&b.token, lane), "{name}: B of lane {lane}");
+                match &b {
+                    OperandHome::Registers(Tokens { registers, token, part }) => {
+                        let of_b = parse_fragment(op.b_layout).unwrap();
+                        for register in 0..*registers as u32 {
+                            let of_lane = of_b.point(&[0, register, lane]).n;
+                            assert_eq!(of_lane, value(token, lane), "{name}: B of lane {lane}");
+                        }
+                        assert_eq!(value(part, lane), first_column(lane) / apart, "{name}");
+                    }
+                    OperandHome::Shared => assert_eq!(op.scope, MatrixScope::WarpGroup, "{name}"),
                 }
                 for (register, &[row, token]) in (0..).zip(&d.registers) {
                     let row = row as u32 * d.rows.stride + value(&d.rows.first, lane);
@@ -308,7 +334,7 @@ mod tests {
                     assert_eq!((n, k), (row, token), "{name}: D of lane {lane}");
                 }
                 // Each lane has a scale, and all of a step have one.
-                if let Some(Scaled { rows, block, blocks }) = &scaled {
+                if let Some(Scaled { rows, block, blocks, .. }) = &scaled {
                     let scaling = op.scaling.unwrap();
                     let of_scales = parse_fragment(scaling.layout).unwrap();
                     let Point { n, k } = of_scales.point(&[0, 0, lane]);
@@ -318,7 +344,7 @@ mod tests {
                 // Lanes of a row have columns of their own, in the same order in A and B.
                 let part = first_column(lane) / apart;
                 assert!(part < of_row, "{name}");
-                assert_eq!([value(&a.part, lane), value(&b.part, lane)], [part; 2], "{name}");
+                assert_eq!(value(&a.part, lane), part, "{name}");
             }
         }
     }
@@ -327,7 +353,7 @@ mod tests {
     #[test]
     fn numbers_of_lanes_are_reckoned_with() {
         for op in MATRIX_OPS.iter().filter(|op| op.scope == MatrixScope::Warp) {
-            let Lanes { a, d, of_row, .. } = Lanes::new(op).unwrap();
+            let LaneMap { a, d, of_row, .. } = LaneMap::new(op).unwrap();
             let all = a.rows.number().times(of_row).plus(&a.part);
             for lane in 0..parse_fragment(op.d_layout).unwrap().sizes()[2] {
                 let of = |number: &OfLane| value(number, lane);

@@ -8,7 +8,7 @@
 use super::chunk::width;
 use super::constants::Constants;
 use super::io::Io;
-use super::problem::Problem;
+use super::mapping::MainLoop;
 use crate::ir::{
     Access, Address, AtomicOp, Binary, BufferId, Builder, Cache, Extent, Half, MemoryOrder, Op,
     Operand, Reg, Scope, SharedId, Special, Type, Uniformity, Width, Word,
@@ -35,11 +35,11 @@ struct Banked {
 }
 
 impl Banked {
-    fn new(problem: &Problem, rows: u32, tokens: u32) -> Self {
-        let banks = problem.target().gpu.map_or(rows, |gpu| gpu.banks);
+    fn new(main: &MainLoop<'_>, rows: u32, tokens: u32) -> Self {
+        let banks = main.problem.target().gpu.map_or(rows, |gpu| gpu.banks);
         let full = (banks / rows.max(1)).max(1);
         let permuted = tokens > full && (tokens * rows).is_power_of_two();
-        let beside = (problem.lanes.d.tokens.len() as u32).min(full);
+        let beside = (main.lanes().d.tokens.len() as u32).min(full);
         Self { rows, full, beside, banks: if permuted { banks } else { 0 } }
     }
 
@@ -75,7 +75,7 @@ pub(super) const ORDER: u32 = 4;
 
 /// What a block has computed.
 pub(super) struct Results<'p> {
-    pub(super) problem: &'p Problem,
+    pub(super) main: &'p MainLoop<'p>,
     pub(super) io: Io,
     /// What finished sums are multiplied with, and the bias; their copies are done.
     pub(super) constants: Constants,
@@ -120,7 +120,7 @@ impl Results<'_> {
     }
 
     fn banked(&self) -> Banked {
-        Banked::new(self.problem, self.rows, self.tokens)
+        Banked::new(self.main, self.rows, self.tokens)
     }
 
     /// Writes y. Every warp comes here; what `over` holds is dead in all of them.
@@ -167,8 +167,8 @@ impl Results<'_> {
 
     /// Each lane's sums, into shared memory.
     fn leave(&self, b: &mut Builder, held: &Held<'_>, shared: SharedId) {
-        let (problem, banked) = (self.problem, self.banked());
-        let d = &problem.lanes.d;
+        let (main, banked) = (self.main, self.banked());
+        let d = &main.lanes().d;
         let row = d.rows.first.of(b, held.lane);
         let row = b.add(held.first_row, row);
         let token = d.token.of(b, held.lane);
@@ -183,12 +183,12 @@ impl Results<'_> {
             for (of_tokens, sums) in (0..).zip(sums) {
                 for together in held.registers.chunk_by(neighbours) {
                     let [row_of, token_of] = d.registers[together[0]];
-                    let plus = of_tokens * problem.token_tile() + d.tokens[token_of];
+                    let plus = of_tokens * main.token_tile() + d.tokens[token_of];
                     let number = b.add(token, plus);
                     let inside = b.less(number, self.tokens);
-                    let ragged = !self.tokens.is_multiple_of(problem.token_tile());
+                    let ragged = !self.tokens.is_multiple_of(main.token_tile());
                     let in_tile = d.rows.stride * row_of as u32;
-                    let further = problem.plan.native.rows * of_rows + in_tile;
+                    let further = main.problem.plan.native.rows * of_rows + in_tile;
                     let (at, further) = banked.further(b, at, [plus, further]);
                     let to = Address::new(shared, at).plus(further);
                     let values: Vec<Operand> =
@@ -226,20 +226,20 @@ impl Results<'_> {
 
     /// Finishes results, and writes them, rounded, where there are some.
     fn store(&self, b: &mut Builder, [token, row]: [Operand; 2], values: &[Operand]) {
-        let problem = self.problem;
+        let main = self.main;
         let values = self.constants.finish(b, [token, row], self.width(), values);
         let token = b.mad(self.token_block.0, self.tokens, token);
         let n = b.mad(self.row_block.0, self.rows, row);
         let token_is = b.less(token, self.m);
-        let mask = if problem.n.is_multiple_of(self.rows) {
+        let mask = if main.problem.n.is_multiple_of(self.rows) {
             token_is
         } else {
-            let row_is = b.less(n, problem.n);
+            let row_is = b.less(n, main.problem.n);
             b.both(token_is, row_is)
         };
-        let at = b.mad(token, problem.n, n);
+        let at = b.mad(token, main.problem.n, n);
         let to = Address::new(self.io.y, at);
-        let half = match problem.output {
+        let half = match main.problem.output {
             NUMBER_F16 => Half::F16,
             NUMBER_BF16 => Half::Bf16,
             _ => return b.store(to, &values, self.width(), Some(mask)),

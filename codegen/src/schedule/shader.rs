@@ -1,6 +1,6 @@
 //! Products without matrix instructions, for any M: y[M, N] = x w^T + bias, each lane by itself.
 //!
-//! In: a [`Problem`] and a [`ShaderTile`]. Out: a kernel, not yet verified.
+//! In: a [`MainLoop`] and a [`ShaderTile`]. Out: a kernel, not yet verified.
 //!
 //! A lane has a row of w in each of its tiles of 16 rows, and some tokens. It loads its codes of a
 //! chunk of columns at once, 16 lanes side by side in memory, decodes them in registers and multiplies
@@ -26,9 +26,9 @@ use crate::ir::{
 
 use self::numbers::{Numbers, OfTurn};
 use super::chunk::{chunk_words, loads, sections, tile_words, width};
-use super::interface::Schedule;
+use super::input::InputScale;
 use super::io::Io;
-use super::problem::{InputScale, Problem, Unscheduled};
+use super::mapping::MainLoop;
 use super::table::Table;
 
 pub use choice::ShaderTile;
@@ -39,37 +39,33 @@ const PIECE: u32 = 4;
 /// Ones in four bytes.
 const ONES: u32 = 0x0101_0101;
 
-/// Writes the kernel.
-///
-/// # Errors
-/// What the schedule does not take.
-pub fn shader(problem: &Problem, tile: ShaderTile) -> Result<Kernel, Unscheduled> {
-    tile.check(problem)?;
-    let rows = problem.row_tiles().div_ceil(tile.row_tiles * tile.groups);
-    let threads = tile.threads(problem);
+/// Writes the kernel of free choices that fit.
+fn shader(main: &MainLoop<'_>, tile: ShaderTile) -> Kernel {
+    let rows = main.problem.row_tiles().div_ceil(tile.row_tiles * tile.groups);
+    let threads = tile.threads(main);
     let grid = [Extent::Constant(1); 3];
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
-    let name = problem.kernel_name(&tile.label());
+    let name = main.problem.kernel_name(&tile.label());
     let summary = format!(
         "y[m, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w and {} of x; {} groups of \
          lanes split K.",
-        problem.n,
-        problem.k,
-        problem.plan.dequant,
-        tile.rows(problem),
+        main.problem.n,
+        main.problem.k,
+        main.problem.plan.dequant,
+        tile.rows(main),
         tile.tokens,
         tile.parts,
     );
-    let mut b = Builder::new(&name, &summary, problem.target(), launch);
-    let this = Shader::start(&mut b, problem, tile);
+    let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
+    let this = Shader::start(&mut b, main, tile);
     b.grid([Extent::Constant(rows), Extent::CeilDiv(this.io.m, tile.tokens), Extent::Constant(1)]);
     this.write(&mut b);
-    Ok(b.finish())
+    b.finish()
 }
 
 /// Everything that the parts of the kernel share.
 struct Shader<'p> {
-    problem: &'p Problem,
+    main: &'p MainLoop<'p>,
     tile: ShaderTile,
     io: Io,
     lane: Operand,
@@ -92,8 +88,8 @@ struct Run {
 }
 
 impl<'p> Shader<'p> {
-    fn start(b: &mut Builder, problem: &'p Problem, tile: ShaderTile) -> Self {
-        let io = Io::declare(b, problem);
+    fn start(b: &mut Builder, main: &'p MainLoop<'p>, tile: ShaderTile) -> Self {
+        let io = Io::declare(b, main.problem);
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let (rows, tokens) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
         let m = b.argument(io.m);
@@ -101,8 +97,8 @@ impl<'p> Shader<'p> {
         let (part, group) = (b.rem(warp, tile.parts), b.div(warp, tile.parts));
         let first = b.mad(rows, tile.groups, group);
         let first = b.mul(first, tile.row_tiles);
-        let last = problem.row_tiles() - 1;
-        let ragged = !problem.row_tiles().is_multiple_of(tile.row_tiles * tile.groups);
+        let last = main.problem.row_tiles() - 1;
+        let ragged = !main.problem.row_tiles().is_multiple_of(tile.row_tiles * tile.groups);
         let tiles = (0..tile.row_tiles).map(|at| {
             let number = b.add(first, at);
             if ragged { b.binary(Binary::Min, number, last) } else { number }
@@ -114,31 +110,31 @@ impl<'p> Shader<'p> {
             b.binary(Binary::Min, number, last)
         });
         let tokens = tokens.collect();
-        Self { problem, tile, io, lane, part, group, m, tiles, tokens }
+        Self { main, tile, io, lane, part, group, m, tiles, tokens }
     }
 
     fn write(&self, b: &mut Builder) {
-        let problem = self.problem;
+        let main = self.main;
         let sums = self.sums(b);
-        let table = Table::declare(b, problem);
+        let table = Table::declare(b, main.problem);
         if table.is_some() {
             b.barrier();
         }
-        let [scale, addend] = [(problem.scale, self.io.scale), (problem.addend, self.io.addend)]
+        let [scale, addend] = [(main.problem.scale, self.io.scale), (main.problem.addend, self.io.addend)]
             .map(|(of, buffer)| {
-                Some(Numbers::new(b, problem, (of?, buffer?), (&self.tiles, self.lane)))
+                Some(Numbers::new(b, main, (of?, buffer?), (&self.tiles, self.lane)))
             });
         let x_rows: Vec<Operand> =
-            self.tokens.iter().map(|token| b.mul(*token, problem.input.columns)).collect();
+            self.tokens.iter().map(|token| b.mul(*token, main.problem.input.columns)).collect();
         let x_scales: Option<Vec<Operand>> = self.x_groups().map(|_| {
-            let groups = problem.input_groups().unwrap_or(1);
+            let groups = main.problem.input.groups().unwrap_or(1);
             self.tokens.iter().map(|token| b.mul(*token, groups)).collect()
         });
         // Where all columns share everything, their sums are one run.
-        let whole = problem.plan.scale.run.is_none().then(|| self.run(b));
-        let chunks = problem.chunks();
+        let whole = main.problem.plan.scale.run.is_none().then(|| self.run(b));
+        let chunks = main.problem.chunks();
         let of_turn = |b: &mut Builder, turn: Operand| {
-            [&scale, &addend].map(|numbers| Some(numbers.as_ref()?.load(b, problem, turn)))
+            [&scale, &addend].map(|numbers| Some(numbers.as_ref()?.load(b, main, turn)))
         };
         let rows = x_scales.as_deref();
         b.for_each(self.part, chunks, self.tile.parts, "chunk", |b, chunk| {
@@ -148,19 +144,19 @@ impl<'p> Shader<'p> {
                 .iter()
                 .map(|tile| {
                     let words = self.load_codes(b, *tile, chunk);
-                    decode::decode(b, (&problem.plan.dequant, table), &words)
+                    decode::decode(b, (&main.problem.plan.dequant, table), &words)
                 })
                 .collect();
-            let first = b.mul(chunk, problem.plan.native.columns);
+            let first = b.mul(chunk, main.problem.plan.native.columns);
             let x: Vec<Operand> = x_rows.iter().map(|row| b.add(*row, first)).collect();
             match &whole {
                 Some(run) => {
-                    let columns = 0..problem.plan.native.columns;
+                    let columns = 0..main.problem.plan.native.columns;
                     self.multiply(b, run, &weights, &x, columns);
                 }
                 None => {
-                    let columns = problem.run();
-                    for run in 0..problem.plan.native.columns / columns {
+                    let columns = main.run();
+                    for run in 0..main.problem.plan.native.columns / columns {
                         let sum = self.run(b);
                         let first = run * columns;
                         self.multiply(b, &sum, &weights, &x, first..first + columns);
@@ -178,7 +174,7 @@ impl<'p> Shader<'p> {
 
     /// Columns that share a scale of x, if not all do.
     fn x_groups(&self) -> Option<u32> {
-        match self.problem.input.scale? {
+        match self.main.problem.input.scale? {
             InputScale::Row => None,
             InputScale::Columns(columns) => Some(columns),
         }
@@ -191,7 +187,7 @@ impl<'p> Shader<'p> {
 
     /// Sums of nothing.
     fn run(&self, b: &mut Builder) -> Run {
-        let integers = self.problem.sums_integers();
+        let integers = self.main.problem.sums_integers();
         let (ty, zero): (Type, Operand) =
             if integers { (Type::U32, 0u32.into()) } else { (Type::F32, 0.0f32.into()) };
         let mut of = |name: &str| {
@@ -200,17 +196,17 @@ impl<'p> Shader<'p> {
             regs
         };
         let parts = (0..self.tile.row_tiles).map(|_| of("part")).collect();
-        let of_x = if self.problem.addend.is_some() { of("of_x") } else { Vec::new() };
+        let of_x = if self.main.problem.addend.is_some() { of("of_x") } else { Vec::new() };
         Run { parts, of_x }
     }
 
     /// A lane's words of codes of a chunk, section after section.
     fn load_codes(&self, b: &mut Builder, tile: Operand, chunk: Operand) -> Vec<Reg> {
-        let problem = self.problem;
-        let start = b.mul(tile, tile_words(problem));
-        let start = b.mad(chunk, chunk_words(problem), start);
+        let main = self.main;
+        let start = b.mul(tile, tile_words(main.problem));
+        let start = b.mad(chunk, chunk_words(main.problem), start);
         let mut all = Vec::new();
-        for (first, words) in sections(problem) {
+        for (first, words) in sections(main.problem) {
             let at = b.mad(self.lane, words, start);
             for (piece, words) in loads(words) {
                 let from = Address::new(self.io.codes, at).plus(first + piece);
@@ -229,7 +225,7 @@ impl<'p> Shader<'p> {
         x: &[Operand],
         columns: std::ops::Range<u32>,
     ) {
-        let integers = self.problem.sums_integers();
+        let integers = self.main.problem.sums_integers();
         // Four columns are four registers of f32, or one of bytes.
         let at_once = if integers { PIECE * PIECE } else { PIECE };
         let at_once = at_once.min(columns.end - columns.start);
@@ -264,7 +260,7 @@ impl<'p> Shader<'p> {
 
     /// sum += weight x, of one column or of four bytes.
     fn accumulate(&self, b: &mut Builder, sum: Reg, weight: Operand, x: Reg) {
-        if self.problem.sums_integers() {
+        if self.main.problem.sums_integers() {
             let dot = Ternary::Dot4 { a_signed: true, b_signed: true };
             let total = b.ternary(dot, weight, x, sum);
             b.set(sum, total);
@@ -282,7 +278,7 @@ impl<'p> Shader<'p> {
         ([scale, addend], x_rows): (&[Option<OfTurn<'_>>; 2], Option<&[Operand]>),
         (chunk, number): (Operand, u32),
     ) {
-        let float = |b: &mut Builder, sum: Reg| match self.problem.sums_integers() {
+        let float = |b: &mut Builder, sum: Reg| match self.main.problem.sums_integers() {
             true => b.unary(Unary::F32FromS32, sum),
             false => sum.into(),
         };
@@ -297,7 +293,7 @@ impl<'p> Shader<'p> {
         });
         for (tile, (sums, parts)) in sums.iter().zip(&run.parts).enumerate() {
             let [scale, addend] = [scale, addend]
-                .map(|numbers| Some(numbers.as_ref()?.value(b, self.problem, (tile, number))));
+                .map(|numbers| Some(numbers.as_ref()?.value(b, self.main, (tile, number))));
             for (token, (sum, part)) in sums.iter().zip(parts).enumerate() {
                 let of_token = of_tokens.as_ref().map(|scales| scales[token]);
                 let with_token = |b: &mut Builder, number: Operand| match of_token {
@@ -326,11 +322,11 @@ impl<'p> Shader<'p> {
 
     /// Which of a row's scales of x a run of a chunk has.
     fn x_group(&self, b: &mut Builder, chunk: Operand, run: u32) -> Operand {
-        let (own, columns) = (self.problem.plan.native.columns, self.x_groups().unwrap_or(1));
+        let (own, columns) = (self.main.problem.plan.native.columns, self.x_groups().unwrap_or(1));
         if columns >= own {
             return b.div(chunk, columns / own);
         }
         let group = b.mul(chunk, own / columns);
-        b.add(group, run * self.problem.run() / columns)
+        b.add(group, run * self.main.run() / columns)
     }
 }

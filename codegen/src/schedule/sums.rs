@@ -11,10 +11,8 @@
 //! as they stand, and what is taken off again takes the power of two along that decoding left. That
 //! holds for sums below 2^22 in magnitude; a run of 128 products of bytes stays below 2^21.
 
-use super::problem::Problem;
-use crate::ir::{
-    Accumulator, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity,
-};
+use super::mapping::MainLoop;
+use crate::ir::{Addend, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity};
 use crate::plan;
 
 /// 1.5 * 2^23 in f32.
@@ -32,17 +30,19 @@ pub(super) struct RunScales {
 }
 
 pub(super) struct Summing<'p> {
-    problem: &'p Problem,
+    main: &'p MainLoop<'p>,
     /// A of ones, if sums of x are needed.
     ones: Vec<Reg>,
     /// Where integer sums begin.
     start: Vec<Reg>,
+    /// Registers of B of a step.
+    x_registers: usize,
     /// Whether a run is added to the finished sums as it is: by an instruction that scales.
     straight: bool,
 }
 
 impl<'p> Summing<'p> {
-    pub(super) fn declare(b: &mut Builder, problem: &'p Problem) -> Self {
+    pub(super) fn declare(b: &mut Builder, main: &'p MainLoop<'p>) -> Self {
         let constants = |b: &mut Builder, name: &str, len: usize, word: u32| {
             let registers = b.array(name, Type::U32, len as u32, Uniformity::Varying);
             for &register in &registers {
@@ -50,26 +50,27 @@ impl<'p> Summing<'p> {
             }
             registers
         };
-        let one = match problem.input.operand {
+        let one = match main.problem.input.operand {
             plan::Operand::Bf16 => 0x3f80_3f80,
             plan::Operand::F16 => 0x3c00_3c00,
             plan::Operand::E4m3 => 0x3838_3838,
             plan::Operand::E4m3Fnuz => 0x4040_4040,
             _ => 0x0101_0101,
         };
-        let (of_a, of_d) = (problem.lanes.a.registers, problem.lanes.d.registers.len());
-        let ones = problem.addend.map(|_| constants(b, "ones", of_a, one)).unwrap_or_default();
-        let start = match problem.sums_integers() {
+        let (of_a, of_d) = (main.lanes().a.registers, main.lanes().d.registers.len());
+        let ones = main.problem.addend.map(|_| constants(b, "ones", of_a, one)).unwrap_or_default();
+        let start = match main.problem.sums_integers() {
             true => constants(b, "start", of_d, MAGIC.to_bits()),
             false => Vec::new(),
         };
-        Self { problem, ones, start, straight: problem.scaled().is_some() }
+        let x_registers = main.x_fragment().map_or(0, |tokens| tokens.registers);
+        Self { main, ones, start, x_registers, straight: main.scaled().is_some() }
     }
 
     /// Registers for the sums of a run.
     fn part(&self, b: &mut Builder) -> Vec<Reg> {
-        let ty = if self.problem.sums_integers() { Type::U32 } else { Type::F32 };
-        b.fragment(ty, self.problem.lanes.d.registers.len() as u32)
+        let ty = if self.main.problem.sums_integers() { Type::U32 } else { Type::F32 };
+        b.fragment(ty, self.main.lanes().d.registers.len() as u32)
     }
 
     /// Registers in which a run that is added to `sums` is summed.
@@ -93,8 +94,8 @@ impl<'p> Summing<'p> {
             false => Accumulator::Registers(part.to_vec()),
         };
         // A schedule of matrix operations has one.
-        let Some(product) = self.problem.product else { return };
-        let x = &x[..self.problem.lanes.b.registers];
+        let Some(product) = self.main.instruction() else { return };
+        let x = &x[..self.x_registers];
         match scales {
             Some(scales) => b.matrix_scaled(product, part, (a, x), addend, scales),
             None => b.matrix(product, part, a, x, addend),
@@ -107,7 +108,7 @@ impl<'p> Summing<'p> {
         if self.ones.is_empty() {
             return Vec::new();
         }
-        let (steps, of_step) = (self.problem.run_steps() as usize, self.problem.lanes.b.registers);
+        let (steps, of_step) = (self.main.run_steps() as usize, self.x_registers);
         let run = |x: &[Reg]| {
             let part = self.part(b);
             for (step, x) in x.chunks_exact(of_step).enumerate() {
@@ -130,7 +131,7 @@ impl<'p> Summing<'p> {
         if self.straight {
             return;
         }
-        let held = &self.problem.lanes.d.registers;
+        let held = &self.main.lanes().d.registers;
         for &at in registers {
             let [row, token] = held[at];
             let tokens = scales.tokens.as_ref().map(|tokens| tokens[token]);
@@ -138,7 +139,7 @@ impl<'p> Summing<'p> {
                 Some(tokens) => b.mul_f32(of_row, tokens),
                 None => of_row,
             };
-            let part = self.as_float(b, part[at], self.problem.plan.dequant.encoding().1);
+            let part = self.as_float(b, part[at], self.main.problem.plan.dequant.yields().1);
             match scales.rows.as_ref().map(|rows| rows[row]) {
                 Some(of_row) => {
                     let scale = with_tokens(b, of_row);

@@ -1,6 +1,6 @@
 //! Products of any number of tokens: y[M, N] = x w^T + bias in tiles of rows and tokens.
 //!
-//! In: a [`Problem`] and a [`TileShape`]. Out: a kernel, not yet verified.
+//! In: a [`MainLoop`] and a [`TileShape`]. Out: a kernel, not yet verified.
 //!
 //! The weights are the A operand, decoded in registers, so that y^T comes out with tokens as
 //! columns. A block owns `rows` rows of w and `tokens` rows of x and walks along K, a turn at a
@@ -23,9 +23,11 @@ use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, 
 
 use super::constants::{Constants, Stretch};
 use super::dequantise::{ByRow, Zeros, steps};
-use super::interface::Schedule;
 use super::io::Io;
-use super::problem::{Problem, Unscheduled};
+use super::interface::Schedule;
+use super::lanes::Tokens;
+use super::mapping::MainLoop;
+use super::problem::Unscheduled;
 use super::results::{Held, Results};
 use super::sums::{RunScales, Summing};
 use super::table::Table;
@@ -35,7 +37,9 @@ pub use shape::TileShape;
 
 /// Everything that the parts of the kernel share.
 struct Tile<'p> {
-    problem: &'p Problem,
+    main: &'p MainLoop<'p>,
+    /// Where a lane has x.
+    x_fragment: &'p Tokens,
     shape: TileShape,
     io: Io,
     lane: Operand,
@@ -60,13 +64,13 @@ struct Decoded<'r> {
     codes: Vec<Vec<MatrixScale>>,
 }
 
-/// Writes the kernel.
+/// Writes the kernel of free choices that fit.
 ///
 /// # Errors
-/// What the schedule does not take.
-pub fn tile(problem: &Problem, shape: TileShape) -> Result<Kernel, Unscheduled> {
-    shape.check(problem)?;
-    let warp = problem.target().gpu.map_or(32, |gpu| gpu.warp);
+/// An instruction that does not take x from registers.
+fn tile(main: &MainLoop<'_>, shape: TileShape) -> Result<Kernel, Unscheduled> {
+    let x_fragment = main.x_fragment()?;
+    let warp = main.problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let launch = Launch {
         grid: [Extent::Constant(1); 3],
         threads: shape.warps * warp,
@@ -74,32 +78,36 @@ pub fn tile(problem: &Problem, shape: TileShape) -> Result<Kernel, Unscheduled> 
         cluster: 1,
         programmatic: shape.programmatic,
     };
-    let name = problem.kernel_name(&shape.label());
+    let name = main.problem.kernel_name(&shape.label());
     let summary = format!(
         "y[m, {}] = x[m, {}] w^T; codes by {}.\n\
          A block owns {} rows of w and {} tokens; its {} warps share out the rows.\n\
          m is at most {}: what is numbered stays below 2^32.",
-        problem.n,
-        problem.k,
-        problem.plan.dequant,
+        main.problem.n,
+        main.problem.k,
+        main.problem.plan.dequant,
         shape.rows,
         shape.tokens,
         shape.warps,
-        shape.most_tokens(problem),
+        shape.most_tokens(main.problem),
     );
-    let mut b = Builder::new(&name, &summary, problem.target(), launch);
-    let this = Tile::start(&mut b, problem, shape);
+    let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
+    let this = Tile::start(&mut b, (main, x_fragment), shape);
     this.write(&mut b);
     Ok(b.finish())
 }
 
 impl<'p> Tile<'p> {
-    fn start(b: &mut Builder, problem: &'p Problem, shape: TileShape) -> Self {
-        let io = Io::declare(b, problem);
+    fn start(
+        b: &mut Builder,
+        (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
+        shape: TileShape,
+    ) -> Self {
+        let io = Io::declare(b, main.problem);
         let token_blocks = Extent::CeilDiv(io.m, shape.tokens);
         let fixed = Extent::Constant;
-        let rows_first = shape.rows_first(problem);
-        let mut blocks = [token_blocks, fixed(shape.row_blocks(problem))];
+        let rows_first = shape.rows_first(main);
+        let mut blocks = [token_blocks, fixed(shape.row_blocks(main.problem))];
         if rows_first {
             blocks.reverse();
         }
@@ -109,7 +117,7 @@ impl<'p> Tile<'p> {
             if rows_first { [1, 0] } else { [0, 1] }.map(|axis| b.special(Special::Block(axis)));
         let split = if shape.splits > 1 { b.special(Special::Block(2)) } else { 0u32.into() };
         let m = b.argument(io.m);
-        Self { problem, shape, io, lane, warp, token_block, row_block, split, m }
+        Self { main, x_fragment, shape, io, lane, warp, token_block, row_block, split, m }
     }
 
     fn write(&self, b: &mut Builder) {
@@ -118,18 +126,18 @@ impl<'p> Tile<'p> {
         }
         let (start, end) = self.turns_of_block(b);
         let ring = Ring::declare(b, self);
-        let constants = Constants::declare(b, self.problem, self.shape.rows, self.shape.tokens);
+        let constants = Constants::declare(b, self.main.problem, self.shape.rows, self.shape.tokens);
         let threads = self.shape.warps * b.warp_size();
         let first = b.mul(self.row_block, self.shape.rows);
-        let of_rows = Stretch { first, count: self.shape.rows, end: self.problem.n.into() };
+        let of_rows = Stretch { first, count: self.shape.rows, end: self.main.problem.n.into() };
         constants.copy_rows(b, &self.io, of_rows, threads);
         // The ring waits for all threads before anything is decoded.
-        let table = Table::declare(b, self.problem);
+        let table = Table::declare(b, self.main.problem);
         ring.fill(b, self, start, end);
         let first = b.mul(self.token_block, self.shape.tokens);
         let of_tokens = Stretch { first, count: self.shape.tokens, end: self.m };
         constants.copy_tokens(b, &self.io, of_tokens, threads);
-        let summing = Summing::declare(b, self.problem);
+        let summing = Summing::declare(b, self.main);
         let sums = self.accumulators(b);
         b.for_each(start, end, 1u32, "turn", |b, turn| {
             let stage = ring.next(b, self, turn, end);
@@ -139,7 +147,7 @@ impl<'p> Tile<'p> {
         b.comment("every warp is done with the ring");
         b.copy_wait(0);
         b.barrier();
-        let rows = self.shape.row_tiles(self.problem) * self.problem.plan.native.rows;
+        let rows = self.shape.row_tiles(self.main) * self.main.problem.plan.native.rows;
         let held = Held {
             sums: &sums,
             registers: &self.registers(),
@@ -152,7 +160,7 @@ impl<'p> Tile<'p> {
 
     /// Whole turns, as evenly as they go, over the blocks that split K.
     fn turns_of_block(&self, b: &mut Builder) -> (Operand, Operand) {
-        let (turns, splits) = (self.problem.turns(), self.shape.splits);
+        let (turns, splits) = (self.main.k_iters(), self.shape.splits);
         b.comment("this block's turns along K");
         let share = b.mul(self.split, turns);
         let start = b.div(share, splits);
@@ -162,20 +170,20 @@ impl<'p> Tile<'p> {
     }
 
     fn token_tiles(&self) -> u32 {
-        self.shape.tokens / self.problem.token_tile()
+        self.shape.tokens / self.main.token_tile()
     }
 
     /// Per tile of rows and of tokens, the sums over this block's turns.
     fn accumulators(&self, b: &mut Builder) -> Vec<Vec<Vec<Reg>>> {
-        let (rows, tokens) = (self.shape.row_tiles(self.problem), self.token_tiles());
-        let registers = self.problem.lanes.d.registers.len() as u32;
+        let (rows, tokens) = (self.shape.row_tiles(self.main), self.token_tiles());
+        let registers = self.main.lanes().d.registers.len() as u32;
         let mut of_tile = |_| (0..tokens).map(|_| b.zeros("sum", registers)).collect();
         (0..rows).map(&mut of_tile).collect()
     }
 
     /// Registers of D: all of them.
     fn registers(&self) -> Vec<usize> {
-        (0..self.problem.lanes.d.registers.len()).collect()
+        (0..self.main.lanes().d.registers.len()).collect()
     }
 
     /// Decodes this warp's rows of a turn.
@@ -185,27 +193,27 @@ impl<'p> Tile<'p> {
         stage: &'r Stage<'_>,
         table: Option<Table>,
     ) -> Decoded<'r> {
-        let problem = self.problem;
-        let runs = problem.turn / problem.run();
+        let main = self.main;
+        let runs = main.k_tile() / main.run();
         let mut decoded = Decoded { a: Vec::new(), scales: Vec::new(), codes: Vec::new() };
         b.comment("decode this warp's rows");
-        for tile in 0..self.shape.row_tiles(problem) {
+        for tile in 0..self.shape.row_tiles(main) {
             let chunks = stage.codes(b, self, tile);
-            let zeros = problem.half().zip(problem.zero).map(|(half, of)| {
+            let zeros = main.problem.half().zip(main.problem.zero).map(|(half, of)| {
                 let (words, shift) = stage.zeros(b, self, tile);
-                let rows = problem.rows(&of).len;
-                let run = |run| of.twice(b, rows, (&words, shift), of.of_run(problem, run));
+                let rows = main.rows(&of).len;
+                let run = |run| of.twice(b, rows, (&words, shift), of.of_run(main, run));
                 let runs = (0..runs).map(run).collect();
-                Zeros::new(half, problem, runs)
+                Zeros::new(half, main, runs)
             });
             let mut a = Vec::new();
             let numbers = stage.scales(b, self, tile);
-            let mut by_row = ByRow { zeros, scales: numbers.of_weights(b, problem) };
-            steps(b, (problem, table), &chunks, &mut by_row, |_, _, registers| {
+            let mut by_row = ByRow { zeros, scales: numbers.of_weights(b, main) };
+            steps(b, (main, table), &chunks, &mut by_row, |_, _, registers| {
                 a.push(registers);
             });
             decoded.a.push(a);
-            decoded.codes.push(numbers.of_product(b, problem));
+            decoded.codes.push(numbers.of_product(b, main));
             decoded.scales.push(numbers);
         }
         decoded
@@ -220,17 +228,17 @@ impl<'p> Tile<'p> {
         decoded: &Decoded<'_>,
         sums: &[Vec<Vec<Reg>>],
     ) {
-        let together = self.shape.together(self.problem);
-        let run_steps = self.problem.run_steps() as usize;
-        let of_step = self.problem.step_registers() as usize;
+        let together = self.shape.together(self.main);
+        let run_steps = self.main.run_steps() as usize;
+        let of_step = self.main.step_registers() as usize;
         let registers = self.registers();
-        let runs = self.problem.turn / self.problem.run();
+        let runs = self.main.k_tile() / self.main.run();
         // Run by run, so that only one run's x and scales need registers.
         for run in 0..runs {
-            let of_run = |scales: &Scales<'_>| scales.of_run(b, self.problem, run);
+            let of_run = |scales: &Scales<'_>| scales.of_run(b, self.main, run);
             let scales: Vec<RunScales> = decoded.scales.iter().map(of_run).collect();
             for first in (0..self.token_tiles()).step_by(together as usize) {
-                b.comment(&format!("run {run}, tokens {} on", first * self.problem.token_tile()));
+                b.comment(&format!("run {run}, tokens {} on", first * self.main.token_tile()));
                 let tiles: Vec<u32> = (first..self.token_tiles()).take(together as usize).collect();
                 let x: Vec<Vec<Reg>> =
                     tiles.iter().map(|&tile| stage.x(b, self, (tile, run))).collect();
@@ -266,11 +274,11 @@ impl<'p> Tile<'p> {
     }
 
     fn results(&self, b: &mut Builder, constants: Constants) -> Results<'p> {
-        let (problem, shape) = (self.problem, self.shape);
+        let (main, shape) = (self.main, self.shape);
         let token_blocks =
             if shape.splits > 1 { b.special(Special::Blocks(0)) } else { 1u32.into() };
         Results {
-            problem,
+            main,
             io: self.io,
             constants,
             rows: shape.rows,
@@ -278,10 +286,10 @@ impl<'p> Tile<'p> {
             parts: 1,
             splits: shape.splits,
             // Four results of 16 bits are 8 bytes, if rows of y begin at such.
-            at_once: if problem.n.is_multiple_of(4) { 4 } else { 1 },
+            at_once: if main.problem.n.is_multiple_of(4) { 4 } else { 1 },
             warps: shape.warps,
             m: self.m,
-            row_block: (self.row_block, shape.row_blocks(problem)),
+            row_block: (self.row_block, shape.row_blocks(main.problem)),
             token_block: (self.token_block, token_blocks, Extent::CeilDiv(self.io.m, shape.tokens)),
             split: self.split,
         }

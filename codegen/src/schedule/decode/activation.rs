@@ -33,36 +33,36 @@ pub(super) struct InFlight {
 
 impl Activation {
     pub(super) fn place(b: &mut Builder, decode: &Decode<'_>) -> Self {
-        let problem = decode.problem;
+        let main = decode.main;
         b.comment("x: this lane's row of tokens, its columns of a run");
-        let row = problem.lanes.b.token.of(b, decode.lane);
-        let in_row = problem.lanes.b.part.of(b, decode.lane);
-        let column = b.mul(in_row, problem.input_words(problem.lane_columns()));
+        let row = decode.x_fragment.token.of(b, decode.lane);
+        let in_row = decode.x_fragment.part.of(b, decode.lane);
+        let column = b.mul(in_row, main.problem.input.words(main.lane_columns()));
         let last = b.sub(decode.m, 1u32);
         let sources = (0..decode.token_tiles()).map(|tile| {
-            let row = b.add(row, tile * problem.token_tile());
+            let row = b.add(row, tile * main.token_tile());
             let row = b.binary(Binary::Min, row, last);
-            b.mad(row, problem.input_words(problem.input.columns), column)
+            b.mad(row, main.problem.input.words(main.problem.input.columns), column)
         });
         let sources = sources.collect();
-        let groups = problem.input_groups().filter(|_| columns_of_scales(decode).is_some());
+        let groups = main.problem.input.groups().filter(|_| columns_of_scales(decode).is_some());
         let scales = groups
             .into_iter()
             .flat_map(|groups| (0..decode.token_tiles()).map(move |tile| (groups, tile)));
         let scales = scales.map(|(groups, tile)| {
-            let scaled = problem.scaled();
-            let first = scaled.map_or(&problem.lanes.d.token, |scaled| &scaled.rows.first);
+            let scaled = main.scaled();
+            let first = scaled.map_or(&main.lanes().d.token, |scaled| &scaled.rows.first);
             let first = first.of(b, decode.lane);
             let of_token = |token: &u32| {
-                let token = b.add(first, tile * problem.token_tile() + token);
+                let token = b.add(first, tile * main.token_tile() + token);
                 let token = b.binary(Binary::Min, token, last);
                 b.mul(token, groups)
             };
-            let tokens = if scaled.is_some() { &[0][..] } else { &problem.lanes.d.tokens };
+            let tokens = if scaled.is_some() { &[0][..] } else { &main.lanes().d.tokens };
             tokens.iter().map(of_token).collect()
         });
         let scales = scales.collect();
-        let block = problem.scaled().map(|scaled| {
+        let block = main.scaled().map(|scaled| {
             let block = scaled.block.of(b, decode.lane);
             b.mul(block, 8u32)
         });
@@ -71,8 +71,8 @@ impl Activation {
 
     /// Registers for a turn of x.
     pub(super) fn in_flight(&self, b: &mut Builder, decode: &Decode<'_>) -> InFlight {
-        let problem = decode.problem;
-        let words = problem.input_bytes(problem.turn / problem.row_lanes()) / 4;
+        let main = decode.main;
+        let words = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let tile = |_| b.array("x", Type::U32, words, Uniformity::Varying);
         let x = (0..decode.token_tiles()).map(tile).collect();
         let scales = self.scales.iter().map(|tokens| {
@@ -93,17 +93,17 @@ impl Activation {
         turn: Operand,
         there: Operand,
     ) {
-        let problem = decode.problem;
+        let main = decode.main;
         // The last turn may end inside of a lane's columns, at a multiple of a piece.
-        let ragged = !problem.input.columns.is_multiple_of(problem.turn);
+        let ragged = !main.problem.input.columns.is_multiple_of(main.k_tile());
         // In words of x from here on.
-        let of = |columns| problem.input_words(columns);
-        let turn_words = of(problem.turn);
+        let of = |columns| main.problem.input.words(columns);
+        let turn_words = of(main.k_tile());
         let column = ragged.then(|| b.mad(turn, turn_words, self.column));
-        let piece_words = (problem.input_bytes(problem.lane_columns()) / 4).min(4);
-        let piece_columns = piece_words * 4 / problem.input_word().bytes();
-        let stretches = (0..turn_words).step_by(of(problem.shared_columns()) as usize);
-        let pieces = (0..of(problem.lane_columns())).step_by(piece_columns as usize);
+        let piece_words = (main.problem.input.bytes(main.lane_columns()) / 4).min(4);
+        let piece_columns = piece_words * 4 / main.problem.input.word().bytes();
+        let stretches = (0..turn_words).step_by(of(main.shared_columns()) as usize);
+        let pieces = (0..of(main.lane_columns())).step_by(piece_columns as usize);
         let offsets: Vec<u32> =
             stretches.flat_map(|first| pieces.clone().map(move |piece| first + piece)).collect();
         let firsts: Vec<Operand> =
@@ -111,7 +111,7 @@ impl Activation {
         for (piece, offset) in offsets.into_iter().enumerate() {
             let mask = column.map_or(there, |column| {
                 let column = b.add(column, offset);
-                let column_is = b.less(column, of(problem.input.columns));
+                let column_is = b.less(column, of(main.problem.input.columns));
                 b.both(there, column_is)
             });
             for (first, words) in firsts.iter().zip(&words.x) {
@@ -124,7 +124,7 @@ impl Activation {
         let (Some(columns), Some(buffer)) = (columns_of_scales(decode), decode.io.x_scale) else {
             return;
         };
-        let group = b.div(turn, (columns / problem.turn).max(1));
+        let group = b.div(turn, (columns / main.k_tile()).max(1));
         for (firsts, words) in self.scales.iter().zip(&words.scales) {
             for (first, words) in firsts.iter().zip(words) {
                 let at = b.mad(group, of_turn(decode, columns), *first);
@@ -153,7 +153,7 @@ impl Activation {
             let own = b.shr(word, block);
             MatrixScale { from: in_register(b, own), byte: 0 }
         };
-        let steps = (decode.problem.turn / decode.problem.step()) as usize;
+        let steps = (decode.main.k_tile() / decode.main.step()) as usize;
         words.iter().flatten().take(steps).map(of_word).collect()
     }
 
@@ -165,11 +165,11 @@ impl Activation {
         tile: usize,
         run: u32,
     ) -> Option<Vec<Operand>> {
-        let (columns, problem) = (columns_of_scales(decode)?, decode.problem);
+        let (columns, main) = (columns_of_scales(decode)?, decode.main);
         if self.block.is_some() {
             return None;
         }
-        let group = run * problem.run() / columns.min(problem.turn);
+        let group = run * main.run() / columns.min(main.k_tile());
         let tokens = words.scales.get(tile)?;
         Some(tokens.iter().map(|scales| scales[group as usize].into()).collect())
     }
@@ -177,12 +177,12 @@ impl Activation {
 
 /// Columns that share a scale of x, if that changes along K.
 fn columns_of_scales(decode: &Decode<'_>) -> Option<u32> {
-    decode.problem.input.scale?.columns()
+    decode.main.problem.input.scale?.columns()
 }
 
 /// Scales of a row of x in a turn.
 fn of_turn(decode: &Decode<'_>, columns: u32) -> u32 {
-    (decode.problem.turn / columns).max(1)
+    (decode.main.k_tile() / columns).max(1)
 }
 
 fn masked_f32(there: Operand) -> Option<crate::ir::Mask> {

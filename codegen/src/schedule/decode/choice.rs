@@ -5,7 +5,9 @@ use crate::ir::{Half, Kernel};
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
-use crate::schedule::problem::{InputScale, Problem, Unscheduled};
+use crate::schedule::input::InputScale;
+use crate::schedule::mapping::MainLoop;
+use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::{ORDER, Results};
 use crate::schedule::table::Table;
 use crate::target::Feature;
@@ -44,7 +46,7 @@ const UNDER_WAY: u32 = 384;
 
 impl Schedule for DecodeTile {
     fn serves(problem: &Problem, tokens: u32) -> bool {
-        problem.product.is_some() && (1..=MOST_TOKENS).contains(&tokens)
+        problem.by_matrix() && (1..=MOST_TOKENS).contains(&tokens)
     }
 
     /// The tile for a number of tokens, from measurements on an H200
@@ -57,20 +59,21 @@ impl Schedule for DecodeTile {
     /// bytes under way for that; blocks as large as there are turns for, since small ones were
     /// slower everywhere. Where there are too few rows for all processors, blocks split K.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        let main = &MainLoop::new(problem);
         if !(1..=MOST_TOKENS).contains(&tokens) {
             let rule = "expected 1 to 16 in a decode product";
             return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
         }
-        let target = problem.target();
+        let target = main.problem.target();
         let unfit = || Unscheduled::Tile(format!("no block of a decode product fits {target}"));
-        let wanted = if problem.row_tiles() <= ONE_TILE { 1 } else { 2 };
+        let wanted = if main.problem.row_tiles() <= ONE_TILE { 1 } else { 2 };
         let of = |row_tiles, warps, min_blocks| {
-            Self::whole(problem, tokens, [row_tiles, warps, min_blocks]).split(problem)
+            Self::whole(main, tokens, [row_tiles, warps, min_blocks]).split(main)
         };
-        let processors = |rows: u32| problem.row_tiles().div_ceil(rows) >= PROCESSORS;
+        let processors = |rows: u32| main.problem.row_tiles().div_ceil(rows) >= PROCESSORS;
         let rows = [wanted, 4, 2, 1].into_iter();
         let rows = rows.filter(|&rows| rows <= wanted || processors(rows));
-        let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= problem.turns());
+        let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= main.k_iters());
         let tiles = [2, 1].into_iter().flat_map(|blocks| {
             let rows = rows.clone();
             let of_warps = move |warps| rows.clone().map(move |rows| of(rows, warps, blocks));
@@ -78,7 +81,7 @@ impl Schedule for DecodeTile {
         });
         // Of equals, the first.
         let best = tiles.filter(|tile| tile.fits(problem)).reduce(|best, tile| {
-            if tile.under_way(problem) > best.under_way(problem) { tile } else { best }
+            if tile.under_way(main) > best.under_way(main) { tile } else { best }
         });
         best.ok_or_else(unfit)
     }
@@ -86,6 +89,7 @@ impl Schedule for DecodeTile {
     /// Tiles that are worth measuring: those that fit, with as many threads a processor as hide what
     /// they wait for, K whole or in as many parts as save turns.
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        let main = &MainLoop::new(problem);
         if !Self::serves(problem, tokens) {
             return Vec::new();
         }
@@ -93,10 +97,10 @@ impl Schedule for DecodeTile {
         for row_tiles in [1, 2, 4] {
             for warps in [4, 6, 8, 10, 12, 16, 20, 24] {
                 for min_blocks in [1, 2, 3, 4] {
-                    let whole = Self::whole(problem, tokens, [row_tiles, warps, min_blocks]);
+                    let whole = Self::whole(main, tokens, [row_tiles, warps, min_blocks]);
                     all.push(whole);
                     all.extend((row_tiles > 1).then_some(Self { eager: false, ..whole }));
-                    all.extend(Some(whole.split(problem)).filter(|tile| tile.splits > 1));
+                    all.extend(Some(whole.split(main)).filter(|tile| tile.splits > 1));
                 }
             }
         }
@@ -104,9 +108,9 @@ impl Schedule for DecodeTile {
         all
     }
 
-    fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        if problem.product.is_none() {
-            return Err(multiplies_otherwise::<Self>(problem));
+    fn check(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled> {
+        if main.instruction().is_none() {
+            return Err(multiplies_otherwise::<Self>(main));
         }
         let rules = [
             (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
@@ -114,23 +118,23 @@ impl Schedule for DecodeTile {
             ((1..=32).contains(&self.warps), "a block has 1 to 32 warps"),
             ((1..=32).contains(&self.min_blocks), "a processor has 1 to 32 blocks"),
             (
-                (1..=problem.turns()).contains(&self.splits),
+                (1..=main.k_iters()).contains(&self.splits),
                 "K is split into at most as many parts as it has turns",
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
-            None => problem.may_start_early(self.programmatic),
+            None => main.problem.may_start_early(self.programmatic),
         }
     }
 
-    fn resources(&self, problem: &Problem) -> Resources {
-        let warp = problem.target().gpu.map_or(0, |gpu| gpu.warp);
+    fn resources(&self, main: &MainLoop<'_>) -> Resources {
+        let warp = main.problem.target().gpu.map_or(0, |gpu| gpu.warp);
         Resources {
             threads: self.warps * warp,
             min_blocks: self.min_blocks,
-            shared_bytes: self.shared_bytes(problem),
-            registers: self.registers(problem),
+            shared_bytes: self.shared_bytes(main),
+            registers: self.registers(main),
         }
     }
 
@@ -138,16 +142,16 @@ impl Schedule for DecodeTile {
         self.tokens
     }
 
-    fn build(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
-        decode(problem, *self)
+    fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
+        decode(main, *self)
     }
 }
 
 impl DecodeTile {
     /// A tile of so many tiles of rows, warps and blocks a processor that does not split K.
-    fn whole(problem: &Problem, tokens: u32, [row_tiles, warps, min_blocks]: [u32; 3]) -> Self {
+    fn whole(main: &MainLoop<'_>, tokens: u32, [row_tiles, warps, min_blocks]: [u32; 3]) -> Self {
         // One token of several runs costs more registers than two: the assembler keeps all runs apart.
-        let fewest = if problem.run() < problem.turn { 2 } else { 1 };
+        let fewest = if main.run() < main.k_tile() { 2 } else { 1 };
         Self {
             tokens: tokens.next_power_of_two().max(fewest),
             row_tiles,
@@ -155,75 +159,75 @@ impl DecodeTile {
             min_blocks,
             splits: 1,
             eager: row_tiles > 1,
-            programmatic: problem.target().has(Feature::GridDependency),
+            programmatic: main.problem.target().has(Feature::GridDependency),
         }
     }
 
     /// With K split where there are fewer blocks than processors: over as few blocks as give the
     /// fewest turns, of all that the processors hold at once. What a warp does in a turn is the
     /// same, and turns follow one another, so that a split that saves none costs its sums alone.
-    fn split(self, problem: &Problem) -> Self {
-        let blocks = problem.row_tiles().div_ceil(self.row_tiles);
+    fn split(self, main: &MainLoop<'_>) -> Self {
+        let blocks = main.problem.row_tiles().div_ceil(self.row_tiles);
         let most = if blocks < PROCESSORS { PROCESSORS * self.min_blocks / blocks } else { 1 };
-        let splits = (1..=most.min(problem.turns())).map(|splits| Self { splits, ..self });
-        splits.min_by_key(|tile| tile.turns(problem)).unwrap_or(self)
+        let splits = (1..=most.min(main.k_iters())).map(|splits| Self { splits, ..self });
+        splits.min_by_key(|tile| tile.turns(main)).unwrap_or(self)
     }
 
     /// Turns that a warp works through, at most.
-    fn turns(&self, problem: &Problem) -> u32 {
-        problem.turns().div_ceil(self.splits * self.warps)
+    fn turns(&self, main: &MainLoop<'_>) -> u32 {
+        main.k_iters().div_ceil(self.splits * self.warps)
     }
 
     /// Words of codes that the lanes of a processor's warps have under way, as far as that helps.
-    fn under_way(&self, problem: &Problem) -> u32 {
-        let blocks = problem.row_tiles().div_ceil(self.row_tiles) * self.splits;
+    fn under_way(&self, main: &MainLoop<'_>) -> u32 {
+        let blocks = main.problem.row_tiles().div_ceil(self.row_tiles) * self.splits;
         let blocks = blocks.div_ceil(PROCESSORS);
         let blocks = self.min_blocks.min(blocks);
         // Not more than there are: where blocks split K, some warps may have no turn.
-        let working = (self.splits * self.warps).min(problem.turns());
-        let there = (problem.row_tiles() * working).div_ceil(PROCESSORS);
+        let working = (self.splits * self.warps).min(main.k_iters());
+        let there = (main.problem.row_tiles() * working).div_ceil(PROCESSORS);
         let tiles = (self.row_tiles * self.warps * blocks).min(there);
-        (tiles * problem.turn_words()).min(UNDER_WAY)
+        (tiles * main.k_tile_words()).min(UNDER_WAY)
     }
 
     /// Registers of a thread without which the assembler spills, as it reported them; a little too
     /// many where that does not decide anything.
-    fn registers(&self, problem: &Problem) -> u32 {
-        let token_tiles = self.tokens.div_ceil(problem.token_tile());
-        let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
-        let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
-        let x = problem.input_bytes(problem.turn / problem.row_lanes()) / 4;
+    fn registers(&self, main: &MainLoop<'_>) -> u32 {
+        let token_tiles = self.tokens.div_ceil(main.token_tile());
+        let numbers = [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten();
+        let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
+        let x = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let sums = if self.tokens == 1 { 2 } else { 4 };
         // Runs of a turn overlap, each with a part of its own.
-        let several = problem.run() < problem.turn;
+        let several = main.run() < main.k_tile();
         // More so with f16, whose constants are of more kinds.
-        let overlap = match (several, problem.half()) {
+        let overlap = match (several, main.problem.half()) {
             (true, Some(Half::F16)) => 18,
             (true, _) => 4,
             (false, _) => 0,
         };
         // Scales of x, and their products with those of w; more so beside words that are put together.
-        let x_scales = match problem.input.scale {
+        let x_scales = match main.problem.input.scale {
             Some(InputScale::Columns(columns)) => {
-                let products = match (several, problem.plan.dequant.placed()) {
+                let products = match (several, main.problem.plan.dequant.placed()) {
                     (true, Some(_)) => 30,
                     (true, None) => 14,
                     (false, _) => 0,
                 };
-                products + token_tiles * 2 * (problem.turn / columns).max(1)
+                products + token_tiles * 2 * (main.k_tile() / columns).max(1)
             }
             Some(InputScale::Row) | None => 0,
         };
         // What the instruction begins with, and sums of x.
-        let integers = if problem.sums_integers() { 4 } else { 0 };
-        let of_x = if problem.addend.is_some() { 8 } else { 0 };
+        let integers = if main.problem.sums_integers() { 4 } else { 0 };
+        let of_x = if main.problem.addend.is_some() { 8 } else { 0 };
         // A second tile of tokens: its x and its part of a run once, its sums for each tile of rows.
         let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
         // A word of scales a tile is in what every tile needs.
         let numbers = 2 * numbers.saturating_sub(1);
-        let tile = problem.turn_words() + sums + numbers;
+        let tile = main.k_tile_words() + sums + numbers;
         let x = x + x_scales;
-        24 + problem.compiled(self.row_tiles * token_tiles)
+        24 + main.compiled(self.row_tiles * token_tiles)
             + x
             + integers
             + of_x
@@ -233,10 +237,10 @@ impl DecodeTile {
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
-    fn shared_bytes(&self, problem: &Problem) -> u32 {
-        let rows = self.row_tiles * problem.plan.native.rows;
-        let constants = Constants::words(problem, rows, self.tokens);
-        let table = Table::words(problem);
+    fn shared_bytes(&self, main: &MainLoop<'_>) -> u32 {
+        let rows = self.row_tiles * main.problem.plan.native.rows;
+        let constants = Constants::words(main.problem, rows, self.tokens);
+        let table = Table::words(main.problem);
         4 * (Results::words(rows, self.tokens, self.warps) + constants + ORDER + table)
     }
 

@@ -4,6 +4,7 @@ use super::shader;
 use crate::ir::Kernel;
 use crate::schedule::choices::choices;
 use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
+use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::table::Table;
 
@@ -30,13 +31,14 @@ const MOST_SUMS: u32 = 32;
 
 impl Schedule for ShaderTile {
     fn serves(problem: &Problem, _tokens: u32) -> bool {
-        problem.product.is_none()
+        !problem.by_matrix()
     }
 
     /// The tile for a number of tokens, by what a lane reads of x for what it reads of w. Few tokens:
     /// one row a lane, and as many groups split K as there are chunks for, since memory is what counts.
     /// More: eight tokens and four rows a lane, so that a load of x serves sixteen products.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        let main = &MainLoop::new(problem);
         if tokens == 0 {
             let rule = "expected at least 1";
             return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
@@ -52,15 +54,16 @@ impl Schedule for ShaderTile {
         let tiles = lanes.map(|lanes| of(few, 1, lanes));
         let many = [[8, 1], [4, 2], [4, 1], [1, 1]].map(|lanes| of(FEW, 4, lanes));
         let all = if tokens > FEW { [&many[..], &tiles[..]] } else { [&tiles[..], &many[..]] };
-        let fits = |tile: &&Self| tile.check(problem).is_ok();
-        let whole = |tile: &&Self| tile.parts <= problem.chunks();
+        let fits = |tile: &&Self| tile.check(main).is_ok();
+        let whole = |tile: &&Self| tile.parts <= main.problem.chunks();
         let found = all.into_iter().flatten().filter(fits).find(whole);
-        let unfit = || Unscheduled::Tile(format!("no block of {} fits", problem.target()));
+        let unfit = || Unscheduled::Tile(format!("no block of {} fits", main.problem.target()));
         found.copied().ok_or_else(unfit)
     }
 
     /// Tiles that are worth measuring for so many tokens: those that fit.
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        let main = &MainLoop::new(problem);
         if !Self::serves(problem, tokens) {
             return Vec::new();
         }
@@ -70,7 +73,7 @@ impl Schedule for ShaderTile {
                 for groups in [1, 2, 4, 8, 16] {
                     for parts in [1, 2, 4, 8, 16] {
                         let tile = Self { tokens: count, row_tiles, groups, parts };
-                        if tile.check(problem).is_ok() && !all.contains(&tile) {
+                        if tile.check(main).is_ok() && !all.contains(&tile) {
                             all.push(tile);
                         }
                     }
@@ -80,65 +83,65 @@ impl Schedule for ShaderTile {
         all
     }
 
-    fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        if problem.product.is_some() {
-            return Err(multiplies_otherwise::<Self>(problem));
+    fn check(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled> {
+        if main.instruction().is_some() {
+            return Err(multiplies_otherwise::<Self>(main));
         }
         let rule = |rule: &str| Err(Unscheduled::Tile(format!("{} {rule}", self.label())));
-        let Some(gpu) = problem.target().gpu else { return rule("is for GPUs") };
+        let Some(gpu) = main.problem.target().gpu else { return rule("is for GPUs") };
         let all = [self.tokens, self.row_tiles, self.groups, self.parts];
         if !all.iter().all(|choice| choice.is_power_of_two() && *choice <= gpu.block_threads) {
             return rule("is not of powers of two");
         }
-        if self.threads(problem) > gpu.block_threads {
+        if self.threads(main) > gpu.block_threads {
             return rule(&format!("has more than {} threads a block", gpu.block_threads));
         }
         if self.tokens * self.row_tiles > MOST_SUMS {
             return rule(&format!("has more than {MOST_SUMS} sums a lane"));
         }
-        if 4 * (self.shared_words(problem) + Table::words(problem)) > gpu.block_shared {
+        if 4 * (self.shared_words(main) + Table::words(main.problem)) > gpu.block_shared {
             return rule(&format!("has sums of more than {} bytes a block", gpu.block_shared));
         }
-        let exact = problem.plan.compute.longest_run.unwrap_or(u64::MAX);
-        if problem.plan.scale.run.is_none() && u64::from(problem.k) > exact {
+        let exact = main.problem.plan.compute.longest_run.unwrap_or(u64::MAX);
+        if main.problem.plan.scale.run.is_none() && u64::from(main.problem.k) > exact {
             let rule = "expected no more columns than exact sums of integers take";
-            return Err(Unscheduled::Shape { what: "K", value: problem.k, rule });
+            return Err(Unscheduled::Shape { what: "K", value: main.problem.k, rule });
         }
         Ok(())
     }
 
-    fn resources(&self, problem: &Problem) -> Resources {
-        let words = self.shared_words(problem) + Table::words(problem);
-        let threads = self.threads(problem);
+    fn resources(&self, main: &MainLoop<'_>) -> Resources {
+        let words = self.shared_words(main) + Table::words(main.problem);
+        let threads = self.threads(main);
         Resources { threads, min_blocks: 1, shared_bytes: 4 * words, registers: 0 }
     }
 
     /// The most rows of x of a launch: elements of x and of y are numbered in 32 bits, and the operand
     /// of x has a block a row.
     fn most_tokens(&self, problem: &Problem) -> u32 {
-        let widest = problem.input.columns.max(problem.n).max(problem.input_groups().unwrap_or(1));
+        let widest = problem.input.columns.max(problem.n).max(problem.input.groups().unwrap_or(1));
         (u32::MAX / widest).min(MOST_BLOCKS)
     }
 
-    fn build(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
-        shader(problem, *self)
+    fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
+        Ok(shader(main, *self))
     }
 }
 
 impl ShaderTile {
     /// Threads of a block.
-    pub(super) fn threads(&self, problem: &Problem) -> u32 {
-        problem.target().gpu.map_or(1, |gpu| gpu.warp) * self.groups * self.parts
+    pub(super) fn threads(&self, main: &MainLoop<'_>) -> u32 {
+        main.problem.target().gpu.map_or(1, |gpu| gpu.warp) * self.groups * self.parts
     }
 
     /// Rows of w of a block.
-    pub(super) const fn rows(&self, problem: &Problem) -> u32 {
-        problem.plan.native.rows * self.row_tiles * self.groups
+    pub(super) const fn rows(&self, main: &MainLoop<'_>) -> u32 {
+        main.problem.plan.native.rows * self.row_tiles * self.groups
     }
 
     /// Sums of a block, of all parts of K.
-    pub(super) const fn shared_words(&self, problem: &Problem) -> u32 {
-        self.rows(problem) * self.tokens * self.parts
+    pub(super) const fn shared_words(&self, main: &MainLoop<'_>) -> u32 {
+        self.rows(main) * self.tokens * self.parts
     }
 
     /// Its part of a kernel's name.

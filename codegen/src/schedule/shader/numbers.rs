@@ -3,7 +3,7 @@
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, Reg, Type};
 use crate::schedule::chunk::{loads, width};
 use crate::schedule::grouped::Grouped;
-use crate::schedule::problem::Problem;
+use crate::schedule::mapping::MainLoop;
 
 /// The numbers of a lane's rows.
 pub(super) struct Numbers {
@@ -23,23 +23,23 @@ pub(super) struct OfTurn<'n> {
 impl Numbers {
     pub(super) fn new(
         b: &mut Builder,
-        problem: &Problem,
+        main: &MainLoop<'_>,
         (of, buffer): (Grouped, BufferId),
         (tiles, lane): (&[Operand], Operand),
     ) -> Self {
-        let own = of.lane_word(b, problem, lane);
+        let own = of.lane_word(b, main, lane);
         let first = tiles.iter().map(|tile| {
-            let word = of.tile_word(b, problem, *tile);
+            let word = of.tile_word(b, main.problem, *tile);
             b.add(word, own)
         });
         let first = first.collect();
-        Self { first, shift: of.lane_shift(b, problem, lane), of, buffer }
+        Self { first, shift: of.lane_shift(b, main, lane), of, buffer }
     }
 
     /// Loads those of a turn.
-    pub(super) fn load(&self, b: &mut Builder, problem: &Problem, turn: Operand) -> OfTurn<'_> {
-        let turn = self.of.turn_word(b, problem, turn);
-        let words = self.of.lane_words(problem);
+    pub(super) fn load(&self, b: &mut Builder, main: &MainLoop<'_>, turn: Operand) -> OfTurn<'_> {
+        let turn = self.of.k_tile_word(b, main, turn);
+        let words = self.of.lane_words(main);
         let load = |first: &Operand| -> Vec<Reg> {
             let at = b.add(*first, turn);
             let mut all = Vec::new();
@@ -58,11 +58,11 @@ impl OfTurn<'_> {
     pub(super) fn value(
         &self,
         b: &mut Builder,
-        problem: &Problem,
+        main: &MainLoop<'_>,
         (tile, run): (usize, u32),
     ) -> Operand {
         let Numbers { of, shift, .. } = self.numbers;
-        let group = of.of_run(problem, run);
+        let group = of.of_run(main, run);
         of.values(b, 1, (&self.words[tile], *shift), group, 0)[0]
     }
 }

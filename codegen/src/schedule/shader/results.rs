@@ -5,25 +5,25 @@ use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Half, Mask, Operand, Reg, Shuffle, Special, Type,
     Width, Word,
 };
-use crate::schedule::problem::InputScale;
+use crate::schedule::input::InputScale;
 use crate::schedule::shader::Shader;
 use quantloom_dsl::format::{BF16, F16, Number};
 
 impl Shader<'_> {
     pub(super) fn results(&self, b: &mut Builder, sums: &[Vec<Reg>]) {
-        let (problem, tile) = (self.problem, self.tile);
-        let rows = tile.rows(problem);
-        let words = tile.shared_words(problem);
+        let (main, tile) = (self.main, self.tile);
+        let rows = tile.rows(main);
+        let words = tile.shared_words(main);
         let shared = b.shared("sums", Word::U32, words, "f32 [rows, tokens, parts]");
         b.comment("the sums of this lane's rows");
         let first = b.mul(self.part, tile.tokens * rows);
-        let row = b.mul(self.group, tile.row_tiles * problem.plan.native.rows);
+        let row = b.mul(self.group, tile.row_tiles * main.problem.plan.native.rows);
         let first = b.add(first, row);
         let first = b.add(first, self.lane);
         for (at, sums) in (0..).zip(sums) {
             for (token, sum) in (0..).zip(sums) {
                 let to = Address::new(shared, first);
-                let to = to.plus(token * rows + at * problem.plan.native.rows);
+                let to = to.plus(token * rows + at * main.problem.plan.native.rows);
                 b.store(to, &[(*sum).into()], Width::B32, None);
             }
         }
@@ -32,9 +32,9 @@ impl Shader<'_> {
         let (of_rows, of_tokens) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
         let (row_0, token_0) = (b.mul(of_rows, rows), b.mul(of_tokens, tile.tokens));
         // Words of y hold whole pairs where rows of y do.
-        let together = if problem.n.is_multiple_of(2) { 2 } else { 1 };
+        let together = if main.problem.n.is_multiple_of(2) { 2 } else { 1 };
         let all = rows * tile.tokens / together;
-        let threads = tile.threads(problem);
+        let threads = tile.threads(main);
         let helpers = self.helpers(b, threads / all);
         let (helper, thread) = (b.rem(thread, helpers), b.div(thread, helpers));
         let at_once = threads / helpers;
@@ -44,7 +44,7 @@ impl Shader<'_> {
             let row = b.rem(number, rows / together);
             let row = b.mul(row, together);
             let (n, m) = (b.add(row_0, row), b.add(token_0, token));
-            let (is_row, is_token) = (b.less(n, problem.n), b.less(m, self.m));
+            let (is_row, is_token) = (b.less(n, main.problem.n), b.less(m, self.m));
             let mut there = b.both(is_row, is_token);
             if turn + at_once > all {
                 let inside = b.less(number, all);
@@ -96,7 +96,7 @@ impl Shader<'_> {
         next: u32,
         there: Operand,
     ) -> Operand {
-        let problem = self.problem;
+        let main = self.main;
         let load = |b: &mut Builder, buffer: BufferId, at: Operand, plus: u32| -> Operand {
             let mask = Some(Mask { condition: there, fill: 0.0f32.into() });
             let from = Address::new(buffer, at).plus(plus);
@@ -104,11 +104,11 @@ impl Shader<'_> {
         };
         let mut value = sum;
         // Decoding leaves a power of two to what multiplies sums, if anything does.
-        let exponent = if problem.scales_runs() { 0 } else { problem.exponent() };
+        let exponent = if main.problem.scales_runs() { 0 } else { main.problem.exponent() };
         if exponent != 0 {
             value = b.mul_f32(value, 2f32.powi(exponent));
         }
-        if let (Some(scales), Some(InputScale::Row)) = (self.io.x_scale, problem.input.scale) {
+        if let (Some(scales), Some(InputScale::Row)) = (self.io.x_scale, main.problem.input.scale) {
             let scale = load(b, scales, m, 0);
             value = b.mul_f32(value, scale);
         }
@@ -124,9 +124,9 @@ impl Shader<'_> {
     }
 
     fn store(&self, b: &mut Builder, values: &[Operand], [m, n]: [Operand; 2], there: Operand) {
-        let at = b.mad(m, self.problem.n, n);
+        let at = b.mad(m, self.main.problem.n, n);
         let to = Address::new(self.io.y, at);
-        let half = match self.problem.output {
+        let half = match self.main.problem.output {
             Number::Float(BF16) => Some(Half::Bf16),
             Number::Float(F16) => Some(Half::F16),
             _ => None,

@@ -18,7 +18,8 @@ use crate::ir::{
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, loads, sections, tile_words, width};
-use crate::schedule::problem::Problem;
+use crate::schedule::lanes::Tokens;
+use crate::schedule::mapping::MainLoop;
 use crate::schedule::results::Results;
 use crate::schedule::tile::TileShape;
 use input_scales::InputScales;
@@ -45,12 +46,12 @@ pub(super) struct Swizzle {
 }
 
 impl Swizzle {
-    fn new(problem: &Problem) -> Self {
-        let segment = problem.input_bytes(problem.lane_columns());
-        let tokens = problem.lanes.b.side_by_side();
+    fn new(main: &MainLoop<'_>, x_fragment: &Tokens) -> Self {
+        let segment = main.problem.input.bytes(main.lane_columns());
+        let tokens = x_fragment.side_by_side();
         if tokens > 1 {
             // Lanes that read together are of as many tokens, all of the same piece.
-            let banks = problem.target().gpu.map_or(ROW, |gpu| gpu.banks);
+            let banks = main.problem.target().gpu.map_or(ROW, |gpu| gpu.banks);
             let (rows, words) = (banks / ROW, (segment / 4).min(WORDS));
             let together = tokens.min(banks / words);
             let piece = if together > rows * (ROW / WORDS) { words } else { WORDS };
@@ -67,16 +68,16 @@ impl Swizzle {
     }
 
     /// Pieces of x in a turn.
-    fn pieces(self, problem: &Problem) -> u32 {
-        problem.input_bytes(problem.turn) / 4 / self.piece
+    fn pieces(self, main: &MainLoop<'_>) -> u32 {
+        main.problem.input.bytes(main.k_tile()) / 4 / self.piece
     }
 
     /// Tokens from one piece to the next of those that each of so many threads copies, all of the same
     /// columns; `None` if they do not share them out evenly, or do not meet the swizzle's period.
-    pub(super) fn apart(self, problem: &Problem, threads: u32) -> Option<u32> {
-        let apart = threads / self.pieces(problem).max(1);
+    pub(super) fn apart(self, main: &MainLoop<'_>, threads: u32) -> Option<u32> {
+        let apart = threads / self.pieces(main).max(1);
         let period = self.period();
-        let even = apart > 0 && threads.is_multiple_of(self.pieces(problem));
+        let even = apart > 0 && threads.is_multiple_of(self.pieces(main));
         let whole = apart > 0 && (apart.is_multiple_of(period) || period.is_multiple_of(apart));
         (even && whole && apart.is_multiple_of(self.rows)).then_some(apart)
     }
@@ -94,9 +95,9 @@ impl Swizzle {
     }
 }
 
-/// How x is permuted for a problem.
-pub(super) fn swizzle(problem: &Problem) -> Swizzle {
-    Swizzle::new(problem)
+/// How x is permuted in a main loop that takes x from registers.
+pub(super) fn swizzle(main: &MainLoop<'_>) -> Option<Swizzle> {
+    main.x_fragment().ok().map(|x_fragment| Swizzle::new(main, x_fragment))
 }
 
 /// Where the parts of a stage begin, in words.
@@ -112,19 +113,19 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(shape: TileShape, problem: &Problem) -> Self {
-        let tile_codes = problem.turn_chunks() * chunk_words(problem);
-        let codes = problem.input_bytes(problem.turn) / 4 * shape.tokens;
-        let numbers = codes + shape.warps * shape.row_tiles(problem) * tile_codes;
-        let x_scales = numbers + Numbers::words(shape, problem);
-        let words = x_scales + InputScales::words(shape, problem);
+    fn new(shape: TileShape, main: &MainLoop<'_>) -> Self {
+        let tile_codes = main.k_tile_chunks() * chunk_words(main.problem);
+        let codes = main.problem.input.bytes(main.k_tile()) / 4 * shape.tokens;
+        let numbers = codes + shape.warps * shape.row_tiles(main) * tile_codes;
+        let x_scales = numbers + Numbers::words(shape, main);
+        let words = x_scales + InputScales::words(shape, main);
         Self { codes, tile_codes, numbers, x_scales, words }
     }
 }
 
 /// Words of a block's shared memory: the ring, or the sums that later lie over it.
-pub(super) fn words(shape: TileShape, problem: &Problem) -> u32 {
-    let ring = shape.stages * Parts::new(shape, problem).words;
+pub(super) fn words(shape: TileShape, main: &MainLoop<'_>) -> u32 {
+    let ring = shape.stages * Parts::new(shape, main).words;
     ring.max(Results::words(shape.rows, shape.tokens, 1))
 }
 
@@ -165,22 +166,22 @@ pub(super) struct Stage<'r> {
 
 impl Ring {
     pub(super) fn declare(b: &mut Builder, tile: &Tile<'_>) -> Self {
-        let (problem, shape) = (tile.problem, tile.shape);
-        let parts = Parts::new(shape, problem);
+        let (main, shape) = (tile.main, tile.shape);
+        let parts = Parts::new(shape, main);
         let layout = format!(
             "{} stages of x [piece, token, row], swizzled, then codes and numbers of each warp",
             shape.stages
         );
-        let block = b.shared_block("ring", Word::U32, words(shape, problem), &layout, 128, None);
+        let block = b.shared_block("ring", Word::U32, words(shape, main), &layout, 128, None);
         let read = b.variable("read", Type::U32, Uniformity::Block);
         b.set(read, 0u32);
 
         b.comment("x: the pieces that this thread copies");
-        let swizzle = Swizzle::new(problem);
-        let (pieces, row_pieces) = (swizzle.pieces(problem), ROW / swizzle.piece);
+        let swizzle = Swizzle::new(main, tile.x_fragment);
+        let (pieces, row_pieces) = (swizzle.pieces(main), ROW / swizzle.piece);
         let threads = shape.warps * b.warp_size();
         let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
-        let x_step = swizzle.apart(problem, threads).unwrap_or(shape.tokens);
+        let x_step = swizzle.apart(main, threads).unwrap_or(shape.tokens);
         // Side by side the pieces of one row of 128 bytes, of as many tokens as all banks hold; then
         // those of the next row.
         let in_row = b.rem(thread, row_pieces);
@@ -199,8 +200,8 @@ impl Ring {
         });
         let x_to = x_to.collect();
         let token = b.mad(tile.token_block, shape.tokens, row);
-        let x_column = b.mul(piece, swizzle.piece * 4 / problem.input_word().bytes());
-        let x_from = b.mad(token, problem.input_words(problem.input.columns), x_column);
+        let x_column = b.mul(piece, swizzle.piece * 4 / main.problem.input.word().bytes());
+        let x_from = b.mad(token, main.problem.input.words(main.problem.input.columns), x_column);
         let x_rows = (0..shape.tokens / x_step).map(|i| {
             let token = b.add(token, i * x_step);
             b.less(token, tile.m)
@@ -208,19 +209,19 @@ impl Ring {
         let x_rows = x_rows.collect();
 
         b.comment("codes: what this lane copies, and what it reads");
-        let tiles = shape.row_tiles(problem);
+        let tiles = shape.row_tiles(main);
         let first = b.mul(tile.row_block, shape.warps * tiles);
         let first = b.mad(tile.warp, tiles, first);
         let lane_words = b.mul(tile.lane, WORDS);
         let codes_from = (0..tiles).map(|r| {
             let number = b.add(first, r);
             let number = inside(b, tile, number);
-            b.mad(number, tile_words(problem), lane_words)
+            b.mad(number, tile_words(main.problem), lane_words)
         });
         let codes_from = codes_from.collect();
         let of_warp = b.mad(tile.warp, tiles * parts.tile_codes, parts.codes);
         let codes_to = b.add(of_warp, lane_words);
-        let codes_at = sections(problem).map(|(first, words)| {
+        let codes_at = sections(main.problem).map(|(first, words)| {
             let at = b.mad(tile.lane, words, of_warp);
             b.add(at, first)
         });
@@ -229,11 +230,11 @@ impl Ring {
         let x_scales = InputScales::declare(b, tile, parts.x_scales);
 
         b.comment("x: what this lane reads");
-        let row = problem.lanes.b.token.of(b, tile.lane);
-        let in_row = problem.lanes.b.part.of(b, tile.lane);
+        let row = tile.x_fragment.token.of(b, tile.lane);
+        let in_row = tile.x_fragment.part.of(b, tile.lane);
         let at_row = b.mul(row, ROW);
-        let segment = problem.input_bytes(problem.lane_columns()) / 4;
-        let stretches = (0..ROW).step_by((problem.row_lanes() * segment) as usize);
+        let segment = main.problem.input.bytes(main.lane_columns()) / 4;
+        let stretches = (0..ROW).step_by((main.row_lanes() * segment) as usize);
         let firsts = stretches.flat_map(|first| {
             (0..segment).step_by(swizzle.words as usize).map(move |word| first + word)
         });
@@ -327,9 +328,9 @@ impl Ring {
     }
 
     fn copy_x(&self, b: &mut Builder, tile: &Tile<'_>, turn: Operand, stage: Operand) {
-        let problem = tile.problem;
-        let columns = problem.input_words(problem.input.columns);
-        let turn_words = problem.input_words(problem.turn);
+        let main = tile.main;
+        let columns = main.problem.input.words(main.problem.input.columns);
+        let turn_words = main.problem.input.words(main.k_tile());
         let to: Vec<Operand> = self.x_to.iter().map(|&to| b.add(to, stage)).collect();
         let from = b.mad(turn, turn_words, self.x_from);
         // The last turn may end inside of a row, at a multiple of a piece: zeros beyond.
@@ -351,7 +352,7 @@ impl Ring {
     }
 
     fn copy_weights(&self, b: &mut Builder, tile: &Tile<'_>, turn: Operand, stage: Operand) {
-        let problem = tile.problem;
+        let main = tile.main;
         let at_once = b.warp_size() * WORDS;
         let to = b.add(self.codes_to, stage);
         let first = b.mul(turn, self.parts.tile_codes);
@@ -362,10 +363,10 @@ impl Ring {
                 // A stage's last pieces may be fewer than lanes, and the last turn may be short: what
                 // is missing is zero.
                 let there =
-                    (!tile_words(problem).is_multiple_of(self.parts.tile_codes)).then(|| {
+                    (!tile_words(main.problem).is_multiple_of(self.parts.tile_codes)).then(|| {
                         let number = b.add(first, own);
                         let number = b.add(number, word);
-                        b.less(number, tile_words(problem))
+                        b.less(number, tile_words(main.problem))
                     });
                 let to = Address::new(self.block, to).plus(r * self.parts.tile_codes + word);
                 let from = Address::new(tile.io.codes, from).plus(word);
@@ -385,7 +386,7 @@ impl Ring {
 /// A tile of rows that is there: beyond the last, that one, whose results are computed again and not
 /// stored.
 fn inside(b: &mut Builder, tile: &Tile<'_>, number: Operand) -> Operand {
-    let (tiles, rows) = (tile.problem.row_tiles(), tile.problem.plan.native.rows);
+    let (tiles, rows) = (tile.main.problem.row_tiles(), tile.main.problem.plan.native.rows);
     if tiles.is_multiple_of(tile.shape.rows / rows) {
         return number;
     }
@@ -433,12 +434,12 @@ impl Stage<'_> {
 
     /// This lane's codes of a tile of rows, per chunk.
     pub(super) fn codes(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Vec<Vec<Reg>> {
-        let problem = tile.problem;
+        let main = tile.main;
         let tile_first = row_tile * self.ring.parts.tile_codes;
         let chunk = |chunk: u32| {
-            let first = tile_first + chunk * chunk_words(problem);
+            let first = tile_first + chunk * chunk_words(main.problem);
             let mut all = Vec::new();
-            for ((_, words), &at) in sections(problem).zip(&self.codes) {
+            for ((_, words), &at) in sections(main.problem).zip(&self.codes) {
                 for (piece, words) in loads(words) {
                     let from = Address::new(self.ring.block, at).plus(first + piece);
                     all.extend(b.load(from, width(words)));
@@ -446,7 +447,7 @@ impl Stage<'_> {
             }
             all
         };
-        (0..problem.turn_chunks()).map(chunk).collect()
+        (0..main.k_tile_chunks()).map(chunk).collect()
     }
 
     /// B of a tile of tokens in a run: the words of one step of the product after the other.
@@ -456,12 +457,12 @@ impl Stage<'_> {
         tile: &Tile<'_>,
         (token_tile, run): (u32, u32),
     ) -> Vec<Reg> {
-        let (problem, shape) = (tile.problem, tile.shape);
+        let (main, shape) = (tile.main, tile.shape);
         let at_once = self.ring.swizzle.words;
-        let count = problem.step_registers() * problem.run_steps() / at_once;
+        let count = main.step_registers() * main.run_steps() / at_once;
         let of_row = self.x.len() as u32;
         let load = |load: u32| {
-            let row = load / of_row * shape.tokens + token_tile * problem.token_tile();
+            let row = load / of_row * shape.tokens + token_tile * main.token_tile();
             let at = self.x[(load % of_row) as usize];
             b.load(Address::new(self.ring.block, at).plus(row * ROW), width(at_once))
         };

@@ -6,6 +6,7 @@ use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
+use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::results::ORDER;
 use crate::schedule::table::Table;
@@ -62,14 +63,14 @@ const CHAINS: u32 = 4;
 const MEASURED_FROM: u32 = 9;
 
 /// Parts into which K is split at most.
-fn most_splits(problem: &Problem) -> u32 {
-    let fewest = FEWEST_TURNS.min(FEWEST_COLUMNS / problem.turn).max(1);
-    (problem.turns() / fewest).max(1)
+fn most_splits(main: &MainLoop<'_>) -> u32 {
+    let fewest = FEWEST_TURNS.min(FEWEST_COLUMNS / main.k_tile()).max(1);
+    (main.k_iters() / fewest).max(1)
 }
 
 impl Schedule for TileShape {
     fn serves(problem: &Problem, _tokens: u32) -> bool {
-        problem.product.is_some()
+        problem.by_matrix()
     }
 
     /// The shape for a number of tokens.
@@ -79,6 +80,7 @@ impl Schedule for TileShape {
     /// second cache: every block reads its tokens' x, so that more rows are better; and where blocks
     /// are then too few for all processors K is split, which costs the sums of each part.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        let main = &MainLoop::new(problem);
         if tokens == 0 {
             return Err(Unscheduled::Shape {
                 what: "M",
@@ -86,10 +88,10 @@ impl Schedule for TileShape {
                 rule: "expected 1 or more",
             });
         }
-        let of_runs = (problem.run() < problem.turn).then_some(&BLOCK_OF_RUNS);
+        let of_runs = (main.run() < main.k_tile()).then_some(&BLOCK_OF_RUNS);
         let largest = |tokens: u32, block: (u32, u32, u32)| {
             let stages = (2..=MOST_STAGES).rev();
-            let shapes = stages.map(|stages| Self::whole(problem, tokens, block, stages));
+            let shapes = stages.map(|stages| Self::whole(main, tokens, block, stages));
             shapes.into_iter().find(|shape| shape.fits(problem))
         };
         // Where a processor has too little shared memory, one block at a time, then of fewer tokens.
@@ -102,60 +104,61 @@ impl Schedule for TileShape {
             }
         }
         let split = fitting.into_iter().map(|shape| {
-            let most = most_splits(problem);
-            let splits = shape.wanted() / shape.blocks(problem, tokens).max(1);
+            let most = most_splits(main);
+            let splits = shape.wanted() / shape.blocks(main, tokens).max(1);
             Self { splits: (splits as u32).clamp(1, most), ..shape }
         });
         // Of few tokens only if no small block fits.
         let large = |shape: &Self| tokens <= FEW && shape.rows > SMALL;
-        let cost = |shape: &Self| shape.cost(problem, tokens);
+        let cost = |shape: &Self| shape.cost(main, tokens);
         let cheapest = split.min_by(|one, other| {
             large(one).cmp(&large(other)).then(cost(one).total_cmp(&cost(other)))
         });
         cheapest.ok_or_else(|| {
-            Unscheduled::Tile(format!("no tile of a product fits {}", problem.target()))
+            Unscheduled::Tile(format!("no tile of a product fits {}", main.problem.target()))
         })
     }
 
     /// Shapes that are worth measuring: those that fit, K whole or in parts that leave a block turns
     /// enough.
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        let main = &MainLoop::new(problem);
         if !Self::serves(problem, tokens) || tokens < MEASURED_FROM {
             return Vec::new();
         }
         let mut all = Vec::new();
         for &block in BLOCKS.iter().chain([&BLOCK_OF_RUNS]) {
             for stages in 2..=MOST_STAGES {
-                let whole = Self::whole(problem, tokens, block, stages);
-                let most = most_splits(problem);
+                let whole = Self::whole(main, tokens, block, stages);
+                let most = most_splits(main);
                 let splits = [1, 2, 3, 4, 6, 8].into_iter().filter(|splits| *splits <= most);
                 all.extend(splits.map(|splits| Self { splits, ..whole }));
             }
         }
         // More blocks than that are only more sums.
         let few = |shape: &Self| {
-            let blocks = shape.blocks(problem, tokens) * u64::from(shape.splits);
+            let blocks = shape.blocks(main, tokens) * u64::from(shape.splits);
             shape.splits == 1 || blocks <= 2 * u64::from(PROCESSORS * shape.min_blocks)
         };
         all.retain(|shape| few(shape) && shape.fits(problem));
         all
     }
 
-    fn check(&self, problem: &Problem) -> Result<(), Unscheduled> {
-        if problem.product.is_none() {
-            return Err(multiplies_otherwise::<Self>(problem));
+    fn check(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled> {
+        if main.instruction().is_none() {
+            return Err(multiplies_otherwise::<Self>(main));
         }
-        let native = &problem.plan.native;
-        if !problem.input_bytes(problem.turn).is_multiple_of(SHARED_BYTES) {
-            let what = format!("turns of {} columns in a tile", problem.turn);
-            return Err(Unscheduled::Scheme { target: problem.target().name, what });
+        let native = &main.problem.plan.native;
+        if !main.problem.input.bytes(main.k_tile()).is_multiple_of(SHARED_BYTES) {
+            let what = format!("turns of {} columns in a tile", main.k_tile());
+            return Err(Unscheduled::Scheme { target: main.problem.target().name, what });
         }
-        let threads = self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp);
-        let apart = ring::swizzle(problem).apart(problem, threads);
+        let threads = self.warps * main.problem.target().gpu.map_or(0, |gpu| gpu.warp);
+        let apart = ring::swizzle(main).and_then(|swizzle| swizzle.apart(main, threads));
         let copies = apart.is_some_and(|apart| self.tokens.is_multiple_of(apart));
         let per_warp = self.warps > 0
             && self.rows.is_multiple_of(self.warps * native.rows)
-            && matches!(self.row_tiles(problem), 1 | 2 | 4);
+            && matches!(self.row_tiles(main), 1 | 2 | 4);
         let rules = [
             (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
             (per_warp, "a warp has 16, 32 or 64 rows"),
@@ -163,24 +166,24 @@ impl Schedule for TileShape {
             (copies, "the threads copy turns of whole tokens, at once a part of the block's"),
             ((2..=16).contains(&self.stages), "stages are 2 to 16"),
             (
-                (1..=problem.turns()).contains(&self.splits),
+                (1..=main.k_iters()).contains(&self.splits),
                 "K is split into at most as many parts as it has groups",
             ),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
             return Err(Unscheduled::Tile(format!("{self:?}: {rule}")));
         }
-        problem.may_start_early(self.programmatic)
+        main.problem.may_start_early(self.programmatic)
     }
 
-    fn resources(&self, problem: &Problem) -> Resources {
-        let constants = Constants::words(problem, self.rows, self.tokens);
-        let table = Table::words(problem);
-        let registers = self.registers(problem);
+    fn resources(&self, main: &MainLoop<'_>) -> Resources {
+        let constants = Constants::words(main.problem, self.rows, self.tokens);
+        let table = Table::words(main.problem);
+        let registers = self.registers(main);
         Resources {
-            threads: self.warps * problem.target().gpu.map_or(0, |gpu| gpu.warp),
+            threads: self.warps * main.problem.target().gpu.map_or(0, |gpu| gpu.warp),
             min_blocks: self.min_blocks,
-            shared_bytes: 4 * (ring::words(*self, problem) + constants + ORDER + table),
+            shared_bytes: 4 * (ring::words(*self, main) + constants + ORDER + table),
             // No thread has more than that.
             registers: if registers > MOST_REGISTERS { u32::MAX } else { registers },
         }
@@ -196,15 +199,15 @@ impl Schedule for TileShape {
         u32::try_from(most).unwrap_or(u32::MAX).max(self.tokens)
     }
 
-    fn build(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
-        tile(problem, *self)
+    fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
+        tile(main, *self)
     }
 }
 
 impl TileShape {
     /// A shape of a block (rows, warps, blocks a processor) and of stages that does not split K.
     fn whole(
-        problem: &Problem,
+        main: &MainLoop<'_>,
         tokens: u32,
         (rows, warps, min_blocks): (u32, u32, u32),
         stages: u32,
@@ -216,7 +219,7 @@ impl TileShape {
             min_blocks,
             stages,
             splits: 1,
-            programmatic: problem.target().has(Feature::GridDependency),
+            programmatic: main.problem.target().has(Feature::GridDependency),
         }
     }
 
@@ -228,29 +231,29 @@ impl TileShape {
     }
 
     /// Blocks of other rows and tokens.
-    fn blocks(&self, problem: &Problem, tokens: u32) -> u64 {
-        u64::from(self.row_blocks(problem)) * u64::from(tokens.div_ceil(self.tokens))
+    fn blocks(&self, main: &MainLoop<'_>, tokens: u32) -> u64 {
+        u64::from(self.row_blocks(main.problem)) * u64::from(tokens.div_ceil(self.tokens))
     }
 
     /// Bytes through the second cache, as if it served the processors that have a block at a rate
     /// of their own: w and x of each block, sums of 4 bytes written and read where K is split.
-    fn cost(&self, problem: &Problem, tokens: u32) -> f64 {
-        let (n, k) = (f64::from(problem.n), f64::from(problem.k));
+    fn cost(&self, main: &MainLoop<'_>, tokens: u32) -> f64 {
+        let (n, k) = (f64::from(main.problem.n), f64::from(main.problem.k));
         let token_blocks = f64::from(tokens.div_ceil(self.tokens));
         let padded = token_blocks * f64::from(self.tokens);
-        let w = token_blocks * n * k * f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
-        let x = f64::from(problem.input.operand.stored_bits()) / 8.0
+        let w = token_blocks * n * k * f64::from(main.problem.plan.dequant.weight.code.bits()) / 8.0;
+        let x = f64::from(main.problem.input.operand.stored_bits()) / 8.0
             * padded
             * k
-            * f64::from(self.row_blocks(problem));
+            * f64::from(self.row_blocks(main.problem));
         let sums = if self.splits > 1 { 8.0 * f64::from(self.splits) * padded * n } else { 0.0 };
-        let blocks = self.blocks(problem, tokens) * u64::from(self.splits);
+        let blocks = self.blocks(main, tokens) * u64::from(self.splits);
         (w + x + sums) * (self.wanted() as f64 / blocks as f64).max(1.0)
     }
 
     /// Tiles of rows of a warp.
-    pub(super) fn row_tiles(&self, problem: &Problem) -> u32 {
-        self.rows / (self.warps * problem.plan.native.rows).max(1)
+    pub(super) fn row_tiles(&self, main: &MainLoop<'_>) -> u32 {
+        self.rows / (self.warps * main.problem.plan.native.rows).max(1)
     }
 
     /// Blocks along the rows.
@@ -259,37 +262,37 @@ impl TileShape {
     }
 
     /// Whether rows are the first axis of the grid, which alone takes so many blocks.
-    pub(super) fn rows_first(&self, problem: &Problem) -> bool {
-        self.row_blocks(problem) > SECOND_AXIS
+    pub(super) fn rows_first(&self, main: &MainLoop<'_>) -> bool {
+        self.row_blocks(main.problem) > SECOND_AXIS
     }
 
     /// Tiles of tokens that are multiplied side by side.
-    pub(super) fn together(&self, problem: &Problem) -> u32 {
-        (CHAINS / self.row_tiles(problem)).max(1)
+    pub(super) fn together(&self, main: &MainLoop<'_>) -> u32 {
+        (CHAINS / self.row_tiles(main)).max(1)
     }
 
     /// Registers of a thread without which the assembler spills, as it reported them: the sums, A
     /// of a turn, and what is on its way through them. Several runs that are as wide as a lane's
     /// loads of x are all on their way at once, each with its numbers; there bf16, older targets and
     /// codes that are put together also hold more constants.
-    fn registers(&self, problem: &Problem) -> u32 {
-        let tiles = self.row_tiles(problem);
-        let held = &problem.lanes;
-        let sums = held.d.registers.len() as u32 * tiles * self.tokens / problem.token_tile();
-        let a = tiles * held.a.registers as u32 * problem.turn / problem.step();
-        let runs = problem.turn / problem.run();
-        let wide = problem.input_bytes(problem.lane_columns()) >= 16;
+    fn registers(&self, main: &MainLoop<'_>) -> u32 {
+        let tiles = self.row_tiles(main);
+        let held = &main.lanes();
+        let sums = held.d.registers.len() as u32 * tiles * self.tokens / main.token_tile();
+        let a = tiles * held.a.registers as u32 * main.k_tile() / main.step();
+        let runs = main.k_tile() / main.run();
+        let wide = main.problem.input.bytes(main.lane_columns()) >= 16;
         let of_runs = if runs > 1 && wide {
-            let numbers = [problem.scale, problem.zero, problem.addend].into_iter().flatten();
-            let numbers: u32 = numbers.map(|of| of.lane_words(problem)).sum();
-            let f16 = problem.half() == Some(Half::F16);
-            let placed = problem.plan.dequant.placed().is_some();
-            let few = f16 && !placed && problem.target().class == Class::Hopper;
+            let numbers = [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten();
+            let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
+            let f16 = main.problem.half() == Some(Half::F16);
+            let placed = main.problem.plan.dequant.placed().is_some();
+            let few = f16 && !placed && main.problem.target().class == Class::Hopper;
             14 * numbers + if few { 0 } else { 7 * runs }
         } else {
             0
         };
-        let all = sums + a + 72 + of_runs + problem.compiled(tiles * self.together(problem));
+        let all = sums + a + 72 + of_runs + main.compiled(tiles * self.together(main));
         // The estimate is above what a tile of rows needs by itself, which always fits.
         if tiles == 1 { all.min(MOST_REGISTERS) } else { all }
     }

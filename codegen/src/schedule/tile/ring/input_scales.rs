@@ -6,7 +6,7 @@ use super::Tile;
 use super::copies::Copies;
 use crate::ir::{Address, Builder, Cache, MatrixScale, Operand, SharedId, Type, Width};
 use crate::schedule::dequantise::in_register;
-use crate::schedule::problem::Problem;
+use crate::schedule::mapping::MainLoop;
 use crate::schedule::tile::TileShape;
 
 /// `[group of the turn][token]`.
@@ -25,36 +25,36 @@ pub(super) struct InputScales {
 }
 
 impl InputScales {
-    fn columns(problem: &Problem) -> Option<u32> {
-        problem.input.scale?.columns()
+    fn columns(main: &MainLoop<'_>) -> Option<u32> {
+        main.problem.input.scale?.columns()
     }
 
     /// Scales of a token in a turn.
-    fn of_turn(problem: &Problem, columns: u32) -> u32 {
-        (problem.turn / columns).max(1)
+    fn of_turn(main: &MainLoop<'_>, columns: u32) -> u32 {
+        (main.k_tile() / columns).max(1)
     }
 
     /// Words from a group to the next: an odd number of a group's share of the banks.
-    fn pitch(shape: TileShape, problem: &Problem, columns: u32) -> u32 {
-        let banks = problem.target().gpu.map_or(1, |gpu| gpu.banks);
-        let share = (banks / Self::of_turn(problem, columns)).max(1);
+    fn pitch(shape: TileShape, main: &MainLoop<'_>, columns: u32) -> u32 {
+        let banks = main.problem.target().gpu.map_or(1, |gpu| gpu.banks);
+        let share = (banks / Self::of_turn(main, columns)).max(1);
         (shape.tokens.div_ceil(share) | 1) * share
     }
 
     /// Words of a stage.
-    pub(super) fn words(shape: TileShape, problem: &Problem) -> u32 {
-        Self::columns(problem).map_or(0, |columns| {
-            let pitch = Self::pitch(shape, problem, columns);
-            let others = Self::of_turn(problem, columns) - 1;
+    pub(super) fn words(shape: TileShape, main: &MainLoop<'_>) -> u32 {
+        Self::columns(main).map_or(0, |columns| {
+            let pitch = Self::pitch(shape, main, columns);
+            let others = Self::of_turn(main, columns) - 1;
             (others * pitch + shape.tokens).next_multiple_of(4)
         })
     }
 
     pub(super) fn declare(b: &mut Builder, tile: &Tile<'_>, first: u32) -> Option<Self> {
-        let (problem, shape) = (tile.problem, tile.shape);
-        let (columns, buffer) = (Self::columns(problem)?, tile.io.x_scale?);
-        let (of_turn, groups) = (Self::of_turn(problem, columns), problem.input_groups()?);
-        let pitch = Self::pitch(shape, problem, columns);
+        let (main, shape) = (tile.main, tile.shape);
+        let (columns, buffer) = (Self::columns(main)?, tile.io.x_scale?);
+        let (of_turn, groups) = (Self::of_turn(main, columns), main.problem.input.groups()?);
+        let pitch = Self::pitch(shape, main, columns);
         let (all, threads) = (shape.tokens * of_turn, shape.warps * b.warp_size());
         b.comment("scales of x: what this thread copies, and what this lane reads");
         let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
@@ -70,8 +70,8 @@ impl InputScales {
         let (token, group) = (b.div(thread, of_turn), b.rem(thread, of_turn));
         let to = b.add(token, first);
         let to = b.mad(group, pitch, to);
-        let scaled = problem.scaled();
-        let token = scaled.map_or(&problem.lanes.d.token, |scaled| &scaled.rows.first);
+        let scaled = main.scaled();
+        let token = scaled.map_or(&main.lanes().d.token, |scaled| &scaled.rows.first);
         let token = token.of(b, tile.lane);
         let at = b.add(token, first);
         let block = scaled.map(|scaled| {
@@ -90,10 +90,10 @@ impl InputScales {
         turn: Operand,
         stage: Operand,
     ) {
-        let problem = tile.problem;
+        let main = tile.main;
         let to = b.add(self.to, stage);
-        let group = b.div(turn, (self.columns / problem.turn).max(1));
-        let group = b.mul(group, Self::of_turn(problem, self.columns));
+        let group = b.div(turn, (self.columns / main.k_tile()).max(1));
+        let group = b.mul(group, Self::of_turn(main, self.columns));
         self.copies.start(b, Address::new(block, to), group);
     }
 
@@ -106,18 +106,18 @@ impl InputScales {
         stage: Operand,
         (token_tile, run): (u32, u32),
     ) -> Option<Vec<Operand>> {
-        let problem = tile.problem;
+        let main = tile.main;
         if self.block.is_some() {
             return None;
         }
-        let group = run * problem.run() / self.columns.min(problem.turn);
+        let group = run * main.run() / self.columns.min(main.k_tile());
         let at = b.add(self.at, stage);
         let of_token = |token: &u32| {
-            let token = token_tile * problem.token_tile() + token;
+            let token = token_tile * main.token_tile() + token;
             let from = Address::new(block, at).plus(group * self.pitch + token);
             b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0].into()
         };
-        Some(problem.lanes.d.tokens.iter().map(of_token).collect())
+        Some(main.lanes().d.tokens.iter().map(of_token).collect())
     }
 
     /// The code of this lane's token of a tile and its block of a step.
@@ -129,9 +129,9 @@ impl InputScales {
         stage: Operand,
         (token_tile, step): (u32, u32),
     ) -> Option<MatrixScale> {
-        let (own, problem) = (self.block?, tile.problem);
+        let (own, main) = (self.block?, tile.main);
         let at = b.add(self.at, stage);
-        let token = token_tile * problem.token_tile();
+        let token = token_tile * main.token_tile();
         let from = Address::new(block, at).plus(step * self.pitch + token);
         let word = b.load(from, Width::B32)[0];
         let code = b.shr(word, own);

@@ -6,7 +6,7 @@ use crate::ir::{Address, BufferId, Builder, MatrixScale, Operand, Reg, SharedId}
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise;
 use crate::schedule::grouped::Grouped;
-use crate::schedule::problem::Problem;
+use crate::schedule::mapping::MainLoop;
 use crate::schedule::sums::RunScales;
 use crate::schedule::tile::TileShape;
 
@@ -29,17 +29,17 @@ struct Kind {
 }
 
 impl Numbers {
-    fn kinds(problem: &Problem) -> impl Iterator<Item = Grouped> {
-        [problem.scale, problem.zero, problem.addend].into_iter().flatten()
+    fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = Grouped> {
+        [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten()
     }
 
-    fn warp_words(of: &Grouped, shape: TileShape, problem: &Problem) -> u32 {
-        (shape.row_tiles(problem) * of.tile_words(problem)).next_multiple_of(4)
+    fn warp_words(of: &Grouped, shape: TileShape, main: &MainLoop<'_>) -> u32 {
+        (shape.row_tiles(main) * of.tile_words(main.problem)).next_multiple_of(4)
     }
 
     /// Words of a stage.
-    pub(super) fn words(shape: TileShape, problem: &Problem) -> u32 {
-        Self::kinds(problem).map(|of| shape.warps * Self::warp_words(&of, shape, problem)).sum()
+    pub(super) fn words(shape: TileShape, main: &MainLoop<'_>) -> u32 {
+        Self::kinds(main).map(|of| shape.warps * Self::warp_words(&of, shape, main)).sum()
     }
 
     pub(super) fn declare(
@@ -48,28 +48,28 @@ impl Numbers {
         first_tile: Operand,
         first: u32,
     ) -> Self {
-        let (problem, shape, io) = (tile.problem, tile.shape, tile.io);
+        let (main, shape, io) = (tile.main, tile.shape, tile.io);
         let buffers = [io.scale, io.zero, io.addend].into_iter().flatten();
         let mut first = first;
         b.comment("numbers of groups: what this lane copies, and what it reads");
-        let kinds = Self::kinds(problem).zip(buffers).map(|(of, buffer)| {
-            let tile_words = of.tile_words(problem);
+        let kinds = Self::kinds(main).zip(buffers).map(|(of, buffer)| {
+            let tile_words = of.tile_words(main.problem);
             // Numbers that several rows share begin anywhere.
             let piece = if of.rows > 1 { 1 } else { 4 };
             let pieces = tile_words / piece;
-            let all = (shape.row_tiles(problem) * pieces, b.warp_size() * piece);
+            let all = (shape.row_tiles(main) * pieces, b.warp_size() * piece);
             let lanes = (tile.lane, b.warp_size());
             let copies = Copies::deal(b, (buffer, piece), all, lanes, |b, number| {
                 let of_tile = b.div(number, pieces);
                 let of_tile = b.add(first_tile, of_tile);
                 let of_tile = inside(b, tile, of_tile);
-                let word = of.tile_word(b, problem, of_tile);
+                let word = of.tile_word(b, main.problem, of_tile);
                 let in_tile = b.rem(number, pieces);
                 (b.mad(in_tile, piece, word), None)
             });
-            let warp_words = Self::warp_words(&of, shape, problem);
+            let warp_words = Self::warp_words(&of, shape, main);
             let of_warp = b.mad(tile.warp, warp_words, first);
-            let lane_word = of.lane_word(b, problem, tile.lane);
+            let lane_word = of.lane_word(b, main, tile.lane);
             let kind = Kind {
                 of,
                 buffer,
@@ -77,7 +77,7 @@ impl Numbers {
                 copies,
                 to: b.mad(tile.lane, piece, of_warp),
                 at: b.add(of_warp, lane_word),
-                shift: of.lane_shift(b, problem, tile.lane),
+                shift: of.lane_shift(b, main, tile.lane),
             };
             first += shape.warps * warp_words;
             kind
@@ -96,7 +96,7 @@ impl Numbers {
     ) {
         for kind in &self.0 {
             let to = b.add(kind.to, stage);
-            let turn = kind.of.turn_word(b, tile.problem, turn);
+            let turn = kind.of.k_tile_word(b, tile.main, turn);
             kind.copies.start(b, Address::new(block, to), turn);
         }
     }
@@ -111,8 +111,8 @@ impl Numbers {
     ) -> Option<(&Kind, Vec<Reg>)> {
         let kind = self.0.iter().find(|kind| Some(kind.buffer) == buffer)?;
         let at = b.add(kind.at, stage);
-        let from = Address::new(block, at).plus(row_tile * kind.of.tile_words(tile.problem));
-        let words = kind.of.lane_words(tile.problem);
+        let from = Address::new(block, at).plus(row_tile * kind.of.tile_words(tile.main.problem));
+        let words = kind.of.lane_words(tile.main);
         let pieces = (0..words).step_by(kind.piece as usize);
         let load = |piece: u32| b.load(from.plus(piece), width((words - piece).min(kind.piece)));
         let words = pieces.flat_map(load).collect();
@@ -156,21 +156,21 @@ impl Scales<'_> {
     pub(in crate::schedule::tile) fn of_weights(
         &self,
         b: &mut Builder,
-        problem: &Problem,
+        main: &MainLoop<'_>,
     ) -> Option<dequantise::Scales> {
         let (kind, words) = self.scale.as_ref()?;
-        kind.of.of_weights(b, problem, (words, kind.shift))
+        kind.of.of_weights(b, main, (words, kind.shift))
     }
 
     /// What an instruction that scales takes for each step of the turn; nothing of another.
     pub(in crate::schedule::tile) fn of_product(
         &self,
         b: &mut Builder,
-        problem: &Problem,
+        main: &MainLoop<'_>,
     ) -> Vec<MatrixScale> {
-        let words = self.scale.as_ref().filter(|_| problem.scaled().is_some());
+        let words = self.scale.as_ref().filter(|_| main.scaled().is_some());
         let of =
-            |(kind, words): &(&Kind, Vec<Reg>)| kind.of.of_product(b, problem, (words, kind.shift));
+            |(kind, words): &(&Kind, Vec<Reg>)| kind.of.of_product(b, main, (words, kind.shift));
         words.map(of).unwrap_or_default()
     }
 
@@ -178,17 +178,17 @@ impl Scales<'_> {
     pub(in crate::schedule::tile) fn of_run(
         &self,
         b: &mut Builder,
-        problem: &Problem,
+        main: &MainLoop<'_>,
         run: u32,
     ) -> RunScales {
         let mut values = |read: &Option<(&Kind, Vec<Reg>)>, exponent| {
             let (kind, words) = read.as_ref()?;
-            let group = kind.of.of_run(problem, run);
-            let rows = problem.rows(&kind.of).len;
+            let group = kind.of.of_run(main, run);
+            let rows = main.rows(&kind.of).len;
             Some(kind.of.values(b, rows, (words, kind.shift), group, exponent))
         };
         let rows =
-            if problem.scales_runs() { values(&self.scale, problem.exponent()) } else { None };
+            if main.problem.scales_runs() { values(&self.scale, main.problem.exponent()) } else { None };
         RunScales { rows, tokens: None, addend: values(&self.addend, 0) }
     }
 }

@@ -1,0 +1,222 @@
+//! How the work of a product is shared out: by which matrix instruction, to which lanes, how many
+//! columns at a time.
+//!
+//! A [`Mapping`] is a schedule's choice. That of the plan's own instruction ([`Problem::mapping`])
+//! also says how the constant buffers of numbers of groups are laid out, since these are prepared once
+//! for all schedules. A [`MainLoop`] is a problem with the mapping of the schedule that multiplies:
+//! everything inside of a kernel asks there.
+
+use std::borrow::Cow;
+
+use super::grouped::Grouped;
+use super::lanes::{LaneMap, OfLane, OperandHome, Rows, Scaled, Tokens};
+use super::problem::{Problem, Unscheduled};
+use crate::plan::Plan;
+use crate::plan::native::SHARED_BYTES;
+use crate::target::{Chip, Class, MatrixOp, matrix_op};
+
+/// By which instruction a product is multiplied, which lane holds what of it, and the columns of an
+/// iteration of the main loop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapping {
+    /// The matrix instruction: a tile of rows of w by one of tokens. `None` where lanes multiply by
+    /// themselves.
+    pub instruction: Option<&'static MatrixOp>,
+    /// Columns of a k-tile, what a warp works through at a time: whole chunks, whole runs or a part of
+    /// one.
+    pub k_tile: u32,
+    /// Who holds what of the instruction's operands and accumulators.
+    pub(super) lanes: LaneMap,
+}
+
+impl Mapping {
+    /// The mapping to the instruction of a plan; `None` if the target does not have the instruction or
+    /// its layouts are no fragments of lanes.
+    pub(super) fn of_plan(plan: &Plan, k_tile: u32) -> Option<Self> {
+        let (instruction, lanes) = match plan.compute.product.matrix {
+            Some(name) => {
+                let instruction = matrix_op(name, plan.target)?;
+                (Some(instruction), LaneMap::new(instruction)?)
+            }
+            None => (None, LaneMap::of_rows(plan.target.gpu?.warp)),
+        };
+        Some(Self { instruction, k_tile, lanes })
+    }
+}
+
+/// 32-bit words of codes that a lane has of a k-tile at most: what registers leave room for.
+const MOST_WORDS: u32 = 12;
+/// Columns of a k-tile at most, where a chunk is not longer.
+const LONGEST_K_TILE: u32 = 128;
+
+/// The columns of a k-tile: as many as registers leave room for, a power of two of whole chunks;
+/// `None` if runs do not fit into chunks, nor chunks into runs.
+pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
+    let chunk = plan.native.columns;
+    if plan.target.class == Class::Shader {
+        let fits = |run: u32| run.is_multiple_of(chunk) || run < chunk && chunk.is_multiple_of(run);
+        return plan
+            .scale
+            .run
+            .is_none_or(|run| fits(run) && run.is_multiple_of(step))
+            .then_some(chunk);
+    }
+    // What is no longer than a byte of x comes in rows of 128 bytes: see the ring of the tile schedule.
+    let least = match plan.compute.product.activation.stored_bits() {
+        bits @ ..=8 => SHARED_BYTES * 8 / bits,
+        _ => chunk,
+    };
+    let room = |columns: &u32| *columns <= least || columns / chunk * lane_words(plan) <= MOST_WORDS;
+    let sizes = (0..)
+        .map(|more| chunk << more)
+        .take_while(|columns| *columns <= LONGEST_K_TILE.max(chunk).max(least));
+    let fits = |columns: &u32| match plan.scale.run {
+        None => true,
+        Some(run) if run < chunk => run.is_power_of_two() && run.is_multiple_of(step),
+        Some(run) => run.is_multiple_of(*columns) || columns.is_multiple_of(run),
+    };
+    sizes.filter(|columns| *columns >= least && room(columns) && fits(columns)).last()
+}
+
+/// Words of codes that a lane has of a chunk.
+pub(super) fn lane_words(plan: &Plan) -> u32 {
+    let lanes = plan.target.gpu.map_or(1, |gpu| gpu.warp);
+    plan.native.columns * plan.native.rows * plan.dequant.weight.code.bits() / (32 * lanes)
+}
+
+/// A problem and the mapping of the schedule that multiplies.
+#[derive(Clone, Debug)]
+pub struct MainLoop<'p> {
+    /// What is multiplied.
+    pub problem: &'p Problem,
+    mapping: Cow<'p, Mapping>,
+}
+
+impl<'p> MainLoop<'p> {
+    /// By the mapping of the plan's own instruction.
+    pub fn new(problem: &'p Problem) -> Self {
+        Self { problem, mapping: Cow::Borrowed(&problem.mapping) }
+    }
+
+    /// The matrix instruction; `None` where lanes multiply by themselves.
+    pub fn instruction(&self) -> Option<&'static MatrixOp> {
+        self.mapping.instruction
+    }
+
+    /// Columns of a k-tile.
+    pub fn k_tile(&self) -> u32 {
+        self.mapping.k_tile
+    }
+
+    /// Who holds what of the instruction's operands and accumulators.
+    pub(super) fn lanes(&self) -> &LaneMap {
+        &self.mapping.lanes
+    }
+
+    /// The fragment of x, for a schedule that multiplies x from registers.
+    ///
+    /// # Errors
+    /// If the instruction takes x from shared memory.
+    pub(super) fn x_fragment(&self) -> Result<&Tokens, Unscheduled> {
+        match &self.lanes().b {
+            OperandHome::Registers(tokens) => Ok(tokens),
+            OperandHome::Shared => Err(Unscheduled::Scheme {
+                target: self.problem.target().name,
+                what: "an instruction that takes x from shared memory".to_owned(),
+            }),
+        }
+    }
+
+    /// Iterations of the main loop along K: k-tiles; the last one may be short.
+    pub fn k_iters(&self) -> u32 {
+        self.problem.k.div_ceil(self.k_tile())
+    }
+
+    /// Chunks of a k-tile.
+    pub fn k_tile_chunks(&self) -> u32 {
+        self.k_tile() / self.problem.plan.native.columns
+    }
+
+    /// Words of codes that a lane has of a k-tile.
+    pub fn k_tile_words(&self) -> u32 {
+        self.k_tile_chunks() * self.problem.lane_words()
+    }
+
+    /// Columns whose sum is kept apart, a k-tile at most: those that share what multiplies sums.
+    pub fn run(&self) -> u32 {
+        self.problem.plan.scale.run.map_or(self.k_tile(), |run| run.min(self.k_tile()))
+    }
+
+    /// Columns of a step of the product.
+    pub fn step(&self) -> u32 {
+        self.problem.plan.compute.product.columns
+    }
+
+    /// Steps of the product in a run.
+    pub fn run_steps(&self) -> u32 {
+        self.run() / self.step()
+    }
+
+    /// Tokens of a product: columns of B and D.
+    pub fn token_tile(&self) -> u32 {
+        self.instruction().map_or(1, |instruction| instruction.shape[1])
+    }
+
+    /// Lanes that share a row of A or a column of B, each with columns of its own along k.
+    pub fn row_lanes(&self) -> u32 {
+        self.lanes().of_row
+    }
+
+    /// The rows whose numbers a lane has: of the weights where these are changed as they are decoded,
+    /// else of the sums.
+    pub(super) fn rows(&self, of: &Grouped) -> &Rows {
+        match &self.lanes().scaled {
+            Some(scaled) if of.of_weights => &scaled.rows,
+            _ if of.of_weights => &self.lanes().a.rows,
+            _ => &self.lanes().d.rows,
+        }
+    }
+
+    /// Which of the lanes that share those rows it is, where each has numbers of its own columns.
+    pub(super) fn part(&self) -> &OfLane {
+        self.scaled().map_or(&self.lanes().a.part, |scaled| &scaled.block)
+    }
+
+    /// Who supplies which scale to an instruction that scales.
+    pub(super) fn scaled(&self) -> Option<&Scaled> {
+        self.lanes().scaled.as_ref()
+    }
+
+    /// Columns that the lanes of a row share out at a time, in one piece each.
+    pub fn shared_columns(&self) -> u32 {
+        if let Some(scaled) = self.scaled() {
+            return scaled.columns * self.row_lanes();
+        }
+        let most = SHARED_BYTES * 8 / self.problem.input.operand.stored_bits();
+        self.run().min(self.problem.plan.native.columns).min(most)
+    }
+
+    /// Neighbouring columns that a lane holds.
+    pub fn lane_columns(&self) -> u32 {
+        self.shared_columns() / self.row_lanes()
+    }
+
+    /// Registers of x that a lane has of a step: B, and what lies behind it.
+    pub fn step_registers(&self) -> u32 {
+        self.problem.input.bytes(self.step()) / self.row_lanes() / 4
+    }
+
+    /// Registers of a thread that the target's compiler needs besides what a schedule counts, as its
+    /// reports have shown, where so many sums of a run are made side by side: on AMD 64-bit addresses,
+    /// steps of bf16 by way of f32, and the sums of all runs of a k-tile at a time; on the newest chips
+    /// of NVIDIA half of those sums.
+    pub(super) fn compiled(&self, side_by_side: u32) -> u32 {
+        let sums = self.lanes().d.registers.len() as u32 * side_by_side;
+        let more = self.k_tile() / self.run() - 1;
+        match self.problem.target().gpu.map(|gpu| gpu.chip) {
+            Some(Chip::Gfx(_)) => 32 + more * sums,
+            Some(Chip::Sm { number: 120.., .. }) => 8 + more * sums / 2,
+            _ => 0,
+        }
+    }
+}
