@@ -190,7 +190,12 @@ fn columns_are_arranged_in_runs_of_what_they_share() {
             let index = if *indexed { "index " } else { "" };
             format!(", order {run} {index}{groups:?}")
         });
-        let found = format!("{} of {}{}", problem.mapping.k_tile, MainLoop::new(&problem).run(), order.unwrap_or_default());
+        let found = format!(
+            "{} of {}{}",
+            problem.mapping.k_tile,
+            MainLoop::new(&problem).run(),
+            order.unwrap_or_default()
+        );
         assert_eq!(found, expected, "{text} on {chip}");
     }
 }

@@ -1,16 +1,18 @@
 //! What finished sums are multiplied with and what is added to them: copied to shared memory while
 //! the sums are made, so that nothing waits for memory at the end.
 
-use super::io::Io;
+use super::epilogue::{EpilogueOp, EpilogueOperand};
 use super::input::InputScale;
-use super::problem::{Problem};
-use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Ternary, Type, Width, Word};
+use super::io::Io;
+use super::participants::Participants;
+use super::problem::Problem;
+use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Type, Width, Word};
 
-/// A block's constants in shared memory, f32.
-#[derive(Clone, Copy)]
+/// A block's constants in shared memory, f32, and what the epilogue does with them.
+#[derive(Clone)]
 pub(super) struct Constants {
-    /// Multiplies the sums besides: the power of two that decoding left.
-    unit: f32,
+    /// The epilogue's steps.
+    ops: Vec<EpilogueOp>,
     /// Per row.
     factor: Option<SharedId>,
     /// Per row.
@@ -22,7 +24,7 @@ pub(super) struct Constants {
 /// Some elements of one axis: the first one in the whole, how many a block has, and how many there
 /// are.
 #[derive(Clone, Copy)]
-pub(super) struct Stretch {
+pub(super) struct Range {
     pub(super) first: Operand,
     pub(super) count: u32,
     pub(super) end: Operand,
@@ -41,9 +43,8 @@ impl Constants {
             let words = count.next_multiple_of(4);
             there.then(|| b.shared(name, Word::U32, words, "f32, one after another"))
         };
-        let exponent = if problem.scales_runs() { 0 } else { problem.exponent() };
         Self {
-            unit: 2f32.powi(exponent),
+            ops: EpilogueOp::list(problem, true),
             factor: block("factors", problem.factor, rows),
             bias: block("biases", problem.bias, rows),
             x_scale: block("x_scales", by_token(problem), tokens),
@@ -51,14 +52,14 @@ impl Constants {
     }
 
     /// Starts the copies of what belongs to rows of w: constant, so before earlier kernels end.
-    pub(super) fn copy_rows(&self, b: &mut Builder, io: &Io, rows: Stretch, threads: u32) {
-        copy(b, self.factor, io.factor, rows, threads);
-        copy(b, self.bias, io.bias, rows, threads);
+    pub(super) fn copy_rows(&self, b: &mut Builder, io: &Io, rows: Range, by: Participants) {
+        copy(b, self.factor, io.factor, rows, by);
+        copy(b, self.bias, io.bias, rows, by);
     }
 
     /// Starts the copies of what belongs to rows of x.
-    pub(super) fn copy_tokens(&self, b: &mut Builder, io: &Io, tokens: Stretch, threads: u32) {
-        copy(b, self.x_scale, io.x_scale, tokens, threads);
+    pub(super) fn copy_tokens(&self, b: &mut Builder, io: &Io, tokens: Range, by: Participants) {
+        copy(b, self.x_scale, io.x_scale, tokens, by);
     }
 
     /// Results of some rows that follow one another, of one token.
@@ -69,32 +70,19 @@ impl Constants {
         width: Width,
         values: &[Operand],
     ) -> Vec<Operand> {
-        let mut values = values.to_vec();
-        if self.unit != 1.0 {
-            values = values.into_iter().map(|value| b.mul_f32(value, self.unit)).collect();
-        }
-        if let Some(scales) = self.x_scale {
-            let from = Address::new(scales, token);
-            let scale = b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0];
-            values = values.into_iter().map(|value| b.mul_f32(value, scale)).collect();
-        }
-        let per_row = |b: &mut Builder, block: Option<SharedId>| {
-            let from = Address::new(block?, row);
-            Some(b.load_as(Type::F32, from, width, None, Cache::Default))
+        let mut read = |b: &mut Builder, operand: EpilogueOperand| {
+            let (block, at, width) = match operand {
+                EpilogueOperand::TokenScale => (self.x_scale, token, Width::B32),
+                EpilogueOperand::ChannelScale => (self.factor, row, width),
+                EpilogueOperand::Bias => (self.bias, row, width),
+            };
+            // A step is in the list only where its numbers are in shared memory.
+            let from = block.map(|block| Address::new(block, at));
+            let load = |from| b.load_as(Type::F32, from, width, None, Cache::Default);
+            from.map(load).into_iter().flatten().map(Operand::from).collect()
         };
-        match (per_row(b, self.factor), per_row(b, self.bias)) {
-            (Some(factor), Some(bias)) => {
-                let fused = values.into_iter().zip(factor).zip(bias);
-                fused.map(|((v, f), bias)| b.ternary(Ternary::Fma, v, f, bias)).collect()
-            }
-            (Some(factor), None) => {
-                values.into_iter().zip(factor).map(|(v, f)| b.mul_f32(v, f)).collect()
-            }
-            (None, Some(bias)) => {
-                values.into_iter().zip(bias).map(|(v, bias)| b.add_f32(v, bias)).collect()
-            }
-            (None, None) => values,
-        }
+        let ops = self.ops.iter();
+        ops.fold(values.to_vec(), |values, op| op.apply(b, values, &mut read))
     }
 }
 
@@ -107,17 +95,17 @@ fn copy(
     b: &mut Builder,
     to: Option<SharedId>,
     from: Option<BufferId>,
-    stretch: Stretch,
-    threads: u32,
+    range: Range,
+    by: Participants,
 ) {
     let (Some(to), Some(from)) = (to, from) else { return };
-    let thread = b.special(crate::ir::Special::Thread);
-    for first in (0..stretch.count).step_by(threads as usize) {
+    let (thread, threads) = (by.thread(b), by.threads(b));
+    for first in (0..range.count).step_by(threads as usize) {
         let at = b.add(thread, first);
-        let number = b.add(stretch.first, at);
-        let there = b.less(number, stretch.end);
+        let number = b.add(range.first, at);
+        let there = b.less(number, range.end);
         let inside =
-            if first + threads > stretch.count { b.less(at, stretch.count) } else { true.into() };
+            if first + threads > range.count { b.less(at, range.count) } else { true.into() };
         b.when(inside, |b| {
             b.copy_async(Address::new(to, at), Address::new(from, number), Width::B32, Some(there));
         });

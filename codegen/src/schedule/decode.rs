@@ -26,14 +26,15 @@ use crate::ir::{
 };
 
 use super::chunk::{chunk_words, loads, sections, tile_words, width};
-use super::constants::{Constants, Stretch};
+use super::constants::{Constants, Range};
 use super::dequantise::{ByRow, Scales, Zeros, steps};
+use super::epilogue::{AccumulatorFragment, Epilogue};
 use super::grouped::Grouped;
 use super::io::Io;
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
+use super::participants::Participants;
 use super::problem::Unscheduled;
-use super::results::{Held, Results};
 use super::sums::{RunScales, Summing};
 use super::table::Table;
 use activation::Activation;
@@ -130,7 +131,11 @@ impl<'p> Decode<'p> {
         let tiles = if ragged { tile.row_tiles } else { 1 };
         let numbers = (0..tiles).map(|r| {
             let number = b.add(first, r);
-            if ragged { b.binary(Binary::Min, number, main.problem.row_tiles() - 1) } else { number }
+            if ragged {
+                b.binary(Binary::Min, number, main.problem.row_tiles() - 1)
+            } else {
+                number
+            }
         });
         let numbers: Vec<Operand> = numbers.collect();
         let lanes = sections(main.problem).map(|(_, words)| b.mul(self.lane, words));
@@ -181,13 +186,12 @@ impl<'p> Decode<'p> {
         self.load(b, &flight, start, some);
         let (rows, tokens) = (self.rows(), self.tile.tokens);
         let constants = Constants::declare(b, self.main.problem, rows, tokens);
-        let threads = self.tile.warps * b.warp_size();
         let first = b.mul(self.block, rows);
-        let of_rows = Stretch { first, count: rows, end: self.main.problem.n.into() };
-        constants.copy_rows(b, &self.io, of_rows, threads);
+        let of_rows = Range { first, count: rows, end: self.main.problem.n.into() };
+        constants.copy_rows(b, &self.io, of_rows, self.participants());
         let table = Table::declare(b, self.main.problem);
         if table.is_some() {
-            b.barrier();
+            self.participants().wait(b);
         }
         let x = Activation::place(b, self);
         let summing = Summing::declare(b, self.main);
@@ -195,8 +199,8 @@ impl<'p> Decode<'p> {
         if self.tile.programmatic {
             b.push(Op::GridWait);
         }
-        let of_tokens = Stretch { first: 0u32.into(), count: tokens, end: self.m };
-        constants.copy_tokens(b, &self.io, of_tokens, threads);
+        let of_tokens = Range { first: 0u32.into(), count: tokens, end: self.m };
+        constants.copy_tokens(b, &self.io, of_tokens, self.participants());
         let words = x.in_flight(b, self);
         x.load(b, self, &words, start, some);
         b.for_each(start, end, 1u32, "turn", |b, turn| {
@@ -216,14 +220,14 @@ impl<'p> Decode<'p> {
             });
         });
         b.copy_wait(0);
-        let held = Held {
+        let held = AccumulatorFragment {
             sums: &sums,
             registers: &self.columns(),
             part: self.warp,
             first_row: 0u32.into(),
             lane: self.lane,
         };
-        self.results(b, constants).write(b, &held, None);
+        self.epilogue(b, constants).write(b, &held, None);
     }
 
     /// Rows of a block.
@@ -231,10 +235,10 @@ impl<'p> Decode<'p> {
         self.tile.row_tiles * self.main.problem.plan.native.rows
     }
 
-    fn results(&self, b: &mut Builder, constants: Constants) -> Results<'p> {
+    fn epilogue(&self, b: &mut Builder, constants: Constants) -> Epilogue<'p> {
         let (main, tile) = (self.main, self.tile);
         let split = if tile.splits > 1 { b.special(Special::Block(1)) } else { 0u32.into() };
-        Results {
+        Epilogue {
             main,
             io: self.io,
             constants,
@@ -243,12 +247,17 @@ impl<'p> Decode<'p> {
             parts: tile.warps,
             splits: tile.splits,
             at_once: 1,
-            warps: tile.warps,
+            participants: self.participants(),
             m: self.m,
             row_block: (self.block, main.problem.row_tiles().div_ceil(tile.row_tiles)),
             token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
             split,
         }
+    }
+
+    /// All warps of the block.
+    fn participants(&self) -> Participants {
+        Participants::block(self.tile.warps)
     }
 
     /// Whole turns, as evenly as they go, over the warps of all blocks that split K.

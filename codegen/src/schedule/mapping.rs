@@ -66,7 +66,8 @@ pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
         bits @ ..=8 => SHARED_BYTES * 8 / bits,
         _ => chunk,
     };
-    let room = |columns: &u32| *columns <= least || columns / chunk * lane_words(plan) <= MOST_WORDS;
+    let room =
+        |columns: &u32| *columns <= least || columns / chunk * lane_words(plan) <= MOST_WORDS;
     let sizes = (0..)
         .map(|more| chunk << more)
         .take_while(|columns| *columns <= LONGEST_K_TILE.max(chunk).max(least));

@@ -4,7 +4,7 @@
 //! yet verified. Start at [`choose()`], then [`mod@decode`] and [`mod@tile`], or [`mod@shader`] for
 //! targets without matrix instructions. `arrange` says in which order and
 //! runs columns come, `problem` what is multiplied and how it lies in memory, `io` declares a product's buffers, `dequantise` writes the
-//! plan's sequences, `results` where sums begin and what becomes of them; [`mod@transform`] fills a
+//! plan's sequences, `epilogue` what becomes of them; [`mod@transform`] fills a
 //! product's constant buffers from a checkpoint's tensors, and back, [`mod@activation`] makes its
 //! operand of x. How to write one:
 //! docs/add-a-schedule.md.
@@ -17,6 +17,7 @@ mod chunk;
 mod constants;
 pub mod decode;
 mod dequantise;
+mod epilogue;
 mod group_numbers;
 mod grouped;
 mod input;
@@ -25,8 +26,8 @@ mod io;
 mod lanes;
 mod mapping;
 mod measured;
+mod participants;
 mod problem;
-mod results;
 pub mod shader;
 mod sums;
 mod table;
@@ -36,9 +37,9 @@ pub mod transform;
 pub use arrange::Order;
 pub use choose::{Chosen, candidates, choose, choose_by_model};
 pub use grouped::{Grouped, What};
+pub use input::{Input, InputScale};
 pub use interface::{FreeChoices, Resources, Schedule};
 pub use io::{Io, PER_ROW_LAYOUT};
-pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
-pub use input::{Input, InputScale};
 pub use mapping::{MainLoop, Mapping};
+pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
 pub use problem::{Problem, Unscheduled};

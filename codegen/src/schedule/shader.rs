@@ -120,10 +120,12 @@ impl<'p> Shader<'p> {
         if table.is_some() {
             b.barrier();
         }
-        let [scale, addend] = [(main.problem.scale, self.io.scale), (main.problem.addend, self.io.addend)]
-            .map(|(of, buffer)| {
-                Some(Numbers::new(b, main, (of?, buffer?), (&self.tiles, self.lane)))
-            });
+        let [scale, addend] =
+            [(main.problem.scale, self.io.scale), (main.problem.addend, self.io.addend)].map(
+                |(of, buffer)| {
+                    Some(Numbers::new(b, main, (of?, buffer?), (&self.tiles, self.lane)))
+                },
+            );
         let x_rows: Vec<Operand> =
             self.tokens.iter().map(|token| b.mul(*token, main.problem.input.columns)).collect();
         let x_scales: Option<Vec<Operand>> = self.x_groups().map(|_| {

@@ -16,19 +16,22 @@
 //! are too many for the grid's second axis are its first one: there are few tokens then, since elements
 //! of y are numbered in 32 bits.
 
+mod pipeline;
 mod ring;
 mod shape;
+mod stage_layout;
 
 use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, Special};
 
-use super::constants::{Constants, Stretch};
+use super::constants::{Constants, Range};
 use super::dequantise::{ByRow, Zeros, steps};
-use super::io::Io;
+use super::epilogue::{AccumulatorFragment, Epilogue};
 use super::interface::Schedule;
+use super::io::Io;
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
+use super::participants::Participants;
 use super::problem::Unscheduled;
-use super::results::{Held, Results};
 use super::sums::{RunScales, Summing};
 use super::table::Table;
 use ring::{Ring, Scales, Stage};
@@ -126,17 +129,17 @@ impl<'p> Tile<'p> {
         }
         let (start, end) = self.turns_of_block(b);
         let ring = Ring::declare(b, self);
-        let constants = Constants::declare(b, self.main.problem, self.shape.rows, self.shape.tokens);
-        let threads = self.shape.warps * b.warp_size();
+        let constants =
+            Constants::declare(b, self.main.problem, self.shape.rows, self.shape.tokens);
         let first = b.mul(self.row_block, self.shape.rows);
-        let of_rows = Stretch { first, count: self.shape.rows, end: self.main.problem.n.into() };
-        constants.copy_rows(b, &self.io, of_rows, threads);
+        let of_rows = Range { first, count: self.shape.rows, end: self.main.problem.n.into() };
+        constants.copy_rows(b, &self.io, of_rows, self.participants());
         // The ring waits for all threads before anything is decoded.
         let table = Table::declare(b, self.main.problem);
         ring.fill(b, self, start, end);
         let first = b.mul(self.token_block, self.shape.tokens);
-        let of_tokens = Stretch { first, count: self.shape.tokens, end: self.m };
-        constants.copy_tokens(b, &self.io, of_tokens, threads);
+        let of_tokens = Range { first, count: self.shape.tokens, end: self.m };
+        constants.copy_tokens(b, &self.io, of_tokens, self.participants());
         let summing = Summing::declare(b, self.main);
         let sums = self.accumulators(b);
         b.for_each(start, end, 1u32, "turn", |b, turn| {
@@ -145,17 +148,21 @@ impl<'p> Tile<'p> {
             self.multiply(b, &summing, &stage, &decoded, &sums);
         });
         b.comment("every warp is done with the ring");
-        b.copy_wait(0);
-        b.barrier();
+        ring.finish(b);
         let rows = self.shape.row_tiles(self.main) * self.main.problem.plan.native.rows;
-        let held = Held {
+        let held = AccumulatorFragment {
             sums: &sums,
             registers: &self.registers(),
             part: 0u32.into(),
             first_row: b.mul(self.warp, rows),
             lane: self.lane,
         };
-        self.results(b, constants).write(b, &held, Some(ring.block()));
+        self.epilogue(b, constants).write(b, &held, Some(ring.block()));
+    }
+
+    /// All warps of the block.
+    fn participants(&self) -> Participants {
+        Participants::block(self.shape.warps)
     }
 
     /// Whole turns, as evenly as they go, over the blocks that split K.
@@ -273,11 +280,11 @@ impl<'p> Tile<'p> {
         }
     }
 
-    fn results(&self, b: &mut Builder, constants: Constants) -> Results<'p> {
+    fn epilogue(&self, b: &mut Builder, constants: Constants) -> Epilogue<'p> {
         let (main, shape) = (self.main, self.shape);
         let token_blocks =
             if shape.splits > 1 { b.special(Special::Blocks(0)) } else { 1u32.into() };
-        Results {
+        Epilogue {
             main,
             io: self.io,
             constants,
@@ -287,7 +294,7 @@ impl<'p> Tile<'p> {
             splits: shape.splits,
             // Four results of 16 bits are 8 bytes, if rows of y begin at such.
             at_once: if main.problem.n.is_multiple_of(4) { 4 } else { 1 },
-            warps: shape.warps,
+            participants: self.participants(),
             m: self.m,
             row_block: (self.row_block, shape.row_blocks(main.problem)),
             token_block: (self.token_block, token_blocks, Extent::CeilDiv(self.io.m, shape.tokens)),

@@ -139,7 +139,8 @@ impl Product {
     /// one another; NaN where there is no row, 0 where there is no group.
     fn per_group(&self, halves: &Halves) -> Vec<u16> {
         let (n, groups) = (self.problem.n as usize, groups(&self.problem));
-        let of_turn = (self.problem.mapping.k_tile / self.problem.scale.unwrap().columns).max(1) as usize;
+        let of_turn =
+            (self.problem.mapping.k_tile / self.problem.scale.unwrap().columns).max(1) as usize;
         let padded = groups.next_multiple_of(of_turn);
         let mut all = vec![0x7fff; n.next_multiple_of(16) * padded];
         for row in 0..n {

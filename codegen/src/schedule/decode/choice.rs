@@ -4,11 +4,11 @@ use super::decode;
 use crate::ir::{Half, Kernel};
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
-use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
+use crate::schedule::epilogue::{Epilogue, ORDER};
 use crate::schedule::input::InputScale;
+use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::{Problem, Unscheduled};
-use crate::schedule::results::{ORDER, Results};
 use crate::schedule::table::Table;
 use crate::target::Feature;
 
@@ -194,7 +194,8 @@ impl DecodeTile {
     /// many where that does not decide anything.
     fn registers(&self, main: &MainLoop<'_>) -> u32 {
         let token_tiles = self.tokens.div_ceil(main.token_tile());
-        let numbers = [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten();
+        let numbers =
+            [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten();
         let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
         let x = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let sums = if self.tokens == 1 { 2 } else { 4 };
@@ -241,7 +242,7 @@ impl DecodeTile {
         let rows = self.row_tiles * main.problem.plan.native.rows;
         let constants = Constants::words(main.problem, rows, self.tokens);
         let table = Table::words(main.problem);
-        4 * (Results::words(rows, self.tokens, self.warps) + constants + ORDER + table)
+        4 * (Epilogue::words(rows, self.tokens, self.warps) + constants + ORDER + table)
     }
 
     /// Its part of a kernel's name.

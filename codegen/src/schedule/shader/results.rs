@@ -2,10 +2,9 @@
 //! together. Threads that would have nothing to add help their neighbours, where these exchange registers.
 
 use crate::ir::{
-    Address, Binary, BufferId, Builder, Cache, Half, Mask, Operand, Reg, Shuffle, Special, Type,
-    Width, Word,
+    Address, Binary, Builder, Cache, Half, Mask, Operand, Reg, Shuffle, Special, Type, Width, Word,
 };
-use crate::schedule::input::InputScale;
+use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
 use crate::schedule::shader::Shader;
 use quantloom_dsl::format::{BF16, F16, Number};
 
@@ -96,31 +95,21 @@ impl Shader<'_> {
         next: u32,
         there: Operand,
     ) -> Operand {
-        let main = self.main;
-        let load = |b: &mut Builder, buffer: BufferId, at: Operand, plus: u32| -> Operand {
+        let io = &self.io;
+        let mut read = |b: &mut Builder, operand: EpilogueOperand| {
+            let (buffer, at, plus) = match operand {
+                EpilogueOperand::TokenScale => (io.x_scale, m, 0),
+                EpilogueOperand::ChannelScale => (io.factor, n, next),
+                EpilogueOperand::Bias => (io.bias, n, next),
+            };
+            // A step is in the list only where its numbers have a buffer.
+            let from = buffer.map(|buffer| Address::new(buffer, at).plus(plus));
             let mask = Some(Mask { condition: there, fill: 0.0f32.into() });
-            let from = Address::new(buffer, at).plus(plus);
-            b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0].into()
+            let load = |from| b.load_as(Type::F32, from, Width::B32, mask, Cache::Default);
+            from.map(load).into_iter().flatten().map(Operand::from).collect()
         };
-        let mut value = sum;
-        // Decoding leaves a power of two to what multiplies sums, if anything does.
-        let exponent = if main.problem.scales_runs() { 0 } else { main.problem.exponent() };
-        if exponent != 0 {
-            value = b.mul_f32(value, 2f32.powi(exponent));
-        }
-        if let (Some(scales), Some(InputScale::Row)) = (self.io.x_scale, main.problem.input.scale) {
-            let scale = load(b, scales, m, 0);
-            value = b.mul_f32(value, scale);
-        }
-        if let Some(factors) = self.io.factor {
-            let factor = load(b, factors, n, next);
-            value = b.mul_f32(value, factor);
-        }
-        if let Some(biases) = self.io.bias {
-            let bias = load(b, biases, n, next);
-            value = b.add_f32(value, bias);
-        }
-        value
+        let ops = EpilogueOp::list(self.main.problem, false).into_iter();
+        ops.fold(vec![sum], |values, op| op.apply(b, values, &mut read))[0]
     }
 
     fn store(&self, b: &mut Builder, values: &[Operand], [m, n]: [Operand; 2], there: Operand) {

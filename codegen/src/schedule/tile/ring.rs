@@ -10,20 +10,20 @@
 mod copies;
 mod input_scales;
 mod numbers;
+mod swizzle;
 
 use super::Tile;
-use crate::ir::{
-    Address, Binary, Builder, MatrixScale, Op, Operand, Reg, SharedId, Type, Uniformity, Width,
-    Word,
-};
+use super::pipeline::{AsyncCopies, Pipeline};
+use super::stage_layout::{StageLayout, StageParts};
+use crate::ir::{Address, Binary, Builder, MatrixScale, Op, Operand, Reg, SharedId, Width, Word};
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, loads, sections, tile_words, width};
-use crate::schedule::lanes::Tokens;
+use crate::schedule::epilogue::Epilogue;
 use crate::schedule::mapping::MainLoop;
-use crate::schedule::results::Results;
 use crate::schedule::tile::TileShape;
 use input_scales::InputScales;
 use numbers::Numbers;
+use swizzle::Swizzle;
 
 pub(super) use numbers::Scales;
 
@@ -32,108 +32,33 @@ const WORDS: u32 = 4;
 /// Words of a row of x: all banks.
 const ROW: u32 = SHARED_BYTES / 4;
 
-/// How pieces of x are permuted: piece p of token r is at place `p ^ ((r / rows & mask) << shift)`.
-#[derive(Clone, Copy)]
-pub(super) struct Swizzle {
-    /// Rows of x that all banks hold at once.
-    rows: u32,
-    mask: u32,
-    shift: u32,
-    /// Words of a piece.
-    piece: u32,
-    /// Words that a lane reads at once.
-    words: u32,
-}
-
-impl Swizzle {
-    fn new(main: &MainLoop<'_>, x_fragment: &Tokens) -> Self {
-        let segment = main.problem.input.bytes(main.lane_columns());
-        let tokens = x_fragment.side_by_side();
-        if tokens > 1 {
-            // Lanes that read together are of as many tokens, all of the same piece.
-            let banks = main.problem.target().gpu.map_or(ROW, |gpu| gpu.banks);
-            let (rows, words) = (banks / ROW, (segment / 4).min(WORDS));
-            let together = tokens.min(banks / words);
-            let piece = if together > rows * (ROW / WORDS) { words } else { WORDS };
-            return Self { rows, mask: ROW / piece - 1, shift: 0, piece, words };
-        }
-        // Lanes of a token side by side; of how many tokens a part of the warp reads at once, and by
-        // how many pieces these must part.
-        let [mask, shift, words] = match segment {
-            8 => [3, 1, 2],
-            16 => [1, 2, 4],
-            _ => [1, 0, 4],
-        };
-        Self { rows: 1, mask, shift, piece: WORDS, words }
-    }
-
-    /// Pieces of x in a turn.
-    fn pieces(self, main: &MainLoop<'_>) -> u32 {
-        main.problem.input.bytes(main.k_tile()) / 4 / self.piece
-    }
-
-    /// Tokens from one piece to the next of those that each of so many threads copies, all of the same
-    /// columns; `None` if they do not share them out evenly, or do not meet the swizzle's period.
-    pub(super) fn apart(self, main: &MainLoop<'_>, threads: u32) -> Option<u32> {
-        let apart = threads / self.pieces(main).max(1);
-        let period = self.period();
-        let even = apart > 0 && threads.is_multiple_of(self.pieces(main));
-        let whole = apart > 0 && (apart.is_multiple_of(period) || period.is_multiple_of(apart));
-        (even && whole && apart.is_multiple_of(self.rows)).then_some(apart)
-    }
-
-    /// Tokens after which it repeats.
-    const fn period(self) -> u32 {
-        self.rows * (self.mask + 1)
-    }
-
-    fn place(self, b: &mut Builder, piece: Operand, row: Operand) -> Operand {
-        let row = b.div(row, self.rows);
-        let row = b.and(row, self.mask);
-        let row = b.mul(row, 1u32 << self.shift);
-        b.xor(piece, row)
-    }
-}
-
 /// How x is permuted in a main loop that takes x from registers.
 pub(super) fn swizzle(main: &MainLoop<'_>) -> Option<Swizzle> {
     main.x_fragment().ok().map(|x_fragment| Swizzle::new(main, x_fragment))
 }
 
-/// Where the parts of a stage begin, in words.
-#[derive(Clone, Copy)]
-struct Parts {
-    codes: u32,
-    /// Words of a warp's codes of a tile of rows.
-    tile_codes: u32,
-    numbers: u32,
-    x_scales: u32,
-    /// All of it.
-    words: u32,
-}
-
-impl Parts {
-    fn new(shape: TileShape, main: &MainLoop<'_>) -> Self {
-        let tile_codes = main.k_tile_chunks() * chunk_words(main.problem);
-        let codes = main.problem.input.bytes(main.k_tile()) / 4 * shape.tokens;
-        let numbers = codes + shape.warps * shape.row_tiles(main) * tile_codes;
-        let x_scales = numbers + Numbers::words(shape, main);
-        let words = x_scales + InputScales::words(shape, main);
-        Self { codes, tile_codes, numbers, x_scales, words }
-    }
+/// The layout of a stage.
+fn stage_layout(shape: TileShape, main: &MainLoop<'_>) -> StageLayout {
+    StageLayout::new(StageParts {
+        x: main.problem.input.bytes(main.k_tile()) / 4 * shape.tokens,
+        row_tiles: shape.warps * shape.row_tiles(main),
+        tile_codes: main.k_tile_chunks() * chunk_words(main.problem),
+        numbers: Numbers::words(shape, main),
+        x_scales: InputScales::words(shape, main),
+    })
 }
 
 /// Words of a block's shared memory: the ring, or the sums that later lie over it.
 pub(super) fn words(shape: TileShape, main: &MainLoop<'_>) -> u32 {
-    let ring = shape.stages * Parts::new(shape, main).words;
-    ring.max(Results::words(shape.rows, shape.tokens, 1))
+    let ring = shape.stages * stage_layout(shape, main).words;
+    ring.max(Epilogue::words(shape.rows, shape.tokens, 1))
 }
 
+/// What a block copies into its stages, and where a lane reads it.
 pub(super) struct Ring {
     block: SharedId,
-    parts: Parts,
-    /// Where the stage to be read begins.
-    read: Reg,
+    layout: StageLayout,
+    pipeline: AsyncCopies,
     /// x, this thread's part: the first places, after which the swizzle repeats, the first word of x,
     /// which one of the turn that is, and for each of its rows whether it is one of x.
     x_to: Vec<Operand>,
@@ -167,20 +92,20 @@ pub(super) struct Stage<'r> {
 impl Ring {
     pub(super) fn declare(b: &mut Builder, tile: &Tile<'_>) -> Self {
         let (main, shape) = (tile.main, tile.shape);
-        let parts = Parts::new(shape, main);
+        let stage = stage_layout(shape, main);
         let layout = format!(
             "{} stages of x [piece, token, row], swizzled, then codes and numbers of each warp",
             shape.stages
         );
         let block = b.shared_block("ring", Word::U32, words(shape, main), &layout, 128, None);
-        let read = b.variable("read", Type::U32, Uniformity::Block);
-        b.set(read, 0u32);
+        let ring = (shape.stages, stage.words);
+        let pipeline = AsyncCopies::declare(b, ring, tile.participants());
 
         b.comment("x: the pieces that this thread copies");
         let swizzle = Swizzle::new(main, tile.x_fragment);
         let (pieces, row_pieces) = (swizzle.pieces(main), ROW / swizzle.piece);
-        let threads = shape.warps * b.warp_size();
-        let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
+        let threads = tile.participants().threads(b);
+        let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
         let x_step = swizzle.apart(main, threads).unwrap_or(shape.tokens);
         // Side by side the pieces of one row of 128 bytes, of as many tokens as all banks hold; then
         // those of the next row.
@@ -219,15 +144,15 @@ impl Ring {
             b.mad(number, tile_words(main.problem), lane_words)
         });
         let codes_from = codes_from.collect();
-        let of_warp = b.mad(tile.warp, tiles * parts.tile_codes, parts.codes);
+        let of_warp = b.mad(tile.warp, tiles * stage.tile_codes, stage.codes);
         let codes_to = b.add(of_warp, lane_words);
         let codes_at = sections(main.problem).map(|(first, words)| {
             let at = b.mad(tile.lane, words, of_warp);
             b.add(at, first)
         });
         let codes_at = codes_at.collect();
-        let numbers = Numbers::declare(b, tile, first, parts.numbers);
-        let x_scales = InputScales::declare(b, tile, parts.x_scales);
+        let numbers = Numbers::declare(b, tile, first, stage.numbers);
+        let x_scales = InputScales::declare(b, tile, stage.x_scales);
 
         b.comment("x: what this lane reads");
         let row = tile.x_fragment.token.of(b, tile.lane);
@@ -248,8 +173,8 @@ impl Ring {
         let x_at = x_at.collect();
         Self {
             block,
-            parts,
-            read,
+            layout: stage,
+            pipeline,
             x_to,
             x_from,
             x_column,
@@ -271,60 +196,56 @@ impl Ring {
 
     /// Starts the copies of all stages but one: weights first, which no earlier kernel writes.
     pub(super) fn fill(&self, b: &mut Builder, tile: &Tile<'_>, start: Operand, end: Operand) {
-        let ahead: Vec<u32> = (0..tile.shape.stages - 1).collect();
+        let ahead: Vec<u32> = (0..self.pipeline.ahead()).collect();
         b.comment("the first turns: weights, then x");
         for &ahead in &ahead {
-            let turn = b.add(start, ahead);
-            let there = b.less(turn, end);
-            let stage = (ahead * self.parts.words).into();
-            b.when(there, |b| self.copy_weights(b, tile, turn, stage));
+            let k_tile = b.add(start, ahead);
+            let there = b.less(k_tile, end);
+            let stage = self.pipeline.first(ahead);
+            self.pipeline.fill(b, there, &mut |b| self.copy_weights(b, tile, k_tile, stage));
         }
         if tile.shape.programmatic {
             b.push(Op::GridWait);
         }
         for &ahead in &ahead {
-            let turn = b.add(start, ahead);
-            let there = b.less(turn, end);
-            let stage = (ahead * self.parts.words).into();
-            b.when(there, |b| self.copy_x(b, tile, turn, stage));
-            b.copy_commit();
+            let k_tile = b.add(start, ahead);
+            let there = b.less(k_tile, end);
+            let stage = self.pipeline.first(ahead);
+            self.pipeline.fill(b, there, &mut |b| self.copy_x(b, tile, k_tile, stage));
+            self.pipeline.commit(b);
         }
     }
 
-    /// Waits for a turn, starts the copy of one that comes later.
+    /// Waits for a k-tile, starts the copy of one that comes later.
     pub(super) fn next(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
-        turn: Operand,
+        k_tile: Operand,
         end: Operand,
     ) -> Stage<'_> {
-        let (stages, words) = (tile.shape.stages, self.parts.words);
-        b.copy_wait(stages - 2);
-        // Everybody's copies are there, and all have read the stage before, which is filled next.
-        b.barrier();
-        let first = b.equal(self.read, 0u32);
-        let before = b.sub(self.read, words);
-        let before = b.select(first, (stages - 1) * words, before);
-        let later = b.add(turn, stages - 1);
+        self.pipeline.wait(b);
+        let free = self.pipeline.acquire(b);
+        let later = b.add(k_tile, self.pipeline.ahead());
         let there = b.less(later, end);
-        b.when(there, |b| {
-            self.copy_weights(b, tile, later, before);
-            self.copy_x(b, tile, later, before);
+        self.pipeline.fill(b, there, &mut |b| {
+            self.copy_weights(b, tile, later, free);
+            self.copy_x(b, tile, later, free);
         });
-        b.copy_commit();
+        self.pipeline.commit(b);
 
-        let start = b.named("stage", self.read);
+        let start = self.pipeline.start(b);
         let at = |b: &mut Builder, places: &[Operand]| -> Vec<Operand> {
             places.iter().map(|&at| b.add(at, start)).collect()
         };
         let (x, codes) = (at(b, &self.x_at), at(b, &self.codes_at));
-        let stage = Stage { ring: self, start, x, codes };
-        let next = b.add(self.read, words);
-        let last = b.equal(next, stages * words);
-        let next = b.select(last, 0u32, next);
-        b.set(self.read, next);
-        stage
+        self.pipeline.release(b);
+        Stage { ring: self, start, x, codes }
+    }
+
+    /// Waits until nothing of the ring is used any more.
+    pub(super) fn finish(&self, b: &mut Builder) {
+        self.pipeline.finish(b);
     }
 
     fn copy_x(&self, b: &mut Builder, tile: &Tile<'_>, turn: Operand, stage: Operand) {
@@ -355,26 +276,26 @@ impl Ring {
         let main = tile.main;
         let at_once = b.warp_size() * WORDS;
         let to = b.add(self.codes_to, stage);
-        let first = b.mul(turn, self.parts.tile_codes);
+        let first = b.mul(turn, self.layout.tile_codes);
         let own = b.mul(tile.lane, WORDS);
         for (r, &from) in (0..).zip(&self.codes_from) {
             let from = b.add(from, first);
-            for word in (0..self.parts.tile_codes).step_by(at_once as usize) {
+            for word in (0..self.layout.tile_codes).step_by(at_once as usize) {
                 // A stage's last pieces may be fewer than lanes, and the last turn may be short: what
                 // is missing is zero.
-                let there =
-                    (!tile_words(main.problem).is_multiple_of(self.parts.tile_codes)).then(|| {
+                let there = (!tile_words(main.problem).is_multiple_of(self.layout.tile_codes))
+                    .then(|| {
                         let number = b.add(first, own);
                         let number = b.add(number, word);
                         b.less(number, tile_words(main.problem))
                     });
-                let to = Address::new(self.block, to).plus(r * self.parts.tile_codes + word);
+                let to = Address::new(self.block, to).plus(r * self.layout.tile_codes + word);
                 let from = Address::new(tile.io.codes, from).plus(word);
                 let copy = |b: &mut Builder| b.copy_async(to, from, Width::B128, there);
-                if word + at_once <= self.parts.tile_codes {
+                if word + at_once <= self.layout.tile_codes {
                     copy(b);
                 } else {
-                    let inside = b.less(own, self.parts.tile_codes - word);
+                    let inside = b.less(own, self.layout.tile_codes - word);
                     b.when(inside, copy);
                 }
             }
@@ -435,7 +356,7 @@ impl Stage<'_> {
     /// This lane's codes of a tile of rows, per chunk.
     pub(super) fn codes(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Vec<Vec<Reg>> {
         let main = tile.main;
-        let tile_first = row_tile * self.ring.parts.tile_codes;
+        let tile_first = row_tile * self.ring.layout.tile_codes;
         let chunk = |chunk: u32| {
             let first = tile_first + chunk * chunk_words(main.problem);
             let mut all = Vec::new();

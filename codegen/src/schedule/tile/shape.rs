@@ -5,10 +5,10 @@ use crate::ir::{Half, Kernel};
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
+use crate::schedule::epilogue::ORDER;
 use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::{Problem, Unscheduled};
-use crate::schedule::results::ORDER;
 use crate::schedule::table::Table;
 use crate::target::{Class, Feature};
 
@@ -241,7 +241,8 @@ impl TileShape {
         let (n, k) = (f64::from(main.problem.n), f64::from(main.problem.k));
         let token_blocks = f64::from(tokens.div_ceil(self.tokens));
         let padded = token_blocks * f64::from(self.tokens);
-        let w = token_blocks * n * k * f64::from(main.problem.plan.dequant.weight.code.bits()) / 8.0;
+        let w =
+            token_blocks * n * k * f64::from(main.problem.plan.dequant.weight.code.bits()) / 8.0;
         let x = f64::from(main.problem.input.operand.stored_bits()) / 8.0
             * padded
             * k
@@ -283,7 +284,8 @@ impl TileShape {
         let runs = main.k_tile() / main.run();
         let wide = main.problem.input.bytes(main.lane_columns()) >= 16;
         let of_runs = if runs > 1 && wide {
-            let numbers = [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten();
+            let numbers =
+                [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten();
             let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
             let f16 = main.problem.half() == Some(Half::F16);
             let placed = main.problem.plan.dequant.placed().is_some();

@@ -55,9 +55,9 @@ impl InputScales {
         let (columns, buffer) = (Self::columns(main)?, tile.io.x_scale?);
         let (of_turn, groups) = (Self::of_turn(main, columns), main.problem.input.groups()?);
         let pitch = Self::pitch(shape, main, columns);
-        let (all, threads) = (shape.tokens * of_turn, shape.warps * b.warp_size());
+        let (all, threads) = (shape.tokens * of_turn, tile.participants().threads(b));
         b.comment("scales of x: what this thread copies, and what this lane reads");
-        let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
+        let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
         // A turn's groups are a power of two of at most a warp.
         let rounds = (all, threads / of_turn);
         let copies = Copies::deal(b, (buffer, 1), rounds, (thread, threads), |b, number| {

@@ -187,8 +187,11 @@ impl Scales<'_> {
             let rows = main.rows(&kind.of).len;
             Some(kind.of.values(b, rows, (words, kind.shift), group, exponent))
         };
-        let rows =
-            if main.problem.scales_runs() { values(&self.scale, main.problem.exponent()) } else { None };
+        let rows = if main.problem.scales_runs() {
+            values(&self.scale, main.problem.exponent())
+        } else {
+            None
+        };
         RunScales { rows, tokens: None, addend: values(&self.addend, 0) }
     }
 }

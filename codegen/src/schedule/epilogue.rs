@@ -5,76 +5,27 @@
 //! `splits` > 1 a block leaves what it has in a slot of its own, and the last to arrive adds the
 //! slots in order: nothing waits, and the result does not depend on who was last.
 
+mod ops;
+mod split_k;
+mod swizzle;
+
 use super::chunk::width;
 use super::constants::Constants;
 use super::io::Io;
 use super::mapping::MainLoop;
+use super::participants::Participants;
 use crate::ir::{
-    Access, Address, AtomicOp, Binary, BufferId, Builder, Cache, Extent, Half, MemoryOrder, Op,
-    Operand, Reg, Scope, SharedId, Special, Type, Uniformity, Width, Word,
+    Address, Binary, Builder, Cache, Extent, Half, Operand, Reg, SharedId, Type, Width, Word,
 };
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
+use split_k::Workspace;
+use swizzle::SmemSwizzle;
 
-/// Where sums lie in shared memory: `[token][row]` in pieces of four rows, which are permuted among those
-/// of all banks: what lanes hold that are served together lies in different ones, next to each other
-/// rows of a token, or the same four rows of neighbouring tokens (AMD), or a row each of every second
-/// token (NVIDIA).
-///
-/// The word of a result is `(token * rows + row) ^ turned(token)`: the XOR of the words of the bits of token
-/// and row, since sizes are powers of two. Where they are not, nothing is permuted.
-#[derive(Clone, Copy)]
-struct Banked {
-    rows: u32,
-    /// Tokens that fill all banks.
-    full: u32,
-    /// Tokens that a lane has side by side, of those.
-    beside: u32,
-    /// Words of all banks, if pieces are permuted; 0 where all tokens fit in the banks, or tokens by rows
-    /// are no power of two.
-    banks: u32,
-}
-
-impl Banked {
-    fn new(main: &MainLoop<'_>, rows: u32, tokens: u32) -> Self {
-        let banks = main.problem.target().gpu.map_or(rows, |gpu| gpu.banks);
-        let full = (banks / rows.max(1)).max(1);
-        let permuted = tokens > full && (tokens * rows).is_power_of_two();
-        let beside = (main.lanes().d.tokens.len() as u32).min(full);
-        Self { rows, full, beside, banks: if permuted { banks } else { 0 } }
-    }
-
-    /// By what the words of a token are permuted.
-    const fn turned(self, token: u32) -> u32 {
-        if self.banks == 0 { 0 } else { (token / self.full * self.beside * 4) & (self.banks - 1) }
-    }
-
-    /// The word of a result.
-    fn word(self, b: &mut Builder, [token, row]: [Operand; 2]) -> Operand {
-        let at = b.mad(token, self.rows, row);
-        if self.banks == 0 {
-            return at;
-        }
-        let turned = b.div(token, self.full);
-        let turned = b.mul(turned, self.beside * 4);
-        let turned = b.and(turned, self.banks - 1);
-        b.xor(at, turned)
-    }
-
-    /// The word of a result whose token and row have these bits besides those of the one at `word`, as
-    /// what to start from and what to add.
-    fn further(self, b: &mut Builder, word: Operand, [token, row]: [u32; 2]) -> (Operand, u32) {
-        let further = token * self.rows + row;
-        let within = (further ^ self.turned(token)) & self.banks.saturating_sub(1);
-        let more = further - (further & self.banks.saturating_sub(1));
-        (if within == 0 { word } else { b.xor(word, within) }, more)
-    }
-}
-
-/// Words of shared memory for the count that the last block to arrive is found by.
-pub(super) const ORDER: u32 = 4;
+pub(super) use ops::{EpilogueOp, EpilogueOperand};
+pub(super) use split_k::ORDER;
 
 /// What a block has computed.
-pub(super) struct Results<'p> {
+pub(super) struct Epilogue<'p> {
     pub(super) main: &'p MainLoop<'p>,
     pub(super) io: Io,
     /// What finished sums are multiplied with, and the bias; their copies are done.
@@ -89,7 +40,8 @@ pub(super) struct Results<'p> {
     pub(super) splits: u32,
     /// Rows that a thread writes at once, 1 or 4.
     pub(super) at_once: u32,
-    pub(super) warps: u32,
+    /// The warps that write y, of which all have sums.
+    pub(super) participants: Participants,
     /// Rows of x, at launch.
     pub(super) m: Operand,
     /// Number of the block along the rows, and how many there are.
@@ -101,7 +53,7 @@ pub(super) struct Results<'p> {
 }
 
 /// The sums of a lane.
-pub(super) struct Held<'s> {
+pub(super) struct AccumulatorFragment<'s> {
     /// D per tile of rows and of tokens.
     pub(super) sums: &'s [Vec<Vec<Reg>>],
     /// Registers of D that hold tokens.
@@ -113,26 +65,31 @@ pub(super) struct Held<'s> {
     pub(super) lane: Operand,
 }
 
-impl Results<'_> {
+impl Epilogue<'_> {
     /// Words of shared memory for a block's sums.
     pub(super) const fn words(rows: u32, tokens: u32, parts: u32) -> u32 {
         parts * tokens * rows
     }
 
-    fn banked(&self) -> Banked {
-        Banked::new(self.main, self.rows, self.tokens)
+    fn swizzle(&self) -> SmemSwizzle {
+        SmemSwizzle::new(self.main, self.rows, self.tokens)
     }
 
-    /// Writes y. Every warp comes here; what `over` holds is dead in all of them.
-    pub(super) fn write(&self, b: &mut Builder, held: &Held<'_>, over: Option<SharedId>) {
+    /// Writes y. All participants come here; what `over` holds is dead in all of them.
+    pub(super) fn write(
+        &self,
+        b: &mut Builder,
+        held: &AccumulatorFragment<'_>,
+        over: Option<SharedId>,
+    ) {
         let words = Self::words(self.rows, self.tokens, self.parts);
-        let layout = match self.banked().banks {
+        let layout = match self.swizzle().banks {
             0 => "f32 [row, token, part]",
             _ => "f32 [row, token, part], fours of rows permuted",
         };
         let shared = b.shared_block("sums", Word::U32, words, layout, 16, over);
         self.leave(b, held, shared);
-        b.barrier();
+        self.participants.wait(b);
         if self.splits == 1 {
             self.each(b, |b, place| {
                 let values = self.total(b, shared, place);
@@ -166,13 +123,13 @@ impl Results<'_> {
     }
 
     /// Each lane's sums, into shared memory.
-    fn leave(&self, b: &mut Builder, held: &Held<'_>, shared: SharedId) {
-        let (main, banked) = (self.main, self.banked());
+    fn leave(&self, b: &mut Builder, held: &AccumulatorFragment<'_>, shared: SharedId) {
+        let (main, swizzle) = (self.main, self.swizzle());
         let d = &main.lanes().d;
         let row = d.rows.first.of(b, held.lane);
         let row = b.add(held.first_row, row);
         let token = d.token.of(b, held.lane);
-        let at = banked.word(b, [token, row]);
+        let at = swizzle.word(b, [token, row]);
         let at = b.mad(held.part, self.tokens * self.rows, at);
         // Rows that are neighbours in one token go together.
         let neighbours = |one: &usize, next: &usize| {
@@ -189,7 +146,7 @@ impl Results<'_> {
                     let ragged = !self.tokens.is_multiple_of(main.token_tile());
                     let in_tile = d.rows.stride * row_of as u32;
                     let further = main.problem.plan.native.rows * of_rows + in_tile;
-                    let (at, further) = banked.further(b, at, [plus, further]);
+                    let (at, further) = swizzle.further(b, at, [plus, further]);
                     let to = Address::new(shared, at).plus(further);
                     let values: Vec<Operand> =
                         together.iter().map(|&register| sums[register].into()).collect();
@@ -202,8 +159,7 @@ impl Results<'_> {
 
     /// Deals the results out to the threads; `work` gets token and row.
     fn each(&self, b: &mut Builder, work: impl FnOnce(&mut Builder, [Operand; 2])) {
-        let thread = b.special(Special::Thread);
-        let threads = self.warps * b.warp_size();
+        let (thread, threads) = (self.participants.thread(b), self.participants.threads(b));
         let pieces = self.tokens * self.rows / self.at_once;
         b.for_each(thread, pieces, threads, "result", |b, result| {
             let first = b.mul(result, self.at_once);
@@ -214,7 +170,7 @@ impl Results<'_> {
 
     /// The sum of the block's parts, of as many rows as are handled at once.
     fn total(&self, b: &mut Builder, shared: SharedId, [token, row]: [Operand; 2]) -> Vec<Operand> {
-        let at = self.banked().word(b, [token, row]);
+        let at = self.swizzle().word(b, [token, row]);
         let mut total = Vec::new();
         for part in 0..self.parts {
             let from = Address::new(shared, at).plus(part * self.tokens * self.rows);
@@ -266,78 +222,4 @@ fn added(b: &mut Builder, total: &[Operand], next: &[Reg]) -> Vec<Operand> {
         return next.iter().map(|&value| value.into()).collect();
     }
     total.iter().zip(next).map(|(&total, &next)| b.add_f32(total, next)).collect()
-}
-
-/// Where blocks that split K leave their sums and count their arrivals.
-struct Workspace {
-    sums: BufferId,
-    /// One per range of rows and tokens; 0 before the first launch, and after each.
-    arrivals: BufferId,
-    /// Number of the block among those of other rows and tokens.
-    number: Operand,
-    /// How many of those there are.
-    blocks: Operand,
-}
-
-impl Workspace {
-    fn declare(b: &mut Builder, results: &Results<'_>) -> Self {
-        let (row_block, row_blocks) = results.row_block;
-        let (token_block, token_blocks, extent) = results.token_block;
-        let rows = Extent::Constant(row_blocks);
-        let each = Extent::Constant(results.tokens * results.rows);
-        let shape = [Extent::Constant(results.splits), extent, rows, each];
-        let layout = "f32 [row, token, rows of blocks, tokens of blocks, split]";
-        let sums = b.buffer("partial", Word::U32, Access::Workspace, &shape, layout);
-        let layout = "blocks that have arrived; 0 before the first launch, and after each";
-        let arrivals = b.buffer("arrivals", Word::U32, Access::Workspace, &[extent, rows], layout);
-        let number = b.mad(token_block, row_blocks, row_block);
-        let blocks = b.mul(token_blocks, row_blocks);
-        Self { sums, arrivals, number, blocks }
-    }
-
-    fn slot(
-        &self,
-        b: &mut Builder,
-        results: &Results<'_>,
-        split: Operand,
-        [token, row]: [Operand; 2],
-    ) -> Address {
-        let block = b.mad(split, self.blocks, self.number);
-        let place = b.mad(token, results.rows, row);
-        let at = b.mad(block, results.tokens * results.rows, place);
-        Address::new(self.sums, at)
-    }
-
-    /// Counts this block; true in all its threads if it is the last.
-    fn arrive(&self, b: &mut Builder, results: &Results<'_>) -> Operand {
-        let flag = b.shared("order", Word::U32, ORDER, "how many blocks came before this one");
-        b.comment("the last block to arrive adds the slots up");
-        b.barrier();
-        let thread = b.special(Special::Thread);
-        let leads = b.equal(thread, 0u32);
-        let counter = Address::new(self.arrivals, self.number);
-        b.when(leads, |b| {
-            let before =
-                b.atomic(AtomicOp::Add, counter, 1u32, MemoryOrder::AcquireRelease, Scope::Device);
-            b.store(Address::new(flag, 0u32), &[before], Width::B32, None);
-            let last = b.equal(before, results.splits - 1);
-            b.when(last, |b| {
-                let (value, order) = (0u32.into(), MemoryOrder::Relaxed);
-                let scope = Scope::Device;
-                b.push(Op::Atomic {
-                    dst: None,
-                    op: AtomicOp::Exchange,
-                    at: counter,
-                    value,
-                    order,
-                    scope,
-                });
-            });
-        });
-        b.barrier();
-        let before = b.variable("before", Type::U32, Uniformity::Block);
-        let from = Address::new(flag, 0u32);
-        b.load_into(&[before], from, Width::B32, None, Cache::Default);
-        b.equal(before, results.splits - 1)
-    }
 }

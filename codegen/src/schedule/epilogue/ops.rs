@@ -1,0 +1,85 @@
+//! What is done to a finished sum before it is rounded to y: a list of steps.
+
+use crate::ir::{Builder, Operand, Ternary};
+use crate::schedule::input::InputScale;
+use crate::schedule::problem::Problem;
+
+/// A step from the sum of a row of w and a token to the number that is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::schedule) enum EpilogueOp {
+    /// Multiplies with a constant: the power of two that decoding left.
+    Multiply(f32),
+    /// Multiplies with the token's scale of x.
+    TokenScale,
+    /// Multiplies with the row's scale.
+    ChannelScale,
+    /// Adds the row's bias.
+    Bias,
+    /// Multiplies with the row's scale and adds its bias, rounded once.
+    ChannelScaleAndBias,
+}
+
+/// A number that a step reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::schedule) enum EpilogueOperand {
+    /// One of the token.
+    TokenScale,
+    /// One of each row.
+    ChannelScale,
+    /// One of each row.
+    Bias,
+}
+
+impl EpilogueOp {
+    /// The steps of a problem; with `fused`, a scale and a bias of a row are one.
+    pub(in crate::schedule) fn list(problem: &Problem, fused: bool) -> Vec<Self> {
+        // Decoding leaves a power of two to what multiplies sums, if anything does.
+        let exponent = if problem.scales_runs() { 0 } else { problem.exponent() };
+        let by_token = problem.input.scale == Some(InputScale::Row);
+        let mut ops = Vec::new();
+        ops.extend((exponent != 0).then(|| Self::Multiply(2f32.powi(exponent))));
+        ops.extend(by_token.then_some(Self::TokenScale));
+        match (problem.factor, problem.bias) {
+            (true, true) if fused => ops.push(Self::ChannelScaleAndBias),
+            (scale, bias) => {
+                ops.extend(scale.then_some(Self::ChannelScale));
+                ops.extend(bias.then_some(Self::Bias));
+            }
+        }
+        ops
+    }
+
+    /// Takes the step for some rows of one token; `read` gives one number of the token, or one of each
+    /// row.
+    pub(in crate::schedule) fn apply(
+        self,
+        b: &mut Builder,
+        values: Vec<Operand>,
+        read: &mut dyn FnMut(&mut Builder, EpilogueOperand) -> Vec<Operand>,
+    ) -> Vec<Operand> {
+        let values = values.into_iter();
+        match self {
+            Self::Multiply(by) => values.map(|value| b.mul_f32(value, by)).collect(),
+            Self::TokenScale => {
+                let scale = read(b, EpilogueOperand::TokenScale)[0];
+                values.map(|value| b.mul_f32(value, scale)).collect()
+            }
+            Self::ChannelScale => {
+                let scales = read(b, EpilogueOperand::ChannelScale);
+                values.zip(scales).map(|(value, scale)| b.mul_f32(value, scale)).collect()
+            }
+            Self::Bias => {
+                let biases = read(b, EpilogueOperand::Bias);
+                values.zip(biases).map(|(value, bias)| b.add_f32(value, bias)).collect()
+            }
+            Self::ChannelScaleAndBias => {
+                let scales = read(b, EpilogueOperand::ChannelScale);
+                let biases = read(b, EpilogueOperand::Bias);
+                let of_rows = values.zip(scales).zip(biases);
+                of_rows
+                    .map(|((value, scale), bias)| b.ternary(Ternary::Fma, value, scale, bias))
+                    .collect()
+            }
+        }
+    }
+}

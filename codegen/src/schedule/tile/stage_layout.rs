@@ -1,0 +1,63 @@
+//! Where the parts of a stage are in shared memory.
+
+/// Words of the parts of a stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StageParts {
+    /// x of all tokens of the block.
+    pub(super) x: u32,
+    /// Tiles of rows of the block, of all warps.
+    pub(super) row_tiles: u32,
+    /// Codes of a tile of rows.
+    pub(super) tile_codes: u32,
+    /// Numbers of w's groups, of all warps.
+    pub(super) numbers: u32,
+    /// Scales of x that change along K.
+    pub(super) x_scales: u32,
+}
+
+/// Where the parts of a stage begin, in words: x at 0, then codes, numbers, scales of x.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StageLayout {
+    /// Codes, tile after tile of rows.
+    pub(super) codes: u32,
+    /// Words of the codes of a tile of rows.
+    pub(super) tile_codes: u32,
+    /// Numbers of w's groups, warp after warp.
+    pub(super) numbers: u32,
+    /// Scales of x.
+    pub(super) x_scales: u32,
+    /// All of the stage.
+    pub(super) words: u32,
+}
+
+impl StageLayout {
+    /// One part after another.
+    pub(super) const fn new(parts: StageParts) -> Self {
+        let StageParts { x, row_tiles, tile_codes, .. } = parts;
+        let codes = x;
+        let numbers = codes + row_tiles * tile_codes;
+        let x_scales = numbers + parts.numbers;
+        Self { codes, tile_codes, numbers, x_scales, words: x_scales + parts.x_scales }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{StageLayout, StageParts};
+
+    /// Each part begins where the one before it ends.
+    #[test]
+    fn parts_follow_one_another() {
+        let parts =
+            StageParts { x: 1024, row_tiles: 8, tile_codes: 256, numbers: 64, x_scales: 36 };
+        let layout = StageLayout::new(parts);
+        let expected = StageLayout {
+            codes: 1024,
+            tile_codes: 256,
+            numbers: 3072,
+            x_scales: 3136,
+            words: 3172,
+        };
+        assert_eq!(layout, expected);
+    }
+}
