@@ -7,7 +7,8 @@
 //! are bf16 numbers. A permutation takes a byte a selector there: nibbles are spread first.
 
 use super::sequence::Sequence;
-use super::step::{Arg, Half, Step};
+use super::sink::{ShiftOp, StepSink, WordOp};
+use super::step::{Arg, Half};
 use crate::target::Class;
 
 /// Costs of one class.
@@ -111,32 +112,102 @@ pub fn costs(class: Class) -> &'static CostRow {
 }
 
 impl CostRow {
-    fn step(&self, step: &Step) -> Option<u32> {
-        match step {
-            Step::And(..)
-            | Step::Or(..)
-            | Step::Xor(..)
-            | Step::Add(..)
-            | Step::Shl(..)
-            | Step::Shr(..)
-            | Step::Sar(..) => Some(self.word),
-            Step::Rotl(..) => self.rotl,
-            Step::Lop3 { .. } => self.lop3,
-            Step::Prmt { select: Arg::Word(_), .. } => self.prmt,
-            Step::Prmt { .. } => self.prmt_by,
-            Step::Fma16(Half::Bf16, ..) | Step::Sub16(Half::Bf16, ..) => self.bf16,
-            Step::Fma16(Half::F16, ..) | Step::Sub16(Half::F16, ..) => self.f16,
-            Step::CvtF16 { .. } => self.convert_f16,
-            Step::IntToF32(_) | Step::AddF32(..) | Step::Equal(..) => Some(self.f32),
-            Step::LookupF32 { table, .. } if table.len() <= 16 => self.table_16,
-            Step::LookupF32 { .. } => self.table_256,
-            Step::LookupHalf { .. } => self.table_half,
+    /// Instructions per 1,000 codes; `None` if the class lacks one.
+    pub fn of(&self, sequence: &Sequence) -> Option<u32> {
+        let mut costs = Costs { row: self, total: 0 };
+        for step in &sequence.steps {
+            step.lower(&mut costs)?;
+        }
+        Some(costs.total * 1000 / sequence.unit() as u32)
+    }
+
+    /// Arithmetic on two 16-bit floats.
+    const fn half(&self, half: Half) -> Option<u32> {
+        match half {
+            Half::Bf16 => self.bf16,
+            Half::F16 => self.f16,
+        }
+    }
+}
+
+/// Whether what a step reads is a constant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    Constant,
+    Register,
+}
+
+/// The sum of what steps cost.
+struct Costs<'r> {
+    row: &'r CostRow,
+    total: u32,
+}
+
+impl Costs<'_> {
+    fn add(&mut self, cost: Option<u32>) -> Option<Read> {
+        self.total += cost?;
+        Some(Read::Register)
+    }
+}
+
+impl StepSink for Costs<'_> {
+    type Value = Read;
+
+    fn arg(&mut self, arg: Arg) -> Read {
+        match arg {
+            Arg::Word(_) => Read::Constant,
+            Arg::Register(_) => Read::Register,
         }
     }
 
-    /// Instructions per 1,000 codes; `None` if the class lacks one.
-    pub fn of(&self, sequence: &Sequence) -> Option<u32> {
-        let total = sequence.steps.iter().map(|step| self.step(step)).sum::<Option<u32>>()?;
-        Some(total * 1000 / sequence.unit() as u32)
+    fn word(&mut self, _: WordOp, _: Read, _: Read) -> Option<Read> {
+        self.add(Some(self.row.word))
+    }
+
+    fn shift(&mut self, op: ShiftOp, _: Read, _: u8) -> Option<Read> {
+        self.add(match op {
+            ShiftOp::Left | ShiftOp::Right | ShiftOp::RightSigned => Some(self.row.word),
+            ShiftOp::RotateLeft => self.row.rotl,
+        })
+    }
+
+    fn lop3(&mut self, _: [Read; 3], _: u8) -> Option<Read> {
+        self.add(self.row.lop3)
+    }
+
+    fn prmt(&mut self, [_, _, select]: [Read; 3]) -> Option<Read> {
+        self.add(if select == Read::Constant { self.row.prmt } else { self.row.prmt_by })
+    }
+
+    fn fma16(&mut self, half: Half, _: [Read; 3]) -> Option<Read> {
+        self.add(self.row.half(half))
+    }
+
+    fn sub16(&mut self, half: Half, _: [Read; 2]) -> Option<Read> {
+        self.add(self.row.half(half))
+    }
+
+    fn convert_f16(&mut self, _: Read, _: bool) -> Option<Read> {
+        self.add(self.row.convert_f16)
+    }
+
+    fn lookup_f32(&mut self, table: &[u32], _: Read) -> Option<Read> {
+        self.add(if table.len() <= 16 { self.row.table_16 } else { self.row.table_256 })
+    }
+
+    fn lookup_half(&mut self, _: &[u32], _: Read) -> Option<Read> {
+        self.add(self.row.table_half)
+    }
+
+    fn int_to_f32(&mut self, _: Read) -> Option<Read> {
+        self.add(Some(self.row.f32))
+    }
+
+    fn add_f32(&mut self, _: Read, _: Read) -> Option<Read> {
+        self.add(Some(self.row.f32))
+    }
+
+    fn equal(&mut self, _: Read, _: Read) -> Option<Read> {
+        self.add(Some(self.row.f32))
     }
 }

@@ -3,7 +3,8 @@
 use quantloom_dsl::format::{BF16, E4M3, F16, Number, Overflow};
 
 use super::sequence::Sequence;
-use super::step::{Arg, Half, Step};
+use super::sink::{ShiftOp, StepSink, WordOp};
+use super::step::{Arg, Half};
 
 /// The words that a sequence makes of its input words, in the order of its outputs.
 ///
@@ -11,50 +12,88 @@ use super::step::{Arg, Half, Step};
 /// If there are fewer words than inputs, or a step reads what no earlier step wrote:
 /// [`Sequence::check`] finds the second.
 pub fn interpret(sequence: &Sequence, words: &[u32]) -> Vec<u32> {
-    let mut registers = words[..sequence.inputs.len()].to_vec();
+    let mut bits = Bits { registers: words[..sequence.inputs.len()].to_vec() };
     for step in &sequence.steps {
-        let word = apply(step, &|arg| match arg {
-            Arg::Word(word) => word,
-            Arg::Register(register) => registers[usize::from(register.0)],
-        });
-        registers.push(word);
+        let word = step.lower(&mut bits).expect("every step has a meaning in bits");
+        bits.registers.push(word);
     }
-    let word = |register: usize| registers[register];
+    let word = |register: usize| bits.registers[register];
     sequence.outputs.iter().map(|output| word(usize::from(output.register.0))).collect()
 }
 
-fn apply(step: &Step, get: &dyn Fn(Arg) -> u32) -> u32 {
-    match *step {
-        Step::And(a, b) => get(a) & get(b),
-        Step::Or(a, b) => get(a) | get(b),
-        Step::Xor(a, b) => get(a) ^ get(b),
-        Step::Add(a, b) => get(a).wrapping_add(get(b)),
-        Step::Rotl(a, by) => get(a).rotate_left(by.into()),
-        Step::Shl(a, by) => get(a) << by,
-        Step::Shr(a, by) => get(a) >> by,
-        Step::Sar(a, by) => ((get(a) as i32) >> by) as u32,
-        Step::Lop3 { a, b, c, table } => lop3([get(a), get(b), get(c)], table),
-        Step::Prmt { low, high, select } => prmt(get(low), get(high), get(select)),
-        Step::Fma16(half, a, b, c) => {
-            halves([get(a), get(b), get(c)], half, |[a, b, c]| fma(a, b, c))
+/// The registers as they are written, bit by bit.
+struct Bits {
+    registers: Vec<u32>,
+}
+
+impl StepSink for Bits {
+    type Value = u32;
+
+    fn arg(&mut self, arg: Arg) -> u32 {
+        match arg {
+            Arg::Word(word) => word,
+            Arg::Register(register) => self.registers[usize::from(register.0)],
         }
-        Step::Sub16(half, a, b) => halves([get(a), get(b), 0], half, |[a, b, _]| fma(b, -1.0, a)),
-        Step::CvtF16 { codes, high } => {
-            let codes = if high { get(codes) >> 16 } else { get(codes) };
-            let convert = |code: u32| F16.encode(E4M3.decode(code & 0xff), Overflow::Special);
-            convert(codes) | convert(codes >> 8) << 16
-        }
-        Step::LookupF32 { ref table, index } => table[get(index) as usize % table.len()],
-        Step::LookupHalf { ref table, index } => table[get(index) as usize % table.len()],
-        Step::IntToF32(a) => (get(a) as i32 as f32).to_bits(),
-        Step::Equal(a, b) => {
-            if get(a) == get(b) {
-                u32::MAX
-            } else {
-                0
-            }
-        }
-        Step::AddF32(a, b) => (f32::from_bits(get(a)) + f32::from_bits(get(b))).to_bits(),
+    }
+
+    fn word(&mut self, op: WordOp, a: u32, b: u32) -> Option<u32> {
+        Some(match op {
+            WordOp::And => a & b,
+            WordOp::Or => a | b,
+            WordOp::Xor => a ^ b,
+            WordOp::Add => a.wrapping_add(b),
+        })
+    }
+
+    fn shift(&mut self, op: ShiftOp, a: u32, by: u8) -> Option<u32> {
+        Some(match op {
+            ShiftOp::Left => a << by,
+            ShiftOp::Right => a >> by,
+            ShiftOp::RightSigned => ((a as i32) >> by) as u32,
+            ShiftOp::RotateLeft => a.rotate_left(by.into()),
+        })
+    }
+
+    fn lop3(&mut self, of: [u32; 3], table: u8) -> Option<u32> {
+        Some(lop3(of, table))
+    }
+
+    fn prmt(&mut self, [low, high, select]: [u32; 3]) -> Option<u32> {
+        Some(prmt(low, high, select))
+    }
+
+    fn fma16(&mut self, half: Half, of: [u32; 3]) -> Option<u32> {
+        Some(halves(of, half, |[a, b, c]| fma(a, b, c)))
+    }
+
+    fn sub16(&mut self, half: Half, [a, b]: [u32; 2]) -> Option<u32> {
+        Some(halves([a, b, 0], half, |[a, b, _]| fma(b, -1.0, a)))
+    }
+
+    fn convert_f16(&mut self, codes: u32, high: bool) -> Option<u32> {
+        let codes = if high { codes >> 16 } else { codes };
+        let convert = |code: u32| F16.encode(E4M3.decode(code & 0xff), Overflow::Special);
+        Some(convert(codes) | convert(codes >> 8) << 16)
+    }
+
+    fn lookup_f32(&mut self, table: &[u32], index: u32) -> Option<u32> {
+        Some(table[index as usize % table.len()])
+    }
+
+    fn lookup_half(&mut self, table: &[u32], index: u32) -> Option<u32> {
+        Some(table[index as usize % table.len()])
+    }
+
+    fn int_to_f32(&mut self, a: u32) -> Option<u32> {
+        Some((a as i32 as f32).to_bits())
+    }
+
+    fn add_f32(&mut self, a: u32, b: u32) -> Option<u32> {
+        Some((f32::from_bits(a) + f32::from_bits(b)).to_bits())
+    }
+
+    fn equal(&mut self, a: u32, b: u32) -> Option<u32> {
+        Some(if a == b { u32::MAX } else { 0 })
     }
 }
 

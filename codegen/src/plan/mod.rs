@@ -22,6 +22,7 @@ pub mod operand;
 mod refusal;
 pub mod scale;
 pub mod sequence;
+pub mod sink;
 pub mod step;
 pub mod templates;
 

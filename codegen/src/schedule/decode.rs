@@ -189,7 +189,7 @@ impl<'p> Decode<'p> {
         let first = b.mul(self.block, rows);
         let of_rows = Range { first, count: rows, end: self.main.problem.n.into() };
         constants.copy_rows(b, &self.io, of_rows, self.participants());
-        let table = Table::declare(b, self.main.problem);
+        let table = Table::declare(b, &self.main.problem.plan.dequant);
         if table.is_some() {
             self.participants().wait(b);
         }

@@ -8,37 +8,11 @@ use super::grouped::exact_pair;
 use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::{OutputEncoding, Sequence};
+use crate::plan::sequence::{Sequence, Yield};
+use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
-use crate::target::Feature;
-
-/// Whether every step of a plan has an operation.
-pub(super) fn writable(plan: &DequantPlan) -> bool {
-    plan.stages.iter().all(has_operations)
-}
-
-fn has_operations(sequence: &Sequence) -> bool {
-    let step = |step: &Step| {
-        matches!(
-            step,
-            Step::And(..)
-                | Step::Or(..)
-                | Step::Xor(..)
-                | Step::Add(..)
-                | Step::Rotl(..)
-                | Step::Shl(..)
-                | Step::Shr(..)
-                | Step::Lop3 { .. }
-                | Step::Prmt { .. }
-                | Step::Fma16(..)
-                | Step::Sub16(..)
-                | Step::CvtF16 { .. }
-                | Step::LookupHalf { .. }
-        )
-    };
-    sequence.steps.iter().all(step)
-}
+use crate::target::{Feature, Target};
 
 /// Zero points to take off what a sequence decodes, by run of columns.
 pub(super) struct Zeros {
@@ -166,65 +140,122 @@ pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
 }
 
 /// Runs a sequence on its input words, less the zero points and with the scales if there are any: the
-/// registers of its output, in the order of their codes. `before` registers of the operand came before
-/// them.
+/// registers of its output, in the order of their codes; `None` if a step has no operation here.
+/// `before` registers of the operand came before them.
 fn run(
     b: &mut Builder,
     (sequence, table): (&Sequence, Option<Table>),
     words: &[Reg],
     (by_row, before): (&mut ByRow, usize),
-) -> Vec<Reg> {
-    let mut values: Vec<Operand> = words.iter().map(|&word| word.into()).collect();
+) -> Option<Vec<Reg>> {
+    let values = words.iter().map(|&word| word.into()).collect();
+    let mut registers = Registers { b, values, table };
     for (at, step) in sequence.steps.iter().enumerate() {
-        if let Some(register) = output_of(sequence, at) {
-            let arg = |arg: &Arg| match arg {
-                Arg::Register(Register(at)) => values[usize::from(*at)],
-                Arg::Word(word) => Operand::U32(*word),
-            };
-            if let Some(value) = by_row.last_step(b, step, arg, before + register) {
-                values.push(value);
-                continue;
-            }
-        }
-        let arg = |arg: &Arg| match arg {
-            Arg::Register(Register(at)) => values[usize::from(*at)],
-            Arg::Word(word) => Operand::U32(*word),
+        let last = output_of(sequence, at)
+            .and_then(|register| by_row.last_step(&mut registers, step, before + register));
+        let value = match last {
+            Some(value) => value,
+            None => step.lower(&mut registers)?,
         };
-        let half = |half: &StepHalf| match half {
-            StepHalf::F16 => Half::F16,
-            StepHalf::Bf16 => Half::Bf16,
-        };
-        let value = match step {
-            Step::And(x, y) => b.binary(Binary::And, arg(x), arg(y)),
-            Step::Or(x, y) => b.binary(Binary::Or, arg(x), arg(y)),
-            Step::Xor(x, y) => b.binary(Binary::Xor, arg(x), arg(y)),
-            Step::Add(x, y) => b.binary(Binary::Add, arg(x), arg(y)),
-            Step::Rotl(x, by) => b.ternary(Ternary::FunnelLeft, arg(x), arg(x), u32::from(*by)),
-            Step::Shl(x, by) => b.binary(Binary::Shl, arg(x), u32::from(*by)),
-            Step::Shr(x, by) => b.binary(Binary::Shr, arg(x), u32::from(*by)),
-            Step::Lop3 { a, b: second, c, table } => {
-                b.ternary(Ternary::Lop3(*table), arg(a), arg(second), arg(c))
-            }
-            Step::Prmt { low, high, select } => {
-                b.ternary(Ternary::Permute, arg(low), arg(high), arg(select))
-            }
-            Step::Fma16(of, x, y, z) => fused(b, half(of), [arg(x), arg(y), arg(z)]),
-            Step::Sub16(of, x, y) => difference(b, half(of), [arg(x), arg(y)]),
-            Step::CvtF16 { codes, high } => {
-                let side = if *high { Side::High } else { Side::Low };
-                b.unary(Unary::F16x2FromE4m3(side), arg(codes))
-            }
-            Step::LookupHalf { index, .. } => looked_up(b, table, arg(index)),
-            // `writable` has refused the others.
-            _ => Operand::U32(0),
-        };
-        values.push(value);
+        registers.values.push(value);
     }
+    let Registers { b, values, .. } = registers;
     // Codes are numbered so that the first code of an output says which register it is.
     let mut outputs: Vec<_> = sequence.outputs.iter().collect();
     outputs.sort_by_key(|output| output.codes.first().copied());
     let value = |at: Register| values[usize::from(at.0)];
-    outputs.iter().map(|output| in_register(b, value(output.register))).collect()
+    Some(outputs.iter().map(|output| in_register(b, value(output.register))).collect())
+}
+
+/// The registers of a sequence as values of the kernel.
+struct Registers<'b> {
+    b: &'b mut Builder,
+    values: Vec<Operand>,
+    table: Option<Table>,
+}
+
+const fn half(half: StepHalf) -> Half {
+    match half {
+        StepHalf::F16 => Half::F16,
+        StepHalf::Bf16 => Half::Bf16,
+    }
+}
+
+impl StepSink for Registers<'_> {
+    type Value = Operand;
+
+    fn arg(&mut self, arg: Arg) -> Operand {
+        match arg {
+            Arg::Register(Register(at)) => self.values[usize::from(at)],
+            Arg::Word(word) => Operand::U32(word),
+        }
+    }
+
+    fn word(&mut self, op: WordOp, x: Operand, y: Operand) -> Option<Operand> {
+        let op = match op {
+            WordOp::And => Binary::And,
+            WordOp::Or => Binary::Or,
+            WordOp::Xor => Binary::Xor,
+            WordOp::Add => Binary::Add,
+        };
+        Some(self.b.binary(op, x, y))
+    }
+
+    fn shift(&mut self, op: ShiftOp, x: Operand, by: u8) -> Option<Operand> {
+        let by = u32::from(by);
+        match op {
+            ShiftOp::Left => Some(self.b.binary(Binary::Shl, x, by)),
+            ShiftOp::Right => Some(self.b.binary(Binary::Shr, x, by)),
+            ShiftOp::RotateLeft => Some(self.b.ternary(Ternary::FunnelLeft, x, x, by)),
+            ShiftOp::RightSigned => None,
+        }
+    }
+
+    fn lop3(&mut self, [x, y, z]: [Operand; 3], table: u8) -> Option<Operand> {
+        Some(self.b.ternary(Ternary::Lop3(table), x, y, z))
+    }
+
+    fn prmt(&mut self, [low, high, select]: [Operand; 3]) -> Option<Operand> {
+        Some(self.b.ternary(Ternary::Permute, low, high, select))
+    }
+
+    fn fma16(&mut self, of: StepHalf, values: [Operand; 3]) -> Option<Operand> {
+        Some(fused(self.b, half(of), values))
+    }
+
+    fn sub16(&mut self, of: StepHalf, values: [Operand; 2]) -> Option<Operand> {
+        Some(difference(self.b, half(of), values))
+    }
+
+    fn convert_f16(&mut self, codes: Operand, high: bool) -> Option<Operand> {
+        let side = if high { Side::High } else { Side::Low };
+        Some(self.b.unary(Unary::F16x2FromE4m3(side), codes))
+    }
+
+    fn lookup_half(&mut self, _: &[u32], index: Operand) -> Option<Operand> {
+        Some(self.table?.read(self.b, index))
+    }
+}
+
+/// Whether every step of a plan has an operation on its target: whether what [`steps`] writes can be
+/// written, tried on a kernel that nobody uses.
+pub(super) fn writable(plan: &DequantPlan, target: &'static Target) -> bool {
+    let mut b = Builder::trial(target);
+    let table = Table::declare(&mut b, plan);
+    plan.stages.iter().all(|sequence| {
+        let words = sequence.inputs.len() as u32;
+        let words = b.array("codes", Type::U32, words, Uniformity::Varying);
+        run(&mut b, (sequence, table), &words, (&mut ByRow::default(), 0)).is_some()
+    })
+}
+
+/// The registers of a sequence that [`writable`] has taken. Were there none after all, nothing would
+/// write them, which the verifier refuses.
+fn written(b: &mut Builder, sequence: &Sequence, registers: Option<Vec<Reg>>) -> Vec<Reg> {
+    let none = |b: &mut Builder| {
+        b.array("missing", Type::U32, sequence.outputs.len() as u32, Uniformity::Varying)
+    };
+    registers.unwrap_or_else(|| none(b))
 }
 
 /// Decodes one lane's codes of a turn, chunk after chunk in their words, and gives `each` the
@@ -242,7 +273,8 @@ pub(super) fn steps(
     for chunk in chunks {
         let joined = match &plan.stages[..] {
             [planes, ..] if plan.joins_planes() => {
-                run(b, (planes, None), chunk, (&mut ByRow::default(), 0))
+                let joined = run(b, (planes, None), chunk, (&mut ByRow::default(), 0));
+                written(b, planes, joined)
             }
             _ => chunk.clone(),
         };
@@ -255,7 +287,7 @@ pub(super) fn steps(
             match decode {
                 Some(sequence) => {
                     let decoded = run(b, (sequence, table), &words, (by_row, before));
-                    registers.extend(decoded);
+                    registers.extend(written(b, sequence, decoded));
                 }
                 None => registers.extend(words),
             }
@@ -267,36 +299,33 @@ pub(super) fn steps(
     }
 }
 
-/// A number of the table; `writable` has refused a plan with tables that are not declared.
-fn looked_up(b: &mut Builder, table: Option<Table>, index: Operand) -> Operand {
-    table.map_or(Operand::U32(0), |table| table.read(b, index))
-}
-
 impl ByRow {
     /// The last step of a register of the operand, where rows or groups decide something of it.
     fn last_step(
         &mut self,
-        b: &mut Builder,
+        registers: &mut Registers<'_>,
         step: &Step,
-        arg: impl Fn(&Arg) -> Operand,
         register: usize,
     ) -> Option<Operand> {
         match (self, step) {
             (Self { zeros: Some(zeros), .. }, Step::Fma16(_, x, y, Arg::Word(constant))) => {
-                let constant = zeros.shifted(b, *constant, false, register);
-                Some(fused(b, zeros.half, [arg(x), arg(y), constant]))
+                let constant = zeros.shifted(registers.b, *constant, false, register);
+                let [x, y] = [*x, *y].map(|arg| registers.arg(arg));
+                Some(fused(registers.b, zeros.half, [x, y, constant]))
             }
             (Self { zeros: Some(zeros), .. }, Step::Sub16(_, x, Arg::Word(constant))) => {
-                let constant = zeros.shifted(b, *constant, true, register);
-                Some(difference(b, zeros.half, [arg(x), constant]))
+                let constant = zeros.shifted(registers.b, *constant, true, register);
+                let x = registers.arg(*x);
+                Some(difference(registers.b, zeros.half, [x, constant]))
             }
             (Self { scales: Some(scales), .. }, Step::Fma16(_, x, y, z)) => {
                 let (scale, half) = (scales.of(register)?, scales.half);
+                let [x, y, z] = [*x, *y, *z].map(|arg| registers.arg(arg));
                 let value = match scales.instead {
-                    true => arg(x),
-                    false => fused(b, half, [arg(x), arg(y), arg(z)]),
+                    true => x,
+                    false => fused(registers.b, half, [x, y, z]),
                 };
-                Some(fused(b, half, [value, scale, NOTHING]))
+                Some(fused(registers.b, half, [value, scale, NOTHING]))
             }
             _ => None,
         }

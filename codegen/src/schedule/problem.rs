@@ -101,7 +101,7 @@ impl Problem {
         let unmultiplied = || unscheduled(&format!("products in {operand}"));
         let mapping = Mapping::of_plan(&plan, k_tile).ok_or_else(unmultiplied)?;
         let decodes = if mapping.instruction.is_some() { writable } else { shader::writable };
-        if !decodes(&plan.dequant) {
+        if !decodes(&plan.dequant, target) {
             return Err(unscheduled(&format!("codes decoded by {}", plan.dequant)));
         }
         if scheme.experts.is_some() {

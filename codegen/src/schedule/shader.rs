@@ -116,7 +116,7 @@ impl<'p> Shader<'p> {
     fn write(&self, b: &mut Builder) {
         let main = self.main;
         let sums = self.sums(b);
-        let table = Table::declare(b, main.problem);
+        let table = Table::declare(b, &main.problem.plan.dequant);
         if table.is_some() {
             b.barrier();
         }

@@ -37,8 +37,8 @@ impl Table {
     }
 
     /// Declares the table and has it written; it is there after the next barrier.
-    pub(super) fn declare(b: &mut Builder, problem: &Problem) -> Option<Self> {
-        let (mut words, word) = numbers(&problem.plan.dequant)?;
+    pub(super) fn declare(b: &mut Builder, plan: &DequantPlan) -> Option<Self> {
+        let (mut words, word) = numbers(plan)?;
         words.resize(words.len().next_multiple_of(4), 0);
         let len = words.len() as u32 * 4 / word.bytes();
         let block =

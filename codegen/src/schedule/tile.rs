@@ -135,7 +135,7 @@ impl<'p> Tile<'p> {
         let of_rows = Range { first, count: self.shape.rows, end: self.main.problem.n.into() };
         constants.copy_rows(b, &self.io, of_rows, self.participants());
         // The ring waits for all threads before anything is decoded.
-        let table = Table::declare(b, self.main.problem);
+        let table = Table::declare(b, &self.main.problem.plan.dequant);
         ring.fill(b, self, start, end);
         let first = b.mul(self.token_block, self.shape.tokens);
         let of_tokens = Range { first, count: self.shape.tokens, end: self.m };

@@ -8,6 +8,7 @@ use quote::{format_ident, quote};
 
 use super::RustEmitError;
 use crate::plan::Sequence;
+use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Register, Step};
 
 /// Statements and the outputs' expressions.
@@ -25,6 +26,8 @@ pub(super) struct ExprPrinter<'a> {
     /// Constants that are read more than once.
     constants: BTreeMap<u32, Ident>,
     lets: TokenStream,
+    /// The first step that vectors have no method for.
+    missing: Option<EmitError>,
 }
 
 impl<'a> ExprPrinter<'a> {
@@ -60,97 +63,116 @@ impl<'a> ExprPrinter<'a> {
                 constants.insert(word, name);
             }
         }
-        Self { sequence, given, reads, constants, lets }
+        Self { sequence, given, reads, constants, lets, missing: None }
     }
 
     /// The statements and the outputs.
-    pub(super) fn body(mut self, outputs: &[Register]) -> Result<Body, RustEmitError> {
-        let outputs = outputs.iter().map(|register| self.register(*register));
-        let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
-        Ok(Body { lets: self.lets, outputs })
+    pub(super) fn body(mut self, outputs: &[Register]) -> Result<Body, EmitError> {
+        let outputs = outputs.iter().map(|register| self.register(*register)).collect();
+        match self.missing {
+            Some(missing) => Err(missing),
+            None => Ok(Body { lets: self.lets, outputs }),
+        }
     }
 
-    fn register(&mut self, register: Register) -> Result<TokenStream, RustEmitError> {
+    fn register(&mut self, register: Register) -> TokenStream {
         if let Some(known) = self.given.get(&register) {
-            return Ok(known.clone());
+            return known.clone();
         }
-        let text = self.step(step(self.sequence, register))?;
+        let step = step(self.sequence, register);
+        let Some(Spelled { text, .. }) = step.lower(self) else {
+            let template = self.sequence.template;
+            let missing = EmitError::Step { template, step: format!("{step:?}") };
+            self.missing.get_or_insert(missing);
+            return TokenStream::new();
+        };
         if self.reads.get(&register).copied().unwrap_or(0) <= 1 {
-            return Ok(text);
+            return text;
         }
         let name = name(self.sequence, register);
         self.lets.extend(quote!(let #name = #text;));
         let name = quote!(#name);
         self.given.insert(register, name.clone());
-        Ok(name)
+        name
+    }
+}
+
+/// What a step reads or leaves, as an expression.
+pub(super) struct Spelled {
+    text: TokenStream,
+    /// The word, if the expression is a constant without a name.
+    word: Option<u32>,
+}
+
+impl Spelled {
+    const fn new(text: TokenStream) -> Self {
+        Self { text, word: None }
     }
 
-    fn arg(&mut self, arg: Arg) -> Result<TokenStream, RustEmitError> {
+    /// A method of the vector with one argument.
+    fn method(self, name: &str, argument: &TokenStream) -> Self {
+        let (this, name) = (self.text, format_ident!("{name}"));
+        Self::new(quote!(#this.#name(#argument)))
+    }
+}
+
+impl StepSink for Speller<'_> {
+    type Value = Spelled;
+
+    fn arg(&mut self, arg: Arg) -> Spelled {
         match arg {
-            Arg::Register(register) => self.register(register),
-            Arg::Word(word) => Ok(match self.constants.get(&word) {
-                Some(name) => quote!(#name),
-                None => splat(word),
-            }),
+            Arg::Register(register) => Spelled::new(self.register(register)),
+            Arg::Word(word) => match self.constants.get(&word) {
+                Some(name) => Spelled::new(quote!(#name)),
+                None => Spelled { text: splat(word), word: Some(word) },
+            },
         }
     }
 
-    fn step(&mut self, step: &Step) -> Result<TokenStream, RustEmitError> {
-        let method = match step {
-            Step::And(..) => "and",
-            Step::Or(..) => "or",
-            Step::Xor(..) => "xor",
-            Step::Add(..) => "add",
-            Step::Shl(..) => "shl",
-            Step::Shr(..) => "shr",
-            Step::Sar(..) => "sar",
-            Step::Equal(..) => "equal",
-            Step::AddF32(..) => "add_f32",
-            Step::IntToF32(_) => "to_f32",
-            Step::LookupF32 { table, .. } if table.len() == 16 => "table_f32",
-            Step::LookupF32 { .. } => "gather_f32",
-            Step::Lop3 { .. }
-            | Step::Prmt { .. }
-            | Step::Rotl(..)
-            | Step::Fma16(..)
-            | Step::Sub16(..)
-            | Step::CvtF16 { .. }
-            | Step::LookupHalf { .. } => {
-                let template = self.sequence.template;
-                return Err(RustEmitError::Step { template, step: format!("{step:?}") });
-            }
+    fn word(&mut self, op: WordOp, a: Spelled, b: Spelled) -> Option<Spelled> {
+        let method = match op {
+            WordOp::And => "and",
+            WordOp::Or => "or",
+            WordOp::Xor => "xor",
+            WordOp::Add => "add",
         };
-        let method = format_ident!("{method}");
-        match step {
-            Step::Shl(word, by) | Step::Shr(word, by) | Step::Sar(word, by) => {
-                let (word, by) = (self.arg(*word)?, Literal::u8_unsuffixed(*by));
-                Ok(quote!(#word.#method::<#by>()))
-            }
-            Step::LookupF32 { index, .. } => {
-                let index = self.arg(*index)?;
-                Ok(quote!(#index.#method(&TABLE)))
-            }
-            Step::IntToF32(word) => {
-                let word = self.arg(*word)?;
-                Ok(quote!(#word.#method()))
-            }
-            _ => {
-                let args = step.args();
-                let (a, b) = (self.arg(args[0])?, self.operand(step, args[1])?);
-                Ok(quote!(#a.#method(#b)))
-            }
-        }
+        Some(a.method(method, &b.text))
     }
 
-    /// The second operand; numeric constants are printed as numbers.
-    fn operand(&mut self, step: &Step, arg: Arg) -> Result<TokenStream, RustEmitError> {
-        match (step, arg) {
-            (Step::AddF32(..), Arg::Word(word)) if !self.constants.contains_key(&word) => {
+    fn shift(&mut self, op: ShiftOp, a: Spelled, by: u8) -> Option<Spelled> {
+        let method = match op {
+            ShiftOp::Left => format_ident!("shl"),
+            ShiftOp::Right => format_ident!("shr"),
+            ShiftOp::RightSigned => format_ident!("sar"),
+            ShiftOp::RotateLeft => return None,
+        };
+        let (word, by) = (a.text, Literal::u8_unsuffixed(by));
+        Some(Spelled::new(quote!(#word.#method::<#by>())))
+    }
+
+    fn lookup_f32(&mut self, table: &[u32], index: Spelled) -> Option<Spelled> {
+        let method = if table.len() == 16 { "table_f32" } else { "gather_f32" };
+        Some(index.method(method, &quote!(&TABLE)))
+    }
+
+    fn int_to_f32(&mut self, a: Spelled) -> Option<Spelled> {
+        Some(a.method("to_f32", &TokenStream::new()))
+    }
+
+    /// The second operand says which number it is, if it is a constant.
+    fn add_f32(&mut self, a: Spelled, b: Spelled) -> Option<Spelled> {
+        let b = match b.word {
+            Some(word) => {
                 let value = Literal::f32_suffixed(f32::from_bits(word));
-                Ok(quote!(V::splat((#value).to_bits())))
+                quote!(V::splat((#value).to_bits()))
             }
-            _ => self.arg(arg),
-        }
+            None => b.text,
+        };
+        Some(a.method("add_f32", &b))
+    }
+
+    fn equal(&mut self, a: Spelled, b: Spelled) -> Option<Spelled> {
+        Some(a.method("equal", &b.text))
     }
 }
 

@@ -52,7 +52,15 @@ impl Builder {
         Self { kernel, body: Vec::new(), control: Uniformity::Block, names: HashMap::new() }
     }
 
-    /// The finished kernel.
+    /// A kernel of one warp that is written to find out whether something can be written.
+    pub fn trial(target: &'static Target) -> Self {
+        let threads = target.gpu.map_or(1, |gpu| gpu.warp);
+        let grid = [Extent::Constant(1); 3];
+        let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+        Self::new("trial", "", target, launch)
+    }
+
+    /// The kernel as it was written.
     pub fn finish(mut self) -> Kernel {
         self.kernel.body = self.body;
         self.kernel

@@ -1,30 +1,24 @@
 //! A plan's sequences as operations of a lane, one code after another.
 
-use crate::ir::{Binary, Builder, Compare, Operand, Reg, Unary};
+use crate::ir::{Binary, Builder, Compare, Operand, Reg, Type, Unary, Uniformity};
 use crate::plan::DequantPlan;
-use crate::plan::sequence::{OutputEncoding, Sequence};
-use crate::plan::step::{Arg, Register, Step};
+use crate::plan::sequence::{Sequence, Yield};
+use crate::plan::sink::{ShiftOp, StepSink, WordOp};
+use crate::plan::step::{Arg, Register};
 use crate::schedule::table::Table;
+use crate::target::Target;
 
-/// Whether every step of a plan has operations that every target has.
-pub(in crate::schedule) fn writable(plan: &DequantPlan) -> bool {
-    let step = |step: &Step| {
-        matches!(
-            step,
-            Step::And(..)
-                | Step::Or(..)
-                | Step::Xor(..)
-                | Step::Add(..)
-                | Step::Shl(..)
-                | Step::Shr(..)
-                | Step::Sar(..)
-                | Step::IntToF32(_)
-                | Step::AddF32(..)
-                | Step::Equal(..)
-                | Step::LookupF32 { .. }
-        )
-    };
-    plan.stages.iter().flat_map(|stage| &stage.steps).all(step)
+/// Whether every step of a plan has an operation that every target has: whether what [`decode`] writes
+/// can be written, tried on a kernel that nobody uses.
+pub(in crate::schedule) fn writable(plan: &DequantPlan, target: &'static Target) -> bool {
+    let mut b = Builder::trial(target);
+    let table = Table::declare(&mut b, plan);
+    plan.stages.iter().all(|sequence| {
+        let words = sequence.inputs.len() as u32;
+        let words = b.array("codes", Type::U32, words, Uniformity::Varying);
+        let words: Vec<Operand> = words.into_iter().map(Operand::from).collect();
+        run(&mut b, (sequence, table), &words).is_some()
+    })
 }
 
 /// The elements of a chunk of a row, in the order of its columns: one f32 each, or four bytes.
@@ -35,67 +29,43 @@ pub(super) fn decode(
 ) -> Vec<Operand> {
     let words: Vec<Operand> = words.iter().map(|word| (*word).into()).collect();
     let joined = match &plan.stages[..] {
-        [planes, ..] if plan.joins_planes() => run(b, (planes, None), &words),
+        [planes, ..] if plan.joins_planes() => written(b, (planes, None), &words),
         _ => words,
     };
     match plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code) {
         // One word of codes after another.
-        Some(last) => joined.iter().flat_map(|word| run(b, (last, table), &[*word])).collect(),
+        Some(last) => joined.iter().flat_map(|word| written(b, (last, table), &[*word])).collect(),
         None => joined,
     }
 }
 
-/// Runs a sequence: its outputs, in the order of their codes.
-fn run(
+/// The outputs of a sequence that [`writable`] has taken. Were there none after all, nothing would
+/// write them, which the verifier refuses.
+fn written(
     b: &mut Builder,
-    (sequence, lookup): (&Sequence, Option<Table>),
+    (sequence, table): (&Sequence, Option<Table>),
     words: &[Operand],
 ) -> Vec<Operand> {
-    let mut values = words.to_vec();
-    // Steps that work in f32 read and leave bits.
+    let none = |b: &mut Builder| {
+        let registers = sequence.outputs.len() as u32;
+        let registers = b.array("missing", Type::U32, registers, Uniformity::Varying);
+        registers.into_iter().map(Operand::from).collect()
+    };
+    run(b, (sequence, table), words).unwrap_or_else(|| none(b))
+}
+
+/// Runs a sequence: its outputs, in the order of their codes; `None` if a step has no operation here.
+fn run(
+    b: &mut Builder,
+    (sequence, table): (&Sequence, Option<Table>),
+    words: &[Operand],
+) -> Option<Vec<Operand>> {
+    let mut lane = Lane { b, values: words.to_vec(), table };
     for step in &sequence.steps {
-        let arg = |arg: &Arg| match arg {
-            Arg::Register(Register(at)) => values[usize::from(*at)],
-            Arg::Word(word) => Operand::U32(*word),
-        };
-        let float = |b: &mut Builder, value: Operand| match value {
-            Operand::U32(bits) => Operand::F32(f32::from_bits(bits)),
-            value => b.unary(Unary::AsF32, value),
-        };
-        let value = match step {
-            Step::And(x, y) => b.and(arg(x), arg(y)),
-            Step::Or(x, y) => b.binary(Binary::Or, arg(x), arg(y)),
-            Step::Xor(x, y) => b.xor(arg(x), arg(y)),
-            Step::Add(x, y) => b.add(arg(x), arg(y)),
-            Step::Shl(x, by) => b.shl(arg(x), u32::from(*by)),
-            Step::Shr(x, by) => b.shr(arg(x), u32::from(*by)),
-            Step::Sar(x, by) => b.binary(Binary::ShrSigned, arg(x), u32::from(*by)),
-            Step::IntToF32(x) => {
-                let value = b.unary(Unary::F32FromS32, arg(x));
-                b.unary(Unary::AsU32, value)
-            }
-            Step::AddF32(x, y) => {
-                let (x, y) = (float(b, arg(x)), float(b, arg(y)));
-                let sum = b.add_f32(x, y);
-                b.unary(Unary::AsU32, sum)
-            }
-            Step::Equal(x, y) => {
-                let equal = b.compare(Compare::Equal, arg(x), arg(y));
-                b.select(equal, u32::MAX, 0u32)
-            }
-            Step::LookupF32 { table, index } => {
-                // Of a table of 16 the low four bits choose.
-                let index = match table.len() {
-                    16 => b.and(arg(index), 15u32),
-                    _ => arg(index),
-                };
-                lookup.map_or(Operand::U32(0), |lookup| lookup.read(b, index))
-            }
-            // `writable` has refused the others.
-            _ => Operand::U32(0),
-        };
-        values.push(value);
+        let value = step.lower(&mut lane)?;
+        lane.values.push(value);
     }
+    let Lane { b, values, .. } = lane;
     let mut outputs: Vec<_> = sequence.outputs.iter().collect();
     outputs.sort_by_key(|output| output.codes.first().copied());
     let floats = sequence.operand == crate::plan::Operand::F32;
@@ -103,5 +73,76 @@ fn run(
         true => b.unary(Unary::AsF32, values[usize::from(at.0)]),
         false => values[usize::from(at.0)],
     };
-    outputs.into_iter().map(|output| value(b, output.register)).collect()
+    Some(outputs.into_iter().map(|output| value(b, output.register)).collect())
+}
+
+/// The registers of a sequence as values of a lane. Steps that work in f32 read and leave bits.
+struct Lane<'b> {
+    b: &'b mut Builder,
+    values: Vec<Operand>,
+    table: Option<Table>,
+}
+
+impl Lane<'_> {
+    fn float(&mut self, value: Operand) -> Operand {
+        match value {
+            Operand::U32(bits) => Operand::F32(f32::from_bits(bits)),
+            value => self.b.unary(Unary::AsF32, value),
+        }
+    }
+}
+
+impl StepSink for Lane<'_> {
+    type Value = Operand;
+
+    fn arg(&mut self, arg: Arg) -> Operand {
+        match arg {
+            Arg::Register(Register(at)) => self.values[usize::from(at)],
+            Arg::Word(word) => Operand::U32(word),
+        }
+    }
+
+    fn word(&mut self, op: WordOp, x: Operand, y: Operand) -> Option<Operand> {
+        Some(match op {
+            WordOp::And => self.b.and(x, y),
+            WordOp::Or => self.b.binary(Binary::Or, x, y),
+            WordOp::Xor => self.b.xor(x, y),
+            WordOp::Add => self.b.add(x, y),
+        })
+    }
+
+    fn shift(&mut self, op: ShiftOp, x: Operand, by: u8) -> Option<Operand> {
+        let by = u32::from(by);
+        match op {
+            ShiftOp::Left => Some(self.b.shl(x, by)),
+            ShiftOp::Right => Some(self.b.shr(x, by)),
+            ShiftOp::RightSigned => Some(self.b.binary(Binary::ShrSigned, x, by)),
+            ShiftOp::RotateLeft => None,
+        }
+    }
+
+    fn lookup_f32(&mut self, table: &[u32], index: Operand) -> Option<Operand> {
+        // Of a table of 16 the low four bits choose.
+        let index = match table.len() {
+            16 => self.b.and(index, 15u32),
+            _ => index,
+        };
+        Some(self.table?.read(self.b, index))
+    }
+
+    fn int_to_f32(&mut self, x: Operand) -> Option<Operand> {
+        let value = self.b.unary(Unary::F32FromS32, x);
+        Some(self.b.unary(Unary::AsU32, value))
+    }
+
+    fn add_f32(&mut self, x: Operand, y: Operand) -> Option<Operand> {
+        let (x, y) = (self.float(x), self.float(y));
+        let sum = self.b.add_f32(x, y);
+        Some(self.b.unary(Unary::AsU32, sum))
+    }
+
+    fn equal(&mut self, x: Operand, y: Operand) -> Option<Operand> {
+        let equal = self.b.compare(Compare::Equal, x, y);
+        Some(self.b.select(equal, u32::MAX, 0u32))
+    }
 }
