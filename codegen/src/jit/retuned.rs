@@ -4,7 +4,8 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
-use super::{Jit, JitError, Overrides, choice, problem};
+use super::compile::{choice, problem};
+use super::{Jit, JitError, Overrides};
 use crate::schedule::Chosen;
 
 /// [`Jit`] with these choices.

@@ -8,7 +8,8 @@ use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
 use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Refusal};
 
-use super::{Jit, JitError, gpu, launch_rule, verified, written};
+use super::compile::{built, gpu, verified};
+use super::{Jit, JitError, launch_rule};
 use crate::ir::{Kernel, Verified};
 use crate::sim::{self, Arguments, Contents, Fault, Options, Report};
 use crate::target::Target;
@@ -188,7 +189,7 @@ impl Executor for Simulator {
         if let Some(kernel) = lock(&self.kernels).get(key) {
             return Ok(kernel.clone());
         }
-        let mut kernel = written(key, self.target).map_err(Refusal::from)?;
+        let mut kernel = built(key, self.target).map_err(Refusal::from)?;
         if let Some(change) = &self.change {
             change(&mut kernel);
         }
