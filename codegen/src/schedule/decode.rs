@@ -3,8 +3,8 @@
 //! In: a [`MainLoop`] and a [`DecodeTile`]. Out: a kernel, not yet verified.
 //!
 //! The weights are the A operand of the product, decoded in registers, so that y^T comes out with
-//! tokens as columns. A block owns `row_tiles` tiles of 16 rows; its warps split K by whole turns
-//! and add up in shared memory. A warp has one turn in registers, weights and x: it works through
+//! tokens as columns. A block owns `row_tiles` tiles of 16 rows; its warps split K by whole k-tiles
+//! and add up in shared memory. A warp has one k-tile in registers, weights and x: it works through
 //! it, asks for all of the next one at once, and other warps work while that is under way. The first
 //! weights are asked for before the grid wait. x is small and comes from the second cache; no warp
 //! waits for another before the end. Scales multiply the sums of a run in f32 (`sums`), or the
@@ -12,7 +12,7 @@
 //! go into the constants with which decoding ends, where those are small integers.
 //!
 //! That the loads stand together behind a branch is no accident: there the assembler cannot sink
-//! them to where they are needed. They come at the end of the turn, or, where decoding takes long,
+//! them to where they are needed. They come at the end of the k-tile, or, where decoding takes long,
 //! those of a tile of rows as soon as its codes are used ([`DecodeTile::eager`]).
 //!
 //! With `splits` > 1 the blocks of one row range split K too: see `results`.
@@ -64,12 +64,12 @@ struct Decode<'p> {
 struct PerGroup {
     of: Grouped,
     buffer: BufferId,
-    /// Per tile of rows, the word of turn 0.
+    /// Per tile of rows, the word of k-tile 0.
     tiles: Vec<Operand>,
     shift: Option<Operand>,
 }
 
-/// What a warp holds of one turn while it is on its way.
+/// What a warp holds of one k-tile while it is on its way.
 struct InFlight {
     /// Per tile and chunk, the codes: section after section.
     codes: Vec<Vec<Vec<Reg>>>,
@@ -179,7 +179,7 @@ impl<'p> Decode<'p> {
         if self.tile.programmatic {
             b.push(Op::GridLaunch);
         }
-        let (start, end) = self.turns_of_warp(b);
+        let (start, end) = self.k_tiles_of_warp(b);
         b.comment("weights of the first turn: constant, so before earlier kernels end");
         let flight = self.in_flight(b);
         let some = b.less(start, end);
@@ -203,8 +203,8 @@ impl<'p> Decode<'p> {
         constants.copy_tokens(b, &self.io, of_tokens, self.participants());
         let words = x.in_flight(b, self);
         x.load(b, self, &words, start, some);
-        b.for_each(start, end, 1u32, "turn", |b, turn| {
-            let following = b.add(turn, 1u32);
+        b.for_each(start, end, 1u32, "turn", |b, k_tile| {
+            let following = b.add(k_tile, 1u32);
             let more = b.less(following, end);
             self.multiply(b, (&summing, table), &sums, (&x, &words), &flight, |b, tile| {
                 if self.tile.eager {
@@ -260,10 +260,10 @@ impl<'p> Decode<'p> {
         Participants::block(self.tile.warps)
     }
 
-    /// Whole turns, as evenly as they go, over the warps of all blocks that split K.
-    fn turns_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
+    /// Whole k-tiles, as evenly as they go, over the warps of all blocks that split K.
+    fn k_tiles_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
         let parts = self.tile.splits * self.tile.warps;
-        let turns = self.main.k_iters();
+        let k_iters = self.main.k_iters();
         b.comment("this warp's turns along K");
         let part = if self.tile.splits > 1 {
             let split = b.special(Special::Block(1));
@@ -271,9 +271,9 @@ impl<'p> Decode<'p> {
         } else {
             self.warp
         };
-        let share = b.mul(part, turns);
+        let share = b.mul(part, k_iters);
         let start = b.div(share, parts);
-        let share = b.add(share, turns);
+        let share = b.add(share, k_iters);
         let end = b.div(share, parts);
         (start, end)
     }
@@ -292,10 +292,10 @@ impl<'p> Decode<'p> {
         InFlight { codes, grouped }
     }
 
-    /// Loads a turn's codes and numbers of groups, where there is such a turn.
-    fn load(&self, b: &mut Builder, flight: &InFlight, turn: Operand, there: Operand) {
+    /// Loads a k-tile's codes and numbers of groups, where there is such a k-tile.
+    fn load(&self, b: &mut Builder, flight: &InFlight, k_tile: Operand, there: Operand) {
         for tile in 0..flight.codes.len() {
-            self.load_tile(b, flight, tile, turn, there);
+            self.load_tile(b, flight, tile, k_tile, there);
         }
     }
 
@@ -305,14 +305,14 @@ impl<'p> Decode<'p> {
         b: &mut Builder,
         flight: &InFlight,
         tile: usize,
-        turn: Operand,
+        k_tile: Operand,
         there: Operand,
     ) {
         for (chunk, words) in (0..).zip(&flight.codes[tile]) {
-            self.load_codes(b, words, (tile, chunk), turn, there);
+            self.load_codes(b, words, (tile, chunk), k_tile, there);
         }
         for (of, tiles) in self.grouped.iter().zip(&flight.grouped) {
-            of.load(b, self, (tile, &tiles[tile]), turn, there);
+            of.load(b, self, (tile, &tiles[tile]), k_tile, there);
         }
     }
 
@@ -322,7 +322,7 @@ impl<'p> Decode<'p> {
         b: &mut Builder,
         words: &[Reg],
         (tile, chunk): (usize, u32),
-        turn: Operand,
+        k_tile: Operand,
         there: Operand,
     ) {
         let (main, chunks) = (self.main, self.main.problem.chunks());
@@ -333,14 +333,14 @@ impl<'p> Decode<'p> {
         let mask = if chunks.is_multiple_of(main.k_tile_chunks()) {
             there
         } else {
-            // The last turn is short: its missing chunks meet zeros of x, whatever they are.
-            let number = b.mad(turn, main.k_tile_chunks(), chunk);
+            // The last k-tile is short: its missing chunks meet zeros of x, whatever they are.
+            let number = b.mad(k_tile, main.k_tile_chunks(), chunk);
             let inside = b.less(number, chunks);
             b.both(there, inside)
         };
         let mut words = words;
         for ((first, plane), start) in sections(main.problem).zip(starts) {
-            let at = b.mad(turn, main.k_tile_chunks() * chunk_words(main.problem), *start);
+            let at = b.mad(k_tile, main.k_tile_chunks() * chunk_words(main.problem), *start);
             let from = Address::new(self.io.codes, at);
             let from = from.plus(ahead + chunk * chunk_words(main.problem) + first);
             for (piece, count) in loads(plane) {
@@ -362,14 +362,14 @@ impl<'p> Decode<'p> {
         (0..d.registers.len()).filter(held).collect()
     }
 
-    /// Per tile of rows and of tokens, the sums over this warp's turns.
+    /// Per tile of rows and of tokens, the sums over this warp's k-tiles.
     fn accumulators(&self, b: &mut Builder) -> Vec<Vec<Vec<Reg>>> {
         let (tokens, registers) = (self.token_tiles(), self.main.lanes().d.registers.len() as u32);
         let mut of_tile = |_| (0..tokens).map(|_| b.zeros("sum", registers)).collect();
         (0..self.tile.row_tiles).map(&mut of_tile).collect()
     }
 
-    /// sums += what the turn in flight gives; `used` comes after each tile of rows.
+    /// sums += what the k-tile in flight gives; `used` comes after each tile of rows.
     fn multiply(
         &self,
         b: &mut Builder,
@@ -430,7 +430,7 @@ impl Numbers<'_, '_> {
         Some((of, &tiles[self.tile]))
     }
 
-    /// The zero points of a turn, run by run.
+    /// The zero points of a k-tile, run by run.
     fn zeros(&self, b: &mut Builder) -> Option<Zeros> {
         let (main, half) = (self.decode.main, self.decode.main.problem.half()?);
         let (PerGroup { of, shift, .. }, words) = self.of(self.decode.io.zero)?;
@@ -441,7 +441,7 @@ impl Numbers<'_, '_> {
         Some(Zeros::new(half, main, runs))
     }
 
-    /// What the decoding of a turn multiplies with, if it does.
+    /// What the decoding of a k-tile multiplies with, if it does.
     fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
         let main = self.decode.main;
         main.problem.plan.scale.absorbed?;
@@ -449,7 +449,7 @@ impl Numbers<'_, '_> {
         of.of_weights(b, main, (words, *shift))
     }
 
-    /// What an instruction that scales takes of the weights for each step of a turn; nothing of another.
+    /// What an instruction that scales takes of the weights for each step of a k-tile; nothing of another.
     fn of_product(&self, b: &mut Builder) -> Vec<MatrixScale> {
         let main = self.decode.main;
         let words = main.scaled().and_then(|_| self.of(self.decode.io.scale));
@@ -474,20 +474,20 @@ impl Numbers<'_, '_> {
 }
 
 impl PerGroup {
-    /// Loads the numbers of a turn of a tile of rows.
+    /// Loads the numbers of a k-tile of a tile of rows.
     fn load(
         &self,
         b: &mut Builder,
         decode: &Decode<'_>,
         (tile, words): (usize, &[Reg]),
-        turn: Operand,
+        k_tile: Operand,
         there: Operand,
     ) {
         let main = decode.main;
         let [_, apart] = self.of.words(main.problem);
-        let turn = self.of.k_tile_word(b, main, turn);
+        let k_tile = self.of.k_tile_word(b, main, k_tile);
         let (start, ahead) = Decode::tile_start(&self.tiles, tile, apart);
-        let at = b.add(turn, start);
+        let at = b.add(k_tile, start);
         // Numbers that several rows share begin anywhere: word by word.
         let most = if self.of.rows > 1 { 1 } else { 4 };
         for (piece, words) in (0..).zip(words.chunks(most)) {

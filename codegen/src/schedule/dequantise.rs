@@ -258,7 +258,7 @@ fn written(b: &mut Builder, sequence: &Sequence, registers: Option<Vec<Reg>>) ->
     registers.unwrap_or_else(|| none(b))
 }
 
-/// Decodes one lane's codes of a turn, chunk after chunk in their words, and gives `each` the
+/// Decodes one lane's codes of a k-tile, chunk after chunk in their words, and gives `each` the
 /// registers of A of one step of the product after the other: a step's A can be used as soon as it is
 /// there.
 pub(super) fn steps(
@@ -394,6 +394,36 @@ pub(super) fn in_register(b: &mut Builder, value: Operand) -> Reg {
             let dst = b.variable("constant", Type::U32, Uniformity::Varying);
             b.push(Op::Copy { dst, a: constant });
             dst
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::writable;
+    use crate::plan::plan;
+    use crate::plan::step::{Arg, Step};
+    use crate::schedule::shader;
+    use crate::target::target;
+
+    /// A step without an operation is refused, and not written as something else.
+    #[test]
+    fn what_has_no_operation_is_refused() {
+        let text = "s { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
+                    activation: bf16 }";
+        let scheme = quantloom_dsl::parse(text).unwrap();
+        let x = Arg::Word(0x8000_0000);
+        let of_lanes = [Step::Rotl(x, 1), Step::Prmt { low: x, high: x, select: x }];
+        for (name, steps) in [("sm_90a", &[Step::Sar(x, 1)][..]), ("wgsl", &of_lanes[..])] {
+            let target = target(name).unwrap();
+            let plan = plan(&scheme, &scheme.activations[0], target).unwrap().dequant;
+            let taken = if name == "wgsl" { shader::writable } else { writable };
+            assert!(taken(&plan, target), "{name}");
+            for step in steps {
+                let mut other = plan.clone();
+                other.stages.last_mut().unwrap().steps.push(step.clone());
+                assert!(!taken(&other, target), "{name}: {step:?}");
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, GroupSize};
-use quantloom_dsl::{ZeroPointCorrection, ScaleType, Scheme, Zero, ZeroKind};
+use quantloom_dsl::{ScaleType, Scheme, Zero, ZeroKind, ZeroPointCorrection};
 
 use super::dequantise::takes_zeros;
 use super::grouped::{Grouped, What};

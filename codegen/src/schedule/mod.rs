@@ -1,13 +1,12 @@
 //! Schedules: kernels as algorithms, written through the [`Builder`](crate::ir::Builder).
 //!
-//! In: a [`Problem`] (a plan and a shape) and a tile. Out: a [`Kernel`](crate::ir::Kernel), not
-//! yet verified. Start at [`choose()`], then [`mod@decode`] and [`mod@tile`], or [`mod@shader`] for
-//! targets without matrix instructions. `arrange` says in which order and
-//! runs columns come, `problem` what is multiplied and how it lies in memory, `io` declares a product's buffers, `dequantise` writes the
-//! plan's sequences, `epilogue` what becomes of them; [`mod@transform`] fills a
-//! product's constant buffers from a checkpoint's tensors, and back, [`mod@activation`] makes its
-//! operand of x. How to write one:
-//! docs/add-a-schedule.md.
+//! In: a [`Problem`] (a plan and a shape) and free choices. Out: a [`Kernel`](crate::ir::Kernel), not
+//! yet verified. Start at [`Schedule`] and [`choose()`], then [`mod@decode`] and [`mod@tile`], or
+//! [`mod@shader`] for targets without matrix instructions. `problem`, `group_numbers`, `input` and
+//! `arrange` say what is multiplied; `mapping` and `lanes` how it is shared out, which is a schedule's
+//! choice; `io` declares a product's buffers, `dequantise` writes the plan's sequences, `epilogue` what
+//! becomes of sums; [`mod@transform`] fills a product's constant buffers from a checkpoint's tensors,
+//! and back, [`mod@activation`] makes its operand of x. How to write one: docs/add-a-schedule.md.
 
 pub mod activation;
 mod arrange;

@@ -8,7 +8,7 @@
 //! shared out is no fact of the product but a schedule's choice: see `mapping`.
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
-use quantloom_dsl::{Activation, ZeroPointCorrection, Scheme};
+use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
 use super::dequantise::writable;

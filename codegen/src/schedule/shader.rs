@@ -24,7 +24,7 @@ use crate::ir::{
     Unary, Uniformity, Width,
 };
 
-use self::numbers::{Numbers, OfTurn};
+use self::numbers::{Numbers, OfKTile};
 use super::chunk::{chunk_words, loads, sections, tile_words, width};
 use super::input::InputScale;
 use super::io::Io;
@@ -135,12 +135,12 @@ impl<'p> Shader<'p> {
         // Where all columns share everything, their sums are one run.
         let whole = main.problem.plan.scale.run.is_none().then(|| self.run(b));
         let chunks = main.problem.chunks();
-        let of_turn = |b: &mut Builder, turn: Operand| {
-            [&scale, &addend].map(|numbers| Some(numbers.as_ref()?.load(b, main, turn)))
+        let of_k_tile = |b: &mut Builder, k_tile: Operand| {
+            [&scale, &addend].map(|numbers| Some(numbers.as_ref()?.load(b, main, k_tile)))
         };
         let rows = x_scales.as_deref();
         b.for_each(self.part, chunks, self.tile.parts, "chunk", |b, chunk| {
-            let numbers = if whole.is_none() { of_turn(b, chunk) } else { [None, None] };
+            let numbers = if whole.is_none() { of_k_tile(b, chunk) } else { [None, None] };
             let weights: Vec<Vec<Operand>> = self
                 .tiles
                 .iter()
@@ -168,7 +168,7 @@ impl<'p> Shader<'p> {
             }
         });
         if let Some(run) = &whole {
-            let numbers = of_turn(b, 0u32.into());
+            let numbers = of_k_tile(b, 0u32.into());
             self.close(b, &sums, run, (&numbers, rows), (0u32.into(), 0));
         }
         self.results(b, &sums);
@@ -277,7 +277,7 @@ impl<'p> Shader<'p> {
         b: &mut Builder,
         sums: &[Vec<Reg>],
         run: &Run,
-        ([scale, addend], x_rows): (&[Option<OfTurn<'_>>; 2], Option<&[Operand]>),
+        ([scale, addend], x_rows): (&[Option<OfKTile<'_>>; 2], Option<&[Operand]>),
         (chunk, number): (Operand, u32),
     ) {
         let float = |b: &mut Builder, sum: Reg| match self.main.problem.sums_integers() {

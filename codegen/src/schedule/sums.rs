@@ -102,7 +102,7 @@ impl<'p> Summing<'p> {
         }
     }
 
-    /// Per run of a turn, the sums of x of this lane's tokens, in every register of D, if they are
+    /// Per run of a k-tile, the sums of x of this lane's tokens, in every register of D, if they are
     /// needed.
     pub(super) fn of_x(&self, b: &mut Builder, x: &[Reg]) -> Vec<Vec<Reg>> {
         if self.ones.is_empty() {

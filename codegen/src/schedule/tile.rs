@@ -3,9 +3,9 @@
 //! In: a [`MainLoop`] and a [`TileShape`]. Out: a kernel, not yet verified.
 //!
 //! The weights are the A operand, decoded in registers, so that y^T comes out with tokens as
-//! columns. A block owns `rows` rows of w and `tokens` rows of x and walks along K, a turn at a
-//! time; a ring in shared memory (`ring`) has the next turns under way. A warp decodes its own rows
-//! of a turn once, then meets the tiles of tokens one after the other: the sums of a run of one tile
+//! columns. A block owns `rows` rows of w and `tokens` rows of x and walks along K, a k-tile at a
+//! time; a ring in shared memory (`ring`) has the next k-tiles under way. A warp decodes its own rows
+//! of a k-tile once, then meets the tiles of tokens one after the other: the sums of a run of one tile
 //! are complete before the next begins, so that only they need registers beside the result.
 //!
 //! Scales multiply those sums in f32. On the weights they would cost 4 packed multiplies a step of
@@ -57,7 +57,7 @@ struct Tile<'p> {
     m: Operand,
 }
 
-/// A warp's weights of one turn.
+/// A warp's weights of one k-tile.
 struct Decoded<'r> {
     /// Per tile of rows and step of the product, A.
     a: Vec<Vec<Vec<Reg>>>,
@@ -127,7 +127,7 @@ impl<'p> Tile<'p> {
         if self.shape.programmatic {
             b.push(Op::GridLaunch);
         }
-        let (start, end) = self.turns_of_block(b);
+        let (start, end) = self.k_tiles_of_block(b);
         let ring = Ring::declare(b, self);
         let constants =
             Constants::declare(b, self.main.problem, self.shape.rows, self.shape.tokens);
@@ -142,8 +142,8 @@ impl<'p> Tile<'p> {
         constants.copy_tokens(b, &self.io, of_tokens, self.participants());
         let summing = Summing::declare(b, self.main);
         let sums = self.accumulators(b);
-        b.for_each(start, end, 1u32, "turn", |b, turn| {
-            let stage = ring.next(b, self, turn, end);
+        b.for_each(start, end, 1u32, "turn", |b, k_tile| {
+            let stage = ring.next(b, self, k_tile, end);
             let decoded = self.decode(b, &stage, table);
             self.multiply(b, &summing, &stage, &decoded, &sums);
         });
@@ -165,13 +165,13 @@ impl<'p> Tile<'p> {
         Participants::block(self.shape.warps)
     }
 
-    /// Whole turns, as evenly as they go, over the blocks that split K.
-    fn turns_of_block(&self, b: &mut Builder) -> (Operand, Operand) {
-        let (turns, splits) = (self.main.k_iters(), self.shape.splits);
+    /// Whole k-tiles, as evenly as they go, over the blocks that split K.
+    fn k_tiles_of_block(&self, b: &mut Builder) -> (Operand, Operand) {
+        let (k_iters, splits) = (self.main.k_iters(), self.shape.splits);
         b.comment("this block's turns along K");
-        let share = b.mul(self.split, turns);
+        let share = b.mul(self.split, k_iters);
         let start = b.div(share, splits);
-        let share = b.add(share, turns);
+        let share = b.add(share, k_iters);
         let end = b.div(share, splits);
         (start, end)
     }
@@ -180,7 +180,7 @@ impl<'p> Tile<'p> {
         self.shape.tokens / self.main.token_tile()
     }
 
-    /// Per tile of rows and of tokens, the sums over this block's turns.
+    /// Per tile of rows and of tokens, the sums over this block's k-tiles.
     fn accumulators(&self, b: &mut Builder) -> Vec<Vec<Vec<Reg>>> {
         let (rows, tokens) = (self.shape.row_tiles(self.main), self.token_tiles());
         let registers = self.main.lanes().d.registers.len() as u32;
@@ -193,7 +193,7 @@ impl<'p> Tile<'p> {
         (0..self.main.lanes().d.registers.len()).collect()
     }
 
-    /// Decodes this warp's rows of a turn.
+    /// Decodes this warp's rows of a k-tile.
     fn decode<'r>(
         &self,
         b: &mut Builder,
@@ -226,7 +226,7 @@ impl<'p> Tile<'p> {
         decoded
     }
 
-    /// sums += scale * (w x) of one turn, run by run.
+    /// sums += scale * (w x) of one k-tile, run by run.
     fn multiply(
         &self,
         b: &mut Builder,

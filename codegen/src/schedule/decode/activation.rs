@@ -23,7 +23,7 @@ pub(super) struct Activation {
     block: Option<Operand>,
 }
 
-/// What a warp holds of a turn of x while it is on its way.
+/// What a warp holds of a k-tile of x while it is on its way.
 pub(super) struct InFlight {
     /// Per tile of tokens the words of B, those of one step of the product after the other.
     pub(super) x: Vec<Vec<Reg>>,
@@ -69,14 +69,14 @@ impl Activation {
         Self { scales, sources, column, block }
     }
 
-    /// Registers for a turn of x.
+    /// Registers for a k-tile of x.
     pub(super) fn in_flight(&self, b: &mut Builder, decode: &Decode<'_>) -> InFlight {
         let main = decode.main;
         let words = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let tile = |_| b.array("x", Type::U32, words, Uniformity::Varying);
         let x = (0..decode.token_tiles()).map(tile).collect();
         let scales = self.scales.iter().map(|tokens| {
-            let scales = columns_of_scales(decode).map_or(0, |columns| of_turn(decode, columns));
+            let scales = columns_of_scales(decode).map_or(0, |columns| of_k_tile(decode, columns));
             let ty = if self.block.is_some() { Type::U32 } else { Type::F32 };
             let of_token = |_| b.array("x_scales", ty, scales, Uniformity::Varying);
             tokens.iter().map(of_token).collect()
@@ -84,30 +84,30 @@ impl Activation {
         InFlight { x, scales: scales.collect() }
     }
 
-    /// Loads a turn of x, zeros where there is no column or no such turn.
+    /// Loads a k-tile of x, zeros where there is no column or no such k-tile.
     pub(super) fn load(
         &self,
         b: &mut Builder,
         decode: &Decode<'_>,
         words: &InFlight,
-        turn: Operand,
+        k_tile: Operand,
         there: Operand,
     ) {
         let main = decode.main;
-        // The last turn may end inside of a lane's columns, at a multiple of a piece.
+        // The last k-tile may end inside of a lane's columns, at a multiple of a piece.
         let ragged = !main.problem.input.columns.is_multiple_of(main.k_tile());
         // In words of x from here on.
         let of = |columns| main.problem.input.words(columns);
-        let turn_words = of(main.k_tile());
-        let column = ragged.then(|| b.mad(turn, turn_words, self.column));
+        let k_tile_words = of(main.k_tile());
+        let column = ragged.then(|| b.mad(k_tile, k_tile_words, self.column));
         let piece_words = (main.problem.input.bytes(main.lane_columns()) / 4).min(4);
         let piece_columns = piece_words * 4 / main.problem.input.word().bytes();
-        let stretches = (0..turn_words).step_by(of(main.shared_columns()) as usize);
+        let stretches = (0..k_tile_words).step_by(of(main.shared_columns()) as usize);
         let pieces = (0..of(main.lane_columns())).step_by(piece_columns as usize);
         let offsets: Vec<u32> =
             stretches.flat_map(|first| pieces.clone().map(move |piece| first + piece)).collect();
         let firsts: Vec<Operand> =
-            self.sources.iter().map(|source| b.mad(turn, turn_words, *source)).collect();
+            self.sources.iter().map(|source| b.mad(k_tile, k_tile_words, *source)).collect();
         for (piece, offset) in offsets.into_iter().enumerate() {
             let mask = column.map_or(there, |column| {
                 let column = b.add(column, offset);
@@ -124,10 +124,10 @@ impl Activation {
         let (Some(columns), Some(buffer)) = (columns_of_scales(decode), decode.io.x_scale) else {
             return;
         };
-        let group = b.div(turn, (columns / main.k_tile()).max(1));
+        let group = b.div(k_tile, (columns / main.k_tile()).max(1));
         for (firsts, words) in self.scales.iter().zip(&words.scales) {
             for (first, words) in firsts.iter().zip(words) {
-                let at = b.mad(group, of_turn(decode, columns), *first);
+                let at = b.mad(group, of_k_tile(decode, columns), *first);
                 for (piece, words) in (0..).zip(words.chunks(4)) {
                     let from = Address::new(buffer, at).plus(piece * 4);
                     let mask = if self.block.is_some() { masked(there) } else { masked_f32(there) };
@@ -137,7 +137,7 @@ impl Activation {
         }
     }
 
-    /// What an instruction that scales takes of a tile of tokens for each step of the turn; nothing of
+    /// What an instruction that scales takes of a tile of tokens for each step of the k-tile; nothing of
     /// another.
     pub(super) fn codes(
         &self,
@@ -180,8 +180,8 @@ fn columns_of_scales(decode: &Decode<'_>) -> Option<u32> {
     decode.main.problem.input.scale?.columns()
 }
 
-/// Scales of a row of x in a turn.
-fn of_turn(decode: &Decode<'_>, columns: u32) -> u32 {
+/// Scales of a row of x in a k-tile.
+fn of_k_tile(decode: &Decode<'_>, columns: u32) -> u32 {
     (decode.main.k_tile() / columns).max(1)
 }
 

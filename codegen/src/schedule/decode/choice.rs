@@ -26,7 +26,7 @@ choices! {
         /// Blocks that split K.
         pub splits: u32,
         /// Asks for the next codes of a tile of rows as soon as its last ones are used, and not for
-        /// all at the end of a turn.
+        /// all at the end of a k-tile.
         pub eager: bool,
         /// May start before the kernel before it has ended.
         pub programmatic: bool,
@@ -56,7 +56,7 @@ impl Schedule for DecodeTile {
     /// loads while the other adds up. More rows: two tiles, which is again one wave and halves the
     /// reads of x. Beyond 8 tokens, whose registers leave room for one block only: four tiles and 12
     /// warps, which halves the reads of x once more. Other rows only where registers leave too few
-    /// bytes under way for that; blocks as large as there are turns for, since small ones were
+    /// bytes under way for that; blocks as large as there are k-tiles for, since small ones were
     /// slower everywhere. Where there are too few rows for all processors, blocks split K.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         let main = &MainLoop::new(problem);
@@ -87,7 +87,7 @@ impl Schedule for DecodeTile {
     }
 
     /// Tiles that are worth measuring: those that fit, with as many threads a processor as hide what
-    /// they wait for, K whole or in as many parts as save turns.
+    /// they wait for, K whole or in as many parts as save k-tiles.
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let main = &MainLoop::new(problem);
         if !Self::serves(problem, tokens) {
@@ -164,17 +164,17 @@ impl DecodeTile {
     }
 
     /// With K split where there are fewer blocks than processors: over as few blocks as give the
-    /// fewest turns, of all that the processors hold at once. What a warp does in a turn is the
-    /// same, and turns follow one another, so that a split that saves none costs its sums alone.
+    /// fewest k-tiles, of all that the processors hold at once. What a warp does in a k-tile is the
+    /// same, and k-tiles follow one another, so that a split that saves none costs its sums alone.
     fn split(self, main: &MainLoop<'_>) -> Self {
         let blocks = main.problem.row_tiles().div_ceil(self.row_tiles);
         let most = if blocks < PROCESSORS { PROCESSORS * self.min_blocks / blocks } else { 1 };
         let splits = (1..=most.min(main.k_iters())).map(|splits| Self { splits, ..self });
-        splits.min_by_key(|tile| tile.turns(main)).unwrap_or(self)
+        splits.min_by_key(|tile| tile.k_iters(main)).unwrap_or(self)
     }
 
-    /// Turns that a warp works through, at most.
-    fn turns(&self, main: &MainLoop<'_>) -> u32 {
+    /// K-tiles that a warp works through, at most.
+    fn k_iters(&self, main: &MainLoop<'_>) -> u32 {
         main.k_iters().div_ceil(self.splits * self.warps)
     }
 
@@ -183,7 +183,7 @@ impl DecodeTile {
         let blocks = main.problem.row_tiles().div_ceil(self.row_tiles) * self.splits;
         let blocks = blocks.div_ceil(PROCESSORS);
         let blocks = self.min_blocks.min(blocks);
-        // Not more than there are: where blocks split K, some warps may have no turn.
+        // Not more than there are: where blocks split K, some warps may have no k-tile.
         let working = (self.splits * self.warps).min(main.k_iters());
         let there = (main.problem.row_tiles() * working).div_ceil(PROCESSORS);
         let tiles = (self.row_tiles * self.warps * blocks).min(there);
@@ -199,7 +199,7 @@ impl DecodeTile {
         let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
         let x = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let sums = if self.tokens == 1 { 2 } else { 4 };
-        // Runs of a turn overlap, each with a part of its own.
+        // Runs of a k-tile overlap, each with a part of its own.
         let several = main.run() < main.k_tile();
         // More so with f16, whose constants are of more kinds.
         let overlap = match (several, main.problem.half()) {

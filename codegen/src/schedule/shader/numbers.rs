@@ -9,13 +9,13 @@ use crate::schedule::mapping::MainLoop;
 pub(super) struct Numbers {
     of: Grouped,
     buffer: BufferId,
-    /// Per tile of rows, the word of turn 0.
+    /// Per tile of rows, the word of k-tile 0.
     first: Vec<Operand>,
     shift: Option<Operand>,
 }
 
-/// Those of a turn, per tile of rows.
-pub(super) struct OfTurn<'n> {
+/// Those of a k-tile, per tile of rows.
+pub(super) struct OfKTile<'n> {
     numbers: &'n Numbers,
     words: Vec<Vec<Reg>>,
 }
@@ -36,12 +36,17 @@ impl Numbers {
         Self { first, shift: of.lane_shift(b, main, lane), of, buffer }
     }
 
-    /// Loads those of a turn.
-    pub(super) fn load(&self, b: &mut Builder, main: &MainLoop<'_>, turn: Operand) -> OfTurn<'_> {
-        let turn = self.of.k_tile_word(b, main, turn);
+    /// Loads those of a k-tile.
+    pub(super) fn load(
+        &self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        k_tile: Operand,
+    ) -> OfKTile<'_> {
+        let k_tile = self.of.k_tile_word(b, main, k_tile);
         let words = self.of.lane_words(main);
         let load = |first: &Operand| -> Vec<Reg> {
-            let at = b.add(*first, turn);
+            let at = b.add(*first, k_tile);
             let mut all = Vec::new();
             for (piece, words) in loads(words) {
                 let from = Address::new(self.buffer, at).plus(piece);
@@ -49,12 +54,12 @@ impl Numbers {
             }
             all
         };
-        OfTurn { numbers: self, words: self.first.iter().map(load).collect() }
+        OfKTile { numbers: self, words: self.first.iter().map(load).collect() }
     }
 }
 
-impl OfTurn<'_> {
-    /// The number of a lane's row of a tile for a run of the turn, as f32.
+impl OfKTile<'_> {
+    /// The number of a lane's row of a tile for a run of the k-tile, as f32.
     pub(super) fn value(
         &self,
         b: &mut Builder,

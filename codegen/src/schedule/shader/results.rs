@@ -37,15 +37,15 @@ impl Shader<'_> {
         let helpers = self.helpers(b, threads / all);
         let (helper, thread) = (b.rem(thread, helpers), b.div(thread, helpers));
         let at_once = threads / helpers;
-        for turn in (0..all).step_by(at_once as usize) {
-            let number = b.add(thread, turn);
+        for round in (0..all).step_by(at_once as usize) {
+            let number = b.add(thread, round);
             let token = b.div(number, rows / together);
             let row = b.rem(number, rows / together);
             let row = b.mul(row, together);
             let (n, m) = (b.add(row_0, row), b.add(token_0, token));
             let (is_row, is_token) = (b.less(n, main.problem.n), b.less(m, self.m));
             let mut there = b.both(is_row, is_token);
-            if turn + at_once > all {
+            if round + at_once > all {
                 let inside = b.less(number, all);
                 there = b.both(there, inside);
             }

@@ -1,4 +1,4 @@
-//! A block's ring in shared memory: what the next turns need, on its way by asynchronous copies.
+//! A block's ring in shared memory: what the next k-tiles need, on its way by asynchronous copies.
 //!
 //! A stage holds x as `[rows of 128 bytes][token][piece]`, a piece being 16 bytes or 8, then of each
 //! warp its rows' codes as they lie in the native layout, then the numbers of its rows' groups likewise
@@ -60,7 +60,7 @@ pub(super) struct Ring {
     layout: StageLayout,
     pipeline: AsyncCopies,
     /// x, this thread's part: the first places, after which the swizzle repeats, the first word of x,
-    /// which one of the turn that is, and for each of its rows whether it is one of x.
+    /// which one of the k-tile that is, and for each of its rows whether it is one of x.
     x_to: Vec<Operand>,
     x_from: Operand,
     x_column: Operand,
@@ -80,7 +80,7 @@ pub(super) struct Ring {
     swizzle: Swizzle,
 }
 
-/// A turn that has arrived.
+/// A k-tile that has arrived.
 pub(super) struct Stage<'r> {
     ring: &'r Ring,
     /// Where it begins.
@@ -248,15 +248,15 @@ impl Ring {
         self.pipeline.finish(b);
     }
 
-    fn copy_x(&self, b: &mut Builder, tile: &Tile<'_>, turn: Operand, stage: Operand) {
+    fn copy_x(&self, b: &mut Builder, tile: &Tile<'_>, k_tile: Operand, stage: Operand) {
         let main = tile.main;
         let columns = main.problem.input.words(main.problem.input.columns);
-        let turn_words = main.problem.input.words(main.k_tile());
+        let k_tile_words = main.problem.input.words(main.k_tile());
         let to: Vec<Operand> = self.x_to.iter().map(|&to| b.add(to, stage)).collect();
-        let from = b.mad(turn, turn_words, self.x_from);
-        // The last turn may end inside of a row, at a multiple of a piece: zeros beyond.
-        let column_is = (!columns.is_multiple_of(turn_words)).then(|| {
-            let column = b.mad(turn, turn_words, self.x_column);
+        let from = b.mad(k_tile, k_tile_words, self.x_from);
+        // The last k-tile may end inside of a row, at a multiple of a piece: zeros beyond.
+        let column_is = (!columns.is_multiple_of(k_tile_words)).then(|| {
+            let column = b.mad(k_tile, k_tile_words, self.x_column);
             b.less(column, columns)
         });
         for (i, &row_is) in (0..).zip(&self.x_rows) {
@@ -268,20 +268,20 @@ impl Ring {
             b.copy_async(to, from, width(self.swizzle.piece), Some(mask));
         }
         if let Some(scales) = &self.x_scales {
-            scales.copy(b, tile, self.block, turn, stage);
+            scales.copy(b, tile, self.block, k_tile, stage);
         }
     }
 
-    fn copy_weights(&self, b: &mut Builder, tile: &Tile<'_>, turn: Operand, stage: Operand) {
+    fn copy_weights(&self, b: &mut Builder, tile: &Tile<'_>, k_tile: Operand, stage: Operand) {
         let main = tile.main;
         let at_once = b.warp_size() * WORDS;
         let to = b.add(self.codes_to, stage);
-        let first = b.mul(turn, self.layout.tile_codes);
+        let first = b.mul(k_tile, self.layout.tile_codes);
         let own = b.mul(tile.lane, WORDS);
         for (r, &from) in (0..).zip(&self.codes_from) {
             let from = b.add(from, first);
             for word in (0..self.layout.tile_codes).step_by(at_once as usize) {
-                // A stage's last pieces may be fewer than lanes, and the last turn may be short: what
+                // A stage's last pieces may be fewer than lanes, and the last k-tile may be short: what
                 // is missing is zero.
                 let there = (!tile_words(main.problem).is_multiple_of(self.layout.tile_codes))
                     .then(|| {
@@ -300,7 +300,7 @@ impl Ring {
                 }
             }
         }
-        self.numbers.copy(b, tile, self.block, turn, stage);
+        self.numbers.copy(b, tile, self.block, k_tile, stage);
     }
 }
 
@@ -342,7 +342,7 @@ impl Stage<'_> {
         scales.read(b, tile, self.ring.block, self.start, (token_tile, run))
     }
 
-    /// What an instruction that scales takes of a tile of tokens for a step of the turn.
+    /// What an instruction that scales takes of a tile of tokens for a step of the k-tile.
     pub(super) fn x_code(
         &self,
         b: &mut Builder,

@@ -23,7 +23,7 @@ choices! {
         pub warps: u32,
         /// Blocks that share a multiprocessor; bounds the registers.
         pub min_blocks: u32,
-        /// Turns in the ring, the one in use included.
+        /// K-tiles in the ring, the one in use included.
         pub stages: u32,
         /// Blocks that split K.
         pub splits: u32,
@@ -35,16 +35,16 @@ choices! {
 /// Blocks to choose from: rows, warps, and how many share a processor.
 const BLOCKS: &[(u32, u32, u32)] =
     &[(256, 8, 1), (128, 8, 2), (128, 4, 2), (64, 4, 2), (64, 2, 2), (32, 2, 2)];
-/// One more where a turn has several runs: a tile of rows a warp, and registers for all of them.
+/// One more where a k-tile has several runs: a tile of rows a warp, and registers for all of them.
 const BLOCK_OF_RUNS: (u32, u32, u32) = (128, 8, 1);
 /// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
 /// rest.
 const PROCESSORS: u32 = 128;
 /// Columns that a block should have at least, so that filling its ring is not most of its time: four
-/// turns of the usual length.
+/// k-tiles of the usual length.
 const FEWEST_COLUMNS: u32 = 512;
-/// And turns, where these are short.
-const FEWEST_TURNS: u32 = 4;
+/// And k-tiles, where these are short.
+const FEWEST_K_ITERS: u32 = 4;
 /// Tokens up to which blocks are small, and twice as many as the processors hold at once: with so
 /// little to multiply a block waits more than it computes (docs/performance/decode.md).
 const FEW: u32 = 32;
@@ -64,7 +64,7 @@ const MEASURED_FROM: u32 = 9;
 
 /// Parts into which K is split at most.
 fn most_splits(main: &MainLoop<'_>) -> u32 {
-    let fewest = FEWEST_TURNS.min(FEWEST_COLUMNS / main.k_tile()).max(1);
+    let fewest = FEWEST_K_ITERS.min(FEWEST_COLUMNS / main.k_tile()).max(1);
     (main.k_iters() / fewest).max(1)
 }
 
@@ -119,7 +119,7 @@ impl Schedule for TileShape {
         })
     }
 
-    /// Shapes that are worth measuring: those that fit, K whole or in parts that leave a block turns
+    /// Shapes that are worth measuring: those that fit, K whole or in parts that leave a block k-tiles
     /// enough.
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let main = &MainLoop::new(problem);
@@ -273,7 +273,7 @@ impl TileShape {
     }
 
     /// Registers of a thread without which the assembler spills, as it reported them: the sums, A
-    /// of a turn, and what is on its way through them. Several runs that are as wide as a lane's
+    /// of a k-tile, and what is on its way through them. Several runs that are as wide as a lane's
     /// loads of x are all on their way at once, each with its numbers; there bf16, older targets and
     /// codes that are put together also hold more constants.
     fn registers(&self, main: &MainLoop<'_>) -> u32 {

@@ -16,7 +16,7 @@ pub(super) struct Copies {
 
 /// This copier's piece of a round.
 struct Round {
-    /// Its first word at turn 0.
+    /// Its first word at k-tile 0.
     from: Operand,
     /// Whether the buffer has it; a stage gets zeros else.
     mask: Option<Operand>,
@@ -26,7 +26,7 @@ struct Round {
 
 impl Copies {
     /// Deals `pieces` out to the copiers; those of a copier are `apart` in a stage. `from` says of a
-    /// piece by its number where it lies at turn 0, and whether it is there, if that is in doubt.
+    /// piece by its number where it lies at k-tile 0, and whether it is there, if that is in doubt.
     pub(super) fn deal(
         b: &mut Builder,
         (buffer, piece): (BufferId, u32),
@@ -45,7 +45,7 @@ impl Copies {
         Self { buffer, piece, apart, rounds }
     }
 
-    /// Starts the copies of a turn, whose words lie `later` than those of turn 0, to where this
+    /// Starts the copies of a k-tile, whose words lie `later` than those of k-tile 0, to where this
     /// copier's first piece belongs.
     pub(super) fn start(&self, b: &mut Builder, to: Address, later: Operand) {
         for (round, &Round { from, mask, any }) in (0..).zip(&self.rounds) {

@@ -9,7 +9,7 @@ use crate::schedule::dequantise::in_register;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::tile::TileShape;
 
-/// `[group of the turn][token]`.
+/// `[group of the k-tile][token]`.
 pub(super) struct InputScales {
     columns: u32,
     /// Words from a group to the next.
@@ -29,15 +29,15 @@ impl InputScales {
         main.problem.input.scale?.columns()
     }
 
-    /// Scales of a token in a turn.
-    fn of_turn(main: &MainLoop<'_>, columns: u32) -> u32 {
+    /// Scales of a token in a k-tile.
+    fn of_k_tile(main: &MainLoop<'_>, columns: u32) -> u32 {
         (main.k_tile() / columns).max(1)
     }
 
     /// Words from a group to the next: an odd number of a group's share of the banks.
     fn pitch(shape: TileShape, main: &MainLoop<'_>, columns: u32) -> u32 {
         let banks = main.problem.target().gpu.map_or(1, |gpu| gpu.banks);
-        let share = (banks / Self::of_turn(main, columns)).max(1);
+        let share = (banks / Self::of_k_tile(main, columns)).max(1);
         (shape.tokens.div_ceil(share) | 1) * share
     }
 
@@ -45,7 +45,7 @@ impl InputScales {
     pub(super) fn words(shape: TileShape, main: &MainLoop<'_>) -> u32 {
         Self::columns(main).map_or(0, |columns| {
             let pitch = Self::pitch(shape, main, columns);
-            let others = Self::of_turn(main, columns) - 1;
+            let others = Self::of_k_tile(main, columns) - 1;
             (others * pitch + shape.tokens).next_multiple_of(4)
         })
     }
@@ -53,21 +53,21 @@ impl InputScales {
     pub(super) fn declare(b: &mut Builder, tile: &Tile<'_>, first: u32) -> Option<Self> {
         let (main, shape) = (tile.main, tile.shape);
         let (columns, buffer) = (Self::columns(main)?, tile.io.x_scale?);
-        let (of_turn, groups) = (Self::of_turn(main, columns), main.problem.input.groups()?);
+        let (of_k_tile, groups) = (Self::of_k_tile(main, columns), main.problem.input.groups()?);
         let pitch = Self::pitch(shape, main, columns);
-        let (all, threads) = (shape.tokens * of_turn, tile.participants().threads(b));
+        let (all, threads) = (shape.tokens * of_k_tile, tile.participants().threads(b));
         b.comment("scales of x: what this thread copies, and what this lane reads");
         let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
-        // A turn's groups are a power of two of at most a warp.
-        let rounds = (all, threads / of_turn);
+        // A k-tile's groups are a power of two of at most a warp.
+        let rounds = (all, threads / of_k_tile);
         let copies = Copies::deal(b, (buffer, 1), rounds, (thread, threads), |b, number| {
-            let token = b.div(number, of_turn);
+            let token = b.div(number, of_k_tile);
             let token = b.mad(tile.token_block, shape.tokens, token);
             let there = b.less(token, tile.m);
-            let group = b.rem(number, of_turn);
+            let group = b.rem(number, of_k_tile);
             (b.mad(token, groups, group), Some(there))
         });
-        let (token, group) = (b.div(thread, of_turn), b.rem(thread, of_turn));
+        let (token, group) = (b.div(thread, of_k_tile), b.rem(thread, of_k_tile));
         let to = b.add(token, first);
         let to = b.mad(group, pitch, to);
         let scaled = main.scaled();
@@ -81,19 +81,19 @@ impl InputScales {
         Some(Self { columns, pitch, copies, to, at, block })
     }
 
-    /// Starts the copies of a turn.
+    /// Starts the copies of a k-tile.
     pub(super) fn copy(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
         block: SharedId,
-        turn: Operand,
+        k_tile: Operand,
         stage: Operand,
     ) {
         let main = tile.main;
         let to = b.add(self.to, stage);
-        let group = b.div(turn, (self.columns / main.k_tile()).max(1));
-        let group = b.mul(group, Self::of_turn(main, self.columns));
+        let group = b.div(k_tile, (self.columns / main.k_tile()).max(1));
+        let group = b.mul(group, Self::of_k_tile(main, self.columns));
         self.copies.start(b, Address::new(block, to), group);
     }
 

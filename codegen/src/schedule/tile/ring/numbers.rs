@@ -85,19 +85,19 @@ impl Numbers {
         Self(kinds.collect())
     }
 
-    /// Starts the copies of a turn.
+    /// Starts the copies of a k-tile.
     pub(super) fn copy(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
         block: SharedId,
-        turn: Operand,
+        k_tile: Operand,
         stage: Operand,
     ) {
         for kind in &self.0 {
             let to = b.add(kind.to, stage);
-            let turn = kind.of.k_tile_word(b, tile.main, turn);
-            kind.copies.start(b, Address::new(block, to), turn);
+            let k_tile = kind.of.k_tile_word(b, tile.main, k_tile);
+            kind.copies.start(b, Address::new(block, to), k_tile);
         }
     }
 
@@ -145,14 +145,14 @@ impl Numbers {
     }
 }
 
-/// Words of the scales and addends of a tile of rows in a turn, if it has such.
+/// Words of the scales and addends of a tile of rows in a k-tile, if it has such.
 pub(in crate::schedule::tile) struct Scales<'r> {
     scale: Option<(&'r Kind, Vec<Reg>)>,
     addend: Option<(&'r Kind, Vec<Reg>)>,
 }
 
 impl Scales<'_> {
-    /// What the decoding of the turn multiplies with, if it does.
+    /// What the decoding of the k-tile multiplies with, if it does.
     pub(in crate::schedule::tile) fn of_weights(
         &self,
         b: &mut Builder,
@@ -162,7 +162,7 @@ impl Scales<'_> {
         kind.of.of_weights(b, main, (words, kind.shift))
     }
 
-    /// What an instruction that scales takes for each step of the turn; nothing of another.
+    /// What an instruction that scales takes for each step of the k-tile; nothing of another.
     pub(in crate::schedule::tile) fn of_product(
         &self,
         b: &mut Builder,
