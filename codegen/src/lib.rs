@@ -1,12 +1,12 @@
 //! The compiler: from a scheme to kernels.
 //!
-//! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: what is computed
-//! there ([`plan::plan()`]: sequences of steps, products, scales, layouts), or a typed reason why it
-//! is not. With feature `gpu`: GPU kernels as values of the kernel IR (`ir`), written by `schedule`s
-//! and printed by `emit`; `support` says which targets run a scheme. `expand` (feature `rust`) is
-//! what `scheme!` does with a declaration, `catalogue` (feature `catalogue`) makes the files of
-//! `quantloom-kernels`, `sim` (feature `sim`) runs kernels here, `jit` (feature `jit`) hands them to
-//! the runtime. This crate knows no driver.
+//! In: a [`Scheme`](quantloom_dsl::Scheme) and a [`Target`](target::Target). Out: the plan of its
+//! products ([`plan::plan()`]: sequences of steps, matrix instructions, scales, layouts), or a typed
+//! reason why there is none. With feature `gpu`: GPU kernels in the kernel IR (`ir`), built by
+//! `schedule`s and printed by `emit`; `support` says which targets run a scheme. `expand` (feature
+//! `rust`) expands `scheme!`, `catalogue` (feature `catalogue`) generates the files of
+//! `quantloom-kernels`, `sim` (feature `sim`) simulates kernels on the CPU, `jit` (feature `jit`)
+//! supplies them to the runtime. This crate uses no driver.
 
 #![forbid(unsafe_code)]
 

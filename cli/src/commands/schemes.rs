@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use quantloom::codegen::support;
-use quantloom::codegen::target::{Proof, TARGETS, Target};
+use quantloom::codegen::target::{SupportLevel, TARGETS, Target};
 use quantloom::dsl::Scheme;
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ fn markdown(schemes: &[Scheme]) -> Result<bool> {
     let mut reasons: Vec<String> = Vec::new();
     for scheme in schemes {
         let mut cell = |target: &'static Target| match support::support(scheme, target) {
-            Ok(()) if target.proof == Proof::Run => "runs".to_owned(),
+            Ok(()) if target.support_level == SupportLevel::Hardware => "runs".to_owned(),
             Ok(()) => "simulated".to_owned(),
             Err(why) => {
                 let why = why.to_string();

@@ -1,6 +1,5 @@
-//! Text from plans and kernels, one folder a language. GPU emitters take a
-//! `Verified` kernel: what is not verified cannot be printed. The same
-//! input gives the same bytes.
+//! Emitters: source code from plans and kernels, one folder per language. GPU emitters require a
+//! `Verified` kernel. The output is deterministic.
 
 #[cfg(feature = "gpu")]
 mod header;
@@ -11,9 +10,9 @@ pub mod ptx;
 #[cfg(feature = "rust")]
 pub mod rust;
 #[cfg(feature = "gpu")]
-mod text;
+mod source;
 #[cfg(feature = "gpu")]
 pub mod wgsl;
 
 #[cfg(feature = "gpu")]
-pub use text::{Unprinted, ending, launch_shared, text};
+pub use source::{EmitError, dynamic_shared_bytes, file_extension, source};

@@ -57,9 +57,9 @@ fn targets(syntax: Option<&SchemeSyntax>, scheme: Option<&Scheme>, faults: &mut 
             }
         };
         if let Some(Err(refusal)) = scheme.map(|scheme| plan::planned(scheme, target)) {
-            let message = format!("`{name}` does not run this scheme: {refusal}");
-            let help = "list only what must be supported; without `targets`, the scheme runs \
-                        wherever it can";
+            let message = format!("`{name}` does not support this scheme: {refusal}");
+            let help = "list only targets that must be supported; without `targets`, the scheme runs \
+                        on every target that supports it";
             faults.push(Diagnostic::new(*span, message).help(help));
         }
     }

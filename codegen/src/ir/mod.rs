@@ -1,9 +1,9 @@
 //! The kernel IR: one GPU kernel as a typed, structured, SIMT program.
 //!
-//! In: what a schedule writes through the [`Builder`]. Out: a [`Kernel`], which [`verify`] turns
-//! into the [`Verified`] one that every emitter and the simulator take. Start at [`Kernel`], then [`Statement`] and
-//! [`Op`]; `arithmetic` has the value operations, `memory` the addresses, `matrix` the operands of
-//! matrix instructions, whose table is [`MATRIX_OPS`].
+//! In: a schedule's calls of the [`Builder`]. Out: a [`Kernel`], and from [`verify`] a [`Verified`]
+//! kernel, which emitters and the simulator require. Start at [`Kernel`], then [`Statement`] and
+//! [`Op`]; `arithmetic` has the value operations, `memory` the addresses, `matrix` the operands
+//! of matrix instructions, whose table is [`MATRIX_OPS`].
 //!
 //! Rust is the macro language: a loop with bounds known at generation time (tile sizes, fragments,
 //! unrolled steps) is a Rust loop in the schedule; a loop with bounds known only at launch is a
@@ -98,9 +98,9 @@ pub use kernel::{
     Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, LOOKUP_TABLE, Launch,
     Parameter, ParameterId, SharedBlock, SharedId, SharedMap, TensorId, TensorMap,
 };
-pub use matrix::{Addend, MatrixOperand, MatrixScale, SharedTile};
-pub use memory::{Address, Cache, Mask, Order, Scope, Space, Swizzle, Width, Word};
-pub use op::{BarrierRef, Body, Fetch, Op, Role, Shuffle, Special, Statement, Vote};
+pub use matrix::{Accumulator, MatrixOperand, MatrixScale, SharedTile};
+pub use memory::{Address, Cache, Mask, MemoryOrder, Scope, Space, Swizzle, Width, Word};
+pub use op::{AtomicOp, BarrierRef, Body, Op, Role, Shuffle, Special, Statement, Vote};
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
 pub use verify::{Verified, VerifyError, VerifyErrorKind, VerifyErrors, verify};
 pub use walk::AccessKind;

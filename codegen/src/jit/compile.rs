@@ -15,10 +15,10 @@ use quantloom_runtime::source::{KernelKey, KernelText, Refusal, Schedule, Work};
 
 use super::{JitError, TRANSFORM, launch_rule, operand};
 use crate::emit;
-use crate::ir::{Kernel, Refusals, Verified, verify};
+use crate::ir::{Kernel, Verified, VerifyErrors, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::transform::{Direction, Part, transform};
-use crate::schedule::{Chosen, Problem, choose_by_model, measured};
+use crate::schedule::{Chosen, Problem, Unscheduled, choose_by_model, measured};
 use crate::target::{TARGETS, Target};
 
 /// The kernel for a request and M tokens.
@@ -41,7 +41,7 @@ pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<Choice, Refus
 /// Why there is none.
 pub(super) fn compile(key: &KernelKey) -> Result<KernelText<'static>, Refusal> {
     let kernel = kernel(key)?;
-    let text = emit::text(&kernel).map_err(JitError::from)?;
+    let text = emit::source(&kernel).map_err(JitError::from)?;
     let rule = launch_rule(&kernel).map_err(JitError::from)?;
     Ok(KernelText { entry: kernel.name.clone().into(), text: text.into(), rule: Cow::Owned(rule) })
 }
@@ -54,10 +54,17 @@ pub(super) fn kernel(key: &KernelKey) -> Result<Verified<Kernel>, Refusal> {
     Ok(verified(built(key, gpu(&key.target)?)?, key)?)
 }
 
-/// The kernel of a key, if the verifier takes it.
+/// The kernel of a key, if the verifier takes it. How many buffers a kernel has, a scheme's components
+/// decide: too many for the target are a limit of ours, and no fault of the schedule.
 pub(super) fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kernel>, JitError> {
+    let (target, count) = (kernel.target, kernel.buffers.len());
+    if let Some(most) = target.gpu.and_then(|gpu| gpu.buffers).filter(|most| count > *most as usize)
+    {
+        let what = format!("{count} arrays in a kernel, which takes {most} at most");
+        return Err(Unscheduled::Scheme { target: target.name, what }.into());
+    }
     let schedule = key.schedule.name.clone();
-    let invalid = |why: Refusals| JitError::Invalid { schedule, refusals: why.to_string() };
+    let invalid = |why: VerifyErrors| JitError::Invalid { schedule, refusals: why.to_string() };
     verify(kernel).map_err(invalid)
 }
 
@@ -153,7 +160,7 @@ pub(super) fn choice(
 
 /// What a plan decodes codes to.
 fn decoded(plan: &DequantPlan) -> Decoded {
-    let (add, exponent) = plan.yields();
+    let (add, exponent) = plan.encoding();
     let rounded = match plan.operand.number() {
         Number::Float(format) if plan.rounds() => Some((format, exponent)),
         _ => None,

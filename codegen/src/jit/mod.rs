@@ -22,7 +22,7 @@ use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
-use crate::emit::Unprinted;
+use crate::emit::EmitError;
 use crate::ir::{Kernel, Verified};
 use crate::schedule::transform::{Part, stores};
 use crate::schedule::{Case, Chosen, Order, Problem, Unscheduled, candidates};

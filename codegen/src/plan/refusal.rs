@@ -5,7 +5,7 @@ use quantloom_dsl::{Activation, Scheme};
 
 use super::operand::Operand;
 use super::plan;
-use crate::target::{TARGETS, Target, later, target};
+use crate::target::{TARGETS, Target, target, unsupported_reason};
 
 /// Why a target does not run a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,7 +94,7 @@ pub fn judged(
     target: &'static Target,
     takes: impl Fn(&Activation) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    if let Some(of) = target.translates {
+    if let Some(of) = target.translated_from {
         return Err(Refusal::Translated { target: target.name, of });
     }
     if !target.has_kernels() {

@@ -8,7 +8,7 @@ use super::grouped::exact_pair;
 use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::{Sequence, Yield};
+use crate::plan::sequence::{OutputEncoding, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};

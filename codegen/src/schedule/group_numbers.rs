@@ -64,7 +64,7 @@ impl GroupNumbers {
             (scale, _) => scale,
         };
         let scale = scale.map(|scale| Grouped { of_weights: on_weights, ..scale });
-        let (add, _) = plan.dequant.yields();
+        let (add, _) = plan.dequant.encoding();
         let zero = scheme.zero.and_then(|zero| taken_off(&zero, plan, (add, k_tile)));
         let adds = correction(plan, zero.as_ref()).needed(scheme);
         Self {
@@ -78,7 +78,7 @@ impl GroupNumbers {
 
 /// What sums lack, where decoding takes these zero points off, or none.
 pub(super) fn correction(plan: &Plan, taken_off: Option<&Grouped>) -> ZeroPointCorrection {
-    let (add, _) = plan.dequant.yields();
+    let (add, _) = plan.dequant.encoding();
     ZeroPointCorrection { zero: taken_off.is_none(), add }
 }
 

@@ -131,9 +131,9 @@ impl Resources {
         // Registers are handed out by eights.
         let registers = (gpu.registers / threads.max(1)) & !7;
         self.threads <= gpu.block_threads
-            && threads <= gpu.processor_threads
+            && threads <= gpu.sm_threads
             && self.shared_bytes <= gpu.block_shared
-            && (self.shared_bytes + gpu.reserved_shared) * self.min_blocks <= gpu.processor_shared
+            && (self.shared_bytes + gpu.reserved_shared) * self.min_blocks <= gpu.sm_shared
             && self.registers <= registers
     }
 }

@@ -227,7 +227,8 @@ impl Problem {
     /// x be left.
     pub fn exponent(&self) -> i32 {
         let lack = self.plan.scale.absorbed.map_or(0, |absorbed| absorbed.lack);
-        let of_weights = if self.sums_integers() { 0 } else { lack - self.plan.dequant.encoding().1 };
+        let of_weights =
+            if self.sums_integers() { 0 } else { lack - self.plan.dequant.encoding().1 };
         of_weights - self.plan.compute.exponent
     }
 

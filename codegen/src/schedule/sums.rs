@@ -12,7 +12,9 @@
 //! holds for sums below 2^22 in magnitude; a run of 128 products of bytes stays below 2^21.
 
 use super::mapping::MainLoop;
-use crate::ir::{Addend, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity};
+use crate::ir::{
+    Accumulator, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity,
+};
 use crate::plan;
 
 /// 1.5 * 2^23 in f32.
@@ -139,7 +141,7 @@ impl<'p> Summing<'p> {
                 Some(tokens) => b.mul_f32(of_row, tokens),
                 None => of_row,
             };
-            let part = self.as_float(b, part[at], self.main.problem.plan.dequant.yields().1);
+            let part = self.as_float(b, part[at], self.main.problem.plan.dequant.encoding().1);
             match scales.rows.as_ref().map(|rows| rows[row]) {
                 Some(of_row) => {
                     let scale = with_tokens(b, of_row);

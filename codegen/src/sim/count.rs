@@ -247,7 +247,8 @@ impl Tally {
                 bytes: tally.bytes,
                 sectors: (tally.sectors[0] > 0).then_some(tally.sectors),
                 rounds: (tally.rounds[0] > 0).then_some(tally.rounds),
-                looks_up: loaded(kernel, number as u32).is_some_and(|of| of.name == LOOKUP_TABLE),
+                table_lookup: loaded(kernel, number as u32)
+                    .is_some_and(|of| of.name == LOOKUP_TABLE),
             })
             .collect()
     }

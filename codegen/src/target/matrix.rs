@@ -1,13 +1,14 @@
-//! The matrix instructions, one row each: D = A B + C with A `[m, k]`, B `[k, n]`, C and D `[m, n]`.
+//! The matrix instructions, one row each: D = A B + C with A `[m, k]`, B `[k, n]`, C and D `[m,
+//! n]`.
 //!
-//! A row's layouts say which value lies where, in the notation of docs/scheme-language.md as
-//! `[place in the register ; register ; lane]`, fastest digit first. In A, `n` is the row and `k`
-//! the column; in B, `n` is the *column* and `k` the row; in D, `n` is the row and `k` the
-//! *column*. A warp-group instruction's lane is the thread's number in its warp group.
+//! A row's layouts are lane maps, in the notation of docs/scheme-language.md as `[position in the
+//! register ; register ; lane]`, fastest digit first. In A, `n` is the row and `k` the column; in
+//! B, `n` is the *column* and `k` the row; in D, `n` is the row and `k` the *column*. A warp-group
+//! instruction's lane is the thread's number in its warp group.
 //!
-//! Values: products are exact, their sum and the addend are summed in an order that the chip
-//! chooses, and the result is rounded to the type of D (integers: exact modulo 2^32). An instruction
-//! that scales ([`Scaling`]) multiplies products of elements with both scales, exactly, before it adds.
+//! Values: products are exact. The chip sums them and C in an order of its choice, and rounds the
+//! result to the type of D (integers: exact modulo 2^32). A scaling instruction ([`Scaling`])
+//! multiplies the products with both scales, exactly, before the sum.
 
 use super::{Feature, Target};
 
@@ -38,12 +39,12 @@ pub enum Element {
     S32,
 }
 
-/// Who executes a matrix instruction together.
+/// The threads that execute a matrix instruction together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatrixScope {
-    /// A warp; the result is there when the operation is done.
+    /// A warp; the result is available to the next statement.
     Warp,
-    /// A warp group; the result is in flight until a wait for it.
+    /// A warp group; the result is in flight until [`Op::MatrixWait`](super::Op::MatrixWait).
     WarpGroup,
 }
 
@@ -54,7 +55,7 @@ pub struct MatrixOp {
     pub name: &'static str,
     /// The vendor's name: a PTX mnemonic, or a clang builtin.
     pub mnemonic: &'static str,
-    /// m, n, k.
+    /// M, N, K.
     pub shape: [u32; 3],
     /// Elements of A.
     pub a: Element,
@@ -62,36 +63,37 @@ pub struct MatrixOp {
     pub b: Element,
     /// Elements of C and D.
     pub d: Element,
-    /// Who executes it.
+    /// The threads that execute it.
     pub scope: MatrixScope,
-    /// Registers and lanes of A.
+    /// Lane map of A.
     pub a_layout: &'static str,
-    /// Registers and lanes of B; empty if B comes from shared memory only.
+    /// Lane map of B; empty if B can only be in shared memory.
     pub b_layout: &'static str,
-    /// Registers and lanes of C and D.
+    /// Lane map of C and D.
     pub d_layout: &'static str,
-    /// How it scales A and B, if it does.
+    /// Its scales of A and B, if it is a scaling instruction.
     pub scaling: Option<Scaling>,
-    /// Which chips have it.
+    /// The feature that a chip must have.
     pub needs: Feature,
-    /// Where its layouts are documented.
+    /// The document of its layouts.
     pub cite: &'static str,
 }
 
-/// How an instruction multiplies its operands with powers of two before it multiplies them: A
-/// `[m, k]` with scales `[m, k / columns]`, B likewise. A scale is a code of e8m0: 255 is a NaN.
+/// The scales of a scaling instruction, powers of two that multiply A and B: A `[m, k]` has scales
+/// `[m, k / columns]`, B likewise. A scale is a code of e8m0; 255 is NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scaling {
     /// Columns that share a scale.
     pub columns: u32,
-    /// Which lane supplies which scale, of A and of B, whatever their elements: `n` is the row of A
-    /// (column of B), `k` the number of the block of columns. A lane has one, in a byte of a register.
+    /// Which lane supplies which scale of A and of B, for all element types: `n` is the row of A
+    /// (column of B), `k` the number of the block of columns. A lane supplies one scale, in a byte
+    /// of a register.
     pub layout: &'static str,
 }
 
 impl Element {
-    /// Width in bits. The elements of a position-by-position layout follow one another without gaps:
-    /// those of 6 bits go on in the next register.
+    /// Width in bits. Elements are packed in the registers without gaps: a 6-bit element may start
+    /// in one register and end in the next.
     pub const fn bits(self) -> u32 {
         match self {
             Self::F16 | Self::Bf16 => 16,
@@ -112,7 +114,7 @@ impl MatrixOp {
         }
     }
 
-    /// Registers a thread for A, B (from registers), D.
+    /// Registers per thread of A, of B (if in registers) and of D.
     pub fn registers(&self, warp: u32) -> [u32; 3] {
         let [m, n, k] = self.shape;
         let lanes = 32 * self.threads(warp);
@@ -209,11 +211,11 @@ macro_rules! mfma {
     };
 }
 
-/// Scales of 32 columns: lane l has that of row l % 16, block l / 16.
+/// Scales of 32 columns: lane l has the scale of row l % 16, block l / 16.
 const MX: Scaling = Scaling { columns: 32, layout: "[ ; ; n:16, k:4]" };
 
-/// Where 128 columns of small floats lie: of bytes a lane has 16 neighbours of each half of the columns,
-/// of smaller elements 32 neighbours.
+/// The lane map of 128 columns of small floats: a lane has 16 adjacent bytes of each half of the
+/// columns, or 32 adjacent smaller elements.
 const fn mx_layout(element: Element) -> &'static str {
     match element.bits() {
         8 => "[k:4 ; k/4:4, k/64:2 ; n:16, k/16:4]",
@@ -242,7 +244,7 @@ macro_rules! scaled_mfma {
     };
 }
 
-/// Every matrix instruction that a schedule can ask for.
+/// Every matrix instruction that a schedule can use.
 #[rustfmt::skip]
 pub const MATRIX_OPS: &[MatrixOp] = &[
     mma!("mma.m16n8k16.bf16", 16, Bf16, F32, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", Mma16),

@@ -27,7 +27,7 @@ pub(super) struct ExprPrinter<'a> {
     constants: BTreeMap<u32, Ident>,
     lets: TokenStream,
     /// The first step that vectors have no method for.
-    missing: Option<EmitError>,
+    missing: Option<RustEmitError>,
 }
 
 impl<'a> ExprPrinter<'a> {
@@ -67,7 +67,7 @@ impl<'a> ExprPrinter<'a> {
     }
 
     /// The statements and the outputs.
-    pub(super) fn body(mut self, outputs: &[Register]) -> Result<Body, EmitError> {
+    pub(super) fn body(mut self, outputs: &[Register]) -> Result<Body, RustEmitError> {
         let outputs = outputs.iter().map(|register| self.register(*register)).collect();
         match self.missing {
             Some(missing) => Err(missing),
@@ -82,7 +82,7 @@ impl<'a> ExprPrinter<'a> {
         let step = step(self.sequence, register);
         let Some(Spelled { text, .. }) = step.lower(self) else {
             let template = self.sequence.template;
-            let missing = EmitError::Step { template, step: format!("{step:?}") };
+            let missing = RustEmitError::Step { template, step: format!("{step:?}") };
             self.missing.get_or_insert(missing);
             return TokenStream::new();
         };
@@ -116,7 +116,7 @@ impl Spelled {
     }
 }
 
-impl StepSink for Speller<'_> {
+impl StepSink for ExprPrinter<'_> {
     type Value = Spelled;
 
     fn arg(&mut self, arg: Arg) -> Spelled {

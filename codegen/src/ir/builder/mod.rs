@@ -60,7 +60,7 @@ impl Builder {
         Self::new("trial", "", target, launch)
     }
 
-    /// The kernel as it was written.
+    /// The finished kernel.
     pub fn finish(mut self) -> Kernel {
         self.kernel.body = self.body;
         self.kernel

@@ -3,8 +3,8 @@
 
 use super::Epilogue;
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Extent, Fetch, Op, Operand, Order, Scope, Type,
-    Uniformity, Width, Word,
+    Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, MemoryOrder, Op, Operand, Scope,
+    Type, Uniformity, Width, Word,
 };
 
 /// Words of shared memory for the count that the last block to arrive is found by.
@@ -59,15 +59,16 @@ impl Workspace {
         let leads = b.equal(thread, 0u32);
         let counter = Address::new(self.arrivals, self.number);
         b.when(leads, |b| {
-            let before = b.atomic(Fetch::Add, counter, 1u32, Order::AcquireRelease, Scope::Device);
+            let before =
+                b.atomic(AtomicOp::Add, counter, 1u32, MemoryOrder::AcquireRelease, Scope::Device);
             b.store(Address::new(flag, 0u32), &[before], Width::B32, None);
             let last = b.equal(before, epilogue.splits - 1);
             b.when(last, |b| {
-                let (value, order) = (0u32.into(), Order::Relaxed);
+                let (value, order) = (0u32.into(), MemoryOrder::Relaxed);
                 let scope = Scope::Device;
                 b.push(Op::Atomic {
                     dst: None,
-                    op: Fetch::Exchange,
+                    op: AtomicOp::Exchange,
                     at: counter,
                     value,
                     order,

@@ -2,7 +2,7 @@
 
 use crate::ir::{Binary, Builder, Compare, Operand, Reg, Type, Unary, Uniformity};
 use crate::plan::DequantPlan;
-use crate::plan::sequence::{Sequence, Yield};
+use crate::plan::sequence::{OutputEncoding, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Register};
 use crate::schedule::table::Table;
