@@ -1,15 +1,9 @@
 //! The operand of x: codes, scales and zero points are the reference's, for every quantiser of the
 //! catalogue and some that nobody uses.
 
-#![allow(clippy::print_stdout, reason = "a skipped part says so")]
-
-mod kernels;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kernels::assembler;
-use kernels::operand::{Kind, Rows};
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
     Binary, Body, Buffer, Compare, Half, Kernel, Op, Operand as Value, Space, Statement, Ternary,
@@ -22,6 +16,9 @@ use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Scheme, parse};
+use quantloom_tests::tools::ptxas;
+
+use crate::kernels::operand::{Kind, Rows};
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
 const OPERANDS: [Operand; 6] =
@@ -451,7 +448,7 @@ fn codes_and_groups_are_of_the_multiplied_x() {
 }
 
 #[test]
-fn what_is_not_taken_is_said() {
+fn quantisers_that_are_not_taken_are_named() {
     let cases = [
         ("i8 { scale: own per token }", Operand::E4m3, (64, 64), false, "i8 activations as oper"),
         ("e4m3 { scale: own per token }", Operand::I8, (64, 64), false, "as operands in i8"),
@@ -490,9 +487,7 @@ fn what_is_not_taken_is_said() {
 /// Large shapes, every quantiser, without spills.
 #[test]
 fn kernels_assemble() {
-    let Some(ptxas) = assembler::find() else {
-        return println!("skipped: ptxas not found");
-    };
+    let Some(ptxas) = ptxas::find() else { return };
     let factored = all().into_iter().map(|(scheme, activation)| {
         (Scheme { prescale: Some(Number::Float(BF16)), ..scheme }, activation)
     });
@@ -504,7 +499,7 @@ fn kernels_assemble() {
             for problem in problems(one, own, sm, shape) {
                 for kernel in verified(&problem, true) {
                     let text = ptx::emit(&kernel).unwrap();
-                    let assembled = assembler::assemble(&ptxas, &text, sm);
+                    let assembled = ptxas.assemble(&text, sm);
                     assert!(assembled.is_clean(), "{}:\n{}", kernel.name, assembled.report);
                 }
             }
@@ -775,7 +770,7 @@ fn mistakes_of_factors_are_found() {
 }
 
 #[test]
-fn mistakes_are_found() {
+fn mistakes_of_activation_kernels_are_found() {
     for (what, clause, operand, mutation) in MISTAKES {
         let scheme = other(clause, if *clause == TOKEN { "own" } else { "f32" });
         let one = (scheme.clone(), scheme.activations[0].clone());

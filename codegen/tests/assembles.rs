@@ -1,27 +1,22 @@
 //! The vendors' compilers accept every operation, printed for every GPU target.
 
-#![allow(clippy::print_stdout, reason = "a skipped part says so")]
-
-mod kernels;
-
-use kernels::{assembler, compiler};
 use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::verify;
+use quantloom_tests::tools::{clang, ptxas};
+
+use crate::kernels;
 
 #[test]
 fn every_operation_assembles() {
-    let ptxas = assembler::find();
-    if ptxas.is_none() {
-        println!("skipped: ptxas not found");
-    }
+    let ptxas = ptxas::find();
     for target in ["sm_80", "sm_89", "sm_90a", "sm_120"] {
         for kernel in kernels::all(target) {
             let name = kernel.name.clone();
             let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{target}: {refusals}"));
             let text = ptx::emit(&kernel).unwrap();
             assert_eq!(text, ptx::emit(&kernel).unwrap(), "{name} for {target} is emitted twice");
-            let Some(ptxas) = &ptxas else { continue };
-            let assembled = assembler::assemble(ptxas, &text, target);
+            let Some(ptxas) = ptxas else { continue };
+            let assembled = ptxas.assemble(&text, target);
             assert!(assembled.is_clean(), "{name} for {target}:\n{}\n{text}", assembled.report);
         }
     }
@@ -29,18 +24,15 @@ fn every_operation_assembles() {
 
 #[test]
 fn every_operation_compiles_for_amd() {
-    let clang = compiler::find();
-    if clang.is_none() {
-        println!("skipped: clang for AMD GPUs not found");
-    }
+    let clang = clang::find();
     for target in ["gfx942", "gfx950"] {
         for kernel in kernels::all(target) {
             let name = kernel.name.clone();
             let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{target}: {refusals}"));
             let text = hip::emit(&kernel).unwrap();
             assert_eq!(text, hip::emit(&kernel).unwrap(), "{name} for {target} is emitted twice");
-            let Some(clang) = &clang else { continue };
-            let compiled = compiler::compile(clang, &text, target);
+            let Some(clang) = clang else { continue };
+            let compiled = clang.compile(&text, target);
             assert!(compiled.is_clean(), "{name} for {target}: {compiled:#?}\n{text}");
             assert_eq!(compiled.shared, kernel.shared_map().bytes, "{name} for {target}");
         }

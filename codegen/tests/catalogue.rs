@@ -1,6 +1,5 @@
 //! The checked-in files of `kernels-generated` are the generator's output, which is deterministic;
 //! and `quantloom-catalogue` reports stale files and the command that regenerates them.
-#![cfg(feature = "catalogue")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,6 +21,9 @@ fn the_same_schemes_give_the_same_bytes() {
 fn the_checked_in_files_are_fresh() {
     let files = files(&schemes(&folder()).unwrap()).unwrap();
     assert_eq!(stale(&folder(), &files).unwrap(), [""; 0], "again: {REGENERATE}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quantloom-catalogue"));
+    let checked = command.arg("--check").arg("--folder").arg(folder()).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
 }
 
 /// Every scheme has its type, every family its line in the list and a file of one or two screens.

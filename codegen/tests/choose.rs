@@ -1,10 +1,8 @@
 //! The choice of a schedule: it can be written, and its key's name and parameters give it back.
 
-mod kernels;
-
 use std::collections::BTreeMap;
 
-use kernels::products::{catalogue, problem};
+use crate::kernels::products::{catalogue, problem};
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::{
     Chosen, Measured, Problem, choose, choose_by_model, measured_rows,

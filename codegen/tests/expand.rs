@@ -46,7 +46,7 @@ fn catalogue() -> Vec<(String, String)> {
 }
 
 /// Also a measurement: an expansion should take less than a second without optimisation,
-/// `cargo test -p quantloom-codegen --test expand --config profile.dev.opt-level=0 -- --nocapture`.
+/// `cargo test -p quantloom-codegen --test codegen --config profile.dev.opt-level=0 expand:: -- --nocapture`.
 #[test]
 #[expect(clippy::print_stdout, reason = "a measurement is printed, not asserted")]
 fn the_catalogue_expands_without_errors_and_deterministically() {

@@ -1,30 +1,16 @@
 //! HIP sources against the simulator. No AMD GPU is needed: a source is portable C++, except for
 //! the builtins, which `kernels/host.h` defines for this machine.
 
-#![cfg(feature = "jit")]
-#![allow(clippy::print_stdout, reason = "a skipped part says so")]
-
-mod kernels;
-
-use std::path::PathBuf;
-
-use kernels::host::Program;
-use kernels::{compiler, launch, sm};
+use crate::kernels::host::Program;
+use crate::kernels::{self, launch, sm};
 use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::*;
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
 use quantloom_codegen::target::{Feature, Target};
 use quantloom_dsl::format::{BF16, E4M3, F16, Overflow};
+use quantloom_tests::tools::clang;
 
 const TARGETS: [&str; 2] = ["gfx942", "gfx950"];
-
-fn clang() -> Option<PathBuf> {
-    let found = compiler::find();
-    if found.is_none() {
-        println!("skipped: clang for AMD GPUs not found");
-    }
-    found
-}
 
 /// An operation on one, two or three words.
 #[derive(Clone, Copy, Debug)]
@@ -228,7 +214,7 @@ fn adversarial() -> [Vec<u32>; 3] {
 
 #[test]
 fn operations_agree_with_the_simulator() {
-    let Some(clang) = clang() else { return };
+    let Some(clang) = clang::find() else { return };
     for target in TARGETS {
         let (kernel, operations) = every(sm(target));
         let inputs = adversarial();
@@ -236,7 +222,7 @@ fn operations_agree_with_the_simulator() {
         let len = kernel.buffers[3].shape.iter().map(|extent| extent.value(&[]).unwrap() as usize);
         buffers.push(Contents::poison(4 * len.product::<usize>()));
         let mut arguments = Arguments { parameters: vec![], buffers };
-        let left = Program::new(&clang, kernel.clone()).run(&arguments)[3].words();
+        let left = Program::new(clang, kernel.clone()).run(&arguments)[3].words();
         run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
         let right = arguments.buffers[3].words();
         let count = (BLOCKS * THREADS) as usize;
@@ -255,10 +241,10 @@ fn operations_agree_with_the_simulator() {
 
 /// Runs a kernel on the simulator and as compiled C++: every buffer must hold the same bytes.
 fn both(kernel: Kernel, arguments: &Arguments) {
-    let Some(clang) = clang() else { return };
+    let Some(clang) = clang::find() else { return };
     let name = format!("{} for {}", kernel.name, kernel.target);
     let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{name}: {refusals}"));
-    let left = Program::new(&clang, kernel.clone()).run(arguments);
+    let left = Program::new(clang, kernel.clone()).run(arguments);
     let mut right = arguments.clone();
     run(&kernel, &mut right, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
     for ((buffer, left), right) in kernel.buffers.iter().zip(&left).zip(&right.buffers) {
@@ -299,9 +285,9 @@ fn functions_of_three_bits_are_correct_and_short() {
     }
     // gfx950 has an instruction for every such function, and the compiler uses it for the
     // expressions.
-    let Some(clang) = clang() else { return };
+    let Some(clang) = clang::find() else { return };
     let text = hip::emit(&verify(tables(sm("gfx950"))).unwrap()).unwrap();
-    let listing = compiler::listing(&clang, &text, "gfx950");
+    let listing = clang.listing(&text, "gfx950");
     let logic = ["v_and", "v_or", "v_xor", "v_xnor", "v_not", "v_bfi", "v_bitop3"];
     let line = |line: &&str| logic.iter().any(|name| line.trim_start().starts_with(name));
     assert!(listing.lines().filter(line).count() <= 256, "{listing}");
@@ -310,7 +296,7 @@ fn functions_of_three_bits_are_correct_and_short() {
 /// Without compiler flags, quotients and roots are those of IEEE 754, and nothing is contracted.
 #[test]
 fn compilers_round_as_the_ir_says() {
-    let Some(clang) = clang() else { return };
+    let Some(clang) = clang::find() else { return };
     for target in TARGETS {
         let mut b = Builder::new("rounding", "a / b, sqrt(a), a b + c.", sm(target), launch(64));
         let n = Extent::Constant(64);
@@ -328,7 +314,7 @@ fn compilers_round_as_the_ir_says() {
         let sum = b.binary(Binary::AddF32, product, n[0]);
         b.store(Address::new(y, quad), &[quotient, root, sum, product], Width::B128, None);
         let text = hip::emit(&verify(b.finish()).unwrap()).unwrap();
-        let listing = compiler::listing(&clang, &text, target);
+        let listing = clang.listing(&text, target);
         // The last step of a correctly rounded quotient; and of a root, which compares its
         // neighbours.
         assert!(listing.contains("v_div_fixup_f32"), "{listing}");
@@ -341,9 +327,9 @@ fn compilers_round_as_the_ir_says() {
 
 #[test]
 fn a_source_is_for_its_chip() {
-    let Some(clang) = clang() else { return };
+    let Some(clang) = clang::find() else { return };
     let text = hip::emit(&verify(kernels::memory(sm("gfx942"))).unwrap()).unwrap();
-    let compiled = compiler::compile(&clang, &text, "gfx950");
+    let compiled = clang.compile(&text, "gfx950");
     assert!(!compiled.ok && compiled.report.contains("this text is for gfx942"), "{compiled:?}");
     let kernel = verify(kernels::memory(sm("sm_80"))).unwrap();
     let refusal = hip::emit(&kernel).unwrap_err().to_string();

@@ -1,16 +1,11 @@
 //! Products by HIP texts, run on this machine, against the reference: all that a device does but the
 //! compiler's last steps, from stored tensors to y.
 
-#![cfg(feature = "jit")]
-#![allow(clippy::print_stdout, reason = "a skipped part says so")]
-
-mod kernels;
-
-use kernels::compiler;
-use kernels::host::Host;
-use kernels::products::catalogue;
+use crate::kernels::host::Host;
+use crate::kernels::products::catalogue;
 use quantloom_runtime::conformance::Suite;
 use quantloom_runtime::gpu::GpuDevice;
+use quantloom_tests::tools::clang;
 use rayon::prelude::*;
 
 /// Schemes that together have every kind of work: decoding by shifts, tables and from planes, scales
@@ -34,15 +29,12 @@ const SCHEMES: [(&str, &str); 13] = [
 
 #[test]
 fn texts_multiply() {
-    let Some(clang) = compiler::find() else {
-        println!("skipped: clang for AMD GPUs not found");
-        return;
-    };
+    let Some(clang) = clang::find() else { return };
     let schemes = catalogue();
     let wrong = SCHEMES.par_iter().enumerate().filter_map(|(number, &(name, chip))| {
         let scheme = schemes.iter().find(|scheme| scheme.name == name);
         let scheme = scheme.unwrap_or_else(|| panic!("the catalogue has no {name}"));
-        let device = GpuDevice::new(Host::new(&clang, chip));
+        let device = GpuDevice::new(Host::new(clang, chip));
         let tokens = vec![1, 17];
         // N that is no tile's, several turns of K.
         let (shapes, seeds) = (vec![(40, 384)], vec![number as u64 % 6]);

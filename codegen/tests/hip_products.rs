@@ -1,19 +1,16 @@
 //! Products on AMD GPUs: what is chosen verifies, and clang compiles it without spills or local memory,
 //! in so many registers.
 
-#![allow(clippy::print_stdout, reason = "a skipped part says so")]
-
-mod kernels;
-
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use kernels::compiler;
-use kernels::products::{catalogue, problem};
+use crate::kernels::products::{catalogue, problem};
 use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::{Kernel, Verified, verify};
 use quantloom_codegen::schedule::{Problem, choose};
 use quantloom_codegen::target::target;
+use quantloom_tests::tools::clang::Compiled;
+use quantloom_tests::tools::{clang, skip};
 use rayon::prelude::*;
 
 fn chosen(problem: &Problem, tokens: u32) -> Verified<Kernel> {
@@ -24,10 +21,7 @@ fn chosen(problem: &Problem, tokens: u32) -> Verified<Kernel> {
 /// What a few kernels take of a compute unit.
 #[test]
 fn kernels_take_so_many_registers() {
-    let Some(clang) = compiler::find() else {
-        println!("skipped: clang for AMD GPUs not found");
-        return;
-    };
+    let Some(clang) = clang::find() else { return };
     let products = [("sym", 0), ("sym", 1), ("asym", 0), ("bias", 0)];
     let cases = products.into_iter().flat_map(|product| {
         ["gfx942", "gfx950"]
@@ -52,18 +46,18 @@ fn kernels_take_so_many_registers() {
     }
     let lines = problems.par_iter().map(|(problem, chip, tokens)| {
         let kernel = chosen(problem, *tokens);
-        let compiled = compiler::compile(&clang, &hip::emit(&kernel).unwrap(), chip);
+        let compiled = clang.compile(&hip::emit(&kernel).unwrap(), chip);
         assert!(compiled.is_clean(), "{}: {compiled:?}", kernel.name);
         let planned = kernel.shared_map().bytes;
         assert_eq!(compiled.shared, planned, "{}", kernel.name);
-        let compiler::Compiled { vgprs, agprs, .. } = compiled;
+        let Compiled { vgprs, agprs, .. } = compiled;
         format!("{}: {vgprs} VGPRs, {agprs} of them AGPRs, {planned} bytes shared", kernel.name)
     });
     let lines: Vec<String> = lines.collect();
     let mut resources = String::new();
     lines.iter().for_each(|line| writeln!(resources, "{line}").unwrap());
     // Registers are this compiler's; others count a little differently.
-    match compiler::is_version(&clang, "22.") {
+    match clang.is_version("22.") {
         true => {
             let mut settings = insta::Settings::clone_current();
             settings.set_snapshot_path("../../snapshots");
@@ -71,7 +65,7 @@ fn kernels_take_so_many_registers() {
             settings.set_omit_expression(true);
             settings.bind(|| insta::assert_snapshot!("resources_hip", resources));
         }
-        false => println!("skipped: registers are compared for clang 22 only"),
+        false => skip("registers are compared for clang 22 alone"),
     }
 }
 
@@ -79,38 +73,51 @@ fn kernels_take_so_many_registers() {
 const COMPILED: [(&str, (u32, u32), &[u32]); 2] =
     [("gfx942", (1000, 4096), &[1, 64]), ("gfx950", (8192, 8192), &[16, 64])];
 
-#[test]
-fn what_is_chosen_for_the_catalogue_compiles() {
-    let Some(clang) = compiler::find() else {
-        println!("skipped: clang for AMD GPUs not found");
-        return;
-    };
+/// The kernels of the catalogue: all of them, or of each scheme those of one chip and M.
+fn catalogue_compiles(all: bool) {
+    let Some(clang) = clang::find() else { return };
     let mut seen = HashSet::new();
     let mut texts = Vec::new();
-    for (chip, shape, tokens) in COMPILED {
-        for scheme in catalogue().iter().filter(|scheme| scheme.experts.is_none()) {
+    let cases = COMPILED
+        .iter()
+        .flat_map(|(chip, shape, tokens)| tokens.iter().map(move |m| (chip, *shape, *m)));
+    let cases: Vec<_> = cases.collect();
+    let schemes = catalogue();
+    let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());
+    for (number, scheme) in schemes.enumerate() {
+        for (at, &(chip, shape, tokens)) in cases.iter().enumerate() {
+            if !all && number % cases.len() != at {
+                continue;
+            }
             for activation in &scheme.activations {
                 let problem = Problem::new(scheme, activation, target(chip).unwrap(), shape);
                 let problem = problem.unwrap_or_else(|why| panic!("{}: {why}", scheme.name));
-                for &tokens in tokens {
-                    let kernel = chosen(&problem, tokens);
-                    let text = hip::emit(&kernel).unwrap();
-                    // Schemes that differ in their packing alone have the same kernels.
-                    if seen.insert(text.replace(&kernel.name, "")) {
-                        texts.push((scheme.name.clone(), chip, text));
-                    }
+                let kernel = chosen(&problem, tokens);
+                let text = hip::emit(&kernel).unwrap();
+                // Schemes that differ in their packing alone have the same kernels.
+                if seen.insert(text.replace(&kernel.name, "")) {
+                    texts.push((scheme.name.clone(), chip, text));
                 }
             }
         }
     }
-    let began = std::time::Instant::now();
     let spills = texts.par_iter().filter_map(|(scheme, chip, text)| {
-        let compiled = compiler::compile(&clang, text, chip);
+        let compiled = clang.compile(text, chip);
         let line = text.lines().next().unwrap_or_default();
         (!compiled.is_clean()).then(|| format!("{scheme}: {line}: {compiled:?}"))
     });
     let spills: Vec<String> = spills.collect();
     let (of, all) = (spills.len(), texts.len());
-    println!("{all} kernels in {:?}", began.elapsed());
     assert!(spills.is_empty(), "{of} of {all} kernels:\n{}", spills.join("\n"));
+}
+
+#[test]
+fn a_kernel_of_each_scheme_compiles() {
+    catalogue_compiles(false);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn what_is_chosen_for_the_catalogue_compiles() {
+    catalogue_compiles(true);
 }

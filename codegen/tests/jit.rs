@@ -1,7 +1,5 @@
 //! The compiler as a source of kernels: texts, their launch rules, and what is refused.
 
-#![cfg(feature = "jit")]
-
 use quantloom_codegen::jit::{Jit, launch_rule};
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, parse};

@@ -1,12 +1,10 @@
 //! The tests of products can fail: kernels with one mutation, each refused by the verifier, stopped
 //! by the simulator, or found to compute a wrong result.
 
-mod kernels;
-
-use kernels::mutation::{Mutation, gone, mutate};
-use kernels::product::Product;
-use kernels::products::problem;
-use kernels::tiles;
+use crate::kernels::mutation::{Mutation, gone, mutate};
+use crate::kernels::product::Product;
+use crate::kernels::products::problem;
+use crate::kernels::tiles;
 use quantloom_codegen::ir::{
     Binary, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Side, Ternary, Unary, verify,
 };

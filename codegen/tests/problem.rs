@@ -1,9 +1,7 @@
 //! What a scheme becomes for its schedules: turns and runs of columns, the numbers of groups that
 //! products read, the operand of x.
 
-mod kernels;
-
-use kernels::products::catalogue;
+use crate::kernels::products::catalogue;
 use quantloom_codegen::schedule::{Grouped, MainLoop, Order, Problem, What};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::Number;

@@ -1,12 +1,8 @@
 //! Prepared weights go into a file and come back, and only to what they were prepared for.
 
-#![cfg(feature = "jit")]
-
-mod kernels;
-
 use std::path::{Path, PathBuf};
 
-use kernels::stored::Stored;
+use crate::kernels::stored::Stored;
 use quantloom_codegen::jit::Simulator;
 use quantloom_dsl::format::{BF16, F16};
 use quantloom_dsl::layout::Shape;

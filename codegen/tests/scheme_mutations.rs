@@ -1,14 +1,10 @@
 //! The comparison with the reference can fail: each way in which numbers of groups, factors, biases,
 //! planes and sums of x reach a product, made wrong, is found on the simulator.
 
-#![cfg(feature = "jit")]
-
-mod kernels;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kernels::mutation::{Mutation, mutate, put_before};
+use crate::kernels::mutation::{Mutation, mutate, put_before};
 use quantloom_codegen::ir::{
     Binary, Kernel, MatrixOperand, Op, Operand, Side, Ternary, Unary, Width,
 };
@@ -325,7 +321,7 @@ fn is_found(what: &str, tokens: usize, (failure, changed): (Option<Failure>, boo
 }
 
 #[test]
-fn what_is_wrong_is_found() {
+fn mutated_products_of_schemes_are_found() {
     for &(what, clauses, all, mutation) in WRONG {
         for &tokens in all {
             let found = compared(clauses, tokens, move |kernel| mutate(kernel, mutation));

@@ -1,10 +1,8 @@
 //! Every schedule in the simulator, on ragged shapes, against the exact product.
 
-mod kernels;
-
-use kernels::product::Product;
-use kernels::products::problem;
-use kernels::tiles::{DECODE, TILE};
+use crate::kernels::product::Product;
+use crate::kernels::products::problem;
+use crate::kernels::tiles::{DECODE, TILE};
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::decode::DecodeTile;
 use quantloom_codegen::schedule::tile::TileShape;

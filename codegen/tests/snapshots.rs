@@ -1,6 +1,5 @@
 //! Snapshots of plans and of emitted Rust for a few schemes, one per feature of the language, for
 //! review of changes. Other tests check their correctness.
-#![cfg(feature = "pages")]
 
 use std::path::Path;
 

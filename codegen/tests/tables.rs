@@ -1,16 +1,12 @@
 //! Kernels with table lookups: vendors' compilers accept them without spills, with the table in
 //! shared memory next to the pipeline's stages.
 
-#![allow(clippy::print_stdout, reason = "a skipped part says so")]
-
-mod kernels;
-
-use kernels::{assembler, compiler};
 use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::{Kernel, Verified, verify};
 use quantloom_codegen::schedule::{Problem, choose};
 use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
+use quantloom_tests::tools::{clang, ptxas};
 use rayon::prelude::*;
 
 /// Values that use all mantissa bits: 8-bit codes, codes in bit planes, and floats out of f16's
@@ -61,13 +57,10 @@ fn tables_are_in_shared_memory() {
 
 #[test]
 fn tables_assemble() {
-    let Some(ptxas) = assembler::find() else {
-        println!("skipped: ptxas not found");
-        return;
-    };
+    let Some(ptxas) = ptxas::find() else { return };
     let wrong = ["sm_80", "sm_89", "sm_90a", "sm_120"].par_iter().flat_map_iter(|sm| {
         kernels_for(sm).into_iter().filter_map(|(kernel, _)| {
-            let assembled = assembler::assemble(&ptxas, &ptx::emit(&kernel).unwrap(), sm);
+            let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), sm);
             (!assembled.is_clean()).then(|| format!("{}: {}", kernel.name, assembled.report))
         })
     });
@@ -77,13 +70,10 @@ fn tables_assemble() {
 
 #[test]
 fn tables_compile_for_amd() {
-    let Some(clang) = compiler::find() else {
-        println!("skipped: clang for AMD GPUs not found");
-        return;
-    };
+    let Some(clang) = clang::find() else { return };
     let wrong = ["gfx942", "gfx950"].par_iter().flat_map_iter(|chip| {
         kernels_for(chip).into_iter().filter_map(|(kernel, _)| {
-            let compiled = compiler::compile(&clang, &hip::emit(&kernel).unwrap(), chip);
+            let compiled = clang.compile(&hip::emit(&kernel).unwrap(), chip);
             let planned = compiled.shared == kernel.shared_map().bytes;
             (!compiled.is_clean() || !planned).then(|| format!("{}: {compiled:?}", kernel.name))
         })

@@ -1,10 +1,8 @@
 //! Snapshots of a few kernels, for review of changes: the IR and the PTX or HIP of a skinny
 //! product, and of operations that no schedule uses.
 
-mod kernels;
-
-use kernels::products::problem;
-use kernels::{memory, sm, warp_groups, warp_matrices};
+use crate::kernels::products::problem;
+use crate::kernels::{memory, sm, warp_groups, warp_matrices};
 use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::{Kernel, verify};
 use quantloom_codegen::schedule::Schedule;

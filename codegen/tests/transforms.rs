@@ -1,14 +1,8 @@
 //! Transforms on the device: what the host packs, bit for bit, and back to the checkpoint's bytes;
 //! for every scheme of the catalogue that schedules multiply.
 
-#![cfg(feature = "jit")]
-#![allow(clippy::print_stdout, reason = "a skipped part says so")]
-
-mod kernels;
-
-use kernels::assembler;
-use kernels::products::catalogue;
-use kernels::stored::Stored;
+use crate::kernels::products::catalogue;
+use crate::kernels::stored::Stored;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
     Binary, Body, BufferId, Kernel, Op, Operand, Space, Statement, Ternary, Verified, verify,
@@ -22,6 +16,7 @@ use quantloom_dsl::layout::Component;
 use quantloom_dsl::parse;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_runtime::op::{Op as _, ProductError};
+use quantloom_tests::tools::ptxas;
 
 const DIRECTIONS: [Direction; 2] = [Direction::ToNative, Direction::FromNative];
 
@@ -44,7 +39,7 @@ fn stays(stored: &Stored, part: Part) -> bool {
 
 /// Everything goes to products; what does not lead back from whole rows is the table below.
 #[test]
-fn the_device_packs_as_the_host_does() {
+fn the_simulator_packs_as_the_host_does() {
     let mut wrong = Vec::new();
     for scheme in catalogue() {
         for activation in &scheme.activations {
@@ -166,9 +161,7 @@ fn of_catalogue(name: &str, sm: &'static str, shape: (u32, u32)) -> Stored {
 
 #[test]
 fn transforms_assemble() {
-    let Some(ptxas) = assembler::find() else {
-        return println!("skipped: ptxas not found");
-    };
+    let Some(ptxas) = ptxas::find() else { return };
     let names = [
         "awq4",
         "ct_w4a16_asym",
@@ -188,7 +181,7 @@ fn transforms_assemble() {
                     let Ok(kernel) = written(&stored, part, direction) else { continue };
                     let kernel = verified(kernel);
                     let text = ptx::emit(&kernel).unwrap();
-                    let assembled = assembler::assemble(&ptxas, &text, sm);
+                    let assembled = ptxas.assemble(&text, sm);
                     assert!(assembled.is_clean(), "{name}:\n{}", assembled.report);
                 }
             }
@@ -220,7 +213,7 @@ fn each(body: &mut Body, change: &mut dyn FnMut(&mut Op)) {
 }
 
 #[test]
-fn mistakes_are_found() {
+fn mistakes_of_transforms_are_found() {
     type Mutation = fn(&mut Op);
     let mistakes: [(&str, &str, Part, Mutation); 9] = [
         ("two codes change places", "awq4", Part::Codes, |op| {

@@ -1,8 +1,6 @@
 //! The verifier: each error has a case, a kernel with exactly this error.
 
-mod kernels;
-
-use kernels::{launch, sm};
+use crate::kernels::{self, launch, sm};
 use quantloom_codegen::ir::*;
 use quantloom_codegen::target::target;
 

@@ -1,10 +1,7 @@
 //! WGSL: naga accepts the emitted sources, and translates them to SPIR-V and MSL.
 
-#![cfg(feature = "jit")]
-
-mod kernels;
-
-use kernels::products::catalogue;
+use crate::kernels;
+use crate::kernels::products::catalogue;
 use naga::back::{msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use quantloom_codegen::emit::{ptx, wgsl};

@@ -3,8 +3,7 @@
 
 use quantloom_dsl::parse;
 
-#[path = "errors/bad.rs"]
-mod bad;
+pub(crate) mod bad;
 
 use bad::{BAD, Bad};
 

@@ -3,12 +3,11 @@
 //! A layout is drawn from a tape of random bytes, so that a failing case shrinks to a short
 //! one; it prints as the notation and the shape that reproduce it.
 
-mod random_layout;
-
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::random_layout::{CODE, Case, SCALE, Tape, copy, word, words_of_steps};
 use proptest::collection::vec;
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
@@ -18,7 +17,6 @@ use quantloom_dsl::layout::{
     Method, Recode, Shape, Transform, TransformError, read_bits,
 };
 use quantloom_dsl::parse_layout;
-use random_layout::{CODE, Case, SCALE, Tape, copy, word, words_of_steps};
 
 type Checked = Result<(), TestCaseError>;
 

@@ -1,15 +1,13 @@
 //! Every example of the layout notation, packed by the reference and by a packer written from
 //! the format's own description (`packers`), at ragged shapes too; and unpacked again.
 
-mod packers;
-
 use std::collections::BTreeMap;
 
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{PlainCodes, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
 
-use packers::*;
+use crate::packers::*;
 
 struct Example {
     name: &'static str,

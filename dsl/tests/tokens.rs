@@ -5,10 +5,7 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quantloom_dsl::lang::{Declaration, TokenKind, lex, parse_tokens};
 use quantloom_dsl::{Diagnostic, Scheme, parse};
 
-#[path = "errors/bad.rs"]
-mod bad;
-
-use bad::BAD;
+use crate::errors::bad::BAD;
 
 /// Through the macro's door.
 fn declare(text: &str) -> (Declaration, Option<Scheme>, Vec<Diagnostic>) {

@@ -1,8 +1,6 @@
 //! A device through wgpu, with texts written by hand: memory, launches, and what is refused. Where no
 //! driver shows a device, each test says that it is skipped.
 
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
-
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -15,6 +13,7 @@ use quantloom_runtime::source::{
     Scalar, Schedule, Work,
 };
 use quantloom_runtime::wgpu::{Memory, Pipeline, Wgpu, WgpuError, devices};
+use quantloom_tests::tools::skip;
 
 /// Kernels by the names of their schedules.
 struct ByHand;
@@ -83,7 +82,7 @@ fn key(name: &str) -> KernelKey {
 
 fn device() -> Option<Wgpu> {
     if devices().is_empty() {
-        println!("skipped: no device for Vulkan, Metal or Direct3D 12 found");
+        skip("no device for Vulkan, Metal or Direct3D 12 found");
         return None;
     }
     Some(Wgpu::new(0, Arc::new(ByHand)).unwrap())

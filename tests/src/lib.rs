@@ -1,10 +1,7 @@
-//! Shared by the tests of Quantloom: paths of golden files, temporary files, and runs of the
-//! command.
+//! Shared by the tests of Quantloom: paths of golden files, and files that tests make and change.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
 
 use quantloom_dsl::layout::{Component, GroupSize, Index, Shape};
 use quantloom_dsl::reference::{PlainCodes, StoredTensors};
@@ -12,6 +9,11 @@ use quantloom_dsl::{Scheme, ZeroKind};
 use quantloom_runtime::checkpoint::{Layer, Tensors};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+
+pub mod file;
+pub mod floats;
+pub mod ops;
+pub mod tools;
 
 /// The folder of files that third-party software wrote.
 pub fn golden() -> PathBuf {
@@ -56,105 +58,6 @@ pub fn unscheduled_file(folder: &Path) -> String {
     let path = folder.join("unscheduled.scheme");
     std::fs::write(&path, UNSCHEDULED).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     path.to_string_lossy().into_owned()
-}
-
-/// The result of a run of the command.
-#[derive(Debug)]
-pub struct Ran {
-    /// The command line, for messages.
-    pub line: String,
-    /// Exit status; `None` if a signal ended it.
-    pub code: Option<i32>,
-    /// Standard output.
-    pub out: String,
-    /// Standard error.
-    pub err: String,
-}
-
-impl Ran {
-    /// The run, if it ended with status 0.
-    ///
-    /// # Panics
-    /// If it did not, with the whole output.
-    pub fn done(self) -> Self {
-        assert_eq!(self.code, Some(0), "{}\n{}{}", self.line, self.out, self.err);
-        self
-    }
-
-    /// Its standard output as JSON.
-    ///
-    /// # Panics
-    /// If it is not JSON.
-    pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{}: {error}", self.line))
-    }
-}
-
-/// Runs the built command.
-///
-/// # Panics
-/// If the command does not exist.
-pub fn quantloom<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Ran {
-    quantloom_with(&[], arguments)
-}
-
-/// Runs the built command with environment variables, NAME and value.
-///
-/// # Panics
-/// If the command does not exist.
-pub fn quantloom_with<S: AsRef<std::ffi::OsStr>>(
-    variables: &[(&str, &str)],
-    arguments: &[S],
-) -> Ran {
-    let output = Command::new(binary())
-        .args(arguments)
-        .envs(variables.iter().copied())
-        .output()
-        .unwrap_or_else(|error| panic!("{} does not start: {error}", binary().display()));
-    let shown = arguments.iter().map(|a| a.as_ref().to_string_lossy()).collect::<Vec<_>>();
-    Ran {
-        line: format!("quantloom {}", shown.join(" ")),
-        code: output.status.code(),
-        out: String::from_utf8_lossy(&output.stdout).into_owned(),
-        err: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
-}
-
-/// The command, built with the profile of this test. `cargo test` does not build the program of
-/// another package (nor notice that it is stale), so this function builds it; a fresh program costs
-/// no time.
-pub fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let test = std::env::current_exe().expect("a test knows its own path");
-        // TARGET/PROFILE/deps/TEST
-        let folder = test.parent().and_then(Path::parent).expect("tests lie in deps").to_owned();
-        let target = folder.parent().expect("a profile lies in the target folder");
-        let profile = match folder.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(profile) => profile,
-        };
-        let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["build", "--quiet", "--offline", "--package", "quantloom", "--bin", "quantloom"])
-            .args(["--profile", profile])
-            .arg("--target-dir")
-            .arg(target)
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-            .output();
-        let binary = folder.join(format!("quantloom{}", std::env::consts::EXE_SUFFIX));
-        let said = match built {
-            Ok(output) if output.status.success() => String::new(),
-            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-            Err(error) => error.to_string(),
-        };
-        assert!(
-            said.is_empty() && binary.is_file(),
-            "the command {} does not exist; build it with `cargo build --profile {profile} -p \
-             quantloom`: {said}",
-            binary.display()
-        );
-        binary
-    })
 }
 
 /// Reproducible numbers (SplitMix64).

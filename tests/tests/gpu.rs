@@ -15,6 +15,8 @@ use quantloom::runtime::unpacked::Unpacked;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
+use quantloom_runtime::device::Backend;
+use quantloom_tests::ops::{answers_for_any_tokens, weights};
 use quantloom_tests::{golden_file, golden_layers};
 use rayon::prelude::*;
 
@@ -252,7 +254,7 @@ fn golden(name: &str) -> Vec<Finding> {
 }
 
 #[test]
-fn other_peoples_results_are_met() {
+fn the_simulator_meets_the_results_of_other_software() {
     let findings: Vec<(String, Finding)> = golden_layers()
         .into_par_iter()
         .flat_map_iter(|name| golden(&name).into_iter().map(move |found| (name.clone(), found)))
@@ -298,4 +300,16 @@ fn the_simulator_keeps_the_latest_reports_and_totals() {
     let latest = device.executor().take_reports();
     assert_eq!(latest.len(), KEPT_REPORTS);
     assert_eq!(latest.last(), first.last());
+}
+
+/// However many tokens are asked about, an op has an answer: no sum of bytes wraps.
+#[test]
+fn no_number_of_tokens_is_too_large_to_ask_a_gpu_about() {
+    for (scheme, weight) in weights() {
+        for target in ["sm_90a", "gfx942", "wgsl"] {
+            let device = GpuDevice::new(simulator(target));
+            let op = Backend::prepare(&device, &scheme, &weight).unwrap();
+            answers_for_any_tokens(&*op, 256);
+        }
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::{Component, Index, Shape};
@@ -11,9 +10,8 @@ use quantloom_dsl::{Arithmetic, Code, ScaleRule, ScaleType, Scheme};
 use quantloom_kernels::{catalogue, scheme};
 use quantloom_runtime::checkpoint::{Checkpoint, Dtype, Layer, Tensors};
 use quantloom_runtime::quantise::{Outcome, candidates, quantise_checkpoint};
-use quantloom_tests::{
-    Made, Random, bf16_tensor, bf16_values, packed, parts, quantloom, tensors_of, write_file,
-};
+use quantloom_tests::floats::{Float, float_file, floats, quantised, untouched};
+use quantloom_tests::{Random, bf16_tensor, bf16_values, packed, parts, tensors_of, write_file};
 
 /// Schemes that no other software's configuration can describe.
 const FALL_BACK: &[&str] =
@@ -35,82 +33,6 @@ fn method(name: &str) -> Option<&'static str> {
         None if name.starts_with("gpt_oss") => None,
         None => Some("quantloom"),
     }
-}
-
-/// A layer of the float checkpoint.
-struct Float {
-    layer: String,
-    shape: Shape,
-    weight: Vec<u16>,
-    bias: Option<Vec<u16>>,
-}
-
-/// Two layers, the second with a bias; a block and a row of zeros in the first.
-fn floats(scheme: &Scheme) -> Vec<Float> {
-    let mut random = Random(7);
-    let mut float = |at: usize, n: u64, k: u64| {
-        let experts = if scheme.experts.is_some() { 2 } else { 1 };
-        let shape = Shape { experts, n, k };
-        let name = match scheme.experts {
-            None => ["self_attn.q_proj", "mlp.down_proj"][at],
-            Some(quantloom_dsl::Experts::Single) => "mlp.experts.down_proj",
-            Some(_) => "mlp.experts.gate_up_proj",
-        };
-        let mut weight = random.bf16(shape.elements().unwrap() as usize, 0.05);
-        if at == 0 {
-            weight[3 * k as usize + 128..][..128].fill(0);
-            weight[5 * k as usize..][..k as usize].fill(0);
-        }
-        let bias = (at == 1).then(|| random.bf16((experts * n) as usize, 1.0));
-        Float { layer: format!("model.layers.{at}.{name}"), shape, weight, bias }
-    };
-    vec![float(0, 96, 384), float(1, 64, 256)]
-}
-
-fn untouched() -> BTreeMap<String, Made> {
-    let mut random = Random(8);
-    BTreeMap::from([
-        ("lm_head.weight".to_owned(), bf16_tensor(&[16, 64], &random.bf16(1024, 1.0))),
-        ("model.norm.weight".to_owned(), bf16_tensor(&[64], &random.bf16(64, 1.0))),
-        ("model.rotary.steps".to_owned(), (Dtype::I64, vec![2], (0..16).collect())),
-        ("model.empty".to_owned(), (Dtype::F32, vec![0, 4], Vec::new())),
-    ])
-}
-
-fn dims(shape: Shape, stacked: bool) -> Vec<usize> {
-    let all = [shape.experts as usize, shape.n as usize, shape.k as usize];
-    all[usize::from(!stacked)..].to_vec()
-}
-
-fn float_file(path: &Path, scheme: &Scheme, layers: &[Float]) {
-    let stacked = scheme.experts.is_some();
-    let mut tensors = untouched();
-    for float in layers {
-        let weight = bf16_tensor(&dims(float.shape, stacked), &float.weight);
-        let join = if stacked { ("", "_bias") } else { (".weight", ".bias") };
-        tensors.insert(format!("{}{}", float.layer, join.0), weight);
-        if let Some(bias) = &float.bias {
-            let all = dims(float.shape, stacked);
-            let bias = bf16_tensor(&all[..all.len() - 1], bias);
-            tensors.insert(format!("{}{}", float.layer, join.1), bias);
-        }
-    }
-    write_file(path, &tensors, None);
-}
-
-fn quantised(scheme: &Scheme, from: &Path, to: &Path) -> Vec<Outcome> {
-    let tensors = Tensors::open(from).unwrap();
-    let mut chosen = candidates(&tensors, scheme);
-    chosen.retain(|candidate| candidate.layer.contains("layers"));
-    let told = AtomicU64::new(0);
-    let progress = |weights: u64| {
-        told.fetch_add(weights, Ordering::Relaxed);
-    };
-    let outcomes =
-        quantise_checkpoint(&tensors, scheme, &chosen, to, &progress).expect(&scheme.name);
-    let weights: u64 = chosen.iter().filter_map(|candidate| candidate.shape.elements()).sum();
-    assert_eq!((told.into_inner(), outcomes.len()), (weights, 2), "{}", scheme.name);
-    outcomes
 }
 
 #[test]
@@ -486,24 +408,4 @@ fn integer_codes_are_those_of_compressed_tensors() {
         compared += 1;
     }
     assert_eq!(compared, 19);
-}
-
-/// The command writes what the library writes, and does not change `lm_head` and norms.
-#[test]
-fn the_command_quantises_alike() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    for name in ["ct_w4a16", "gptq3_v1", "awq4", "modelopt_nvfp4", "gpt_oss_mxfp4_gate_up"] {
-        let scheme = scheme(name).unwrap();
-        float_file(&path("float"), scheme, &floats(scheme));
-        quantised(scheme, &path("float"), &path("by_library"));
-        let (from, to) = (path("float"), path("by_command"));
-        let arguments = ["quantize".as_ref(), from.as_os_str(), "--scheme".as_ref(), name.as_ref()];
-        let out = ["--force".as_ref(), "--out".as_ref(), to.as_os_str()];
-        let ran = quantloom(&[&arguments[..], &out].concat()).done();
-        let read = |name: &str| std::fs::read(path(name)).unwrap();
-        assert!(read("by_library") == read("by_command"), "{name}");
-        assert_eq!(ran.out.matches(" dB").count(), 2, "a line of accuracy each:\n{}", ran.out);
-        assert!(!ran.out.contains("lm_head"), "{}", ran.out);
-    }
 }

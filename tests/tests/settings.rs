@@ -661,5 +661,8 @@ fn the_page_of_keys_is_fresh() {
     if std::env::var_os("QUANTLOOM_WRITE_PAGES").is_some() {
         std::fs::write(page, &new).unwrap();
     }
-    assert!(old == new, "again: QUANTLOOM_WRITE_PAGES=1 cargo test --test settings page");
+    assert!(
+        old == new,
+        "again: QUANTLOOM_WRITE_PAGES=1 cargo test -p quantloom-tests --test tests page"
+    );
 }

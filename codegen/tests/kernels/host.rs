@@ -1,7 +1,7 @@
 //! Runs HIP sources on this machine: `host.h` defines the builtins of AMD GPUs.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -12,36 +12,31 @@ use quantloom_codegen::sim::{Arguments, Contents};
 use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
 use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Refusal};
+use quantloom_tests::tools::clang::Clang;
 
 /// A kernel's source, compiled for this machine.
 pub struct Program {
-    folder: tempfile::TempDir,
+    path: PathBuf,
     kernel: Verified<Kernel>,
 }
 
+/// 16-bit floats round after each operation, as on the device.
+const FLAGS: &str = "-x c++ -std=gnu++20 -O1 -pthread -w -ffp-contract=off \
+                     -Xclang -ffloat16-excess-precision=none -lstdc++ -lm";
+
 impl Program {
-    pub fn new(clang: &Path, kernel: Verified<Kernel>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        std::fs::write(path("host.h"), include_str!("host.h")).unwrap();
-        std::fs::write(path("main.cpp"), text(&kernel)).unwrap();
-        let mut command = Command::new(clang);
-        command.args(["-x", "c++", "-std=gnu++20", "-O1", "-pthread", "-w", "-ffp-contract=off"]);
-        // 16-bit floats round after each operation, as on the device.
-        command.args(["-Xclang", "-ffloat16-excess-precision=none"]);
+    pub fn new(clang: &Clang, kernel: Verified<Kernel>) -> Self {
         // gfx942 has another FP8 format.
-        command.args((kernel.target.name == "gfx942").then_some("-DFNUZ"));
-        command.arg(path("main.cpp")).args(["-lstdc++", "-lm", "-o"]).arg(path("main"));
-        let output = command.output().unwrap();
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}:\n{words}", kernel.name);
-        Self { folder, kernel }
+        let fnuz = (kernel.target.name == "gfx942").then_some("-DFNUZ");
+        let flags: Vec<&str> = FLAGS.split_whitespace().chain(fnuz).collect();
+        let path = clang.program(&flags, &text(&kernel), include_str!("host.h"));
+        Self { path, kernel }
     }
 
     /// What it leaves in the buffers.
     pub fn run(&self, arguments: &Arguments) -> Vec<Contents> {
         let kernel = &self.kernel;
-        let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let grid = kernel.launch.grid.map(|extent| extent.value(&arguments.parameters).unwrap());
         let mut given: Vec<u64> = grid.map(u64::from).into();
@@ -55,7 +50,7 @@ impl Program {
             bytes.extend(&buffer.bytes);
         }
         std::fs::write(path("given"), bytes).unwrap();
-        let mut command = Command::new(self.folder.path().join("main"));
+        let mut command = Command::new(&self.path);
         let output = command.arg(path("given")).arg(path("left")).output().unwrap();
         assert!(output.status.success(), "{}: {output:?}", kernel.name);
         let left = std::fs::read(path("left")).unwrap();
@@ -84,14 +79,14 @@ fn text(kernel: &Verified<Kernel>) -> String {
 
 /// Runs the sources of [`Jit`]'s kernels for a target, as a device does.
 pub struct Host {
-    clang: PathBuf,
+    clang: &'static Clang,
     target: &'static str,
     kernels: Mutex<HashMap<KernelKey, Arc<(Program, LaunchRule)>>>,
 }
 
 impl Host {
-    pub fn new(clang: &Path, target: &'static str) -> Self {
-        Self { clang: clang.to_owned(), target, kernels: Mutex::default() }
+    pub fn new(clang: &'static Clang, target: &'static str) -> Self {
+        Self { clang, target, kernels: Mutex::default() }
     }
 
     /// Kernels that it ran.
@@ -127,7 +122,7 @@ impl Executor for Host {
         }
         let kernel = Jit.kernel(key)?;
         let rule = launch_rule(&kernel).map_err(|why| Refusal::Fault(Arc::new(why)))?;
-        let ready = Arc::new((Program::new(&self.clang, kernel), rule));
+        let ready = Arc::new((Program::new(self.clang, kernel), rule));
         self.kernels.lock().unwrap().insert(key.clone(), ready.clone());
         Ok(ready)
     }

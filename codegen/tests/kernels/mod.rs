@@ -1,15 +1,11 @@
-//! Small kernels that together use every operation, and the vendors' compilers.
+//! Small kernels that together use every operation.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
-pub mod assembler;
-pub mod compiler;
-#[cfg(feature = "jit")]
 pub mod host;
 pub mod mutation;
 pub mod operand;
 pub mod product;
 pub mod products;
-#[cfg(feature = "jit")]
 pub mod stored;
 pub mod tiles;
 

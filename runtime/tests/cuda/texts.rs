@@ -1,14 +1,10 @@
 //! The hand-written texts: against their rules, and with the real assembler where it is.
 
-#![allow(clippy::print_stderr)]
-
-use std::path::PathBuf;
-use std::process::Command;
-
 use quantloom_runtime::cuda::bench::random_word;
 use quantloom_runtime::cuda::selftest::texts;
 use quantloom_runtime::cuda::{runs, text_target};
 use quantloom_runtime::source::{ParameterKind, Scalar};
+use quantloom_tests::tools::ptxas;
 
 #[test]
 fn targets() {
@@ -67,29 +63,10 @@ fn each_rule_has_its_texts_parameters() {
     }
 }
 
-/// `ptxas` on the path, or where `pip install nvidia-cuda-nvcc` puts it.
-fn assembler() -> Option<PathBuf> {
-    let answers = |path: &PathBuf| {
-        Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
-    };
-    let there =
-        "import nvidia, os; print(os.path.join(list(nvidia.__path__)[0], 'cu13/bin/ptxas'))";
-    let package = Command::new("python3").args(["-c", there]).output().ok();
-    let package = package.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    let candidates = [Some("ptxas".to_owned()), package];
-    candidates.into_iter().flatten().map(PathBuf::from).find(answers)
-}
-
 #[test]
 fn the_assembler_takes_each_text() {
-    let Some(ptxas) = assembler() else {
-        eprintln!("skipped: ptxas not found");
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
+    let Some(ptxas) = ptxas::find() else { return };
     for text in texts::all() {
-        let path = folder.path().join(format!("{}.ptx", text.entry));
-        std::fs::write(&path, text.text.as_bytes()).unwrap();
         let target = text_target(&text.text).unwrap();
         for architecture in ["sm_80", "sm_89", "sm_90", "sm_90a"] {
             let number = |name: &str| name.trim_start_matches("sm_").trim_end_matches('a').parse();
@@ -98,15 +75,11 @@ fn the_assembler_takes_each_text() {
             if given < needed || target.ends_with('a') && target != architecture {
                 continue;
             }
-            let mut command = Command::new(&ptxas);
-            command.args(["-v", "-arch", architecture, "-o"]).arg(folder.path().join("image"));
-            let output = command.arg(&path).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            let what = format!("ptxas -v -arch {architecture} {}.ptx\n{said}", text.entry);
-            assert!(output.status.success(), "{what}");
-            assert!(said.contains("0 bytes spill stores, 0 bytes spill loads"), "{what}");
-            assert!(said.contains("0 bytes stack frame"), "{what}");
-            assert!(!said.contains("C75") && !said.contains("warning"), "{what}");
+            let assembled = ptxas.assemble(&text.text, architecture);
+            let what = format!("{} for {architecture}:\n{}", text.entry, assembled.report);
+            assert!(assembled.is_clean(), "{what}");
+            assert!(what.contains("0 bytes spill stores, 0 bytes spill loads"), "{what}");
+            assert!(what.contains("0 bytes stack frame"), "{what}");
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Headers with false statements about tensors, the header, sizes and types.
 
+use quantloom_tests::file::{File, Stored};
 use serde_json::{Value, json};
 
 use crate::FAMILIES;
-use crate::file::{File, Stored, read, refused};
+use crate::refused::{read, refused};
 
 #[test]
 fn headers_that_lie_about_tensors() {

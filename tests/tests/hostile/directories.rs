@@ -1,10 +1,9 @@
 //! Directories of shards, and paths that are not files.
 
 use quantloom_runtime::checkpoint::{Access, Checkpoint, Options, Tensors};
+use quantloom_tests::file::File;
 use quantloom_tests::golden_file;
 use serde_json::json;
-
-use crate::file::File;
 
 #[test]
 fn directories_that_lie() {

@@ -2,23 +2,14 @@
 
 use quantloom_runtime::check::check;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
+use quantloom_tests::file::{File, Stored, put, sizes};
 use serde_json::{Map, Value, json};
 
 use crate::FAMILIES;
-use crate::file::{File, Stored, read, refused};
+use crate::refused::{read, refused};
 
 /// A file, a change, and words of which the error must contain one.
 type Lie = (&'static str, fn(&mut File), &'static [&'static str]);
-
-pub(crate) fn put(file: &mut File, tensor: &str, at: usize, bytes: &[u8]) {
-    file.tensor(tensor).bytes[at..at + bytes.len()].copy_from_slice(bytes);
-}
-
-pub(crate) fn sizes(file: &mut File, sizes: &[i64]) {
-    let tensor = file.tensor("layer.weight_shape");
-    tensor.shape = vec![sizes.len() as u64];
-    tensor.bytes = sizes.iter().flat_map(|size| size.to_le_bytes()).collect();
-}
 
 fn weights(file: &mut File, key: &str, value: Value) {
     file.set(&format!("/config_groups/group_0/weights/{key}"), value);

@@ -8,16 +8,16 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::PathBuf;
 
-use file::{File, read, refused};
 use quantloom_tests::Random;
+use quantloom_tests::file::File;
+use refused::{read, refused};
 
-mod command;
 mod container;
 mod directories;
 #[path = "../../../fuzz/src/drive.rs"]
 mod drive;
-mod file;
 mod lies;
+mod refused;
 
 /// The files are below 400 KiB: no allocation for them needs more.
 const MOST_BYTES: usize = 32 << 20;

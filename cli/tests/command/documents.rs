@@ -1,0 +1,79 @@
+//! The documents agree with the program: generated tables, pictures, examples.
+
+use std::path::{Path, PathBuf};
+
+use crate::ran::quantloom;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn the_page_of_schemes_is_fresh() {
+    let table = quantloom(&["schemes", "--markdown"]).done().out;
+    assert!(
+        read("docs/schemes.md").contains(table.trim_end()),
+        "docs/schemes.md is out of date: put the output of `quantloom schemes --markdown` there"
+    );
+}
+
+#[test]
+fn the_pictures_are_fresh() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut pictures = 0;
+    for file in std::fs::read_dir(root().join("docs/pictures")).unwrap() {
+        let file = file.unwrap().path();
+        let scheme = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let fresh = folder.path().join("fresh.svg");
+        quantloom(&["show", &scheme, "--svg", &fresh.to_string_lossy(), "--force"]).done();
+        let (old, new) = (std::fs::read(&file).unwrap(), std::fs::read(&fresh).unwrap());
+        assert!(
+            old == new,
+            "again: quantloom show {scheme} --svg docs/pictures/{scheme}.svg --force"
+        );
+        pictures += 1;
+    }
+    assert!(pictures >= 2);
+}
+
+/// Every scheme on a page parses, and is in its printed form.
+#[test]
+fn examples_are_schemes_in_their_printed_form() {
+    let mut examples = 0;
+    for page in ["README.md", "docs/add-a-scheme.md"] {
+        let text = read(page);
+        for block in text.split("```scheme\n").skip(1) {
+            let block = block.split("```").next().unwrap();
+            let scheme = quantloom::dsl::parse(block).unwrap_or_else(|f| panic!("{page}:\n{f}"));
+            assert_eq!(scheme.to_string(), block, "{page}");
+            examples += 1;
+        }
+    }
+    assert_eq!(examples, 2);
+}
+
+/// The emitted text depends only on the input.
+#[test]
+fn the_same_input_gives_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let demo = quantloom_tests::demo_file().to_string_lossy().into_owned();
+    let layer = "model.layers.0.self_attn.o_proj";
+    for out in ["a", "b"] {
+        quantloom(&["dequantize", &demo, "--layer", layer, "--out", &path(out)]).done();
+        let scheme = "ct_w4a16";
+        let float = path(&format!("{out}.float"));
+        std::fs::copy(path(out), &float).unwrap();
+        quantloom(&["quantize", &float, "--scheme", scheme, "--out", &path(&format!("{out}.q"))])
+            .done();
+    }
+    for suffix in ["", ".q"] {
+        let bytes = |name: &str| std::fs::read(path(&format!("{name}{suffix}"))).unwrap();
+        assert!(bytes("a") == bytes("b"), "two runs differ: {suffix}");
+    }
+}

@@ -1,0 +1,142 @@
+//! The commands with GPU kernels, run by the simulator: output, files and errors.
+
+use std::collections::BTreeMap;
+
+use quantloom_tests::{Random, bf16_tensor, golden_file, tensors_of, unscheduled_file, write_file};
+
+use crate::ran::{Ran, quantloom, quantloom_with};
+
+fn run(line: &str) -> Ran {
+    quantloom(&line.split_whitespace().collect::<Vec<_>>())
+}
+
+#[test]
+fn sim_prints_what_a_kernel_costs_and_compares() {
+    for (line, kernels) in [
+        ("ct_w4a16 --target sm_90a --shape 320x2880 --m 3", 2),
+        ("ct_w4a16_asym --target sm_80 --shape 64x512 --m 16 --seed 4", 2),
+        ("awq4 --target sm_89 --shape 72x648 --m 1 --seed 2", 1),
+        ("ct_w4a16 --target sm_90a --shape 16x128 --m 17", 2),
+        ("ct_mxint4 --target sm_90a --shape 48x256 --m 3", 2),
+    ] {
+        let ran = run(&format!("sim {line}")).done();
+        assert!(ran.out.matches("kernel q4").count() >= kernels, "{}\n{}", ran.line, ran.out);
+        for part in
+            ["warp instructions: ", "bank conflicts", "32-byte sectors", "within their bounds"]
+        {
+            assert!(ran.out.contains(part), "{}: no `{part}` in\n{}", ran.line, ran.out);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ran = run(&format!("sim {} --target sm_90a", unscheduled_file(folder.path())));
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+    assert!(ran.err.contains("is not scheduled: no schedule on sm_90a"), "{}", ran.err);
+    let tuned = "sim ct_w4a16 --target sm_90a --shape 64x1024 --tile warps=2,splits=2";
+    let ran = run(tuned).done();
+    assert!(ran.out.contains("w2b") && ran.out.contains("blocks of 2 warps"), "{}", ran.out);
+    let ran = run("sim ct_w4a16 --target sm_90a --shape 64x1024 --tile wraps=2");
+    assert!(ran.err.contains("has no free choice `wraps`; it has"), "{}", ran.err);
+    for (line, code, said) in [
+        ("sim ct_w4a16 --target sm_90a --tile warps", 2, "NAME=VALUE"),
+        ("sim ct_w4a16 --target sm_91", 1, "only for sm_80, sm_89, sm_90a, sm_120"),
+        ("sim ct_w4a16", 2, "--target"),
+        ("sim ct_w4a16 --target sm_90a --m 0", 2, "--m"),
+        ("bench --backend sim:sm_90a", 1, "has no time"),
+    ] {
+        let ran = run(line);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(code), ""), "{line}\n{}", ran.err);
+        assert!(ran.err.contains(said), "{line}\n{}", ran.err);
+    }
+}
+
+#[test]
+fn the_environment_overrides_free_choices() {
+    let with = |value: &str, line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        quantloom_with(&[("QUANTLOOM_KERNEL", value)], &words)
+    };
+    let line = "sim ct_w4a16 --target sm_90a --shape 64x1024 --m 3";
+    let overridden = |ran: &Ran| ran.out.contains("blocks of 2 warps");
+    assert!(!overridden(&run(line).done()));
+    assert!(overridden(&with("decode(warps=2, splits=2); tile(rows=64)", line).done()));
+    assert!(!overridden(&with("tile(warps=2)", line).done()), "of another schedule");
+    for (value, said) in [
+        ("decode(warps", "\"decode(warps\" is not SCHEDULE(NAME=VALUE, ...)"),
+        ("decoder(warps=2)", "there is no schedule \"decoder\", only decode, tile, shader"),
+        ("decode(warps=99)", "a block has 1 to 32 warps"),
+        ("decode(wraps=2)", "has no free choice `wraps`; it has"),
+    ] {
+        let ran = with(value, line);
+        assert_eq!(ran.code, Some(1), "{value}\n{}", ran.err);
+        assert!(ran.err.contains("the environment variable QUANTLOOM_KERNEL: "), "{}", ran.err);
+        assert!(ran.err.contains(said), "{value}\n{}", ran.err);
+    }
+    let verify = "verify ct_w4a16 --backend sim:sm_90a --shape 41x200 --m 1 --seed 0";
+    with("decode(row_tiles=2)", verify).done();
+}
+
+#[test]
+fn verify_tells_a_pass_from_what_is_not_scheduled() {
+    let folder = tempfile::tempdir().unwrap();
+    let unscheduled = unscheduled_file(folder.path());
+    let verify = |schemes: &str| {
+        run(&format!("verify {schemes} --backend sim:sm_90a --shape 41x200 --m 1,3 --seed 0"))
+    };
+    let ran = verify(&format!("ct_w4a16 {unscheduled}")).done();
+    assert!(ran.out.contains("1 passed, 0 failed, 1 not scheduled"), "{}", ran.out);
+    assert!(ran.out.contains("not scheduled: no schedule on sm_90a"), "{}", ran.out);
+    assert!(ran.out.contains("sm_90a, "), "{}", ran.out);
+    let ran = verify(&unscheduled);
+    assert_eq!(ran.code, Some(1), "nothing compared is no success: {}", ran.out);
+}
+
+#[test]
+fn check_does_not_count_what_it_did_not_compare() {
+    // The result of the last one is that of a whole expert layer.
+    let files = ["ct_w4a16", "ct_w4a16_asym", "gptq4_v1_actorder", "ct_fp8", "gpt_oss_mxfp4"];
+    let files = files.map(golden_file);
+    let mut arguments = vec!["check".into(), "--backend".into(), "sim:sm_89".into()];
+    arguments.extend(files.iter().map(|file| file.clone().into_os_string()));
+    let ran = quantloom(&arguments);
+    assert!(ran.out.contains("10 passed, 0 failed, 1 not checked"), "{}", ran.out);
+    assert!(ran.out.contains("it is the whole expert layer's"), "{}", ran.out);
+    assert_eq!(ran.code, Some(1), "what is not checked is no success: {}", ran.err);
+    assert!(ran.err.contains("1 not checked; --allow-unchecked accepts that"), "{}", ran.err);
+    arguments.push("--allow-unchecked".into());
+    assert_eq!(quantloom(&arguments).done().err, "");
+}
+
+#[test]
+fn run_writes_the_cpus_result_but_for_its_rounding() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let x = Random(11).bf16(3 * 256, 1.0);
+    let tensors = BTreeMap::from([("x".to_owned(), bf16_tensor(&[3, 256], &x))]);
+    write_file(folder.path().join("x").as_path(), &tensors, None);
+    let layer = golden_file("ct_w4a16").to_string_lossy().into_owned();
+    let y = |backend: &str, out: &str| {
+        let (input, out) = (path("x") + ":x", path(out));
+        let line = ["run", &layer, "--layer", "layer", "--input", &input, "--out", &out];
+        let ran = quantloom(&[&line[..], &["--backend", backend, "--explain"]].concat()).done();
+        assert!(ran.out.contains(&format!(", {backend}")), "{}", ran.out);
+        let chosen = match backend {
+            "portable" => "u4 decode, f32 fma is chosen",
+            _ => "transformed on the device",
+        };
+        assert!(ran.err.contains(chosen), "{}", ran.err);
+        let tensors = tensors_of(out.as_ref());
+        let (_, shape, bytes) = &tensors["y"];
+        assert_eq!(shape[0], 3);
+        let value = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+        bytes.chunks(4).map(value).collect::<Vec<f32>>()
+    };
+    let (cpu, gpu) = (y("portable", "cpu"), y("sim:sm_90a", "gpu"));
+    let largest = cpu.iter().fold(0.0f32, |largest, y| largest.max(y.abs()));
+    assert!(largest > 0.0 && cpu.len() == gpu.len());
+    for (cpu, gpu) in cpu.iter().zip(&gpu) {
+        // One rounding to bf16, and sums in another order.
+        let bound = cpu.abs() / 256.0 + largest * 1e-4;
+        assert!((cpu - gpu).abs() <= bound, "{cpu} on the CPU, {gpu} on the simulator");
+    }
+    assert_ne!(cpu, gpu, "the GPU's result is rounded to bf16");
+}

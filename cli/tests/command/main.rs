@@ -1,0 +1,12 @@
+//! The command from outside: what it prints, writes and refuses.
+
+mod custom_scheme;
+mod documents;
+mod emit;
+mod explicit_scheme;
+mod gpu;
+mod hostile;
+mod outputs;
+mod quantize;
+mod ran;
+mod usage;

@@ -1,0 +1,29 @@
+//! The compiler's tests: one program, so that what they share is compiled and linked once.
+
+mod kernels;
+
+mod activation;
+mod assembles;
+mod catalogue;
+mod choose;
+mod expand;
+mod hip;
+mod hip_conformance;
+mod hip_products;
+mod jit;
+mod matrix_rows;
+mod mistakes;
+mod mutations;
+mod native;
+mod problem;
+mod refusals;
+mod saved;
+mod schedules;
+mod scheme_mutations;
+mod sequences;
+mod simulated;
+mod snapshots;
+mod tables;
+mod texts;
+mod transforms;
+mod wgsl;

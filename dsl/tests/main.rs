@@ -1,0 +1,15 @@
+//! The language's tests: one program, so that what they share is compiled and linked once.
+
+mod packers;
+mod random_layout;
+
+mod defaults;
+mod documentation;
+mod errors;
+mod formats;
+mod fragments;
+mod laws;
+mod notation;
+mod printing;
+mod tokens;
+mod zeros;

@@ -1,0 +1,16 @@
+//! Golden and cross-crate tests: one program, so that what they share is compiled and linked once.
+
+mod activations;
+mod catalogue;
+mod conformance;
+mod golden;
+mod gpu;
+mod gpu_catalogue;
+mod gpu_codes;
+mod gpu_groups;
+mod plans;
+mod quantize;
+pub mod scheme_macro;
+mod settings;
+mod transforms;
+mod ui;

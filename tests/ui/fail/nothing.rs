@@ -1,3 +1,0 @@
-quantloom::scheme! {}
-
-fn main() {}

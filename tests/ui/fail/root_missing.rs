@@ -1,9 +1,0 @@
-quantloom_macros::scheme_impl! {
-    pub W4 {
-        weight: u4 - 8,
-        pack: u32 [k:8 | k, n],
-        activation: bf16,
-    }
-}
-
-fn main() {}
