@@ -2,10 +2,18 @@
 //!
 //! Each function is one instance that products use, compiled for its instruction set.
 
-use std::hint::black_box;
-
 use super::{bf16, tile};
 use crate::cpu::tile::{DotBlock, DotTokens, TileSums};
+
+/// The linker keeps what a static that is used names.
+macro_rules! kept {
+    ($($name:ident: $type:ty;)*) => {$(
+        const _: () = {
+            #[used]
+            static KEPT: $type = $name;
+        };
+    )*};
+}
 
 macro_rules! counted {
     ($($name:ident $features:literal $tile:expr;)*) => {
@@ -17,12 +25,7 @@ macro_rules! counted {
             }
         )*
 
-        /// Makes the linker keep the functions.
-        fn keep() {
-            $(black_box($name as unsafe fn(DotBlock<'_, 1>, DotTokens<'_, 4>, &mut TileSums<4, 1>));)*
-            keep_parts();
-            black_box(counted_fmla as fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut TileSums<4, 1>));
-        }
+        kept! { $($name: unsafe fn(DotBlock<'_, 1>, DotTokens<'_, 4>, &mut TileSums<4, 1>);)* }
     };
 }
 
@@ -50,10 +53,8 @@ macro_rules! counted_parts {
                 unsafe { bf16::tile::<$of_weight, $of_x>(weights, x, sums) }
             }
         )*
-        fn keep_parts() {
-            $(black_box($cut as fn(&[[f32; 16]], &mut [[u8; 64]]));)*
-            $(black_box($name as unsafe fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]));)*
-        }
+        kept! { $($cut: fn(&[[f32; 16]], &mut [[u8; 64]]);)* }
+        kept! { $($name: unsafe fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]);)* }
     };
 }
 
@@ -73,7 +74,4 @@ fn counted_fmla(weights: &[[[f32; 16]; 1]], x: &[[f32; 4]], sums: &mut TileSums<
     tile::fma_tile(weights, x, sums);
 }
 
-#[test]
-fn the_counted_loops_are_there() {
-    keep();
-}
+kept! { counted_fmla: fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut TileSums<4, 1>); }
