@@ -10,9 +10,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
 use rayon::prelude::*;
 
-const TARGETS: [&str; 2] = ["sm_80", "sm_90a"];
-
-/// N and K; of each row a scheme meets the first that its layouts hold. Fewer columns than a turn of
+/// N and K; of each row a scheme has the first that its layouts hold. Fewer columns than a turn of
 /// a warp; several turns, the last one short; turns for all warps of a block. Where whatever packs
 /// codes lets them be, N is no multiple of 16 and K is odd.
 const SHAPES: [&[(u64, u64)]; 3] = [
@@ -34,37 +32,61 @@ fn fits(scheme: &Scheme, (n, k): (u64, u64)) -> bool {
     scheme.stores.iter().all(|store| scheme.bind(store, shape).is_ok())
 }
 
-/// Each scheme is tested with all six regimes of seeds on two targets, each with another pair of a
-/// target and a shape; on one target, with the regimes of even or of odd seeds.
-fn compared(number: usize, scheme: &Scheme, targets: &[&str]) -> Result<(), String> {
-    compared_with(number, scheme, targets, &TOKENS)
+/// How much of a test is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Extent {
+    /// By `cargo test`: each scheme has one shape on a target, the next scheme another one.
+    Quick,
+    /// By `.ci/run`: every shape.
+    Full,
 }
 
-fn compared_with(
+use Extent::{Full, Quick};
+
+/// A scheme on a target: each shape with two of the six regimes of seeds, so that all three shapes have
+/// every regime.
+fn compared(
+    extent: Extent,
     number: usize,
     scheme: &Scheme,
-    targets: &[&str],
+    target: &str,
     tokens: &[usize],
 ) -> Result<(), String> {
-    let mut seeds = (number as u64 % 6)..;
     let products = 2 * tokens.len() * experts(scheme) as usize;
-    for target in targets {
-        for shapes in SHAPES {
-            let shape = shapes.iter().find(|shape| fits(scheme, **shape));
-            let shape = *shape.ok_or_else(|| format!("{}: none of {shapes:?}", scheme.name))?;
-            let seeds = seeds.next().into_iter().flat_map(|seed| [seed, seed + 9]).collect();
-            let suite = Suite { shapes: vec![shape], tokens: tokens.to_vec(), seeds, every: 1 };
-            let device = GpuDevice::new(Simulator::new(target).unwrap());
-            match suite.run(scheme, &[&device], &|_| {}).remove(0) {
-                Ok(done) if done.products == products && done.not_scheduled.is_empty() => {
-                    no_conflicts(&device.executor().take_reports())?;
-                }
-                Ok(done) => return Err(format!("{} {target} {shape:?}: {done:?}", scheme.name)),
-                Err(failure) => return Err(failure.to_string()),
+    for (at, shapes) in SHAPES.iter().enumerate() {
+        if extent == Quick && at != number % SHAPES.len() {
+            continue;
+        }
+        let shape = shapes.iter().find(|shape| fits(scheme, **shape));
+        let shape = *shape.ok_or_else(|| format!("{}: none of {shapes:?}", scheme.name))?;
+        let seed = (number / SHAPES.len() + at) as u64 % 6;
+        let (shapes, seeds) = (vec![shape], vec![seed, seed + 9]);
+        let suite = Suite { shapes, tokens: tokens.to_vec(), seeds, every: 1 };
+        let device = GpuDevice::new(Simulator::new(target).unwrap());
+        match suite.run(scheme, &[&device], &|_| {}).remove(0) {
+            Ok(done) if done.products == products && done.not_scheduled.is_empty() => {
+                no_conflicts(&device.executor().take_reports())?;
             }
+            Ok(done) => return Err(format!("{} {target} {shape:?}: {done:?}", scheme.name)),
+            Err(failure) => return Err(failure.to_string()),
         }
     }
     Ok(())
+}
+
+/// What [`compared`] says of schemes, side by side.
+fn all_compared(extent: Extent, schemes: &[(usize, &Scheme)], targets: &[(&str, &[usize])]) {
+    let wrong = schemes.par_iter().filter_map(|&(number, scheme)| {
+        let mut runs =
+            targets.iter().map(|(target, tokens)| compared(extent, number, scheme, target, tokens));
+        runs.find_map(Result::err)
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+fn catalogue() -> Vec<(usize, &'static Scheme)> {
+    quantloom_kernels::catalogue().iter().enumerate().collect()
 }
 
 /// An error if lanes in one access have a shared-memory bank conflict; WGSL does not specify banks.
@@ -73,21 +95,35 @@ fn no_conflicts(reports: &[Report]) -> Result<(), String> {
     reports.iter().find(lost).map_or(Ok(()), |report| Err(report.to_string()))
 }
 
+fn on_nvidia(extent: Extent) {
+    all_compared(extent, &catalogue(), &[("sm_80", &TOKENS), ("sm_90a", &TOKENS)]);
+}
+
 #[test]
 fn every_scheme_multiplies() {
-    let schemes = quantloom_kernels::catalogue().par_iter().enumerate();
-    let wrong = schemes.map(|(number, scheme)| compared(number, scheme, &TARGETS));
-    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    on_nvidia(Quick);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn every_scheme_multiplies_at_every_shape() {
+    on_nvidia(Full);
 }
 
 /// The same schedules on other chips: 64 lanes, other fragments, no copies that bypass registers.
+fn on_amd(extent: Extent) {
+    all_compared(extent, &catalogue(), &[("gfx942", &TOKENS), ("gfx950", &TOKENS)]);
+}
+
 #[test]
 fn every_scheme_multiplies_on_amd_gpus() {
-    let schemes = quantloom_kernels::catalogue().par_iter().enumerate();
-    let wrong = schemes.map(|(number, scheme)| compared(number, scheme, &["gfx942", "gfx950"]));
-    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    on_amd(Quick);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn every_scheme_multiplies_on_amd_gpus_at_every_shape() {
+    on_amd(Full);
 }
 
 /// Elements of x of half the value beside a term that multiplies the sum of x: where scales multiply sums
@@ -100,7 +136,8 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
                 "shifted {{ weight: {code}, scale: f32 {group}, shift: f32 {group}, pack: [k, n], \
                  activation: {code} {{ scale: f32 per token }} }}"
             ));
-            compared(number, &scheme.unwrap(), &["gfx942", "gfx950"]).unwrap();
+            let targets: [(&str, &[usize]); 2] = [("gfx942", &TOKENS), ("gfx950", &TOKENS)];
+            all_compared(Full, &[(number, &scheme.unwrap())], &targets);
         }
     }
 }
@@ -149,30 +186,45 @@ fn scaled_by_the_product() -> Vec<&'static Scheme> {
     quantloom_kernels::catalogue().iter().filter(scales).collect()
 }
 
-/// Formats of 4, 6 and 8 bits on both sides, mixed ones too; each with every regime of seeds.
-#[test]
-fn mx_times_mx_is_right_where_it_is_native() {
+/// Formats of 4, 6 and 8 bits on both sides, mixed ones too; at length with every regime of seeds.
+fn scaled(extent: Extent) {
     let schemes = scaled_by_the_product();
     for name in ["ct_mxfp4", "ct_mxfp8", "ct_mxfp6a8", "quark_w_mxfp4_a_mxfp6_e3m2"] {
         assert!(schemes.iter().any(|scheme| scheme.name == name), "{name}");
     }
-    let all = (0..4).flat_map(|first| schemes.iter().map(move |scheme| (first, scheme)));
-    let all: Vec<_> = all.collect();
-    let wrong = all.par_iter().map(|(number, scheme)| compared(*number, scheme, &["gfx950"]));
-    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let firsts = if extent == Quick { 0..1 } else { 0..4 };
+    let all = firsts.flat_map(|first| {
+        schemes.iter().enumerate().map(move |(number, scheme)| (3 * first + number, *scheme))
+    });
+    all_compared(extent, &all.collect::<Vec<_>>(), &[("gfx950", &TOKENS)]);
+}
+
+#[test]
+fn mx_times_mx_is_right_where_it_is_native() {
+    scaled(Quick);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn mx_times_mx_is_right_where_it_is_native_at_every_shape() {
+    scaled(Full);
 }
 
 /// With lanes only, as in WGSL; also few tokens with four lanes that exchange registers.
+fn by_lanes(extent: Extent) {
+    let targets: [(&str, &[usize]); 2] = [("wgsl", &TOKENS), ("wgsl_subgroups", &TOKENS[..2])];
+    all_compared(extent, &catalogue(), &targets);
+}
+
 #[test]
 fn every_scheme_multiplies_without_matrix_instructions() {
-    let schemes = quantloom_kernels::catalogue().par_iter().enumerate();
-    let wrong = schemes.map(|(number, scheme)| {
-        compared(number, scheme, &["wgsl"])?;
-        compared_with(number, scheme, &["wgsl_subgroups"], &TOKENS[..2])
-    });
-    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    by_lanes(Quick);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn every_scheme_multiplies_without_matrix_instructions_at_every_shape() {
+    by_lanes(Full);
 }
 
 /// The schemes that are multiplied in FP8 if the instruction exists.
@@ -186,14 +238,22 @@ fn in_fp8() -> Vec<&'static Scheme> {
     quantloom_kernels::catalogue().iter().filter(is_fp8).collect()
 }
 
-#[test]
-fn fp8_products_are_right_where_they_are_native() {
+fn fp8(extent: Extent) {
     let schemes = in_fp8();
     assert!(schemes.iter().any(|scheme| scheme.name == "fp8_block"));
-    let wrong = schemes.par_iter().enumerate();
-    let wrong = wrong.map(|(number, scheme)| compared(number, scheme, &["sm_89", "sm_120"]));
-    let wrong: Vec<String> = wrong.filter_map(Result::err).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let schemes: Vec<_> = schemes.into_iter().enumerate().collect();
+    all_compared(extent, &schemes, &[("sm_89", &TOKENS), ("sm_120", &TOKENS)]);
+}
+
+#[test]
+fn fp8_products_are_right_where_they_are_native() {
+    fp8(Quick);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn fp8_products_are_right_where_they_are_native_at_every_shape() {
+    fp8(Full);
 }
 
 /// The bound is that of f32 sums: a chip that truncates FP8 sums to 14 bits exceeds it.

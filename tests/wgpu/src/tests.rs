@@ -30,11 +30,12 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{BF16, F16, F32};
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
+use quantloom_tests::tools::skip;
 use quantloom_tests::{golden_file, golden_layers};
 
 fn device() -> Option<GpuDevice<Wgpu>> {
     if devices().is_empty() {
-        println!("skipped: no device for Vulkan, Metal or Direct3D 12 found");
+        skip("no device for Vulkan, Metal or Direct3D 12 found");
         return None;
     }
     Some(GpuDevice::new(Wgpu::new(0, Arc::new(Jit)).unwrap()))
@@ -62,11 +63,11 @@ const BUFFERS: [&str; 5] = ["w", "scale", "addend", "factor", "bias"];
 /// A shape that all packings of the catalogue support.
 const SHAPE: (u64, u64) = (40, 384);
 
-#[test]
-fn the_device_packs_as_the_host_does() {
-    let Some(device) = device() else { return };
+/// One of `every` schemes: so many buffers of the device are those of the host.
+fn packs(every: usize) -> usize {
+    let Some(device) = device() else { return usize::MAX };
     let (mut compared, mut wrong) = (0, Vec::new());
-    for scheme in quantloom_kernels::catalogue() {
+    for scheme in quantloom_kernels::catalogue().iter().step_by(every) {
         if scheme.experts.is_some() {
             continue;
         }
@@ -94,6 +95,19 @@ fn the_device_packs_as_the_host_does() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    compared
+}
+
+#[test]
+fn a_device_packs_as_the_host_does() {
+    let compared = packs(QUICK);
+    assert!(compared > 200 / QUICK, "{compared} buffers");
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn a_device_packs_every_scheme_as_the_host_does() {
+    let compared = packs(1);
     assert!(compared > 200, "{compared} buffers");
 }
 
@@ -119,10 +133,16 @@ fn suite(scheme: &Scheme, seeds: Vec<u64>) -> Suite {
     Suite { shapes: vec![shape], tokens: vec![1, 3, 11], seeds, every: 1 }
 }
 
-/// Every scheme on the device, with `tokens` tokens.
-fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize]) {
+/// How many schemes, or files, there are to one of `cargo test`, which takes the first of so many;
+/// `.ci/run` takes all. A driver for processors compiles for seconds where it runs for milliseconds.
+const QUICK: usize = 11;
+
+/// One of `every` schemes on the device, with so many tokens.
+fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize], every: usize) {
     let (mut wrong, mut products) = (Vec::new(), 0);
-    for (number, scheme) in quantloom_kernels::catalogue().iter().enumerate() {
+    let schemes = quantloom_kernels::catalogue().iter().enumerate().step_by(every);
+    let count = schemes.len();
+    for (number, scheme) in schemes {
         let suite = suite(scheme, vec![number as u64 % 6]);
         let suite = Suite { tokens: tokens.to_vec(), ..suite };
         match suite.run(scheme, &[device], &|_| {}).remove(0) {
@@ -134,20 +154,34 @@ fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize]) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(products >= tokens.len() * quantloom_kernels::catalogue().len(), "{products}");
+    assert!(products >= tokens.len() * count, "{products}");
 }
 
 #[test]
-fn every_scheme_multiplies() {
+fn schemes_multiply_on_a_device() {
     let Some(device) = device_of("wgsl", Jit) else { return };
-    multiplies(&device, &[1, 3, 11]);
+    multiplies(&device, &[1, 3, 11], QUICK);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn every_scheme_multiplies_on_a_device() {
+    let Some(device) = device_of("wgsl", Jit) else { return };
+    multiplies(&device, &[1, 3, 11], 1);
 }
 
 /// Few tokens: with more, no thread is left to help another.
 #[test]
-fn every_scheme_multiplies_with_subgroups() {
+#[ignore = "a long sweep: .ci/run runs it"]
+fn every_scheme_multiplies_with_subgroups_on_a_device() {
     let Some(device) = device_of("wgsl_subgroups", Jit) else { return };
-    multiplies(&device, &[1, 3]);
+    multiplies(&device, &[1, 3], 1);
+}
+
+#[test]
+fn schemes_multiply_with_subgroups_on_a_device() {
+    let Some(device) = device_of("wgsl_subgroups", Jit) else { return };
+    multiplies(&device, &[1, 3], QUICK);
     // A row of x that is long enough for four lanes to find the maximum of a group together.
     let scheme = quantloom_kernels::scheme("quark_w_mxfp4_a_mxfp4").unwrap();
     let long = Suite { shapes: vec![(16, 2048)], tokens: vec![1], seeds: vec![0, 1], every: 1 };
@@ -197,7 +231,7 @@ fn mistaken(key: &KernelKey, [from, to]: [&str; 2]) -> Result<KernelText<'static
 }
 
 #[test]
-fn mistakes_are_found() {
+fn mistakes_of_texts_are_found() {
     const THREAD: &str = "subgroup * subgroup_size + of_subgroup;";
     let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
     for (target, mistake) in [
@@ -304,11 +338,11 @@ fn quotients_are_rounded_once() {
     }
 }
 
-#[test]
-fn other_peoples_results_are_met() {
-    let Some(device) = device() else { return };
+/// One of `every` files: so many products are within the bounds of the files' own results.
+fn checks(every: usize) -> usize {
+    let Some(device) = device() else { return usize::MAX };
     let (mut products, mut wrong) = (0, Vec::new());
-    for name in golden_layers() {
+    for name in golden_layers().into_iter().step_by(every) {
         let checkpoint = Checkpoint::open_with(golden_file(&name), Options::default()).unwrap();
         for found in check(&checkpoint, &device) {
             products += usize::from(found.subject == Subject::Product);
@@ -321,6 +355,19 @@ fn other_peoples_results_are_met() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    products
+}
+
+#[test]
+fn a_device_meets_results_of_other_software() {
+    let products = checks(QUICK);
+    assert!(products > 40 / QUICK, "{products} products");
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn a_device_meets_all_results_of_other_software() {
+    let products = checks(1);
     assert!(products > 40, "{products} products");
 }
 
