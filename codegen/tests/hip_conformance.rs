@@ -27,25 +27,37 @@ const SCHEMES: [(&str, &str); 13] = [
     ("quark_w_mxfp4_a_mxfp6_e3m2", "gfx950"),
 ];
 
-#[test]
-fn texts_multiply() {
+/// Schemes of the table, every so many of them, by the texts of the compiler.
+fn multiply(every: usize) {
     let Some(clang) = clang::find() else { return };
     let schemes = catalogue();
-    let wrong = SCHEMES.par_iter().enumerate().filter_map(|(number, &(name, chip))| {
-        let scheme = schemes.iter().find(|scheme| scheme.name == name);
-        let scheme = scheme.unwrap_or_else(|| panic!("the catalogue has no {name}"));
-        let device = GpuDevice::new(Host::new(clang, chip));
-        let tokens = vec![1, 17];
-        // N that is no tile's, several turns of K.
-        let (shapes, seeds) = (vec![(40, 384)], vec![number as u64 % 6]);
-        let products = shapes.len() * tokens.len();
-        let suite = Suite { shapes, tokens, seeds, every: 1 };
-        match suite.run(scheme, &[&device], &|_| {}).remove(0) {
-            Ok(done) if done.products == products && device.executor().kernels() > 0 => None,
-            Ok(done) => Some(format!("{name} for {chip}: {done:?}")),
-            Err(failure) => Some(format!("{name} for {chip}: {failure}")),
-        }
-    });
+    let wrong =
+        SCHEMES.par_iter().enumerate().step_by(every).filter_map(|(number, &(name, chip))| {
+            let scheme = schemes.iter().find(|scheme| scheme.name == name);
+            let scheme = scheme.unwrap_or_else(|| panic!("the catalogue has no {name}"));
+            let device = GpuDevice::new(Host::new(clang, chip));
+            let tokens = vec![1, 17];
+            // N that is no tile's, several turns of K.
+            let (shapes, seeds) = (vec![(40, 384)], vec![number as u64 % 6]);
+            let products = shapes.len() * tokens.len();
+            let suite = Suite { shapes, tokens, seeds, every: 1 };
+            match suite.run(scheme, &[&device], &|_| {}).remove(0) {
+                Ok(done) if done.products == products && device.executor().kernels() > 0 => None,
+                Ok(done) => Some(format!("{name} for {chip}: {done:?}")),
+                Err(failure) => Some(format!("{name} for {chip}: {failure}")),
+            }
+        });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn texts_multiply() {
+    multiply(12);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn texts_multiply_by_every_kind_of_work() {
+    multiply(1);
 }

@@ -73,7 +73,7 @@ fn kernels_take_so_many_registers() {
 const COMPILED: [(&str, (u32, u32), &[u32]); 2] =
     [("gfx942", (1000, 4096), &[1, 64]), ("gfx950", (8192, 8192), &[16, 64])];
 
-/// The kernels of the catalogue: all of them, or of each scheme those of one chip and M.
+/// The kernels of the catalogue: all of them, or of every third scheme those of one chip and M.
 fn catalogue_compiles(all: bool) {
     let Some(clang) = clang::find() else { return };
     let mut seen = HashSet::new();
@@ -86,7 +86,7 @@ fn catalogue_compiles(all: bool) {
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());
     for (number, scheme) in schemes.enumerate() {
         for (at, &(chip, shape, tokens)) in cases.iter().enumerate() {
-            if !all && number % cases.len() != at {
+            if !all && number % (3 * cases.len()) != 3 * at {
                 continue;
             }
             for activation in &scheme.activations {
@@ -112,7 +112,7 @@ fn catalogue_compiles(all: bool) {
 }
 
 #[test]
-fn a_kernel_of_each_scheme_compiles() {
+fn kernels_of_the_catalogue_compile() {
     catalogue_compiles(false);
 }
 
