@@ -3,6 +3,7 @@
 mod kernels;
 
 mod activation;
+mod arrows;
 mod assembles;
 mod catalogue;
 mod choose;
