@@ -74,6 +74,31 @@ const OTHERS: &[(&str, &str)] = &[
     // 1 is subnormal in the one, and no number of the other.
     ("i8 { scale: e1m3fn per token }", "f32"),
     ("i8 { scale: divide e1m0 per token }", "f32"),
+    // Groups of several tokens, alone and around others.
+    ("i8 { scale: own per 4x16 }", "own"),
+    ("u8 { zero: u8, scale: f32 per 3x32 }", "f32"),
+    ("i8 { scale: f32 per 2x16, scale: bf16 per token, scale: f32 per tensor from amax / 16 }", "own"),
+    ("e4m3 { scale: f32 per 2x32, scale: f32 per 5x32 from amax / 16 }", "f32"),
+    // A group has columns of several groups of the next level.
+    ("i8 { scale: own per 1x24, scale: own per 1x32 }", "own"),
+    ("e2m1 { scale: e4m3 per 1x32, scale: f32 per 1x48 from amax / 2688 }", "f32"),
+    ("u4 { zero: u4, scale: f32 per 1x64, scale: f32 per 1x16 from amax / 4 }", "f32"),
+    ("u4 { zero: u4, scale: f32 per token, scale: f32 per 1x64 }", "f32"),
+    ("i8 { scale: f32 per token, scale: bf16 per 1x64, scale: f32 per token }", "own"),
+    ("i8 { scale: f32 per tensor, scale: f32 per token from amax / 16 }", "f32"),
+    ("u8 { zero: u8, scale: f32 per tensor, scale: own per 3x16 from amax / 16 }", "own"),
+    ("i8 { scale: f32 per tensor static, scale: f32 per 1x32 }", "f32"),
+    // Powers of two by other rules, and for codes below 2.
+    ("i8 { scale: e8m0 per 1x32 from amax / 127 }", "f32"),
+    ("i8 { scale: e8m0 per token from amax / 127, ties: away }", "own"),
+    ("e4m3 { scale: divide e8m0 per 1x32 from amax / 448 }", "f32"),
+    ("i8 { scale: divide e8m0 per token from pow2 }", "own"),
+    ("u1 { scale: e8m0 per token from pow2 above 1.5 }", "f32"),
+    ("i1 { scale: bf16 per 1x32 from pow2 / 0.3 }", "own"),
+    // Types that do not hold the smallest step of arithmetic, nor 1.
+    ("i8 { scale: e1m6finite per token from amax / 127 }", "f32"),
+    ("i8 { scale: divide e1m6finite per token from amax / 127 }", "f32"),
+    ("i8 { scale: u24 per token from amax / 1e-3 }", "f32"),
 ];
 
 fn other(activation: &str, arithmetic: &str) -> Scheme {
@@ -292,6 +317,8 @@ fn groups_of_any_size_are_quantised() {
             true,
         ),
         ("i8 { zero: i8, scale: bf16 per 1x1 }", "f32", 1, false),
+        ("u8 { zero: u8, scale: f32 per 4x40 }", "f32", 8, true),
+        ("i8 { scale: bf16 per 1x24, scale: f32 per 1x40 }", "own", 8, false),
     ];
     for (number, (clause, arithmetic, run, ordered)) in cases.into_iter().enumerate() {
         let scheme = other(clause, arithmetic);
@@ -469,21 +496,8 @@ fn quantisers_that_are_not_taken_are_named() {
         ("e4m3 { scale: own per token }", Operand::I8, (64, 64), false, "as operands in i8"),
         ("bf16", Operand::I8, (64, 64), false, "bf16 activations as operands in i8"),
         ("i8 { zero: i8, scale: f32 per token }", Operand::I8, (64, 64), false, "operands in i8"),
-        (
-            "i8 { scale: own per 1x24, scale: own per 1x32 }",
-            Operand::Bf16,
-            (64, 64),
-            false,
-            "do not lie in each other",
-        ),
-        ("i8 { scale: own per 4x16 }", Operand::Bf16, (64, 64), false, "of several tokens"),
-        (
-            "i8 { scale: e8m0 per 1x32 from amax / 127 }",
-            Operand::Bf16,
-            (64, 64),
-            false,
-            "e8m0 scales",
-        ),
+        ("i8 { scale: u25 per token }", Operand::Bf16, (64, 64), false, "u25 scales of activations"),
+        ("i8 { scale: i32 per 1x32 }", Operand::Bf16, (64, 64), false, "i32 scales of activations"),
         ("i8 { scale: own per token }", Operand::I8, (0, 64), false, "K = 0"),
         ("i8 { scale: own per token }", Operand::I8, (64, 68), false, "P = 68"),
         ("i8 { scale: own per token }", Operand::I8, (64, 56), false, "P = 56"),

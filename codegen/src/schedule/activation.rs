@@ -51,6 +51,7 @@ use crate::ir::{
 use crate::target::Feature;
 
 pub use problem::ActivationProblem;
+pub(in crate::schedule) use problem::common_group;
 
 /// Threads of a block that has a whole row, at most.
 const ROW_THREADS: u32 = 512;

@@ -1,8 +1,8 @@
 //! x as a product reads it, and what prepares it.
 
 use quantloom_dsl::Activation;
-use quantloom_dsl::layout::GroupSize;
 
+use super::activation::common_group;
 use crate::ir::Word;
 use crate::plan::{Operand, Plan};
 use crate::target::Class;
@@ -57,11 +57,8 @@ impl Input {
         let scale = match activation {
             Activation::Float(_) => None,
             Activation::Quantised(quantiser) => {
-                let columns = quantiser.scales.iter().filter_map(|level| match level.group.cols {
-                    GroupSize::Each(columns) => Some(columns),
-                    GroupSize::All => None,
-                });
-                let columns = columns.min().map(|columns| if codes { step } else { columns });
+                let columns = common_group(&quantiser.scales);
+                let columns = columns.map(|columns| if codes { step } else { columns });
                 Some(columns.map_or(InputScale::Row, InputScale::Columns))
             }
         };

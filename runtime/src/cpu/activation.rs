@@ -253,9 +253,11 @@ impl<'a> RowSource<'a> {
                             let (token, k) = (at / k, at % k);
                             return Err(ProductError::NotFinite { token, k, value: exact[at] });
                         }
-                        let (scheme, given) = (input.scheme, input.given);
+                        // x is multiplied by its prescale already.
+                        let scheme = Scheme { prescale: None, ..input.scheme.clone() };
+                        let given = input.given;
                         RowConversion::Reference(quantise_activation(
-                            scheme, quantiser, &exact, k, own, given,
+                            &scheme, quantiser, &exact, k, own, given,
                         )?)
                     }
                 }

@@ -1,15 +1,17 @@
-//! Scales of groups of x that lanes do not find together: of any size, or of columns that a product
-//! takes in another order.
+//! Scales of groups of x that lanes do not find together: of any size, of several tokens, of levels that
+//! do not nest, or of columns that a product takes in another order.
 //!
-//! A kernel before the operand's, a block a row and a thread a group, leaves the scale and the zero point
-//! of each group, `[M, C]` for C groups of x as it comes. The operand's kernel then takes those of a
-//! column's group, wherever the column goes.
+//! A kernel before the operand's, a block a row and a thread a unit, leaves the scale and the zero point
+//! of each unit, `[M, C]` for C units of x as it comes. A unit is as many columns as surely share all
+//! scales ([`ActivationProblem::group`]). The operand's kernel then takes those of a column's unit,
+//! wherever the column goes.
 
-use quantloom_dsl::Quantiser;
+use quantloom_dsl::layout::GroupSize;
+use quantloom_dsl::{Quantiser, ScaleLevel};
 
 use super::code::Codes;
-use super::extent::Running;
-use super::levels::{Given, Levels, columns};
+use super::extent::{Extent, Running};
+use super::levels::{Constants, Given, Levels, OfRow, columns};
 use super::problem::ActivationProblem;
 use super::quotient::Divisor;
 use super::rounding::Rounding;
@@ -79,7 +81,7 @@ fn choose(
     if programmatic {
         b.push(Op::GridWait);
     }
-    let of_row = problem.spans_columns().then(|| {
+    let row_extent = problem.spans_columns().then(|| {
         let running = Running::start(b, problem.signed());
         let own = b.mul(thread, PIECE);
         let apart = threads * PIECE;
@@ -91,38 +93,14 @@ fn choose(
         });
         running.extent().of_block(b, threads)
     });
-    let of_row = levels.of_row(b, &constants, of_row);
+    let of_row = levels.of_row(b, &constants, row_extent);
     let to_row = b.mul(row, groups);
+    let this = Unit { problem, source, levels, constants, of_row, row_extent, row, first, m };
     b.for_each(0u32, groups.next_multiple_of(threads), threads, "group", |b, at| {
-        let group = b.add(thread, at);
-        let there = b.less(group, groups);
-        let (mut factor, mut zero) = (of_row.factor, None);
-        for (number, level) in quantiser.scales.iter().enumerate().rev() {
-            let Some(size) = columns(level) else { continue };
-            // The group of this level that has the finest one's first column.
-            let own = b.mul(group, problem.group().unwrap_or(1));
-            let own = b.div(own, size);
-            let begin = b.mul(own, size);
-            let end = b.add(begin, size);
-            let end = b.binary(Binary::Min, end, problem.k);
-            let end = b.select(there, end, 0u32);
-            let running = Running::start(b, problem.signed());
-            // A group may be larger than a row is.
-            let steps = size.min(problem.k).next_multiple_of(PIECE);
-            b.for_each(0u32, steps, PIECE, "at", |b, at| {
-                let column = b.add(begin, at);
-                let words = source.load(b, first, column, Some(end));
-                let elements = source.elements(b, &words);
-                running.add(b, &elements);
-            });
-            let extent = running.extent();
-            let of_level = levels.scales.with_chosen(b, level, extent, factor);
-            if number == 0 {
-                zero = levels.chosen_zero(b, extent, of_level);
-            }
-            factor = Some(of_level);
-        }
-        let to = b.add(to_row, group);
+        let unit = b.add(thread, at);
+        let there = b.less(unit, groups);
+        let (factor, zero) = this.chosen(b, unit, there);
+        let to = b.add(to_row, unit);
         let stored = [(Some(found.scale), factor.map(|of| of.value)), (found.zero, zero)];
         for (buffer, value) in stored {
             if let (Some(buffer), Some(value)) = (buffer, value) {
@@ -130,6 +108,166 @@ fn choose(
             }
         }
     });
+}
+
+/// What a thread has to choose the scale of a unit.
+struct Unit<'p> {
+    problem: &'p ActivationProblem,
+    source: Source,
+    levels: Levels<'p>,
+    constants: Constants,
+    of_row: OfRow,
+    row_extent: Option<Extent>,
+    /// Number of the row, and its first element of x.
+    row: Operand,
+    first: Operand,
+    m: ParameterId,
+}
+
+/// An element of x.
+#[derive(Clone, Copy)]
+struct At {
+    /// The row; `None` for that of the block.
+    row: Option<Operand>,
+    column: Column,
+    /// Whether there is one.
+    there: Operand,
+}
+
+#[derive(Clone, Copy)]
+enum Column {
+    /// The first one of a unit.
+    Unit(Operand),
+    Number(Operand),
+}
+
+impl Unit<'_> {
+    /// The factor of a unit, and its zero point if one is chosen or given.
+    fn chosen(
+        &self,
+        b: &mut Builder,
+        unit: Operand,
+        there: Operand,
+    ) -> (Option<Factor>, Option<Operand>) {
+        let at = At { row: None, column: Column::Unit(unit), there };
+        let mut zero = self.constants.zero;
+        let factor = self.factor(b, 0, at, &mut zero);
+        (factor, zero)
+    }
+
+    /// The product of the levels from one on, for an element; the zero point of the finest level where that
+    /// is chosen.
+    fn factor(
+        &self,
+        b: &mut Builder,
+        number: usize,
+        at: At,
+        zero: &mut Option<Operand>,
+    ) -> Option<Factor> {
+        let problem = self.problem;
+        let level = problem.levels().get(number)?;
+        if number == problem.first_of_row() && self.is_of_row(number, at) {
+            return self.of_row.factor;
+        }
+        let scales = &self.levels.scales;
+        let outer = self.factor(b, number + 1, at, &mut None);
+        if let Some(given) = self.constants.scales.get(number).copied().flatten() {
+            return Some(scales.with_stored(b, level, given, outer));
+        }
+        let (extent, first) = self.group(b, level, at);
+        // The group's own first element decides, which may be another one's of a coarser level.
+        let outer_of_first = match problem.nests(number) {
+            true => outer,
+            false => self.factor(b, number + 1, first, &mut None),
+        };
+        let chosen = scales.choose(b, level, extent, outer_of_first);
+        let factor = scales.with(b, level, chosen, outer);
+        if number == 0 {
+            let of_first = match problem.nests(number) {
+                true => factor,
+                false => scales.with(b, level, chosen, outer_of_first),
+            };
+            *zero = self.levels.chosen_zero(b, extent, of_first);
+        }
+        Some(factor)
+    }
+
+    /// Whether the factor of the levels from one on is that of the block's row: they do not change along
+    /// it, and the element is in it or they are the same for all rows.
+    fn is_of_row(&self, number: usize, at: At) -> bool {
+        let mut levels = self.problem.levels()[number..].iter();
+        at.row.is_none() || levels.all(|level| level.group.rows == GroupSize::All)
+    }
+
+    /// The extent of the group of an element, and the group's first element.
+    fn group(&self, b: &mut Builder, level: &ScaleLevel, at: At) -> (Extent, At) {
+        let k = self.problem.k;
+        let rows = match level.group.rows {
+            GroupSize::All => Some((0u32.into(), u32::MAX)),
+            GroupSize::Each(1) => at.row.map(|row| (row, 1)),
+            GroupSize::Each(rows) => {
+                let row = at.row.unwrap_or(self.row);
+                let group = b.div(row, rows);
+                Some((b.mul(group, rows), rows))
+            }
+        };
+        let Some(size) = columns(level) else {
+            let column = Column::Number(0u32.into());
+            let first = At { row: rows.map(|(first, _)| first), column, there: at.there };
+            let known = match rows {
+                None => self.row_extent,
+                Some(_) if level.group.rows == GroupSize::All => self.of_row.tensor,
+                Some(_) => None,
+            };
+            let end = Operand::U32(k);
+            let extent = known.unwrap_or_else(|| self.extent(b, rows, (0u32.into(), end, k)));
+            return (extent, first);
+        };
+        let column = match at.column {
+            Column::Unit(unit) => b.mul(unit, self.problem.group().unwrap_or(1)),
+            Column::Number(column) => column,
+        };
+        let own = b.div(column, size);
+        let begin = b.mul(own, size);
+        let end = b.add(begin, size);
+        let end = b.binary(Binary::Min, end, k);
+        let end = b.select(at.there, end, 0u32);
+        let extent = self.extent(b, rows, (begin, end, size.min(k)));
+        let row = rows.map(|(first, _)| first);
+        (extent, At { row, column: Column::Number(begin), there: at.there })
+    }
+
+    /// The extent of columns, at most `size`, of so many rows from one on, or of the block's.
+    fn extent(
+        &self,
+        b: &mut Builder,
+        rows: Option<(Operand, u32)>,
+        (begin, end, size): (Operand, Operand, u32),
+    ) -> Extent {
+        let running = Running::start(b, self.problem.signed());
+        let of_row = |b: &mut Builder, first: Operand| {
+            b.for_each(0u32, size.next_multiple_of(PIECE), PIECE, "at", |b, at| {
+                let column = b.add(begin, at);
+                let words = self.source.load(b, first, column, Some(end));
+                let elements = self.source.elements(b, &words);
+                running.add(b, &elements);
+            });
+        };
+        match rows {
+            None => of_row(b, self.first),
+            Some((from, count)) => {
+                let m = b.argument(self.m);
+                let left = b.sub(m, from);
+                let count = b.binary(Binary::Min, left, count);
+                let end = b.add(from, count);
+                b.for_each(from, end, 1u32, "row", |b, row| {
+                    let first = b.mul(row, self.problem.k);
+                    of_row(b, first);
+                });
+            }
+        }
+        running.extent()
+    }
 }
 
 /// What the operand's kernel takes of those.
@@ -168,7 +306,7 @@ impl<'p> Apart<'p> {
         (row, column, inside): (Operand, Operand, Operand),
     ) -> Vec<Operand> {
         let problem = self.problem;
-        let run = problem.columns_of_scale().unwrap_or(PIECE);
+        let run = problem.columns_of_scale().unwrap_or(problem.padded);
         let size = problem.group().unwrap_or(problem.k);
         let first = b.mul(row, problem.own_groups());
         let to_row = b.mul(row, problem.groups());

@@ -59,13 +59,15 @@ pub(super) struct Levels<'p> {
 
 /// What is given, in registers.
 pub(super) struct Constants {
-    scales: Vec<Option<Operand>>,
-    zero: Option<Operand>,
+    pub(super) scales: Vec<Option<Operand>>,
+    pub(super) zero: Option<Operand>,
 }
 
 /// What is the same all along a row.
 pub(super) struct OfRow {
-    /// The product of the levels that do not change along the row, if there are any.
+    /// The extent of all of x, if a level is chosen from that.
+    pub(super) tensor: Option<Extent>,
+    /// The product of the coarsest levels that do not change along the row, if there are any.
     pub(super) factor: Option<Factor>,
     /// The zero point, if it does not change.
     zero: Option<Operand>,
@@ -116,8 +118,8 @@ impl<'p> Levels<'p> {
         Constants { scales, zero }
     }
 
-    /// The levels that do not change along a row, whose extent is given where one is chosen from
-    /// that.
+    /// The coarsest levels that do not change along a row, whose extent is given where one is chosen
+    /// from that.
     pub(super) fn of_row(
         &self,
         b: &mut Builder,
@@ -127,10 +129,9 @@ impl<'p> Levels<'p> {
         let signed = self.problem.signed();
         let tensor = self.given.extents;
         let tensor = tensor.map(|parts| Extent::of_parts(b, parts, EXTENTS_OF_A_LANE, signed));
-        let mut of_row = OfRow { factor: None, zero: constants.zero, divisor: None };
+        let mut of_row = OfRow { tensor, factor: None, zero: constants.zero, divisor: None };
         let levels = self.given.quantiser.scales.iter().zip(&constants.scales).enumerate();
-        for (at, (level, number)) in levels.rev().filter(|(_, (level, _))| columns(level).is_none())
-        {
+        for (at, (level, number)) in levels.skip(self.problem.first_of_row()).rev() {
             let outer = of_row.factor;
             let extent = if level.group.rows == GroupSize::All { tensor } else { row };
             let factor = match (number, extent) {
@@ -146,7 +147,7 @@ impl<'p> Levels<'p> {
             };
             of_row.factor = Some(factor);
         }
-        if self.problem.group().is_none() {
+        if self.problem.group().is_none() && !self.problem.is_apart() {
             let factor = of_row.factor.unwrap_or_else(|| self.no_factor());
             of_row.factor = Some(factor);
             of_row.divisor = Some(Divisor::new(b, self.problem, factor));

@@ -2,7 +2,7 @@
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Activation, Arithmetic, Quantiser, ScaleLevel, ScaleRule, ScaleType, Scheme};
+use quantloom_dsl::{Activation, Arithmetic, Group, Quantiser, ScaleRule, ScaleLevel, ScaleType, Scheme};
 
 use super::EXTENTS_OF_A_LANE;
 use super::levels::columns;
@@ -39,8 +39,8 @@ impl ActivationProblem {
     /// Poses the operand of a scheme's product with one of its activations.
     ///
     /// # Errors
-    /// What the schedule does not take: an operand that does not hold the codes, groups of several
-    /// tokens or of columns that no lanes share, shapes beyond the limits.
+    /// What the schedule does not take: an operand that does not hold the codes, scales in integers of
+    /// more bits than an f32 holds, shapes beyond the limits.
     pub fn new(
         scheme: &Scheme,
         activation: &Activation,
@@ -110,8 +110,7 @@ impl ActivationProblem {
     /// # Errors
     /// Scales that are not one level of e8m0 along columns.
     pub fn leaving_codes(self) -> Result<Self, Unscheduled> {
-        let levels = self.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
-        match levels {
+        match self.levels() {
             [level]
                 if self.number(level) == Number::E8m0
                     && level.group.cols != GroupSize::All
@@ -145,12 +144,15 @@ impl ActivationProblem {
         }
     }
 
-    /// Columns of x that share all scales; `None` if a row does.
+    /// Columns of x that surely share all scales, counted from the start of a row; `None` if a row does.
+    /// They are those of a group of the finest level where each group is part of one of the next level.
     pub fn group(&self) -> Option<u32> {
-        match self.quantiser()?.scales.first()?.group.cols {
-            GroupSize::Each(columns) => Some(columns),
-            GroupSize::All => None,
-        }
+        common_group(self.levels())
+    }
+
+    /// Levels of scales, finest first.
+    pub(super) fn levels(&self) -> &[ScaleLevel] {
+        self.quantiser().map_or(&[], |quantiser| &quantiser.scales)
     }
 
     /// Columns of the operand that share a scale; `None` if a row does.
@@ -168,16 +170,44 @@ impl ActivationProblem {
         self.group().map_or(1, |columns| self.k.div_ceil(columns))
     }
 
-    /// Whether scales of groups are found by a kernel of their own: where columns are gathered, runs of
-    /// the product are no groups of x, or lanes do not share out a group.
+    /// Whether scales are found by a kernel of their own: where columns are gathered, runs of the product
+    /// are no groups of x, lanes do not share out a group, a group has columns of several tokens, or a
+    /// group of one level is no part of one of the coarser levels.
     pub(super) fn is_apart(&self) -> bool {
         let most = self.warp() * PIECE;
-        let by_lanes =
-            |columns: u32| columns.is_power_of_two() && (PIECE..=most).contains(&columns);
-        let levels = self.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
-        let mut sizes = levels.iter().filter_map(columns).peekable();
-        let grouped = sizes.peek().is_some();
-        grouped && (self.gathers || self.run != self.group() || !sizes.all(by_lanes))
+        let by_lanes = |level: &ScaleLevel| match (level.group.rows, columns(level)) {
+            (GroupSize::Each(1), Some(columns)) => {
+                columns.is_power_of_two() && (PIECE..=most).contains(&columns)
+            }
+            _ => false,
+        };
+        let levels = self.levels();
+        let mut of_pieces = levels[..self.first_of_row()].iter();
+        let grouped = self.group().is_some();
+        !of_pieces.all(by_lanes)
+            || grouped && (self.gathers || self.run != self.group())
+            || (0..levels.len()).any(|level| !self.nests(level))
+    }
+
+    /// Whether the scales of a level are chosen for groups that are each part of one group of every
+    /// coarser level.
+    pub(super) fn nests(&self, level: usize) -> bool {
+        let part = |finer: GroupSize, coarser: GroupSize| match (finer, coarser) {
+            (_, GroupSize::All) => true,
+            (GroupSize::All, GroupSize::Each(_)) => false,
+            (GroupSize::Each(finer), GroupSize::Each(coarser)) => coarser.is_multiple_of(finer),
+        };
+        let Some((finer, coarser)) = self.levels()[level..].split_first() else { return true };
+        let mut coarser = coarser.iter().map(|coarser| coarser.group);
+        let of = finer.group;
+        finer.stored || coarser.all(|group| part(of.rows, group.rows) && part(of.cols, group.cols))
+    }
+
+    /// The first of the coarsest levels that do not change along a row.
+    pub(super) fn first_of_row(&self) -> usize {
+        let levels = self.levels();
+        let of_row = |level: &usize| columns(&levels[*level]).is_none() && self.nests(*level);
+        levels.len() - (0..levels.len()).rev().take_while(of_row).count()
     }
 
     /// Kernels that make the operand.
@@ -208,8 +238,7 @@ impl ActivationProblem {
 
     /// Levels whose scales are chosen here.
     fn chosen(&self) -> impl Iterator<Item = &ScaleLevel> {
-        let levels = self.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
-        levels.iter().filter(|level| !level.stored)
+        self.levels().iter().filter(|level| !level.stored)
     }
 
     /// Whether extents have two ends.
@@ -285,46 +314,13 @@ impl ActivationProblem {
 
     /// What of the levels is not taken.
     fn levels_are_taken(&self, quantiser: &Quantiser) -> Result<(), String> {
-        let mut finer = 1;
-        for (at, level) in quantiser.scales.iter().enumerate() {
-            let GroupSize::Each(columns) = level.group.cols else {
-                // What is coarser than a whole row is a whole row too.
-                if quantiser.scales[at..].iter().any(|level| level.group.cols != GroupSize::All) {
-                    return Err("groups of columns around whole rows".to_owned());
-                }
-                if !matches!(level.group.rows, GroupSize::Each(1) | GroupSize::All) {
-                    return Err("a scale for several tokens".to_owned());
-                }
-                if level.stored && level.group.rows != GroupSize::All {
-                    return Err("a static scale for each token".to_owned());
-                }
-                continue;
-            };
-            if level.group.rows != GroupSize::Each(1) || level.stored {
-                return Err("a scale for columns of several tokens".to_owned());
+        for level in &quantiser.scales {
+            if level.stored && level.group != Group::TENSOR {
+                return Err("static scales of a part of x".to_owned());
             }
-            if !columns.is_multiple_of(finer) {
-                return Err("groups that do not lie in each other".to_owned());
-            }
-            finer = columns;
-        }
-        if quantiser.chooses_across_factors() {
-            return Err("a scale of all of x that makes up for those of tokens".to_owned());
-        }
-        for level in quantiser.scales.iter().filter(|level| !level.stored) {
-            let power = level.rule.power(quantiser.code.max().max(-quantiser.code.min()));
-            let pow2 = power.is_some();
-            let number = self.number(level);
-            let taken = match number {
-                Number::E8m0 => pow2 && !level.divide,
-                Number::Float(_) => true,
-                // Exact in f32, and in the range of its conversions.
-                Number::Int(bits) | Number::Uint(bits) => bits <= 16,
-            };
-            // Of codes below 2 the exponent is not that of a normal number.
-            let small = power.is_some_and(|power| power.exponent < 1);
-            if !taken || small {
-                return Err(format!("{number} scales of activations by that rule"));
+            // Integers that f32 holds.
+            if let number @ (Number::Int(25..) | Number::Uint(25..)) = self.number(level) {
+                return Err(format!("{number} scales of activations"));
             }
         }
         let integers = |number| matches!(number, Number::Int(_) | Number::Uint(_));
@@ -336,4 +332,13 @@ impl ActivationProblem {
             _ => Ok(()),
         }
     }
+}
+
+/// Columns that surely share all scales of these levels: those that every group has a multiple of.
+/// `None` if no scale changes along a row.
+pub(in crate::schedule) fn common_group(levels: &[ScaleLevel]) -> Option<u32> {
+    fn divisor(a: u32, b: u32) -> u32 {
+        if b == 0 { a } else { divisor(b, a % b) }
+    }
+    levels.iter().filter_map(columns).reduce(divisor)
 }

@@ -1,7 +1,7 @@
 //! How scales and zero points are chosen; the cases are those of the reference's `choose_scale` and
 //! `choose_zero`.
 
-use quantloom_dsl::format::{F32, Number};
+use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::reference::RoundedArithmetic;
 use quantloom_dsl::{Quantiser, ScaleLevel, ScaleRule};
 
@@ -44,6 +44,21 @@ impl Factor {
     }
 }
 
+/// A number that was chosen for a group.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen {
+    number: Operand,
+    /// One over it where both are powers of two.
+    inverse: Option<Operand>,
+}
+
+impl Chosen {
+    /// A number whose inverse is not known.
+    pub(super) fn number(number: Operand) -> Self {
+        Self { number, inverse: None }
+    }
+}
+
 /// What the choice of scales needs of a problem.
 pub(super) struct Scales<'p> {
     quantiser: &'p Quantiser,
@@ -71,7 +86,7 @@ impl<'p> Scales<'p> {
         number: Operand,
         outer: Option<Factor>,
     ) -> Factor {
-        self.with(b, level, number, None, outer)
+        self.with(b, level, Chosen { number, inverse: None }, outer)
     }
 
     /// The same with a level whose number is chosen from the extent of the values that share it.
@@ -82,23 +97,23 @@ impl<'p> Scales<'p> {
         extent: Extent,
         outer: Option<Factor>,
     ) -> Factor {
-        let (number, inverse) = self.choose(b, level, extent, outer);
-        self.with(b, level, number, inverse, outer)
+        let chosen = self.choose(b, level, extent, outer);
+        self.with(b, level, chosen, outer)
     }
 
-    fn with(
+    /// The same with a number that was chosen.
+    pub(super) fn with(
         &self,
         b: &mut Builder,
         level: &ScaleLevel,
-        number: Operand,
-        inverse: Option<Operand>,
+        Chosen { number, inverse }: Chosen,
         outer: Option<Factor>,
     ) -> Factor {
         let rounding = outer.map_or(self.base, |outer| outer.rounding);
         let rounding = level.stored_number().map_or(rounding, |number| rounding.with(number));
         let (op, outer) = match (outer, level.divide) {
             (None, false) => {
-                let vanishes = level.stored || !self.problem.number(level).is_float();
+                let vanishes = level.stored || self.least(level) == 0.0;
                 return Factor { value: number, inverse, rounding, vanishes };
             }
             (None, true) => (Binary::DivF32, 1.0f32.into()),
@@ -109,15 +124,26 @@ impl<'p> Scales<'p> {
         Factor { value, inverse: None, rounding, vanishes: true }
     }
 
-    /// One scale, and its inverse where both are powers of two. A finer level has to make up for
-    /// the factor of the coarser ones; a level that divides is the reciprocal of its factor.
-    fn choose(
+    /// What is chosen for values that are all 0: the smallest step of the level's type above 1, or of
+    /// arithmetic. Types that do not hold that have their nearest number, 0 among them.
+    fn least(&self, level: &ScaleLevel) -> f64 {
+        let number = self.problem.number(level);
+        let epsilon = match number {
+            Number::Float(format) if format.bits() <= 16 => format.epsilon(),
+            _ => self.problem.arithmetic().epsilon(),
+        };
+        saturated(number, epsilon)
+    }
+
+    /// The number of a level for one group. A finer level has to make up for the factor of the coarser
+    /// ones; a level that divides is the reciprocal of its factor.
+    pub(super) fn choose(
         &self,
         b: &mut Builder,
         level: &ScaleLevel,
         extent: Extent,
         outer: Option<Factor>,
-    ) -> (Operand, Option<Operand>) {
+    ) -> Chosen {
         let (base, number) = (self.base, self.problem.number(level));
         let within = |b: &mut Builder, factor: Operand| match outer {
             Some(outer) => {
@@ -132,9 +158,10 @@ impl<'p> Scales<'p> {
                 let amax = within(b, amax);
                 let code = self.power(b, amax, level.rule);
                 let value = power_of(b, code);
-                if number == Number::E8m0 {
+                if number == Number::E8m0 && !level.divide {
                     let opposite = b.sub(254u32, code);
-                    return (value, Some(power_of(b, opposite)));
+                    let inverse = Some(power_of(b, opposite));
+                    return Chosen { number: value, inverse };
                 }
                 value
             }
@@ -148,7 +175,7 @@ impl<'p> Scales<'p> {
             ScaleRule::Amax(divisor) if level.divide && outer.is_none() => {
                 let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
                 let divisor = base.binary(b, Binary::DivF32, divisor, amax);
-                return (stored_divisor(b, number, divisor), None);
+                return Chosen::number(stored_divisor(b, number, divisor));
             }
             ScaleRule::Amax(divisor) => {
                 let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
@@ -158,34 +185,39 @@ impl<'p> Scales<'p> {
         };
         if level.divide {
             let divisor = base.binary(b, Binary::DivF32, 1.0f32, factor);
-            return (stored_divisor(b, number, divisor), None);
+            return Chosen::number(stored_divisor(b, number, divisor));
         }
         let rounded = rounded(b, number, factor);
-        if matches!(number, Number::Int(_) | Number::Uint(_)) {
-            // Of an integer the smallest step of arithmetic is 0.
-            return (rounded, None);
+        if !matches!(number, Number::Float(_)) {
+            // Of an integer the smallest step of arithmetic is 0; e8m0 has no 0.
+            return Chosen::number(rounded);
         }
-        let epsilon = match number {
-            Number::Float(format) if format.bits() <= 16 => format.epsilon(),
-            _ => self.problem.arithmetic().epsilon(),
-        };
         let nothing = b.compare(Compare::EqualF32, rounded, 0.0f32);
-        (b.select(nothing, epsilon as f32, rounded), None)
+        Chosen::number(b.select(nothing, self.least(level) as f32, rounded))
     }
 
     /// The power of two of a rule, as a code of e8m0. The exponent that a subnormal amax
-    /// seems to have is at most 1 too large, and comes to the smallest code all the same.
+    /// seems to have is at most 1 too large, and comes to the smallest code all the same. For codes
+    /// below 2, whose exponent is less than 1, amax is moved up by that much first.
     fn power(&self, b: &mut Builder, amax: Operand, rule: ScaleRule) -> Operand {
         let code = self.quantiser.code;
         let power = rule.power(code.max().max(-code.min()));
-        // At least 1: the problem says so.
-        let largest = power.map_or(1, |power| power.exponent.max(1) as u32);
+        let exponent = power.map_or(1, |power| power.exponent);
+        let largest = exponent.max(1) as u32;
         let above = power.and_then(|power| power.above);
         // A mantissa from the threshold on carries into the exponent.
         let threshold =
             above.map_or(1 << 23, |above| ((above - 1.0) * 2f64.powi(23)).ceil() as u32);
         let bits = b.unary(Unary::AsU32, amax);
-        let carried = b.add(bits, (1 << 23) - threshold);
+        // Beyond 400 powers of two every number is infinite.
+        let (mut up, mut moved) = ((1 - exponent).clamp(0, 400), amax);
+        while up > 0 {
+            let step = up.min(100);
+            moved = b.mul_f32(moved, 2f32.powi(step));
+            up -= step;
+        }
+        let moved = if moved == amax { bits } else { b.unary(Unary::AsU32, moved) };
+        let carried = b.add(moved, (1 << 23) - threshold);
         let exponent = b.shr(carried, 23u32);
         let exponent = b.binary(Binary::Max, exponent, largest);
         let exponent = b.sub(exponent, largest);
@@ -233,16 +265,39 @@ fn power_of(b: &mut Builder, code: Operand) -> Operand {
     b.unary(Unary::AsF32, bits)
 }
 
+/// The number of a type that a value is stored as.
+fn saturated(number: Number, value: f64) -> f64 {
+    number.decode(number.encode(value, Overflow::Saturate))
+}
+
 /// As it is stored.
 fn rounded(b: &mut Builder, number: Number, value: Operand) -> Operand {
-    if let Number::Int(_) | Number::Uint(_) = number {
-        let value = at_least(b, value, number.min());
-        let value = at_most(b, value, number.max());
-        // To the nearest, ties to even; a NaN becomes 0.
-        let integer = b.unary(Unary::S32FromF32, value);
-        return b.unary(Unary::F32FromS32, integer);
+    match number {
+        Number::Int(_) | Number::Uint(_) => {
+            let value = at_least(b, value, number.min());
+            let value = at_most(b, value, number.max());
+            // To the nearest, ties to even; a NaN becomes 0.
+            let integer = b.unary(Unary::S32FromF32, value);
+            b.unary(Unary::F32FromS32, integer)
+        }
+        Number::Float(format) => round_to(b, format, value),
+        Number::E8m0 => nearest_power(b, value),
     }
-    round_to(b, if let Number::Float(format) = number { format } else { F32 }, value)
+}
+
+/// The power of two that e8m0 has for a value that is not negative: that of 1.5 is 2. A NaN stays.
+fn nearest_power(b: &mut Builder, value: Operand) -> Operand {
+    let bits = b.unary(Unary::AsU32, value);
+    let carried = b.add(bits, 1u32 << 22);
+    let code = b.shr(carried, 23u32);
+    let code = b.binary(Binary::Min, code, 254u32);
+    // The smallest power is half the smallest normal number, and has what is below three quarters of
+    // that.
+    let smallest = b.less(bits, 3u32 << 21);
+    let code = b.select(smallest, 0u32, code);
+    let power = power_of(b, code);
+    let number = b.compare(Compare::EqualF32, value, value);
+    b.select(number, power, value)
 }
 
 /// A divisor as it is stored; 1, if the type has it, where everything is 0, or so large that its reciprocal is 0.
