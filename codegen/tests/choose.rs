@@ -52,7 +52,7 @@ fn any_number_of_rows_fits_the_grid() {
                 let kernel = verify(chosen.write(&problem).unwrap()).unwrap();
                 let rule = quantloom_codegen::jit::launch_rule(&kernel).unwrap();
                 let m = u64::from(tokens.min(chosen.tokens(&problem)));
-                let sizes = Sizes { m, n: u64::from(n), k: 64, multiprocessors: 132 };
+                let sizes = Sizes::new(m, u64::from(n), 64, 132);
                 let [x, y, z] = rule.grid.clone().map(|count| count.of(&sizes).unwrap());
                 let case = format!("{n} rows, {tokens} tokens, {target}: {x} x {y} x {z}");
                 assert!(x < 1 << 31 && y <= 65_535 && z <= 65_535, "{case}");

@@ -5,7 +5,8 @@ use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, parse};
 use quantloom_runtime::gpu::{Form, Products as _, Request};
 use quantloom_runtime::source::{
-    Access, Count, KernelKey, KernelSource as _, ParameterKind, Problem, Refusal, Schedule, Work,
+    Access, BufferRole, Count, KernelKey, KernelSource as _, ParameterKind, Problem, Refusal,
+    Schedule, Work,
 };
 
 fn asymmetric() -> Scheme {
@@ -30,7 +31,7 @@ fn a_rule_says_what_the_kernel_says() {
     let kernel = Jit.kernel(&choice.key).unwrap();
     assert_eq!(*text.rule, launch_rule(&kernel).unwrap());
     assert!(text.text.contains(&format!(".visible .entry {}(", text.entry)), "{}", text.text);
-    let problem = Problem { m: 3, n: 41, k: 200, multiprocessors: 132 };
+    let problem = Problem::new(3, 41, 200, 132);
     let rows = 16 * choice.key.schedule.parameters["row_tiles"];
     let grid = text.rule.grid.clone().map(|count| count.of(&problem).unwrap());
     assert_eq!(grid, [41u64.div_ceil(rows), 1, 1]);
@@ -80,7 +81,7 @@ fn the_same_key_gives_the_same_text() {
 fn types_of_x_share_codes_and_scales() {
     let scheme = asymmetric();
     let [bf16, f16] = [0, 1].map(|of| Jit.native(&request(&scheme, of, (64, 256))).unwrap());
-    let names: Vec<&str> = bf16.iter().map(|part| part.buffer.as_str()).collect();
+    let names: Vec<String> = bf16.iter().map(|part| part.role.to_string()).collect();
     assert_eq!(names, ["w", "scale", "zero"]);
     // Scales are stored as the scheme has them, zero points as numbers of x's type.
     assert_eq!(bf16[1], f16[1]);
@@ -95,13 +96,13 @@ fn a_bias_is_stored_as_f32() {
     let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
     let [bf16, f16] = [0, 1].map(|of| Jit.native(&request(&scheme, of, (41, 256))).unwrap());
     let (part, form) = (&bf16[2], Form::Numbers(NUMBER_F32));
-    assert_eq!((part.buffer.as_str(), &part.form, part), ("bias", &form, &f16[2]));
+    assert_eq!((part.role, &part.form, part), (BufferRole::Bias, &form, &f16[2]));
     // The rule's buffer is as long as what is packed: a number a row, no pads.
     let choice = Jit.choose(&request(&scheme, 0, (41, 256)), 2).unwrap();
     let rule = Jit.text(&choice.key).unwrap().rule.into_owned();
     let bias = rule.parameters.iter().find(|parameter| parameter.name == "bias").unwrap();
     let ParameterKind::Buffer { access, bytes, .. } = &bias.kind else { panic!("{bias:?}") };
-    let problem = Problem { m: 2, n: 41, k: 256, multiprocessors: 132 };
+    let problem = Problem::new(2, 41, 256, 132);
     assert_eq!((*access, bytes.of(&problem).unwrap()), (Access::Read, 4 * 41));
 }
 

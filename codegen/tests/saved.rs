@@ -63,10 +63,10 @@ fn a_weight_comes_back() {
         for part in layer.parts() {
             for element in [BF16, F16] {
                 let [before, after] =
-                    [&weight, &loaded].map(|weight| weight.buffer(element, part.buffer()).unwrap());
+                    [&weight, &loaded].map(|weight| weight.buffer(element, part.role()).unwrap());
                 assert_eq!(before, after, "{name}: {part:?}");
             }
-            assert!(loaded.buffer(layer.own, part.buffer()).unwrap().is_some());
+            assert!(loaded.buffer(layer.own, part.role()).unwrap().is_some());
         }
         assert!(loaded.explain(1).contains("w: loaded"), "{}", loaded.explain(1));
         assert_eq!(product(&weight), product(&loaded), "{name}");

@@ -160,7 +160,7 @@ fn the_catalogue_is_covered() {
                     Err(why) => why.to_string(),
                 });
                 let [to, from] = said;
-                let (own, buffer) = (stored.own, part.buffer());
+                let (own, buffer) = (stored.own, part.role());
                 lines.push(format!("{} {own} {buffer}: {to} back: {from}", scheme.name));
             }
         }
@@ -323,10 +323,10 @@ fn a_weight_is_transformed_on_its_device() {
         for part in layer.parts() {
             for element in [BF16, F16] {
                 let [of_host, of_device] =
-                    [&host, &weight].map(|weight| weight.buffer(element, part.buffer()).unwrap());
+                    [&host, &weight].map(|weight| weight.buffer(element, part.role()).unwrap());
                 assert!(of_host == of_device, "{name}: {part:?}");
             }
-            assert!(host.buffer(layer.own, part.buffer()).unwrap().is_some(), "{name}: {part:?}");
+            assert!(host.buffer(layer.own, part.role()).unwrap().is_some(), "{name}: {part:?}");
         }
         let explained = weight.explain(1);
         assert!(explained.contains("multiplied in "), "{name}: {explained}");

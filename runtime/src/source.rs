@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
+pub use quantloom_dsl::{BufferRole, Dimension, Storage};
 use serde::{Deserialize, Serialize};
 
 /// What a kernel computes.
@@ -146,7 +147,7 @@ impl fmt::Display for KernelKey {
 }
 
 /// The sizes that a launch knows: y is [M, N], x is [M, K], w is [N, K].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Problem {
     /// Rows of x and y.
     pub m: u64,
@@ -154,8 +155,19 @@ pub struct Problem {
     pub n: u64,
     /// Columns of x and w.
     pub k: u64,
+    /// Experts whose weights are stacked; 1 of a single matrix.
+    pub experts: u64,
+    /// Pairs of a token and an expert that multiplies it; M of a single matrix.
+    pub routed_rows: u64,
     /// Multiprocessors of the device.
     pub multiprocessors: u64,
+}
+
+impl Problem {
+    /// The product with a single matrix.
+    pub const fn new(m: u64, n: u64, k: u64, multiprocessors: u64) -> Self {
+        Self { m, n, k, experts: 1, routed_rows: m, multiprocessors }
+    }
 }
 
 /// A number of a launch in terms of the [`Problem`], as a value: `Count::N.ceil_div(32)`.
@@ -169,6 +181,10 @@ pub enum Count {
     N,
     /// Columns of x and w.
     K,
+    /// Experts whose weights are stacked.
+    Experts,
+    /// Pairs of a token and an expert that multiplies it.
+    RoutedRows,
     /// Multiprocessors of the device.
     Multiprocessors,
     /// The sum.
@@ -210,6 +226,8 @@ impl Count {
             Self::M => Some(problem.m),
             Self::N => Some(problem.n),
             Self::K => Some(problem.k),
+            Self::Experts => Some(problem.experts),
+            Self::RoutedRows => Some(problem.routed_rows),
             Self::Multiprocessors => Some(problem.multiprocessors),
             Self::Add(a, b) => both(a, b).and_then(|(a, b)| a.checked_add(b)),
             Self::Mul(a, b) => both(a, b).and_then(|(a, b)| a.checked_mul(b)),
@@ -223,6 +241,18 @@ impl Count {
 impl From<u64> for Count {
     fn from(value: u64) -> Self {
         Self::Fixed(value)
+    }
+}
+
+impl From<Dimension> for Count {
+    fn from(dimension: Dimension) -> Self {
+        match dimension {
+            Dimension::M => Self::M,
+            Dimension::N => Self::N,
+            Dimension::K => Self::K,
+            Dimension::Experts => Self::Experts,
+            Dimension::RoutedRows => Self::RoutedRows,
+        }
     }
 }
 
@@ -249,6 +279,8 @@ impl fmt::Display for Count {
             Self::M => f.write_str("M"),
             Self::N => f.write_str("N"),
             Self::K => f.write_str("K"),
+            Self::Experts => f.write_str("E"),
+            Self::RoutedRows => f.write_str("routed rows"),
             Self::Multiprocessors => f.write_str("multiprocessors"),
             Self::Add(a, b) => write!(f, "({a} + {b})"),
             Self::Mul(a, b) => write!(f, "{a} * {b}"),
@@ -346,6 +378,8 @@ pub enum ParameterKind {
         bytes: Count,
         /// The alignment in bytes that the kernel relies on.
         align: u32,
+        /// What the buffer is to a product, if the kernel is one of a product.
+        role: Option<BufferRole>,
     },
     /// A 32-bit number that follows from the problem: the launch computes it, no caller passes it.
     Size(Count),
@@ -367,8 +401,15 @@ pub struct Parameter {
 impl Parameter {
     /// A buffer whose address is a multiple of 16 bytes, as every load of our kernels needs.
     pub fn buffer(name: &str, access: Access, bytes: impl Into<Count>) -> Self {
-        let kind = ParameterKind::Buffer { access, bytes: bytes.into(), align: 16 };
+        let kind = ParameterKind::Buffer { access, bytes: bytes.into(), align: 16, role: None };
         Self { name: name.to_owned(), kind }
+    }
+
+    /// As [`Self::buffer`], of a product.
+    pub fn of(role: BufferRole, access: Access, bytes: impl Into<Count>) -> Self {
+        let (name, bytes, role) = (role.to_string(), bytes.into(), Some(role));
+        let kind = ParameterKind::Buffer { access, bytes, align: 16, role };
+        Self { name, kind }
     }
 
     /// A size of the problem.

@@ -9,6 +9,7 @@ use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::gpu::{Arrangement, ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
 use quantloom_runtime::pack::pack;
+use quantloom_runtime::source::BufferRole;
 use quantloom_runtime::unpacked::Unpacked;
 
 const N: u64 = 3;
@@ -56,7 +57,7 @@ fn part(component: Component, layout: &str, (bits, columns): (u32, u32), form: F
     let granularity =
         Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(columns) };
     let layout = parse_layout(layout, component).unwrap_or_else(|faults| panic!("{faults}"));
-    NativePart { buffer: "part".to_owned(), component, layout, granularity, form }
+    NativePart { role: BufferRole::Codes, component, layout, granularity, form }
 }
 
 #[test]

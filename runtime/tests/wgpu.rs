@@ -89,7 +89,7 @@ fn device() -> Option<Wgpu> {
 }
 
 const fn problem(m: u64, n: u64) -> Problem {
-    Problem { m, n, k: 1, multiprocessors: 1 }
+    Problem::new(m, n, 1, 1)
 }
 
 #[test]
@@ -112,8 +112,9 @@ fn launch(
     problem: &Problem,
     slots: &mut [Slot<'_, Memory>],
 ) -> Result<(), WgpuError> {
+    let kernel = device.ready(kernel, problem)?;
     // SAFETY: this API checks what a text touches.
-    device.launch(unsafe { Launch::new(kernel, problem, false, slots) })
+    device.launch(unsafe { Launch::new(&kernel, false, slots) })
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A kernel and its interface: buffers, parameters, shared memory, launch.
 
+use quantloom_dsl::{BufferRole, Dimension};
+
 use super::{Body, Register, Swizzle, Word};
 use crate::target::Target;
 
@@ -67,6 +69,8 @@ pub struct Buffer {
     pub shape: Vec<Extent>,
     /// Its layout, as a comment; in the notation of docs/scheme-language.md where it is a layout.
     pub layout: String,
+    /// What it is to a product, if the kernel is one of a product.
+    pub role: Option<BufferRole>,
 }
 
 /// What a kernel may do with a buffer.
@@ -115,6 +119,8 @@ pub struct Parameter {
     pub name: String,
     /// What it means, with its unit.
     pub meaning: String,
+    /// What it counts, if it is a size of a product.
+    pub dimension: Option<Dimension>,
 }
 
 /// A view of a buffer for tensor copies: a box of up to five dimensions.

@@ -150,8 +150,8 @@ impl Products for Jit {
     }
 
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
-        let number = Part::ALL.iter().position(|known| known.buffer() == part.buffer);
-        let none = || JitError::Work(format!("`{}` as a transform", part.buffer));
+        let number = Part::ALL.iter().position(|known| known.role() == part.role);
+        let none = || JitError::Work(format!("`{}` as a transform", part.role));
         let number = number.ok_or_else(none)?;
         // The native form of some parts depends on the type of x.
         let activations = vec![request.activation.clone()];

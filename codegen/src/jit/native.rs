@@ -2,13 +2,13 @@
 
 use quantloom_dsl::format::NUMBER_F32;
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
-use quantloom_dsl::parse_layout;
+use quantloom_dsl::{BufferRole, parse_layout};
 use quantloom_runtime::gpu::{Computed, Form, NativePart};
 
 use super::JitError;
 use crate::schedule::{Grouped, PER_ROW_LAYOUT, Problem, What};
 
-/// Codes and whatever goes with them: names and layouts are those of [`Io`](crate::schedule::Io).
+/// Codes and whatever goes with them: roles and layouts are those of [`Io`](crate::schedule::Io).
 pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     let dequant = &problem.plan.dequant;
     let granularity = Granularity {
@@ -17,31 +17,45 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
         cols: GroupSize::Each(1),
     };
     let mut parts = vec![NativePart {
-        buffer: "w".to_owned(),
+        role: BufferRole::Codes,
         component: Component::Code,
         layout: problem.plan.native.layout.clone(),
         granularity,
         form: Form::Codes(dequant.recode.clone()),
     }];
-    let all = [("scale", problem.scale), ("zero", problem.zero), ("addend", problem.addend)];
-    for (buffer, grouped) in all {
+    let all = [
+        (BufferRole::Scale, problem.scale),
+        (BufferRole::Zero, problem.zero),
+        (BufferRole::Correction, problem.addend),
+    ];
+    for (role, grouped) in all {
         if let Some(grouped) = grouped {
-            parts.push(per_group(problem, buffer, grouped)?);
+            parts.push(per_group(problem, role, grouped)?);
         }
     }
     let per_row = Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
     if problem.factor {
         let form = Form::Computed(Computed::Factor);
-        parts.push(part("factor", Component::Scale(0), PER_ROW_LAYOUT, per_row, form)?);
+        parts.push(part(
+            BufferRole::ChannelScale,
+            Component::Scale(0),
+            PER_ROW_LAYOUT,
+            per_row,
+            form,
+        )?);
     }
     if problem.bias {
         let form = Form::Numbers(NUMBER_F32);
-        parts.push(part("bias", Component::Bias, PER_ROW_LAYOUT, per_row, form)?);
+        parts.push(part(BufferRole::Bias, Component::Bias, PER_ROW_LAYOUT, per_row, form)?);
     }
     Ok(parts)
 }
 
-fn per_group(problem: &Problem, buffer: &str, grouped: Grouped) -> Result<NativePart, JitError> {
+fn per_group(
+    problem: &Problem,
+    role: BufferRole,
+    grouped: Grouped,
+) -> Result<NativePart, JitError> {
     let layout = grouped.layout(problem);
     let (component, form) = match grouped.what {
         What::Component(component) => (component, Form::Numbers(grouped.number)),
@@ -52,11 +66,11 @@ fn per_group(problem: &Problem, buffer: &str, grouped: Grouped) -> Result<Native
             (Component::Scale(0), Form::Computed(addend))
         }
     };
-    part(buffer, component, &layout, grouped.granularity(), form)
+    part(role, component, &layout, grouped.granularity(), form)
 }
 
 fn part(
-    buffer: &str,
+    role: BufferRole,
     component: Component,
     layout: &str,
     granularity: Granularity,
@@ -64,5 +78,5 @@ fn part(
 ) -> Result<NativePart, JitError> {
     let layout =
         parse_layout(layout, component).map_err(|faults| JitError::Layout(faults.to_string()))?;
-    Ok(NativePart { buffer: buffer.to_owned(), component, layout, granularity, form })
+    Ok(NativePart { role, component, layout, granularity, form })
 }

@@ -11,7 +11,7 @@ use crate::ir::{self, Extent, Kernel, Word};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unruled {
     /// A scalar that is no size of the problem.
-    #[error("kernel {kernel}: the parameter `{parameter}` is none of m, n, k")]
+    #[error("kernel {kernel}: the parameter `{parameter}` is no size of a product")]
     Parameter {
         /// The kernel.
         kernel: String,
@@ -40,7 +40,11 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, Unruled> {
     for buffer in &kernel.buffers {
         let words = buffer.shape.iter().map(|extent| count(*extent)).reduce(|a, b| a * b);
         let bytes = words.unwrap_or(Count::Fixed(1)) * u64::from(buffer.word.bytes());
-        parameters.push(Parameter::buffer(&buffer.name, access(buffer.access), bytes));
+        let access = access(buffer.access);
+        parameters.push(match buffer.role {
+            Some(role) => Parameter::of(role, access, bytes),
+            None => Parameter::buffer(&buffer.name, access, bytes),
+        });
     }
     for (parameter, size) in kernel.parameters.iter().zip(&scalars) {
         parameters.push(Parameter::size(&parameter.name, size.clone()));
@@ -72,14 +76,12 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, Unruled> {
 
 /// Each launch parameter as a size of the problem.
 fn scalars(kernel: &Kernel) -> Result<Vec<Count>, Unruled> {
-    let size = |parameter: &ir::Parameter| match parameter.name.as_str() {
-        "m" => Ok(Count::M),
-        "n" => Ok(Count::N),
-        "k" => Ok(Count::K),
-        _ => Err(Unruled::Parameter {
+    let size = |parameter: &ir::Parameter| {
+        let unruled = || Unruled::Parameter {
             kernel: kernel.name.clone(),
             parameter: parameter.name.clone(),
-        }),
+        };
+        parameter.dimension.map(Count::from).ok_or_else(unruled)
     };
     kernel.parameters.iter().map(size).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
-use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Refusal};
+use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
 
 use super::compile::{built, gpu, verified};
 use super::{Jit, JitError, launch_rule};
@@ -167,6 +167,7 @@ impl fmt::Debug for Simulator {
 impl Executor for Simulator {
     type Memory = Contents;
     type Kernel = Arc<Simulated>;
+    type Ready = (Arc<Simulated>, Vec<u32>);
     type Error = SimError;
 
     fn name(&self) -> &str {
@@ -204,6 +205,19 @@ impl Executor for Simulator {
         &kernel.rule
     }
 
+    fn ready(&self, kernel: &Arc<Simulated>, problem: &Problem) -> Result<Self::Ready, SimError> {
+        let fault = |what: String| SimError::Launch { kernel: kernel.kernel.name.clone(), what };
+        let mut parameters = Vec::new();
+        for parameter in &kernel.rule.parameters {
+            if let ParameterKind::Size(count) = &parameter.kind {
+                let size = count.of(problem).and_then(|size| u32::try_from(size).ok());
+                let what = || format!("the parameter `{}` has no 32-bit value", parameter.name);
+                parameters.push(size.ok_or_else(|| fault(what()))?);
+            }
+        }
+        Ok((kernel.clone(), parameters))
+    }
+
     fn upload(&self, bytes: &[u8]) -> Result<Contents, SimError> {
         Ok(Contents::from_bytes(bytes.to_vec()))
     }
@@ -220,18 +234,14 @@ impl Executor for Simulator {
         Ok(memory.bytes.clone())
     }
 
+    /// A launch runs at once.
+    fn wait(&self) -> Result<(), SimError> {
+        Ok(())
+    }
+
     fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), SimError> {
-        let (kernel, problem) = (launch.kernel(), launch.problem());
-        let slots = launch.slots();
-        let fault = |what: String| SimError::Launch { kernel: kernel.kernel.name.clone(), what };
-        let mut parameters = Vec::new();
-        for parameter in &kernel.rule.parameters {
-            if let ParameterKind::Size(count) = &parameter.kind {
-                let size = count.of(problem).and_then(|size| u32::try_from(size).ok());
-                let what = || format!("the parameter `{}` has no 32-bit value", parameter.name);
-                parameters.push(size.ok_or_else(|| fault(what()))?);
-            }
-        }
+        let (kernel, parameters) = launch.kernel();
+        let (slots, parameters) = (launch.slots(), parameters.clone());
         let held = |slot: &mut Slot<'_, Contents>| match slot {
             Slot::Read(memory) => (*memory).clone(),
             Slot::Write(memory) => std::mem::take(*memory),

@@ -44,6 +44,8 @@ use self::apart::Apart;
 use self::extent::{Extent, Running};
 use self::levels::{Given, Levels, OfRow};
 use self::source::{PIECE, Place, Source};
+use quantloom_dsl::{BufferRole, Dimension};
+
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, Launch, Op, Operand,
     ParameterId, Special, Width, Word,
@@ -96,14 +98,20 @@ fn start(
     let grid = [Count::Constant(1); 3];
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let mut b = Builder::new(&problem.kernel_name(what), summary, problem.target, launch);
-    let m = b.parameter("m", "rows of x, at least 1");
+    let m = b.size(Dimension::M, "rows of x, at least 1");
     (b, m)
 }
 
 /// The buffer between the kernels.
 fn extents_buffer(b: &mut Builder, problem: &ActivationProblem, access: Access) -> BufferId {
     let shape = [problem.parts(), 2].map(Count::Constant);
-    b.buffer("extents", Word::U32, access, &shape, "f32, smallest and largest of a part and 0")
+    b.buffer_of(
+        BufferRole::Extremes,
+        Word::U32,
+        access,
+        &shape,
+        "f32, smallest and largest of a part and 0",
+    )
 }
 
 /// The kernel that looks through all of x.
@@ -224,7 +232,7 @@ impl<'p> Writer<'p> {
         let bytes = problem.padded * problem.operand.stored_bits() / 8;
         let shape = [Count::Parameter(m), Count::Constant(bytes / word.bytes())];
         let layout = format!("{} [p, m]", problem.operand);
-        let operand = b.buffer("operand", word, Access::WriteOnce, &shape, &layout);
+        let operand = b.buffer_of(BufferRole::Operand, word, Access::WriteOnce, &shape, &layout);
         let levels = given.map(|given| Levels::declare(b, problem, given, m));
         let apart = Apart::declare(b, problem, m);
         let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));

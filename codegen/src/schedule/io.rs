@@ -2,6 +2,7 @@
 //! so that a prepared weight serves them all.
 
 use quantloom_dsl::layout::Component;
+use quantloom_dsl::{BufferRole, Dimension};
 
 use super::Problem;
 use super::grouped::Grouped;
@@ -41,42 +42,42 @@ impl Io {
     pub fn declare(b: &mut Builder, problem: &Problem) -> Self {
         let native = &problem.plan.native;
         let fixed = Extent::Constant;
-        let m = b.parameter("m", "rows of x and y, at least 1");
+        let m = b.size(Dimension::M, "rows of x and y, at least 1");
         let rows = Extent::Parameter(m);
         let (tiles, chunks) = (problem.row_tiles(), problem.chunks());
         let shape = [tiles, chunks, b.warp_size() * problem.lane_words()].map(fixed);
         let layout = format!("codes, {}", native.layout.display(Component::Code));
-        let codes = b.buffer("w", Word::U32, Access::Constant, &shape, &layout);
+        let codes = b.buffer_of(BufferRole::Codes, Word::U32, Access::Constant, &shape, &layout);
         let shape = [rows, fixed(problem.input.words(problem.input.columns))];
         let layout = format!("{} [k, m]", problem.input.operand);
-        let x = b.buffer("x", problem.input.word(), Access::ReadOnly, &shape, &layout);
+        let x = b.buffer_of(BufferRole::X, problem.input.word(), Access::ReadOnly, &shape, &layout);
         let word = if problem.output.bits() == 32 { Word::U32 } else { Word::U16 };
         let shape = [rows, fixed(problem.n)];
         let layout = format!("{} [n, m]", problem.output);
-        let y = b.buffer("y", word, Access::WriteOnce, &shape, &layout);
-        let grouped = |b: &mut Builder, name: &str, grouped: Option<Grouped>| {
+        let y = b.buffer_of(BufferRole::Y, word, Access::WriteOnce, &shape, &layout);
+        let grouped = |b: &mut Builder, role: BufferRole, grouped: Option<Grouped>| {
             let grouped = grouped?;
             let shape = grouped.words(problem).map(fixed);
             let Grouped { number, rows, columns, .. } = grouped;
             let layout = grouped.layout(problem);
             let layout = format!("{number} {layout} in groups of {rows} x {columns}");
-            Some(b.buffer(name, Word::U32, Access::Constant, &shape, &layout))
+            Some(b.buffer_of(role, Word::U32, Access::Constant, &shape, &layout))
         };
-        let scale = grouped(b, "scale", problem.scale);
-        let zero = grouped(b, "zero", problem.zero);
-        let addend = grouped(b, "addend", problem.addend);
-        let per_row = |b: &mut Builder, name: &str, there: bool| {
+        let scale = grouped(b, BufferRole::Scale, problem.scale);
+        let zero = grouped(b, BufferRole::Zero, problem.zero);
+        let addend = grouped(b, BufferRole::Correction, problem.addend);
+        let per_row = |b: &mut Builder, role: BufferRole, there: bool| {
             let layout = format!("f32 {PER_ROW_LAYOUT}");
             let shape = [fixed(problem.n)];
-            there.then(|| b.buffer(name, Word::U32, Access::Constant, &shape, &layout))
+            there.then(|| b.buffer_of(role, Word::U32, Access::Constant, &shape, &layout))
         };
-        let factor = per_row(b, "factor", problem.factor);
-        let bias = per_row(b, "bias", problem.bias);
+        let factor = per_row(b, BufferRole::ChannelScale, problem.factor);
+        let bias = per_row(b, BufferRole::Bias, problem.bias);
         let x_scale = problem.input.groups().map(|groups| {
             let shape = [rows, fixed(groups)];
             let codes = problem.input.codes;
             let layout = if codes { "e8m0, four a word [groups, m]" } else { "f32 [groups, m]" };
-            b.buffer("x_scale", Word::U32, Access::ReadOnly, &shape, layout)
+            b.buffer_of(BufferRole::OperandScale, Word::U32, Access::ReadOnly, &shape, layout)
         });
         Self { m, codes, x, y, scale, zero, addend, factor, bias, x_scale }
     }

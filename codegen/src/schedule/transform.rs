@@ -17,7 +17,7 @@ use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{
     AffineRun, BoundLayout, Component, Field, Fill, Granularity, GroupSize, Layout, Recode, Shape,
 };
-use quantloom_dsl::{Scheme, Store, parse_layout};
+use quantloom_dsl::{BufferRole, Scheme, Store, parse_layout};
 
 use self::form::{Form, Integer};
 use self::formula::{Formula, Wanted};
@@ -50,15 +50,15 @@ impl Part {
     pub const ALL: [Self; 6] =
         [Self::Codes, Self::Scales, Self::Zeros, Self::Bias, Self::Addends, Self::Factors];
 
-    /// The name of the buffer, as [`Io`](super::Io) declares it.
-    pub const fn buffer(self) -> &'static str {
+    /// What the buffer is to a product.
+    pub const fn role(self) -> BufferRole {
         match self {
-            Self::Codes => "w",
-            Self::Scales => "scale",
-            Self::Zeros => "zero",
-            Self::Bias => "bias",
-            Self::Addends => "addend",
-            Self::Factors => "factor",
+            Self::Codes => BufferRole::Codes,
+            Self::Scales => BufferRole::Scale,
+            Self::Zeros => BufferRole::Zero,
+            Self::Bias => BufferRole::Bias,
+            Self::Addends => BufferRole::Correction,
+            Self::Factors => BufferRole::ChannelScale,
         }
     }
 
@@ -158,7 +158,7 @@ struct Transform<'p> {
 
 impl Transform<'_> {
     fn unscheduled(&self, what: &str) -> Unscheduled {
-        let what = format!("{what} in a transform of `{}`", self.part.buffer());
+        let what = format!("{what} in a transform of `{}`", self.part.role());
         Unscheduled::Scheme { target: self.problem.target().name, what }
     }
 
@@ -227,7 +227,11 @@ impl Transform<'_> {
         }
         if self.sorts() {
             let bits = u64::from(self.problem.k) * 32;
-            from.push(Side { name: "order".to_owned(), bits, text: "u32 [k]".to_owned() });
+            from.push(Side {
+                name: BufferRole::ColumnOrder.to_string(),
+                bits,
+                text: "u32 [k]".to_owned(),
+            });
         }
         let index = if self.reads_index() {
             components.pop();
@@ -448,7 +452,7 @@ impl Transform<'_> {
         let names: Vec<String> = from.iter().map(|side| format!("`{}`", side.name)).collect();
         let summary = format!(
             "{} of w[{}, {}] from {} to `{}`; a thread writes {piece} bits.",
-            self.part.buffer(),
+            self.part.role(),
             self.problem.n,
             self.problem.k,
             names.join(", "),

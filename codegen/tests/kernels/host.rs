@@ -11,7 +11,7 @@ use quantloom_codegen::jit::{Jit, launch_rule};
 use quantloom_codegen::sim::{Arguments, Contents};
 use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
-use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Refusal};
+use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
 use quantloom_tests::tools::clang::Clang;
 
 /// A kernel's source, compiled for this machine.
@@ -98,6 +98,7 @@ impl Host {
 impl Executor for Host {
     type Memory = Contents;
     type Kernel = Arc<(Program, LaunchRule)>;
+    type Ready = (Self::Kernel, Vec<u32>);
     type Error = ProductError;
 
     fn name(&self) -> &str {
@@ -131,6 +132,19 @@ impl Executor for Host {
         &kernel.1
     }
 
+    fn ready(&self, kernel: &Self::Kernel, problem: &Problem) -> Result<Self::Ready, ProductError> {
+        let size = |kind: &ParameterKind| match kind {
+            ParameterKind::Size(count) => Some(count.of(problem).unwrap() as u32),
+            _ => None,
+        };
+        let parameters = kernel.1.parameters.iter().filter_map(|parameter| size(&parameter.kind));
+        Ok((kernel.clone(), parameters.collect()))
+    }
+
+    fn wait(&self) -> Result<(), ProductError> {
+        Ok(())
+    }
+
     fn upload(&self, bytes: &[u8]) -> Result<Contents, ProductError> {
         Ok(Contents::from_bytes(bytes.to_vec()))
     }
@@ -148,19 +162,14 @@ impl Executor for Host {
     }
 
     fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), ProductError> {
-        let ((program, rule), problem) = (&**launch.kernel(), launch.problem());
+        let (kernel, parameters) = launch.kernel();
         let slots = launch.slots();
-        let size = |kind: &ParameterKind| match kind {
-            ParameterKind::Size(count) => Some(count.of(problem).unwrap() as u32),
-            _ => None,
-        };
-        let parameters = rule.parameters.iter().filter_map(|parameter| size(&parameter.kind));
         let buffers = slots.iter().map(|slot| match slot {
             Slot::Read(memory) => (*memory).clone(),
             Slot::Write(memory) => (**memory).clone(),
         });
-        let arguments = Arguments { parameters: parameters.collect(), buffers: buffers.collect() };
-        for (slot, left) in slots.iter_mut().zip(program.run(&arguments)) {
+        let arguments = Arguments { parameters: parameters.clone(), buffers: buffers.collect() };
+        for (slot, left) in slots.iter_mut().zip(kernel.0.run(&arguments)) {
             if let Slot::Write(memory) = slot {
                 **memory = left;
             }

@@ -101,13 +101,13 @@ impl Stored {
 
     /// The parts that it has.
     pub fn parts(&self) -> Vec<Part> {
-        let of = |part: &NativePart| Part::ALL.into_iter().find(|all| all.buffer() == part.buffer);
+        let of = |part: &NativePart| Part::ALL.into_iter().find(|all| all.role() == part.role);
         self.native.iter().map(|(part, _)| of(part).unwrap()).collect()
     }
 
     /// A part.
     pub fn native(&self, part: Part) -> &(NativePart, Vec<u8>) {
-        self.native.iter().find(|(native, _)| native.buffer == part.buffer()).unwrap()
+        self.native.iter().find(|(native, _)| native.role == part.role()).unwrap()
     }
 
     /// The arrays before a transform, and the one after it.

@@ -145,10 +145,10 @@ impl RandomFill {
             return Ok(());
         }
         let multiprocessors = u64::from(stream.context().info().multiprocessors);
-        let problem = Problem { m: 1, n: buffer.len() as u64, k: 1, multiprocessors };
+        let problem = Problem::new(1, buffer.len() as u64, 1, multiprocessors);
         let arguments = [Argument::Write(buffer.write_to()), Argument::U32(seed)];
         // SAFETY: the text writes n words from y on, as its rule says.
-        unsafe { self.0.launch_in_order(stream, &problem, false, &arguments) }
+        unsafe { self.0.launch_in_order(stream, &self.0.sizes(&problem)?, false, &arguments) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Devices: what there is, and a context on one of them.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -147,6 +147,8 @@ struct Retained {
     info: DeviceInfo,
     device: sys::CUdevice,
     handle: sys::CUcontext,
+    /// Whether it was retained for this value.
+    owned: bool,
 }
 
 // SAFETY: a context may be used from any thread (CUDA driver API, "Context management"); the
@@ -157,14 +159,17 @@ unsafe impl Sync for Retained {}
 
 impl Drop for Retained {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         // SAFETY: the context was retained once for this value.
         let result = unsafe { (self.driver.functions().cuDevicePrimaryCtxRelease_v2)(self.device) };
         self.driver.note(result, "releasing a context");
     }
 }
 
-/// A device's primary context: the one that other CUDA libraries of the process use too, so
-/// that their memory and streams can be mixed with ours. Cloning is cheap.
+/// A context: a device's primary one, which other CUDA libraries of the process use too, so that their
+/// memory and streams can be mixed with ours, or any other that a caller has. Cloning is cheap.
 #[derive(Clone)]
 pub struct Context(Arc<Retained>);
 
@@ -184,16 +189,47 @@ impl Context {
         // SAFETY: `handle` may be written and `device` is one of the driver's.
         let result = unsafe { (driver.functions().cuDevicePrimaryCtxRetain)(&mut handle, device) };
         driver.check(result, || format!("opening CUDA device {ordinal}"))?;
-        Ok(Self(Arc::new(Retained { driver, info, device, handle })))
+        Ok(Self(Arc::new(Retained { driver, info, device, handle, owned: true })))
+    }
+
+    /// The caller's own context, a `CUcontext`: the primary one of a device or any other. It is not
+    /// released when the value is dropped.
+    ///
+    /// # Safety
+    /// The handle is a context, which exists until the value and all that was made of it are gone:
+    /// streams, buffers, kernels, weights and plans.
+    ///
+    /// # Errors
+    /// Why there is no driver, or what the driver answered.
+    pub unsafe fn from_raw(handle: *mut c_void) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        let handle: sys::CUcontext = handle.cast();
+        let doing = || "asking what a context's device is".to_owned();
+        let mut device = 0;
+        {
+            let _current = Current::enter(driver, handle, doing)?;
+            // SAFETY: `device` may be written, and the context is the thread's current one.
+            let result = unsafe { (driver.functions().cuCtxGetDevice)(&mut device) };
+            driver.check(result, doing)?;
+        }
+        let count = count(driver)?;
+        for ordinal in 0..count {
+            let (info, known) = describe(driver, ordinal)?;
+            if known == device {
+                return Ok(Self(Arc::new(Retained { driver, info, device, handle, owned: false })));
+            }
+        }
+        Err(CudaError::NoDevice { ordinal: device.unsigned_abs(), count })
+    }
+
+    /// The context's handle, a `CUcontext`.
+    pub fn as_raw(&self) -> *mut c_void {
+        self.0.handle.cast()
     }
 
     /// The device.
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
-    }
-
-    pub(super) fn driver(&self) -> &'static Driver {
-        self.0.driver
     }
 
     /// Whether both are the same context.
@@ -202,13 +238,10 @@ impl Context {
     }
 
     /// Makes the context the thread's current one until the guard is dropped; the caller's own
-    /// is current again then.
+    /// is current again then. Where it is current already, nothing is done.
     pub(super) fn enter(&self) -> Result<Current<'_>, CudaError> {
-        let driver = self.0.driver;
-        // SAFETY: the context is retained as long as `self` lives, which the guard borrows.
-        let result = unsafe { (driver.functions().cuCtxPushCurrent_v2)(self.0.handle) };
-        driver.check(result, || format!("entering CUDA device {}", self.0.info.ordinal))?;
-        Ok(Current { context: self, thread: PhantomData })
+        let doing = || format!("entering CUDA device {}", self.0.info.ordinal);
+        Current::enter(self.0.driver, self.0.handle, doing)
     }
 }
 
@@ -220,19 +253,39 @@ impl fmt::Debug for Context {
 
 /// The context is the thread's current one. Not `Send`: what is current belongs to the thread.
 pub(super) struct Current<'c> {
-    context: &'c Context,
-    thread: PhantomData<*const ()>,
+    driver: &'static Driver,
+    /// Whether it was made so, and another one was before.
+    pushed: bool,
+    /// The context lives as long; what is current belongs to the thread.
+    context: PhantomData<(&'c Context, *const ())>,
 }
 
 impl Current<'_> {
+    fn enter(
+        driver: &'static Driver,
+        handle: sys::CUcontext,
+        doing: impl Fn() -> String,
+    ) -> Result<Self, CudaError> {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: `current` may be written.
+        let result = unsafe { (driver.functions().cuCtxGetCurrent)(&mut current) };
+        driver.check(result, &doing)?;
+        let pushed = current != handle;
+        if pushed {
+            // SAFETY: the context exists as long as the value that the guard borrows.
+            let result = unsafe { (driver.functions().cuCtxPushCurrent_v2)(handle) };
+            driver.check(result, doing)?;
+        }
+        Ok(Self { driver, pushed, context: PhantomData })
+    }
+
     /// Makes a driver call and turns its result into an error.
     pub(super) fn call(
         &self,
         doing: impl FnOnce() -> String,
         call: impl FnOnce(&super::driver::Functions) -> i32,
     ) -> Result<(), CudaError> {
-        let driver = self.context.driver();
-        driver.check(call(driver.functions()), doing)
+        self.driver.check(call(self.driver.functions()), doing)
     }
 
     /// As [`Self::call`], in a destructor.
@@ -241,17 +294,18 @@ impl Current<'_> {
         doing: &'static str,
         call: impl FnOnce(&super::driver::Functions) -> i32,
     ) {
-        let driver = self.context.driver();
-        driver.note(call(driver.functions()), doing);
+        self.driver.note(call(self.driver.functions()), doing);
     }
 }
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        let driver = self.context.driver();
+        if !self.pushed {
+            return;
+        }
         let mut popped = std::ptr::null_mut();
         // SAFETY: `popped` may be written; `enter` pushed what this pops, on this thread.
-        let result = unsafe { (driver.functions().cuCtxPopCurrent_v2)(&mut popped) };
-        driver.note(result, "leaving a context");
+        let result = unsafe { (self.driver.functions().cuCtxPopCurrent_v2)(&mut popped) };
+        self.driver.note(result, "leaving a context");
     }
 }

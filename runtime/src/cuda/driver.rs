@@ -1,14 +1,16 @@
 //! The driver's library: found once, its functions looked up once.
 //!
-//! In: nothing. Out: [`Driver::get`], the driver or why there is none. `cudarc` gives the types
-//! and finds the library; the functions are looked up here, for two reasons: `cudarc` panics
-//! where a library or a function is missing, and returns results as a Rust enum, which a driver
-//! newer than the bindings may leave. Here a missing function is an error and a result a number.
+//! In: nothing. Out: [`Driver::get`], the driver or why there is none. `cudarc` gives the types and
+//! nothing else, so that it does not matter how a program that uses `cudarc` too links the driver. The
+//! library and its functions are found here: `cudarc` panics where one is missing, and returns results
+//! as a Rust enum, which a driver newer than the bindings may leave. Here a missing function is an
+//! error and a result a number.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
+use libloading::Library;
 
 use super::error::CudaError;
 
@@ -23,15 +25,12 @@ macro_rules! functions {
         }
 
         impl Functions {
-            fn look_up() -> Result<Self, CudaError> {
-                // SAFETY: only called when `is_culib_present` has said that the library loads,
-                // so that this does not panic; loading it again runs no further initialisers.
-                let library = unsafe { sys::culib() };
+            fn look_up(library: &'static Library) -> Result<Self, CudaError> {
                 Ok(Self {
                     $($name: {
                         let name = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: the type is the one that `cuda.h` declares for this name. The
-                        // pointer outlives the borrow since `culib` never unloads the library.
+                        // SAFETY: the type is the one that `cuda.h` declares for this name; the
+                        // library is never unloaded.
                         let symbol = unsafe {
                             library.get::<unsafe extern "C" fn($($type),*) -> i32>(name)
                         };
@@ -69,12 +68,15 @@ functions! {
     cuDeviceTotalMem_v2(*mut usize, CUdevice) since "3.2";
     cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice) since "7.0";
     cuDevicePrimaryCtxRelease_v2(CUdevice) since "11.0";
+    cuCtxGetCurrent(*mut CUcontext) since "4.0";
+    cuCtxGetDevice(*mut CUdevice) since "2.0";
     cuCtxPushCurrent_v2(CUcontext) since "4.0";
     cuCtxPopCurrent_v2(*mut CUcontext) since "4.0";
     cuCtxSynchronize() since "2.0";
     cuStreamCreate(*mut CUstream, c_uint) since "2.0";
     cuStreamDestroy_v2(CUstream) since "4.0";
     cuStreamSynchronize(CUstream) since "2.0";
+    cuStreamIsCapturing(CUstream, *mut c_int) since "10.0";
     cuStreamWaitEvent(CUstream, CUevent, c_uint) since "3.2";
     cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode) since "10.1";
     cuStreamEndCapture(CUstream, *mut CUgraph) since "10.0";
@@ -116,6 +118,17 @@ functions! {
     ) since "12.0";
 }
 
+/// The files that the driver's library may be, by system.
+const FILES: &[&str] =
+    if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
+
+/// The first of them that loads; it is never unloaded.
+fn open() -> Option<&'static Library> {
+    // SAFETY: this loads the driver's library, whose initialisers have no preconditions.
+    let found = FILES.iter().find_map(|file| unsafe { Library::new(*file) }.ok());
+    found.map(|library| &*Box::leak(Box::new(library)))
+}
+
 /// The loaded and initialised driver.
 pub struct Driver {
     functions: Functions,
@@ -136,11 +149,8 @@ impl Driver {
     }
 
     fn load() -> Result<Self, CudaError> {
-        // SAFETY: this loads the driver's library, whose initialisers have no preconditions.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::LibraryNotFound);
-        }
-        let mut driver = Self { functions: Functions::look_up()?, version: 0 };
+        let library = open().ok_or(CudaError::LibraryNotFound)?;
+        let mut driver = Self { functions: Functions::look_up(library)?, version: 0 };
         // SAFETY: 0 is the only value that the flags may have.
         let result = unsafe { (driver.functions.cuInit)(0) };
         driver.check(result, || "starting the NVIDIA driver".to_owned())?;

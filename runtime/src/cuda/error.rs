@@ -102,6 +102,22 @@ pub enum CudaError {
     /// A call that a stream which is captured into a graph does not take.
     #[error("{0}: the stream is captured into a graph, which would outlive what the call is given")]
     Captured(&'static str),
+    /// A kernel that would have to be loaded while the stream is captured, which could void the capture.
+    #[error(
+        "{kernel} is not loaded, and the stream is captured into a graph: warm the weight up before"
+    )]
+    NotWarm {
+        /// The kernel.
+        kernel: String,
+    },
+    /// A kernel that no plan can launch.
+    #[error("{entry}: {what}")]
+    NotPlanned {
+        /// The kernel's entry point.
+        entry: String,
+        /// Why.
+        what: &'static str,
+    },
     /// Objects of two devices in one call.
     #[error("{0}: the objects belong to different devices")]
     Mixed(&'static str),

@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use super::buffer::Buffer;
 use super::device::Context;
+use super::engine::MAPS;
 use super::error::CudaError;
 use super::launch::Argument;
 use super::loader::Loader;
 use super::module::Kernel;
 use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
+use crate::gpu::arguments::{Expected, Sizes};
 use crate::gpu::{Executor, Launch, Products, Slot, Trusted};
 use crate::image_cache::ImageCache;
 use crate::op::ProductError;
-use crate::source::{KernelKey, LaunchRule, ParameterKind};
+use crate::source::{KernelKey, LaunchRule, ParameterKind, Problem};
 
 /// A device, the source of its kernels, and the stream on which they run.
 pub struct Cuda {
@@ -33,14 +35,25 @@ impl Cuda {
     /// Why there is no driver or no such device, a device that no kernels are made for, or what
     /// the driver answered.
     pub fn new(ordinal: u32, source: Trusted) -> Result<Self, CudaError> {
-        let context = Context::new(ordinal)?;
+        Self::on(Stream::new(&Context::new(ordinal)?)?, source)
+    }
+
+    /// A stream and its device, with the images that are kept on this machine: those of an engine, by
+    /// [`Stream::from_raw`]. Weights are prepared on the stream; products of a
+    /// [`Plan`](crate::gpu::Plan) may be queued on any of its context.
+    ///
+    /// # Errors
+    /// A device that no kernels are made for.
+    pub fn on(stream: Stream, source: Trusted) -> Result<Self, CudaError> {
+        let context = stream.context();
+        let ordinal = context.info().ordinal;
         let target = context.info().target().ok_or_else(|| CudaError::TooOld {
             device: context.info().name.clone(),
             sm: context.info().sm(),
         })?;
         let name = if ordinal == 0 { "cuda".to_owned() } else { format!("cuda:{ordinal}") };
-        let loader = Loader::new(&context, ImageCache::from_environment(), source.source().clone());
-        Ok(Self { name, target, stream: Stream::new(&context)?, loader, source })
+        let loader = Loader::new(context, ImageCache::from_environment(), source.source().clone());
+        Ok(Self { name, target, stream, loader, source })
     }
 
     /// The stream on which everything is queued.
@@ -67,6 +80,7 @@ fn argument<'a>(slot: &'a mut Slot<'_, Buffer<u8>>) -> Argument<'a> {
 impl Executor for Cuda {
     type Memory = Buffer<u8>;
     type Kernel = Arc<Kernel>;
+    type Ready = Ready;
     type Error = CudaError;
 
     fn name(&self) -> &str {
@@ -85,12 +99,23 @@ impl Executor for Cuda {
         &**self.source.source()
     }
 
+    /// Loads nothing while somebody captures the stream: that could void the capture.
     fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel>, CudaError> {
+        if let Some(kernel) = self.loader.loaded(key) {
+            return Ok(kernel);
+        }
+        if self.stream.is_captured()? {
+            return Err(CudaError::NotWarm { kernel: key.to_string() });
+        }
         self.loader.kernel(key)
     }
 
     fn rule<'k>(&self, kernel: &'k Arc<Kernel>) -> &'k LaunchRule {
         kernel.rule()
+    }
+
+    fn ready(&self, kernel: &Arc<Kernel>, problem: &Problem) -> Result<Ready, CudaError> {
+        Ready::new(kernel, problem)
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Buffer<u8>, CudaError> {
@@ -112,31 +137,63 @@ impl Executor for Cuda {
         memory.to_host(&self.stream)
     }
 
+    fn wait(&self) -> Result<(), CudaError> {
+        self.stream.synchronize()
+    }
+
     fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), CudaError> {
-        let (kernel, problem, overlap) = (launch.kernel(), launch.problem(), launch.overlap());
+        let (Ready { kernel, sizes, maps }, overlap) = (launch.kernel(), launch.overlap());
         let slots = launch.slots();
-        let parameters = &kernel.rule().parameters;
-        let buffers: Vec<&str> = parameters
-            .iter()
-            .filter(|parameter| matches!(parameter.kind, ParameterKind::Buffer { .. }))
-            .map(|parameter| parameter.name.as_str())
-            .collect();
-        let mut maps = Vec::new();
-        for parameter in parameters {
-            let ParameterKind::TensorMap(rule) = &parameter.kind else { continue };
-            let shape = TensorShape::of(rule, problem)
-                .map_err(|fault| CudaError::Launch { entry: kernel.entry().to_owned(), fault })?;
-            let at = buffers.iter().position(|name| *name == rule.buffer);
-            if let Some(Slot::Read(memory)) = at.and_then(|at| slots.get(at)) {
-                maps.push(TensorMap::new(self.context(), memory.read(), &shape)?);
+        let mut encoded = Vec::new();
+        for (buffer, _, shape) in maps {
+            if let Some(Slot::Read(memory)) = slots.get(*buffer) {
+                encoded.push(TensorMap::new(self.context(), memory.read(), shape)?);
             }
         }
         // Buffers come first in the text, tensor maps last; a missing one is refused by its name.
         let arguments: Vec<Argument<'_>> =
-            slots.iter_mut().map(argument).chain(maps.iter().map(Argument::Map)).collect();
+            slots.iter_mut().map(argument).chain(encoded.iter().map(Argument::Map)).collect();
         // SAFETY: the text is one of a trusted source, its numbers are vouched for by whoever made the
         // launch; maps are of the shapes that the rule says.
-        unsafe { kernel.launch_in_order(&self.stream, problem, overlap, &arguments) }
+        unsafe { kernel.launch_in_order(&self.stream, sizes, overlap, &arguments) }
+    }
+}
+
+/// A kernel with its sizes for a problem.
+pub struct Ready {
+    pub(super) kernel: Arc<Kernel>,
+    pub(super) sizes: Sizes,
+    /// Of each tensor map: the place of its buffer among the kernel's, that one's bytes, its shape.
+    pub(super) maps: Vec<(usize, u64, TensorShape)>,
+}
+
+impl Ready {
+    fn new(kernel: &Arc<Kernel>, problem: &Problem) -> Result<Self, CudaError> {
+        let parameters = &kernel.rule().parameters;
+        let refused = |what| CudaError::NotPlanned { entry: kernel.entry().to_owned(), what };
+        if parameters.iter().any(|parameter| matches!(parameter.kind, ParameterKind::Scalar(_))) {
+            return Err(refused("it has a number that no plan knows"));
+        }
+        let sizes = kernel.sizes(problem)?;
+        let buffers = parameters.iter().zip(sizes.expected());
+        let buffers: Vec<(&str, u64)> = buffers
+            .filter_map(|(parameter, expected)| match expected {
+                Expected::Buffer { bytes, .. } => Some((parameter.name.as_str(), *bytes)),
+                _ => None,
+            })
+            .collect();
+        let mut maps = Vec::new();
+        for parameter in parameters {
+            let ParameterKind::TensorMap(rule) = &parameter.kind else { continue };
+            let shape = TensorShape::of(rule, problem).map_err(|fault| kernel.fault(fault))?;
+            let at = buffers.iter().position(|(name, _)| *name == rule.buffer);
+            let at = at.ok_or_else(|| refused("a tensor map is of none of its buffers"))?;
+            maps.push((at, buffers[at].1, shape));
+        }
+        if maps.len() > MAPS {
+            return Err(refused("it has too many tensor maps"));
+        }
+        Ok(Self { kernel: kernel.clone(), sizes, maps })
     }
 }
 

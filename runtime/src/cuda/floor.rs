@@ -65,7 +65,7 @@ impl ReadFloor {
         }
         let mut found = Buffer::<u32>::zeroed(&self.stream, 4)?;
         let multiprocessors = u64::from(info.multiprocessors);
-        let problem = Problem { m: 1, n: pieces, k: 1, multiprocessors };
+        let problem = Problem::new(1, pieces, 1, multiprocessors);
         let unknown = || Timing { microseconds: f64::INFINITY, replays: Vec::new(), calls: 0 };
         let mut best = Timings { serial: unknown(), overlapped: unknown() };
         for kernels in &self.kernels {
@@ -74,7 +74,9 @@ impl ReadFloor {
                     [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
                 let kernel = &kernels[usize::from(overlap)];
                 // SAFETY: the text reads `pieces` pieces and may store one word, as its rule says.
-                unsafe { kernel.launch_in_order(stream, &problem, overlap, &arguments) }
+                unsafe {
+                    kernel.launch_in_order(stream, &kernel.sizes(&problem)?, overlap, &arguments)
+                }
             })?;
             best = Timings {
                 serial: faster(best.serial, timings.serial),

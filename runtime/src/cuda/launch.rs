@@ -10,7 +10,7 @@ use super::module::Kernel;
 use super::order::Use;
 use super::stream::Stream;
 use super::tensor_map::TensorMap;
-use crate::gpu::arguments::{self, Limits};
+use crate::gpu::arguments::{self, LaunchFault, Limits, Sizes};
 use crate::source::{Access, Problem};
 
 /// An argument, of the kind that the kernel's rule says at its place.
@@ -46,26 +46,43 @@ impl Kernel {
         overlap: bool,
         arguments: &[Argument<'_>],
     ) -> Result<(), CudaError> {
-        self.of_one_device(stream, arguments)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_sized(stream, &self.sizes(problem)?, overlap, arguments) }
+    }
+
+    /// The sizes of a launch for a problem. The kernel may use that much shared memory from now on.
+    pub(super) fn sizes(&self, problem: &Problem) -> Result<Sizes, CudaError> {
         let limits =
             Limits { threads: self.facts().threads, shared_bytes: self.most_shared_bytes() };
-        let mut prepared = Prepared::new(self.rule(), problem, limits, arguments)
-            .map_err(|fault| CudaError::Launch { entry: self.entry().to_owned(), fault })?;
+        let sizes = Sizes::new(self.rule(), problem, limits).map_err(|fault| self.fault(fault))?;
+        self.allow_shared(&self.context().enter()?, sizes.shared_bytes)?;
+        Ok(sizes)
+    }
+
+    pub(super) fn fault(&self, fault: LaunchFault) -> CudaError {
+        CudaError::Launch { entry: self.entry().to_owned(), fault }
+    }
+
+    /// As [`Self::launch`], with the sizes of this kernel for a problem.
+    ///
+    /// # Safety
+    /// As [`Self::launch`].
+    ///
+    /// # Errors
+    /// As [`Self::launch`].
+    unsafe fn launch_sized(
+        &self,
+        stream: &Stream,
+        sizes: &Sizes,
+        overlap: bool,
+        arguments: &[Argument<'_>],
+    ) -> Result<(), CudaError> {
+        self.of_one_device(stream, arguments)?;
+        let mut prepared =
+            Prepared::of(sizes, self.rule(), arguments).map_err(|fault| self.fault(fault))?;
         let mut pointers = prepared.pointers(|map| map.raw().cast_mut().cast());
-        let (mut attributes, count) = attributes(prepared.cluster, overlap && self.rule().overlaps);
-        let config = sys::CUlaunchConfig {
-            gridDimX: prepared.grid[0],
-            gridDimY: prepared.grid[1],
-            gridDimZ: prepared.grid[2],
-            blockDimX: prepared.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: prepared.shared_bytes,
-            hStream: stream.queue().handle(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: count,
-        };
-        self.allow_shared(&self.context().enter()?, prepared.shared_bytes)?;
+        let (mut attributes, count) = attributes(sizes.cluster, overlap && self.rule().overlaps);
+        let config = config(sizes, stream.queue().handle(), &mut attributes, count);
         stream.queue().queue(
             uses(arguments),
             Some(self.module()),
@@ -91,14 +108,14 @@ impl Kernel {
     pub(super) unsafe fn launch_in_order(
         &self,
         stream: &Stream,
-        problem: &Problem,
+        sizes: &Sizes,
         overlap: bool,
         arguments: &[Argument<'_>],
     ) -> Result<(), CudaError> {
         self.of_one_device(stream, arguments)?;
         stream.queue().order(uses(arguments))?;
         // SAFETY: the caller's promise, and the order has just been made.
-        unsafe { self.launch(stream, problem, overlap, arguments) }
+        unsafe { self.launch_sized(stream, sizes, overlap, arguments) }
     }
 
     /// Whether stream and buffers are of the kernel's device.
@@ -133,8 +150,29 @@ fn uses<'a>(arguments: &'a [Argument<'_>]) -> impl Iterator<Item = Use<'a>> {
     arguments.iter().filter_map(|argument| owner(argument)?)
 }
 
+/// Where and how large a launch is. The attributes outlive the value's use.
+pub(super) fn config(
+    sizes: &Sizes,
+    stream: sys::CUstream,
+    attributes: &mut [sys::CUlaunchAttribute; 2],
+    count: u32,
+) -> sys::CUlaunchConfig {
+    sys::CUlaunchConfig {
+        gridDimX: sizes.grid[0],
+        gridDimY: sizes.grid[1],
+        gridDimZ: sizes.grid[2],
+        blockDimX: sizes.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: sizes.shared_bytes,
+        hStream: stream,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: count,
+    }
+}
+
 /// The launch attributes that are set, and their number.
-fn attributes(cluster: [u32; 3], overlap: bool) -> ([sys::CUlaunchAttribute; 2], u32) {
+pub(super) fn attributes(cluster: [u32; 3], overlap: bool) -> ([sys::CUlaunchAttribute; 2], u32) {
     let value = sys::CUlaunchAttributeValue { pad: [0; 64] };
     let unset = sys::CUlaunchAttribute { id: Id::CU_LAUNCH_ATTRIBUTE_IGNORE, pad: [0; 4], value };
     let mut attributes = [unset; 2];

@@ -100,6 +100,11 @@ impl Loader {
         &self.context
     }
 
+    /// The kernel of a key, if it is loaded.
+    pub fn loaded(&self, key: &KernelKey) -> Option<Arc<Kernel>> {
+        self.kernels.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
     /// The kernel of a key. Nothing is emitted, read or compiled for one that was asked before.
     ///
     /// # Errors

@@ -15,12 +15,13 @@
 //! | `module`, `loader` | image -> kernel; key -> kernel |
 //! | `launch`, `tensor_map` | what was checked by [`crate::gpu::arguments`], launched; boxes of tensors |
 //! | `executor` | the device as what products run on ([`crate::gpu`]) |
+//! | `engine` | products in memory and on a stream of the caller |
 //! | `bench`, `floor` | timing; how fast the device reads |
 //! | `selftest` | all of the above on a real device |
 //!
 //! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
-//! context current than it found. Only [`Kernel::launch`], asynchronous copies of borrowed memory
-//! and foreign handles are `unsafe`: what a kernel's text does is beyond the compiler's sight. Why the
+//! context current than it found. Only [`Kernel::launch`], launches of plans in a caller's memory,
+//! asynchronous copies of borrowed memory and foreign handles are `unsafe`: what a kernel's text does is beyond the compiler's sight. Why the
 //! rest is safe: `order`, which keeps streams from racing and graphs from outliving what they use, and
 //! `docs/soundness.md`.
 
@@ -28,6 +29,7 @@ pub mod bench;
 mod buffer;
 mod device;
 mod driver;
+mod engine;
 mod error;
 mod executor;
 mod floor;
@@ -47,7 +49,7 @@ pub use buffer::{Buffer, Element, Pinned};
 pub use device::{Context, DeviceInfo, devices, runs};
 pub use driver::{Driver, version_text};
 pub use error::CudaError;
-pub use executor::Cuda;
+pub use executor::{Cuda, Ready};
 pub use floor::ReadFloor;
 pub use graph::Graph;
 pub use launch::{Argument, Prepared};

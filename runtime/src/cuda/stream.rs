@@ -30,12 +30,15 @@ impl Stream {
         Ok(Self(Arc::new(Queue::new(context, handle, true))))
     }
 
-    /// The caller's own stream, a `CUstream` or `cudaStream_t`; null is the legacy default one.
+    /// The caller's own stream, a `CUstream` or `cudaStream_t`; null is the legacy default one, 1 and 2
+    /// are those that CUDA calls `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
     /// It is not destroyed when the value is dropped.
     ///
     /// # Safety
-    /// - The handle is a stream of this context (or null). It exists until the value and all buffers
-    ///   that were used with it are gone.
+    /// - The handle is a stream of this context, or one of the three above. It exists until the value and
+    ///   all buffers that were used with it are gone.
+    /// - 2 is another stream on each thread: the value, and buffers that were used with it, are used on
+    ///   one thread.
     /// - Where somebody else captures the stream into a graph, no call that copies host memory is made
     ///   on it meanwhile, and what other calls on it use stays until the last replay of that graph.
     /// - Where [`Graph::capture`](super::Graph::capture) captures it, all work on it meanwhile is
@@ -47,6 +50,25 @@ impl Stream {
     /// The context.
     pub fn context(&self) -> &Context {
         self.0.context()
+    }
+
+    /// The stream's handle, a `CUstream`.
+    pub fn as_raw(&self) -> *mut c_void {
+        self.0.handle().cast()
+    }
+
+    /// Whether somebody captures it into a graph: this library or another one.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn is_captured(&self) -> Result<bool, CudaError> {
+        let mut status = 0;
+        self.context().enter()?.call(
+            || "asking whether a stream is captured".to_owned(),
+            // SAFETY: `status` may be written, and the stream lives as long as `self`.
+            |driver| unsafe { (driver.cuStreamIsCapturing)(self.0.handle(), &mut status) },
+        )?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as i32)
     }
 
     pub(super) fn queue(&self) -> &Arc<Queue> {

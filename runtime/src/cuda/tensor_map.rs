@@ -207,30 +207,7 @@ impl<'b> TensorMap<'b> {
         memory: DeviceSlice<'b>,
         shape: &TensorShape,
     ) -> Result<Self, CudaError> {
-        shape.check(memory.address(), memory.bytes())?;
-        let mut raw = sys::CUtensorMap { opaque: [0; 16] };
-        let ones = [1u32; 5];
-        context.enter()?.call(
-            || "encoding a tensor map".to_owned(),
-            // SAFETY: the lists have the lengths that the rank says, checked above; the address
-            // is only written into the map.
-            |driver| unsafe {
-                (driver.cuTensorMapEncodeTiled)(
-                    &mut raw,
-                    raw_word(shape.word),
-                    shape.dims.len() as u32,
-                    memory.address() as *mut std::ffi::c_void,
-                    shape.dims.as_ptr(),
-                    shape.strides.as_ptr(),
-                    shape.box_dims.as_ptr(),
-                    ones.as_ptr(),
-                    sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                    raw_swizzle(shape.swizzle),
-                    sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                    sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-                )
-            },
-        )?;
+        let raw = encoded(context, memory.address(), memory.bytes(), shape)?;
         Ok(Self { raw, memory })
     }
 
@@ -241,4 +218,38 @@ impl<'b> TensorMap<'b> {
     pub(super) fn raw(&self) -> *const sys::CUtensorMap {
         &raw const self.raw
     }
+}
+
+/// The map of a tensor at an address, in so many bytes of memory.
+pub(super) fn encoded(
+    context: &Context,
+    address: u64,
+    bytes: u64,
+    shape: &TensorShape,
+) -> Result<sys::CUtensorMap, CudaError> {
+    shape.check(address, bytes)?;
+    let mut raw = sys::CUtensorMap { opaque: [0; 16] };
+    let ones = [1u32; 5];
+    context.enter()?.call(
+        || "encoding a tensor map".to_owned(),
+        // SAFETY: the lists have the lengths that the rank says, checked above; the address is only
+        // written into the map.
+        |driver| unsafe {
+            (driver.cuTensorMapEncodeTiled)(
+                &mut raw,
+                raw_word(shape.word),
+                shape.dims.len() as u32,
+                address as *mut std::ffi::c_void,
+                shape.dims.as_ptr(),
+                shape.strides.as_ptr(),
+                shape.box_dims.as_ptr(),
+                ones.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                raw_swizzle(shape.swizzle),
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        },
+    )?;
+    Ok(raw)
 }

@@ -96,19 +96,6 @@ impl<M> Argument<'_, M> {
     }
 }
 
-fn kind(kind: &ParameterKind) -> &'static str {
-    match kind {
-        ParameterKind::Buffer { access: Access::Read, .. } => "a buffer to read",
-        ParameterKind::Buffer { .. } => "a buffer to write",
-        ParameterKind::Size(_) => "a size",
-        ParameterKind::Scalar(Scalar::U32) => "a u32",
-        ParameterKind::Scalar(Scalar::I32) => "an i32",
-        ParameterKind::Scalar(Scalar::U64) => "a u64",
-        ParameterKind::Scalar(Scalar::F32) => "an f32",
-        ParameterKind::TensorMap(_) => "a tensor map",
-    }
-}
-
 /// What a launch is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -126,6 +113,49 @@ const CLUSTER: u64 = 8;
 /// More parameters than any kernel of ours has.
 pub(crate) const PARAMETERS: usize = 32;
 const AXES: [char; 3] = ['x', 'y', 'z'];
+
+/// What a launch has at the place of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// A buffer of at least so many bytes at a multiple of `align`.
+    Buffer { access: Access, bytes: u64, align: u32 },
+    /// A size of the problem, computed.
+    Size(u32),
+    /// A number that the caller passes.
+    Scalar(Scalar),
+    /// A tensor map.
+    Map,
+}
+
+impl Expected {
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Buffer { access: Access::Read, .. } => "a buffer to read",
+            Self::Buffer { .. } => "a buffer to write",
+            Self::Size(_) => "a size",
+            Self::Scalar(Scalar::U32) => "a u32",
+            Self::Scalar(Scalar::I32) => "an i32",
+            Self::Scalar(Scalar::U64) => "a u64",
+            Self::Scalar(Scalar::F32) => "an f32",
+            Self::Map => "a tensor map",
+        }
+    }
+}
+
+/// The sizes of a launch, checked: all of a launch but its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Blocks of a cluster along x, y and z.
+    pub cluster: [u32; 3],
+    /// Dynamic shared memory of a block in bytes.
+    pub shared_bytes: u32,
+    expected: [Expected; PARAMETERS],
+    count: usize,
+}
 
 /// A launch whose sizes and arguments have been checked.
 pub struct Prepared<'a, M> {
@@ -160,17 +190,12 @@ fn limited(found: u64, limit: u64, what: &dyn Fn() -> String) -> Result<u32, Lau
     }
 }
 
-impl<'a, M> Prepared<'a, M> {
-    /// Checks a launch.
+impl Sizes {
+    /// The sizes of a launch for a problem.
     ///
     /// # Errors
     /// See [`LaunchFault`].
-    pub fn new(
-        rule: &LaunchRule,
-        problem: &Problem,
-        limits: Limits,
-        arguments: &'a [Argument<'a, M>],
-    ) -> Result<Self, LaunchFault> {
+    pub fn new(rule: &LaunchRule, problem: &Problem, limits: Limits) -> Result<Self, LaunchFault> {
         let mut grid = [0; 3];
         for axis in 0..3 {
             let what = || format!("the number of blocks along {}", AXES[axis]);
@@ -197,8 +222,76 @@ impl<'a, M> Prepared<'a, M> {
         let what = || "the bytes of shared memory of a block".to_owned();
         let shared = count(&rule.shared_bytes, problem, &what)?;
         let shared_bytes = limited(shared, u64::from(limits.shared_bytes), &what)?;
-        let (values, count) = values(rule, problem, arguments)?;
-        Ok(Self { grid, threads, cluster: rule.cluster, shared_bytes, values, count })
+        let parameters = rule.parameters.len();
+        limited(parameters as u64, PARAMETERS as u64, &|| "the number of parameters".to_owned())?;
+        let mut expected = [Expected::Map; PARAMETERS];
+        for (expected, parameter) in expected.iter_mut().zip(&rule.parameters) {
+            let name = &parameter.name;
+            *expected = match &parameter.kind {
+                ParameterKind::Buffer { access, bytes, align, .. } => {
+                    let what = || format!("the bytes of buffer `{name}`");
+                    let bytes = count(bytes, problem, &what)?;
+                    Expected::Buffer { access: *access, bytes, align: *align }
+                }
+                ParameterKind::Size(rule) => {
+                    let what = || format!("parameter `{name}`");
+                    let size = count(rule, problem, &what)?;
+                    Expected::Size(limited(size, u64::from(u32::MAX), &what)?)
+                }
+                ParameterKind::Scalar(scalar) => Expected::Scalar(*scalar),
+                ParameterKind::TensorMap(_) => Expected::Map,
+            };
+        }
+        Ok(Self { grid, threads, cluster: rule.cluster, shared_bytes, expected, count: parameters })
+    }
+
+    /// What the launch has at the place of each parameter.
+    pub(crate) fn expected(&self) -> &[Expected] {
+        &self.expected[..self.count]
+    }
+}
+
+impl<'a, M> Prepared<'a, M> {
+    /// Checks a launch.
+    ///
+    /// # Errors
+    /// See [`LaunchFault`].
+    pub fn new(
+        rule: &LaunchRule,
+        problem: &Problem,
+        limits: Limits,
+        arguments: &'a [Argument<'a, M>],
+    ) -> Result<Self, LaunchFault> {
+        Self::of(&Sizes::new(rule, problem, limits)?, rule, arguments)
+    }
+
+    /// Checks the arguments of a launch whose sizes are known. The rule is that of the sizes.
+    ///
+    /// # Errors
+    /// See [`LaunchFault`].
+    pub fn of(
+        sizes: &Sizes,
+        rule: &LaunchRule,
+        arguments: &'a [Argument<'a, M>],
+    ) -> Result<Self, LaunchFault> {
+        let passed = |expected: &&Expected| !matches!(expected, Expected::Size(_));
+        let expected = sizes.expected().iter().filter(passed).count();
+        if expected != arguments.len() {
+            return Err(LaunchFault::Count { expected, found: arguments.len() });
+        }
+        let mut values = [const { Value::Number([0; 8]) }; PARAMETERS];
+        let mut arguments = arguments.iter();
+        let parameters = sizes.expected().iter().zip(&rule.parameters);
+        for (value, (expected, parameter)) in values.iter_mut().zip(parameters) {
+            if let Expected::Size(size) = expected {
+                *value = Value::Number(u64::from(*size).to_le_bytes());
+                continue;
+            }
+            let Some(argument) = arguments.next() else { break };
+            *value = checked(*expected, &parameter.name, argument)?;
+        }
+        let Sizes { grid, threads, cluster, shared_bytes, count, .. } = *sizes;
+        Ok(Self { grid, threads, cluster, shared_bytes, values, count })
     }
 
     /// The bytes of a numeric parameter as the driver reads them, lowest first; `None` for a
@@ -227,75 +320,44 @@ impl<'a, M> Prepared<'a, M> {
     }
 }
 
-fn values<'a, M>(
-    rule: &LaunchRule,
-    problem: &Problem,
-    arguments: &'a [Argument<'a, M>],
-) -> Result<([Value<'a, M>; PARAMETERS], usize), LaunchFault> {
-    let passed = |kind: &ParameterKind| !matches!(kind, ParameterKind::Size(_));
-    let expected = rule.parameters.iter().filter(|parameter| passed(&parameter.kind)).count();
-    if expected != arguments.len() {
-        return Err(LaunchFault::Count { expected, found: arguments.len() });
+/// The value of an argument, if it is what the kernel relies on.
+fn checked<'a, M>(
+    expected: Expected,
+    name: &str,
+    argument: &'a Argument<'a, M>,
+) -> Result<Value<'a, M>, LaunchFault> {
+    if expected.kind() != argument.kind() {
+        let (expected, found) = (expected.kind(), argument.kind());
+        return Err(LaunchFault::Kind { parameter: name.to_owned(), expected, found });
     }
-    let parameters = rule.parameters.len();
-    limited(parameters as u64, PARAMETERS as u64, &|| "the number of parameters".to_owned())?;
-    let mut values = [const { Value::Number([0; 8]) }; PARAMETERS];
-    let mut arguments = arguments.iter();
-    for (value, parameter) in values.iter_mut().zip(&rule.parameters) {
-        if let ParameterKind::Size(rule) = &parameter.kind {
-            let what = || format!("parameter `{}`", parameter.name);
-            let size = limited(count(rule, problem, &what)?, u64::from(u32::MAX), &what)?;
-            *value = Value::Number(u64::from(size).to_le_bytes());
-            continue;
-        }
-        let Some(argument) = arguments.next() else { break };
-        let wrong = || LaunchFault::Kind {
-            parameter: parameter.name.clone(),
-            expected: kind(&parameter.kind),
-            found: argument.kind(),
-        };
-        if kind(&parameter.kind) != argument.kind() {
-            return Err(wrong());
-        }
-        let number = match argument {
-            Argument::Read(slice) => {
-                buffer(&parameter.name, &parameter.kind, problem, slice.address(), slice.bytes())?
-            }
-            Argument::Write(slice) => {
-                buffer(&parameter.name, &parameter.kind, problem, slice.address(), slice.bytes())?
-            }
-            Argument::U32(number) => u64::from(*number),
-            Argument::I32(number) => u64::from(number.cast_unsigned()),
-            Argument::U64(number) => *number,
-            Argument::F32(number) => u64::from(number.to_bits()),
-            Argument::Map(map) => {
-                *value = Value::Map(*map);
-                continue;
-            }
-        };
-        *value = Value::Number(number.to_le_bytes());
-    }
-    Ok((values, parameters))
+    let number = match argument {
+        Argument::Read(slice) => buffer(expected, name, slice.address(), slice.bytes())?,
+        Argument::Write(slice) => buffer(expected, name, slice.address(), slice.bytes())?,
+        Argument::U32(number) => u64::from(*number),
+        Argument::I32(number) => u64::from(number.cast_unsigned()),
+        Argument::U64(number) => *number,
+        Argument::F32(number) => u64::from(number.to_bits()),
+        Argument::Map(map) => return Ok(Value::Map(*map)),
+    };
+    Ok(Value::Number(number.to_le_bytes()))
 }
 
-/// The address, if what lies there is what the kernel relies on.
-fn buffer(
-    name: &str,
-    kind: &ParameterKind,
-    problem: &Problem,
-    address: u64,
-    found: u64,
-) -> Result<u64, LaunchFault> {
-    let ParameterKind::Buffer { bytes, align, .. } = kind else { return Ok(address) };
-    let expected = count(bytes, problem, &|| format!("the bytes of buffer `{name}`"))?;
-    let parameter = || name.to_owned();
+/// The address, if the memory there is what the kernel relies on.
+fn buffer(expected: Expected, name: &str, address: u64, found: u64) -> Result<u64, LaunchFault> {
+    let Expected::Buffer { bytes: expected, align, .. } = expected else { return Ok(address) };
     if found < expected {
-        return Err(LaunchFault::Size { parameter: parameter(), expected, found });
+        return Err(LaunchFault::Size { parameter: name.to_owned(), expected, found });
     }
-    if !address.is_multiple_of(u64::from((*align).max(1))) {
-        return Err(LaunchFault::Align { parameter: parameter(), address, align: *align });
-    }
+    aligned(name, address, align)?;
     Ok(address)
+}
+
+/// Refuses an address that a kernel's loads do not take.
+pub(crate) fn aligned(name: &str, address: u64, align: u32) -> Result<(), LaunchFault> {
+    match address.is_multiple_of(u64::from(align.max(1))) {
+        true => Ok(()),
+        false => Err(LaunchFault::Align { parameter: name.to_owned(), address, align }),
+    }
 }
 
 /// Why a launch does not fit its kernel.

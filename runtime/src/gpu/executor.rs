@@ -19,20 +19,17 @@ pub enum Slot<'a, M> {
 ///
 /// ```compile_fail,E0133
 /// use quantloom_runtime::gpu::{Executor, Launch, Slot};
-/// use quantloom_runtime::source::Problem;
 ///
 /// fn launch<E: Executor>(
 ///     executor: &E,
-///     kernel: &E::Kernel,
-///     problem: &Problem,
+///     kernel: &E::Ready,
 ///     slots: &mut [Slot<'_, E::Memory>],
 /// ) -> Result<(), E::Error> {
-///     executor.launch(Launch::new(kernel, problem, false, slots))
+///     executor.launch(Launch::new(kernel, false, slots))
 /// }
 /// ```
 pub struct Launch<'l, 'm, E: Executor + ?Sized> {
-    kernel: &'l E::Kernel,
-    problem: &'l Problem,
+    kernel: &'l E::Ready,
     overlap: bool,
     slots: &'l mut [Slot<'m, E::Memory>],
 }
@@ -44,27 +41,21 @@ impl<'l, 'm, E: Executor + ?Sized> Launch<'l, 'm, E> {
     /// # Safety
     /// - The kernel is one of the executor that launches it, for a key that its source gave.
     /// - Where numbers in a buffer decide what the kernel touches, they are in their range: an order of
-    ///   columns ([`ColumnOrder`](super::ColumnOrder)) names columns that there are, and workspaces are
-    ///   0 before their first launch.
+    ///   columns ([`ColumnOrder`](super::ColumnOrder)) names columns that there are, and counters
+    ///   ([`Storage::Counters`](crate::source::Storage)) are 0 before their first launch.
     ///
     /// The number of buffers and their sizes need no promise: the executor checks them.
     pub unsafe fn new(
-        kernel: &'l E::Kernel,
-        problem: &'l Problem,
+        kernel: &'l E::Ready,
         overlap: bool,
         slots: &'l mut [Slot<'m, E::Memory>],
     ) -> Self {
-        Self { kernel, problem, overlap, slots }
+        Self { kernel, overlap, slots }
     }
 
-    /// The kernel.
-    pub fn kernel(&self) -> &'l E::Kernel {
+    /// The kernel, with its sizes.
+    pub fn kernel(&self) -> &'l E::Ready {
         self.kernel
-    }
-
-    /// The sizes.
-    pub fn problem(&self) -> &'l Problem {
-        self.problem
     }
 
     /// Whether it may start early.
@@ -87,6 +78,8 @@ pub trait Executor: Send + Sync {
     type Memory: Send + Sync;
     /// A loaded kernel.
     type Kernel: Send + Sync + Clone;
+    /// A kernel with its sizes for a problem: all of a launch but its buffers, checked and computed.
+    type Ready: Send + Sync;
     /// What can go wrong.
     type Error: std::error::Error + From<Refusal> + Into<ProductError>;
 
@@ -111,6 +104,12 @@ pub trait Executor: Send + Sync {
     /// How a kernel is launched.
     fn rule<'k>(&self, kernel: &'k Self::Kernel) -> &'k LaunchRule;
 
+    /// A kernel with its sizes for a problem.
+    ///
+    /// # Errors
+    /// A rule that gives no sizes for the problem, or sizes beyond the device's.
+    fn ready(&self, kernel: &Self::Kernel, problem: &Problem) -> Result<Self::Ready, Self::Error>;
+
     /// Memory with a copy of these bytes.
     ///
     /// # Errors
@@ -134,6 +133,12 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// What the device says.
     fn download(&self, memory: &Self::Memory) -> Result<Vec<u8>, Self::Error>;
+
+    /// Waits until everything that was queued is done, so that work elsewhere may use the memory.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn wait(&self) -> Result<(), Self::Error>;
 
     /// Queues a launch.
     ///

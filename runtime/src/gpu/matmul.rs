@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{ActivationChoice, Quantiser, Scheme};
+use quantloom_dsl::Scheme;
 
 use super::executor::Executor;
 use super::products::Choice;
@@ -92,7 +93,8 @@ impl<E: Executor> Op for GpuWeight<E> {
     ) -> Result<(), ProductError> {
         let tokens = op::sizes(self.shape, expert, x, &y)?;
         let (own, asked) = (x.format(), y.format());
-        let output = self.product(own)?.output;
+        let product = self.product(own)?;
+        let output = product.output;
         if asked != F32 && asked != output {
             let why = format!("y in {asked} for x in {own}: kernels round y to {output}");
             return Err(ProductError::NotScheduled(why));
@@ -100,19 +102,15 @@ impl<E: Executor> Op for GpuWeight<E> {
         if tokens == 0 {
             return Ok(());
         }
-        let most = usize::try_from(self.choice(own, tokens as u64)?.tokens).unwrap_or(usize::MAX);
+        let plan = self.plan(own, tokens as u64)?;
         let k = self.shape.k as usize;
-        let quantiser = self.scheme.activation_for(own).and_then(ActivationChoice::quantiser);
-        if tokens > most && quantiser.is_some_and(Quantiser::spans_tokens) {
-            let why = format!("{tokens} tokens that share a scale: a launch takes {most}");
-            return Err(ProductError::NotScheduled(why));
-        }
         let mut result: Vec<u8> = Vec::new();
-        for first in (0..tokens).step_by(most.max(1)) {
-            let last = tokens.min(first.saturating_add(most));
-            // A text is written, and perhaps a kernel simulated, with this thread's arithmetic.
+        for (first, piece) in &plan.pieces {
+            let (first, rows) = (*first as usize, piece.problem.m as usize);
+            let x = x.part(first * k..(first + rows) * k);
+            // A kernel is perhaps simulated, with this thread's arithmetic.
             let part = standard(|| {
-                let mut tensors = self.tensors(x.part(first * k..last * k))?;
+                let mut tensors = self.tensors_of(product, piece.clone(), x)?;
                 self.queue(&mut tensors, false).map_err(Into::into)?;
                 self.result(&tensors).map_err(Into::into)
             });
@@ -125,7 +123,7 @@ impl<E: Executor> Op for GpuWeight<E> {
 
 impl<E: Executor> GpuWeight<E> {
     /// What becomes of x in the type of a product.
-    fn taken(&self, product: &Product<E::Memory>) -> String {
+    fn taken(&self, product: &Product<E>) -> String {
         let (own, rounded) = (product.element, product.rounded);
         let Some(taken) = self.scheme.activation_for(own) else { return format!("x in {own}") };
         if rounded == own {

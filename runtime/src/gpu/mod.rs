@@ -14,12 +14,13 @@
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
 //! | `saved` | a prepared weight in a file, and back |
 //! | `order` | the order in which products take columns |
-//! | `given` | what is known of x before it is there: static scales and zero points |
+//! | `static_inputs` | what is known of x before it is there: static scales and zero points |
 //! | `executor` | memory and launches, as a trait |
 //! | `arguments` | what a kernel is given, checked against its rule before a driver sees it |
 //! | `device` | the device of an executor, where weights are prepared |
 //! | `weight` | a prepared weight: its buffers, the kernels that read them |
-//! | `launch` | x, y and what lies between them; the launches of a product |
+//! | `plan` | the launches of a product, their buffers and sizes: as formulas, and for M tokens |
+//! | `launch` | x, y and a workspace of the executor; the launches of a plan on them |
 //! | `matmul` | the op: x in, pieces of M, launches, y out |
 
 #[cfg(any(feature = "cuda", feature = "hip"))]
@@ -27,15 +28,16 @@ pub mod arguments;
 mod device;
 mod executor;
 mod experts;
-mod given;
 mod launch;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 mod log;
 mod matmul;
 mod native;
 mod order;
+pub(crate) mod plan;
 mod products;
 mod saved;
+mod static_inputs;
 mod stored;
 mod transform;
 #[cfg(any(feature = "cuda", feature = "hip"))]
@@ -50,6 +52,7 @@ pub use launch::Tensors;
 pub(crate) use log::log_lines;
 pub use native::{Computed, Form, NativePart};
 pub use order::{Arrangement, ColumnOrder, NO_COLUMN};
+pub use plan::{LaunchPlan, Plan, PlanBuffer, PlanFault, PlanLaunch, Step, WorkspaceBytes};
 pub use products::{Basis, Choice, Moves, Products, Request, Trusted};
 pub use saved::SavedError;
 pub use stored::Stored;

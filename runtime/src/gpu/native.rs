@@ -13,6 +13,7 @@ use quantloom_dsl::layout::{
 };
 
 use super::order::ColumnOrder;
+use crate::source::BufferRole;
 use crate::unpacked::{FoldedParameters, UnpackError, Unpacked};
 
 /// How the elements of a part are written.
@@ -59,8 +60,8 @@ impl Computed {
 /// A constant buffer of a product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativePart {
-    /// The buffer's name in the kernel's rule.
-    pub buffer: String,
+    /// What the buffer is to the product.
+    pub role: BufferRole,
     /// What it holds: codes, the scales of a level, zero points, the bias; of what is computed, the
     /// component that the layout's digits are of.
     pub component: Component,
@@ -93,7 +94,7 @@ impl NativePart {
         weight: &Unpacked,
         order: Option<&ColumnOrder>,
     ) -> Result<Vec<u8>, UnpackError> {
-        let fault = |error| UnpackError::Transform { store: self.buffer.clone(), error };
+        let fault = |error| UnpackError::Transform { store: self.role.to_string(), error };
         let shape = order.map_or(weight.shape(), |order| order.shape(weight.shape()));
         let plain = self.bind(&Layout::plain(self.component, self.granularity.bits), shape)?;
         let native = self.bind(&self.layout, shape)?;
@@ -130,7 +131,7 @@ impl NativePart {
         let granularity = |component| (component == self.component).then_some(self.granularity);
         layout
             .bind(shape, &granularity)
-            .map_err(|error| UnpackError::Bind { store: self.buffer.clone(), error })
+            .map_err(|error| UnpackError::Bind { store: self.role.to_string(), error })
     }
 
     /// The component's values in plain order, of groups as the part has them: where those of the scheme
@@ -173,7 +174,7 @@ impl NativePart {
             let code = number.encode(*value, Overflow::Special);
             let found = number.decode(code);
             if found != *value && !(found.is_nan() && value.is_nan()) {
-                let store = self.buffer.clone();
+                let store = self.role.to_string();
                 return Err(UnpackError::Inexact { store, element, value: *value, number });
             }
             bytes.extend_from_slice(&code.to_le_bytes()[..slot]);

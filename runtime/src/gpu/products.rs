@@ -8,8 +8,9 @@ use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativePart;
 use super::order::Arrangement;
+use super::plan::Step;
 use crate::op::{Decoded, Sums};
-use crate::source::{KernelKey, KernelSource, Refusal};
+use crate::source::{BufferRole, KernelKey, KernelSource, Refusal};
 
 /// A product whose M is not known yet.
 #[derive(Clone, Copy, Debug)]
@@ -91,8 +92,7 @@ pub struct Moves {
 #[error("this source of kernels has no transforms from stored tensors")]
 struct NoTransforms;
 
-/// A source of product kernels. Its kernels' buffers have names: `x`, `y`, those of
-/// [`Products::native`] and [`Products::operand`], and any for workspaces, which are 0 before the first launch.
+/// A source of product kernels. Each buffer in the rule of one has a [`BufferRole`].
 pub trait Products: KernelSource {
     /// How the product wants columns; `None` if as they are stored. Asked before the columns are in
     /// order: `k` of the request is that of the stored weight. All other questions come after, with
@@ -117,15 +117,30 @@ pub trait Products: KernelSource {
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal>;
 
     /// The kernels that make what the product reads of x, in the order in which they are launched;
-    /// none if that is x itself. They read `x`, `order` (u32, [`ColumnOrder::columns`]),
-    /// `input_scale_L` of a static level L and `input_zero` (f32), and write `operand`, which is the
-    /// product's `x`, its `x_scale`, and what they need between them.
+    /// none if that is x itself. They write [`BufferRole::Operand`] and, where the product has one,
+    /// [`BufferRole::OperandScale`]; the order of columns is [`ColumnOrder::columns`] (u32), static
+    /// scales and zero points are f32.
     ///
     /// [`ColumnOrder::columns`]: super::ColumnOrder::columns
     ///
     /// # Errors
     /// Why no kernel of the source makes it.
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal>;
+
+    /// The launches of a product with a choice's kernel: those that make its operand, if there are
+    /// any, then the product, whose x is that operand.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn steps(&self, request: &Request<'_>, choice: &Choice) -> Result<Vec<Step>, Refusal> {
+        let mut steps: Vec<Step> = self.operand(request)?.into_iter().map(Step::new).collect();
+        let product = Step::new(choice.key.clone());
+        steps.push(match steps.is_empty() {
+            true => product,
+            false => product.bound(BufferRole::X, BufferRole::Operand),
+        });
+        Ok(steps)
+    }
 
     /// The float type to which kernels round x of the request's own type before they multiply it; its
     /// own if they do not.

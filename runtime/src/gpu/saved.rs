@@ -10,19 +10,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 
 use super::executor::Executor;
-use super::given::Given;
-use super::launch::ORDER;
 use super::native::NativePart;
 use super::order::{Arrangement, ColumnOrder, NO_COLUMN};
 use super::products::Request;
+use super::static_inputs::StaticInputs;
 use super::stored::Filled;
 use super::weight::{Filling, GpuWeight};
 use crate::checkpoint::{CheckpointError, Dtype, Entry, Tensors, Writer};
 use crate::op::{Op as _, ProductError};
+use crate::source::BufferRole;
 
 /// Why a prepared weight could not be saved or loaded.
 #[derive(Debug, thiserror::Error)]
@@ -105,8 +106,8 @@ impl<E: Executor> GpuWeight<E> {
             metadata.insert(name.clone(), arrangement.to_string());
             buffers.push((name, memory));
         }
-        for (name, memory) in self.given() {
-            buffers.push((given_name(name), memory));
+        for (role, memory) in &self.static_inputs {
+            buffers.push((given_name(*role), &**memory));
         }
         let mut contents = Vec::new();
         for (name, memory) in buffers {
@@ -139,9 +140,9 @@ impl<E: Executor> GpuWeight<E> {
     ) -> Result<Self, SavedError> {
         let file = Saved { path, tensors: Tensors::open(path)? };
         file.check(executor.target(), scheme, shape)?;
-        let given = file.given(scheme, shape)?;
+        let inputs = file.static_inputs(scheme, shape)?;
         let mut loading = Loading { file: &file, executor: &*executor, shape, refused: None };
-        let uploaded = Self::filled(&executor, scheme, shape, &given, &mut loading);
+        let uploaded = Self::filled(&executor, scheme, shape, &inputs, &mut loading);
         match (uploaded, loading.refused) {
             (Err(_), Some(refused)) => Err(refused),
             (uploaded, _) => Ok(uploaded?),
@@ -174,7 +175,7 @@ impl<E: Executor> Filling<E::Memory> for Loading<'_, E> {
         request: &Request<'_>,
         arrangement: &Arrangement,
     ) -> Result<ColumnOrder, ProductError> {
-        let name = buffer_name(request.own, ORDER);
+        let name = buffer_name(request.own, BufferRole::ColumnOrder);
         let found = self.file.order(&name, arrangement, self.shape);
         self.of_file(found)
     }
@@ -185,23 +186,23 @@ impl<E: Executor> Filling<E::Memory> for Loading<'_, E> {
         order: Option<&ColumnOrder>,
         part: &NativePart,
     ) -> Result<Filled<E::Memory>, ProductError> {
-        let name = buffer_name(request.own, &part.buffer);
+        let name = buffer_name(request.own, part.role);
         let stored = order.map_or(self.shape, |order| order.shape(self.shape));
         let file = self.file;
         let bytes = self.of_file(file.buffer(&name, &part.to_string(), part.bytes(stored)))?;
         let memory = self.executor.upload(bytes).map_err(Into::into)?;
-        let note = Some(format!("{}: loaded", part.buffer));
+        let note = Some(format!("{}: loaded", part.role));
         Ok(Filled { memory, bytes: bytes.len() as u64, note })
     }
 }
 
 /// The name of a native buffer in the file.
-pub(super) fn buffer_name(own: impl std::fmt::Display, buffer: &str) -> String {
-    format!("{own}.{buffer}")
+pub(super) fn buffer_name(own: FloatFormat, role: BufferRole) -> String {
+    format!("{own}.{role}")
 }
 
-fn given_name(buffer: &str) -> String {
-    format!("given.{buffer}")
+fn given_name(role: BufferRole) -> String {
+    format!("given.{role}")
 }
 
 /// A file of a prepared weight.
@@ -286,10 +287,10 @@ impl Saved<'_> {
     }
 
     /// What is known of x, with all that the scheme wants.
-    fn given(&self, scheme: &Scheme, shape: Shape) -> Result<Given, SavedError> {
-        let mut given = Given::default();
-        for (buffer, component) in Given::names(scheme) {
-            let name = given_name(&buffer);
+    fn static_inputs(&self, scheme: &Scheme, shape: Shape) -> Result<StaticInputs, SavedError> {
+        let mut inputs = StaticInputs::default();
+        for (role, component) in StaticInputs::roles(scheme) {
+            let name = given_name(role);
             let words = self.words(&name)?;
             let (rows, columns) = scheme
                 .granularity(component)
@@ -298,8 +299,8 @@ impl Saved<'_> {
                 let why = format!("it has {} numbers, not {}", words.len(), rows * columns);
                 return Err(self.damaged(&name, why));
             }
-            given.buffers.insert(buffer, words.concat());
+            inputs.buffers.push((role, words.concat()));
         }
-        Ok(given)
+        Ok(inputs)
     }
 }

@@ -65,13 +65,13 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
             Ok(filled) => Ok(filled),
             Err(ProductError::NotScheduled(why)) => {
                 let executor = self.executor;
-                tracing::info!(buffer = part.buffer, why, "packed by the host");
+                tracing::info!(buffer = %part.role, why, "packed by the host");
                 let unpacked = match part.form {
                     Form::Codes(_) => self.whole(request.scheme)?,
                     _ => self.small(request.scheme)?,
                 };
                 let mut filled = packed(executor, unpacked, order, part)?;
-                filled.note = Some(format!("{}: packed by the host: {why}", part.buffer));
+                filled.note = Some(format!("{}: packed by the host: {why}", part.role));
                 Ok(filled)
             }
             Err(error) => Err(error),
@@ -111,8 +111,8 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
         let transformed =
             unsafe { transformed(self.executor, &moves.to_native, self.shape, &stored) };
         let (memory, bytes) = transformed?;
-        tracing::debug!(buffer = part.buffer, stores = ?moves.stores, "transformed on the device");
-        let note = Some(format!("{}: transformed on the device", part.buffer));
+        tracing::debug!(buffer = %part.role, stores = ?moves.stores, "transformed on the device");
+        let note = Some(format!("{}: transformed on the device", part.role));
         Ok(Filled { memory, bytes, note })
     }
 

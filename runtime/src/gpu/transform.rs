@@ -20,8 +20,7 @@ use crate::unpacked::UnpackError;
 /// The kernel of a transform, with buffers of its own.
 pub struct Transform<E: Executor> {
     executor: Arc<E>,
-    kernel: E::Kernel,
-    problem: Problem,
+    kernel: E::Ready,
     read: Vec<E::Memory>,
     written: E::Memory,
     bytes: u64,
@@ -39,11 +38,12 @@ impl<E: Executor> Transform<E> {
         let kernel = executor.kernel(key).map_err(Into::into)?;
         let problem = problem(&*executor, shape);
         let written = written(executor.rule(&kernel), &problem);
+        let kernel = executor.ready(&kernel, &problem).map_err(Into::into)?;
         let bytes = written + read.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
         let read = read.iter().map(|bytes| executor.upload(bytes));
         let read = read.collect::<Result<_, _>>().map_err(Into::into)?;
         let written = executor.output(written).map_err(Into::into)?;
-        Ok(Self { executor, kernel, problem, read, written, bytes })
+        Ok(Self { executor, kernel, read, written, bytes })
     }
 
     /// Queues the kernel.
@@ -55,7 +55,7 @@ impl<E: Executor> Transform<E> {
         let mut slots: Vec<_> = read.chain([Slot::Write(&mut self.written)]).collect();
         // SAFETY: as `to_native` and `from_native` say, the only ones that make a value: the key is the
         // source's, and the order names columns that there are.
-        let launch = unsafe { Launch::new(&self.kernel, &self.problem, false, &mut slots) };
+        let launch = unsafe { Launch::new(&self.kernel, false, &mut slots) };
         self.executor.launch(launch)
     }
 
@@ -122,7 +122,7 @@ impl<E: Executor> GpuDevice<E> {
 }
 
 fn problem<E: Executor>(executor: &E, Shape { n, k, .. }: Shape) -> Problem {
-    Problem { m: 1, n, k, multiprocessors: executor.multiprocessors() }
+    Problem::new(1, n, k, executor.multiprocessors())
 }
 
 /// Bytes of the array that a transform writes; a rule without one is refused by the launch.
@@ -148,12 +148,13 @@ pub(super) unsafe fn transformed<E: Executor>(
     let kernel = executor.kernel(key).map_err(Into::into)?;
     let problem = problem(executor, shape);
     let bytes = written(executor.rule(&kernel), &problem);
+    let kernel = executor.ready(&kernel, &problem).map_err(Into::into)?;
     let mut memory = executor.output(bytes).map_err(Into::into)?;
     // A rule with other buffers than these is refused by the launch.
     let read = from.iter().map(|from| Slot::Read(*from));
     let mut slots: Vec<Slot<'_, E::Memory>> = read.chain([Slot::Write(&mut memory)]).collect();
     // SAFETY: the caller's promise.
-    let launch = unsafe { Launch::new(&kernel, &problem, false, &mut slots) };
+    let launch = unsafe { Launch::new(&kernel, false, &mut slots) };
     executor.launch(launch).map_err(Into::into)?;
     Ok((memory, bytes))
 }

@@ -13,16 +13,16 @@ use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 
 use super::executor::Executor;
-use super::given::Given;
-use super::launch::ORDER;
 use super::native::NativePart;
 use super::order::{Arrangement, ColumnOrder};
+use super::plan::Plan;
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
+use super::static_inputs::StaticInputs;
 use super::stored::{Filled, Source, Stored, packed};
 use super::transform::transformed;
 use crate::op::{self, ProductError};
-use crate::source::{KernelKey, Refusal};
+use crate::source::{BufferRole, Refusal};
 use crate::unpacked::Unpacked;
 
 /// A weight in the memory of a GPU, with all that its products need.
@@ -31,35 +31,35 @@ pub struct GpuWeight<E: Executor> {
     pub(super) scheme: Arc<Scheme>,
     pub(super) shape: Shape,
     /// By type of x, in the scheme's order.
-    pub(super) products: Vec<Product<E::Memory>>,
+    pub(super) products: Vec<Product<E>>,
     /// What kernels do not take x of a type as, and why.
     pub(super) refused: Vec<(FloatFormat, Refusal)>,
-    /// What belongs to x and is known beforehand, by the names of buffers.
-    pub(super) given: BTreeMap<String, Arc<E::Memory>>,
+    /// What belongs to x and is known beforehand.
+    pub(super) static_inputs: Vec<(BufferRole, Arc<E::Memory>)>,
 }
 
 /// The products of one type of x.
-pub(super) struct Product<M> {
+pub(super) struct Product<E: Executor> {
     activation: Activation,
     pub(super) element: FloatFormat,
     /// Type of y.
     pub(super) output: FloatFormat,
     /// The order of columns, if they do not stay as they are stored.
-    pub(super) order: Option<Arc<Order<M>>>,
+    pub(super) order: Option<Arc<Order<E::Memory>>>,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
-    /// What makes of x what the products read.
-    pub(super) operand: Vec<KernelKey>,
     /// Products of several types share the parts that are alike.
-    pub(super) parts: Vec<Arc<Part<M>>>,
+    pub(super) parts: Vec<Arc<Part<E::Memory>>>,
     /// By M.
     choices: Mutex<BTreeMap<u64, Choice>>,
+    /// By M.
+    pub(super) plans: Mutex<BTreeMap<u64, Arc<Plan<E>>>>,
 }
 
 /// An order of columns on the device.
 pub(super) struct Order<M> {
     pub(super) arrangement: Arrangement,
-    pub(super) memory: M,
+    pub(super) memory: Arc<M>,
     /// Columns of w in this order.
     pub(super) columns: u64,
 }
@@ -110,7 +110,7 @@ impl<E: Executor> Filling<E::Memory> for Packed<'_, E> {
 /// A constant buffer on the device.
 pub(super) struct Part<M> {
     pub(super) native: NativePart,
-    pub(super) memory: M,
+    pub(super) memory: Arc<M>,
     bytes: u64,
     /// How it was filled, where that is no matter of course.
     pub(super) note: Option<String>,
@@ -123,9 +123,9 @@ impl<E: Executor> GpuWeight<E> {
     /// See [`GpuDevice::prepare`](super::GpuDevice::prepare).
     pub fn new(executor: Arc<E>, scheme: &Scheme, weight: &Unpacked) -> Result<Self, ProductError> {
         op::same_weight(scheme, weight)?;
-        let given = Given::of(weight);
+        let inputs = StaticInputs::of(weight);
         let mut packed = Packed { executor: &*executor, weight };
-        Self::filled(&executor, scheme, weight.shape(), &given, &mut packed)
+        Self::filled(&executor, scheme, weight.shape(), &inputs, &mut packed)
     }
 
     /// Uploads the stored tensors of a layer with this packing and transforms them on the device;
@@ -142,22 +142,22 @@ impl<E: Executor> GpuWeight<E> {
         stored: Stored<'_, '_>,
     ) -> Result<Self, ProductError> {
         let mut source = Source::new(&*executor, shape, stored);
-        let given = match Given::names(scheme).is_empty() {
-            true => Given::default(),
-            false => Given::of(source.small(scheme)?),
+        let inputs = match StaticInputs::roles(scheme).is_empty() {
+            true => StaticInputs::default(),
+            false => StaticInputs::of(source.small(scheme)?),
         };
-        Self::filled(&executor, scheme, shape, &given, &mut source)
+        Self::filled(&executor, scheme, shape, &inputs, &mut source)
     }
 
     pub(super) fn filled(
         executor: &Arc<E>,
         scheme: &Scheme,
         shape: Shape,
-        given: &Given,
+        given: &StaticInputs,
         filling: &mut impl Filling<E::Memory>,
     ) -> Result<Self, ProductError> {
         let executor = executor.clone();
-        let mut products: Vec<Product<E::Memory>> = Vec::new();
+        let mut products: Vec<Product<E>> = Vec::new();
         let mut orders: Vec<(ColumnOrder, Arc<Order<E::Memory>>)> = Vec::new();
         let mut refused = Vec::new();
         for (activation, own) in &inputs(scheme) {
@@ -180,7 +180,7 @@ impl<E: Executor> GpuWeight<E> {
                 && orders.iter().all(|(_, known)| known.arrangement != *arrangement)
             {
                 let order = filling.order(&request, arrangement)?;
-                let memory = executor.upload(&order.bytes()).map_err(Into::into)?;
+                let memory = Arc::new(executor.upload(&order.bytes()).map_err(Into::into)?);
                 let (arrangement, columns) = (arrangement.clone(), order.columns().len() as u64);
                 orders.push((order, Arc::new(Order { arrangement, memory, columns })));
             }
@@ -189,8 +189,9 @@ impl<E: Executor> GpuWeight<E> {
             let (order, of_columns) = order.map(|(order, known)| (order, known)).unzip();
             let request = Request { k: of_columns.map_or(k, |order| order.columns), ..request };
             let native = source.native(&request);
-            let native = native.and_then(|native| Ok((native, source.operand(&request)?)));
-            let (native, operand) = match native {
+            // What cannot be made of x is refused now.
+            let native = native.and_then(|native| source.operand(&request).map(|_| native));
+            let native = match native {
                 Ok(found) => found,
                 Err(refusal) => {
                     refused.push((own, refusal));
@@ -199,7 +200,7 @@ impl<E: Executor> GpuWeight<E> {
             };
             let mut parts = Vec::new();
             // What lies in the same order is the same buffer.
-            let alike = |product: &&Product<E::Memory>| {
+            let alike = |product: &&Product<E>| {
                 product.order.as_ref().map(|order| &order.arrangement) == arrangement.as_ref()
             };
             for native in native {
@@ -209,7 +210,7 @@ impl<E: Executor> GpuWeight<E> {
                     None => {
                         let Filled { memory, bytes, note } =
                             filling.fill(&request, order, &native)?;
-                        Arc::new(Part { native, memory, bytes, note })
+                        Arc::new(Part { native, memory: Arc::new(memory), bytes, note })
                     }
                 });
             }
@@ -219,16 +220,16 @@ impl<E: Executor> GpuWeight<E> {
                 _ => own,
             };
             let (order, rounded) = (of_columns.cloned(), source.rounds_x(&request)?);
-            let choices = Mutex::default();
+            let (choices, plans) = (Mutex::default(), Mutex::default());
             products.push(Product {
                 activation,
                 element,
                 output,
                 order,
                 rounded,
-                operand,
                 parts,
                 choices,
+                plans,
             });
         }
         if products.is_empty() {
@@ -237,12 +238,14 @@ impl<E: Executor> GpuWeight<E> {
                 None => ProductError::NotScheduled("the scheme names no activation".to_owned()),
             });
         }
-        let mut buffers = BTreeMap::new();
-        for (name, bytes) in &given.buffers {
-            buffers.insert(name.clone(), Arc::new(executor.upload(bytes).map_err(Into::into)?));
+        let mut static_inputs = Vec::new();
+        for (role, bytes) in &given.buffers {
+            static_inputs.push((*role, Arc::new(executor.upload(bytes).map_err(Into::into)?)));
         }
-        let (scheme, given) = (Arc::new(scheme.clone()), buffers);
-        Ok(Self { executor, scheme, shape, products, refused, given })
+        // From now on any stream may read it.
+        executor.wait().map_err(Into::into)?;
+        let scheme = Arc::new(scheme.clone());
+        Ok(Self { executor, scheme, shape, products, refused, static_inputs })
     }
 
     /// Each native buffer once: its name with the first type of x that reads it, what it holds, its
@@ -252,11 +255,11 @@ impl<E: Executor> GpuWeight<E> {
         for product in &self.products {
             for part in &product.parts {
                 if buffers.iter().all(|(_, known)| !Arc::ptr_eq(known, part)) {
-                    buffers.push((buffer_name(product.element, &part.native.buffer), part));
+                    buffers.push((buffer_name(product.element, part.native.role), part));
                 }
             }
         }
-        buffers.into_iter().map(|(name, part)| (name, &part.native, &part.memory)).collect()
+        buffers.into_iter().map(|(name, part)| (name, &part.native, &*part.memory)).collect()
     }
 
     /// Each order of columns once: its name with the first type of x that it is for, what it is, its
@@ -267,16 +270,11 @@ impl<E: Executor> GpuWeight<E> {
             if let Some(order) = &product.order
                 && orders.iter().all(|(_, known, _)| **known != order.arrangement)
             {
-                let name = buffer_name(product.element, ORDER);
+                let name = buffer_name(product.element, BufferRole::ColumnOrder);
                 orders.push((name, &order.arrangement, &order.memory));
             }
         }
         orders
-    }
-
-    /// What is known of x beforehand, by the names of buffers.
-    pub(super) fn given(&self) -> impl Iterator<Item = (&str, &E::Memory)> {
-        self.given.iter().map(|(name, memory)| (name.as_str(), &**memory))
     }
 
     /// The executor.
@@ -289,7 +287,7 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
-        let mut products: Vec<Product<E::Memory>> = Vec::new();
+        let mut products: Vec<Product<E>> = Vec::new();
         type Copied<'p, M> = (&'p Arc<Part<M>>, Arc<Part<M>>);
         let mut copies: Vec<Copied<'_, E::Memory>> = Vec::new();
         for product in &self.products {
@@ -299,7 +297,7 @@ impl<E: Executor> GpuWeight<E> {
                     Some((_, copy)) => copy.clone(),
                     None => {
                         let bytes = self.executor.download(&part.memory)?;
-                        let memory = self.executor.upload(&bytes)?;
+                        let memory = Arc::new(self.executor.upload(&bytes)?);
                         let (native, note) = (part.native.clone(), part.note.clone());
                         let copy = Arc::new(Part { native, memory, bytes: part.bytes, note });
                         copies.push((part, copy.clone()));
@@ -313,9 +311,9 @@ impl<E: Executor> GpuWeight<E> {
                 output: product.output,
                 order: product.order.clone(),
                 rounded: product.rounded,
-                operand: product.operand.clone(),
                 parts,
                 choices: Mutex::default(),
+                plans: Mutex::default(),
             });
         }
         Ok(Self {
@@ -324,7 +322,7 @@ impl<E: Executor> GpuWeight<E> {
             shape: self.shape,
             products,
             refused: self.refused.clone(),
-            given: self.given.clone(),
+            static_inputs: self.static_inputs.clone(),
         })
     }
 
@@ -336,7 +334,7 @@ impl<E: Executor> GpuWeight<E> {
     /// back, or what the device says.
     pub fn stored(&self, component: Component) -> Result<Vec<u8>, ProductError> {
         let holds = |part: &&Arc<Part<E::Memory>>| part.native.holds(component);
-        let of = |product: &'_ Product<E::Memory>| product.parts.iter().find(holds).cloned();
+        let of = |product: &'_ Product<E>| product.parts.iter().find(holds).cloned();
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
         let none = || ProductError::NotScheduled(format!("products read no `{component}`"));
         let (product, part) = found.ok_or_else(none)?;
@@ -362,13 +360,16 @@ impl<E: Executor> GpuWeight<E> {
         self.downloaded(element, |part| part.holds(component))
     }
 
-    /// The bytes of a constant buffer of products with a type of x, by its name. `None` if there is no
-    /// such buffer.
+    /// The bytes of a constant buffer of products with a type of x. `None` if there is no such buffer.
     ///
     /// # Errors
     /// What the device says.
-    pub fn buffer(&self, element: FloatFormat, name: &str) -> Result<Option<Vec<u8>>, E::Error> {
-        self.downloaded(element, |part| part.buffer == name)
+    pub fn buffer(
+        &self,
+        element: FloatFormat,
+        role: BufferRole,
+    ) -> Result<Option<Vec<u8>>, E::Error> {
+        self.downloaded(element, |part| part.role == role)
     }
 
     fn downloaded(
@@ -382,7 +383,7 @@ impl<E: Executor> GpuWeight<E> {
         part.map(|part| self.executor.download(&part.memory)).transpose()
     }
 
-    fn request<'s>(&'s self, product: &'s Product<E::Memory>) -> Request<'s> {
+    pub(super) fn request<'s>(&'s self, product: &'s Product<E>) -> Request<'s> {
         Request {
             scheme: &self.scheme,
             activation: &product.activation,
@@ -425,10 +426,7 @@ impl<E: Executor> GpuWeight<E> {
         product.map_or(0, |product| product.parts.iter().map(|part| part.bytes).sum())
     }
 
-    pub(super) fn product(
-        &self,
-        element: FloatFormat,
-    ) -> Result<&Product<E::Memory>, ProductError> {
+    pub(super) fn product(&self, element: FloatFormat) -> Result<&Product<E>, ProductError> {
         let product = self.products.iter().find(|product| product.element == element);
         product.ok_or_else(|| self.wrong_element(element))
     }

@@ -8,10 +8,11 @@ use super::error::HipError;
 use super::loader::Loader;
 use super::module::{Argument, Kernel};
 use super::stream::Stream;
+use crate::gpu::arguments::Sizes;
 use crate::gpu::{Executor, Launch, Products, Slot, Trusted};
 use crate::image_cache::ImageCache;
 use crate::op::ProductError;
-use crate::source::{KernelKey, LaunchRule};
+use crate::source::{KernelKey, LaunchRule, Problem};
 
 /// A device, the source of its kernels, and the stream on which they run.
 pub struct Hip {
@@ -61,6 +62,7 @@ fn argument<'a>(slot: &'a mut Slot<'_, Buffer>) -> Argument<'a> {
 impl Executor for Hip {
     type Memory = Buffer;
     type Kernel = Arc<Kernel>;
+    type Ready = (Arc<Kernel>, Sizes);
     type Error = HipError;
 
     fn name(&self) -> &str {
@@ -87,6 +89,10 @@ impl Executor for Hip {
         kernel.rule()
     }
 
+    fn ready(&self, kernel: &Arc<Kernel>, problem: &Problem) -> Result<Self::Ready, HipError> {
+        Ok((kernel.clone(), kernel.sizes(problem)?))
+    }
+
     fn upload(&self, bytes: &[u8]) -> Result<Buffer, HipError> {
         Buffer::from_host(&self.stream, bytes)
     }
@@ -104,13 +110,17 @@ impl Executor for Hip {
         memory.to_host(&self.stream)
     }
 
+    fn wait(&self) -> Result<(), HipError> {
+        self.stream.synchronize()
+    }
+
     /// Launches of a stream follow one another; there is nothing to overlap with.
     fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), HipError> {
-        let (kernel, problem) = (launch.kernel(), launch.problem());
+        let (kernel, sizes) = launch.kernel();
         let arguments: Vec<Argument<'_>> = launch.slots().iter_mut().map(argument).collect();
         // SAFETY: the text is one of a trusted source, its numbers are vouched for by whoever made the
         // launch.
-        unsafe { kernel.launch_in_order(&self.stream, problem, &arguments) }
+        unsafe { kernel.launch_in_order(&self.stream, sizes, &arguments) }
     }
 }
 

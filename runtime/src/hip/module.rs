@@ -10,7 +10,7 @@ use super::device::{Current, Device};
 use super::error::HipError;
 use super::library::Handle;
 use super::stream::{Stream, Use};
-use crate::gpu::arguments::{self, LaunchFault, Limits, Prepared};
+use crate::gpu::arguments::{self, LaunchFault, Limits, Prepared, Sizes};
 use crate::source::{Access, LaunchRule, Problem};
 
 /// An argument, of the kind that the kernel's rule says at its place. There are no tensor maps.
@@ -159,23 +159,46 @@ impl Kernel {
         problem: &Problem,
         arguments: &[Argument<'_>],
     ) -> Result<(), HipError> {
-        self.of_one_device(stream, arguments)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_sized(stream, &self.sizes(problem)?, arguments) }
+    }
+
+    /// The sizes of a launch for a problem.
+    pub(super) fn sizes(&self, problem: &Problem) -> Result<Sizes, HipError> {
         let refused = |fault| HipError::Launch { entry: self.entry.clone(), fault };
         let shared_bytes =
             self.device().info().shared_bytes.saturating_sub(self.facts.static_shared_bytes);
         let limits = Limits { threads: self.facts.threads, shared_bytes };
-        let mut prepared =
-            Prepared::new(&self.rule, problem, limits, arguments).map_err(refused)?;
-        let ([x, y, z], threads) = (prepared.grid, prepared.threads);
-        let found = u64::from(x) * u64::from(threads);
+        let sizes = Sizes::new(&self.rule, problem, limits).map_err(refused)?;
+        let found = u64::from(sizes.grid[0]) * u64::from(sizes.threads);
         if found > GRID_THREADS {
             let what = "the number of threads along x".to_owned();
             return Err(refused(LaunchFault::Limit { what, found, limit: GRID_THREADS }));
         }
-        if prepared.cluster != [1, 1, 1] {
-            let [cluster, ..] = prepared.cluster;
+        if sizes.cluster != [1, 1, 1] {
+            let [cluster, ..] = sizes.cluster;
             return Err(refused(LaunchFault::Cluster { axis: 'x', blocks: 1, cluster }));
         }
+        Ok(sizes)
+    }
+
+    /// As [`Self::launch`], with the sizes of this kernel for a problem.
+    ///
+    /// # Safety
+    /// As [`Self::launch`].
+    ///
+    /// # Errors
+    /// As [`Self::launch`].
+    unsafe fn launch_sized(
+        &self,
+        stream: &Stream,
+        sizes: &Sizes,
+        arguments: &[Argument<'_>],
+    ) -> Result<(), HipError> {
+        self.of_one_device(stream, arguments)?;
+        let refused = |fault| HipError::Launch { entry: self.entry.clone(), fault };
+        let mut prepared = Prepared::of(sizes, &self.rule, arguments).map_err(refused)?;
+        let ([x, y, z], threads) = (prepared.grid, prepared.threads);
         let shared = prepared.shared_bytes;
         let mut pointers = prepared.pointers(|none| match *none {});
         stream.queue(
@@ -204,13 +227,13 @@ impl Kernel {
     pub(super) unsafe fn launch_in_order(
         &self,
         stream: &Stream,
-        problem: &Problem,
+        sizes: &Sizes,
         arguments: &[Argument<'_>],
     ) -> Result<(), HipError> {
         self.of_one_device(stream, arguments)?;
         stream.order(uses(arguments))?;
         // SAFETY: the caller's promise, and the order has just been made.
-        unsafe { self.launch(stream, problem, arguments) }
+        unsafe { self.launch_sized(stream, sizes, arguments) }
     }
 
     /// Whether stream and buffers are of the kernel's device.

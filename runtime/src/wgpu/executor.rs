@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::adapter::Opened;
 use super::error::WgpuError;
 use super::memory::Memory;
-use super::pipeline::Pipeline;
+use super::pipeline::{Pipeline, Sizes};
 use crate::gpu::{Executor, Launch, Products};
 use crate::op::ProductError;
-use crate::source::{KernelKey, LaunchRule};
+use crate::source::{KernelKey, LaunchRule, Problem};
 
 /// The target of every device, and that of devices whose subgroups have one size.
 const TARGETS: [&str; 2] = ["wgsl", "wgsl_subgroups"];
@@ -47,6 +47,13 @@ impl Wgpu {
     }
 }
 
+/// A kernel with its sizes for a problem.
+#[derive(Debug)]
+pub struct Ready {
+    pipeline: Arc<Pipeline>,
+    sizes: Sizes,
+}
+
 impl fmt::Debug for Wgpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
@@ -56,6 +63,7 @@ impl fmt::Debug for Wgpu {
 impl Executor for Wgpu {
     type Memory = Memory;
     type Kernel = Arc<Pipeline>;
+    type Ready = Ready;
     type Error = WgpuError;
 
     fn name(&self) -> &str {
@@ -89,6 +97,10 @@ impl Executor for Wgpu {
         kernel.rule()
     }
 
+    fn ready(&self, kernel: &Arc<Pipeline>, problem: &Problem) -> Result<Ready, WgpuError> {
+        Ok(Ready { sizes: kernel.sizes(&self.opened, problem)?, pipeline: kernel.clone() })
+    }
+
     fn upload(&self, bytes: &[u8]) -> Result<Memory, WgpuError> {
         Memory::of(&self.opened, bytes)
     }
@@ -106,8 +118,14 @@ impl Executor for Wgpu {
         memory.read(&self.opened)
     }
 
+    /// One queue orders all work of a device.
+    fn wait(&self) -> Result<(), WgpuError> {
+        Ok(())
+    }
+
     fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), WgpuError> {
-        launch.kernel().launch(&self.opened, launch.problem(), launch.slots())
+        let Ready { pipeline, sizes } = launch.kernel();
+        pipeline.launch(&self.opened, sizes, launch.slots())
     }
 }
 

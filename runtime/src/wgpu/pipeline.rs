@@ -14,7 +14,7 @@ use super::error::WgpuError;
 use super::fault::checked;
 use super::memory::Memory;
 use crate::gpu::Slot;
-use crate::source::{Access, KernelText, LaunchRule, ParameterKind, Problem};
+use crate::source::{Access, KernelText, LaunchRule, Parameter, ParameterKind, Problem};
 
 /// A loaded kernel.
 #[derive(Debug)]
@@ -23,6 +23,16 @@ pub struct Pipeline {
     rule: LaunchRule,
     pipeline: ComputePipeline,
     layout: BindGroupLayout,
+}
+
+/// The sizes of a kernel for a problem.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    grid: [u32; 3],
+    /// The sizes of the problem that the kernel reads, if it reads any.
+    uniform: Option<Buffer>,
+    /// The least bytes of each buffer.
+    bytes: Vec<u64>,
 }
 
 /// What the length of a uniform buffer is a multiple of.
@@ -102,30 +112,44 @@ impl Pipeline {
         &self.rule
     }
 
+    /// Its sizes for a problem.
+    pub(super) fn sizes(&self, of: &Opened, problem: &Problem) -> Result<Sizes, WgpuError> {
+        of.there()?;
+        let (numbers, grid) = (self.numbers(problem)?, self.grid(of, problem)?);
+        let bytes = self.rule.parameters.iter().filter_map(|parameter| match &parameter.kind {
+            ParameterKind::Buffer { bytes, .. } => Some(bytes.of(problem).unwrap_or(u64::MAX)),
+            _ => None,
+        });
+        let bytes = bytes.collect();
+        let doing = || format!("sizing {}", self.entry);
+        let uniform = checked(&of.device, doing, || {
+            (!numbers.is_empty()).then(|| {
+                let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+                let size = numbers.len() as u64;
+                let descriptor =
+                    BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+                let buffer = of.device.create_buffer(&descriptor);
+                of.queue.write_buffer(&buffer, 0, &numbers);
+                buffer
+            })
+        })?;
+        Ok(Sizes { grid, uniform, bytes })
+    }
+
     /// Queues it.
     pub(super) fn launch(
         &self,
         of: &Opened,
-        problem: &Problem,
+        sizes: &Sizes,
         slots: &[Slot<'_, Memory>],
     ) -> Result<(), WgpuError> {
         of.there()?;
-        let sizes = self.sizes(problem)?;
-        self.check(problem, slots)?;
-        let grid = self.grid(of, problem)?;
+        self.check(sizes, slots)?;
+        let grid = sizes.grid;
         let doing = || format!("launching {}", self.entry);
         checked(&of.device, doing, || {
             let buffers: Vec<&Buffer> = slots.iter().map(|slot| &memory(slot).buffer).collect();
-            let uniform = (!sizes.is_empty()).then(|| {
-                let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
-                let size = sizes.len() as u64;
-                let descriptor =
-                    BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
-                let buffer = of.device.create_buffer(&descriptor);
-                of.queue.write_buffer(&buffer, 0, &sizes);
-                buffer
-            });
-            let group = self.group(of, buffers.into_iter().chain(uniform.as_ref()));
+            let group = self.group(of, buffers.into_iter().chain(sizes.uniform.as_ref()));
             let mut commands =
                 of.device.create_command_encoder(&CommandEncoderDescriptor::default());
             {
@@ -159,7 +183,7 @@ impl Pipeline {
     }
 
     /// The sizes of the problem as the text reads them.
-    fn sizes(&self, problem: &Problem) -> Result<Vec<u8>, WgpuError> {
+    fn numbers(&self, problem: &Problem) -> Result<Vec<u8>, WgpuError> {
         let mut bytes = Vec::new();
         for parameter in &self.rule.parameters {
             let ParameterKind::Size(count) = &parameter.kind else { continue };
@@ -172,14 +196,15 @@ impl Pipeline {
     }
 
     /// Whether the buffers are those of the rule, and long enough.
-    fn check(&self, problem: &Problem, slots: &[Slot<'_, Memory>]) -> Result<(), WgpuError> {
+    fn check(&self, sizes: &Sizes, slots: &[Slot<'_, Memory>]) -> Result<(), WgpuError> {
+        let buffer =
+            |parameter: &&Parameter| matches!(parameter.kind, ParameterKind::Buffer { .. });
+        let buffers = self.rule.parameters.iter().filter(buffer);
         let mut given = slots.iter();
-        for parameter in &self.rule.parameters {
-            let ParameterKind::Buffer { bytes, .. } = &parameter.kind else { continue };
+        for (parameter, expected) in buffers.zip(sizes.bytes.iter().copied()) {
             let name = &parameter.name;
             let slot = given.next().ok_or_else(|| self.fault(format!("no buffer `{name}`")))?;
             let found = memory(slot).bytes;
-            let expected = bytes.of(problem).unwrap_or(u64::MAX);
             if found < expected {
                 let what =
                     format!("buffer `{name}` has {found} bytes, the kernel touches {expected}");

@@ -4,7 +4,7 @@ use quantloom_runtime::cuda::{Argument, DeviceSlice, DeviceSliceMut, Limits, Pre
 use quantloom_runtime::source::{Access, Count, LaunchRule, Parameter, Problem, Scalar};
 
 const LIMITS: Limits = Limits { threads: 1024, shared_bytes: 227 << 10 };
-const PROBLEM: Problem = Problem { m: 2, n: 100, k: 64, multiprocessors: 132 };
+const PROBLEM: Problem = Problem::new(2, 100, 64, 132);
 
 fn rule() -> LaunchRule {
     let parameters = vec![

@@ -49,7 +49,7 @@ fn a_key_reads_as_a_sentence() {
 
 #[test]
 fn counts_are_the_formulas_they_read_as() {
-    let problem = Problem { m: 3, n: 1000, k: 4096, multiprocessors: 132 };
+    let problem = Problem::new(3, 1000, 4096, 132);
     let most = Count::Fixed(u64::MAX);
     let cases = [
         (Count::M, Some(3), "M"),

@@ -132,7 +132,7 @@ fn a_rule_gives_a_shape_in_bytes() {
         tile: vec![64, 8],
         swizzle: Swizzle::B128,
     };
-    let problem = Problem { m: 40, n: 1, k: 100, multiprocessors: 1 };
+    let problem = Problem::new(40, 1, 100, 1);
     assert_eq!(TensorShape::of(&rule, &problem), Ok(shape()));
     let rule = TensorRule { strides: vec![Count::K.ceil_div(0)], ..rule };
     let expected =

@@ -26,6 +26,7 @@ type Handle = *mut c_void;
 const INVALID_VALUE: Result = 1;
 const OUT_OF_MEMORY: Result = 2;
 const INVALID_IMAGE: Result = 200;
+const INVALID_CONTEXT: Result = 201;
 const NO_BINARY: Result = 209;
 const INVALID_PTX: Result = 218;
 const NOT_FOUND: Result = 500;
@@ -476,6 +477,14 @@ driver! {
     fn cuDeviceTotalMem_v2(state, to: *mut usize, device: c_int) { *to = 141 << 30; 0 }
     fn cuDevicePrimaryCtxRetain(state, to: *mut Handle, device: c_int) { *to = 0x70 as Handle; 0 }
     fn cuDevicePrimaryCtxRelease_v2(state, device: c_int) { 0 }
+    fn cuCtxGetCurrent(state, to: *mut Handle) {
+        *to = state.contexts.last().copied().unwrap_or(0) as Handle;
+        0
+    }
+    fn cuCtxGetDevice(state, to: *mut c_int) {
+        *to = 7;
+        if state.contexts.is_empty() { INVALID_CONTEXT } else { 0 }
+    }
     fn cuCtxPushCurrent_v2(state, context: Handle) { state.contexts.push(context as usize); 0 }
     fn cuCtxSynchronize(state) {
         if state.forbidden() {
@@ -500,6 +509,10 @@ driver! {
             return CAPTURE_UNSUPPORTED;
         }
         state.drain(stream as usize);
+        0
+    }
+    fn cuStreamIsCapturing(state, stream: Handle, to: *mut c_int) {
+        *to = c_int::from(state.captures(stream));
         0
     }
     fn cuStreamWaitEvent(state, stream: Handle, event: Handle, flags: c_uint) {
@@ -677,6 +690,9 @@ driver! {
     }
     fn cuLinkDestroy(state, link: Handle) { state.links.remove(&(link as usize)); 0 }
     fn cuModuleLoadData(state, to: *mut Handle, image: *const c_char) {
+        if state.forbidden() {
+            return CAPTURE_UNSUPPORTED;
+        }
         // An image does not end in 0, but its length is in it: here, the last brace.
         let mut bytes = Vec::new();
         while !matches!((bytes.last(), *image.add(bytes.len())), (_, 0) | (Some(b'}'), _)) {
@@ -735,6 +751,9 @@ driver! {
     fn cuLaunchKernelEx(state, config: *const Config, function: Handle,
                         parameters: *const *const u8, extra: Handle) {
         let config = &*config;
+        if state.contexts.is_empty() {
+            return INVALID_CONTEXT;
+        }
         let (module, kernel, shared) = state.functions[&(function as usize)].clone();
         let (mut cluster, mut overlaps) = (1, false);
         for at in 0..config.count as usize {

@@ -169,8 +169,36 @@ const CASES: &[Case] = &[
             "read after drop: [6, 6, 6, 6]",
         ],
     ),
+    case(
+        "engine",
+        Library::Whole,
+        &[("QUANTLOOM_CACHE", "off")],
+        &[
+            "6 launches, workspace WorkspaceBytes { counters: 256, scratch: 256 }",
+            "a product: buffer `x` has 383 bytes, the kernel touches 384",
+            "a product: buffer `workspace` has 511 bytes, the kernel touches 512",
+            "y is right: true",
+            "counters are untouched: true, scratch is at the end: true",
+            "replayed with other x: true",
+        ],
+    ),
+    case(
+        "not warm",
+        Library::Whole,
+        &[("QUANTLOOM_CACHE", "off")],
+        &[
+            "captured: false",
+            "double, sm_90a is not loaded, and the stream is captured into a graph: warm the weight up before",
+            "captured: true",
+            "loaded after the capture: true",
+            "in a capture, once loaded: true",
+        ],
+    ),
     case("unload", Library::Whole, &[], &["added: true"]),
 ];
+
+/// What marks a place in the log of calls.
+const MARK: &str = "cuDriverGetVersion";
 
 /// What is made and what undoes it.
 const PAIRS: &[(&str, &str)] = &[
@@ -201,6 +229,7 @@ fn main() -> ExitCode {
     for case in CASES {
         faults.extend(bench.check(case));
     }
+    faults.extend(bench.calls_of_an_engine());
     faults.extend(bench.kept_images());
     faults.extend(bench.every_failure());
     for fault in &faults {
@@ -231,7 +260,7 @@ impl Bench {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_driver/libcuda.rs");
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         for (name, flags) in [("whole", None), ("old", Some("before_12"))] {
-            let out = folder.join(name).join("libcuda.so");
+            let out = folder.join(name).join("libcuda.so.1");
             std::fs::create_dir_all(folder.join(name)).unwrap();
             let mut command = Command::new(&rustc);
             command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-o"]);
@@ -241,10 +270,8 @@ impl Bench {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
         std::fs::create_dir_all(folder.join("none")).unwrap();
-        for library in ["cuda", "nvcuda"] {
-            for name in cudarc::get_lib_name_candidates(library) {
-                std::fs::write(folder.join("none").join(name), "no library").unwrap();
-            }
+        for name in ["libcuda.so.1", "libcuda.so"] {
+            std::fs::write(folder.join("none").join(name), "no library").unwrap();
         }
         Self { folder }
     }
@@ -322,6 +349,23 @@ impl Bench {
         faults
     }
 
+    /// A launch of a plan, where the context is current already, asks the driver for nothing but its
+    /// launches; the scenario asks for the driver's version before and after.
+    fn calls_of_an_engine(&self) -> Vec<String> {
+        let ran = self.run("engine", Library::Whole, &[("QUANTLOOM_CACHE", "off")]);
+        let names: Vec<&str> = ran.log.iter().map(|(name, _)| name.as_str()).collect();
+        let marks: Vec<_> = (0..names.len()).filter(|at| names[*at] == MARK).collect();
+        let [.., first, last] = marks[..] else {
+            return vec![format!("the scenario does not ask for the version\n{}", ran.what)];
+        };
+        let mut expected = vec!["cuCtxGetCurrent"];
+        expected.resize(7, "cuLaunchKernelEx");
+        match names[first + 1..last] == expected {
+            true => Vec::new(),
+            false => vec![format!("an engine's launch calls {:?}", &names[first + 1..last])],
+        }
+    }
+
     /// Each function that the self-test calls fails in turn: nothing panics, nothing is left
     /// behind, and where the failure matters it is told with the driver's words.
     fn every_failure(&self) -> Vec<String> {
@@ -377,7 +421,7 @@ impl Ran {
             let count = |of: &BTreeMap<&str, u32>, name: &str| of.get(name).copied().unwrap_or(0);
             let (made, undone) = (count(&made, make), count(&undone, undo));
             // Without a context nothing can be undone.
-            let entered = failing != Some("cuCtxPushCurrent_v2");
+            let entered = !matches!(failing, Some("cuCtxPushCurrent_v2" | "cuCtxGetCurrent"));
             let stays = *undo == "cuModuleUnload" && failing == Some("cuCtxSynchronize");
             if made != undone && entered && !stays {
                 faults.push(format!("{make} {made} times, {undo} {undone}: {}", self.what));

@@ -1,6 +1,8 @@
 //! What a process of this test does; it says what came of it on standard output.
 
 use std::borrow::Cow;
+use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,17 +10,17 @@ use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize, Recode, Shape};
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::cuda::{
-    Argument, Buffer, Context, Cuda, CudaError, Event, Graph, ImageCache, Kernel, Loader, Origin,
-    Stream, devices, load, selftest,
+    Argument, Buffer, Context, Cuda, CudaError, DeviceSlice, DeviceSliceMut, Event, Graph,
+    ImageCache, Kernel, Loader, Origin, Stream, devices, load, selftest,
 };
 use quantloom_runtime::element::{Bf16, Values, ValuesMut};
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request, Trusted,
+    Arrangement, Basis, Choice, Form, GpuDevice, GpuWeight, NativePart, Products, Request, Trusted,
 };
 use quantloom_runtime::op::{Op as _, Workspace};
 use quantloom_runtime::source::{
-    Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
-    Schedule, Work,
+    Access, BufferRole, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem,
+    Refusal, Schedule, Work,
 };
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -44,6 +46,8 @@ pub(crate) fn run(scenario: &str) {
         "graph keeps what joins" => graph_keeps_what_joins(),
         "captured" => captured(),
         "streams" => streams(),
+        "engine" => engine(),
+        "not warm" => not_warm(),
         "unload" => unload(),
         _ => panic!("no scenario {scenario}"),
     };
@@ -125,7 +129,7 @@ fn launch() -> Result<(), CudaError> {
     let mut c = Buffer::<u32>::zeroed(&stream, 99)?;
     let arguments =
         [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(c.write_to())];
-    let problem = Problem { m: 1, n: 100, k: 1, multiprocessors: 132 };
+    let problem = Problem::new(1, 100, 1, 132);
     // SAFETY: the launch is refused; the text does what its rule says.
     unsafe { kernel.launch(&stream, &problem, false, &arguments) }
 }
@@ -136,7 +140,7 @@ fn add(
     [a, b]: [&Buffer<u32>; 2],
     c: &mut Buffer<u32>,
 ) -> Result<(), CudaError> {
-    let problem = Problem { m: 1, n: a.len() as u64, k: 1, multiprocessors: 132 };
+    let problem = Problem::new(1, a.len() as u64, 1, 132);
     let arguments =
         [Argument::Read(a.read()), Argument::Read(b.read()), Argument::Write(c.write_to())];
     // SAFETY: the text does what its rule says; all is on one stream.
@@ -259,9 +263,9 @@ struct Sums;
 impl KernelSource for Sums {
     fn text(&self, _: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         let parameters = vec![
-            Parameter::buffer("w", Access::Read, Count::K * 2),
-            Parameter::buffer("x", Access::Read, Count::M * Count::K * 2),
-            Parameter::buffer("y", Access::Write, Count::M * Count::N * 2),
+            Parameter::of(BufferRole::Codes, Access::Read, Count::K * 2),
+            Parameter::of(BufferRole::X, Access::Read, Count::M * Count::K * 2),
+            Parameter::of(BufferRole::Y, Access::Write, Count::M * Count::N * 2),
             Parameter::size("n", Count::K.ceil_div(2)),
         ];
         let rule = LaunchRule::plain(Count::K.ceil_div(512), 256, parameters);
@@ -283,7 +287,7 @@ impl Products for Sums {
         let granularity =
             Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
         let (component, form) = (Component::Code, Form::Codes(Recode::Keep));
-        Ok(vec![NativePart { buffer: "w".to_owned(), component, layout, granularity, form }])
+        Ok(vec![NativePart { role: BufferRole::Codes, component, layout, granularity, form }])
     }
 
     fn choose(&self, request: &Request<'_>, _: u64) -> Result<Choice, Refusal> {
@@ -348,5 +352,191 @@ fn product() -> Result<(), CudaError> {
     let expected = x.iter().enumerate().map(|(at, x)| Bf16(x.0 + if at % 64 == 0 { 3 } else { 0 }));
     let right = expected.eq(y.iter().copied());
     println!("{}: y is right: {right}", weight.explain(3));
+    Ok(())
+}
+
+/// "Products" whose operand is x + x, words of pairs, and y = w + operand; the product has a counter too.
+struct Doubled;
+
+impl KernelSource for Doubled {
+    fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
+        let x = || Parameter::of(BufferRole::X, Access::Read, Count::M * Count::K * 2);
+        let words = Parameter::size("n", Count::K.ceil_div(2));
+        let parameters = match key.work {
+            Work::Operand { .. } => {
+                let made =
+                    Parameter::of(BufferRole::Operand, Access::Write, Count::M * Count::K * 2);
+                vec![x(), x(), made, words]
+            }
+            _ => vec![
+                Parameter::of(BufferRole::Codes, Access::Read, Count::K * 2),
+                x(),
+                Parameter::of(BufferRole::Y, Access::Write, Count::M * Count::N * 2),
+                words,
+                Parameter::of(BufferRole::Arrivals, Access::ReadWrite, 4),
+            ],
+        };
+        let rule = LaunchRule::plain(Count::K.ceil_div(512), 256, parameters);
+        Ok(KernelText { rule: Cow::Owned(rule), ..text() })
+    }
+}
+
+impl Products for Doubled {
+    fn operand(&self, _: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+        let work = Work::operand(&scheme(), &scheme().activations[0], Number::Float(BF16));
+        Ok(vec![KernelKey { work, schedule: Schedule::new("double", []), ..key() }])
+    }
+
+    fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Sums.arrangement(request)
+    }
+
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+        Sums.native(request)
+    }
+
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+        Sums.choose(request, tokens)
+    }
+}
+
+/// The functions of the driver that an engine calls by itself.
+struct Engine(libloading::Library);
+
+type Handle = *mut c_void;
+
+impl Engine {
+    fn new() -> Self {
+        // SAFETY: the library is the one that the backend has loaded.
+        Self(unsafe { libloading::Library::new("libcuda.so.1") }.unwrap())
+    }
+
+    /// Calls a function, whose arguments are as wide as pointers or narrower.
+    fn call(&self, name: &str, [first, second, third]: [usize; 3]) {
+        // SAFETY: the functions below take three such arguments or fewer, pointers to live variables
+        // and handles that exist.
+        let result = unsafe {
+            let function: libloading::Symbol<'_, unsafe extern "C" fn(usize, usize, usize) -> i32> =
+                self.0.get(name.as_bytes()).unwrap();
+            function(first, second, third)
+        };
+        assert_eq!(result, 0, "{name}");
+    }
+
+    /// A line in the log of calls.
+    fn mark(&self) {
+        let mut version = 0;
+        self.call("cuDriverGetVersion", [(&raw mut version).addr(), 0, 0]);
+    }
+
+    /// Captures what `work` queues on the stream.
+    fn captured(&self, stream: &Stream, work: impl FnOnce()) -> Handle {
+        let stream = stream.as_raw().addr();
+        let (mut graph, mut executable): (Handle, Handle) = (null_mut(), null_mut());
+        self.call("cuStreamBeginCapture_v2", [stream, 1, 0]);
+        work();
+        self.call("cuStreamEndCapture", [stream, (&raw mut graph).addr(), 0]);
+        let to = (&raw mut executable).addr();
+        self.call("cuGraphInstantiateWithFlags", [to, graph.addr(), 0]);
+        self.call("cuGraphDestroy", [graph.addr(), 0, 0]);
+        executable
+    }
+}
+
+/// A device on an engine's context and stream.
+fn device_on(stream: &Stream) -> Result<GpuDevice<Cuda>, CudaError> {
+    // SAFETY: the context and the stream exist as long as the scenario; the text does what its rule says.
+    let (stream, source) = unsafe {
+        let context = Context::from_raw(stream.context().as_raw())?;
+        let stream = Stream::from_raw(&context, stream.as_raw());
+        (stream, Trusted::new(Arc::new(Doubled)))
+    };
+    Ok(GpuDevice::new(Cuda::on(stream, source)?))
+}
+
+/// Codes 3, 0, 0, ... of a row, the first word of w.
+fn weight_on(device: &GpuDevice<Cuda>) -> GpuWeight<Cuda> {
+    let codes: Vec<u8> = (0..64 * 64 / 2).map(|at| if at == 0 { 3 } else { 0 }).collect();
+    let scales = [0x80, 0x3f].repeat(64);
+    let stored = |name: &str| Some(if name.contains("scale") { &scales[..] } else { &codes[..] });
+    let weight = Unpacked::new(&scheme(), Shape::matrix(64, 64), &stored).unwrap();
+    device.prepare(&scheme(), &weight).unwrap()
+}
+
+/// An engine's memory, stream and graph.
+fn engine() -> Result<(), CudaError> {
+    let context = Context::new(0)?;
+    let stream = Stream::new(&context)?;
+    let engine = Engine::new();
+    let weight = weight_on(&device_on(&stream)?);
+    weight.warm(BF16, &[3]).unwrap();
+    let plan = weight.plan(BF16, 3).unwrap();
+    println!("{} launches, workspace {:?}", plan.launches(), plan.workspace());
+    let words = |first: u32| -> Vec<u32> { (first..first + 3 * 32).collect() };
+    let mut x = Buffer::from_host(&stream, &words(5))?;
+    let y = Buffer::from_host(&stream, &[0u32; 3 * 32])?;
+    // Longer than needed, and no multiple of anything: scratch ends at 768.
+    let workspace = Buffer::from_host(&stream, &[0u8; 1000])?;
+    let [to_x, to_y, to_workspace] =
+        [x.read().address(), y.read().address(), workspace.read().address()];
+    let launch = |x_bytes: u64, workspace_bytes: u64| {
+        // SAFETY: all of it is memory of the context, lives longer, and is used on this stream alone.
+        unsafe {
+            let x = DeviceSlice::from_raw(to_x, x_bytes);
+            let y = DeviceSliceMut::from_raw(to_y, 3 * 128);
+            let workspace = DeviceSliceMut::from_raw(to_workspace, workspace_bytes);
+            plan.launch(stream.as_raw(), x, y, workspace, false)
+        }
+    };
+    println!("{}", launch(383, 1000).unwrap_err());
+    println!("{}", launch(384, 511).unwrap_err());
+    // As an engine has it.
+    engine.call("cuCtxPushCurrent_v2", [context.as_raw().addr(), 0, 0]);
+    engine.mark();
+    launch(384, 1000)?;
+    engine.mark();
+    let expected = |first: u32| -> Vec<u32> {
+        let of = |(at, x): (usize, u32)| 2 * x + if at % 32 == 0 { 3 } else { 0 };
+        words(first).into_iter().enumerate().map(of).collect()
+    };
+    println!("y is right: {}", y.to_host(&stream)? == expected(5));
+    let left = workspace.to_host(&stream)?;
+    let scratch: Vec<u8> = words(5)[64..].iter().flat_map(|x| (2 * x).to_le_bytes()).collect();
+    println!(
+        "counters are untouched: {}, scratch is at the end: {}",
+        left[..512] == [0; 512],
+        left[512..640] == scratch
+    );
+    let graph = engine.captured(&stream, || launch(384, 1000).unwrap());
+    x.write(&stream, &words(1000))?;
+    engine.call("cuGraphLaunch", [graph.addr(), stream.as_raw().addr(), 0]);
+    println!("replayed with other x: {}", y.to_host(&stream)? == expected(1000));
+    engine.call("cuGraphExecDestroy", [graph.addr(), 0, 0]);
+    let mut popped: Handle = null_mut();
+    engine.call("cuCtxPopCurrent_v2", [(&raw mut popped).addr(), 0, 0]);
+    Ok(())
+}
+
+/// A plan whose kernel is not loaded, while somebody else captures the stream.
+fn not_warm() -> Result<(), CudaError> {
+    let context = Context::new(0)?;
+    let stream = Stream::new(&context)?;
+    let engine = Engine::new();
+    let weight = weight_on(&device_on(&stream)?);
+    println!("captured: {}", stream.is_captured()?);
+    let graph = engine.captured(&stream, || {
+        match weight.plan(BF16, 1) {
+            Ok(_) => println!("nothing was wrong"),
+            Err(error) => println!("{error}"),
+        }
+        println!("captured: {}", stream.is_captured().unwrap());
+    });
+    engine.call("cuGraphExecDestroy", [graph.addr(), 0, 0]);
+    println!("loaded after the capture: {}", weight.plan(BF16, 1).is_ok());
+    // Of another M, and with the kernels of the first.
+    let graph = engine.captured(&stream, || {
+        println!("in a capture, once loaded: {}", weight.plan(BF16, 2).is_ok());
+    });
+    engine.call("cuGraphExecDestroy", [graph.addr(), 0, 0]);
     Ok(())
 }

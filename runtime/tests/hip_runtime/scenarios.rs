@@ -18,8 +18,8 @@ use quantloom_runtime::hip::{
 use quantloom_runtime::image_cache::ImageCache;
 use quantloom_runtime::op::{self, Op as _, ProductError, Workspace};
 use quantloom_runtime::source::{
-    Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
-    Schedule, Work,
+    Access, BufferRole, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem,
+    Refusal, Schedule, Work,
 };
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -166,7 +166,7 @@ fn launch() -> Result<(), HipError> {
     let (kernel, _) = load(&device, &ImageCache::from_environment(), &text())?;
     let a = Buffer::filled(&stream, 400, 0)?;
     let mut c = Buffer::filled(&stream, 396, 0)?;
-    let problem = Problem { m: 1, n: 100, k: 1, multiprocessors: 304 };
+    let problem = Problem::new(1, 100, 1, 304);
     let arguments =
         [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(c.write_to())];
     // SAFETY: the launches are refused.
@@ -195,7 +195,7 @@ fn streams() -> Result<(), HipError> {
     println!("read after write: {}", a.to_host(&second)? == [7; 400]);
     let mut c = Buffer::filled(&first, 400, 0)?;
     first.synchronize()?;
-    let problem = Problem { m: 1, n: 100, k: 1, multiprocessors: 304 };
+    let problem = Problem::new(1, 100, 1, 304);
     let arguments =
         [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(c.write_to())];
     // SAFETY: the text does what its rule says; the other stream has been waited for.
@@ -216,7 +216,7 @@ fn unload() -> Result<(), HipError> {
     let (kernel, _) = load(&device, &ImageCache::off(), &text())?;
     let a = Buffer::filled(&stream, 400, 20)?;
     let mut c = Buffer::filled(&stream, 400, 0)?;
-    let problem = Problem { m: 1, n: 100, k: 1, multiprocessors: 304 };
+    let problem = Problem::new(1, 100, 1, 304);
     let arguments =
         [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(c.write_to())];
     // SAFETY: the text does what its rule says; all is on one stream.
@@ -240,9 +240,9 @@ struct Sums;
 impl KernelSource for Sums {
     fn text(&self, _: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         let parameters = vec![
-            Parameter::buffer("w", Access::Read, Count::K * 2),
-            Parameter::buffer("x", Access::Read, Count::M * Count::K * 2),
-            Parameter::buffer("y", Access::Write, Count::M * Count::N * 2),
+            Parameter::of(BufferRole::Codes, Access::Read, Count::K * 2),
+            Parameter::of(BufferRole::X, Access::Read, Count::M * Count::K * 2),
+            Parameter::of(BufferRole::Y, Access::Write, Count::M * Count::N * 2),
             Parameter::size("n", Count::K.ceil_div(2)),
         ];
         let rule = LaunchRule::plain(Count::K.ceil_div(512), 256, parameters);
@@ -264,7 +264,7 @@ impl Products for Sums {
         let granularity =
             Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
         let (component, form) = (Component::Code, Form::Codes(Recode::Keep));
-        Ok(vec![NativePart { buffer: "w".to_owned(), component, layout, granularity, form }])
+        Ok(vec![NativePart { role: BufferRole::Codes, component, layout, granularity, form }])
     }
 
     fn choose(&self, request: &Request<'_>, _: u64) -> Result<Choice, Refusal> {

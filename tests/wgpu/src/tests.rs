@@ -21,8 +21,8 @@ use quantloom::runtime::gpu::{
 };
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{
-    self, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Refusal, Schedule,
-    Work,
+    self, BufferRole, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Refusal,
+    Schedule, Work,
 };
 use quantloom::runtime::unpacked::Unpacked;
 use quantloom::runtime::wgpu::{Wgpu, devices};
@@ -58,7 +58,13 @@ fn device_of(target: &str, source: impl Products + 'static) -> Option<GpuDevice<
     Some(GpuDevice::new(wgpu))
 }
 
-const BUFFERS: [&str; 5] = ["w", "scale", "addend", "factor", "bias"];
+const BUFFERS: [BufferRole; 5] = [
+    BufferRole::Codes,
+    BufferRole::Scale,
+    BufferRole::Correction,
+    BufferRole::ChannelScale,
+    BufferRole::Bias,
+];
 
 /// A shape that all packings of the catalogue support.
 const SHAPE: (u64, u64) = (40, 384);
@@ -85,7 +91,7 @@ fn packs(every: usize) -> usize {
                     [&host, &own].map(|weight| weight.buffer(element, buffer).unwrap());
                 compared += usize::from(host.is_some());
                 let same = match (buffer, &host, &own) {
-                    (ADDEND, Some(host), Some(own)) => equal_numbers(host, own),
+                    (BufferRole::Correction, Some(host), Some(own)) => equal_numbers(host, own),
                     _ => host == own,
                 };
                 if !same {
@@ -110,9 +116,6 @@ fn a_device_packs_every_scheme_as_the_host_does() {
     let compared = packs(1);
     assert!(compared > 200, "{compared} buffers");
 }
-
-/// The buffer of f32 that are computed on the device.
-const ADDEND: &str = "addend";
 
 /// Whether the f32 in both are the same numbers: nobody promises the sign of a zero in WGSL.
 fn equal_numbers(host: &[u8], own: &[u8]) -> bool {
@@ -325,10 +328,11 @@ fn quotients_are_rounded_once() {
         let kernel = wgpu.kernel(&key).unwrap();
         let (x, y) = (wgpu.upload(&bytes(&xs)).unwrap(), wgpu.upload(&bytes(&ys)).unwrap());
         let mut z = wgpu.output(u64::from(PAIRS) * 4).unwrap();
-        let problem = source::Problem { m: 1, n: PAIRS.into(), k: 1, multiprocessors: 1 };
+        let problem = source::Problem::new(1, PAIRS.into(), 1, 1);
+        let kernel = wgpu.ready(&kernel, &problem).unwrap();
         let slots = &mut [Slot::Read(&x), Slot::Read(&y), Slot::Write(&mut z)];
         // SAFETY: this API checks what a text touches.
-        wgpu.launch(unsafe { Launch::new(&kernel, &problem, false, slots) }).unwrap();
+        wgpu.launch(unsafe { Launch::new(&kernel, false, slots) }).unwrap();
         let quotients = wgpu.download(&z).unwrap();
         for ((x, y), quotient) in xs.iter().zip(&ys).zip(quotients.as_chunks().0) {
             let (quotient, right) = (f32::from_le_bytes(*quotient), x / y);

@@ -117,23 +117,23 @@ fn measured(device: &GpuDevice<Cuda>, scheme: &Scheme, shape: Shape) -> Result<V
         let moves = match source.moves(&request, &part) {
             Ok(moves) => moves,
             Err(why) => {
-                cells.push(cell(&part.buffer, "to native", Err(why.to_string())));
+                cells.push(cell(&part.role.to_string(), "to native", Err(why.to_string())));
                 continue;
             }
         };
         if let Err(why) = source.text(&moves.to_native) {
-            cells.push(cell(&part.buffer, "to native", Err(why.to_string())));
+            cells.push(cell(&part.role.to_string(), "to native", Err(why.to_string())));
             continue;
         }
         let order = order.as_ref();
         let (native, timed) =
             timed(executor, || device.to_native(&request, &part, order, &stored))?;
-        cells.push(cell(&part.buffer, "to native", Ok(timed)));
+        cells.push(cell(&part.role.to_string(), "to native", Ok(timed)));
         // One that is computed of several stores has no way back.
         if source.text(&moves.from_native).is_ok() {
             let back = || device.from_native(&request, &part, &native);
             let (_, back) = self::timed(executor, back)?;
-            cells.push(cell(&part.buffer, "back", Ok(back)));
+            cells.push(cell(&part.role.to_string(), "back", Ok(back)));
         }
     }
     Ok(cells)

@@ -15,6 +15,8 @@ mod values;
 
 use std::collections::HashMap;
 
+use quantloom_dsl::{BufferRole, Dimension};
+
 use super::{
     Access, BarrierArray, BarrierId, Body, Buffer, BufferId, Extent, Kernel, Launch, Op, Operand,
     Parameter, ParameterId, Reg, Register, RegisterId, Role, SharedBlock, SharedId, Special,
@@ -92,8 +94,22 @@ impl Builder {
         layout: &str,
     ) -> BufferId {
         let id = BufferId(self.kernel.buffers.len() as u32);
-        let (name, layout) = (name.to_owned(), layout.to_owned());
-        self.kernel.buffers.push(Buffer { name, word, access, shape: shape.to_vec(), layout });
+        let (name, shape, layout) = (name.to_owned(), shape.to_vec(), layout.to_owned());
+        self.kernel.buffers.push(Buffer { name, word, access, shape, layout, role: None });
+        id
+    }
+
+    /// As [`Self::buffer`], of a product: its role is its name.
+    pub fn buffer_of(
+        &mut self,
+        role: BufferRole,
+        word: Word,
+        access: Access,
+        shape: &[Extent],
+        layout: &str,
+    ) -> BufferId {
+        let id = self.buffer(&role.to_string(), word, access, shape, layout);
+        self.kernel.buffers[id.0 as usize].role = Some(role);
         id
     }
 
@@ -101,7 +117,14 @@ impl Builder {
     pub fn parameter(&mut self, name: &str, meaning: &str) -> ParameterId {
         let id = ParameterId(self.kernel.parameters.len() as u32);
         let (name, meaning) = (name.to_owned(), meaning.to_owned());
-        self.kernel.parameters.push(Parameter { name, meaning });
+        self.kernel.parameters.push(Parameter { name, meaning, dimension: None });
+        id
+    }
+
+    /// As [`Self::parameter`], a size of a product.
+    pub fn size(&mut self, dimension: Dimension, meaning: &str) -> ParameterId {
+        let id = self.parameter(&dimension.to_string(), meaning);
+        self.kernel.parameters[id.0 as usize].dimension = Some(dimension);
         id
     }
 

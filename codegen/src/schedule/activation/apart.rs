@@ -7,7 +7,7 @@
 //! wherever the column goes.
 
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Quantiser, ScaleLevel};
+use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
 
 use super::code::Codes;
 use super::extent::{Extent, Running};
@@ -38,9 +38,9 @@ impl OfGroups {
         (m, access): (ParameterId, Access),
     ) -> Self {
         let shape = [Count::Parameter(m), Count::Constant(problem.own_groups())];
-        let mut buffer = |name: &str| b.buffer(name, Word::U32, access, &shape, "f32 [group, m]");
-        let scale = buffer("group_scale");
-        Self { scale, zero: quantiser.zero.map(|_| buffer("group_zero")) }
+        let mut buffer = |role| b.buffer_of(role, Word::U32, access, &shape, "f32 [group, m]");
+        let scale = buffer(BufferRole::GroupScale);
+        Self { scale, zero: quantiser.zero.map(|_| buffer(BufferRole::GroupZero)) }
     }
 }
 
@@ -290,7 +290,13 @@ impl<'p> Apart<'p> {
         let quantiser = problem.quantiser().filter(|_| problem.is_apart())?;
         let given = OfGroups::declare(b, problem, quantiser, (m, Access::ReadOnly));
         let shape = [Count::Parameter(m), Count::Constant(problem.groups())];
-        let scale = b.buffer("x_scale", Word::U32, Access::WriteOnce, &shape, "f32 [g, m]");
+        let scale = b.buffer_of(
+            BufferRole::OperandScale,
+            Word::U32,
+            Access::WriteOnce,
+            &shape,
+            "f32 [g, m]",
+        );
         let codes = Codes { quantiser, operand: problem.operand };
         let rounding = Scales::new(problem, quantiser).rounding();
         Some(Self { problem, codes, given, scale, rounding })

@@ -1,7 +1,7 @@
 //! All levels of a quantiser: what is given, what is chosen, and the codes that follow.
 
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Quantiser, ScaleLevel};
+use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
 
 use super::code::Codes;
 use super::extent::Extent;
@@ -35,13 +35,14 @@ impl<'p> Given<'p> {
         quantiser: &'p Quantiser,
     ) -> Self {
         let mut constant =
-            |name: &str| b.buffer(name, Word::U32, Access::Constant, &[Count::Constant(1)], "f32");
-        let levels = quantiser.scales.iter().enumerate();
+            |role| b.buffer_of(role, Word::U32, Access::Constant, &[Count::Constant(1)], "f32");
+        let levels = (0u8..).zip(&quantiser.scales);
         let scales = levels
-            .map(|(at, level)| level.stored.then(|| constant(&format!("input_scale_{at}"))))
+            .map(|(at, level)| level.stored.then(|| constant(BufferRole::InputScale(at))))
             .collect();
         let finest_is_given = quantiser.scales.first().is_some_and(|level| level.stored);
-        let zero = quantiser.zero.filter(|_| finest_is_given).map(|_| constant("input_zero"));
+        let zero =
+            quantiser.zero.filter(|_| finest_is_given).map(|_| constant(BufferRole::InputZero));
         let extents = problem.spans_rows();
         let extents = extents.then(|| extents_buffer(b, problem, Access::ReadOnly));
         Self { quantiser, scales, zero, extents }
@@ -96,7 +97,7 @@ impl<'p> Levels<'p> {
             true => (Word::U8, "e8m0 [g, m]"),
             false => (Word::U32, "f32 [g, m]"),
         };
-        let scale = b.buffer("x_scale", word, Access::WriteOnce, &shape, layout);
+        let scale = b.buffer_of(BufferRole::OperandScale, word, Access::WriteOnce, &shape, layout);
         Self::new(problem, given, scale)
     }
 

@@ -1,6 +1,8 @@
 //! x in pieces: 8 neighbouring columns, by the widest loads that rows of K elements allow. Where columns
 //! have factors, a piece is x times these, in the type of x.
 
+use quantloom_dsl::BufferRole;
+
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Half, Mask, Operand,
     ParameterId, Reg, Side, Type, Width, Word,
@@ -49,14 +51,20 @@ impl Source {
         let word = if half.is_some() { Word::U16 } else { Word::U32 };
         let shape = [Count::Parameter(m), Count::Constant(problem.k)];
         let layout = format!("{} [k, m]", problem.own);
-        let x = b.buffer("x", word, Access::ReadOnly, &shape, &layout);
+        let x = b.buffer_of(BufferRole::X, word, Access::ReadOnly, &shape, &layout);
         let order = gathers.then(|| {
             let shape = [Count::Constant(problem.padded)];
-            b.buffer("order", Word::U32, Access::Constant, &shape, "columns of x, by p")
+            b.buffer_of(
+                BufferRole::ColumnOrder,
+                Word::U32,
+                Access::Constant,
+                &shape,
+                "columns of x, by p",
+            )
         });
         let prescale = problem.prescales().then(|| {
             let shape = [Count::Constant(problem.k)];
-            b.buffer("prescale", Word::U32, Access::Constant, &shape, "f32 [k]")
+            b.buffer_of(BufferRole::Prescale, Word::U32, Access::Constant, &shape, "f32 [k]")
         });
         let widest = if gathers { 1 } else { 16 / word.bytes() };
         let unit = (1 << problem.k.trailing_zeros().min(3)).min(widest);

@@ -1,6 +1,8 @@
 //! The sums of blocks that split K: each leaves its own in a slot of the workspace, and the last block
 //! to arrive adds the slots up.
 
+use quantloom_dsl::BufferRole;
+
 use super::Epilogue;
 use crate::ir::{
     Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, MemoryOrder, Op, Operand, Scope,
@@ -29,9 +31,9 @@ impl Workspace {
         let each = Extent::Constant(epilogue.tokens * epilogue.rows);
         let shape = [Extent::Constant(epilogue.splits), extent, rows, each];
         let layout = "f32 [row, token, rows of blocks, tokens of blocks, split]";
-        let sums = b.buffer("partial", Word::U32, Access::Workspace, &shape, layout);
+        let sums = b.buffer_of(BufferRole::PartialSums, Word::U32, Access::Workspace, &shape, layout);
         let layout = "blocks that have arrived; 0 before the first launch, and after each";
-        let arrivals = b.buffer("arrivals", Word::U32, Access::Workspace, &[extent, rows], layout);
+        let arrivals = b.buffer_of(BufferRole::Arrivals, Word::U32, Access::Workspace, &[extent, rows], layout);
         let number = b.mad(token_block, row_blocks, row_block);
         let blocks = b.mul(token_blocks, row_blocks);
         Self { sums, arrivals, number, blocks }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{Failure, Machine, Row, texts};
 use crate::cuda::bench::{RandomFill, random_word, time_both};
 use crate::cuda::{
-    Argument, Buffer, CudaError, Event, Graph, ImageCache, Kernel, Origin, Pinned, Stream,
+    Argument, Buffer, Context, CudaError, Event, Graph, ImageCache, Kernel, Origin, Pinned, Stream,
     TensorMap, TensorShape, load,
 };
 use crate::source::{KernelText, LaunchRule, ParameterKind, Problem};
@@ -40,7 +40,7 @@ impl Machine {
 
     fn problem(&self, n: usize) -> Problem {
         let multiprocessors = u64::from(self.context.info().multiprocessors);
-        Problem { m: 1, n: n as u64, k: 1, multiprocessors }
+        Problem::new(1, n as u64, 1, multiprocessors)
     }
 }
 
@@ -102,8 +102,12 @@ fn vector_add(machine: &Machine) -> Result<String, Failure> {
 
 fn callers_stream(machine: &Machine) -> Result<String, Failure> {
     let kernel = machine.kernel(&texts::vector_add())?;
-    // SAFETY: null is the legacy default stream, which is always there.
-    let stream = unsafe { Stream::from_raw(&machine.context, std::ptr::null_mut()) };
+    // SAFETY: the context lives as long as the machine; null is the legacy default stream, which is
+    // always there.
+    let stream = unsafe {
+        let context = Context::from_raw(machine.context.as_raw())?;
+        Stream::from_raw(&context, std::ptr::null_mut())
+    };
     let n = sums(machine, &kernel, &stream)?;
     Ok(format!("{n} sums on the legacy default stream"))
 }
@@ -156,10 +160,15 @@ fn graph_replay(machine: &Machine) -> Result<String, Failure> {
     let (mut a, mut b) = (Buffer::zeroed(stream, n)?, Buffer::zeroed(stream, n)?);
     stream.synchronize()?;
     let problem = machine.problem(n);
+    let mut captured = stream.is_captured()?;
     let mut graph = Graph::capture(stream, |stream| {
+        captured = !captured && stream.is_captured()?;
         add(&kernel, stream, &problem, &a, &step_there, &mut b)?;
         add(&kernel, stream, &problem, &b, &step_there, &mut a)
     })?;
+    if !captured {
+        return Err(Failure::Wrong("a captured stream is not said to be one".to_owned()));
+    }
     same(&a.to_host(stream)?, &vec![0; n])?;
     let replays = 5;
     for _ in 0..replays {

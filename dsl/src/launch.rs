@@ -1,0 +1,145 @@
+//! The terms of a launch that the compiler and the runtime share: what a buffer is to a product, and
+//! what a size of a launch counts. No other place spells the names of buffers.
+
+use std::fmt;
+
+/// What a buffer of a kernel is to a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum BufferRole {
+    /// The codes of w, in the native layout.
+    Codes,
+    /// The activation, [M, K], as a kernel reads it.
+    X,
+    /// The result, [M, N].
+    Y,
+    /// The scales of groups.
+    Scale,
+    /// The zero points of groups.
+    Zero,
+    /// The zero-point corrections of groups.
+    Correction,
+    /// The scale of each row of w.
+    ChannelScale,
+    /// The bias of each row of w.
+    Bias,
+    /// What a kernel makes of x for a product: quantised, converted, or its columns in another order.
+    Operand,
+    /// The scales of the operand.
+    OperandScale,
+    /// The column of w and x at each place of the order in which products take columns.
+    ColumnOrder,
+    /// A static scale of x: the one of a level, the finest first.
+    InputScale(u8),
+    /// The static zero point of x.
+    InputZero,
+    /// What multiplies each column of x before it is quantised.
+    Prescale,
+    /// The extremes of parts of x, between two kernels that make an operand.
+    Extremes,
+    /// The dynamic scales of x, between two kernels that make an operand.
+    GroupScale,
+    /// The dynamic zero points of x, between two kernels that make an operand.
+    GroupZero,
+    /// The sums of blocks that share the K of an output tile.
+    PartialSums,
+    /// How many of those blocks have arrived.
+    Arrivals,
+}
+
+/// Who has the memory of a buffer, and what is in that memory before a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// The prepared weight: kernels only read it.
+    Weight,
+    /// The caller, who has x.
+    Input,
+    /// The caller, who gets y.
+    Output,
+    /// The workspace. Its contents do not matter: what is read was written by the same call.
+    Scratch,
+    /// The workspace. It is 0 before the first launch, and each launch leaves it 0.
+    Counters,
+}
+
+impl BufferRole {
+    /// Who has the memory.
+    pub const fn storage(self) -> Storage {
+        match self {
+            Self::Codes
+            | Self::Scale
+            | Self::Zero
+            | Self::Correction
+            | Self::ChannelScale
+            | Self::Bias
+            | Self::ColumnOrder
+            | Self::InputScale(_)
+            | Self::InputZero
+            | Self::Prescale => Storage::Weight,
+            Self::X => Storage::Input,
+            Self::Y => Storage::Output,
+            Self::Operand
+            | Self::OperandScale
+            | Self::Extremes
+            | Self::GroupScale
+            | Self::GroupZero
+            | Self::PartialSums => Storage::Scratch,
+            Self::Arrivals => Storage::Counters,
+        }
+    }
+}
+
+/// The name in a kernel's source and in files of prepared weights.
+impl fmt::Display for BufferRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Codes => "w",
+            Self::X => "x",
+            Self::Y => "y",
+            Self::Scale => "scale",
+            Self::Zero => "zero",
+            Self::Correction => "addend",
+            Self::ChannelScale => "factor",
+            Self::Bias => "bias",
+            Self::Operand => "operand",
+            Self::OperandScale => "x_scale",
+            Self::ColumnOrder => "order",
+            Self::InputScale(level) => return write!(f, "input_scale_{level}"),
+            Self::InputZero => "input_zero",
+            Self::Prescale => "prescale",
+            Self::Extremes => "extents",
+            Self::GroupScale => "group_scale",
+            Self::GroupZero => "group_zero",
+            Self::PartialSums => "partial",
+            Self::Arrivals => "arrivals",
+        })
+    }
+}
+
+/// What a size of a launch counts: y is [M, N], x is [M, K], w is [N, K].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dimension {
+    /// Rows of x and y.
+    M,
+    /// Rows of w.
+    N,
+    /// Columns of w, in the order in which products take them.
+    K,
+    /// Experts whose weights are stacked.
+    Experts,
+    /// Pairs of a token and an expert that multiplies it.
+    RoutedRows,
+}
+
+/// The name in a kernel's source.
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::M => "m",
+            Self::N => "n",
+            Self::K => "k",
+            Self::Experts => "experts",
+            Self::RoutedRows => "routed",
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! Products in an engine's own memory, on an engine's own stream.
+//!
+//! In: a [`Plan`], the addresses of x, y and a workspace, a stream. Out: the plan's kernels, queued. The
+//! driver is asked for the thread's context and for the launches, and for nothing else: no memory, no
+//! wait, no lock of ours. So a graph may capture it, whoever captures.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys;
+
+use super::error::CudaError;
+use super::executor::{Cuda, Ready};
+use super::launch::{attributes, config};
+use super::tensor_map::encoded;
+use crate::gpu::Plan;
+use crate::gpu::arguments::{
+    DeviceSlice, DeviceSliceMut, Expected, LaunchFault, PARAMETERS, aligned,
+};
+use crate::gpu::plan::{Piece, Place, ReadyLaunch, WORKSPACE_ALIGN};
+use crate::source::Storage;
+
+/// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
+const ALIGN: u32 = 16;
+/// Tensor maps of a kernel, at most.
+pub(super) const MAPS: usize = 4;
+
+/// Addresses of a launch.
+#[derive(Clone, Copy)]
+struct Memory {
+    x: u64,
+    y: u64,
+    workspace: u64,
+    /// Where scratch is counted back from.
+    workspace_end: u64,
+}
+
+impl Memory {
+    fn of(self, piece: &Piece<Cuda>, place: Place) -> u64 {
+        match place {
+            Place::Constant(at) => piece.constants[at].1.read().address(),
+            Place::X => self.x,
+            Place::Y => self.y,
+            Place::Workspace(at) => match piece.workplaces[at] {
+                workplace if workplace.storage == Storage::Counters => {
+                    self.workspace + workplace.offset
+                }
+                workplace => self.workspace_end - workplace.offset,
+            },
+        }
+    }
+}
+
+/// The address of a slice that is long enough and that the kernels' loads take.
+fn address(name: &str, address: u64, found: u64, expected: u64) -> Result<u64, CudaError> {
+    let refused = |fault| CudaError::Launch { entry: "a product".to_owned(), fault };
+    if found < expected {
+        let parameter = name.to_owned();
+        return Err(refused(LaunchFault::Size { parameter, expected, found }));
+    }
+    // What is empty may be anywhere.
+    if expected > 0 {
+        aligned(name, address, ALIGN).map_err(refused)?;
+    }
+    Ok(address)
+}
+
+impl Plan<Cuda> {
+    /// Queues `y = x w^T (+ bias)` on a stream, a `CUstream` or `cudaStream_t`.
+    ///
+    /// x is [M, K] of [`Plan::element`], y [M, N] of [`Plan::output`], both in rows without gaps. The
+    /// workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or more. All
+    /// three begin at multiples of 16 bytes.
+    ///
+    /// With `overlap` the first kernel may start before the work that is queued before it has ended
+    /// (programmatic dependent launch): it loads weights, and waits before it reads x or writes.
+    ///
+    /// Nothing is allocated, copied or waited for, so that the stream may be captured by anybody; a
+    /// graph then holds these addresses, and each replay multiplies what is in x by then.
+    ///
+    /// # Safety
+    /// - The stream is one of the context of the weight's executor; where it is the calling thread's
+    ///   default stream, that of the context as well.
+    /// - x, y and the workspace are memory of that context, overlap nowhere, and stay, as the plan does,
+    ///   until the work is done: if a graph captures it, until the last replay is.
+    /// - The first [`WorkspaceBytes::counters`](crate::gpu::WorkspaceBytes) bytes of the workspace were
+    ///   0 before the first launch with it, and nobody but such launches has written there since.
+    ///   They are 0 again after each. The rest may hold anything.
+    /// - What other streams do with x, y and the workspace is ordered with this stream. So one workspace
+    ///   serves any number of plans on one stream, and two streams need one each.
+    /// - With `overlap`, a kernel before this one that was itself launched so has waited for what was
+    ///   before it.
+    ///
+    /// # Errors
+    /// Memory that is too small or not aligned, or what the driver answered.
+    pub unsafe fn launch(
+        &self,
+        stream: *mut c_void,
+        x: DeviceSlice<'_>,
+        y: DeviceSliceMut<'_>,
+        workspace: DeviceSliceMut<'_>,
+        overlap: bool,
+    ) -> Result<(), CudaError> {
+        let x = address("x", x.address(), x.bytes(), self.x_bytes())?;
+        let y = address("y", y.address(), y.bytes(), self.y_bytes())?;
+        let (found, needed) = (workspace.bytes(), self.workspace().total());
+        let workspace = address("workspace", workspace.address(), found, needed)?;
+        let workspace_end = workspace + found / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+        let (x_row, y_row) = self.row_bytes();
+        let current = self.executor().stream().context().enter()?;
+        for (first, piece) in &self.pieces {
+            let x = address("x", x + first * x_row, 1, 1)?;
+            let y = address("y", y + first * y_row, 1, 1)?;
+            let memory = Memory { x, y, workspace, workspace_end };
+            for launch in &piece.launches {
+                let entry = || format!("launching {}", launch.ready.kernel.entry());
+                let mut result = Ok(());
+                current.call(entry, |driver| {
+                    // SAFETY: the caller's promise; the context is the thread's.
+                    let called =
+                        unsafe { queue(driver, stream.cast(), (piece, launch), memory, overlap) };
+                    called.unwrap_or_else(|error| {
+                        result = Err(error);
+                        0
+                    })
+                })?;
+                result?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One launch: the driver's result, or why the driver was not asked.
+///
+/// # Safety
+/// As [`Plan::launch`], whose addresses `memory` has; the context is the thread's current one.
+unsafe fn queue(
+    driver: &super::driver::Functions,
+    stream: sys::CUstream,
+    (piece, launch): (&Piece<Cuda>, &ReadyLaunch<Cuda>),
+    memory: Memory,
+    overlap: bool,
+) -> Result<i32, CudaError> {
+    let Ready { kernel, sizes, maps } = &launch.ready;
+    let mut encoded_maps = [sys::CUtensorMap { opaque: [0; 16] }; MAPS];
+    for (map, (buffer, bytes, shape)) in encoded_maps.iter_mut().zip(maps) {
+        let (place, _) = launch.slots[*buffer];
+        *map = encoded(kernel.context(), memory.of(piece, place), *bytes, shape)?;
+    }
+    let mut slots = launch.slots.iter();
+    let mut maps = encoded_maps.iter_mut();
+    let mut values = [0u64; PARAMETERS];
+    let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMETERS];
+    for (at, expected) in sizes.expected().iter().enumerate() {
+        pointers[at] = match expected {
+            Expected::Map => maps.next().map_or(std::ptr::null_mut(), |map| (&raw mut *map).cast()),
+            Expected::Size(size) => {
+                values[at] = u64::from(*size);
+                (&raw mut values[at]).cast()
+            }
+            // Scalars are refused when a kernel is made ready.
+            Expected::Buffer { .. } | Expected::Scalar(_) => {
+                values[at] = slots.next().map_or(0, |(place, _)| memory.of(piece, *place));
+                (&raw mut values[at]).cast()
+            }
+        };
+    }
+    let (mut attributes, count) = attributes(sizes.cluster, overlap && kernel.rule().overlaps);
+    let config = config(sizes, stream, &mut attributes, count);
+    // SAFETY: one pointer a parameter of the rule, which is the text's, each to a value at least as wide
+    // as the parameter; the driver copies values and attributes before it returns. Addresses are of
+    // memory that the caller promises, of the weight, which the plan keeps, and in the workspace, whose
+    // length was compared.
+    Ok(unsafe {
+        let none = std::ptr::null_mut();
+        (driver.cuLaunchKernelEx)(&config, kernel.function(), pointers.as_mut_ptr(), none)
+    })
+}

@@ -1,0 +1,543 @@
+//! The launch plan of a product: its launches, the buffers that they share, how large those are.
+//!
+//! In: the [`Step`]s that a source of kernels says, and the rules of their kernels. Out: a
+//! [`LaunchPlan`], whose sizes are formulas in M, N and K; and, for a number of tokens, a [`Plan`]:
+//! loaded kernels, grids, and where in a workspace each buffer is. Any executor runs the steps of a
+//! plan on memory of its own (`launch`); an engine on CUDA gives its own memory and stream
+//! (`cuda::engine`).
+
+use std::sync::{Arc, PoisonError};
+
+use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{ActivationChoice, Quantiser};
+
+use super::executor::Executor;
+use super::products::Choice;
+use super::weight::{GpuWeight, Product};
+use crate::float_mode::standard;
+use crate::op::ProductError;
+use crate::source::{
+    Access, BufferRole, Count, KernelKey, LaunchRule, ParameterKind, Problem, Refusal, Storage,
+};
+
+/// One launch of a product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The kernel.
+    pub kernel: KernelKey,
+    /// Buffers of the kernel that are others in the plan: what each is to the kernel, and what to the
+    /// plan. All others are the plan's buffers of the same role.
+    pub bindings: Vec<(BufferRole, BufferRole)>,
+}
+
+impl Step {
+    /// A launch whose buffers have the same roles in the plan as in the kernel.
+    pub fn new(kernel: KernelKey) -> Self {
+        Self { kernel, bindings: Vec::new() }
+    }
+
+    /// The same with one buffer of the kernel bound to a buffer of another role.
+    #[must_use]
+    pub fn bound(mut self, own: BufferRole, in_plan: BufferRole) -> Self {
+        self.bindings.push((own, in_plan));
+        self
+    }
+
+    fn role_in_plan(&self, own: BufferRole) -> BufferRole {
+        let bound = self.bindings.iter().find(|(of_kernel, _)| *of_kernel == own);
+        bound.map_or(own, |(_, in_plan)| *in_plan)
+    }
+}
+
+/// A buffer of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanBuffer {
+    /// What it is to the product.
+    pub role: BufferRole,
+    /// The bytes that the launches touch.
+    pub bytes: Count,
+}
+
+/// A launch of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanLaunch {
+    /// The kernel.
+    pub kernel: KernelKey,
+    /// The place in [`LaunchPlan::buffers`] of each buffer of the kernel, in the order of its rule,
+    /// and what the kernel does with that buffer.
+    pub slots: Vec<(usize, Access)>,
+}
+
+/// What a product launches, for any sizes that its kernels take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchPlan {
+    /// The buffers, each role once.
+    pub buffers: Vec<PlanBuffer>,
+    /// The launches, in order.
+    pub launches: Vec<PlanLaunch>,
+}
+
+/// Steps that are no plan: a fault of their source.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanFault {
+    /// A buffer without a role.
+    #[error("the buffer `{0}` is none of a product's")]
+    Unknown(String),
+    /// A buffer that several parameters of one kernel are, one of which writes.
+    #[error("the buffer `{0}` is bound twice in a launch that writes it")]
+    Twice(BufferRole),
+    /// A buffer of the weight or of the caller that a kernel writes.
+    #[error("the buffer `{0}` is written, and belongs to the weight or is x")]
+    Written(BufferRole),
+    /// A buffer that is read before any launch has written it.
+    #[error("the buffer `{0}` is read, and no launch before wrote it")]
+    NotWritten(BufferRole),
+}
+
+impl LaunchPlan {
+    /// The plan of steps, each with the rule of its kernel.
+    ///
+    /// # Errors
+    /// Steps that do not fit together.
+    pub fn new<'s>(
+        steps: impl IntoIterator<Item = (&'s Step, &'s LaunchRule)>,
+    ) -> Result<Self, PlanFault> {
+        let mut plan = Self { buffers: Vec::new(), launches: Vec::new() };
+        for (step, rule) in steps {
+            let known = plan.buffers.len();
+            let mut slots = Vec::new();
+            for parameter in &rule.parameters {
+                let ParameterKind::Buffer { access, bytes, role, .. } = &parameter.kind else {
+                    continue;
+                };
+                let unknown = || PlanFault::Unknown(parameter.name.clone());
+                let role = step.role_in_plan(role.ok_or_else(unknown)?);
+                let at = plan.place(role, *access, bytes, known)?;
+                let twice = slots.iter().find(|(other, _)| *other == at);
+                if twice.is_some_and(|(_, other)| (*access, *other) != (Access::Read, Access::Read))
+                {
+                    return Err(PlanFault::Twice(role));
+                }
+                slots.push((at, *access));
+            }
+            plan.launches.push(PlanLaunch { kernel: step.kernel.clone(), slots });
+        }
+        Ok(plan)
+    }
+
+    /// The place of a buffer that a launch uses; `known` buffers are of launches before.
+    fn place(
+        &mut self,
+        role: BufferRole,
+        access: Access,
+        bytes: &Count,
+        known: usize,
+    ) -> Result<usize, PlanFault> {
+        match (role.storage(), access) {
+            (Storage::Weight | Storage::Input, Access::Write | Access::ReadWrite) => {
+                return Err(PlanFault::Written(role));
+            }
+            (Storage::Output | Storage::Scratch, Access::Read)
+                if self.buffers[..known].iter().all(|buffer| buffer.role != role) =>
+            {
+                return Err(PlanFault::NotWritten(role));
+            }
+            _ => {}
+        }
+        match self.buffers.iter().position(|buffer| buffer.role == role) {
+            Some(at) => {
+                let buffer = &mut self.buffers[at];
+                if buffer.bytes != *bytes {
+                    buffer.bytes = buffer.bytes.clone().max(bytes.clone());
+                }
+                Ok(at)
+            }
+            None => {
+                self.buffers.push(PlanBuffer { role, bytes: bytes.clone() });
+                Ok(self.buffers.len() - 1)
+            }
+        }
+    }
+}
+
+/// The workspace that launches need, in bytes.
+///
+/// One region serves every product on a stream. Its first bytes are counters: they are 0 before the
+/// first launch, and each launch leaves them 0. The rest is scratch, whose contents do not matter.
+/// Counters are counted from the region's beginning and scratch from its end, so that a region for
+/// several products needs the most counters and the most scratch of any of them ([`Self::max`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct WorkspaceBytes {
+    /// Counters at the beginning, which are 0 between launches.
+    pub counters: u64,
+    /// Scratch at the end.
+    pub scratch: u64,
+}
+
+/// What the places in a workspace are multiples of, in bytes.
+pub(crate) const WORKSPACE_ALIGN: u64 = 256;
+
+impl WorkspaceBytes {
+    /// All of it.
+    pub const fn total(self) -> u64 {
+        self.counters.saturating_add(self.scratch)
+    }
+
+    /// What serves both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        let counters = self.counters.max(other.counters);
+        Self { counters, scratch: self.scratch.max(other.scratch) }
+    }
+}
+
+/// Where a buffer of a launch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// One of the weight's, by its place among the constants.
+    Constant(usize),
+    /// The caller's x.
+    X,
+    /// The caller's y.
+    Y,
+    /// One of the workspace, by its place there.
+    Workspace(usize),
+}
+
+/// A buffer in a workspace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Workplace {
+    pub(crate) storage: Storage,
+    pub(crate) bytes: u64,
+    /// Counters: bytes from the beginning of a workspace. Scratch: bytes back from its end.
+    pub(crate) offset: u64,
+}
+
+/// A launch with its sizes.
+pub(crate) struct ReadyLaunch<E: Executor> {
+    pub(crate) ready: E::Ready,
+    pub(crate) slots: Vec<(Place, Access)>,
+}
+
+/// The launches of one kernel choice: rows of x that one launch of each takes.
+pub(crate) struct Piece<E: Executor> {
+    pub(super) problem: Problem,
+    pub(crate) launches: Vec<ReadyLaunch<E>>,
+    /// What the launches read of the weight.
+    pub(crate) constants: Vec<(BufferRole, Arc<E::Memory>)>,
+    pub(crate) workplaces: Vec<Workplace>,
+    pub(super) y_bytes: u64,
+}
+
+impl<E: Executor> Piece<E> {
+    fn workspace(&self) -> WorkspaceBytes {
+        let most = |storage| {
+            let of = self.workplaces.iter().filter(|place| place.storage == storage);
+            let end = |place: &Workplace| match storage {
+                Storage::Counters => place.offset + place.bytes,
+                _ => place.offset,
+            };
+            of.map(end).max().unwrap_or(0).next_multiple_of(WORKSPACE_ALIGN)
+        };
+        WorkspaceBytes { counters: most(Storage::Counters), scratch: most(Storage::Scratch) }
+    }
+}
+
+/// A product with M tokens of one type, ready to be launched: kernels are loaded, grids and sizes are
+/// numbers. It keeps the weight's memory and its kernels.
+///
+/// See [`GpuWeight::plan`], and for an engine on CUDA [`Plan::launch`](#method.launch).
+pub struct Plan<E: Executor> {
+    pub(super) executor: Arc<E>,
+    pub(super) element: FloatFormat,
+    pub(super) output: FloatFormat,
+    pub(super) shape: Shape,
+    pub(super) tokens: u64,
+    /// Each with its first row.
+    pub(crate) pieces: Vec<(u64, Arc<Piece<E>>)>,
+    workspace: WorkspaceBytes,
+}
+
+impl<E: Executor> Plan<E> {
+    /// The executor of the weight.
+    pub fn executor(&self) -> &E {
+        &self.executor
+    }
+
+    /// M: rows of x and y.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// The type of x.
+    pub fn element(&self) -> FloatFormat {
+        self.element
+    }
+
+    /// The type of y.
+    pub fn output(&self) -> FloatFormat {
+        self.output
+    }
+
+    /// Bytes of x: M rows of K elements without gaps.
+    pub fn x_bytes(&self) -> u64 {
+        self.tokens * self.row_bytes().0
+    }
+
+    /// Bytes of y: M rows of N elements without gaps.
+    pub fn y_bytes(&self) -> u64 {
+        self.tokens * self.row_bytes().1
+    }
+
+    /// Bytes of a row of x and of y.
+    pub(crate) fn row_bytes(&self) -> (u64, u64) {
+        let row =
+            |columns: u64, format: FloatFormat| columns * u64::from(format.bits()).div_ceil(8);
+        (row(self.shape.k, self.element), row(self.shape.n, self.output))
+    }
+
+    /// The workspace that a launch needs.
+    pub fn workspace(&self) -> WorkspaceBytes {
+        self.workspace
+    }
+
+    /// Kernels that a launch of the plan queues.
+    pub fn launches(&self) -> usize {
+        self.pieces.iter().map(|(_, piece)| piece.launches.len()).sum()
+    }
+}
+
+/// Plans that a weight keeps for one type of x: more than engines have numbers of tokens that they
+/// capture or repeat, and few enough that no prompt length stays for ever.
+const KEPT_PLANS: usize = 512;
+
+impl<E: Executor> GpuWeight<E> {
+    /// The product with M tokens of a type, its kernels loaded. The same plan as before for an M that
+    /// was asked for before.
+    ///
+    /// The first plan of a kernel compiles and loads it, which no stream may be captured during; see
+    /// [`GpuWeight::warm`]. Any further plan with loaded kernels takes microseconds of the host and
+    /// asks nothing of the device. Engines keep the plan: a launch needs no lock, this call does.
+    ///
+    /// # Errors
+    /// No product of that type, or no kernel for so many tokens; what the device says, such as that the
+    /// stream is captured and the kernel is not loaded.
+    pub fn plan(&self, element: FloatFormat, tokens: u64) -> Result<Arc<Plan<E>>, ProductError> {
+        let product = self.product(element)?;
+        let plans = || product.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = plans().get(&tokens) {
+            return Ok(plan.clone());
+        }
+        // A kernel's source is written with this thread's arithmetic.
+        let plan = Arc::new(standard(|| self.planned(product, tokens))?);
+        let mut plans = plans();
+        if plans.len() >= KEPT_PLANS {
+            plans.clear();
+        }
+        Ok(plans.entry(tokens).or_insert(plan).clone())
+    }
+
+    /// Compiles and loads all kernels that products with these numbers of tokens need, so that later
+    /// plans load nothing: before a stream is captured, and before the first request.
+    ///
+    /// # Errors
+    /// See [`GpuWeight::plan`].
+    pub fn warm(&self, element: FloatFormat, tokens: &[u64]) -> Result<(), ProductError> {
+        tokens.iter().try_for_each(|tokens| self.plan(element, *tokens).map(drop))
+    }
+
+    fn planned(&self, product: &Product<E>, tokens: u64) -> Result<Plan<E>, ProductError> {
+        let element = product.element;
+        let choice = |rows| self.choice(element, rows);
+        let most = match tokens {
+            0 => 1,
+            tokens => choice(tokens)?.tokens.max(1),
+        };
+        let quantiser = self.scheme.activation_for(element).and_then(ActivationChoice::quantiser);
+        if tokens > most && quantiser.is_some_and(Quantiser::spans_tokens) {
+            let why = format!("{tokens} tokens that share a scale: a launch takes {most}");
+            return Err(ProductError::NotScheduled(why));
+        }
+        let mut pieces: Vec<(u64, Arc<Piece<E>>)> = Vec::new();
+        let mut first = 0;
+        while first < tokens {
+            let rows = most.min(tokens - first);
+            let alike = pieces.iter().find(|(_, piece)| piece.problem.m == rows);
+            let piece = match alike {
+                Some((_, piece)) => piece.clone(),
+                None => Arc::new(self.piece(product, &choice(rows)?, rows)?),
+            };
+            pieces.push((first, piece));
+            first += rows;
+        }
+        let sizes = pieces.iter().map(|(_, piece)| piece.workspace());
+        let workspace = sizes.fold(WorkspaceBytes::default(), WorkspaceBytes::max);
+        let (executor, output, shape) = (self.executor.clone(), product.output, self.shape);
+        Ok(Plan { executor, element, output, shape, tokens, pieces, workspace })
+    }
+
+    /// The launches of a choice for so many rows of x.
+    pub(super) fn piece(
+        &self,
+        product: &Product<E>,
+        choice: &Choice,
+        rows: u64,
+    ) -> Result<Piece<E>, ProductError> {
+        if rows > choice.tokens {
+            let why = format!("a launch takes {} rows of x at most", choice.tokens);
+            return Err(ProductError::NotScheduled(why));
+        }
+        let executor = &*self.executor;
+        let steps = executor.source().steps(&self.request(product), choice)?;
+        let kernels = steps.iter().map(|step| executor.kernel(&step.kernel));
+        let kernels: Vec<E::Kernel> = kernels.collect::<Result<_, _>>().map_err(Into::into)?;
+        let rules = kernels.iter().map(|kernel| executor.rule(kernel));
+        let fault = |fault: PlanFault| ProductError::from(Refusal::Fault(Arc::new(fault)));
+        let plan = LaunchPlan::new(steps.iter().zip(rules)).map_err(fault)?;
+        let Shape { n, k, .. } = self.shape;
+        let problem = Problem::new(rows, n, k, executor.multiprocessors());
+        let (mut constants, mut workplaces) = (Vec::new(), Vec::new());
+        let (mut counters, mut scratch, mut y_bytes) = (0, 0, 0);
+        let mut places = Vec::new();
+        for PlanBuffer { role, bytes } in &plan.buffers {
+            // A formula that gives no number is refused by its kernel, below, with its name.
+            let bytes = bytes.of(&problem).unwrap_or(0);
+            let mut workplace = |storage, offset| {
+                workplaces.push(Workplace { storage, bytes, offset });
+                Place::Workspace(workplaces.len() - 1)
+            };
+            let padded = bytes.checked_next_multiple_of(WORKSPACE_ALIGN).unwrap_or(bytes);
+            places.push(match role.storage() {
+                Storage::Weight => {
+                    let none = || fault(PlanFault::Unknown(role.to_string()));
+                    let memory = self.constant(product, *role).ok_or_else(none)?.clone();
+                    constants.push((*role, memory));
+                    Place::Constant(constants.len() - 1)
+                }
+                Storage::Input => Place::X,
+                Storage::Output => {
+                    y_bytes = bytes;
+                    Place::Y
+                }
+                Storage::Scratch => {
+                    scratch += padded;
+                    workplace(Storage::Scratch, scratch)
+                }
+                Storage::Counters => {
+                    counters += padded;
+                    workplace(Storage::Counters, counters - padded)
+                }
+            });
+        }
+        let mut launches = Vec::new();
+        for (kernel, launch) in kernels.iter().zip(&plan.launches) {
+            let ready = executor.ready(kernel, &problem).map_err(Into::into)?;
+            let slots = launch.slots.iter().map(|(at, access)| (places[*at], *access)).collect();
+            launches.push(ReadyLaunch { ready, slots });
+        }
+        Ok(Piece { problem, launches, constants, workplaces, y_bytes })
+    }
+
+    /// The memory of a constant buffer of a product.
+    pub(super) fn constant<'w>(
+        &'w self,
+        product: &'w Product<E>,
+        role: BufferRole,
+    ) -> Option<&'w Arc<E::Memory>> {
+        match role {
+            BufferRole::ColumnOrder => product.order.as_ref().map(|order| &order.memory),
+            BufferRole::InputScale(_) | BufferRole::InputZero | BufferRole::Prescale => {
+                let mut inputs = self.static_inputs.iter();
+                inputs.find(|(known, _)| *known == role).map(|(_, memory)| memory)
+            }
+            role => {
+                let mut parts = product.parts.iter();
+                parts.find(|part| part.native.role == role).map(|part| &part.memory)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::format::{BF16, Number};
+    use quantloom_dsl::parse;
+
+    use super::*;
+    use crate::source::{Parameter, Schedule, Work};
+
+    fn step(name: &str) -> Step {
+        let text = "w { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
+                    activation: bf16 }";
+        let scheme = parse(text).unwrap();
+        let work = Work::product(&scheme, &scheme.activations[0], Number::Float(BF16));
+        let (schedule, target) = (Schedule::new(name, []), "sm_90a".to_owned());
+        Step::new(KernelKey { work, schedule, target })
+    }
+
+    fn rule(parameters: &[(BufferRole, Access, Count)]) -> LaunchRule {
+        let parameters = parameters.iter();
+        let parameters =
+            parameters.map(|(role, access, bytes)| Parameter::of(*role, *access, bytes.clone()));
+        LaunchRule::plain(1, 32, parameters.collect())
+    }
+
+    fn x() -> (BufferRole, Access, Count) {
+        (BufferRole::X, Access::Read, Count::M * Count::K * 2)
+    }
+
+    #[test]
+    fn the_operand_is_what_the_product_reads_as_x() {
+        let made = rule(&[x(), (BufferRole::Operand, Access::Write, Count::M * Count::K)]);
+        let product = rule(&[
+            (BufferRole::Codes, Access::Read, Count::N * Count::K),
+            (BufferRole::X, Access::Read, Count::M * 100),
+            (BufferRole::Y, Access::Write, Count::M * Count::N * 2),
+        ]);
+        let steps = [step("made"), step("product").bound(BufferRole::X, BufferRole::Operand)];
+        let plan = LaunchPlan::new(steps.iter().zip([&made, &product])).unwrap();
+        let roles: Vec<BufferRole> = plan.buffers.iter().map(|buffer| buffer.role).collect();
+        use BufferRole::{Codes, Operand, X, Y};
+        assert_eq!(roles, [X, Operand, Codes, Y]);
+        let slots = plan.launches.iter().map(|launch| launch.slots.clone());
+        let (read, write) = (Access::Read, Access::Write);
+        let expected = [vec![(0, read), (1, write)], vec![(2, read), (1, read), (3, write)]];
+        assert_eq!(slots.collect::<Vec<_>>(), expected);
+        // As large as the one that touches more of it.
+        for (k, bytes) in [(64, 300), (128, 384)] {
+            let problem = Problem::new(3, 41, k, 1);
+            assert_eq!(plan.buffers[1].bytes.of(&problem), Some(bytes));
+        }
+    }
+
+    #[test]
+    fn steps_that_do_not_fit_together_are_refused() {
+        let fault = |rule: LaunchRule| LaunchPlan::new([(&step("one"), &rule)]).unwrap_err();
+        let bytes = || Count::Fixed(16);
+        let of = |role, access| rule(&[(role, access, bytes())]);
+        use BufferRole::{Arrivals, Codes, Operand, X, Y};
+        assert_eq!(fault(of(Codes, Access::Write)), PlanFault::Written(Codes));
+        assert_eq!(fault(of(X, Access::ReadWrite)), PlanFault::Written(X));
+        assert_eq!(fault(of(Operand, Access::Read)), PlanFault::NotWritten(Operand));
+        // A launch does not write for itself.
+        let both = [(Operand, Access::Write, bytes()), (Operand, Access::Read, bytes())];
+        assert_eq!(fault(rule(&both)), PlanFault::NotWritten(Operand));
+        let twice = [(Y, Access::Write, bytes()), (Y, Access::Write, bytes())];
+        assert_eq!(fault(rule(&twice)), PlanFault::Twice(Y));
+        let unknown = LaunchRule::plain(1, 32, vec![Parameter::buffer("z", Access::Read, 16)]);
+        assert_eq!(fault(unknown), PlanFault::Unknown("z".to_owned()));
+        // What is read alone may be bound twice, and counters are there before.
+        assert!(LaunchPlan::new([(&step("one"), &rule(&[x(), x()]))]).is_ok());
+        assert!(LaunchPlan::new([(&step("one"), &of(Arrivals, Access::ReadWrite))]).is_ok());
+    }
+
+    #[test]
+    fn a_workspace_for_several_has_the_most_of_each_part() {
+        let one = WorkspaceBytes { counters: 256, scratch: 4096 };
+        let other = WorkspaceBytes { counters: 1024, scratch: 512 };
+        assert_eq!(one.max(other), WorkspaceBytes { counters: 1024, scratch: 4096 });
+        assert_eq!(one.max(other).total(), 5120);
+    }
+}
