@@ -16,7 +16,7 @@ use crate::gpu::Plan;
 use crate::gpu::arguments::{
     DeviceSlice, DeviceSliceMut, Expected, LaunchFault, PARAMETERS, aligned,
 };
-use crate::gpu::plan::{Piece, Place, ReadyLaunch, WORKSPACE_ALIGN};
+use crate::gpu::plan::{Chunk, Place, ReadyLaunch, WORKSPACE_ALIGN};
 use crate::source::Storage;
 
 /// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
@@ -35,12 +35,12 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(self, piece: &Piece<Cuda>, place: Place) -> u64 {
+    fn of(self, chunk: &Chunk<Cuda>, place: Place) -> u64 {
         match place {
-            Place::Constant(at) => piece.constants[at].1.read().address(),
+            Place::Constant(at) => chunk.constants[at].1.read().address(),
             Place::X => self.x,
             Place::Y => self.y,
-            Place::Workspace(at) => match piece.workplaces[at] {
+            Place::Workspace(at) => match chunk.workplaces[at] {
                 workplace if workplace.storage == Storage::Counters => {
                     self.workspace + workplace.offset
                 }
@@ -107,17 +107,17 @@ impl Plan<Cuda> {
         let workspace_end = workspace + found / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
         let (x_row, y_row) = self.row_bytes();
         let current = self.executor().stream().context().enter()?;
-        for (first, piece) in &self.pieces {
+        for (first, chunk) in &self.chunks {
             let x = address("x", x + first * x_row, 1, 1)?;
             let y = address("y", y + first * y_row, 1, 1)?;
             let memory = Memory { x, y, workspace, workspace_end };
-            for launch in &piece.launches {
+            for launch in &chunk.launches {
                 let entry = || format!("launching {}", launch.ready.kernel.entry());
                 let mut result = Ok(());
                 current.call(entry, |driver| {
                     // SAFETY: the caller's promise; the context is the thread's.
                     let called =
-                        unsafe { queue(driver, stream.cast(), (piece, launch), memory, overlap) };
+                        unsafe { queue(driver, stream.cast(), (chunk, launch), memory, overlap) };
                     called.unwrap_or_else(|error| {
                         result = Err(error);
                         0
@@ -137,7 +137,7 @@ impl Plan<Cuda> {
 unsafe fn queue(
     driver: &super::driver::Functions,
     stream: sys::CUstream,
-    (piece, launch): (&Piece<Cuda>, &ReadyLaunch<Cuda>),
+    (chunk, launch): (&Chunk<Cuda>, &ReadyLaunch<Cuda>),
     memory: Memory,
     overlap: bool,
 ) -> Result<i32, CudaError> {
@@ -145,7 +145,7 @@ unsafe fn queue(
     let mut encoded_maps = [sys::CUtensorMap { opaque: [0; 16] }; MAPS];
     for (map, (buffer, bytes, shape)) in encoded_maps.iter_mut().zip(maps) {
         let (place, _) = launch.slots[*buffer];
-        *map = encoded(kernel.context(), memory.of(piece, place), *bytes, shape)?;
+        *map = encoded(kernel.context(), memory.of(chunk, place), *bytes, shape)?;
     }
     let mut slots = launch.slots.iter();
     let mut maps = encoded_maps.iter_mut();
@@ -160,7 +160,7 @@ unsafe fn queue(
             }
             // Scalars are refused when a kernel is made ready.
             Expected::Buffer { .. } | Expected::Scalar(_) => {
-                values[at] = slots.next().map_or(0, |(place, _)| memory.of(piece, *place));
+                values[at] = slots.next().map_or(0, |(place, _)| memory.of(chunk, *place));
                 (&raw mut values[at]).cast()
             }
         };

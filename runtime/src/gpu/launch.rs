@@ -10,7 +10,7 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::{Executor, Launch, Slot};
-use super::plan::{Piece, Place};
+use super::plan::{Chunk, Place};
 use super::products::Choice;
 use super::weight::{GpuWeight, Product};
 use crate::element::Values;
@@ -25,7 +25,7 @@ pub struct Tensors<E: Executor> {
     /// Those in the order of the product, if it has one.
     columns: Option<u64>,
     element: FloatFormat,
-    piece: Arc<Piece<E>>,
+    chunk: Arc<Chunk<E>>,
     x: E::Memory,
     y: E::Memory,
     workspace: Vec<E::Memory>,
@@ -39,7 +39,7 @@ struct OtherWeight;
 impl<E: Executor> Tensors<E> {
     /// Whether a kernel of its own makes the product's operand of x: quantised, gathered or padded.
     pub fn has_operand(&self) -> bool {
-        self.piece.launches.len() > 1
+        self.chunk.launches.len() > 1
     }
 }
 
@@ -66,28 +66,28 @@ impl<E: Executor> GpuWeight<E> {
             let why = format!("{} is no kernel of this weight's products", choice.key);
             return Err(ProductError::NotScheduled(why));
         }
-        let piece = Arc::new(self.piece(product, choice, tokens)?);
-        self.tensors_of(product, piece, x)
+        let chunk = Arc::new(self.chunk(product, choice, tokens)?);
+        self.tensors_of(product, chunk, x)
     }
 
-    /// Uploads the x of a piece, and makes room for its y and workspace.
+    /// Uploads the x of a chunk, and makes room for its y and workspace.
     pub(super) fn tensors_of(
         &self,
         product: &Product<E>,
-        piece: Arc<Piece<E>>,
+        chunk: Arc<Chunk<E>>,
         x: Values<'_>,
     ) -> Result<Tensors<E>, ProductError> {
         let executor = &*self.executor;
-        let workspace = piece.workplaces.iter().map(|place| match place.storage {
+        let workspace = chunk.workplaces.iter().map(|place| match place.storage {
             Storage::Counters => executor.zeroed(place.bytes),
             _ => executor.output(place.bytes),
         });
         let workspace = workspace.collect::<Result<_, _>>().map_err(Into::into)?;
         let x = executor.upload(&bytes(x)).map_err(Into::into)?;
-        let y = executor.output(piece.y_bytes).map_err(Into::into)?;
+        let y = executor.output(chunk.y_bytes).map_err(Into::into)?;
         let columns = product.order.as_ref().map(|order| order.columns);
         let (scheme, shape, element) = (self.scheme.clone(), self.shape, product.element);
-        Ok(Tensors { scheme, shape, columns, element, piece, x, y, workspace })
+        Ok(Tensors { scheme, shape, columns, element, chunk, x, y, workspace })
     }
 
     /// Queues `y = x w^T` on the tensors of this weight, or of another one of the same scheme and
@@ -105,7 +105,7 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// As there.
     pub fn queue_product(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
-        self.queue_from(tensors.piece.launches.len().saturating_sub(1), tensors, overlap)
+        self.queue_from(tensors.chunk.launches.len().saturating_sub(1), tensors, overlap)
     }
 
     /// The launches from one of them on.
@@ -123,8 +123,8 @@ impl<E: Executor> GpuWeight<E> {
         if !scheme || (self.shape, columns) != (tensors.shape, tensors.columns) {
             return Err(other().into());
         }
-        let Tensors { piece, x, y, workspace, .. } = tensors;
-        for launch in piece.launches.iter().skip(first) {
+        let Tensors { chunk, x, y, workspace, .. } = tensors;
+        for launch in chunk.launches.iter().skip(first) {
             // A plan binds what a launch writes once.
             let mut y = Some(&mut *y);
             let mut workspace: Vec<_> = workspace.iter_mut().map(Some).collect();
@@ -132,7 +132,7 @@ impl<E: Executor> GpuWeight<E> {
             for (place, access) in &launch.slots {
                 let slot = match *place {
                     Place::Constant(at) => {
-                        let memory = self.constant(product, piece.constants[at].0);
+                        let memory = self.constant(product, chunk.constants[at].0);
                         memory.map(|memory| Slot::Read(&**memory))
                     }
                     Place::X => Some(Slot::Read(&*x)),

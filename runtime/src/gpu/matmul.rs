@@ -1,4 +1,4 @@
-//! The operation of a prepared weight: a kernel for its M, M cut into the pieces that it takes, y
+//! The operation of a prepared weight: a kernel for its M, M cut into the chunks that it takes, y
 //! rounded.
 
 use std::collections::BTreeSet;
@@ -105,12 +105,12 @@ impl<E: Executor> Op for GpuWeight<E> {
         let plan = self.plan(own, tokens as u64)?;
         let k = self.shape.k as usize;
         let mut result: Vec<u8> = Vec::new();
-        for (first, piece) in &plan.pieces {
-            let (first, rows) = (*first as usize, piece.problem.m as usize);
+        for (first, chunk) in &plan.chunks {
+            let (first, rows) = (*first as usize, chunk.problem.m as usize);
             let x = x.part(first * k..(first + rows) * k);
             // A kernel is perhaps simulated, with this thread's arithmetic.
             let part = standard(|| {
-                let mut tensors = self.tensors_of(product, piece.clone(), x)?;
+                let mut tensors = self.tensors_of(product, chunk.clone(), x)?;
                 self.queue(&mut tensors, false).map_err(Into::into)?;
                 self.result(&tensors).map_err(Into::into)
             });

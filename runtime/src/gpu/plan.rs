@@ -222,7 +222,7 @@ pub(crate) struct ReadyLaunch<E: Executor> {
 }
 
 /// The launches of one kernel choice: rows of x that one launch of each takes.
-pub(crate) struct Piece<E: Executor> {
+pub(crate) struct Chunk<E: Executor> {
     pub(super) problem: Problem,
     pub(crate) launches: Vec<ReadyLaunch<E>>,
     /// What the launches read of the weight.
@@ -231,7 +231,7 @@ pub(crate) struct Piece<E: Executor> {
     pub(super) y_bytes: u64,
 }
 
-impl<E: Executor> Piece<E> {
+impl<E: Executor> Chunk<E> {
     fn workspace(&self) -> WorkspaceBytes {
         let most = |storage| {
             let of = self.workplaces.iter().filter(|place| place.storage == storage);
@@ -256,7 +256,7 @@ pub struct Plan<E: Executor> {
     pub(super) shape: Shape,
     pub(super) tokens: u64,
     /// Each with its first row.
-    pub(crate) pieces: Vec<(u64, Arc<Piece<E>>)>,
+    pub(crate) chunks: Vec<(u64, Arc<Chunk<E>>)>,
     workspace: WorkspaceBytes,
 }
 
@@ -305,7 +305,7 @@ impl<E: Executor> Plan<E> {
 
     /// Kernels that a launch of the plan queues.
     pub fn launches(&self) -> usize {
-        self.pieces.iter().map(|(_, piece)| piece.launches.len()).sum()
+        self.chunks.iter().map(|(_, chunk)| chunk.launches.len()).sum()
     }
 }
 
@@ -360,31 +360,31 @@ impl<E: Executor> GpuWeight<E> {
             let why = format!("{tokens} tokens that share a scale: a launch takes {most}");
             return Err(ProductError::NotScheduled(why));
         }
-        let mut pieces: Vec<(u64, Arc<Piece<E>>)> = Vec::new();
+        let mut chunks: Vec<(u64, Arc<Chunk<E>>)> = Vec::new();
         let mut first = 0;
         while first < tokens {
             let rows = most.min(tokens - first);
-            let alike = pieces.iter().find(|(_, piece)| piece.problem.m == rows);
-            let piece = match alike {
-                Some((_, piece)) => piece.clone(),
-                None => Arc::new(self.piece(product, &choice(rows)?, rows)?),
+            let alike = chunks.iter().find(|(_, chunk)| chunk.problem.m == rows);
+            let chunk = match alike {
+                Some((_, chunk)) => chunk.clone(),
+                None => Arc::new(self.chunk(product, &choice(rows)?, rows)?),
             };
-            pieces.push((first, piece));
+            chunks.push((first, chunk));
             first += rows;
         }
-        let sizes = pieces.iter().map(|(_, piece)| piece.workspace());
+        let sizes = chunks.iter().map(|(_, chunk)| chunk.workspace());
         let workspace = sizes.fold(WorkspaceBytes::default(), WorkspaceBytes::max);
         let (executor, output, shape) = (self.executor.clone(), product.output, self.shape);
-        Ok(Plan { executor, element, output, shape, tokens, pieces, workspace })
+        Ok(Plan { executor, element, output, shape, tokens, chunks, workspace })
     }
 
     /// The launches of a choice for so many rows of x.
-    pub(super) fn piece(
+    pub(super) fn chunk(
         &self,
         product: &Product<E>,
         choice: &Choice,
         rows: u64,
-    ) -> Result<Piece<E>, ProductError> {
+    ) -> Result<Chunk<E>, ProductError> {
         if rows > choice.tokens {
             let why = format!("a launch takes {} rows of x at most", choice.tokens);
             return Err(ProductError::NotScheduled(why));
@@ -437,7 +437,7 @@ impl<E: Executor> GpuWeight<E> {
             let slots = launch.slots.iter().map(|(at, access)| (places[*at], *access)).collect();
             launches.push(ReadyLaunch { ready, slots });
         }
-        Ok(Piece { problem, launches, constants, workplaces, y_bytes })
+        Ok(Chunk { problem, launches, constants, workplaces, y_bytes })
     }
 
     /// The memory of a constant buffer of a product.
