@@ -12,6 +12,7 @@ mod hip;
 mod hip_conformance;
 mod hip_products;
 mod jit;
+mod launch_plans;
 mod matrix_rows;
 mod mistakes;
 mod mutations;
