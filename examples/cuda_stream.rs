@@ -105,9 +105,9 @@ fn compare(
     x: &[u16],
     y: &[u16],
 ) -> Result<(), Box<dyn Error>> {
-    use quantloom::runtime::element::{Bf16, Values};
+    use quantloom::runtime::element::{Values, bf16};
     use quantloom::runtime::op::Op as _;
-    let x: Vec<Bf16> = x.iter().map(|bits| Bf16(*bits)).collect();
+    let x: Vec<bf16> = x.iter().map(|bits| bf16::from_bits(*bits)).collect();
     let expected = weight.matmul(0, Values::Bf16(&x))?;
     let same = expected.iter().zip(y).all(|(expected, y)| *expected == bf16_to_f32(*y));
     println!("{what}: {}", if same { "y is right" } else { "y is WRONG" });

@@ -10,6 +10,7 @@
 //! use quantloom::runtime::cuda::Cuda;
 //! use quantloom::runtime::gpu::GpuDevice;
 //!
+//! // As `quantloom::Device::cuda(0)` does.
 //! let device = GpuDevice::new(Cuda::new(0, quantloom::jit::source())?);
 //! # Ok(())
 //! # }

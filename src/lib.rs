@@ -3,7 +3,8 @@
 //! In: a quantisation scheme, declared in ten lines or read off a checkpoint. Out: its layout
 //! transforms, its scalar reference, its products. This crate is the face: it re-exports the
 //! scheme language ([`dsl`]), the plans ([`codegen`]), the runtime ([`runtime`]) and the
-//! catalogue ([`kernels`]). The `quantloom` command is the package `quantloom-cli`.
+//! catalogue ([`kernels`]), and gives all devices one type ([`Device`]). The `quantloom` command is the
+//! package `quantloom-cli`.
 //!
 //! ```
 //! use quantloom::prelude::*;
@@ -28,7 +29,10 @@ pub use quantloom_dsl as dsl;
 pub use quantloom_kernels as kernels;
 pub use quantloom_runtime as runtime;
 
+pub mod device;
 pub mod jit;
+
+pub use device::Device;
 
 /// Declares a scheme as a type: the product op of the scheme, with its layout transforms.
 ///
@@ -71,10 +75,14 @@ pub mod __private {
 pub mod prelude {
     pub use quantloom_dsl::layout::Shape;
     pub use quantloom_dsl::{Scheme, parse};
-    pub use quantloom_runtime::checkpoint::{Checkpoint, Layer};
-    pub use quantloom_runtime::device::Device;
-    pub use quantloom_runtime::op::{Declared, Packed, Weight};
+    pub use quantloom_runtime::checkpoint::{Checkpoint, Layer, Tensor};
+    pub use quantloom_runtime::declared::{Declared, Packed, Weight};
+    pub use quantloom_runtime::element::{bf16, f16};
+    pub use quantloom_runtime::op::Workspace;
+    pub use quantloom_runtime::prepared::PreparedLayer;
     pub use quantloom_runtime::unpacked::Unpacked;
+
+    pub use crate::Device;
 }
 
 /// The README's examples, compiled.

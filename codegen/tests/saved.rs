@@ -8,7 +8,7 @@ use quantloom_dsl::format::{BF16, F16};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
-use quantloom_runtime::element::{Bf16, Values, ValuesMut};
+use quantloom_runtime::element::{Values, ValuesMut, bf16};
 use quantloom_runtime::gpu::{GpuDevice, GpuWeight, SavedError};
 use quantloom_runtime::op::{Op as _, Workspace};
 
@@ -46,8 +46,8 @@ fn saved_of(scheme: &Scheme) -> (Stored, GpuWeight<Simulator>, tempfile::TempDir
 
 fn product(weight: &GpuWeight<Simulator>) -> Vec<f32> {
     let columns = weight.shape().k as usize;
-    let x: Vec<Bf16> =
-        (0..3 * columns).map(|at| Bf16(0x3f80 | ((at as u16 * 37) & 0x807f))).collect();
+    let x: Vec<bf16> =
+        (0..3 * columns).map(|at| bf16::from_bits(0x3f80 | ((at as u16 * 37) & 0x807f))).collect();
     let mut y = vec![0.0; 3 * weight.shape().n as usize];
     let mut workspace = Workspace::default();
     weight.matmul_into(0, Values::Bf16(&x), ValuesMut::F32(&mut y), &mut workspace).unwrap();

@@ -27,6 +27,7 @@ pub struct ActivationChoice<'s> {
 
 /// Why an alternative cannot be selected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ActivationChoiceError {
     /// The list has no such alternative.
     #[error("the scheme `{scheme}` has no activation `{name}`; it has {known}")]

@@ -96,7 +96,7 @@ pub(crate) fn checkpoint(bytes: &[u8]) {
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
-    check(&checkpoint, &quantloom_runtime::device::Device::cpu());
+    check(&checkpoint, &quantloom_runtime::cpu::CpuDevice::best());
 }
 
 fn decode(layer: &Layer) {

@@ -5,7 +5,7 @@
 //! Generated; do not edit.
 //! Again: `cargo run -p quantloom-codegen --features catalogue --bin quantloom-catalogue -- --write`.
 
-use quantloom_runtime::op::Declared;
+use quantloom_runtime::declared::Declared;
 
 use crate::families::e2m1::E2m1;
 use crate::families::e2m3::E2m3;

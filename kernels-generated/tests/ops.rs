@@ -4,10 +4,10 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference;
 use quantloom_kernels::ops;
+use quantloom_runtime::checkpoint::Layer;
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::family::Family;
-use quantloom_runtime::device::Device;
-use quantloom_runtime::op::{Declared, Packed};
-use quantloom_runtime::unpacked::Unpacked;
+use quantloom_runtime::declared::Declared;
 
 /// The scheme of a type, and the name of its family.
 fn declared<S: Declared>() -> (&'static Scheme, &'static str, bool) {
@@ -61,12 +61,11 @@ fn a_type_multiplies() {
     assert!(plain.components.contains_key(&Component::Code));
     let real = reference::dequantise(scheme, &plain).unwrap();
     let stores = reference::pack(scheme, &plain).unwrap();
-    let stored = |name: &str| stores.get(name).map(Vec::as_slice);
-    let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
+    let layer = Layer::from_bytes("layer", scheme, shape, |name| stores.get(name).cloned());
+    let layer = ops::CtMxfp4a16::load(&layer.unwrap()).unwrap();
     let x: Vec<f32> = (0..k).map(|at| (at % 7) as f32 - 3.0).collect();
-    for device in [Device::portable(), Device::cpu()] {
-        let weight = Packed::<ops::CtMxfp4a16>::new(unpacked.clone()).unwrap();
-        let y = weight.prepare(&device).unwrap().matmul(&x).unwrap();
+    for device in [CpuDevice::portable(), CpuDevice::best()] {
+        let y = layer.prepare(&device).unwrap().matmul(&x).unwrap();
         for (row, y) in y.iter().enumerate() {
             let terms = || x.iter().zip(&real[row * k..]).map(|(x, w)| f64::from(*x) * w);
             // K products and K sums, each rounded to 2^-24 of what it is at most.

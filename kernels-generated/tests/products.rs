@@ -7,12 +7,13 @@ use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Overflow};
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::matmul;
 use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::backend::Backend;
 use quantloom_runtime::conformance::{Suite, draw};
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::blocking::Matrix;
 use quantloom_runtime::cpu::family::Families;
 use quantloom_runtime::cpu::isa::Isa;
-use quantloom_runtime::device::{Backend, Device};
-use quantloom_runtime::op::{Bf16, F16 as F16Bits, Op, Values, ValuesMut, Workspace};
+use quantloom_runtime::op::{Op, Values, ValuesMut, Workspace, bf16, f16};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tests::ops::{answers_for_any_tokens, weights};
@@ -35,8 +36,8 @@ fn check_on(sets: impl Iterator<Item = Isa>, scheme: &Scheme, families: Families
         seeds: seeds.to_vec(),
         every: 1,
     };
-    let device = |isa: Isa| Device::named(isa.name()).unwrap().with_families(families);
-    let devices: Vec<Device> = sets.map(device).collect();
+    let device = |isa: Isa| CpuDevice::of(isa).unwrap().with_families(families);
+    let devices: Vec<CpuDevice> = sets.map(device).collect();
     let backends: Vec<&dyn Backend> = devices.iter().map(|device| device as &dyn Backend).collect();
     for result in suite.run(scheme, &backends, &|_| {}) {
         let summary = result.unwrap_or_else(|failure| panic!("{failure}"));
@@ -112,7 +113,7 @@ fn integer_sums_stay_within_their_bits() {
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
         let weight = Unpacked::new(&scheme, shape, &stored).unwrap();
         for isa in Isa::present() {
-            let op = Device::named(isa.name()).unwrap().prepare(&scheme, &weight).unwrap();
+            let op = CpuDevice::of(isa).unwrap().prepare(&scheme, &weight).unwrap();
             for m in [1, 3, 40] {
                 let x = vec![-1.0f32; m * 2048];
                 let y = op.matmul(0, Values::F32(&x)).unwrap();
@@ -186,8 +187,8 @@ fn layer() -> Unpacked {
 }
 
 /// The device of an instruction set; prints a line if this machine does not have it.
-fn present(isa: Isa) -> Option<Device> {
-    let device = Device::named(isa.name());
+fn present(isa: Isa) -> Option<CpuDevice> {
+    let device = CpuDevice::of(isa);
     if let Err(absent) = &device {
         // Not `eprintln!`, whose output is hidden for a test that passes.
         let mut shown = std::io::stderr();
@@ -196,8 +197,8 @@ fn present(isa: Isa) -> Option<Device> {
     device.ok()
 }
 
-fn product(isa: Isa, weight: &Unpacked, x: &[Bf16]) -> Vec<f32> {
-    let op = Device::named(isa.name()).unwrap().prepare(weight.scheme(), weight).unwrap();
+fn product(isa: Isa, weight: &Unpacked, x: &[bf16]) -> Vec<f32> {
+    let op = CpuDevice::of(isa).unwrap().prepare(weight.scheme(), weight).unwrap();
     op.matmul(0, Values::Bf16(x)).unwrap()
 }
 
@@ -220,9 +221,9 @@ fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
 #[test]
 fn infinities_are_multiplied_as_they_are_without_bf16_parts() {
     let weight = layer();
-    let mut x = vec![Bf16(0x3f80); 18 * 256];
-    x[3 * 256 + 5] = Bf16(0x7f80);
-    x[9 * 256 + 70] = Bf16(0xff80);
+    let mut x = vec![bf16::ONE; 18 * 256];
+    x[3 * 256 + 5] = bf16::INFINITY;
+    x[9 * 256 + 70] = bf16::NEG_INFINITY;
     let expected = product(Isa::Portable, &weight, &x);
     assert!(expected.contains(&f32::INFINITY) && expected.contains(&f32::NEG_INFINITY));
     for isa in Isa::present() {
@@ -241,7 +242,7 @@ fn subnormal_tokens_lose_no_more_than_the_bound_says() {
     let (n, k, tokens) = (32, 256, 18);
     let weight = layer();
     // Every other token is subnormal; the last two of those are about the smallest normal number.
-    let x: Vec<Bf16> = (0..tokens * k)
+    let x: Vec<bf16> = (0..tokens * k)
         .map(|at| {
             let (token, column) = (at / k, at % k);
             let bits = match token {
@@ -249,7 +250,7 @@ fn subnormal_tokens_lose_no_more_than_the_bound_says() {
                 token if token % 2 == 0 => 1 + (column * 37 % 127) as u16,
                 _ => 0x3f00 + (column * 37 % 256) as u16,
             };
-            Bf16(bits | ((column % 3 == 0) as u16) << 15)
+            bf16::from_bits(bits | ((column % 3 == 0) as u16) << 15)
         })
         .collect();
     let expected = product(Isa::Portable, &weight, &x);
@@ -273,8 +274,10 @@ fn subnormal_tokens_lose_no_more_than_the_bound_says() {
 fn amx_and_avx512_agree() {
     let (Some(amx), Some(avx512)) = (present(Isa::Avx512Amx), present(Isa::Avx512)) else { return };
     let (n, k, tokens) = (48, 256, 37);
-    let x: Vec<Bf16> = (0..tokens * k)
-        .map(|at| Bf16((0x3e80 + (at * 7919 % 511) as u16) | ((at % 5 < 2) as u16) << 15))
+    let x: Vec<bf16> = (0..tokens * k)
+        .map(|at| {
+            bf16::from_bits((0x3e80 + (at * 7919 % 511) as u16) | ((at % 5 < 2) as u16) << 15)
+        })
         .collect();
     let weight_of = |text: &str| {
         let scheme = quantloom_dsl::parse(text).unwrap();
@@ -312,7 +315,7 @@ fn amx_and_avx512_agree() {
     let weights = parts.decode_rows(0..n as u64);
     for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
         let (x, w) = (&x[at / n * k..][..k], &weights[at % n * k..][..k]);
-        let value = |x: &Bf16| f64::from(f32::from_bits(u32::from(x.0) << 16));
+        let value = |x: &bf16| x.to_f64();
         let terms: f64 = x.iter().zip(w).map(|(x, w)| (value(x) * f64::from(*w)).abs()).sum();
         let apart = (f64::from(*ours) - f64::from(*theirs)).abs();
         assert!(apart <= roundings * terms, "y[{}, {}]: {ours} and {theirs}", at / n, at % n);
@@ -331,11 +334,11 @@ fn a_product_does_not_grow_its_workspace() {
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     let weight = Unpacked::new(&scheme, Shape::matrix(n, k), &stored).unwrap();
     let count = tokens * k as usize;
-    let (bf16, f16) = (vec![Bf16(0x3f80); count], vec![F16Bits(0x3c00); count]);
+    let (bf16s, f16s) = (vec![bf16::ONE; count], vec![f16::ONE; count]);
     let ones = vec![1.0; count];
-    let all = [Values::F32(&ones), Values::Bf16(&bf16), Values::F16(&f16)];
+    let all = [Values::F32(&ones), Values::Bf16(&bf16s), Values::F16(&f16s)];
     for isa in Isa::present() {
-        let op = Device::named(isa.name()).unwrap().prepare(&scheme, &weight).unwrap();
+        let op = CpuDevice::of(isa).unwrap().prepare(&scheme, &weight).unwrap();
         let mut workspace = Workspace::new(op.workspace_size(tokens));
         let before = workspace.len();
         for x in all {
@@ -351,7 +354,7 @@ fn a_product_does_not_grow_its_workspace() {
 fn no_number_of_tokens_is_too_large_to_ask_about() {
     for (scheme, weight) in weights() {
         for isa in Isa::present() {
-            let op = Device::named(isa.name()).unwrap().prepare(&scheme, &weight).unwrap();
+            let op = CpuDevice::of(isa).unwrap().prepare(&scheme, &weight).unwrap();
             answers_for_any_tokens(&op, 256);
         }
     }

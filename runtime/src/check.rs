@@ -9,9 +9,9 @@
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{ActivationChoice, Scheme};
 
+use crate::backend::Backend;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointFormat, Layer, Tensor, Tensors};
 use crate::conformance::draw;
-use crate::device::Backend;
 use crate::float_mode::standard;
 use crate::forward::{Input, as_called, forward};
 use crate::op::ProductError;

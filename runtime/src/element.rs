@@ -1,20 +1,14 @@
-//! Element types of activations and results: `f32`, and the two 16-bit floats as their bits.
+//! Element types of activations and results: `f32`, and [`f16`] and [`bf16`] of the crate `half`.
 //!
 //! In: a slice of elements. Out: `f32` values, and back. [`Values`] and [`ValuesMut`] are how a
-//! caller hands in x and takes y; conversions round to nearest even.
+//! caller hands in x and takes y; conversions round to nearest even. The conversions here have no
+//! branches, so that loops over them become vector instructions; those of `half` ask the processor
+//! for each number.
+
+pub use half::{bf16, f16};
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::format::{BF16 as FORMAT_BF16, F16 as FORMAT_F16, F32 as FORMAT_F32};
-
-/// The bits of an IEEE binary16 number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct F16(pub u16);
-
-/// The bits of a bfloat16 number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct Bf16(pub u16);
 
 /// Elements of an activation, row-major.
 #[derive(Clone, Copy, Debug)]
@@ -22,9 +16,9 @@ pub enum Values<'a> {
     /// `f32`.
     F32(&'a [f32]),
     /// f16.
-    F16(&'a [F16]),
+    F16(&'a [f16]),
     /// bf16.
-    Bf16(&'a [Bf16]),
+    Bf16(&'a [bf16]),
 }
 
 impl<'a> Values<'a> {
@@ -64,13 +58,30 @@ impl<'a> Values<'a> {
         }
     }
 
+    /// Rows of `columns` elements that begin `stride` elements apart, copied next to one another. The
+    /// last row may end before the stride does. `None` if rows overlap or are not whole.
+    pub fn dense_rows(self, columns: usize, stride: usize) -> Option<OwnedValues> {
+        fn dense<T: Copy>(values: &[T], columns: usize, stride: usize) -> Vec<T> {
+            values.chunks(stride).flat_map(|row| &row[..columns]).copied().collect()
+        }
+        let last = self.len().checked_rem(stride)?;
+        if stride < columns || last > 0 && last < columns {
+            return None;
+        }
+        Some(match self {
+            Self::F32(values) => OwnedValues::F32(dense(values, columns, stride)),
+            Self::F16(values) => OwnedValues::F16(dense(values, columns, stride)),
+            Self::Bf16(values) => OwnedValues::Bf16(dense(values, columns, stride)),
+        })
+    }
+
     /// Element `at` as `f32`.
     #[inline(always)]
     pub fn get(self, at: usize) -> f32 {
         match self {
             Self::F32(values) => values[at],
-            Self::F16(values) => f16_to_f32(values[at].0),
-            Self::Bf16(values) => bf16_to_f32(values[at].0),
+            Self::F16(values) => f16_to_f32(values[at].to_bits()),
+            Self::Bf16(values) => bf16_to_f32(values[at].to_bits()),
         }
     }
 
@@ -84,39 +95,84 @@ impl<'a> Values<'a> {
             Self::F32(values) => out.copy_from_slice(&values[range]),
             Self::F16(values) => {
                 for (out, value) in out.iter_mut().zip(&values[range]) {
-                    *out = f16_to_f32(value.0);
+                    *out = f16_to_f32(value.to_bits());
                 }
             }
             Self::Bf16(values) => {
                 for (out, value) in out.iter_mut().zip(&values[range]) {
-                    *out = bf16_to_f32(value.0);
+                    *out = bf16_to_f32(value.to_bits());
                 }
             }
         }
     }
 }
 
-impl<'a> From<&'a [f32]> for Values<'a> {
-    fn from(values: &'a [f32]) -> Self {
-        Self::F32(values)
+/// Elements of an activation in memory of their own.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OwnedValues {
+    /// `f32`.
+    F32(Vec<f32>),
+    /// f16.
+    F16(Vec<f16>),
+    /// bf16.
+    Bf16(Vec<bf16>),
+}
+
+impl OwnedValues {
+    /// The elements, borrowed.
+    pub fn values(&self) -> Values<'_> {
+        match self {
+            Self::F32(values) => Values::F32(values),
+            Self::F16(values) => Values::F16(values),
+            Self::Bf16(values) => Values::Bf16(values),
+        }
     }
 }
 
-impl<'a> From<&'a Vec<f32>> for Values<'a> {
-    fn from(values: &'a Vec<f32>) -> Self {
-        Self::F32(values)
-    }
+/// Slices, vectors and arrays of an element type as x.
+macro_rules! values_from {
+    ($($element:ty => $case:ident;)*) => {$(
+        impl<'a> From<&'a [$element]> for Values<'a> {
+            fn from(values: &'a [$element]) -> Self {
+                Self::$case(values)
+            }
+        }
+
+        impl<'a> From<&'a Vec<$element>> for Values<'a> {
+            fn from(values: &'a Vec<$element>) -> Self {
+                Self::$case(values)
+            }
+        }
+
+        impl<'a, const LENGTH: usize> From<&'a [$element; LENGTH]> for Values<'a> {
+            fn from(values: &'a [$element; LENGTH]) -> Self {
+                Self::$case(values)
+            }
+        }
+
+        impl<'a> From<&'a mut [$element]> for ValuesMut<'a> {
+            fn from(values: &'a mut [$element]) -> Self {
+                Self::$case(values)
+            }
+        }
+
+        impl<'a> From<&'a mut Vec<$element>> for ValuesMut<'a> {
+            fn from(values: &'a mut Vec<$element>) -> Self {
+                Self::$case(values)
+            }
+        }
+    )*};
 }
 
-impl<'a> From<&'a [F16]> for Values<'a> {
-    fn from(values: &'a [F16]) -> Self {
-        Self::F16(values)
-    }
+values_from! {
+    f32 => F32;
+    f16 => F16;
+    bf16 => Bf16;
 }
 
-impl<'a> From<&'a [Bf16]> for Values<'a> {
-    fn from(values: &'a [Bf16]) -> Self {
-        Self::Bf16(values)
+impl<'a> From<&'a OwnedValues> for Values<'a> {
+    fn from(values: &'a OwnedValues) -> Self {
+        values.values()
     }
 }
 
@@ -126,9 +182,9 @@ pub enum ValuesMut<'a> {
     /// `f32`.
     F32(&'a mut [f32]),
     /// f16.
-    F16(&'a mut [F16]),
+    F16(&'a mut [f16]),
     /// bf16.
-    Bf16(&'a mut [Bf16]),
+    Bf16(&'a mut [bf16]),
 }
 
 impl ValuesMut<'_> {
@@ -153,30 +209,6 @@ impl ValuesMut<'_> {
             Self::F16(_) => FORMAT_F16,
             Self::Bf16(_) => FORMAT_BF16,
         }
-    }
-}
-
-impl<'a> From<&'a mut [f32]> for ValuesMut<'a> {
-    fn from(values: &'a mut [f32]) -> Self {
-        Self::F32(values)
-    }
-}
-
-impl<'a> From<&'a mut Vec<f32>> for ValuesMut<'a> {
-    fn from(values: &'a mut Vec<f32>) -> Self {
-        Self::F32(values)
-    }
-}
-
-impl<'a> From<&'a mut [F16]> for ValuesMut<'a> {
-    fn from(values: &'a mut [F16]) -> Self {
-        Self::F16(values)
-    }
-}
-
-impl<'a> From<&'a mut [Bf16]> for ValuesMut<'a> {
-    fn from(values: &'a mut [Bf16]) -> Self {
-        Self::Bf16(values)
     }
 }
 
@@ -252,6 +284,17 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn rows_of_a_stride_are_put_next_to_one_another() {
+        let x: Vec<f32> = (0..11).map(|x| x as f32).collect();
+        let rows = |columns, stride| Values::F32(&x).dense_rows(columns, stride);
+        let expected = OwnedValues::F32(vec![0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 8.0, 9.0, 10.0]);
+        assert_eq!(rows(3, 4), Some(expected));
+        assert_eq!(rows(11, 11), Some(OwnedValues::F32(x.clone())));
+        // A row that is cut off, rows that overlap, rows that do not move on.
+        assert_eq!([rows(4, 4), rows(3, 2), rows(0, 0)], [None, None, None]);
     }
 
     #[test]

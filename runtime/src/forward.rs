@@ -7,12 +7,13 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Group, Scheme};
 
+use crate::backend::Backend;
 use crate::checkpoint::{CheckpointFormat, Layer};
-use crate::device::Backend;
-use crate::element::{Bf16, F16 as Half, Values, f32_to_bf16, f32_to_f16};
+use crate::element::{Values, bf16, f16, f32_to_bf16, f32_to_f16};
 use crate::float_mode::standard;
 use crate::op::{Op, ProductError};
 use crate::unpacked::Unpacked;
+use crate::weight_data::WeightData;
 
 /// An activation tensor [..., K] and the type whose values it holds.
 #[derive(Clone, Debug)]
@@ -71,7 +72,8 @@ pub fn forward(
     if found != expected {
         return Err(ProductError::Columns { expected, found });
     }
-    let op = backend.prepare_stored(scheme, weight, &|name| layer.store(name))?;
+    let data = WeightData::stored(scheme, layer.shape(), |name| layer.store(name));
+    let op = backend.prepare_weight(&data.with_unpacked(weight))?;
     multiply(op.as_ref(), expert, x)
 }
 
@@ -84,11 +86,13 @@ pub fn multiply(op: &dyn Op, expert: u64, x: &Input) -> Result<Vec<f32>, Product
         let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
         match x.own {
             BF16 => {
-                let values: Vec<Bf16> = values.into_iter().map(|x| Bf16(f32_to_bf16(x))).collect();
+                let narrow = |x| bf16::from_bits(f32_to_bf16(x));
+                let values: Vec<bf16> = values.into_iter().map(narrow).collect();
                 op.matmul(expert, Values::Bf16(&values))
             }
             F16 => {
-                let values: Vec<Half> = values.into_iter().map(|x| Half(f32_to_f16(x))).collect();
+                let narrow = |x| f16::from_bits(f32_to_f16(x));
+                let values: Vec<f16> = values.into_iter().map(narrow).collect();
                 op.matmul(expert, Values::F16(&values))
             }
             _ => op.matmul(expert, Values::F32(&values)),

@@ -1,10 +1,12 @@
 //! The runtime of Quantloom: what a program that multiplies needs at run time.
 //!
 //! In: a checkpoint and an activation. Out: a product. [`checkpoint`] recognises the layers of
-//! other people's files; [`unpacked`] takes a layer out of its packing; a
-//! [`device`] prepares it, and the [`op`] that comes out multiplies ([`cpu`] on any machine,
-//! [`gpu`] where something runs kernels). This crate knows the scheme language and no emitter.
+//! third-party files; a [`backend`] prepares a layer ([`cpu`] on any machine, [`gpu`] where something
+//! runs kernels), and the [`prepared`] layer multiplies. This crate knows the scheme language and no
+//! emitter; the facade `quantloom` gives all devices one type.
 
+pub mod accumulation;
+pub mod backend;
 mod buffer;
 pub mod check;
 pub mod checkpoint;
@@ -12,8 +14,9 @@ pub mod conformance;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod device;
+pub mod declared;
 pub mod element;
+mod explanation;
 mod float_mode;
 mod forked;
 pub mod forward;
@@ -26,11 +29,12 @@ pub mod measure;
 pub mod op;
 pub mod output;
 pub mod pack;
+pub mod prepared;
 pub mod quantise;
-pub mod select;
 pub mod source;
 pub mod tensor;
 pub mod unpacked;
+pub mod weight_data;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 

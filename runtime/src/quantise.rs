@@ -31,6 +31,7 @@ use rows::{Rows, quantise_rows};
 
 /// Why a checkpoint could not be quantised.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum QuantiseError {
     /// Reading failed.
     #[error(transparent)]

@@ -6,7 +6,8 @@
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{
-    BindError, Component, Granularity, GroupSize, Layout, Recode, Shape, Transform, TransformError,
+    BindError, Component, Field, Fill, Granularity, GroupSize, Layout, Recode, Shape, Transform,
+    TransformError,
 };
 use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Scheme, Store};
@@ -16,6 +17,7 @@ use crate::float_mode::standard;
 
 /// Why stored bytes could not be unpacked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UnpackError {
     /// The threads that would unpack belong to another process.
     #[error(transparent)]
@@ -60,6 +62,20 @@ pub enum UnpackError {
         value: f64,
         /// The type.
         number: Number,
+    },
+    /// A code in a wider slot that is not sign-extended there: no code of the scheme.
+    #[error(
+        "the tensor \"{store}\" holds {value} at position {at}, which is not a {bits}-bit code"
+    )]
+    Code {
+        /// The store.
+        store: String,
+        /// Position among its bytes.
+        at: usize,
+        /// The byte.
+        value: i8,
+        /// Width of the scheme's codes.
+        bits: u32,
     },
     /// A group index is outside of the groups.
     #[error(
@@ -114,7 +130,9 @@ impl Unpacked {
         stored: &dyn Fn(&str) -> Option<&'b [u8]>,
     ) -> Result<Self, UnpackError> {
         crate::forked::check().map_err(UnpackError::Forked)?;
-        let codes = StoreReader { scheme, shape, stored }.plain(Component::Code)?;
+        let source = StoreReader { scheme, shape, stored };
+        source.check_sign_pads()?;
+        let codes = source.plain(Component::Code)?;
         Ok(Self { codes, ..Self::without_codes(scheme, shape, stored)? })
     }
 
@@ -423,6 +441,33 @@ struct StoreReader<'a, 'b> {
 }
 
 impl StoreReader<'_, '_> {
+    /// A code that is kept in a byte must be sign-extended there: anything else is not a code.
+    fn check_sign_pads(&self) -> Result<(), UnpackError> {
+        let bits = self.scheme.weight.code.bits();
+        for store in &self.scheme.stores {
+            let Layout::Word { word, fields, inner, .. } = &store.layout else { continue };
+            let [
+                Field::Bits { component: Component::Code, range: None, .. },
+                Field::Pad { fill: Fill::Sign, bits: pad },
+            ] = fields.as_slice()
+            else {
+                continue;
+            };
+            // A longer run ends in another word: that is no slot of one code.
+            if word.bits != 8 || !inner.is_empty() || bits + u32::from(*pad) != 8 {
+                continue;
+            }
+            let limit = 1i32 << (bits - 1);
+            let bytes = (self.stored)(&store.name).unwrap_or_default();
+            let wrong = |byte: &u8| !(-limit..limit).contains(&i32::from(*byte as i8));
+            if let Some(at) = bytes.iter().position(wrong) {
+                let (store, value) = (store.name.clone(), bytes[at] as i8);
+                return Err(UnpackError::Code { store, at, value, bits });
+            }
+        }
+        Ok(())
+    }
+
     /// One slot of 8, 16 or 32 bits per element.
     fn plain(&self, component: Component) -> Result<Vec<u8>, UnpackError> {
         let missing = || UnpackError::Missing(component.to_string());

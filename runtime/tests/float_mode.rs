@@ -12,9 +12,9 @@ use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::checkpoint::Tensors;
 use quantloom_runtime::conformance::draw;
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
-use quantloom_runtime::device::Device;
-use quantloom_runtime::op::{Bf16, F16 as Half, Op, Values};
+use quantloom_runtime::op::{Op, Values, bf16, f16};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::quantise::{candidates, quantise_checkpoint};
 use quantloom_runtime::unpacked::Unpacked;
@@ -94,8 +94,8 @@ struct Case<'s> {
     shape: Shape,
     own: FloatFormat,
     f32s: Vec<f32>,
-    f16s: Vec<Half>,
-    bf16s: Vec<Bf16>,
+    f16s: Vec<f16>,
+    bf16s: Vec<bf16>,
     /// A layer of the smallest scales.
     smallest: PlainCodes,
     /// A file of small weights.
@@ -122,8 +122,8 @@ impl<'s> Case<'s> {
             shape,
             own,
             f32s: x.iter().map(|x| *x as f32).collect(),
-            f16s: x.iter().map(code).map(Half).collect(),
-            bf16s: x.iter().map(code).map(Bf16).collect(),
+            f16s: x.iter().map(code).map(f16::from_bits).collect(),
+            bf16s: x.iter().map(code).map(bf16::from_bits).collect(),
             smallest: draw::layer(scheme, shape, 2),
             float: float.to_owned(),
         }
@@ -155,7 +155,7 @@ impl<'s> Case<'s> {
         let weight = Unpacked::new(scheme, shape, &stored).unwrap();
         all.extend(weight.decode_rows(0..shape.n).iter().map(|w| w.to_bits()));
         for isa in Isa::present() {
-            let op = Device::named(isa.name()).unwrap().prepare(scheme, &weight).unwrap();
+            let op = CpuDevice::of(isa).unwrap().prepare(scheme, &weight).unwrap();
             for m in [1, 4] {
                 let y = op.matmul(0, self.x().part(4 * k - m * k..4 * k)).unwrap();
                 all.extend(y.iter().map(|y| if y.is_nan() { u32::MAX } else { y.to_bits() }));

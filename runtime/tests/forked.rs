@@ -7,7 +7,7 @@ fn main() {
     use quantloom_dsl::layout::Shape;
     use quantloom_dsl::parse;
     use quantloom_runtime::Forked;
-    use quantloom_runtime::device::Device;
+    use quantloom_runtime::cpu::CpuDevice;
     use quantloom_runtime::op::{Op as _, ProductError, Values};
     use quantloom_runtime::unpacked::{UnpackError, Unpacked};
 
@@ -16,7 +16,7 @@ fn main() {
     let (codes, scales) = (vec![1u8; 64 * 256], [0x80, 0x3f].repeat(64));
     let stored = |name: &str| Some(if name.contains("scale") { &scales[..] } else { &codes[..] });
     let unpack = || Unpacked::new(&scheme, shape, &stored);
-    let weight = Device::portable().prepare(&scheme, &unpack().unwrap()).unwrap();
+    let weight = CpuDevice::portable().prepare(&scheme, &unpack().unwrap()).unwrap();
     let x = vec![1.0f32; 5 * 256];
     let multiply = || weight.matmul(0, Values::F32(&x));
     let right = vec![256.0f32; 5 * 64];
@@ -30,7 +30,12 @@ fn main() {
         // SAFETY: ends the process if it hangs.
         unsafe { libc::alarm(30) };
         let checks = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            assert_eq!(multiply(), Err(ProductError::Forked(Forked { parent })));
+            let told = multiply().unwrap_err();
+            let Forked { parent: found } = match told {
+                ProductError::Forked(forked) => forked,
+                other => panic!("{other}"),
+            };
+            assert_eq!(found, parent);
             assert_eq!(unpack().map(drop), Err(UnpackError::Forked(Forked { parent })));
             let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
             assert_eq!(pool.install(multiply).unwrap(), right);

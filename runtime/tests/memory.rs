@@ -4,9 +4,10 @@
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::dequantise;
 use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::backend::Backend;
 use quantloom_runtime::conformance::{Suite, draw};
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
-use quantloom_runtime::device::{Backend, Device};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -39,7 +40,7 @@ fn products_stay_in_their_memory() {
     let tokens = if cfg!(miri) { vec![1, 5] } else { vec![1, 2, 3, 5, 9, 17] };
     let suite = Suite { shapes: shapes(), tokens, seeds: vec![0], every: 1 };
     let sets = Isa::present().filter(|isa| !cfg!(miri) || *isa == Isa::Portable);
-    let devices: Vec<Device> = sets.map(|isa| Device::named(isa.name()).unwrap()).collect();
+    let devices: Vec<CpuDevice> = sets.map(|isa| CpuDevice::of(isa).unwrap()).collect();
     let backends: Vec<&dyn Backend> = devices.iter().map(|device| device as &dyn Backend).collect();
     for scheme in schemes() {
         for result in suite.run(&scheme, &backends, &|_| {}) {

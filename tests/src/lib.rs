@@ -10,6 +10,7 @@ use quantloom_runtime::checkpoint::{Layer, Tensors};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
+pub mod arrows;
 pub mod file;
 pub mod floats;
 pub mod ops;

@@ -1,5 +1,6 @@
 //! What every op answers, on whatever device.
 
+use quantloom_dsl::format::BF16;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::conformance::draw;
@@ -38,7 +39,7 @@ pub fn answers_for_any_tokens(op: &dyn Op, columns: u64) {
         let tokens = tokens.wrapping_sub(1);
         let (kernel, size) = (op.kernel(tokens), op.workspace_size(tokens));
         assert!(!op.explain(tokens).is_empty());
-        let _ = op.sums(tokens);
+        let _ = op.accumulation().sums(BF16, tokens);
         // What a token needs at least, if the workspace is the CPU's.
         let least = tokens.saturating_mul(columns as usize);
         assert!(size == 0 || size >= least, "{kernel}, M = {tokens}: {size}");

@@ -2,16 +2,17 @@
 //! conversion of x whose type a list or a device does not have.
 
 use quantloom::codegen::jit::Simulator;
+use quantloom::runtime::backend::Backend;
 use quantloom::runtime::conformance::{Failure, Suite, draw};
-use quantloom::runtime::device::{Backend, Device};
+use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
-use quantloom_runtime::element::{Bf16, F16 as Half, Values, f32_to_bf16, f32_to_f16};
+use quantloom_runtime::element::{Values, bf16, f16};
 use quantloom_runtime::op::Op;
 use quantloom_runtime::pack::pack;
-use quantloom_runtime::unpacked::Unpacked;
+use quantloom_runtime::weight_data::WeightData;
 
 const SHAPE: (u64, u64) = (32, 256);
 const TOKENS: usize = 3;
@@ -24,7 +25,7 @@ fn scheme(weight: &str, activation: &str) -> Scheme {
 }
 
 fn backends() -> Vec<Box<dyn Backend>> {
-    let mut all: Vec<Box<dyn Backend>> = vec![Box::new(Device::portable())];
+    let mut all: Vec<Box<dyn Backend>> = vec![Box::new(CpuDevice::portable())];
     for target in ["sm_90a", "gfx942", "wgsl"] {
         all.push(Box::new(GpuDevice::new(Simulator::new(target).unwrap())));
     }
@@ -36,8 +37,8 @@ fn prepared(backend: &dyn Backend, scheme: &Scheme) -> Result<Box<dyn Op>, Strin
     let shape = Shape::matrix(SHAPE.0, SHAPE.1);
     let packed = pack(scheme, &draw::layer(scheme, shape, 0)).unwrap();
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-    let weight = Unpacked::new(scheme, shape, &stored).unwrap();
-    backend.prepare_stored(scheme, &weight, &stored).map_err(|error| error.to_string())
+    let data = WeightData::stored(scheme, shape, stored);
+    backend.prepare_weight(&data).map_err(|error| error.to_string())
 }
 
 /// x for every type: sixteen significant bits, so that each type rounds them differently.
@@ -52,11 +53,11 @@ fn product(op: &dyn Op, rounded: FloatFormat, own: FloatFormat) -> Vec<f32> {
     let x: Vec<f32> = x().iter().map(round).collect();
     let y = match own {
         BF16 => {
-            let x: Vec<Bf16> = x.iter().map(|x| Bf16(f32_to_bf16(*x))).collect();
+            let x: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
             op.matmul(0, Values::Bf16(&x))
         }
         F16 => {
-            let x: Vec<Half> = x.iter().map(|x| Half(f32_to_f16(*x))).collect();
+            let x: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
             op.matmul(0, Values::F16(&x))
         }
         _ => op.matmul(0, Values::F32(&x)),
@@ -142,7 +143,7 @@ fn x_of_another_type_is_rounded_and_that_is_said() {
         for (list, own, listed, why) in cases {
             let case = format!("{list} on {target}, x in {own}");
             let op = prepared(&device, &scheme("u4 - 8", list)).unwrap();
-            assert_eq!(op.rounds_x(own), listed, "{case}");
+            assert_eq!(op.accumulation().rounds_x(own), listed, "{case}");
             let said = format!("x in {own} is rounded to {listed}, since ");
             let line = op.explain(TOKENS);
             let line = line.lines().find(|line| line.contains(&said)).unwrap_or_default();
@@ -175,7 +176,7 @@ fn backends_that_multiply_in_f32_take_x_as_it_is() {
         }
         let [halves, exact] = ["bf16 | f16", "f32"].map(|list| scheme("u4 - 8", list));
         let [halves, exact] = [halves, exact].map(|of| prepared(&*backend, &of).unwrap());
-        assert_eq!(halves.rounds_x(F32), F32);
+        assert_eq!(halves.accumulation().rounds_x(F32), F32);
         assert!(halves.explain(1).contains("x in f32 is not converted: products are in f32"));
         assert_eq!(product(&*halves, F32, F32), product(&*exact, F32, F32), "{}", backend.name());
     }

@@ -2,11 +2,13 @@
 
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::accumulation::Accumulation;
+use quantloom_runtime::backend::Backend;
 use quantloom_runtime::conformance::{self, Failure, Suite};
-use quantloom_runtime::device::{Backend, Device};
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::element::{Values, ValuesMut};
-use quantloom_runtime::op::{Op, ProductError, Sums, Workspace};
-use quantloom_runtime::unpacked::Unpacked;
+use quantloom_runtime::op::{Op, ProductError, Workspace};
+use quantloom_runtime::weight_data::WeightData;
 
 /// How a broken kernel changes a correct result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +55,8 @@ impl Op for Broken {
     fn explain(&self, tokens: usize) -> String {
         self.op.explain(tokens)
     }
-    fn sums(&self, tokens: usize) -> Sums {
-        self.op.sums(tokens)
+    fn accumulation(&self) -> &dyn Accumulation {
+        self.op.accumulation()
     }
     fn workspace_size(&self, tokens: usize) -> usize {
         self.op.workspace_size(tokens)
@@ -125,8 +127,9 @@ impl Backend for BreaksOn {
         "cpu"
     }
 
-    fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
-        let op = Box::new(Device::cpu().prepare(scheme, weight)?);
+    fn prepare_weight(&self, data: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError> {
+        let weight = data.unpack()?;
+        let op = Box::new(CpuDevice::best().prepare(data.scheme(), weight)?);
         let shape = weight.shape();
         let weights = weight.decode_rows(0..shape.experts * shape.n);
         let bias = weight.bias().map(<[f64]>::to_vec);
@@ -211,6 +214,6 @@ fn each_fault_is_found() {
 fn comparing_nothing_is_no_success() {
     let scheme = parse("s { weight: i8, pack: [k, n], activation: f32 }").unwrap();
     let suite = Suite { shapes: Vec::new(), ..Suite::default() };
-    let result = suite.run(&scheme, &[&Device::portable()], &|_| {}).remove(0);
+    let result = suite.run(&scheme, &[&CpuDevice::portable()], &|_| {}).remove(0);
     assert!(matches!(result, Err(Failure::NoShape(_))), "{result:?}");
 }

@@ -8,7 +8,7 @@ use quantloom_dsl::{Activation, Scheme};
 use quantloom_kernels::name_of;
 use quantloom_runtime::check::input;
 use quantloom_runtime::checkpoint::{Checkpoint, Dtype, GptqVersion, Layer, Options, Tensors};
-use quantloom_runtime::device::Device;
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::forward::{Input, as_called, forward};
 use quantloom_runtime::tensor::reals;
 use quantloom_tests::{demo_file, golden, golden_file, packed, tensors_of, write_file};
@@ -130,7 +130,7 @@ fn every_weight_is_the_files_own() {
 /// The product of a layer as its software calls it.
 fn product(layer: &Layer, x: &Input) -> Vec<f32> {
     let scheme = as_called(layer.scheme(), layer.format(), x.shape.len());
-    forward(&Device::cpu(), &scheme, layer, &layer.unpack().unwrap(), 0, x).unwrap()
+    forward(&CpuDevice::best(), &scheme, layer, &layer.unpack().unwrap(), 0, x).unwrap()
 }
 
 fn relative_norm(ours: &[f32], theirs: &[f64]) -> f64 {

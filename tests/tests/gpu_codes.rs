@@ -3,8 +3,8 @@
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::codegen::sim::Report;
+use quantloom::runtime::backend::Backend;
 use quantloom::runtime::conformance::{Failure, Suite, Summary};
-use quantloom::runtime::device::Backend;
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::{Scheme, parse};
 use rayon::prelude::*;

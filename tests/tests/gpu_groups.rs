@@ -2,8 +2,9 @@
 //! catalogue.
 
 use quantloom::codegen::jit::Simulator;
+use quantloom::runtime::backend::Backend;
 use quantloom::runtime::conformance::{Failure, Suite};
-use quantloom::runtime::device::{Backend, Device};
+use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::{Scheme, parse};
 use rayon::prelude::*;
@@ -146,7 +147,7 @@ fn static_scales_of_x_belong_to_an_expert() {
     let schemes = activations.map(scheme);
     let suite =
         Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds: vec![3], every: 1 };
-    let portable = Device::portable();
+    let portable = CpuDevice::portable();
     for scheme in &schemes {
         suite.run(scheme, &[&portable], &|_| {}).remove(0).unwrap_or_else(|why| panic!("{why}"));
         for target in ["sm_90a", "wgsl"] {
@@ -201,7 +202,7 @@ fn a_scale_of_all_of_x_inside_of_tokens_is_right_or_refused() {
     let suite =
         Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds: vec![0], every: 1 };
     let run = |backend: &dyn Backend| suite.run(&scheme, &[backend], &|_| {}).remove(0);
-    run(&Device::portable()).unwrap_or_else(|why| panic!("{why}"));
+    run(&CpuDevice::portable()).unwrap_or_else(|why| panic!("{why}"));
     for target in TARGETS {
         let device = GpuDevice::new(Simulator::new(target).unwrap());
         match run(&device) {
@@ -219,7 +220,7 @@ fn groups_that_no_index_names_are_no_columns() {
     let scheme = scheme("i8", "scale: f32 per 1x4, index: i8", "bf16");
     let suite = Suite { shapes: vec![(4, 513)], tokens: vec![2], seeds: vec![0, 1], every: 1 };
     let backends: [&dyn Backend; 2] =
-        [&Device::portable(), &GpuDevice::new(Simulator::new("sm_90a").unwrap())];
+        [&CpuDevice::portable(), &GpuDevice::new(Simulator::new("sm_90a").unwrap())];
     for done in suite.run(&scheme, &backends, &|_| {}) {
         done.unwrap_or_else(|why| panic!("{why}"));
     }

@@ -1,8 +1,10 @@
 //! Golden and cross-crate tests: one program, so that what they share is compiled and linked once.
 
 mod activations;
+mod arrows;
 mod catalogue;
 mod conformance;
+mod device;
 mod golden;
 mod gpu;
 mod gpu_catalogue;

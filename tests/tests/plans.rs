@@ -2,9 +2,9 @@
 
 use quantloom::codegen::plan::plan;
 use quantloom::codegen::target::target;
+use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cpu::native::Path;
-use quantloom::runtime::device::Device;
-use quantloom::runtime::select::select;
+use quantloom::runtime::cpu::select::select;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Accumulate, parse};
 
@@ -31,7 +31,7 @@ fn integer_sums_are_planned_where_they_run() {
                 );
                 let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults}"));
                 let shape = Shape::matrix(64, 4096);
-                let runs = select(&Device::portable(), &scheme, shape).kernel.path == Path::Dot;
+                let runs = select(&CpuDevice::portable(), &scheme, shape).kernel.path == Path::Dot;
                 for name in ["portable", "x86", "neon"] {
                     let mut planned = scheme.activations.iter().map(|activation| {
                         let plan = plan(&scheme, activation, target(name).unwrap());

@@ -208,12 +208,12 @@ fn multiplies<S: Declared>() {
         *code = candidates.into_iter().find(finite).unwrap();
     }
     let stores = reference::pack(scheme, &plain).unwrap();
-    let unpacked = |name: &str| stores.get(name).map(Vec::as_slice);
-    let unpacked = Unpacked::new(scheme, shape, &unpacked).unwrap();
+    let layer = Layer::from_bytes("layer", scheme, shape, |name| stores.get(name).cloned());
+    let layer = S::load(&layer.unwrap()).unwrap();
     let x: Vec<f32> = (0..tokens * k).map(|at| (at * 37 % 101) as f32 - 50.0).collect();
     let real = reference::dequantise(scheme, &plain).unwrap();
     for device in [Device::portable(), Device::cpu()] {
-        let weight = Packed::<S>::new(unpacked.clone()).unwrap().prepare(&device).unwrap();
+        let weight = layer.prepare(&device).unwrap();
         let y = weight.matmul(&x).unwrap();
         for (at, y) in y.iter().enumerate() {
             let (x, row) = (&x[at / n * k..][..k], &real[at % n * k..][..k]);
@@ -255,8 +255,6 @@ fn what_is_generated_multiplies_as_the_reference() {
 /// The example of the README, on a file of third-party software.
 #[test]
 fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
-    use quantloom::runtime::op::Op as _;
-
     quantloom::scheme! {
         /// compressed-tensors W4A16.
         W4A16 {
@@ -272,12 +270,10 @@ fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
     }
     let checkpoint = Checkpoint::open(quantloom_tests::golden_file("ct_w4a16")).unwrap();
     let layer = checkpoint.layers().find_map(|(_, layer)| layer.ok()).unwrap();
-    let weight = W4A16::load(layer).unwrap().prepare(&Device::best().unwrap()).unwrap();
+    let weight = W4A16::load(layer).unwrap().prepare(&Device::cpu()).unwrap();
     let x = vec![1.0f32; layer.shape().k as usize];
     let y = weight.matmul(&x).unwrap();
-    let unpacked = layer.unpack().unwrap();
-    let portable = Device::portable().prepare(layer.scheme(), &unpacked).unwrap();
-    let portable = portable.matmul(0, (&x).into()).unwrap();
+    let portable = layer.prepare(&Device::portable()).unwrap().matmul(&x).unwrap();
     assert_eq!(y.len(), portable.len());
     for (y, portable) in y.iter().zip(&portable) {
         assert!((y - portable).abs() <= 1e-4 * portable.abs().max(1.0), "{y} {portable}");

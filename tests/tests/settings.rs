@@ -3,9 +3,10 @@
 
 use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::format::{BF16, Number};
+use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::keys::{Kind, Use, table};
 use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Options};
-use quantloom_runtime::device::{Backend, Device};
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::forward::{Input, forward};
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tests::Random;
@@ -82,11 +83,11 @@ fn tokens(random: &mut Random, count: usize) -> Vec<f64> {
 }
 
 fn product(file: &Checkpoint, x: &[f64], k: usize) -> Vec<f32> {
-    product_on(&Device::cpu(), file, x, k)
+    product_on(&CpuDevice::best(), file, x, k)
 }
 
 fn product_on(backend: &dyn Backend, file: &Checkpoint, x: &[f64], k: usize) -> Vec<f32> {
-    let layer = file.layer("l").map_err(|fault| fault.to_string()).unwrap();
+    let layer = file.layer("l").unwrap();
     let shape = vec![(x.len() / k) as u64, k as u64];
     let input = Input { values: x.to_vec(), shape, own: BF16 };
     forward(backend, layer.scheme(), layer, &layer.unpack().unwrap(), 0, &input).unwrap()

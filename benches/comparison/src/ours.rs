@@ -6,8 +6,8 @@ use quantloom::dsl::Scheme;
 use quantloom::dsl::format::F32;
 use quantloom::dsl::layout::Shape;
 use quantloom::runtime::conformance::draw;
+use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cpu::weight::CpuWeight;
-use quantloom::runtime::device::Device;
 use quantloom::runtime::measure::last_level_cache;
 use quantloom::runtime::op::{Op as _, Values, ValuesMut, Workspace};
 use quantloom::runtime::pack::pack;
@@ -48,8 +48,8 @@ pub fn layer(text: &str, n: usize, k: usize) -> Result<Layer, Box<dyn Error>> {
 }
 
 /// Where it runs.
-pub fn device() -> Device {
-    Device::cpu().with_families(quantloom::kernels::FAMILIES)
+pub fn device() -> CpuDevice {
+    CpuDevice::best().with_families(quantloom::kernels::FAMILIES)
 }
 
 /// A place for what a product needs besides the weight.

@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use quantloom::device::Device;
 use quantloom::dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::reference::StoredTensors;
 use quantloom::dsl::{Activation, Scheme};
 use quantloom::runtime::conformance::draw;
+use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cpu::native::Path;
 use quantloom::runtime::cpu::weight::CpuWeight;
-use quantloom::runtime::device::Device;
-use quantloom::runtime::element::{Bf16, F16 as Half, Values, ValuesMut};
+use quantloom::runtime::element::{Values, ValuesMut, bf16, f16};
 use quantloom::runtime::measure::{
     Arithmetic, Memory, Rate, last_level_cache, median, rates, seconds,
 };
@@ -26,7 +27,7 @@ use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
-use super::backend::{self, Place};
+use super::backend;
 use super::sizes::{Tokens, shape};
 use super::{print_line, scheme, table};
 use crate::atomic_write::{Replace, write_and_say};
@@ -57,9 +58,9 @@ pub(crate) struct Arguments {
     /// Values of M: 1,8,32 or 1-17.
     #[arg(long, value_name = "LIST", default_value = "1,8,32,128")]
     m: Tokens,
-    /// What multiplies: `auto`, `cpu`, `portable`, an instruction set by its name, or `cuda`
-    /// (`cuda:1`), an NVIDIA GPU.
-    #[arg(long, default_value = "auto")]
+    /// What multiplies: `auto` (the fastest device), `cpu`, `portable`, an instruction set by its name,
+    /// or `cuda` (`cuda:1`), an NVIDIA GPU.
+    #[arg(long, default_value = "cpu")]
     backend: String,
     #[command(flatten)]
     tuning: backend::Tuning,
@@ -126,19 +127,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let schemes: Vec<&path::Path> = arguments.schemes.iter().map(path::Path::new).collect();
     arguments.replace.check(&outputs, &schemes)?;
     let device = match backend::tuned(&arguments.backend, &arguments.tuning)? {
-        Place::Cpu(_) if arguments.transforms => {
+        Device::Cpu(_) if arguments.transforms => {
             bail!("`--transforms` are kernels of a GPU: add `--backend cuda`")
         }
-        Place::Cpu(device) => device,
-        Place::Cuda(device) if arguments.transforms => return transforms::run(arguments, &device),
-        Place::Cuda(device) => return gpu::run(arguments, &device),
+        Device::Cpu(device) => device,
+        Device::Cuda(device) if arguments.transforms => return transforms::run(arguments, &device),
+        Device::Cuda(device) => return gpu::run(arguments, &device),
         #[cfg(feature = "wgpu")]
-        Place::Wgpu(device) => return portable::run(arguments, &device),
-        Place::Hip(device) => return portable::run(arguments, &device),
-        Place::Simulator(_) => bail!(
+        Device::Wgpu(device) => return portable::run(arguments, &device),
+        Device::Hip(device) => return portable::run(arguments, &device),
+        Device::Simulated(_) => bail!(
             "the simulator counts what a kernel asks for and has no time; `quantloom sim` shows \
              the counts"
         ),
+        other => bail!("there are no measurements on {}", other.name()),
     };
     let names: Vec<&str> = match arguments.schemes.as_slice() {
         [] => USUAL.to_vec(),
@@ -165,7 +167,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 
 /// Products of random weights [N, K] of some schemes with so many tokens each.
 pub(super) fn measure(
-    device: Device,
+    device: CpuDevice,
     schemes: &[Scheme],
     (n, k): (u64, u64),
     tokens: &[usize],
@@ -214,7 +216,7 @@ struct Bench<'a> {
 const BUDGET: Duration = Duration::from_millis(400);
 
 impl<'a> Bench<'a> {
-    fn new(device: Device, scheme: &'a Scheme, shape: Shape) -> Result<Self> {
+    fn new(device: CpuDevice, scheme: &'a Scheme, shape: Shape) -> Result<Self> {
         let packed = random_weight(scheme, shape)?;
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
         let weight = device.prepare(scheme, &Unpacked::new(scheme, shape, &stored)?)?;
@@ -275,8 +277,8 @@ fn random_weight(scheme: &Scheme, shape: Shape) -> Result<StoredTensors> {
 
 /// A random x of a 16-bit type.
 enum RandomX {
-    F16(Vec<Half>),
-    Bf16(Vec<Bf16>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
 }
 
 impl RandomX {
@@ -285,8 +287,8 @@ impl RandomX {
         let x = draw::tokens(scheme, own, tokens, k as usize, 0);
         let codes = x.iter().map(|x| Number::Float(own).encode(*x, Overflow::Saturate) as u16);
         match own {
-            F16 => Self::F16(codes.map(Half).collect()),
-            _ => Self::Bf16(codes.map(Bf16).collect()),
+            F16 => Self::F16(codes.map(f16::from_bits).collect()),
+            _ => Self::Bf16(codes.map(bf16::from_bits).collect()),
         }
     }
 
@@ -343,7 +345,7 @@ pub(super) fn show(cells: &[Cell]) -> Result<()> {
 
 fn as_json(
     (n, k): (u64, u64),
-    device: Device,
+    device: CpuDevice,
     peaks: &[Rate],
     cells: &[Cell],
 ) -> serde_json::Value {
@@ -378,7 +380,7 @@ fn as_json(
     })
 }
 
-fn drawn((n, k): (u64, u64), device: Device, cells: &[Cell]) -> String {
+fn drawn((n, k): (u64, u64), device: CpuDevice, cells: &[Cell]) -> String {
     let mut lines: Vec<Line> = Vec::new();
     for cell in cells {
         if lines.last().is_none_or(|line| line.name != cell.scheme) {

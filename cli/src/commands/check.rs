@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use quantloom::runtime::backend::Backend;
 use quantloom::runtime::check::{Finding, Subject, Verdict, check, tokens};
 use quantloom::runtime::checkpoint::{Checkpoint, Layer};
-use quantloom::runtime::device::Backend;
 
 use super::{Reading, eprint_line, label, print_line, table};
 use crate::progress::Progress;
@@ -25,9 +25,9 @@ pub(crate) struct Arguments {
     /// Safetensors files (or model directories) that carry ref.* tensors.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// What multiplies: `auto`, `cpu`, an instruction set by its name, `cuda`, `hip`,
+    /// What multiplies: `auto` (the fastest device), `cpu`, an instruction set by its name, `cuda`, `hip`,
     /// `sim:sm_90a`.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "cpu")]
     backend: String,
     /// The layer whose scheme --scheme gives, as its tensors are named; may be left out if only one
     /// has all tensors.
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let place = super::backend::place(&arguments.backend)?;
+    let device = super::backend::device(&arguments.backend)?;
     let mut rows = table(&["file", "layer", "scheme", "compared", "error", "bound", "verdict"]);
     let mut faults = Vec::new();
     let mut notes = Vec::new();
@@ -58,12 +58,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         match arguments.reading.open(path, arguments.layer.as_deref()) {
             Err(error) => faults.push(format!("{}: {error:#}", path.display())),
             Ok(checkpoint) => {
-                for finding in check(&checkpoint, place.backend()) {
+                for finding in check(&checkpoint, device.backend()) {
                     let layer = checkpoint.layer(&finding.layer).ok();
                     if let (true, Subject::Product, Some(layer)) =
                         (arguments.explain, finding.subject, layer)
                     {
-                        let lines = explain(&checkpoint, layer, place.backend())
+                        let lines = explain(&checkpoint, layer, device.backend())
                             .unwrap_or_else(|error| format!("{error:#}"));
                         explained.push(format!("{file}: {}: {lines}", finding.layer));
                     }
@@ -113,9 +113,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 
 /// The kernel that multiplies a layer's reference, and why not another.
 fn explain(checkpoint: &Checkpoint, layer: &Layer, backend: &dyn Backend) -> Result<String> {
-    let stored = |name: &str| layer.store(name);
-    let op = backend.prepare_stored(layer.scheme(), &layer.unpack()?, &stored)?;
-    Ok(op.explain(tokens(checkpoint, layer)))
+    Ok(layer.prepare(backend)?.explain(tokens(checkpoint, layer)))
 }
 
 fn row(file: &str, scheme: &str, finding: &Finding) -> [String; 7] {

@@ -4,9 +4,9 @@ use anyhow::Result;
 use quantloom::dsl::Scheme;
 use quantloom::runtime::check::{Finding, Subject, Verdict, check};
 use quantloom::runtime::checkpoint::{Checkpoint, Options};
-use quantloom::runtime::device::Device;
+use quantloom::runtime::cpu::CpuDevice;
+use quantloom::runtime::cpu::select::select;
 use quantloom::runtime::measure::{Memory, rates};
-use quantloom::runtime::select::select;
 
 use super::{bench, eprint_line, label, print_line, shape, table};
 
@@ -17,7 +17,7 @@ const CHECKPOINT: &[u8] = include_bytes!("../../assets/demo.safetensors");
 const WIDE: (u64, u64) = (4096, 4096);
 
 pub(crate) fn run() -> Result<bool> {
-    let device = super::backend::device("auto")?;
+    let device = super::backend::cpu();
     let checkpoint = Checkpoint::from_bytes(CHECKPOINT.to_vec(), Options::default())?;
     print_line(format_args!(
         "The checkpoint that ships with this program, written by {}: each layer recognised, \
@@ -67,7 +67,7 @@ pub(crate) fn run() -> Result<bool> {
 }
 
 /// Times of the same schemes, on weights that are read from memory.
-fn speed(device: Device, schemes: &[Scheme]) -> Result<()> {
+fn speed(device: CpuDevice, schemes: &[Scheme]) -> Result<()> {
     let cells =
         bench::measure(device, schemes, WIDE, &[1], &Memory::beyond_the_caches(), &rates())?;
     print_line(format_args!(

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
+use quantloom::runtime::backend::Backend as _;
 use quantloom::runtime::check::input;
 use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
 use quantloom::runtime::forward::{as_called, multiply};
 use quantloom::runtime::tensor::f32_bytes;
+use quantloom::runtime::weight_data::WeightData;
 
 use super::{Reading, eprint_line, print_line};
 use crate::atomic_write::Replace;
@@ -30,9 +32,9 @@ pub(crate) struct Arguments {
     /// [M, K] or [B, M, K].
     #[arg(long, value_name = "FILE:NAME")]
     input: String,
-    /// What multiplies: `auto` takes the best instruction set that is present; or one by its
-    /// name, `cuda`, `hip`, `sim:sm_90a`.
-    #[arg(long, default_value = "auto")]
+    /// What multiplies: `auto` takes the fastest device that is present, `cpu` the best instruction
+    /// set; or one by its name, `cuda`, `hip`, `sim:sm_90a`.
+    #[arg(long, default_value = "cpu")]
     backend: String,
     /// Of a layer of stacked experts, the one to multiply with.
     #[arg(long, default_value_t = 0)]
@@ -66,7 +68,7 @@ enum Tokens {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let place = super::backend::place(&arguments.backend)?;
+    let device = super::backend::device(&arguments.backend)?;
     let name = arguments.layer.as_deref();
     let checkpoint = arguments.reading.open(&arguments.path, name)?;
     let layer = arguments.reading.layer(&checkpoint, name)?;
@@ -109,7 +111,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
-    let op = place.backend().prepare_stored(&scheme, &unpacked, &|name| layer.store(name))?;
+    let data = WeightData::stored(&scheme, layer.shape(), |name| layer.store(name));
+    let op = device.prepare_weight(&data.with_unpacked(&unpacked))?;
     let tokens = x.shape[..x.shape.len() - 1].iter().product::<u64>();
     // What it says is said before the product may fail.
     let explained = arguments.explain.then(|| op.explain(tokens as usize));
@@ -146,7 +149,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     print_line(format_args!(
         "wrote {}: y, f32, {dims:?}, {}",
         arguments.out.display(),
-        place.name()
+        device.name()
     ))?;
     Ok(true)
 }

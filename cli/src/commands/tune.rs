@@ -6,10 +6,11 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::codegen::jit::alternatives;
 use quantloom::codegen::schedule::{Case, Chosen, Measured, merged};
+use quantloom::device::Device;
 use quantloom::dsl::Scheme;
 use quantloom::dsl::layout::Shape;
 
-use super::backend::{self, Place};
+use super::backend;
 use super::bench::gpu::Copies;
 use super::bench::own_type;
 use super::sizes::{Tokens, shape};
@@ -73,7 +74,7 @@ struct Outcome {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let Place::Cuda(device) = backend::place(&arguments.backend)? else {
+    let Device::Cuda(device) = backend::device(&arguments.backend)? else {
         bail!("`tune` measures kernels of an NVIDIA GPU: --backend cuda")
     };
     let known = arguments.write.as_ref().map(std::fs::read_to_string).transpose();

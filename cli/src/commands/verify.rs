@@ -6,9 +6,10 @@ use std::thread::available_parallelism;
 
 use anyhow::Result;
 use clap::Args;
+use quantloom::device::Device;
 use quantloom::dsl::Scheme;
+use quantloom::runtime::backend::Backend;
 use quantloom::runtime::conformance::{Failure, Suite, Summary};
-use quantloom::runtime::device::Backend;
 
 use super::sizes::{Tokens, shape};
 use super::{backend, eprint_line, print_line, scheme, table};
@@ -76,8 +77,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             named.argument = format!("{} --activation {name}", named.argument);
         }
     }
-    let places = backend::places(&arguments.backend, &arguments.tuning)?;
-    let backends: Vec<&dyn Backend> = places.iter().map(backend::Place::backend).collect();
+    let devices = backend::devices(&arguments.backend, &arguments.tuning)?;
+    let backends: Vec<&dyn Backend> = devices.iter().map(Device::backend).collect();
     let suite = suite(arguments);
     let steps: usize = schemes.iter().map(|named| suite.steps(&named.scheme)).sum();
     let progress = Progress::new("verifying", steps as u64);
@@ -86,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let mut failures = Vec::new();
     let (mut passed, mut not_scheduled) = (0, 0);
     let mut notes = Vec::new();
-    let cpu = places.iter().all(|place| matches!(place, backend::Place::Cpu(_)));
+    let cpu = devices.iter().all(|device| matches!(device, Device::Cpu(_)));
     // Products on a CPU take all its threads; those of a GPU wait for a compiler.
     let at_once = if cpu { 1 } else { available_parallelism().map_or(1, usize::from) };
     let run = |Named { argument, scheme }: &Named| {

@@ -46,7 +46,7 @@ pub(super) fn files() -> Result<Vec<GeneratedFile>, CatalogueError> {
          only at run time; a declared scheme names its own. [`u4`] is a good one to read first.\n\
          //!\n//! Generated; do not edit.\n//! Again: `{REGENERATE}`.\n\n{modules}\nuse \
          quantloom_runtime::cpu::family::Families;\n\n/// Every family of this crate: \
-         `Device::best()?.with_families(FAMILIES)`.\npub static FAMILIES: Families = \
+         `CpuDevice::best().with_families(FAMILIES)`.\npub static FAMILIES: Families = \
          &[\n{list}];\n"
     );
     files.push(GeneratedFile { path: format!("{FOLDER}/mod.rs"), text });

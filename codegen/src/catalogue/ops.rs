@@ -41,7 +41,7 @@ pub(super) fn file(schemes: &[Scheme]) -> Result<GeneratedFile, CatalogueError> 
         "//! The catalogue's schemes as types, one each: what `scheme!` would declare from the \
          same text.\n//!\n//! In: a checkpoint's layer. Out: a prepared weight, \
          `CtW4a16::load(&layer)?.prepare(&device)?`.\n//!\n//! Generated; do not edit.\n//! Again: \
-         `{REGENERATE}`.\n\nuse quantloom_runtime::op::Declared;\n\n{uses}\ndeclared! {{\n{}}}\n",
+         `{REGENERATE}`.\n\nuse quantloom_runtime::declared::Declared;\n\n{uses}\ndeclared! {{\n{}}}\n",
         types.trim_end_matches('\n').to_owned() + "\n"
     );
     Ok(GeneratedFile { path: "src/ops.rs".to_owned(), text })

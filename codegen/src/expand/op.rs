@@ -44,7 +44,7 @@ pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme)
                 #family
             }
 
-            impl #root::runtime::op::Declared for #name {
+            impl #root::runtime::declared::Declared for #name {
                 const TEXT: &'static ::core::primitive::str = #text;
                 type Family = __family::Decoder;
                 const FAMILY: &'static __family::Decoder = &__family::Decoder;

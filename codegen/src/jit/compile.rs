@@ -9,8 +9,8 @@ use std::borrow::Cow;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::gpu::{Basis, Choice, Request};
-use quantloom_runtime::op::{Decoded, Sums};
 use quantloom_runtime::source::{KernelKey, KernelText, Refusal, Schedule, Work};
 
 use super::{JitError, TRANSFORM, launch_rule, operand};

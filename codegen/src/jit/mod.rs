@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
@@ -36,6 +37,7 @@ pub use simulator::{KEPT_REPORTS, SimError, Simulator, Totals};
 
 /// Why there is no kernel for a key.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JitError {
     /// No schedule takes it.
     #[error(transparent)]

@@ -23,6 +23,7 @@ pub struct Overrides {
 
 /// A text that says no overrides.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WrongOverride {
     /// It has another form.
     #[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as decode(row_tiles=2, warps=12)")]

@@ -9,6 +9,7 @@ use crate::ir::{self, Extent, Kernel, Word};
 
 /// A part of a kernel's interface that no rule describes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unruled {
     /// A scalar that is no size of the problem.
     #[error("kernel {kernel}: the parameter `{parameter}` is no size of a product")]

@@ -16,6 +16,7 @@ use crate::target::Target;
 
 /// Why a launch on the simulator failed.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SimError {
     /// There is no kernel.
     #[error(transparent)]
@@ -37,7 +38,7 @@ impl From<SimError> for ProductError {
     fn from(error: SimError) -> Self {
         match error {
             SimError::Refused(why) => why.into(),
-            error => Self::Device(error.to_string()),
+            error => Self::device(error),
         }
     }
 }

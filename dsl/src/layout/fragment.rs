@@ -25,6 +25,7 @@ pub struct Fragment {
 
 /// Why a list of digits is not a fragment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FragmentError {
     /// A digit without a fixed size, of e or g, or a swizzle.
     #[error("`{0}`: a fragment's digits are plain digits of n and k with a size")]

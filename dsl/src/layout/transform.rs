@@ -60,6 +60,7 @@ pub enum Method {
 
 /// Why a transform could not be made or run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransformError {
     /// The two sides are bound to different shapes.
     #[error("the layouts are bound to different shapes: {0:?} and {1:?}")]

@@ -21,6 +21,7 @@ use crate::layout::{BindError, Component};
 
 /// Why the reference has no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReferenceError {
     /// A layout does not fit the shape.
     #[error("tensor \"{store}\": {error}")]

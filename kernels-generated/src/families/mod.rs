@@ -23,7 +23,7 @@ pub mod u8;
 
 use quantloom_runtime::cpu::family::Families;
 
-/// Every family of this crate: `Device::best()?.with_families(FAMILIES)`.
+/// Every family of this crate: `CpuDevice::best().with_families(FAMILIES)`.
 pub static FAMILIES: Families = &[
     &u2::U2,
     &u3::U3,

@@ -144,6 +144,6 @@ impl Reader<'_> {
                 (table[usize::from(*code)] * scales[at / block] + offset).to_le_bytes()
             })
             .collect();
-        Ok(Tensor::made(Dtype::F32, codes.shape().to_vec(), bytes))
+        Ok(Tensor::new(Dtype::F32, codes.shape().to_vec(), bytes))
     }
 }

@@ -25,6 +25,55 @@ pub struct ExplicitScheme {
     pub shape: Option<(u64, u64)>,
 }
 
+/// Why a layer whose scheme the caller gives cannot be made out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExplicitSchemeError {
+    /// No layer has all tensors of the scheme.
+    #[error("no layer has all tensors of the scheme {scheme}, which are named {}", tensors.join(", "))]
+    NoLayer {
+        /// The scheme's name.
+        scheme: String,
+        /// Its stores.
+        tensors: Vec<String>,
+    },
+    /// Several layers have them, and the caller names none.
+    #[error(
+        "{} layers have the tensors of the scheme {scheme}, such as {}; --layer names one",
+        layers.len(), first_two(layers)
+    )]
+    SeveralLayers {
+        /// The scheme's name.
+        scheme: String,
+        /// The layers, two at least.
+        layers: Vec<String>,
+    },
+    /// The tensors' dimensions fit no shape.
+    #[error(
+        "the tensors of the layer \"{layer}\" do not determine its shape; give it with --shape NxK"
+    )]
+    NoShape {
+        /// The layer.
+        layer: String,
+    },
+    /// The tensors' dimensions fit several shapes.
+    #[error(
+        "the tensors of the layer \"{layer}\" may be of the shape {}x{} as well as {}x{}: --shape NxK \
+         says which",
+        shapes[0].0, shapes[0].1, shapes[1].0, shapes[1].1
+    )]
+    SeveralShapes {
+        /// The layer.
+        layer: String,
+        /// N and K of two of them.
+        shapes: [(u64, u64); 2],
+    },
+}
+
+fn first_two(layers: &[String]) -> String {
+    layers.iter().take(2).map(|layer| format!("\"{layer}\"")).collect::<Vec<_>>().join(" and ")
+}
+
 impl Checkpoint {
     /// [`Checkpoint::open_with`], with an explicit scheme for a layer, which replaces the
     /// configuration's.
@@ -80,17 +129,15 @@ impl ExplicitScheme {
         let found: Vec<String> = having(tensors, first).into_iter().filter(whole).collect();
         match found.as_slice() {
             [only] => Ok(only.clone()),
-            [] => Err(CheckpointError::ExplicitScheme(format!(
-                "no layer has all tensors of the scheme {}, which are named {}",
-                self.scheme.name,
-                names.join(", ")
-            ))),
-            [first, second, ..] => Err(CheckpointError::ExplicitScheme(format!(
-                "{} layers have the tensors of the scheme {}, such as \"{first}\" and \
-                 \"{second}\"; --layer names one",
-                found.len(),
-                self.scheme.name
-            ))),
+            [] => {
+                let tensors = names.into_iter().map(str::to_owned).collect();
+                Err(ExplicitSchemeError::NoLayer { scheme: self.scheme.name.clone(), tensors }
+                    .into())
+            }
+            _ => {
+                let scheme = self.scheme.name.clone();
+                Err(ExplicitSchemeError::SeveralLayers { scheme, layers: found }.into())
+            }
         }
     }
 
@@ -99,7 +146,7 @@ impl ExplicitScheme {
         let mut stored = Vec::new();
         for store in &self.scheme.stores {
             let name = tensor_name(layer, &store.name);
-            let missing = || LayerError::new(layer, format!("the tensor \"{name}\" is missing"));
+            let missing = || LayerError::missing(layer, name.clone());
             stored.push((store, tensors.get(&name).ok_or_else(missing)?));
         }
         let dims: BTreeSet<u64> =
@@ -138,18 +185,14 @@ impl ExplicitScheme {
                 }
             }
         }
-        let shown = |shape: &Shape| format!("{}x{}", shape.n, shape.k);
+        let layer = layer.to_owned();
         match found.as_slice() {
             [only] => Ok(*only),
-            [] => Err(CheckpointError::ExplicitScheme(format!(
-                "the tensors of the layer \"{layer}\" do not determine its shape; give it with --shape NxK"
-            ))),
-            [first, second, ..] => Err(CheckpointError::ExplicitScheme(format!(
-                "the tensors of the layer \"{layer}\" may be of the shape {} as well as {}: --shape \
-                 NxK says which",
-                shown(first),
-                shown(second)
-            ))),
+            [] => Err(ExplicitSchemeError::NoShape { layer }.into()),
+            [first, second, ..] => {
+                let shapes = [(first.n, first.k), (second.n, second.k)];
+                Err(ExplicitSchemeError::SeveralShapes { layer, shapes }.into())
+            }
         }
     }
 

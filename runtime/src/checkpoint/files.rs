@@ -58,8 +58,8 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor that is not in a file.
-    pub(super) fn made(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Self {
+    /// A tensor that is not in a file: `bytes` are its elements, row-major, little-endian.
+    pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Self {
         let end = bytes.len();
         Self { map: Arc::new(Bytes::Memory(bytes)), start: 0, end, dtype, shape }
     }

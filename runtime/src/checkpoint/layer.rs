@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use quantloom_dsl::layout::{Component, Field, Fill, Layout, Shape};
+use quantloom_dsl::layout::{BindError, Shape};
 use quantloom_dsl::{Scheme, parse};
 use safetensors::Dtype;
 
@@ -12,21 +12,96 @@ use super::config::shortened;
 use super::files::{Tensor, Tensors};
 use super::keys::{Kind, Table, Use};
 use super::write::{element_dtype, tensor_name};
+use crate::backend::Backend;
+use crate::op::ProductError;
+use crate::prepared::PreparedLayer;
 use crate::unpacked::{UnpackError, Unpacked};
+use crate::weight_data::WeightData;
 
 /// What is wrong with one layer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("layer \"{layer}\": {what}")]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("layer \"{layer}\": {problem}")]
 pub struct LayerError {
     /// The layer's name.
     pub layer: String,
-    /// What is wrong, with what was expected.
-    pub what: String,
+    /// What is wrong.
+    pub problem: LayerProblem,
+}
+
+/// What may be wrong with a layer.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayerProblem {
+    /// A tensor is not there.
+    #[error("the tensor \"{0}\" is missing")]
+    MissingTensor(String),
+    /// The scheme's layout of a tensor does not fit the layer's shape.
+    #[error("the tensor \"{tensor}\": {error}")]
+    Layout {
+        /// The tensor.
+        tensor: String,
+        /// What does not fit.
+        error: BindError,
+    },
+    /// A tensor has other dimensions than the layer's shape asks for.
+    #[error(
+        "the tensor \"{tensor}\" is {found:?}, a weight of {} x {} x {} takes {expected:?}",
+        shape.experts, shape.n, shape.k
+    )]
+    Dimensions {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions.
+        found: Vec<u64>,
+        /// Those that the scheme's layout has.
+        expected: Vec<u64>,
+        /// The layer's shape.
+        shape: Shape,
+    },
+    /// A tensor's elements are of another type.
+    #[error("the tensor \"{tensor}\" is of type {found:?}, expected {expected:?}")]
+    ElementType {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        found: Dtype,
+        /// The type that the scheme stores.
+        expected: Dtype,
+    },
+    /// A tensor of the layer that its scheme does not take, and that may change the product.
+    #[error("the tensor \"{tensor}\" {why}")]
+    OtherTensor {
+        /// The tensor.
+        tensor: String,
+        /// Why the layer is not read without it.
+        why: String,
+    },
+    /// What the configuration says of the layer is no valid scheme: the first mistake.
+    #[error("its configuration is not a valid scheme: {0}")]
+    Scheme(String),
+    /// What the configuration says of the layer is not known, or contradicts itself or the tensors.
+    #[error("{0}")]
+    Configuration(String),
+    /// The stored tensors cannot be unpacked.
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    /// A device cannot prepare the layer.
+    #[error(transparent)]
+    Product(#[from] ProductError),
 }
 
 impl LayerError {
+    /// What a configuration says of a layer, in words.
     pub(super) fn new(layer: &str, what: impl Into<String>) -> Self {
-        Self { layer: layer.to_owned(), what: shortened(what.into()) }
+        Self::of(layer, LayerProblem::Configuration(shortened(what.into())))
+    }
+
+    pub(super) fn of(layer: &str, problem: impl Into<LayerProblem>) -> Self {
+        Self { layer: layer.to_owned(), problem: problem.into() }
+    }
+
+    pub(super) fn missing(layer: &str, tensor: String) -> Self {
+        Self::of(layer, LayerProblem::MissingTensor(tensor))
     }
 }
 
@@ -50,16 +125,18 @@ impl Recognised {
 
 /// Schemes by their text: the layers of one configuration share them.
 #[derive(Default)]
-pub(super) struct Schemes(HashMap<Arc<str>, Result<Arc<Scheme>, String>>);
+pub(super) struct Schemes(HashMap<Arc<str>, Result<Arc<Scheme>, LayerProblem>>);
 
 impl Schemes {
     /// The scheme of a text, or the text's first error.
-    fn parsed(&mut self, text: &Arc<str>) -> Result<Arc<Scheme>, String> {
+    fn parsed(&mut self, text: &Arc<str>) -> Result<Arc<Scheme>, LayerProblem> {
         let parsed = || match parse(text) {
             Ok(scheme) => Ok(Arc::new(scheme)),
-            Err(faults) => Err(faults.faults().first().map_or_else(String::new, |fault| {
-                format!("its configuration is not a valid scheme: {}", fault.message)
-            })),
+            Err(faults) => {
+                let first = faults.faults().first();
+                let first = first.map_or_else(String::new, |fault| fault.message.clone());
+                Err(LayerProblem::Scheme(shortened(first)))
+            }
         };
         self.0.entry(text.clone()).or_insert_with(parsed).clone()
     }
@@ -83,42 +160,85 @@ impl Layer {
         schemes: &mut Schemes,
         tensors: &Tensors,
     ) -> Result<Self, LayerError> {
-        let fault = |what: String| LayerError::new(name, what);
-        let scheme = schemes.parsed(&recognised.scheme).map_err(fault)?;
-        let shape = recognised.shape;
+        let Recognised { scheme, shape, made, flat } = recognised;
+        let scheme = schemes.parsed(&scheme).map_err(|problem| LayerError::of(name, problem))?;
+        let stored = |store: &str| {
+            made.get(store).or_else(|| tensors.get(&tensor_name(name, store))).cloned()
+        };
+        Self::checked(name, format, scheme, shape, flat, &stored)
+    }
+
+    /// A layer whose tensors the program has from elsewhere than a checkpoint: `stored` gives the tensor
+    /// of a store of the scheme by its name. They are compared with the scheme and the shape.
+    ///
+    /// # Errors
+    /// A tensor that is missing or of another type or size; a shape that the scheme's layouts do not
+    /// fit.
+    pub fn from_tensors(
+        name: &str,
+        scheme: &Scheme,
+        shape: Shape,
+        stored: impl Fn(&str) -> Option<Tensor>,
+    ) -> Result<Self, LayerError> {
+        let scheme = Arc::new(scheme.clone());
+        Self::checked(name, CheckpointFormat::Quantloom, scheme, shape, false, &stored)
+    }
+
+    /// [`Layer::from_tensors`] of bytes alone, as [`pack`](crate::pack::pack) makes them: their type and
+    /// dimensions are those that the scheme's layouts have.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_bytes(
+        name: &str,
+        scheme: &Scheme,
+        shape: Shape,
+        stored: impl Fn(&str) -> Option<Vec<u8>>,
+    ) -> Result<Self, LayerError> {
+        Self::from_tensors(name, scheme, shape, |store| {
+            let bytes = stored(store)?;
+            let store = scheme.stores.iter().find(|known| known.name == store)?;
+            let bound = scheme.bind(store, shape);
+            let dims = bound.iter().flat_map(|bound| bound.dims()).map(|size| *size as usize);
+            Some(Tensor::new(element_dtype(scheme, store), dims.collect(), bytes))
+        })
+    }
+
+    /// A layer with all tensors of its scheme; `flat` ones are rows of elements without dimensions.
+    fn checked(
+        name: &str,
+        format: CheckpointFormat,
+        scheme: Arc<Scheme>,
+        shape: Shape,
+        flat: bool,
+        stored: &dyn Fn(&str) -> Option<Tensor>,
+    ) -> Result<Self, LayerError> {
         let mut stores = BTreeMap::new();
         for store in &scheme.stores {
-            let full = tensor_name(name, &store.name);
-            let tensor = recognised
-                .made
-                .get(&store.name)
-                .or_else(|| tensors.get(&full))
-                .ok_or_else(|| fault(format!("the tensor \"{full}\" is missing")))?;
-            let bound = scheme
-                .bind(store, shape)
-                .map_err(|error| fault(format!("the tensor \"{full}\": {error}")))?;
+            let full = || tensor_name(name, &store.name);
+            let tensor = stored(&store.name).ok_or_else(|| LayerError::missing(name, full()))?;
+            let bound = scheme.bind(store, shape).map_err(|error| {
+                LayerError::of(name, LayerProblem::Layout { tensor: full(), error })
+            })?;
             let expected = bound.dims();
             let found: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
             let elements =
                 |dims: &[u64]| dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim));
-            let same = match recognised.flat {
+            let same = match flat {
                 true => elements(expected) == elements(&found),
                 false => squeezed(expected) == squeezed(&found),
             };
             if !same || tensor.bytes().len() as u64 != bound.bytes() {
-                return Err(fault(format!(
-                    "the tensor \"{full}\" is {found:?}, a weight of {} x {} x {} takes {expected:?}",
-                    shape.experts, shape.n, shape.k
-                )));
+                let (tensor, expected) = (full(), expected.to_vec());
+                let problem = LayerProblem::Dimensions { tensor, found, expected, shape };
+                return Err(LayerError::of(name, problem));
             }
-            let dtype = element_dtype(&scheme, store);
-            if !stores_as(dtype, tensor.dtype()) {
-                return Err(fault(format!(
-                    "the tensor \"{full}\" is of type {:?}, expected {dtype:?}",
-                    tensor.dtype()
-                )));
+            let (expected, found) = (element_dtype(&scheme, store), tensor.dtype());
+            if !stores_as(expected, found) {
+                let problem = LayerProblem::ElementType { tensor: full(), found, expected };
+                return Err(LayerError::of(name, problem));
             }
-            stores.insert(store.name.clone(), tensor.clone());
+            stores.insert(store.name.clone(), tensor);
         }
         Ok(Self { name: name.to_owned(), format, scheme, shape, stores })
     }
@@ -135,9 +255,9 @@ impl Layer {
                 continue;
             }
             let row = table.rows.iter().find(|row| row.kind == Kind::Tensor && row.path == [name]);
-            let fault = |what: &str| {
-                let full = tensor_name(&self.name, name);
-                Err(LayerError::new(&self.name, format!("the tensor \"{full}\" {what}")))
+            let fault = |why: &str| {
+                let (tensor, why) = (tensor_name(&self.name, name), shortened(why.to_owned()));
+                Err(LayerError::of(&self.name, LayerProblem::OtherTensor { tensor, why }))
             };
             match row.map(|row| (&row.what, row.note)) {
                 Some((Use::Used | Use::Harmless | Use::Reported, _)) => {}
@@ -200,45 +320,35 @@ impl Layer {
     /// # Errors
     /// Codes that do not fit their type, NaN scales, a group index beyond the groups.
     pub fn unpack(&self) -> Result<Unpacked, LayerError> {
-        let fault = |error: UnpackError| LayerError::new(&self.name, error.to_string());
-        for store in &self.scheme.stores {
-            self.check_sign_pads(store.name.as_str(), &store.layout)?;
-        }
-        Unpacked::new(&self.scheme, self.shape, &|name| self.store(name)).map_err(fault)
+        let unpacked = Unpacked::new(&self.scheme, self.shape, &|name| self.store(name));
+        unpacked.map_err(|error| LayerError::of(&self.name, error))
     }
 
-    /// A code in a wider slot must be sign-extended; other values are not codes.
-    fn check_sign_pads(&self, store: &str, layout: &Layout) -> Result<(), LayerError> {
-        let Layout::Word { word, fields, inner, .. } = layout else { return Ok(()) };
-        let &[
-            Field::Bits { component: Component::Code, range: None, .. },
-            Field::Pad { fill: Fill::Sign, bits: pad },
-        ] = fields.as_slice()
-        else {
-            return Ok(());
-        };
-        let bits = self.scheme.weight.code.bits();
-        // A longer run ends in another word: that is no slot of one code.
-        if word.bits != 8 || !inner.is_empty() || bits + u32::from(pad) != 8 {
-            return Ok(());
-        }
-        let limit = 1i32 << (bits - 1);
-        let bytes = self.stores.get(store).map_or(&[][..], Tensor::bytes);
-        let wrong = bytes.iter().position(|byte| {
-            let value = i32::from(*byte as i8);
-            value < -limit || value >= limit
-        });
-        match wrong {
-            None => Ok(()),
-            Some(at) => Err(LayerError::new(
-                &self.name,
-                format!(
-                    "the tensor \"{}\" holds {} at position {at}, which is not a {bits}-bit code",
-                    tensor_name(&self.name, store),
-                    bytes[at] as i8
-                ),
-            )),
-        }
+    /// What a device prepares.
+    pub fn data(&self) -> WeightData<'_> {
+        WeightData::stored(&self.scheme, self.shape, |name| self.store(name))
+    }
+
+    /// Brings the weight into the layout that the kernels of a device read. A device that takes stored
+    /// tensors as they are does not look at their values: a scale that is NaN makes results NaN.
+    ///
+    /// # Errors
+    /// What [`Layer::unpack`] finds, where the host unpacks; [`LayerProblem::Product`] for what the
+    /// device says.
+    pub fn prepare(&self, device: &(impl Backend + ?Sized)) -> Result<PreparedLayer, LayerError> {
+        self.prepare_data(&self.data(), device)
+    }
+
+    /// The same with what belongs to the layer besides.
+    pub(crate) fn prepare_data(
+        &self,
+        data: &WeightData<'_>,
+        device: &(impl Backend + ?Sized),
+    ) -> Result<PreparedLayer, LayerError> {
+        data.prepare(device).map_err(|error| match error {
+            ProductError::Pack(error) => LayerError::of(&self.name, *error),
+            error => LayerError::of(&self.name, error),
+        })
     }
 }
 

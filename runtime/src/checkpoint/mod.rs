@@ -27,12 +27,13 @@ mod quark;
 mod write;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use config::Config;
 pub use describe::{Description, Extras, describe};
-pub use explicit_scheme::ExplicitScheme;
+pub use explicit_scheme::{ExplicitScheme, ExplicitSchemeError};
 pub use files::{Access, Tensor, Tensors};
-pub use layer::{Layer, LayerError};
+pub use layer::{Layer, LayerError, LayerProblem};
 pub use quantloom::attached;
 pub use safetensors::Dtype;
 pub use write::{Entry, Writer, element_dtype, header, tensor_name};
@@ -86,6 +87,7 @@ impl CheckpointFormat {
 
 /// Why a checkpoint could not be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// The operating system reported an error.
     #[error("cannot read {}: {error}", path.display())]
@@ -135,8 +137,8 @@ pub enum CheckpointError {
         what: String,
     },
     /// A layer with a scheme of the caller's choice cannot be found.
-    #[error("{0}")]
-    ExplicitScheme(String),
+    #[error(transparent)]
+    ExplicitScheme(#[from] ExplicitSchemeError),
     /// A layer's tensors contradict its configuration.
     #[error(transparent)]
     Layer(#[from] LayerError),
@@ -168,7 +170,7 @@ pub struct Checkpoint {
     config: Option<Config>,
     format: CheckpointFormat,
     notes: Vec<String>,
-    layers: Vec<(String, Result<Layer, CheckpointError>)>,
+    layers: Vec<(String, Result<Layer, Arc<CheckpointError>>)>,
 }
 
 impl Checkpoint {
@@ -224,7 +226,7 @@ impl Checkpoint {
                     }
                     Ok(layer)
                 });
-                (name, layer)
+                (name, layer.map_err(Arc::new))
             })
             .collect();
         let notes = report.notes().map(str::to_owned).collect();
@@ -253,45 +255,58 @@ impl Checkpoint {
 
     /// The quantised layers by name; an inconsistent layer is an error.
     pub fn layers(&self) -> impl Iterator<Item = (&str, Result<&Layer, &CheckpointError>)> {
-        self.layers.iter().map(|(name, layer)| (name.as_str(), layer.as_ref()))
+        self.layers.iter().map(|(name, layer)| (name.as_str(), layer.as_ref().map_err(|e| &**e)))
     }
 
     /// One quantised layer.
     ///
     /// # Errors
     /// [`LayerFault`]: the names of the layers that exist, or the error of this layer.
-    pub fn layer(&self, name: &str) -> Result<&Layer, LayerFault<'_>> {
+    pub fn layer(&self, name: &str) -> Result<&Layer, LayerFault> {
         let found = self.layers.iter().find(|(layer, _)| layer == name);
         match found {
             Some((_, Ok(layer))) => Ok(layer),
-            Some((_, Err(error))) => Err(LayerFault::Broken(error)),
+            Some((_, Err(error))) => Err(LayerFault::Broken(error.clone())),
             None => {
-                let known: Vec<&str> = self.layers.iter().map(|(name, _)| name.as_str()).collect();
-                let shown = match known.len() {
-                    0 => "none".to_owned(),
-                    1..=8 => known.join(", "),
-                    more => format!("{}, ... ({more} in all)", known[..8].join(", ")),
-                };
-                Err(LayerFault::Missing { name: name.to_owned(), known: shown })
+                let known = self.layers.iter().map(|(name, _)| name.clone()).collect();
+                Err(LayerFault::Missing { name: name.to_owned(), known })
             }
         }
     }
 }
 
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.layers.iter().map(|(name, _)| name.as_str()).collect();
+        let mut fields = f.debug_struct("Checkpoint");
+        fields.field("format", &self.format).field("layers", &names).finish_non_exhaustive()
+    }
+}
+
 /// Why a layer is not available.
-#[derive(Debug, thiserror::Error)]
-pub enum LayerFault<'a> {
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayerFault {
     /// The layer does not exist.
-    #[error("there is no quantised layer \"{name}\"; there are: {known}")]
+    #[error("there is no quantised layer \"{name}\"; there are: {}", first_names(known))]
     Missing {
         /// The requested name.
         name: String,
         /// The names that exist.
-        known: String,
+        known: Vec<String>,
     },
     /// The layer is inconsistent.
-    #[error("{0}")]
-    Broken(&'a CheckpointError),
+    #[error(transparent)]
+    Broken(Arc<CheckpointError>),
+}
+
+/// The first eight names, and how many there are.
+fn first_names(known: &[String]) -> String {
+    match known.len() {
+        0 => "none".to_owned(),
+        1..=8 => known.join(", "),
+        more => format!("{}, ... ({more} in all)", known[..8].join(", ")),
+    }
 }
 
 type Found = Vec<(String, Result<Recognised, CheckpointError>)>;
@@ -386,12 +401,8 @@ impl LayerSource<'_> {
     }
 
     fn needed(&self, layer: &str, name: &str) -> Result<&Tensor, LayerError> {
-        self.tensor(layer, name).ok_or_else(|| {
-            LayerError::new(
-                layer,
-                format!("the tensor \"{}\" is missing", tensor_name(layer, name)),
-            )
-        })
+        let missing = || LayerError::missing(layer, tensor_name(layer, name));
+        self.tensor(layer, name).ok_or_else(missing)
     }
 
     /// The sizes of a tensor with two dimensions that is not empty, and therefore smaller than its

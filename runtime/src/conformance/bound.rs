@@ -62,8 +62,8 @@
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::FloatFormat;
 
+use crate::accumulation::{Decoded, Sums};
 use crate::cpu::split_bf16::{MOST_CHAIN, MOST_PAIRS};
-use crate::op::{Decoded, Sums};
 
 /// Half the distance between 1 and the next `f32`.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;

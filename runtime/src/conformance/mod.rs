@@ -4,7 +4,7 @@
 //! reproduces it. One line in a test is enough:
 //!
 //! ```
-//! # use quantloom_runtime::{conformance, device::DeviceError};
+//! # use quantloom_runtime::conformance;
 //! # let scheme = quantloom_dsl::parse("s { weight: i8, scale: bf16 per 1x32, pack: [k, n], \
 //! #     activation: f32 }").unwrap();
 //! conformance::check(&scheme)?;
@@ -26,13 +26,17 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{PlainCodes, ReferenceError};
 
-use crate::cpu::isa::Isa;
-use crate::device::{Backend, Device, DeviceError};
-use crate::element::{self, Values, ValuesMut};
+use crate::accumulation::Sums;
+use crate::backend::Backend;
+use crate::cpu::CpuDevice;
+use crate::cpu::isa::{Absent, Isa};
+use crate::declared::Declared;
+use crate::element::{Values, ValuesMut, bf16, f16};
 use crate::float_mode::standard;
-use crate::op::{Declared, Op, ProductError, Sums, Workspace};
+use crate::op::{NotScheduled, Op, ProductError, Workspace};
 use crate::pack::pack;
 use crate::unpacked::{UnpackError, Unpacked};
+use crate::weight_data::WeightData;
 use bound::{Inexact, RoundingCount, bound};
 use expected::{TokenMagnitudes, WeightMagnitudes, groups, segments, tokens_share_a_scale};
 
@@ -51,14 +55,14 @@ pub fn check(scheme: &Scheme) -> Result<Vec<Summary>, Failure> {
 /// The first [`Failure`].
 pub fn check_declared<S: Declared>() -> Result<Vec<Summary>, Failure> {
     let scheme = S::scheme().ok_or(Failure::Declaration)?;
-    check_on(scheme, &|device| Box::new(declared::OnDevice::<S>::new(device)))
+    check_on(scheme, &|device| Box::new(declared::WithDecoder::<S>::new(device)))
 }
 
 fn check_on(
     scheme: &Scheme,
-    backend: &dyn Fn(Device) -> Box<dyn Backend>,
+    backend: &dyn Fn(CpuDevice) -> Box<dyn Backend>,
 ) -> Result<Vec<Summary>, Failure> {
-    let named = |isa: Isa| Device::named(isa.name()).map(backend);
+    let named = |isa: Isa| CpuDevice::of(isa).map(backend);
     let backends: Vec<Box<dyn Backend>> = Isa::present().map(named).collect::<Result<_, _>>()?;
     let backends: Vec<&dyn Backend> = backends.iter().map(Box::as_ref).collect();
     Suite::default().run(scheme, &backends, &|_| {}).into_iter().collect()
@@ -153,7 +157,8 @@ impl fmt::Display for Mismatch {
 }
 
 /// Why a scheme does not conform.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Failure {
     /// A wrong result.
     #[error("{case}: {miss}; {misses} of {elements} elements are beyond their bounds\nagain: {again}", again = case.again())]
@@ -173,7 +178,7 @@ pub enum Failure {
         /// The first product.
         case: Box<Case>,
         /// The reason.
-        why: String,
+        why: NotScheduled,
     },
     /// A product failed.
     #[error("{case}: {error}\nagain: {again}", again = case.again())]
@@ -199,9 +204,9 @@ pub enum Failure {
         /// The reason.
         error: Box<UnpackError>,
     },
-    /// A device was lost.
+    /// An instruction set is not available after all.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Absent(#[from] Absent),
     /// No shape of the suite fits the scheme's layouts.
     #[error("scheme {0}: no shape of the suite fits its layouts; give one with --shape NxK")]
     NoShape(String),
@@ -211,7 +216,7 @@ pub enum Failure {
 }
 
 /// The result of all comparisons on a backend, all within their bounds.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Summary {
     /// The backend's name.
     pub backend: String,
@@ -225,13 +230,14 @@ pub struct Summary {
     /// error of its rounding).
     pub share: f64,
     /// Products that the backend does not support: for each reason, the first one and the reason.
-    pub not_scheduled: Vec<(Case, String)>,
+    pub not_scheduled: Vec<(Case, NotScheduled)>,
 }
 
 impl Summary {
     /// Records a product that is not supported, if its reason is new.
-    fn note(&mut self, case: Case, why: String) {
-        if self.not_scheduled.iter().all(|(_, known)| *known != why) {
+    fn note(&mut self, case: Case, why: NotScheduled) {
+        let text = why.to_string();
+        if self.not_scheduled.iter().all(|(_, known)| known.to_string() != text) {
             self.not_scheduled.push((case, why));
         }
     }
@@ -369,8 +375,10 @@ impl Step<'_> {
             let Ok(summary) = result else { continue };
             let done = layer.as_ref().map_err(Clone::clone).and_then(|(weight, packed)| {
                 let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-                let op = backend.prepare_stored(self.scheme, weight, &stored);
-                let worth = op.as_ref().map_or(own, |op| op.rounds_x(own));
+                let data =
+                    WeightData::stored(self.scheme, self.shape, stored).with_unpacked(weight);
+                let op = backend.prepare_weight(&data);
+                let worth = op.as_ref().map_or(own, |op| op.accumulation().rounds_x(own));
                 let known = expected.iter().position(|(known, _)| *known == worth);
                 let at = known.unwrap_or_else(|| {
                     let found = self.expected(&plain, &x, (own, worth));
@@ -463,13 +471,14 @@ impl Step<'_> {
                 }
             };
             let kernel = op.kernel(*tokens);
-            let sums = op.sums_of(own, *tokens);
-            let decoded = op.decoded(own, *tokens);
+            let accumulation = op.accumulation();
+            let sums = accumulation.sums(own, *tokens);
+            let decoded = accumulation.decoded(own, *tokens);
             let mut chain = RoundingCount::of(sums, k, (groups, segments));
             chain.offset |= decoded.add != 0;
             let left = offset.max(f64::from(decoded.add).abs());
             let inexact = Inexact::of(&self.scheme.weight, decoded);
-            let output = op.rounded_to(own, output);
+            let output = accumulation.rounds_y(own, output);
             let mut first = None;
             let mut misses = 0;
             for (at, (y, sizes)) in y.iter().zip(sizes).enumerate() {
@@ -532,8 +541,8 @@ fn product(
     let halves: Vec<u16> =
         x.iter().map(|x| Number::Float(own).encode(*x, Overflow::Special) as u16).collect();
     let f32s: Vec<f32> = x.iter().map(|x| *x as f32).collect();
-    let f16s: Vec<element::F16> = halves.iter().copied().map(element::F16).collect();
-    let bf16s: Vec<element::Bf16> = halves.iter().copied().map(element::Bf16).collect();
+    let f16s: Vec<f16> = halves.iter().copied().map(f16::from_bits).collect();
+    let bf16s: Vec<bf16> = halves.iter().copied().map(bf16::from_bits).collect();
     let x = match own {
         F16 => Values::F16(&f16s),
         BF16 => Values::Bf16(&bf16s),
@@ -542,14 +551,14 @@ fn product(
     let decoded = |bits: u16| Number::Float(output).decode(u32::from(bits));
     match output {
         F16 => {
-            let mut y = vec![element::F16(UNWRITTEN_HALF); elements];
+            let mut y = vec![f16::from_bits(UNWRITTEN_HALF); elements];
             op.matmul_into(expert, x, ValuesMut::F16(&mut y), workspace)?;
-            Ok(y.into_iter().map(|y| decoded(y.0)).collect())
+            Ok(y.into_iter().map(|y| decoded(y.to_bits())).collect())
         }
         BF16 => {
-            let mut y = vec![element::Bf16(UNWRITTEN_HALF); elements];
+            let mut y = vec![bf16::from_bits(UNWRITTEN_HALF); elements];
             op.matmul_into(expert, x, ValuesMut::Bf16(&mut y), workspace)?;
-            Ok(y.into_iter().map(|y| decoded(y.0)).collect())
+            Ok(y.into_iter().map(|y| decoded(y.to_bits())).collect())
         }
         _ => {
             let mut y = vec![UNWRITTEN; elements];

@@ -16,8 +16,8 @@ use super::native::{NativeWeight, Path};
 use super::neon::bf16;
 use super::split_bf16;
 use super::tokens::{Tile, padded, tiles};
+use crate::accumulation::Sums;
 use crate::buffer::bytes_of;
-use crate::op::Sums;
 
 /// Columns between two reads of the group parameters, at most, for integer sums. Fewer if sums
 /// could overflow 32 bits: see [`exact_columns`].

@@ -14,13 +14,13 @@ use super::native::{PANEL, Rows};
 use super::product::CpuProduct;
 use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
-use crate::element::{Bf16, F16, ValuesMut, f32_to_bf16, f32_to_f16};
+use crate::element::{ValuesMut, bf16, f16, f32_to_bf16, f32_to_f16};
 
 /// y [M, N], written by several threads, each its own columns.
 enum OutputPointer {
     F32(*mut f32),
-    F16(*mut F16),
-    Bf16(*mut Bf16),
+    F16(*mut f16),
+    Bf16(*mut bf16),
 }
 
 /// The memory of y, borrowed while it is written.
@@ -65,10 +65,10 @@ impl<'y> OutputWriter<'y> {
             match self.target {
                 OutputPointer::F32(y) => place(y.add(at), columns, values, |value| value),
                 OutputPointer::F16(y) => {
-                    place(y.add(at), columns, values, |value| F16(f32_to_f16(value)))
+                    place(y.add(at), columns, values, |value| f16::from_bits(f32_to_f16(value)));
                 }
                 OutputPointer::Bf16(y) => {
-                    place(y.add(at), columns, values, |value| Bf16(f32_to_bf16(value)));
+                    place(y.add(at), columns, values, |value| bf16::from_bits(f32_to_bf16(value)));
                 }
             }
         }

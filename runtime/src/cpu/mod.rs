@@ -1,6 +1,7 @@
 //! Products on the CPU.
 //!
-//! In: an unpacked layer, then activations. Out: y = x w^T + bias. A layer is packed once into
+//! In: an unpacked layer, then activations. Out: y = x w^T + bias. [`CpuDevice`] prepares a layer,
+//! [`select`] says on which kernel the layer runs. A layer is packed once into
 //! native panels ([`native`]). A product packs its tokens ([`tokens`], `activation`) and loops over
 //! panels (`product`, with the sizes of [`blocking`]). A [`family`] decodes a code type; a
 //! [`vector`] wraps an instruction set, which may replace the default [`tile`]s; [`isa`] compiles
@@ -14,17 +15,21 @@
 pub(crate) mod activation;
 pub mod blocking;
 pub mod decode;
+mod device;
 mod epilogue;
 pub mod family;
 pub mod isa;
 pub mod native;
 mod product;
 mod quantiser;
+pub mod select;
 pub mod split_bf16;
 pub mod tile;
 pub mod tokens;
 pub mod vector;
 pub mod weight;
+
+pub use device::CpuDevice;
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -10,17 +10,18 @@ use quantloom_dsl::{Quantiser, Scheme};
 
 use super::activation::{self, PackedTokens};
 use super::blocking::Blocking;
+use super::device::CpuDevice;
 use super::family::Decoder;
 use super::native::{NativeWeight, Path};
 use super::product::CpuProduct;
+use super::select::{Selection, select_with};
 use super::split_bf16;
+use crate::accumulation::{Accumulation, Sums};
 use crate::buffer::Workspace;
-use crate::device::Device;
-use crate::element::{Bf16, F16 as Half, Values, ValuesMut, f32_to_bf16, f32_to_f16};
+use crate::element::{OwnedValues, Values, ValuesMut, bf16, f16, f32_to_bf16, f32_to_f16};
 use crate::float_mode::standard;
 use crate::forked;
-use crate::op::{self, Op, ProductError, Sums};
-use crate::select::{Selection, select_with};
+use crate::op::{self, Op, ProductError};
 use crate::unpacked::Unpacked;
 use quantloom_dsl::reference::StaticInput;
 
@@ -45,7 +46,7 @@ impl CpuWeight {
     /// # Errors
     /// [`ProductError::Scheme`].
     pub fn new(
-        device: Device,
+        device: CpuDevice,
         decoder: Decoder,
         scheme: &Scheme,
         weight: &Unpacked,
@@ -133,12 +134,8 @@ impl Op for CpuWeight {
         [kernel].into_iter().chain(taken).collect::<Vec<_>>().join("\n")
     }
 
-    fn sums(&self, tokens: usize) -> Sums {
-        match (self.blocking(tokens, BF16).matrix, self.selection.kernel.path) {
-            (Some(matrix), _) => matrix.sums(),
-            (_, Path::Dot) => Sums::Integer,
-            (_, Path::Fma) => Sums::Float,
-        }
+    fn accumulation(&self) -> &dyn Accumulation {
+        self
     }
 
     fn workspace_size(&self, tokens: usize) -> usize {
@@ -158,13 +155,24 @@ impl Op for CpuWeight {
         forked::check()?;
         standard(|| {
             let scaled = prescaled(x, &self.factors);
-            let x = scaled.as_ref().map_or(x, Scaled::values);
+            let x = scaled.as_ref().map_or(x, OwnedValues::values);
             let blocking = self.blocking(tokens, x.format());
             if !self.multiply(blocking, expert, x, &mut y, workspace)? {
                 self.multiply(self.without_parts(tokens), expert, x, &mut y, workspace)?;
             }
             Ok(())
         })
+    }
+}
+
+impl Accumulation for CpuWeight {
+    /// One answer for every type of x: [`Sums::Parts`] depends on the type by itself.
+    fn sums(&self, _x: FloatFormat, tokens: usize) -> Sums {
+        match (self.blocking(tokens, BF16).matrix, self.selection.kernel.path) {
+            (Some(matrix), _) => matrix.sums(),
+            (_, Path::Dot) => Sums::Integer,
+            (_, Path::Fma) => Sums::Float,
+        }
     }
 }
 
@@ -212,35 +220,20 @@ impl CpuWeight {
     }
 }
 
-/// x times its prescale, in its own type.
-enum Scaled {
-    F32(Vec<f32>),
-    F16(Vec<Half>),
-    Bf16(Vec<Bf16>),
-}
-
-impl Scaled {
-    fn values(&self) -> Values<'_> {
-        match self {
-            Self::F32(x) => Values::F32(x),
-            Self::F16(x) => Values::F16(x),
-            Self::Bf16(x) => Values::Bf16(x),
-        }
-    }
-}
-
 /// Each column of x times its prescale, rounded to f32 and to the type of x; `None` without a
 /// prescale.
-fn prescaled(x: Values<'_>, factors: &[f32]) -> Option<Scaled> {
+fn prescaled(x: Values<'_>, factors: &[f32]) -> Option<OwnedValues> {
     if factors.is_empty() {
         return None;
     }
     let product = |at: usize| x.get(at) * factors[at % factors.len()];
+    let half = |at: usize| f16::from_bits(f32_to_f16(product(at)));
+    let brain = |at: usize| bf16::from_bits(f32_to_bf16(product(at)));
     let all = 0..x.len();
     Some(match x {
-        Values::F32(_) => Scaled::F32(all.map(product).collect()),
-        Values::F16(_) => Scaled::F16(all.map(|at| Half(f32_to_f16(product(at)))).collect()),
-        Values::Bf16(_) => Scaled::Bf16(all.map(|at| Bf16(f32_to_bf16(product(at)))).collect()),
+        Values::F32(_) => OwnedValues::F32(all.map(product).collect()),
+        Values::F16(_) => OwnedValues::F16(all.map(half).collect()),
+        Values::Bf16(_) => OwnedValues::Bf16(all.map(brain).collect()),
     })
 }
 

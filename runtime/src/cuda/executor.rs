@@ -201,7 +201,7 @@ impl From<CudaError> for ProductError {
     fn from(error: CudaError) -> Self {
         match error {
             CudaError::Refused(why) => why.into(),
-            error => Self::Device(error.to_string()),
+            error => Self::device(error),
         }
     }
 }

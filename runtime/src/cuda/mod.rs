@@ -39,6 +39,7 @@ mod link;
 mod loader;
 mod module;
 mod order;
+mod prepared;
 pub mod selftest;
 mod stream;
 mod tensor_map;

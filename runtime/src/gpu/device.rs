@@ -9,15 +9,21 @@ use quantloom_dsl::layout::Shape;
 use super::executor::Executor;
 use super::experts::GpuExperts;
 use super::saved::SavedError;
-use super::stored::Stored;
 use super::weight::GpuWeight;
-use crate::device::Backend;
+use crate::backend::Backend;
 use crate::float_mode::standard;
-use crate::op::{self, Op, ProductError};
+use crate::op::{Op, ProductError};
 use crate::unpacked::Unpacked;
+use crate::weight_data::{Stored, WeightData};
 
 /// A device that products run on through an executor.
 pub struct GpuDevice<E>(Arc<E>);
+
+impl<E> Clone for GpuDevice<E> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 impl<E: Executor> GpuDevice<E> {
     /// The device of an executor.
@@ -80,23 +86,16 @@ impl<E: Executor + 'static> Backend for GpuDevice<E> {
         self.0.name()
     }
 
-    fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
+    /// Stored tensors are uploaded as they are and brought into place by kernels; stacked experts and
+    /// a weight without stored tensors are unpacked by the host.
+    fn prepare_weight(&self, weight: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError> {
+        let scheme = weight.scheme();
         if scheme.experts.is_some() {
-            return Ok(Box::new(standard(|| GpuExperts::new(self, scheme, weight))?));
+            return Ok(Box::new(standard(|| GpuExperts::new(self, scheme, weight.unpack()?))?));
         }
-        Ok(Box::new(self.prepare(scheme, weight)?))
-    }
-
-    fn prepare_stored(
-        &self,
-        scheme: &Scheme,
-        weight: &Unpacked,
-        stored: Stored<'_, '_>,
-    ) -> Result<Box<dyn Op>, ProductError> {
-        if scheme.experts.is_some() {
-            return Backend::prepare(self, scheme, weight);
-        }
-        op::same_weight(scheme, weight)?;
-        Ok(Box::new(self.prepare_stored(scheme, weight.shape(), stored)?))
+        Ok(Box::new(match weight.stores() {
+            Some(stored) => self.prepare_stored(scheme, weight.shape(), stored)?,
+            None => self.prepare(scheme, weight.unpack()?)?,
+        }))
     }
 }

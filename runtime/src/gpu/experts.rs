@@ -1,15 +1,15 @@
 //! Stacked experts on a GPU: a weight each, multiplied one at a time.
 
 use quantloom_dsl::Scheme;
-use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
 use super::device::GpuDevice;
 use super::executor::Executor;
 use super::weight::GpuWeight;
+use crate::accumulation::Accumulation;
 use crate::buffer::Workspace;
 use crate::element::{Values, ValuesMut};
-use crate::op::{self, Decoded, Op, ProductError, Sums};
+use crate::op::{self, Op, ProductError};
 use crate::unpacked::Unpacked;
 
 /// The experts of a layer, each a weight of its own.
@@ -52,7 +52,7 @@ impl<E: Executor> GpuExperts<E> {
     }
 }
 
-impl<E: Executor> Op for GpuExperts<E> {
+impl<E: Executor + 'static> Op for GpuExperts<E> {
     fn scheme(&self) -> &Scheme {
         &self.scheme
     }
@@ -70,24 +70,9 @@ impl<E: Executor> Op for GpuExperts<E> {
         format!("{each}\n{}", self.first.explain(tokens))
     }
 
-    fn sums(&self, tokens: usize) -> Sums {
-        self.first.sums(tokens)
-    }
-
-    fn sums_of(&self, x: FloatFormat, tokens: usize) -> Sums {
-        self.first.sums_of(x, tokens)
-    }
-
-    fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
-        self.first.rounds_x(x)
-    }
-
-    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
-        self.first.decoded(x, tokens)
-    }
-
-    fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
-        self.first.rounded_to(x, y)
+    /// That of one expert, which is that of all.
+    fn accumulation(&self) -> &dyn Accumulation {
+        &self.first
     }
 
     fn workspace_size(&self, tokens: usize) -> usize {

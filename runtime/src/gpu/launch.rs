@@ -14,7 +14,7 @@ use super::plan::{Chunk, Place};
 use super::products::Choice;
 use super::weight::{GpuWeight, Product};
 use crate::element::Values;
-use crate::op::{self, ProductError};
+use crate::op::{self, NotScheduled, ProductError};
 use crate::source::{Access, Refusal, Storage};
 
 /// x, y and what lies between them on the device.
@@ -63,8 +63,7 @@ impl<E: Executor> GpuWeight<E> {
         let product = self.product(x.format())?;
         let own = self.choice(x.format(), tokens)?.key.work;
         if choice.key.work != own || choice.key.target != self.executor.target() {
-            let why = format!("{} is no kernel of this weight's products", choice.key);
-            return Err(ProductError::NotScheduled(why));
+            return Err(NotScheduled::OtherProduct(Box::new(choice.key.clone())).into());
         }
         let chunk = Arc::new(self.chunk(product, choice, tokens)?);
         self.tensors_of(product, chunk, x)
@@ -166,7 +165,7 @@ impl<E: Executor> GpuWeight<E> {
 fn bytes(x: Values<'_>) -> Vec<u8> {
     match x {
         Values::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        Values::F16(values) => values.iter().flat_map(|value| value.0.to_le_bytes()).collect(),
-        Values::Bf16(values) => values.iter().flat_map(|value| value.0.to_le_bytes()).collect(),
+        Values::F16(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        Values::Bf16(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
     }
 }

@@ -4,21 +4,22 @@
 use std::collections::BTreeSet;
 
 use quantloom_dsl::Scheme;
+use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::Scheme;
 
 use super::executor::Executor;
 use super::products::Choice;
 use super::weight::{GpuWeight, Product};
+use crate::accumulation::Accumulation;
 use crate::buffer::Workspace;
-use crate::element::{Bf16, F16 as Half, Values, ValuesMut, bf16_to_f32, f16_to_f32};
+use crate::element::{Values, ValuesMut, bf16, bf16_to_f32, f16, f16_to_f32};
+use crate::explanation::together;
 use crate::float_mode::standard;
-use crate::op::{self, Decoded, Op, ProductError, Sums};
-use crate::select::once;
+use crate::op::{self, NotScheduled, Op, ProductError};
 use crate::source::Refusal;
 
-impl<E: Executor> Op for GpuWeight<E> {
+impl<E: Executor + 'static> Op for GpuWeight<E> {
     fn scheme(&self) -> &Scheme {
         &self.scheme
     }
@@ -48,35 +49,14 @@ impl<E: Executor> Op for GpuWeight<E> {
         });
         let alone = |(own, _): &&(FloatFormat, Refusal)| self.product(*own).is_err();
         let refused = self.refused.iter().filter(alone);
-        let refused = once(refused.map(|(own, why)| (format!("x in {own}"), why.to_string())));
+        let refused = together(refused.map(|(own, why)| (format!("x in {own}"), why.to_string())));
         let parts = self.products.iter().flat_map(|product| &product.parts);
         let filled: BTreeSet<String> = parts.filter_map(|part| part.note.clone()).collect();
         chosen.chain(refused).chain(filled).collect::<Vec<_>>().join("\n")
     }
 
-    fn sums(&self, tokens: usize) -> Sums {
-        let first = self.products.first().map_or(F32, |product| product.element);
-        self.choice(first, tokens as u64).map_or(Sums::Matrix, |choice| choice.sums)
-    }
-
-    fn sums_of(&self, x: FloatFormat, tokens: usize) -> Sums {
-        self.choice(x, tokens as u64).map_or(Sums::Matrix, |choice| choice.sums)
-    }
-
-    fn rounds_x(&self, x: FloatFormat) -> FloatFormat {
-        self.product(x).map_or(x, |product| product.rounded)
-    }
-
-    fn decoded(&self, x: FloatFormat, tokens: usize) -> Decoded {
-        self.choice(x, tokens as u64).map_or(Decoded::default(), |choice| choice.decoded)
-    }
-
-    /// Kernels round y to the scheme's type, or that of x.
-    fn rounded_to(&self, x: FloatFormat, y: FloatFormat) -> FloatFormat {
-        match self.product(x) {
-            Ok(product) if y == F32 => product.output,
-            _ => y,
-        }
+    fn accumulation(&self) -> &dyn Accumulation {
+        self
     }
 
     /// None: memory is the device's.
@@ -96,8 +76,7 @@ impl<E: Executor> Op for GpuWeight<E> {
         let product = self.product(own)?;
         let output = product.output;
         if asked != F32 && asked != output {
-            let why = format!("y in {asked} for x in {own}: kernels round y to {output}");
-            return Err(ProductError::NotScheduled(why));
+            return Err(NotScheduled::TypeOfY { x: own, y: asked, rounded: output }.into());
         }
         if tokens == 0 {
             return Ok(());
@@ -158,12 +137,12 @@ fn store(result: &[u8], output: FloatFormat, y: &mut ValuesMut<'_>) {
         }
         ValuesMut::F16(y) => {
             for (y, bits) in y.iter_mut().zip(halves()) {
-                *y = Half(bits);
+                *y = f16::from_bits(bits);
             }
         }
         ValuesMut::Bf16(y) => {
             for (y, bits) in y.iter_mut().zip(halves()) {
-                *y = Bf16(bits);
+                *y = bf16::from_bits(bits);
             }
         }
     }

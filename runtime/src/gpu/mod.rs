@@ -22,9 +22,12 @@
 //! | `plan` | the launches of a product, their buffers and sizes: as formulas, and for M tokens |
 //! | `launch` | x, y and a workspace of the executor; the launches of a plan on them |
 //! | `matmul` | the op: x in, pieces of M, launches, y out |
+//! | `accumulation` | where its kernels round, for the conformance kit |
 
+mod accumulation;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 pub mod arguments;
+mod debug;
 mod device;
 mod executor;
 mod experts;
@@ -44,6 +47,7 @@ mod transform;
 pub(crate) mod uses;
 mod weight;
 
+pub use crate::weight_data::Stored;
 pub use device::GpuDevice;
 pub use executor::{Executor, Launch, Slot};
 pub use experts::GpuExperts;
@@ -55,6 +59,5 @@ pub use order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use plan::{LaunchPlan, Plan, PlanBuffer, PlanFault, PlanLaunch, Step, WorkspaceBytes};
 pub use products::{Basis, Choice, Moves, Products, Request, Trusted};
 pub use saved::SavedError;
-pub use stored::Stored;
 pub use transform::Transform;
 pub use weight::GpuWeight;

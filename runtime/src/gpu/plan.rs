@@ -16,7 +16,7 @@ use super::executor::Executor;
 use super::products::Choice;
 use super::weight::{GpuWeight, Product};
 use crate::float_mode::standard;
-use crate::op::ProductError;
+use crate::op::{NotScheduled, ProductError};
 use crate::source::{
     Access, BufferRole, Count, KernelKey, LaunchRule, ParameterKind, Problem, Refusal, Storage,
 };
@@ -357,8 +357,7 @@ impl<E: Executor> GpuWeight<E> {
         };
         let quantiser = self.scheme.activation_for(element).and_then(ActivationChoice::quantiser);
         if tokens > most && quantiser.is_some_and(Quantiser::spans_tokens) {
-            let why = format!("{tokens} tokens that share a scale: a launch takes {most}");
-            return Err(ProductError::NotScheduled(why));
+            return Err(NotScheduled::SharedScale { tokens, most }.into());
         }
         let mut chunks: Vec<(u64, Arc<Chunk<E>>)> = Vec::new();
         let mut first = 0;
@@ -386,8 +385,7 @@ impl<E: Executor> GpuWeight<E> {
         rows: u64,
     ) -> Result<Chunk<E>, ProductError> {
         if rows > choice.tokens {
-            let why = format!("a launch takes {} rows of x at most", choice.tokens);
-            return Err(ProductError::NotScheduled(why));
+            return Err(NotScheduled::Rows { rows, most: choice.tokens }.into());
         }
         let executor = &*self.executor;
         let steps = executor.source().steps(&self.request(product), choice)?;

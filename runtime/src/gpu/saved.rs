@@ -22,11 +22,12 @@ use super::static_inputs::StaticInputs;
 use super::stored::Filled;
 use super::weight::{Filling, GpuWeight};
 use crate::checkpoint::{CheckpointError, Dtype, Entry, Tensors, Writer};
-use crate::op::{Op as _, ProductError};
+use crate::op::ProductError;
 use crate::source::BufferRole;
 
 /// Why a prepared weight could not be saved or loaded.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SavedError {
     /// The file could not be written.
     #[error("cannot write {}: {error}", path.display())]
@@ -90,11 +91,11 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// [`SavedError::Write`], or what the device says.
     pub fn save(&self, path: &Path) -> Result<(), SavedError> {
-        let shape = self.shape();
+        let shape = self.shape;
         let mut metadata = BTreeMap::from([
             (FORM.to_owned(), VERSION.to_owned()),
             (TARGET.to_owned(), self.executor().target().to_owned()),
-            (SCHEME.to_owned(), self.scheme().to_string()),
+            (SCHEME.to_owned(), self.scheme.to_string()),
             (SHAPE.to_owned(), described(shape)),
         ]);
         let mut buffers = Vec::new();
@@ -150,6 +151,11 @@ impl<E: Executor> GpuWeight<E> {
     }
 }
 
+/// Stands for [`Loading::refused`] where an error of products is wanted.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the file of the prepared weight is refused")]
+struct RefusedFile;
+
 /// A file whose buffers are uploaded.
 struct Loading<'f, E> {
     file: &'f Saved<'f>,
@@ -162,7 +168,7 @@ struct Loading<'f, E> {
 impl<E> Loading<'_, E> {
     fn of_file<T>(&mut self, found: Result<T, SavedError>) -> Result<T, ProductError> {
         found.map_err(|why| {
-            let said = ProductError::NotScheduled(why.to_string());
+            let said = ProductError::device(RefusedFile);
             self.refused = Some(why);
             said
         })

@@ -16,9 +16,7 @@ use super::transform::transformed;
 use super::weight::Filling;
 use crate::op::ProductError;
 use crate::unpacked::{UnpackError, Unpacked};
-
-/// The bytes of stored tensors, by the names of their stores.
-pub type Stored<'s, 'b> = &'s dyn Fn(&str) -> Option<&'b [u8]>;
+use crate::weight_data::Stored;
 
 /// Where native buffers are filled from.
 pub(super) struct Source<'s, 'b, E: Executor> {
@@ -65,7 +63,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
             Ok(filled) => Ok(filled),
             Err(ProductError::NotScheduled(why)) => {
                 let executor = self.executor;
-                tracing::info!(buffer = %part.role, why, "packed by the host");
+                tracing::info!(buffer = %part.role, %why, "packed by the host");
                 let unpacked = match part.form {
                     Form::Codes(_) => self.whole(request.scheme)?,
                     _ => self.small(request.scheme)?,

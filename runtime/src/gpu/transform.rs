@@ -12,10 +12,10 @@ use super::executor::{Executor, Launch, Slot};
 use super::native::NativePart;
 use super::order::{ColumnOrder, NO_COLUMN};
 use super::products::Request;
-use super::stored::Stored;
-use crate::op::ProductError;
+use crate::op::{NotScheduled, ProductError};
 use crate::source::{Access, KernelKey, LaunchRule, ParameterKind, Problem};
 use crate::unpacked::UnpackError;
+use crate::weight_data::Stored;
 
 /// The kernel of a transform, with buffers of its own.
 pub struct Transform<E: Executor> {
@@ -91,8 +91,7 @@ impl<E: Executor> GpuDevice<E> {
         let columns = order.map_or(&[][..], ColumnOrder::columns);
         let there = |column: &u32| *column == NO_COLUMN || u64::from(*column) < request.x_columns;
         if !columns.iter().all(there) {
-            let why = "the order of the columns is that of a wider weight".to_owned();
-            return Err(ProductError::NotScheduled(why));
+            return Err(NotScheduled::OtherOrder.into());
         }
         let order = order.map_or_else(Vec::new, ColumnOrder::bytes);
         let mut read = Vec::new();

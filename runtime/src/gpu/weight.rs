@@ -19,11 +19,12 @@ use super::plan::Plan;
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
 use super::static_inputs::StaticInputs;
-use super::stored::{Filled, Source, Stored, packed};
+use super::stored::{Filled, Source, packed};
 use super::transform::transformed;
-use crate::op::{self, ProductError};
+use crate::op::{self, NotScheduled, ProductError};
 use crate::source::{BufferRole, Refusal};
 use crate::unpacked::Unpacked;
+use crate::weight_data::Stored;
 
 /// A weight in the memory of a GPU, with all that its products need.
 pub struct GpuWeight<E: Executor> {
@@ -235,7 +236,7 @@ impl<E: Executor> GpuWeight<E> {
         if products.is_empty() {
             return Err(match refused.into_iter().next() {
                 Some((_, why)) => why.into(),
-                None => ProductError::NotScheduled("the scheme names no activation".to_owned()),
+                None => NotScheduled::NoActivation.into(),
             });
         }
         let mut static_inputs = Vec::new();
@@ -336,7 +337,7 @@ impl<E: Executor> GpuWeight<E> {
         let holds = |part: &&Arc<Part<E::Memory>>| part.native.holds(component);
         let of = |product: &'_ Product<E>| product.parts.iter().find(holds).cloned();
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
-        let none = || ProductError::NotScheduled(format!("products read no `{component}`"));
+        let none = || NotScheduled::NoComponent(component);
         let (product, part) = found.ok_or_else(none)?;
         let request = self.request(product);
         let moves = self.executor.source().moves(&request, &part.native)?;
@@ -436,11 +437,8 @@ impl<E: Executor> GpuWeight<E> {
         if let Some((_, why)) = refused {
             return why.clone().into();
         }
-        let names: Vec<String> =
-            self.products.iter().map(|product| product.element.to_string()).collect();
-        let kernels = names.join(" and ");
-        let why = format!("x in {element}: the kernels of this weight multiply {kernels}");
-        ProductError::NotScheduled(why)
+        let known = self.products.iter().map(|product| product.element).collect();
+        NotScheduled::TypeOfX { x: element, known }.into()
     }
 }
 

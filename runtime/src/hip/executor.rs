@@ -128,7 +128,7 @@ impl From<HipError> for ProductError {
     fn from(error: HipError) -> Self {
         match error {
             HipError::Refused(why) => why.into(),
-            error => Self::Device(error.to_string()),
+            error => Self::device(error),
         }
     }
 }

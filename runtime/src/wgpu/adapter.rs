@@ -36,6 +36,11 @@ impl Found {
         let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();
         Self { name: info.name.clone(), api: info.backend.to_string(), kind, driver }
     }
+
+    /// Whether it is a graphics card, which has memory of its own.
+    pub fn is_card(&self) -> bool {
+        self.kind == "discrete GPU"
+    }
 }
 
 impl fmt::Display for Found {

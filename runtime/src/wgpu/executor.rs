@@ -133,7 +133,7 @@ impl From<WgpuError> for ProductError {
     fn from(error: WgpuError) -> Self {
         match error {
             WgpuError::Refused(why) => why.into(),
-            error => Self::Device(error.to_string()),
+            error => Self::device(error),
         }
     }
 }

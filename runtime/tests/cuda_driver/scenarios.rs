@@ -13,7 +13,7 @@ use quantloom_runtime::cuda::{
     Argument, Buffer, Context, Cuda, CudaError, DeviceSlice, DeviceSliceMut, Event, Graph,
     ImageCache, Kernel, Loader, Origin, Stream, devices, load, selftest,
 };
-use quantloom_runtime::element::{Bf16, Values, ValuesMut};
+use quantloom_runtime::element::{Values, ValuesMut, bf16};
 use quantloom_runtime::gpu::{
     Arrangement, Basis, Choice, Form, GpuDevice, GpuWeight, NativePart, Products, Request, Trusted,
 };
@@ -295,8 +295,8 @@ impl Products for Sums {
             key: KernelKey { target: request.target.to_owned(), ..key() },
             tokens: 1,
             meeting: "in bf16".to_owned(),
-            sums: quantloom_runtime::op::Sums::Matrix,
-            decoded: quantloom_runtime::op::Decoded::default(),
+            sums: quantloom_runtime::accumulation::Sums::Matrix,
+            decoded: quantloom_runtime::accumulation::Decoded::default(),
             by: Basis::Model,
         })
     }
@@ -323,7 +323,7 @@ fn other_tensors() -> Result<(), CudaError> {
         device.prepare(&scheme, &weight).unwrap()
     };
     let (one, other) = (weight(64, 64), weight(64, 128));
-    let x = [Bf16(0x3f80); 64];
+    let x = [bf16::ONE; 64];
     let mut tensors = one.tensors(Values::Bf16(&x)).unwrap();
     println!("{}", other.queue(&mut tensors, false).unwrap_err());
     one.queue(&mut tensors, false)?;
@@ -345,11 +345,12 @@ fn product() -> Result<(), CudaError> {
     let stored = |name: &str| Some(if name.contains("scale") { &scales[..] } else { &codes[..] });
     let weight = Unpacked::new(&scheme(), Shape::matrix(64, 64), &stored).unwrap();
     let weight = device.prepare(&scheme(), &weight).unwrap();
-    let x: Vec<Bf16> = (0..3 * 64).map(|at| Bf16(0x3f80 + at)).collect();
-    let mut y = vec![Bf16(0); 3 * 64];
+    let x: Vec<bf16> = (0..3 * 64).map(|at| bf16::from_bits(0x3f80 + at)).collect();
+    let mut y = vec![bf16::ZERO; 3 * 64];
     let mut workspace = Workspace::default();
     weight.matmul_into(0, Values::Bf16(&x), ValuesMut::Bf16(&mut y), &mut workspace).unwrap();
-    let expected = x.iter().enumerate().map(|(at, x)| Bf16(x.0 + if at % 64 == 0 { 3 } else { 0 }));
+    let sum = |(at, x): (usize, &bf16)| x.to_bits() + if at % 64 == 0 { 3 } else { 0 };
+    let expected = x.iter().enumerate().map(sum).map(bf16::from_bits);
     let right = expected.eq(y.iter().copied());
     println!("{}: y is right: {right}", weight.explain(3));
     Ok(())

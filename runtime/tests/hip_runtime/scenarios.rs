@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize, Recode, Shape};
 use quantloom_dsl::{Scheme, parse, parse_layout};
-use quantloom_runtime::element::{Bf16, Values, ValuesMut};
+use quantloom_runtime::element::{Values, ValuesMut, bf16};
 use quantloom_runtime::gpu::{
     Arrangement, Basis, Choice, Form, GpuDevice, NativePart, Products, Request, Trusted,
 };
@@ -16,7 +16,7 @@ use quantloom_runtime::hip::{
     load,
 };
 use quantloom_runtime::image_cache::ImageCache;
-use quantloom_runtime::op::{self, Op as _, ProductError, Workspace};
+use quantloom_runtime::op::{Op as _, ProductError, Workspace};
 use quantloom_runtime::source::{
     Access, BufferRole, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem,
     Refusal, Schedule, Work,
@@ -272,8 +272,8 @@ impl Products for Sums {
             key: key(request.target),
             tokens: 1,
             meeting: "in bf16".to_owned(),
-            sums: op::Sums::Matrix,
-            decoded: quantloom_runtime::op::Decoded::default(),
+            sums: quantloom_runtime::accumulation::Sums::Matrix,
+            decoded: quantloom_runtime::accumulation::Decoded::default(),
             by: Basis::Model,
         })
     }
@@ -287,8 +287,8 @@ fn product() -> Result<(), HipError> {
     let scales = [0x80, 0x3f].repeat(64);
     let stored = |name: &str| Some(if name.contains("scale") { &scales[..] } else { &codes[..] });
     let weight = Unpacked::new(&scheme(), Shape::matrix(64, 64), &stored).unwrap();
-    let x: Vec<Bf16> = (0..3 * 64).map(|at| Bf16(0x3f80 + at)).collect();
-    let mut y = vec![Bf16(0); 3 * 64];
+    let x: Vec<bf16> = (0..3 * 64).map(|at| bf16::from_bits(0x3f80 + at)).collect();
+    let mut y = vec![bf16::ZERO; 3 * 64];
     let mut workspace = Workspace::default();
     let multiply = || -> Result<String, ProductError> {
         let weight = device.prepare(&scheme(), &weight)?;
@@ -297,8 +297,8 @@ fn product() -> Result<(), HipError> {
     };
     match { multiply }() {
         Ok(explained) => {
-            let sum = |(at, x): (usize, &Bf16)| Bf16(x.0 + if at % 64 == 0 { 3 } else { 0 });
-            let right = x.iter().enumerate().map(sum).eq(y.iter().copied());
+            let sum = |(at, x): (usize, &bf16)| x.to_bits() + if at % 64 == 0 { 3 } else { 0 };
+            let right = x.iter().enumerate().map(sum).eq(y.iter().map(|y| y.to_bits()));
             println!("{explained}: y is right: {right}");
         }
         Err(error) => println!("{error}"),

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use quantloom_kernels::ops::CtW4a16;
 use quantloom_kernels::runtime::checkpoint::Checkpoint;
-use quantloom_kernels::runtime::device::Device;
-use quantloom_kernels::runtime::op::Declared as _;
+use quantloom_kernels::runtime::cpu::CpuDevice;
+use quantloom_kernels::runtime::declared::Declared as _;
 
 /// `y = x w^T` with the layer of this name, which must be of compressed-tensors W4A16.
 ///
@@ -19,8 +19,7 @@ use quantloom_kernels::runtime::op::Declared as _;
 /// fit the layer.
 pub fn multiply(file: &Path, layer: &str, x: &[f32]) -> Result<Vec<f32>, Box<dyn Error>> {
     let checkpoint = Checkpoint::open(file)?;
-    let layer = checkpoint.layer(layer).map_err(|fault| fault.to_string())?;
-    let weight = CtW4a16::load(layer)?.prepare(&Device::best()?)?;
+    let weight = CtW4a16::load(checkpoint.layer(layer)?)?.prepare(&CpuDevice::best())?;
     Ok(weight.matmul(x)?)
 }
 

@@ -10,10 +10,11 @@ use quantloom_codegen::jit::Simulator;
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{self, PlainCodes, StoredTensors, dequantise};
 use quantloom_dsl::{Experts, Scheme, parse};
+use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::{Checkpoint, Tensors, tensor_name};
 use quantloom_runtime::conformance::{Failure, Suite, draw};
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
-use quantloom_runtime::device::{Backend, Device};
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_runtime::op::ProductError;
 use quantloom_runtime::quantise::{candidates, quantise_checkpoint};
@@ -189,10 +190,12 @@ pub fn backend(name: &str) -> Result<Box<dyn Backend>, String> {
             Ok(simulator) => Ok(Box::new(GpuDevice::new(simulator))),
             Err(error) => Err(error.to_string()),
         },
-        None => match Device::named(name) {
-            Ok(device) => Ok(Box::new(device.with_families(quantloom_kernels::FAMILIES))),
-            Err(error) => Err(error.to_string()),
-        },
+        None => {
+            let isa = if name == "cpu" { Some(Isa::best()) } else { Isa::from_name(name) };
+            let isa = isa.ok_or_else(|| format!("there is no backend \"{name}\""))?;
+            let device = CpuDevice::of(isa).map_err(|absent| absent.to_string())?;
+            Ok(Box::new(device.with_families(quantloom_kernels::FAMILIES)))
+        }
     }
 }
 
@@ -302,7 +305,7 @@ impl Subject {
             (Err(error), _) => Outcome::Refused(error.clone()),
             (Ok(_), None) => Outcome::Failed(Fault::error("no result")),
             (Ok(_), Some(Ok(summary))) => match summary.not_scheduled.first() {
-                Some((_, why)) if summary.products == 0 => Outcome::Refused(why.clone()),
+                Some((_, why)) if summary.products == 0 => Outcome::Refused(why.to_string()),
                 _ => Outcome::Passed,
             },
             (Ok(_), Some(Err(failure))) => of_failure(failure),
@@ -320,9 +323,9 @@ fn of_failure(failure: Failure) -> Outcome {
                 case.tokens
             )))
         }
-        Failure::NotScheduled { why, .. } => Outcome::Refused(why),
+        Failure::NotScheduled { why, .. } => Outcome::Refused(why.to_string()),
         Failure::Refused { error, .. } => match *error {
-            ProductError::NotScheduled(why) => Outcome::Refused(why),
+            ProductError::NotScheduled(why) => Outcome::Refused(why.to_string()),
             error => Outcome::Failed(Fault::error(error.to_string())),
         },
         Failure::Reference { error, .. } => {

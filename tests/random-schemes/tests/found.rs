@@ -10,9 +10,11 @@ use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Accumulate, Arithmetic, Scheme};
 use quantloom_random_schemes::campaign::{Finding, Options, Report, run};
 use quantloom_random_schemes::checks::{Check, Kind, Subject, backend};
-use quantloom_runtime::device::Backend;
-use quantloom_runtime::op::{Op, ProductError, Sums, Values, ValuesMut, Workspace};
-use quantloom_runtime::unpacked::{UnpackError, Unpacked};
+use quantloom_runtime::accumulation::Accumulation;
+use quantloom_runtime::backend::Backend;
+use quantloom_runtime::op::{Op, ProductError, Values, ValuesMut, Workspace};
+use quantloom_runtime::unpacked::UnpackError;
+use quantloom_runtime::weight_data::WeightData;
 
 fn options(seed: u64, count: u64, checks: Vec<Check>) -> Options {
     Options {
@@ -136,8 +138,8 @@ impl Backend for Wrong {
         self.0.name()
     }
 
-    fn prepare(&self, scheme: &Scheme, weight: &Unpacked) -> Result<Box<dyn Op>, ProductError> {
-        Ok(Box::new(WrongOp(self.0.prepare(scheme, weight)?)))
+    fn prepare_weight(&self, weight: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError> {
+        Ok(Box::new(WrongOp(self.0.prepare_weight(weight)?)))
     }
 }
 
@@ -160,8 +162,8 @@ impl Op for WrongOp {
         self.0.explain(tokens)
     }
 
-    fn sums(&self, tokens: usize) -> Sums {
-        self.0.sums(tokens)
+    fn accumulation(&self) -> &dyn Accumulation {
+        self.0.accumulation()
     }
 
     fn workspace_size(&self, tokens: usize) -> usize {

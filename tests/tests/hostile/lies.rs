@@ -240,6 +240,6 @@ fn a_product_beyond_its_factors() {
         ],
     };
     let checkpoint = Checkpoint::from_bytes(file.bytes(), Options::default()).unwrap();
-    let findings = format!("{:?}", check(&checkpoint, &quantloom_runtime::device::Device::cpu()));
+    let findings = format!("{:?}", check(&checkpoint, &quantloom_runtime::cpu::CpuDevice::best()));
     assert!(findings.contains("ref.y has 1 values"), "{findings}");
 }

@@ -388,7 +388,8 @@ fn what_is_not_scheduled_is_said() {
     let failure = suite.run(&scheme, &[&device], &|_| {}).remove(0).unwrap_err();
     let Failure::NotScheduled { why, .. } = &failure else { panic!("{failure}") };
     assert!(
-        why.contains("no schedule on wgsl handles a scale for columns of several tokens"),
+        why.to_string()
+            .contains("no schedule on wgsl handles a scale for columns of several tokens"),
         "{why}"
     );
 }

@@ -122,7 +122,7 @@ impl<'a> Copies<'a> {
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
         let first = match device.prepare_stored(&only, shape, &stored) {
             Ok(weight) => weight,
-            Err(ProductError::NotScheduled(why)) => return Ok(Err(why)),
+            Err(ProductError::NotScheduled(why)) => return Ok(Err(why.to_string())),
             Err(error) => return Err(error.into()),
         };
         drop(packed);
@@ -204,7 +204,7 @@ impl<'a> Bench<'a> {
             Ok(choice) => {
                 return Ok(Err(format!("a launch takes {} rows of x at most", choice.tokens)));
             }
-            Err(ProductError::NotScheduled(why)) => return Ok(Err(why)),
+            Err(ProductError::NotScheduled(why)) => return Ok(Err(why.to_string())),
             Err(error) => return Err(error.into()),
         };
         let start = Instant::now();

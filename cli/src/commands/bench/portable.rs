@@ -74,7 +74,7 @@ fn measured<E: Executor>(
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     let weight = match device.prepare_stored(scheme, shape, &stored) {
         Ok(weight) => weight,
-        Err(ProductError::NotScheduled(why)) => return Ok(Err(why)),
+        Err(ProductError::NotScheduled(why)) => return Ok(Err(why.to_string())),
         Err(error) => return Err(error.into()),
     };
     let x = RandomX::tokens(scheme, own, tokens, shape.k);

@@ -31,9 +31,16 @@ impl Workspace {
         let each = Extent::Constant(epilogue.tokens * epilogue.rows);
         let shape = [Extent::Constant(epilogue.splits), extent, rows, each];
         let layout = "f32 [row, token, rows of blocks, tokens of blocks, split]";
-        let sums = b.buffer_of(BufferRole::PartialSums, Word::U32, Access::Workspace, &shape, layout);
+        let sums =
+            b.buffer_of(BufferRole::PartialSums, Word::U32, Access::Workspace, &shape, layout);
         let layout = "blocks that have arrived; 0 before the first launch, and after each";
-        let arrivals = b.buffer_of(BufferRole::Arrivals, Word::U32, Access::Workspace, &[extent, rows], layout);
+        let arrivals = b.buffer_of(
+            BufferRole::Arrivals,
+            Word::U32,
+            Access::Workspace,
+            &[extent, rows],
+            layout,
+        );
         let number = b.mad(token_block, row_blocks, row_block);
         let blocks = b.mul(token_blocks, row_blocks);
         Self { sums, arrivals, number, blocks }

@@ -15,11 +15,11 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Configured, SIDE, prefetch};
+use crate::accumulation::Sums;
 use crate::cpu::isa::Isa;
 use crate::cpu::product::{Prefetcher, SplitBlock};
 use crate::cpu::split_bf16::{MOST_PAIRS, lines};
 use crate::cpu::tile::each;
-use crate::op::Sums;
 
 /// The instruction set with the instruction.
 pub(in crate::cpu) const ISA: Isa = Isa::Avx512Amx;

@@ -25,11 +25,11 @@ use core::arch::aarch64::*;
 
 use super::instruction::bfmmla;
 use super::tile::register;
+use crate::accumulation::Sums;
 use crate::cpu::decode::CHUNK;
 use crate::cpu::isa::Isa;
 use crate::cpu::product::{Prefetcher, SplitBlock};
 use crate::cpu::split_bf16::MOST_CHAIN;
-use crate::op::Sums;
 
 /// The instruction set with the instruction.
 pub(in crate::cpu) const ISA: Isa = Isa::NeonBf16;

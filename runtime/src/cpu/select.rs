@@ -1,8 +1,8 @@
-//! Which kernel a product runs on, and why not another.
+//! Which kernel of the CPU a product runs on, and why not another.
 //!
 //! In: a device, a scheme, a shape. Out: a [`Selection`]: the kernel that was chosen and, for each
-//! one passed over, a typed [`Refusal`]. Candidates are tried best first; the first that nothing
-//! speaks against is taken.
+//! one that was not, a typed [`Rejection`]. Candidates are tried best first; the first that no
+//! rejection applies to is taken.
 
 use std::fmt;
 
@@ -10,10 +10,11 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{GroupSize, Shape};
 use quantloom_dsl::{Activation, Code, Quantiser, Scheme};
 
-use crate::cpu::blocking::Matrix;
-use crate::cpu::isa::{Absent, Isa};
-use crate::cpu::native::{Path, dot_columns};
-use crate::device::Device;
+use super::blocking::Matrix;
+use super::device::CpuDevice;
+use super::isa::{Absent, Isa};
+use super::native::{Path, dot_columns};
+use crate::explanation::together;
 
 /// A kernel by what distinguishes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +53,9 @@ impl fmt::Display for KernelName {
 
 /// Why a kernel was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The machine has not the instructions.
+#[non_exhaustive]
+pub enum Rejection {
+    /// The machine lacks the instructions.
     #[error(transparent)]
     Absent(#[from] Absent),
     /// The device was made for another set.
@@ -74,7 +76,10 @@ pub enum Refusal {
     #[error("integer products need groups of whole chunks of 32 columns, these are {0} columns")]
     Groups(usize),
     /// No family was generated for the code type.
-    #[error("no decoder is generated for {0}; the table of its values serves")]
+    #[error(
+        "SLOW: no decoder is generated for {0}, so that each code is looked up in a table of values; \
+         `scheme!` generates one"
+    )]
     NoFamily(String),
     /// Another one comes first.
     #[error("{0} comes first")]
@@ -83,11 +88,11 @@ pub enum Refusal {
 
 /// A kernel that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Passed {
+pub struct Rejected {
     /// Which.
     pub kernel: String,
     /// Why.
-    pub why: Refusal,
+    pub why: Rejection,
 }
 
 /// The kernel that was chosen and those that were not.
@@ -96,64 +101,52 @@ pub struct Selection {
     /// What runs.
     pub kernel: KernelName,
     /// What does not, in the order of trial.
-    pub passed: Vec<Passed>,
+    pub rejected: Vec<Rejected>,
 }
 
 impl Selection {
     /// A line for the kernel, by the name that it has for some number of tokens, and one for each
-    /// reason why others were passed over.
+    /// reason why others were rejected.
     pub fn explain(&self, kernel: &str) -> String {
         let mut lines = vec![format!("{kernel} is chosen")];
-        lines.extend(once(self.passed.iter().map(|passed| {
-            let why = match &passed.why {
+        lines.extend(together(self.rejected.iter().map(|rejected| {
+            let why = match &rejected.why {
                 // The set's name stands before it.
-                Refusal::Absent(absent) => format!("not present: {}", absent.missing),
+                Rejection::Absent(absent) => format!("not present: {}", absent.missing),
                 why => why.to_string(),
             };
-            (passed.kernel.as_str(), why)
+            (rejected.kernel.as_str(), why)
         })));
         lines.join("\n")
     }
 }
 
-/// A line for each reason, after all that it is the reason of.
-pub(crate) fn once<N: fmt::Display>(reasons: impl Iterator<Item = (N, String)>) -> Vec<String> {
-    let mut lines: Vec<(String, String)> = Vec::new();
-    for (name, why) in reasons {
-        match lines.iter_mut().find(|(_, known)| *known == why) {
-            Some((names, _)) => *names = format!("{names}, {name}"),
-            None => lines.push((name.to_string(), why)),
-        }
-    }
-    lines.into_iter().map(|(names, why)| format!("{names}: {why}")).collect()
-}
-
 /// Chooses the kernel for a scheme and a shape on a device.
-pub fn select(device: &Device, scheme: &Scheme, shape: Shape) -> Selection {
+pub fn select(device: &CpuDevice, scheme: &Scheme, shape: Shape) -> Selection {
     let family = device.family(&scheme.weight.code).map(|family| family.name());
     select_with(device, family, scheme, shape)
 }
 
 /// The same with a decoder that the scheme brings along.
 pub(crate) fn select_with(
-    device: &Device,
+    device: &CpuDevice,
     family: Option<&'static str>,
     scheme: &Scheme,
     shape: Shape,
 ) -> Selection {
-    let mut passed = Vec::new();
+    let mut rejected = Vec::new();
     for isa in Isa::ALL.into_iter().rev().filter(|isa| *isa != device.isa()) {
         let why = match isa.check() {
-            Err(absent) => Refusal::Absent(absent),
-            Ok(()) => Refusal::OtherSet(device.isa()),
+            Err(absent) => Rejection::Absent(absent),
+            Ok(()) => Rejection::OtherSet(device.isa()),
         };
-        passed.push(Passed { kernel: isa.name().to_owned(), why });
+        rejected.push(Rejected { kernel: isa.name().to_owned(), why });
     }
     let family = match family {
         Some(family) => family,
         None => {
-            let why = Refusal::NoFamily(code_name(&scheme.weight.code));
-            passed.push(Passed { kernel: "generated decode".to_owned(), why });
+            let why = Rejection::NoFamily(code_name(&scheme.weight.code));
+            rejected.push(Rejected { kernel: "generated decode".to_owned(), why });
             "table"
         }
     };
@@ -161,37 +154,37 @@ pub(crate) fn select_with(
     let path = match refuse_dot(scheme, shape) {
         None => Path::Dot,
         Some(why) => {
-            passed.push(Passed { kernel: format!("{isa}, i8 dot"), why });
+            rejected.push(Rejected { kernel: format!("{isa}, i8 dot"), why });
             Path::Fma
         }
     };
     let kernel = KernelName { isa, path, family };
     if path == Path::Dot {
-        let why = Refusal::Later(kernel.to_string());
-        passed.push(Passed { kernel: format!("{isa}, f32 fma"), why });
+        let why = Rejection::Later(kernel.to_string());
+        rejected.push(Rejected { kernel: format!("{isa}, f32 fma"), why });
     }
     tracing::debug!(scheme = scheme.name, %kernel, "select");
-    Selection { kernel, passed }
+    Selection { kernel, rejected }
 }
 
 /// Why integer products do not compute a scheme, if they do not.
-fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Refusal> {
+fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Rejection> {
     if scheme.weight.code.is_float() {
-        return Some(Refusal::FloatCodes(code_name(&scheme.weight.code)));
+        return Some(Rejection::FloatCodes(code_name(&scheme.weight.code)));
     }
     let quantiser = match scheme.activations.first() {
         Some(Activation::Quantised(quantiser)) => quantiser,
-        Some(Activation::Float(number)) => return Some(Refusal::Activation(number.to_string())),
-        None => return Some(Refusal::Activation("not given".to_owned())),
+        Some(Activation::Float(number)) => return Some(Rejection::Activation(number.to_string())),
+        None => return Some(Rejection::Activation("not given".to_owned())),
     };
     if !matches!(quantiser.code, Number::Int(1..=8)) {
-        return Some(Refusal::Activation(quantiser.code.to_string()));
+        return Some(Rejection::Activation(quantiser.code.to_string()));
     }
     if let Some(columns) = grouped_columns(quantiser, shape) {
-        return Some(Refusal::ActivationGroups(columns));
+        return Some(Rejection::ActivationGroups(columns));
     }
     let columns = dot_columns(scheme, shape);
-    (!columns.is_multiple_of(32)).then_some(Refusal::Groups(columns))
+    (!columns.is_multiple_of(32)).then_some(Rejection::Groups(columns))
 }
 
 /// Columns that share a scale of x, if those are not all.

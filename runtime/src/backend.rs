@@ -1,0 +1,18 @@
+//! What prepares weights: the one interface of the CPU, of GPUs and of their simulators.
+
+use crate::op::{Op, ProductError};
+use crate::weight_data::WeightData;
+
+/// A device that prepares weights and multiplies with them.
+pub trait Backend: Send + Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &str;
+
+    /// Brings a weight into the layout that the kernels of this device read.
+    ///
+    /// Programs call it through [`WeightData::prepare`], `Layer::prepare` or a declared scheme.
+    ///
+    /// # Errors
+    /// See [`ProductError`].
+    fn prepare_weight(&self, weight: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError>;
+}

@@ -1,0 +1,151 @@
+//! The devices that a build has names for, present or not.
+
+use std::fmt;
+
+use quantloom_codegen::target::TARGETS;
+use quantloom_runtime::cpu::isa::Isa;
+
+use super::error::DeviceError;
+
+/// A device by its name.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The name that [`Device::named`](super::Device::named) takes.
+    pub name: String,
+    /// What it is: an instruction set, the product's name of a GPU, a simulator.
+    pub description: String,
+    /// Why it cannot be used; `None` if it is present.
+    pub absent: Option<DeviceError>,
+}
+
+impl Listed {
+    fn present(name: impl Into<String>, description: impl Into<String>) -> Self {
+        Self { name: name.into(), description: description.into(), absent: None }
+    }
+
+    fn absent(name: &str, description: &str, why: impl Into<DeviceError>) -> Self {
+        Self { absent: Some(why.into()), ..Self::present(name, description) }
+    }
+}
+
+/// Every device; the CPU first, simulators last.
+pub(super) fn list() -> Vec<Listed> {
+    let mut all = instruction_sets();
+    all.extend(cuda());
+    all.extend(hip());
+    all.extend(wgpu());
+    let simulated = TARGETS.iter().filter(|target| target.gpu.is_some() && target.has_kernels());
+    all.extend(simulated.map(|target| {
+        Listed::present(format!("sim:{}", target.name), format!("the simulator of {}", target.name))
+    }));
+    all
+}
+
+fn instruction_sets() -> Vec<Listed> {
+    let listed = |isa: Isa| match isa.check() {
+        Ok(()) => Listed::present(isa.name(), "the CPU with an instruction set"),
+        Err(absent) => Listed::absent(isa.name(), "the CPU with an instruction set", absent),
+    };
+    Isa::ALL.into_iter().rev().map(listed).collect()
+}
+
+/// The devices of a driver, or why there are none.
+#[cfg(any(feature = "cuda", feature = "hip", feature = "wgpu"))]
+fn found<D: fmt::Display>(
+    backend: &'static str,
+    devices: Result<Vec<D>, impl Into<DeviceError>>,
+) -> Vec<Listed> {
+    let name = |ordinal: usize| match ordinal {
+        0 => backend.to_owned(),
+        ordinal => format!("{backend}:{ordinal}"),
+    };
+    match devices {
+        Ok(devices) => {
+            let devices = devices.iter().enumerate();
+            devices.map(|(at, device)| Listed::present(name(at), device.to_string())).collect()
+        }
+        Err(error) => vec![Listed::absent(backend, "a GPU", error)],
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda() -> Vec<Listed> {
+    found("cuda", quantloom_runtime::cuda::devices())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda() -> Vec<Listed> {
+    vec![Listed::absent("cuda", "NVIDIA GPUs", DeviceError::NotCompiled { feature: "cuda" })]
+}
+
+#[cfg(feature = "hip")]
+fn hip() -> Vec<Listed> {
+    found("hip", quantloom_runtime::hip::devices())
+}
+
+#[cfg(not(feature = "hip"))]
+fn hip() -> Vec<Listed> {
+    vec![Listed::absent("hip", "AMD GPUs", DeviceError::NotCompiled { feature: "hip" })]
+}
+
+#[cfg(feature = "wgpu")]
+fn wgpu() -> Vec<Listed> {
+    let devices = quantloom_runtime::wgpu::devices();
+    let none = quantloom_runtime::wgpu::WgpuError::NoAdapter;
+    found("wgpu", if devices.is_empty() { Err(none) } else { Ok(devices) })
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn wgpu() -> Vec<Listed> {
+    vec![Listed::absent("wgpu", "GPUs", DeviceError::NotCompiled { feature: "wgpu" })]
+}
+
+/// The names of devices for a message: those that are present, and why others are absent.
+#[derive(Clone, Debug)]
+pub struct Available(Vec<Listed>);
+
+impl Available {
+    /// The devices that there are now.
+    pub fn now() -> Self {
+        Self(list())
+    }
+
+    /// The names of devices that are present.
+    pub fn present(&self) -> String {
+        let names = self.0.iter().filter(|listed| listed.absent.is_none());
+        let names = names.map(|listed| listed.name.as_str());
+        let simulated = |name: &&str| name.starts_with("sim:");
+        let others: Vec<&str> = names.clone().filter(|name| !simulated(name)).collect();
+        let targets: Vec<&str> = names.filter_map(|name| name.strip_prefix("sim:")).collect();
+        format!("auto, cpu, {}, sim:TARGET ({})", others.join(", "), targets.join(", "))
+    }
+
+    /// The names of devices that are absent, those of one reason together.
+    pub fn absent(&self) -> String {
+        let why = |listed: &Listed| {
+            let why = match listed.absent.as_ref()? {
+                // The instruction set's name is before it.
+                DeviceError::Instructions(absent) => absent.missing.to_string(),
+                DeviceError::NotCompiled { feature } => format!("needs the feature `{feature}`"),
+                error => {
+                    let text = error.to_string();
+                    let own = text.strip_prefix(&format!("{}: ", listed.name));
+                    own.map_or(text.clone(), str::to_owned)
+                }
+            };
+            Some((listed.name.clone(), why))
+        };
+        let all: Vec<(String, String)> = self.0.iter().filter_map(why).collect();
+        let together = all.chunk_by(|(_, one), (_, next)| one == next).map(|alike| {
+            let names: Vec<&str> = alike.iter().map(|(name, _)| name.as_str()).collect();
+            format!("{} ({})", names.join(", "), alike[0].1)
+        });
+        together.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for Available {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "present are {}; absent are {}", self.present(), self.absent())
+    }
+}
