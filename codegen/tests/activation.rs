@@ -77,7 +77,10 @@ const OTHERS: &[(&str, &str)] = &[
     // Groups of several tokens, alone and around others.
     ("i8 { scale: own per 4x16 }", "own"),
     ("u8 { zero: u8, scale: f32 per 3x32 }", "f32"),
-    ("i8 { scale: f32 per 2x16, scale: bf16 per token, scale: f32 per tensor from amax / 16 }", "own"),
+    (
+        "i8 { scale: f32 per 2x16, scale: bf16 per token, scale: f32 per tensor from amax / 16 }",
+        "own",
+    ),
     ("e4m3 { scale: f32 per 2x32, scale: f32 per 5x32 from amax / 16 }", "f32"),
     // A group has columns of several groups of the next level.
     ("i8 { scale: own per 1x24, scale: own per 1x32 }", "own"),
@@ -496,7 +499,13 @@ fn quantisers_that_are_not_taken_are_named() {
         ("e4m3 { scale: own per token }", Operand::I8, (64, 64), false, "as operands in i8"),
         ("bf16", Operand::I8, (64, 64), false, "bf16 activations as operands in i8"),
         ("i8 { zero: i8, scale: f32 per token }", Operand::I8, (64, 64), false, "operands in i8"),
-        ("i8 { scale: u25 per token }", Operand::Bf16, (64, 64), false, "u25 scales of activations"),
+        (
+            "i8 { scale: u25 per token }",
+            Operand::Bf16,
+            (64, 64),
+            false,
+            "u25 scales of activations",
+        ),
         ("i8 { scale: i32 per 1x32 }", Operand::Bf16, (64, 64), false, "i32 scales of activations"),
         ("i8 { scale: own per token }", Operand::I8, (0, 64), false, "K = 0"),
         ("i8 { scale: own per token }", Operand::I8, (64, 68), false, "P = 68"),

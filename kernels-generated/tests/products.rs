@@ -144,8 +144,8 @@ fn an_index_of_one_group_changes_nothing() {
              activation: i8 {{ scale: f32 per token }} }}"
         );
         let scheme = quantloom_dsl::parse(&text).unwrap();
-        let devices: Vec<Device> =
-            Isa::present().map(|isa| Device::named(isa.name()).unwrap()).collect();
+        let devices: Vec<CpuDevice> =
+            Isa::present().map(|isa| CpuDevice::of(isa).unwrap()).collect();
         let backends: Vec<&dyn Backend> =
             devices.iter().map(|device| device as &dyn Backend).collect();
         for result in suite.run(&scheme, &backends, &|_| {}) {

@@ -16,6 +16,7 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
+use quantloom_runtime::weight_data::WeightData;
 use quantloom_tests::ops::{answers_for_any_tokens, weights};
 use quantloom_tests::{golden_file, golden_layers};
 use rayon::prelude::*;
@@ -312,7 +313,8 @@ fn no_number_of_tokens_is_too_large_to_ask_a_gpu_about() {
     for (scheme, weight) in weights() {
         for target in ["sm_90a", "gfx942", "wgsl"] {
             let device = GpuDevice::new(simulator(target));
-            let op = Backend::prepare(&device, &scheme, &weight).unwrap();
+            let data = WeightData::unpacked(&scheme, &weight);
+            let op = device.prepare_weight(&data).unwrap();
             answers_for_any_tokens(&*op, 256);
         }
     }

@@ -328,7 +328,7 @@ fn nvfp4_awq_is_nvfp4_of_the_multiplied_x() {
     let plain = open(&config("NVFP4"), &tensors).unwrap();
     tensors.push(stored("pre_quant_scale", "BF16", &[k], bf16s(&factors)));
     let file = open(&config("NVFP4_AWQ"), &tensors).unwrap();
-    assert_multiplied(&Device::cpu(), [&file, &plain], (&x, &factors));
+    assert_multiplied(&CpuDevice::best(), [&file, &plain], (&x, &factors));
     for device in simulated() {
         assert_multiplied(&device, [&file, &plain], (&x, &factors));
     }

@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 

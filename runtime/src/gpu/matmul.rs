@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use quantloom_dsl::Scheme;
-use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
 

@@ -2,7 +2,9 @@
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Activation, Arithmetic, Group, Quantiser, ScaleRule, ScaleLevel, ScaleType, Scheme};
+use quantloom_dsl::{
+    Activation, Arithmetic, Group, Quantiser, ScaleLevel, ScaleRule, ScaleType, Scheme,
+};
 
 use super::EXTENTS_OF_A_LANE;
 use super::levels::columns;
