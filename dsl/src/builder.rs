@@ -20,7 +20,7 @@ use crate::scheme::{
 ///         number: ScaleType::Number(NUMBER_BF16),
 ///         group: Group::along_k(128),
 ///         divide: false,
-///         rule: Rule::amax(7.5),
+///         rule: ScaleRule::amax(7.5),
 ///         stored: true,
 ///     })
 ///     .pack(parse_layout("u32 [k:8 | k, n]", Component::Code)?)
