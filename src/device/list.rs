@@ -115,9 +115,8 @@ impl Available {
         let names = self.0.iter().filter(|listed| listed.absent.is_none());
         let names = names.map(|listed| listed.name.as_str());
         let simulated = |name: &&str| name.starts_with("sim:");
-        let others: Vec<&str> = names.clone().filter(|name| !simulated(name)).collect();
-        let targets: Vec<&str> = names.filter_map(|name| name.strip_prefix("sim:")).collect();
-        format!("auto, cpu, {}, sim:TARGET ({})", others.join(", "), targets.join(", "))
+        let others: Vec<&str> = names.filter(|name| !simulated(name)).collect();
+        format!("auto, cpu, {}, sim:TARGET", others.join(", "))
     }
 
     /// The names of devices that are absent, those of one reason together.

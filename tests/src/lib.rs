@@ -47,9 +47,9 @@ pub fn demo_file() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.safetensors"))
 }
 
-/// A scheme that no GPU schedule supports: tokens of x share scales of columns.
+/// A scheme that no GPU schedule supports: f32 does not hold all scales of x.
 pub const UNSCHEDULED: &str = "s { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
-                               activation: i8 { scale: f32 per 4x32 } }";
+                               activation: i8 { scale: u32 per token } }";
 
 /// Writes its declaration to a file.
 ///

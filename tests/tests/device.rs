@@ -123,7 +123,7 @@ fn names_are_those_of_devices() {
         assert!(matches!(error, DeviceError::Unknown { .. }), "{name}: {error}");
         let error = error.to_string();
         assert!(error.contains("present are auto, cpu, "), "{error}");
-        assert!(error.contains("portable, ") && error.contains("sim:TARGET (sm_80, "), "{error}");
+        assert!(error.contains("portable, ") && error.contains("sim:TARGET"), "{error}");
     }
     let error = Device::named("sim:sm_70").unwrap_err();
     assert!(matches!(error, DeviceError::Target { .. }), "{error}");

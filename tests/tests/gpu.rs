@@ -210,17 +210,17 @@ fn what_no_schedule_takes_is_never_a_pass() {
         panic!("{result:?}")
     };
     let why = why.to_string();
-    assert!(why.contains("a scale for columns of several tokens"), "{case}: {why}");
+    assert!(why.contains("u32 scales of activations"), "{case}: {why}");
     // A scheme with some unsupported products passes with the others, and reports the unsupported
-    // ones: here scales of several tokens, for x of a type that the list leaves to the quantiser.
+    // ones: here scales of 32-bit integers, for x of a type that the list leaves to the quantiser.
     let text = "s { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
-                activation: bf16 | i8 { scale: f32 per 2x128 } }";
+                activation: bf16 | i8 { scale: u32 per token } }";
     let suite = Suite { seeds: (0..6).collect(), tokens: vec![1], every: 1, ..Suite::default() };
     let device = GpuDevice::new(simulator("sm_90a"));
     let done = suite.run(&parse(text).unwrap(), &[&device], &|_| {}).remove(0).unwrap();
     assert!(done.products > 2, "{done:?}");
     assert!(
-        done.not_scheduled.iter().any(|(_, why)| why.to_string().contains("several tokens")),
+        done.not_scheduled.iter().any(|(_, why)| why.to_string().contains("u32 scales")),
         "{done:?}"
     );
 }

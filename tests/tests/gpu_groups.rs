@@ -194,24 +194,30 @@ fn x_is_multiplied_by_the_factors_of_its_columns() {
     compared(&schemes[..8], &["sm_89", "wgsl_subgroups"]);
 }
 
-/// One scale of all of x makes up for the scale of the first token; no kernel knows that token's.
+/// One scale of all of x inside of those of tokens: it makes up for the first token's scale.
 #[test]
-fn a_scale_of_all_of_x_inside_of_tokens_is_right_or_refused() {
+fn a_scale_of_all_of_x_inside_of_tokens() {
     let levels = "scale: f32 per tensor from amax / 127, scale: f32 per token from amax / 127";
     let scheme = scheme("i8", "scale: f32 per channel", &format!("i8 {{ {levels} }}"));
-    let suite =
-        Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds: vec![0], every: 1 };
-    let run = |backend: &dyn Backend| suite.run(&scheme, &[backend], &|_| {}).remove(0);
-    run(&CpuDevice::portable()).unwrap_or_else(|why| panic!("{why}"));
-    for target in TARGETS {
-        let device = GpuDevice::new(Simulator::new(target).unwrap());
-        match run(&device) {
-            Err(Failure::NotScheduled { why, .. }) => {
-                assert!(why.to_string().contains("makes up for those of tokens"), "{why}");
-            }
-            other => panic!("{target}: {other:?}"),
-        }
-    }
+    compared(&[scheme], &TARGETS);
+}
+
+/// Scales of x that several tokens share, that do not nest, and that a prescale precedes.
+#[test]
+fn scales_of_x_of_any_groups() {
+    let channel = "scale: f32 per channel";
+    let schemes = [
+        ("u4 - 8", "scale: bf16 per 1x128", "i8 { scale: f32 per 4x32 }"),
+        ("i8", channel, "i8 { scale: f32 per 1x24, scale: f32 per 1x32 }"),
+        ("i8", channel, "i8 { scale: e1m6finite per token from amax / 127 }"),
+        (
+            "i8",
+            "prescale: f16, scale: f32 per channel",
+            "i8 { scale: f32 per token from amax / 127, scale: f32 per 1x32 from amax / 127 }",
+        ),
+    ];
+    let schemes = schemes.map(|(weight, rest, activation)| scheme(weight, rest, activation));
+    compared(&schemes, &TARGETS);
 }
 
 /// A layer may have groups that the type of its index cannot name: no column is in them.

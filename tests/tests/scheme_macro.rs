@@ -165,7 +165,7 @@ fn a_scheme_stands_where_a_type_stands() {
     assert_eq!(named(places::Public::scheme()), Some("Public"));
     assert_eq!(named(places::private()), Some("Private"));
     assert_eq!(named(places::in_function(0)), Some("Local"));
-    assert_eq!(places::Public::scheme().unwrap().summary, "Of another macro.");
+    assert_eq!(places::Public::scheme().unwrap().summary, "Inside of another macro.");
 }
 
 quantloom::scheme! {

@@ -41,6 +41,8 @@ pub(crate) fn quantloom<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
 pub(crate) fn quantloom_with<S: AsRef<OsStr>>(variables: &[(&str, &str)], arguments: &[S]) -> Ran {
     let output = Command::new(BINARY)
         .args(arguments)
+        // Where it is not set, Mesa's Vulkan driver complains on the standard error.
+        .env("XDG_RUNTIME_DIR", std::env::temp_dir())
         .envs(variables.iter().copied())
         .output()
         .unwrap_or_else(|error| panic!("{BINARY} does not start: {error}"));

@@ -279,7 +279,7 @@ impl Rows {
                         (problem.operand.number().encode(value, Overflow::Special), value)
                     }
                 };
-                // Zeros of 16 bits have no sign that counts, and a NaN is a NaN.
+                // The sign of a zero does not count, and a NaN is a NaN.
                 let found = problem.operand.number().decode(bits);
                 let same = match problem.operand {
                     Operand::Bf16 | Operand::F16 | Operand::F32
@@ -287,7 +287,11 @@ impl Rows {
                     {
                         found == value || found.is_nan() && value.is_nan()
                     }
-                    _ => bits == wanted || found.is_nan() && value.is_nan(),
+                    _ => {
+                        bits == wanted
+                            || found == 0.0 && value == 0.0
+                            || found.is_nan() && value.is_nan()
+                    }
                 };
                 if !same {
                     let x = (from < self.k).then(|| self.x[row * self.k + from]);
@@ -319,7 +323,8 @@ impl Rows {
                 };
                 let found = numbers[row * groups + group];
                 let wanted = expected.scales[row * self.k + from];
-                if found != wanted {
+                // A NaN has many codes, and all of them are the same scale.
+                if found != wanted && !(found.is_nan() && wanted.is_nan()) {
                     return Err(format!("x_scale[{row}, {group}] = {found}, expected {wanted}"));
                 }
             }

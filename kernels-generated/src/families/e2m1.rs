@@ -16,8 +16,10 @@ use quantloom_runtime::cpu::vector::Vector;
 pub struct E2m1;
 
 /// The value of each code.
-const TABLE: [f32; 16] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+const TABLE: [f32; 16] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0,
+    -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+];
 
 impl Family for E2m1 {
     const NAME: &'static str = "e2m1";
@@ -29,8 +31,12 @@ impl Family for E2m1 {
 
     #[inline(always)]
     fn codes<V: Vector>(&self, planes: &[[u8; 64]]) -> [V; 8] {
-        let plane =
-            [V::load(&planes[0]), V::load(&planes[1]), V::load(&planes[2]), V::load(&planes[3])];
+        let plane = [
+            V::load(&planes[0]),
+            V::load(&planes[1]),
+            V::load(&planes[2]),
+            V::load(&planes[3]),
+        ];
         let mask = V::splat(0x0f0f_0f0f);
         [
             plane[0].and(mask),

@@ -25,8 +25,12 @@ impl Family for E3m2 {
 
     #[inline(always)]
     fn codes<V: Vector>(&self, planes: &[[u8; 64]]) -> [V; 8] {
-        let low =
-            [V::load(&planes[0]), V::load(&planes[1]), V::load(&planes[2]), V::load(&planes[3])];
+        let low = [
+            V::load(&planes[0]),
+            V::load(&planes[1]),
+            V::load(&planes[2]),
+            V::load(&planes[3]),
+        ];
         let high = [V::load(&planes[4]), V::load(&planes[5])];
         let low_mask = V::splat(0x0f0f_0f0f);
         let high_mask = V::splat(0x3030_3030);

@@ -39,7 +39,12 @@ impl Family for E4m3fnuz {
 
     #[inline(always)]
     fn values<V: Vector>(&self, codes: V) -> [V; 4] {
-        [value(codes.shl::<24>()), value(codes.shl::<16>()), value(codes.shl::<8>()), value(codes)]
+        [
+            value(codes.shl::<24>()),
+            value(codes.shl::<16>()),
+            value(codes.shl::<8>()),
+            value(codes),
+        ]
     }
 }
 

@@ -6,13 +6,6 @@
 //! Generated; do not edit.
 //! Again: `cargo run -p quantloom-codegen --features catalogue --bin quantloom-catalogue -- --write`.
 
-pub mod e2m1;
-pub mod e2m3;
-pub mod e3m2;
-pub mod e3m4;
-pub mod e4m3;
-pub mod e4m3fnuz;
-pub mod e5m2;
 pub mod u2;
 pub mod u3;
 pub mod u4;
@@ -20,6 +13,13 @@ pub mod u5;
 pub mod u6;
 pub mod u7;
 pub mod u8;
+pub mod e2m1;
+pub mod e2m3;
+pub mod e3m2;
+pub mod e3m4;
+pub mod e4m3;
+pub mod e4m3fnuz;
+pub mod e5m2;
 
 use quantloom_runtime::cpu::family::Families;
 

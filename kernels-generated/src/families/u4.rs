@@ -25,8 +25,12 @@ impl Family for U4 {
 
     #[inline(always)]
     fn codes<V: Vector>(&self, planes: &[[u8; 64]]) -> [V; 8] {
-        let plane =
-            [V::load(&planes[0]), V::load(&planes[1]), V::load(&planes[2]), V::load(&planes[3])];
+        let plane = [
+            V::load(&planes[0]),
+            V::load(&planes[1]),
+            V::load(&planes[2]),
+            V::load(&planes[3]),
+        ];
         let mask = V::splat(0x0f0f_0f0f);
         [
             plane[0].and(mask),

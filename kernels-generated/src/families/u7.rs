@@ -25,8 +25,12 @@ impl Family for U7 {
 
     #[inline(always)]
     fn codes<V: Vector>(&self, planes: &[[u8; 64]]) -> [V; 8] {
-        let low =
-            [V::load(&planes[0]), V::load(&planes[1]), V::load(&planes[2]), V::load(&planes[3])];
+        let low = [
+            V::load(&planes[0]),
+            V::load(&planes[1]),
+            V::load(&planes[2]),
+            V::load(&planes[3]),
+        ];
         let middle = [V::load(&planes[4]), V::load(&planes[5])];
         let high = V::load(&planes[6]);
         let low_mask = V::splat(0x0f0f_0f0f);
@@ -42,7 +46,10 @@ impl Family for U7 {
                 .and(low_mask)
                 .or(middle[0].shl::<2>().and(middle_mask))
                 .or(high.shl::<5>().and(high_mask)),
-            low[1].and(low_mask).or(middle[0].and(middle_mask)).or(high.shl::<4>().and(high_mask)),
+            low[1]
+                .and(low_mask)
+                .or(middle[0].and(middle_mask))
+                .or(high.shl::<4>().and(high_mask)),
             low[1]
                 .shr::<4>()
                 .and(low_mask)

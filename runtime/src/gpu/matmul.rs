@@ -106,7 +106,7 @@ impl<E: Executor> GpuWeight<E> {
         let Some(taken) = self.scheme.activation_for(own) else { return format!("x in {own}") };
         if rounded == own {
             return match taken.converted() {
-                Some(_) => format!("x in {own} is multiplied as it is"),
+                Some(_) => format!("x in {own} is not converted"),
                 None => taken.to_string(),
             };
         }

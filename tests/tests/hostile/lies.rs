@@ -21,7 +21,11 @@ fn targets(file: &mut File, pattern: &str) {
 
 const LIES: &[Lie] = &[
     // Invalid values.
-    ("ct_mxfp4", |f| put(f, "layer.weight_scale", 100, &[0xff]), &["\"weight_scale\": number 100"]),
+    (
+        "ct_mxfp4",
+        |f| put(f, "layer.weight_scale", 100, &[0xff]),
+        &["\"weight_scale\": element 100"],
+    ),
     ("quark_w_mxfp4", |f| put(f, "layer.weight_scale", 5, &[0xff]), &["\"weight_scale\""]),
     ("gpt_oss_mxfp4", |f| put(f, "experts.gate_up_proj_scales", 9, &[0xff]), &["\"_scales\""]),
     ("ct_w4a16", |f| put(f, "layer.weight_scale", 6, &[0xc0, 0x7f]), &["\"weight_scale\""]),
@@ -32,7 +36,7 @@ const LIES: &[Lie] = &[
     ("ct_nvfp4", |f| put(f, "layer.input_global_scale", 0, &[0xff; 4]), &["input_global_scale"]),
     ("ct_fp8", |f| put(f, "layer.input_scale", 0, &[0xff; 2]), &["\"input_scale\""]),
     ("modelopt_nvfp4", |f| put(f, "layer.weight_scale_2", 0, &[0xff; 4]), &["weight_scale_2"]),
-    ("ct_w4a8", |f| put(f, "layer.weight", 77, &[8]), &["\"layer.weight\" holds 8 at position 77"]),
+    ("ct_w4a8", |f| put(f, "layer.weight", 77, &[8]), &["\"weight\" holds 8 at position 77"]),
     ("ct_w4a8", |f| put(f, "layer.weight", 77, &[0x80]), &["holds -128"]),
     ("quark_w8a8_int8_channel", |f| put(f, "layer.weight_zero_point", 3, &[1]), &["zero_point"]),
     ("gptq4_v1_actorder", |f| put(f, "layer.g_idx", 8, &[2, 0, 0, 0]), &["\"g_idx\"", "is 2"]),

@@ -381,15 +381,14 @@ fn what_is_not_scheduled_is_said() {
     let Some(device) = device_of("wgsl", Jit) else { return };
     let scheme = quantloom_dsl::parse(
         "S { weight: u4 - 8, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], \
-         activation: i8 { scale: f32 per 4x32 } }",
+         activation: i8 { scale: u32 per token } }",
     )
     .unwrap();
     let suite = Suite { shapes: vec![(16, 96)], tokens: vec![1], seeds: vec![0], every: 1 };
     let failure = suite.run(&scheme, &[&device], &|_| {}).remove(0).unwrap_err();
     let Failure::NotScheduled { why, .. } = &failure else { panic!("{failure}") };
     assert!(
-        why.to_string()
-            .contains("no schedule on wgsl handles a scale for columns of several tokens"),
+        why.to_string().contains("no schedule on wgsl handles u32 scales of activations"),
         "{why}"
     );
 }
