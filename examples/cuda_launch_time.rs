@@ -7,6 +7,8 @@
 //! cargo run --release --example cuda_launch_time -- tests/golden/gptq4.safetensors 1,16,64
 //! ```
 
+#![allow(clippy::print_stdout)]
+
 use std::error::Error;
 use std::time::{Duration, Instant};
 

@@ -6,6 +6,8 @@
 //! cargo run --release --example cuda_stream -- tests/golden/gptq4.safetensors
 //! ```
 
+#![allow(clippy::print_stdout)]
+
 use std::error::Error;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};

@@ -3,7 +3,7 @@
 //! Meaning, for output row n and input column k (all reals exact, docs/scheme-language.md): `w[n,k]
 //! = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + shift`, and `y[m,n] = sum_k x~[m,k]
 //! * w[n,k] + bias[n]`, where `x~` is the activation, multiplied by its prescale and quantised as
-//! declared.
+//!   declared.
 
 use crate::format::{Number, exp2, floor_log2};
 use crate::layout::{

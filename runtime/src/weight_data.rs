@@ -13,6 +13,9 @@ use quantloom_dsl::layout::Shape;
 
 use crate::unpacked::{UnpackError, Unpacked};
 
+/// The bytes of a stored tensor, by its name.
+type Lookup<'a> = Box<dyn Fn(&str) -> Option<&'a [u8]> + 'a>;
+
 /// The bytes of stored tensors, by the names of their stores.
 pub type Stored<'s, 'b> = &'s dyn Fn(&str) -> Option<&'b [u8]>;
 
@@ -20,7 +23,7 @@ pub type Stored<'s, 'b> = &'s dyn Fn(&str) -> Option<&'b [u8]>;
 pub struct WeightData<'a> {
     scheme: &'a Scheme,
     shape: Shape,
-    stored: Option<Box<dyn Fn(&str) -> Option<&'a [u8]> + 'a>>,
+    stored: Option<Lookup<'a>>,
     given: Option<&'a Unpacked>,
     made: OnceCell<Unpacked>,
     extra: Option<&'a (dyn Any + Send + Sync)>,
@@ -33,7 +36,7 @@ impl<'a> WeightData<'a> {
         shape: Shape,
         stored: impl Fn(&str) -> Option<&'a [u8]> + 'a,
     ) -> Self {
-        let stored: Box<dyn Fn(&str) -> Option<&'a [u8]> + 'a> = Box::new(stored);
+        let stored: Lookup<'a> = Box::new(stored);
         let made = OnceCell::new();
         Self { scheme, shape, stored: Some(stored), given: None, made, extra: None }
     }

@@ -180,11 +180,11 @@ fn errors_are_typed_and_own_what_they_say() {
         Layer::from_bytes("l", scheme, shape, bytes).unwrap_err()
     };
     let error = without("scale");
-    assert!(matches!(&error.problem, LayerProblem::MissingTensor(name) if name.contains("scale")));
+    assert!(matches!(&*error.problem, LayerProblem::MissingTensor(name) if name.contains("scale")));
     assert!(error.to_string().starts_with("layer \"l\": the tensor \"l.weight_scale\""), "{error}");
     let short = |store: &str| layer.store(store).map(|bytes| bytes[1..].to_vec());
     let error = Layer::from_bytes("l", scheme, shape, short).unwrap_err();
-    assert!(matches!(error.problem, LayerProblem::Dimensions { .. }), "{error}");
+    assert!(matches!(*error.problem, LayerProblem::Dimensions { .. }), "{error}");
     let wrong =
         |_: &str| Some(Tensor::new(quantloom::runtime::checkpoint::Dtype::F64, vec![], vec![]));
     assert!(Layer::from_tensors("l", scheme, shape, wrong).is_err());

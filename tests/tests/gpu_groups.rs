@@ -236,7 +236,7 @@ fn groups_that_no_index_names_are_no_columns() {
 /// that needs more is refused with that reason.
 #[test]
 fn kernels_of_too_many_arrays_are_no_fault() {
-    let levels = |level: &str| vec![level; 8].join(", ");
+    let levels = |level: &str| [level; 8].join(", ");
     let stored = scheme("u4 - 8", &levels("scale: f32 per 1x32"), "f32");
     let of_x = format!("i8 {{ {} }}", levels("scale: f32 per tensor static"));
     let given = scheme("i8", "scale: f32 per channel", &of_x);

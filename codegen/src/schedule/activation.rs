@@ -120,7 +120,7 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let summary = format!("Smallest and largest of {parts} parts of x[m, {}].", problem.k);
     let (mut b, m) = start(problem, ("extents", &summary), THREADS, programmatic);
     b.grid([parts, 1, 1].map(Count::Constant));
-    let source = Source::declare(&mut b, problem, m, false).as_one_row();
+    let source = Source::declare(&mut b, problem, m, false).into_one_row();
     let found = extents_buffer(&mut b, problem, Access::WriteOnce);
     let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
     let rows = b.argument(m);

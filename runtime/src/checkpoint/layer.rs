@@ -25,7 +25,7 @@ pub struct LayerError {
     /// The layer's name.
     pub layer: String,
     /// What is wrong.
-    pub problem: LayerProblem,
+    pub problem: Box<LayerProblem>,
 }
 
 /// What may be wrong with a layer.
@@ -97,7 +97,7 @@ impl LayerError {
     }
 
     pub(super) fn of(layer: &str, problem: impl Into<LayerProblem>) -> Self {
-        Self { layer: layer.to_owned(), problem: problem.into() }
+        Self { layer: layer.to_owned(), problem: Box::new(problem.into()) }
     }
 
     pub(super) fn missing(layer: &str, tensor: String) -> Self {

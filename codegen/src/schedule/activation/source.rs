@@ -72,7 +72,7 @@ impl Source {
     }
 
     /// The same, reading all rows of x as one.
-    pub(super) fn as_one_row(self) -> Self {
+    pub(super) fn into_one_row(self) -> Self {
         Self { one_row: true, ..self }
     }
 
