@@ -12,6 +12,7 @@ mod gpu_codes;
 mod gpu_groups;
 mod plans;
 mod quantize;
+mod refusals;
 pub mod scheme_macro;
 mod settings;
 mod transforms;
