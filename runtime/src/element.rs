@@ -1,4 +1,4 @@
-//! Element types of activations and results: `f32`, and [`f16`] and [`bf16`] of the crate `half`.
+//! Element types of activations and results: `f32`, and [`struct@f16`] and [`struct@bf16`] of the crate `half`.
 //!
 //! In: a slice of elements. Out: `f32` values, and back. [`Values`] and [`ValuesMut`] are how a
 //! caller hands in x and takes y; conversions round to nearest even. The conversions here have no

@@ -75,7 +75,7 @@ impl Device {
     /// An NVIDIA GPU by the driver's number, from 0.
     ///
     /// # Errors
-    /// [`DeviceError::NotCompiled`] without the feature `cuda`; [`DeviceError::Cuda`].
+    /// [`DeviceError::NotCompiled`] without the feature `cuda`; the error of the backend.
     pub fn cuda(ordinal: u32) -> Result<Self, DeviceError> {
         Opening::default().cuda(ordinal)
     }
@@ -83,7 +83,7 @@ impl Device {
     /// An AMD GPU by the runtime's number, from 0.
     ///
     /// # Errors
-    /// [`DeviceError::NotCompiled`] without the feature `hip`; [`DeviceError::Hip`].
+    /// [`DeviceError::NotCompiled`] without the feature `hip`; the error of the backend.
     pub fn hip(ordinal: u32) -> Result<Self, DeviceError> {
         Opening::default().hip(ordinal)
     }
@@ -91,7 +91,7 @@ impl Device {
     /// A GPU through Vulkan, Metal or Direct3D 12, by its number among those, from 0.
     ///
     /// # Errors
-    /// [`DeviceError::NotCompiled`] without the feature `wgpu`; [`DeviceError::Wgpu`].
+    /// [`DeviceError::NotCompiled`] without the feature `wgpu`; the error of the backend.
     pub fn wgpu(ordinal: u32) -> Result<Self, DeviceError> {
         Opening::default().wgpu(ordinal)
     }

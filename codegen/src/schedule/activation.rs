@@ -74,7 +74,7 @@ const AHEAD: u32 = 4;
 /// |---|---|---|
 /// | `x` | own [M, K] | |
 /// | `order` | u32 `[P]`, the column of x, [`u32::MAX`] for a zero | x is gathered |
-/// | `prescale` | f32 [K], the factor of each column of x | columns have factors |
+/// | `prescale` | `f32[K]`, the factor of each column of x | columns have factors |
 /// | `input_scale_L` | f32, one | level L (0 = the finest) is static |
 /// | `input_zero` | f32, one | the zero point is static |
 /// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |

@@ -48,7 +48,7 @@ pub struct ConflictingAccess {
     pub point: ProgramPoint,
     /// Whether it wrote.
     pub wrote: bool,
-    /// Who made it: "block (0, 0, 0) warp 3 lane 5", "the asynchronous copy counted by full[2]".
+    /// Who made it: "block (0, 0, 0) warp 3 lane 5", "the asynchronous copy counted by full\[2\]".
     pub who: String,
 }
 

@@ -44,7 +44,7 @@ pub enum Element {
 pub enum MatrixScope {
     /// A warp; the result is available to the next statement.
     Warp,
-    /// A warp group; the result is in flight until [`Op::MatrixWait`](super::Op::MatrixWait).
+    /// A warp group; the result is in flight until `ir::Op::MatrixWait`.
     WarpGroup,
 }
 
