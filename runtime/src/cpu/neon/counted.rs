@@ -74,4 +74,6 @@ fn counted_fmla(weights: &[[[f32; 16]; 1]], x: &[[f32; 4]], sums: &mut TileSums<
     tile::fma_tile(weights, x, sums);
 }
 
-kept! { counted_fmla: fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut TileSums<4, 1>); }
+type FmaTile = fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut TileSums<4, 1>);
+
+kept! { counted_fmla: FmaTile; }
