@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let checkpoint = Checkpoint::open(path)?;
     let (name, layer) =
         checkpoint.layers().next().ok_or("the checkpoint has no quantised layer")?;
-    let layer = layer.map_err(ToString::to_string)?;
+    let layer = layer?;
     let Shape { n, k, .. } = layer.shape();
     let stored = |store: &str| layer.store(store);
     let weight = device.prepare_stored(layer.scheme(), layer.shape(), &stored)?;

@@ -18,8 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tokens = if tokens.is_empty() { vec![1, 32] } else { tokens };
     println!("device: {}", device.name());
     let checkpoint = Checkpoint::open(&path)?;
-    for (name, _) in checkpoint.layers() {
-        let linear = checkpoint.layer(name)?.prepare(&device)?;
+    for (name, layer) in checkpoint.layers() {
+        let linear = layer?.prepare(&device)?;
         for &tokens in &tokens {
             println!("\n{name}, M = {tokens}\n{}", linear.explain(tokens));
         }

@@ -16,8 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = arguments.next().ok_or("usage: multiply CHECKPOINT [DEVICE]")?;
     let device = Device::named(&arguments.next().unwrap_or("cpu".to_owned()))?;
     let checkpoint = Checkpoint::open(&path)?;
-    for (name, _) in checkpoint.layers() {
-        let layer = checkpoint.layer(name)?;
+    for (name, layer) in checkpoint.layers() {
+        let layer = layer?;
         let Shape { n, k, .. } = layer.shape();
         let linear = layer.prepare(&device)?;
         // Two tokens: x is [2, K], y is [2, N].

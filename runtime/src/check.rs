@@ -10,7 +10,7 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{ActivationChoice, Scheme};
 
 use crate::backend::Backend;
-use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointFormat, Layer, Tensor, Tensors};
+use crate::checkpoint::{Checkpoint, CheckpointFormat, Layer, Tensor, Tensors};
 use crate::conformance::draw;
 use crate::float_mode::standard;
 use crate::forward::{Input, as_called, forward};
@@ -88,7 +88,7 @@ pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
     findings
 }
 
-fn failed(layer: &str, error: &CheckpointError) -> Finding {
+fn failed(layer: &str, error: impl std::fmt::Display) -> Finding {
     Finding {
         layer: layer.to_owned(),
         subject: Subject::Layer,
@@ -134,7 +134,7 @@ fn check_layer(
     }
     let unpacked = match layer.unpack() {
         Ok(unpacked) => unpacked,
-        Err(error) => return findings.push(failed(layer.name(), &error.into())),
+        Err(error) => return findings.push(failed(layer.name(), error)),
     };
     let expected = reference("weight").map(|tensor| (tensor, false));
     if let Some((tensor, transposed)) = expected.or(stacked.map(|tensor| (tensor, true))) {

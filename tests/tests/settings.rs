@@ -594,7 +594,7 @@ fn patterns_have_one_budget() {
     }
     let file = open(&config, &tensors).unwrap();
     let errors: Vec<String> =
-        file.layers().filter_map(|(_, layer)| layer.err().map(ToString::to_string)).collect();
+        file.layers().filter_map(|(_, layer)| layer.err().map(|error| error.to_string())).collect();
     assert_eq!(errors.len(), 300);
     assert!(errors[299].contains("too long"), "{}", errors[299]);
 }

@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     let mut layers = Vec::new();
     for (name, layer) in checkpoint.layers() {
-        let layer = layer.map_err(|error| anyhow::anyhow!("{error}"))?;
+        let layer = layer?;
         layers.push((name, layer.scheme(), layer.shape()));
     }
     let tensors = checkpoint.tensors();

@@ -154,11 +154,11 @@ impl Reading {
         name: Option<&str>,
     ) -> Result<&'c Layer> {
         if let Some(name) = name {
-            return checkpoint.layer(name).map_err(|fault| anyhow!("{fault}"));
+            return Ok(checkpoint.layer(name)?);
         }
         let names: Vec<&str> = checkpoint.layers().map(|(name, _)| name).collect();
         match names.as_slice() {
-            [only] => checkpoint.layer(only).map_err(|fault| anyhow!("{fault}")),
+            [only] => Ok(checkpoint.layer(only)?),
             [] => bail!("there is no quantised layer; --scheme gives one its scheme"),
             [first, ..] => {
                 bail!("there are {} layers: --layer names one, such as \"{first}\"", names.len())

@@ -127,7 +127,7 @@ fn output_of(sequence: &Sequence, step: usize) -> Option<usize> {
     Some(sequence.outputs.iter().filter(|output| output.codes.first() < Some(code)).count())
 }
 
-/// Whether zero points can be taken off in a sequence's last steps, at no cost: each output adds
+/// Whether a sequence's last steps can subtract zero points at no cost: each output adds
 /// or subtracts a constant.
 pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
     (0..sequence.outputs.len()).all(|register| {

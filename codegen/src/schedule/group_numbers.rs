@@ -11,7 +11,7 @@ use super::grouped::{Grouped, What};
 use crate::plan::scale::Place;
 use crate::plan::{Operand, Plan};
 
-/// What multiplies, what is taken off, and what is added, of w.
+/// The group parameters of w: scales, zero points that decoding subtracts, corrections, per-channel scales.
 pub(super) struct GroupNumbers {
     /// Multiplies the sum of a run of columns, or each weight of it.
     pub(super) scale: Option<Grouped>,
@@ -82,7 +82,7 @@ pub(super) fn correction(plan: &Plan, taken_off: Option<&Grouped>) -> ZeroPointC
     ZeroPointCorrection { zero: taken_off.is_none(), add }
 }
 
-/// Zero points that are taken off inside of the decoding, where sums of small integers are exact:
+/// Zero points that decoding subtracts, where sums of small integers are exact:
 /// the code lies above a base of 128 in bf16, which has 8 bits, and of 1024 in f16, which has 11; base,
 /// smallest code and zero point together, and the code less the zero point, stay within twice the base.
 /// What is added to stored zero points counts.

@@ -22,7 +22,7 @@ pub struct Io {
     /// What multiplies the sum of a run: `scale`. This one, `zero` and `addend` lie as
     /// [`Grouped::layout`] says.
     pub scale: Option<BufferId>,
-    /// What is taken off codes: `zero`.
+    /// Zero points that decoding subtracts from codes: `zero`.
     pub zero: Option<BufferId>,
     /// What multiplies a run's sum of x: `addend`.
     pub addend: Option<BufferId>,

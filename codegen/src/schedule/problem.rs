@@ -1,11 +1,11 @@
-//! What is multiplied: a plan, a shape, and the native form of everything that is not x or y.
+//! The facts of a product: a plan, a shape, and the native form of w's parameters.
 //!
-//! The plan says where each scale, zero point and shift is applied; here they become at most four
-//! kinds of numbers, whatever the scheme calls them: what multiplies the sum of a run of columns
-//! or each weight of it ([`Problem::scale`]), what is taken off each code ([`Problem::zero`]), what multiplies a run's sum
-//! of x ([`Problem::addend`]), and what multiplies a finished row ([`Problem::factor`]); `group_numbers`
-//! derives them. How x comes is [`Problem::input`]. By which instruction and to which lanes the work is
-//! shared out is no fact of the product but a schedule's choice: see `mapping`.
+//! The plan says where each scale, zero point and shift is applied. `group_numbers` turns them into at most
+//! four kinds of parameters: a factor of each group's sum or of each weight ([`Problem::scale`]), zero
+//! points that decoding subtracts ([`Problem::zero`]), a zero-point correction, which multiplies a
+//! group's sum of x ([`Problem::addend`]), and a per-channel scale ([`Problem::factor`]).
+//! [`Problem::input`] is x as the product reads it. The matrix instruction and the lane map are not facts
+//! of the product: a schedule chooses them (`mapping`).
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};

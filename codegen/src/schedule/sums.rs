@@ -1,15 +1,15 @@
-//! How steps of the product become sums: of a run of columns in the product's own type, then scaled,
-//! in f32.
+//! From steps of the matrix instruction to f32 sums: a group's sum in the product's own type, then scaled.
 //!
-//! The matrix instruction adds up the steps of a run. What multiplies a run's sum comes on it, not on
-//! the weights: each product is exact, and a scale costs a multiplication a result. A term times the
-//! sum of x needs that sum for each token: the same instruction gives it, with ones as weights.
+//! The matrix instruction adds up the steps of a group. The group's scale multiplies the sum, not the
+//! weights: each product is exact, and a scale costs one multiplication a result. The zero-point
+//! correction multiplies the group's sum of x for each token: the same instruction computes that sum, with
+//! ones as weights.
 //!
-//! An instruction that scales its operands leaves nothing to be done to a run: it adds to the finished sums.
+//! An instruction that scales its operands adds to the finished sums directly.
 //!
-//! Integer sums begin at the bits of 1.5 * 2^23, under which an f32 counts in ones: they are floats
-//! as they stand, and what is taken off again takes the power of two along that decoding left. That
-//! holds for sums below 2^22 in magnitude; a run of 128 products of bytes stays below 2^21.
+//! Integer sums start at the bits of 1.5 * 2^23, where the spacing of f32 is 1: the sum's bits are a float
+//! without a conversion. Subtracting the constant also removes the power of two that decoding left.
+//! This holds for sums below 2^22 in magnitude; a group of 128 products of bytes stays below 2^21.
 
 use super::mapping::MainLoop;
 use crate::ir::{
@@ -20,7 +20,7 @@ use crate::plan;
 /// 1.5 * 2^23 in f32.
 const MAGIC: f32 = 12_582_912.0;
 
-/// What multiplies a run's sums.
+/// The factors of a group's sums.
 #[derive(Clone, Default)]
 pub(super) struct RunScales {
     /// Of this lane's rows.

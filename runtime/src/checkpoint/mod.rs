@@ -253,9 +253,12 @@ impl Checkpoint {
         &self.tensors
     }
 
-    /// The quantised layers by name; an inconsistent layer is an error.
-    pub fn layers(&self) -> impl Iterator<Item = (&str, Result<&Layer, &CheckpointError>)> {
-        self.layers.iter().map(|(name, layer)| (name.as_str(), layer.as_ref().map_err(|e| &**e)))
+    /// The quantised layers by name; an inconsistent layer is [`LayerFault::Broken`].
+    pub fn layers(&self) -> impl Iterator<Item = (&str, Result<&Layer, LayerFault>)> {
+        self.layers.iter().map(|(name, found)| {
+            let layer = found.as_ref().map_err(|error| LayerFault::Broken(error.clone()));
+            (name.as_str(), layer)
+        })
     }
 
     /// One quantised layer.
@@ -265,8 +268,7 @@ impl Checkpoint {
     pub fn layer(&self, name: &str) -> Result<&Layer, LayerFault> {
         let found = self.layers.iter().find(|(layer, _)| layer == name);
         match found {
-            Some((_, Ok(layer))) => Ok(layer),
-            Some((_, Err(error))) => Err(LayerFault::Broken(error.clone())),
+            Some((_, found)) => found.as_ref().map_err(|error| LayerFault::Broken(error.clone())),
             None => {
                 let known = self.layers.iter().map(|(name, _)| name.clone()).collect();
                 Err(LayerFault::Missing { name: name.to_owned(), known })
