@@ -218,6 +218,13 @@ fn scales_of_x_of_any_groups() {
     ];
     let schemes = schemes.map(|(weight, rest, activation)| scheme(weight, rest, activation));
     compared(&schemes, &TARGETS);
+    // CPUs take these by the reference's own quantiser.
+    let suite =
+        Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds: vec![0], every: 1 };
+    for scheme in &schemes {
+        let done = suite.run(scheme, &[&CpuDevice::portable()], &|_| {}).remove(0);
+        done.unwrap_or_else(|failure| panic!("{scheme}\n{failure}"));
+    }
 }
 
 /// A layer may have groups that the type of its index cannot name: no column is in them.
