@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use quantloom_dsl::layout::{GroupSize, Shape};
@@ -30,6 +31,8 @@ pub struct Options {
     pub findings: usize,
     /// How long one failure is shrunk.
     pub shrinking: Duration,
+    /// The longest time of one draw: the campaign reports a draw that takes longer.
+    pub draw: Duration,
     /// The checks.
     pub checks: Vec<Check>,
 }
@@ -131,9 +134,26 @@ fn stored_bits(scheme: &Scheme, shape: Shape) -> Option<u64> {
     scheme.stores.iter().map(bits).sum()
 }
 
+/// What a campaign reports while it runs.
+#[derive(Debug)]
+pub enum Event<'e> {
+    /// A failure, shrunk.
+    Finding(&'e Finding),
+    /// A draw that takes longer than [`Options::draw`]. Its thread cannot be stopped: whoever hears
+    /// this ends the program.
+    Endless {
+        /// The draw.
+        draw: u64,
+        /// What the other draws gave.
+        report: &'e Report,
+    },
+}
+
 /// Draws and checks until the time is up.
-pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(&Finding) + Sync)) -> Report {
+pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(Event<'_>) + Sync)) -> Report {
     let began = Instant::now();
+    // The draws that are being checked, and since when.
+    let running: Mutex<BTreeMap<u64, Instant>> = Mutex::default();
     let next = AtomicU64::new(options.first);
     let full = AtomicBool::new(false);
     let report = Mutex::new(Report::default());
@@ -145,19 +165,31 @@ pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(&Finding) + 
             if draw - options.first >= options.count {
                 return;
             }
+            lock(&running).insert(draw, Instant::now());
             let one = caught_fault(|| one(subject, options, draw, &said)).unwrap_or_else(|fault| {
                 let broken = vec![format!("draw {draw}: {}", fault.message)];
                 Report { draws: 1, broken, ..Report::default() }
             });
+            lock(&running).remove(&draw);
             let mut report = lock(&report);
-            one.findings.iter().for_each(progress);
+            one.findings.iter().map(Event::Finding).for_each(progress);
             report.add(one);
             full.store(report.findings.len() >= options.findings, Ordering::Relaxed);
         }
     };
+    let watch = || {
+        let late =
+            |(draw, since): (&u64, &Instant)| (since.elapsed() > options.draw).then_some(*draw);
+        let draw = lock(&running).iter().find_map(late);
+        draw.inspect(|draw| progress(Event::Endless { draw: *draw, report: &lock(&report) }));
+        draw.is_some()
+    };
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut heard = false;
+        while !workers.iter().all(ScopedJoinHandle::is_finished) {
+            heard = heard || watch();
+            std::thread::sleep(Duration::from_millis(50));
         }
     });
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use quantloom_dsl::parse;
-use quantloom_random_schemes::campaign::{Finding, Options, Report, Said, run};
+use quantloom_random_schemes::campaign::{Event, Finding, Options, Report, Said, drawn_text, run};
 use quantloom_random_schemes::checks::{Case, Check, Subject, note_panics};
 
 /// Draws legal schemes and checks them: printing, packing, quantising, products on the CPU and on
@@ -35,6 +35,9 @@ struct Arguments {
     /// Only products on this backend: portable, avx2, ..., sim:sm_90a.
     #[arg(long)]
     target: Option<String>,
+    /// The most seconds of one draw; the program ends with status 1 at a draw that takes longer.
+    #[arg(long, default_value_t = 180)]
+    draw_seconds: u64,
     /// Stop after this many findings.
     #[arg(long, default_value_t = 10)]
     findings: usize,
@@ -80,6 +83,7 @@ fn done(arguments: &Arguments) -> Result<bool, String> {
         time: Duration::from_secs(arguments.seconds),
         findings: arguments.findings,
         shrinking: Duration::from_secs(10),
+        draw: Duration::from_secs(arguments.draw_seconds),
         checks: checks(arguments)?,
     };
     note_panics();
@@ -102,16 +106,37 @@ fn done(arguments: &Arguments) -> Result<bool, String> {
         }
         None => {
             say(&format!("seed {}", options.seed));
-            run(&subject, &options, &|finding| show(finding, &arguments.out, options.seed))
+            run(&subject, &options, &|event| match event {
+                Event::Finding(finding) => show(finding, &arguments.out, options.seed),
+                Event::Endless { draw, report } => {
+                    conclude(report);
+                    show_endless(draw, options.seed, arguments.draw_seconds);
+                    // The thread of the draw cannot be stopped.
+                    std::process::exit(1);
+                }
+            })
         }
     };
+    Ok(conclude(&report))
+}
+
+/// Prints the tables and the totals of a campaign. Whether nothing failed.
+fn conclude(report: &Report) -> bool {
     say(&report.text());
     for broken in &report.broken {
         say(&format!("broken: {broken}"));
     }
     let (passed, failed) = report.totals();
     say(&format!("{passed} passed, {failed} failed"));
-    Ok(failed == 0)
+    failed == 0
+}
+
+fn show_endless(draw: u64, seed: u64, seconds: u64) {
+    let (text, _) = drawn_text(seed, draw);
+    say(&format!(
+        "finding: draw {draw} takes longer than {seconds} s\n{text}\nagain: cargo run --release -p \
+         quantloom-random-schemes -- --seed {seed} --first {draw} --count 1\n"
+    ));
 }
 
 fn checks(arguments: &Arguments) -> Result<Vec<Check>, String> {

@@ -2,13 +2,13 @@
 //! are found and shrunk.
 
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Accumulate, Arithmetic, Scheme};
-use quantloom_random_schemes::campaign::{Finding, Options, Report, run};
+use quantloom_random_schemes::campaign::{Event, Finding, Options, Report, run};
 use quantloom_random_schemes::checks::{Check, Kind, Subject, backend};
 use quantloom_runtime::accumulation::Accumulation;
 use quantloom_runtime::backend::Backend;
@@ -24,6 +24,7 @@ fn options(seed: u64, count: u64, checks: Vec<Check>) -> Options {
         time: Duration::from_secs(600),
         findings: 1,
         shrinking: Duration::from_secs(60),
+        draw: Duration::from_secs(600),
         checks,
     }
 }
@@ -51,6 +52,29 @@ fn what_is_right_passes() {
     let found: Vec<String> = report.findings.iter().map(|finding| format!("{finding:?}")).collect();
     assert!(found.is_empty() && report.broken.is_empty(), "{}", found.join("\n"));
     assert!(report.totals().0 > 40, "{}", report.text());
+}
+
+#[test]
+fn a_draw_that_takes_too_long_is_reported() {
+    let slow = Subject {
+        print: |scheme| {
+            std::thread::sleep(Duration::from_millis(400));
+            scheme.to_string()
+        },
+        ..Subject::default()
+    };
+    let said = |limit| {
+        let said = Mutex::new(Vec::new());
+        let options = Options { draw: limit, ..options(9, 3, vec![Check::Print]) };
+        run(&slow, &options, &|event| match event {
+            Event::Finding(finding) => panic!("{finding:?}"),
+            Event::Endless { draw, .. } => said.lock().unwrap().push(draw),
+        });
+        said.into_inner().unwrap()
+    };
+    assert_eq!(said(Duration::from_secs(600)), [0u64; 0]);
+    let draws = said(Duration::from_millis(100));
+    assert!(matches!(draws[..], [0..3]), "{draws:?}");
 }
 
 /// The only finding of a subject with a deliberate error.
