@@ -4,6 +4,7 @@
 //! `safetensors` crate validates headers (sizes, offsets, overlap, length of the file); nothing is
 //! copied, and no allocation depends on an unchecked header.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Formatter;
 use std::fs::File;
@@ -186,19 +187,22 @@ impl Tensors {
         if let Some(entries) = header.metadata() {
             self.metadata.extend(entries.iter().map(|(k, v)| (k.clone(), v.clone())));
         }
-        let file = SafeTensors::deserialize(&map).map_err(invalid)?;
-        for (name, view) in file.iter() {
-            let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
+        // Parsed once: a second parse would hold every name and shape of a large file twice.
+        let data = 8 + length;
+        for name in header.offset_keys() {
+            let Some(tensor) = header.info(&name) else { continue };
+            let (start, end) = tensor.data_offsets;
             let tensor = Tensor {
                 map: map.clone(),
-                start,
-                end: start + view.data().len(),
-                dtype: view.dtype(),
-                shape: view.shape().to_vec(),
+                start: data + start,
+                end: data + end,
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
             };
-            if self.tensors.insert(name.to_owned(), tensor).is_some() {
-                return Err(CheckpointError::Twice(name.to_owned()));
-            }
+            match self.tensors.entry(name) {
+                Entry::Vacant(place) => place.insert(tensor),
+                Entry::Occupied(taken) => return Err(CheckpointError::Twice(taken.key().clone())),
+            };
         }
         Ok(())
     }

@@ -4,7 +4,6 @@
 //! [`Checkpoint`] whose [`Layer`]s have a [`quantloom_dsl::Scheme`], a shape and their stored
 //! tensors, checked for consistency. Each format is one file, which turns the configuration into
 //! scheme text; start with `gptq`, the shortest.
-//! configuration into scheme text; start with `gptq`, the shortest.
 
 mod awq;
 mod bitsandbytes;
