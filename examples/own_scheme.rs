@@ -10,7 +10,7 @@
 use std::error::Error;
 
 use quantloom::prelude::*;
-use quantloom::runtime::conformance::Suite;
+use quantloom_tools::conformance::Suite;
 
 quantloom::scheme! {
     /// int5 weights in groups of 40 columns, a zero point a group, x quantised to int8.

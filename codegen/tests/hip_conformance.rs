@@ -3,9 +3,9 @@
 
 use crate::kernels::host::Host;
 use crate::kernels::products::catalogue;
-use quantloom_runtime::conformance::Suite;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tests::tools::clang;
+use quantloom_tools::conformance::Suite;
 use rayon::prelude::*;
 
 /// Schemes that together have every kind of work: decoding by shifts, tables and from planes, scales

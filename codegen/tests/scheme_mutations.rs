@@ -12,8 +12,8 @@ use quantloom_codegen::jit::Simulator;
 use quantloom_codegen::plan::plan;
 use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
-use quantloom_runtime::conformance::{Failure, Suite};
 use quantloom_runtime::gpu::GpuDevice;
+use quantloom_tools::conformance::{Failure, Suite};
 
 /// Zero points that are not taken off codes, four runs a turn.
 const ADDEND: &str =

@@ -4,9 +4,9 @@
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{PlainCodes, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
-use quantloom_runtime::check::check;
 use quantloom_runtime::checkpoint::{Checkpoint, Layer, Options};
 use quantloom_runtime::unpacked::Unpacked;
+use quantloom_tools::check::check;
 
 /// The reference works bit by bit: more stored bits than this take too long for a fuzzer.
 const MOST_BITS: u64 = 1 << 13;

@@ -8,7 +8,6 @@ use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::matmul;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::backend::Backend;
-use quantloom_runtime::conformance::{Suite, draw};
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::blocking::Matrix;
 use quantloom_runtime::cpu::family::Families;
@@ -17,6 +16,7 @@ use quantloom_runtime::op::{Op, Values, ValuesMut, Workspace, bf16, f16};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tests::ops::{answers_for_any_tokens, weights};
+use quantloom_tools::conformance::{Suite, draw};
 
 /// Whole and ragged panels, more of them than are read side by side; K of whole storage words, for
 /// the packings that have no ragged form, more than a decoded block, and of whole steps of 64

@@ -17,7 +17,7 @@ struct CacheLine([u8; 64]);
 const LARGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory in whole lines.
-pub(crate) struct AlignedBuffer {
+pub struct AlignedBuffer {
     lines: usize,
     memory: Memory,
 }
@@ -31,7 +31,7 @@ impl AlignedBuffer {
     /// At least this many bytes, all 0. On Linux, large buffers are in huge pages if possible: a
     /// stream waits for the address of each page (docs/performance/cpu.md). The system maps pages
     /// when they are first written.
-    pub(crate) fn zeroed(bytes: usize) -> Self {
+    pub fn zeroed(bytes: usize) -> Self {
         let lines = bytes.div_ceil(64);
         let memory = match large_pages(bytes) {
             Some(pages) => Memory::Pages(pages),
@@ -41,17 +41,17 @@ impl AlignedBuffer {
     }
 
     /// Bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.lines * 64
     }
 
     /// Whether it has no bytes.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.lines == 0
     }
 
     /// The lines.
-    pub(crate) fn lines(&self) -> &[[u8; 64]] {
+    pub fn lines(&self) -> &[[u8; 64]] {
         let begin = match &self.memory {
             Memory::Lines(lines) => lines.as_ptr().cast(),
             Memory::Pages(pages) => pages.as_ptr(),
@@ -63,7 +63,7 @@ impl AlignedBuffer {
     }
 
     /// The lines.
-    pub(crate) fn lines_mut(&mut self) -> &mut [[u8; 64]] {
+    pub fn lines_mut(&mut self) -> &mut [[u8; 64]] {
         let begin = match &mut self.memory {
             Memory::Lines(lines) => lines.as_mut_ptr().cast(),
             Memory::Pages(pages) => pages.as_mut_ptr(),

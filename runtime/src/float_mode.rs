@@ -10,7 +10,7 @@
 /// Runs `work` in the standard mode, and restores the thread's mode.
 ///
 /// If the mode is the standard one already, this costs a few cycles.
-pub(crate) fn standard<R>(work: impl FnOnce() -> R) -> R {
+pub fn standard<R>(work: impl FnOnce() -> R) -> R {
     let _saved = SavedMode::new();
     apart(work)
 }

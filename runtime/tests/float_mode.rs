@@ -11,13 +11,13 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::checkpoint::Tensors;
-use quantloom_runtime::conformance::draw;
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::op::{Op, Values, bf16, f16};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::quantise::{candidates, quantise_checkpoint};
 use quantloom_runtime::unpacked::Unpacked;
+use quantloom_tools::conformance::draw;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, serialize_to_file};
 

@@ -5,11 +5,11 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::dequantise;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::backend::Backend;
-use quantloom_runtime::conformance::{Suite, draw};
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
+use quantloom_tools::conformance::{Suite, draw};
 
 const CLAUSES: &[&str] = &[
     "weight: u4 - 8, scale: bf16 per 1x32, pack: i32 [k:* | w, n], activation: bf16 | f16",

@@ -3,10 +3,10 @@
 use quantloom_dsl::format::BF16;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
-use quantloom_runtime::conformance::draw;
 use quantloom_runtime::op::Op;
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
+use quantloom_tools::conformance::draw;
 
 /// Small weights whose products are of integers, of several bf16 parts, and of 16 bits.
 ///

@@ -3,7 +3,6 @@
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::runtime::backend::Backend;
-use quantloom::runtime::conformance::{Failure, Suite, draw};
 use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
@@ -13,6 +12,7 @@ use quantloom_runtime::element::{Values, bf16, f16};
 use quantloom_runtime::op::Op;
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::weight_data::WeightData;
+use quantloom_tools::conformance::{Failure, Suite, draw};
 
 const SHAPE: (u64, u64) = (32, 256);
 const TOKENS: usize = 3;

@@ -4,11 +4,11 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::accumulation::Accumulation;
 use quantloom_runtime::backend::Backend;
-use quantloom_runtime::conformance::{self, Failure, Suite};
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::element::{Values, ValuesMut};
 use quantloom_runtime::op::{Op, ProductError, Workspace};
 use quantloom_runtime::weight_data::WeightData;
+use quantloom_tools::conformance::{self, Failure, Suite};
 
 /// How a broken kernel changes a correct result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

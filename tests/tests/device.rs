@@ -5,13 +5,13 @@ use std::error::Error;
 use quantloom::device::DeviceError;
 use quantloom::prelude::*;
 use quantloom::runtime::checkpoint::{LayerFault, LayerProblem, Options};
-use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cpu::weight::CpuWeight;
 use quantloom::runtime::gpu::GpuWeight;
 use quantloom::runtime::op::ProductError;
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::tensor::reals;
 use quantloom_tests::golden_file;
+use quantloom_tools::conformance::draw;
 
 quantloom::scheme! {
     /// compressed-tensors W4A16.

@@ -6,12 +6,11 @@ use quantloom_dsl::format::F32;
 use quantloom_dsl::reference::{StaticInput, dequantise, matmul, quantise_activation, unpack};
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_kernels::name_of;
-use quantloom_runtime::check::input;
 use quantloom_runtime::checkpoint::{Checkpoint, Dtype, GptqVersion, Layer, Options, Tensors};
 use quantloom_runtime::cpu::CpuDevice;
-use quantloom_runtime::forward::{Input, as_called, forward};
 use quantloom_runtime::tensor::reals;
 use quantloom_tests::{demo_file, golden, golden_file, packed, tensors_of, write_file};
+use quantloom_tools::forward::{Input, as_called, forward};
 use serde_json::{Value, json};
 
 /// Files that are one layer, `layer`, of the catalogue's scheme of the same name.
@@ -174,7 +173,7 @@ fn every_product_is_the_files_own() {
         if file == "gpt_oss_mxfp4" {
             continue; // its ref.y is that of the router and both products
         }
-        let x = input(x, layer.scheme()).unwrap();
+        let x = Input::of(x, layer.scheme()).unwrap();
         let ours = product(layer, &x);
         let error = relative_norm(&ours, &y);
         assert!(error <= 0.006, "{file}: {:.3}%\nagain: quantloom check {file}", error * 100.0);
@@ -202,7 +201,7 @@ fn token_scales_are_taken_as_the_rank_says() {
     for file in files {
         let checkpoint = Checkpoint::open(golden_file(file)).unwrap();
         let layer = checkpoint.layer("layer").unwrap();
-        let x = input(checkpoint.tensors().get("ref.x").unwrap(), layer.scheme()).unwrap();
+        let x = Input::of(checkpoint.tensors().get("ref.x").unwrap(), layer.scheme()).unwrap();
         let [tokens, k] = x.shape[..] else { panic!("{file}: x has two dimensions") };
         let stacked = Input { shape: vec![1, tokens, k], ..x.clone() };
         let (whole, each) = (product(layer, &x), product(layer, &stacked));
@@ -228,7 +227,7 @@ fn token_scales_are_taken_as_the_rank_says() {
         let reference = |what: &str| demo.tensors().get(&format!("ref.{name}.{what}"));
         let Some(y) = reference("y_token") else { continue };
         let layer = layer.unwrap();
-        let x = input(reference("x").unwrap(), layer.scheme()).unwrap();
+        let x = Input::of(reference("x").unwrap(), layer.scheme()).unwrap();
         let stacked = Input { shape: [&[1], &x.shape[..]].concat(), ..x };
         let error = relative_norm(&product(layer, &stacked), &reals(y).unwrap());
         assert!(error <= 0.006, "{name}: {:.3}%", error * 100.0);
@@ -284,7 +283,7 @@ fn the_gptq_version_can_be_overridden() {
 fn the_activations_type_is_part_of_its_quantiser() {
     let checkpoint = Checkpoint::open(golden_file("ct_w8a8")).unwrap();
     let layer = checkpoint.layer("layer").unwrap();
-    let x = input(checkpoint.tensors().get("ref.x").unwrap(), layer.scheme()).unwrap();
+    let x = Input::of(checkpoint.tensors().get("ref.x").unwrap(), layer.scheme()).unwrap();
     let other = Input { own: F32, ..x.clone() };
     assert_ne!(product(layer, &x), product(layer, &other));
     // f32 that merely carries bf16 values is the model's bf16.
@@ -294,7 +293,7 @@ fn the_activations_type_is_part_of_its_quantiser() {
     let shape = x.shape.iter().map(|size| *size as usize).collect();
     write_file(&path, &[("x".to_owned(), (Dtype::F32, shape, bytes))].into(), None);
     let file = Tensors::open(&path).unwrap();
-    let carried = input(file.get("x").unwrap(), layer.scheme()).unwrap();
+    let carried = Input::of(file.get("x").unwrap(), layer.scheme()).unwrap();
     assert_eq!(product(layer, &x), product(layer, &carried));
 }
 

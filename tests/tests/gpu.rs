@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use quantloom::codegen::jit::{Jit, KEPT_REPORTS, Overrides, Retuned, Simulator};
 use quantloom::codegen::sim::Report;
-use quantloom::runtime::check::{Finding, Subject, Verdict, check};
-use quantloom::runtime::conformance::{Failure, Suite, Summary, draw};
 use quantloom::runtime::gpu::{Arrangement, Choice, GpuDevice, NativePart, Products, Request};
 use quantloom::runtime::op::{Op as _, Values, bf16};
 use quantloom::runtime::pack::pack;
@@ -19,6 +17,8 @@ use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_runtime::weight_data::WeightData;
 use quantloom_tests::ops::{answers_for_any_tokens, weights};
 use quantloom_tests::{golden_file, golden_layers};
+use quantloom_tools::check::{Finding, Subject, Verdict, check};
+use quantloom_tools::conformance::{Failure, Suite, Summary, draw};
 use rayon::prelude::*;
 
 fn scheme(name: &str) -> &'static Scheme {

@@ -4,10 +4,10 @@ use quantloom::codegen::jit::Simulator;
 use quantloom::codegen::plan::plan;
 use quantloom::codegen::sim::Report;
 use quantloom::codegen::target::target;
-use quantloom::runtime::conformance::{Failure, Suite};
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
+use quantloom_tools::conformance::{Failure, Suite};
 use rayon::prelude::*;
 
 /// N and K; of each row a scheme has the first that its layouts hold. Fewer columns than a turn of

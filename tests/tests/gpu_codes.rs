@@ -4,9 +4,9 @@
 use quantloom::codegen::jit::Simulator;
 use quantloom::codegen::sim::Report;
 use quantloom::runtime::backend::Backend;
-use quantloom::runtime::conformance::{Failure, Suite, Summary};
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::{Scheme, parse};
+use quantloom_tools::conformance::{Failure, Suite, Summary};
 use rayon::prelude::*;
 
 const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];

@@ -3,10 +3,10 @@
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::runtime::backend::Backend;
-use quantloom::runtime::conformance::{Failure, Suite};
 use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::{Scheme, parse};
+use quantloom_tools::conformance::{Failure, Suite};
 use rayon::prelude::*;
 
 const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];

@@ -2,9 +2,9 @@
 
 use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::parse;
-use quantloom_runtime::conformance::{Failure, Suite};
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::gpu::GpuDevice;
+use quantloom_tools::conformance::{Failure, Suite};
 
 #[test]
 fn the_page_of_refusals_is_true() {

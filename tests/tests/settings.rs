@@ -7,9 +7,9 @@ use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::keys::{Kind, Use, table};
 use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Options};
 use quantloom_runtime::cpu::CpuDevice;
-use quantloom_runtime::forward::{Input, forward};
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tests::Random;
+use quantloom_tools::forward::{Input, forward};
 use serde_json::{Map, Value, json};
 
 type Stored = (String, &'static str, Vec<usize>, Vec<u8>);

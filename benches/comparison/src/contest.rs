@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use quantloom::runtime::measure::{median, seconds};
+use quantloom_tools::measure::{median, seconds};
 
 /// One of those that are compared.
 pub struct Contestant<'a> {

@@ -16,7 +16,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use contest::{Contestant, medians};
-use quantloom::runtime::measure::{Arithmetic, Memory, Rate, last_level_cache, rates};
+use quantloom_tools::measure::{Arithmetic, Memory, Rate, last_level_cache, rates};
 
 const SHAPES: [(usize, usize); 2] = [(4096, 4096), (14336, 4096)];
 const TOKENS: [usize; 4] = [1, 8, 32, 128];

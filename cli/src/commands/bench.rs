@@ -14,17 +14,17 @@ use quantloom::dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::reference::StoredTensors;
 use quantloom::dsl::{Activation, Scheme};
-use quantloom::runtime::conformance::draw;
 use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cpu::native::Path;
 use quantloom::runtime::cpu::weight::CpuWeight;
 use quantloom::runtime::element::{Values, ValuesMut, bf16, f16};
-use quantloom::runtime::measure::{
-    Arithmetic, Memory, Rate, last_level_cache, median, rates, seconds,
-};
 use quantloom::runtime::op::{Op as _, Workspace};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
+use quantloom_tools::conformance::draw;
+use quantloom_tools::measure::{
+    Arithmetic, Memory, Rate, last_level_cache, median, rates, seconds,
+};
 use serde_json::json;
 
 use super::backend;

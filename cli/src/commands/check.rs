@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use quantloom::runtime::backend::Backend;
-use quantloom::runtime::check::{Finding, Subject, Verdict, check, tokens};
 use quantloom::runtime::checkpoint::{Checkpoint, Layer};
+use quantloom_tools::check::{Finding, Subject, Verdict, check, tokens};
 
 use super::{Reading, eprint_line, label, print_line, table};
 use crate::progress::Progress;

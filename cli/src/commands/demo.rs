@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use quantloom::dsl::Scheme;
-use quantloom::runtime::check::{Finding, Subject, Verdict, check};
 use quantloom::runtime::checkpoint::{Checkpoint, Options};
 use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cpu::select::select;
-use quantloom::runtime::measure::{Memory, rates};
+use quantloom_tools::check::{Finding, Subject, Verdict, check};
+use quantloom_tools::measure::{Memory, rates};
 
 use super::{bench, eprint_line, label, print_line, shape, table};
 

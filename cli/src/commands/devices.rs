@@ -6,8 +6,8 @@ use anyhow::Result;
 use clap::Args;
 use quantloom::codegen::target::TARGETS;
 use quantloom::runtime::cpu::isa::Isa;
-use quantloom::runtime::cuda::selftest;
 use quantloom::runtime::{cuda, hip};
+use quantloom_tools::cuda::selftest;
 
 use super::{print_line, table};
 

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use quantloom::runtime::backend::Backend as _;
-use quantloom::runtime::check::input;
 use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
-use quantloom::runtime::forward::{as_called, multiply};
 use quantloom::runtime::tensor::f32_bytes;
 use quantloom::runtime::weight_data::WeightData;
+use quantloom_tools::forward::{Input, as_called, multiply};
 
 use super::{Reading, eprint_line, print_line};
 use crate::atomic_write::Replace;
@@ -84,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         let names: Vec<&str> = file.names().take(12).collect();
         format!("the input file has no tensor \"{name}\"; it has {}", names.join(", "))
     })?;
-    let x = input(tensor, layer.scheme()).with_context(|| {
+    let x = Input::of(tensor, layer.scheme()).with_context(|| {
         format!("the tensor \"{name}\" is of type {:?}; f32, f16 and bf16 multiply", tensor.dtype())
     })?;
     if x.shape.is_empty() || x.shape.last() != Some(&layer.shape().k) {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use quantloom::dsl::Scheme;
-use quantloom::runtime::conformance::{Failure, Suite, draw};
+use quantloom_tools::conformance::{Failure, Suite, draw};
 
 use super::sizes::shape;
 use super::{backend, eprint_line, print_line, scheme};

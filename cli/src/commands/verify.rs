@@ -9,7 +9,7 @@ use clap::Args;
 use quantloom::device::Device;
 use quantloom::dsl::Scheme;
 use quantloom::runtime::backend::Backend;
-use quantloom::runtime::conformance::{Failure, Suite, Summary};
+use quantloom_tools::conformance::{Failure, Suite, Summary};
 
 use super::sizes::{Tokens, shape};
 use super::{backend, eprint_line, print_line, scheme, table};

@@ -16,8 +16,6 @@
 //! | `launch`, `tensor_map` | what was checked by [`crate::gpu::arguments`], launched; boxes of tensors |
 //! | `executor` | the device as what products run on ([`crate::gpu`]) |
 //! | `engine` | products in memory and on a stream of the caller |
-//! | `bench`, `floor` | timing; how fast the device reads |
-//! | `selftest` | all of the above on a real device |
 //!
 //! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
 //! context current than it found. Only [`Kernel::launch`], launches of plans in a caller's memory,
@@ -25,14 +23,12 @@
 //! rest is safe: `order`, which keeps streams from racing and graphs from outliving what they use, and
 //! `docs/soundness.md`.
 
-pub mod bench;
 mod buffer;
 mod device;
 mod driver;
 mod engine;
 mod error;
 mod executor;
-mod floor;
 mod graph;
 mod launch;
 mod link;
@@ -40,7 +36,6 @@ mod loader;
 mod module;
 mod order;
 mod prepared;
-pub mod selftest;
 mod stream;
 mod tensor_map;
 
@@ -51,7 +46,6 @@ pub use device::{Context, DeviceInfo, devices, runs};
 pub use driver::{Driver, version_text};
 pub use error::CudaError;
 pub use executor::{Cuda, Ready};
-pub use floor::ReadFloor;
 pub use graph::Graph;
 pub use launch::{Argument, Prepared};
 pub use link::text_target;

@@ -71,7 +71,7 @@ fn counts_are_the_formulas_they_read_as() {
 
 #[test]
 fn a_rule_survives_being_stored() {
-    for text in quantloom_runtime::cuda::selftest::texts::all() {
+    for text in quantloom_tools::cuda::selftest::texts::all() {
         let stored = serde_json::to_string(&text.rule).unwrap();
         let again: quantloom_runtime::source::LaunchRule = serde_json::from_str(&stored).unwrap();
         assert_eq!(&again, text.rule.as_ref(), "{stored}");

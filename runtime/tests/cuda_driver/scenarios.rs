@@ -11,7 +11,7 @@ use quantloom_dsl::layout::{Component, Granularity, GroupSize, Recode, Shape};
 use quantloom_dsl::{Scheme, parse, parse_layout};
 use quantloom_runtime::cuda::{
     Argument, Buffer, Context, Cuda, CudaError, DeviceSlice, DeviceSliceMut, Event, Graph,
-    ImageCache, Kernel, Loader, Origin, Stream, devices, load, selftest,
+    ImageCache, Kernel, Loader, Origin, Stream, devices, load,
 };
 use quantloom_runtime::element::{Values, ValuesMut, bf16};
 use quantloom_runtime::gpu::{
@@ -23,6 +23,7 @@ use quantloom_runtime::source::{
     Refusal, Schedule, Work,
 };
 use quantloom_runtime::unpacked::Unpacked;
+use quantloom_tools::cuda::selftest;
 
 /// Runs a scenario by its name.
 pub(crate) fn run(scenario: &str) {

@@ -12,7 +12,6 @@ use quantloom_dsl::reference::{self, PlainCodes, StoredTensors, dequantise};
 use quantloom_dsl::{Experts, Scheme, parse};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::{Checkpoint, Tensors, tensor_name};
-use quantloom_runtime::conformance::{Failure, Suite, draw};
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::gpu::GpuDevice;
@@ -20,6 +19,7 @@ use quantloom_runtime::op::ProductError;
 use quantloom_runtime::quantise::{candidates, quantise_checkpoint};
 use quantloom_runtime::unpacked::{UnpackError, Unpacked};
 use quantloom_tests::{f32_tensor, write_file};
+use quantloom_tools::conformance::{Failure, Suite, draw};
 
 use crate::dice::Dice;
 

@@ -1,8 +1,8 @@
 //! Tensors and configurations with false statements.
 
-use quantloom_runtime::check::check;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_tests::file::{File, Stored, put, sizes};
+use quantloom_tools::check::check;
 use serde_json::{Map, Value, json};
 
 use crate::FAMILIES;

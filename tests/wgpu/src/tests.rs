@@ -14,8 +14,6 @@ use quantloom::codegen::ir::{
 };
 use quantloom::codegen::jit::Jit;
 use quantloom::codegen::target::target;
-use quantloom::runtime::check::{Subject, Verdict, check};
-use quantloom::runtime::conformance::{Failure, Suite, draw};
 use quantloom::runtime::gpu::{
     Arrangement, Choice, Executor as _, GpuDevice, Launch, NativePart, Products, Request, Slot,
 };
@@ -32,6 +30,8 @@ use quantloom_dsl::layout::Shape;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_tests::tools::skip;
 use quantloom_tests::{golden_file, golden_layers};
+use quantloom_tools::check::{Subject, Verdict, check};
+use quantloom_tools::conformance::{Failure, Suite, draw};
 
 fn device() -> Option<GpuDevice<Wgpu>> {
     if devices().is_empty() {

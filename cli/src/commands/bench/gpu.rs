@@ -9,10 +9,11 @@ use anyhow::{Context as _, Result};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::format::{FloatFormat, Number};
 use quantloom::dsl::layout::Shape;
-use quantloom::runtime::cuda::bench::{Timings, copies, time_both};
-use quantloom::runtime::cuda::{Cuda, ImageCache, ReadFloor, Stream};
+use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
 use quantloom::runtime::gpu::{Choice, Executor as _, GpuDevice, GpuWeight, Tensors};
 use quantloom::runtime::op::ProductError;
+use quantloom_tools::cuda::ReadFloor;
+use quantloom_tools::cuda::bench::{Timings, copies, time_both};
 use serde_json::json;
 
 use super::super::sizes::Tokens;

@@ -9,10 +9,10 @@ use quantloom_dsl::reference::{
     Dequantiser, PlainCodes, ReferenceError, StaticInput, matmul, quantise_activation,
 };
 use quantloom_dsl::{Quantiser, Scheme};
+use quantloom_runtime::float_mode::standard;
 use rayon::prelude::*;
 
 use super::bound::Magnitudes;
-use crate::float_mode::standard;
 
 /// Row-major [N, K] of one expert: values and magnitudes.
 pub(super) struct WeightMagnitudes<'a> {

@@ -2,12 +2,12 @@
 
 use std::marker::PhantomData;
 
-use crate::backend::Backend;
-use crate::cpu::CpuDevice;
-use crate::cpu::family::Decode;
-use crate::declared::Declared;
-use crate::op::{Op, ProductError};
-use crate::weight_data::WeightData;
+use quantloom_runtime::backend::Backend;
+use quantloom_runtime::cpu::CpuDevice;
+use quantloom_runtime::cpu::family::Decode;
+use quantloom_runtime::declared::Declared;
+use quantloom_runtime::op::{Op, ProductError};
+use quantloom_runtime::weight_data::WeightData;
 
 /// Prepares weights of one declared scheme.
 pub(super) struct WithDecoder<S>(CpuDevice, PhantomData<S>);

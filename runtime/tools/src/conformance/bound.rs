@@ -61,9 +61,8 @@
 
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::FloatFormat;
-
-use crate::accumulation::{Decoded, Sums};
-use crate::cpu::split_bf16::{MOST_CHAIN, MOST_PAIRS};
+use quantloom_runtime::accumulation::{Decoded, Sums};
+use quantloom_runtime::cpu::split_bf16::{MOST_CHAIN, MOST_PAIRS};
 
 /// Half the distance between 1 and the next `f32`.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;

@@ -4,7 +4,7 @@
 //! reproduces it. One line in a test is enough:
 //!
 //! ```
-//! # use quantloom_runtime::conformance;
+//! # use quantloom_tools::conformance;
 //! # let scheme = quantloom_dsl::parse("s { weight: i8, scale: bf16 per 1x32, pack: [k, n], \
 //! #     activation: f32 }").unwrap();
 //! conformance::check(&scheme)?;
@@ -25,18 +25,18 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{PlainCodes, ReferenceError};
+use quantloom_runtime::accumulation::Sums;
+use quantloom_runtime::backend::Backend;
+use quantloom_runtime::cpu::CpuDevice;
+use quantloom_runtime::cpu::isa::{Absent, Isa};
+use quantloom_runtime::declared::Declared;
+use quantloom_runtime::element::{Values, ValuesMut, bf16, f16};
+use quantloom_runtime::float_mode::standard;
+use quantloom_runtime::op::{NotScheduled, Op, ProductError, Workspace};
+use quantloom_runtime::pack::pack;
+use quantloom_runtime::unpacked::{UnpackError, Unpacked};
+use quantloom_runtime::weight_data::WeightData;
 
-use crate::accumulation::Sums;
-use crate::backend::Backend;
-use crate::cpu::CpuDevice;
-use crate::cpu::isa::{Absent, Isa};
-use crate::declared::Declared;
-use crate::element::{Values, ValuesMut, bf16, f16};
-use crate::float_mode::standard;
-use crate::op::{NotScheduled, Op, ProductError, Workspace};
-use crate::pack::pack;
-use crate::unpacked::{UnpackError, Unpacked};
-use crate::weight_data::WeightData;
 use bound::{Inexact, RoundingCount, bound};
 use expected::{TokenMagnitudes, WeightMagnitudes, groups, segments, tokens_share_a_scale};
 

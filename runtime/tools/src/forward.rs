@@ -3,17 +3,17 @@
 
 use std::borrow::Cow;
 
-use quantloom_dsl::format::{BF16, F16, FloatFormat};
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Group, Scheme};
-
-use crate::backend::Backend;
-use crate::checkpoint::{CheckpointFormat, Layer};
-use crate::element::{Values, bf16, f16, f32_to_bf16, f32_to_f16};
-use crate::float_mode::standard;
-use crate::op::{Op, ProductError};
-use crate::unpacked::Unpacked;
-use crate::weight_data::WeightData;
+use quantloom_runtime::backend::Backend;
+use quantloom_runtime::checkpoint::{CheckpointFormat, Layer, Tensor};
+use quantloom_runtime::element::{Values, bf16, f16, f32_to_bf16, f32_to_f16};
+use quantloom_runtime::float_mode::standard;
+use quantloom_runtime::op::{Op, ProductError};
+use quantloom_runtime::tensor::{float_format, reals};
+use quantloom_runtime::unpacked::Unpacked;
+use quantloom_runtime::weight_data::WeightData;
 
 /// An activation tensor [..., K] and the type whose values it holds.
 #[derive(Clone, Debug)]
@@ -24,6 +24,26 @@ pub struct Input {
     pub shape: Vec<u64>,
     /// The input dtype, in which `own` scales are computed.
     pub own: FloatFormat,
+}
+
+impl Input {
+    /// A tensor of a file as an activation of a layer of this scheme; `None` if it is no float tensor.
+    ///
+    /// A model computes in one type. If all values of an f32 tensor are representable in the 16-bit
+    /// type of the layer's scales (bf16 if the scales have no such type), that is the activation's
+    /// type.
+    pub fn of(tensor: &Tensor, scheme: &Scheme) -> Option<Self> {
+        let values = reals(tensor)?;
+        let stored = float_format(tensor.dtype())?;
+        let model = match scheme.scales.first().and_then(|scale| scale.stored_number()) {
+            Some(Number::Float(F32)) => F32,
+            Some(Number::Float(F16)) => F16,
+            _ => BF16,
+        };
+        let carried = stored == F32 && values.iter().all(|value| model.round(*value) == *value);
+        let shape = tensor.shape().iter().map(|size| *size as u64).collect();
+        Some(Self { values, shape, own: if carried { model } else { stored } })
+    }
 }
 
 /// The scheme that a format's software uses for an input of this rank.

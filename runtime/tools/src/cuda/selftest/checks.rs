@@ -4,13 +4,14 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
 
+use quantloom_runtime::cuda::{
+    Argument, Buffer, Context, CudaError, Event, Graph, ImageCache, Kernel, Origin, Pinned, Stream,
+    TensorMap, TensorShape, load, runs, text_target,
+};
+use quantloom_runtime::source::{KernelText, LaunchRule, ParameterKind, Problem};
+
 use super::{Failure, Machine, Row, texts};
 use crate::cuda::bench::{RandomFill, random_word, time_both};
-use crate::cuda::{
-    Argument, Buffer, Context, CudaError, Event, Graph, ImageCache, Kernel, Origin, Pinned, Stream,
-    TensorMap, TensorShape, load,
-};
-use crate::source::{KernelText, LaunchRule, ParameterKind, Problem};
 
 /// Every check, the simplest first, so that the first failure is the nearest to its cause.
 pub(super) const CHECKS: &[Row] = &[
@@ -190,8 +191,7 @@ fn graph_replay(machine: &Machine) -> Result<String, Failure> {
 fn random_data(machine: &Machine) -> Result<String, Failure> {
     let fill = RandomFill::new(&machine.context, &ImageCache::off())?;
     let n = 300_001;
-    let mut buffer = Buffer::zeroed(&machine.stream, n)?;
-    fill.fill(&machine.stream, &mut buffer, 6)?;
+    let buffer = fill.buffer(&machine.stream, n, 6)?;
     let expected: Vec<u32> = (0..n as u32).map(|i| random_word(i, 6)).collect();
     same(&buffer.to_host(&machine.stream)?, &expected)?;
     Ok(format!("{n} words, the host's own"))
@@ -313,8 +313,8 @@ fn image_cache(machine: &Machine) -> Result<String, Failure> {
     // The `a` target takes the linker's own way.
     let all = [texts::vector_add(), texts::tma_box()];
     let here = |text: &&KernelText<'_>| {
-        let target = crate::cuda::text_target(&text.text);
-        target.is_some_and(|target| crate::cuda::runs(target, machine.context.info().compute))
+        let target = text_target(&text.text);
+        target.is_some_and(|target| runs(target, machine.context.info().compute))
     };
     for text in all.iter().filter(here) {
         for expected in [Origin::Compiled, Origin::Kept].map(|origin| origin.to_string()) {

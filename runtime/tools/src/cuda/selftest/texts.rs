@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
-use crate::source::{
+use quantloom_runtime::source::{
     Access, Count, KernelText, LaunchRule, Parameter, Scalar, Swizzle, TensorRule, TensorWord,
 };
+
+use crate::cuda::{bench, floor};
 
 /// One thread a word, in blocks of 256.
 fn a_thread_a_word(parameters: Vec<Parameter>) -> LaunchRule {
@@ -125,8 +127,8 @@ pub fn all() -> Vec<KernelText<'static>> {
         overlap_second(),
         tma_box(),
         empty(),
-        crate::cuda::bench::fill_text(),
-        crate::cuda::floor::read_once(512, 2, false),
-        crate::cuda::floor::read_once(512, 2, true),
+        bench::fill_text(),
+        floor::read_once(512, 2, false),
+        floor::read_once(512, 2, true),
     ]
 }

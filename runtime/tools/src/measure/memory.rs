@@ -2,8 +2,9 @@
 
 use std::hint::black_box;
 
+use quantloom_runtime::AlignedBuffer;
+
 use super::seconds;
-use crate::buffer::AlignedBuffer;
 
 /// Streams that a thread reads in parallel, each one cache line per step. A core that reads one
 /// stream waits at every page for its prefetcher to restart: eight streams read 1.3 to 1.7 times as

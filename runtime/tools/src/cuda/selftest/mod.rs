@@ -9,9 +9,7 @@ pub mod texts;
 
 use std::fmt;
 
-use super::device::Context;
-use super::error::CudaError;
-use super::stream::Stream;
+use quantloom_runtime::cuda::{Context, CudaError, Stream};
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,16 +7,12 @@
 
 use std::sync::Arc;
 
-use super::buffer::Buffer;
-use super::device::Context;
-use super::error::CudaError;
-use super::graph::Graph;
-use super::launch::Argument;
-use super::loader;
-use super::module::Kernel;
-use super::stream::{Event, Stream};
-use crate::image_cache::ImageCache;
-use crate::source::{Access, Count, KernelText, LaunchRule, Parameter, Problem, Scalar};
+use quantloom_runtime::cuda::{
+    Argument, Buffer, Context, CudaError, Event, Graph, ImageCache, Kernel, Stream, load,
+};
+use quantloom_runtime::source::{
+    Access, Count, KernelText, LaunchRule, Parameter, Problem, Scalar,
+};
 
 /// Replays before the ones that count.
 const WARM_UP: usize = 2;
@@ -119,36 +115,38 @@ pub fn random_word(at: u32, seed: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// Fills buffers with [`random_word`]s, on the device.
+/// Makes buffers of [`random_word`]s, on the device.
 pub struct RandomFill(Arc<Kernel>);
 
 impl RandomFill {
     /// Loads the kernel.
     ///
     /// # Errors
-    /// As [`loader::load`].
+    /// As [`load`].
     pub fn new(context: &Context, cache: &ImageCache) -> Result<Self, CudaError> {
-        Ok(Self(loader::load(context, cache, &fill_text())?.0))
+        Ok(Self(load(context, cache, &fill_text())?.0))
     }
 
-    /// Fills a buffer, in the order of the stream. One of 2^32 words or more is refused.
+    /// A buffer of random words, filled in the order of the stream. 2^32 words or more are refused.
     ///
     /// # Errors
     /// What the driver answered.
-    pub fn fill(
+    pub fn buffer(
         &self,
         stream: &Stream,
-        buffer: &mut Buffer<u32>,
+        words: usize,
         seed: u32,
-    ) -> Result<(), CudaError> {
+    ) -> Result<Buffer<u32>, CudaError> {
+        let mut buffer = Buffer::uninitialised(stream.context(), words)?;
         if buffer.is_empty() {
-            return Ok(());
+            return Ok(buffer);
         }
         let multiprocessors = u64::from(stream.context().info().multiprocessors);
-        let problem = Problem::new(1, buffer.len() as u64, 1, multiprocessors);
+        let problem = Problem::new(1, words as u64, 1, multiprocessors);
         let arguments = [Argument::Write(buffer.write_to()), Argument::U32(seed)];
-        // SAFETY: the text writes n words from y on, as its rule says.
-        unsafe { self.0.launch_in_order(stream, &self.0.sizes(&problem)?, false, &arguments) }
+        // SAFETY: the text writes n words from y on, as its rule says; no other stream uses new memory.
+        unsafe { self.0.launch(stream, &problem, false, &arguments) }?;
+        Ok(buffer)
     }
 }
 

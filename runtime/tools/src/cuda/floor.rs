@@ -6,15 +6,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use quantloom_runtime::cuda::{Argument, Buffer, CudaError, ImageCache, Kernel, Stream, load};
+use quantloom_runtime::source::{Access, Count, KernelText, LaunchRule, Parameter, Problem};
+
 use super::bench::{self, RandomFill, Timing, Timings};
-use super::buffer::Buffer;
-use super::error::CudaError;
-use super::launch::Argument;
-use super::loader;
-use super::module::Kernel;
-use super::stream::Stream;
-use crate::image_cache::ImageCache;
-use crate::source::{Access, Count, KernelText, LaunchRule, Parameter, Problem};
 
 /// Threads of a block, and blocks a multiprocessor, of which the faster counts: 64 KiB in flight a
 /// multiprocessor or twice that.
@@ -35,12 +30,11 @@ impl ReadFloor {
     pub fn new(stream: Stream, cache: &ImageCache) -> Result<Self, CudaError> {
         let context = stream.context();
         let early = context.info().compute >= (9, 0);
-        let load =
-            |text: &KernelText<'_>| Ok::<_, CudaError>(loader::load(context, cache, text)?.0);
+        let loaded = |text: &KernelText<'_>| Ok::<_, CudaError>(load(context, cache, text)?.0);
         let both = |(threads, blocks)| {
-            let plain = load(&read_once(threads, blocks, false))?;
+            let plain = loaded(&read_once(threads, blocks, false))?;
             let overlapping =
-                if early { load(&read_once(threads, blocks, true))? } else { plain.clone() };
+                if early { loaded(&read_once(threads, blocks, true))? } else { plain.clone() };
             Ok::<_, CudaError>([plain, overlapping])
         };
         let kernels = SHAPES.into_iter().map(both).collect::<Result<_, _>>()?;
@@ -59,9 +53,7 @@ impl ReadFloor {
         let mut data = Vec::new();
         for seed in 0..copies as u32 {
             let words = usize::try_from(pieces * 4).unwrap_or(usize::MAX);
-            let mut copy = Buffer::<u32>::uninitialised(self.stream.context(), words)?;
-            self.fill.fill(&self.stream, &mut copy, seed)?;
-            data.push(copy);
+            data.push(self.fill.buffer(&self.stream, words, seed)?);
         }
         let mut found = Buffer::<u32>::zeroed(&self.stream, 4)?;
         let multiprocessors = u64::from(info.multiprocessors);
@@ -73,10 +65,9 @@ impl ReadFloor {
                 let arguments =
                     [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
                 let kernel = &kernels[usize::from(overlap)];
-                // SAFETY: the text reads `pieces` pieces and may store one word, as its rule says.
-                unsafe {
-                    kernel.launch_in_order(stream, &kernel.sizes(&problem)?, overlap, &arguments)
-                }
+                // SAFETY: the text reads `pieces` pieces and may store one word, as its rule says; no
+                // other stream uses the buffers.
+                unsafe { kernel.launch(stream, &problem, overlap, &arguments) }
             })?;
             best = Timings {
                 serial: faster(best.serial, timings.serial),

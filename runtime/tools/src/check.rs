@@ -8,15 +8,15 @@
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{ActivationChoice, Scheme};
+use quantloom_runtime::backend::Backend;
+use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, Tensor, Tensors};
+use quantloom_runtime::float_mode::standard;
+use quantloom_runtime::op::ProductError;
+use quantloom_runtime::tensor::reals;
+use quantloom_runtime::unpacked::Unpacked;
 
-use crate::backend::Backend;
-use crate::checkpoint::{Checkpoint, CheckpointFormat, Layer, Tensor, Tensors};
 use crate::conformance::draw;
-use crate::float_mode::standard;
 use crate::forward::{Input, as_called, forward};
-use crate::op::ProductError;
-use crate::tensor::{float_format, reals};
-use crate::unpacked::Unpacked;
 
 /// What was compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,7 +270,7 @@ fn check_product(
     x: &Tensor,
     y: &Tensor,
 ) -> Finding {
-    let own = input(x, layer.scheme()).map_or(F32, |input| input.own);
+    let own = Input::of(x, layer.scheme()).map_or(F32, |input| input.own);
     product_finding(layer, own, product_error(layer, backend, unpacked, x, y))
 }
 
@@ -334,7 +334,7 @@ fn product_error(
 ) -> Result<f64, Verdict> {
     let fail = |what: &str| Verdict::Fail(what.to_owned());
     let reference = reals(y).ok_or_else(|| fail("ref.y is not a float tensor"))?;
-    let input = input(x, layer.scheme()).ok_or_else(|| fail("ref.x is not a float tensor"))?;
+    let input = Input::of(x, layer.scheme()).ok_or_else(|| fail("ref.x is not a float tensor"))?;
     // Checked before the product, which may be larger than its operands if x and the weight are
     // narrow.
     let rows = input.values.len() as u64 / layer.shape().k;
@@ -364,22 +364,4 @@ fn relative_error(ours: &[f32], reference: &[f64]) -> Result<f64, Verdict> {
         return Err(Verdict::Fail("the product or its reference is NaN".to_owned()));
     }
     Ok(error)
-}
-
-/// A tensor of a file as an activation of a layer of this scheme.
-///
-/// A model computes in one type. If all values of an f32 tensor are representable in the 16-bit
-/// type of the layer's scales (bf16 if the scales have no such type), that is the activation's
-/// type.
-pub fn input(tensor: &Tensor, scheme: &Scheme) -> Option<Input> {
-    let values = reals(tensor)?;
-    let stored = float_format(tensor.dtype())?;
-    let model = match scheme.scales.first().and_then(|scale| scale.stored_number()) {
-        Some(Number::Float(F32)) => F32,
-        Some(Number::Float(F16)) => F16,
-        _ => BF16,
-    };
-    let carried = stored == F32 && values.iter().all(|value| model.round(*value) == *value);
-    let shape = tensor.shape().iter().map(|size| *size as u64).collect();
-    Some(Input { values, shape, own: if carried { model } else { stored } })
 }

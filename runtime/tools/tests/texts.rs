@@ -1,39 +1,10 @@
 //! The hand-written texts: against their rules, and with the real assembler where it is.
 
-use quantloom_runtime::cuda::bench::random_word;
-use quantloom_runtime::cuda::selftest::texts;
-use quantloom_runtime::cuda::{runs, text_target};
+use quantloom_runtime::cuda::text_target;
 use quantloom_runtime::source::{ParameterKind, Scalar};
 use quantloom_tests::tools::ptxas;
-
-#[test]
-fn targets() {
-    let cases = [
-        ("sm_80", (8, 0), true),
-        ("sm_80", (9, 0), true),
-        ("sm_80", (12, 0), true),
-        ("sm_89", (8, 6), false),
-        ("sm_90", (8, 9), false),
-        ("sm_90", (10, 0), true),
-        ("sm_90a", (9, 0), true),
-        ("sm_90a", (10, 0), false),
-        ("sm_100a", (10, 0), true),
-        ("gfx942", (9, 0), false),
-        ("sm_", (9, 0), false),
-    ];
-    for (target, compute, expected) in cases {
-        assert_eq!(runs(target, compute), expected, "{target} {compute:?}");
-    }
-    let lines = [
-        (".version 8.0\n.target sm_90a\n", Some("sm_90a")),
-        ("// .target sm_80\n  .target\tsm_89, debug\n", Some("sm_89")),
-        (".version 8.0\n", None),
-        (".target \n", None),
-    ];
-    for (text, expected) in lines {
-        assert_eq!(text_target(text), expected, "{text:?}");
-    }
-}
+use quantloom_tools::cuda::bench::random_word;
+use quantloom_tools::cuda::selftest::texts;
 
 /// The parameters of an entry point: their PTX types, in order.
 fn parameters(text: &str, entry: &str) -> Vec<String> {
