@@ -15,17 +15,19 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use quantloom_dsl::Scheme;
-use quantloom_dsl::format::{FloatFormat, Overflow};
-use quantloom_dsl::layout::{Component, GroupSize, Shape};
+use quantloom_dsl::format::{FloatFormat, Number, Overflow};
+use quantloom_dsl::layout::{BindError, Component, GroupSize, Shape};
 use quantloom_dsl::reference::ReferenceError;
 use rayon::prelude::*;
 
 use crate::checkpoint::{
-    CheckpointError, Description, Entry, Tensor, Tensors, Writer, element_dtype, tensor_name,
+    CheckpointError, Description, Dtype, Entry, Tensor, Tensors, Writer, element_dtype, tensor_name,
 };
 use crate::output::Output;
 use crate::tensor::{float_format, reals, reals_of};
 use crate::unpacked::UnpackError;
+
+pub use read_back::ReadBackError;
 
 use rows::{Rows, quantise_rows};
 
@@ -44,20 +46,85 @@ pub enum QuantiseError {
         /// The error of the system.
         error: std::io::Error,
     },
-    /// A layer does not fit the scheme.
-    #[error("the weight \"{name}\": {what}")]
-    Layer {
+    /// A weight does not fit the scheme.
+    #[error("the weight \"{name}\": {problem}")]
+    Weight {
         /// The tensor.
         name: String,
         /// The reason.
-        what: String,
+        problem: WeightProblem,
     },
     /// The written file does not read back as expected.
     #[error("the file would not read back: {0}")]
-    ReadBack(String),
+    ReadBack(Box<ReadBackError>),
     /// There is nothing to quantise.
-    #[error("{0}")]
-    Nothing(String),
+    #[error("there is no float weight to quantise: tensors named *.weight of two dimensions")]
+    Nothing,
+    /// No configuration says the scheme.
+    #[error("the scheme cannot be described")]
+    NoDescription,
+}
+
+/// Why a weight cannot be stored as a scheme says.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightProblem {
+    /// The tensor is not in the checkpoint.
+    #[error("it is missing")]
+    Missing,
+    /// A value is infinite or NaN.
+    #[error("value {at} is {value}")]
+    NotFinite {
+        /// Its number, in the order of the tensor.
+        at: usize,
+        /// The value.
+        value: f64,
+    },
+    /// The scheme stores a bias, and that of the checkpoint is not one float a row.
+    #[error("its bias is {found:?} of {dtype:?}, expected {rows} floats")]
+    Bias {
+        /// Dimensions of the bias.
+        found: Vec<usize>,
+        /// Its type.
+        dtype: Dtype,
+        /// Rows of the weight, of all experts.
+        rows: u64,
+    },
+    /// A layout of the scheme does not fit the shape.
+    #[error(transparent)]
+    Layout(#[from] BindError),
+    /// A layout of the scheme would store mostly padding.
+    #[error("its layout takes {bytes} bytes for {weights} weights")]
+    Padding {
+        /// Bytes of the stored tensor.
+        bytes: u64,
+        /// N * K of all experts.
+        weights: u64,
+    },
+    /// The type of the group index has too few numbers.
+    #[error("its {groups} groups of columns cannot be numbered in {number}, the type of the index")]
+    Index {
+        /// Groups along K.
+        groups: u64,
+        /// The type of the index.
+        number: Number,
+    },
+    /// Two tensors of the written file would have this name.
+    #[error("a tensor of this name would be written twice")]
+    Twice,
+    /// The quantiser refuses the weight.
+    #[error(transparent)]
+    Quantiser(#[from] ReferenceError),
+    /// The codes cannot be packed.
+    #[error(transparent)]
+    Pack(#[from] UnpackError),
+}
+
+impl WeightProblem {
+    /// The same with the tensor's name.
+    fn of(self, name: impl Into<String>) -> QuantiseError {
+        QuantiseError::Weight { name: name.into(), problem: self }
+    }
 }
 
 /// A float weight to quantise.
@@ -123,15 +190,14 @@ pub fn quantise_checkpoint(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<Outcome>, QuantiseError> {
     if chosen.is_empty() {
-        let what = "there is no float weight to quantise: tensors named *.weight of two dimensions";
-        return Err(QuantiseError::Nothing(what.to_owned()));
+        return Err(QuantiseError::Nothing);
     }
     let layers: Vec<(String, Shape)> =
         chosen.iter().map(|candidate| (candidate.layer.clone(), candidate.shape)).collect();
     for (layer, shape) in &layers {
         layer_entries(scheme, layer, *shape)?;
     }
-    let mut fault = QuantiseError::Nothing("the scheme cannot be described".to_owned());
+    let mut fault = QuantiseError::NoDescription;
     for description in described::usable(scheme, &layers)? {
         let written = write(tensors, scheme, chosen, &description, out, progress)?;
         match read_back::outcomes(tensors, scheme, chosen, &written) {
@@ -141,7 +207,7 @@ pub fn quantise_checkpoint(
                 return Ok(outcomes);
             }
             // The next description may fit; the last one is the scheme's own text.
-            Err(what) => fault = QuantiseError::ReadBack(what),
+            Err(error) => fault = QuantiseError::ReadBack(Box::new(error)),
         }
     }
     Err(fault)
@@ -202,8 +268,7 @@ fn write(
     }
     let mut names = HashSet::new();
     if let Some(entry) = entries.iter().find(|entry| !names.insert(entry.name.as_str())) {
-        let what = "a tensor of this name would be written twice".to_owned();
-        return Err(QuantiseError::Layer { name: entry.name.clone(), what });
+        return Err(WeightProblem::Twice.of(&entry.name));
     }
     let mut writer =
         Writer::create(out, entries.clone(), &description.metadata()).map_err(fault)?;
@@ -232,12 +297,10 @@ fn layer_entries(scheme: &Scheme, layer: &str, shape: Shape) -> Result<Vec<Entry
     let entry = |store: &quantloom_dsl::Store| {
         let name = tensor_name(layer, &store.name);
         match scheme.bind(store, shape) {
-            Err(error) => Err(QuantiseError::Layer { name, what: error.to_string() }),
+            Err(error) => Err(WeightProblem::from(error).of(name)),
             // A layout may pad its codes, but not to several times their size.
             Ok(bound) if bound.bytes() > (1 << 20) + 64 * weights => {
-                let bytes = bound.bytes();
-                let what = format!("its layout takes {bytes} bytes for {weights} weights");
-                Err(QuantiseError::Layer { name, what })
+                Err(WeightProblem::Padding { bytes: bound.bytes(), weights }.of(name))
             }
             Ok(bound) => Ok(Entry {
                 name,
@@ -262,10 +325,7 @@ fn check_index(scheme: &Scheme, layer: &str, shape: Shape) -> Result<(), Quantis
     if number.decode(number.encode(last, Overflow::Saturate)) == last {
         return Ok(());
     }
-    let what = format!(
-        "its {groups} groups of columns cannot be numbered in {number}, the type of the index"
-    );
-    Err(QuantiseError::Layer { name: tensor_name(layer, "weight"), what })
+    Err(WeightProblem::Index { groups, number }.of(tensor_name(layer, "weight")))
 }
 
 /// The layer's tensors by their full names, in the order of [`layer_entries`] and the extras.
@@ -276,23 +336,22 @@ fn quantise_layer(
     description: &Description,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<(String, Vec<u8>)>, QuantiseError> {
-    let fault = |what: String| QuantiseError::Layer { name: candidate.tensor.clone(), what };
-    let tensor = tensors.get(&candidate.tensor).ok_or_else(|| fault("it is missing".to_owned()))?;
+    let fault = |problem: WeightProblem| problem.of(&candidate.tensor);
+    let tensor = tensors.get(&candidate.tensor).ok_or_else(|| fault(WeightProblem::Missing))?;
     let shape = candidate.shape;
     check_finite(tensor).map_err(fault)?;
     let rows = shape.experts * shape.n;
     let read = |tensor: &Tensor| {
         let values = reals(tensor).filter(|values| values.len() as u64 == rows);
-        values.ok_or_else(|| fault(format!("its bias is {tensor:?}, expected {rows} floats")))
+        let (found, dtype) = (tensor.shape().to_vec(), tensor.dtype());
+        values.ok_or_else(|| fault(WeightProblem::Bias { found, dtype, rows }))
     };
     let bias = scheme.bias.and_then(|_| tensors.get(&bias_name(scheme, &candidate.layer)));
     let bias = bias.map(read).transpose()?;
     let values = |rows: std::ops::Range<u64>| some_rows(tensor, shape, rows);
     let weight = Rows { shape, own: candidate.own, values: &values, bias: bias.as_deref() };
-    let reference = |error: ReferenceError| fault(error.to_string());
-    let unpack = |error: UnpackError| fault(error.to_string());
-    let slots = quantise_rows(scheme, &weight, progress).map_err(reference)?;
-    let mut packed = slots.pack(scheme).map_err(unpack)?;
+    let slots = quantise_rows(scheme, &weight, progress).map_err(|error| fault(error.into()))?;
+    let mut packed = slots.pack(scheme).map_err(|error| fault(error.into()))?;
     let stored = scheme.stores.iter().map(|store| {
         let bytes = packed.remove(&store.name).unwrap_or_default();
         (tensor_name(&candidate.layer, &store.name), bytes)
@@ -313,7 +372,7 @@ fn some_rows(tensor: &Tensor, shape: Shape, rows: std::ops::Range<u64>) -> Vec<f
 /// Values that are checked at once.
 const CHUNK: usize = 1 << 16;
 
-fn check_finite(tensor: &Tensor) -> Result<(), String> {
+fn check_finite(tensor: &Tensor) -> Result<(), WeightProblem> {
     let chunk = CHUNK * tensor.dtype().bitsize() / 8;
     let wrong = |(part, bytes): (usize, &[u8])| {
         let values = reals_of(tensor.dtype(), bytes).unwrap_or_default();
@@ -321,7 +380,7 @@ fn check_finite(tensor: &Tensor) -> Result<(), String> {
         Some((part * CHUNK + at, values[at]))
     };
     match tensor.bytes().par_chunks(chunk).enumerate().find_map_first(wrong) {
-        Some((at, value)) => Err(format!("value {at} is {value}")),
+        Some((at, value)) => Err(WeightProblem::NotFinite { at, value }),
         None => Ok(()),
     }
 }

@@ -9,7 +9,9 @@ use quantloom_dsl::reference::{PlainCodes, quantise, unpack};
 use quantloom_dsl::{Arithmetic, Code, ScaleRule, ScaleType, Scheme};
 use quantloom_kernels::{catalogue, scheme};
 use quantloom_runtime::checkpoint::{Checkpoint, Dtype, Layer, Tensors};
-use quantloom_runtime::quantise::{Outcome, candidates, quantise_checkpoint};
+use quantloom_runtime::quantise::{
+    Outcome, QuantiseError, WeightProblem, candidates, quantise_checkpoint,
+};
 use quantloom_tests::floats::{Float, float_file, floats, quantised, untouched};
 use quantloom_tests::{Random, bf16_tensor, bf16_values, packed, parts, tensors_of, write_file};
 
@@ -175,8 +177,13 @@ fn what_cannot_be_written_is_refused() {
         let mut chosen = candidates(&tensors, &scheme);
         chosen.retain(|candidate| candidate.layer == "l");
         let error = quantise_checkpoint(&tensors, &scheme, &chosen, &path("out"), &|_| {});
-        let error = error.unwrap_err().to_string();
-        assert!(error.contains(said), "{error}");
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        let QuantiseError::Weight { problem, .. } = error else { panic!("{error:?}") };
+        match name {
+            "index" => assert!(matches!(problem, WeightProblem::Index { groups: 20, .. })),
+            _ => assert!(matches!(problem, WeightProblem::Twice)),
+        }
         assert!(!path("out").exists() && files_in(folder.path()) <= 2, "{name}");
     }
 }

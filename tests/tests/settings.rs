@@ -5,7 +5,10 @@ use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::keys::{Kind, Use, table};
-use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Options};
+use quantloom_runtime::checkpoint::{
+    Checkpoint, CheckpointError, CheckpointFormat, ConfigProblem, LayerFault, Options,
+    PatternProblem,
+};
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tests::Random;
@@ -593,10 +596,45 @@ fn patterns_have_one_budget() {
         tensors.push(tensor(layer, "weight_scale", "F32", &[1, 1], vec![0; 4]));
     }
     let file = open(&config, &tensors).unwrap();
-    let errors: Vec<String> =
-        file.layers().filter_map(|(_, layer)| layer.err().map(|error| error.to_string())).collect();
+    let errors: Vec<LayerFault> = file.layers().filter_map(|(_, layer)| layer.err()).collect();
     assert_eq!(errors.len(), 300);
-    assert!(errors[299].contains("too long"), "{}", errors[299]);
+    assert!(errors[299].to_string().contains("too long"), "{}", errors[299]);
+    let LayerFault::Broken(error) = &errors[299] else { panic!("{:?}", errors[299]) };
+    assert!(
+        matches!(&**error, CheckpointError::Pattern { problem: PatternProblem::Time, .. }),
+        "{error:?}"
+    );
+}
+
+/// A program can tell the ways apart in which a configuration is wrong.
+#[test]
+fn faults_of_configurations_are_typed() {
+    let problem = |text: &str| {
+        let header = json!({"__metadata__": {"quantization_config": text}}).to_string();
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        match Checkpoint::from_bytes(file, Options::default()).err() {
+            Some(CheckpointError::Config { place, problem }) => {
+                assert_eq!(place, "the metadata key `quantization_config`");
+                problem
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    };
+    let said = |problem: &ConfigProblem| problem.to_string();
+    let json = problem("{");
+    assert!(matches!(&json, ConfigProblem::Json { error } if error.is_eof()), "{json}");
+    let missing = problem("{}");
+    assert!(matches!(&missing, ConfigProblem::Missing(key) if key == "quant_method"), "{missing}");
+    let format = problem(r#"{"quant_method": "abc"}"#);
+    assert!(matches!(&format, ConfigProblem::Format(name) if name == "abc"), "{format}");
+    let number = problem(r#"{"quant_method": 3}"#);
+    assert!(matches!(&number, ConfigProblem::Type { key, .. } if key == "quant_method"));
+    assert_eq!(said(&number), "`quant_method` is 3, expected a string");
+    let list = problem(r#"{"quant_method": [1, 2]}"#);
+    assert_eq!(said(&list), "`quant_method` is a list, expected a string");
+    let setting = problem(r#"{"quant_method": "awq", "bits": 3}"#);
+    assert!(matches!(&setting, ConfigProblem::Setting { .. }), "{setting:?}");
 }
 
 /// Values cost far more memory than their text.

@@ -17,6 +17,77 @@ pub struct Config {
     pub value: Map<String, Value>,
 }
 
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigProblem {
+    /// The JSON text has more bytes than are read.
+    #[error("{bytes} bytes of JSON are too many; the limit is {MOST_BYTES}")]
+    TooLong {
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// The JSON text would take more memory than is given to it.
+    #[error(
+        "{values} values and {objects} objects in one JSON text are too many; {MOST_VALUES} and \
+         {MOST_OBJECTS} are read"
+    )]
+    TooMany {
+        /// Its values.
+        values: usize,
+        /// Its objects, which are values too.
+        objects: usize,
+    },
+    /// The text is no JSON.
+    #[error("it is not valid JSON: {error}")]
+    Json {
+        /// Where, and why.
+        error: serde_json::Error,
+    },
+    /// A key is not there.
+    #[error("`{0}` is missing")]
+    Missing(String),
+    /// The value of a key is of another JSON type.
+    #[error("`{key}` is {found}, expected {expected}")]
+    Type {
+        /// The key.
+        key: String,
+        /// The value, shortened, or what kind of value.
+        found: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// The configuration is of software whose files are not read.
+    #[error(
+        "unknown quant_method `{0}`; supported are compressed-tensors, gptq, awq, quark, modelopt, fp8, \
+         mxfp4, bitsandbytes, quantloom"
+    )]
+    Format(String),
+    /// A setting is not supported, or contradicts another one or the files.
+    #[error("{what}")]
+    Setting {
+        /// Which one, and why, for a person.
+        what: String,
+    },
+}
+
+impl ConfigProblem {
+    /// A key whose value is of another type.
+    fn of_type(key: &str, value: &Value, expected: &'static str) -> Self {
+        let found = match value {
+            Value::Array(_) => "a list".to_owned(),
+            Value::Object(_) => "an object".to_owned(),
+            value => shortened(value.to_string()),
+        };
+        Self::Type { key: key.to_owned(), found, expected }
+    }
+
+    /// The same with the location of the configuration.
+    pub(super) fn at(self, place: impl Into<String>) -> CheckpointError {
+        CheckpointError::Config { place: place.into(), problem: self }
+    }
+}
+
 /// Larger JSON texts are not read: the index of the largest models has 10 MB.
 const MOST_BYTES: u64 = 64 << 20;
 /// The most values and objects of a JSON text; in memory a value takes some 70 bytes besides its
@@ -30,10 +101,9 @@ const MOST_OBJECTS: usize = 250_000;
 /// # Errors
 /// [`CheckpointError::Config`]: the text is too large, or is not JSON.
 pub(super) fn parse_json(text: &str, place: &str) -> Result<Value, CheckpointError> {
-    let fault = |what: String| CheckpointError::Config { place: place.to_owned(), what };
-    if text.len() as u64 > MOST_BYTES {
-        let what = format!("{} bytes of JSON are too many; the limit is {MOST_BYTES}", text.len());
-        return Err(fault(what));
+    let bytes = text.len() as u64;
+    if bytes > MOST_BYTES {
+        return Err(ConfigProblem::TooLong { bytes }.at(place));
     }
     // Separators in strings are counted too; they are few.
     let (mut values, mut objects) = (1, 0);
@@ -42,20 +112,16 @@ pub(super) fn parse_json(text: &str, place: &str) -> Result<Value, CheckpointErr
         objects += usize::from(byte == b'{');
     }
     if values > MOST_VALUES || objects > MOST_OBJECTS {
-        return Err(fault(format!(
-            "{values} values and {objects} objects in one JSON text are too many; {MOST_VALUES} and \
-             {MOST_OBJECTS} are read"
-        )));
+        return Err(ConfigProblem::TooMany { values, objects }.at(place));
     }
-    serde_json::from_str(text).map_err(|error| fault(format!("it is not valid JSON: {error}")))
+    serde_json::from_str(text).map_err(|error| ConfigProblem::Json { error }.at(place))
 }
 
 pub(super) fn read_json(path: &Path) -> Result<Value, CheckpointError> {
     let io = |error| CheckpointError::Io { path: path.to_owned(), error };
-    let fault = |what: String| CheckpointError::Config { place: path.display().to_string(), what };
     let bytes = std::fs::metadata(path).map_err(io)?.len();
     if bytes > MOST_BYTES {
-        return Err(fault(format!("{bytes} bytes of JSON are too many")));
+        return Err(ConfigProblem::TooLong { bytes }.at(path.display().to_string()));
     }
     let text = std::fs::read_to_string(path).map_err(io)?;
     parse_json(text.trim_start_matches('\u{feff}'), &path.display().to_string())
@@ -126,8 +192,13 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// A setting that is not supported, in words.
     pub(super) fn fault(&self, what: impl Into<String>) -> CheckpointError {
-        CheckpointError::Config { place: self.place.to_owned(), what: shortened(what.into()) }
+        ConfigProblem::Setting { what: shortened(what.into()) }.at(self.place)
+    }
+
+    fn of_type(&self, key: &str, value: &Value, expected: &'static str) -> CheckpointError {
+        ConfigProblem::of_type(key, value, expected).at(self.place)
     }
 
     /// The value of a key; JSON null counts as absent.
@@ -139,7 +210,7 @@ impl<'a> Fields<'a> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.fault(format!("`{key}` is {other}, expected a string"))),
+            Some(other) => Err(self.of_type(key, other, "a string")),
         }
     }
 
@@ -147,40 +218,40 @@ impl<'a> Fields<'a> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(other) => Err(self.fault(format!("`{key}` is {other}, expected true or false"))),
+            Some(other) => Err(self.of_type(key, other, "true or false")),
         }
     }
 
     pub(super) fn integer(&self, key: &str) -> Result<Option<i64>, CheckpointError> {
         match self.get(key) {
             None => Ok(None),
-            Some(value) => value
-                .as_i64()
-                .map(Some)
-                .ok_or_else(|| self.fault(format!("`{key}` is {value}, expected an integer"))),
+            Some(value) => {
+                value.as_i64().map(Some).ok_or_else(|| self.of_type(key, value, "an integer"))
+            }
         }
     }
 
     pub(super) fn needed<T>(&self, key: &str, value: Option<T>) -> Result<T, CheckpointError> {
-        value.ok_or_else(|| self.fault(format!("`{key}` is missing")))
+        value.ok_or_else(|| ConfigProblem::Missing(key.to_owned()).at(self.place))
     }
 
     pub(super) fn object(&self, key: &str) -> Result<Option<Fields<'a>>, CheckpointError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Object(object)) => Ok(Some(Fields { object, place: self.place })),
-            Some(other) => Err(self.fault(format!("`{key}` is {other}, expected an object"))),
+            Some(other) => Err(self.of_type(key, other, "an object")),
         }
     }
 
     pub(super) fn list(&self, key: &str) -> Result<Vec<&'a str>, CheckpointError> {
-        let fault = || self.fault(format!("`{key}` is not a list of strings"));
+        let strings = "a list of strings";
+        let string = |item: &'a Value| {
+            item.as_str().ok_or_else(|| self.of_type(&format!("{key}[]"), item, "a string"))
+        };
         match self.get(key) {
             None => Ok(Vec::new()),
-            Some(Value::Array(items)) => {
-                items.iter().map(|item| item.as_str().ok_or_else(fault)).collect()
-            }
-            Some(_) => Err(fault()),
+            Some(Value::Array(items)) => items.iter().map(string).collect(),
+            Some(other) => Err(self.of_type(key, other, strings)),
         }
     }
 

@@ -15,8 +15,10 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde_json::Map;
 
 use super::CheckpointError;
+use super::config::{Fields, read_json};
 
 /// How files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -259,11 +261,10 @@ fn shards(path: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
 }
 
 fn indexed(directory: &Path, index: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
-    let value = super::config::read_json(index)?;
-    let fault = |what: &str| CheckpointError::Config {
-        place: index.display().to_string(),
-        what: what.to_owned(),
-    };
+    let value = read_json(index)?;
+    let place = index.display().to_string();
+    let fields = Fields { object: &Map::new(), place: &place };
+    let fault = |what: &str| fields.fault(what);
     let map = value.get("weight_map").and_then(|map| map.as_object());
     let map = map.ok_or_else(|| fault("it has no `weight_map` object"))?;
     let mut files = Vec::new();

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::config::shortened;
+use super::config::{ConfigProblem, shortened};
 use super::{CheckpointError, CheckpointFormat, Config};
 
 /// The verdict of a table about a key or a tensor.
@@ -148,9 +148,7 @@ impl Report {
     pub(super) fn of_the_file(&self, place: &str) -> Result<(), CheckpointError> {
         match self.findings.iter().find(|finding| finding.layers.is_none()) {
             None => Ok(()),
-            Some(finding) => {
-                Err(CheckpointError::Config { place: place.to_owned(), what: finding.what.clone() })
-            }
+            Some(finding) => Err(ConfigProblem::Setting { what: finding.what.clone() }.at(place)),
         }
     }
 

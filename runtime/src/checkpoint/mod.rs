@@ -28,16 +28,17 @@ mod write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use config::Config;
+pub use config::{Config, ConfigProblem};
 pub use describe::{Description, Extras, describe};
 pub use explicit_scheme::{ExplicitScheme, ExplicitSchemeError};
 pub use files::{Access, Tensor, Tensors};
 pub use layer::{Layer, LayerError, LayerProblem};
+pub use patterns::PatternProblem;
 pub use quantloom::attached;
 pub use safetensors::Dtype;
 pub use write::{Entry, Writer, element_dtype, header, tensor_name};
 
-use config::Fields;
+use config::{Fields, shortened};
 use keys::Report;
 use layer::{Recognised, Schemes};
 
@@ -114,12 +115,12 @@ pub enum CheckpointError {
     #[error("the tensor \"{0}\" occurs twice")]
     Twice(String),
     /// The configuration is unknown or contradicts itself.
-    #[error("the quantisation configuration in {place}: {what}")]
+    #[error("the quantisation configuration in {place}: {problem}")]
     Config {
-        /// Its location.
+        /// Its location: a file, or a key of its metadata.
         place: String,
         /// What is wrong, naming the field.
-        what: String,
+        problem: ConfigProblem,
     },
     /// Tensors look quantised, but there is no configuration.
     #[error(
@@ -128,12 +129,12 @@ pub enum CheckpointError {
     )]
     NoConfig(String),
     /// A pattern of the configuration cannot be used.
-    #[error("the pattern `{pattern}`: {what}")]
+    #[error("the pattern `{pattern}`: {problem}")]
     Pattern {
         /// The pattern.
         pattern: String,
         /// The reason.
-        what: String,
+        problem: PatternProblem,
     },
     /// A layer with a scheme of the caller's choice cannot be found.
     #[error(transparent)]
@@ -376,13 +377,10 @@ fn format(fields: Fields<'_>) -> Result<CheckpointFormat, CheckpointError> {
         Some("bitsandbytes") => Ok(CheckpointFormat::BitsAndBytes),
         Some("hqq") => Ok(CheckpointFormat::Hqq),
         Some("quantloom") => Ok(CheckpointFormat::Quantloom),
-        Some(other) => Err(fields.fault(format!(
-            "unknown quant_method `{other}`; supported are compressed-tensors, gptq, awq, \
-             quark, modelopt, fp8, mxfp4, bitsandbytes, quantloom"
-        ))),
+        Some(other) => Err(ConfigProblem::Format(shortened(other.to_owned())).at(fields.place)),
         // The first releases of compressed-tensors wrote no method.
         None if fields.get("config_groups").is_some() => Ok(CheckpointFormat::CompressedTensors),
-        None => Err(fields.fault("`quant_method` is missing")),
+        None => fields.needed("quant_method", None),
     }
 }
 

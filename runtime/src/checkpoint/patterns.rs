@@ -14,6 +14,40 @@ use fancy_regex::{Error, Regex, RegexBuilder, RuntimeError};
 use super::CheckpointError;
 use super::config::shortened;
 
+/// Why a pattern of a configuration cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PatternProblem {
+    /// It is no expression, or fails as one.
+    #[error("{what}")]
+    Expression {
+        /// What the engine of expressions says, shortened.
+        what: String,
+    },
+    /// The patterns of the configuration take too much memory.
+    #[error("the configuration's expressions are too large")]
+    Memory,
+    /// The name of a layer is longer than those that are compared with expressions.
+    #[error("a layer's name of {bytes} letters is too long for it")]
+    Name {
+        /// The bytes of the name.
+        bytes: usize,
+    },
+    /// The patterns of the configuration take too many steps on the names of all layers.
+    #[error(
+        "the configuration's patterns take too long on the names of its layers: write exact names, or \
+         expressions without `(?` and `\\1`"
+    )]
+    Time,
+}
+
+impl From<Error> for PatternProblem {
+    /// In words, since the engine's error quotes the pattern, which may be as long as the file.
+    fn from(error: Error) -> Self {
+        Self::Expression { what: shortened(error.to_string()) }
+    }
+}
+
 /// A compiled pattern.
 pub(super) enum Pattern {
     Exact(String),
@@ -66,7 +100,7 @@ impl Compiler {
 
     /// An expression that matches from the start of the name.
     pub(super) fn expression(&mut self, text: &str) -> Result<Pattern, CheckpointError> {
-        let mut what = "the configuration's expressions are too large".to_owned();
+        let mut problem = PatternProblem::Memory;
         for size in SIZES {
             if size > self.left {
                 break;
@@ -83,10 +117,10 @@ impl Compiler {
                         steps: self.steps.clone(),
                     })));
                 }
-                Err(error) => what = error.to_string(),
+                Err(error) => problem = error.into(),
             }
         }
-        Err(fault(text, what))
+        Err(fault(text, problem))
     }
 
     /// A shell glob of the whole name: `*`, `?`.
@@ -144,22 +178,21 @@ fn may_backtrack(text: &str) -> bool {
     special.iter().any(|special| text.contains(special)) || text.as_bytes().windows(2).any(escaped)
 }
 
-fn fault(pattern: &str, what: String) -> CheckpointError {
-    CheckpointError::Pattern { pattern: shortened(pattern.to_owned()), what: shortened(what) }
+fn fault(pattern: &str, problem: impl Into<PatternProblem>) -> CheckpointError {
+    CheckpointError::Pattern { pattern: shortened(pattern.to_owned()), problem: problem.into() }
 }
 
 impl Expression {
     fn matches(&self, name: &str) -> Result<bool, CheckpointError> {
         if name.len() > LONGEST {
-            let what = format!("a layer's name of {} letters is too long for it", name.len());
-            return Err(fault(&self.text, what));
+            return Err(fault(&self.text, PatternProblem::Name { bytes: name.len() }));
         }
         // A letter takes one step of the automaton, or an eighth of one in a small automaton; an
         // expression that may backtrack is charged for the low backtracking limit.
         let length = name.len() as u64 + 8;
         let few = if self.backtracks { FEW as u64 } else { 0 };
         self.spend(length * (self.size / SIZES[0]) as u64 / 8 + few)?;
-        let failed = |error: Error| fault(&self.text, error.to_string());
+        let failed = |error: Error| fault(&self.text, error);
         match self.quick.is_match(name) {
             Err(Error::RuntimeError(RuntimeError::BacktrackLimitExceeded)) => {
                 self.spend(MANY as u64)?;
@@ -177,11 +210,7 @@ impl Expression {
     fn spend(&self, steps: u64) -> Result<(), CheckpointError> {
         let left = self.steps.get().checked_sub(steps);
         self.steps.set(left.unwrap_or(0));
-        left.map(|_| ()).ok_or_else(|| {
-            let what = "the configuration's patterns take too long on the names of its layers: \
-                        write exact names, or expressions without `(?` and `\\1`";
-            fault(&self.text, what.to_owned())
-        })
+        left.map(|_| ()).ok_or_else(|| fault(&self.text, PatternProblem::Time))
     }
 }
 

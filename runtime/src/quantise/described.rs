@@ -7,7 +7,7 @@ use quantloom_dsl::layout::{GroupSize, Shape};
 use quantloom_dsl::reference::quantise;
 use quantloom_dsl::{Experts, Scheme};
 
-use super::{QuantiseError, layer_entries};
+use super::{QuantiseError, WeightProblem, layer_entries};
 use crate::checkpoint::{Checkpoint, Description, Options, describe, header};
 use crate::pack::pack;
 
@@ -53,9 +53,9 @@ fn reads_back(
     let w: Vec<f64> = (0..shape.elements().unwrap_or(0)).map(value).collect();
     let single = scheme.experts == Some(Experts::Single);
     let layer = if single { "layer" } else { "layer.gate_up_proj" };
-    let fault = |what: String| QuantiseError::Layer { name: layer.to_owned(), what };
-    let plain = quantise(scheme, shape, &w, F32, None).map_err(|error| fault(error.to_string()))?;
-    let packed = pack(scheme, &plain).map_err(|error| fault(error.to_string()))?;
+    let fault = |problem: WeightProblem| problem.of(layer);
+    let plain = quantise(scheme, shape, &w, F32, None).map_err(|error| fault(error.into()))?;
+    let packed = pack(scheme, &plain).map_err(|error| fault(error.into()))?;
     let extras = description.extras.of(scheme, layer, shape);
     let Ok(mut entries) = layer_entries(scheme, layer, shape) else { return Ok(false) };
     entries.extend(extras.iter().map(|(entry, _)| entry.clone()));

@@ -3,12 +3,67 @@
 use std::collections::HashSet;
 
 use quantloom_dsl::Scheme;
-use quantloom_dsl::layout::Component;
+use quantloom_dsl::layout::{Component, Shape};
 use rayon::prelude::*;
 
 use super::{CHUNK, Candidate, Outcome, Written, digest, some_rows};
-use crate::checkpoint::{Checkpoint, Layer, Tensors};
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, Dtype, Layer, LayerError, LayerFault, Tensors,
+};
 use crate::float_mode::standard;
+
+/// How a written file differs from what it should be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadBackError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A layer is not there, or inconsistent.
+    #[error(transparent)]
+    Layer(#[from] LayerFault),
+    /// A tensor that is only copied looks like one of a quantised layer.
+    #[error("\"{0}\" would be taken for a quantised layer")]
+    OtherLayer(String),
+    /// A layer has another scheme.
+    #[error("the layer \"{layer}\" would be read as another scheme:\n{found}")]
+    Scheme {
+        /// The layer.
+        layer: String,
+        /// The scheme that it is read as.
+        found: Box<Scheme>,
+    },
+    /// A layer has another shape.
+    #[error("the layer \"{layer}\" would be {found:?}")]
+    Shape {
+        /// The layer.
+        layer: String,
+        /// The shape that it is read as.
+        found: Shape,
+    },
+    /// A tensor is not there.
+    #[error("the tensor \"{0}\" is missing")]
+    Missing(String),
+    /// A tensor has another type or other dimensions.
+    #[error("the tensor \"{tensor}\" is {found:?} of {dtype:?}")]
+    Tensor {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions.
+        found: Vec<u64>,
+        /// Its type.
+        dtype: Dtype,
+    },
+    /// The file has more tensors.
+    #[error("it has tensors that were not written")]
+    OtherTensors,
+    /// A tensor has other bytes.
+    #[error("the tensor \"{0}\" differs from the bytes that were written")]
+    Bytes(String),
+    /// A layer's tensors cannot be decoded.
+    #[error(transparent)]
+    Decode(#[from] LayerError),
+}
 
 /// The result for each layer, if the file is as expected; else the difference.
 pub(super) fn outcomes(
@@ -16,41 +71,44 @@ pub(super) fn outcomes(
     scheme: &Scheme,
     chosen: &[Candidate],
     written: &Written,
-) -> Result<Vec<Outcome>, String> {
-    let checkpoint = Checkpoint::open(written.file.path()).map_err(|error| error.to_string())?;
+) -> Result<Vec<Outcome>, ReadBackError> {
+    let checkpoint = Checkpoint::open(written.file.path())?;
     tensors_are_alike(tensors, checkpoint.tensors(), written)?;
     let names: HashSet<&str> = chosen.iter().map(|candidate| candidate.layer.as_str()).collect();
     if let Some((other, _)) = checkpoint.layers().find(|(name, _)| !names.contains(name)) {
-        return Err(format!("\"{other}\" would be taken for a quantised layer"));
+        return Err(ReadBackError::OtherLayer(other.to_owned()));
     }
     let outcome = |candidate: &Candidate| {
-        let layer = checkpoint.layer(&candidate.layer).map_err(|fault| fault.to_string())?;
+        let layer = checkpoint.layer(&candidate.layer)?;
         if !same_scheme(layer.scheme(), scheme) {
-            return Err(format!(
-                "the layer \"{}\" would be read as another scheme:\n{}",
-                candidate.layer,
-                layer.scheme()
-            ));
+            let found = Box::new(layer.scheme().clone());
+            return Err(ReadBackError::Scheme { layer: candidate.layer.clone(), found });
         }
         if layer.shape() != candidate.shape {
-            return Err(format!("the layer \"{}\" would be {:?}", candidate.layer, layer.shape()));
+            let (layer, found) = (candidate.layer.clone(), layer.shape());
+            return Err(ReadBackError::Shape { layer, found });
         }
         measured(tensors, scheme, candidate, layer)
     };
     chosen.iter().map(outcome).collect()
 }
 
-fn tensors_are_alike(from: &Tensors, read: &Tensors, written: &Written) -> Result<(), String> {
+fn tensors_are_alike(
+    from: &Tensors,
+    read: &Tensors,
+    written: &Written,
+) -> Result<(), ReadBackError> {
     for entry in &written.entries {
         let tensor = read.get(&entry.name);
-        let tensor = tensor.ok_or_else(|| format!("the tensor \"{}\" is missing", entry.name))?;
+        let tensor = tensor.ok_or_else(|| ReadBackError::Missing(entry.name.clone()))?;
         let shape: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
         if (tensor.dtype(), &shape) != (entry.dtype, &entry.shape) {
-            return Err(format!("the tensor \"{}\" is {tensor:?}", entry.name));
+            let (tensor, dtype) = (entry.name.clone(), tensor.dtype());
+            return Err(ReadBackError::Tensor { tensor, found: shape, dtype });
         }
     }
     if read.names().count() != written.entries.len() {
-        return Err("it has tensors that were not written".to_owned());
+        return Err(ReadBackError::OtherTensors);
     }
     let bytes = |tensors: &'_ Tensors, name: &str| tensors.get(name).map(|t| digest(t.bytes()));
     let made = written.made.iter().find(|(name, sum)| bytes(read, name) != Some(*sum));
@@ -60,9 +118,7 @@ fn tensors_are_alike(from: &Tensors, read: &Tensors, written: &Written) -> Resul
         })
     };
     match made.map(|(name, _)| name).or_else(copied) {
-        Some(name) => {
-            Err(format!("the tensor \"{name}\" differs from the bytes that were written"))
-        }
+        Some(name) => Err(ReadBackError::Bytes(name.clone())),
         None => Ok(()),
     }
 }
@@ -84,10 +140,11 @@ fn measured(
     scheme: &Scheme,
     candidate: &Candidate,
     layer: &Layer,
-) -> Result<Outcome, String> {
+) -> Result<Outcome, ReadBackError> {
     let shape = candidate.shape;
-    let unpacked = layer.unpack().map_err(|error| error.to_string())?;
-    let original = tensors.get(&candidate.tensor).ok_or("the weight is not there")?;
+    let unpacked = layer.unpack()?;
+    let original = tensors.get(&candidate.tensor);
+    let original = original.ok_or_else(|| ReadBackError::Missing(candidate.tensor.clone()))?;
     let step = (CHUNK as u64 / shape.k).max(1);
     let rows = shape.experts * shape.n;
     let starts: Vec<u64> = (0..rows).step_by(step as usize).collect();
