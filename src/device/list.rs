@@ -3,16 +3,19 @@
 use std::fmt;
 
 use quantloom_codegen::target::TARGETS;
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
 
+#[cfg(any(feature = "cuda", feature = "hip", feature = "wgpu"))]
+use super::Device;
 use super::error::DeviceError;
 
-/// A device by its name.
+/// A device by its name, present or not.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The name that [`Device::named`](super::Device::named) takes.
     pub name: String,
-    /// What it is: an instruction set, the product's name of a GPU, a simulator.
+    /// What it is: the CPU with an instruction set, the product's name of a GPU, a simulator.
     pub description: String,
     /// Why it cannot be used; `None` if it is present.
     pub absent: Option<DeviceError>,
@@ -30,7 +33,7 @@ impl Listed {
 
 /// Every device; the CPU first, simulators last.
 pub(super) fn list() -> Vec<Listed> {
-    let mut all = instruction_sets();
+    let mut all = cpu();
     all.extend(cuda());
     all.extend(hip());
     all.extend(wgpu());
@@ -41,36 +44,42 @@ pub(super) fn list() -> Vec<Listed> {
     all
 }
 
-fn instruction_sets() -> Vec<Listed> {
+/// The CPU with its best instruction set, then with each by its name.
+fn cpu() -> Vec<Listed> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let best = CpuDevice::best().isa().name();
+    let best = format!("{} with {best}, {threads} threads", std::env::consts::ARCH);
     let listed = |isa: Isa| match isa.check() {
-        Ok(()) => Listed::present(isa.name(), "the CPU with an instruction set"),
-        Err(absent) => Listed::absent(isa.name(), "the CPU with an instruction set", absent),
+        Ok(()) => Listed::present(isa.name(), "the CPU with this instruction set"),
+        Err(absent) => Listed::absent(isa.name(), "the CPU with this instruction set", absent),
     };
-    Isa::ALL.into_iter().rev().map(listed).collect()
+    let sets = Isa::ALL.into_iter().rev().map(listed);
+    std::iter::once(Listed::present("cpu", best)).chain(sets).collect()
 }
 
-/// The devices of a driver, or why there are none.
+/// The devices of a driver, or why there are none; `open` says why one without kernels is refused.
 #[cfg(any(feature = "cuda", feature = "hip", feature = "wgpu"))]
 fn found<D: fmt::Display>(
     backend: &'static str,
     devices: Result<Vec<D>, impl Into<DeviceError>>,
+    has_kernels: impl Fn(&D) -> bool,
+    open: fn(u32) -> Result<Device, DeviceError>,
 ) -> Vec<Listed> {
-    let name = |ordinal: usize| match ordinal {
-        0 => backend.to_owned(),
-        ordinal => format!("{backend}:{ordinal}"),
+    let devices = match devices {
+        Ok(devices) => devices,
+        Err(error) => return vec![Listed::absent(backend, "a GPU", error)],
     };
-    match devices {
-        Ok(devices) => {
-            let devices = devices.iter().enumerate();
-            devices.map(|(at, device)| Listed::present(name(at), device.to_string())).collect()
-        }
-        Err(error) => vec![Listed::absent(backend, "a GPU", error)],
-    }
+    let listed = |(ordinal, device): (u32, &D)| {
+        let name = if ordinal == 0 { backend.to_owned() } else { format!("{backend}:{ordinal}") };
+        let absent = if has_kernels(device) { None } else { open(ordinal).err() };
+        Listed { absent, ..Listed::present(name, device.to_string()) }
+    };
+    (0..).zip(&devices).map(listed).collect()
 }
 
 #[cfg(feature = "cuda")]
 fn cuda() -> Vec<Listed> {
-    found("cuda", quantloom_runtime::cuda::devices())
+    found("cuda", quantloom_runtime::cuda::devices(), |gpu| gpu.target().is_some(), Device::cuda)
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -80,7 +89,7 @@ fn cuda() -> Vec<Listed> {
 
 #[cfg(feature = "hip")]
 fn hip() -> Vec<Listed> {
-    found("hip", quantloom_runtime::hip::devices())
+    found("hip", quantloom_runtime::hip::devices(), |gpu| gpu.target().is_some(), Device::hip)
 }
 
 #[cfg(not(feature = "hip"))]
@@ -92,7 +101,7 @@ fn hip() -> Vec<Listed> {
 fn wgpu() -> Vec<Listed> {
     let devices = quantloom_runtime::wgpu::devices();
     let none = quantloom_runtime::wgpu::WgpuError::NoAdapter;
-    found("wgpu", if devices.is_empty() { Err(none) } else { Ok(devices) })
+    found("wgpu", if devices.is_empty() { Err(none) } else { Ok(devices) }, |_| true, Device::wgpu)
 }
 
 #[cfg(not(feature = "wgpu"))]
@@ -116,7 +125,7 @@ impl Available {
         let names = names.map(|listed| listed.name.as_str());
         let simulated = |name: &&str| name.starts_with("sim:");
         let others: Vec<&str> = names.filter(|name| !simulated(name)).collect();
-        format!("auto, cpu, {}, sim:TARGET", others.join(", "))
+        format!("auto, {}, sim:TARGET", others.join(", "))
     }
 
     /// The names of devices that are absent, those of one reason together.

@@ -148,10 +148,13 @@ fn every_listed_device_is_there_or_says_why_not() {
         let opened = Device::named(&listed.name);
         assert_eq!(opened.is_ok(), listed.absent.is_none(), "{listed:?}: {:?}", opened.err());
     }
-    for name in ["portable", "cuda", "hip", "wgpu", "sim:sm_90a", "sim:gfx942", "sim:wgsl"] {
+    for name in ["cpu", "portable", "cuda", "hip", "wgpu", "sim:sm_90a", "sim:gfx942", "sim:wgsl"] {
         assert!(list.iter().any(|listed| listed.name == name), "{name}: {list:?}");
     }
     let (best, absent) = Device::best_and_absent();
+    let listed = list.iter().find(|listed| listed.name == best.name()).unwrap();
+    assert!(listed.absent.is_none(), "{listed:?}");
+    assert_eq!(Device::named("auto").unwrap().name(), best.name());
     let gpus = [Device::cuda(0), Device::hip(0)].into_iter().filter(Result::is_ok).count();
     match best {
         Device::Cpu(_) => assert_eq!((gpus, absent.len()), (0, 3), "{absent:?}"),

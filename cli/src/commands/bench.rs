@@ -44,7 +44,7 @@ use crate::progress::Progress;
     Examples:\n  \
     quantloom bench\n  \
     quantloom bench --scheme ct_w4a8 --shape 14336x4096 --m 1,8,32,128\n  \
-    quantloom bench --m 1,2,4,8,16,32,64,128 --plot rates.svg --json rates.json\n  \
+    quantloom bench --backend cpu --m 1,2,4,8,16,32,64,128 --plot rates.svg --json rates.json\n  \
     quantloom bench --backend cuda --scheme ct_w4a16 --shape 8192x8192 --m 1,2,4,8 --json gpu.json\n  \
     quantloom bench --backend cuda --transforms --shape 8192x8192")]
 pub(crate) struct Arguments {
@@ -58,9 +58,9 @@ pub(crate) struct Arguments {
     /// Values of M: 1,8,32 or 1-17.
     #[arg(long, value_name = "LIST", default_value = "1,8,32,128")]
     m: Tokens,
-    /// What multiplies: `auto` (the fastest device), `cpu`, `portable`, an instruction set by its name,
-    /// or `cuda` (`cuda:1`), an NVIDIA GPU.
-    #[arg(long, default_value = "cpu")]
+    /// What multiplies: `auto` (the fastest device), or a device by its name, as `quantloom devices` lists
+    /// them.
+    #[arg(long, default_value = "auto")]
     backend: String,
     #[command(flatten)]
     tuning: backend::Tuning,
@@ -131,6 +131,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             bail!("`--transforms` are kernels of a GPU: add `--backend cuda`")
         }
         Device::Cpu(device) => device,
+        _ if arguments.plot.is_some() => bail!("`--plot` is of the CPU: add `--backend cpu`"),
         Device::Cuda(device) if arguments.transforms => return transforms::run(arguments, &device),
         Device::Cuda(device) => return gpu::run(arguments, &device),
         #[cfg(feature = "wgpu")]

@@ -25,8 +25,9 @@ pub(crate) struct Arguments {
     /// Safetensors files (or model directories) that carry ref.* tensors.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// What multiplies: `auto` (the fastest device), `cpu`, an instruction set by its name, `cuda`, `hip`,
-    /// `sim:sm_90a`.
+    /// What multiplies: `auto` (the fastest device), or a device by its name, as `quantloom devices` lists
+    /// them. `cpu` by default, so that the verdict on a file is the same with and without a GPU, which has
+    /// no kernels for some schemes.
     #[arg(long, default_value = "cpu")]
     backend: String,
     /// The layer whose scheme --scheme gives, as its tensors are named; may be left out if only one

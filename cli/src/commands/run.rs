@@ -32,8 +32,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE:NAME")]
     input: String,
     /// What multiplies: `auto` takes the fastest device that is present, `cpu` the best instruction
-    /// set; or one by its name, `cuda`, `hip`, `sim:sm_90a`.
-    #[arg(long, default_value = "cpu")]
+    /// set; or one by its name, as `quantloom devices` lists them. The last line printed names the
+    /// device; devices differ in the rounding of sums.
+    #[arg(long, default_value = "auto")]
     backend: String,
     /// Of a layer of stacked experts, the one to multiply with.
     #[arg(long, default_value_t = 0)]

@@ -42,6 +42,7 @@ fn sim_prints_what_a_kernel_costs_and_compares() {
         ("sim ct_w4a16", 2, "--target"),
         ("sim ct_w4a16 --target sm_90a --m 0", 2, "--m"),
         ("bench --backend sim:sm_90a", 1, "has no time"),
+        ("bench --backend sim:sm_90a --plot x.svg", 1, "add `--backend cpu`"),
     ] {
         let ran = run(line);
         assert_eq!((ran.code, ran.out.as_str()), (Some(code), ""), "{line}\n{}", ran.err);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use quantloom::device::{Device, Listed};
 use quantloom_tests::{Made, Random, bf16_tensor, demo_file, golden_file, tensors_of, write_file};
 use safetensors::Dtype;
 use serde_json::json;
@@ -265,9 +266,17 @@ fn schemes_and_devices_are_listed() {
         assert!((said - bits).abs() < 0.005, "{name}: {said}, expected {bits}");
     }
     let devices = quantloom(&["devices"]).done().out;
-    for backend in ["portable", "cpu", "cuda", "hip", "wgpu"] {
-        assert!(devices.contains(&format!(" {backend} ")), "{devices}");
+    let cells = |line: &str| -> Vec<String> {
+        line.split(['|', '│', '┆']).map(|cell| cell.trim().to_owned()).collect()
+    };
+    let lines: Vec<Vec<String>> = devices.lines().map(cells).collect();
+    for Listed { name, absent, .. } in Device::list() {
+        let state = if absent.is_none() { "present" } else { "absent" };
+        let row =
+            |cells: &[String]| cells.windows(2).any(|pair| pair[0] == name && pair[1] == state);
+        assert!(lines.iter().any(|line| row(line)), "{name}, {state}:\n{devices}");
     }
+    assert!(devices.ends_with(&format!("auto is {}.\n", Device::best().name())), "{devices}");
 }
 
 #[test]
@@ -327,6 +336,8 @@ fn outputs_are_what_they_should_be() {
         let ran = quantloom(&folder.arguments(&line)).done();
         let y = tensors_of(&folder.path("y"));
         assert_eq!((y.len(), y["y"].0), (1, Dtype::F32), "{line}");
+        let device = if more.contains("portable") { Device::portable() } else { Device::best() };
+        assert!(ran.out.ends_with(&format!(", {}\n", device.name())), "{line}\n{}", ran.out);
         (y["y"].1.clone(), reals(&y["y"]), ran.err)
     };
     for file in ["%ct_w4a16", "%ct_w8a8"] {
