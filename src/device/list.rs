@@ -29,6 +29,19 @@ impl Listed {
     fn absent(name: &str, description: &str, why: impl Into<DeviceError>) -> Self {
         Self { absent: Some(why.into()), ..Self::present(name, description) }
     }
+
+    /// Why it cannot be used, in words to print beside its name; `None` if it is present.
+    pub fn why(&self) -> Option<String> {
+        Some(match self.absent.as_ref()? {
+            DeviceError::Instructions(absent) => absent.missing.to_string(),
+            DeviceError::NotCompiled { feature } => format!("needs the feature `{feature}`"),
+            error => {
+                let text = error.to_string();
+                let own = text.strip_prefix(&format!("{}: ", self.name));
+                own.map_or(text.clone(), str::to_owned)
+            }
+        })
+    }
 }
 
 /// Every device; the CPU first, simulators last.
@@ -57,7 +70,7 @@ fn cpu() -> Vec<Listed> {
     std::iter::once(Listed::present("cpu", best)).chain(sets).collect()
 }
 
-/// The devices of a driver, or why there are none; `open` says why one without kernels is refused.
+/// The devices of a driver, or why there are none; `open` says why one cannot be used.
 #[cfg(any(feature = "cuda", feature = "hip", feature = "wgpu"))]
 fn found<D: fmt::Display>(
     backend: &'static str,
@@ -69,6 +82,9 @@ fn found<D: fmt::Display>(
         Ok(devices) => devices,
         Err(error) => return vec![Listed::absent(backend, "a GPU", error)],
     };
+    if devices.is_empty() {
+        return vec![Listed { absent: open(0).err(), ..Listed::present(backend, "a GPU") }];
+    }
     let listed = |(ordinal, device): (u32, &D)| {
         let name = if ordinal == 0 { backend.to_owned() } else { format!("{backend}:{ordinal}") };
         let absent = if has_kernels(device) { None } else { open(ordinal).err() };
@@ -99,9 +115,8 @@ fn hip() -> Vec<Listed> {
 
 #[cfg(feature = "wgpu")]
 fn wgpu() -> Vec<Listed> {
-    let devices = quantloom_runtime::wgpu::devices();
-    let none = quantloom_runtime::wgpu::WgpuError::NoAdapter;
-    found("wgpu", if devices.is_empty() { Err(none) } else { Ok(devices) }, |_| true, Device::wgpu)
+    let devices = Ok::<_, DeviceError>(quantloom_runtime::wgpu::devices());
+    found("wgpu", devices, |_| true, Device::wgpu)
 }
 
 #[cfg(not(feature = "wgpu"))]
@@ -130,20 +145,8 @@ impl Available {
 
     /// The names of devices that are absent, those of one reason together.
     pub fn absent(&self) -> String {
-        let why = |listed: &Listed| {
-            let why = match listed.absent.as_ref()? {
-                // The instruction set's name is before it.
-                DeviceError::Instructions(absent) => absent.missing.to_string(),
-                DeviceError::NotCompiled { feature } => format!("needs the feature `{feature}`"),
-                error => {
-                    let text = error.to_string();
-                    let own = text.strip_prefix(&format!("{}: ", listed.name));
-                    own.map_or(text.clone(), str::to_owned)
-                }
-            };
-            Some((listed.name.clone(), why))
-        };
-        let all: Vec<(String, String)> = self.0.iter().filter_map(why).collect();
+        let all: Vec<(String, String)> =
+            self.0.iter().filter_map(|listed| Some((listed.name.clone(), listed.why()?))).collect();
         let together = all.chunk_by(|(_, one), (_, next)| one == next).map(|alike| {
             let names: Vec<&str> = alike.iter().map(|(name, _)| name.as_str()).collect();
             format!("{} ({})", names.join(", "), alike[0].1)

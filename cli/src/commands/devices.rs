@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use quantloom::device::{Device, Listed};
+use quantloom::Device;
 use quantloom_tools::cuda::selftest;
 
 use super::{print_line, table};
@@ -35,11 +35,10 @@ fn test(device: u32) -> Result<bool> {
 
 fn list() -> Result<bool> {
     let mut rows = table(&["backend", "state", "what"]);
-    for Listed { name, description, absent } in Device::list() {
-        match absent {
-            None => rows.add_row([name, "present".to_owned(), description]),
-            Some(why) => rows.add_row([name, "absent".to_owned(), why.to_string()]),
-        };
+    for listed in Device::list() {
+        let why = listed.why();
+        let state = if why.is_none() { "present" } else { "absent" };
+        rows.add_row([&listed.name, state, why.as_ref().unwrap_or(&listed.description)]);
     }
     print_line(rows)?;
     print_line(format_args!("auto is {}.", Device::best().name()))?;

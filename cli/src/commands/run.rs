@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use quantloom::runtime::backend::Backend as _;
 use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
+use quantloom::runtime::op::ProductError;
 use quantloom::runtime::tensor::f32_bytes;
 use quantloom::runtime::weight_data::WeightData;
 use quantloom_tools::forward::{Input, as_called, multiply};
@@ -112,7 +113,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
     let data = WeightData::stored(&scheme, layer.shape(), |name| layer.store(name));
-    let op = device.prepare_weight(&data.with_unpacked(&unpacked))?;
+    // `auto` may be a GPU without kernels for the scheme.
+    let refused = |error: ProductError| match error {
+        ProductError::NotScheduled(_) => {
+            anyhow!("{error} (on {}; --backend takes another device)", device.name())
+        }
+        error => error.into(),
+    };
+    let op = device.prepare_weight(&data.with_unpacked(&unpacked)).map_err(refused)?;
     let tokens = x.shape[..x.shape.len() - 1].iter().product::<u64>();
     // What it says is said before the product may fail.
     let explained = arguments.explain.then(|| op.explain(tokens as usize));
@@ -121,7 +129,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     if let Some(lines) = explained {
         eprint_line(&lines);
     }
-    let y = y?;
+    let y = y.map_err(refused)?;
     if arguments.token_scale == Tokens::Auto && *called != *layer.scheme() {
         eprint_line(
             "quantloom: note: x is two-dimensional, so that one activation scale is taken for all \
