@@ -52,7 +52,7 @@ pub enum QuantiseError {
         /// The tensor.
         name: String,
         /// The reason.
-        problem: WeightProblem,
+        problem: Box<WeightProblem>,
     },
     /// The written file does not read back as expected.
     #[error("the file would not read back: {0}")]
@@ -123,7 +123,7 @@ pub enum WeightProblem {
 impl WeightProblem {
     /// The same with the tensor's name.
     fn of(self, name: impl Into<String>) -> QuantiseError {
-        QuantiseError::Weight { name: name.into(), problem: self }
+        QuantiseError::Weight { name: name.into(), problem: Box::new(self) }
     }
 }
 

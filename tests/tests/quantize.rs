@@ -181,8 +181,8 @@ fn what_cannot_be_written_is_refused() {
         assert!(error.to_string().contains(said), "{error}");
         let QuantiseError::Weight { problem, .. } = error else { panic!("{error:?}") };
         match name {
-            "index" => assert!(matches!(problem, WeightProblem::Index { groups: 20, .. })),
-            _ => assert!(matches!(problem, WeightProblem::Twice)),
+            "index" => assert!(matches!(*problem, WeightProblem::Index { groups: 20, .. })),
+            _ => assert!(matches!(*problem, WeightProblem::Twice)),
         }
         assert!(!path("out").exists() && files_in(folder.path()) <= 2, "{name}");
     }
