@@ -2,24 +2,12 @@
 
 use std::fmt::{Result, Write};
 
-use crate::ir::{Access, Extent, Kernel, Word};
+use crate::ir::{Access, Buffer, Extent, Kernel, Word};
 
 /// Writes name, summary, grid, buffers, parameters and the map of shared memory.
 pub(super) fn write(out: &mut String, kernel: &Kernel) -> Result {
-    let launch = kernel.launch;
-    let map = kernel.shared_map();
-    writeln!(out, "// {}", kernel.name)?;
-    for line in kernel.summary.lines() {
-        writeln!(out, "// {line}")?;
-    }
-    let [x, y, z] = launch.grid.map(|part| extent(kernel, part));
-    writeln!(
-        out,
-        "//\n// grid {x} x {y} x {z}, {} threads, {} bytes shared",
-        launch.threads, map.bytes
-    )?;
+    write_title(out, kernel)?;
     for buffer in &kernel.buffers {
-        let shape: Vec<String> = buffer.shape.iter().map(|part| extent(kernel, *part)).collect();
         let access = match buffer.access {
             Access::Constant => "constant",
             Access::ReadOnly => "read only",
@@ -32,11 +20,30 @@ pub(super) fn write(out: &mut String, kernel: &Kernel) -> Result {
             Word::U32 => "32-bit words",
         };
         let (name, layout) = (&buffer.name, &buffer.layout);
-        writeln!(out, "// {name}: {word} [{}], {access}; {layout}", shape.join(", "))?;
+        let shape = shape(kernel, buffer);
+        writeln!(out, "// {name}: {word} [{shape}], {access}; {layout}")?;
     }
     for parameter in &kernel.parameters {
         writeln!(out, "// {}: {}", parameter.name, parameter.meaning)?;
     }
+    write_shared(out, kernel)
+}
+
+/// Writes name, summary and grid.
+pub(super) fn write_title(out: &mut String, kernel: &Kernel) -> Result {
+    let launch = kernel.launch;
+    writeln!(out, "// {}", kernel.name)?;
+    for line in kernel.summary.lines() {
+        writeln!(out, "// {line}")?;
+    }
+    let [x, y, z] = launch.grid.map(|part| extent(kernel, part));
+    let (threads, bytes) = (launch.threads, kernel.shared_map().bytes);
+    writeln!(out, "//\n// grid {x} x {y} x {z}, {threads} threads, {bytes} bytes shared")
+}
+
+/// Writes the map of shared memory.
+pub(super) fn write_shared(out: &mut String, kernel: &Kernel) -> Result {
+    let map = kernel.shared_map();
     for (array, start) in kernel.barriers.iter().zip(&map.barriers) {
         writeln!(out, "// shared + {start}: {} mbarriers `{}`", array.len, array.name)?;
     }
@@ -45,6 +52,12 @@ pub(super) fn write(out: &mut String, kernel: &Kernel) -> Result {
         writeln!(out, "// shared + {start}: {name}, {bytes} bytes; {layout}")?;
     }
     Ok(())
+}
+
+/// A buffer's extents.
+pub(super) fn shape(kernel: &Kernel, buffer: &Buffer) -> String {
+    let extents: Vec<String> = buffer.shape.iter().map(|part| extent(kernel, *part)).collect();
+    extents.join(", ")
 }
 
 fn extent(kernel: &Kernel, extent: Extent) -> String {

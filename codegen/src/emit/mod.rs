@@ -12,6 +12,8 @@ pub mod rust;
 #[cfg(feature = "gpu")]
 mod source;
 #[cfg(feature = "gpu")]
+mod walk;
+#[cfg(feature = "gpu")]
 pub mod wgsl;
 
 #[cfg(feature = "gpu")]

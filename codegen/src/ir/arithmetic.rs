@@ -3,7 +3,12 @@
 //! Floats: every operation rounds once, to nearest even, keeps subnormals, and follows IEEE 754
 //! for infinities; a NaN result may be any quiet NaN.
 
+use super::InstructionClass as Class;
 use super::Type::{self, F32, Pred, U32};
+use crate::target::Feature::{self, Base};
+
+/// Types of the operands and of the result, the feature that the target must have, the class.
+type Row<const N: usize> = ([Type; N], Type, Feature, Class);
 
 /// A 16-bit float type, two of which fill a [`Type::U32`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -174,14 +179,24 @@ pub enum Compare {
 impl Unary {
     /// Types of the operand and of the result.
     pub const fn signature(self) -> ([Type; 1], Type) {
+        let (operands, result, ..) = self.row();
+        (operands, result)
+    }
+
+    pub(super) const fn row(self) -> Row<1> {
         match self {
-            Self::Not | Self::PopCount | Self::F16x2FromE4m3(_) => ([U32], U32),
-            Self::NotPred => ([Pred], Pred),
-            Self::Negate | Self::Abs | Self::Sqrt | Self::RoundEven => ([F32], F32),
-            Self::AsF32 | Self::F32FromU32 | Self::F32FromS32 | Self::F32FromHalf(..) => {
-                ([U32], F32)
+            Self::Not | Self::PopCount => ([U32], U32, Base, Class::Integer),
+            Self::NotPred => ([Pred], Pred, Base, Class::Predicate),
+            Self::Negate | Self::Abs | Self::Sqrt | Self::RoundEven => {
+                ([F32], F32, Base, Class::Float)
             }
-            Self::AsU32 | Self::S32FromF32 => ([F32], U32),
+            Self::AsF32 => ([U32], F32, Base, Class::Move),
+            Self::AsU32 => ([F32], U32, Base, Class::Move),
+            Self::F32FromU32 | Self::F32FromS32 | Self::F32FromHalf(..) => {
+                ([U32], F32, Base, Class::Convert)
+            }
+            Self::S32FromF32 => ([F32], U32, Base, Class::Convert),
+            Self::F16x2FromE4m3(_) => ([U32], U32, Feature::ConvertE4m3, Class::Convert),
         }
     }
 }
@@ -189,16 +204,45 @@ impl Unary {
 impl Binary {
     /// Types of the operands and of the result.
     pub const fn signature(self) -> ([Type; 2], Type) {
+        let (operands, result, ..) = self.row();
+        (operands, result)
+    }
+
+    pub(super) const fn row(self) -> Row<2> {
         match self {
-            Self::AndPred | Self::OrPred => ([Pred; 2], Pred),
+            Self::Add
+            | Self::Sub
+            | Self::Mul
+            | Self::MulHigh
+            | Self::Div
+            | Self::Rem
+            | Self::Min
+            | Self::Max
+            | Self::MinSigned
+            | Self::MaxSigned
+            | Self::And
+            | Self::Or
+            | Self::Xor
+            | Self::Shl
+            | Self::Shr
+            | Self::ShrSigned => ([U32; 2], U32, Base, Class::Integer),
+            Self::AndPred | Self::OrPred => ([Pred; 2], Pred, Base, Class::Predicate),
             Self::AddF32
             | Self::SubF32
             | Self::MulF32
             | Self::DivF32
             | Self::MinF32
-            | Self::MaxF32 => ([F32; 2], F32),
-            Self::Pack(_) | Self::PackE4m3 => ([F32; 2], U32),
-            _ => ([U32; 2], U32),
+            | Self::MaxF32 => ([F32; 2], F32, Base, Class::Float),
+            Self::AddPacked(half) | Self::SubPacked(half) | Self::MulPacked(half) => {
+                let feature = match half {
+                    Half::F16 => Feature::PackedF16,
+                    Half::Bf16 => Feature::PackedBf16,
+                };
+                ([U32; 2], U32, feature, Class::Packed)
+            }
+            Self::MaxPacked(half) => ([U32; 2], U32, half.packed_fma(), Class::Packed),
+            Self::Pack(_) => ([F32; 2], U32, Feature::PackHalf, Class::Convert),
+            Self::PackE4m3 => ([F32; 2], U32, Feature::PackE4m3, Class::Convert),
         }
     }
 }
@@ -206,9 +250,29 @@ impl Binary {
 impl Ternary {
     /// Types of the operands and of the result.
     pub const fn signature(self) -> ([Type; 3], Type) {
+        let (operands, result, ..) = self.row();
+        (operands, result)
+    }
+
+    pub(super) const fn row(self) -> Row<3> {
         match self {
-            Self::Fma => ([F32; 3], F32),
-            _ => ([U32; 3], U32),
+            Self::Fma => ([F32; 3], F32, Base, Class::Float),
+            Self::FmaPacked(half) => ([U32; 3], U32, half.packed_fma(), Class::Packed),
+            Self::Mad | Self::FunnelLeft | Self::FunnelRight => {
+                ([U32; 3], U32, Base, Class::Integer)
+            }
+            Self::Lop3(_) => ([U32; 3], U32, Feature::Lop3, Class::Integer),
+            Self::Permute => ([U32; 3], U32, Feature::Permute, Class::Integer),
+            Self::Dot4 { .. } => ([U32; 3], U32, Feature::Dot4, Class::Integer),
+        }
+    }
+}
+
+impl Half {
+    const fn packed_fma(self) -> Feature {
+        match self {
+            Self::F16 => Feature::PackedF16,
+            Self::Bf16 => Feature::PackedBf16Fma,
         }
     }
 }
@@ -217,8 +281,8 @@ impl Compare {
     /// The type of both operands.
     pub const fn operands(self) -> Type {
         match self {
+            Self::Equal | Self::NotEqual | Self::Less | Self::LessEqual | Self::LessSigned => U32,
             Self::EqualF32 | Self::LessF32 => F32,
-            _ => U32,
         }
     }
 }

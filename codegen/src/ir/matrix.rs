@@ -1,7 +1,7 @@
 //! Operands of matrix operations. The instructions themselves are a table of the targets'
 //! ([`MATRIX_OPS`](crate::target::MATRIX_OPS)).
 
-use super::{Operand, Reg, SharedId, Swizzle};
+use super::{Address, Operand, Reg, SharedId, Space, Swizzle};
 
 /// An operand of a matrix operation: its registers or its tile of shared memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +31,13 @@ pub struct SharedTile {
     pub stride: u32,
     /// The permutation of the tile's 16-byte segments.
     pub swizzle: Swizzle,
+}
+
+impl SharedTile {
+    /// The address of its first word.
+    pub(crate) const fn address(&self) -> Address {
+        Address { space: Space::Shared(self.block), index: self.index, offset: self.offset }
+    }
 }
 
 /// The scale of an operand of a scaled matrix operation: each lane's code of e8m0.

@@ -1,6 +1,7 @@
 //! Words, addresses, masks and cache hints.
 
 use super::{BufferId, Operand, SharedId};
+use crate::target::Feature;
 
 /// The word of a buffer or shared block: the unit of its indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +113,16 @@ pub enum MemoryOrder {
     Release,
     /// Acquire and release.
     AcquireRelease,
+}
+
+impl MemoryOrder {
+    /// The feature that the target must have.
+    pub(super) const fn needs(self) -> Feature {
+        match self {
+            Self::Relaxed => Feature::Base,
+            Self::Acquire | Self::Release | Self::AcquireRelease => Feature::Ordered,
+        }
+    }
 }
 
 /// The threads for which an atomic operation or a fence orders accesses.

@@ -2,8 +2,8 @@
 //!
 //! In: a schedule's calls of the [`Builder`]. Out: a [`Kernel`], and from [`verify`] a [`Verified`]
 //! kernel, which emitters and the simulator require. Start at [`Kernel`], then [`Statement`] and
-//! [`Op`]; `arithmetic` has the value operations, `memory` the addresses, `matrix` the operands
-//! of matrix instructions, whose table is [`MATRIX_OPS`].
+//! [`Op`]; `table` has a row for each operation, `arithmetic` the value operations, `memory` the
+//! addresses, `matrix` the operands of matrix instructions, whose table is [`MATRIX_OPS`].
 //!
 //! Rust is the macro language: a loop with bounds known at generation time (tile sizes, fragments,
 //! unrolled steps) is a Rust loop in the schedule; a loop with bounds known only at launch is a
@@ -80,19 +80,23 @@
 
 mod arithmetic;
 mod builder;
+mod class;
 mod hash;
 mod kernel;
 mod matrix;
 mod memory;
 mod op;
+mod operation;
 mod print;
 mod register;
+mod table;
 mod verify;
 mod walk;
 
 pub use crate::target::{Element, MATRIX_OPS, MatrixOp, MatrixScope, Scaling, matrix_op};
 pub use arithmetic::{Binary, Compare, Half, Side, Ternary, Unary};
 pub use builder::Builder;
+pub use class::InstructionClass;
 pub use hash::ContentHash;
 pub use kernel::{
     Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, LOOKUP_TABLE, Launch,
@@ -101,7 +105,7 @@ pub use kernel::{
 pub use matrix::{Accumulator, MatrixOperand, MatrixScale, SharedTile};
 pub use memory::{Address, Cache, Mask, MemoryOrder, Scope, Space, Swizzle, Width, Word};
 pub use op::{AtomicOp, BarrierRef, Body, Op, Role, Shuffle, Special, Statement, Vote};
+pub use operation::{AccessKind, MemoryAccess};
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
 pub use verify::{Verified, VerifyError, VerifyErrorKind, VerifyErrors, verify};
-pub use walk::AccessKind;
 pub(crate) use walk::each_op;

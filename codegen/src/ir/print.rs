@@ -1,10 +1,11 @@
 //! Prints a kernel's IR, for readers, snapshots and the content hash. The output is deterministic.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
+use super::operation::Part;
 use super::{
-    Accumulator, Address, BarrierRef, Body, Extent, Kernel, MatrixOperand, Op, Operand, Reg, Space,
-    Statement, Uniformity, Verified,
+    Address, BarrierRef, Body, Extent, Kernel, Op, Operand, Reg, Space, Statement, Uniformity,
+    Verified,
 };
 
 impl fmt::Display for Verified<Kernel> {
@@ -156,7 +157,10 @@ impl Kernel {
             write!(f, "{at:>5}  {pad}")?;
             *at += 1;
             match statement {
-                Statement::Op(op) => writeln!(f, "{}", self.op_text(op)?)?,
+                Statement::Op(op) => {
+                    self.write_op(f, op)?;
+                    writeln!(f)?;
+                }
                 Statement::If { condition, then, otherwise } => {
                     writeln!(f, "if {} {{", self.value(*condition))?;
                     self.write_body(f, then, at, depth + 1)?;
@@ -198,181 +202,33 @@ impl Kernel {
         Ok(())
     }
 
-    fn op_text(&self, op: &Op) -> Result<String, fmt::Error> {
-        let mut text = String::new();
-        let out = &mut text;
-        let masked = |mask: &Option<Operand>| match mask {
-            Some(mask) => format!(" where {}", self.value(*mask)),
-            None => String::new(),
-        };
-        match op {
-            Op::Comment(line) => write!(out, "# {line}")?,
-            Op::Copy { dst, a } => write!(out, "{} = {}", self.reg(*dst), self.value(*a))?,
-            Op::Uniform { dst, a } => {
-                write!(out, "{} = uniform {}", self.reg(*dst), self.value(*a))?;
-            }
-            Op::Special { dst, value } => write!(out, "{} = {value:?}", self.reg(*dst))?,
-            Op::Parameter { dst, parameter } => {
-                let name = self.parameters.get(parameter.0 as usize).map_or("?", |p| &p.name);
-                write!(out, "{} = parameter {name}", self.reg(*dst))?;
-            }
-            Op::Unary { dst, op, a } => {
-                write!(out, "{} = {op:?} {}", self.reg(*dst), self.value(*a))?;
-            }
-            Op::Binary { dst, op, a, b } => {
-                write!(out, "{} = {op:?} {}", self.reg(*dst), self.values(&[*a, *b]))?;
-            }
-            Op::Ternary { dst, op, a, b, c } => {
-                write!(out, "{} = {op:?} {}", self.reg(*dst), self.values(&[*a, *b, *c]))?;
-            }
-            Op::Compare { dst, op, a, b } => {
-                write!(out, "{} = {op:?} {}", self.reg(*dst), self.values(&[*a, *b]))?;
-            }
-            Op::Select { dst, condition, a, b } => {
-                let [condition, a, b] = [condition, a, b].map(|value| self.value(*value));
-                write!(out, "{} = {condition} ? {a} : {b}", self.reg(*dst))?;
-            }
-            Op::Load { dst, from, width, mask, cache } => {
-                write!(out, "{} = load {width:?} {}", self.regs(dst), self.address(*from))?;
-                if let Some(mask) = mask {
-                    let (condition, fill) = (self.value(mask.condition), self.value(mask.fill));
-                    write!(out, " where {condition} else {fill}")?;
+    fn write_op(&self, f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
+        let mut form = "";
+        for part in op.row().parts {
+            let text = match part {
+                Part::Form(next) => {
+                    f.write_str(form)?;
+                    form = next;
+                    continue;
                 }
-                if *cache != super::Cache::Default {
-                    write!(out, ", {cache:?}")?;
+                Part::Attribute(value) => format!("{value:?}"),
+                Part::Writes(.., regs) | Part::Registers(.., regs) => self.regs(regs),
+                Part::Reads(.., values) => self.values(values),
+                Part::Mask(mask) => self.value(mask),
+                Part::Memory(access) => self.address(access.address),
+                Part::Mbarrier(barrier) => self.mbarrier(barrier),
+                Part::Parameter(id) => {
+                    self.parameters.get(id.0 as usize).map_or("?", |p| &p.name).to_owned()
                 }
-            }
-            Op::Store { to, values, width, mask } => {
-                let (to, mask) = (self.address(*to), masked(mask));
-                write!(out, "store {width:?} {to} = {}{mask}", self.values(values))?;
-            }
-            Op::Prefetch { from, mask } => {
-                write!(out, "prefetch {}{}", self.address(*from), masked(mask))?;
-            }
-            Op::Atomic { dst, op, at, value, order, scope } => {
-                if let Some(dst) = dst {
-                    write!(out, "{} = ", self.reg(*dst))?;
+                Part::Tensor(id, at) => {
+                    let name = self.tensors.get(id.0 as usize).map_or("?", |map| &map.name);
+                    format!("{name}({})", self.values(at))
                 }
-                let (at, value) = (self.address(*at), self.value(*value));
-                write!(out, "atomic {op:?} {at}, {value}, {order:?} {scope:?}")?;
-            }
-            Op::AtomicLoad { dst, from, order, scope } => {
-                let (dst, from) = (self.reg(*dst), self.address(*from));
-                write!(out, "{dst} = atomic load {from}, {order:?} {scope:?}")?;
-            }
-            Op::Fence { scope } => write!(out, "fence {scope:?}")?,
-            Op::NamedBarrier { id, threads, wait } => {
-                let what = if *wait { "wait" } else { "arrive" };
-                write!(out, "named barrier {id} of {threads}, {what}")?;
-            }
-            Op::Shuffle { dst, op, a, by } => {
-                write!(out, "{} = shuffle {op:?} {}", self.reg(*dst), self.values(&[*a, *by]))?;
-            }
-            Op::Vote { dst, op, a } => {
-                write!(out, "{} = vote {op:?} {}", self.reg(*dst), self.value(*a))?;
-            }
-            Op::Ballot { dst, a } => write!(out, "{} = ballot {}", self.regs(dst), self.value(*a))?,
-            Op::CopyAsync { to, from, width, mask } => {
-                let (to, from, mask) = (self.address(*to), self.address(*from), masked(mask));
-                write!(out, "copy async {width:?} {to} = {from}{mask}")?;
-            }
-            Op::CopyWait { pending } => write!(out, "copy wait, {pending} may remain")?,
-            Op::CopyArrive { barrier } => write!(out, "copy arrive {}", self.mbarrier(*barrier))?,
-            Op::MbarrierInit { barrier, arrivals } => {
-                write!(out, "mbarrier init {}, {arrivals} arrivals", self.mbarrier(*barrier))?;
-            }
-            Op::MbarrierArrive { barrier, expect } => {
-                write!(out, "mbarrier arrive {}", self.mbarrier(*barrier))?;
-                if let Some(expect) = expect {
-                    write!(out, ", expect {} bytes", self.value(*expect))?;
-                }
-            }
-            Op::MbarrierWait { barrier, parity } => {
-                let (barrier, parity) = (self.mbarrier(*barrier), self.value(*parity));
-                write!(out, "mbarrier wait {barrier}, parity {parity}")?;
-            }
-            Op::BulkLoad { to, from, bytes, barrier } => {
-                let (to, from, bytes) =
-                    (self.address(*to), self.address(*from), self.value(*bytes));
-                write!(out, "bulk load {to} = {from}, {bytes} bytes, {}", self.mbarrier(*barrier))?;
-            }
-            Op::BulkStore { to, from, bytes } => {
-                let (to, from, bytes) =
-                    (self.address(*to), self.address(*from), self.value(*bytes));
-                write!(out, "bulk store {to} = {from}, {bytes} bytes")?;
-            }
-            Op::TensorLoad { to, map, at, barrier, multicast } => {
-                let name = self.tensors.get(map.0 as usize).map_or("?", |map| &map.name);
-                let (to, at, barrier) =
-                    (self.address(*to), self.values(at), self.mbarrier(*barrier));
-                write!(out, "tensor load {to} = {name}({at}), {barrier}")?;
-                if let Some(mask) = multicast {
-                    write!(out, ", to blocks {}", self.value(*mask))?;
-                }
-            }
-            Op::TensorStore { map, at, from } => {
-                let name = self.tensors.get(map.0 as usize).map_or("?", |map| &map.name);
-                write!(out, "tensor store {name}({}) = {}", self.values(at), self.address(*from))?;
-            }
-            Op::BulkWait { pending, reads_only } => {
-                let what = if *reads_only { " reads" } else { "" };
-                write!(out, "bulk wait{what}, {pending} may remain")?;
-            }
-            Op::MatrixLoad { dst, from, transpose } => {
-                let what = if *transpose { ", transposed" } else { "" };
-                write!(out, "{} = matrix load {}{what}", self.regs(dst), self.address(*from))?;
-            }
-            Op::MatrixStore { to, values, transpose } => {
-                let what = if *transpose { ", transposed" } else { "" };
-                write!(out, "matrix store {} = {}{what}", self.address(*to), self.values(values))?;
-            }
-            Op::MatrixTranspose { dst, a } => {
-                write!(out, "{} = transpose {}", self.reg(*dst), self.value(*a))?;
-            }
-            Op::Matrix { op, d, a, b, c, scales } => {
-                write!(out, "{} = {}", self.regs(d), op.name)?;
-                for (name, operand) in [("a", a), ("b", b)] {
-                    match operand {
-                        MatrixOperand::Registers(regs) => {
-                            write!(out, " {name}({})", self.regs(regs))?;
-                        }
-                        MatrixOperand::Shared(tile) => {
-                            let at = Address {
-                                space: Space::Shared(tile.block),
-                                index: tile.index,
-                                offset: tile.offset,
-                            };
-                            let at = self.address(at);
-                            let (leading, stride) = (tile.leading, tile.stride);
-                            let swizzle = tile.swizzle;
-                            write!(
-                                out,
-                                " {name}({at} leading {leading} stride {stride} {swizzle:?})"
-                            )?;
-                        }
-                    }
-                }
-                if let Accumulator::Registers(regs) = c {
-                    write!(out, " c({})", self.regs(regs))?;
-                }
-                for (name, scale) in ["a", "b"].iter().zip(scales.iter().flatten()) {
-                    let (from, byte) = (self.reg(scale.from), scale.byte);
-                    write!(out, " scale {name}({from} byte {byte})")?;
-                }
-            }
-            Op::MatrixWait { pending } => write!(out, "matrix wait, {pending} may remain")?,
-            Op::Barrier => out.push_str("barrier"),
-            Op::WarpSync => out.push_str("warp sync"),
-            Op::ClusterBarrier => out.push_str("cluster barrier"),
-            Op::CopyCommit => out.push_str("copy commit"),
-            Op::MbarrierFence => out.push_str("mbarrier fence"),
-            Op::FenceAsync => out.push_str("fence async"),
-            Op::BulkCommit => out.push_str("bulk commit"),
-            Op::MatrixFence => out.push_str("matrix fence"),
-            Op::MatrixCommit => out.push_str("matrix commit"),
-            Op::GridWait => out.push_str("grid wait"),
-            Op::GridLaunch => out.push_str("grid launch"),
+            };
+            let (before, after) = form.split_once("{}").unwrap_or((form, ""));
+            write!(f, "{before}{text}")?;
+            form = after;
         }
-        Ok(text)
+        f.write_str(form)
     }
 }

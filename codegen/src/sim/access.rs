@@ -4,10 +4,9 @@ use super::clock::ALL_LANES;
 use super::fault::FaultKind;
 use super::global::OutputStore;
 use super::lanes::Row;
-use super::program::{ArrayAddress, ArrayId, PredSlot, RegSlot};
 use super::state::UnitState;
 use super::warp::{StepResult, Warp, fail_at, lanes_of};
-use crate::ir::{Access, Width};
+use crate::ir::{Access, Address, BufferId, Mask, Operand, Reg, SharedId, Space, Width};
 
 /// Byte addresses of the lanes: from the start of a buffer, or of shared memory.
 pub(super) type Bytes<const L: usize> = [u64; L];
@@ -17,23 +16,25 @@ impl<const L: usize> Warp<L> {
     pub(super) fn resolve(
         &mut self,
         state: &UnitState<'_, '_>,
-        at: &ArrayAddress,
+        at: &Address,
         (bytes, align): (u64, u32),
         live: u64,
     ) -> StepResult<Bytes<L>> {
         let index = self.read(state, at.index, live)?;
-        let (start, len) = match at.array {
-            ArrayId::Global(id) => (0, state.memory.contents[id as usize].bytes.len() as u64),
-            ArrayId::Shared(id) => {
+        let (start, len) = match at.space {
+            Space::Global(BufferId(id)) => {
+                (0, state.memory.contents[id as usize].bytes.len() as u64)
+            }
+            Space::Shared(SharedId(id)) => {
                 let (start, len) = state.blocks[self.block].shared.blocks[id as usize];
                 (u64::from(start), u64::from(len))
             }
         };
-        let (offset, word) = (u64::from(at.offset), u64::from(at.word));
+        let (offset, (_, word)) = (u64::from(at.offset), state.array(at.space));
         let mut resolved = [0; L];
         for lane in lanes_of(live) {
             let byte = (u64::from(index[lane]) + offset) * word;
-            let location = || state.location(at.array, start + byte);
+            let location = || state.location(at.space, start + byte);
             if byte + bytes > len {
                 let kind = FaultKind::OutOfBounds { location: location(), words: len / word };
                 return fail_at(lane, kind);
@@ -52,12 +53,12 @@ impl<const L: usize> Warp<L> {
     pub(super) fn check_access_mode(
         &self,
         state: &UnitState<'_, '_>,
-        array: ArrayId,
+        array: Space,
         live: u64,
         wanted: &[Access],
         what: &'static str,
     ) -> StepResult {
-        let ArrayId::Global(id) = array else { return Ok(()) };
+        let Space::Global(BufferId(id)) = array else { return Ok(()) };
         let access = state.memory.access[id as usize];
         let Some(lane) = lanes_of(live).next() else { return Ok(()) };
         let name = || state.context.kernel.buffers[id as usize].name.clone();
@@ -82,7 +83,7 @@ impl<const L: usize> Warp<L> {
     pub(super) fn masked(
         &self,
         state: &UnitState<'_, '_>,
-        mask: Option<PredSlot>,
+        mask: Option<Operand>,
     ) -> StepResult<u64> {
         match mask {
             Some(mask) => Ok(self.active & self.flag(state, mask, self.active)?),
@@ -95,12 +96,12 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (dst, from, width): (&[RegSlot], &ArrayAddress, Width),
-        mask: Option<(PredSlot, RegSlot)>,
+        (dst, from, width): (&[Reg], &Address, Width),
+        mask: Option<Mask>,
     ) -> StepResult {
-        let live = self.masked(state, mask.map(|(condition, _)| condition))?;
+        let live = self.masked(state, mask.map(|mask| mask.condition))?;
         let mut rows = [[0; L]; 4];
-        if let Some((_, fill)) = mask
+        if let Some(Mask { fill, .. }) = mask
             && live != self.active
         {
             let fill = self.read(state, fill, self.active & !live)?;
@@ -108,31 +109,31 @@ impl<const L: usize> Warp<L> {
         }
         let bytes = width.bytes();
         let at = self.resolve(state, from, (u64::from(bytes), bytes), live)?;
-        self.count(state, point, from.array, (bytes, true), &at, live);
-        match from.array {
-            ArrayId::Global(id) => {
+        self.count(state, point, from.space, (bytes, true), &at, live);
+        match from.space {
+            Space::Global(BufferId(id)) => {
                 let readable = [Access::Constant, Access::ReadOnly, Access::Workspace];
-                self.check_access_mode(state, from.array, live, &readable, "reads")?;
+                self.check_access_mode(state, from.space, live, &readable, "reads")?;
                 for lane in lanes_of(live) {
                     let data = self.global_bytes(state, point, id, lane, at[lane], bytes)?;
                     put(&mut rows, lane, data);
                 }
             }
-            ArrayId::Shared(id) => {
+            Space::Shared(SharedId(id)) => {
                 for lane in lanes_of(live) {
                     let start = at[lane] as u32;
-                    self.check_read(state, point, (from.array, id), lane, start, bytes)?;
+                    self.check_read(state, point, (from.space, id), lane, start, bytes)?;
                     let shared = &state.blocks[self.block].shared.bytes;
                     put(&mut rows, lane, &shared[start as usize..(start + bytes) as usize]);
                 }
             }
         }
-        for (&slot, row) in dst.iter().zip(rows) {
-            self.write(state, slot, row)?;
+        for (&reg, row) in dst.iter().zip(rows) {
+            self.write(state, reg, row)?;
         }
-        if matches!(from.array, ArrayId::Global(_)) {
+        if matches!(from.space, Space::Global(_)) {
             let asked = u64::from(bytes) * u64::from(live.count_ones());
-            self.loads(dst, asked);
+            self.loads(state, dst, asked);
         }
         Ok(())
     }
@@ -155,7 +156,10 @@ impl<const L: usize> Warp<L> {
         if let Some(Some(space)) = state.memory.workspaces.get_mut(buffer as usize)
             && let Err(conflict) = space.read(&who, lane as u8, byte, u64::from(bytes))
         {
-            return fail_at(lane, state.conflict(conflict, ArrayId::Global(buffer), byte, false));
+            return fail_at(
+                lane,
+                state.conflict(conflict, Space::Global(BufferId(buffer)), byte, false),
+            );
         }
         match state.memory.workspaces.get(buffer as usize) {
             Some(Some(space)) => Ok(&space.contents.bytes[range]),
@@ -168,7 +172,7 @@ impl<const L: usize> Warp<L> {
         &self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (array, id): (ArrayId, u32),
+        (array, id): (Space, u32),
         lane: usize,
         start: u32,
         bytes: u32,
@@ -189,30 +193,30 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, values, width): (&ArrayAddress, &[RegSlot], Width),
-        mask: Option<PredSlot>,
+        (to, values, width): (&Address, &[Operand], Width),
+        mask: Option<Operand>,
     ) -> StepResult {
         let live = self.masked(state, mask)?;
         let bytes = width.bytes();
         let at = self.resolve(state, to, (u64::from(bytes), bytes), live)?;
-        self.count(state, point, to.array, (bytes, false), &at, live);
+        self.count(state, point, to.space, (bytes, false), &at, live);
         self.check_access_mode(
             state,
-            to.array,
+            to.space,
             live,
             &[Access::WriteOnce, Access::Workspace],
             "writes",
         )?;
         let mut rows = [[0; L]; 4];
-        for (row, &slot) in rows.iter_mut().zip(values) {
-            *row = self.read(state, slot, live)?;
+        for (row, &value) in rows.iter_mut().zip(values) {
+            *row = self.read(state, value, live)?;
         }
         for lane in lanes_of(live) {
             let mut data = [0; 16];
             for (word, row) in data.chunks_exact_mut(4).zip(&rows) {
                 word.copy_from_slice(&row[lane].to_le_bytes());
             }
-            self.write_bytes(state, point, to.array, lane, at[lane], &data[..bytes as usize])?;
+            self.write_bytes(state, point, to.space, lane, at[lane], &data[..bytes as usize])?;
         }
         Ok(())
     }
@@ -222,14 +226,14 @@ impl<const L: usize> Warp<L> {
         &self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        array: ArrayId,
+        array: Space,
         lane: usize,
         byte: u64,
         data: &[u8],
     ) -> StepResult {
         let who = self.observer(point);
         let conflict = match array {
-            ArrayId::Global(id) => match state.memory.workspaces.get_mut(id as usize) {
+            Space::Global(BufferId(id)) => match state.memory.workspaces.get_mut(id as usize) {
                 Some(Some(space)) => space.write(&who, lane as u8, byte, data),
                 _ => {
                     let mut kept = [0; 16];
@@ -248,7 +252,7 @@ impl<const L: usize> Warp<L> {
                     Ok(())
                 }
             },
-            ArrayId::Shared(id) => {
+            Space::Shared(SharedId(id)) => {
                 let shared = &mut state.blocks[self.block].shared;
                 let start = byte as usize;
                 let range = (start as u32, data.len() as u32);
@@ -270,16 +274,16 @@ impl<const L: usize> Warp<L> {
         &self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        array: ArrayId,
+        array: Space,
         (width, reads): (u32, bool),
         at: &Bytes<L>,
         live: u64,
     ) {
         match array {
-            ArrayId::Global(_) => {
+            Space::Global(_) => {
                 state.tally.global(point, width, lanes_of(live).map(|lane| at[lane]));
             }
-            ArrayId::Shared(_) => {
+            Space::Shared(_) => {
                 let lanes = lanes_of(live).map(|lane| (lane, at[lane] as u32));
                 state.tally.shared(point, (width, reads), &state.context.banks, lanes);
             }

@@ -1,10 +1,11 @@
 //! Atomic operations and fences: they order threads of different blocks.
 
 use super::fault::FaultKind;
-use super::program::{ArrayAddress, ArrayId, RegSlot};
 use super::state::UnitState;
 use super::warp::{StepResult, Warp, fail_at, lanes_of};
-use crate::ir::{Access, AtomicOp, MemoryOrder, Scope};
+use crate::ir::{
+    Access, Address, AtomicOp, BufferId, MemoryOrder, Operand, Reg, Scope, SharedId, Space,
+};
 
 impl<const L: usize> Warp<L> {
     /// Reads, changes and writes one word per lane, lane after lane.
@@ -12,19 +13,19 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (dst, op, at): (Option<RegSlot>, AtomicOp, &ArrayAddress),
-        value: RegSlot,
+        (dst, op, at): (Option<Reg>, AtomicOp, &Address),
+        value: Operand,
         (order, scope): (MemoryOrder, Scope),
     ) -> StepResult {
         let live = self.active;
         let value = self.read(state, value, live)?;
         let bytes = self.resolve(state, at, (4, 4), live)?;
-        self.count(state, point, at.array, (4, false), &bytes, live);
-        self.check_access_mode(state, at.array, live, &[Access::Workspace], "changes")?;
+        self.count(state, point, at.space, (4, false), &bytes, live);
+        self.check_access_mode(state, at.space, live, &[Access::Workspace], "changes")?;
         let mut old = [0; L];
         for lane in lanes_of(live) {
-            self.check_atomic(state, point, at.array, lane, bytes[lane], true)?;
-            let word = word_of(state, self.block, at.array, bytes[lane]);
+            self.check_atomic(state, point, at.space, lane, bytes[lane], true)?;
+            let word = word_of(state, self.block, at.space, bytes[lane]);
             let before = u32::from_le_bytes(*word);
             old[lane] = before;
             let after = match op {
@@ -35,9 +36,9 @@ impl<const L: usize> Warp<L> {
             *word = after.to_le_bytes();
         }
         let acquires = matches!(order, MemoryOrder::Acquire | MemoryOrder::AcquireRelease);
-        self.acquire(state, at.array, &bytes, (acquires, scope));
+        self.acquire(state, at.space, &bytes, (acquires, scope));
         let releases = matches!(order, MemoryOrder::Release | MemoryOrder::AcquireRelease);
-        self.release(state, at.array, &bytes, (releases, scope));
+        self.release(state, at.space, &bytes, (releases, scope));
         match dst {
             Some(dst) => self.write(state, dst, old),
             None => Ok(()),
@@ -49,20 +50,20 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (dst, from): (RegSlot, &ArrayAddress),
+        (dst, from): (Reg, &Address),
         (order, scope): (MemoryOrder, Scope),
     ) -> StepResult {
         let live = self.active;
         let bytes = self.resolve(state, from, (4, 4), live)?;
-        self.count(state, point, from.array, (4, true), &bytes, live);
-        self.check_access_mode(state, from.array, live, &[Access::Workspace], "reads")?;
+        self.count(state, point, from.space, (4, true), &bytes, live);
+        self.check_access_mode(state, from.space, live, &[Access::Workspace], "reads")?;
         let mut row = [0; L];
         for lane in lanes_of(live) {
-            self.check_atomic(state, point, from.array, lane, bytes[lane], false)?;
-            row[lane] = u32::from_le_bytes(*word_of(state, self.block, from.array, bytes[lane]));
+            self.check_atomic(state, point, from.space, lane, bytes[lane], false)?;
+            row[lane] = u32::from_le_bytes(*word_of(state, self.block, from.space, bytes[lane]));
         }
         let acquires = matches!(order, MemoryOrder::Acquire | MemoryOrder::AcquireRelease);
-        self.acquire(state, from.array, &bytes, (acquires, scope));
+        self.acquire(state, from.space, &bytes, (acquires, scope));
         self.write(state, dst, row)
     }
 
@@ -81,18 +82,18 @@ impl<const L: usize> Warp<L> {
         &self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        array: ArrayId,
+        array: Space,
         lane: usize,
         byte: u64,
         writes: bool,
     ) -> StepResult {
         let who = self.observer(point);
         let checked = match array {
-            ArrayId::Global(id) => match state.memory.workspaces.get_mut(id as usize) {
+            Space::Global(BufferId(id)) => match state.memory.workspaces.get_mut(id as usize) {
                 Some(Some(space)) => space.atomic(&who, lane as u8, byte, writes),
                 _ => return fail_at(lane, FaultKind::Unsupported("an atomic on this buffer")),
             },
-            ArrayId::Shared(id) => {
+            Space::Shared(SharedId(id)) => {
                 let shared = &mut state.blocks[self.block].shared;
                 shared.atomic(&who, lane as u8, (byte as u32, 4), (id as u16, writes))
             }
@@ -104,17 +105,17 @@ impl<const L: usize> Warp<L> {
     fn acquire(
         &mut self,
         state: &UnitState<'_, '_>,
-        array: ArrayId,
+        array: Space,
         bytes: &[u64; L],
         (acquires, scope): (bool, Scope),
     ) {
         let agent = state.agent(self.block);
         let published = match array {
-            ArrayId::Global(id) => match state.memory.workspaces.get(id as usize) {
+            Space::Global(BufferId(id)) => match state.memory.workspaces.get(id as usize) {
                 Some(Some(space)) => &space.published,
                 _ => return,
             },
-            ArrayId::Shared(_) => &state.blocks[self.block].published,
+            Space::Shared(_) => &state.blocks[self.block].published,
         };
         for (word, lanes) in words(bytes, self.active) {
             let mut clock = super::clock::Clock::new(self.clock.own.len());
@@ -140,7 +141,7 @@ impl<const L: usize> Warp<L> {
     fn release(
         &mut self,
         state: &mut UnitState<'_, '_>,
-        array: ArrayId,
+        array: Space,
         bytes: &[u64; L],
         (releases, scope): (bool, Scope),
     ) {
@@ -155,11 +156,11 @@ impl<const L: usize> Warp<L> {
                 }
             };
             let published = match array {
-                ArrayId::Global(id) => match state.memory.workspaces.get_mut(id as usize) {
+                Space::Global(BufferId(id)) => match state.memory.workspaces.get_mut(id as usize) {
                     Some(Some(space)) => &mut space.published,
                     _ => return,
                 },
-                ArrayId::Shared(_) => &mut state.blocks[self.block].published,
+                Space::Shared(_) => &mut state.blocks[self.block].published,
             };
             published.release(word, agent, scope, &clock);
         }
@@ -182,15 +183,15 @@ fn words<const L: usize>(bytes: &[u64; L], live: u64) -> Vec<(u64, u64)> {
 fn word_of<'w>(
     state: &'w mut UnitState<'_, '_>,
     block: usize,
-    array: ArrayId,
+    array: Space,
     byte: u64,
 ) -> &'w mut [u8; 4] {
     let all = match array {
-        ArrayId::Global(id) => match &mut state.memory.workspaces[id as usize] {
+        Space::Global(BufferId(id)) => match &mut state.memory.workspaces[id as usize] {
             Some(space) => &mut space.contents.bytes,
             None => unreachable!("checked to be a workspace"),
         },
-        ArrayId::Shared(_) => &mut state.blocks[block].shared.bytes,
+        Space::Shared(_) => &mut state.blocks[block].shared.bytes,
     };
     let (words, _) = all[byte as usize..].as_chunks_mut();
     &mut words[0]

@@ -3,11 +3,10 @@
 use super::clock::{ALL_LANES, AccessRecord};
 use super::fault::FaultKind;
 use super::mbarrier::{CopyPayload, InFlightCopy};
-use super::program::{ArrayAddress, ArrayId, MbarrierAddress, PredSlot, RegSlot};
 use super::state::UnitState;
 use super::tensor::TensorBox;
 use super::warp::{StepResult, Warp, fail_at, lanes_of};
-use crate::ir::{Access, TensorId, Width};
+use crate::ir::{Access, Address, BarrierRef, BufferId, Operand, SharedId, Space, TensorId, Width};
 
 /// One lane's part of a copy to shared memory.
 #[derive(Clone, Copy, Debug)]
@@ -43,19 +42,21 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, from, width): (&ArrayAddress, &ArrayAddress, Width),
-        mask: Option<PredSlot>,
+        (to, from, width): (&Address, &Address, Width),
+        mask: Option<Operand>,
     ) -> StepResult {
         let reads = self.masked(state, mask)?;
         let live = self.active;
         let bytes = width.bytes();
         let source = self.resolve(state, from, (u64::from(bytes), bytes), reads)?;
         let target = self.resolve(state, to, (u64::from(bytes), bytes), live)?;
-        self.check_access_mode(state, from.array, reads, &READABLE, "reads")?;
-        self.count(state, point, from.array, (bytes, true), &source, reads);
+        self.check_access_mode(state, from.space, reads, &READABLE, "reads")?;
+        self.count(state, point, from.space, (bytes, true), &source, reads);
         let written = lanes_of(live).map(|lane| (lane, target[lane] as u32));
         state.tally.rounds(point, (bytes, false), &state.context.banks, written);
-        let (ArrayId::Shared(owner), ArrayId::Global(buffer)) = (to.array, from.array) else {
+        let (Space::Shared(SharedId(owner)), Space::Global(BufferId(buffer))) =
+            (to.space, from.space)
+        else {
             return super::warp::fail(FaultKind::Unsupported(
                 "a copy that is not global to shared",
             ));
@@ -67,7 +68,7 @@ impl<const L: usize> Warp<L> {
                 data[..bytes as usize].copy_from_slice(from);
             }
             let start = target[lane] as u32;
-            self.start_write(state, point, (self.block, to.array), lane, (start, bytes))?;
+            self.start_write(state, point, (self.block, to.space), lane, (start, bytes))?;
             self.copies.push(LaneCopy {
                 lane: lane as u8,
                 bytes: bytes as u8,
@@ -86,7 +87,7 @@ impl<const L: usize> Warp<L> {
         &self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (block, array): (usize, ArrayId),
+        (block, array): (usize, Space),
         lane: usize,
         range: (u32, u32),
     ) -> StepResult {
@@ -128,7 +129,7 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        barrier: &MbarrierAddress,
+        barrier: &BarrierRef,
     ) -> StepResult {
         let numbers = self.mbarriers(state, barrier)?;
         let live = self.active;
@@ -159,14 +160,16 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, from, bytes): (&ArrayAddress, &ArrayAddress, RegSlot),
-        barrier: &MbarrierAddress,
+        (to, from, bytes): (&Address, &Address, Operand),
+        barrier: &BarrierRef,
     ) -> StepResult {
         let live = self.active;
         let numbers = self.mbarriers(state, barrier)?;
         let bytes = self.read(state, bytes, live)?;
-        self.check_access_mode(state, from.array, live, &READABLE, "reads")?;
-        let (ArrayId::Shared(owner), ArrayId::Global(buffer)) = (to.array, from.array) else {
+        self.check_access_mode(state, from.space, live, &READABLE, "reads")?;
+        let (Space::Shared(SharedId(owner)), Space::Global(BufferId(buffer))) =
+            (to.space, from.space)
+        else {
             return super::warp::fail(FaultKind::Unsupported(
                 "a copy that is not global to shared",
             ));
@@ -176,7 +179,7 @@ impl<const L: usize> Warp<L> {
             let source = self.resolve(state, from, (u64::from(len), 16), 1 << lane)?[lane];
             let target = self.resolve(state, to, (u64::from(len), 16), 1 << lane)?[lane] as u32;
             self.check_initialised(state, (self.block, numbers[lane]), lane, true)?;
-            self.start_write(state, point, (self.block, to.array), lane, (target, len))?;
+            self.start_write(state, point, (self.block, to.space), lane, (target, len))?;
             let data = self.global_bytes(state, point, buffer, lane, source, len)?.to_vec();
             state.tally.range(point, u64::from(len));
             state.blocks[self.block].copies_in_flight.push(InFlightCopy {
@@ -196,14 +199,14 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, map, at): (&ArrayAddress, TensorId, &[RegSlot]),
-        barrier: &MbarrierAddress,
-        multicast: Option<RegSlot>,
+        (to, map, at): (&Address, TensorId, &[Operand]),
+        barrier: &BarrierRef,
+        multicast: Option<Operand>,
     ) -> StepResult {
         let live = self.active;
         let numbers = self.mbarriers(state, barrier)?;
         let tile = TensorBox::new(state.context, map);
-        let array = ArrayId::Global(tile.buffer);
+        let array = Space::Global(BufferId(tile.buffer));
         self.check_access_mode(state, array, live, &READABLE, "reads")?;
         let corner =
             at.iter().map(|&slot| self.read(state, slot, live)).collect::<StepResult<Vec<_>>>()?;
@@ -226,11 +229,11 @@ impl<const L: usize> Warp<L> {
                 data[to..to + tile.word as usize].copy_from_slice(from);
             }
             state.tally.range(point, tile.bytes());
-            let ArrayId::Shared(owner) = to.array else { continue };
+            let Space::Shared(SharedId(owner)) = to.space else { continue };
             for block in (0..state.blocks.len()).filter(|block| blocks[lane] >> block & 1 == 1) {
                 self.check_initialised(state, (block, numbers[lane]), lane, true)?;
                 let range = (start as u32, tile.bytes() as u32);
-                self.start_write(state, point, (block, to.array), lane, range)?;
+                self.start_write(state, point, (block, to.space), lane, range)?;
                 state.blocks[block].copies_in_flight.push(InFlightCopy {
                     mbarrier: numbers[lane],
                     point,
@@ -255,7 +258,7 @@ impl<const L: usize> Warp<L> {
     ) -> StepResult<&'w [u8]> {
         let all = state.memory.contents[tile.buffer as usize].bytes.len() as u64;
         if byte + u64::from(tile.word) > all {
-            let location = state.location(ArrayId::Global(tile.buffer), byte);
+            let location = state.location(Space::Global(BufferId(tile.buffer)), byte);
             let words = all / u64::from(tile.word);
             return fail_at(lane, FaultKind::OutOfBounds { location, words });
         }
@@ -266,18 +269,18 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, from, bytes): (&ArrayAddress, &ArrayAddress, RegSlot),
+        (to, from, bytes): (&Address, &Address, Operand),
     ) -> StepResult {
         let live = self.active;
         let bytes = self.read(state, bytes, live)?;
         self.check_access_mode(
             state,
-            to.array,
+            to.space,
             live,
             &[Access::WriteOnce, Access::Workspace],
             "writes",
         )?;
-        let ArrayId::Global(array) = to.array else {
+        let Space::Global(BufferId(array)) = to.space else {
             return super::warp::fail(FaultKind::Unsupported(
                 "a copy that is not shared to global",
             ));
@@ -288,7 +291,7 @@ impl<const L: usize> Warp<L> {
             let source = self.resolve(state, from, (u64::from(len), 16), 1 << lane)?[lane] as u32;
             let segments =
                 (0..len).step_by(16).map(|at| (target + u64::from(at), at, 16)).collect();
-            self.start_store(state, point, from.array, (array, lane, (source, len), segments))?;
+            self.start_store(state, point, from.space, (array, lane, (source, len), segments))?;
         }
         Ok(())
     }
@@ -297,11 +300,11 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (map, at, from): (TensorId, &[RegSlot], &ArrayAddress),
+        (map, at, from): (TensorId, &[Operand], &Address),
     ) -> StepResult {
         let live = self.active;
         let tile = TensorBox::new(state.context, map);
-        let array = ArrayId::Global(tile.buffer);
+        let array = Space::Global(BufferId(tile.buffer));
         self.check_access_mode(
             state,
             array,
@@ -324,7 +327,7 @@ impl<const L: usize> Warp<L> {
                 }
             }
             let range = (start as u32, tile.bytes() as u32);
-            self.start_store(state, point, from.array, (tile.buffer, lane, range, segments))?;
+            self.start_store(state, point, from.space, (tile.buffer, lane, range, segments))?;
         }
         Ok(())
     }
@@ -334,10 +337,10 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        source: ArrayId,
+        source: Space,
         (array, lane, from, segments): (u32, usize, (u32, u32), Vec<(u64, u32, u32)>),
     ) -> StepResult {
-        let ArrayId::Shared(owner) = source else { return Ok(()) };
+        let Space::Shared(SharedId(owner)) = source else { return Ok(()) };
         self.start_async_read(state, point, (source, owner), lane, from)?;
         state.tally.range(point, u64::from(from.1));
         let group = self.bulk_groups[lane];
@@ -351,7 +354,7 @@ impl<const L: usize> Warp<L> {
         &self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (array, owner): (ArrayId, u32),
+        (array, owner): (Space, u32),
         lane: usize,
         (start, bytes): (u32, u32),
     ) -> StepResult {
@@ -433,7 +436,7 @@ impl<const L: usize> Warp<L> {
         let Some(data) = &store.data else { return Ok(()) };
         for &(byte, offset, bytes) in &store.segments {
             let data = &data[offset as usize..(offset + bytes) as usize];
-            let array = ArrayId::Global(store.array);
+            let array = Space::Global(BufferId(store.array));
             let all = state.memory.contents[store.array as usize].bytes.len() as u64;
             if byte + u64::from(bytes) > all {
                 let location = state.location(array, byte);

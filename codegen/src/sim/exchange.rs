@@ -2,17 +2,16 @@
 
 use super::fault::FaultKind;
 use super::lanes::Row;
-use super::program::{ArrayAddress, ArrayId, PredSlot, RegSlot};
 use super::state::UnitState;
 use super::warp::{StepResult, Warp, fail, fail_at, lanes_of};
-use crate::ir::{Access, Shuffle, Uniformity, Vote};
+use crate::ir::{Access, Address, Operand, Reg, SharedId, Shuffle, Space, Uniformity, Vote};
 
 impl<const L: usize> Warp<L> {
     pub(super) fn shuffle(
         &mut self,
         state: &UnitState<'_, '_>,
-        (dst, op): (RegSlot, Shuffle),
-        (a, by): (RegSlot, RegSlot),
+        (dst, op): (Reg, Shuffle),
+        (a, by): (Operand, Operand),
     ) -> StepResult {
         self.converged()?;
         let (a, by) = (self.read(state, a, Self::FULL)?, self.read(state, by, Self::FULL)?);
@@ -39,9 +38,9 @@ impl<const L: usize> Warp<L> {
     pub(super) fn vote(
         &mut self,
         state: &UnitState<'_, '_>,
-        dst: PredSlot,
+        dst: Reg,
         op: Vote,
-        a: PredSlot,
+        a: Operand,
     ) -> StepResult {
         self.converged()?;
         let a = self.flag(state, a, Self::FULL)? & Self::FULL;
@@ -49,15 +48,15 @@ impl<const L: usize> Warp<L> {
             Vote::All => a == Self::FULL,
             Vote::Any => a != 0,
         };
-        self.set_flag(dst, (if says { !0 } else { 0 }, 0));
+        self.set_flag(state, dst, (if says { !0 } else { 0 }, 0));
         Ok(())
     }
 
     pub(super) fn ballot(
         &mut self,
         state: &UnitState<'_, '_>,
-        dst: &[RegSlot],
-        a: PredSlot,
+        dst: &[Reg],
+        a: Operand,
     ) -> StepResult {
         self.converged()?;
         let a = self.flag(state, a, Self::FULL)? & Self::FULL;
@@ -107,20 +106,20 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (dst, from): (&[RegSlot], &ArrayAddress),
+        (dst, from): (&[Reg], &Address),
         transpose: bool,
     ) -> StepResult {
         self.converged()?;
         let live = row_lanes::<L>(dst.len());
         let starts = self.resolve(state, from, (16, 16), live)?;
-        self.count(state, point, from.array, (16, true), &starts, live);
-        let ArrayId::Shared(id) = from.array else {
+        self.count(state, point, from.space, (16, true), &starts, live);
+        let Space::Shared(SharedId(id)) = from.space else {
             return fail(FaultKind::Unsupported("a matrix load from global memory"));
         };
         for lane in lanes_of(live) {
             // Four lanes receive the row: it counts as read by all lanes.
             let all = usize::from(super::clock::ALL_LANES);
-            self.check_read(state, point, (from.array, id), all, starts[lane] as u32, 16)?;
+            self.check_read(state, point, (from.space, id), all, starts[lane] as u32, 16)?;
         }
         let bytes = &state.blocks[self.block].shared.bytes;
         let mut rows = vec![[0; L]; dst.len()];
@@ -149,16 +148,16 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (to, values): (&ArrayAddress, &[RegSlot]),
+        (to, values): (&Address, &[Operand]),
         transpose: bool,
     ) -> StepResult {
         self.converged()?;
         let live = row_lanes::<L>(values.len());
         let starts = self.resolve(state, to, (16, 16), live)?;
-        self.count(state, point, to.array, (16, false), &starts, live);
+        self.count(state, point, to.space, (16, false), &starts, live);
         self.check_access_mode(
             state,
-            to.array,
+            to.space,
             live,
             &[Access::WriteOnce, Access::Workspace],
             "writes",
@@ -175,7 +174,7 @@ impl<const L: usize> Warp<L> {
                     half.copy_from_slice(&((row[owner] >> (16 * side)) as u16).to_le_bytes());
                 }
                 let lane = 8 * matrix + r;
-                self.write_bytes(state, point, to.array, lane, starts[lane], &data)?;
+                self.write_bytes(state, point, to.space, lane, starts[lane], &data)?;
             }
         }
         Ok(())
@@ -185,8 +184,8 @@ impl<const L: usize> Warp<L> {
     pub(super) fn matrix_transpose(
         &mut self,
         state: &UnitState<'_, '_>,
-        dst: RegSlot,
-        a: RegSlot,
+        dst: Reg,
+        a: Operand,
     ) -> StepResult {
         self.converged()?;
         let a = self.read(state, a, Self::FULL)?;

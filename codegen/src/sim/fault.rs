@@ -308,21 +308,10 @@ fn find<'k>(
             return Some((statement, comment));
         }
         *next += 1;
-        let found = match statement {
-            Statement::Op(Op::Comment(text)) => {
-                comment = Some(text.as_str());
-                None
-            }
-            Statement::Op(_) => None,
-            Statement::If { then, otherwise, .. } => {
-                find(then, number, next).or_else(|| find(otherwise, number, next))
-            }
-            Statement::For { body, .. } => find(body, number, next),
-            Statement::While { test, body, .. } => {
-                find(test, number, next).or_else(|| find(body, number, next))
-            }
-            Statement::Roles(roles) => roles.iter().find_map(|role| find(&role.body, number, next)),
-        };
+        if let Statement::Op(Op::Comment(text)) = statement {
+            comment = Some(text.as_str());
+        }
+        let found = statement.bodies().find_map(|body| find(body, number, next));
         if found.is_some() {
             return found;
         }

@@ -15,10 +15,13 @@ use super::clock::ALL_LANES;
 use super::fault::FaultKind;
 use super::half;
 use super::lanes::Row;
-use super::program::{ArrayId, OperandSource, OperandTile, RegSlot, ScaleSlot};
+use super::program::RegSlot;
 use super::state::UnitState;
 use super::warp::{READ_IN_FLIGHT, StepResult, UNFENCED, WRITTEN_IN_FLIGHT, Warp, fail};
-use crate::ir::{Element, Half, MATRIX_OPS, MatrixOp, MatrixScope};
+use crate::ir::{
+    Accumulator, Element, Half, MATRIX_OPS, MatrixOp, MatrixOperand, MatrixScale, MatrixScope, Reg,
+    SharedId, SharedTile, Space,
+};
 
 /// Where an element of a fragment is: register, lane, position in the register.
 #[derive(Clone, Copy, Debug)]
@@ -162,18 +165,18 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (op, d): (&'static MatrixOp, &[RegSlot]),
-        (a, b): (&OperandSource, &OperandSource),
-        (c, scales): (Option<&[RegSlot]>, Option<[ScaleSlot; 2]>),
+        (op, d): (&'static MatrixOp, &[Reg]),
+        (a, b): (&MatrixOperand, &MatrixOperand),
+        (c, scales): (&Accumulator, Option<[MatrixScale; 2]>),
     ) -> StepResult {
         self.converged()?;
         let Some(lane_maps) = lane_maps(op) else {
             return fail(FaultKind::Unsupported("a matrix instruction without readable layouts"));
         };
         if op.scope == MatrixScope::WarpGroup {
-            return self.start_matrix_op(state, point, op, (d, a, b, c.is_some()));
+            return self.start_matrix_op(state, point, op, (d, a, b, *c != Accumulator::Zero));
         }
-        let (OperandSource::Slots(a), OperandSource::Slots(b)) = (a, b) else {
+        let (MatrixOperand::Registers(a), MatrixOperand::Registers(b)) = (a, b) else {
             return fail(FaultKind::Unsupported("a warp's matrix operand in shared memory"));
         };
         let mut a = self.operand(state, op.a, a, &lane_maps.a)?;
@@ -191,41 +194,42 @@ impl<const L: usize> Warp<L> {
             }
         }
         let c = match c {
-            Some(c) => Some(self.rows(state, c)?),
-            None => None,
+            Accumulator::Registers(c) => Some(self.rows(state, c)?),
+            Accumulator::Zero => None,
         };
         let d_rows =
             multiply(op, lane_maps, (&a, &b), c.as_deref(), state.context.options.truncate_fp8);
-        for (&slot, row) in d.iter().zip(d_rows) {
-            self.write(state, slot, row)?;
+        for (&reg, row) in d.iter().zip(d_rows) {
+            self.write(state, reg, row)?;
         }
         Ok(())
     }
 
-    fn rows(&mut self, state: &UnitState<'_, '_>, slots: &[RegSlot]) -> StepResult<Vec<Row<L>>> {
-        slots.iter().map(|&slot| self.read(state, slot, Self::FULL)).collect()
+    fn rows(&mut self, state: &UnitState<'_, '_>, regs: &[Reg]) -> StepResult<Vec<Row<L>>> {
+        regs.iter().map(|&reg| self.read(state, reg, Self::FULL)).collect()
     }
 
     /// The scales of an operand, in the order of the layout.
     fn scales(
         &mut self,
         state: &UnitState<'_, '_>,
-        (slot, byte): ScaleSlot,
+        scale: MatrixScale,
         layout: &ScaleLanes,
     ) -> StepResult<Vec<f64>> {
-        let row = self.read(state, slot, Self::FULL)?;
-        let scale = |&lane: &u8| Number::E8m0.decode(row[usize::from(lane)] >> (8 * byte) & 0xff);
-        Ok(layout.lanes.iter().map(scale).collect())
+        let row = self.read(state, scale.from, Self::FULL)?;
+        let value =
+            |&lane: &u8| Number::E8m0.decode(row[usize::from(lane)] >> (8 * scale.byte) & 0xff);
+        Ok(layout.lanes.iter().map(value).collect())
     }
 
     fn operand(
         &mut self,
         state: &UnitState<'_, '_>,
         element: Element,
-        slots: &[RegSlot],
+        regs: &[Reg],
         positions: &[ElementPosition],
     ) -> StepResult<Vec<f64>> {
-        let rows = self.rows(state, slots)?;
+        let rows = self.rows(state, regs)?;
         Ok(gather(element, &rows, positions))
     }
 
@@ -234,30 +238,33 @@ impl<const L: usize> Warp<L> {
         state: &mut UnitState<'_, '_>,
         point: u32,
         op: &'static MatrixOp,
-        (d, a, b, adds): (&[RegSlot], &OperandSource, &OperandSource, bool),
+        (d, a, b, adds): (&[Reg], &MatrixOperand, &MatrixOperand, bool),
     ) -> StepResult {
         let [_, n, k] = op.shape;
-        for &slot in d {
+        let slots = |regs: &[Reg]| regs.iter().map(|&reg| state.slot(reg)).collect();
+        let d_slots: Box<[RegSlot]> = slots(d);
+        for (&reg, &slot) in d.iter().zip(&d_slots) {
             let marks = self.marks[slot as usize];
             if marks & WRITTEN_IN_FLIGHT == 0 {
                 self.check_fenced(state, slot)?;
                 if adds {
-                    self.read(state, slot, Self::FULL)?;
+                    self.read(state, reg, Self::FULL)?;
                 }
-            } else if !self.matrix_ops.iter().any(|old| *old.d == *d && old.op.d == op.d) {
-                self.read(state, slot, Self::FULL)?;
+            } else if !self.matrix_ops.iter().any(|old| old.d == d_slots && old.op.d == op.d) {
+                self.read(state, reg, Self::FULL)?;
             }
         }
         let a = match a {
-            OperandSource::Slots(slots) => {
-                for &slot in slots {
+            MatrixOperand::Registers(regs) => {
+                let slots: Box<[RegSlot]> = slots(regs);
+                for (&reg, &slot) in regs.iter().zip(&slots) {
                     self.check_fenced(state, slot)?;
-                    self.read(state, slot, Self::FULL)?;
+                    self.read(state, reg, Self::FULL)?;
                     self.marks[slot as usize] |= READ_IN_FLIGHT;
                 }
-                InFlightOperand::Slots(slots.clone())
+                InFlightOperand::Slots(slots)
             }
-            OperandSource::Tile(tile) => {
+            MatrixOperand::Shared(tile) => {
                 let first = 16 * (self.number % 4);
                 let bytes = k * op.a.bits() / 8;
                 InFlightOperand::Segments(self.start_tile_read(
@@ -269,15 +276,15 @@ impl<const L: usize> Warp<L> {
                 )?)
             }
         };
-        let OperandSource::Tile(tile) = b else {
+        let MatrixOperand::Shared(tile) = b else {
             return fail(FaultKind::Unsupported("a warp group's B from registers"));
         };
         let b = self.start_tile_read(state, point, tile, (0, n), k * op.b.bits() / 8)?;
-        for &slot in d {
+        for &slot in &d_slots {
             self.set_poison(slot, Self::FULL);
             self.marks[slot as usize] |= WRITTEN_IN_FLIGHT;
         }
-        let (d, group) = (d.into(), self.matrix_group);
+        let (d, group) = (d_slots, self.matrix_group);
         self.matrix_ops.push(InFlightMatrixOp { point, op, d, a, b, adds, group });
         self.record_group_op(point);
         Ok(())
@@ -305,17 +312,16 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        tile: &OperandTile,
+        tile: &SharedTile,
         (first, last): (u32, u32),
         bytes: u32,
     ) -> StepResult<Vec<(u32, u32)>> {
-        let index = self.read(state, tile.at.index, Self::FULL)?;
-        let ArrayId::Shared(owner) = tile.at.array else {
-            return fail(FaultKind::Unsupported("a matrix operand in global memory"));
-        };
+        let SharedId(owner) = tile.block;
+        let array = Space::Shared(tile.block);
+        let index = self.read(state, tile.index, Self::FULL)?;
+        let (_, word) = state.array(array);
         let (block, len) = state.blocks[self.block].shared.blocks[owner as usize];
-        let start = u64::from(block)
-            + (u64::from(index[0]) + u64::from(tile.at.offset)) * u64::from(tile.at.word);
+        let start = u64::from(block) + (u64::from(index[0]) + u64::from(tile.offset)) * word;
         let pitch = match tile.swizzle {
             crate::ir::Swizzle::None => 16,
             crate::ir::Swizzle::B32 => 32,
@@ -332,17 +338,17 @@ impl<const L: usize> Warp<L> {
                 let plain = start + u64::from(row / 8 * tile.stride + row % 8 * pitch + along);
                 let at = u64::from(tile.swizzle.apply(plain as u32));
                 if at < u64::from(block) || at + 16 > u64::from(block) + u64::from(len) {
-                    let location = state.location(tile.at.array, at);
-                    let words = u64::from(len / tile.at.word);
+                    let location = state.location(array, at);
+                    let words = u64::from(len) / word;
                     return fail(FaultKind::OutOfBounds { location, words });
                 }
                 if !at.is_multiple_of(16) {
-                    let location = state.location(tile.at.array, at);
+                    let location = state.location(array, at);
                     return fail(FaultKind::Misaligned { location, byte: at, align: 16 });
                 }
                 let segment = (at as u32, 16);
                 let lane = usize::from(ALL_LANES);
-                self.start_async_read(state, point, (tile.at.array, owner), lane, segment)?;
+                self.start_async_read(state, point, (array, owner), lane, segment)?;
                 segments.push(segment);
             }
         }

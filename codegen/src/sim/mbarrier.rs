@@ -2,9 +2,9 @@
 
 use super::clock::{ALL_LANES, AccessRecord, Clock};
 use super::fault::FaultKind;
-use super::program::{MbarrierAddress, RegSlot};
 use super::state::UnitState;
 use super::warp::{StepResult, Warp, fail_at, lanes_of};
+use crate::ir::{BarrierRef, Operand};
 
 /// One mbarrier.
 #[derive(Debug, Default)]
@@ -63,11 +63,11 @@ impl<const L: usize> Warp<L> {
     pub(super) fn mbarriers(
         &mut self,
         state: &UnitState<'_, '_>,
-        barrier: &MbarrierAddress,
+        barrier: &BarrierRef,
     ) -> StepResult<[usize; L]> {
         let index = self.read(state, barrier.index, self.active)?;
         let arrays = &state.context.kernel.barriers;
-        let array = barrier.array as usize;
+        let array = barrier.array.0 as usize;
         let first: u32 = arrays[..array].iter().map(|array| array.len).sum();
         let mut numbers = [0; L];
         for lane in lanes_of(self.active) {
@@ -107,7 +107,7 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        barrier: &MbarrierAddress,
+        barrier: &BarrierRef,
         arrivals: u32,
     ) -> StepResult {
         let numbers = self.mbarriers(state, barrier)?;
@@ -149,8 +149,8 @@ impl<const L: usize> Warp<L> {
     pub(super) fn mbarrier_arrive(
         &mut self,
         state: &mut UnitState<'_, '_>,
-        barrier: &MbarrierAddress,
-        expect: Option<RegSlot>,
+        barrier: &BarrierRef,
+        expect: Option<Operand>,
     ) -> StepResult {
         let numbers = self.mbarriers(state, barrier)?;
         let live = self.active;
@@ -199,8 +199,8 @@ impl<const L: usize> Warp<L> {
     pub(super) fn mbarrier_wait(
         &mut self,
         state: &mut UnitState<'_, '_>,
-        barrier: &MbarrierAddress,
-        parity: RegSlot,
+        barrier: &BarrierRef,
+        parity: Operand,
     ) -> StepResult<bool> {
         let numbers = self.mbarriers(state, barrier)?;
         let live = self.active;

@@ -10,7 +10,7 @@
 //! without an order are a race, even if the order of this run is harmless; a seed decides the order
 //! of warps and blocks.
 //!
-//! Reading order: this file; `program` (the flat program) and `lower` (IR to program); `warp` and
+//! Reading order: this file; `program` and `lower` (operations with flat control flow); `warp` and
 //! `step` (execution); `lanes` and `half` (arithmetic); `access`, `copies`, `mbarrier`, `matrix`
 //! (operations on memory); `clock`, `shared`, `global` (race detection); `unit` (scheduling of
 //! warps); `fault` and `count` (results).
@@ -44,17 +44,17 @@ mod tests;
 
 use rayon::prelude::*;
 
-use crate::ir::{self, Body, Kernel, Op, Space, Statement, Verified};
+use crate::ir::{self, Kernel, Space, Verified};
 use count::Banks;
 use global::{GlobalMemory, OutputStore, Workspace};
 use random::Random;
 use state::LaunchContext;
 use unit::UnitOutcome;
 
+pub use crate::ir::InstructionClass;
 pub use argument::{Arguments, Contents};
 pub use count::{AccessCount, Report};
 pub use fault::{ConflictingAccess, Fault, FaultKind, MemoryLocation, ProgramPoint};
-pub use program::InstructionClass;
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ fn run_unverified(
         let most = gpu.block_shared;
         return Err(launch(format!("{} bytes of shared memory, at most {most}", map.bytes)));
     }
-    let program = lower::lower(kernel, &arguments.parameters);
+    let program = lower::lower(kernel);
     let context = LaunchContext {
         kernel,
         program: &program,
@@ -301,33 +301,14 @@ fn stored_twice(
 }
 
 /// log2 of the bytes of a cell: the narrowest access to the wanted arrays, at most 4 bytes.
-fn cell_log2(kernel: &Kernel, wanted: impl Fn(Space) -> bool + Copy) -> u32 {
-    fn narrowest(body: &Body, wanted: impl Fn(Space) -> bool + Copy) -> u32 {
-        let in_op = |op: &Op| match op {
-            Op::Load { from: at, width, .. } | Op::Store { to: at, width, .. }
-                if wanted(at.space) =>
-            {
-                width.bytes()
+fn cell_log2(kernel: &Kernel, wanted: impl Fn(Space) -> bool) -> u32 {
+    let mut narrowest = 4;
+    ir::each_op(&kernel.body, &mut |op| {
+        for access in op.memory_accesses() {
+            if wanted(access.address.space) && access.bytes > 0 {
+                narrowest = narrowest.min(access.bytes);
             }
-            _ => 4,
-        };
-        body.iter()
-            .map(|statement| match statement {
-                Statement::Op(op) => in_op(op),
-                Statement::If { then, otherwise, .. } => {
-                    narrowest(then, wanted).min(narrowest(otherwise, wanted))
-                }
-                Statement::For { body, .. } => narrowest(body, wanted),
-                Statement::While { test, body, .. } => {
-                    narrowest(test, wanted).min(narrowest(body, wanted))
-                }
-                Statement::Roles(roles) => {
-                    let all = roles.iter().map(|role| narrowest(&role.body, wanted));
-                    all.min().unwrap_or(4)
-                }
-            })
-            .min()
-            .unwrap_or(4)
-    }
-    narrowest(&kernel.body, wanted).clamp(1, 4).ilog2()
+        }
+    });
+    narrowest.ilog2()
 }

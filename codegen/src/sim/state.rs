@@ -9,14 +9,14 @@ use super::count::{Banks, Tally};
 use super::fault::{self, ConflictingAccess, FaultKind, MemoryLocation, ProgramPoint};
 use super::global::{Agent, GlobalMemory, ReleasedClocks};
 use super::mbarrier::{InFlightCopy, Mbarrier};
-use super::program::{ArrayId, PredSlot, Program, RegSlot};
+use super::program::{PredSlot, Program, RegSlot};
 use super::shared::{AccessConflict, SharedMemory};
-use crate::ir::{Kernel, SharedMap};
+use crate::ir::{BufferId, Kernel, Reg, SharedId, SharedMap, Space, Type};
 
 /// What all units of a launch have in common.
 pub(super) struct LaunchContext<'a> {
     pub(super) kernel: &'a Kernel,
-    pub(super) program: &'a Program,
+    pub(super) program: &'a Program<'a>,
     pub(super) map: &'a SharedMap,
     pub(super) parameters: &'a [u32],
     pub(super) grid: [u32; 3],
@@ -96,6 +96,16 @@ impl LaunchContext<'_> {
 }
 
 impl<'a> UnitState<'a, '_> {
+    /// The slot of a 32-bit register, the flag of a predicate register.
+    pub(super) fn slot(&self, reg: Reg) -> RegSlot {
+        self.context.program.bases[reg.id.0 as usize] + reg.at
+    }
+
+    /// Whether the register is a predicate.
+    pub(super) fn is_flag(&self, reg: Reg) -> bool {
+        self.context.kernel.registers[reg.id.0 as usize].ty == Type::Pred
+    }
+
     pub(super) fn slot_name(&self, slot: RegSlot) -> String {
         self.context.program.slot_names.get(slot as usize).cloned().unwrap_or_default()
     }
@@ -118,14 +128,14 @@ impl<'a> UnitState<'a, '_> {
     }
 
     /// An array's name and the bytes of its word.
-    fn array(&self, array: ArrayId) -> (&'a str, u64) {
+    pub(super) fn array(&self, array: Space) -> (&'a str, u64) {
         let kernel = self.context.kernel;
         match array {
-            ArrayId::Global(id) => {
+            Space::Global(BufferId(id)) => {
                 let buffer = &kernel.buffers[id as usize];
                 (&buffer.name, u64::from(buffer.word.bytes()))
             }
-            ArrayId::Shared(id) => {
+            Space::Shared(SharedId(id)) => {
                 let block = &kernel.shared[id as usize];
                 (&block.name, u64::from(block.word.bytes()))
             }
@@ -133,11 +143,11 @@ impl<'a> UnitState<'a, '_> {
     }
 
     /// The location of a byte, counted from the start of the buffer or of shared memory.
-    pub(super) fn location(&self, array: ArrayId, byte: u64) -> MemoryLocation {
+    pub(super) fn location(&self, array: Space, byte: u64) -> MemoryLocation {
         let (name, word) = self.array(array);
         let start = match array {
-            ArrayId::Global(_) => 0,
-            ArrayId::Shared(id) => u64::from(self.context.map.blocks[id as usize]),
+            Space::Global(_) => 0,
+            Space::Shared(SharedId(id)) => u64::from(self.context.map.blocks[id as usize]),
         };
         MemoryLocation { array: name.to_owned(), word: byte.saturating_sub(start) / word }
     }
@@ -181,7 +191,7 @@ impl<'a> UnitState<'a, '_> {
     pub(super) fn conflict(
         &self,
         conflict: AccessConflict,
-        array: ArrayId,
+        array: Space,
         byte: u64,
         writes: bool,
     ) -> FaultKind {

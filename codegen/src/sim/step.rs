@@ -2,12 +2,12 @@
 
 use super::fault::FaultKind;
 use super::lanes::{self, Domain, DomainError, Row};
-use super::program::{Instruction, InstructionClass, Program, RegSlot};
+use super::program::{Instruction, Program};
 use super::state::UnitState;
 use super::warp::{
     BarrierKind, ControlFrame, StepResult, Warp, WarpState, fail, fail_at, lanes_of,
 };
-use crate::ir::{Access, Special};
+use crate::ir::{Access, Binary, Op, Operand, Special, Unary};
 
 /// Steps of a warp before another warp runs.
 const TIME_SLICE: u32 = 1 << 14;
@@ -17,7 +17,7 @@ impl<const L: usize> Warp<L> {
     pub(super) fn run(
         &mut self,
         state: &mut UnitState<'_, '_>,
-        program: &Program,
+        program: &Program<'_>,
     ) -> StepResult<bool> {
         if let WarpState::AtBarrier { which, generation } = self.state
             && !self.barrier_complete(state, which, generation)
@@ -27,18 +27,18 @@ impl<const L: usize> Warp<L> {
         let mut steps = 0;
         while self.state == WarpState::Ready && steps < TIME_SLICE {
             let step = &program.steps[self.at];
-            let Instruction::MbarrierWait { barrier, parity } = &step.what else {
-                state.tally.classes[step.class as usize] += 1;
-                self.at += 1;
-                self.step(state, step.point, &step.what).inspect_err(|_| self.at -= 1)?;
-                steps += 1;
-                continue;
-            };
-            if !self.mbarrier_wait(state, barrier, *parity)? {
+            if let Instruction::Op(Op::MbarrierWait { barrier, parity }) = step.what
+                && !self.mbarrier_wait(state, barrier, *parity)?
+            {
                 break;
             }
-            state.tally.classes[InstructionClass::Barrier as usize] += 1;
+            state.tally.classes[step.class as usize] += 1;
             self.at += 1;
+            let done = match &step.what {
+                Instruction::Op(op) => self.operation(state, step.point, op),
+                control => self.control_step(state, control),
+            };
+            done.inspect_err(|_| self.at -= 1)?;
             steps += 1;
         }
         self.ran += u64::from(steps);
@@ -49,197 +49,173 @@ impl<const L: usize> Warp<L> {
         Ok(steps > 0)
     }
 
-    fn step(
-        &mut self,
-        state: &mut UnitState<'_, '_>,
-        point: u32,
-        what: &Instruction,
-    ) -> StepResult {
+    fn operation(&mut self, state: &mut UnitState<'_, '_>, point: u32, op: &Op) -> StepResult {
         let live = self.active;
-        match what {
-            Instruction::Comment | Instruction::GridLaunch => {}
-            Instruction::Copy { dst, a } => {
+        match op {
+            Op::Comment(_) | Op::GridLaunch => {}
+            Op::Copy { dst, a } if state.is_flag(*dst) => {
+                self.set_flag(state, *dst, self.flag_any(state, *a));
+            }
+            Op::Copy { dst, a } => {
                 let row = self.read_any(state, *a)?;
                 self.write_any(state, *dst, row)?;
             }
-            Instruction::CopyFlag { dst, a } => self.set_flag(*dst, self.flag_any(*a)),
-            Instruction::Uniform { dst, a, scope } => {
-                let row = self.read(state, *a, live)?;
-                self.uniform(state, point, &row, *scope)?;
-                self.write(state, *dst, row)?;
+            Op::Uniform { dst, a } => {
+                let scope = state.context.kernel.registers[dst.id.0 as usize].uniformity;
+                if state.is_flag(*dst) {
+                    let flag = self.flag(state, *a, live)?;
+                    let row = std::array::from_fn(|lane| (flag >> lane & 1) as u32);
+                    self.uniform(state, point, &row, scope)?;
+                    self.set_flag(state, *dst, (flag, 0));
+                } else {
+                    let row = self.read(state, *a, live)?;
+                    self.uniform(state, point, &row, scope)?;
+                    self.write(state, *dst, row)?;
+                }
             }
-            Instruction::UniformFlag { dst, a, scope } => {
-                let flag = self.flag(state, *a, live)?;
-                let row = std::array::from_fn(|lane| (flag >> lane & 1) as u32);
-                self.uniform(state, point, &row, *scope)?;
-                self.set_flag(*dst, (flag, 0));
-            }
-            Instruction::Special { dst, value } => {
+            Op::Special { dst, value } => {
                 let row = self.special(state, *value);
                 self.write(state, *dst, row)?;
             }
-            Instruction::Unary { op, dst, a } => {
+            Op::Parameter { dst, parameter } => {
+                let value = state.context.parameters.get(parameter.0 as usize).copied();
+                self.write(state, *dst, [value.unwrap_or(0); L])?;
+            }
+            Op::Unary { dst, op: Unary::NotPred, a } => {
+                let a = self.flag(state, *a, live)?;
+                self.set_flag(state, *dst, (!a, 0));
+            }
+            Op::Unary { dst, op, a } => {
                 let a = self.read(state, *a, live)?;
                 self.write(state, *dst, lanes::unary(*op, &a))?;
             }
-            Instruction::Not { dst, a } => {
-                let a = self.flag(state, *a, live)?;
-                self.set_flag(*dst, (!a, 0));
+            Op::Binary { dst, op: op @ (Binary::AndPred | Binary::OrPred), a, b } => {
+                let (a, b) = (self.flag(state, *a, live)?, self.flag(state, *b, live)?);
+                let value = if *op == Binary::AndPred { a & b } else { a | b };
+                self.set_flag(state, *dst, (value, 0));
             }
-            Instruction::Binary { op, dst, a, b } => {
+            Op::Binary { dst, op, a, b } => {
                 let (a, b) = (self.read(state, *a, live)?, self.read(state, *b, live)?);
                 self.in_domain(lanes::binary_domain(*op), &b)?;
                 self.write(state, *dst, lanes::binary(*op, &a, &b))?;
             }
-            Instruction::BinaryFlag { and, dst, a, b } => {
-                let (a, b) = (self.flag(state, *a, live)?, self.flag(state, *b, live)?);
-                self.set_flag(*dst, (if *and { a & b } else { a | b }, 0));
-            }
-            Instruction::Ternary { op, dst, abc: [a, b, c] } => {
-                let a = self.read(state, *a, live)?;
-                let b = self.read(state, *b, live)?;
-                let c = self.read(state, *c, live)?;
+            Op::Ternary { dst, op, a, b, c } => {
+                let [a, b, c] = self.three(state, [*a, *b, *c], live)?;
                 self.in_domain(lanes::ternary_domain(*op), &c)?;
                 self.write(state, *dst, lanes::ternary(*op, [&a, &b, &c]))?;
             }
-            Instruction::Compare { op, dst, a, b } => {
+            Op::Compare { dst, op, a, b } => {
                 let (a, b) = (self.read(state, *a, live)?, self.read(state, *b, live)?);
-                self.set_flag(*dst, (lanes::compare(*op, &a, &b), 0));
+                self.set_flag(state, *dst, (lanes::compare(*op, &a, &b), 0));
             }
-            Instruction::Select { dst, condition, a, b } => {
+            Op::Select { dst, condition, a, b } => {
                 let chosen = self.flag(state, *condition, live)?;
-                let (a, a_poison) = self.read_any(state, *a)?;
-                let (b, b_poison) = self.read_any(state, *b)?;
-                let row =
-                    std::array::from_fn(|lane| [b[lane], a[lane]][(chosen >> lane & 1) as usize]);
-                let poison = (a_poison & chosen) | (b_poison & !chosen);
-                self.write_any(state, *dst, (row, poison))?;
-            }
-            Instruction::SelectFlag { dst, condition, a, b } => {
-                let chosen = self.flag(state, *condition, live)?;
-                let ((a, a_poison), (b, b_poison)) = (self.flag_any(*a), self.flag_any(*b));
                 let pick = |a: u64, b: u64| (a & chosen) | (b & !chosen);
-                self.set_flag(*dst, (pick(a, b), pick(a_poison, b_poison)));
+                if state.is_flag(*dst) {
+                    let ((a, a_poison), (b, b_poison)) =
+                        (self.flag_any(state, *a), self.flag_any(state, *b));
+                    self.set_flag(state, *dst, (pick(a, b), pick(a_poison, b_poison)));
+                } else {
+                    let (a, a_poison) = self.read_any(state, *a)?;
+                    let (b, b_poison) = self.read_any(state, *b)?;
+                    let row = |lane: usize| [b[lane], a[lane]][(chosen >> lane & 1) as usize];
+                    let row = std::array::from_fn(row);
+                    self.write_any(state, *dst, (row, pick(a_poison, b_poison)))?;
+                }
             }
-            _ => return self.memory_step(state, point, what),
-        }
-        Ok(())
-    }
 
-    fn memory_step(
-        &mut self,
-        state: &mut UnitState<'_, '_>,
-        point: u32,
-        what: &Instruction,
-    ) -> StepResult {
-        match what {
-            Instruction::Load { dst, from, width, mask } => {
-                self.load(state, point, (dst, from, *width), *mask)
+            Op::Load { dst, from, width, mask, cache: _ } => {
+                self.load(state, point, (dst, from, *width), *mask)?;
             }
-            Instruction::Store { to, values, width, mask } => {
-                self.store(state, point, (to, values, *width), *mask)
+            Op::Store { to, values, width, mask } => {
+                self.store(state, point, (to, values, *width), *mask)?;
             }
-            Instruction::Prefetch { from, mask } => {
+            Op::Prefetch { from, mask } => {
                 let live = self.masked(state, *mask)?;
-                self.resolve(state, from, (u64::from(from.word), 1), live)?;
-                self.check_access_mode(state, from.array, live, &[Access::Constant], "prefetches")
+                let (_, word) = state.array(from.space);
+                self.resolve(state, from, (word, 1), live)?;
+                self.check_access_mode(state, from.space, live, &[Access::Constant], "prefetches")?;
             }
-            Instruction::Atomic { dst, op, at, value, order, scope } => {
-                self.atomic(state, point, (*dst, *op, at), *value, (*order, *scope))
+            Op::Atomic { dst, op, at, value, order, scope } => {
+                self.atomic(state, point, (*dst, *op, at), *value, (*order, *scope))?;
             }
-            Instruction::AtomicLoad { dst, from, order, scope } => {
-                self.atomic_load(state, point, (*dst, from), (*order, *scope))
+            Op::AtomicLoad { dst, from, order, scope } => {
+                self.atomic_load(state, point, (*dst, from), (*order, *scope))?;
             }
-            Instruction::Fence { scope } => {
-                self.fence(*scope);
-                Ok(())
-            }
-            Instruction::Barrier => {
+            Op::Fence { scope } => self.fence(*scope),
+
+            Op::Barrier => {
                 let warps = state.context.warps;
-                self.arrive_at_barrier(state, point, BarrierKind::Block, (warps, true))
+                self.arrive_at_barrier(state, point, BarrierKind::Block, (warps, true))?;
             }
-            Instruction::ClusterBarrier => {
+            Op::ClusterBarrier => {
                 let warps = state.context.warps * state.context.cluster;
-                self.arrive_at_barrier(state, point, BarrierKind::Cluster, (warps, true))
+                self.arrive_at_barrier(state, point, BarrierKind::Cluster, (warps, true))?;
             }
-            Instruction::NamedBarrier { id, threads, wait } => {
+            Op::NamedBarrier { id, threads, wait } => {
                 let warps = *threads as usize / L;
-                self.arrive_at_barrier(state, point, BarrierKind::Named(*id), (warps, *wait))
+                self.arrive_at_barrier(state, point, BarrierKind::Named(*id), (warps, *wait))?;
             }
-            Instruction::WarpSync => {
+            Op::WarpSync => {
                 self.converged()?;
                 self.synchronise();
-                Ok(())
             }
-            Instruction::Shuffle { dst, op, a, by } => self.shuffle(state, (*dst, *op), (*a, *by)),
-            Instruction::Vote { dst, op, a } => self.vote(state, *dst, *op, *a),
-            Instruction::Ballot { dst, a } => self.ballot(state, dst, *a),
-            Instruction::GridWait => {
-                let mut clock = super::clock::Clock::new(self.clock.own.len());
-                clock.own[usize::from(state.context.grid_entity())].full = 1;
-                self.learn(self.active, &clock);
-                Ok(())
-            }
-            _ => self.async_step(state, point, what),
-        }
-    }
+            Op::Shuffle { dst, op, a, by } => self.shuffle(state, (*dst, *op), (*a, *by))?,
+            Op::Vote { dst, op, a } => self.vote(state, *dst, *op, *a)?,
+            Op::Ballot { dst, a } => self.ballot(state, dst, *a)?,
 
-    fn async_step(
-        &mut self,
-        state: &mut UnitState<'_, '_>,
-        point: u32,
-        what: &Instruction,
-    ) -> StepResult {
-        match what {
-            Instruction::CopyAsync { to, from, width, mask } => {
-                return self.copy_async(state, point, (to, from, *width), *mask);
+            Op::CopyAsync { to, from, width, mask } => {
+                self.copy_async(state, point, (to, from, *width), *mask)?;
             }
-            Instruction::CopyCommit => self.copy_commit(),
-            Instruction::CopyWait { pending } => self.copy_wait(state, *pending),
-            Instruction::CopyArrive { barrier } => return self.copy_arrive(state, point, barrier),
-            Instruction::MbarrierInit { barrier, arrivals } => {
-                return self.mbarrier_init(state, point, barrier, *arrivals);
+            Op::CopyCommit => self.copy_commit(),
+            Op::CopyWait { pending } => self.copy_wait(state, *pending),
+            Op::CopyArrive { barrier } => self.copy_arrive(state, point, barrier)?,
+            Op::MbarrierInit { barrier, arrivals } => {
+                self.mbarrier_init(state, point, barrier, *arrivals)?;
             }
-            Instruction::MbarrierFence => self.mbarrier_fence(state),
-            Instruction::MbarrierArrive { barrier, expect } => {
-                return self.mbarrier_arrive(state, barrier, *expect);
+            Op::MbarrierFence => self.mbarrier_fence(state),
+            Op::MbarrierArrive { barrier, expect } => {
+                self.mbarrier_arrive(state, barrier, *expect)?;
             }
-            Instruction::FenceAsync => {
+            // The warp has waited before this step.
+            Op::MbarrierWait { .. } => {}
+            Op::FenceAsync => {
                 state.proxy_fences[usize::from(self.entity)].push((self.epoch, self.active));
                 self.epoch += 1;
             }
-            Instruction::BulkLoad { to, from, bytes, barrier } => {
-                return self.bulk_load(state, point, (to, from, *bytes), barrier);
+            Op::BulkLoad { to, from, bytes, barrier } => {
+                self.bulk_load(state, point, (to, from, *bytes), barrier)?;
             }
-            Instruction::BulkStore { to, from, bytes } => {
-                return self.bulk_store(state, point, (to, from, *bytes));
+            Op::BulkStore { to, from, bytes } => {
+                self.bulk_store(state, point, (to, from, *bytes))?;
             }
-            Instruction::TensorLoad { to, map, at, barrier, multicast } => {
-                return self.tensor_load(state, point, (to, *map, at), barrier, *multicast);
+            Op::TensorLoad { to, map, at, barrier, multicast } => {
+                self.tensor_load(state, point, (to, *map, at), barrier, *multicast)?;
             }
-            Instruction::TensorStore { map, at, from } => {
-                return self.tensor_store(state, point, (*map, at, from));
+            Op::TensorStore { map, at, from } => {
+                self.tensor_store(state, point, (*map, at, from))?;
             }
-            Instruction::BulkCommit => self.bulk_commit(),
-            Instruction::BulkWait { pending, reads_only } => {
-                return self.bulk_wait(state, *pending, *reads_only);
+            Op::BulkCommit => self.bulk_commit(),
+            Op::BulkWait { pending, reads_only } => self.bulk_wait(state, *pending, *reads_only)?,
+
+            Op::MatrixLoad { dst, from, transpose } => {
+                self.matrix_load(state, point, (dst, from), *transpose)?;
             }
-            Instruction::MatrixLoad { dst, from, transpose } => {
-                return self.matrix_load(state, point, (dst, from), *transpose);
+            Op::MatrixStore { to, values, transpose } => {
+                self.matrix_store(state, point, (to, values), *transpose)?;
             }
-            Instruction::MatrixStore { to, values, transpose } => {
-                return self.matrix_store(state, point, (to, values), *transpose);
+            Op::MatrixTranspose { dst, a } => self.matrix_transpose(state, *dst, *a)?,
+            Op::Matrix { op, d, a, b, c, scales } => {
+                self.matrix(state, point, (op, d), (a, b), (c, *scales))?;
             }
-            Instruction::MatrixTranspose { dst, a } => {
-                return self.matrix_transpose(state, *dst, *a);
+            Op::MatrixFence => self.matrix_fence(point),
+            Op::MatrixCommit => self.matrix_commit(point),
+            Op::MatrixWait { pending } => self.matrix_wait(state, point, *pending),
+            Op::GridWait => {
+                let mut clock = super::clock::Clock::new(self.clock.own.len());
+                clock.own[usize::from(state.context.grid_entity())].full = 1;
+                self.learn(self.active, &clock);
             }
-            Instruction::Matrix { op, d, a, b, c, scales } => {
-                return self.matrix(state, point, (op, d), (a, b), (c.as_deref(), *scales));
-            }
-            Instruction::MatrixFence => self.matrix_fence(point),
-            Instruction::MatrixCommit => self.matrix_commit(point),
-            Instruction::MatrixWait { pending } => self.matrix_wait(state, point, *pending),
-            _ => return self.control_step(state, what),
         }
         Ok(())
     }
@@ -262,27 +238,24 @@ impl<const L: usize> Warp<L> {
                 }
             }
             Instruction::Pop => self.pop(),
-            Instruction::ForEnter { counter, start, end, step, kept } => {
-                let bounds = [*start, *end, *step];
-                let [start, end, step] = self.three(state, bounds, live)?;
+            Instruction::ForEnter { counter, bounds } => {
+                let [start, end, step] = self.three(state, *bounds, live)?;
                 if let Some(lane) = lanes_of(live).find(|&lane| step[lane] == 0) {
                     return fail_at(lane, FaultKind::LoopRange);
                 }
-                self.write(state, kept[0], end)?;
-                self.write(state, kept[1], step)?;
+                self.bounds.push([end, step]);
                 self.write(state, *counter, start)?;
                 self.stack.push(ControlFrame { outside: live, other: 0 });
             }
-            Instruction::ForTest { counter, end, exit } => {
-                let (at, end) = (self.read(state, *counter, live)?, self.read(state, *end, live)?);
+            Instruction::ForTest { counter, exit } => {
+                let (at, [end, _]) = (self.read(state, *counter, live)?, self.innermost());
                 self.active = live & lanes::compare(crate::ir::Compare::Less, &at, &end);
                 if self.active == 0 {
                     self.at = *exit;
                 }
             }
-            Instruction::ForNext { counter, step, test } => {
-                let (at, step) =
-                    (self.read(state, *counter, live)?, self.read(state, *step, live)?);
+            Instruction::ForNext { counter, test } => {
+                let (at, [_, step]) = (self.read(state, *counter, live)?, self.innermost());
                 let past = |&lane: &usize| at[lane].checked_add(step[lane]).is_none();
                 if let Some(lane) = lanes_of(live).find(past) {
                     return fail_at(lane, FaultKind::LoopRange);
@@ -292,11 +265,12 @@ impl<const L: usize> Warp<L> {
             }
             Instruction::ForExit { counter } => {
                 self.pop();
-                self.set_poison(*counter, self.active);
+                self.bounds.pop();
+                self.set_poison(state.slot(*counter), self.active);
             }
             Instruction::WhileEnter => self.stack.push(ControlFrame { outside: live, other: 0 }),
             Instruction::WhileTest { condition, exit } => {
-                self.active = live & self.flag(state, *condition, live)?;
+                self.active = live & self.flag(state, (*condition).into(), live)?;
                 if self.active == 0 {
                     self.at = *exit;
                 }
@@ -317,9 +291,15 @@ impl<const L: usize> Warp<L> {
                 }
                 self.state = WarpState::Done;
             }
-            _ => {}
+            // `operation` runs these.
+            Instruction::Op(_) => {}
         }
         Ok(())
+    }
+
+    /// The end and the step of the innermost `For`.
+    fn innermost(&self) -> [Row<L>; 2] {
+        self.bounds.last().copied().unwrap_or([[0; L]; 2])
     }
 
     fn pop(&mut self) {
@@ -331,10 +311,10 @@ impl<const L: usize> Warp<L> {
     fn three(
         &mut self,
         state: &UnitState<'_, '_>,
-        slots: [RegSlot; 3],
+        operands: [Operand; 3],
         live: u64,
     ) -> StepResult<[Row<L>; 3]> {
-        let [a, b, c] = slots;
+        let [a, b, c] = operands;
         Ok([self.read(state, a, live)?, self.read(state, b, live)?, self.read(state, c, live)?])
     }
 

@@ -7,9 +7,9 @@ use super::copies::{BulkStore, LaneCopy};
 use super::fault::FaultKind;
 use super::lanes::Row;
 use super::matrix::InFlightMatrixOp;
-use super::program::{PredSlot, Program, RegSlot};
+use super::program::{Program, RegSlot};
 use super::state::UnitState;
-use crate::ir::Scope;
+use crate::ir::{Operand, Reg, Scope};
 
 /// Why a step fails. The unit adds the program point, block and warp.
 #[derive(Debug)]
@@ -93,12 +93,14 @@ pub(super) struct Warp<const L: usize> {
     pub(super) state: WarpState,
     pub(super) ran: u64,
 
+    /// The ends and steps of the `For` loops that the warp is in, the innermost last.
+    pub(super) bounds: Vec<[Row<L>; 2]>,
+
     slots: Vec<Row<L>>,
     poison: Vec<u64>,
     pub(super) marks: Vec<u8>,
     pub(super) flags: Vec<u64>,
     flag_poison: Vec<u64>,
-    registers: usize,
     tracks: bool,
 
     pub(super) epoch: u32,
@@ -131,18 +133,11 @@ impl<const L: usize> Warp<L> {
     pub(super) const FULL: u64 = if L == 64 { !0 } else { (1 << L) - 1 };
 
     pub(super) fn new(
-        program: &Program,
+        program: &Program<'_>,
         clock: Clock,
         (unit, block, number, entity): (u32, usize, u32, u16),
     ) -> Self {
-        let mut slots = vec![[0; L]; program.registers];
-        slots.extend(program.constants.iter().map(|&bits| [bits; L]));
-        let mut flags = vec![0; program.flags];
-        flags.extend(program.constant_flags.iter().map(|&on| if on { !0 } else { 0 }));
-        let mut poison = vec![!0; program.registers];
-        poison.resize(slots.len(), 0);
-        let mut flag_poison = vec![!0; program.flags];
-        flag_poison.resize(flags.len(), 0);
+        let (slots, flags) = (program.slot_names.len(), program.flag_names.len());
         Self {
             number,
             block,
@@ -153,12 +148,12 @@ impl<const L: usize> Warp<L> {
             stack: Vec::new(),
             state: WarpState::Ready,
             ran: 0,
-            marks: vec![0; slots.len()],
-            slots,
-            poison,
-            flags,
-            flag_poison,
-            registers: program.registers,
+            bounds: Vec::new(),
+            slots: vec![[0; L]; slots],
+            poison: vec![!0; slots],
+            marks: vec![0; slots],
+            flags: vec![0; flags],
+            flag_poison: vec![!0; flags],
             tracks: program.matrix_groups,
             epoch: 1,
             clock,
@@ -179,13 +174,18 @@ impl<const L: usize> Warp<L> {
         }
     }
 
-    /// Reads a slot; poison in a live lane is an error.
+    /// Reads an operand; poison in a live lane is an error.
     pub(super) fn read(
         &mut self,
         state: &UnitState<'_, '_>,
-        slot: RegSlot,
+        operand: impl Into<Operand>,
         live: u64,
     ) -> StepResult<Row<L>> {
+        let reg = match constant(operand.into()) {
+            Ok(bits) => return Ok([bits; L]),
+            Err(reg) => reg,
+        };
+        let slot = state.slot(reg);
         let at = slot as usize;
         let bad = self.poison[at] & live;
         if bad != 0 {
@@ -201,12 +201,17 @@ impl<const L: usize> Warp<L> {
         Ok(self.slots[at])
     }
 
-    /// Reads a slot together with its poison, for operations that may copy poison.
+    /// Reads an operand together with its poison, for operations that may copy poison.
     pub(super) fn read_any(
         &mut self,
         state: &UnitState<'_, '_>,
-        slot: RegSlot,
+        operand: Operand,
     ) -> StepResult<(Row<L>, u64)> {
+        let reg = match constant(operand) {
+            Ok(bits) => return Ok(([bits; L], 0)),
+            Err(reg) => reg,
+        };
+        let slot = state.slot(reg);
         let at = slot as usize;
         if self.marks[at] & WRITTEN_IN_FLIGHT != 0 {
             return fail(self.in_flight_fault(state, slot));
@@ -217,25 +222,20 @@ impl<const L: usize> Warp<L> {
         Ok((self.slots[at], self.poison[at]))
     }
 
-    /// Writes the live lanes of a slot.
-    pub(super) fn write(
-        &mut self,
-        state: &UnitState<'_, '_>,
-        slot: RegSlot,
-        row: Row<L>,
-    ) -> StepResult {
-        self.write_any(state, slot, (row, 0))
+    /// Writes the live lanes of a register.
+    pub(super) fn write(&mut self, state: &UnitState<'_, '_>, reg: Reg, row: Row<L>) -> StepResult {
+        self.write_any(state, reg, (row, 0))
     }
 
-    /// Writes the live lanes of a slot, poison included.
+    /// Writes the live lanes of a register, poison included.
     pub(super) fn write_any(
         &mut self,
         state: &UnitState<'_, '_>,
-        slot: RegSlot,
+        reg: Reg,
         (row, poison): (Row<L>, u64),
     ) -> StepResult {
+        let slot = state.slot(reg);
         let at = slot as usize;
-        debug_assert!(at < self.registers, "a constant is never written");
         if self.marks[at] != 0 {
             self.overwritten(state, slot)?;
         }
@@ -295,30 +295,44 @@ impl<const L: usize> Warp<L> {
         self.poison[slot as usize] = 0;
     }
 
-    /// Reads a flag; poison in a live lane is an error.
+    /// Reads a predicate; poison in a live lane is an error.
     pub(super) fn flag(
         &self,
         state: &UnitState<'_, '_>,
-        flag: PredSlot,
+        operand: Operand,
         live: u64,
     ) -> StepResult<u64> {
-        let bad = self.flag_poison[flag as usize] & live;
-        if bad != 0 {
-            let lane = bad.trailing_zeros() as usize;
-            return fail_at(lane, FaultKind::PoisonRegister(state.flag_name(flag)));
+        let (value, poison) = self.flag_any(state, operand);
+        match (operand.reg(), poison & live) {
+            (Some(reg), bad @ 1..) => {
+                let name = state.flag_name(state.slot(reg));
+                fail_at(bad.trailing_zeros() as usize, FaultKind::PoisonRegister(name))
+            }
+            _ => Ok(value),
         }
-        Ok(self.flags[flag as usize])
     }
 
-    /// Reads a flag with its poison.
-    pub(super) fn flag_any(&self, flag: PredSlot) -> (u64, u64) {
-        (self.flags[flag as usize], self.flag_poison[flag as usize])
+    /// Reads a predicate with its poison.
+    pub(super) fn flag_any(&self, state: &UnitState<'_, '_>, operand: Operand) -> (u64, u64) {
+        match constant(operand) {
+            Ok(0) => (0, 0),
+            Ok(_) => (!0, 0),
+            Err(reg) => {
+                let flag = state.slot(reg) as usize;
+                (self.flags[flag], self.flag_poison[flag])
+            }
+        }
     }
 
-    /// Writes the live lanes of a flag, poison included.
-    pub(super) fn set_flag(&mut self, flag: PredSlot, (value, poison): (u64, u64)) {
+    /// Writes the live lanes of a predicate register, poison included.
+    pub(super) fn set_flag(
+        &mut self,
+        state: &UnitState<'_, '_>,
+        reg: Reg,
+        (value, poison): (u64, u64),
+    ) {
         let live = self.active;
-        let flag = flag as usize;
+        let flag = state.slot(reg) as usize;
         self.flags[flag] = (self.flags[flag] & !live) | (value & live);
         self.flag_poison[flag] = (self.flag_poison[flag] & !live) | (poison & live);
     }
@@ -333,11 +347,11 @@ impl<const L: usize> Warp<L> {
     }
 
     /// Notes a global load; its bytes count as in flight until one of its results is used.
-    pub(super) fn loads(&mut self, dst: &[RegSlot], bytes: u64) {
+    pub(super) fn loads(&mut self, state: &UnitState<'_, '_>, dst: &[Reg], bytes: u64) {
         let mut slots = [RegSlot::MAX; 4];
-        for (to, &slot) in slots.iter_mut().zip(dst) {
-            *to = slot;
-            self.marks[slot as usize] |= LOAD_PENDING;
+        for (to, &reg) in slots.iter_mut().zip(dst) {
+            *to = state.slot(reg);
+            self.marks[*to as usize] |= LOAD_PENDING;
         }
         self.loading.push((slots, bytes));
         self.in_flight += bytes;
@@ -413,5 +427,15 @@ impl<const L: usize> Warp<L> {
         if let Some((_, partial)) = self.partial.take() {
             self.clock.join(&partial);
         }
+    }
+}
+
+/// The bits of a constant, or the register.
+fn constant(operand: Operand) -> Result<u32, Reg> {
+    match operand {
+        Operand::Reg(reg) => Err(reg),
+        Operand::U32(bits) => Ok(bits),
+        Operand::F32(value) => Ok(value.to_bits()),
+        Operand::Pred(value) => Ok(value.into()),
     }
 }

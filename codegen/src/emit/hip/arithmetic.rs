@@ -1,37 +1,16 @@
 //! Values: moves, arithmetic, comparisons, conversions.
 
 use super::prelude::Helper;
-use super::{Writer, logic, unsigned};
+use super::{Writer, logic};
+use crate::emit::walk::{axis, unsigned};
 use crate::ir::{
-    Binary, Compare, Half, Op, Operand, Reg, Side, Special, Ternary, Type, Unary, Uniformity,
+    Binary, Compare, Half, Operand, Reg, Side, Special, Ternary, Type, Unary, Uniformity,
 };
 use crate::target::Feature;
 
 impl Writer<'_> {
-    pub(super) fn arithmetic(&mut self, op: &Op) {
-        let (dst, value) = match op {
-            Op::Copy { dst, a } => (*dst, self.value(*a)),
-            Op::Uniform { dst, a } => (*dst, self.uniform(*dst, *a)),
-            Op::Special { dst, value } => (*dst, self.special(*value)),
-            Op::Parameter { dst, parameter } => {
-                let name = &self.kernel.parameters[parameter.0 as usize].name;
-                (*dst, format!("arg_{name}"))
-            }
-            Op::Unary { dst, op, a } => (*dst, self.unary(*op, *a)),
-            Op::Binary { dst, op, a, b } => (*dst, self.binary(*op, *a, *b)),
-            Op::Ternary { dst, op, a, b, c } => (*dst, self.ternary(*op, [*a, *b, *c])),
-            Op::Compare { dst, op, a, b } => (*dst, self.compare(*op, *a, *b)),
-            Op::Select { dst, condition, a, b } => {
-                let [a, b] = [*a, *b].map(|value| self.value(value));
-                (*dst, format!("{} ? {a} : {b}", self.value(*condition)))
-            }
-            _ => return,
-        };
-        self.set(dst, &value);
-    }
-
     /// Passes a promise of uniformity on to the compiler, if its scope is at least a warp.
-    fn uniform(&mut self, dst: Reg, a: Operand) -> String {
+    pub(super) fn uniform(&mut self, dst: Reg, a: Operand) -> String {
         let register = &self.kernel.registers[dst.id.0 as usize];
         if register.uniformity < Uniformity::Warp || a.reg().is_none() {
             return self.value(a);
@@ -44,8 +23,7 @@ impl Writer<'_> {
         }
     }
 
-    fn special(&mut self, value: Special) -> String {
-        let axis = |axis: u8| ["x", "y", "z"].get(usize::from(axis)).copied().unwrap_or("x");
+    pub(super) fn special(&mut self, value: Special) -> String {
         match value {
             Special::Thread => "__builtin_amdgcn_workitem_id_x()".to_owned(),
             Special::Lane => format!("{}()", self.helper(Helper::Lane)),
@@ -66,7 +44,7 @@ impl Writer<'_> {
         format!("{}({})", self.helper(helper), values.join(", "))
     }
 
-    fn unary(&mut self, op: Unary, a: Operand) -> String {
+    pub(super) fn unary(&mut self, op: Unary, a: Operand) -> String {
         let value = self.value(a);
         match op {
             Unary::Not => format!("~{value}"),
@@ -97,7 +75,7 @@ impl Writer<'_> {
         }
     }
 
-    fn binary(&mut self, op: Binary, a: Operand, b: Operand) -> String {
+    pub(super) fn binary(&mut self, op: Binary, a: Operand, b: Operand) -> String {
         let (first, second) = (self.value(a), self.value(b));
         let infix = |sign: &str| format!("{first} {sign} {second}");
         let signed = |less: bool| {
@@ -139,7 +117,7 @@ impl Writer<'_> {
         }
     }
 
-    fn ternary(&mut self, op: Ternary, operands: [Operand; 3]) -> String {
+    pub(super) fn ternary(&mut self, op: Ternary, operands: [Operand; 3]) -> String {
         let [a, b, c] = operands.map(|value| self.value(value));
         match op {
             Ternary::Mad => format!("{a} * {b} + {c}"),
@@ -189,7 +167,7 @@ impl Writer<'_> {
         }
     }
 
-    fn compare(&mut self, op: Compare, a: Operand, b: Operand) -> String {
+    pub(super) fn compare(&mut self, op: Compare, a: Operand, b: Operand) -> String {
         let (a, b) = (self.value(a), self.value(b));
         match op {
             Compare::Equal | Compare::EqualF32 => format!("{a} == {b}"),

@@ -2,11 +2,16 @@
 
 use super::Writer;
 use super::prelude::Vector;
-use crate::ir::{Accumulator, Element, MatrixOp, MatrixOperand, MatrixScale, Op, Operand, Reg};
+use crate::ir::{Accumulator, Element, MatrixOp, MatrixOperand, MatrixScale, Operand, Reg};
 
 impl Writer<'_> {
-    pub(super) fn matrix(&mut self, op: &Op) {
-        let Op::Matrix { op, d, a, b, c, scales } = op else { return };
+    pub(super) fn matrix(
+        &mut self,
+        op: &MatrixOp,
+        d: &[Reg],
+        (a, b, c): (&MatrixOperand, &MatrixOperand, &Accumulator),
+        scales: Option<[MatrixScale; 2]>,
+    ) {
         let (left, right) = match op.scaling {
             Some(_) => (self.widest(a), self.widest(b)),
             None => (self.operand(op.a, a), self.operand(op.b, b)),
@@ -20,11 +25,6 @@ impl Writer<'_> {
                 format!("({sum}){{{}}}", values.join(", "))
             }
         };
-        let builtin = op.mnemonic;
-        self.line("{");
-        self.depth += 1;
-        self.line(&format!("const {sum} sum = {builtin}("));
-        self.line(&format!("    {left}, {right},"));
         let controls = match scales {
             Some(both) => {
                 let [a, b] = both.map(|MatrixScale { from, byte }| {
@@ -34,13 +34,15 @@ impl Writer<'_> {
             }
             None => "0, 0, 0".to_owned(),
         };
-        self.line(&format!("    {addend}, {controls});"));
-        for (at, reg) in d.iter().enumerate() {
-            let cast = if op.d == Element::F32 { "" } else { "(unsigned)" };
-            self.set(*reg, &format!("{cast}sum[{at}]"));
-        }
-        self.depth -= 1;
-        self.line("}");
+        self.braced("", |this| {
+            this.line(&format!("const {sum} sum = {}(", op.mnemonic));
+            this.line(&format!("    {left}, {right},"));
+            this.line(&format!("    {addend}, {controls});"));
+            for (at, reg) in d.iter().enumerate() {
+                let cast = if op.d == Element::F32 { "" } else { "(unsigned)" };
+                this.set(*reg, &format!("{cast}sum[{at}]"));
+            }
+        });
     }
 
     fn accumulator(&mut self, op: &MatrixOp, reg: Reg) -> String {

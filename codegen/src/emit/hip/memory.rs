@@ -1,63 +1,64 @@
 //! Loads, stores, atomics.
 
 use super::Writer;
-use crate::ir::{AtomicOp, Cache, Mask, MemoryOrder, Op, Operand, Reg, Scope, Width};
+use crate::ir::{Address, AtomicOp, Cache, Mask, MemoryOrder, Operand, Reg, Scope, Width};
 
 impl Writer<'_> {
-    pub(super) fn memory(&mut self, op: &Op) {
-        match op {
-            Op::Load { dst, from, width, mask, cache } => {
-                let (at, ty) = (self.address(*from), unit(*width));
-                let read = match cache {
-                    Cache::Default | Cache::Constant => format!("*(const {ty} *)({at})"),
-                    Cache::Stream => format!("__builtin_nontemporal_load((const {ty} *)({at}))"),
-                };
-                self.masked_load(dst, &read, ty, *mask);
-            }
-            Op::Store { to, values, width, mask } => {
-                let (at, ty) = (self.address(*to), unit(*width));
-                let bits: Vec<String> = values.iter().map(|value| self.bits(*value)).collect();
-                let value = match width {
-                    Width::B8 | Width::B16 => format!("({ty})({})", bits.join(", ")),
-                    Width::B32 => bits.join(", "),
-                    Width::B64 | Width::B128 => format!("({ty}){{{}}}", bits.join(", ")),
-                };
-                if let Some(guard) = self.guard(*mask) {
-                    self.line(&format!("{guard}*({ty} *)({at}) = {value};"));
-                }
-            }
-            Op::Prefetch { from, mask } => {
-                let at = self.address(*from);
-                if let Some(guard) = self.guard(*mask) {
-                    self.line(&format!("{guard}__builtin_prefetch({at});"));
-                }
-            }
-            Op::Atomic { dst, op, at, value, order, scope: who } => {
-                let (at, value) = (self.address(*at), self.value(*value));
-                let change = match op {
-                    AtomicOp::Add => "fetch_add",
-                    AtomicOp::Exchange => "exchange",
-                    AtomicOp::Max => "fetch_max",
-                };
-                let (order, who) = (order_text(*order), atomic_scope(*who));
-                let call =
-                    format!("__hip_atomic_{change}((word *)({at}), {value}, {order}, {who})");
-                match dst {
-                    Some(dst) => self.set(*dst, &call),
-                    None => self.line(&format!("(void){call};")),
-                }
-            }
-            Op::AtomicLoad { dst, from, order, scope: who } => {
-                let at = self.address(*from);
-                let (order, who) = (order_text(*order), atomic_scope(*who));
-                self.set(*dst, &format!("__hip_atomic_load((word *)({at}), {order}, {who})"));
-            }
-            _ => {}
+    pub(super) fn store(
+        &mut self,
+        to: Address,
+        values: &[Operand],
+        width: Width,
+        mask: Option<Operand>,
+    ) {
+        let (at, ty) = (self.address(to), unit(width));
+        let bits: Vec<String> = values.iter().map(|value| self.bits(*value)).collect();
+        let bits = bits.join(", ");
+        let value = match width {
+            Width::B8 | Width::B16 => format!("({ty})({bits})"),
+            Width::B32 => bits,
+            Width::B64 | Width::B128 => format!("({ty}){{{bits}}}"),
+        };
+        if let Some(guard) = self.guard(mask) {
+            self.line(&format!("{guard}*({ty} *)({at}) = {value};"));
         }
     }
 
+    pub(super) fn atomic(
+        &mut self,
+        dst: Option<Reg>,
+        op: AtomicOp,
+        at: Address,
+        value: Operand,
+        (order, scope): (MemoryOrder, Scope),
+    ) {
+        let (at, value) = (self.address(at), self.value(value));
+        let change = match op {
+            AtomicOp::Add => "fetch_add",
+            AtomicOp::Exchange => "exchange",
+            AtomicOp::Max => "fetch_max",
+        };
+        let (order, scope) = (order_text(order), atomic_scope(scope));
+        let call = format!("__hip_atomic_{change}((word *)({at}), {value}, {order}, {scope})");
+        match dst {
+            Some(dst) => self.set(dst, &call),
+            None => self.line(&format!("(void){call};")),
+        }
+    }
+
+    pub(super) fn atomic_load(
+        &mut self,
+        dst: Reg,
+        from: Address,
+        (order, scope): (MemoryOrder, Scope),
+    ) {
+        let at = self.address(from);
+        let (order, scope) = (order_text(order), atomic_scope(scope));
+        self.set(dst, &format!("__hip_atomic_load((word *)({at}), {order}, {scope})"));
+    }
+
     /// `if (p) `, or nothing; `None` if the guard is the constant false.
-    fn guard(&mut self, mask: Option<Operand>) -> Option<String> {
+    pub(super) fn guard(&mut self, mask: Option<Operand>) -> Option<String> {
         match mask {
             None | Some(Operand::Pred(true)) => Some(String::new()),
             Some(Operand::Pred(false)) => None,
@@ -65,53 +66,50 @@ impl Writer<'_> {
         }
     }
 
-    /// A load in a branch, since masked-out memory must not be read.
-    fn masked_load(&mut self, dst: &[Reg], read: &str, ty: &str, mask: Option<Mask>) {
+    /// A load; a masked one in a branch, since masked-out memory must not be read.
+    pub(super) fn load(
+        &mut self,
+        dst: &[Reg],
+        from: Address,
+        width: Width,
+        mask: Option<Mask>,
+        cache: Cache,
+    ) {
+        let (at, ty) = (self.address(from), unit(width));
+        let read = match cache {
+            Cache::Default | Cache::Constant => format!("*(const {ty} *)({at})"),
+            Cache::Stream => format!("__builtin_nontemporal_load((const {ty} *)({at}))"),
+        };
         let Some(guard) = self.guard(mask.map(|mask| mask.condition)) else {
             return self.fill(dst, mask);
         };
-        if guard.is_empty() {
-            return self.load(dst, read, ty, "");
+        match (guard.is_empty(), dst) {
+            (true, [_]) => self.loaded(dst, &read, ty),
+            (true, _) => self.braced("", |this| this.loaded(dst, &read, ty)),
+            (false, _) => {
+                self.line(&format!("{guard}{{"));
+                self.indented(|this| this.loaded(dst, &read, ty));
+                self.line("} else {");
+                self.indented(|this| this.fill(dst, mask));
+                self.line("}");
+            }
         }
-        self.load(dst, read, ty, &guard);
-        self.depth += 1;
-        self.fill(dst, mask);
-        self.depth -= 1;
-        self.line("}");
     }
 
-    /// A load, in a block of its own if it writes several registers. With a guard, the block's
-    /// `else` stays open.
-    fn load(&mut self, dst: &[Reg], read: &str, ty: &str, guard: &str) {
-        let several = dst.len() > 1;
-        if several || !guard.is_empty() {
-            self.line(&format!("{guard}{{"));
-            self.depth += 1;
+    fn loaded(&mut self, dst: &[Reg], read: &str, ty: &str) {
+        if let [dst] = dst {
+            return self.assign(*dst, |this| this.typed(*dst, read));
         }
-        match dst {
-            [dst] => {
-                let value = self.typed(*dst, read);
-                self.set(*dst, &value);
-            }
-            _ => {
-                self.line(&format!("const {ty} loaded = {read};"));
-                for (at, reg) in dst.iter().enumerate() {
-                    let value = self.typed(*reg, &format!("loaded[{at}]"));
-                    self.set(*reg, &value);
-                }
-            }
-        }
-        if several || !guard.is_empty() {
-            self.depth -= 1;
-            self.line(if guard.is_empty() { "}" } else { "} else {" });
+        self.line(&format!("const {ty} loaded = {read};"));
+        for (at, reg) in dst.iter().enumerate() {
+            self.assign(*reg, |this| this.typed(*reg, &format!("loaded[{at}]")));
         }
     }
 
     fn fill(&mut self, dst: &[Reg], mask: Option<Mask>) {
         let Some(mask) = mask else { return };
         for reg in dst {
-            let fill = self.value(mask.fill);
-            self.set(*reg, &fill);
+            self.assign(*reg, |this| this.value(mask.fill));
         }
     }
 }

@@ -30,7 +30,8 @@ mod sync;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::header;
+use super::walk::{element, unsigned};
+use super::{header, walk};
 use crate::ir::{Access, Kernel, Operand, Reg, Type, Verified};
 use crate::target::{Chip, Feature};
 
@@ -70,18 +71,12 @@ pub fn emit(kernel: &Verified<Kernel>) -> Result<String, HipEmitError> {
         let (kernel, target) = (kernel.name.clone(), kernel.target.name);
         return Err(HipEmitError::Target { kernel, target });
     };
-    let mut writer = Writer {
+    let mut writer = Writer::new(
         kernel,
-        chip,
-        text: String::new(),
-        depth: 1,
-        labels: 0,
-        helpers: BTreeSet::new(),
-        vectors: BTreeSet::new(),
-        unsupported: None,
-    };
+        State { chip, helpers: BTreeSet::new(), vectors: BTreeSet::new(), unsupported: None },
+    );
     writer.body(&kernel.body);
-    if let Some(feature) = writer.unsupported {
+    if let Some(feature) = writer.state.unsupported {
         return Err(HipEmitError::Feature { kernel: kernel.name.clone(), feature });
     }
     let mut text = String::new();
@@ -90,13 +85,11 @@ pub fn emit(kernel: &Verified<Kernel>) -> Result<String, HipEmitError> {
     Ok(text)
 }
 
-/// Writes the statements of one kernel.
-struct Writer<'k> {
-    kernel: &'k Kernel,
+type Writer<'k> = walk::Writer<'k, State>;
+
+/// What a source needs besides the kernel's statements.
+struct State {
     chip: &'static str,
-    text: String,
-    depth: usize,
-    labels: u32,
     /// Functions of the prelude that the source uses.
     helpers: BTreeSet<Helper>,
     /// Vector types that the source uses.
@@ -106,47 +99,22 @@ struct Writer<'k> {
 }
 
 impl Writer<'_> {
-    fn line(&mut self, line: &str) {
-        let pad = "    ".repeat(self.depth);
-        // Writing into a string cannot fail.
-        let _ = writeln!(self.text, "{pad}{line}");
-    }
-
-    fn label(&mut self) -> u32 {
-        self.labels += 1;
-        self.labels
-    }
-
     /// Records an unsupported feature; the source is then discarded.
     fn unsupported(&mut self, feature: Feature) -> String {
-        self.unsupported.get_or_insert(feature);
+        self.state.unsupported.get_or_insert(feature);
         String::new()
     }
 
     /// The name of a function of the prelude; the source then defines it.
     fn helper(&mut self, helper: Helper) -> &'static str {
-        self.helpers.insert(helper);
+        self.state.helpers.insert(helper);
         helper.name()
     }
 
     /// The name of a vector type; the source then defines it.
     fn vector(&mut self, vector: Vector) -> String {
-        self.vectors.insert(vector);
+        self.state.vectors.insert(vector);
         vector.to_string()
-    }
-
-    fn reg(&self, reg: Reg) -> String {
-        let register = &self.kernel.registers[reg.id.0 as usize];
-        element(&register.name, register.len, reg.at)
-    }
-
-    fn type_of(&self, operand: Operand) -> Type {
-        match operand {
-            Operand::Reg(reg) => self.kernel.registers[reg.id.0 as usize].ty,
-            Operand::U32(_) => Type::U32,
-            Operand::F32(_) => Type::F32,
-            Operand::Pred(_) => Type::Pred,
-        }
     }
 
     fn value(&mut self, operand: Operand) -> String {
@@ -179,19 +147,6 @@ impl Writer<'_> {
             _ => bits.to_owned(),
         }
     }
-
-    fn set(&mut self, dst: Reg, value: &str) {
-        let line = format!("{} = {value};", self.reg(dst));
-        self.line(&line);
-    }
-}
-
-fn element(name: &str, len: u32, at: u32) -> String {
-    if len == 1 { format!("${name}") } else { format!("${name}_{at}") }
-}
-
-fn unsigned(value: u32) -> String {
-    if value > 0xffff { format!("{value:#010x}u") } else { format!("{value}u") }
 }
 
 /// Lines of a comment. A line must not end in a backslash: it would continue on the next line.
@@ -215,14 +170,14 @@ fn write_text(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
         }
     }
     // A source for another chip could compile, and convert or multiply differently.
-    let chip = writer.chip;
+    let chip = writer.state.chip;
     writeln!(
         out,
         "\n#if defined(__HIP_DEVICE_COMPILE__) && !defined(__{chip}__)\n\
          #error \"this text is for {chip}\"\n#endif\n"
     )?;
     writeln!(out, "#pragma clang fp contract(off)\n\nnamespace quantloom {{\n")?;
-    prelude::write(out, writer.chip, &writer.helpers, &writer.vectors)?;
+    prelude::write(out, writer.state.chip, &writer.state.helpers, &writer.state.vectors)?;
     let bytes = kernel.shared_map().bytes;
     if bytes > 0 {
         let align = kernel.shared.iter().map(|block| block.align).fold(16, u32::max);
@@ -263,22 +218,9 @@ fn write_registers(out: &mut String, kernel: &Kernel) -> std::fmt::Result {
     for (ty, name, start) in types {
         let registers = kernel.registers.iter().filter(|register| register.ty == ty);
         let items = registers.flat_map(|register| {
-            (0..register.len).map(|at| element(&register.name, register.len, at) + start)
+            (0..register.len).map(move |at| format!("${}{start}", element(register, at)))
         });
-        let mut line = String::new();
-        for item in items {
-            if line.len() + item.len() > 84 {
-                writeln!(out, "    {name} {line};")?;
-                line.clear();
-            }
-            if !line.is_empty() {
-                line.push_str(", ");
-            }
-            line.push_str(&item);
-        }
-        if !line.is_empty() {
-            writeln!(out, "    {name} {line};")?;
-        }
+        walk::write_list(out, &format!("    {name} "), items)?;
     }
     Ok(())
 }

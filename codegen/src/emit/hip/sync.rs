@@ -2,47 +2,44 @@
 
 use super::Writer;
 use super::prelude::Helper;
-use crate::ir::{Op, Operand, Scope, Shuffle, Vote};
+use crate::ir::{Operand, Reg, Scope, Shuffle, Vote};
 
 impl Writer<'_> {
-    pub(super) fn sync(&mut self, op: &Op) {
-        match op {
-            Op::Fence { scope } => {
-                let scope = name(*scope);
-                self.line(&format!("__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, \"{scope}\");"));
-            }
-            Op::Barrier => self.statement(Helper::BlockBarrier),
-            Op::WarpSync => self.statement(Helper::WarpBarrier),
-            Op::Shuffle { dst, op, a, by } => {
-                let bits = self.bits(*a);
-                let taken = self.taken(*op, &bits, *by);
-                let value = self.typed(*dst, &taken);
-                self.set(*dst, &value);
-            }
-            Op::Vote { dst, op, a } => {
-                let votes = self.votes(*a);
-                let says = match op {
-                    Vote::All => format!("{votes} == ~0ull"),
-                    Vote::Any => format!("{votes} != 0"),
-                };
-                self.set(*dst, &says);
-            }
-            Op::Ballot { dst, a } => {
-                let votes = self.votes(*a);
-                self.line("{");
-                self.depth += 1;
-                self.line(&format!("const wide all = {votes};"));
-                for (part, dst) in dst.iter().enumerate() {
-                    self.set(*dst, &format!("(unsigned)(all >> {})", 32 * part));
-                }
-                self.depth -= 1;
-                self.line("}");
-            }
-            _ => {}
-        }
+    pub(super) fn fence(&mut self, scope: Scope) {
+        // Without clusters, cluster scope is device scope.
+        let scope = match scope {
+            Scope::Block => "workgroup",
+            Scope::Cluster | Scope::Device => "agent",
+        };
+        self.line(&format!("__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, \"{scope}\");"));
     }
 
-    fn statement(&mut self, helper: Helper) {
+    pub(super) fn shuffle(&mut self, dst: Reg, op: Shuffle, a: Operand, by: Operand) {
+        let bits = self.bits(a);
+        let taken = self.taken(op, &bits, by);
+        self.assign(dst, |this| this.typed(dst, &taken));
+    }
+
+    pub(super) fn vote(&mut self, dst: Reg, op: Vote, a: Operand) {
+        let votes = self.votes(a);
+        let all = match op {
+            Vote::All => "== ~0ull",
+            Vote::Any => "!= 0",
+        };
+        self.set(dst, &format!("{votes} {all}"));
+    }
+
+    pub(super) fn ballot(&mut self, dst: &[Reg], a: Operand) {
+        let votes = self.votes(a);
+        self.braced("", |this| {
+            this.line(&format!("const wide all = {votes};"));
+            for (part, dst) in dst.iter().enumerate() {
+                this.set(*dst, &format!("(unsigned)(all >> {})", 32 * part));
+            }
+        });
+    }
+
+    pub(super) fn statement(&mut self, helper: Helper) {
         let line = format!("{}();", self.helper(helper));
         self.line(&line);
     }
@@ -76,13 +73,5 @@ impl Writer<'_> {
     pub(super) fn first(&mut self, a: Operand) -> String {
         let bits = self.bits(a);
         format!("{}({bits})", self.helper(Helper::First))
-    }
-}
-
-/// Without clusters, cluster scope is device scope.
-const fn name(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Block => "workgroup",
-        Scope::Cluster | Scope::Device => "agent",
     }
 }

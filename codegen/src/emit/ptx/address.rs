@@ -76,26 +76,26 @@ impl Writer<'_> {
         if constant < 1 << 31 {
             return format!("{base}+{constant}");
         }
-        self.addresses += 1;
-        let at = self.addresses;
+        self.state.addresses += 1;
+        let at = self.state.addresses;
         self.line(&format!("add.u64 %at{at}, {base}, {constant};"));
         format!("%at{at}")
     }
 
     fn at(&mut self, key: AddressKey, make: impl FnOnce(&mut Self, u32)) -> u32 {
-        if let Some(at) = self.known.get(&key) {
+        if let Some(at) = self.state.known.get(&key) {
             return *at;
         }
-        self.addresses += 1;
-        let at = self.addresses;
+        self.state.addresses += 1;
+        let at = self.state.addresses;
         make(self, at);
-        self.known.insert(key, at);
+        self.state.known.insert(key, at);
         at
     }
 
     /// Invalidates the addresses computed from a register that is about to be written.
     pub(super) fn invalidate(&mut self, reg: Reg) {
-        self.known.retain(|key, _| key.index() != reg);
+        self.state.known.retain(|key, _| key.index() != reg);
     }
 
     /// Invalidates the addresses computed from any register that the body writes.
@@ -118,23 +118,9 @@ fn constant_index(index: Operand) -> u64 {
 
 fn counters_of(body: &Body, counters: &mut Vec<Reg>) {
     for statement in body {
-        match statement {
-            Statement::Op(_) => {}
-            Statement::If { then, otherwise, .. } => {
-                counters_of(then, counters);
-                counters_of(otherwise, counters);
-            }
-            Statement::For { counter, body, .. } => {
-                counters.push(*counter);
-                counters_of(body, counters);
-            }
-            Statement::While { test, body, .. } => {
-                counters_of(test, counters);
-                counters_of(body, counters);
-            }
-            Statement::Roles(roles) => {
-                roles.iter().for_each(|role| counters_of(&role.body, counters));
-            }
+        if let Statement::For { counter, .. } = statement {
+            counters.push(*counter);
         }
+        statement.bodies().for_each(|body| counters_of(body, counters));
     }
 }

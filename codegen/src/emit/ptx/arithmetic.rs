@@ -1,75 +1,53 @@
 //! Values: moves, arithmetic, comparisons, conversions.
 
 use super::Writer;
-use crate::ir::{Binary, Compare, Half, Op, Operand, Reg, Side, Special, Ternary, Type, Unary};
+use crate::emit::walk::axis;
+use crate::ir::{Binary, Compare, Half, Operand, Reg, Side, Special, Ternary, Type, Unary};
 
 impl Writer<'_> {
-    pub(super) fn arithmetic(&mut self, op: &Op) {
-        match op {
-            Op::Copy { dst, a } | Op::Uniform { dst, a } => self.copy(*dst, *a),
-            Op::Special { dst, value } => self.special(*dst, *value),
-            Op::Parameter { dst, parameter } => {
-                let name = &self.kernel.parameters[parameter.0 as usize].name;
-                let line = format!("ld.param.u32 {}, [arg_{name}];", self.reg(*dst));
-                self.line(&line);
+    pub(super) fn ternary(&mut self, dst: Reg, op: Ternary, [a, b, c]: [Operand; 3]) {
+        let operands = match op {
+            // Packed instructions have no constant operands.
+            Ternary::FmaPacked(_) => [a, b, c].map(|value| self.in_register(value)).join(", "),
+            _ => self.values(&[a, b, c]),
+        };
+        let dst = self.reg(dst);
+        let line = match op {
+            Ternary::Mad => format!("mad.lo.u32 {dst}, {operands};"),
+            Ternary::Fma => format!("fma.rn.f32 {dst}, {operands};"),
+            Ternary::FmaPacked(half) => format!("fma.rn.{} {dst}, {operands};", pair(half)),
+            Ternary::Lop3(table) => format!("lop3.b32 {dst}, {operands}, {table:#04x};"),
+            Ternary::Permute => match (one_half(c), a) {
+                // The assembler then needs no instruction to extract the half.
+                (Some(half), Operand::Reg(reg)) => format!(
+                    "{{ .reg .b16 low, high; mov.b32 {{low, high}}, {}; \
+                     mov.b32 {dst}, {{{half}, {half}}}; }}",
+                    self.reg(reg)
+                ),
+                _ => format!("prmt.b32 {dst}, {operands};"),
+            },
+            Ternary::FunnelLeft => format!("shf.l.clamp.b32 {dst}, {operands};"),
+            Ternary::FunnelRight => format!("shf.r.clamp.b32 {dst}, {operands};"),
+            Ternary::Dot4 { a_signed, b_signed } => {
+                let sign = |signed| if signed { "s32" } else { "u32" };
+                format!("dp4a.{}.{} {dst}, {operands};", sign(a_signed), sign(b_signed))
             }
-            Op::Unary { dst, op, a } => self.unary(*dst, *op, *a),
-            Op::Binary { dst, op, a, b } => self.binary(*dst, *op, *a, *b),
-            Op::Ternary { dst, op, a, b, c } => {
-                let operands = match op {
-                    // Packed instructions have no constant operands.
-                    Ternary::FmaPacked(_) => {
-                        [*a, *b, *c].map(|value| self.in_register(value)).join(", ")
-                    }
-                    _ => self.values(&[*a, *b, *c]),
-                };
-                let dst = self.reg(*dst);
-                let line = match op {
-                    Ternary::Mad => format!("mad.lo.u32 {dst}, {operands};"),
-                    Ternary::Fma => format!("fma.rn.f32 {dst}, {operands};"),
-                    Ternary::FmaPacked(half) => {
-                        format!("fma.rn.{} {dst}, {operands};", pair(*half))
-                    }
-                    Ternary::Lop3(table) => format!("lop3.b32 {dst}, {operands}, {table:#04x};"),
-                    Ternary::Permute => match (one_half(*c), a) {
-                        // The assembler then needs no instruction to extract the half.
-                        (Some(half), Operand::Reg(reg)) => format!(
-                            "{{ .reg .b16 low, high; mov.b32 {{low, high}}, {}; \
-                             mov.b32 {dst}, {{{half}, {half}}}; }}",
-                            self.reg(*reg)
-                        ),
-                        _ => format!("prmt.b32 {dst}, {operands};"),
-                    },
-                    Ternary::FunnelLeft => format!("shf.l.clamp.b32 {dst}, {operands};"),
-                    Ternary::FunnelRight => format!("shf.r.clamp.b32 {dst}, {operands};"),
-                    Ternary::Dot4 { a_signed, b_signed } => {
-                        let sign = |signed| if signed { "s32" } else { "u32" };
-                        let (a, b) = (sign(*a_signed), sign(*b_signed));
-                        format!("dp4a.{a}.{b} {dst}, {operands};")
-                    }
-                };
-                self.line(&line);
-            }
-            Op::Compare { dst, op, a, b } => {
-                let what = match op {
-                    Compare::Equal => "eq.u32",
-                    Compare::NotEqual => "ne.u32",
-                    Compare::Less => "lt.u32",
-                    Compare::LessEqual => "le.u32",
-                    Compare::LessSigned => "lt.s32",
-                    Compare::EqualF32 => "eq.f32",
-                    Compare::LessF32 => "lt.f32",
-                };
-                let line = format!("setp.{what} {}, {};", self.reg(*dst), self.values(&[*a, *b]));
-                self.line(&line);
-            }
-            Op::Select { dst, condition, a, b } => self.select(*dst, *condition, *a, *b),
-            _ => {}
-        }
+        };
+        self.line(&line);
     }
 
-    fn type_of(&self, reg: Reg) -> Type {
-        self.kernel.registers[reg.id.0 as usize].ty
+    pub(super) fn compare(&mut self, dst: Reg, op: Compare, a: Operand, b: Operand) {
+        let what = match op {
+            Compare::Equal => "eq.u32",
+            Compare::NotEqual => "ne.u32",
+            Compare::Less => "lt.u32",
+            Compare::LessEqual => "le.u32",
+            Compare::LessSigned => "lt.s32",
+            Compare::EqualF32 => "eq.f32",
+            Compare::LessF32 => "lt.f32",
+        };
+        let line = format!("setp.{what} {}, {};", self.reg(dst), self.values(&[a, b]));
+        self.line(&line);
     }
 
     /// A predicate in a register; PTX has no constant predicate operands.
@@ -83,9 +61,9 @@ impl Writer<'_> {
         }
     }
 
-    fn copy(&mut self, dst: Reg, a: Operand) {
+    pub(super) fn copy(&mut self, dst: Reg, a: Operand) {
         let (name, value) = (self.reg(dst), self.value(a));
-        let line = match (self.type_of(dst), a) {
+        let line = match (self.type_of(dst.into()), a) {
             (Type::Pred, Operand::Pred(value)) => {
                 format!("setp.ne.b32 {name}, {}, 0;", u32::from(value))
             }
@@ -96,9 +74,8 @@ impl Writer<'_> {
         self.line(&line);
     }
 
-    fn special(&mut self, dst: Reg, value: Special) {
+    pub(super) fn special(&mut self, dst: Reg, value: Special) {
         let dst = self.reg(dst);
-        let axis = |axis: u8| ["x", "y", "z"].get(usize::from(axis)).copied().unwrap_or("x");
         let warp = self.kernel.target.gpu.map_or(32, |gpu| gpu.warp);
         match value {
             Special::Thread => self.line(&format!("mov.u32 {dst}, %tid.x;")),
@@ -116,7 +93,7 @@ impl Writer<'_> {
         }
     }
 
-    fn unary(&mut self, dst: Reg, op: Unary, a: Operand) {
+    pub(super) fn unary(&mut self, dst: Reg, op: Unary, a: Operand) {
         let (dst, a) = (self.reg(dst), self.value(a));
         let plain = match op {
             Unary::Not => "not.b32",
@@ -151,7 +128,7 @@ impl Writer<'_> {
         self.line(&format!("{plain} {dst}, {a};"));
     }
 
-    fn binary(&mut self, dst: Reg, op: Binary, a: Operand, b: Operand) {
+    pub(super) fn binary(&mut self, dst: Reg, op: Binary, a: Operand, b: Operand) {
         let packed = matches!(
             op,
             Binary::AddPacked(_)
@@ -212,14 +189,14 @@ impl Writer<'_> {
         self.line(&format!("{name} {dst}, {first}, {second};"));
     }
 
-    fn select(&mut self, dst: Reg, condition: Operand, a: Operand, b: Operand) {
+    pub(super) fn select(&mut self, dst: Reg, condition: Operand, a: Operand, b: Operand) {
         match condition {
             Operand::Pred(true) => return self.copy(dst, a),
             Operand::Pred(false) => return self.copy(dst, b),
             _ => {}
         }
         let (name, condition) = (self.reg(dst), self.value(condition));
-        if self.type_of(dst) == Type::Pred {
+        if self.type_of(dst.into()) == Type::Pred {
             self.line("{ .reg .pred yes, no, left, right;");
             let (a, b) = (self.predicate(a, "left"), self.predicate(b, "right"));
             self.line(&format!("and.pred yes, {condition}, {a};"));
@@ -227,7 +204,7 @@ impl Writer<'_> {
             self.line(&format!("and.pred no, no, {b};"));
             return self.line(&format!("or.pred {name}, yes, no; }}"));
         }
-        let ty = if self.type_of(dst) == Type::F32 { "f32" } else { "b32" };
+        let ty = if self.type_of(dst.into()) == Type::F32 { "f32" } else { "b32" };
         let values = self.values(&[a, b]);
         self.line(&format!("selp.{ty} {name}, {values}, {condition};"));
     }

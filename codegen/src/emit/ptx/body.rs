@@ -1,117 +1,215 @@
-//! Control flow.
+//! Control flow, and which function writes which operation.
 
 use super::Writer;
-use crate::ir::{Body, Op, Operand, Role, Statement, Uniformity};
+use super::memory::scope;
+use crate::emit::walk::Dialect;
+use crate::ir::{Body, Op, Operand, Reg, Role};
 
-impl Writer<'_> {
-    pub(super) fn body(&mut self, body: &Body) {
-        for statement in body {
-            match statement {
-                Statement::Op(op) => self.operation(op),
-                Statement::If { condition, then, otherwise } => {
-                    self.branch(*condition, then, otherwise);
-                }
-                Statement::For { counter, start, end, step, body } => {
-                    // Bounds are read once: they are copied if the body changes them.
-                    let changes = |operand: Operand| {
-                        let mut changed = false;
-                        crate::ir::each_op(body, &mut |op| {
-                            changed |= op.writes().into_iter().any(|reg| operand == reg.into());
-                        });
-                        changed
-                    };
-                    let n = self.label();
-                    let bound = |this: &mut Self, name: &str, operand: Operand| {
-                        if !changes(operand) {
-                            return this.value(operand);
-                        }
-                        let (reg, value) = (format!("%{name}{n}"), this.value(operand));
-                        this.line(&format!(".reg .b32 {reg};"));
-                        this.line(&format!("mov.b32 {reg}, {value};"));
-                        reg
-                    };
-                    let end_text = bound(self, "end", *end);
-                    let step_text = bound(self, "step", *step);
-                    let (name, start_text) = (self.reg(*counter), self.value(*start));
-                    let uni = self.uni(&[(*counter).into()]);
-                    self.line(&format!(".reg .pred %go{n};"));
-                    self.line(&format!("mov.b32 {name}, {start_text};"));
-                    self.invalidate(*counter);
-                    self.invalidate_all(body);
-                    let runs = matches!((start, end), (Operand::U32(a), Operand::U32(b)) if a < b);
-                    if !runs {
-                        self.line(&format!("setp.lt.u32 %go{n}, {name}, {end_text};"));
-                        self.line(&format!("@!%go{n} bra{uni} END{n};"));
-                    }
-                    let outer = self.known.clone();
-                    // The schedule decides about unrolling, not the compiler.
-                    self.text.push_str(&format!("LOOP{n}:\n"));
-                    self.line(".pragma \"nounroll\";");
-                    self.inside(body);
-                    self.line(&format!("add.u32 {name}, {name}, {step_text};"));
-                    self.line(&format!("setp.lt.u32 %go{n}, {name}, {end_text};"));
-                    self.line(&format!("@%go{n} bra{uni} LOOP{n};"));
-                    self.text.push_str(&format!("END{n}:\n"));
-                    self.known = outer;
-                    self.invalidate(*counter);
-                }
-                Statement::While { test, condition, body } => {
-                    let n = self.label();
-                    self.invalidate_all(test);
-                    self.invalidate_all(body);
-                    let outer = self.known.clone();
-                    let (name, uni) = (self.reg(*condition), self.uni(&[(*condition).into()]));
-                    self.text.push_str(&format!("LOOP{n}:\n"));
-                    self.inside(test);
-                    self.line(&format!("@!{name} bra{uni} END{n};"));
-                    self.inside(body);
-                    self.line(&format!("bra{uni} LOOP{n};"));
-                    self.text.push_str(&format!("END{n}:\n"));
-                    self.known = outer;
-                }
-                Statement::Roles(roles) => self.roles(roles),
+impl Dialect for Writer<'_> {
+    const SIGIL: &'static str = "$";
+
+    fn operation(&mut self, op: &Op) {
+        match op {
+            Op::Comment(line) => self.line(&format!("// {line}")),
+            Op::Copy { dst, a } | Op::Uniform { dst, a } => self.copy(*dst, *a),
+            Op::Special { dst, value } => self.special(*dst, *value),
+            Op::Parameter { dst, parameter } => {
+                let name = &self.kernel.parameters[parameter.0 as usize].name;
+                let line = format!("ld.param.u32 {}, [arg_{name}];", self.reg(*dst));
+                self.line(&line);
             }
+            Op::Unary { dst, op, a } => self.unary(*dst, *op, *a),
+            Op::Binary { dst, op, a, b } => self.binary(*dst, *op, *a, *b),
+            Op::Ternary { dst, op, a, b, c } => self.ternary(*dst, *op, [*a, *b, *c]),
+            Op::Compare { dst, op, a, b } => self.compare(*dst, *op, *a, *b),
+            Op::Select { dst, condition, a, b } => self.select(*dst, *condition, *a, *b),
+            Op::Load { dst, from, width, mask, cache } => {
+                self.load(dst, *from, *width, *mask, *cache);
+            }
+            Op::Store { to, values, width, mask } => self.store(*to, values, *width, *mask),
+            Op::Prefetch { from, mask } => {
+                let at = self.address(*from);
+                if let Some(guard) = self.guard(*mask) {
+                    self.line(&format!("{guard}prefetch.global.L2 [{at}];"));
+                }
+            }
+            Op::Atomic { dst, op, at, value, order, scope } => {
+                self.atomic(*dst, *op, *at, *value, (*order, *scope));
+            }
+            Op::AtomicLoad { dst, from, order, scope } => {
+                self.atomic_load(*dst, *from, (*order, *scope));
+            }
+            Op::Fence { scope: who } => self.line(&format!("fence.acq_rel.{};", scope(*who))),
+            Op::Barrier => self.line("bar.sync 0;"),
+            Op::WarpSync => self.line("bar.warp.sync 0xffffffff;"),
+            Op::NamedBarrier { id, threads, wait } => {
+                let what = if *wait { "sync" } else { "arrive" };
+                self.line(&format!("bar.{what} {id}, {threads};"));
+            }
+            Op::ClusterBarrier => {
+                self.line("barrier.cluster.arrive.aligned;");
+                self.line("barrier.cluster.wait.aligned;");
+            }
+            Op::Shuffle { dst, op, a, by } => self.shuffle(*dst, *op, *a, *by),
+            Op::Vote { dst, op, a } => self.vote(*dst, *op, *a),
+            Op::Ballot { dst, a } => {
+                let (dst, a) = (self.regs(dst), self.value(*a));
+                self.line(&format!("vote.sync.ballot.b32 {dst}, {a}, 0xffffffff;"));
+            }
+            Op::CopyAsync { to, from, width, mask } => self.copy_async(*to, *from, *width, *mask),
+            Op::CopyCommit => self.line("cp.async.commit_group;"),
+            Op::CopyWait { pending: 0 } => self.line("cp.async.wait_all;"),
+            Op::CopyWait { pending } => self.line(&format!("cp.async.wait_group {pending};")),
+            Op::CopyArrive { barrier } => {
+                let at = self.mbarrier(*barrier);
+                self.line(&format!("cp.async.mbarrier.arrive.noinc.shared.b64 [{at}];"));
+            }
+            Op::MbarrierInit { barrier, arrivals } => {
+                let at = self.mbarrier(*barrier);
+                self.line(&format!("mbarrier.init.shared.b64 [{at}], {arrivals};"));
+            }
+            Op::MbarrierFence => self.line("fence.mbarrier_init.release.cluster;"),
+            Op::MbarrierArrive { barrier, expect } => self.mbarrier_arrive(*barrier, *expect),
+            Op::MbarrierWait { barrier, parity } => self.mbarrier_wait(*barrier, *parity),
+            Op::FenceAsync => self.line("fence.proxy.async.shared::cta;"),
+            Op::BulkLoad { to, from, bytes, barrier } => {
+                let (to, from) = (self.address(*to), self.address(*from));
+                let (bytes, barrier) = (self.value(*bytes), self.mbarrier(*barrier));
+                self.line(&format!(
+                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], \
+                     [{from}], {bytes}, [{barrier}];"
+                ));
+            }
+            Op::BulkStore { to, from, bytes } => {
+                let (to, from) = (self.address(*to), self.address(*from));
+                let bytes = self.value(*bytes);
+                self.line(&format!(
+                    "cp.async.bulk.global.shared::cta.bulk_group [{to}], [{from}], {bytes};"
+                ));
+            }
+            Op::TensorLoad { to, map, at, barrier, multicast } => {
+                self.tensor_load(*to, (*map, at), *barrier, *multicast);
+            }
+            Op::TensorStore { map, at, from } => {
+                let (to, from, rank) = (self.tensor(*map, at), self.address(*from), at.len());
+                self.line(&format!(
+                    "cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group {to}, [{from}];"
+                ));
+            }
+            Op::BulkCommit => self.line("cp.async.bulk.commit_group;"),
+            Op::BulkWait { pending, reads_only } => {
+                let what = if *reads_only { ".read" } else { "" };
+                self.line(&format!("cp.async.bulk.wait_group{what} {pending};"));
+            }
+            Op::MatrixLoad { dst, from, transpose } => {
+                let (at, count, regs) = (self.address(*from), dst.len(), self.regs(dst));
+                let way = if *transpose { ".trans" } else { "" };
+                self.line(&format!(
+                    "ldmatrix.sync.aligned.m8n8.x{count}{way}.shared.b16 {{{regs}}}, [{at}];"
+                ));
+            }
+            Op::MatrixStore { to, values, transpose } => {
+                let (at, count, regs) = (self.address(*to), values.len(), self.values(values));
+                let way = if *transpose { ".trans" } else { "" };
+                self.line(&format!(
+                    "stmatrix.sync.aligned.m8n8.x{count}{way}.shared.b16 [{at}], {{{regs}}};"
+                ));
+            }
+            Op::MatrixTranspose { dst, a } => {
+                let (dst, a) = (self.reg(*dst), self.value(*a));
+                self.line(&format!("movmatrix.sync.aligned.m8n8.trans.b16 {dst}, {a};"));
+            }
+            // NVIDIA chips have no scaling instructions here.
+            Op::Matrix { op, d, a, b, c, scales: _ } => self.matrix(op, d, a, b, c),
+            Op::MatrixFence => self.line("wgmma.fence.sync.aligned;"),
+            Op::MatrixCommit => self.line("wgmma.commit_group.sync.aligned;"),
+            Op::MatrixWait { pending } => {
+                self.line(&format!("wgmma.wait_group.sync.aligned {pending};"));
+            }
+            Op::GridWait => self.line("griddepcontrol.wait;"),
+            Op::GridLaunch => self.line("griddepcontrol.launch_dependents;"),
+        }
+        for reg in op.writes() {
+            self.invalidate(reg);
         }
     }
 
-    fn inside(&mut self, body: &Body) {
-        self.depth += 1;
-        self.body(body);
-        self.depth -= 1;
-    }
-
-    /// `.uni` if all lanes of a warp branch the same way.
-    fn uni(&self, conditions: &[Operand]) -> &'static str {
-        let uniform = conditions.iter().all(|condition| match condition {
-            Operand::Reg(reg) => {
-                self.kernel.registers[reg.id.0 as usize].uniformity >= Uniformity::Warp
-            }
-            _ => true,
-        });
-        if uniform { ".uni" } else { "" }
-    }
-
     fn branch(&mut self, condition: Operand, then: &Body, otherwise: &Body) {
-        let name = match condition {
-            Operand::Pred(true) => return self.body(then),
-            Operand::Pred(false) => return self.body(otherwise),
-            condition => self.value(condition),
-        };
-        let (n, uni) = (self.label(), self.uni(&[condition]));
-        let outer = self.known.clone();
+        let (name, n, uni) = (self.value(condition), self.label(), self.uni(condition));
+        let outer = self.state.known.clone();
         let first = if otherwise.is_empty() { "END" } else { "ELSE" };
         self.line(&format!("@!{name} bra{uni} {first}{n};"));
         self.inside(then);
         if !otherwise.is_empty() {
             self.line(&format!("bra{uni} END{n};"));
             self.text.push_str(&format!("ELSE{n}:\n"));
-            self.known = outer.clone();
+            self.state.known = outer.clone();
             self.inside(otherwise);
         }
         self.text.push_str(&format!("END{n}:\n"));
-        self.known = outer;
+        self.state.known = outer;
         self.invalidate_all(then);
         self.invalidate_all(otherwise);
+    }
+
+    fn count(&mut self, counter: Reg, [start, end, step]: [Operand; 3], body: &Body) {
+        // Bounds are read once: they are copied if the body changes them.
+        let changes = |operand: Operand| {
+            let mut changed = false;
+            crate::ir::each_op(body, &mut |op| {
+                changed |= op.writes().into_iter().any(|reg| operand == reg.into());
+            });
+            changed
+        };
+        let n = self.label();
+        let bound = |this: &mut Self, name: &str, operand: Operand| {
+            if !changes(operand) {
+                return this.value(operand);
+            }
+            let (reg, value) = (format!("%{name}{n}"), this.value(operand));
+            this.line(&format!(".reg .b32 {reg};"));
+            this.line(&format!("mov.b32 {reg}, {value};"));
+            reg
+        };
+        let end_text = bound(self, "end", end);
+        let step_text = bound(self, "step", step);
+        let (name, start_text) = (self.reg(counter), self.value(start));
+        let uni = self.uni(counter.into());
+        self.line(&format!(".reg .pred %go{n};"));
+        self.line(&format!("mov.b32 {name}, {start_text};"));
+        self.invalidate(counter);
+        self.invalidate_all(body);
+        let runs = matches!((start, end), (Operand::U32(a), Operand::U32(b)) if a < b);
+        if !runs {
+            self.line(&format!("setp.lt.u32 %go{n}, {name}, {end_text};"));
+            self.line(&format!("@!%go{n} bra{uni} END{n};"));
+        }
+        let outer = self.state.known.clone();
+        // The schedule decides about unrolling, not the compiler.
+        self.text.push_str(&format!("LOOP{n}:\n"));
+        self.line(".pragma \"nounroll\";");
+        self.inside(body);
+        self.line(&format!("add.u32 {name}, {name}, {step_text};"));
+        self.line(&format!("setp.lt.u32 %go{n}, {name}, {end_text};"));
+        self.line(&format!("@%go{n} bra{uni} LOOP{n};"));
+        self.text.push_str(&format!("END{n}:\n"));
+        self.state.known = outer;
+        self.invalidate(counter);
+    }
+
+    fn repeat(&mut self, test: &Body, condition: Reg, body: &Body) {
+        let n = self.label();
+        self.invalidate_all(test);
+        self.invalidate_all(body);
+        let outer = self.state.known.clone();
+        let (name, uni) = (self.reg(condition), self.uni(condition.into()));
+        self.text.push_str(&format!("LOOP{n}:\n"));
+        self.inside(test);
+        self.line(&format!("@!{name} bra{uni} END{n};"));
+        self.inside(body);
+        self.line(&format!("bra{uni} LOOP{n};"));
+        self.text.push_str(&format!("END{n}:\n"));
+        self.state.known = outer;
     }
 
     fn roles(&mut self, roles: &[Role]) {
@@ -135,9 +233,9 @@ impl Writer<'_> {
                 let way = if registers > at_launch { "inc" } else { "dec" };
                 self.line(&format!("setmaxnreg.{way}.sync.aligned.u32 {registers};"));
             }
-            let outer = self.known.clone();
+            let outer = self.state.known.clone();
             self.inside(&role.body);
-            self.known = outer;
+            self.state.known = outer;
             if at + 1 < roles.len() {
                 self.line(&format!("bra.uni END{n};"));
                 self.text.push_str(&format!("ROLE{n}_{}:\n", at + 1));
@@ -145,59 +243,11 @@ impl Writer<'_> {
         }
         self.text.push_str(&format!("END{n}:\n"));
     }
+}
 
-    fn operation(&mut self, op: &Op) {
-        match op {
-            Op::Comment(line) => self.line(&format!("// {line}")),
-            Op::Copy { .. }
-            | Op::Uniform { .. }
-            | Op::Special { .. }
-            | Op::Parameter { .. }
-            | Op::Unary { .. }
-            | Op::Binary { .. }
-            | Op::Ternary { .. }
-            | Op::Compare { .. }
-            | Op::Select { .. } => self.arithmetic(op),
-            Op::Load { .. }
-            | Op::Store { .. }
-            | Op::Prefetch { .. }
-            | Op::Atomic { .. }
-            | Op::AtomicLoad { .. }
-            | Op::CopyAsync { .. }
-            | Op::BulkLoad { .. }
-            | Op::BulkStore { .. }
-            | Op::TensorLoad { .. }
-            | Op::TensorStore { .. } => self.memory(op),
-            Op::MatrixLoad { .. }
-            | Op::MatrixStore { .. }
-            | Op::MatrixTranspose { .. }
-            | Op::Matrix { .. }
-            | Op::MatrixFence
-            | Op::MatrixCommit
-            | Op::MatrixWait { .. } => self.matrix(op),
-            Op::Fence { .. }
-            | Op::Barrier
-            | Op::WarpSync
-            | Op::NamedBarrier { .. }
-            | Op::ClusterBarrier
-            | Op::Shuffle { .. }
-            | Op::Vote { .. }
-            | Op::Ballot { .. }
-            | Op::CopyCommit
-            | Op::CopyWait { .. }
-            | Op::CopyArrive { .. }
-            | Op::MbarrierInit { .. }
-            | Op::MbarrierFence
-            | Op::MbarrierArrive { .. }
-            | Op::MbarrierWait { .. }
-            | Op::FenceAsync
-            | Op::BulkCommit
-            | Op::BulkWait { .. }
-            | Op::GridWait
-            | Op::GridLaunch => self.sync(op),
-        }
-        for reg in op.writes() {
-            self.invalidate(reg);
-        }
+impl Writer<'_> {
+    /// `.uni` if all lanes of a warp branch the same way.
+    fn uni(&self, condition: Operand) -> &'static str {
+        if self.is_uniform(condition) { ".uni" } else { "" }
     }
 }

@@ -2,41 +2,21 @@
 
 use super::Writer;
 use crate::ir::{
-    Accumulator, Element, MatrixOp, MatrixOperand, MatrixScope, Op, Reg, SharedTile, Swizzle,
+    Accumulator, Element, MatrixOp, MatrixOperand, MatrixScope, Reg, SharedTile, Swizzle,
 };
 
 impl Writer<'_> {
-    pub(super) fn matrix(&mut self, op: &Op) {
-        match op {
-            Op::MatrixLoad { dst, from, transpose } => {
-                let (at, count, regs) = (self.address(*from), dst.len(), self.regs(dst));
-                let way = if *transpose { ".trans" } else { "" };
-                self.line(&format!(
-                    "ldmatrix.sync.aligned.m8n8.x{count}{way}.shared.b16 {{{regs}}}, [{at}];"
-                ));
-            }
-            Op::MatrixStore { to, values, transpose } => {
-                let (at, count, regs) = (self.address(*to), values.len(), self.values(values));
-                let way = if *transpose { ".trans" } else { "" };
-                self.line(&format!(
-                    "stmatrix.sync.aligned.m8n8.x{count}{way}.shared.b16 [{at}], {{{regs}}};"
-                ));
-            }
-            Op::MatrixTranspose { dst, a } => {
-                let (dst, a) = (self.reg(*dst), self.value(*a));
-                self.line(&format!("movmatrix.sync.aligned.m8n8.trans.b16 {dst}, {a};"));
-            }
-            // NVIDIA chips have no scaling instructions here.
-            Op::Matrix { op, d, a, b, c, scales: _ } => match op.scope {
-                MatrixScope::Warp => self.warp_matrix(op, d, a, b, c),
-                MatrixScope::WarpGroup => self.warp_group_matrix(op, d, a, b, c),
-            },
-            Op::MatrixFence => self.line("wgmma.fence.sync.aligned;"),
-            Op::MatrixCommit => self.line("wgmma.commit_group.sync.aligned;"),
-            Op::MatrixWait { pending } => {
-                self.line(&format!("wgmma.wait_group.sync.aligned {pending};"));
-            }
-            _ => {}
+    pub(super) fn matrix(
+        &mut self,
+        op: &MatrixOp,
+        d: &[Reg],
+        a: &MatrixOperand,
+        b: &MatrixOperand,
+        c: &Accumulator,
+    ) {
+        match op.scope {
+            MatrixScope::Warp => self.warp_matrix(op, d, a, b, c),
+            MatrixScope::WarpGroup => self.warp_group_matrix(op, d, a, b, c),
         }
     }
 

@@ -2,124 +2,132 @@
 
 use super::Writer;
 use crate::ir::{
-    AtomicOp, Cache, Mask, MemoryOrder, Op, Operand, Reg, Scope, Space, TensorId, Width,
+    Address, AtomicOp, BarrierRef, Cache, Mask, MemoryOrder, Operand, Reg, Scope, Space, TensorId,
+    Width,
 };
 
 impl Writer<'_> {
-    pub(super) fn memory(&mut self, op: &Op) {
-        match op {
-            Op::Load { dst, from, width, mask, cache } => {
-                let space = space(from.space);
-                let way = match cache {
-                    Cache::Default => "",
-                    Cache::Constant => ".nc",
-                    // Without `.nc`: the assembler may reorder such loads, and moves them below a
-                    // grid wait.
-                    Cache::Stream => ".L1::no_allocate",
-                };
-                let at = self.address(*from);
-                let guard = self.fill(dst, *mask);
-                if let Some(guard) = guard {
-                    let (suffix, dst) = (vector(*width, "u"), braced(self.regs(dst), *width));
-                    self.line(&format!("{guard}ld.{space}{way}{suffix} {dst}, [{at}];"));
-                }
-            }
-            Op::Store { to, values, width, mask } => {
-                let (space, at) = (space(to.space), self.address(*to));
-                if let Some(guard) = self.guard(*mask) {
-                    let suffix = vector(*width, "b");
-                    let values = braced(self.values(values), *width);
-                    self.line(&format!("{guard}st.{space}{suffix} [{at}], {values};"));
-                }
-            }
-            Op::Prefetch { from, mask } => {
-                let at = self.address(*from);
-                if let Some(guard) = self.guard(*mask) {
-                    self.line(&format!("{guard}prefetch.global.L2 [{at}];"));
-                }
-            }
-            Op::Atomic { dst, op, at, value, order, scope: who } => {
-                let (place, address) = (space(at.space), self.address(*at));
-                let (order, who) = (order_text(*order), scope(*who));
-                let change = match op {
-                    AtomicOp::Add => "add.u32",
-                    AtomicOp::Exchange => "exch.b32",
-                    AtomicOp::Max => "max.u32",
-                };
-                let value = self.value(*value);
-                let (open, dst, close) = match dst {
-                    Some(dst) => ("", self.reg(*dst), ""),
-                    None => ("{ .reg .b32 old; ", "old".to_owned(), " }"),
-                };
-                self.line(&format!(
-                    "{open}atom.{order}.{who}.{place}.{change} {dst}, [{address}], {value};{close}"
-                ));
-            }
-            Op::AtomicLoad { dst, from, order, scope: who } => {
-                let (place, at) = (space(from.space), self.address(*from));
-                let (order, who, dst) = (order_text(*order), scope(*who), self.reg(*dst));
-                self.line(&format!("ld.{order}.{who}.{place}.u32 {dst}, [{at}];"));
-            }
-            Op::CopyAsync { to, from, width, mask } => {
-                let (to, from, bytes) = (self.address(*to), self.address(*from), width.bytes());
-                // 16-byte copies can bypass L1.
-                let way = if *width == Width::B128 { "cg" } else { "ca" };
-                let copy = format!("cp.async.{way}.shared.global [{to}], [{from}], {bytes}");
-                match mask {
-                    None | Some(Operand::Pred(true)) => self.line(&format!("{copy};")),
-                    Some(Operand::Pred(false)) => self.line(&format!("{copy}, 0;")),
-                    Some(mask) => {
-                        let mask = self.value(*mask);
-                        self.line(&format!(
-                            "{{ .reg .b32 size; selp.b32 size, {bytes}, 0, {mask}; {copy}, size; }}"
-                        ));
-                    }
-                }
-            }
-            Op::BulkLoad { to, from, bytes, barrier } => {
-                let (to, from) = (self.address(*to), self.address(*from));
-                let (bytes, barrier) = (self.value(*bytes), self.mbarrier(*barrier));
-                self.line(&format!(
-                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], \
-                     [{from}], {bytes}, [{barrier}];"
-                ));
-            }
-            Op::BulkStore { to, from, bytes } => {
-                let (to, from, bytes) =
-                    (self.address(*to), self.address(*from), self.value(*bytes));
-                self.line(&format!(
-                    "cp.async.bulk.global.shared::cta.bulk_group [{to}], [{from}], {bytes};"
-                ));
-            }
-            Op::TensorLoad { to, map, at, barrier, multicast } => {
-                let (to, from) = (self.address(*to), self.tensor(*map, at));
-                let (rank, barrier) = (at.len(), self.mbarrier(*barrier));
-                let copy = format!(
-                    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                );
-                match multicast {
-                    None => self.line(&format!("{copy} [{to}], {from}, [{barrier}];")),
-                    Some(mask) => {
-                        let mask = self.value(*mask);
-                        self.line(&format!(
-                            "{{ .reg .b16 blocks; cvt.u16.u32 blocks, {mask}; \
-                             {copy}.multicast::cluster [{to}], {from}, [{barrier}], blocks; }}"
-                        ));
-                    }
-                }
-            }
-            Op::TensorStore { map, at, from } => {
-                let (to, from) = (self.tensor(*map, at), self.address(*from));
-                let rank = at.len();
-                self.line(&format!(
-                    "cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group {to}, [{from}];"
-                ));
-            }
-            _ => {}
+    pub(super) fn load(
+        &mut self,
+        dst: &[Reg],
+        from: Address,
+        width: Width,
+        mask: Option<Mask>,
+        cache: Cache,
+    ) {
+        let space = space(from.space);
+        let way = match cache {
+            Cache::Default => "",
+            Cache::Constant => ".nc",
+            // Without `.nc`: the assembler may reorder such loads, and moves them below a grid
+            // wait.
+            Cache::Stream => ".L1::no_allocate",
+        };
+        let at = self.address(from);
+        if let Some(guard) = self.fill(dst, mask) {
+            let (suffix, dst) = (vector(width, "u"), braced(self.regs(dst), width));
+            self.line(&format!("{guard}ld.{space}{way}{suffix} {dst}, [{at}];"));
         }
     }
 
-    fn tensor(&self, map: TensorId, at: &[Operand]) -> String {
+    pub(super) fn store(
+        &mut self,
+        to: Address,
+        values: &[Operand],
+        width: Width,
+        mask: Option<Operand>,
+    ) {
+        let (space, at) = (space(to.space), self.address(to));
+        if let Some(guard) = self.guard(mask) {
+            let (suffix, values) = (vector(width, "b"), braced(self.values(values), width));
+            self.line(&format!("{guard}st.{space}{suffix} [{at}], {values};"));
+        }
+    }
+
+    pub(super) fn atomic(
+        &mut self,
+        dst: Option<Reg>,
+        op: AtomicOp,
+        at: Address,
+        value: Operand,
+        (order, who): (MemoryOrder, Scope),
+    ) {
+        let (place, address) = (space(at.space), self.address(at));
+        let (order, who) = (order_text(order), scope(who));
+        let change = match op {
+            AtomicOp::Add => "add.u32",
+            AtomicOp::Exchange => "exch.b32",
+            AtomicOp::Max => "max.u32",
+        };
+        let value = self.value(value);
+        let (open, dst, close) = match dst {
+            Some(dst) => ("", self.reg(dst), ""),
+            None => ("{ .reg .b32 old; ", "old".to_owned(), " }"),
+        };
+        self.line(&format!(
+            "{open}atom.{order}.{who}.{place}.{change} {dst}, [{address}], {value};{close}"
+        ));
+    }
+
+    pub(super) fn atomic_load(
+        &mut self,
+        dst: Reg,
+        from: Address,
+        (order, who): (MemoryOrder, Scope),
+    ) {
+        let (place, at) = (space(from.space), self.address(from));
+        let (order, who, dst) = (order_text(order), scope(who), self.reg(dst));
+        self.line(&format!("ld.{order}.{who}.{place}.u32 {dst}, [{at}];"));
+    }
+
+    pub(super) fn copy_async(
+        &mut self,
+        to: Address,
+        from: Address,
+        width: Width,
+        mask: Option<Operand>,
+    ) {
+        let (to, from, bytes) = (self.address(to), self.address(from), width.bytes());
+        // 16-byte copies can bypass L1.
+        let way = if width == Width::B128 { "cg" } else { "ca" };
+        let copy = format!("cp.async.{way}.shared.global [{to}], [{from}], {bytes}");
+        match mask {
+            None | Some(Operand::Pred(true)) => self.line(&format!("{copy};")),
+            Some(Operand::Pred(false)) => self.line(&format!("{copy}, 0;")),
+            Some(mask) => {
+                let mask = self.value(mask);
+                self.line(&format!(
+                    "{{ .reg .b32 size; selp.b32 size, {bytes}, 0, {mask}; {copy}, size; }}"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn tensor_load(
+        &mut self,
+        to: Address,
+        (map, at): (TensorId, &[Operand]),
+        barrier: BarrierRef,
+        multicast: Option<Operand>,
+    ) {
+        let (to, from) = (self.address(to), self.tensor(map, at));
+        let (rank, barrier) = (at.len(), self.mbarrier(barrier));
+        let copy = format!(
+            "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        );
+        match multicast {
+            None => self.line(&format!("{copy} [{to}], {from}, [{barrier}];")),
+            Some(mask) => {
+                let mask = self.value(mask);
+                self.line(&format!(
+                    "{{ .reg .b16 blocks; cvt.u16.u32 blocks, {mask}; \
+                     {copy}.multicast::cluster [{to}], {from}, [{barrier}], blocks; }}"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn tensor(&self, map: TensorId, at: &[Operand]) -> String {
         let name = &self.kernel.tensors[map.0 as usize].name;
         format!("[%{name}, {{{}}}]", self.values(at))
     }

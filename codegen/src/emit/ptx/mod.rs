@@ -20,7 +20,8 @@ mod sync;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::header;
+use super::walk::integer;
+use super::{header, walk};
 use crate::ir::{Kernel, Operand, Reg, Type, Verified};
 use crate::target::{Chip, PtxVersion};
 
@@ -43,15 +44,7 @@ pub struct PtxEmitError {
 pub fn emit(kernel: &Verified<Kernel>) -> Result<String, PtxEmitError> {
     let version = version(kernel)
         .ok_or_else(|| PtxEmitError { kernel: kernel.name.clone(), target: kernel.target.name })?;
-    let mut writer = Writer {
-        kernel,
-        text: String::new(),
-        depth: 1,
-        labels: 0,
-        addresses: 0,
-        known: BTreeMap::new(),
-        constants: BTreeSet::new(),
-    };
+    let mut writer = Writer::new(kernel, State::default());
     writer.body(&kernel.body);
     Ok(module(&writer, version))
 }
@@ -76,12 +69,12 @@ pub fn version(kernel: &Verified<Kernel>) -> Option<PtxVersion> {
     all.then_some(version)
 }
 
-/// Writes the statements of one kernel.
-struct Writer<'k> {
-    kernel: &'k Kernel,
-    text: String,
-    depth: usize,
-    labels: u32,
+type Writer<'k> = walk::Writer<'k, State>;
+
+/// What a kernel's statements have in registers.
+#[derive(Default)]
+struct State {
+    /// The number of address registers.
     addresses: u32,
     /// Addresses in registers; valid while their index is unchanged.
     known: BTreeMap<AddressKey, u32>,
@@ -91,31 +84,10 @@ struct Writer<'k> {
 }
 
 impl Writer<'_> {
-    fn line(&mut self, line: &str) {
-        let pad = "    ".repeat(self.depth);
-        // Writing into a string cannot fail.
-        let _ = writeln!(self.text, "{pad}{line}");
-    }
-
-    fn label(&mut self) -> u32 {
-        self.labels += 1;
-        self.labels
-    }
-
-    fn reg(&self, reg: Reg) -> String {
-        let register = &self.kernel.registers[reg.id.0 as usize];
-        if register.len == 1 {
-            format!("${}", register.name)
-        } else {
-            format!("${}_{}", register.name, reg.at)
-        }
-    }
-
     fn value(&self, operand: Operand) -> String {
         match operand {
             Operand::Reg(reg) => self.reg(reg),
-            Operand::U32(value) if value > 0xffff => format!("{value:#010x}"),
-            Operand::U32(value) => value.to_string(),
+            Operand::U32(value) => integer(value),
             Operand::F32(value) => format!("0f{:08X}", value.to_bits()),
             Operand::Pred(value) => u32::from(value).to_string(),
         }
@@ -128,7 +100,7 @@ impl Writer<'_> {
             Operand::F32(value) => (true, value.to_bits()),
             operand => return self.value(operand),
         };
-        self.constants.insert((float, word));
+        self.state.constants.insert((float, word));
         constant(float, word)
     }
 
@@ -166,7 +138,7 @@ fn module(writer: &Writer<'_>, version: PtxVersion) -> String {
 }
 
 fn write_module(out: &mut String, writer: &Writer<'_>, version: PtxVersion) -> std::fmt::Result {
-    let (kernel, addresses) = (writer.kernel, writer.addresses);
+    let (kernel, addresses) = (writer.kernel, writer.state.addresses);
     let launch = kernel.launch;
     let map = kernel.shared_map();
     header::write(out, kernel)?;
@@ -205,7 +177,7 @@ fn write_module(out: &mut String, writer: &Writer<'_>, version: PtxVersion) -> s
         writeln!(out, "    .reg .b32 %shared, %near<{}>;", addresses + 1)?;
         writeln!(out, "    mov.u32 %shared, shared_memory;")?;
     }
-    for &(float, word) in &writer.constants {
+    for &(float, word) in &writer.state.constants {
         let (name, ty) = (constant(float, word), if float { "f32" } else { "b32" });
         let value = if float { format!("0f{word:08X}") } else { format!("{word:#010x}") };
         writeln!(out, "    .reg .{ty} {name};\n    mov.{ty} {name}, {value};")?;
@@ -221,24 +193,12 @@ fn constant(float: bool, word: u32) -> String {
 /// `.reg` declarations: scalars and arrays by type, wrapped.
 fn write_registers(out: &mut String, kernel: &Kernel) -> std::fmt::Result {
     for (ty, name) in [(Type::Pred, "pred"), (Type::U32, "b32"), (Type::F32, "f32")] {
-        let mut line = String::new();
-        for register in kernel.registers.iter().filter(|register| register.ty == ty) {
-            let item = match register.len {
-                1 => format!("${}", register.name),
-                len => format!("${}_<{len}>", register.name),
-            };
-            if line.len() + item.len() > 84 {
-                writeln!(out, "    .reg .{name} {line};")?;
-                line.clear();
-            }
-            if !line.is_empty() {
-                line.push_str(", ");
-            }
-            line.push_str(&item);
-        }
-        if !line.is_empty() {
-            writeln!(out, "    .reg .{name} {line};")?;
-        }
+        let registers = kernel.registers.iter().filter(|register| register.ty == ty);
+        let items = registers.map(|register| match register.len {
+            1 => format!("${}", register.name),
+            len => format!("${}_<{len}>", register.name),
+        });
+        walk::write_list(out, &format!("    .reg .{name} "), items)?;
     }
     Ok(())
 }

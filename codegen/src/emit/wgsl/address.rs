@@ -1,7 +1,8 @@
 //! The arrays of a kernel, and the words of an access.
 
-use super::{Writer, word};
-use crate::ir::{AccessKind, Address, Kernel, Op, Operand, Space, Width, each_op};
+use super::Writer;
+use crate::emit::walk::unsigned;
+use crate::ir::{AccessKind, Address, Kernel, MemoryAccess, Op, Operand, Space, Width, each_op};
 
 /// How an array is declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub(super) fn shared(kernel: &Kernel) -> ArrayKind {
 fn array(kernel: &Kernel, is: impl Fn(Space) -> bool) -> ArrayKind {
     let (mut atomic, mut fours, mut any) = (false, true, false);
     each_op(&kernel.body, &mut |op| {
-        for (address, kind, bytes) in op.memory_accesses() {
+        for MemoryAccess { address, kind, bytes, .. } in op.memory_accesses() {
             if !is(address.space) || matches!(op, Op::Prefetch { .. }) {
                 continue;
             }
@@ -91,12 +92,12 @@ impl Writer<'_> {
             Space::Global(id) => {
                 let buffer = &kernel.buffers[id.0 as usize];
                 let name = format!("buffer_{}", buffer.name);
-                (name, self.buffers[id.0 as usize], buffer.word.bytes(), 0)
+                (name, self.state.buffers[id.0 as usize], buffer.word.bytes(), 0)
             }
             Space::Shared(id) => {
                 let block = &kernel.shared[id.0 as usize];
                 let first = kernel.shared_map().blocks[id.0 as usize] / 4;
-                ("shared_words".to_owned(), self.shared, block.word.bytes(), first)
+                ("shared_words".to_owned(), self.state.shared, block.word.bytes(), first)
             }
         };
         // Elements of the array in a 32-bit word, as a power of two.
@@ -104,8 +105,8 @@ impl Writer<'_> {
         let number = match (address.index, address.offset) {
             (Operand::Reg(reg), 0) => self.reg(reg),
             (Operand::Reg(reg), offset) => format!("{} + {offset}u", self.reg(reg)),
-            (Operand::U32(index), offset) => word(index.wrapping_add(offset)),
-            (_, offset) => word(offset),
+            (Operand::U32(index), offset) => unsigned(index.wrapping_add(offset)),
+            (_, offset) => unsigned(offset),
         };
         let index = match (per_word, first) {
             (0, 0) => number.clone(),

@@ -1,39 +1,12 @@
-//! Values: moves, arithmetic, comparisons, conversions, shuffles.
+//! Values: moves, arithmetic, comparisons, conversions.
 
 use super::Writer;
 use super::prelude::Helper;
-use crate::ir::{Binary, Compare, Half, Op, Operand, Side, Special, Ternary, Unary};
+use crate::emit::walk::axis;
+use crate::ir::{Binary, Compare, Half, Operand, Side, Special, Ternary, Unary};
 
 impl Writer<'_> {
-    pub(super) fn arithmetic(&mut self, op: &Op) {
-        let (dst, value) = match op {
-            Op::Copy { dst, a } | Op::Uniform { dst, a } => (dst, self.value(*a)),
-            Op::Special { dst, value } => (dst, self.special(*value)),
-            Op::Parameter { dst, parameter } => {
-                let name = &self.kernel.parameters[parameter.0 as usize].name;
-                (dst, format!("parameters.{name}"))
-            }
-            Op::Unary { dst, op, a } => (dst, self.unary(*op, *a)),
-            Op::Binary { dst, op, a, b } => (dst, self.binary(*op, [*a, *b])),
-            Op::Ternary { dst, op, a, b, c } => (dst, self.ternary(*op, [*a, *b, *c])),
-            Op::Compare { dst, op, a, b } => (dst, self.compare(*op, [*a, *b])),
-            Op::Select { dst, condition, a, b } => {
-                let [condition, a, b] = [*condition, *a, *b].map(|value| self.value(value));
-                (dst, format!("select({b}, {a}, {condition})"))
-            }
-            // The verifier refuses all other shuffles.
-            Op::Shuffle { dst, a, by, .. } => {
-                let [a, by] = [*a, *by].map(|value| self.value(value));
-                (dst, format!("subgroupShuffleXor({a}, {by})"))
-            }
-            _ => return,
-        };
-        let line = format!("{} = {value};", self.reg(*dst));
-        self.line(&line);
-    }
-
-    fn special(&self, value: Special) -> String {
-        let axis = |axis: u8| ["x", "y", "z"].get(usize::from(axis)).copied().unwrap_or("x");
+    pub(super) fn special(&self, value: Special) -> String {
         let warp = self.kernel.target.gpu.map_or(1, |gpu| gpu.warp);
         match value {
             Special::Thread => "thread".to_owned(),
@@ -45,7 +18,7 @@ impl Writer<'_> {
         }
     }
 
-    fn unary(&mut self, op: Unary, a: Operand) -> String {
+    pub(super) fn unary(&mut self, op: Unary, a: Operand) -> String {
         let a = self.value(a);
         let name = match op {
             Unary::Not => return format!("~{a}"),
@@ -80,7 +53,7 @@ impl Writer<'_> {
         format!("{name}({a})")
     }
 
-    fn binary(&mut self, op: Binary, operands: [Operand; 2]) -> String {
+    pub(super) fn binary(&mut self, op: Binary, operands: [Operand; 2]) -> String {
         let [a, b] = operands.map(|value| self.value(value));
         let infix = match op {
             Binary::Add | Binary::AddF32 => "+",
@@ -117,7 +90,7 @@ impl Writer<'_> {
         format!("{a} {infix} {b}")
     }
 
-    fn ternary(&mut self, op: Ternary, operands: [Operand; 3]) -> String {
+    pub(super) fn ternary(&mut self, op: Ternary, operands: [Operand; 3]) -> String {
         let [a, b, c] = operands.map(|value| self.value(value));
         match op {
             Ternary::Mad => format!("{a} * {b} + {c}"),
@@ -141,7 +114,7 @@ impl Writer<'_> {
         }
     }
 
-    fn compare(&mut self, op: Compare, operands: [Operand; 2]) -> String {
+    pub(super) fn compare(&mut self, op: Compare, operands: [Operand; 2]) -> String {
         let [a, b] = operands.map(|value| self.value(value));
         match op {
             Compare::Equal | Compare::EqualF32 => format!("{a} == {b}"),

@@ -2,77 +2,80 @@
 
 use super::Writer;
 use super::address::{ArrayKind, WordRef};
-use crate::ir::{AtomicOp, Mask, Op, Operand, Reg, Type, Width};
+use crate::emit::walk::unsigned;
+use crate::ir::{Address, AtomicOp, Mask, Operand, Reg, Type, Width};
 
 impl Writer<'_> {
-    pub(super) fn memory(&mut self, op: &Op) {
-        match op {
-            Op::Load { dst, from, width, mask, .. } => {
-                let place = self.word_ref(*from, *width);
-                match mask {
-                    None | Some(Mask { condition: Operand::Pred(true), .. }) => {
-                        self.load(dst, &place, *width);
-                    }
-                    Some(Mask { condition: Operand::Pred(false), fill }) => self.fill(dst, *fill),
-                    Some(Mask { condition, fill }) => {
-                        let condition = self.value(*condition);
-                        self.braced(&format!("if ({condition}) "), |this| {
-                            this.load(dst, &place, *width);
-                        });
-                        self.braced("else ", |this| this.fill(dst, *fill));
-                    }
-                }
+    pub(super) fn masked_load(
+        &mut self,
+        dst: &[Reg],
+        from: Address,
+        width: Width,
+        mask: Option<Mask>,
+    ) {
+        let place = self.word_ref(from, width);
+        match mask {
+            None | Some(Mask { condition: Operand::Pred(true), .. }) => {
+                self.load(dst, &place, width);
             }
-            Op::Store { to, values, width, mask } => {
-                let place = self.word_ref(*to, *width);
-                match mask {
-                    None | Some(Operand::Pred(true)) => self.store(&place, values, *width),
-                    Some(Operand::Pred(false)) => {}
-                    Some(mask) => {
-                        let mask = self.value(*mask);
-                        self.braced(&format!("if ({mask}) "), |this| {
-                            this.store(&place, values, *width);
-                        });
-                    }
-                }
+            Some(Mask { condition: Operand::Pred(false), fill }) => self.fill(dst, fill),
+            Some(Mask { condition, fill }) => {
+                let condition = self.value(condition);
+                self.braced(&format!("if ({condition}) "), |this| this.load(dst, &place, width));
+                self.braced("else ", |this| this.fill(dst, fill));
             }
-            Op::Atomic { dst, op, at, value, .. } => {
-                let (place, value) = (self.word_ref(*at, Width::B32), self.value(*value));
-                let name = match op {
-                    AtomicOp::Add => "atomicAdd",
-                    AtomicOp::Exchange => "atomicExchange",
-                    AtomicOp::Max => "atomicMax",
-                };
-                let old = format!("{name}(&{}, {value})", place.element(0));
-                match dst {
-                    Some(dst) => {
-                        let dst = self.reg(*dst);
-                        self.line(&format!("{dst} = {old};"));
-                    }
-                    None => self.line(&format!("{old};")),
-                }
-            }
-            Op::AtomicLoad { dst, from, .. } => {
-                let (dst, place) = (self.reg(*dst), self.word_ref(*from, Width::B32));
-                self.line(&format!("{dst} = atomicLoad(&{});", place.element(0)));
-            }
-            _ => {}
         }
+    }
+
+    pub(super) fn masked_store(
+        &mut self,
+        to: Address,
+        values: &[Operand],
+        width: Width,
+        mask: Option<Operand>,
+    ) {
+        let place = self.word_ref(to, width);
+        match mask {
+            None | Some(Operand::Pred(true)) => self.store(&place, values, width),
+            Some(Operand::Pred(false)) => {}
+            Some(mask) => {
+                let mask = self.value(mask);
+                self.braced(&format!("if ({mask}) "), |this| this.store(&place, values, width));
+            }
+        }
+    }
+
+    pub(super) fn atomic(&mut self, dst: Option<Reg>, op: AtomicOp, at: Address, value: Operand) {
+        let (place, value) = (self.word_ref(at, Width::B32), self.value(value));
+        let name = match op {
+            AtomicOp::Add => "atomicAdd",
+            AtomicOp::Exchange => "atomicExchange",
+            AtomicOp::Max => "atomicMax",
+        };
+        let old = format!("{name}(&{}, {value})", place.element(0));
+        match dst {
+            Some(dst) => self.set(dst, &old),
+            None => self.line(&format!("{old};")),
+        }
+    }
+
+    pub(super) fn atomic_load(&mut self, dst: Reg, from: Address) {
+        let place = self.word_ref(from, Width::B32);
+        self.set(dst, &format!("atomicLoad(&{})", place.element(0)));
     }
 
     fn fill(&mut self, dst: &[Reg], fill: Operand) {
         let fill = self.value(fill);
         for reg in dst {
-            let line = format!("{} = {fill};", self.reg(*reg));
-            self.line(&line);
+            self.set(*reg, &fill);
         }
     }
 
     /// Assigns a word to a register of any type.
-    fn word_to_register(&self, reg: Reg, word: &str) -> String {
-        match self.type_of(reg) {
-            Type::F32 => format!("{} = bitcast<f32>({word});", self.reg(reg)),
-            _ => format!("{} = {word};", self.reg(reg)),
+    fn set_word(&mut self, reg: Reg, word: &str) {
+        match self.type_of(reg.into()) {
+            Type::F32 => self.set(reg, &format!("bitcast<f32>({word})")),
+            Type::U32 | Type::Pred => self.set(reg, word),
         }
     }
 
@@ -89,13 +92,9 @@ impl Writer<'_> {
                     Some(shift) => format!("({word} >> {shift})"),
                     None => word,
                 };
-                let line = format!("{} = {word} & {ones};", self.reg(*dst));
-                self.line(&line);
+                self.set(*dst, &format!("{word} & {ones}"));
             }
-            ([dst], ..) => {
-                let line = self.word_to_register(*dst, &read(place.element(0)));
-                self.line(&line);
-            }
+            ([dst], ..) => self.set_word(*dst, &read(place.element(0))),
             (dst, _, kind) => {
                 // The load may overwrite the register of its index.
                 self.braced("", |this| {
@@ -108,8 +107,7 @@ impl Writer<'_> {
                         (0..dst.len()).map(word).collect()
                     };
                     for (reg, word) in dst.iter().zip(words) {
-                        let line = this.word_to_register(*reg, &word);
-                        this.line(&line);
+                        this.set_word(*reg, &word);
                     }
                 });
             }
@@ -118,13 +116,13 @@ impl Writer<'_> {
 
     /// A value's bits, as stored in memory.
     fn bits(&mut self, value: Operand) -> String {
-        let float = match value {
-            Operand::Reg(reg) => self.type_of(reg) == Type::F32,
-            Operand::F32(bits) => return super::word(bits.to_bits()),
-            _ => false,
-        };
-        let value = self.value(value);
-        if float { format!("bitcast<u32>({value})") } else { value }
+        match value {
+            Operand::F32(bits) => unsigned(bits.to_bits()),
+            _ if self.type_of(value) == Type::F32 => {
+                format!("bitcast<u32>({})", self.value(value))
+            }
+            _ => self.value(value),
+        }
     }
 
     fn store(&mut self, place: &WordRef, values: &[Operand], width: Width) {

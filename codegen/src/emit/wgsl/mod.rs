@@ -63,7 +63,9 @@ use std::fmt::Write;
 
 use self::address::ArrayKind;
 use self::prelude::Helper;
-use crate::ir::{Access, Extent, Kernel, Operand, Reg, Type, Verified};
+use super::walk::{element, unsigned};
+use super::{header, walk};
+use crate::ir::{Access, Kernel, Operand, Type, Verified};
 use crate::target::Chip;
 
 /// The kernel is for another kind of target.
@@ -84,15 +86,8 @@ pub fn emit(kernel: &Verified<Kernel>) -> Result<String, WgslEmitError> {
     if kernel.target.gpu.is_none_or(|gpu| gpu.chip != Chip::Wgsl) {
         return Err(WgslEmitError { kernel: kernel.name.clone(), target: kernel.target.name });
     }
-    let mut writer = Writer {
-        kernel,
-        buffers: address::buffers(kernel),
-        shared: address::shared(kernel),
-        helpers: BTreeSet::new(),
-        text: String::new(),
-        depth: 1,
-        loops: 0,
-    };
+    let (buffers, shared) = (address::buffers(kernel), address::shared(kernel));
+    let mut writer = Writer::new(kernel, State { buffers, shared, helpers: BTreeSet::new() });
     writer.body(&kernel.body);
     let mut text = String::new();
     // Writing into a string cannot fail.
@@ -100,87 +95,37 @@ pub fn emit(kernel: &Verified<Kernel>) -> Result<String, WgslEmitError> {
     Ok(text)
 }
 
-/// Writes the statements of one kernel.
-struct Writer<'k> {
-    kernel: &'k Kernel,
+type Writer<'k> = walk::Writer<'k, State>;
+
+/// What a source needs besides the kernel's statements.
+struct State {
     /// How each buffer is declared.
     buffers: Vec<ArrayKind>,
     /// How shared memory is declared.
     shared: ArrayKind,
     helpers: BTreeSet<Helper>,
-    text: String,
-    depth: usize,
-    loops: u32,
 }
 
 impl Writer<'_> {
-    fn line(&mut self, line: &str) {
-        let pad = "    ".repeat(self.depth);
-        // Writing into a string cannot fail.
-        let _ = writeln!(self.text, "{pad}{line}");
-    }
-
-    /// Lines between braces, after `head`.
-    fn braced(&mut self, head: &str, inside: impl FnOnce(&mut Self)) {
-        self.line(&format!("{head}{{"));
-        self.depth += 1;
-        inside(self);
-        self.depth -= 1;
-        self.line("}");
-    }
-
-    fn reg(&self, reg: Reg) -> String {
-        name(self.kernel, reg)
-    }
-
-    fn type_of(&self, reg: Reg) -> Type {
-        self.kernel.registers[reg.id.0 as usize].ty
-    }
-
     fn value(&mut self, operand: Operand) -> String {
         match operand {
             Operand::Reg(reg) => self.reg(reg),
-            Operand::U32(value) => word(value),
+            Operand::U32(value) => unsigned(value),
             Operand::Pred(value) => value.to_string(),
             // WGSL has no literals of infinity, NaN and subnormal numbers.
             Operand::F32(value) if value == 0.0 && value.is_sign_positive() => "0.0f".to_owned(),
             Operand::F32(value) if value.is_normal() && value > 0.0 => format!("{value:?}f"),
             Operand::F32(value) if value.is_normal() => format!("({value:?}f)"),
             Operand::F32(value) => {
-                format!("{}({})", self.helper(Helper::Float), word(value.to_bits()))
+                format!("{}({})", self.helper(Helper::Float), unsigned(value.to_bits()))
             }
         }
     }
 
     /// The name of a function of the prelude; the module then defines it.
     fn helper(&mut self, helper: Helper) -> &'static str {
-        self.helpers.insert(helper);
+        self.state.helpers.insert(helper);
         helper.name()
-    }
-}
-
-/// A literal.
-fn word(value: u32) -> String {
-    if value > 0xffff { format!("{value:#010x}u") } else { format!("{value}u") }
-}
-
-/// The name of a register.
-fn name(kernel: &Kernel, reg: Reg) -> String {
-    let register = &kernel.registers[reg.id.0 as usize];
-    if register.len == 1 {
-        format!("_{}", register.name)
-    } else {
-        format!("_{}_{}", register.name, reg.at)
-    }
-}
-
-fn extent(kernel: &Kernel, extent: Extent) -> String {
-    match extent {
-        Extent::Constant(value) => value.to_string(),
-        Extent::Parameter(id) => kernel.parameters[id.0 as usize].name.clone(),
-        Extent::CeilDiv(id, by) => {
-            format!("ceil({} / {by})", kernel.parameters[id.0 as usize].name)
-        }
     }
 }
 
@@ -188,25 +133,16 @@ fn extent(kernel: &Kernel, extent: Extent) -> String {
 fn module(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
     let kernel = writer.kernel;
     let map = kernel.shared_map();
-    writeln!(out, "// {}", kernel.name)?;
-    for line in kernel.summary.lines() {
-        writeln!(out, "// {line}")?;
-    }
-    let [x, y, z] = kernel.launch.grid.map(|part| extent(kernel, part));
-    let threads = kernel.launch.threads;
-    writeln!(out, "//\n// grid {x} x {y} x {z}, {threads} threads, {} bytes shared", map.bytes)?;
-    for (block, start) in kernel.shared.iter().zip(&map.blocks) {
-        let (name, bytes, layout) = (&block.name, block.bytes(), &block.layout);
-        writeln!(out, "// shared + {start}: {name}, {bytes} bytes; {layout}")?;
-    }
+    header::write_title(out, kernel)?;
+    header::write_shared(out, kernel)?;
     writeln!(out)?;
-    for (at, (buffer, array)) in kernel.buffers.iter().zip(&writer.buffers).enumerate() {
-        let shape: Vec<String> = buffer.shape.iter().map(|part| extent(kernel, *part)).collect();
+    for (at, (buffer, array)) in kernel.buffers.iter().zip(&writer.state.buffers).enumerate() {
         let access = match buffer.access {
             Access::Constant | Access::ReadOnly => "read",
             Access::WriteOnce | Access::Workspace => "read_write",
         };
-        let (name, shape, bits) = (&buffer.name, shape.join(", "), 8 * buffer.word.bytes());
+        let (name, shape) = (&buffer.name, header::shape(kernel, buffer));
+        let bits = 8 * buffer.word.bytes();
         writeln!(out, "// {name}: {bits}-bit words [{shape}]; {}", buffer.layout)?;
         let element = array.element();
         writeln!(
@@ -223,13 +159,13 @@ fn module(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
         writeln!(out, "}}\n@group(0) @binding({binding}) var<uniform> parameters: Parameters;")?;
     }
     if map.bytes > 0 {
-        let (element, words) = (writer.shared.element(), map.bytes.div_ceil(4));
+        let (element, words) = (writer.state.shared.element(), map.bytes.div_ceil(4));
         writeln!(out, "var<workgroup> shared_words: array<{element}, {words}>;")?;
     }
-    for helper in &writer.helpers {
+    for helper in &writer.state.helpers {
         writeln!(out, "\n{}", helper.text())?;
     }
-    writeln!(out, "\n@compute @workgroup_size({threads})")?;
+    writeln!(out, "\n@compute @workgroup_size({})", kernel.launch.threads)?;
     writeln!(out, "fn {}(", kernel.name)?;
     let (arguments, first) = subgroups::thread(kernel);
     for argument in arguments {
@@ -247,15 +183,14 @@ fn module(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
 /// Declarations of registers, several per line.
 fn registers(out: &mut String, kernel: &Kernel) -> std::fmt::Result {
     let mut line = String::new();
-    for (id, register) in (0..).zip(&kernel.registers) {
+    for register in &kernel.registers {
         let ty = match register.ty {
             Type::Pred => "bool",
             Type::U32 => "u32",
             Type::F32 => "f32",
         };
         for at in 0..register.len {
-            let name = name(kernel, Reg { id: crate::ir::RegisterId(id), at });
-            let item = format!(" var {name}: {ty};");
+            let item = format!(" var _{}: {ty};", element(register, at));
             if line.len() + item.len() > 90 {
                 writeln!(out, "   {line}")?;
                 line.clear();

@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 
 use super::{Findings, VerifyErrorKind};
+use crate::ir::operation::{Effect, Operation, ResultUniformity};
 use crate::ir::{
-    Access, Accumulator, Address, Body, MatrixOperand, MatrixScope, Op, Operand, Reg, Shuffle,
-    Space, Special, Statement, Uniformity,
+    Access, Accumulator, Address, Body, MatrixOperand, Op, Operand, Reg, Space, Statement,
+    Uniformity,
 };
 
 pub(super) fn check(findings: &mut Findings<'_>) {
@@ -181,31 +182,29 @@ impl<'k> Flow<'_, 'k> {
     }
 
     fn operation(&mut self, op: &'k Op, control: Uniformity, state: &mut State) {
-        let needs = op.demands();
-        if needs > control {
-            self.report(VerifyErrorKind::Divergent { needs, control });
+        let row = op.row();
+        if row.control > control {
+            self.report(VerifyErrorKind::Divergent { needs: row.control, control });
         }
-        match op {
-            Op::GridWait => state.waited = true,
-            Op::MatrixFence => state.unfenced.clear(),
-            Op::MatrixCommit => state.closed.push(std::mem::take(&mut state.open)),
-            Op::MatrixWait { pending } => {
-                let done = state.closed.len().saturating_sub(*pending as usize);
+        match row.effect {
+            Effect::None => {}
+            Effect::GridWait => state.waited = true,
+            Effect::MatrixStart => return self.warp_group_matrix(op, state),
+            Effect::MatrixFence => state.unfenced.clear(),
+            Effect::MatrixCommit => state.closed.push(std::mem::take(&mut state.open)),
+            Effect::MatrixWait(pending) => {
+                let done = state.closed.len().saturating_sub(pending as usize);
                 state.closed.drain(..done);
             }
-            Op::Matrix { op: row, d, a, b, c, .. } if row.scope == MatrixScope::WarpGroup => {
-                return self.warp_group_matrix(d, a, b, c, state);
-            }
-            _ => {}
         }
-        for operand in op.reads() {
+        for operand in row.reads() {
             self.read(operand, state);
         }
-        for (address, ..) in op.memory_accesses() {
-            self.check_access(address, state);
+        for access in row.memory_accesses() {
+            self.check_access(access.address, state);
         }
-        let found = self.result(op, control);
-        for reg in op.writes() {
+        let found = self.result(&row, control);
+        for reg in row.writes() {
             self.write(reg, found, state);
         }
     }
@@ -219,47 +218,29 @@ impl<'k> Flow<'_, 'k> {
     }
 
     /// The uniformity of the operation's results.
-    fn result(&self, op: &Op, control: Uniformity) -> Uniformity {
-        let operands = || op.reads().into_iter().map(|operand| self.uniformity(operand));
-        let least = operands().fold(control, Uniformity::min);
-        match op {
-            // The schedule promises this; the simulator checks it.
-            Op::Uniform { .. } => control,
-            Op::Special { value, .. } => control.min(match value {
-                Special::Thread | Special::Lane => Uniformity::Varying,
-                Special::Warp => Uniformity::Warp,
-                Special::Block(_) | Special::Blocks(_) | Special::ClusterBlock => Uniformity::Block,
-            }),
-            Op::Load { from, .. } => match from.space {
-                Space::Global(id)
-                    if self.findings.kernel.buffers[id.0 as usize].access == Access::Workspace =>
-                {
-                    least.min(Uniformity::Warp)
-                }
-                _ => least,
-            },
-            Op::Vote { .. } | Op::Ballot { .. } => Uniformity::Warp,
-            Op::Shuffle { op: Shuffle::Index, by, .. } => {
-                self.uniformity(*by).min(Uniformity::Warp)
+    fn result(&self, row: &Operation<'_>, control: Uniformity) -> Uniformity {
+        match row.result {
+            ResultUniformity::Control => control,
+            ResultUniformity::Fixed(uniformity) => uniformity,
+            ResultUniformity::Of(operand) => self.uniformity(operand).min(Uniformity::Warp),
+            ResultUniformity::Least(limit) => {
+                let reads = row.reads().into_iter().map(|operand| self.uniformity(operand));
+                let memory = row.memory_accesses().map(|access| match access.address.space {
+                    Space::Global(id)
+                        if self.findings.kernel.buffers[id.0 as usize].access
+                            == Access::Workspace =>
+                    {
+                        Uniformity::Warp
+                    }
+                    Space::Global(_) | Space::Shared(_) => Uniformity::Block,
+                });
+                reads.chain(memory).fold(control.min(limit), Uniformity::min)
             }
-            Op::Shuffle { .. }
-            | Op::Atomic { .. }
-            | Op::AtomicLoad { .. }
-            | Op::MatrixLoad { .. }
-            | Op::MatrixTranspose { .. }
-            | Op::Matrix { .. } => Uniformity::Varying,
-            _ => least,
         }
     }
 
-    fn warp_group_matrix(
-        &mut self,
-        d: &[Reg],
-        a: &MatrixOperand,
-        b: &MatrixOperand,
-        c: &Accumulator,
-        state: &mut State,
-    ) {
+    fn warp_group_matrix(&mut self, op: &'k Op, state: &mut State) {
+        let Op::Matrix { d, a, b, c, .. } = op else { return };
         let mut used: Vec<Reg> = Vec::new();
         for operand in [a, b] {
             match operand {

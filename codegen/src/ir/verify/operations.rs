@@ -2,9 +2,11 @@
 //! range, the buffer allows the access, the target has the instruction.
 
 use super::{Findings, VerifyErrorKind};
+use crate::ir::operation::{Expected, Part, Place};
 use crate::ir::{
-    Access, AccessKind, Accumulator, Address, Body, Cache, MatrixOperand, MatrixScope, MemoryOrder,
-    Op, Operand, Reg, Role, Shuffle, Space, Special, Statement, Type, Width, Word,
+    Access, AccessKind, Accumulator, Address, BarrierRef, Body, MatrixOperand, MatrixScope,
+    MemoryAccess, MemoryOrder, Op, Operand, Reg, Role, Shuffle, Space, Special, Statement, Type,
+    Word,
 };
 use Type::{F32, Pred, U32};
 
@@ -164,16 +166,24 @@ impl<'k> Walk<'_, 'k> {
         self.value(role, expected, Operand::Reg(reg));
     }
 
-    /// A 32-bit operand: u32 or f32.
-    fn word(&mut self, role: &'static str, operand: Operand) {
-        if self.ty(operand) == Some(Pred) {
-            self.report(VerifyErrorKind::WrongType { role, expected: U32, found: Pred });
-        }
-    }
-
-    fn same(&mut self, role: &'static str, dst: Reg, operand: Operand) {
-        if let Some(expected) = self.ty(dst.into()) {
-            self.value(role, expected, operand);
+    fn expected(&mut self, role: &'static str, expected: Expected<'_>, operand: Operand) {
+        match expected {
+            Expected::Any => {
+                self.ty(operand);
+            }
+            Expected::Is(ty) => self.value(role, ty, operand),
+            Expected::Word => {
+                if self.ty(operand) == Some(Pred) {
+                    self.report(VerifyErrorKind::WrongType { role, expected: U32, found: Pred });
+                }
+            }
+            Expected::Like(regs) => {
+                for reg in regs {
+                    if let Some(ty) = self.ty((*reg).into()) {
+                        self.value(role, ty, operand);
+                    }
+                }
+            }
         }
     }
 
@@ -184,237 +194,156 @@ impl<'k> Walk<'_, 'k> {
     }
 
     fn operation(&mut self, op: &'k Op) {
-        self.needs(op.needs());
+        let row = op.row();
+        self.needs(row.feature);
         // A masked access is not checked for bounds: the mask is known only at run time.
-        let masked = op.is_masked();
-        for (address, kind, bytes) in op.memory_accesses() {
-            let certain = !(masked && matches!(address.space, Space::Global(_)));
-            self.address(address, kind, bytes, certain);
-        }
-        if let Some(barrier) = op.barrier() {
-            self.value("mbarrier's index", U32, barrier.index);
-            match self.findings.kernel.barriers.get(barrier.array.0 as usize) {
-                None => self
-                    .report(VerifyErrorKind::Unknown { what: "mbarrier", number: barrier.array.0 }),
-                Some(array) => {
-                    if let Operand::U32(index) = barrier.index
-                        && index >= array.len
-                    {
-                        let name = format!("{}[{index}]", array.name);
-                        self.report(VerifyErrorKind::ArrayBounds { name, len: array.len });
+        let masked = row.parts.iter().any(|part| matches!(part, Part::Mask(_)));
+        for part in &row.parts {
+            match *part {
+                Part::Form(_) | Part::Attribute(_) => {}
+                Part::Writes(role, ty, regs) | Part::Registers(role, ty, regs) => {
+                    regs.iter().for_each(|reg| self.expected(role, ty, (*reg).into()));
+                }
+                Part::Reads(role, ty, values) => {
+                    values.iter().for_each(|value| self.expected(role, ty, *value));
+                }
+                Part::Mask(mask) => self.value("mask", Pred, mask),
+                Part::Memory(access) => {
+                    self.place(access);
+                    let certain = !(masked && matches!(access.address.space, Space::Global(_)));
+                    self.address(access, certain);
+                }
+                Part::Mbarrier(barrier) => self.mbarrier(barrier),
+                Part::Parameter(id) => {
+                    if id.0 as usize >= self.findings.kernel.parameters.len() {
+                        self.report(VerifyErrorKind::Unknown { what: "parameter", number: id.0 });
                     }
                 }
+                Part::Tensor(id, at) => self.tensor(id.0, at),
             }
         }
-        self.operands(op);
+        self.rules(op);
     }
 
-    fn operands(&mut self, op: &'k Op) {
+    /// The rules that the table of operations does not have: numbers of registers, constants.
+    fn rules(&mut self, op: &'k Op) {
+        let gpu = self.findings.kernel.target.gpu;
         match op {
-            Op::Copy { dst, a } | Op::Uniform { dst, a } => self.same("value", *dst, *a),
-            Op::Special { dst, value } => {
-                self.result("result", U32, *dst);
-                if let Special::Block(axis) | Special::Blocks(axis) = value
-                    && *axis > 2
-                {
-                    self.report(VerifyErrorKind::Value(format!("grid axis {axis} does not exist")));
-                }
+            Op::Special { value: Special::Block(axis) | Special::Blocks(axis), .. } => {
+                self.require(*axis <= 2, || format!("grid axis {axis} does not exist"));
             }
-            Op::Parameter { dst, parameter } => {
-                self.result("result", U32, *dst);
-                if parameter.0 as usize >= self.findings.kernel.parameters.len() {
-                    self.report(VerifyErrorKind::Unknown {
-                        what: "parameter",
-                        number: parameter.0,
-                    });
-                }
-            }
-            Op::Unary { dst, op, a } => {
-                let ([first], result) = op.signature();
-                self.value("a", first, *a);
-                self.result("result", result, *dst);
-            }
-            Op::Binary { dst, op, a, b } => {
-                let ([first, second], result) = op.signature();
-                self.value("a", first, *a);
-                self.value("b", second, *b);
-                self.result("result", result, *dst);
-            }
-            Op::Ternary { dst, op, a, b, c } => {
-                let ([first, second, third], result) = op.signature();
-                self.value("a", first, *a);
-                self.value("b", second, *b);
-                self.value("c", third, *c);
-                self.result("result", result, *dst);
-            }
-            Op::Compare { dst, op, a, b } => {
-                self.value("a", op.operands(), *a);
-                self.value("b", op.operands(), *b);
-                self.result("result", Pred, *dst);
-            }
-            Op::Select { dst, condition, a, b } => {
-                self.value("condition", Pred, *condition);
-                self.same("a", *dst, *a);
-                self.same("b", *dst, *b);
-            }
-            Op::Load { dst, from, width, mask, cache } => {
-                self.count("results", width.registers(), dst.len());
-                for reg in dst {
-                    match width {
-                        Width::B8 | Width::B16 => self.result("result", U32, *reg),
-                        _ => self.word("result", (*reg).into()),
-                    }
-                    if let Some(mask) = mask {
-                        self.same("fill", *reg, mask.fill);
-                    }
-                }
-                if let Some(mask) = mask {
-                    self.value("mask", Pred, mask.condition);
-                }
-                if *cache != Cache::Default {
-                    self.constant_buffer(*from, "the read-only path needs a constant buffer");
-                }
-            }
-            Op::Store { values, width, mask, .. } => {
+            Op::Load { dst, width, .. } => self.count("results", width.registers(), dst.len()),
+            Op::Store { values, width, .. } => {
                 self.count("values", width.registers(), values.len());
-                for value in values {
-                    self.word("value", *value);
-                }
-                self.mask(*mask);
             }
-            Op::Prefetch { from, mask } => {
-                self.constant_buffer(*from, "a prefetch needs a constant buffer");
-                self.mask(*mask);
-            }
-            Op::Atomic { dst, at, value, .. } => {
-                if let Some(dst) = dst {
-                    self.result("result", U32, *dst);
-                }
-                self.value("value", U32, *value);
-                self.atomic(*at);
-            }
-            Op::AtomicLoad { dst, from, order, .. } => {
-                self.result("result", U32, *dst);
-                self.atomic(*from);
-                if matches!(order, MemoryOrder::Release | MemoryOrder::AcquireRelease) {
-                    self.report(VerifyErrorKind::Value("a load cannot release".to_owned()));
-                }
+            Op::AtomicLoad { order, .. } => {
+                let acquires = matches!(order, MemoryOrder::Relaxed | MemoryOrder::Acquire);
+                self.require(acquires, || "a load cannot release".to_owned());
             }
             Op::NamedBarrier { id, threads, .. } => {
-                let kernel = self.findings.kernel;
-                let warp = kernel.target.gpu.map_or(1, |gpu| gpu.warp);
-                if !(1..=15).contains(id) {
-                    self.report(VerifyErrorKind::Value(format!(
-                        "named barrier {id} does not exist"
-                    )));
-                }
+                let (warp, block) = (gpu.map_or(1, |gpu| gpu.warp), self.findings.kernel.launch);
+                let exists = (1..=15).contains(id);
+                self.require(exists, || format!("named barrier {id} does not exist"));
                 let whole = *threads > 0 && threads.is_multiple_of(warp);
-                if !whole || *threads > kernel.launch.threads {
-                    self.report(VerifyErrorKind::Value(format!(
-                        "a named barrier of {threads} threads; must be a multiple of the warp"
-                    )));
-                }
+                self.require(whole && *threads <= block.threads, || {
+                    format!("a named barrier of {threads} threads; must be a multiple of the warp")
+                });
             }
-            Op::Shuffle { dst, op, a, by } => {
-                self.word("value", *a);
-                self.same("value", *dst, *a);
-                self.value("lane", U32, *by);
+            Op::Shuffle { op, a, by, .. } => {
+                self.expected("value", Expected::Word, *a);
                 self.shuffle(*op, *by);
             }
-            Op::Vote { dst, a, .. } => {
-                self.result("result", Pred, *dst);
-                self.value("a", Pred, *a);
-            }
-            Op::Ballot { dst, a } => {
-                let warp = self.findings.kernel.target.gpu.map_or(32, |gpu| gpu.warp);
+            Op::Ballot { dst, .. } => {
+                let warp = gpu.map_or(32, |gpu| gpu.warp);
                 self.count("results", warp.div_ceil(32) as usize, dst.len());
-                for reg in dst {
-                    self.result("result", U32, *reg);
-                }
-                self.value("a", Pred, *a);
             }
-            Op::CopyAsync { to, from, width, mask } => {
-                self.space("destination", *to, true);
-                self.space("source", *from, false);
-                if matches!(width, Width::B8 | Width::B16) {
-                    self.report(VerifyErrorKind::Value(
-                        "an asynchronous copy must be 4, 8 or 16 bytes".into(),
-                    ));
-                }
-                self.mask(*mask);
+            Op::CopyAsync { width, .. } => self.require(width.bytes() >= 4, || {
+                "an asynchronous copy must be 4, 8 or 16 bytes".to_owned()
+            }),
+            Op::MbarrierInit { arrivals, .. } => {
+                self.require((1..1 << 20).contains(arrivals), || {
+                    format!("an mbarrier of {arrivals} arrivals is not supported")
+                });
             }
-            Op::MbarrierInit { arrivals, .. } if !(1..1 << 20).contains(arrivals) => {
-                self.report(VerifyErrorKind::Value(format!(
-                    "an mbarrier of {arrivals} arrivals is not supported"
-                )));
+            Op::BulkLoad { bytes: Operand::U32(bytes), .. }
+            | Op::BulkStore { bytes: Operand::U32(bytes), .. } => {
+                self.require(*bytes > 0 && bytes.is_multiple_of(16), || {
+                    format!("a bulk copy of {bytes} bytes; must be a multiple of 16")
+                });
             }
-            Op::MbarrierArrive { expect: Some(value), .. }
-            | Op::MbarrierWait { parity: value, .. } => self.value("value", U32, *value),
-            Op::BulkLoad { to, from, bytes, .. } => {
-                self.space("destination", *to, true);
-                self.space("source", *from, false);
-                self.bulk(*bytes);
-            }
-            Op::BulkStore { to, from, bytes } => {
-                self.space("destination", *to, false);
-                self.space("source", *from, true);
-                self.bulk(*bytes);
-            }
-            Op::TensorLoad { to, map, at, multicast, .. } => {
-                self.space("destination", *to, true);
-                self.tensor(map.0, at);
-                if let Some(mask) = multicast {
-                    self.value("multicast", U32, *mask);
-                }
-            }
-            Op::TensorStore { map, at, from } => {
-                self.space("source", *from, true);
-                self.tensor(map.0, at);
-            }
-            Op::MatrixLoad { dst, from, .. } => {
-                self.space("source", *from, true);
-                self.matrices(dst.len());
-                for reg in dst {
-                    self.result("result", U32, *reg);
-                }
-            }
-            Op::MatrixStore { to, values, .. } => {
-                self.space("destination", *to, true);
-                self.matrices(values.len());
-                for value in values {
-                    self.value("value", U32, *value);
-                }
-            }
-            Op::MatrixTranspose { dst, a } => {
-                self.result("result", U32, *dst);
-                self.value("a", U32, *a);
-            }
+            Op::MatrixLoad { dst, .. } => self.matrices(dst.len()),
+            Op::MatrixStore { values, .. } => self.matrices(values.len()),
             Op::Matrix { .. } => self.matrix(op),
-            _ => {}
+            Op::Comment(_)
+            | Op::Copy { .. }
+            | Op::Uniform { .. }
+            | Op::Special { .. }
+            | Op::Parameter { .. }
+            | Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Ternary { .. }
+            | Op::Compare { .. }
+            | Op::Select { .. }
+            | Op::Prefetch { .. }
+            | Op::Atomic { .. }
+            | Op::Fence { .. }
+            | Op::Barrier
+            | Op::WarpSync
+            | Op::ClusterBarrier
+            | Op::Vote { .. }
+            | Op::CopyCommit
+            | Op::CopyWait { .. }
+            | Op::CopyArrive { .. }
+            | Op::MbarrierFence
+            | Op::MbarrierArrive { .. }
+            | Op::MbarrierWait { .. }
+            | Op::FenceAsync
+            | Op::BulkLoad { .. }
+            | Op::BulkStore { .. }
+            | Op::TensorLoad { .. }
+            | Op::TensorStore { .. }
+            | Op::BulkCommit
+            | Op::BulkWait { .. }
+            | Op::MatrixTranspose { .. }
+            | Op::MatrixFence
+            | Op::MatrixCommit
+            | Op::MatrixWait { .. }
+            | Op::GridWait
+            | Op::GridLaunch => {}
         }
     }
 
-    fn mask(&mut self, mask: Option<Operand>) {
-        if let Some(mask) = mask {
-            self.value("mask", Pred, mask);
+    fn require(&mut self, right: bool, what: impl FnOnce() -> String) {
+        if !right {
+            self.report(VerifyErrorKind::Value(what()));
         }
     }
 
-    fn space(&mut self, role: &'static str, address: Address, shared: bool) {
-        if matches!(address.space, Space::Shared(_)) != shared {
-            let expected = if shared { "shared" } else { "global" };
-            self.report(VerifyErrorKind::WrongSpace { role, expected });
+    fn place(&mut self, access: MemoryAccess) {
+        let shared = matches!(access.address.space, Space::Shared(_));
+        match access.place {
+            Place::Shared(role) if !shared => {
+                self.report(VerifyErrorKind::WrongSpace { role, expected: "shared" });
+            }
+            Place::Global(role) if shared => {
+                self.report(VerifyErrorKind::WrongSpace { role, expected: "global" });
+            }
+            Place::Constant(what) => self.constant_buffer(access.address, what),
+            Place::Anywhere | Place::Shared(_) | Place::Global(_) => {}
         }
     }
 
-    fn bulk(&mut self, bytes: Operand) {
-        self.value("bytes", U32, bytes);
-        if let Operand::U32(bytes) = bytes
-            && (bytes == 0 || !bytes.is_multiple_of(16))
+    fn mbarrier(&mut self, barrier: BarrierRef) {
+        self.value("mbarrier's index", U32, barrier.index);
+        let number = barrier.array.0;
+        let Some(array) = self.findings.kernel.barriers.get(number as usize) else {
+            return self.report(VerifyErrorKind::Unknown { what: "mbarrier", number });
+        };
+        if let Operand::U32(index) = barrier.index
+            && index >= array.len
         {
-            self.report(VerifyErrorKind::Value(format!(
-                "a bulk copy of {bytes} bytes; must be a multiple of 16"
-            )));
+            let name = format!("{}[{index}]", array.name);
+            self.report(VerifyErrorKind::ArrayBounds { name, len: array.len });
         }
     }
 
@@ -429,21 +358,8 @@ impl<'k> Walk<'_, 'k> {
     }
 
     fn matrices(&mut self, count: usize) {
-        if !matches!(count, 1 | 2 | 4) {
-            self.report(VerifyErrorKind::Value(format!("{count} matrices; must be 1, 2 or 4")));
-        }
-    }
-
-    fn atomic(&mut self, at: Address) {
-        let word = match at.space {
-            Space::Global(id) => self.findings.kernel.buffers.get(id.0 as usize).map(|b| b.word),
-            Space::Shared(id) => self.findings.kernel.shared.get(id.0 as usize).map(|b| b.word),
-        };
-        if word.is_some_and(|word| word != Word::U32) {
-            self.report(VerifyErrorKind::Value(
-                "atomic operations need an array of 32-bit words".to_owned(),
-            ));
-        }
+        let right = matches!(count, 1 | 2 | 4);
+        self.require(right, || format!("{count} matrices; must be 1, 2 or 4"));
     }
 
     fn constant_buffer(&mut self, address: Address, what: &'static str) {
@@ -457,7 +373,8 @@ impl<'k> Walk<'_, 'k> {
         }
     }
 
-    fn address(&mut self, address: Address, kind: AccessKind, bytes: u32, certain: bool) {
+    fn address(&mut self, access: MemoryAccess, certain: bool) {
+        let MemoryAccess { address, kind, bytes, .. } = access;
         self.value("index", U32, address.index);
         let kernel = self.findings.kernel;
         let (name, word, len) = match address.space {
@@ -489,6 +406,10 @@ impl<'k> Walk<'_, 'k> {
                 (&block.name, block.word, Some(u64::from(block.len)))
             }
         };
+        if kind == AccessKind::Atomic && word != Word::U32 {
+            let what = "atomic operations need an array of 32-bit words".to_owned();
+            self.report(VerifyErrorKind::Value(what));
+        }
         let known = match address.index {
             Operand::U32(index) => u64::from(index),
             _ => 0,
@@ -526,54 +447,34 @@ impl<'k> Walk<'_, 'k> {
     fn matrix(&mut self, statement: &'k Op) {
         let Op::Matrix { op, d, a, b, c, scales } = statement else { return };
         let warp = self.findings.kernel.target.gpu.map_or(32, |gpu| gpu.warp);
-        let [in_a, in_b, in_d] = op.registers(warp);
-        let result = if op.d == crate::ir::Element::F32 { F32 } else { U32 };
-        self.count("d", in_d as usize, d.len());
-        for reg in d {
-            self.result("d", result, *reg);
-        }
+        let [in_a, in_b, in_d] = op.registers(warp).map(|count| count as usize);
+        self.count("d", in_d, d.len());
         for (role, operand, count) in [("a", a, in_a), ("b", b, in_b)] {
             match operand {
                 MatrixOperand::Registers(regs) => {
-                    self.count(role, count as usize, regs.len());
-                    for reg in regs {
-                        self.result(role, U32, *reg);
-                    }
+                    self.count(role, count, regs.len());
                     if role == "b" && op.b_layout.is_empty() {
                         self.report(VerifyErrorKind::WrongSpace { role, expected: "shared" });
                     }
                 }
-                MatrixOperand::Shared(tile) => {
+                MatrixOperand::Shared(_) => {
                     if op.scope == MatrixScope::Warp {
                         self.report(VerifyErrorKind::WrongSpace { role, expected: "register" });
                     }
-                    let at = Address {
-                        space: Space::Shared(tile.block),
-                        index: tile.index,
-                        offset: tile.offset,
-                    };
-                    self.address(at, AccessKind::Read, 16, true);
                 }
             }
         }
-        let expected = if op.scaling.is_some() { 2 } else { 0 };
-        let found = scales.iter().flatten();
-        self.count("scales", expected, found.clone().count());
-        for scale in found {
-            self.result("scale", U32, scale.from);
-            if scale.byte > 3 {
-                let what = format!("byte {} of a register of scales; must be 0 to 3", scale.byte);
-                self.report(VerifyErrorKind::Value(what));
-            }
+        let scales: Vec<_> = scales.iter().flatten().collect();
+        self.count("scales", if op.scaling.is_some() { 2 } else { 0 }, scales.len());
+        for scale in scales {
+            self.require(scale.byte <= 3, || {
+                format!("byte {} of a register of scales; must be 0 to 3", scale.byte)
+            });
         }
         if let Accumulator::Registers(regs) = c {
-            self.count("c", in_d as usize, regs.len());
-            for reg in regs {
-                self.result("c", result, *reg);
-            }
-            if op.scope == MatrixScope::WarpGroup && regs != d {
-                self.report(VerifyErrorKind::Value("in warp-group scope c must be d".to_owned()));
-            }
+            self.count("c", in_d, regs.len());
+            let same = op.scope == MatrixScope::Warp || regs == d;
+            self.require(same, || "in warp-group scope c must be d".to_owned());
         }
     }
 }
