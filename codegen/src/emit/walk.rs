@@ -24,9 +24,9 @@ pub(super) trait Dialect {
     /// [`Statement::If`].
     fn branch(&mut self, condition: Operand, then: &Body, otherwise: &Body);
     /// [`Statement::For`], with its start, end and step.
-    fn count(&mut self, counter: Reg, bounds: [Operand; 3], body: &Body);
+    fn for_loop(&mut self, counter: Reg, bounds: [Operand; 3], body: &Body);
     /// [`Statement::While`].
-    fn repeat(&mut self, test: &Body, condition: Reg, body: &Body);
+    fn while_loop(&mut self, test: &Body, condition: Reg, body: &Body);
     /// [`Statement::Roles`].
     fn roles(&mut self, roles: &[Role]);
 }
@@ -95,9 +95,11 @@ where
                     self.branch(*condition, then, otherwise);
                 }
                 Statement::For { counter, start, end, step, body } => {
-                    self.count(*counter, [*start, *end, *step], body);
+                    self.for_loop(*counter, [*start, *end, *step], body);
                 }
-                Statement::While { test, condition, body } => self.repeat(test, *condition, body),
+                Statement::While { test, condition, body } => {
+                    self.while_loop(test, *condition, body)
+                }
                 Statement::Roles(roles) => self.roles(roles),
             }
         }

@@ -181,10 +181,8 @@ impl<const L: usize> Warp<L> {
         operand: impl Into<Operand>,
         live: u64,
     ) -> StepResult<Row<L>> {
-        let reg = match constant(operand.into()) {
-            Ok(bits) => return Ok([bits; L]),
-            Err(reg) => reg,
-        };
+        let operand = operand.into();
+        let Some(reg) = operand.reg() else { return Ok([bits(operand); L]) };
         let slot = state.slot(reg);
         let at = slot as usize;
         let bad = self.poison[at] & live;
@@ -207,10 +205,7 @@ impl<const L: usize> Warp<L> {
         state: &UnitState<'_, '_>,
         operand: Operand,
     ) -> StepResult<(Row<L>, u64)> {
-        let reg = match constant(operand) {
-            Ok(bits) => return Ok(([bits; L], 0)),
-            Err(reg) => reg,
-        };
+        let Some(reg) = operand.reg() else { return Ok(([bits(operand); L], 0)) };
         let slot = state.slot(reg);
         let at = slot as usize;
         if self.marks[at] & WRITTEN_IN_FLIGHT != 0 {
@@ -314,14 +309,11 @@ impl<const L: usize> Warp<L> {
 
     /// Reads a predicate with its poison.
     pub(super) fn flag_any(&self, state: &UnitState<'_, '_>, operand: Operand) -> (u64, u64) {
-        match constant(operand) {
-            Ok(0) => (0, 0),
-            Ok(_) => (!0, 0),
-            Err(reg) => {
-                let flag = state.slot(reg) as usize;
-                (self.flags[flag], self.flag_poison[flag])
-            }
-        }
+        let Some(reg) = operand.reg() else {
+            return (if bits(operand) == 0 { 0 } else { !0 }, 0);
+        };
+        let flag = state.slot(reg) as usize;
+        (self.flags[flag], self.flag_poison[flag])
     }
 
     /// Writes the live lanes of a predicate register, poison included.
@@ -430,12 +422,12 @@ impl<const L: usize> Warp<L> {
     }
 }
 
-/// The bits of a constant, or the register.
-fn constant(operand: Operand) -> Result<u32, Reg> {
-    match operand {
-        Operand::Reg(reg) => Err(reg),
-        Operand::U32(bits) => Ok(bits),
-        Operand::F32(value) => Ok(value.to_bits()),
-        Operand::Pred(value) => Ok(value.into()),
+/// The bits of a constant; a register has none.
+fn bits(constant: Operand) -> u32 {
+    match constant {
+        Operand::Reg(_) => 0,
+        Operand::U32(bits) => bits,
+        Operand::F32(value) => value.to_bits(),
+        Operand::Pred(value) => value.into(),
     }
 }

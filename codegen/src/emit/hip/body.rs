@@ -92,7 +92,7 @@ impl Dialect for Writer<'_> {
         self.line("}");
     }
 
-    fn count(&mut self, counter: Reg, [start, end, step]: [Operand; 3], body: &Body) {
+    fn for_loop(&mut self, counter: Reg, [start, end, step]: [Operand; 3], body: &Body) {
         let counter = self.reg(counter);
         let start = self.value(start);
         let n = self.label();
@@ -104,7 +104,7 @@ impl Dialect for Writer<'_> {
         self.braced(&head, |this| this.body(body));
     }
 
-    fn repeat(&mut self, test: &Body, condition: Reg, body: &Body) {
+    fn while_loop(&mut self, test: &Body, condition: Reg, body: &Body) {
         let condition = self.reg(condition);
         self.line("#pragma clang loop unroll(disable)");
         self.braced("while (true) ", |this| {

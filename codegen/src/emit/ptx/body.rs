@@ -152,7 +152,7 @@ impl Dialect for Writer<'_> {
         self.invalidate_all(otherwise);
     }
 
-    fn count(&mut self, counter: Reg, [start, end, step]: [Operand; 3], body: &Body) {
+    fn for_loop(&mut self, counter: Reg, [start, end, step]: [Operand; 3], body: &Body) {
         // Bounds are read once: they are copied if the body changes them.
         let changes = |operand: Operand| {
             let mut changed = false;
@@ -197,7 +197,7 @@ impl Dialect for Writer<'_> {
         self.invalidate(counter);
     }
 
-    fn repeat(&mut self, test: &Body, condition: Reg, body: &Body) {
+    fn while_loop(&mut self, test: &Body, condition: Reg, body: &Body) {
         let n = self.label();
         self.invalidate_all(test);
         self.invalidate_all(body);

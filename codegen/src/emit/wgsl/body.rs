@@ -94,7 +94,7 @@ impl Dialect for Writer<'_> {
         }
     }
 
-    fn count(&mut self, counter: Reg, bounds: [Operand; 3], body: &Body) {
+    fn for_loop(&mut self, counter: Reg, bounds: [Operand; 3], body: &Body) {
         let (n, counter) = (self.label(), self.reg(counter));
         let [start, end, step] = bounds.map(|bound| self.value(bound));
         // Bounds are read once.
@@ -105,7 +105,7 @@ impl Dialect for Writer<'_> {
         self.braced(&head, |this| this.body(body));
     }
 
-    fn repeat(&mut self, test: &Body, condition: Reg, body: &Body) {
+    fn while_loop(&mut self, test: &Body, condition: Reg, body: &Body) {
         let condition = self.reg(condition);
         self.braced("loop ", |this| {
             this.body(test);
