@@ -225,6 +225,7 @@ impl Kernel {
                     format!("{name}({})", self.values(at))
                 }
             };
+            debug_assert!(form.contains("{}"), "no place for `{text}` in `{form}`");
             let (before, after) = form.split_once("{}").unwrap_or((form, ""));
             write!(f, "{before}{text}")?;
             form = after;

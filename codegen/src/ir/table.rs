@@ -1,5 +1,8 @@
 //! The table of operations: what each one reads, writes and needs, and how the IR prints it. The
 //! printer, the verifier, the walks over a kernel and the simulator's counts follow from the rows.
+//!
+//! A new operation is a variant of [`Op`] and a row. The compiler then names what else must know the
+//! operation: the verifier's rules beyond the table, `body` of each emitter, `step` of the simulator.
 
 use std::fmt::Debug;
 use std::slice::from_ref;
@@ -17,13 +20,15 @@ use ResultUniformity::{Control, Fixed, Least, Of};
 use Type::{F32, Pred, U32};
 use Uniformity::{Block, Varying, Warp, WarpGroup};
 
+/// The row of an operation that a thread may run alone, with results that are as uniform as what it
+/// reads. `form` is how the IR prints the parts, one for each `{}`.
 fn row<'o, const N: usize>(
     class: Class,
     feature: Feature,
     form: &'o str,
     parts: [Part<'o>; N],
 ) -> Operation<'o> {
-    let (control, result) = (Uniformity::Varying, Least(Uniformity::Block));
+    let (control, result) = (Varying, Least(Block));
     Operation { parts: Vec::new(), class, feature, control, result, effect: Effect::None }
         .then(form, parts)
 }
@@ -36,6 +41,7 @@ impl<'o> Operation<'o> {
         self
     }
 
+    /// A mask, if there is one.
     fn masked(self, mask: Option<Operand>) -> Self {
         match mask {
             Some(mask) => self.then(" where {}", [Part::Mask(mask)]),

@@ -22,17 +22,12 @@ struct Lowering<'k> {
 impl<'k> Lowering<'k> {
     fn registers(&mut self, kernel: &Kernel) {
         for register in &kernel.registers {
-            let names = match register.ty {
-                Type::Pred => &mut self.program.flag_names,
-                Type::U32 | Type::F32 => &mut self.program.slot_names,
+            let next = match register.ty {
+                Type::Pred => &mut self.program.flags,
+                Type::U32 | Type::F32 => &mut self.program.slots,
             };
-            self.program.bases.push(names.len() as u32);
-            for at in 0..register.len {
-                names.push(match register.len {
-                    1 => register.name.clone(),
-                    _ => format!("{}[{at}]", register.name),
-                });
-            }
+            self.program.bases.push(*next);
+            *next += register.len;
         }
     }
 

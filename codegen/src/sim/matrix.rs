@@ -246,7 +246,7 @@ impl<const L: usize> Warp<L> {
         for (&reg, &slot) in d.iter().zip(&d_slots) {
             let marks = self.marks[slot as usize];
             if marks & WRITTEN_IN_FLIGHT == 0 {
-                self.check_fenced(state, slot)?;
+                self.check_fenced(state, reg)?;
                 if adds {
                     self.read(state, reg, Self::FULL)?;
                 }
@@ -258,7 +258,7 @@ impl<const L: usize> Warp<L> {
             MatrixOperand::Registers(regs) => {
                 let slots: Box<[RegSlot]> = slots(regs);
                 for (&reg, &slot) in regs.iter().zip(&slots) {
-                    self.check_fenced(state, slot)?;
+                    self.check_fenced(state, reg)?;
                     self.read(state, reg, Self::FULL)?;
                     self.marks[slot as usize] |= READ_IN_FLIGHT;
                 }
@@ -290,11 +290,11 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    /// Fails if the slot was written since the last matrix fence.
-    fn check_fenced(&self, state: &UnitState<'_, '_>, slot: RegSlot) -> StepResult {
-        match self.marks[slot as usize] & UNFENCED {
+    /// Fails if the register was written since the last matrix fence.
+    fn check_fenced(&self, state: &UnitState<'_, '_>, reg: Reg) -> StepResult {
+        match self.marks[state.slot(reg) as usize] & UNFENCED {
             0 => Ok(()),
-            _ => fail(FaultKind::MissingMatrixFence(state.slot_name(slot))),
+            _ => fail(FaultKind::MissingMatrixFence(state.name(reg))),
         }
     }
 

@@ -7,8 +7,6 @@ use crate::ir::{InstructionClass, Op, Operand, Reg};
 
 /// A register of 32 bits.
 pub(super) type RegSlot = u32;
-/// A predicate register.
-pub(super) type PredSlot = u32;
 
 /// A program for one launch.
 #[derive(Debug, Default)]
@@ -16,10 +14,10 @@ pub(super) struct Program<'k> {
     pub(super) steps: Vec<Step<'k>>,
     /// First slot or flag of each register of the kernel.
     pub(super) bases: Vec<u32>,
-    /// Names of the slots.
-    pub(super) slot_names: Vec<String>,
-    /// Names of the flags.
-    pub(super) flag_names: Vec<String>,
+    /// Number of slots.
+    pub(super) slots: u32,
+    /// Number of flags.
+    pub(super) flags: u32,
     /// Number of statements.
     pub(super) points: usize,
     /// Whether the kernel has warp-group matrix operations, which use registers in flight.

@@ -9,7 +9,7 @@ use super::count::{Banks, Tally};
 use super::fault::{self, ConflictingAccess, FaultKind, MemoryLocation, ProgramPoint};
 use super::global::{Agent, GlobalMemory, ReleasedClocks};
 use super::mbarrier::{InFlightCopy, Mbarrier};
-use super::program::{PredSlot, Program, RegSlot};
+use super::program::{Program, RegSlot};
 use super::shared::{AccessConflict, SharedMemory};
 use crate::ir::{BufferId, Kernel, Reg, SharedId, SharedMap, Space, Type};
 
@@ -106,12 +106,8 @@ impl<'a> UnitState<'a, '_> {
         self.context.kernel.registers[reg.id.0 as usize].ty == Type::Pred
     }
 
-    pub(super) fn slot_name(&self, slot: RegSlot) -> String {
-        self.context.program.slot_names.get(slot as usize).cloned().unwrap_or_default()
-    }
-
-    pub(super) fn flag_name(&self, flag: PredSlot) -> String {
-        self.context.program.flag_names.get(flag as usize).cloned().unwrap_or_default()
+    pub(super) fn name(&self, reg: Reg) -> String {
+        self.context.kernel.reg(reg)
     }
 
     pub(super) fn point(&self, number: u32) -> ProgramPoint {

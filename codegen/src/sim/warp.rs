@@ -137,7 +137,7 @@ impl<const L: usize> Warp<L> {
         clock: Clock,
         (unit, block, number, entity): (u32, usize, u32, u16),
     ) -> Self {
-        let (slots, flags) = (program.slot_names.len(), program.flag_names.len());
+        let (slots, flags) = (program.slots as usize, program.flags as usize);
         Self {
             number,
             block,
@@ -189,9 +189,9 @@ impl<const L: usize> Warp<L> {
         if bad != 0 {
             let lane = bad.trailing_zeros() as usize;
             if self.marks[at] & WRITTEN_IN_FLIGHT != 0 {
-                return fail_at(lane, self.in_flight_fault(state, slot));
+                return fail_at(lane, self.in_flight_fault(state, reg));
             }
-            return fail_at(lane, FaultKind::PoisonRegister(state.slot_name(slot)));
+            return fail_at(lane, FaultKind::PoisonRegister(state.name(reg)));
         }
         if self.marks[at] & LOAD_PENDING != 0 {
             self.mark_used(slot);
@@ -209,7 +209,7 @@ impl<const L: usize> Warp<L> {
         let slot = state.slot(reg);
         let at = slot as usize;
         if self.marks[at] & WRITTEN_IN_FLIGHT != 0 {
-            return fail(self.in_flight_fault(state, slot));
+            return fail(self.in_flight_fault(state, reg));
         }
         if self.marks[at] & LOAD_PENDING != 0 {
             self.mark_used(slot);
@@ -232,7 +232,7 @@ impl<const L: usize> Warp<L> {
         let slot = state.slot(reg);
         let at = slot as usize;
         if self.marks[at] != 0 {
-            self.overwritten(state, slot)?;
+            self.overwritten(state, reg)?;
         }
         if self.tracks {
             self.marks[at] |= UNFENCED;
@@ -249,14 +249,15 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    fn overwritten(&mut self, state: &UnitState<'_, '_>, slot: RegSlot) -> StepResult {
+    fn overwritten(&mut self, state: &UnitState<'_, '_>, reg: Reg) -> StepResult {
+        let slot = state.slot(reg);
         let marks = self.marks[slot as usize];
         if marks & WRITTEN_IN_FLIGHT != 0 {
-            return fail(self.in_flight_fault(state, slot));
+            return fail(self.in_flight_fault(state, reg));
         }
         if marks & READ_IN_FLIGHT != 0 {
             let by = self.matrix_op_of(slot).map_or(0, |op| op.point);
-            let what = state.slot_name(slot);
+            let what = state.name(reg);
             return fail(FaultKind::BeingRead { what, by: state.point(by) });
         }
         if marks & LOAD_PENDING != 0 {
@@ -265,9 +266,9 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    fn in_flight_fault(&self, state: &UnitState<'_, '_>, slot: RegSlot) -> FaultKind {
-        let by = self.matrix_op_of(slot).map_or(0, |op| op.point);
-        FaultKind::InFlight { what: state.slot_name(slot), by: state.point(by) }
+    fn in_flight_fault(&self, state: &UnitState<'_, '_>, reg: Reg) -> FaultKind {
+        let by = self.matrix_op_of(state.slot(reg)).map_or(0, |op| op.point);
+        FaultKind::InFlight { what: state.name(reg), by: state.point(by) }
     }
 
     fn matrix_op_of(&self, slot: RegSlot) -> Option<&InFlightMatrixOp> {
@@ -300,8 +301,8 @@ impl<const L: usize> Warp<L> {
         let (value, poison) = self.flag_any(state, operand);
         match (operand.reg(), poison & live) {
             (Some(reg), bad @ 1..) => {
-                let name = state.flag_name(state.slot(reg));
-                fail_at(bad.trailing_zeros() as usize, FaultKind::PoisonRegister(name))
+                let lane = bad.trailing_zeros() as usize;
+                fail_at(lane, FaultKind::PoisonRegister(state.name(reg)))
             }
             _ => Ok(value),
         }

@@ -69,10 +69,6 @@ impl<'k> Findings<'k> {
 
     /// The name of a register's element in messages.
     fn name(&self, reg: Reg) -> String {
-        match self.kernel.registers.get(reg.id.0 as usize) {
-            Some(register) if register.len == 1 && reg.at == 0 => register.name.clone(),
-            Some(register) => format!("{}[{}]", register.name, reg.at),
-            None => format!("register {}", reg.id.0),
-        }
+        self.kernel.reg(reg)
     }
 }
