@@ -2,8 +2,9 @@
 //!
 //! In: the text of a scheme ([`parse`]), or the fields of a [`Scheme`] from a checkpoint's
 //! configuration. Out: a checked [`Scheme`] value, its number formats ([`mod@format`]), the layout
-//! algebra that gives the address of each bit ([`layout`]), and the scalar reference that defines
-//! its meaning ([`mod@reference`]). This crate knows the names of targets, but no target and no
+//! algebra that gives the address of each bit ([`layout`]), the layers of experts whose weights
+//! schemes describe ([`experts`]), and the scalar reference that defines their meaning
+//! ([`mod@reference`]). This crate knows the names of targets, but no target and no
 //! file format.
 //!
 //! Start at [`Scheme`]; docs/scheme-language.md is the reference of the language.
@@ -12,6 +13,7 @@
 
 mod builder;
 mod correction;
+pub mod experts;
 pub mod format;
 pub mod lang;
 mod launch;

@@ -6,6 +6,7 @@ mod random_layout;
 mod defaults;
 mod documentation;
 mod errors;
+mod experts;
 mod formats;
 mod fragments;
 mod laws;

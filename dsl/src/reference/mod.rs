@@ -2,12 +2,13 @@
 //!
 //! In: a [`Scheme`](crate::Scheme) and packed tensors or float weights. Out: plain codes
 //! ([`unpack`], [`pack`]), real weights ([`dequantise`]), quantised weights ([`quantise`]),
-//! quantised activations ([`quantise_activation`]), products ([`matmul`]). Reals are `f64`; the
-//! only roundings are those that the scheme declares. The reference is slow on purpose. The layout
+//! quantised activations ([`quantise_activation`]), products ([`matmul`]), and layers of experts
+//! ([`experts`]). Reals are `f64`; the only roundings are those that the scheme declares. The reference is slow on purpose. The layout
 //! transforms and every kernel are tested against the reference; the reference is tested against
 //! files of third-party software.
 
 mod activation;
+pub mod experts;
 mod pack;
 mod quantise;
 mod value;
@@ -17,6 +18,7 @@ pub use pack::{PlainCodes, StoredTensors, pack, unpack};
 pub use quantise::{RoundedArithmetic, quantise};
 pub use value::{Dequantiser, dequantise, matmul};
 
+use crate::experts::ExpertLayerError;
 use crate::layout::{BindError, Component};
 
 /// Why the reference has no result.
@@ -77,4 +79,47 @@ pub enum ReferenceError {
     /// The activation's static scale was not given.
     #[error("the activation needs {0} from the checkpoint")]
     StaticInput(Component),
+    /// The expert layer is not valid.
+    #[error(transparent)]
+    ExpertLayer(#[from] ExpertLayerError),
+    /// A router logit is NaN or +infinity.
+    #[error("the logit of token {token}, expert {expert} is {value}: it is finite or -infinity")]
+    Logit {
+        /// The token.
+        token: usize,
+        /// The expert.
+        expert: usize,
+        /// The logit.
+        value: f64,
+    },
+    /// A score bias is NaN or +infinity.
+    #[error("the score bias of expert {expert} is {value}: it is finite or -infinity")]
+    ScoreBias {
+        /// The expert.
+        expert: usize,
+        /// Its bias.
+        value: f64,
+    },
+    /// A token chose an expert that does not exist.
+    #[error("choice {choice} of token {token} is expert {id}: the layer has {experts} experts")]
+    Expert {
+        /// The token.
+        token: usize,
+        /// Which of its choices, from 0.
+        choice: usize,
+        /// The number that it chose.
+        id: i32,
+        /// E.
+        experts: u32,
+    },
+    /// The expert map names a place without an expert.
+    #[error("the expert map has expert {expert} at place {place}, but {local} experts are here")]
+    ExpertMap {
+        /// The expert.
+        expert: usize,
+        /// Its place by the map.
+        place: i32,
+        /// L.
+        local: usize,
+    },
 }
