@@ -139,7 +139,7 @@ fn problems(
 }
 
 /// Rows that fit 16 bytes, and rows that fit 8, 4 and 2; with pads and without; groups that are cut;
-/// several blocks a row, several turns a thread. All of these for each quantiser and type, or one.
+/// several blocks a row, several iterations a thread. All of these for each quantiser and type, or one.
 fn operands_are_the_references(all_shapes: bool) {
     let shapes = [(200, 256), (300, 320), (130, 256), (77, 80), (2056, 2304), (5128, 5248)];
     for (number, one) in all().iter().enumerate() {
@@ -249,7 +249,7 @@ fn products_get_their_operand() {
                 let problem = problem.unwrap_or_else(|error| panic!("{}: {error}", scheme.name));
                 let problem = match input.codes {
                     true => problem.leaving_codes().unwrap(),
-                    false => problem.in_runs(input.scale.and_then(InputScale::columns)),
+                    false => problem.in_segments(input.scale.and_then(InputScale::columns)),
                 };
                 // Codes are four to a word.
                 let of_word = if input.codes { 4 } else { 1 };
@@ -299,11 +299,11 @@ fn columns_are_gathered() {
     }
 }
 
-/// Groups of any size, in runs that products take, and columns in an order that keeps runs inside of
-/// groups: the last groups come first, each padded to whole runs.
+/// Groups of any size, in segments that products take, and columns in an order that keeps segments inside of
+/// groups: the last groups come first, each padded to whole segments.
 #[test]
 fn groups_of_any_size_are_quantised() {
-    // A quantiser, the type of its arithmetic, columns of a run, whether columns have an order.
+    // A quantiser, the type of its arithmetic, columns of a segment, whether columns have an order.
     let cases = [
         ("i8 { scale: f32 per 1x48 }", "f32", 16, false),
         ("i8 { scale: f32 per 1x512 }", "f32", 512, false),
@@ -323,7 +323,7 @@ fn groups_of_any_size_are_quantised() {
         ("u8 { zero: u8, scale: f32 per 4x40 }", "f32", 8, true),
         ("i8 { scale: bf16 per 1x24, scale: f32 per 1x40 }", "own", 8, false),
     ];
-    for (number, (clause, arithmetic, run, ordered)) in cases.into_iter().enumerate() {
+    for (number, (clause, arithmetic, segment, ordered)) in cases.into_iter().enumerate() {
         let scheme = other(clause, arithmetic);
         let of = &scheme.activations[0];
         let shapes = [(77u32, "sm_90a"), (1300, "wgsl"), (640, "gfx942")];
@@ -340,16 +340,16 @@ fn groups_of_any_size_are_quantised() {
             let mut order = Vec::new();
             for group in (0..k.div_ceil(finest)).rev().filter(|_| ordered) {
                 order.extend(group * finest..k.min((group + 1) * finest));
-                order.resize(order.len().next_multiple_of(run as usize), u32::MAX);
+                order.resize(order.len().next_multiple_of(segment as usize), u32::MAX);
             }
             let padded = if ordered { order.len() as u32 } else { k };
-            let padded = padded.next_multiple_of(run.max(8));
+            let padded = padded.next_multiple_of(segment.max(8));
             order.resize(if ordered { padded as usize } else { 0 }, u32::MAX);
             let own_type = Number::Float(own);
             let shape = (k, padded);
             let problem =
                 ActivationProblem::new(&scheme, of, own_type, operand, target, shape, ordered);
-            let problem = problem.unwrap().in_runs(Some(run));
+            let problem = problem.unwrap().in_segments(Some(segment));
             let kernels = verified(&problem, at == 0);
             assert_eq!(kernels.len() as u32, problem.launches(), "{clause}");
             let x = Rows::draw(problem.quantiser(), own, k as usize, &Kind::ALL, 7);
@@ -385,7 +385,7 @@ fn gathered_columns_are_quantised() {
     }
 }
 
-/// Quantisers whose kernels load x in different ways, their operands, the columns of a run that the
+/// Quantisers whose kernels load x in different ways, their operands, the columns of a segment that the
 /// product takes, and whether lanes find the scales.
 const FACTORED: &[(&str, Operand, Option<u32>)] = &[
     ("bf16", Operand::Bf16, None),
@@ -412,7 +412,7 @@ fn prescaled(clause: &str, arithmetic: &str, number: Number) -> Scheme {
 fn columns_are_multiplied_first() {
     let shapes = [(200, 256), (300, 320), (130, 256), (77, 96), (16_640, 16_640)];
     let targets = ["sm_80", "sm_90a", "gfx942", "wgsl", "wgsl_subgroups"];
-    for (number, (clause, operand, run)) in FACTORED.iter().enumerate() {
+    for (number, (clause, operand, segment)) in FACTORED.iter().enumerate() {
         for (at, (k, padded)) in shapes.into_iter().enumerate() {
             for (turn, own) in OWN.into_iter().enumerate() {
                 let of = number + at + turn;
@@ -426,7 +426,7 @@ fn columns_are_multiplied_first() {
                 let activation = &scheme.activations[0];
                 let float = matches!(activation, Activation::Float(_));
                 // Gathered groups are as an order has them: `groups_of_any_size_are_quantised`.
-                let gathers = of % 2 == 0 && at < 4 && run.is_none();
+                let gathers = of % 2 == 0 && at < 4 && segment.is_none();
                 let problem = ActivationProblem::new(
                     &scheme,
                     activation,
@@ -436,7 +436,7 @@ fn columns_are_multiplied_first() {
                     (k, padded),
                     gathers,
                 );
-                let problem = problem.unwrap().in_runs(*run);
+                let problem = problem.unwrap().in_segments(*segment);
                 let kinds = if at == 4 { &Kind::ALL[..2] } else { &Kind::ALL };
                 let x = Rows::draw(problem.quantiser(), own, k as usize, kinds, 9);
                 let x = x.with_factors(factors);
@@ -471,7 +471,7 @@ fn codes_and_groups_are_of_the_multiplied_x() {
                 x.with_factors(factors).check(&scheme, &problem, &verified(&problem, false));
             outcome.unwrap_or_else(|wrong| panic!("{own} {shape:?}: {wrong}"));
         }
-        // Groups of 20 columns, the last first, each padded to runs of 16.
+        // Groups of 20 columns, the last first, each padded to segments of 16.
         let scheme = prescaled("i8 { zero: i8, scale: f32 per 1x20 }", "f32", factors);
         let mut order: Vec<u32> = Vec::new();
         for group in (0..5u32).rev() {
@@ -483,7 +483,7 @@ fn codes_and_groups_are_of_the_multiplied_x() {
             let chip = target(chip).unwrap();
             let problem =
                 ActivationProblem::new(&scheme, of, number, Operand::F32, chip, shape, true);
-            let problem = problem.unwrap().in_runs(Some(16));
+            let problem = problem.unwrap().in_segments(Some(16));
             let x = Rows::draw(problem.quantiser(), own, 90, &Kind::ALL, 11).with_factors(factors);
             let x = x.in_order(order.clone());
             let outcome = x.check(&scheme, &problem, &verified(&problem, false));

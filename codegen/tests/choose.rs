@@ -72,16 +72,16 @@ fn processors_without_rows_get_a_part_of_k() {
     let tile = |shape, tokens| match choose_by_model(&problem("sym", 0, "sm_90a", shape), tokens)
         .unwrap()
     {
-        Chosen::Decode(tile) => tile,
+        Chosen::Skinny(tile) => tile,
         other => panic!("{other:?}"),
     };
-    // Tiles of 16 rows, groups of 128 columns; turns of a warp without a split and with it.
+    // Tiles of 16 rows, groups of 128 columns; k-tiles of a warp without a split and with one.
     for (n, k, tokens, splits) in [
-        (1024, 4096, 1, 2),   // 64 tiles, 32 groups: 2 turns of 16 warps, 1
-        (1024, 4096, 16, 3),  // 3 turns of 12 warps, 1, with two blocks a processor
-        (512, 8192, 8, 4),    // 32 tiles, 64 groups: 4 turns, 1
-        (1024, 16_384, 1, 4), // 128 groups: 8 turns, 2, with two blocks a processor
-        (1024, 2048, 1, 1),   // 16 groups: 1 turn, which nothing makes shorter
+        (1024, 4096, 1, 2),   // 64 tiles, 32 groups: 2 k-tiles of 16 warps, 1
+        (1024, 4096, 16, 3),  // 3 k-tiles of 12 warps, 1, with two blocks an SM
+        (512, 8192, 8, 4),    // 32 tiles, 64 groups: 4 k-tiles, 1
+        (1024, 16_384, 1, 4), // 128 groups: 8 k-tiles, 2, with two blocks an SM
+        (1024, 2048, 1, 1),   // 16 groups: 1 k-tile, which nothing makes shorter
         (4096, 4096, 1, 1),   // as many blocks as are held at once
         (8192, 28_672, 16, 1),
     ] {
@@ -99,7 +99,7 @@ fn many_tokens_and_rows_take_four_tiles_of_them() {
             for tokens in [9, 16] {
                 let problem = problem(scheme, 0, "sm_90a", shape);
                 let chosen = choose_by_model(&problem, tokens).unwrap();
-                let Chosen::Decode(tile) = chosen else { panic!("{chosen:?}") };
+                let Chosen::Skinny(tile) = chosen else { panic!("{chosen:?}") };
                 let found = (tile.row_tiles, tile.warps, tile.min_blocks);
                 assert_eq!(found, (4, 12, 1), "{scheme} {shape:?} {tokens}");
             }
@@ -144,7 +144,7 @@ fn tiles_were_measured_for_the_catalogue() {
         let problem = measured_problem(row, &catalogue).unwrap();
         assert_eq!(choose(&problem, row.case.m).unwrap(), row.chosen, "{row}");
     }
-    let line = "sm_90a q4g128_bf16 4096 4096 4 decode tokens=8 row_tiles=1 warps=4 min_blocks=2 \
+    let line = "sm_90a q4g128_bf16 4096 4096 4 skinny tokens=8 row_tiles=1 warps=4 min_blocks=2 \
                 splits=1 eager=0 programmatic=1";
     let served = |line: String| serves(&line.parse().unwrap(), &catalogue);
     assert!(served(line.to_owned()));

@@ -37,7 +37,7 @@ fn multiply(every: usize) {
             let scheme = scheme.unwrap_or_else(|| panic!("the catalogue has no {name}"));
             let device = GpuDevice::new(Host::new(clang, chip));
             let tokens = vec![1, 17];
-            // N that is no tile's, several turns of K.
+            // N that is no tile's, several k-tiles.
             let (shapes, seeds) = (vec![(40, 384)], vec![number as u64 % 6]);
             let products = shapes.len() * tokens.len();
             let suite = Suite { shapes, tokens, seeds, every: 1 };

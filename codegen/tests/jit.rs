@@ -111,7 +111,7 @@ fn few_tokens_and_many_have_schedules_of_their_own() {
     let scheme = asymmetric();
     // Of a tile as many as have their elements of x, [M, 1024], numbered in 32 bits.
     let tile = 1000..=u64::from(u32::MAX) / 1024;
-    for (tokens, name, most) in [(1, "decode", 1..=1), (9, "decode", 16..=16), (1000, "tile", tile)]
+    for (tokens, name, most) in [(1, "skinny", 1..=1), (9, "skinny", 16..=16), (1000, "tile", tile)]
     {
         let choice = Jit.choose(&request(&scheme, 0, (256, 1024)), tokens).unwrap();
         assert_eq!(choice.key.schedule.name, name, "{tokens}");

@@ -9,17 +9,17 @@ use quantloom_codegen::ir::{
     Binary, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Side, Ternary, Unary, verify,
 };
 use quantloom_codegen::schedule::Schedule;
-use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 
-const DECODE: DecodeTile = DecodeTile {
+const SKINNY: SkinnyTile = SkinnyTile {
     tokens: 4,
     row_tiles: 2,
     warps: 2,
     splits: 2,
     eager: false,
     programmatic: true,
-    ..tiles::DECODE
+    ..tiles::SKINNY
 };
 const TILE: TileShape = TileShape { splits: 2, programmatic: true, ..tiles::TILE };
 
@@ -139,7 +139,7 @@ fn mutations_are_found() {
     let problem = problem("asym", 0, "sm_90a", (40, 840));
     let product = Product::draw(&problem, 3, 11);
     let kernels = [
-        (DECODE.build(&problem).unwrap(), BOTH),
+        (SKINNY.build(&problem).unwrap(), BOTH),
         (TILE.build(&problem).unwrap(), BOTH),
         (TILE.build(&problem).unwrap(), OF_TILE),
     ];
@@ -154,7 +154,7 @@ fn mutations_of_the_bias_are_found() {
         let problem = problem("bias", 0, "sm_90a", (n, 840));
         let product = Product::draw(&problem, 3, 12);
         // Two parts of each: of warps, of blocks that split K.
-        for tile in [DecodeTile { splits: 1, ..DECODE }, DecodeTile { warps: 1, ..DECODE }] {
+        for tile in [SkinnyTile { splits: 1, ..SKINNY }, SkinnyTile { warps: 1, ..SKINNY }] {
             all_found(&tile.build(&problem).unwrap(), &product, &[OF_BIAS, of_n].concat());
         }
         all_found(&TILE.build(&problem).unwrap(), &product, &[OF_BIAS, of_n].concat());

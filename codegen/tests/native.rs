@@ -122,16 +122,16 @@ fn a_lane_is_a_row_of_shaders() {
             let columns = if weight.ends_with('8') || *weight == "e4m3" { 16 } else { 32 };
             assert_eq!((plan.native.rows, plan.native.columns), (16, columns), "{weight}");
             let bytes = pack(&plan, &bind(&plan, shape), shape);
-            let own: u32 = plan.native.sections.iter().sum();
+            let own: u32 = plan.native.plane_words.iter().sum();
             for (position, bytes) in bytes.chunks(16 * 4 * own as usize).enumerate() {
                 let chunks = shape.k / u64::from(columns);
                 let (tile, chunk) = (position as u64 / chunks, position as u64 % chunks);
                 for lane in 0..16u64 {
                     let mut rest = &words(bytes)[..];
                     let mut held = Vec::new();
-                    for &section in &plan.native.sections {
-                        let (all, after) = rest.split_at(16 * section as usize);
-                        held.extend(all.chunks(section as usize).nth(lane as usize).unwrap());
+                    for &plane in &plan.native.plane_words {
+                        let (all, after) = rest.split_at(16 * plane as usize);
+                        held.extend(all.chunks(plane as usize).nth(lane as usize).unwrap());
                         rest = after;
                     }
                     check_row(&plan, &held, tile * 16 + lane, chunk * u64::from(columns));
@@ -271,7 +271,7 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         let bound = bind(&plan, shape);
         let bytes = pack(&plan, &bound, shape);
         let piece = (rows * columns * bits / 8) as usize;
-        if plan.native.sections.len() == 1 && !plan.dequant.joins_planes() {
+        if plan.native.plane_words.len() == 1 && !plan.dequant.joins_planes() {
             // What a lane loads at once: 16 bytes.
             assert_eq!(piece / lanes, 16, "{weight} {activation}");
         }
@@ -332,7 +332,7 @@ fn a_lane_holds_its_columns_where_products_scale() {
         let plan = plan_of(&scheme, "gfx950").unwrap();
         assert!(plan.compute.product.scaling().is_some() && plan.dequant.stages.is_empty());
         assert_eq!((plan.native.rows, plan.native.columns), (16, columns), "{weight}");
-        assert_eq!(plan.native.sections, [words], "{weight}");
+        assert_eq!(plan.native.plane_words, [words], "{weight}");
         let (bits, shape) = (8 - rest, Shape { experts: 1, n: 32, k: 512 });
         let bytes = pack(&plan, &bind(&plan, shape), shape);
         let pieces = bytes.chunks((16 * columns * bits / 8) as usize);
@@ -362,17 +362,17 @@ fn a_lane_holds_its_columns_where_products_scale() {
     }
 }
 
-/// The words of one lane of several in a piece: section after section, its words side by side.
+/// The words of one lane of several in a piece: plane after plane, its words side by side.
 fn lane_words(native: &NativeLayout, piece: &[u8], (lane, lanes): (usize, usize)) -> Vec<u32> {
     let mut first = 0;
-    let of_section = |&of_lane: &u32| {
+    let of_plane = |&of_lane: &u32| {
         let bytes = 4 * of_lane as usize;
-        let section = &piece[first..first + lanes * bytes];
+        let plane = &piece[first..first + lanes * bytes];
         first += lanes * bytes;
-        words(&section[bytes * lane..bytes * (lane + 1)])
+        words(&plane[bytes * lane..bytes * (lane + 1)])
     };
-    let all: Vec<u32> = native.sections.iter().flat_map(of_section).collect();
-    assert_eq!(4 * lanes * all.len(), piece.len(), "sections fill a piece");
+    let all: Vec<u32> = native.plane_words.iter().flat_map(of_plane).collect();
+    assert_eq!(4 * lanes * all.len(), piece.len(), "planes fill a piece");
     all
 }
 

@@ -1,25 +1,25 @@
-//! What a scheme becomes for its schedules: turns and runs of columns, the numbers of groups that
+//! What a scheme becomes for its schedules: k-tiles and segments of columns, the group parameters that
 //! products read, the operand of x.
 
 use crate::kernels::products::catalogue;
-use quantloom_codegen::schedule::{Grouped, MainLoop, Order, Problem, What};
+use quantloom_codegen::schedule::{GroupParams, MainLoop, Order, ParamKind, Problem};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::parse;
 
-fn grouped(name: &str, of: Option<Grouped>) -> Option<String> {
-    let Grouped { what, number, rows, columns, .. } = of?;
-    let computed = if matches!(what, What::Component(_)) { "" } else { "computed " };
+fn params(name: &str, of: Option<GroupParams>) -> Option<String> {
+    let GroupParams { kind, number, rows, columns, .. } = of?;
+    let computed = if matches!(kind, ParamKind::Stored(_)) { "" } else { "computed " };
     Some(format!("{computed}{name} {number} {rows}x{columns}"))
 }
 
 fn described(problem: &Problem) -> String {
     let of = |there: bool, name: &str| there.then(|| name.to_owned());
     let numbers = [
-        grouped(if problem.scales_runs() { "scale" } else { "weight scale" }, problem.scale),
-        grouped("zero", problem.zero),
-        grouped("addend", problem.addend),
-        of(problem.factor, "factor"),
+        params(if problem.scales_sums() { "scale" } else { "weight scale" }, problem.scale),
+        params("zero", problem.zero),
+        params("correction", problem.correction),
+        of(problem.channel_scale, "channel scale"),
         of(problem.bias, "bias"),
     ];
     let numbers: Vec<String> = numbers.into_iter().flatten().collect();
@@ -29,37 +29,41 @@ fn described(problem: &Problem) -> String {
     format!(
         "{} of {}; {}; x {made}{} {}{scale}",
         problem.mapping.k_tile,
-        MainLoop::new(problem).run(),
+        MainLoop::new(problem).segment(),
         numbers.join(", "),
         input.operand,
         input.columns,
     )
 }
 
-/// Scheme, number of its activation, and with K = 1000 on Hopper: columns of a turn and of a run,
+/// Scheme, number of its activation, and with K = 1000 on Hopper: columns of a k-tile and of a segment,
 /// numbers with their types and groups, whether a kernel makes the operand of x, its type, columns
 /// and scales.
 const PROBLEMS: &[(&str, usize, &str)] = &[
     ("ct_w4a16", 0, "128 of 128; scale bf16 1x128; x bf16 1000"),
     ("ct_w4a16_bias", 0, "128 of 128; scale f16 1x128, bias; x bf16 1000"),
-    // Four runs a turn.
+    // Four segments a k-tile.
     ("ct_mxint4", 0, "128 of 32; scale bf16 1x32; x bf16 1000"),
     // Zero points of 4 bits are taken off codes; of 8 bits where the type of x has the digits.
     ("awq4", 0, "128 of 128; scale f16 1x128, zero f16 1x128; x f16 1000"),
     ("gptq8_v2", 0, "64 of 64; scale f16 1x128, zero f16 1x128; x f16 1000"),
-    ("gptq8_v2", 1, "64 of 64; scale f16 1x128, computed addend f32 1x128; x bf16 1000"),
-    // Columns are sorted into whole turns.
+    ("gptq8_v2", 1, "64 of 64; scale f16 1x128, computed correction f32 1x128; x bf16 1000"),
+    // Columns are sorted into whole k-tiles.
     ("gptq4_v1_actorder", 0, "128 of 128; scale f16 1x128, zero f16 1x128; x made, f16 1024"),
-    // What does not change along K is a factor.
-    ("ct_nvfp4a16", 0, "128 of 128; weight scale e4m3 1x16, factor; x bf16 1000"),
+    // What does not change along K is a per-channel scale.
+    ("ct_nvfp4a16", 0, "128 of 128; weight scale e4m3 1x16, channel scale; x bf16 1000"),
     ("ct_mxfp4a16", 0, "128 of 128; weight scale e8m0 1x32; x bf16 1000"),
     // f16 has not the exponents of e8m0.
     ("ct_mxfp4a16", 1, "128 of 32; scale e8m0 1x32; x f16 1000"),
-    ("modelopt_nvfp4", 0, "128 of 16; scale e4m3 1x16, factor; x made, bf16 1024, Columns(16)"),
+    (
+        "modelopt_nvfp4",
+        0,
+        "128 of 16; scale e4m3 1x16, channel scale; x made, bf16 1024, Columns(16)",
+    ),
     ("fp8_block", 0, "64 of 64; scale f32 128x128; x made, f16 1024, Columns(128)"),
-    ("ct_fp8", 0, "64 of 64; factor; x made, f16 1024, Row"),
+    ("ct_fp8", 0, "64 of 64; channel scale; x made, f16 1024, Row"),
     // Integer products; of x with zero points, floats.
-    ("quark_w8a8_int8_channel", 0, "128 of 128; factor; x made, i8 1024, Row"),
+    ("quark_w8a8_int8_channel", 0, "128 of 128; channel scale; x made, i8 1024, Row"),
     ("ct_w4a8", 0, "128 of 128; scale bf16 1x128; x made, i8 1024, Row"),
     ("arm_w4a8_g32", 0, "128 of 32; scale bf16 1x32, bias; x made, f16 1024, Row"),
 ];
@@ -106,7 +110,7 @@ fn scales_of_weights_are_exact() {
     assert!(checked >= 8, "{checked}");
 }
 
-/// Rows of x are read by 16 bytes: what does not come in such is copied into whole turns.
+/// Rows of x are read by 16 bytes: what does not come in such is copied into whole k-tiles.
 #[test]
 fn rows_of_x_are_whole_pieces() {
     let catalogue = catalogue();
@@ -119,21 +123,21 @@ fn rows_of_x_are_whole_pieces() {
     }
 }
 
-/// Weight, numbers of groups, x, target; turn and run, and the order of columns: the length of its runs,
-/// `index` where one sorts columns, and the groups that runs do not cross.
+/// Weight, group parameters, x, target; k-tile and segment, and the order of columns: the length of its segments,
+/// `index` where one sorts columns, and the groups that segments do not cross.
 const ARRANGED: &[(&str, &str, &str, &str, &str)] = &[
     // As they are.
     ("u4 - 8", "scale: f16 per 1x128", "f16", "sm_90a", "128 of 128"),
     ("u4 - 8", "scale: f16 per 1x8", "f16", "wgsl", "32 of 8"),
     ("i4", "scale: f32 per channel", "i8 { scale: f32 per 1x384 }", "sm_80", "128 of 128"),
-    // Whole runs.
+    // Whole segments.
     ("u4 - 8", "scale: f16 per 1x48", "f16", "sm_90a", "128 of 16"),
     ("u4 - 8", "scale: f16 per 1x96", "f16", "gfx942", "128 of 32"),
     ("u4", "zero: u8 per 1x48, scale: f16 per 1x64", "f16", "sm_80", "128 of 16"),
     ("i4", "scale: f32 per 1x64", "i8 { scale: f32 per 1x48 }", "sm_90a", "128 of 16"),
     ("u4 - 8", "scale: f16 per 1x24", "f16", "wgsl", "32 of 8"),
     ("u4 - 8", "scale: f16 per 1x5", "f16", "wgsl", "32 of 1"),
-    // Padded ones: the fewest columns, and of those the longest runs.
+    // Padded ones: the fewest columns, and of those the longest segments.
     ("u4 - 8", "scale: f16 per 1x24", "f16", "sm_90a", "128 of 32, order 32 [24]"),
     ("u4 - 8", "scale: f16 per 1x120", "f16", "sm_90a", "128 of 128, order 128 [120]"),
     (
@@ -184,14 +188,14 @@ fn columns_are_arranged_in_runs_of_what_they_share() {
         let target = target(chip).unwrap();
         let problem = Problem::new(&scheme, &scheme.activations[0], target, (1000, 1024));
         let problem = problem.unwrap_or_else(|why| panic!("{text} on {chip}: {why}"));
-        let order = problem.order.as_ref().map(|Order { run, indexed, groups }| {
+        let order = problem.order.as_ref().map(|Order { segment, indexed, groups }| {
             let index = if *indexed { "index " } else { "" };
-            format!(", order {run} {index}{groups:?}")
+            format!(", order {segment} {index}{groups:?}")
         });
         let found = format!(
             "{} of {}{}",
             problem.mapping.k_tile,
-            MainLoop::new(&problem).run(),
+            MainLoop::new(&problem).segment(),
             order.unwrap_or_default()
         );
         assert_eq!(found, expected, "{text} on {chip}");

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use crate::kernels::products::{SCHEMES, catalogue, problem};
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::verify;
-use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Problem, Schedule, Unscheduled, choose};
 use quantloom_codegen::target::target;
@@ -145,14 +145,14 @@ fn problems_that_are_not_taken_are_named() {
     assert!(posed(SCHEMES[0].1, "msl", (4096, 4096)).is_err());
     let problem = problem("sym", 0, "sm_90a", (4096, 4096));
     assert!(matches!(
-        DecodeTile::choose(&problem, 17),
+        SkinnyTile::choose(&problem, 17),
         Err(Unscheduled::Shape { what: "M", value: 17, .. })
     ));
-    let tile = DecodeTile::choose(&problem, 1).unwrap();
+    let tile = SkinnyTile::choose(&problem, 1).unwrap();
     for wrong in [
-        DecodeTile { tokens: 3, ..tile },
-        DecodeTile { splits: 33, ..tile },
-        DecodeTile { row_tiles: 0, ..tile },
+        SkinnyTile { tokens: 3, ..tile },
+        SkinnyTile { splits: 33, ..tile },
+        SkinnyTile { row_tiles: 0, ..tile },
     ] {
         assert!(matches!(wrong.build(&problem), Err(Unscheduled::Tile(_))), "{wrong:?}");
     }

@@ -1,4 +1,4 @@
-//! The comparison with the reference can fail: each way in which numbers of groups, factors, biases,
+//! The comparison with the reference can fail: each way in which group parameters, factors, biases,
 //! planes and sums of x reach a product, made wrong, is found on the simulator.
 
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use quantloom_dsl::parse;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tools::conformance::{Failure, Suite};
 
-/// Zero points that are not taken off codes, four runs a turn.
-const ADDEND: &str =
+/// Zero points that are not subtracted from codes, four segments a k-tile.
+const CORRECTION: &str =
     "weight: u8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16";
-/// Zero points that are, two runs a chunk.
+/// Zero points that are, two segments a chunk.
 const ZERO: &str =
     "weight: u4, zero: u4 per 1x32, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16";
-/// Runs of one step of the product, a factor of rows, a bias.
+/// Segments of one step of the product, a factor of rows, a bias.
 const FACTOR: &str = "weight: e2m1, scale: e4m3 per 1x16, scale: f32 per channel, \
                       pack: u8 [k:2 | k, n], bias: f32, activation: bf16";
 /// Integer products with a scale a row of x.
@@ -43,9 +43,9 @@ const PLANES: &str =
 const START: f32 = 12_582_912.0;
 const TOO_LOW: f32 = 8_388_608.0;
 
-/// What is wrong, the scheme, whether decode and tile products have it, and the mutation.
+/// What is wrong, the scheme, whether skinny and tile products have it, and the mutation.
 const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
-    ("an addend forgotten", ADDEND, BOTH, |place, op| match op {
+    ("a correction forgotten", CORRECTION, BOTH, |place, op| match op {
         Op::Load { from, mask: Some(mask), .. } if place.is(from.space, "addend") => {
             mask.condition = Operand::Pred(false);
         }
@@ -54,7 +54,7 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         }
         _ => {}
     }),
-    ("ones of f16 for sums of x in bf16", ADDEND, BOTH, |_, op| {
+    ("ones of f16 for sums of x in bf16", CORRECTION, BOTH, |_, op| {
         if let Op::Copy { a: a @ Operand::U32(0x3f80_3f80), .. } = op {
             *a = 0x3c00_3c00u32.into();
         }
@@ -72,12 +72,12 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
             *op = Op::Store { to: *to, values, width: *width, mask: None };
         }
     }),
-    ("scales of the run beside", ZERO, BOTH, |_, op| {
+    ("scales of the next segment", ZERO, BOTH, |_, op| {
         if let Op::Unary { op: Unary::F32FromHalf(..), a: Operand::Reg(word), .. } = op {
             word.at ^= 1;
         }
     }),
-    ("zero points of the run beside", ZERO, BOTH, |_, op| {
+    ("zero points of the next segment", ZERO, BOTH, |_, op| {
         if let Op::Ternary {
             op: Ternary::Permute, a: Operand::Reg(a), b: Operand::Reg(b), c, ..
         } = op
@@ -97,7 +97,7 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
             *side = if *side == Side::Low { Side::High } else { Side::Low };
         }
     }),
-    ("scales of weights of another lane", POWERS, DECODE, |place, op| match op {
+    ("scales of weights of another lane", POWERS, SKINNY, |place, op| match op {
         Op::Load { from, .. } if place.is(from.space, "scale") => from.offset ^= 1,
         _ => {}
     }),
@@ -136,7 +136,7 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         }
         _ => {}
     }),
-    ("no swizzle of short runs where x is read or written", FACTOR, TILE, |_, op| {
+    ("no swizzle of short segments where x is read or written", FACTOR, TILE, |_, op| {
         if let Op::Binary { op: op @ Binary::Xor, .. } = op {
             *op = Binary::Or;
         }
@@ -149,17 +149,17 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         }
         _ => {}
     }),
-    ("the first plane for the second", PLANES, DECODE, |place, op| match op {
+    ("the first plane for the second", PLANES, SKINNY, |place, op| match op {
         Op::Load { from, width: Width::B32, .. } if place.is(from.space, "w") => from.offset -= 64,
         _ => {}
     }),
 ];
 
-const DECODE: &[usize] = &[3];
+const SKINNY: &[usize] = &[3];
 const TILE: &[usize] = &[19];
 const BOTH: &[usize] = &[3, 19];
 
-/// Both operands with their scales in the product: of 4 bits, two steps a turn; 6 bits and bytes.
+/// Both operands with their scales in the product: of 4 bits, two steps a k-tile; 6 bits and bytes.
 const CODES: &str = "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], \
                      activation: e2m1 { scale: e8m0 per 1x32 from pow2 }";
 const MIXED: &str = "weight: e2m3, scale: e8m0 per 1x32, pack: u8 [k:4 | w, k, n], \
@@ -182,7 +182,7 @@ const WRONG_SCALES: &[(&str, &str, &[usize], Mutation)] = &[
             *by = 0u32.into();
         }
     }),
-    ("scales of x of the first token for all", MIXED, DECODE, |place, op| match op {
+    ("scales of x of the first token for all", MIXED, SKINNY, |place, op| match op {
         Op::Load { from, .. } if place.is(from.space, "x_scale") => from.index = 0u32.into(),
         _ => {}
     }),
@@ -265,7 +265,7 @@ fn compared_on(
         let product = kernel.buffers.iter().any(|buffer| buffer.name == "w");
         noted.fetch_or(product && change(kernel), Ordering::Relaxed);
     });
-    // Ragged rows, a short last turn.
+    // Ragged rows, a short last k-tile.
     let shapes = vec![(40, 608)];
     let suite = Suite { shapes, tokens: vec![tokens], seeds: vec![0], every: 1 };
     let result = suite.run(&scheme, &[&GpuDevice::new(simulator)], &|_| {}).remove(0);
@@ -274,7 +274,7 @@ fn compared_on(
 
 #[test]
 fn what_is_right_passes() {
-    for clauses in [ADDEND, ZERO, FACTOR, ROWS, INTEGERS, COLUMNS, PLANES, POWERS] {
+    for clauses in [CORRECTION, ZERO, FACTOR, ROWS, INTEGERS, COLUMNS, PLANES, POWERS] {
         for &tokens in BOTH {
             let (failure, _) = compared(clauses, tokens, |_| false);
             assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
@@ -282,7 +282,7 @@ fn what_is_right_passes() {
     }
 }
 
-/// Scales of every 8-bit type, in groups of a lane's columns to beyond a turn: on weights or not,
+/// Scales of every 8-bit type, in groups of a lane's columns to beyond a k-tile: on weights or not,
 /// as the plan has it.
 #[test]
 fn scales_of_floats_are_right() {

@@ -2,9 +2,9 @@
 
 use crate::kernels::product::Product;
 use crate::kernels::products::problem;
-use crate::kernels::tiles::{DECODE, TILE};
+use crate::kernels::tiles::{SKINNY, TILE};
 use quantloom_codegen::ir::verify;
-use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Chosen, choose};
 
@@ -20,7 +20,7 @@ fn check(case: (&str, usize, &str, (u32, u32)), m: u32, chosen: Chosen) {
         let report = report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
         // Rows of three or five tiles, which are never chosen, do not fill the banks evenly.
         let (rows, tokens) = match chosen {
-            Chosen::Decode(tile) => (16 * tile.row_tiles, tile.tokens),
+            Chosen::Skinny(tile) => (16 * tile.row_tiles, tile.tokens),
             Chosen::Tile(shape) => (shape.rows, shape.tokens),
             Chosen::Shader(tile) => (16 * tile.row_tiles * tile.groups, tile.tokens),
         };
@@ -33,12 +33,12 @@ fn check(case: (&str, usize, &str, (u32, u32)), m: u32, chosen: Chosen) {
 /// Shapes that no tile divides, K below a group, K that ends inside of a lane's columns.
 #[test]
 fn decode_products_are_right() {
-    let tile = |tokens, row_tiles, warps, splits| DecodeTile {
+    let tile = |tokens, row_tiles, warps, splits| SkinnyTile {
         tokens,
         row_tiles,
         warps,
         splits,
-        ..DECODE
+        ..SKINNY
     };
     let cases = [
         (("sym", 0, "sm_90a", (40, 2880)), 1, tile(1, 1, 16, 1)),
@@ -56,9 +56,9 @@ fn decode_products_are_right() {
         (("bias", 0, "sm_90a", (48, 392)), 11, tile(16, 4, 3, 3)),
     ];
     for (case, m, tile) in cases {
-        check(case, m, Chosen::Decode(tile));
+        check(case, m, Chosen::Skinny(tile));
         let early = case.2 == "sm_90a";
-        check(case, m, Chosen::Decode(DecodeTile { programmatic: early, eager: true, ..tile }));
+        check(case, m, Chosen::Skinny(SkinnyTile { programmatic: early, eager: true, ..tile }));
     }
 }
 

@@ -6,9 +6,9 @@ use crate::kernels::{memory, sm, warp_groups, warp_matrices};
 use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::{Kernel, verify};
 use quantloom_codegen::schedule::Schedule;
-use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::skinny::SkinnyTile;
 
-fn decoded(scheme: &str, target: &str, tile: DecodeTile) -> Kernel {
+fn skinny(scheme: &str, target: &str, tile: SkinnyTile) -> Kernel {
     tile.build(&problem(scheme, 0, target, (256, 1024))).unwrap()
 }
 
@@ -27,7 +27,7 @@ fn shown(name: &str, kernel: Kernel) {
     });
 }
 
-const TILE: DecodeTile = DecodeTile {
+const TILE: SkinnyTile = SkinnyTile {
     tokens: 1,
     row_tiles: 1,
     warps: 4,
@@ -39,9 +39,9 @@ const TILE: DecodeTile = DecodeTile {
 
 #[test]
 fn kernel_sources_match_their_snapshots() {
-    shown("decode_sm_90a", decoded("sym", "sm_90a", TILE));
-    let tile = DecodeTile { tokens: 8, splits: 2, programmatic: false, ..TILE };
-    shown("decode_zeros_split_sm_80", decoded("asym", "sm_80", tile));
+    shown("skinny_sm_90a", skinny("sym", "sm_90a", TILE));
+    let tile = SkinnyTile { tokens: 8, splits: 2, programmatic: false, ..TILE };
+    shown("skinny_zeros_split_sm_80", skinny("asym", "sm_80", tile));
     shown("memory_sm_80", memory(sm("sm_80")));
     shown("warp_groups_sm_90a", warp_groups());
     shown("memory_gfx942", memory(sm("gfx942")));
@@ -50,10 +50,10 @@ fn kernel_sources_match_their_snapshots() {
 
 #[test]
 fn the_hash_depends_on_all_contents() {
-    let hash = |tile| decoded("sym", "sm_90a", tile).content_hash();
+    let hash = |tile| skinny("sym", "sm_90a", tile).content_hash();
     assert_eq!(hash(TILE), hash(TILE));
-    assert_ne!(hash(TILE), hash(DecodeTile { warps: 8, ..TILE }));
-    let mut renamed = decoded("sym", "sm_90a", TILE);
+    assert_ne!(hash(TILE), hash(SkinnyTile { warps: 8, ..TILE }));
+    let mut renamed = skinny("sym", "sm_90a", TILE);
     renamed.buffers[0].layout.push('!');
     assert_ne!(hash(TILE), renamed.content_hash());
 }

@@ -73,7 +73,7 @@ fn the_simulator_packs_every_shape_as_the_host_does() {
     simulator_packs(1);
 }
 
-/// Groups that products cut into runs or pad to whole ones, and columns that a group index sorts where
+/// Groups that products cut into segments or pad to whole ones, and columns that a group index sorts where
 /// only some numbers are grouped: all of it is transformed on the device.
 #[test]
 fn the_device_arranges_columns_as_the_host_does() {
@@ -277,7 +277,7 @@ fn mistakes_of_transforms_are_found() {
                 from.space = Space::Global(BufferId(0));
             }
         }),
-        ("an addend with more in it", "ct_w5a8", Part::Addends, |op| {
+        ("a correction with more terms", "ct_w5a8", Part::Corrections, |op| {
             if let Op::Ternary { op: Ternary::Fma, c, .. } = op {
                 *c = Operand::F32(1.0);
             }

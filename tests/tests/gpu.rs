@@ -116,7 +116,7 @@ fn declared(weight: &str, numbers: &str, activation: &str) -> Scheme {
 /// of w, of x, of both with other sizes; blocks; several levels; zero points and shifts with their
 /// own groups. Every target, skinny and tile schedules, K that is not a multiple of a group.
 const GROUPS: &[(&str, &str, &str)] = &[
-    // Whole runs of 16 or 8, none, and columns with scales of their own.
+    // Whole segments of 16 or 8, none, and columns with scales of their own.
     ("u4 - 8", "scale: f16 per 1x48", "f16"),
     ("u4 - 8", "scale: bf16 per 1x40", "bf16"),
     ("u3 - 4", "scale: f16 per 1x72", "f16"),
@@ -170,7 +170,7 @@ fn groups_of_any_size_and_order_are_multiplied() {
     all.par_iter().for_each(|(number, (weight, numbers, activation))| {
         let scheme = declared(weight, numbers, activation);
         for (at, target) in targets.into_iter().enumerate() {
-            // A token, some of them, and a tile of them; whole turns of K, and not.
+            // A token, some of them, and a tile of them; whole k-tiles, and not.
             let shape = [(48, 256), (33, 160), (17, 321)][(number + at) % 3];
             let tokens = [1, [3, 7, 16, 19][(number + 2 * at) % 4]];
             let done = verify(simulator(target), &scheme, shape, &tokens);

@@ -19,7 +19,7 @@ const SHAPES: [&[(u64, u64)]; 3] = [
     &[(3, 1157), (8, 1160), (8, 1168), (8, 1184), (8, 1152)],
 ];
 
-/// One token; a part of a tile of them; more than a decode product takes.
+/// One token; a part of a tile of them; more than a skinny product takes.
 const TOKENS: [usize; 3] = [1, 3, 17];
 
 /// As many as the suite takes.
@@ -142,7 +142,7 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
     }
 }
 
-/// Several turns of whole tiles, of few tokens and of many: copies to shared memory, reads of x, of its
+/// Several k-tiles of whole tiles, of few tokens and of many: copies to shared memory, reads of x, of its
 /// scales, of codes and of sums. The other tests count ragged shapes of all schemes.
 #[test]
 fn whole_tiles_have_no_bank_conflicts() {

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
 
-/// A part of a decode product's tile of tokens, more than one, a part of a tile of many.
+/// A part of a skinny product's tile of tokens, more than one, a part of a tile of many.
 const TOKENS: [usize; 3] = [1, 7, 17];
 
 fn scheme(weight: &str, scale: &str, activation: &str) -> Scheme {

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
 
-/// A part of a decode product's tile of tokens, more than one, a part of a tile of many.
+/// A part of a skinny product's tile of tokens, more than one, a part of a tile of many.
 const TOKENS: [usize; 3] = [1, 3, 17];
 
 /// Ragged N and K; K ends inside of a turn of every target.

@@ -29,7 +29,7 @@ use crate::progress::Progress;
     quantloom tune --scheme ct_w4a16 --scheme ct_mxfp4a16 --shape 4096x4096 --shape 8192x8192 \
     --m 1,8 --write codegen/src/schedule/measured.txt\n\n\
     To try a tile in any program, without this table: \
-    QUANTLOOM_KERNEL=\"decode(row_tiles=2, warps=12)\""
+    QUANTLOOM_KERNEL=\"skinny(row_tiles=2, warps=12)\""
 )]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file; several may be given.

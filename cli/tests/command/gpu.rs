@@ -59,13 +59,13 @@ fn the_environment_overrides_free_choices() {
     let line = "sim ct_w4a16 --target sm_90a --shape 64x1024 --m 3";
     let overridden = |ran: &Ran| ran.out.contains("blocks of 2 warps");
     assert!(!overridden(&run(line).done()));
-    assert!(overridden(&with("decode(warps=2, splits=2); tile(rows=64)", line).done()));
+    assert!(overridden(&with("skinny(warps=2, splits=2); tile(rows=64)", line).done()));
     assert!(!overridden(&with("tile(warps=2)", line).done()), "of another schedule");
     for (value, said) in [
-        ("decode(warps", "\"decode(warps\" is not SCHEDULE(NAME=VALUE, ...)"),
-        ("decoder(warps=2)", "there is no schedule \"decoder\", only decode, tile, shader"),
-        ("decode(warps=99)", "a block has 1 to 32 warps"),
-        ("decode(wraps=2)", "has no free choice `wraps`; it has"),
+        ("skinny(warps", "\"skinny(warps\" is not SCHEDULE(NAME=VALUE, ...)"),
+        ("decode(warps=2)", "there is no schedule \"decode\", only skinny, tile, shader"),
+        ("skinny(warps=99)", "a block has 1 to 32 warps"),
+        ("skinny(wraps=2)", "has no free choice `wraps`; it has"),
     ] {
         let ran = with(value, line);
         assert_eq!(ran.code, Some(1), "{value}\n{}", ran.err);
@@ -73,7 +73,7 @@ fn the_environment_overrides_free_choices() {
         assert!(ran.err.contains(said), "{value}\n{}", ran.err);
     }
     let verify = "verify ct_w4a16 --backend sim:sm_90a --shape 41x200 --m 1 --seed 0";
-    with("decode(row_tiles=2)", verify).done();
+    with("skinny(row_tiles=2)", verify).done();
 }
 
 #[test]

@@ -118,9 +118,14 @@ impl KernelSource for Jit {
 impl Products for Jit {
     fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
         let Problem { order, mapping, .. } = problem(request)?;
-        Ok(order.map(|Order { run, indexed, groups }| {
+        Ok(order.map(|Order { segment, indexed, groups }| {
             // Products work through whole k-tiles.
-            Arrangement { run, indexed, groups, whole: mapping.k_tile.next_multiple_of(run) }
+            Arrangement {
+                run: segment,
+                indexed,
+                groups,
+                whole: mapping.k_tile.next_multiple_of(segment),
+            }
         }))
     }
 

@@ -6,9 +6,9 @@ use quantloom_dsl::{BufferRole, parse_layout};
 use quantloom_runtime::gpu::{Computed, Form, NativePart};
 
 use super::JitError;
-use crate::schedule::{Grouped, PER_ROW_LAYOUT, Problem, What};
+use crate::schedule::{GroupParams, PER_ROW_LAYOUT, ParamKind, Problem};
 
-/// Codes and whatever goes with them: roles and layouts are those of [`Io`](crate::schedule::Io).
+/// Codes and whatever goes with them: roles and layouts are those of [`ProductBuffers`](crate::schedule::ProductBuffers).
 pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     let dequant = &problem.plan.dequant;
     let granularity = Granularity {
@@ -26,15 +26,15 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     let all = [
         (BufferRole::Scale, problem.scale),
         (BufferRole::Zero, problem.zero),
-        (BufferRole::Correction, problem.addend),
+        (BufferRole::Correction, problem.correction),
     ];
-    for (role, grouped) in all {
-        if let Some(grouped) = grouped {
-            parts.push(per_group(problem, role, grouped)?);
+    for (role, params) in all {
+        if let Some(params) = params {
+            parts.push(per_group(problem, role, params)?);
         }
     }
     let per_row = Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
-    if problem.factor {
+    if problem.channel_scale {
         let form = Form::Computed(Computed::Factor);
         parts.push(part(
             BufferRole::ChannelScale,
@@ -54,19 +54,20 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
 fn per_group(
     problem: &Problem,
     role: BufferRole,
-    grouped: Grouped,
+    params: GroupParams,
 ) -> Result<NativePart, JitError> {
-    let layout = grouped.layout(problem);
-    let (component, form) = match grouped.what {
-        What::Component(component) => (component, Form::Numbers(grouped.number)),
-        What::Scale => (Component::Scale(0), Form::Computed(Computed::Scale)),
-        What::Addend => {
-            let (correction, exponent) = (problem.correction(), problem.addend_exponent());
-            let addend = Computed::Addend { correction, exponent };
-            (Component::Scale(0), Form::Computed(addend))
+    let layout = params.layout(problem);
+    let (component, form) = match params.kind {
+        ParamKind::Stored(component) => (component, Form::Numbers(params.number)),
+        ParamKind::Scale => (Component::Scale(0), Form::Computed(Computed::Scale)),
+        ParamKind::ZeroPointCorrection => {
+            let (correction, exponent) =
+                (problem.correction_terms(), problem.correction_exponent());
+            let computed = Computed::Addend { correction, exponent };
+            (Component::Scale(0), Form::Computed(computed))
         }
     };
-    part(role, component, &layout, grouped.granularity(), form)
+    part(role, component, &layout, params.granularity(), form)
 }
 
 fn part(

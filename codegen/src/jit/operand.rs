@@ -39,7 +39,7 @@ fn posed(
     if product.input.codes {
         return Ok(problem.leaving_codes()?);
     }
-    Ok(problem.in_runs(product.input.scale.and_then(InputScale::columns)))
+    Ok(problem.in_segments(product.input.scale.and_then(InputScale::columns)))
 }
 
 /// The keys, in the order of the launches.

@@ -9,7 +9,7 @@ use super::JitError;
 use crate::schedule::Chosen;
 
 /// The environment variable that overrides free choices of every product:
-/// `QUANTLOOM_KERNEL="decode(row_tiles=2, warps=12); tile(rows=64)"`.
+/// `QUANTLOOM_KERNEL="skinny(row_tiles=2, warps=12); tile(rows=64)"`.
 pub const VARIABLE: &str = "QUANTLOOM_KERNEL";
 
 /// Values of free choices by name, for one schedule or for all.
@@ -26,7 +26,7 @@ pub struct Overrides {
 #[non_exhaustive]
 pub enum WrongOverride {
     /// It has another form.
-    #[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as decode(row_tiles=2, warps=12)")]
+    #[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as skinny(row_tiles=2, warps=12)")]
     Form(String),
     /// No product has that schedule.
     #[error("there is no schedule \"{name}\", only {}", Chosen::names().join(", "))]
@@ -106,35 +106,32 @@ impl FromStr for Overrides {
 mod tests {
     use super::*;
 
-    fn decode() -> Schedule {
-        Schedule::new("decode", [("warps", 16), ("row_tiles", 1), ("n", 64)])
+    fn skinny() -> Schedule {
+        Schedule::new("skinny", [("warps", 16), ("row_tiles", 1), ("n", 64)])
     }
 
     #[test]
     fn the_schedules_own_choices_are_replaced() {
-        let text = " decode(row_tiles=2, warps=12); tile(rows=64) ";
-        let mut schedule = decode();
+        let text = " skinny(row_tiles=2, warps=12); tile(rows=64) ";
+        let mut schedule = skinny();
         assert!(text.parse::<Overrides>().unwrap().apply(&mut schedule).unwrap());
-        assert_eq!(schedule.to_string(), "decode(n=64, row_tiles=2, warps=12)");
-        let mut schedule = decode();
+        assert_eq!(schedule.to_string(), "skinny(n=64, row_tiles=2, warps=12)");
+        let mut schedule = skinny();
         assert!(!"tile(rows=64)".parse::<Overrides>().unwrap().apply(&mut schedule).unwrap());
         assert!(!"".parse::<Overrides>().unwrap().apply(&mut schedule).unwrap());
-        assert_eq!(schedule, decode());
+        assert_eq!(schedule, skinny());
     }
 
     #[test]
     fn what_is_none_is_said() {
-        for wrong in ["decode", "decode(warps)", "decode(warps=x)", "warps=2", "decode(warps=2"] {
+        for wrong in ["skinny", "skinny(warps)", "skinny(warps=x)", "warps=2", "skinny(warps=2"] {
             assert!(wrong.parse::<Overrides>().is_err(), "{wrong}");
         }
-        let error = "decoder(warps=2)".parse::<Overrides>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "there is no schedule \"decoder\", only decode, tile, shader"
-        );
-        for unknown in ["decode(rows=2)", "decode(n=2)"] {
+        let error = "decode(warps=2)".parse::<Overrides>().unwrap_err();
+        assert_eq!(error.to_string(), "there is no schedule \"decode\", only skinny, tile, shader");
+        for unknown in ["skinny(rows=2)", "skinny(n=2)"] {
             let overrides: Overrides = unknown.parse().unwrap();
-            let error = overrides.apply(&mut decode()).unwrap_err();
+            let error = overrides.apply(&mut skinny()).unwrap_err();
             assert!(error.to_string().ends_with("it has row_tiles, warps"), "{error}");
         }
     }

@@ -5,7 +5,7 @@ use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Accumulate, Activation, Code, ScaleLevel, ScaleType, Scheme};
 
 use super::operand::Operand;
-use super::scale::run;
+use super::scale::segment;
 use crate::target::Class;
 use crate::target::{MATRIX_OPS, Scaling};
 
@@ -143,20 +143,22 @@ pub struct ComputePlan {
     /// Elements of x are `2^exponent` times the values of its codes.
     pub exponent: i32,
     /// An integer sum over more columns may overflow 32 bits.
-    pub longest_run: Option<u64>,
+    pub longest_sum: Option<u64>,
 }
 
 impl ComputePlan {
     /// Every product that keeps the scheme's meaning on a class of targets, best first.
     pub fn all(scheme: &Scheme, activation: &Activation, class: Class) -> Vec<Self> {
-        // A matrix machine adds up whole steps, so that runs of columns must not end inside of one.
-        // Lanes fill longer runs than half of their chunk up to whole ones, and have one sum of a
+        // A matrix machine adds up whole steps, so that segments of columns must not end inside of one.
+        // Lanes fill longer segments than half of their chunk up to whole ones, and have one sum of a
         // chunk where they are integers.
-        let run = run(scheme, activation);
-        let whole = |product: &Product| match run {
+        let segment = segment(scheme, activation);
+        let whole = |product: &Product| match segment {
             None => true,
-            Some(run) if class == Lanes => product.sum == Accumulate::F32 || run > LANES_CHUNK / 2,
-            Some(run) => product.scaling().is_some() || run.is_multiple_of(product.columns),
+            Some(segment) if class == Lanes => {
+                product.sum == Accumulate::F32 || segment > LANES_CHUNK / 2
+            }
+            Some(segment) => product.scaling().is_some() || segment.is_multiple_of(product.columns),
         };
         // What an integer product leaves of a zero point of x would be a term per row of w.
         let zero = |product: &Product| {
@@ -183,7 +185,7 @@ impl ComputePlan {
                 Activation::Quantised(quantiser) => product.activation.exponent(quantiser.code),
                 Activation::Float(_) => 0,
             },
-            longest_run: longest_run(scheme, activation, product),
+            longest_sum: longest_sum(scheme, activation, product),
         };
         PRODUCTS.iter().filter(fits).map(plan).collect()
     }
@@ -196,9 +198,9 @@ impl ComputePlan {
         let products = || PRODUCTS.iter().filter(there);
         let kept = products().filter(|product| keeps(scheme, activation, product));
         let step = kept.map(|product| product.columns).min();
-        match (step, run(scheme, activation), activation) {
-            (Some(step), Some(run), _) => format!(
-                "what multiplies sums changes every {run} columns, and its products add up {step} at a \
+        match (step, segment(scheme, activation), activation) {
+            (Some(step), Some(segment), _) => format!(
+                "what multiplies sums changes every {segment} columns, and its products add up {step} at a \
                  time; groups of a multiple of {step} columns have one"
             ),
             (_, _, Activation::Float(_)) => {
@@ -273,7 +275,7 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
     }
 }
 
-/// Whether an instruction that scales runs of columns takes codes and scales of both sides as they are:
+/// Whether an instruction that scales segments of columns takes codes and scales of both sides as they are:
 /// numbers of its formats, with one level of e8m0 scales on each side for just those columns and nothing
 /// else that changes along k. Levels of the weight that do not change there follow in the epilogue.
 fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: u32) -> bool {
@@ -306,7 +308,7 @@ fn holds(operand: Operand, number: Number) -> bool {
 }
 
 /// Columns whose products surely fit a signed 32-bit sum.
-fn longest_run(scheme: &Scheme, activation: &Activation, product: &Product) -> Option<u64> {
+fn longest_sum(scheme: &Scheme, activation: &Activation, product: &Product) -> Option<u64> {
     if product.sum != Accumulate::I32 {
         return None;
     }

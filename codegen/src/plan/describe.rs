@@ -36,7 +36,7 @@ impl fmt::Display for Plan {
 
 impl fmt::Display for ScalePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let run = match self.run {
+        let segment = match self.segment {
             Some(columns) => format!("{columns} columns"),
             None => "the row".to_owned(),
         };
@@ -44,7 +44,7 @@ impl fmt::Display for ScalePlan {
             let divides = if level.divide { " (divides)" } else { "" };
             let place = match level.place {
                 Place::Weight => "on the weight".to_owned(),
-                Place::Run => format!("on the sum of {run}"),
+                Place::Segment => format!("on the sum of {segment}"),
                 Place::Epilogue => "in the epilogue".to_owned(),
                 Place::Product => "in the product".to_owned(),
             };
@@ -55,7 +55,7 @@ impl fmt::Display for ScalePlan {
         parts.extend(self.input.iter().enumerate().map(|at| level("input level ", at)));
         if self.corrects {
             let number = if self.corrects_by_group { "a term of each group" } else { "a constant" };
-            parts.push(format!("{number} times the sum of x over {run}"));
+            parts.push(format!("{number} times the sum of x over {segment}"));
         }
         if self.exponent != 0 {
             parts.push(format!("2^{} into the scales", -self.exponent));

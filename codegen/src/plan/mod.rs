@@ -131,7 +131,7 @@ pub fn plan(
             continue;
         }
         let scale = ScalePlan::new(scheme, activation, (&compute, target.class), &dequant);
-        let layout = NativeLayout::new(&dequant, &compute.product, scale.run, target.class);
+        let layout = NativeLayout::new(&dequant, &compute.product, scale.segment, target.class);
         let Some(native) = layout else {
             obstacle = Refusal::NoLayout { code: code(), operand, target: target.name };
             continue;

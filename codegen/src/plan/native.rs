@@ -11,8 +11,8 @@
 //! lane's columns are neighbours: first the elements of a register, then registers and words, then
 //! the lanes. Of 4-bit codes a lane t holds columns 16t to 16t + 15 of 64 (for product j of the
 //! piece 16t + 4j to 16t + 4j + 3), so that the x it meets are two loads of 16 bytes. Where columns
-//! share a scale in shorter runs than a piece, the lanes are counted within a run: of runs of 32, a
-//! lane t holds columns 8t to 8t + 7 of each, so that the sum of a run is one of whole steps. So they
+//! share a scale in shorter segments than a piece, the lanes are counted within a segment: of segments of 32, a
+//! lane t holds columns 8t to 8t + 7 of each, so that the sum of a segment is one of whole steps. So they
 //! are within 128 bytes of x. An instruction that scales its operands says which columns share a scale:
 //! there columns are those of its fragment.
 
@@ -122,24 +122,25 @@ pub struct NativeLayout {
     pub rows: u32,
     /// K is padded to a multiple of this.
     pub columns: u32,
-    /// Words that a lane has of each section of a piece, side by side: a section holds those of all
+    /// Words that a lane has of each plane of a piece, side by side: a plane holds those of all
     /// lanes, which load as many at a time as divide them, four at most.
-    pub sections: Vec<u32>,
+    pub plane_words: Vec<u32>,
 }
 
 impl NativeLayout {
-    /// The layout for sums over runs of columns; `None` = over whole rows.
+    /// The layout for sums over segments of columns; `None` = over whole rows.
     ///
     /// `None` if the class has no fragment table yet.
     pub fn new(
         dequant: &DequantPlan,
         product: &Product,
-        run: Option<u32>,
+        segment: Option<u32>,
         class: Class,
     ) -> Option<Self> {
         let holding = &Holding::new(product, class)?;
         let most = SHARED_BYTES * 8 / product.weight.bits();
-        let chain = Chain::new(dequant, holding, run.map_or(most, |run| run.min(most)))?;
+        let chain =
+            Chain::new(dequant, holding, segment.map_or(most, |segment| segment.min(most)))?;
         let code_bits = dequant.weight.code.bits();
         let plane = |&plane| chain.plane(plane, code_bits, holding);
         let planes: Vec<String> = match dequant.placed() {
@@ -156,11 +157,11 @@ impl NativeLayout {
             1 << held.count()
         };
         let words = |bits: u32| (bits << chain.codes.len()) / 32;
-        let sections = match dequant.placed() {
-            Some(sequence) => chain.sections(sequence),
+        let plane_words = match dequant.placed() {
+            Some(sequence) => chain.plane_words(sequence),
             None => dequant.planes.iter().map(|(low, high)| words((high - low).into())).collect(),
         };
-        Some(Self { layout, rows: of('n'), columns: of('k'), sections })
+        Some(Self { layout, rows: of('n'), columns: of('k'), plane_words })
     }
 }
 
@@ -182,7 +183,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(dequant: &DequantPlan, holding: &Holding, run: u32) -> Option<Self> {
+    fn new(dequant: &DequantPlan, holding: &Holding, segment: u32) -> Option<Self> {
         let joined = dequant.joins_planes();
         // What orders them.
         let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
@@ -212,12 +213,13 @@ impl Chain {
             return Some(Self { codes, lanes, joined, in_word });
         }
         // Strides grow from elements over registers to words, in whatever order codes come out; the
-        // lanes come where a run ends, or last.
+        // lanes come where a segment ends, or last.
         let mut columns: Vec<&mut Bit> = codes.iter_mut().filter(|bit| bit.axis == 'k').collect();
         columns.sort_by_key(|bit| bit.stride);
         let of_lanes: Vec<&mut Bit> = lanes.iter_mut().filter(|bit| bit.axis == 'k').collect();
-        let in_run = if run.is_power_of_two() { run.ilog2() as usize } else { usize::MAX };
-        let after = in_run.saturating_sub(of_lanes.len()).min(columns.len());
+        let in_segment =
+            if segment.is_power_of_two() { segment.ilog2() as usize } else { usize::MAX };
+        let after = in_segment.saturating_sub(of_lanes.len()).min(columns.len());
         columns.splice(after..after, of_lanes);
         for (number, bit) in columns.into_iter().enumerate() {
             bit.stride = 1 << number;
@@ -267,8 +269,8 @@ impl Chain {
         }
     }
 
-    /// Words of a lane in each section of such units.
-    fn sections(&self, sequence: &Sequence) -> Vec<u32> {
+    /// Words of a lane in each plane of such units.
+    fn plane_words(&self, sequence: &Sequence) -> Vec<u32> {
         let (units, words) = (1 << (self.codes.len() - self.in_word), sequence.inputs.len());
         match words.is_power_of_two() {
             true => vec![units * words as u32],

@@ -1,11 +1,11 @@
 //! The scale plan: where each level of scales, the zero point and the shift are applied.
 //!
 //! The meaning is a real number, so a factor may stand anywhere it commutes to: on the weight,
-//! on the sum over a run of columns, or on the finished row. What is constant along k goes to the
-//! epilogue; what changes along k goes to the sums where the product keeps sums of runs apart, unless
+//! on the sum over a segment of columns, or on the finished row. What is constant along k goes to the
+//! epilogue; what changes along k goes to the sums where the product keeps sums of segments apart, unless
 //! decoding multiplies with it ([`Absorbed`]) or the product's instruction itself takes it
-//! ([`Place::Product`]), else onto the weight. Zero point, offset and shift are one term per run: `add = shift -
-//! scale * zero`, times the sum of x over the run.
+//! ([`Place::Product`]), else onto the weight. Zero point, offset and shift are one term per segment: `add = shift -
+//! scale * zero`, times the sum of x over the segment.
 
 use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
@@ -22,8 +22,8 @@ use crate::target::Class;
 pub enum Place {
     /// On each weight as it is decoded.
     Weight,
-    /// On the sum over a run of columns.
-    Run,
+    /// On the sum over a segment of columns.
+    Segment,
     /// Once a result.
     Epilogue,
     /// On the operand, by the product itself, which takes its codes.
@@ -47,7 +47,7 @@ pub struct ScalePlan {
     /// Per scale level of a quantised activation.
     pub input: Vec<LevelPlan>,
     /// Columns that share everything that multiplies or is added to sums; `None` = the whole row.
-    pub run: Option<u32>,
+    pub segment: Option<u32>,
     /// Whether a term times the sum of x is added, for the zero point, the shift, or what the
     /// sequence leaves (`add`).
     pub corrects: bool,
@@ -86,25 +86,25 @@ impl ScalePlan {
     ) -> Self {
         let (add, exponent) = dequant.encoding();
         let decodes = compute.product.weight == Operand::F32 && class == Class::Lanes;
-        let by_run = if decodes { Place::Weight } else { Place::Run };
+        let by_segment = if decodes { Place::Weight } else { Place::Segment };
         // A shift is added after the scales: a factor of the finished row would reach it too.
-        let at_the_end = if scheme.shift.is_some() { by_run } else { Place::Epilogue };
-        let place = |cols: GroupSize, by_run: Place, at_the_end: Place| match cols {
+        let at_the_end = if scheme.shift.is_some() { by_segment } else { Place::Epilogue };
+        let place = |cols: GroupSize, by_segment: Place, at_the_end: Place| match cols {
             GroupSize::All => at_the_end,
-            GroupSize::Each(_) => by_run,
+            GroupSize::Each(_) => by_segment,
         };
         let scales = compute.product.scaling().is_some();
-        let by_run = if scales { Place::Product } else { by_run };
+        let by_segment = if scales { Place::Product } else { by_segment };
         let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
-            place: place(scale.group.cols, by_run, at_the_end),
+            place: place(scale.group.cols, by_segment, at_the_end),
             divide: scale.divide,
         };
-        let x_by_run = if scales { Place::Product } else { Place::Run };
+        let x_by_segment = if scales { Place::Product } else { Place::Segment };
         let input = match activation {
             Activation::Float(_) => Vec::new(),
             Activation::Quantised(quantiser) => {
                 let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
-                    place: place(scale.group.cols, x_by_run, Place::Epilogue),
+                    place: place(scale.group.cols, x_by_segment, Place::Epilogue),
                     divide: scale.divide,
                 };
                 quantiser.scales.iter().map(level).collect()
@@ -119,7 +119,7 @@ impl ScalePlan {
         Self {
             levels,
             input,
-            run: if absorbed.is_some() || scales { None } else { run(scheme, activation) },
+            segment: if absorbed.is_some() || scales { None } else { segment(scheme, activation) },
             absorbed,
             corrects: corrects_by_group || add != 0,
             corrects_by_group,
@@ -138,10 +138,11 @@ impl Absorbed {
         levels: &[LevelPlan],
         dequant: &DequantPlan,
     ) -> Option<Self> {
-        let by_run = |level: &LevelPlan| level.place == Place::Run;
-        let mut runs = (0..).zip(levels).filter(|(_, level)| by_run(level));
-        let (Some((level, plan)), None) = (runs.next(), runs.next()) else { return None };
-        let alone = scheme.zero.is_none() && scheme.shift.is_none() && !input.iter().any(by_run);
+        let by_segment = |level: &LevelPlan| level.place == Place::Segment;
+        let mut segments = (0..).zip(levels).filter(|(_, level)| by_segment(level));
+        let (Some((level, plan)), None) = (segments.next(), segments.next()) else { return None };
+        let alone =
+            scheme.zero.is_none() && scheme.shift.is_none() && !input.iter().any(by_segment);
         let sorted = scheme.index.is_some();
         let scale = &scheme.scales[level];
         let (GroupSize::Each(1), GroupSize::Each(columns)) = (scale.group.rows, scale.group.cols)
@@ -177,7 +178,7 @@ impl Absorbed {
 }
 
 /// Columns over which all scales, zero points and shifts are constant.
-pub(super) fn run(scheme: &Scheme, activation: &Activation) -> Option<u32> {
+pub(super) fn segment(scheme: &Scheme, activation: &Activation) -> Option<u32> {
     fn gcd(a: u32, b: u32) -> u32 {
         if b == 0 { a } else { gcd(b, a % b) }
     }
@@ -188,11 +189,11 @@ pub(super) fn run(scheme: &Scheme, activation: &Activation) -> Option<u32> {
     let groups = scheme.scales.iter().chain(scales).map(|scale| scale.group.cols);
     let groups = groups.chain(scheme.zero.map(|zero| zero.group.cols));
     let groups = groups.chain(scheme.shift.map(|shift| shift.group.cols));
-    let run = groups.fold(0, |run, cols| match cols {
-        GroupSize::Each(cols) => gcd(run, cols),
-        GroupSize::All => run,
+    let segment = groups.fold(0, |segment, cols| match cols {
+        GroupSize::Each(cols) => gcd(segment, cols),
+        GroupSize::All => segment,
     });
-    (run > 0).then_some(run)
+    (segment > 0).then_some(segment)
 }
 
 /// A power of two that stays in the scales, and the rest, for the epilogue's factor.

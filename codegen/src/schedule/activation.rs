@@ -43,7 +43,7 @@ mod source;
 use self::apart::Apart;
 use self::extent::{Extent, Running};
 use self::levels::{Given, Levels, OfRow};
-use self::source::{PIECE, Place, Source};
+use self::source::{Place, Source, VECTOR};
 use quantloom_dsl::{BufferRole, Dimension};
 
 use crate::ir::{
@@ -59,11 +59,11 @@ pub(in crate::schedule) use problem::common_group;
 const ROW_THREADS: u32 = 512;
 /// Threads of any other block, at most.
 const THREADS: u32 = 256;
-/// Pieces of a row that a thread keeps in registers, at most.
+/// Vectors of a row that a thread keeps in registers, at most.
 const HELD: u32 = 8;
 /// Extents that a lane looks through where the scale is that of all of x.
 const EXTENTS_OF_A_LANE: u32 = 8;
-/// Pieces that a thread asks for at once where it only looks for extents.
+/// Vectors that a thread asks for at once where it only looks for extents.
 const AHEAD: u32 = 4;
 
 /// Writes the kernels, in the order in which they are launched: the operand's, and before it one where a
@@ -124,24 +124,24 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let found = extents_buffer(&mut b, problem, Access::WriteOnce);
     let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
     let rows = b.argument(m);
-    // Pieces of x as one long row.
+    // Vectors of x as one long row.
     let total = b.mul(rows, problem.k);
     let own = b.mad(block, THREADS, thread);
-    let own = b.mul(own, PIECE);
+    let own = b.mul(own, VECTOR);
     if programmatic {
         b.push(Op::GridLaunch);
         b.push(Op::GridWait);
     }
     let running = Running::start(&mut b, problem.signed());
-    let apart = parts * THREADS * PIECE;
+    let apart = parts * THREADS * VECTOR;
     b.for_each(0u32, total, apart * AHEAD, "at", |b, at| {
         let first = b.add(own, at);
         let mut load = |ahead: u32| {
             let column = b.add(first, ahead * apart);
             source.load(b, 0u32.into(), column, Some(total))
         };
-        let pieces: Vec<Vec<Operand>> = (0..AHEAD).map(&mut load).collect();
-        for words in pieces {
+        let vectors: Vec<Vec<Operand>> = (0..AHEAD).map(&mut load).collect();
+        for words in vectors {
             let elements = source.elements(b, &words);
             running.add(b, &elements);
         }
@@ -152,11 +152,11 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     b.finish()
 }
 
-/// How the pieces of a row are shared out.
+/// How the vectors of a row are shared out.
 #[derive(Clone, Copy)]
 struct Walk {
     threads: u32,
-    /// Pieces of a thread.
+    /// Vectors of a thread.
     turns: u32,
     /// Blocks of a row.
     blocks: u32,
@@ -164,21 +164,21 @@ struct Walk {
 
 impl Walk {
     fn new(problem: &ActivationProblem) -> Self {
-        let pieces = problem.padded / PIECE;
+        let vectors = problem.padded / VECTOR;
         let limit = problem.target.gpu.map_or(THREADS, |gpu| gpu.block_threads);
-        let threads = |most: u32| pieces.next_multiple_of(problem.warp()).min(most.min(limit));
+        let threads = |most: u32| vectors.next_multiple_of(problem.warp()).min(most.min(limit));
         if problem.spans_columns() && !problem.is_apart() {
             let threads = threads(ROW_THREADS);
-            Self { threads, turns: pieces.div_ceil(threads), blocks: 1 }
+            Self { threads, turns: vectors.div_ceil(threads), blocks: 1 }
         } else {
             let threads = threads(THREADS);
-            Self { threads, turns: 1, blocks: pieces.div_ceil(threads) }
+            Self { threads, turns: 1, blocks: vectors.div_ceil(threads) }
         }
     }
 
     /// Columns from a turn of a thread to the next.
     const fn apart(self) -> u32 {
-        self.threads * PIECE
+        self.threads * VECTOR
     }
 }
 
@@ -244,7 +244,7 @@ impl<'p> Writer<'p> {
                 b.mad(block, walk.threads, thread)
             }
         };
-        let column = b.mul(number, PIECE);
+        let column = b.mul(number, VECTOR);
         Self { problem, walk, source, levels, apart, operand, row, first, column }
     }
 
@@ -260,12 +260,12 @@ impl<'p> Writer<'p> {
         (self.reach() > columns).then_some(Operand::U32(columns))
     }
 
-    /// The piece of x at a column.
+    /// The vector of x at a column.
     fn load(&self, b: &mut Builder, column: Operand) -> Vec<Operand> {
         self.source.load(b, self.first, column, self.limit())
     }
 
-    /// Which elements of a piece of the operand are no pads, if any are.
+    /// Which elements of a vector of the operand are no pads, if any are.
     fn there(&self, b: &mut Builder, column: Operand) -> Option<Vec<Operand>> {
         let pads = self.problem.padded > self.problem.k;
         let places = pads.then(|| self.source.places(b, column, self.limit()))?;
@@ -323,7 +323,7 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// Whether a piece of the operand is one.
+    /// Whether a vector of the operand is one.
     fn inside(&self, b: &mut Builder, column: Operand) -> Operand {
         match self.reach() > self.problem.padded {
             true => b.less(column, self.problem.padded),
@@ -331,7 +331,7 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// Writes the thread's piece of the operand with scales that are there.
+    /// Writes the thread's vector of the operand with scales that are there.
     fn finish_apart(
         &self,
         b: &mut Builder,
@@ -346,7 +346,7 @@ impl<'p> Writer<'p> {
         self.store(b, self.column, &words, inside);
     }
 
-    /// Writes a piece of the operand, and the scales that begin there.
+    /// Writes a vector of the operand, and the scales that begin there.
     fn finish(&self, b: &mut Builder, column: Operand, words: &[Operand], outer: Option<&OfRow>) {
         let inside = self.inside(b, column);
         let words = match (&self.levels, outer) {
@@ -390,7 +390,7 @@ impl Writer<'_> {
         pairs.map(|pair| b.binary(Binary::Pack(half), pair[0], pair[1])).collect()
     }
 
-    /// Stores the codes of a piece, fewer than 8 bits each, of which the first is number `at` of all: a word
+    /// Stores the codes of a vector, fewer than 8 bits each, of which the first is number `at` of all: a word
     /// of 4 bits each; 6 bytes of 6 bits each, two of the zeros that follow 32 of them besides.
     fn store_small(&self, b: &mut Builder, at: Operand, words: &[Operand], mask: Option<Operand>) {
         let store = |b: &mut Builder, at: Operand, word: Operand, width: Width| {
@@ -404,7 +404,7 @@ impl Writer<'_> {
             [low, high, ..] => [*low, *high],
             [] => return,
         };
-        // A piece is the first, second, third or fourth of 32.
+        // A vector is the first, second, third or fourth of 32.
         let number = b.and(at, 24u32);
         let quarter = b.shr(number, 2u32);
         let first = b.sub(at, quarter);

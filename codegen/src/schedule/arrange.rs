@@ -1,20 +1,20 @@
-//! In which order a product takes columns, and in which runs.
+//! In which order a product takes columns, and in which segments.
 //!
-//! A product sums runs of columns that share every scale, zero point and shift, of w and of x. Their
+//! A product sums segments of columns that share every scale, zero point and shift, of w and of x. Their
 //! groups may have any size, and a group index may put columns anywhere. In: a scheme and one of its
-//! activations. Out: the plan of a product whose groups are all as long as its runs, and the order of
+//! activations. Out: the plan of a product whose groups are all as long as its segments, and the order of
 //! columns that makes them so.
 //!
 //! Three cases, the first that fits:
 //! 1. Groups are as the product wants them: each is whole k-tiles, or a k-tile is whole groups. Nothing is
 //!    changed.
-//! 2. All groups are whole runs of a length that the product takes: 48 columns are three runs of 16.
-//!    Numbers are repeated for each run, columns stay.
-//! 3. Else columns that share all numbers (a segment: what lies in one group of each kind, and has one
-//!    group index) come together, and each segment is padded to whole runs. Codes of pads are 0, and so
+//! 2. All groups are whole segments of a length that the product takes: 48 columns are three segments of 16.
+//!    Numbers are repeated for each segment, columns stay.
+//! 3. Else columns that share all numbers (a set: what lies in one group of each kind, and has one
+//!    group index) come together, and each set is padded to whole segments. Codes of pads are 0, and so
 //!    is x there, so that pads add nothing.
 //!
-//! Of all lengths of runs that a product takes, the one with the fewest padded columns is taken, and of
+//! Of all lengths of segments that a product takes, the one with the fewest padded columns is taken, and of
 //! equal ones the longest, whose numbers are the fewest.
 
 use std::collections::BTreeSet;
@@ -28,25 +28,25 @@ use crate::plan::native::SHARED_BYTES;
 use crate::plan::{Plan, plan};
 use crate::target::Target;
 
-/// The longest run: longer ones save next to nothing.
-const LONGEST_RUN: u32 = 128;
+/// The longest segment: longer ones save next to nothing.
+const LONGEST_SEGMENT: u32 = 128;
 /// Columns over which pads are counted, at most.
 const COUNTED: u32 = 1 << 16;
 
 /// An order of columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Columns of a run: segments are padded to whole ones.
-    pub run: u32,
-    /// Whether a segment has one value of the group index.
+    /// Columns of a segment: sets are padded to whole ones.
+    pub segment: u32,
+    /// Whether a set has one value of the group index.
     pub indexed: bool,
-    /// Sizes of the groups that segments do not cross, counted along K.
+    /// Sizes of the groups that sets do not cross, counted along K.
     pub groups: Vec<u32>,
 }
 
 /// A product whose groups of columns are such that it can be scheduled.
 pub(super) struct Arranged {
-    /// The scheme and the activation with groups as long as runs.
+    /// The scheme and the activation with groups as long as segments.
     pub(super) scheme: Scheme,
     pub(super) activation: Activation,
     pub(super) plan: Plan,
@@ -77,22 +77,23 @@ impl Arranged {
         let groups = if indexed { of_x } else { sizes };
         // Indexed columns of one group are spread over those of x.
         let balanced = of_weights.last().copied().filter(|_| groups.is_empty()).unwrap_or(1);
-        let padded = |run: u32| match indexed {
-            true => u64::from(balanced.next_multiple_of(run)),
-            false => padded(&groups, run),
+        let padded = |segment: u32| match indexed {
+            true => u64::from(balanced.next_multiple_of(segment)),
+            false => padded(&groups, segment),
         };
-        let mut runs: Vec<u32> = (0..=LONGEST_RUN.ilog2()).rev().map(|log| 1 << log).collect();
-        runs.sort_by_key(|&run| padded(run));
+        let mut segments: Vec<u32> =
+            (0..=LONGEST_SEGMENT.ilog2()).rev().map(|log| 1 << log).collect();
+        segments.sort_by_key(|&segment| padded(segment));
         let mut why = None;
-        for run in runs {
-            let dense = !indexed && groups.iter().all(|group| group.is_multiple_of(run));
-            let order = || Order { run, indexed, groups: groups.iter().copied().collect() };
+        for segment in segments {
+            let dense = !indexed && groups.iter().all(|group| group.is_multiple_of(segment));
+            let order = || Order { segment, indexed, groups: groups.iter().copied().collect() };
             let order = (!dense).then(order);
-            let (scheme, activation) = in_runs(&scheme, activation, run);
+            let (scheme, activation) = regrouped(&scheme, activation, segment);
             match Self::posed(&scheme, &activation, target, order) {
                 Ok(this) => return Ok(this),
-                // What not even the longest run helps against is the reason.
-                Err(error) if run == LONGEST_RUN => why = Some(error),
+                // What not even the longest segment helps against is the reason.
+                Err(error) if segment == LONGEST_SEGMENT => why = Some(error),
                 Err(_) => {}
             }
         }
@@ -111,7 +112,7 @@ impl Arranged {
         let step = plan.compute.product.columns;
         let k_tile = k_tile(&plan, step).ok_or_else(|| Unscheduled::Scheme {
             target: target.name,
-            what: format!("runs of {} columns", plan.scale.run.unwrap_or(0)),
+            what: format!("segments of {} columns", plan.scale.segment.unwrap_or(0)),
         })?;
         let (scheme, activation) = (scheme.clone(), activation.clone());
         Ok(Self { scheme, activation, plan, k_tile, order })
@@ -164,10 +165,10 @@ fn sizes(granularity: impl Iterator<Item = GroupSize>) -> BTreeSet<u32> {
 }
 
 /// The same with groups of so many columns.
-fn in_runs(scheme: &Scheme, activation: &Activation, run: u32) -> (Scheme, Activation) {
+fn regrouped(scheme: &Scheme, activation: &Activation, segment: u32) -> (Scheme, Activation) {
     let shorten = |cols: &mut GroupSize| {
         if let GroupSize::Each(columns) = cols {
-            *columns = run;
+            *columns = segment;
         }
     };
     let (mut scheme, mut activation) = (scheme.clone(), activation.clone());
@@ -184,13 +185,13 @@ fn in_runs(scheme: &Scheme, activation: &Activation, run: u32) -> (Scheme, Activ
     (scheme, activation)
 }
 
-/// Columns in all, when each piece between the ends of groups of these sizes is padded to whole runs.
-fn padded(groups: &BTreeSet<u32>, run: u32) -> u64 {
+/// Columns in all, when each piece between the ends of groups of these sizes is padded to whole segments.
+fn padded(groups: &BTreeSet<u32>, segment: u32) -> u64 {
     let (mut first, mut columns) = (0, 0);
     while first < COUNTED {
         let ends = groups.iter().map(|group| (first / group + 1) * group);
         let end = ends.min().unwrap_or(COUNTED);
-        columns += u64::from((end - first).next_multiple_of(run));
+        columns += u64::from((end - first).next_multiple_of(segment));
         first = end;
         // From here on it repeats.
         if groups.iter().all(|group| first.is_multiple_of(*group)) {

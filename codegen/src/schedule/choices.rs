@@ -1,12 +1,12 @@
-//! The free choices of a schedule: numbers and yes or no, by name, as a kernel's key holds them.
+//! The free choices of a schedule: numbers and flags by name, as a kernel's key stores them.
 
 use std::collections::BTreeMap;
 
 use super::problem::Unscheduled;
 
-/// What a free choice may be.
+/// The type of a free choice.
 pub(super) trait Choice {
-    /// The choice that a key's number stands for.
+    /// The choice of a number in a key.
     fn of(number: u32) -> Self;
 }
 
@@ -22,10 +22,10 @@ impl Choice for bool {
     }
 }
 
-/// A free choice of a key.
+/// Reads a free choice from the parameters of a key.
 ///
 /// # Errors
-/// If it is missing or too large.
+/// If the parameter is missing or too large.
 pub(super) fn read<C: Choice>(
     schedule: &str,
     parameters: &BTreeMap<String, u64>,
@@ -36,8 +36,7 @@ pub(super) fn read<C: Choice>(
     number.map(C::of).ok_or_else(missing)
 }
 
-/// Declares a struct of free choices, which are written to a key and read from one by their names,
-/// under the name of their schedule.
+/// Declares a struct of free choices. A key stores them by name, with the name of their schedule.
 macro_rules! choices {
     (
         $(#[$meta:meta])*

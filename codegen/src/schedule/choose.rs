@@ -1,20 +1,20 @@
-//! Which schedule, with which free choices, multiplies so many rows of x.
+//! The choice of a schedule and of its free choices for a number of tokens.
 //!
-//! In: a [`Problem`] and a number of tokens. Out: a [`Chosen`], which writes the kernel, and is the
-//! name and the parameters of a kernel's key; [`Chosen::read`] is the way back from a key. What was
-//! measured comes before what is computed.
+//! In: a [`Problem`] and a number of tokens. Out: a [`Chosen`], which writes the kernel and gives the
+//! schedule's name and parameters in a kernel's key; [`Chosen::read`] is the inverse. The table of
+//! measured tiles has precedence over the schedules' models.
 
 use std::collections::BTreeMap;
 
-use super::decode::DecodeTile;
 use super::interface::{FreeChoices, Schedule};
 use super::measured::measured;
 use super::problem::{Problem, Unscheduled};
 use super::shader::ShaderTile;
+use super::skinny::SkinnyTile;
 use super::tile::TileShape;
 use crate::ir::Kernel;
 
-/// The list of schedules: each a variant of [`Chosen`], in the order in which their models are asked.
+/// The list of schedules: each is a variant of [`Chosen`]. The first that serves a product chooses.
 macro_rules! schedules {
     ($($(#[$doc:meta])* $variant:ident($choices:ty),)*) => {
         /// A schedule and its free choices.
@@ -23,7 +23,7 @@ macro_rules! schedules {
             $($(#[$doc])* $variant($choices),)*
         }
 
-        /// What is asked of a schedule before it is chosen.
+        /// The functions of each schedule that need no choice yet.
         const SCHEDULES: &[Listed] = &[$(Listed {
             name: <$choices>::schedule,
             serves: <$choices>::serves,
@@ -47,11 +47,11 @@ macro_rules! schedules {
 }
 
 schedules! {
-    /// The decode product, up to 16 tokens.
-    Decode(DecodeTile),
-    /// The product in tiles, any number of tokens.
+    /// M <= 16.
+    Skinny(SkinnyTile),
+    /// Any M, on matrix instructions.
     Tile(TileShape),
-    /// The product of lanes by themselves, any number of tokens.
+    /// Any M, without matrix instructions.
     Shader(ShaderTile),
 }
 
@@ -64,27 +64,27 @@ struct Listed {
     read: fn(&BTreeMap<String, u64>) -> Result<Chosen, Unscheduled>,
 }
 
-/// The schedule for a number of tokens (rows of x, M): the one that was measured to be the fastest,
-/// else by the schedules' models.
+/// The schedule for a number of tokens (rows of x, M): the fastest of the table of measured tiles, or
+/// else the choice of the schedules' models.
 ///
 /// # Errors
-/// If no schedule takes the problem with so many tokens.
+/// If no schedule supports the problem with that many tokens.
 pub fn choose(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
     measured(problem, tokens).map_or_else(|| choose_by_model(problem, tokens), Ok)
 }
 
-/// The schedule for a number of tokens by the schedules' models alone.
+/// The schedule for a number of tokens, by the schedules' models alone.
 ///
 /// # Errors
-/// If no schedule takes the problem with so many tokens.
+/// If no schedule supports the problem with that many tokens.
 pub fn choose_by_model(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
     let schedule = SCHEDULES.iter().find(|schedule| (schedule.serves)(problem, tokens));
     let none = || Unscheduled::Tile(format!("no schedule has products of {}", problem.target()));
     (schedule.ok_or_else(none)?.choose)(problem, tokens)
 }
 
-/// What is worth measuring for so many tokens: first what the model chooses, then all that fit, from
-/// few to many rows, warps, blocks and parts of K.
+/// The choices worth measuring for a number of tokens: first the model's, then all others that fit,
+/// from few to many rows, warps, blocks and splits of K.
 pub fn candidates(problem: &Problem, tokens: u32) -> Vec<Chosen> {
     let model = choose_by_model(problem, tokens).ok();
     let all = SCHEDULES.iter().flat_map(|schedule| (schedule.candidates)(problem, tokens));
@@ -101,18 +101,18 @@ impl Chosen {
     /// Writes the kernel.
     ///
     /// # Errors
-    /// What the schedule does not take.
+    /// If the schedule does not support the problem.
     pub fn write(&self, problem: &Problem) -> Result<Kernel, Unscheduled> {
         self.schedule().build(problem)
     }
 
-    /// Whether the schedule takes the problem, so many tokens in one launch, and blocks fit.
+    /// Whether the schedule supports the problem with that many tokens in one launch, and blocks fit.
     pub fn takes(&self, problem: &Problem, tokens: u32) -> bool {
         self.schedule().fits(problem) && self.tokens(problem) >= tokens
     }
 
-    /// The most rows of x that one launch takes: those of a decode tile; those whose elements of
-    /// x, of y and of the sums of a split K are numbered in 32 bits.
+    /// The most rows of x of one launch: those of a skinny tile, or as many as 32-bit indices of x, y and
+    /// the sums of a split K allow.
     pub fn tokens(&self, problem: &Problem) -> u32 {
         self.schedule().most_tokens(problem)
     }
@@ -122,14 +122,14 @@ impl Chosen {
         self.schedule().name()
     }
 
-    /// The free choices by name, for a kernel's key. N and K, which are constants of the text too,
-    /// are the problem's.
+    /// The free choices by name, for a kernel's key. N and K, also constants of the source, are in the
+    /// problem.
     pub fn parameters(&self) -> Vec<(&'static str, u64)> {
         self.schedule().parameters()
     }
 
     /// The schedule of a key: the inverse of [`Self::name`] and [`Self::parameters`]. Parameters
-    /// of other names are not looked at.
+    /// of other names are ignored.
     ///
     /// # Errors
     /// An unknown name, or a parameter that is missing or too large.

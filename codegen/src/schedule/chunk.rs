@@ -1,17 +1,17 @@
-//! Codes in memory: a tile of rows is chunks one after another, a chunk sections one after another, a
-//! section the words of the lanes side by side.
+//! Codes in memory: a tile of rows is chunks one after another, a chunk planes one after another, a
+//! plane the words of the lanes side by side.
 
 use super::problem::Problem;
 use crate::ir::Width;
 
-/// Of each section of codes, its first word in a chunk and the words that a lane has of it.
-pub(super) fn sections(problem: &Problem) -> impl Iterator<Item = (u32, u32)> {
+/// Of each plane of codes, its first word in a chunk and the words that a lane has of it.
+pub(super) fn planes(problem: &Problem) -> impl Iterator<Item = (u32, u32)> {
     let lanes = problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let mut first = 0;
-    problem.plan.native.sections.iter().map(move |&words| {
-        let section = (first, words);
+    problem.plan.native.plane_words.iter().map(move |&words| {
+        let plane = (first, words);
         first += words * lanes;
-        section
+        plane
     })
 }
 
@@ -25,7 +25,7 @@ pub(super) fn tile_words(problem: &Problem) -> u32 {
     problem.chunks() * chunk_words(problem)
 }
 
-/// The loads of a lane's words of a section, as wide as all can be: the first word of each, and how
+/// The loads of a lane's words of a plane, as wide as all can be: the first word of each, and how
 /// many it is of.
 pub(super) fn loads(words: u32) -> impl Iterator<Item = (u32, u32)> {
     let each = 1 << words.trailing_zeros().min(2);

@@ -1,9 +1,9 @@
 //! What finished sums are multiplied with and what is added to them: copied to shared memory while
 //! the sums are made, so that nothing waits for memory at the end.
 
+use super::buffers::ProductBuffers;
 use super::epilogue::{EpilogueOp, EpilogueOperand};
 use super::input::InputScale;
-use super::io::Io;
 use super::participants::Participants;
 use super::problem::Problem;
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Type, Width, Word};
@@ -14,7 +14,7 @@ pub(super) struct Constants {
     /// The epilogue's steps.
     ops: Vec<EpilogueOp>,
     /// Per row.
-    factor: Option<SharedId>,
+    channel_scale: Option<SharedId>,
     /// Per row.
     bias: Option<SharedId>,
     /// Per token.
@@ -33,7 +33,7 @@ pub(super) struct Range {
 impl Constants {
     /// Words of shared memory for a block of so many rows and tokens.
     pub(super) fn words(problem: &Problem, rows: u32, tokens: u32) -> u32 {
-        let per_row = u32::from(problem.factor) + u32::from(problem.bias);
+        let per_row = u32::from(problem.channel_scale) + u32::from(problem.bias);
         per_row * rows.next_multiple_of(4)
             + if by_token(problem) { tokens.next_multiple_of(4) } else { 0 }
     }
@@ -45,20 +45,32 @@ impl Constants {
         };
         Self {
             ops: EpilogueOp::list(problem, true),
-            factor: block("factors", problem.factor, rows),
+            channel_scale: block("factors", problem.channel_scale, rows),
             bias: block("biases", problem.bias, rows),
             x_scale: block("x_scales", by_token(problem), tokens),
         }
     }
 
     /// Starts the copies of what belongs to rows of w: constant, so before earlier kernels end.
-    pub(super) fn copy_rows(&self, b: &mut Builder, io: &Io, rows: Range, by: Participants) {
-        copy(b, self.factor, io.factor, rows, by);
+    pub(super) fn copy_rows(
+        &self,
+        b: &mut Builder,
+        io: &ProductBuffers,
+        rows: Range,
+        by: Participants,
+    ) {
+        copy(b, self.channel_scale, io.channel_scale, rows, by);
         copy(b, self.bias, io.bias, rows, by);
     }
 
     /// Starts the copies of what belongs to rows of x.
-    pub(super) fn copy_tokens(&self, b: &mut Builder, io: &Io, tokens: Range, by: Participants) {
+    pub(super) fn copy_tokens(
+        &self,
+        b: &mut Builder,
+        io: &ProductBuffers,
+        tokens: Range,
+        by: Participants,
+    ) {
         copy(b, self.x_scale, io.x_scale, tokens, by);
     }
 
@@ -73,7 +85,7 @@ impl Constants {
         let mut read = |b: &mut Builder, operand: EpilogueOperand| {
             let (block, at, width) = match operand {
                 EpilogueOperand::TokenScale => (self.x_scale, token, Width::B32),
-                EpilogueOperand::ChannelScale => (self.factor, row, width),
+                EpilogueOperand::ChannelScale => (self.channel_scale, row, width),
                 EpilogueOperand::Bias => (self.bias, row, width),
             };
             // A step is in the list only where its numbers are in shared memory.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{BF16, F16, Number, Overflow};
 
-use super::grouped::exact_pair;
+use super::group_params::exact_pair;
 use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
@@ -14,34 +14,36 @@ use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::{Feature, Target};
 
-/// Zero points to take off what a sequence decodes, by run of columns.
+/// Zero points to take off what a sequence decodes, by segment.
 pub(super) struct Zeros {
     half: Half,
-    runs: Vec<OfRun>,
-    /// Registers of the operand in a run.
+    segments: Vec<OfSegment>,
+    /// Registers of the operand in a segment.
     registers: usize,
 }
 
 /// For each register of the operand, modulo their number, the zero point of its row in both halves.
-struct OfRun {
+struct OfSegment {
     rows: Vec<Operand>,
     /// Constants less the zero points, by constant, sign and row: made once.
     made: BTreeMap<(u32, bool, usize), Operand>,
 }
 
 impl Zeros {
-    /// The zero points of a lane's rows, each in both halves, of one run after another.
-    pub(super) fn new(half: Half, main: &MainLoop<'_>, runs: Vec<Vec<Operand>>) -> Self {
-        let of_run = |rows| OfRun { rows, made: BTreeMap::new() };
-        let steps = main.run_steps() as usize * main.lanes().a.registers;
-        Self { half, runs: runs.into_iter().map(of_run).collect(), registers: steps }
+    /// The zero points of a lane's rows, each in both halves, of one segment after another.
+    pub(super) fn new(half: Half, main: &MainLoop<'_>, segments: Vec<Vec<Operand>>) -> Self {
+        let of_segment = |rows| OfSegment { rows, made: BTreeMap::new() };
+        let steps = main.segment_steps() as usize * main.lanes().a.registers;
+        Self { half, segments: segments.into_iter().map(of_segment).collect(), registers: steps }
     }
 
     /// constant - zero, or constant + zero, in both halves of a register of the operand, numbered
-    /// from the first run on. Exact: both are small integers.
+    /// from the first segment on. Exact: both are small integers.
     fn shifted(&mut self, b: &mut Builder, constant: u32, plus: bool, register: usize) -> Operand {
-        let run = register / self.registers;
-        let Some(OfRun { rows, made }) = self.runs.get_mut(run) else { return constant.into() };
+        let segment = register / self.registers;
+        let Some(OfSegment { rows, made }) = self.segments.get_mut(segment) else {
+            return constant.into();
+        };
         let row = register % rows.len();
         let factor = match (self.half, plus) {
             (Half::Bf16, true) => 0x3f80_3f80u32,

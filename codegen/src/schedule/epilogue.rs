@@ -9,9 +9,9 @@ mod ops;
 mod split_k;
 mod swizzle;
 
+use super::buffers::ProductBuffers;
 use super::chunk::width;
 use super::constants::Constants;
-use super::io::Io;
 use super::mapping::MainLoop;
 use super::participants::Participants;
 use crate::ir::{
@@ -27,7 +27,7 @@ pub(super) use split_k::ORDER;
 /// What a block has computed.
 pub(super) struct Epilogue<'p> {
     pub(super) main: &'p MainLoop<'p>,
-    pub(super) io: Io,
+    pub(super) io: ProductBuffers,
     /// What finished sums are multiplied with, and the bias; their copies are done.
     pub(super) constants: Constants,
     /// Rows of w of a block.
@@ -160,8 +160,8 @@ impl Epilogue<'_> {
     /// Deals the results out to the threads; `work` gets token and row.
     fn each(&self, b: &mut Builder, work: impl FnOnce(&mut Builder, [Operand; 2])) {
         let (thread, threads) = (self.participants.thread(b), self.participants.threads(b));
-        let pieces = self.tokens * self.rows / self.at_once;
-        b.for_each(thread, pieces, threads, "result", |b, result| {
+        let vectors = self.tokens * self.rows / self.at_once;
+        b.for_each(thread, vectors, threads, "result", |b, result| {
             let first = b.mul(result, self.at_once);
             let place = [b.div(first, self.rows), b.rem(first, self.rows)];
             work(b, place);

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use super::grouped::Grouped;
+use super::group_params::GroupParams;
 use super::lanes::{LaneMap, OfLane, OperandHome, Rows, Scaled, Tokens};
 use super::problem::{Problem, Unscheduled};
 use crate::plan::Plan;
@@ -22,7 +22,7 @@ pub struct Mapping {
     /// The matrix instruction: a tile of rows of w by one of tokens. `None` where lanes multiply by
     /// themselves.
     pub instruction: Option<&'static MatrixOp>,
-    /// Columns of a k-tile, what a warp works through at a time: whole chunks, whole runs or a part of
+    /// Columns of a k-tile, what a warp works through at a time: whole chunks, whole segments or a part of
     /// one.
     pub k_tile: u32,
     /// Who holds what of the instruction's operands and accumulators.
@@ -50,15 +50,17 @@ const MOST_WORDS: u32 = 12;
 const LONGEST_K_TILE: u32 = 128;
 
 /// The columns of a k-tile: as many as registers leave room for, a power of two of whole chunks;
-/// `None` if runs do not fit into chunks, nor chunks into runs.
+/// `None` if segments do not fit into chunks, nor chunks into segments.
 pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
     let chunk = plan.native.columns;
     if plan.target.class == Class::Shader {
-        let fits = |run: u32| run.is_multiple_of(chunk) || run < chunk && chunk.is_multiple_of(run);
+        let fits = |segment: u32| {
+            segment.is_multiple_of(chunk) || segment < chunk && chunk.is_multiple_of(segment)
+        };
         return plan
             .scale
-            .run
-            .is_none_or(|run| fits(run) && run.is_multiple_of(step))
+            .segment
+            .is_none_or(|segment| fits(segment) && segment.is_multiple_of(step))
             .then_some(chunk);
     }
     // What is no longer than a byte of x comes in rows of 128 bytes: see the ring of the tile schedule.
@@ -71,10 +73,12 @@ pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
     let sizes = (0..)
         .map(|more| chunk << more)
         .take_while(|columns| *columns <= LONGEST_K_TILE.max(chunk).max(least));
-    let fits = |columns: &u32| match plan.scale.run {
+    let fits = |columns: &u32| match plan.scale.segment {
         None => true,
-        Some(run) if run < chunk => run.is_power_of_two() && run.is_multiple_of(step),
-        Some(run) => run.is_multiple_of(*columns) || columns.is_multiple_of(run),
+        Some(segment) if segment < chunk => {
+            segment.is_power_of_two() && segment.is_multiple_of(step)
+        }
+        Some(segment) => segment.is_multiple_of(*columns) || columns.is_multiple_of(segment),
     };
     sizes.filter(|columns| *columns >= least && room(columns) && fits(columns)).last()
 }
@@ -144,8 +148,8 @@ impl<'p> MainLoop<'p> {
     }
 
     /// Columns whose sum is kept apart, a k-tile at most: those that share what multiplies sums.
-    pub fn run(&self) -> u32 {
-        self.problem.plan.scale.run.map_or(self.k_tile(), |run| run.min(self.k_tile()))
+    pub fn segment(&self) -> u32 {
+        self.problem.plan.scale.segment.map_or(self.k_tile(), |segment| segment.min(self.k_tile()))
     }
 
     /// Columns of a step of the product.
@@ -153,9 +157,9 @@ impl<'p> MainLoop<'p> {
         self.problem.plan.compute.product.columns
     }
 
-    /// Steps of the product in a run.
-    pub fn run_steps(&self) -> u32 {
-        self.run() / self.step()
+    /// Steps of the product in a segment.
+    pub fn segment_steps(&self) -> u32 {
+        self.segment() / self.step()
     }
 
     /// Tokens of a product: columns of B and D.
@@ -170,7 +174,7 @@ impl<'p> MainLoop<'p> {
 
     /// The rows whose numbers a lane has: of the weights where these are changed as they are decoded,
     /// else of the sums.
-    pub(super) fn rows(&self, of: &Grouped) -> &Rows {
+    pub(super) fn rows(&self, of: &GroupParams) -> &Rows {
         match &self.lanes().scaled {
             Some(scaled) if of.of_weights => &scaled.rows,
             _ if of.of_weights => &self.lanes().a.rows,
@@ -194,7 +198,7 @@ impl<'p> MainLoop<'p> {
             return scaled.columns * self.row_lanes();
         }
         let most = SHARED_BYTES * 8 / self.problem.input.operand.stored_bits();
-        self.run().min(self.problem.plan.native.columns).min(most)
+        self.segment().min(self.problem.plan.native.columns).min(most)
     }
 
     /// Neighbouring columns that a lane holds.
@@ -208,12 +212,12 @@ impl<'p> MainLoop<'p> {
     }
 
     /// Registers of a thread that the target's compiler needs besides what a schedule counts, as its
-    /// reports have shown, where so many sums of a run are made side by side: on AMD 64-bit addresses,
-    /// steps of bf16 by way of f32, and the sums of all runs of a k-tile at a time; on the newest chips
+    /// reports have shown, where so many sums of a segment are made side by side: on AMD 64-bit addresses,
+    /// steps of bf16 by way of f32, and the sums of all segments of a k-tile at a time; on the newest chips
     /// of NVIDIA half of those sums.
     pub(super) fn compiled(&self, side_by_side: u32) -> u32 {
         let sums = self.lanes().d.registers.len() as u32 * side_by_side;
-        let more = self.k_tile() / self.run() - 1;
+        let more = self.k_tile() / self.segment() - 1;
         match self.problem.target().gpu.map(|gpu| gpu.chip) {
             Some(Chip::Gfx(_)) => 32 + more * sums,
             Some(Chip::Sm { number: 120.., .. }) => 8 + more * sums / 2,

@@ -1,9 +1,9 @@
 //! The facts of a product: a plan, a shape, and the native form of w's parameters.
 //!
-//! The plan says where each scale, zero point and shift is applied. `group_numbers` turns them into at most
+//! The plan says where each scale, zero point and shift is applied. `weight_params` turns them into at most
 //! four kinds of parameters: a factor of each group's sum or of each weight ([`Problem::scale`]), zero
 //! points that decoding subtracts ([`Problem::zero`]), a zero-point correction, which multiplies a
-//! group's sum of x ([`Problem::addend`]), and a per-channel scale ([`Problem::factor`]).
+//! group's sum of x ([`Problem::correction`]), and a per-channel scale ([`Problem::channel_scale`]).
 //! [`Problem::input`] is x as the product reads it. The matrix instruction and the lane map are not facts
 //! of the product: a schedule chooses them (`mapping`).
 
@@ -12,11 +12,11 @@ use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
 use super::dequantise::writable;
-use super::group_numbers::{GroupNumbers, correction};
-use super::grouped::Grouped;
+use super::group_params::GroupParams;
 use super::input::Input;
 use super::mapping::{MainLoop, Mapping, lane_words};
 use super::shader;
+use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
 use crate::plan::{Operand, Plan, Refusal};
 use crate::target::{Feature, Target};
@@ -61,14 +61,14 @@ pub struct Problem {
     pub k: u32,
     /// The order of columns, if they do not stay as they are stored.
     pub order: Option<Order>,
-    /// Multiplies the sum of a run of columns, or each weight of it ([`Problem::scales_runs`]).
-    pub scale: Option<Grouped>,
+    /// Multiplies the sum of a segment of columns, or each weight of it ([`Problem::scales_sums`]).
+    pub scale: Option<GroupParams>,
     /// Taken off codes while they are decoded.
-    pub zero: Option<Grouped>,
-    /// Multiplies the sum of x over a run of columns.
-    pub addend: Option<Grouped>,
+    pub zero: Option<GroupParams>,
+    /// Multiplies the sum of x over a segment of columns.
+    pub correction: Option<GroupParams>,
     /// Whether a number per row, f32, multiplies the finished sum.
-    pub factor: bool,
+    pub channel_scale: bool,
     /// Whether there is a bias per row of w, stored as f32.
     pub bias: bool,
     /// x.
@@ -128,8 +128,8 @@ impl Problem {
         if words > u64::from(u32::MAX) {
             return shape("N", n, "expected fewer rows with so many columns: 2^32 words of codes");
         }
-        let GroupNumbers { scale, zero, addend, factor } =
-            GroupNumbers::of(&arranged, &plan, (n, k), k_tile);
+        let WeightParams { scale, zero, correction, channel_scale } =
+            WeightParams::of(&arranged, &plan, (n, k), k_tile);
         let changes = order.is_some() || scheme.prescale.is_some();
         let input = Input::new(&of_x, &plan, (k, k_tile), changes);
         let bias = scheme.bias.is_some();
@@ -141,8 +141,8 @@ impl Problem {
             order,
             scale,
             zero,
-            addend,
-            factor,
+            correction,
+            channel_scale,
             bias,
             input,
             output,
@@ -150,7 +150,7 @@ impl Problem {
             stem,
         };
         let main = MainLoop::new(&this);
-        let apart = |scale: Grouped| match (this.plan.scale.absorbed, main.scaled()) {
+        let apart = |scale: GroupParams| match (this.plan.scale.absorbed, main.scaled()) {
             (Some(_), _) => scale.shared_out((main.shared_columns() / scale.columns).max(1)),
             (None, Some(scaled)) => scale.shared_out(scaled.blocks),
             (None, None) => scale,
@@ -168,7 +168,7 @@ impl Problem {
         Ok(Self { output, ..self })
     }
 
-    /// Where it runs.
+    /// The target.
     pub fn target(&self) -> &'static Target {
         self.plan.target
     }
@@ -183,7 +183,7 @@ impl Problem {
         self.k.div_ceil(self.plan.native.columns)
     }
 
-    /// Words of codes that a lane has of a chunk, section after section.
+    /// Words of codes that a lane has of a chunk, plane after plane.
     pub fn lane_words(&self) -> u32 {
         lane_words(&self.plan)
     }
@@ -203,7 +203,7 @@ impl Problem {
     }
 
     /// Whether the scale multiplies sums, and not the weights before.
-    pub fn scales_runs(&self) -> bool {
+    pub fn scales_sums(&self) -> bool {
         let by_instruction = self.plan.compute.product.scaling().is_some();
         self.scale.is_some() && self.plan.scale.absorbed.is_none() && !by_instruction
     }
@@ -222,7 +222,7 @@ impl Problem {
         self.input.operand == Operand::I8
     }
 
-    /// What the sums of a run, as floats, are to be multiplied with besides their scales: decoding
+    /// What the sums of a segment, as floats, are to be multiplied with besides their scales: decoding
     /// leaves codes a power of two too large, which integers lose when they become floats, and so may
     /// x be left.
     pub fn exponent(&self) -> i32 {
@@ -234,14 +234,14 @@ impl Problem {
 
     /// The power of two that an addend is in units of: sums without scales of their own are as large
     /// as decoding leaves them.
-    pub fn addend_exponent(&self) -> i32 {
-        let of_sums = if self.scales_runs() { 0 } else { -self.exponent() };
+    pub fn correction_exponent(&self) -> i32 {
+        let of_sums = if self.scales_sums() { 0 } else { -self.exponent() };
         of_sums - self.plan.compute.exponent
     }
 
     /// The terms of the addend: what the sums of codes that decoding makes still lack.
-    pub fn correction(&self) -> ZeroPointCorrection {
-        correction(&self.plan, self.zero.as_ref())
+    pub fn correction_terms(&self) -> ZeroPointCorrection {
+        correction_terms(&self.plan, self.zero.as_ref())
     }
 
     /// What is computed, without the shape, as far as it decides which tile is fast: neither the bias,

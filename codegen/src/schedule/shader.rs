@@ -9,14 +9,14 @@
 //! is summed apart. The lanes of a block are groups of 16: some have other rows, some other chunks of
 //! K. They add up in shared memory, where threads take neighbouring rows together to y.
 //!
-//! Nothing but barriers is asked of a block: no lanes that run together, no order between blocks. Where
+//! Nothing but barriers is asked of a block: no lanes that run in lockstep, no order between blocks. Where
 //! neighbours exchange registers, they add up the parts of K together.
 //! `decode` writes a plan's sequences, `numbers` reads what rows and groups of columns share, `results`
 //! is the end.
 
 mod choice;
 mod decode;
-mod numbers;
+mod params;
 mod results;
 
 use crate::ir::{
@@ -24,10 +24,10 @@ use crate::ir::{
     Unary, Uniformity, Width,
 };
 
-use self::numbers::{Numbers, OfKTile};
-use super::chunk::{chunk_words, loads, sections, tile_words, width};
+use self::params::{OfKTile, Params};
+use super::buffers::ProductBuffers;
+use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::input::InputScale;
-use super::io::Io;
 use super::mapping::MainLoop;
 use super::table::Table;
 
@@ -35,7 +35,7 @@ pub use choice::ShaderTile;
 pub(super) use decode::writable;
 
 /// Columns of x that a lane loads at once.
-const PIECE: u32 = 4;
+const VECTOR: u32 = 4;
 /// Ones in four bytes.
 const ONES: u32 = 0x0101_0101;
 
@@ -67,7 +67,7 @@ fn shader(main: &MainLoop<'_>, tile: ShaderTile) -> Kernel {
 struct Shader<'p> {
     main: &'p MainLoop<'p>,
     tile: ShaderTile,
-    io: Io,
+    io: ProductBuffers,
     lane: Operand,
     /// Which part of K this group of lanes has, and which of the block's tiles of rows.
     part: Operand,
@@ -82,14 +82,14 @@ struct Shader<'p> {
 
 /// Sums over columns that share everything that multiplies them, before they are multiplied: per tile
 /// of rows and token, and of x per token where something is added for each row.
-struct Run {
+struct Segment {
     parts: Vec<Vec<Reg>>,
     of_x: Vec<Reg>,
 }
 
 impl<'p> Shader<'p> {
     fn start(b: &mut Builder, main: &'p MainLoop<'p>, tile: ShaderTile) -> Self {
-        let io = Io::declare(b, main.problem);
+        let io = ProductBuffers::declare(b, main.problem);
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let (rows, tokens) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
         let m = b.argument(io.m);
@@ -120,23 +120,22 @@ impl<'p> Shader<'p> {
         if table.is_some() {
             b.barrier();
         }
-        let [scale, addend] =
-            [(main.problem.scale, self.io.scale), (main.problem.addend, self.io.addend)].map(
-                |(of, buffer)| {
-                    Some(Numbers::new(b, main, (of?, buffer?), (&self.tiles, self.lane)))
-                },
-            );
+        let [scale, correction] =
+            [(main.problem.scale, self.io.scale), (main.problem.correction, self.io.correction)]
+                .map(|(of, buffer)| {
+                    Some(Params::new(b, main, (of?, buffer?), (&self.tiles, self.lane)))
+                });
         let x_rows: Vec<Operand> =
             self.tokens.iter().map(|token| b.mul(*token, main.problem.input.columns)).collect();
         let x_scales: Option<Vec<Operand>> = self.x_groups().map(|_| {
             let groups = main.problem.input.groups().unwrap_or(1);
             self.tokens.iter().map(|token| b.mul(*token, groups)).collect()
         });
-        // Where all columns share everything, their sums are one run.
-        let whole = main.problem.plan.scale.run.is_none().then(|| self.run(b));
+        // Where all columns share everything, their sums are one segment.
+        let whole = main.problem.plan.scale.segment.is_none().then(|| self.segment(b));
         let chunks = main.problem.chunks();
         let of_k_tile = |b: &mut Builder, k_tile: Operand| {
-            [&scale, &addend].map(|numbers| Some(numbers.as_ref()?.load(b, main, k_tile)))
+            [&scale, &correction].map(|numbers| Some(numbers.as_ref()?.load(b, main, k_tile)))
         };
         let rows = x_scales.as_deref();
         b.for_each(self.part, chunks, self.tile.parts, "chunk", |b, chunk| {
@@ -152,24 +151,24 @@ impl<'p> Shader<'p> {
             let first = b.mul(chunk, main.problem.plan.native.columns);
             let x: Vec<Operand> = x_rows.iter().map(|row| b.add(*row, first)).collect();
             match &whole {
-                Some(run) => {
+                Some(segment) => {
                     let columns = 0..main.problem.plan.native.columns;
-                    self.multiply(b, run, &weights, &x, columns);
+                    self.multiply(b, segment, &weights, &x, columns);
                 }
                 None => {
-                    let columns = main.run();
-                    for run in 0..main.problem.plan.native.columns / columns {
-                        let sum = self.run(b);
-                        let first = run * columns;
+                    let columns = main.segment();
+                    for segment in 0..main.problem.plan.native.columns / columns {
+                        let sum = self.segment(b);
+                        let first = segment * columns;
                         self.multiply(b, &sum, &weights, &x, first..first + columns);
-                        self.close(b, &sums, &sum, (&numbers, rows), (chunk, run));
+                        self.close(b, &sums, &sum, (&numbers, rows), (chunk, segment));
                     }
                 }
             }
         });
-        if let Some(run) = &whole {
+        if let Some(segment) = &whole {
             let numbers = of_k_tile(b, 0u32.into());
-            self.close(b, &sums, run, (&numbers, rows), (0u32.into(), 0));
+            self.close(b, &sums, segment, (&numbers, rows), (0u32.into(), 0));
         }
         self.results(b, &sums);
     }
@@ -188,7 +187,7 @@ impl<'p> Shader<'p> {
     }
 
     /// Sums of nothing.
-    fn run(&self, b: &mut Builder) -> Run {
+    fn segment(&self, b: &mut Builder) -> Segment {
         let integers = self.main.problem.sums_integers();
         let (ty, zero): (Type, Operand) =
             if integers { (Type::U32, 0u32.into()) } else { (Type::F32, 0.0f32.into()) };
@@ -198,38 +197,38 @@ impl<'p> Shader<'p> {
             regs
         };
         let parts = (0..self.tile.row_tiles).map(|_| of("part")).collect();
-        let of_x = if self.main.problem.addend.is_some() { of("of_x") } else { Vec::new() };
-        Run { parts, of_x }
+        let of_x = if self.main.problem.correction.is_some() { of("of_x") } else { Vec::new() };
+        Segment { parts, of_x }
     }
 
-    /// A lane's words of codes of a chunk, section after section.
+    /// A lane's words of codes of a chunk, plane after plane.
     fn load_codes(&self, b: &mut Builder, tile: Operand, chunk: Operand) -> Vec<Reg> {
         let main = self.main;
         let start = b.mul(tile, tile_words(main.problem));
         let start = b.mad(chunk, chunk_words(main.problem), start);
         let mut all = Vec::new();
-        for (first, words) in sections(main.problem) {
+        for (first, words) in planes(main.problem) {
             let at = b.mad(self.lane, words, start);
-            for (piece, words) in loads(words) {
-                let from = Address::new(self.io.codes, at).plus(first + piece);
+            for (vector, words) in loads(words) {
+                let from = Address::new(self.io.codes, at).plus(first + vector);
                 all.extend(b.load_as(Type::U32, from, width(words), None, Cache::Constant));
             }
         }
         all
     }
 
-    /// run += weights x, of some columns of the chunk.
+    /// segment += weights x, of some columns of the chunk.
     fn multiply(
         &self,
         b: &mut Builder,
-        run: &Run,
+        segment: &Segment,
         weights: &[Vec<Operand>],
         x: &[Operand],
         columns: std::ops::Range<u32>,
     ) {
         let integers = self.main.problem.sums_integers();
         // Four columns are four registers of f32, or one of bytes.
-        let at_once = if integers { PIECE * PIECE } else { PIECE };
+        let at_once = if integers { VECTOR * VECTOR } else { VECTOR };
         let at_once = at_once.min(columns.end - columns.start);
         for first in columns.step_by(at_once as usize) {
             for (token, start) in x.iter().enumerate() {
@@ -237,17 +236,17 @@ impl<'p> Shader<'p> {
                     (false, 1) => (Type::F32, 1, Width::B32),
                     (false, 2) => (Type::F32, 1, Width::B64),
                     (false, _) => (Type::F32, 1, Width::B128),
-                    (true, 16) => (Type::U32, PIECE, Width::B128),
-                    (true, 8) => (Type::U32, PIECE, Width::B64),
-                    (true, _) => (Type::U32, PIECE, Width::B32),
+                    (true, 16) => (Type::U32, VECTOR, Width::B128),
+                    (true, 8) => (Type::U32, VECTOR, Width::B64),
+                    (true, _) => (Type::U32, VECTOR, Width::B32),
                 };
                 let from = Address::new(self.io.x, *start).plus(first);
                 let words = b.load_as(ty, from, width, None, Cache::Default);
                 for (at, x) in (first / each..).zip(words) {
-                    for (weights, parts) in weights.iter().zip(&run.parts) {
+                    for (weights, parts) in weights.iter().zip(&segment.parts) {
                         self.accumulate(b, parts[token], weights[at as usize], x);
                     }
-                    match (run.of_x.get(token), integers) {
+                    match (segment.of_x.get(token), integers) {
                         (None, _) => {}
                         (Some(sum), true) => self.accumulate(b, *sum, ONES.into(), x),
                         (Some(sum), false) => {
@@ -271,13 +270,13 @@ impl<'p> Shader<'p> {
         }
     }
 
-    /// sums += run, scaled, and what is added for each row.
+    /// sums += segment, scaled, and what is added for each row.
     fn close(
         &self,
         b: &mut Builder,
         sums: &[Vec<Reg>],
-        run: &Run,
-        ([scale, addend], x_rows): (&[Option<OfKTile<'_>>; 2], Option<&[Operand]>),
+        segment: &Segment,
+        ([scale, correction], x_rows): (&[Option<OfKTile<'_>>; 2], Option<&[Operand]>),
         (chunk, number): (Operand, u32),
     ) {
         let float = |b: &mut Builder, sum: Reg| match self.main.problem.sums_integers() {
@@ -293,8 +292,8 @@ impl<'p> Shader<'p> {
             };
             rows.iter().map(&mut load).collect()
         });
-        for (tile, (sums, parts)) in sums.iter().zip(&run.parts).enumerate() {
-            let [scale, addend] = [scale, addend]
+        for (tile, (sums, parts)) in sums.iter().zip(&segment.parts).enumerate() {
+            let [scale, correction] = [scale, correction]
                 .map(|numbers| Some(numbers.as_ref()?.value(b, self.main, (tile, number))));
             for (token, (sum, part)) in sums.iter().zip(parts).enumerate() {
                 let of_token = of_tokens.as_ref().map(|scales| scales[token]);
@@ -314,21 +313,22 @@ impl<'p> Shader<'p> {
                         b.set(*sum, total);
                     }
                 }
-                if let Some(addend) = addend {
-                    let (addend, of_x) = (with_token(b, addend), float(b, run.of_x[token]));
-                    b.accumulate(*sum, addend, of_x);
+                if let Some(correction) = correction {
+                    let (correction, of_x) =
+                        (with_token(b, correction), float(b, segment.of_x[token]));
+                    b.accumulate(*sum, correction, of_x);
                 }
             }
         }
     }
 
-    /// Which of a row's scales of x a run of a chunk has.
-    fn x_group(&self, b: &mut Builder, chunk: Operand, run: u32) -> Operand {
+    /// Which of a row's scales of x a segment of a chunk has.
+    fn x_group(&self, b: &mut Builder, chunk: Operand, segment: u32) -> Operand {
         let (own, columns) = (self.main.problem.plan.native.columns, self.x_groups().unwrap_or(1));
         if columns >= own {
             return b.div(chunk, columns / own);
         }
         let group = b.mul(chunk, own / columns);
-        b.add(group, run * self.main.run() / columns)
+        b.add(group, segment * self.main.segment() / columns)
     }
 }

@@ -22,13 +22,13 @@ const MAGIC: f32 = 12_582_912.0;
 
 /// The factors of a group's sums.
 #[derive(Clone, Default)]
-pub(super) struct RunScales {
+pub(super) struct SegmentScales {
     /// Of this lane's rows.
     pub(super) rows: Option<Vec<Operand>>,
     /// Of this lane's tokens.
     pub(super) tokens: Option<Vec<Operand>>,
     /// Of this lane's rows: multiplies the sum of x.
-    pub(super) addend: Option<Vec<Operand>>,
+    pub(super) correction: Option<Vec<Operand>>,
 }
 
 pub(super) struct Summing<'p> {
@@ -39,7 +39,7 @@ pub(super) struct Summing<'p> {
     start: Vec<Reg>,
     /// Registers of B of a step.
     x_registers: usize,
-    /// Whether a run is added to the finished sums as it is: by an instruction that scales.
+    /// Whether a segment is added to the finished sums as it is: by an instruction that scales.
     straight: bool,
 }
 
@@ -60,7 +60,8 @@ impl<'p> Summing<'p> {
             _ => 0x0101_0101,
         };
         let (of_a, of_d) = (main.lanes().a.registers, main.lanes().d.registers.len());
-        let ones = main.problem.addend.map(|_| constants(b, "ones", of_a, one)).unwrap_or_default();
+        let ones =
+            main.problem.correction.map(|_| constants(b, "ones", of_a, one)).unwrap_or_default();
         let start = match main.problem.sums_integers() {
             true => constants(b, "start", of_d, MAGIC.to_bits()),
             false => Vec::new(),
@@ -69,18 +70,18 @@ impl<'p> Summing<'p> {
         Self { main, ones, start, x_registers, straight: main.scaled().is_some() }
     }
 
-    /// Registers for the sums of a run.
+    /// Registers for the sums of a segment.
     fn part(&self, b: &mut Builder) -> Vec<Reg> {
         let ty = if self.main.problem.sums_integers() { Type::U32 } else { Type::F32 };
         b.fragment(ty, self.main.lanes().d.registers.len() as u32)
     }
 
-    /// Registers in which a run that is added to `sums` is summed.
+    /// Registers in which a segment that is added to `sums` is summed.
     pub(super) fn part_of(&self, b: &mut Builder, sums: &[Reg]) -> Vec<Reg> {
         if self.straight { sums.to_vec() } else { self.part(b) }
     }
 
-    /// A step of a run: part += a x, from nothing in the run's first.
+    /// A step of a segment: part += a x, from nothing in the segment's first.
     /// `scales` are those of an instruction that scales. Of x, what lies behind B is left out.
     pub(super) fn step(
         &self,
@@ -90,7 +91,7 @@ impl<'p> Summing<'p> {
         scales: Option<[MatrixScale; 2]>,
         first: bool,
     ) {
-        let addend = match first && !self.straight {
+        let accumulator = match first && !self.straight {
             true if self.start.is_empty() => Accumulator::Zero,
             true => Accumulator::Registers(self.start.clone()),
             false => Accumulator::Registers(part.to_vec()),
@@ -99,26 +100,26 @@ impl<'p> Summing<'p> {
         let Some(product) = self.main.instruction() else { return };
         let x = &x[..self.x_registers];
         match scales {
-            Some(scales) => b.matrix_scaled(product, part, (a, x), addend, scales),
-            None => b.matrix(product, part, a, x, addend),
+            Some(scales) => b.matrix_scaled(product, part, (a, x), accumulator, scales),
+            None => b.matrix(product, part, a, x, accumulator),
         }
     }
 
-    /// Per run of a k-tile, the sums of x of this lane's tokens, in every register of D, if they are
+    /// Per segment of a k-tile, the sums of x of this lane's tokens, in every register of D, if they are
     /// needed.
     pub(super) fn of_x(&self, b: &mut Builder, x: &[Reg]) -> Vec<Vec<Reg>> {
         if self.ones.is_empty() {
             return Vec::new();
         }
-        let (steps, of_step) = (self.main.run_steps() as usize, self.x_registers);
-        let run = |x: &[Reg]| {
+        let (steps, of_step) = (self.main.segment_steps() as usize, self.x_registers);
+        let segment = |x: &[Reg]| {
             let part = self.part(b);
             for (step, x) in x.chunks_exact(of_step).enumerate() {
                 self.step(b, &part, (&self.ones, x), None, step == 0);
             }
             part
         };
-        x.chunks_exact(of_step * steps).map(run).collect()
+        x.chunks_exact(of_step * steps).map(segment).collect()
     }
 
     /// sums += part, scaled, and the addend's share, in those registers that hold tokens.
@@ -127,7 +128,7 @@ impl<'p> Summing<'p> {
         b: &mut Builder,
         sums: &[Reg],
         (part, of_x): (&[Reg], Option<&Vec<Reg>>),
-        scales: &RunScales,
+        scales: &SegmentScales,
         registers: &[usize],
     ) {
         if self.straight {
@@ -155,12 +156,12 @@ impl<'p> Summing<'p> {
                     }
                 },
             }
-            if let (Some(addend), Some(of_x)) = (&scales.addend, of_x) {
-                let addend = with_tokens(b, addend[row]);
+            if let (Some(correction), Some(of_x)) = (&scales.correction, of_x) {
+                let correction = with_tokens(b, correction[row]);
                 // The same in all rows.
                 let first = held.iter().position(|&[_, other]| other == token).unwrap_or(at);
                 let of_x = self.as_float(b, of_x[first], 0);
-                b.accumulate(sums[at], addend, of_x);
+                b.accumulate(sums[at], correction, of_x);
             }
         }
     }

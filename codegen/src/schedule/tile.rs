@@ -5,7 +5,7 @@
 //! The weights are the A operand, decoded in registers, so that y^T comes out with tokens as
 //! columns. A block owns `rows` rows of w and `tokens` rows of x and walks along K, a k-tile at a
 //! time; a ring in shared memory (`ring`) has the next k-tiles under way. A warp decodes its own rows
-//! of a k-tile once, then meets the tiles of tokens one after the other: the sums of a run of one tile
+//! of a k-tile once, then meets the tiles of tokens one after the other: the sums of a segment of one tile
 //! are complete before the next begins, so that only they need registers beside the result.
 //!
 //! Scales multiply those sums in f32. On the weights they would cost 4 packed multiplies a step of
@@ -23,16 +23,16 @@ mod stage_layout;
 
 use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, Special};
 
+use super::buffers::ProductBuffers;
 use super::constants::{Constants, Range};
 use super::dequantise::{ByRow, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue};
 use super::interface::Schedule;
-use super::io::Io;
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
 use super::problem::Unscheduled;
-use super::sums::{RunScales, Summing};
+use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use ring::{Ring, Scales, Stage};
 
@@ -44,7 +44,7 @@ struct Tile<'p> {
     /// Where a lane has x.
     x_fragment: &'p Tokens,
     shape: TileShape,
-    io: Io,
+    io: ProductBuffers,
     lane: Operand,
     warp: Operand,
     /// Number of the block along the tokens.
@@ -106,7 +106,7 @@ impl<'p> Tile<'p> {
         (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
         shape: TileShape,
     ) -> Self {
-        let io = Io::declare(b, main.problem);
+        let io = ProductBuffers::declare(b, main.problem);
         let token_blocks = Extent::CeilDiv(io.m, shape.tokens);
         let fixed = Extent::Constant;
         let rows_first = shape.rows_first(main);
@@ -201,7 +201,7 @@ impl<'p> Tile<'p> {
         table: Option<Table>,
     ) -> Decoded<'r> {
         let main = self.main;
-        let runs = main.k_tile() / main.run();
+        let segments = main.k_tile() / main.segment();
         let mut decoded = Decoded { a: Vec::new(), scales: Vec::new(), codes: Vec::new() };
         b.comment("decode this warp's rows");
         for tile in 0..self.shape.row_tiles(main) {
@@ -209,9 +209,10 @@ impl<'p> Tile<'p> {
             let zeros = main.problem.half().zip(main.problem.zero).map(|(half, of)| {
                 let (words, shift) = stage.zeros(b, self, tile);
                 let rows = main.rows(&of).len;
-                let run = |run| of.twice(b, rows, (&words, shift), of.of_run(main, run));
-                let runs = (0..runs).map(run).collect();
-                Zeros::new(half, main, runs)
+                let segment =
+                    |segment| of.twice(b, rows, (&words, shift), of.of_segment(main, segment));
+                let segments = (0..segments).map(segment).collect();
+                Zeros::new(half, main, segments)
             });
             let mut a = Vec::new();
             let numbers = stage.scales(b, self, tile);
@@ -226,7 +227,7 @@ impl<'p> Tile<'p> {
         decoded
     }
 
-    /// sums += scale * (w x) of one k-tile, run by run.
+    /// sums += scale * (w x) of one k-tile, segment by segment.
     fn multiply(
         &self,
         b: &mut Builder,
@@ -236,27 +237,27 @@ impl<'p> Tile<'p> {
         sums: &[Vec<Vec<Reg>>],
     ) {
         let together = self.shape.together(self.main);
-        let run_steps = self.main.run_steps() as usize;
+        let segment_steps = self.main.segment_steps() as usize;
         let of_step = self.main.step_registers() as usize;
         let registers = self.registers();
-        let runs = self.main.k_tile() / self.main.run();
-        // Run by run, so that only one run's x and scales need registers.
-        for run in 0..runs {
-            let of_run = |scales: &Scales<'_>| scales.of_run(b, self.main, run);
-            let scales: Vec<RunScales> = decoded.scales.iter().map(of_run).collect();
+        let segments = self.main.k_tile() / self.main.segment();
+        // Segment by segment, so that only one segment's x and scales need registers.
+        for segment in 0..segments {
+            let of_segment = |scales: &Scales<'_>| scales.of_segment(b, self.main, segment);
+            let scales: Vec<SegmentScales> = decoded.scales.iter().map(of_segment).collect();
             for first in (0..self.token_tiles()).step_by(together as usize) {
-                b.comment(&format!("run {run}, tokens {} on", first * self.main.token_tile()));
+                b.comment(&format!("run {segment}, tokens {} on", first * self.main.token_tile()));
                 let tiles: Vec<u32> = (first..self.token_tiles()).take(together as usize).collect();
                 let x: Vec<Vec<Reg>> =
-                    tiles.iter().map(|&tile| stage.x(b, self, (tile, run))).collect();
+                    tiles.iter().map(|&tile| stage.x(b, self, (tile, segment))).collect();
                 let of_x: Vec<_> = x.iter().map(|x| summing.of_x(b, x)).collect();
                 let of_tile = |&tile: &u32| {
                     sums.iter().map(|sums| summing.part_of(b, &sums[tile as usize])).collect()
                 };
                 let parts: Vec<Vec<Vec<Reg>>> = tiles.iter().map(of_tile).collect();
                 // Step by step over all of them: neighbours do not wait for each other.
-                for step in 0..run_steps {
-                    let at = run as usize * run_steps + step;
+                for step in 0..segment_steps {
+                    let at = segment as usize * segment_steps + step;
                     for ((parts, x), &tile) in parts.iter().zip(&x).zip(&tiles) {
                         let x = &x[of_step * step..of_step * (step + 1)];
                         let code = stage.x_code(b, self, (tile, at as u32));
@@ -269,9 +270,9 @@ impl<'p> Tile<'p> {
                     }
                 }
                 for ((&tile, parts), of_x) in tiles.iter().zip(&parts).zip(&of_x) {
-                    let tokens = stage.x_scales(b, self, tile, run);
+                    let tokens = stage.x_scales(b, self, tile, segment);
                     for ((part, scales), sums) in parts.iter().zip(&scales).zip(sums) {
-                        let scales = RunScales { tokens: tokens.clone(), ..scales.clone() };
+                        let scales = SegmentScales { tokens: tokens.clone(), ..scales.clone() };
                         let part = (&part[..], of_x.first());
                         summing.add(b, &sums[tile as usize], part, &scales, &registers);
                     }

@@ -3,7 +3,7 @@
 //!
 //! In: a [`Problem`], the scheme with its stores, a [`Part`] and a [`Direction`]. Out: a kernel, not
 //! yet verified. No packing is known by name: both sides are layouts, bound to the shape, and the
-//! index arithmetic follows from their digits (`affine`, `section`, `gather`). What an element becomes
+//! index arithmetic follows from their digits (`affine`, `plane`, `gather`). What an element becomes
 //! is its `form`; where products want a number that no component holds, its `formula`. A thread writes
 //! 16 bytes of the destination, fewer where its rows are odd; what no element lies in becomes 0.
 
@@ -11,7 +11,7 @@ mod affine;
 mod form;
 mod formula;
 mod gather;
-mod section;
+mod plane;
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{
@@ -22,9 +22,9 @@ use quantloom_dsl::{BufferRole, Scheme, Store, parse_layout};
 use self::form::{Form, Integer};
 use self::formula::{Formula, Wanted};
 use self::gather::{Array, Gather, Input, Sorted, THREADS, word, word_of};
-use self::section::{Section, sections};
-use super::grouped::{Grouped, What, is_read};
-use super::io::PER_ROW_LAYOUT;
+use self::plane::{Plane, planes};
+use super::buffers::PER_ROW_LAYOUT;
+use super::group_params::{GroupParams, ParamKind, is_read};
 use super::problem::{Problem, Unscheduled};
 use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
 
@@ -40,15 +40,21 @@ pub enum Part {
     /// The bias, f32 natively.
     Bias,
     /// What multiplies a run's sum of x: computed of scales, zero points and shifts.
-    Addends,
+    Corrections,
     /// What multiplies a row: the product of the scales that are constant along it.
-    Factors,
+    ChannelScales,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Codes, Self::Scales, Self::Zeros, Self::Bias, Self::Addends, Self::Factors];
+    pub const ALL: [Self; 6] = [
+        Self::Codes,
+        Self::Scales,
+        Self::Zeros,
+        Self::Bias,
+        Self::Corrections,
+        Self::ChannelScales,
+    ];
 
     /// What the buffer is to a product.
     pub const fn role(self) -> BufferRole {
@@ -57,21 +63,33 @@ impl Part {
             Self::Scales => BufferRole::Scale,
             Self::Zeros => BufferRole::Zero,
             Self::Bias => BufferRole::Bias,
-            Self::Addends => BufferRole::Correction,
-            Self::Factors => BufferRole::ChannelScale,
+            Self::Corrections => BufferRole::Correction,
+            Self::ChannelScales => BufferRole::ChannelScale,
+        }
+    }
+
+    /// The part in a kernel's name.
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Codes => "codes",
+            Self::Scales => "scales",
+            Self::Zeros => "zeros",
+            Self::Bias => "bias",
+            Self::Corrections => "addends",
+            Self::ChannelScales => "factors",
         }
     }
 
     /// Whether it follows the order of the columns, so that a kernel reads that too.
     pub const fn is_sorted(self) -> bool {
-        !matches!(self, Self::Bias | Self::Factors)
+        !matches!(self, Self::Bias | Self::ChannelScales)
     }
 
     /// The component that the digits of its native layout are of.
     const fn component(self) -> Component {
         match self {
             Self::Codes => Component::Code,
-            Self::Scales | Self::Addends | Self::Factors => Component::Scale(0),
+            Self::Scales | Self::Corrections | Self::ChannelScales => Component::Scale(0),
             Self::Zeros => Component::Zero,
             Self::Bias => Component::Bias,
         }
@@ -96,7 +114,7 @@ pub enum Direction {
 ///
 /// # Errors
 /// What the schedule does not take: a part that the scheme does not have, numbers of types without a
-/// way to f32, packings without pieces that are alike; on the way back also what is computed, and a
+/// way to f32, packings without vectors that are alike; on the way back also what is computed, and a
 /// store with other components in it.
 pub fn transform(
     problem: &Problem,
@@ -299,11 +317,11 @@ impl Transform<'_> {
                 let bits = self.problem.plan.dequant.weight.code.bits();
                 (None, Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) })
             }
-            Part::Scales | Part::Zeros | Part::Addends => {
-                let grouped = self.grouped()?;
-                (Some(grouped.layout(self.problem)), grouped.granularity())
+            Part::Scales | Part::Zeros | Part::Corrections => {
+                let params = self.group_params()?;
+                (Some(params.layout(self.problem)), params.granularity())
             }
-            Part::Bias | Part::Factors => {
+            Part::Bias | Part::ChannelScales => {
                 let granularity =
                     Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
                 (Some(PER_ROW_LAYOUT.to_owned()), granularity)
@@ -324,12 +342,12 @@ impl Transform<'_> {
     }
 
     /// The part's numbers per group.
-    fn grouped(&self) -> Result<Grouped, Unscheduled> {
+    fn group_params(&self) -> Result<GroupParams, Unscheduled> {
         let of = match self.part {
             Part::Scales => self.problem.scale,
             Part::Zeros => self.problem.zero,
-            Part::Addends => self.problem.addend,
-            Part::Codes | Part::Bias | Part::Factors => None,
+            Part::Corrections => self.problem.correction,
+            Part::Codes | Part::Bias | Part::ChannelScales => None,
         };
         of.ok_or_else(|| self.unscheduled("products without it"))
     }
@@ -340,10 +358,10 @@ impl Transform<'_> {
         match self.part {
             Part::Codes => Ok(Component::Code),
             Part::Bias => Ok(Component::Bias),
-            Part::Addends | Part::Factors => Err(computed()),
-            Part::Scales | Part::Zeros => match self.grouped()?.what {
-                What::Component(component) => Ok(component),
-                What::Scale | What::Addend => Err(computed()),
+            Part::Corrections | Part::ChannelScales => Err(computed()),
+            Part::Scales | Part::Zeros => match self.group_params()?.kind {
+                ParamKind::Stored(component) => Ok(component),
+                ParamKind::Scale | ParamKind::ZeroPointCorrection => Err(computed()),
             },
         }
     }
@@ -351,12 +369,12 @@ impl Transform<'_> {
     /// What becomes of elements on the way to products, and the components that they are made of.
     fn made_of(&self) -> Result<(Form, Vec<Component>), Unscheduled> {
         let wanted = match self.part {
-            Part::Addends => {
-                let correction = self.problem.correction();
-                Wanted::Addend { correction, exponent: self.problem.addend_exponent() }
+            Part::Corrections => {
+                let terms = self.problem.correction_terms();
+                Wanted::Correction { terms, exponent: self.problem.correction_exponent() }
             }
-            Part::Factors => Wanted::Factor,
-            Part::Scales if self.grouped()?.what == What::Scale => Wanted::Scale,
+            Part::ChannelScales => Wanted::ChannelScale,
+            Part::Scales if self.group_params()?.kind == ParamKind::Scale => Wanted::Scale,
             _ => {
                 let component = self.kept()?;
                 return Ok((self.to_products(component)?, vec![component]));
@@ -388,7 +406,7 @@ impl Transform<'_> {
     fn numbers(&self, component: Component) -> Result<(Number, Number), Unscheduled> {
         let stored = self.scheme.number(component);
         let stored = stored.ok_or_else(|| self.unscheduled("numbers of no type"))?;
-        let native = if self.part == Part::Bias { NUMBER_F32 } else { self.grouped()?.number };
+        let native = if self.part == Part::Bias { NUMBER_F32 } else { self.group_params()?.number };
         Ok((stored, native))
     }
 
@@ -439,19 +457,19 @@ impl Transform<'_> {
         (to, runs): (&Side, &[AffineRun]),
     ) -> Result<Kernel, Unscheduled> {
         let uneven = || self.unscheduled("words that are not all alike");
-        let (piece, sections) = sections(runs, to.bits).ok_or_else(uneven)?;
-        let own = if piece.is_power_of_two() { piece.min(32) } else { word_of(piece) };
+        let (vector, planes) = planes(runs, to.bits).ok_or_else(uneven)?;
+        let own = if vector.is_power_of_two() { vector.min(32) } else { word_of(vector) };
         let too_large = || self.unscheduled("2^32 words and more");
         let length = |bits: u64| u32::try_from(bits).map_err(|_| too_large());
-        let threads = |section: &Section<'_>| section.pieces.next_multiple_of(u64::from(THREADS));
-        let blocks = length(sections.iter().map(threads).sum())? / THREADS;
+        let threads = |plane: &Plane<'_>| plane.vectors.next_multiple_of(u64::from(THREADS));
+        let blocks = length(planes.iter().map(threads).sum())? / THREADS;
         let fixed = |count: u32| [Extent::Constant(count)];
         let grid = [blocks, 1, 1].map(Extent::Constant);
         let launch =
             Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
         let names: Vec<String> = from.iter().map(|side| format!("`{}`", side.name)).collect();
         let summary = format!(
-            "{} of w[{}, {}] from {} to `{}`; a thread writes {piece} bits.",
+            "{} of w[{}, {}] from {} to `{}`; a thread writes {vector} bits.",
             self.part.role(),
             self.problem.n,
             self.problem.k,
@@ -459,8 +477,7 @@ impl Transform<'_> {
             to.name,
         );
         let first = from.first().map_or("nothing", |side| side.name.as_str());
-        let what = format!("{}_from_{first}", format!("{:?}", self.part).to_lowercase());
-        let name = self.problem.kernel_name(&what);
+        let name = self.problem.kernel_name(&format!("{}_from_{first}", self.part.label()));
         let mut b = Builder::new(&name, &summary, self.problem.target(), launch);
         let mut arrays = Vec::new();
         for side in from {
@@ -479,9 +496,9 @@ impl Transform<'_> {
             arrays: &arrays,
             inputs,
             form,
-            sections: &sections,
+            planes: &planes,
             destination,
-            piece,
+            vector,
             word: own,
         };
         match gather.write(&mut b) {

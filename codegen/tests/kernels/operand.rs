@@ -311,7 +311,7 @@ impl Rows {
         if !numbers.iter().all(|number| number.is_finite()) && problem.codes {
             return Err("a scale is no number".to_owned());
         }
-        let columns = problem.run.map_or(padded, |columns| columns as usize);
+        let columns = problem.segment.map_or(padded, |columns| columns as usize);
         for row in 0..self.m {
             for group in 0..padded.div_ceil(columns) {
                 let mut places = group * columns..padded.min((group + 1) * columns);

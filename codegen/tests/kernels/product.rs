@@ -2,7 +2,7 @@
 //! y may be from the exact product.
 
 use quantloom_codegen::ir::{Access, Kernel, Verified};
-use quantloom_codegen::schedule::{Grouped, Problem};
+use quantloom_codegen::schedule::{GroupParams, Problem};
 use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, Element, Granularity, GroupSize, Index, Shape, write_bits};
@@ -67,7 +67,7 @@ pub struct Product {
 impl Product {
     pub fn draw(problem: &Problem, m: usize, seed: u64) -> Self {
         let (n, k, groups) = (problem.n as usize, problem.k as usize, groups(problem));
-        let number = |grouped: Option<Grouped>| grouped.unwrap().number;
+        let number = |params: Option<GroupParams>| params.unwrap().number;
         let mut random = Random(seed);
         let codes = (0..n * k).map(|_| random.next() as u32 & 15).collect();
         // Neighbouring groups differ by powers of two, so that a scale in the wrong place shows.
@@ -135,20 +135,20 @@ impl Product {
         bytes
     }
 
-    /// Row g of a tile beside row g + 8, the groups of a turn one pair after another, turns after
+    /// Row g of a tile beside row g + 8, the groups of a k-tile one pair after another, k-tiles after
     /// one another; NaN where there is no row, 0 where there is no group.
     fn per_group(&self, halves: &Halves) -> Vec<u16> {
         let (n, groups) = (self.problem.n as usize, groups(&self.problem));
-        let of_turn =
+        let of_k_tile =
             (self.problem.mapping.k_tile / self.problem.scale.unwrap().columns).max(1) as usize;
-        let padded = groups.next_multiple_of(of_turn);
+        let padded = groups.next_multiple_of(of_k_tile);
         let mut all = vec![0x7fff; n.next_multiple_of(16) * padded];
         for row in 0..n {
             for group in 0..padded {
-                let place = (row % 8 * of_turn + group % of_turn) * 2 + row % 16 / 8;
-                let turn = (row / 16 * padded + group / of_turn * of_turn) * 16;
+                let place = (row % 8 * of_k_tile + group % of_k_tile) * 2 + row % 16 / 8;
+                let k_tile = (row / 16 * padded + group / of_k_tile * of_k_tile) * 16;
                 let there = group < groups;
-                all[turn + place] = if there { halves.bits[row * groups + group] } else { 0 };
+                all[k_tile + place] = if there { halves.bits[row * groups + group] } else { 0 };
             }
         }
         all

@@ -1,10 +1,10 @@
 //! Small tiles, to vary.
 
-use quantloom_codegen::schedule::decode::DecodeTile;
+use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 
-/// Of a decode product.
-pub const DECODE: DecodeTile = DecodeTile {
+/// Of a skinny product.
+pub const SKINNY: SkinnyTile = SkinnyTile {
     tokens: 1,
     row_tiles: 1,
     warps: 4,

@@ -222,16 +222,16 @@ impl Cut {
                         &mut shift,
                     )?);
                 }
-                for piece in self.pieces(start, *bits as i64, single) {
-                    let top = piece.high == *bits as i64;
+                for slice in self.slices(start, *bits as i64, single) {
+                    let top = slice.high == *bits as i64;
                     let sign_extension = if top { sign_extension } else { 0 };
                     runs.push(AffineRun {
                         component: wanted,
                         granularity: *granularity,
-                        low: low + piece.low as u32,
-                        high: low + piece.high as u32,
+                        low: low + slice.low as u32,
+                        high: low + slice.high as u32,
                         sign_extension,
-                        base: base + shift + piece.address,
+                        base: base + shift + slice.address,
                         digits: digits.clone(),
                     });
                 }
@@ -312,33 +312,33 @@ impl Cut {
     }
 
     /// The segments of a field at position `start` of the run, split at word boundaries.
-    fn pieces(&self, start: i64, bits: i64, single: bool) -> Vec<Piece> {
+    fn slices(&self, start: i64, bits: i64, single: bool) -> Vec<Slice> {
         if self.contiguous && (single || !self.msf) {
             // Most-significant-first in one word: the field's top bit is at position `start`.
             let address = if self.msf { self.width - start - bits } else { start };
-            return vec![Piece { low: 0, high: bits, address }];
+            return vec![Slice { low: 0, high: bits, address }];
         }
-        let mut pieces = Vec::new();
+        let mut slices = Vec::new();
         let mut at = start;
         while at < start + bits {
             let end = (start + bits).min((at / self.width + 1) * self.width);
             let word = at / self.width * self.word_stride;
-            pieces.push(if self.msf {
-                Piece {
+            slices.push(if self.msf {
+                Slice {
                     low: start + bits - end,
                     high: start + bits - at,
                     address: word + self.width - (end - at / self.width * self.width),
                 }
             } else {
-                Piece { low: at - start, high: end - start, address: word + at % self.width }
+                Slice { low: at - start, high: end - start, address: word + at % self.width }
             });
             at = end;
         }
-        pieces
+        slices
     }
 }
 
-struct Piece {
+struct Slice {
     low: i64,
     high: i64,
     address: i64,

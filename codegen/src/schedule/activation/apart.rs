@@ -16,7 +16,7 @@ use super::problem::ActivationProblem;
 use super::quotient::Divisor;
 use super::rounding::Rounding;
 use super::scale::{Factor, Scales};
-use super::source::{PIECE, Place, Source};
+use super::source::{Place, Source, VECTOR};
 use super::{ROW_THREADS, masked, start};
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Kernel, Mask, Op, Operand,
@@ -49,7 +49,7 @@ pub(super) fn scales(problem: &ActivationProblem, programmatic: bool) -> Option<
     let quantiser = problem.quantiser()?;
     let groups = problem.own_groups();
     let limit = problem.target.gpu.map_or(ROW_THREADS, |gpu| gpu.block_threads);
-    let wanted = if problem.spans_columns() { problem.k.div_ceil(PIECE) } else { groups };
+    let wanted = if problem.spans_columns() { problem.k.div_ceil(VECTOR) } else { groups };
     let wanted = wanted.max(groups).next_multiple_of(problem.warp());
     let threads = wanted.min(ROW_THREADS.min(limit));
     let summary = format!("Scales of {groups} groups of each row of x[m, {}].", problem.k);
@@ -83,8 +83,8 @@ fn choose(
     }
     let row_extent = problem.spans_columns().then(|| {
         let running = Running::start(b, problem.signed());
-        let own = b.mul(thread, PIECE);
-        let apart = threads * PIECE;
+        let own = b.mul(thread, VECTOR);
+        let apart = threads * VECTOR;
         b.for_each(0u32, problem.k.next_multiple_of(apart), apart, "at", |b, at| {
             let column = b.add(own, at);
             let words = source.load(b, first, column, Some(problem.k.into()));
@@ -246,7 +246,7 @@ impl Unit<'_> {
     ) -> Extent {
         let running = Running::start(b, self.problem.signed());
         let of_row = |b: &mut Builder, first: Operand| {
-            b.for_each(0u32, size.next_multiple_of(PIECE), PIECE, "at", |b, at| {
+            b.for_each(0u32, size.next_multiple_of(VECTOR), VECTOR, "at", |b, at| {
                 let column = b.add(begin, at);
                 let words = self.source.load(b, first, column, Some(end));
                 let elements = self.source.elements(b, &words);
@@ -275,7 +275,7 @@ pub(super) struct Apart<'p> {
     problem: &'p ActivationProblem,
     codes: Codes<'p>,
     given: OfGroups,
-    /// The scales of the product's runs.
+    /// The scales of the product's segments.
     scale: BufferId,
     rounding: Rounding,
 }
@@ -302,7 +302,7 @@ impl<'p> Apart<'p> {
         Some(Self { problem, codes, given, scale, rounding })
     }
 
-    /// The operand's words of a piece, whose columns come from these places; the scales of runs that
+    /// The operand's words of a vector, whose columns come from these places; the scales of segments that
     /// begin there are stored.
     pub(super) fn quantise(
         &self,
@@ -312,15 +312,15 @@ impl<'p> Apart<'p> {
         (row, column, inside): (Operand, Operand, Operand),
     ) -> Vec<Operand> {
         let problem = self.problem;
-        let run = problem.columns_of_scale().unwrap_or(problem.padded);
+        let segment = problem.columns_of_scale().unwrap_or(problem.padded);
         let size = problem.group().unwrap_or(problem.k);
         let first = b.mul(row, problem.own_groups());
         let to_row = b.mul(row, problem.groups());
-        let each = run.min(PIECE) as usize;
+        let each = segment.min(VECTOR) as usize;
         let (mut scaled, mut zeros) = (Vec::new(), Vec::new());
-        // Columns of a run are of one group, pads come last in it.
+        // Columns of a segment are of one group, pads come last in it.
         for (at, (elements, places)) in
-            (0..PIECE).step_by(each).zip(elements.chunks(each).zip(places.chunks(each)))
+            (0..VECTOR).step_by(each).zip(elements.chunks(each).zip(places.chunks(each)))
         {
             let Place { column: own, there } = places[0];
             let group = b.div(own, size);
@@ -343,7 +343,7 @@ impl<'p> Apart<'p> {
             zeros.extend(std::iter::repeat_n(zero, rounded.len()).flatten());
             scaled.extend(rounded);
             let column = b.add(column, at);
-            let (number, within) = (b.div(column, run), b.rem(column, run));
+            let (number, within) = (b.div(column, segment), b.rem(column, segment));
             let begins = b.equal(within, 0u32);
             let begins = masked(b.both(begins, inside));
             let to = b.add(to_row, number);

@@ -15,7 +15,7 @@ pub(super) struct Codes<'q> {
 }
 
 impl Codes<'_> {
-    /// The words of a piece of scaled values, to which their zero points have been added. Where there
+    /// The words of a vector of scaled values, to which their zero points have been added. Where there
     /// are pads, `there` says which elements are none.
     pub(super) fn words(
         &self,

@@ -9,7 +9,7 @@ use super::problem::ActivationProblem;
 use super::quotient::Divisor;
 use super::rounding::Rounding;
 use super::scale::{Factor, Scales};
-use super::source::PIECE;
+use super::source::VECTOR;
 use super::{EXTENTS_OF_A_LANE, extents_buffer, masked};
 use crate::ir::{
     Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type, Unary,
@@ -171,8 +171,8 @@ impl<'p> Levels<'p> {
         self.given.quantiser.zero.map(|number| self.scales.zero(b, number, extent, factor))
     }
 
-    /// The factor and the zero point of a piece.
-    fn of_piece(
+    /// The factor and the zero point of a vector.
+    fn of_vector(
         &self,
         b: &mut Builder,
         of_row: &OfRow,
@@ -182,7 +182,7 @@ impl<'p> Levels<'p> {
         for (at, level) in self.given.quantiser.scales.iter().enumerate().rev() {
             let Some(columns) = columns(level) else { continue };
             let extent = Extent::of(b, elements, self.problem.signed());
-            let extent = extent.of_lanes(b, columns / PIECE);
+            let extent = extent.of_lanes(b, columns / VECTOR);
             let of_level = self.scales.with_chosen(b, level, extent, factor);
             if at == 0 {
                 zero = self.chosen_zero(b, extent, of_level);
@@ -192,7 +192,7 @@ impl<'p> Levels<'p> {
         (factor.unwrap_or_else(|| self.no_factor()), zero)
     }
 
-    /// The operand's words of a piece; its scale is stored where its group begins. Where there are
+    /// The operand's words of a vector; its scale is stored where its group begins. Where there are
     /// pads, `there` says which elements are none.
     pub(super) fn quantise(
         &self,
@@ -202,7 +202,7 @@ impl<'p> Levels<'p> {
         (row, column, inside): (Operand, Operand, Operand),
         there: impl FnOnce(&mut Builder) -> Option<Vec<Operand>>,
     ) -> Vec<Operand> {
-        let (factor, zero) = self.of_piece(b, of_row, elements);
+        let (factor, zero) = self.of_vector(b, of_row, elements);
         let divisor = of_row.divisor.unwrap_or_else(|| Divisor::new(b, self.problem, factor));
         let scaled = divisor.quotients(b, elements);
         let mut scaled = factor.rounding.round(b, scaled);

@@ -8,7 +8,7 @@ use quantloom_dsl::{
 
 use super::EXTENTS_OF_A_LANE;
 use super::levels::columns;
-use super::source::PIECE;
+use super::source::VECTOR;
 use crate::plan::{Operand, kernel_name};
 use crate::schedule::Unscheduled;
 use crate::target::{Feature, Target};
@@ -29,7 +29,7 @@ pub struct ActivationProblem {
     /// Whether columns are taken in an order that is given; of x as it is.
     pub gathers: bool,
     /// Columns of the operand that share a scale of the product, where scales change along columns.
-    pub run: Option<u32>,
+    pub segment: Option<u32>,
     /// Whether scales are left as codes of e8m0, a byte each, for an instruction that scales.
     pub codes: bool,
     pub(super) activation: Activation,
@@ -66,13 +66,13 @@ impl ActivationProblem {
             k,
             padded,
             gathers,
-            run: None,
+            segment: None,
             codes,
             activation,
             arithmetic,
             scheme,
         };
-        let this = Self { run: this.group(), ..this };
+        let this = Self { segment: this.group(), ..this };
         match &this.activation {
             Activation::Float(_) => {
                 if !matches!(operand, Operand::F32 | Operand::F16 | Operand::Bf16) {
@@ -94,17 +94,17 @@ impl ActivationProblem {
         if operand.bits() == 6 && !padded.is_multiple_of(32) {
             return shape("P", padded, "expected a multiple of 32 for elements of 6 bits");
         }
-        if padded < k || padded > 1 << 25 || !padded.is_multiple_of(PIECE) {
+        if padded < k || padded > 1 << 25 || !padded.is_multiple_of(VECTOR) {
             return shape("P", padded, "expected a multiple of 8, from K to 2^25");
         }
         Ok(this)
     }
 
-    /// The same for a product with other runs of columns than x has groups: each run is part of one
+    /// The same for a product with segments of other lengths than x has groups: each segment is part of one
     /// group, and has its scale.
     #[must_use]
-    pub fn in_runs(self, run: Option<u32>) -> Self {
-        Self { run: run.filter(|_| self.run.is_some()).or(self.run), ..self }
+    pub fn in_segments(self, segment: Option<u32>) -> Self {
+        Self { segment: segment.filter(|_| self.segment.is_some()).or(self.segment), ..self }
     }
 
     /// The same for an instruction that scales: with scales as codes of e8m0, `[M, G]` bytes.
@@ -159,7 +159,7 @@ impl ActivationProblem {
 
     /// Columns of the operand that share a scale; `None` if a row does.
     pub(super) const fn columns_of_scale(&self) -> Option<u32> {
-        self.run
+        self.segment
     }
 
     /// Scales of a row of the operand (G).
@@ -172,22 +172,22 @@ impl ActivationProblem {
         self.group().map_or(1, |columns| self.k.div_ceil(columns))
     }
 
-    /// Whether scales are found by a kernel of their own: where columns are gathered, runs of the product
+    /// Whether scales are found by a kernel of their own: where columns are gathered, segments of the product
     /// are no groups of x, lanes do not share out a group, a group has columns of several tokens, or a
     /// group of one level is no part of one of the coarser levels.
     pub(super) fn is_apart(&self) -> bool {
-        let most = self.warp() * PIECE;
+        let most = self.warp() * VECTOR;
         let by_lanes = |level: &ScaleLevel| match (level.group.rows, columns(level)) {
             (GroupSize::Each(1), Some(columns)) => {
-                columns.is_power_of_two() && (PIECE..=most).contains(&columns)
+                columns.is_power_of_two() && (VECTOR..=most).contains(&columns)
             }
             _ => false,
         };
         let levels = self.levels();
-        let mut of_pieces = levels[..self.first_of_row()].iter();
+        let mut of_vectors = levels[..self.first_of_row()].iter();
         let grouped = self.group().is_some();
-        !of_pieces.all(by_lanes)
-            || grouped && (self.gathers || self.run != self.group())
+        !of_vectors.all(by_lanes)
+            || grouped && (self.gathers || self.segment != self.group())
             || (0..levels.len()).any(|level| !self.nests(level))
     }
 
@@ -276,12 +276,13 @@ impl ActivationProblem {
         let prescales = if self.prescales() { "_prescaled" } else { "" };
         let (own, operand) = (self.own, self.operand);
         let codes = if self.codes { "_codes" } else { "" };
-        let runs = match self.run {
-            Some(run) if self.is_apart() => format!("r{run}"),
+        let segments = match self.segment {
+            Some(segment) if self.is_apart() => format!("r{segment}"),
             _ => String::new(),
         };
         let (k, padded) = (self.k, self.padded);
-        let tile = format!("{what}_{own}_{operand}_k{k}p{padded}{runs}{gathers}{prescales}{codes}");
+        let tile =
+            format!("{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}");
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }
 

@@ -1,5 +1,5 @@
-//! x in pieces: 8 neighbouring columns, by the widest loads that rows of K elements allow. Where columns
-//! have factors, a piece is x times these, in the type of x.
+//! x in vectors: 8 neighbouring columns, by the widest loads that rows of K elements allow. Where columns
+//! have factors, a vector is x times these, in the type of x.
 
 use quantloom_dsl::BufferRole;
 
@@ -11,10 +11,10 @@ use crate::ir::{
 use super::problem::ActivationProblem;
 use super::rounding::half;
 
-/// Columns of a piece.
-pub(super) const PIECE: u32 = 8;
+/// Columns of a vector.
+pub(super) const VECTOR: u32 = 8;
 
-/// Where pieces come from.
+/// Where vectors come from.
 pub(super) struct Source {
     x: BufferId,
     /// x's column of each of the operand's.
@@ -76,12 +76,12 @@ impl Source {
         Self { one_row: true, ..self }
     }
 
-    /// The same, loading element by element: pieces may begin at any column.
+    /// The same, loading element by element: vectors may begin at any column.
     pub(super) fn by_elements(self) -> Self {
         Self { unit: 1, ..self }
     }
 
-    /// Loads the elements of a piece that begins at a column of a row; `row` is the row's first
+    /// Loads the elements of a vector that begins at a column of a row; `row` is the row's first
     /// element. Where a limit is given, columns from there on are 0.
     pub(super) fn load(
         &self,
@@ -95,7 +95,7 @@ impl Source {
         }
         let first = b.add(row, column);
         let mut words = Vec::new();
-        for part in (0..PIECE).step_by(self.unit as usize) {
+        for part in (0..VECTOR).step_by(self.unit as usize) {
             let mask = limit.map(|limit| {
                 let column = b.add(column, part);
                 b.less(column, limit)
@@ -125,17 +125,17 @@ impl Source {
         (words, places)
     }
 
-    /// The columns of x at a piece of the operand, by their order.
+    /// The columns of x at a vector of the operand, by their order.
     fn each_ordered(
         &self,
         b: &mut Builder,
         (order, column, limit): (BufferId, Operand, Option<Operand>),
         mut place: impl FnMut(&mut Builder, Place),
     ) {
-        // Orders are padded to whole pieces.
+        // Orders are padded to whole vectors.
         let inside = limit.map(|limit| b.less(column, limit));
         let mask = inside.map(|condition| Mask { condition, fill: u32::MAX.into() });
-        for at in (0..PIECE).step_by(4) {
+        for at in (0..VECTOR).step_by(4) {
             let from = Address::new(order, column).plus(at);
             for found in b.load_as(Type::U32, from, Width::B128, mask, Cache::Constant) {
                 let there = b.less(found, self.k);
@@ -144,7 +144,7 @@ impl Source {
         }
     }
 
-    /// Where the elements of a piece of the operand come from.
+    /// Where the elements of a vector of the operand come from.
     pub(super) fn places(
         &self,
         b: &mut Builder,
@@ -160,10 +160,10 @@ impl Source {
             let column = b.add(column, at);
             Place { column, there: b.less(column, self.k) }
         };
-        (0..PIECE).map(place).collect()
+        (0..VECTOR).map(place).collect()
     }
 
-    /// The elements of a piece, and where they come from.
+    /// The elements of a vector, and where they come from.
     pub(super) fn load_placed(
         &self,
         b: &mut Builder,
@@ -237,7 +237,7 @@ impl Source {
         products.chunks(2).map(pack).collect()
     }
 
-    /// The elements of a piece as f32.
+    /// The elements of a vector as f32.
     pub(super) fn elements(&self, b: &mut Builder, words: &[Operand]) -> Vec<Operand> {
         let Some(half) = self.half else { return words.to_vec() };
         let sides = if self.unit == 1 { &[Side::Low][..] } else { &[Side::Low, Side::High] };
@@ -245,7 +245,7 @@ impl Source {
         both.map(|(word, side)| b.half_to_f32(half, side, word)).collect()
     }
 
-    /// The elements of a piece as they are, two to a word; x has 16 bits.
+    /// The elements of a vector as they are, two to a word; x has 16 bits.
     pub(super) fn pairs(&self, b: &mut Builder, words: &[Operand]) -> Vec<Operand> {
         if self.unit > 1 {
             return words.to_vec();

@@ -34,12 +34,12 @@ impl EpilogueOp {
     /// The steps of a problem; with `fused`, a scale and a bias of a row are one.
     pub(in crate::schedule) fn list(problem: &Problem, fused: bool) -> Vec<Self> {
         // Decoding leaves a power of two to what multiplies sums, if anything does.
-        let exponent = if problem.scales_runs() { 0 } else { problem.exponent() };
+        let exponent = if problem.scales_sums() { 0 } else { problem.exponent() };
         let by_token = problem.input.scale == Some(InputScale::Row);
         let mut ops = Vec::new();
         ops.extend((exponent != 0).then(|| Self::Multiply(2f32.powi(exponent))));
         ops.extend(by_token.then_some(Self::TokenScale));
-        match (problem.factor, problem.bias) {
+        match (problem.channel_scale, problem.bias) {
             (true, true) if fused => ops.push(Self::ChannelScaleAndBias),
             (scale, bias) => {
                 ops.extend(scale.then_some(Self::ChannelScale));

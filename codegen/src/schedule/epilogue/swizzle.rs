@@ -3,7 +3,7 @@
 use crate::ir::{Builder, Operand};
 use crate::schedule::mapping::MainLoop;
 
-/// Where sums lie in shared memory: `[token][row]` in pieces of four rows, which are permuted among those
+/// Where sums lie in shared memory: `[token][row]` in vectors of four rows, which are permuted among those
 /// of all banks: what lanes hold that are served together lies in different ones, next to each other
 /// rows of a token, or the same four rows of neighbouring tokens (AMD), or a row each of every second
 /// token (NVIDIA).
@@ -17,7 +17,7 @@ pub(super) struct SmemSwizzle {
     full: u32,
     /// Tokens that a lane has side by side, of those.
     beside: u32,
-    /// Words of all banks, if pieces are permuted; 0 where all tokens fit in the banks, or tokens by rows
+    /// Words of all banks, if vectors are permuted; 0 where all tokens fit in the banks, or tokens by rows
     /// are no power of two.
     pub(super) banks: u32,
 }

@@ -102,8 +102,8 @@ impl Schedule for ShaderTile {
         if 4 * (self.shared_words(main) + Table::words(main.problem)) > gpu.block_shared {
             return rule(&format!("has sums of more than {} bytes a block", gpu.block_shared));
         }
-        let exact = main.problem.plan.compute.longest_run.unwrap_or(u64::MAX);
-        if main.problem.plan.scale.run.is_none() && u64::from(main.problem.k) > exact {
+        let exact = main.problem.plan.compute.longest_sum.unwrap_or(u64::MAX);
+        if main.problem.plan.scale.segment.is_none() && u64::from(main.problem.k) > exact {
             let rule = "expected no more columns than exact sums of integers take";
             return Err(Unscheduled::Shape { what: "K", value: main.problem.k, rule });
         }

@@ -99,7 +99,7 @@ impl Shader<'_> {
         let mut read = |b: &mut Builder, operand: EpilogueOperand| {
             let (buffer, at, plus) = match operand {
                 EpilogueOperand::TokenScale => (io.x_scale, m, 0),
-                EpilogueOperand::ChannelScale => (io.factor, n, next),
+                EpilogueOperand::ChannelScale => (io.channel_scale, n, next),
                 EpilogueOperand::Bias => (io.bias, n, next),
             };
             // A step is in the list only where its numbers have a buffer.

@@ -1,15 +1,15 @@
 //! A block's ring in shared memory: what the next k-tiles need, on its way by asynchronous copies.
 //!
-//! A stage holds x as `[rows of 128 bytes][token][piece]`, a piece being 16 bytes or 8, then of each
+//! A stage holds x as `[rows of 128 bytes][token][vector]`, a vector being 16 bytes or 8, then of each
 //! warp its rows' codes as they lie in the native layout, then the numbers of its rows' groups likewise
-//! (`numbers`), then scales of x (`input_scales`). Pieces of x are swizzled so that lanes which read
+//! (`numbers`), then scales of x (`input_scales`). Vectors of x are swizzled so that lanes which read
 //! together fill all banks: the four lanes of a token read neighbouring segments of 8, 16 or 32 bytes,
 //! those of two or four tokens at once, or one of them of each token of a tile. Codes and numbers are
 //! read by the warp that copied them.
 
 mod copies;
 mod input_scales;
-mod numbers;
+mod params;
 mod swizzle;
 
 use super::Tile;
@@ -17,17 +17,17 @@ use super::pipeline::{AsyncCopies, Pipeline};
 use super::stage_layout::{StageLayout, StageParts};
 use crate::ir::{Address, Binary, Builder, MatrixScale, Op, Operand, Reg, SharedId, Width, Word};
 use crate::plan::native::SHARED_BYTES;
-use crate::schedule::chunk::{chunk_words, loads, sections, tile_words, width};
+use crate::schedule::chunk::{chunk_words, loads, planes, tile_words, width};
 use crate::schedule::epilogue::Epilogue;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::tile::TileShape;
 use input_scales::InputScales;
-use numbers::Numbers;
+use params::Params;
 use swizzle::Swizzle;
 
-pub(super) use numbers::Scales;
+pub(super) use params::Scales;
 
-/// Words of a piece of codes; and of x, if lanes that read together leave no half of one unread.
+/// Words of a vector of codes; and of x, if lanes that read together leave no half of one unread.
 const WORDS: u32 = 4;
 /// Words of a row of x: all banks.
 const ROW: u32 = SHARED_BYTES / 4;
@@ -43,7 +43,7 @@ fn stage_layout(shape: TileShape, main: &MainLoop<'_>) -> StageLayout {
         x: main.problem.input.bytes(main.k_tile()) / 4 * shape.tokens,
         row_tiles: shape.warps * shape.row_tiles(main),
         tile_codes: main.k_tile_chunks() * chunk_words(main.problem),
-        numbers: Numbers::words(shape, main),
+        params: Params::words(shape, main),
         x_scales: InputScales::words(shape, main),
     })
 }
@@ -69,11 +69,11 @@ pub(super) struct Ring {
     x_step: u32,
     /// Per tile of rows, the first word of codes that this lane copies.
     codes_from: Vec<Operand>,
-    /// This lane's first piece of codes in a stage.
+    /// This lane's first vector of codes in a stage.
     codes_to: Operand,
     /// Of each plane, this lane's first word in a stage.
     codes_at: Vec<Operand>,
-    numbers: Numbers,
+    params: Params,
     x_scales: Option<InputScales>,
     /// Where this lane's words of a row of x lie in the first tile of tokens.
     x_at: Vec<Operand>,
@@ -103,29 +103,30 @@ impl Ring {
 
         b.comment("x: the pieces that this thread copies");
         let swizzle = Swizzle::new(main, tile.x_fragment);
-        let (pieces, row_pieces) = (swizzle.pieces(main), ROW / swizzle.piece);
+        let (vectors, row_vectors) = (swizzle.vectors(main), ROW / swizzle.vector);
         let threads = tile.participants().threads(b);
         let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
         let x_step = swizzle.apart(main, threads).unwrap_or(shape.tokens);
-        // Side by side the pieces of one row of 128 bytes, of as many tokens as all banks hold; then
+        // Side by side the vectors of one row of 128 bytes, of as many tokens as all banks hold; then
         // those of the next row.
-        let in_row = b.rem(thread, row_pieces);
-        let rest = b.div(thread, row_pieces);
+        let in_row = b.rem(thread, row_vectors);
+        let rest = b.div(thread, row_vectors);
         let (token, rest) = (b.rem(rest, swizzle.rows), b.div(rest, swizzle.rows));
-        let (of_row, rest) = (b.rem(rest, pieces / row_pieces), b.div(rest, pieces / row_pieces));
+        let (of_row, rest) =
+            (b.rem(rest, vectors / row_vectors), b.div(rest, vectors / row_vectors));
         let row = b.mad(rest, swizzle.rows, token);
-        let piece = b.mad(of_row, row_pieces, in_row);
+        let vector = b.mad(of_row, row_vectors, in_row);
         let firsts = (0..swizzle.period().min(shape.tokens)).step_by(x_step as usize);
         let x_to = firsts.map(|first| {
             let row = b.add(row, first);
             let place = swizzle.place(b, in_row, row);
             let to = b.mad(of_row, shape.tokens, row);
             let to = b.mul(to, ROW);
-            b.mad(place, swizzle.piece, to)
+            b.mad(place, swizzle.vector, to)
         });
         let x_to = x_to.collect();
         let token = b.mad(tile.token_block, shape.tokens, row);
-        let x_column = b.mul(piece, swizzle.piece * 4 / main.problem.input.word().bytes());
+        let x_column = b.mul(vector, swizzle.vector * 4 / main.problem.input.word().bytes());
         let x_from = b.mad(token, main.problem.input.words(main.problem.input.columns), x_column);
         let x_rows = (0..shape.tokens / x_step).map(|i| {
             let token = b.add(token, i * x_step);
@@ -146,28 +147,28 @@ impl Ring {
         let codes_from = codes_from.collect();
         let of_warp = b.mad(tile.warp, tiles * stage.tile_codes, stage.codes);
         let codes_to = b.add(of_warp, lane_words);
-        let codes_at = sections(main.problem).map(|(first, words)| {
+        let codes_at = planes(main.problem).map(|(first, words)| {
             let at = b.mad(tile.lane, words, of_warp);
             b.add(at, first)
         });
         let codes_at = codes_at.collect();
-        let numbers = Numbers::declare(b, tile, first, stage.numbers);
+        let params = Params::declare(b, tile, first, stage.params);
         let x_scales = InputScales::declare(b, tile, stage.x_scales);
 
         b.comment("x: what this lane reads");
         let row = tile.x_fragment.token.of(b, tile.lane);
         let in_row = tile.x_fragment.part.of(b, tile.lane);
         let at_row = b.mul(row, ROW);
-        let segment = main.problem.input.bytes(main.lane_columns()) / 4;
-        let stretches = (0..ROW).step_by((main.row_lanes() * segment) as usize);
+        let lane_words = main.problem.input.bytes(main.lane_columns()) / 4;
+        let stretches = (0..ROW).step_by((main.row_lanes() * lane_words) as usize);
         let firsts = stretches.flat_map(|first| {
-            (0..segment).step_by(swizzle.words as usize).map(move |word| first + word)
+            (0..lane_words).step_by(swizzle.words as usize).map(move |word| first + word)
         });
         let x_at = firsts.map(|first| {
-            let word = b.mad(in_row, segment, first);
-            let (piece, in_piece) = (b.div(word, swizzle.piece), b.rem(word, swizzle.piece));
-            let place = swizzle.place(b, piece, row);
-            let at = b.mad(place, swizzle.piece, in_piece);
+            let word = b.mad(in_row, lane_words, first);
+            let (vector, in_vector) = (b.div(word, swizzle.vector), b.rem(word, swizzle.vector));
+            let place = swizzle.place(b, vector, row);
+            let at = b.mad(place, swizzle.vector, in_vector);
             b.add(at, at_row)
         });
         let x_at = x_at.collect();
@@ -183,7 +184,7 @@ impl Ring {
             codes_from,
             codes_to,
             codes_at,
-            numbers,
+            params,
             x_scales,
             x_at,
             swizzle,
@@ -254,7 +255,7 @@ impl Ring {
         let k_tile_words = main.problem.input.words(main.k_tile());
         let to: Vec<Operand> = self.x_to.iter().map(|&to| b.add(to, stage)).collect();
         let from = b.mad(k_tile, k_tile_words, self.x_from);
-        // The last k-tile may end inside of a row, at a multiple of a piece: zeros beyond.
+        // The last k-tile may end inside of a row, at a multiple of a vector: zeros beyond.
         let column_is = (!columns.is_multiple_of(k_tile_words)).then(|| {
             let column = b.mad(k_tile, k_tile_words, self.x_column);
             b.less(column, columns)
@@ -265,7 +266,7 @@ impl Ring {
             let to = Address::new(self.block, to[place as usize]);
             let to = to.plus((i - place) * self.x_step * ROW);
             let from = Address::new(tile.io.x, from).plus(i * self.x_step * columns);
-            b.copy_async(to, from, width(self.swizzle.piece), Some(mask));
+            b.copy_async(to, from, width(self.swizzle.vector), Some(mask));
         }
         if let Some(scales) = &self.x_scales {
             scales.copy(b, tile, self.block, k_tile, stage);
@@ -281,7 +282,7 @@ impl Ring {
         for (r, &from) in (0..).zip(&self.codes_from) {
             let from = b.add(from, first);
             for word in (0..self.layout.tile_codes).step_by(at_once as usize) {
-                // A stage's last pieces may be fewer than lanes, and the last k-tile may be short: what
+                // A stage's last vectors may be fewer than lanes, and the last k-tile may be short: what
                 // is missing is zero.
                 let there = (!tile_words(main.problem).is_multiple_of(self.layout.tile_codes))
                     .then(|| {
@@ -300,7 +301,7 @@ impl Ring {
                 }
             }
         }
-        self.numbers.copy(b, tile, self.block, k_tile, stage);
+        self.params.copy(b, tile, self.block, k_tile, stage);
     }
 }
 
@@ -315,9 +316,9 @@ fn inside(b: &mut Builder, tile: &Tile<'_>, number: Operand) -> Operand {
 }
 
 impl Stage<'_> {
-    /// What multiplies the sums of each run, of this lane's rows of a tile.
+    /// What multiplies the sums of each segment, of this lane's rows of a tile.
     pub(super) fn scales(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Scales<'_> {
-        self.ring.numbers.scales(b, tile, self.ring.block, self.start, row_tile)
+        self.ring.params.scales(b, tile, self.ring.block, self.start, row_tile)
     }
 
     /// The words of the zero points of a tile, and by how much they are shifted down for this lane.
@@ -327,19 +328,19 @@ impl Stage<'_> {
         tile: &Tile<'_>,
         row_tile: u32,
     ) -> (Vec<Reg>, Option<Operand>) {
-        self.ring.numbers.zeros(b, tile, self.ring.block, self.start, row_tile)
+        self.ring.params.zeros(b, tile, self.ring.block, self.start, row_tile)
     }
 
-    /// The scales of this lane's tokens of a tile in a run, if x has some there.
+    /// The scales of this lane's tokens of a tile in a segment, if x has some there.
     pub(super) fn x_scales(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
         token_tile: u32,
-        run: u32,
+        segment: u32,
     ) -> Option<Vec<Operand>> {
         let scales = self.ring.x_scales.as_ref()?;
-        scales.read(b, tile, self.ring.block, self.start, (token_tile, run))
+        scales.read(b, tile, self.ring.block, self.start, (token_tile, segment))
     }
 
     /// What an instruction that scales takes of a tile of tokens for a step of the k-tile.
@@ -360,9 +361,9 @@ impl Stage<'_> {
         let chunk = |chunk: u32| {
             let first = tile_first + chunk * chunk_words(main.problem);
             let mut all = Vec::new();
-            for ((_, words), &at) in sections(main.problem).zip(&self.codes) {
-                for (piece, words) in loads(words) {
-                    let from = Address::new(self.ring.block, at).plus(first + piece);
+            for ((_, words), &at) in planes(main.problem).zip(&self.codes) {
+                for (vector, words) in loads(words) {
+                    let from = Address::new(self.ring.block, at).plus(first + vector);
                     all.extend(b.load(from, width(words)));
                 }
             }
@@ -371,22 +372,22 @@ impl Stage<'_> {
         (0..main.k_tile_chunks()).map(chunk).collect()
     }
 
-    /// B of a tile of tokens in a run: the words of one step of the product after the other.
+    /// B of a tile of tokens in a segment: the words of one step of the product after the other.
     pub(super) fn x(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
-        (token_tile, run): (u32, u32),
+        (token_tile, segment): (u32, u32),
     ) -> Vec<Reg> {
         let (main, shape) = (tile.main, tile.shape);
         let at_once = self.ring.swizzle.words;
-        let count = main.step_registers() * main.run_steps() / at_once;
+        let count = main.step_registers() * main.segment_steps() / at_once;
         let of_row = self.x.len() as u32;
         let load = |load: u32| {
             let row = load / of_row * shape.tokens + token_tile * main.token_tile();
             let at = self.x[(load % of_row) as usize];
             b.load(Address::new(self.ring.block, at).plus(row * ROW), width(at_once))
         };
-        (run * count..(run + 1) * count).flat_map(load).collect()
+        (segment * count..(segment + 1) * count).flat_map(load).collect()
     }
 }

@@ -35,8 +35,8 @@ choices! {
 /// Blocks to choose from: rows, warps, and how many share a processor.
 const BLOCKS: &[(u32, u32, u32)] =
     &[(256, 8, 1), (128, 8, 2), (128, 4, 2), (64, 4, 2), (64, 2, 2), (32, 2, 2)];
-/// One more where a k-tile has several runs: a tile of rows a warp, and registers for all of them.
-const BLOCK_OF_RUNS: (u32, u32, u32) = (128, 8, 1);
+/// One more where a k-tile has several segments: a tile of rows a warp, and registers for all of them.
+const BLOCK_OF_SEGMENTS: (u32, u32, u32) = (128, 8, 1);
 /// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
 /// rest.
 const PROCESSORS: u32 = 128;
@@ -46,7 +46,7 @@ const FEWEST_COLUMNS: u32 = 512;
 /// And k-tiles, where these are short.
 const FEWEST_K_ITERS: u32 = 4;
 /// Tokens up to which blocks are small, and twice as many as the processors hold at once: with so
-/// little to multiply a block waits more than it computes (docs/performance/decode.md).
+/// little to multiply a block waits more than it computes (docs/performance/skinny.md).
 const FEW: u32 = 32;
 /// Rows of a small block.
 const SMALL: u32 = 64;
@@ -59,7 +59,7 @@ const MOST_STAGES: u32 = 4;
 /// Independent products that keep a warp's share of the matrix unit busy.
 const CHAINS: u32 = 4;
 
-/// Tokens from which tiles are worth measuring: fewer than the most that a decode product takes.
+/// Tokens from which tiles are worth measuring: fewer than the most that a skinny product takes.
 const MEASURED_FROM: u32 = 9;
 
 /// Parts into which K is split at most.
@@ -88,14 +88,14 @@ impl Schedule for TileShape {
                 rule: "expected 1 or more",
             });
         }
-        let of_runs = (main.run() < main.k_tile()).then_some(&BLOCK_OF_RUNS);
+        let of_segments = (main.segment() < main.k_tile()).then_some(&BLOCK_OF_SEGMENTS);
         let largest = |tokens: u32, block: (u32, u32, u32)| {
             let stages = (2..=MOST_STAGES).rev();
             let shapes = stages.map(|stages| Self::whole(main, tokens, block, stages));
             shapes.into_iter().find(|shape| shape.fits(problem))
         };
         // Where a processor has too little shared memory, one block at a time, then of fewer tokens.
-        let together = BLOCKS.iter().chain(of_runs).filter_map(|&block| largest(tokens, block));
+        let together = BLOCKS.iter().chain(of_segments).filter_map(|&block| largest(tokens, block));
         let mut fitting: Vec<Self> = together.collect();
         for fewer in [tokens, 32, 16].into_iter().filter(|&fewer| fewer <= tokens) {
             if fitting.is_empty() {
@@ -127,7 +127,7 @@ impl Schedule for TileShape {
             return Vec::new();
         }
         let mut all = Vec::new();
-        for &block in BLOCKS.iter().chain([&BLOCK_OF_RUNS]) {
+        for &block in BLOCKS.iter().chain([&BLOCK_OF_SEGMENTS]) {
             for stages in 2..=MOST_STAGES {
                 let whole = Self::whole(main, tokens, block, stages);
                 let most = most_splits(main);
@@ -273,7 +273,7 @@ impl TileShape {
     }
 
     /// Registers of a thread without which the assembler spills, as it reported them: the sums, A
-    /// of a k-tile, and what is on its way through them. Several runs that are as wide as a lane's
+    /// of a k-tile, and what is on its way through them. Several segments that are as wide as a lane's
     /// loads of x are all on their way at once, each with its numbers; there bf16, older targets and
     /// codes that are put together also hold more constants.
     fn registers(&self, main: &MainLoop<'_>) -> u32 {
@@ -281,20 +281,21 @@ impl TileShape {
         let held = &main.lanes();
         let sums = held.d.registers.len() as u32 * tiles * self.tokens / main.token_tile();
         let a = tiles * held.a.registers as u32 * main.k_tile() / main.step();
-        let runs = main.k_tile() / main.run();
+        let segments = main.k_tile() / main.segment();
         let wide = main.problem.input.bytes(main.lane_columns()) >= 16;
-        let of_runs = if runs > 1 && wide {
-            let numbers =
-                [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten();
+        let of_segments = if segments > 1 && wide {
+            let numbers = [main.problem.scale, main.problem.zero, main.problem.correction]
+                .into_iter()
+                .flatten();
             let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
             let f16 = main.problem.half() == Some(Half::F16);
             let placed = main.problem.plan.dequant.placed().is_some();
             let few = f16 && !placed && main.problem.target().class == Class::Hopper;
-            14 * numbers + if few { 0 } else { 7 * runs }
+            14 * numbers + if few { 0 } else { 7 * segments }
         } else {
             0
         };
-        let all = sums + a + 72 + of_runs + main.compiled(tiles * self.together(main));
+        let all = sums + a + 72 + of_segments + main.compiled(tiles * self.together(main));
         // The estimate is above what a tile of rows needs by itself, which always fits.
         if tiles == 1 { all.min(MOST_REGISTERS) } else { all }
     }

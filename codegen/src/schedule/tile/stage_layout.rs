@@ -10,12 +10,12 @@ pub(super) struct StageParts {
     /// Codes of a tile of rows.
     pub(super) tile_codes: u32,
     /// Numbers of w's groups, of all warps.
-    pub(super) numbers: u32,
+    pub(super) params: u32,
     /// Scales of x that change along K.
     pub(super) x_scales: u32,
 }
 
-/// Where the parts of a stage begin, in words: x at 0, then codes, numbers, scales of x.
+/// Where the parts of a stage begin, in words: x at 0, then codes, params, scales of x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StageLayout {
     /// Codes, tile after tile of rows.
@@ -23,7 +23,7 @@ pub(super) struct StageLayout {
     /// Words of the codes of a tile of rows.
     pub(super) tile_codes: u32,
     /// Numbers of w's groups, warp after warp.
-    pub(super) numbers: u32,
+    pub(super) params: u32,
     /// Scales of x.
     pub(super) x_scales: u32,
     /// All of the stage.
@@ -35,9 +35,9 @@ impl StageLayout {
     pub(super) const fn new(parts: StageParts) -> Self {
         let StageParts { x, row_tiles, tile_codes, .. } = parts;
         let codes = x;
-        let numbers = codes + row_tiles * tile_codes;
-        let x_scales = numbers + parts.numbers;
-        Self { codes, tile_codes, numbers, x_scales, words: x_scales + parts.x_scales }
+        let params = codes + row_tiles * tile_codes;
+        let x_scales = params + parts.params;
+        Self { codes, tile_codes, params, x_scales, words: x_scales + parts.x_scales }
     }
 }
 
@@ -48,16 +48,10 @@ mod tests {
     /// Each part begins where the one before it ends.
     #[test]
     fn parts_follow_one_another() {
-        let parts =
-            StageParts { x: 1024, row_tiles: 8, tile_codes: 256, numbers: 64, x_scales: 36 };
+        let parts = StageParts { x: 1024, row_tiles: 8, tile_codes: 256, params: 64, x_scales: 36 };
         let layout = StageLayout::new(parts);
-        let expected = StageLayout {
-            codes: 1024,
-            tile_codes: 256,
-            numbers: 3072,
-            x_scales: 3136,
-            words: 3172,
-        };
+        let expected =
+            StageLayout { codes: 1024, tile_codes: 256, params: 3072, x_scales: 3136, words: 3172 };
         assert_eq!(layout, expected);
     }
 }

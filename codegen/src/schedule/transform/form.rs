@@ -5,7 +5,7 @@ use quantloom_dsl::format::Number;
 
 use super::formula::Formula;
 use crate::ir::{Binary, Builder, Half, Operand, Side, Unary};
-use crate::schedule::grouped::number;
+use crate::schedule::group_params::number;
 
 /// What becomes of an element.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,7 +10,7 @@ use quantloom_dsl::{Scheme, ZeroKind, ZeroPointCorrection};
 
 use super::form::Integer;
 use crate::ir::{Binary, Builder, Operand, Ternary, Unary};
-use crate::schedule::grouped::{is_read, number};
+use crate::schedule::group_params::{is_read, number};
 
 /// What is computed of a group's scales, zero point and shift.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,11 +18,11 @@ pub(super) struct Formula {
     /// Type of each level, and whether it divides.
     scales: Vec<(Number, bool)>,
     /// [`ZeroPointCorrection::value`], times a power of two; the scales alone if `None`.
-    addend: Option<Addend>,
+    correction: Option<CorrectionTerms>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Addend {
+struct CorrectionTerms {
     zero: Option<Zero>,
     shift: Option<Number>,
     add: i32,
@@ -41,11 +41,11 @@ pub(super) enum Wanted {
     /// The product of the scales that change along K.
     Scale,
     /// The product of those that are constant along a row.
-    Factor,
+    ChannelScale,
     /// What multiplies the sum of x over a group: see [`quantloom_dsl::Scheme::shift`] for its signs.
-    Addend {
+    Correction {
         /// Its terms.
-        correction: ZeroPointCorrection,
+        terms: ZeroPointCorrection,
         /// The power of two that sums are in units of.
         exponent: i32,
     },
@@ -59,15 +59,15 @@ impl Formula {
         for (at, level) in (0u8..).zip(&scheme.scales) {
             // A shift is added after all levels.
             let of_row = level.group.cols == GroupSize::All && scheme.shift.is_none();
-            if of_row == (wanted == Wanted::Factor) {
+            if of_row == (wanted == Wanted::ChannelScale) {
                 let kind = level.stored_number().filter(|kind| is_read(*kind))?;
                 scales.push((kind, level.divide));
                 components.push(Component::Scale(at));
             }
         }
-        let Wanted::Addend { correction: ZeroPointCorrection { zero, add }, exponent } = wanted
+        let Wanted::Correction { terms: ZeroPointCorrection { zero, add }, exponent } = wanted
         else {
-            return Some((Self { scales, addend: None }, components));
+            return Some((Self { scales, correction: None }, components));
         };
         let zero = match scheme.zero.filter(|_| zero).map(|zero| zero.kind) {
             None => None,
@@ -81,8 +81,8 @@ impl Formula {
         };
         components.extend(shift.map(|_| Component::Shift));
         let normal = (-126..=127).contains(&exponent);
-        let addend = normal.then_some(Addend { zero, shift, add, exponent })?;
-        Some((Self { scales, addend: Some(addend) }, components))
+        let correction = normal.then_some(CorrectionTerms { zero, shift, add, exponent })?;
+        Some((Self { scales, correction: Some(correction) }, components))
     }
 
     /// The number, f32.
@@ -100,7 +100,9 @@ impl Formula {
             });
         }
         let scale = product.unwrap_or(Operand::F32(1.0));
-        let Some(Addend { zero, shift, add, exponent }) = &self.addend else { return scale };
+        let Some(CorrectionTerms { zero, shift, add, exponent }) = &self.correction else {
+            return scale;
+        };
         let zero = match zero {
             None => Operand::F32(*add as f32),
             Some(Zero::Integer(integer)) => {

@@ -1,8 +1,8 @@
-//! The body of a transform: each thread writes one piece of the destination, gathered from words
+//! The body of a transform: each thread writes one vector of the destination, gathered from words
 //! of the sources.
 //!
-//! In: where the codes of each input lie, the sections of the destination, and what becomes of an
-//! element. The piece's number is taken apart into the digits of the destination, which give the
+//! In: where the codes of each input lie, the planes of the destination, and what becomes of an
+//! element. The vector's number is taken apart into the digits of the destination, which give the
 //! element's index; the digits of a source give its address. A code is cut where a word of its
 //! source may end. Bits that move by the same distance from one word to another move together.
 
@@ -12,7 +12,7 @@ use quantloom_dsl::layout::{AffineRun, Shape};
 
 use super::affine::{Affine, Values};
 use super::form::Form;
-use super::section::{Contents, REGISTER, Section, axis};
+use super::plane::{Contents, Plane, REGISTER, axis};
 use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Mask, Operand, Special, Type, Width, Word,
 };
@@ -26,7 +26,7 @@ const TILE: [u64; 2] = [8, THREADS as u64 / 8];
 /// Bits read for each bit written from which a block writes a tile.
 const SHARED: u64 = 4;
 
-/// Slices of codes from which a thread puts its piece together: what compiles and runs in due time.
+/// Slices of codes from which a thread puts its vector together: what compiles and runs in due time.
 const MOST_SLICES: usize = 512;
 
 /// An array that is read.
@@ -100,7 +100,7 @@ struct Slice {
 struct Moved {
     source: Source,
     from: u64,
-    /// First bit in the piece.
+    /// First bit in the vector.
     to: u64,
     bits: u64,
     inverted: u32,
@@ -112,7 +112,7 @@ struct Made {
     codes: Vec<Vec<Slice>>,
     /// When it is there.
     conditions: Vec<Condition>,
-    /// Where bits of it go: the first one of it, the first one in the piece, how many.
+    /// Where bits of it go: the first one of it, the first one in the vector, how many.
     places: Vec<[u64; 3]>,
 }
 
@@ -135,15 +135,15 @@ pub(super) struct Gather<'g> {
     pub(super) arrays: &'g [Array],
     pub(super) inputs: &'g [Input],
     pub(super) form: &'g Form,
-    pub(super) sections: &'g [Section<'g>],
+    pub(super) planes: &'g [Plane<'g>],
     pub(super) destination: BufferId,
-    /// Bits of a piece, and of a word of the destination.
-    pub(super) piece: u64,
+    /// Bits of a vector, and of a word of the destination.
+    pub(super) vector: u64,
     pub(super) word: u64,
 }
 
 impl Gather<'_> {
-    /// Gathers every piece of the destination.
+    /// Gathers every vector of the destination.
     ///
     /// # Errors
     /// What in the packing cannot be gathered, or not at any speed.
@@ -151,82 +151,82 @@ impl Gather<'_> {
         let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
         let number = b.mad(block, THREADS, thread);
         let (mut first, mut outcome) = (0u32, Ok(()));
-        for section in self.sections {
-            // Of another section's blocks the number wraps, or is too large.
+        for plane in self.planes {
+            // Of another plane's blocks the number wraps, or is too large.
             let number = if first == 0 { number } else { b.sub(number, first) };
-            let inside = b.less(number, section.pieces as u32);
+            let inside = b.less(number, plane.vectors as u32);
             b.when(inside, |b| {
-                let written = self.section(b, section, number);
+                let written = self.plane(b, plane, number);
                 outcome = outcome.and(written);
             });
-            first += (section.pieces as u32).next_multiple_of(THREADS);
+            first += (plane.vectors as u32).next_multiple_of(THREADS);
         }
         outcome
     }
 
-    fn section(
+    fn plane(
         &self,
         b: &mut Builder,
-        section: &Section<'_>,
+        plane: &Plane<'_>,
         number: Operand,
     ) -> Result<(), &'static str> {
         let mut moves = Moves::new(self.arrays);
-        let number = moves.values.value(number, section.pieces - 1);
-        let piece = self.piece_of(b, &mut moves.values, section, number);
+        let number = moves.values.value(number, plane.vectors - 1);
+        let vector = self.vector_of(b, &mut moves.values, plane, number);
         let (mut moved, mut made) = (Vec::new(), Vec::new());
-        for contents in &section.contents {
-            self.contents(b, &mut moves, &piece, contents, (&mut moved, &mut made));
+        for contents in &plane.contents {
+            self.contents(b, &mut moves, &vector, contents, (&mut moved, &mut made));
         }
         let codes = made.iter().flat_map(|made| &made.codes);
         if moved.len() + codes.map(Vec::len).sum::<usize>() > MOST_SLICES {
             return Err("codes any of whose bits may lie in many words");
         }
         let words = self.words(b, &mut moves, &moved, &made);
-        let above = moves.values.quotient(b, &piece, section.beside);
-        let beside = moves.values.remainder(b, &piece, section.beside);
-        let mut index = Affine::constant(section.base / self.word);
-        index.add(&above, section.period / self.word);
-        index.add(&beside, self.piece / self.word);
+        let above = moves.values.quotient(b, &vector, plane.beside);
+        let beside = moves.values.remainder(b, &vector, plane.beside);
+        let mut index = Affine::constant(plane.base / self.word);
+        index.add(&above, plane.period / self.word);
+        index.add(&beside, self.vector / self.word);
         let at = moves.values.operand(b, &index.varying());
         let at = Address::new(self.destination, at).plus(index.constant as u32);
         self.store(b, at, &words);
         if moves.values.exceeded() { Err("numbers of 2^32 and more") } else { Ok(()) }
     }
 
-    /// The number of a thread's piece. Threads write neighbours in the order of the destination, but
-    /// where the words that a piece is gathered from hold pieces far away as well, a block writes a
+    /// The number of a thread's vector. Threads write neighbours in the order of the destination, but
+    /// where the words that a vector is gathered from hold vectors far away as well, a block writes a
     /// tile, [`TILE`], so that it reads those words once.
-    fn piece_of(
+    fn vector_of(
         &self,
         b: &mut Builder,
         values: &mut Values,
-        section: &Section<'_>,
+        plane: &Plane<'_>,
         number: Affine,
     ) -> Affine {
         let [wide, high] = TILE;
-        let line = section.line();
+        let line = plane.line();
         let tiles = line.is_multiple_of(wide) && line > wide;
-        let tiles = tiles && (section.pieces / line).is_multiple_of(high);
-        let shared = self.words_read(section) as u64 * REGISTER >= SHARED * self.piece;
+        let tiles = tiles && (plane.vectors / line).is_multiple_of(high);
+        let shared = self.words_read(plane) as u64 * REGISTER >= SHARED * self.vector;
         if !(tiles && shared) {
             return number;
         }
         let tile = values.quotient(b, &number, wide * high);
         let inside = values.remainder(b, &number, wide * high);
-        let mut piece = values.remainder(b, &inside, wide);
+        let mut vector = values.remainder(b, &inside, wide);
         let column = values.remainder(b, &tile, line / wide);
-        piece.add(&column, wide);
+        vector.add(&column, wide);
         let row = values.quotient(b, &inside, wide);
-        piece.add(&row, line);
+        vector.add(&row, line);
         let rows = values.quotient(b, &tile, line / wide);
-        piece.add(&rows, line * high);
-        piece
+        vector.add(&rows, line * high);
+        vector
     }
 
-    /// How many words of the sources the first piece of a section is gathered from.
-    fn words_read(&self, section: &Section<'_>) -> usize {
+    /// How many words of the sources the first vector of a plane is gathered from.
+    fn words_read(&self, plane: &Plane<'_>) -> usize {
         let mut words = BTreeSet::new();
-        for (index, _) in section.contents.iter().flat_map(|contents| &contents.elements) {
+        for (index, _) in plane.contents.iter().flat_map(|contents| &contents.elements) {
             for (array, runs) in self.inputs.iter().flatten() {
                 let word = self.arrays.get(*array).map_or(REGISTER, |array| array.word);
                 words.extend(runs.iter().filter_map(|run| Some((array, at(run, index)? / word))));
@@ -235,13 +235,13 @@ impl Gather<'_> {
         words.len()
     }
 
-    /// Stores a piece: at once where there is such a store, word by word else.
+    /// Stores a vector: at once where there is such a store, word by word else.
     fn store(&self, b: &mut Builder, at: Address, words: &[Operand]) {
-        if self.piece.is_power_of_two() {
-            b.store(at, words, width(self.piece), None);
+        if self.vector.is_power_of_two() {
+            b.store(at, words, width(self.vector), None);
             return;
         }
-        for number in 0..self.piece / self.word {
+        for number in 0..self.vector / self.word {
             let bit = number * self.word;
             let word = words.get((bit / REGISTER) as usize).copied().unwrap_or(Operand::U32(0));
             let word = b.shr(word, (bit % REGISTER) as u32);
@@ -249,12 +249,12 @@ impl Gather<'_> {
         }
     }
 
-    /// What goes into a piece of one run of the destination.
+    /// What goes into a vector of one run of the destination.
     fn contents(
         &self,
         b: &mut Builder,
         moves: &mut Moves<'_>,
-        piece: &Affine,
+        vector: &Affine,
         Contents { run, outer, elements }: &Contents<'_>,
         (moved, made): (&mut Vec<Moved>, &mut Vec<Made>),
     ) {
@@ -262,8 +262,8 @@ impl Gather<'_> {
         for digit in &run.digits {
             first[axis(digit.axis)].constant += digit.fixed.unwrap_or(0) * digit.stride;
         }
-        for (digit, pieces) in outer {
-            let above = moves.values.quotient(b, piece, *pieces);
+        for (digit, vectors) in outer {
+            let above = moves.values.quotient(b, vector, *vectors);
             let value = moves.values.remainder(b, &above, digit.size);
             first[digit.axis].add(&value, digit.stride);
         }
@@ -414,7 +414,7 @@ impl Gather<'_> {
         }
     }
 
-    /// The registers of a piece.
+    /// The registers of a vector.
     fn words(
         &self,
         b: &mut Builder,
@@ -422,7 +422,7 @@ impl Gather<'_> {
         moved: &[Moved],
         made: &[Made],
     ) -> Vec<Operand> {
-        let mut words = vec![Operand::U32(0); self.piece.div_ceil(REGISTER) as usize];
+        let mut words = vec![Operand::U32(0); self.vector.div_ceil(REGISTER) as usize];
         for Made { codes, conditions, places } in made {
             let codes: Vec<Operand> = codes.iter().map(|slices| moves.code(b, slices)).collect();
             let element = self.form.element(b, &codes);

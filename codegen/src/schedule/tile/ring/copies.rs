@@ -1,4 +1,4 @@
-//! Copies into a stage that lanes or threads share out: piece after piece, a round of all of them at a
+//! Copies into a stage that lanes or threads share out: vector after vector, a round of all of them at a
 //! time.
 
 use crate::ir::{Address, BufferId, Builder, Operand};
@@ -7,14 +7,14 @@ use crate::schedule::chunk::width;
 /// What this copier brings into each stage.
 pub(super) struct Copies {
     buffer: BufferId,
-    /// Words of a piece.
-    piece: u32,
-    /// Words in a stage from a copier's piece of a round to that of the next.
+    /// Words of a vector.
+    vector: u32,
+    /// Words in a stage from a copier's vector of a round to that of the next.
     apart: u32,
     rounds: Vec<Round>,
 }
 
-/// This copier's piece of a round.
+/// This copier's vector of a round.
 struct Round {
     /// Its first word at k-tile 0.
     from: Operand,
@@ -25,33 +25,33 @@ struct Round {
 }
 
 impl Copies {
-    /// Deals `pieces` out to the copiers; those of a copier are `apart` in a stage. `from` says of a
-    /// piece by its number where it lies at k-tile 0, and whether it is there, if that is in doubt.
+    /// Deals `vectors` out to the copiers; those of a copier are `apart` in a stage. `from` says of a
+    /// vector by its number where it lies at k-tile 0, and whether it is there, if that is in doubt.
     pub(super) fn deal(
         b: &mut Builder,
-        (buffer, piece): (BufferId, u32),
-        (pieces, apart): (u32, u32),
+        (buffer, vector): (BufferId, u32),
+        (vectors, apart): (u32, u32),
         (copier, copiers): (Operand, u32),
         mut from: impl FnMut(&mut Builder, Operand) -> (Operand, Option<Operand>),
     ) -> Self {
-        let rounds = (0..pieces).step_by(copiers as usize).map(|first| {
+        let rounds = (0..vectors).step_by(copiers as usize).map(|first| {
             let number = b.add(copier, first);
-            let whole = first + copiers <= pieces;
-            let any = if whole { true.into() } else { b.less(number, pieces) };
+            let whole = first + copiers <= vectors;
+            let any = if whole { true.into() } else { b.less(number, vectors) };
             let (from, mask) = from(b, number);
             Round { from, mask, any }
         });
         let rounds = rounds.collect();
-        Self { buffer, piece, apart, rounds }
+        Self { buffer, vector, apart, rounds }
     }
 
     /// Starts the copies of a k-tile, whose words lie `later` than those of k-tile 0, to where this
-    /// copier's first piece belongs.
+    /// copier's first vector belongs.
     pub(super) fn start(&self, b: &mut Builder, to: Address, later: Operand) {
         for (round, &Round { from, mask, any }) in (0..).zip(&self.rounds) {
             let from = Address::new(self.buffer, b.add(from, later));
             let to = to.plus(round * self.apart);
-            let copy = |b: &mut Builder| b.copy_async(to, from, width(self.piece), mask);
+            let copy = |b: &mut Builder| b.copy_async(to, from, width(self.vector), mask);
             if any == Operand::Pred(true) { copy(b) } else { b.when(any, copy) }
         }
     }

@@ -16,7 +16,7 @@ pub(super) struct InputScales {
     pitch: u32,
     /// What this thread copies.
     copies: Copies,
-    /// Where its first piece goes in a stage.
+    /// Where its first vector goes in a stage.
     to: Operand,
     /// Where this lane reads the first tile of tokens.
     at: Operand,
@@ -97,20 +97,20 @@ impl InputScales {
         self.copies.start(b, Address::new(block, to), group);
     }
 
-    /// The scales of this lane's tokens of a tile in a run.
+    /// The scales of this lane's tokens of a tile in a segment.
     pub(super) fn read(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
         block: SharedId,
         stage: Operand,
-        (token_tile, run): (u32, u32),
+        (token_tile, segment): (u32, u32),
     ) -> Option<Vec<Operand>> {
         let main = tile.main;
         if self.block.is_some() {
             return None;
         }
-        let group = run * main.run() / self.columns.min(main.k_tile());
+        let group = segment * main.segment() / self.columns.min(main.k_tile());
         let at = b.add(self.at, stage);
         let of_token = |token: &u32| {
             let token = token_tile * main.token_tile() + token;

@@ -5,52 +5,52 @@ use crate::ir::{Builder, Operand};
 use crate::schedule::lanes::Tokens;
 use crate::schedule::mapping::MainLoop;
 
-/// How pieces of x are permuted: piece p of token r is at place `p ^ ((r / rows & mask) << shift)`.
+/// How vectors of x are permuted: vector p of token r is at place `p ^ ((r / rows & mask) << shift)`.
 #[derive(Clone, Copy)]
 pub(in crate::schedule::tile) struct Swizzle {
     /// Rows of x that all banks hold at once.
     pub(super) rows: u32,
     mask: u32,
     shift: u32,
-    /// Words of a piece.
-    pub(super) piece: u32,
+    /// Words of a vector.
+    pub(super) vector: u32,
     /// Words that a lane reads at once.
     pub(super) words: u32,
 }
 
 impl Swizzle {
     pub(super) fn new(main: &MainLoop<'_>, x_fragment: &Tokens) -> Self {
-        let segment = main.problem.input.bytes(main.lane_columns());
+        let lane_bytes = main.problem.input.bytes(main.lane_columns());
         let tokens = x_fragment.side_by_side();
         if tokens > 1 {
-            // Lanes that read together are of as many tokens, all of the same piece.
+            // Lanes that read together are of as many tokens, all of the same vector.
             let banks = main.problem.target().gpu.map_or(ROW, |gpu| gpu.banks);
-            let (rows, words) = (banks / ROW, (segment / 4).min(WORDS));
+            let (rows, words) = (banks / ROW, (lane_bytes / 4).min(WORDS));
             let together = tokens.min(banks / words);
-            let piece = if together > rows * (ROW / WORDS) { words } else { WORDS };
-            return Self { rows, mask: ROW / piece - 1, shift: 0, piece, words };
+            let vector = if together > rows * (ROW / WORDS) { words } else { WORDS };
+            return Self { rows, mask: ROW / vector - 1, shift: 0, vector, words };
         }
         // Lanes of a token side by side; of how many tokens a part of the warp reads at once, and by
-        // how many pieces these must part.
-        let [mask, shift, words] = match segment {
+        // how many vectors these must part.
+        let [mask, shift, words] = match lane_bytes {
             8 => [3, 1, 2],
             16 => [1, 2, 4],
             _ => [1, 0, 4],
         };
-        Self { rows: 1, mask, shift, piece: WORDS, words }
+        Self { rows: 1, mask, shift, vector: WORDS, words }
     }
 
-    /// Pieces of x in a k-tile.
-    pub(super) fn pieces(self, main: &MainLoop<'_>) -> u32 {
-        main.problem.input.bytes(main.k_tile()) / 4 / self.piece
+    /// Vectors of x in a k-tile.
+    pub(super) fn vectors(self, main: &MainLoop<'_>) -> u32 {
+        main.problem.input.bytes(main.k_tile()) / 4 / self.vector
     }
 
-    /// Tokens from one piece to the next of those that each of so many threads copies, all of the same
+    /// Tokens from one vector to the next of those that each of so many threads copies, all of the same
     /// columns; `None` if they do not share them out evenly, or do not meet the swizzle's period.
     pub(in crate::schedule::tile) fn apart(self, main: &MainLoop<'_>, threads: u32) -> Option<u32> {
-        let apart = threads / self.pieces(main).max(1);
+        let apart = threads / self.vectors(main).max(1);
         let period = self.period();
-        let even = apart > 0 && threads.is_multiple_of(self.pieces(main));
+        let even = apart > 0 && threads.is_multiple_of(self.vectors(main));
         let whole = apart > 0 && (apart.is_multiple_of(period) || period.is_multiple_of(apart));
         (even && whole && apart.is_multiple_of(self.rows)).then_some(apart)
     }
@@ -60,11 +60,11 @@ impl Swizzle {
         self.rows * (self.mask + 1)
     }
 
-    pub(super) fn place(self, b: &mut Builder, piece: Operand, row: Operand) -> Operand {
+    pub(super) fn place(self, b: &mut Builder, vector: Operand, row: Operand) -> Operand {
         let row = b.div(row, self.rows);
         let row = b.and(row, self.mask);
         let row = b.mul(row, 1u32 << self.shift);
-        b.xor(piece, row)
+        b.xor(vector, row)
     }
 }
 
@@ -76,23 +76,23 @@ mod tests {
     use crate::ir::{Builder, Operand};
     use crate::target::target;
 
-    /// A row's pieces change places among themselves; of neighbouring rows the first piece is in another
+    /// A row's vectors change places among themselves; of neighbouring rows the first vector is in another
     /// place each, until the pattern repeats.
     #[test]
     fn pieces_change_places() {
         let mut b = Builder::trial(target("sm_90a").unwrap());
         for (mask, shift, words) in [(3, 1, 2), (1, 2, 4), (1, 0, 4)] {
-            let swizzle = Swizzle { rows: 1, mask, shift, piece: 4, words };
+            let swizzle = Swizzle { rows: 1, mask, shift, vector: 4, words };
             let mut place =
-                |piece: u32, row: u32| match swizzle.place(&mut b, piece.into(), row.into()) {
+                |vector: u32, row: u32| match swizzle.place(&mut b, vector.into(), row.into()) {
                     Operand::U32(place) => place,
                     other => panic!("{other:?} is no constant"),
                 };
-            let pieces = ROW / swizzle.piece;
+            let vectors = ROW / swizzle.vector;
             for row in 0..2 * swizzle.period() {
-                let mut places: Vec<u32> = (0..pieces).map(|piece| place(piece, row)).collect();
+                let mut places: Vec<u32> = (0..vectors).map(|vector| place(vector, row)).collect();
                 places.sort_unstable();
-                assert_eq!(places, (0..pieces).collect::<Vec<_>>(), "row {row}");
+                assert_eq!(places, (0..vectors).collect::<Vec<_>>(), "row {row}");
             }
             let first: BTreeSet<u32> = (0..swizzle.period()).map(|row| place(0, row)).collect();
             assert_eq!(first.len() as u32, swizzle.period());

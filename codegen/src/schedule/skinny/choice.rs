@@ -1,6 +1,6 @@
-//! The free choices of a decode kernel, and the ones that are good.
+//! The free choices of a skinny kernel, and the ones that are good.
 
-use super::decode;
+use super::skinny;
 use crate::ir::{Half, Kernel};
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
@@ -13,8 +13,8 @@ use crate::schedule::table::Table;
 use crate::target::Feature;
 
 choices! {
-    /// The free choices of a decode kernel.
-    "decode": pub struct DecodeTile {
+    /// The free choices of a skinny kernel.
+    "skinny": pub struct SkinnyTile {
         /// Rows of x at most: 1, 2, 4, 8 or 16.
         pub tokens: u32,
         /// Tiles of 16 rows of w a block.
@@ -38,19 +38,19 @@ choices! {
 const PROCESSORS: u32 = 128;
 /// Tiles of rows up to which a block has one.
 const ONE_TILE: u32 = 2 * PROCESSORS;
-/// Tokens of a decode product at most.
+/// Tokens of a skinny product at most.
 const MOST_TOKENS: u32 = 16;
 /// Words of codes that the lanes of a processor's warps should have under way, each: 48 KB. More is
 /// better, but two blocks that hide each other's ends are better still.
 const UNDER_WAY: u32 = 384;
 
-impl Schedule for DecodeTile {
+impl Schedule for SkinnyTile {
     fn serves(problem: &Problem, tokens: u32) -> bool {
         problem.by_matrix() && (1..=MOST_TOKENS).contains(&tokens)
     }
 
     /// The tile for a number of tokens, from measurements on an H200
-    /// (docs/performance/decode.md).
+    /// (docs/performance/skinny.md).
     ///
     /// Few rows: one tile of them a block, so that every processor has two blocks, of which one
     /// loads while the other adds up. More rows: two tiles, which is again one wave and halves the
@@ -61,11 +61,11 @@ impl Schedule for DecodeTile {
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         let main = &MainLoop::new(problem);
         if !(1..=MOST_TOKENS).contains(&tokens) {
-            let rule = "expected 1 to 16 in a decode product";
+            let rule = "expected 1 to 16 in a skinny product";
             return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
         }
         let target = main.problem.target();
-        let unfit = || Unscheduled::Tile(format!("no block of a decode product fits {target}"));
+        let unfit = || Unscheduled::Tile(format!("no block of a skinny product fits {target}"));
         let wanted = if main.problem.row_tiles() <= ONE_TILE { 1 } else { 2 };
         let of = |row_tiles, warps, min_blocks| {
             Self::whole(main, tokens, [row_tiles, warps, min_blocks]).split(main)
@@ -143,15 +143,15 @@ impl Schedule for DecodeTile {
     }
 
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
-        decode(main, *self)
+        skinny(main, *self)
     }
 }
 
-impl DecodeTile {
+impl SkinnyTile {
     /// A tile of so many tiles of rows, warps and blocks a processor that does not split K.
     fn whole(main: &MainLoop<'_>, tokens: u32, [row_tiles, warps, min_blocks]: [u32; 3]) -> Self {
-        // One token of several runs costs more registers than two: the assembler keeps all runs apart.
-        let fewest = if main.run() < main.k_tile() { 2 } else { 1 };
+        // One token of several segments costs more registers than two: the assembler keeps all segments apart.
+        let fewest = if main.segment() < main.k_tile() { 2 } else { 1 };
         Self {
             tokens: tokens.next_power_of_two().max(fewest),
             row_tiles,
@@ -195,12 +195,12 @@ impl DecodeTile {
     fn registers(&self, main: &MainLoop<'_>) -> u32 {
         let token_tiles = self.tokens.div_ceil(main.token_tile());
         let numbers =
-            [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten();
+            [main.problem.scale, main.problem.zero, main.problem.correction].into_iter().flatten();
         let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
         let x = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let sums = if self.tokens == 1 { 2 } else { 4 };
-        // Runs of a k-tile overlap, each with a part of its own.
-        let several = main.run() < main.k_tile();
+        // Segments of a k-tile overlap, each with a part of its own.
+        let several = main.segment() < main.k_tile();
         // More so with f16, whose constants are of more kinds.
         let overlap = match (several, main.problem.half()) {
             (true, Some(Half::F16)) => 18,
@@ -221,8 +221,8 @@ impl DecodeTile {
         };
         // What the instruction begins with, and sums of x.
         let integers = if main.problem.sums_integers() { 4 } else { 0 };
-        let of_x = if main.problem.addend.is_some() { 8 } else { 0 };
-        // A second tile of tokens: its x and its part of a run once, its sums for each tile of rows.
+        let of_x = if main.problem.correction.is_some() { 8 } else { 0 };
+        // A second tile of tokens: its x and its part of a segment once, its sums for each tile of rows.
         let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
         // A word of scales a tile is in what every tile needs.
         let numbers = 2 * numbers.saturating_sub(1);

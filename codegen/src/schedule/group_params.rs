@@ -17,24 +17,23 @@ use super::problem::Problem;
 use crate::ir::{Binary, Builder, Half, MatrixScale, Operand, Reg, Side, Ternary, Unary};
 use crate::target::Feature;
 
-/// What the numbers are.
+/// Which group parameter of w a buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum What {
-    /// A component of the scheme, its values kept.
-    Component(Component),
+pub enum ParamKind {
+    /// A component of the scheme; its values are kept.
+    Stored(Component),
     /// The product of all scales that change along K.
     Scale,
-    /// What the sum of x over a group is multiplied with: see [`ZeroPointCorrection`].
-    ///
-    /// [`ZeroPointCorrection`]: quantloom_dsl::ZeroPointCorrection
-    Addend,
+    /// The zero-point correction, which multiplies the sum of x over a segment: see
+    /// [`quantloom_dsl::ZeroPointCorrection`].
+    ZeroPointCorrection,
 }
 
 /// Numbers that rows and groups of columns share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Grouped {
+pub struct GroupParams {
     /// What they are.
-    pub what: What,
+    pub kind: ParamKind,
     /// Their native type.
     pub number: Number,
     /// Rows that share one: 1, or whole tiles.
@@ -48,12 +47,12 @@ pub struct Grouped {
     pub of_weights: bool,
 }
 
-impl Grouped {
+impl GroupParams {
     /// Numbers as they are stored; where several rows share one, as f32. `None` if tiles of rows do
     /// not fit into groups, k-tiles neither into groups nor groups into k-tiles, or the type has no way to
     /// f32.
     pub(super) fn stored(
-        what: What,
+        kind: ParamKind,
         number: Number,
         (rows, columns): (u32, u32),
         (tile, k_tile): (u32, u32),
@@ -62,16 +61,16 @@ impl Grouped {
         let fits = along_k && (rows == 1 || rows.is_multiple_of(tile));
         let readable = is_read(number);
         let number = if rows == 1 { number } else { NUMBER_F32 };
-        let this = Self { what, number, rows, columns, apart: 1, of_weights: false };
+        let this = Self { kind, number, rows, columns, apart: 1, of_weights: false };
         (readable && fits).then_some(this)
     }
 
     /// Numbers that are computed when a weight is prepared: f32, one a row.
-    pub(super) const fn computed(what: What, columns: u32) -> Self {
-        Self { what, number: NUMBER_F32, rows: 1, columns, apart: 1, of_weights: false }
+    pub(super) const fn computed(kind: ParamKind, columns: u32) -> Self {
+        Self { kind, number: NUMBER_F32, rows: 1, columns, apart: 1, of_weights: false }
     }
 
-    /// The native layout, for [`Grouped::granularity`].
+    /// The native layout, for [`GroupParams::granularity`].
     pub fn layout(&self, problem: &Problem) -> String {
         let main = MainLoop::new(problem);
         let digit = |axis: char, stride, size| match (stride, size) {
@@ -148,10 +147,10 @@ impl Grouped {
         if self.rows > 1 {
             return 0u32.into();
         }
-        let piece = self.piece_of_lane(main);
+        let share = self.share_of_lane(main);
         let word = match self.lane_bits(main) {
-            bits @ ..32 => piece.over(32 / bits),
-            bits => piece.times(bits / 32),
+            bits @ ..32 => share.over(32 / bits),
+            bits => share.times(bits / 32),
         };
         word.of(b, lane)
     }
@@ -167,13 +166,13 @@ impl Grouped {
         if self.rows > 1 || bits >= 32 {
             return None;
         }
-        let piece = self.piece_of_lane(main).of(b, lane);
-        let place = b.rem(piece, 32 / bits);
+        let share = self.share_of_lane(main).of(b, lane);
+        let place = b.rem(share, 32 / bits);
         Some(b.mul(place, bits))
     }
 
     /// Which of the tile's pieces a lane reads: that of its rows, and of its columns.
-    fn piece_of_lane(&self, main: &MainLoop<'_>) -> OfLane {
+    fn share_of_lane(&self, main: &MainLoop<'_>) -> OfLane {
         let part = main.part().over(main.row_lanes() / self.apart);
         main.rows(self).number().times(self.apart).plus(&part)
     }
@@ -197,9 +196,9 @@ impl Grouped {
         b.mul(tile, row)
     }
 
-    /// The group of a k-tile that a run belongs to.
-    pub(super) fn of_run(&self, main: &MainLoop<'_>, run: u32) -> u32 {
-        run * main.run() / self.columns.min(main.k_tile())
+    /// The group of a k-tile that a segment belongs to.
+    pub(super) fn of_segment(&self, main: &MainLoop<'_>, segment: u32) -> u32 {
+        segment * main.segment() / self.columns.min(main.k_tile())
     }
 
     /// Which of this lane's groups a step of the product belongs to.

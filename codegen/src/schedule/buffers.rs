@@ -5,12 +5,12 @@ use quantloom_dsl::layout::Component;
 use quantloom_dsl::{BufferRole, Dimension};
 
 use super::Problem;
-use super::grouped::Grouped;
+use super::group_params::GroupParams;
 use crate::ir::{Access, BufferId, Builder, Extent, ParameterId, Word};
 
 /// The buffers of a product, by slot: codes, x, y, then whatever of the others there is.
 #[derive(Clone, Copy, Debug)]
-pub struct Io {
+pub struct ProductBuffers {
     /// Rows of x and y, at least 1.
     pub m: ParameterId,
     /// The codes, in the plan's native layout: `w`.
@@ -19,15 +19,15 @@ pub struct Io {
     pub x: BufferId,
     /// The result, [M, N]: `y`.
     pub y: BufferId,
-    /// What multiplies the sum of a run: `scale`. This one, `zero` and `addend` lie as
-    /// [`Grouped::layout`] says.
+    /// What multiplies the sum of a segment: `scale`. This one, `zero` and `addend` lie as
+    /// [`GroupParams::layout`] says.
     pub scale: Option<BufferId>,
     /// Zero points that decoding subtracts from codes: `zero`.
     pub zero: Option<BufferId>,
-    /// What multiplies a run's sum of x: `addend`.
-    pub addend: Option<BufferId>,
+    /// What multiplies a segment's sum of x: `addend`.
+    pub correction: Option<BufferId>,
     /// What multiplies a row, `[N]`, f32: `factor`.
-    pub factor: Option<BufferId>,
+    pub channel_scale: Option<BufferId>,
     /// The bias of each row of w, `[N]`, f32, whatever the scheme stores fits into that: `bias`.
     pub bias: Option<BufferId>,
     /// The scales of x, `[M, groups]`, f32 or codes: `x_scale`.
@@ -37,7 +37,7 @@ pub struct Io {
 /// The layout of what there is one of a row, f32.
 pub const PER_ROW_LAYOUT: &str = "[n]";
 
-impl Io {
+impl ProductBuffers {
     /// Declares them.
     pub fn declare(b: &mut Builder, problem: &Problem) -> Self {
         let native = &problem.plan.native;
@@ -55,23 +55,23 @@ impl Io {
         let shape = [rows, fixed(problem.n)];
         let layout = format!("{} [n, m]", problem.output);
         let y = b.buffer_of(BufferRole::Y, word, Access::WriteOnce, &shape, &layout);
-        let grouped = |b: &mut Builder, role: BufferRole, grouped: Option<Grouped>| {
-            let grouped = grouped?;
-            let shape = grouped.words(problem).map(fixed);
-            let Grouped { number, rows, columns, .. } = grouped;
-            let layout = grouped.layout(problem);
+        let per_group = |b: &mut Builder, role: BufferRole, params: Option<GroupParams>| {
+            let params = params?;
+            let shape = params.words(problem).map(fixed);
+            let GroupParams { number, rows, columns, .. } = params;
+            let layout = params.layout(problem);
             let layout = format!("{number} {layout} in groups of {rows} x {columns}");
             Some(b.buffer_of(role, Word::U32, Access::Constant, &shape, &layout))
         };
-        let scale = grouped(b, BufferRole::Scale, problem.scale);
-        let zero = grouped(b, BufferRole::Zero, problem.zero);
-        let addend = grouped(b, BufferRole::Correction, problem.addend);
+        let scale = per_group(b, BufferRole::Scale, problem.scale);
+        let zero = per_group(b, BufferRole::Zero, problem.zero);
+        let correction = per_group(b, BufferRole::Correction, problem.correction);
         let per_row = |b: &mut Builder, role: BufferRole, there: bool| {
             let layout = format!("f32 {PER_ROW_LAYOUT}");
             let shape = [fixed(problem.n)];
             there.then(|| b.buffer_of(role, Word::U32, Access::Constant, &shape, &layout))
         };
-        let factor = per_row(b, BufferRole::ChannelScale, problem.factor);
+        let channel_scale = per_row(b, BufferRole::ChannelScale, problem.channel_scale);
         let bias = per_row(b, BufferRole::Bias, problem.bias);
         let x_scale = problem.input.groups().map(|groups| {
             let shape = [rows, fixed(groups)];
@@ -79,6 +79,6 @@ impl Io {
             let layout = if codes { "e8m0, four a word [groups, m]" } else { "f32 [groups, m]" };
             b.buffer_of(BufferRole::OperandScale, Word::U32, Access::ReadOnly, &shape, layout)
         });
-        Self { m, codes, x, y, scale, zero, addend, factor, bias, x_scale }
+        Self { m, codes, x, y, scale, zero, correction, channel_scale, bias, x_scale }
     }
 }

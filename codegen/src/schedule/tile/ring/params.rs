@@ -5,35 +5,35 @@ use super::{Tile, inside};
 use crate::ir::{Address, BufferId, Builder, MatrixScale, Operand, Reg, SharedId};
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise;
-use crate::schedule::grouped::Grouped;
+use crate::schedule::group_params::GroupParams;
 use crate::schedule::mapping::MainLoop;
-use crate::schedule::sums::RunScales;
+use crate::schedule::sums::SegmentScales;
 use crate::schedule::tile::TileShape;
 
 /// Scales, zero points and addends of w, as far as there are any.
-pub(super) struct Numbers(Vec<Kind>);
+pub(super) struct Params(Vec<ParamCopy>);
 
 /// One kind of them.
-struct Kind {
-    of: Grouped,
+struct ParamCopy {
+    of: GroupParams,
     buffer: BufferId,
     /// Words of a copy.
-    piece: u32,
+    vector: u32,
     /// What this lane copies.
     copies: Copies,
-    /// Where its first piece goes in a stage.
+    /// Where its first vector goes in a stage.
     to: Operand,
     /// Where it reads the first tile of rows.
     at: Operand,
     shift: Option<Operand>,
 }
 
-impl Numbers {
-    fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = Grouped> {
-        [main.problem.scale, main.problem.zero, main.problem.addend].into_iter().flatten()
+impl Params {
+    fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = GroupParams> {
+        [main.problem.scale, main.problem.zero, main.problem.correction].into_iter().flatten()
     }
 
-    fn warp_words(of: &Grouped, shape: TileShape, main: &MainLoop<'_>) -> u32 {
+    fn warp_words(of: &GroupParams, shape: TileShape, main: &MainLoop<'_>) -> u32 {
         (shape.row_tiles(main) * of.tile_words(main.problem)).next_multiple_of(4)
     }
 
@@ -49,33 +49,33 @@ impl Numbers {
         first: u32,
     ) -> Self {
         let (main, shape, io) = (tile.main, tile.shape, tile.io);
-        let buffers = [io.scale, io.zero, io.addend].into_iter().flatten();
+        let buffers = [io.scale, io.zero, io.correction].into_iter().flatten();
         let mut first = first;
         b.comment("numbers of groups: what this lane copies, and what it reads");
         let kinds = Self::kinds(main).zip(buffers).map(|(of, buffer)| {
             let tile_words = of.tile_words(main.problem);
-            // Numbers that several rows share begin anywhere.
-            let piece = if of.rows > 1 { 1 } else { 4 };
-            let pieces = tile_words / piece;
-            let all = (shape.row_tiles(main) * pieces, b.warp_size() * piece);
+            // Params that several rows share begin anywhere.
+            let vector = if of.rows > 1 { 1 } else { 4 };
+            let vectors = tile_words / vector;
+            let all = (shape.row_tiles(main) * vectors, b.warp_size() * vector);
             let lanes = (tile.lane, b.warp_size());
-            let copies = Copies::deal(b, (buffer, piece), all, lanes, |b, number| {
-                let of_tile = b.div(number, pieces);
+            let copies = Copies::deal(b, (buffer, vector), all, lanes, |b, number| {
+                let of_tile = b.div(number, vectors);
                 let of_tile = b.add(first_tile, of_tile);
                 let of_tile = inside(b, tile, of_tile);
                 let word = of.tile_word(b, main.problem, of_tile);
-                let in_tile = b.rem(number, pieces);
-                (b.mad(in_tile, piece, word), None)
+                let in_tile = b.rem(number, vectors);
+                (b.mad(in_tile, vector, word), None)
             });
             let warp_words = Self::warp_words(&of, shape, main);
             let of_warp = b.mad(tile.warp, warp_words, first);
             let lane_word = of.lane_word(b, main, tile.lane);
-            let kind = Kind {
+            let kind = ParamCopy {
                 of,
                 buffer,
-                piece,
+                vector,
                 copies,
-                to: b.mad(tile.lane, piece, of_warp),
+                to: b.mad(tile.lane, vector, of_warp),
                 at: b.add(of_warp, lane_word),
                 shift: of.lane_shift(b, main, tile.lane),
             };
@@ -108,14 +108,15 @@ impl Numbers {
         tile: &Tile<'_>,
         (block, stage): (SharedId, Operand),
         (buffer, row_tile): (Option<BufferId>, u32),
-    ) -> Option<(&Kind, Vec<Reg>)> {
+    ) -> Option<(&ParamCopy, Vec<Reg>)> {
         let kind = self.0.iter().find(|kind| Some(kind.buffer) == buffer)?;
         let at = b.add(kind.at, stage);
         let from = Address::new(block, at).plus(row_tile * kind.of.tile_words(tile.main.problem));
         let words = kind.of.lane_words(tile.main);
-        let pieces = (0..words).step_by(kind.piece as usize);
-        let load = |piece: u32| b.load(from.plus(piece), width((words - piece).min(kind.piece)));
-        let words = pieces.flat_map(load).collect();
+        let vectors = (0..words).step_by(kind.vector as usize);
+        let load =
+            |vector: u32| b.load(from.plus(vector), width((words - vector).min(kind.vector)));
+        let words = vectors.flat_map(load).collect();
         Some((kind, words))
     }
 
@@ -141,14 +142,14 @@ impl Numbers {
         row_tile: u32,
     ) -> Scales<'_> {
         let mut read = |buffer| self.read(b, tile, (block, stage), (buffer, row_tile));
-        Scales { scale: read(tile.io.scale), addend: read(tile.io.addend) }
+        Scales { scale: read(tile.io.scale), correction: read(tile.io.correction) }
     }
 }
 
 /// Words of the scales and addends of a tile of rows in a k-tile, if it has such.
 pub(in crate::schedule::tile) struct Scales<'r> {
-    scale: Option<(&'r Kind, Vec<Reg>)>,
-    addend: Option<(&'r Kind, Vec<Reg>)>,
+    scale: Option<(&'r ParamCopy, Vec<Reg>)>,
+    correction: Option<(&'r ParamCopy, Vec<Reg>)>,
 }
 
 impl Scales<'_> {
@@ -169,29 +170,30 @@ impl Scales<'_> {
         main: &MainLoop<'_>,
     ) -> Vec<MatrixScale> {
         let words = self.scale.as_ref().filter(|_| main.scaled().is_some());
-        let of =
-            |(kind, words): &(&Kind, Vec<Reg>)| kind.of.of_product(b, main, (words, kind.shift));
+        let of = |(kind, words): &(&ParamCopy, Vec<Reg>)| {
+            kind.of.of_product(b, main, (words, kind.shift))
+        };
         words.map(of).unwrap_or_default()
     }
 
-    /// Those of a run, as numbers.
-    pub(in crate::schedule::tile) fn of_run(
+    /// Those of a segment, as numbers.
+    pub(in crate::schedule::tile) fn of_segment(
         &self,
         b: &mut Builder,
         main: &MainLoop<'_>,
-        run: u32,
-    ) -> RunScales {
-        let mut values = |read: &Option<(&Kind, Vec<Reg>)>, exponent| {
+        segment: u32,
+    ) -> SegmentScales {
+        let mut values = |read: &Option<(&ParamCopy, Vec<Reg>)>, exponent| {
             let (kind, words) = read.as_ref()?;
-            let group = kind.of.of_run(main, run);
+            let group = kind.of.of_segment(main, segment);
             let rows = main.rows(&kind.of).len;
             Some(kind.of.values(b, rows, (words, kind.shift), group, exponent))
         };
-        let rows = if main.problem.scales_runs() {
+        let rows = if main.problem.scales_sums() {
             values(&self.scale, main.problem.exponent())
         } else {
             None
         };
-        RunScales { rows, tokens: None, addend: values(&self.addend, 0) }
+        SegmentScales { rows, tokens: None, correction: values(&self.correction, 0) }
     }
 }

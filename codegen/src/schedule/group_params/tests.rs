@@ -3,7 +3,7 @@
 use quantloom_dsl::format::{FORMATS, FloatFormat, NUMBER_F32, Number, Variant};
 use quantloom_dsl::layout::Component;
 
-use super::{Grouped, What};
+use super::{GroupParams, ParamKind};
 use crate::ir::{Access, Address, Builder, Extent, Launch, Special, Width, Word, verify};
 use crate::sim::{Arguments, Contents, Options, run};
 use crate::target::target;
@@ -11,7 +11,7 @@ use crate::target::target;
 const THREADS: u32 = 64;
 
 /// Types of 8, 16 and 32 bits, as far as there is a way to f32.
-fn numbers() -> Vec<Grouped> {
+fn numbers() -> Vec<GroupParams> {
     let named = FORMATS.iter().map(|row| row.format);
     let of = |exponent_bits, mantissa_bits, variant| FloatFormat {
         exponent_bits,
@@ -25,8 +25,8 @@ fn numbers() -> Vec<Grouped> {
         of(3, 4, Variant::Finite),
     ];
     let all = named.chain(others).map(Number::Float).chain([Number::E8m0]);
-    let what = What::Component(Component::Scale(0));
-    all.filter_map(|number| Grouped::stored(what, number, (1, 32), (16, 128))).collect()
+    let kind = ParamKind::Stored(Component::Scale(0));
+    all.filter_map(|number| GroupParams::stored(kind, number, (1, 32), (16, 128))).collect()
 }
 
 /// Codes: all of them up to 16 bits, of 32 some of every exponent.
@@ -38,7 +38,7 @@ fn codes(number: Number) -> Vec<u32> {
 }
 
 /// Reads pairs of neighbouring numbers as a lane does that finds several groups, or one, in its words.
-fn values(of: Grouped, sm: &str, codes: &[u32], exponent: i32, single: bool) -> Vec<f32> {
+fn values(of: GroupParams, sm: &str, codes: &[u32], exponent: i32, single: bool) -> Vec<f32> {
     let bits = of.number.bits();
     let (per_word, words) = (32 / bits, if bits == 32 { 2 } else { 1 });
     // Lanes that share a word take a pair each, found by a shift.
@@ -111,17 +111,20 @@ fn every_code_becomes_its_value() {
 
 #[test]
 fn numbers_that_no_lane_can_read_are_not_kept() {
-    let what = What::Component(Component::Scale(0));
+    let kind = ParamKind::Stored(Component::Scale(0));
     // Of blocks there is one number for all rows of a tile, as f32.
-    let of = Grouped::stored(what, Number::E8m0, (128, 128), (16, 128)).unwrap();
+    let of = GroupParams::stored(kind, Number::E8m0, (128, 128), (16, 128)).unwrap();
     assert_eq!((of.number, of.rows), (NUMBER_F32, 128));
     assert!(
-        Grouped::stored(what, Number::E8m0, (24, 128), (16, 128)).is_none(),
+        GroupParams::stored(kind, Number::E8m0, (24, 128), (16, 128)).is_none(),
         "tiles of 16 rows"
     );
     assert!(
-        Grouped::stored(what, NUMBER_F32, (1, 96), (16, 128)).is_none(),
-        "turns of 128 columns"
+        GroupParams::stored(kind, NUMBER_F32, (1, 96), (16, 128)).is_none(),
+        "k-tiles of 128 columns"
     );
-    assert!(Grouped::stored(what, Number::Uint(8), (1, 128), (16, 128)).is_none(), "no way to f32");
+    assert!(
+        GroupParams::stored(kind, Number::Uint(8), (1, 128), (16, 128)).is_none(),
+        "no way to f32"
+    );
 }

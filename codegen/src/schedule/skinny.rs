@@ -1,19 +1,19 @@
-//! Decode products: y[M <= 16, N] = x w^T + bias, bound by reading the weights once.
+//! Skinny products: y[M <= 16, N] = x w^T + bias, bound by reading the weights once.
 //!
-//! In: a [`MainLoop`] and a [`DecodeTile`]. Out: a kernel, not yet verified.
+//! In: a [`MainLoop`] and a [`SkinnyTile`]. Out: a kernel, not yet verified.
 //!
 //! The weights are the A operand of the product, decoded in registers, so that y^T comes out with
 //! tokens as columns. A block owns `row_tiles` tiles of 16 rows; its warps split K by whole k-tiles
 //! and add up in shared memory. A warp has one k-tile in registers, weights and x: it works through
 //! it, asks for all of the next one at once, and other warps work while that is under way. The first
 //! weights are asked for before the grid wait. x is small and comes from the second cache; no warp
-//! waits for another before the end. Scales multiply the sums of a run in f32 (`sums`), or the
+//! waits for another before the end. Scales multiply the sums of a segment in f32 (`sums`), or the
 //! weights as they are decoded; zero points
 //! go into the constants with which decoding ends, where those are small integers.
 //!
 //! That the loads stand together behind a branch is no accident: there the assembler cannot sink
 //! them to where they are needed. They come at the end of the k-tile, or, where decoding takes long,
-//! those of a tile of rows as soon as its codes are used ([`DecodeTile::eager`]).
+//! those of a tile of rows as soon as its codes are used ([`SkinnyTile::eager`]).
 //!
 //! With `splits` > 1 the blocks of one row range split K too: see `results`.
 
@@ -25,44 +25,44 @@ use crate::ir::{
     Operand, Reg, Special, Type, Uniformity,
 };
 
-use super::chunk::{chunk_words, loads, sections, tile_words, width};
+use super::buffers::ProductBuffers;
+use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::constants::{Constants, Range};
 use super::dequantise::{ByRow, Scales, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue};
-use super::grouped::Grouped;
-use super::io::Io;
+use super::group_params::GroupParams;
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
 use super::problem::Unscheduled;
-use super::sums::{RunScales, Summing};
+use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use activation::Activation;
 
-pub use choice::DecodeTile;
+pub use choice::SkinnyTile;
 
 /// Everything that the parts of the kernel share.
-struct Decode<'p> {
+struct Skinny<'p> {
     main: &'p MainLoop<'p>,
     /// Where a lane has x.
     x_fragment: &'p Tokens,
-    tile: DecodeTile,
-    io: Io,
+    tile: SkinnyTile,
+    io: ProductBuffers,
     lane: Operand,
     warp: Operand,
     /// Number of the block along the rows.
     block: Operand,
     /// Rows of x, at launch.
     m: Operand,
-    /// Per tile of rows, this lane's first word of codes of each section.
+    /// Per tile of rows, this lane's first word of codes of each plane.
     codes: Vec<Vec<Operand>>,
     /// Scales, zero points, addends, as far as there are any.
-    grouped: Vec<PerGroup>,
+    params: Vec<LaneParams>,
 }
 
-/// Numbers of groups, and where this lane's lie.
-struct PerGroup {
-    of: Grouped,
+/// TileParams of groups, and where this lane's lie.
+struct LaneParams {
+    of: GroupParams,
     buffer: BufferId,
     /// Per tile of rows, the word of k-tile 0.
     tiles: Vec<Operand>,
@@ -71,17 +71,17 @@ struct PerGroup {
 
 /// What a warp holds of one k-tile while it is on its way.
 struct InFlight {
-    /// Per tile and chunk, the codes: section after section.
+    /// Per tile and chunk, the codes: plane after plane.
     codes: Vec<Vec<Vec<Reg>>>,
     /// Of each kind of numbers of groups, per tile.
-    grouped: Vec<Vec<Vec<Reg>>>,
+    params: Vec<Vec<Vec<Reg>>>,
 }
 
 /// Writes the kernel of free choices that fit.
 ///
 /// # Errors
 /// An instruction that does not take x from registers.
-fn decode(main: &MainLoop<'_>, tile: DecodeTile) -> Result<Kernel, Unscheduled> {
+fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> {
     let x_fragment = main.x_fragment()?;
     let blocks = main.problem.row_tiles().div_ceil(tile.row_tiles);
     let grid = [blocks, tile.splits, 1].map(Extent::Constant);
@@ -99,23 +99,23 @@ fn decode(main: &MainLoop<'_>, tile: DecodeTile) -> Result<Kernel, Unscheduled> 
         tile.warps,
     );
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
-    let this = Decode::start(&mut b, (main, x_fragment), tile);
+    let this = Skinny::start(&mut b, (main, x_fragment), tile);
     this.write(&mut b);
     Ok(b.finish())
 }
 
-impl<'p> Decode<'p> {
+impl<'p> Skinny<'p> {
     fn start(
         b: &mut Builder,
         (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
-        tile: DecodeTile,
+        tile: SkinnyTile,
     ) -> Self {
-        let io = Io::declare(b, main.problem);
+        let io = ProductBuffers::declare(b, main.problem);
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let block = b.special(Special::Block(0));
         let m = b.argument(io.m);
-        let (codes, grouped) = (Vec::new(), Vec::new());
-        let mut this = Self { main, x_fragment, tile, io, lane, warp, block, m, codes, grouped };
+        let (codes, params) = (Vec::new(), Vec::new());
+        let mut this = Self { main, x_fragment, tile, io, lane, warp, block, m, codes, params };
         this.place_tiles(b);
         this
     }
@@ -138,7 +138,7 @@ impl<'p> Decode<'p> {
             }
         });
         let numbers: Vec<Operand> = numbers.collect();
-        let lanes = sections(main.problem).map(|(_, words)| b.mul(self.lane, words));
+        let lanes = planes(main.problem).map(|(_, words)| b.mul(self.lane, words));
         let lanes: Vec<Operand> = lanes.collect();
         let place = |number: &Operand| {
             let place = |lane: &Operand| b.mad(*number, tile_words(main.problem), *lane);
@@ -148,7 +148,7 @@ impl<'p> Decode<'p> {
         let all = [
             (main.problem.scale, self.io.scale),
             (main.problem.zero, self.io.zero),
-            (main.problem.addend, self.io.addend),
+            (main.problem.correction, self.io.correction),
         ];
         for (of, buffer) in all {
             let (Some(of), Some(buffer)) = (of, buffer) else { continue };
@@ -163,7 +163,7 @@ impl<'p> Decode<'p> {
             });
             let tiles = tiles.collect();
             let shift = of.lane_shift(b, main, self.lane);
-            self.grouped.push(PerGroup { of, buffer, tiles, shift });
+            self.params.push(LaneParams { of, buffer, tiles, shift });
         }
     }
 
@@ -283,13 +283,13 @@ impl<'p> Decode<'p> {
         let words = self.main.problem.lane_words();
         let codes = |b: &mut Builder| b.array("codes", Type::U32, words, Uniformity::Varying);
         let codes = (0..tiles).map(|_| (0..chunks).map(|_| codes(b)).collect()).collect();
-        let mut numbers = |of: &PerGroup| {
+        let mut numbers = |of: &LaneParams| {
             let words = of.of.lane_words(self.main);
             let tile = |_| b.array("numbers", Type::U32, words, Uniformity::Varying);
             (0..tiles).map(tile).collect()
         };
-        let grouped = self.grouped.iter().map(&mut numbers).collect();
-        InFlight { codes, grouped }
+        let params = self.params.iter().map(&mut numbers).collect();
+        InFlight { codes, params }
     }
 
     /// Loads a k-tile's codes and numbers of groups, where there is such a k-tile.
@@ -311,12 +311,12 @@ impl<'p> Decode<'p> {
         for (chunk, words) in (0..).zip(&flight.codes[tile]) {
             self.load_codes(b, words, (tile, chunk), k_tile, there);
         }
-        for (of, tiles) in self.grouped.iter().zip(&flight.grouped) {
+        for (of, tiles) in self.params.iter().zip(&flight.params) {
             of.load(b, self, (tile, &tiles[tile]), k_tile, there);
         }
     }
 
-    /// One chunk of one tile: of each section the words of the lanes side by side.
+    /// One chunk of one tile: of each plane the words of the lanes side by side.
     fn load_codes(
         &self,
         b: &mut Builder,
@@ -339,13 +339,13 @@ impl<'p> Decode<'p> {
             b.both(there, inside)
         };
         let mut words = words;
-        for ((first, plane), start) in sections(main.problem).zip(starts) {
+        for ((first, plane), start) in planes(main.problem).zip(starts) {
             let at = b.mad(k_tile, main.k_tile_chunks() * chunk_words(main.problem), *start);
             let from = Address::new(self.io.codes, at);
             let from = from.plus(ahead + chunk * chunk_words(main.problem) + first);
-            for (piece, count) in loads(plane) {
+            for (vector, count) in loads(plane) {
                 let (own, after) = words.split_at(count as usize);
-                b.load_into(own, from.plus(piece), width(count), masked(mask), Cache::Stream);
+                b.load_into(own, from.plus(vector), width(count), masked(mask), Cache::Stream);
                 words = after;
             }
         }
@@ -379,18 +379,18 @@ impl<'p> Decode<'p> {
         flight: &InFlight,
         mut used: impl FnMut(&mut Builder, usize),
     ) {
-        let (main, run_steps) = (self.main, self.main.run_steps() as usize);
+        let (main, segment_steps) = (self.main, self.main.segment_steps() as usize);
         let (of_step, columns) = (main.step_registers() as usize, self.columns());
         let of_x: Vec<_> = words.x.iter().map(|x| summing.of_x(b, x)).collect();
         let x_codes: Vec<_> =
             (0..words.x.len()).map(|tokens| x.codes(b, self, words, tokens)).collect();
         for (tile, (chunks, sums)) in flight.codes.iter().zip(sums).enumerate() {
-            let numbers = Numbers { decode: self, flight, tile };
+            let numbers = TileParams { skinny: self, flight, tile };
             let mut by_row = ByRow { zeros: numbers.zeros(b), scales: numbers.of_weights(b) };
             let codes = numbers.of_product(b);
             let mut parts: Vec<Vec<Reg>> = Vec::new();
             steps(b, (main, table), chunks, &mut by_row, |b, step, a| {
-                let (run, first) = (step / run_steps, step % run_steps == 0);
+                let (segment, first) = (step / segment_steps, step % segment_steps == 0);
                 if first {
                     parts = sums.iter().map(|sums| summing.part_of(b, sums)).collect();
                 }
@@ -400,14 +400,14 @@ impl<'p> Decode<'p> {
                     let scales = scales.map(|(&of_w, &of_x)| [of_w, of_x]);
                     summing.step(b, part, (&a, x), scales, first);
                 }
-                if (step + 1) % run_steps > 0 {
+                if (step + 1) % segment_steps > 0 {
                     return;
                 }
-                let scales = numbers.scales(b, run as u32);
+                let scales = numbers.scales(b, segment as u32);
                 for (tokens, (part, sums)) in parts.iter().zip(sums).enumerate() {
-                    let tokens_of = x.scales(self, words, tokens, run as u32);
-                    let scales = RunScales { tokens: tokens_of, ..scales.clone() };
-                    let of_x = of_x[tokens].get(run);
+                    let tokens_of = x.scales(self, words, tokens, segment as u32);
+                    let scales = SegmentScales { tokens: tokens_of, ..scales.clone() };
+                    let of_x = of_x[tokens].get(segment);
                     summing.add(b, sums, (part, of_x), &scales, &columns);
                 }
             });
@@ -416,82 +416,83 @@ impl<'p> Decode<'p> {
     }
 }
 
-/// Numbers of groups of one tile of rows, in registers.
-struct Numbers<'d, 'p> {
-    decode: &'d Decode<'p>,
+/// TileParams of groups of one tile of rows, in registers.
+struct TileParams<'d, 'p> {
+    skinny: &'d Skinny<'p>,
     flight: &'d InFlight,
     tile: usize,
 }
 
-impl Numbers<'_, '_> {
-    fn of(&self, buffer: Option<BufferId>) -> Option<(&PerGroup, &[Reg])> {
-        let mut all = self.decode.grouped.iter().zip(&self.flight.grouped);
+impl TileParams<'_, '_> {
+    fn of(&self, buffer: Option<BufferId>) -> Option<(&LaneParams, &[Reg])> {
+        let mut all = self.skinny.params.iter().zip(&self.flight.params);
         let (of, tiles) = all.find(|(of, _)| Some(of.buffer) == buffer)?;
         Some((of, &tiles[self.tile]))
     }
 
-    /// The zero points of a k-tile, run by run.
+    /// The zero points of a k-tile, segment by segment.
     fn zeros(&self, b: &mut Builder) -> Option<Zeros> {
-        let (main, half) = (self.decode.main, self.decode.main.problem.half()?);
-        let (PerGroup { of, shift, .. }, words) = self.of(self.decode.io.zero)?;
-        let runs = 0..main.k_tile() / main.run();
+        let (main, half) = (self.skinny.main, self.skinny.main.problem.half()?);
+        let (LaneParams { of, shift, .. }, words) = self.of(self.skinny.io.zero)?;
+        let segments = 0..main.k_tile() / main.segment();
         let rows = main.rows(of).len;
-        let runs = runs.map(|run| of.twice(b, rows, (words, *shift), of.of_run(main, run)));
-        let runs = runs.collect();
-        Some(Zeros::new(half, main, runs))
+        let segments = segments
+            .map(|segment| of.twice(b, rows, (words, *shift), of.of_segment(main, segment)));
+        let segments = segments.collect();
+        Some(Zeros::new(half, main, segments))
     }
 
     /// What the decoding of a k-tile multiplies with, if it does.
     fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
-        let main = self.decode.main;
+        let main = self.skinny.main;
         main.problem.plan.scale.absorbed?;
-        let (PerGroup { of, shift, .. }, words) = self.of(self.decode.io.scale)?;
+        let (LaneParams { of, shift, .. }, words) = self.of(self.skinny.io.scale)?;
         of.of_weights(b, main, (words, *shift))
     }
 
     /// What an instruction that scales takes of the weights for each step of a k-tile; nothing of another.
     fn of_product(&self, b: &mut Builder) -> Vec<MatrixScale> {
-        let main = self.decode.main;
-        let words = main.scaled().and_then(|_| self.of(self.decode.io.scale));
-        let of = |(PerGroup { of, shift, .. }, words): (&PerGroup, &[Reg])| {
+        let main = self.skinny.main;
+        let words = main.scaled().and_then(|_| self.of(self.skinny.io.scale));
+        let of = |(LaneParams { of, shift, .. }, words): (&LaneParams, &[Reg])| {
             of.of_product(b, main, (words, *shift))
         };
         words.map(of).unwrap_or_default()
     }
 
-    /// What multiplies the sums of a run.
-    fn scales(&self, b: &mut Builder, run: u32) -> RunScales {
-        let main = self.decode.main;
+    /// What multiplies the sums of a segment.
+    fn scales(&self, b: &mut Builder, segment: u32) -> SegmentScales {
+        let main = self.skinny.main;
         let mut values = |buffer, exponent| {
-            let (PerGroup { of, shift, .. }, words) = self.of(buffer)?;
+            let (LaneParams { of, shift, .. }, words) = self.of(buffer)?;
             let rows = main.rows(of).len;
-            Some(of.values(b, rows, (words, *shift), of.of_run(main, run), exponent))
+            Some(of.values(b, rows, (words, *shift), of.of_segment(main, segment), exponent))
         };
-        let scale = self.decode.io.scale.filter(|_| main.problem.scales_runs());
+        let scale = self.skinny.io.scale.filter(|_| main.problem.scales_sums());
         let rows = values(scale, main.problem.exponent());
-        RunScales { rows, tokens: None, addend: values(self.decode.io.addend, 0) }
+        SegmentScales { rows, tokens: None, correction: values(self.skinny.io.correction, 0) }
     }
 }
 
-impl PerGroup {
+impl LaneParams {
     /// Loads the numbers of a k-tile of a tile of rows.
     fn load(
         &self,
         b: &mut Builder,
-        decode: &Decode<'_>,
+        skinny: &Skinny<'_>,
         (tile, words): (usize, &[Reg]),
         k_tile: Operand,
         there: Operand,
     ) {
-        let main = decode.main;
+        let main = skinny.main;
         let [_, apart] = self.of.words(main.problem);
         let k_tile = self.of.k_tile_word(b, main, k_tile);
-        let (start, ahead) = Decode::tile_start(&self.tiles, tile, apart);
+        let (start, ahead) = Skinny::tile_start(&self.tiles, tile, apart);
         let at = b.add(k_tile, start);
-        // Numbers that several rows share begin anywhere: word by word.
+        // TileParams that several rows share begin anywhere: word by word.
         let most = if self.of.rows > 1 { 1 } else { 4 };
-        for (piece, words) in (0..).zip(words.chunks(most)) {
-            let from = Address::new(self.buffer, at).plus(ahead + piece * most as u32);
+        for (vector, words) in (0..).zip(words.chunks(most)) {
+            let from = Address::new(self.buffer, at).plus(ahead + vector * most as u32);
             b.load_into(words, from, width(words.len() as u32), masked(there), Cache::Default);
         }
     }

@@ -1,11 +1,11 @@
 //! x straight from memory: the columns that a lane meets are neighbours in the native layout, so a
-//! lane reads its part of a token's run by loads of 8 or 16 bytes, and those words in order are B. So
+//! lane reads its part of a token's segment by loads of 8 or 16 bytes, and those words in order are B. So
 //! are its scales, where x has some that change along K.
 //!
 //! A lane beyond the last token reads that one again: a column of D depends on its own column of B
 //! alone, and what nobody asked for is not stored.
 
-use super::{Decode, masked};
+use super::{Skinny, masked};
 use crate::ir::{Address, Binary, Builder, Cache, MatrixScale, Operand, Reg, Type, Uniformity};
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise::in_register;
@@ -32,27 +32,27 @@ pub(super) struct InFlight {
 }
 
 impl Activation {
-    pub(super) fn place(b: &mut Builder, decode: &Decode<'_>) -> Self {
-        let main = decode.main;
+    pub(super) fn place(b: &mut Builder, skinny: &Skinny<'_>) -> Self {
+        let main = skinny.main;
         b.comment("x: this lane's row of tokens, its columns of a run");
-        let row = decode.x_fragment.token.of(b, decode.lane);
-        let in_row = decode.x_fragment.part.of(b, decode.lane);
+        let row = skinny.x_fragment.token.of(b, skinny.lane);
+        let in_row = skinny.x_fragment.part.of(b, skinny.lane);
         let column = b.mul(in_row, main.problem.input.words(main.lane_columns()));
-        let last = b.sub(decode.m, 1u32);
-        let sources = (0..decode.token_tiles()).map(|tile| {
+        let last = b.sub(skinny.m, 1u32);
+        let sources = (0..skinny.token_tiles()).map(|tile| {
             let row = b.add(row, tile * main.token_tile());
             let row = b.binary(Binary::Min, row, last);
             b.mad(row, main.problem.input.words(main.problem.input.columns), column)
         });
         let sources = sources.collect();
-        let groups = main.problem.input.groups().filter(|_| columns_of_scales(decode).is_some());
+        let groups = main.problem.input.groups().filter(|_| columns_of_scales(skinny).is_some());
         let scales = groups
             .into_iter()
-            .flat_map(|groups| (0..decode.token_tiles()).map(move |tile| (groups, tile)));
+            .flat_map(|groups| (0..skinny.token_tiles()).map(move |tile| (groups, tile)));
         let scales = scales.map(|(groups, tile)| {
             let scaled = main.scaled();
             let first = scaled.map_or(&main.lanes().d.token, |scaled| &scaled.rows.first);
-            let first = first.of(b, decode.lane);
+            let first = first.of(b, skinny.lane);
             let of_token = |token: &u32| {
                 let token = b.add(first, tile * main.token_tile() + token);
                 let token = b.binary(Binary::Min, token, last);
@@ -63,20 +63,20 @@ impl Activation {
         });
         let scales = scales.collect();
         let block = main.scaled().map(|scaled| {
-            let block = scaled.block.of(b, decode.lane);
+            let block = scaled.block.of(b, skinny.lane);
             b.mul(block, 8u32)
         });
         Self { scales, sources, column, block }
     }
 
     /// Registers for a k-tile of x.
-    pub(super) fn in_flight(&self, b: &mut Builder, decode: &Decode<'_>) -> InFlight {
-        let main = decode.main;
+    pub(super) fn in_flight(&self, b: &mut Builder, skinny: &Skinny<'_>) -> InFlight {
+        let main = skinny.main;
         let words = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let tile = |_| b.array("x", Type::U32, words, Uniformity::Varying);
-        let x = (0..decode.token_tiles()).map(tile).collect();
+        let x = (0..skinny.token_tiles()).map(tile).collect();
         let scales = self.scales.iter().map(|tokens| {
-            let scales = columns_of_scales(decode).map_or(0, |columns| of_k_tile(decode, columns));
+            let scales = columns_of_scales(skinny).map_or(0, |columns| of_k_tile(skinny, columns));
             let ty = if self.block.is_some() { Type::U32 } else { Type::F32 };
             let of_token = |_| b.array("x_scales", ty, scales, Uniformity::Varying);
             tokens.iter().map(of_token).collect()
@@ -88,48 +88,48 @@ impl Activation {
     pub(super) fn load(
         &self,
         b: &mut Builder,
-        decode: &Decode<'_>,
+        skinny: &Skinny<'_>,
         words: &InFlight,
         k_tile: Operand,
         there: Operand,
     ) {
-        let main = decode.main;
-        // The last k-tile may end inside of a lane's columns, at a multiple of a piece.
+        let main = skinny.main;
+        // The last k-tile may end inside of a lane's columns, at a multiple of a vector.
         let ragged = !main.problem.input.columns.is_multiple_of(main.k_tile());
         // In words of x from here on.
         let of = |columns| main.problem.input.words(columns);
         let k_tile_words = of(main.k_tile());
         let column = ragged.then(|| b.mad(k_tile, k_tile_words, self.column));
-        let piece_words = (main.problem.input.bytes(main.lane_columns()) / 4).min(4);
-        let piece_columns = piece_words * 4 / main.problem.input.word().bytes();
+        let vector_words = (main.problem.input.bytes(main.lane_columns()) / 4).min(4);
+        let vector_columns = vector_words * 4 / main.problem.input.word().bytes();
         let stretches = (0..k_tile_words).step_by(of(main.shared_columns()) as usize);
-        let pieces = (0..of(main.lane_columns())).step_by(piece_columns as usize);
+        let vectors = (0..of(main.lane_columns())).step_by(vector_columns as usize);
         let offsets: Vec<u32> =
-            stretches.flat_map(|first| pieces.clone().map(move |piece| first + piece)).collect();
+            stretches.flat_map(|first| vectors.clone().map(move |vector| first + vector)).collect();
         let firsts: Vec<Operand> =
             self.sources.iter().map(|source| b.mad(k_tile, k_tile_words, *source)).collect();
-        for (piece, offset) in offsets.into_iter().enumerate() {
+        for (vector, offset) in offsets.into_iter().enumerate() {
             let mask = column.map_or(there, |column| {
                 let column = b.add(column, offset);
                 let column_is = b.less(column, of(main.problem.input.columns));
                 b.both(there, column_is)
             });
             for (first, words) in firsts.iter().zip(&words.x) {
-                let from = Address::new(decode.io.x, *first).plus(offset);
-                let own = piece_words as usize;
-                let dst = &words[own * piece..own * (piece + 1)];
-                b.load_into(dst, from, width(piece_words), masked(mask), Cache::Default);
+                let from = Address::new(skinny.io.x, *first).plus(offset);
+                let own = vector_words as usize;
+                let dst = &words[own * vector..own * (vector + 1)];
+                b.load_into(dst, from, width(vector_words), masked(mask), Cache::Default);
             }
         }
-        let (Some(columns), Some(buffer)) = (columns_of_scales(decode), decode.io.x_scale) else {
+        let (Some(columns), Some(buffer)) = (columns_of_scales(skinny), skinny.io.x_scale) else {
             return;
         };
         let group = b.div(k_tile, (columns / main.k_tile()).max(1));
         for (firsts, words) in self.scales.iter().zip(&words.scales) {
             for (first, words) in firsts.iter().zip(words) {
-                let at = b.mad(group, of_k_tile(decode, columns), *first);
-                for (piece, words) in (0..).zip(words.chunks(4)) {
-                    let from = Address::new(buffer, at).plus(piece * 4);
+                let at = b.mad(group, of_k_tile(skinny, columns), *first);
+                for (vector, words) in (0..).zip(words.chunks(4)) {
+                    let from = Address::new(buffer, at).plus(vector * 4);
                     let mask = if self.block.is_some() { masked(there) } else { masked_f32(there) };
                     b.load_into(words, from, width(words.len() as u32), mask, Cache::Default);
                 }
@@ -142,7 +142,7 @@ impl Activation {
     pub(super) fn codes(
         &self,
         b: &mut Builder,
-        decode: &Decode<'_>,
+        skinny: &Skinny<'_>,
         words: &InFlight,
         tile: usize,
     ) -> Vec<MatrixScale> {
@@ -153,36 +153,36 @@ impl Activation {
             let own = b.shr(word, block);
             MatrixScale { from: in_register(b, own), byte: 0 }
         };
-        let steps = (decode.main.k_tile() / decode.main.step()) as usize;
+        let steps = (skinny.main.k_tile() / skinny.main.step()) as usize;
         words.iter().flatten().take(steps).map(of_word).collect()
     }
 
-    /// The scales of this lane's tokens of a tile in a run.
+    /// The scales of this lane's tokens of a tile in a segment.
     pub(super) fn scales(
         &self,
-        decode: &Decode<'_>,
+        skinny: &Skinny<'_>,
         words: &InFlight,
         tile: usize,
-        run: u32,
+        segment: u32,
     ) -> Option<Vec<Operand>> {
-        let (columns, main) = (columns_of_scales(decode)?, decode.main);
+        let (columns, main) = (columns_of_scales(skinny)?, skinny.main);
         if self.block.is_some() {
             return None;
         }
-        let group = run * main.run() / columns.min(main.k_tile());
+        let group = segment * main.segment() / columns.min(main.k_tile());
         let tokens = words.scales.get(tile)?;
         Some(tokens.iter().map(|scales| scales[group as usize].into()).collect())
     }
 }
 
 /// Columns that share a scale of x, if that changes along K.
-fn columns_of_scales(decode: &Decode<'_>) -> Option<u32> {
-    decode.main.problem.input.scale?.columns()
+fn columns_of_scales(skinny: &Skinny<'_>) -> Option<u32> {
+    skinny.main.problem.input.scale?.columns()
 }
 
 /// Scales of a row of x in a k-tile.
-fn of_k_tile(decode: &Decode<'_>, columns: u32) -> u32 {
-    (decode.main.k_tile() / columns).max(1)
+fn of_k_tile(skinny: &Skinny<'_>, columns: u32) -> u32 {
+    (skinny.main.k_tile() / columns).max(1)
 }
 
 fn masked_f32(there: Operand) -> Option<crate::ir::Mask> {

@@ -1,13 +1,13 @@
-//! Numbers that a lane's rows share with groups of columns, where [`Grouped::layout`] puts them.
+//! Params that a lane's rows share with groups of columns, where [`GroupParams::layout`] puts them.
 
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, Reg, Type};
 use crate::schedule::chunk::{loads, width};
-use crate::schedule::grouped::Grouped;
+use crate::schedule::group_params::GroupParams;
 use crate::schedule::mapping::MainLoop;
 
 /// The numbers of a lane's rows.
-pub(super) struct Numbers {
-    of: Grouped,
+pub(super) struct Params {
+    of: GroupParams,
     buffer: BufferId,
     /// Per tile of rows, the word of k-tile 0.
     first: Vec<Operand>,
@@ -16,15 +16,15 @@ pub(super) struct Numbers {
 
 /// Those of a k-tile, per tile of rows.
 pub(super) struct OfKTile<'n> {
-    numbers: &'n Numbers,
+    numbers: &'n Params,
     words: Vec<Vec<Reg>>,
 }
 
-impl Numbers {
+impl Params {
     pub(super) fn new(
         b: &mut Builder,
         main: &MainLoop<'_>,
-        (of, buffer): (Grouped, BufferId),
+        (of, buffer): (GroupParams, BufferId),
         (tiles, lane): (&[Operand], Operand),
     ) -> Self {
         let own = of.lane_word(b, main, lane);
@@ -48,8 +48,8 @@ impl Numbers {
         let load = |first: &Operand| -> Vec<Reg> {
             let at = b.add(*first, k_tile);
             let mut all = Vec::new();
-            for (piece, words) in loads(words) {
-                let from = Address::new(self.buffer, at).plus(piece);
+            for (vector, words) in loads(words) {
+                let from = Address::new(self.buffer, at).plus(vector);
                 all.extend(b.load_as(Type::U32, from, width(words), None, Cache::Constant));
             }
             all
@@ -59,15 +59,15 @@ impl Numbers {
 }
 
 impl OfKTile<'_> {
-    /// The number of a lane's row of a tile for a run of the k-tile, as f32.
+    /// The number of a lane's row of a tile for a segment of the k-tile, as f32.
     pub(super) fn value(
         &self,
         b: &mut Builder,
         main: &MainLoop<'_>,
-        (tile, run): (usize, u32),
+        (tile, segment): (usize, u32),
     ) -> Operand {
-        let Numbers { of, shift, .. } = self.numbers;
-        let group = of.of_run(main, run);
+        let Params { of, shift, .. } = self.numbers;
+        let group = of.of_segment(main, segment);
         of.values(b, 1, (&self.words[tile], *shift), group, 0)[0]
     }
 }
