@@ -134,7 +134,10 @@ fn what_has_no_kernel_says_why() {
         (without("k"), "does not say k"),
         (without("warps"), "needs the parameter warps"),
         (KernelKey { target: "msl".to_owned(), ..good.clone() }, "only for sm_80"),
-        (KernelKey { target: "gfx942".to_owned(), ..good.clone() }, "no early start on gfx942"),
+        (
+            KernelKey { target: "gfx942".to_owned(), ..good.clone() },
+            "dependent launch is not supported on gfx942",
+        ),
         (
             KernelKey { schedule: Schedule::new("magic", [("n", 64), ("k", 256)]), ..good.clone() },
             "magic",

@@ -1,38 +1,38 @@
-//! The operand of x: a kernel before a product, which brings x into the form that the product reads.
+//! The operand of x: kernels before a product, which convert x to the form that the product reads.
 //!
-//! In: an [`ActivationProblem`], and x[M, K] in its own type. Out: kernels, not yet verified, which
-//! leave
-//! - `operand` `[M, P]`, the product's elements, rows padded with zeros: x itself, perhaps rounded to
-//!   another float type, or its codes: as
-//!   bytes, or as 16-bit floats or f32, which are exact and have no zero point any more; for
-//!   instructions that scale also of 4 bits, two a byte, and of 6 bits, 32 of them in 24 bytes and 8 of
-//!   zeros;
-//! - `x_scale` `[M, G]` f32, the product of all levels of scales, of a row or of its groups; for
-//!   instructions that scale codes of e8m0, a byte each.
+//! In: an [`ActivationProblem`], and x[M, K] in the input dtype. Out: kernels, not yet verified, which
+//! write
+//! - `operand` `[M, P]`, the product's elements, with rows padded with zeros: x itself, possibly rounded to
+//!   another float type, or its codes: as bytes, or as 16-bit floats or f32, which are exact and have the
+//!   zero point subtracted; for instructions that scale also codes of 4 bits, two per byte, and of 6 bits,
+//!   32 of them in 24 bytes followed by 8 zero bytes;
+//! - `x_scale` `[M, G]` f32, the product of all levels of scales, per row or per group; for instructions
+//!   that scale e8m0 codes, a byte each.
 //!
-//! Codes, scales and zero points are those of [`quantloom_dsl::reference::quantise_activation`], bit
-//! for bit: each operation is done in f32 and rounded to the type of its arithmetic, so that a
-//! factor of several levels is the reference's own (in f32 the correctly rounded product, within
-//! 2^-24 of the exact one, relative). The one exception is what a byte cannot say: a NaN among
-//! integers is 0 in `I8`.
+//! Codes, scales and zero points are bit for bit those of
+//! [`quantloom_dsl::reference::quantise_activation`]: each operation is done in f32 and rounded to the type
+//! of the scheme's arithmetic. The product of several levels is the reference's too (in f32 the correctly
+//! rounded product, within a relative error of 2^-24). The one exception is a NaN among integers, which a
+//! byte cannot represent: 0 in `I8`.
 //!
-//! Factors of columns (`prescale`) multiply x as it is loaded, by every kernel that loads it: the product
-//! is rounded to the type of x, and is the x of all that follows.
+//! A prescale multiplies columns of x in every kernel that loads x: the product is rounded to the input
+//! dtype, and all later steps use that.
 //!
-//! A thread has 8 neighbouring columns of a row, 16 bytes of a 16-bit x, and keeps them in registers
-//! from the maximum to the rounding. Where a scale is a whole row's, a block has the row; what does
-//! not fit the registers is read twice. Else several blocks share a row, and the lanes of a group
-//! find its maximum by shuffles. A scale of all of x needs a kernel before, which leaves the extents
-//! of its blocks' parts, and every warp of the next one looks through them: no word to reset, no
-//! order of blocks in the result.
+//! A thread has 8 consecutive columns of a row, 16 bytes of a 16-bit x, and keeps them in registers from
+//! the maximum to the rounding. If a scale is shared by a whole row, one block handles the row; columns
+//! beyond its registers are read twice. Otherwise several blocks share a row, and the lanes of a group find
+//! its maximum by shuffles. A scale of all of x needs a kernel before, which writes the extents of its
+//! blocks' parts; every warp of the next kernel reads all of them, so that no word has to be reset and the
+//! result does not depend on the order of blocks.
 //!
-//! `problem` says what is made, `source` loads x, `extent` has minima and maxima, `rounding`
-//! arithmetic and short floats, `scale` chooses a level's scale, `levels` puts levels together, `apart`
-//! has groups that lanes do not share out, `quotient` divides, `code` makes the operand's words.
+//! `problem` describes the operand, `source` loads x, `extent` finds minima and maxima, `rounding` has
+//! arithmetic and short floats, `scale` chooses a level's scale, `levels` combines levels, `group_scales`
+//! has groups that the lanes of a warp cannot handle, `quotient` divides, `code` assembles the operand's
+//! words.
 
-mod apart;
 mod code;
 mod extent;
+mod group_scales;
 mod levels;
 mod problem;
 mod quotient;
@@ -40,8 +40,8 @@ mod rounding;
 mod scale;
 mod source;
 
-use self::apart::Apart;
 use self::extent::{Extent, Running};
+use self::group_scales::GroupScales;
 use self::levels::{Given, Levels, OfRow};
 use self::source::{Place, Source, VECTOR};
 use quantloom_dsl::{BufferRole, Dimension};
@@ -55,37 +55,38 @@ use crate::target::Feature;
 pub use problem::ActivationProblem;
 pub(in crate::schedule) use problem::common_group;
 
-/// Threads of a block that has a whole row, at most.
+/// The most threads of a block that handles a whole row.
 const ROW_THREADS: u32 = 512;
-/// Threads of any other block, at most.
+/// The most threads of any other block.
 const THREADS: u32 = 256;
-/// Vectors of a row that a thread keeps in registers, at most.
+/// The most vectors of a row that a thread keeps in registers.
 const HELD: u32 = 8;
-/// Extents that a lane looks through where the scale is that of all of x.
+/// Extents that a lane reads if a scale is chosen from all of x.
 const EXTENTS_OF_A_LANE: u32 = 8;
-/// Vectors that a thread asks for at once where it only looks for extents.
+/// Vectors that a thread loads at once to find extents.
 const AHEAD: u32 = 4;
 
-/// Writes the kernels, in the order in which they are launched: the operand's, and before it one where a
-/// scale is chosen from all of x, and one where lanes do not find the scales of groups. Their parameter is m, the rows of x. `programmatic` ones may start while the kernel
-/// before them still runs, where the target has that.
+/// Writes the kernels in launch order: one that finds extents if a scale is chosen from all of x, one
+/// that chooses the scales of groups if lanes cannot, and the operand's. Their parameter is m, the rows of
+/// x. `programmatic` requests programmatic dependent launch, on targets that have it.
 ///
-/// | buffer | words | there if |
+/// | buffer | words | condition |
 /// |---|---|---|
-/// | `x` | own [M, K] | |
-/// | `order` | u32 `[P]`, the column of x, [`u32::MAX`] for a zero | x is gathered |
-/// | `prescale` | `f32[K]`, the factor of each column of x | columns have factors |
+/// | `x` | input dtype [M, K] | |
+/// | `order` | u32 `[P]`, the column of x, [`u32::MAX`] for a pad | columns are reordered |
+/// | `prescale` | `f32[K]`, the prescale of each column of x | x has a prescale |
 /// | `input_scale_L` | f32, one | level L (0 = the finest) is static |
 /// | `input_zero` | f32, one | the zero point is static |
-/// | `extents` | f32 [parts, 2], between the kernels | a scale is that of all of x |
-/// | `group_scale` | f32 [M, C], between the kernels | groups of x are no runs of lanes |
-/// | `group_zero` | f32 [M, C], between the kernels | and have zero points |
+/// | `extents` | f32 [parts, 2], between the kernels | a scale is chosen from all of x |
+/// | `group_scale` | f32 [M, C], between the kernels | a kernel chooses scales of groups |
+/// | `group_zero` | f32 [M, C], between the kernels | and zero points |
 /// | `operand` | [M, P], in bytes, halves or f32 | |
 /// | `x_scale` | f32 or bytes [M, G] | x is quantised |
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
     let programmatic = programmatic && problem.target.has(Feature::GridDependency);
     let first = problem.spans_rows().then(|| extents(problem, programmatic));
-    let scales = if problem.is_apart() { apart::scales(problem, programmatic) } else { None };
+    let scales =
+        if problem.has_scale_kernel() { group_scales::scales(problem, programmatic) } else { None };
     first.into_iter().chain(scales).chain([operand(problem, programmatic)]).collect()
 }
 
@@ -102,7 +103,7 @@ fn start(
     (b, m)
 }
 
-/// The buffer between the kernels.
+/// The buffer of extents between the kernels.
 fn extents_buffer(b: &mut Builder, problem: &ActivationProblem, access: Access) -> BufferId {
     let shape = [problem.parts(), 2].map(Count::Constant);
     b.buffer_of(
@@ -114,7 +115,7 @@ fn extents_buffer(b: &mut Builder, problem: &ActivationProblem, access: Access) 
     )
 }
 
-/// The kernel that looks through all of x.
+/// The kernel that finds the extents of all of x.
 fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let parts = problem.parts();
     let summary = format!("Smallest and largest of {parts} parts of x[m, {}].", problem.k);
@@ -152,31 +153,31 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     b.finish()
 }
 
-/// How the vectors of a row are shared out.
+/// The distribution of a row's vectors over threads and blocks.
 #[derive(Clone, Copy)]
-struct Walk {
+struct Partition {
     threads: u32,
     /// Vectors of a thread.
-    turns: u32,
+    vectors: u32,
     /// Blocks of a row.
     blocks: u32,
 }
 
-impl Walk {
+impl Partition {
     fn new(problem: &ActivationProblem) -> Self {
         let vectors = problem.padded / VECTOR;
         let limit = problem.target.gpu.map_or(THREADS, |gpu| gpu.block_threads);
         let threads = |most: u32| vectors.next_multiple_of(problem.warp()).min(most.min(limit));
-        if problem.spans_columns() && !problem.is_apart() {
+        if problem.spans_columns() && !problem.has_scale_kernel() {
             let threads = threads(ROW_THREADS);
-            Self { threads, turns: vectors.div_ceil(threads), blocks: 1 }
+            Self { threads, vectors: vectors.div_ceil(threads), blocks: 1 }
         } else {
             let threads = threads(THREADS);
-            Self { threads, turns: 1, blocks: vectors.div_ceil(threads) }
+            Self { threads, vectors: 1, blocks: vectors.div_ceil(threads) }
         }
     }
 
-    /// Columns from a turn of a thread to the next.
+    /// The distance in columns of a thread's consecutive vectors.
     const fn apart(self) -> u32 {
         self.threads * VECTOR
     }
@@ -184,14 +185,14 @@ impl Walk {
 
 /// The kernel that writes the operand.
 fn operand(problem: &ActivationProblem, programmatic: bool) -> Kernel {
-    let walk = Walk::new(problem);
+    let partition = Partition::new(problem);
     let (k, padded, operand) = (problem.k, problem.padded, problem.operand);
     let what = if problem.quantiser().is_some() { "quantise" } else { "copy" };
-    let blocks = if walk.blocks == 1 { "a block" } else { "several blocks" };
+    let blocks = if partition.blocks == 1 { "a block" } else { "several blocks" };
     let summary = format!("x[m, {k}] as {operand} [m, {padded}]; a row is {blocks}'s.");
-    let (mut b, m) = start(problem, (what, &summary), walk.threads, programmatic);
-    b.grid([Count::Parameter(m), Count::Constant(walk.blocks), Count::Constant(1)]);
-    let this = Writer::declare(&mut b, problem, walk, m);
+    let (mut b, m) = start(problem, (what, &summary), partition.threads, programmatic);
+    b.grid([Count::Parameter(m), Count::Constant(partition.blocks), Count::Constant(1)]);
+    let this = Writer::declare(&mut b, problem, partition, m);
     if programmatic {
         b.push(Op::GridLaunch);
     }
@@ -202,12 +203,12 @@ fn operand(problem: &ActivationProblem, programmatic: bool) -> Kernel {
 /// Everything that the parts of the kernel share.
 struct Writer<'p> {
     problem: &'p ActivationProblem,
-    walk: Walk,
+    partition: Partition,
     source: Source,
     levels: Option<Levels<'p>>,
-    apart: Option<Apart<'p>>,
+    group_scales: Option<GroupScales<'p>>,
     operand: BufferId,
-    /// Number of the row, and its first element of x.
+    /// The number of the row, and its first element of x.
     row: Operand,
     first: Operand,
     /// The thread's first column.
@@ -218,11 +219,11 @@ impl<'p> Writer<'p> {
     fn declare(
         b: &mut Builder,
         problem: &'p ActivationProblem,
-        walk: Walk,
+        partition: Partition,
         m: ParameterId,
     ) -> Self {
         let source = Source::declare(b, problem, m, problem.gathers);
-        let own = problem.quantiser().filter(|_| !problem.is_apart());
+        let own = problem.quantiser().filter(|_| !problem.has_scale_kernel());
         let given = own.map(|quantiser| Given::declare(b, problem, quantiser));
         let word = match problem.operand.stored_bits() {
             ..=8 => Word::U8,
@@ -234,38 +235,38 @@ impl<'p> Writer<'p> {
         let layout = format!("{} [p, m]", problem.operand);
         let operand = b.buffer_of(BufferRole::Operand, word, Access::WriteOnce, &shape, &layout);
         let levels = given.map(|given| Levels::declare(b, problem, given, m));
-        let apart = Apart::declare(b, problem, m);
+        let group_scales = GroupScales::declare(b, problem, m);
         let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
         let first = b.mul(row, problem.k);
-        let number = match walk.blocks {
+        let number = match partition.blocks {
             1 => thread,
             _ => {
                 let block = b.special(Special::Block(1));
-                b.mad(block, walk.threads, thread)
+                b.mad(block, partition.threads, thread)
             }
         };
         let column = b.mul(number, VECTOR);
-        Self { problem, walk, source, levels, apart, operand, row, first, column }
+        Self { problem, partition, source, levels, group_scales, operand, row, first, column }
     }
 
-    /// Columns that the threads of a row reach, in all turns.
+    /// Columns of all vectors of all threads of a row.
     const fn reach(&self) -> u32 {
-        self.walk.blocks * self.walk.turns * self.walk.apart()
+        self.partition.blocks * self.partition.vectors * self.partition.apart()
     }
 
-    /// Where the columns of x that are loaded, or those of the order, end; `None` if beyond all
-    /// threads' reach.
+    /// The end of the columns of x (or of the order) that are loaded; `None` if all threads' columns
+    /// exist.
     fn limit(&self) -> Option<Operand> {
         let columns = if self.problem.gathers { self.problem.padded } else { self.problem.k };
         (self.reach() > columns).then_some(Operand::U32(columns))
     }
 
-    /// The vector of x at a column.
+    /// Loads the vector of x at a column.
     fn load(&self, b: &mut Builder, column: Operand) -> Vec<Operand> {
         self.source.load(b, self.first, column, self.limit())
     }
 
-    /// Which elements of a vector of the operand are no pads, if any are.
+    /// Which elements of a vector of the operand are not pads; `None` if all are.
     fn there(&self, b: &mut Builder, column: Operand) -> Option<Vec<Operand>> {
         let pads = self.problem.padded > self.problem.k;
         let places = pads.then(|| self.source.places(b, column, self.limit()))?;
@@ -281,28 +282,28 @@ impl<'p> Writer<'p> {
             let levels = self.levels.as_ref().zip(constants.as_ref());
             levels.map(|(levels, constants)| levels.of_row(b, constants, row))
         };
-        let apart = self.walk.apart();
-        if let Some(of_groups) = &self.apart {
+        let apart = self.partition.apart();
+        if let Some(of_groups) = &self.group_scales {
             let (words, places) = self.source.load_placed(b, self.first, self.column, self.limit());
-            self.finish_apart(b, of_groups, &words, &places);
+            self.finish_group_scales(b, of_groups, &words, &places);
         } else if !self.problem.spans_columns() {
             let words = self.load(b, self.column);
             let outer = outer(b, None);
             self.finish(b, self.column, &words, outer.as_ref());
-        } else if self.walk.turns <= HELD {
-            let turns = (0..self.walk.turns).map(|turn| {
-                let column = b.add(self.column, turn * apart);
+        } else if self.partition.vectors <= HELD {
+            let vectors = (0..self.partition.vectors).map(|vector| {
+                let column = b.add(self.column, vector * apart);
                 (column, self.load(b, column))
             });
-            let turns: Vec<(Operand, Vec<Operand>)> = turns.collect();
+            let vectors: Vec<(Operand, Vec<Operand>)> = vectors.collect();
             let running = Running::start(b, self.problem.signed());
-            for (_, words) in &turns {
+            for (_, words) in &vectors {
                 let elements = self.source.elements(b, words);
                 running.add(b, &elements);
             }
-            let row = running.extent().of_block(b, self.walk.threads);
+            let row = running.extent().of_block(b, self.partition.threads);
             let outer = outer(b, Some(row));
-            for (column, words) in &turns {
+            for (column, words) in &vectors {
                 self.finish(b, *column, words, outer.as_ref());
             }
         } else {
@@ -313,7 +314,7 @@ impl<'p> Writer<'p> {
                 let elements = self.source.elements(b, &words);
                 running.add(b, &elements);
             });
-            let row = running.extent().of_block(b, self.walk.threads);
+            let row = running.extent().of_block(b, self.partition.threads);
             let outer = outer(b, Some(row));
             b.for_each(0u32, self.reach(), apart, "at", |b, at| {
                 let column = b.add(self.column, at);
@@ -323,7 +324,7 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// Whether a vector of the operand is one.
+    /// Whether a vector is inside of the operand.
     fn inside(&self, b: &mut Builder, column: Operand) -> Operand {
         match self.reach() > self.problem.padded {
             true => b.less(column, self.problem.padded),
@@ -331,22 +332,22 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// Writes the thread's vector of the operand with scales that are there.
-    fn finish_apart(
+    /// Writes the thread's vector of the operand with scales from an earlier kernel.
+    fn finish_group_scales(
         &self,
         b: &mut Builder,
-        apart: &Apart<'_>,
+        group_scales: &GroupScales<'_>,
         words: &[Operand],
         places: &[Place],
     ) {
         let inside = self.inside(b, self.column);
         let elements = self.source.elements(b, words);
         let at = (self.row, self.column, inside);
-        let words = apart.quantise(b, &elements, places, at);
+        let words = group_scales.quantise(b, &elements, places, at);
         self.store(b, self.column, &words, inside);
     }
 
-    /// Writes a vector of the operand, and the scales that begin there.
+    /// Writes a vector of the operand, and the scales of groups that start there.
     fn finish(&self, b: &mut Builder, column: Operand, words: &[Operand], outer: Option<&OfRow>) {
         let inside = self.inside(b, column);
         let words = match (&self.levels, outer) {
@@ -390,8 +391,8 @@ impl Writer<'_> {
         pairs.map(|pair| b.binary(Binary::Pack(half), pair[0], pair[1])).collect()
     }
 
-    /// Stores the codes of a vector, fewer than 8 bits each, of which the first is number `at` of all: a word
-    /// of 4 bits each; 6 bytes of 6 bits each, two of the zeros that follow 32 of them besides.
+    /// Stores the codes of a vector, of fewer than 8 bits each; `at` is the number of its first code.
+    /// 4-bit codes are one word; 6-bit codes are 6 bytes and two of the zero bytes that follow 32 codes.
     fn store_small(&self, b: &mut Builder, at: Operand, words: &[Operand], mask: Option<Operand>) {
         let store = |b: &mut Builder, at: Operand, word: Operand, width: Width| {
             b.store(Address::new(self.operand, at), &[word], width, mask);
@@ -404,7 +405,7 @@ impl Writer<'_> {
             [low, high, ..] => [*low, *high],
             [] => return,
         };
-        // A vector is the first, second, third or fourth of 32.
+        // The vector is the first, second, third or fourth of 32 codes.
         let number = b.and(at, 24u32);
         let quarter = b.shr(number, 2u32);
         let first = b.sub(at, quarter);

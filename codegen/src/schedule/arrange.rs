@@ -1,21 +1,19 @@
-//! In which order a product takes columns, and in which segments.
+//! The order of columns in a product, and the segments that the product sums separately.
 //!
-//! A product sums segments of columns that share every scale, zero point and shift, of w and of x. Their
-//! groups may have any size, and a group index may put columns anywhere. In: a scheme and one of its
-//! activations. Out: the plan of a product whose groups are all as long as its segments, and the order of
-//! columns that makes them so.
+//! A segment has columns that share every scale, zero point and shift, of w and of x. Groups may have any
+//! size, and a group index may place columns anywhere. In: a scheme and one of its activations. Out: the
+//! plan of a product whose groups are as long as its segments, and the order of columns that this needs.
 //!
-//! Three cases, the first that fits:
-//! 1. Groups are as the product wants them: each is whole k-tiles, or a k-tile is whole groups. Nothing is
-//!    changed.
-//! 2. All groups are whole segments of a length that the product takes: 48 columns are three segments of 16.
-//!    Numbers are repeated for each segment, columns stay.
-//! 3. Else columns that share all numbers (a set: what lies in one group of each kind, and has one
-//!    group index) come together, and each set is padded to whole segments. Codes of pads are 0, and so
-//!    is x there, so that pads add nothing.
+//! The first of three cases that applies:
+//! 1. K-tiles divide groups, or groups divide k-tiles. Nothing is changed.
+//! 2. All groups are whole segments of a length that the product supports: 48 columns are three segments of
+//!    16. Parameters are repeated for each segment; columns keep their order.
+//! 3. Otherwise columns that share all parameters (a set: one group of each kind, and one value of the group
+//!    index) are placed together, and each set is padded to whole segments. Codes of pads are 0, and so is x
+//!    there, so that pads add nothing.
 //!
-//! Of all lengths of segments that a product takes, the one with the fewest padded columns is taken, and of
-//! equal ones the longest, whose numbers are the fewest.
+//! Of all supported lengths of segments the one with the fewest padded columns is chosen, and of equal ones
+//! the longest, which has the fewest parameters.
 
 use std::collections::BTreeSet;
 
@@ -30,29 +28,29 @@ use crate::target::Target;
 
 /// The longest segment: longer ones save next to nothing.
 const LONGEST_SEGMENT: u32 = 128;
-/// Columns over which pads are counted, at most.
+/// The most columns over which pads are counted.
 const COUNTED: u32 = 1 << 16;
 
 /// An order of columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Columns of a segment: sets are padded to whole ones.
+    /// Columns of a segment: sets are padded to whole segments.
     pub segment: u32,
-    /// Whether a set has one value of the group index.
+    /// Whether the columns of a set have the same group index.
     pub indexed: bool,
-    /// Sizes of the groups that sets do not cross, counted along K.
+    /// Sizes of the groups that contain each set, counted along K.
     pub groups: Vec<u32>,
 }
 
-/// A product whose groups of columns are such that it can be scheduled.
+/// A product whose groups a schedule supports.
 pub(super) struct Arranged {
-    /// The scheme and the activation with groups as long as segments.
+    /// The scheme and the activation, with segments as groups.
     pub(super) scheme: Scheme,
     pub(super) activation: Activation,
     pub(super) plan: Plan,
     /// Columns of a k-tile.
     pub(super) k_tile: u32,
-    /// `None` if columns stay as they are.
+    /// `None` for the stored order.
     pub(super) order: Option<Order>,
 }
 
@@ -63,7 +61,7 @@ impl Arranged {
         target: &'static Target,
     ) -> Result<Self, Unscheduled> {
         let (of_weights, of_x) = (weight_groups(scheme), input_groups(activation));
-        // An index of nothing changes nothing.
+        // A group index without groups has no effect.
         let indexed = scheme.index.is_some() && !of_weights.is_empty();
         let scheme = Scheme { index: scheme.index.filter(|_| indexed), ..scheme.clone() };
         let sizes: BTreeSet<u32> = of_weights.iter().chain(&of_x).copied().collect();
@@ -75,7 +73,7 @@ impl Arranged {
             }
         }
         let groups = if indexed { of_x } else { sizes };
-        // Indexed columns of one group are spread over those of x.
+        // Columns of one index are spread over the groups of x.
         let balanced = of_weights.last().copied().filter(|_| groups.is_empty()).unwrap_or(1);
         let padded = |segment: u32| match indexed {
             true => u64::from(balanced.next_multiple_of(segment)),
@@ -92,7 +90,7 @@ impl Arranged {
             let (scheme, activation) = regrouped(&scheme, activation, segment);
             match Self::posed(&scheme, &activation, target, order) {
                 Ok(this) => return Ok(this),
-                // What not even the longest segment helps against is the reason.
+                // An error that the longest segment also has is the reason.
                 Err(error) if segment == LONGEST_SEGMENT => why = Some(error),
                 Err(_) => {}
             }
@@ -118,20 +116,20 @@ impl Arranged {
         Ok(Self { scheme, activation, plan, k_tile, order })
     }
 
-    /// This, if groups of these sizes are whole k-tiles or k-tiles whole groups, and every schedule of the
-    /// target takes such k-tiles.
+    /// This, if k-tiles divide groups of these sizes or groups divide k-tiles, and every schedule of the
+    /// target supports such k-tiles.
     fn regular(self, sizes: &BTreeSet<u32>) -> Result<Self, Unscheduled> {
         let k_tile = self.k_tile;
         let product = &self.plan.compute.product;
         let bytes = k_tile * product.activation.stored_bits() / 8;
-        // Products of any M have rows of x of whole banks in shared memory.
+        // The tile schedule stores rows of x over all banks of shared memory.
         let whole = product.matrix.is_none() || bytes.is_multiple_of(SHARED_BYTES);
         let regular = |size: u32| size.is_multiple_of(k_tile) || k_tile.is_multiple_of(size);
         match sizes.iter().find(|size| !whole || !regular(**size)) {
             None => Ok(self),
             Some(size) => Err(Unscheduled::Scheme {
                 target: self.plan.target.name,
-                what: format!("groups of {size} columns in turns of {k_tile}"),
+                what: format!("groups of {size} columns in k-tiles of {k_tile}"),
             }),
         }
     }
@@ -164,7 +162,7 @@ fn sizes(granularity: impl Iterator<Item = GroupSize>) -> BTreeSet<u32> {
         .collect()
 }
 
-/// The same with groups of so many columns.
+/// The scheme and the activation with groups of `segment` columns.
 fn regrouped(scheme: &Scheme, activation: &Activation, segment: u32) -> (Scheme, Activation) {
     let shorten = |cols: &mut GroupSize| {
         if let GroupSize::Each(columns) = cols {
@@ -185,7 +183,7 @@ fn regrouped(scheme: &Scheme, activation: &Activation, segment: u32) -> (Scheme,
     (scheme, activation)
 }
 
-/// Columns in all, when each piece between the ends of groups of these sizes is padded to whole segments.
+/// The number of columns after each interval between group ends is padded to whole segments.
 fn padded(groups: &BTreeSet<u32>, segment: u32) -> u64 {
     let (mut first, mut columns) = (0, 0);
     while first < COUNTED {
@@ -193,7 +191,7 @@ fn padded(groups: &BTreeSet<u32>, segment: u32) -> u64 {
         let end = ends.min().unwrap_or(COUNTED);
         columns += u64::from((end - first).next_multiple_of(segment));
         first = end;
-        // From here on it repeats.
+        // From here on the pattern repeats.
         if groups.iter().all(|group| first.is_multiple_of(*group)) {
             return columns * u64::from(COUNTED) / u64::from(first);
         }

@@ -1,5 +1,5 @@
-//! The buffers of a product: slots, words, layouts. Every schedule of a product declares the same,
-//! so that a prepared weight serves them all.
+//! The buffers of a product: slots, words, layouts. All schedules of a product declare the same buffers,
+//! so that one prepared weight serves all of them.
 
 use quantloom_dsl::layout::Component;
 use quantloom_dsl::{BufferRole, Dimension};
@@ -8,7 +8,7 @@ use super::Problem;
 use super::group_params::GroupParams;
 use crate::ir::{Access, BufferId, Builder, Extent, ParameterId, Word};
 
-/// The buffers of a product, by slot: codes, x, y, then whatever of the others there is.
+/// The buffers of a product, by slot: codes, x, y, then those of the others that the product has.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductBuffers {
     /// Rows of x and y, at least 1.
@@ -19,26 +19,26 @@ pub struct ProductBuffers {
     pub x: BufferId,
     /// The result, [M, N]: `y`.
     pub y: BufferId,
-    /// What multiplies the sum of a segment: `scale`. This one, `zero` and `addend` lie as
-    /// [`GroupParams::layout`] says.
+    /// The scales of segments' sums or of weights: `scale`. This buffer, `zero` and `correction` have
+    /// the layout [`GroupParams::layout`].
     pub scale: Option<BufferId>,
-    /// Zero points that decoding subtracts from codes: `zero`.
+    /// Zero points that dequantisation subtracts from codes: `zero`.
     pub zero: Option<BufferId>,
-    /// What multiplies a segment's sum of x: `addend`.
+    /// The zero-point corrections, which multiply a segment's sum of x; named `addend` in kernels.
     pub correction: Option<BufferId>,
-    /// What multiplies a row, `[N]`, f32: `factor`.
+    /// The per-channel scales, `[N]`, f32; named `factor` in kernels.
     pub channel_scale: Option<BufferId>,
-    /// The bias of each row of w, `[N]`, f32, whatever the scheme stores fits into that: `bias`.
+    /// The bias of each row of w, `[N]`, f32, which holds every stored type exactly: `bias`.
     pub bias: Option<BufferId>,
     /// The scales of x, `[M, groups]`, f32 or codes: `x_scale`.
     pub x_scale: Option<BufferId>,
 }
 
-/// The layout of what there is one of a row, f32.
+/// The layout of buffers with one f32 per row.
 pub const PER_ROW_LAYOUT: &str = "[n]";
 
 impl ProductBuffers {
-    /// Declares them.
+    /// Declares the buffers of a problem.
     pub fn declare(b: &mut Builder, problem: &Problem) -> Self {
         let native = &problem.plan.native;
         let fixed = Extent::Constant;

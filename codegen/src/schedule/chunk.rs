@@ -1,10 +1,10 @@
-//! Codes in memory: a tile of rows is chunks one after another, a chunk planes one after another, a
-//! plane the words of the lanes side by side.
+//! Codes in memory: a tile of rows is a sequence of chunks, a chunk a sequence of planes, a plane the words
+//! of one lane after another.
 
 use super::problem::Problem;
 use crate::ir::Width;
 
-/// Of each plane of codes, its first word in a chunk and the words that a lane has of it.
+/// Per plane of codes: its first word in a chunk, and the words of one lane.
 pub(super) fn planes(problem: &Problem) -> impl Iterator<Item = (u32, u32)> {
     let lanes = problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let mut first = 0;
@@ -25,14 +25,14 @@ pub(super) fn tile_words(problem: &Problem) -> u32 {
     problem.chunks() * chunk_words(problem)
 }
 
-/// The loads of a lane's words of a plane, as wide as all can be: the first word of each, and how
-/// many it is of.
+/// The loads of a lane's words of a plane, of the largest common width: the first word and the number of
+/// words of each.
 pub(super) fn loads(words: u32) -> impl Iterator<Item = (u32, u32)> {
     let each = 1 << words.trailing_zeros().min(2);
     (0..words).step_by(each as usize).map(move |first| (first, each))
 }
 
-/// The access of so many words: 1, 2 or 4.
+/// The width of an access to 1, 2 or 4 words.
 pub(super) const fn width(words: u32) -> Width {
     match words {
         4 => Width::B128,

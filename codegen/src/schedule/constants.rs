@@ -1,5 +1,5 @@
-//! What finished sums are multiplied with and what is added to them: copied to shared memory while
-//! the sums are made, so that nothing waits for memory at the end.
+//! The constants of the epilogue (per-channel scales, biases, scales of tokens), copied to shared memory
+//! during the main loop, so that the epilogue does not wait for global memory.
 
 use super::buffers::ProductBuffers;
 use super::epilogue::{EpilogueOp, EpilogueOperand};
@@ -8,7 +8,7 @@ use super::participants::Participants;
 use super::problem::Problem;
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Type, Width, Word};
 
-/// A block's constants in shared memory, f32, and what the epilogue does with them.
+/// A block's constants in shared memory, f32, and the epilogue's steps that use them.
 #[derive(Clone)]
 pub(super) struct Constants {
     /// The epilogue's steps.
@@ -21,8 +21,7 @@ pub(super) struct Constants {
     x_scale: Option<SharedId>,
 }
 
-/// Some elements of one axis: the first one in the whole, how many a block has, and how many there
-/// are.
+/// A block's range of an axis: its first element, its size, and the end of the axis.
 #[derive(Clone, Copy)]
 pub(super) struct Range {
     pub(super) first: Operand,
@@ -51,7 +50,7 @@ impl Constants {
         }
     }
 
-    /// Starts the copies of what belongs to rows of w: constant, so before earlier kernels end.
+    /// Starts the copies of the rows' constants; no earlier kernel writes them.
     pub(super) fn copy_rows(
         &self,
         b: &mut Builder,
@@ -63,7 +62,7 @@ impl Constants {
         copy(b, self.bias, io.bias, rows, by);
     }
 
-    /// Starts the copies of what belongs to rows of x.
+    /// Starts the copies of the tokens' constants.
     pub(super) fn copy_tokens(
         &self,
         b: &mut Builder,
@@ -74,7 +73,7 @@ impl Constants {
         copy(b, self.x_scale, io.x_scale, tokens, by);
     }
 
-    /// Results of some rows that follow one another, of one token.
+    /// The results of some consecutive rows of one token.
     pub(super) fn finish(
         &self,
         b: &mut Builder,
@@ -88,7 +87,7 @@ impl Constants {
                 EpilogueOperand::ChannelScale => (self.channel_scale, row, width),
                 EpilogueOperand::Bias => (self.bias, row, width),
             };
-            // A step is in the list only where its numbers are in shared memory.
+            // The list has a step only if its operand is in shared memory.
             let from = block.map(|block| Address::new(block, at));
             let load = |from| b.load_as(Type::F32, from, width, None, Cache::Default);
             from.map(load).into_iter().flatten().map(Operand::from).collect()
@@ -98,7 +97,7 @@ impl Constants {
     }
 }
 
-/// Whether one scale serves a row of x.
+/// Whether a row of x has one scale.
 fn by_token(problem: &Problem) -> bool {
     problem.input.scale == Some(InputScale::Row)
 }

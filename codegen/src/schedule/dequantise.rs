@@ -1,4 +1,4 @@
-//! A plan's sequences, written as operations of the kernel.
+//! A plan's dequantisation sequences as operations of the kernel.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::{Feature, Target};
 
-/// Zero points to take off what a sequence decodes, by segment.
+/// Zero points to subtract from the values of a sequence, by segment.
 pub(super) struct Zeros {
     half: Half,
     segments: Vec<OfSegment>,
@@ -22,15 +22,16 @@ pub(super) struct Zeros {
     registers: usize,
 }
 
-/// For each register of the operand, modulo their number, the zero point of its row in both halves.
+/// The zero points of a segment: for each register of the operand (modulo their number) that of its row,
+/// in both halves.
 struct OfSegment {
     rows: Vec<Operand>,
-    /// Constants less the zero points, by constant, sign and row: made once.
+    /// Differences of constants and zero points, by constant, sign and row: each is computed once.
     made: BTreeMap<(u32, bool, usize), Operand>,
 }
 
 impl Zeros {
-    /// The zero points of a lane's rows, each in both halves, of one segment after another.
+    /// The zero points of a lane's rows, each in both halves, segment by segment.
     pub(super) fn new(half: Half, main: &MainLoop<'_>, segments: Vec<Vec<Operand>>) -> Self {
         let of_segment = |rows| OfSegment { rows, made: BTreeMap::new() };
         let steps = main.segment_steps() as usize * main.lanes().a.registers;
@@ -57,21 +58,21 @@ impl Zeros {
     }
 }
 
-/// What a plan's last steps are told of rows and groups.
+/// The parameters that the last steps of a plan apply.
 #[derive(Default)]
 pub(super) struct ByRow {
-    /// Taken off.
+    /// Subtracted.
     pub(super) zeros: Option<Zeros>,
-    /// Multiplied with, instead of the power of two that the steps have.
+    /// Multiplied, instead of the steps' power of two.
     pub(super) scales: Option<Scales>,
 }
 
-/// Scales that decoding multiplies with.
+/// Scales that dequantisation multiplies with.
 pub(super) struct Scales {
     half: Half,
-    /// Instead of the power of two of the last step, and not besides.
+    /// Whether the scale replaces the power of two of the last step.
     instead: bool,
-    /// Per group, of the lane's rows, in both halves.
+    /// Per group, the scales of the lane's rows, each in both halves.
     groups: Vec<Vec<Operand>>,
     /// The group of each step.
     of_step: Vec<usize>,
@@ -80,9 +81,9 @@ pub(super) struct Scales {
 }
 
 impl Scales {
-    /// Of scales, a register a group: those of a lane's two rows side by side, or that of its one row
-    /// twice. They are multiplied with two to `exponent` if they come instead of the last step's power
-    /// of two; `of_step` says which group a step is of.
+    /// Scales from one register per group, which holds those of a lane's two rows, or that of its one
+    /// row twice. With `exponent` they replace the last step's power of two and are multiplied with
+    /// 2^exponent; `of_step` is the group of each step.
     pub(super) fn of_halves(
         b: &mut Builder,
         half: Half,
@@ -112,7 +113,7 @@ impl Scales {
         Self { half, instead: exponent.is_some(), groups, of_step, registers }
     }
 
-    /// What multiplies a register of the operand, numbered from the first step on.
+    /// The scale of a register of the operand, numbered from the first step on.
     fn of(&self, register: usize) -> Option<Operand> {
         let group = self.of_step.get(register / self.registers)?;
         let rows = self.groups.get(*group)?;
@@ -120,7 +121,7 @@ impl Scales {
     }
 }
 
-/// Which register of the operand a step's result is, if it is one.
+/// The register of the operand that a step computes, if it computes one.
 fn output_of(sequence: &Sequence, step: usize) -> Option<usize> {
     let register = sequence.inputs.len() + step;
     let code = sequence.outputs.iter().find(|output| usize::from(output.register.0) == register);
@@ -141,9 +142,9 @@ pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
     })
 }
 
-/// Runs a sequence on its input words, less the zero points and with the scales if there are any: the
-/// registers of its output, in the order of their codes; `None` if a step has no operation here.
-/// `before` registers of the operand came before them.
+/// Runs a sequence on its input words, with zero points and scales applied: the registers of its output
+/// in the order of their codes; `None` if a step has no operation here. `before` registers of the
+/// operand precede these.
 fn run(
     b: &mut Builder,
     (sequence, table): (&Sequence, Option<Table>),
@@ -162,7 +163,7 @@ fn run(
         registers.values.push(value);
     }
     let Registers { b, values, .. } = registers;
-    // Codes are numbered so that the first code of an output says which register it is.
+    // The first code of an output determines the number of its register.
     let mut outputs: Vec<_> = sequence.outputs.iter().collect();
     outputs.sort_by_key(|output| output.codes.first().copied());
     let value = |at: Register| values[usize::from(at.0)];
@@ -239,8 +240,8 @@ impl StepSink for Registers<'_> {
     }
 }
 
-/// Whether every step of a plan has an operation on its target: whether what [`steps`] writes can be
-/// written, tried on a kernel that nobody uses.
+/// Whether every step of a plan has an operation on its target, so that [`steps`] can write the plan;
+/// tried on a kernel that is dropped.
 pub(super) fn writable(plan: &DequantPlan, target: &'static Target) -> bool {
     let mut b = Builder::trial(target);
     let table = Table::declare(&mut b, plan);
@@ -251,8 +252,8 @@ pub(super) fn writable(plan: &DequantPlan, target: &'static Target) -> bool {
     })
 }
 
-/// The registers of a sequence that [`writable`] has taken. Were there none after all, nothing would
-/// write them, which the verifier refuses.
+/// The registers of a sequence that [`writable`] has accepted. If there were none, they would stay
+/// unwritten, which the verifier refuses.
 fn written(b: &mut Builder, sequence: &Sequence, registers: Option<Vec<Reg>>) -> Vec<Reg> {
     let none = |b: &mut Builder| {
         b.array("missing", Type::U32, sequence.outputs.len() as u32, Uniformity::Varying)
@@ -260,9 +261,8 @@ fn written(b: &mut Builder, sequence: &Sequence, registers: Option<Vec<Reg>>) ->
     registers.unwrap_or_else(|| none(b))
 }
 
-/// Decodes one lane's codes of a k-tile, chunk after chunk in their words, and gives `each` the
-/// registers of A of one step of the product after the other: a step's A can be used as soon as it is
-/// there.
+/// Dequantises one lane's codes of a k-tile, chunk by chunk, and passes the registers of A to `each`,
+/// step by step of the product: each A is used as soon as it is complete.
 pub(super) fn steps(
     b: &mut Builder,
     (main, table): (&MainLoop<'_>, Option<Table>),
@@ -281,7 +281,7 @@ pub(super) fn steps(
             _ => chunk.clone(),
         };
         let decode = plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code);
-        // The same word of all units side by side.
+        // The same word of all units is adjacent.
         let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
         for unit in 0..units {
             let words: Vec<Reg> = joined.iter().skip(unit).step_by(units).copied().collect();
@@ -302,7 +302,7 @@ pub(super) fn steps(
 }
 
 impl ByRow {
-    /// The last step of a register of the operand, where rows or groups decide something of it.
+    /// The last step of a register of the operand, if zero points or scales change it.
     fn last_step(
         &mut self,
         registers: &mut Registers<'_>,
@@ -334,8 +334,9 @@ impl ByRow {
     }
 }
 
-/// x * y + z in both halves, as all numbers of a decoding one of the half's own; where y is 1, or z is
-/// -0, and the target can, a sum or a product: the same number without a register for the constant.
+/// x * y + z in both halves; all values of a dequantisation are numbers of the half's type. If y is 1 or
+/// z is -0, and the target has packed sums and products, one of these: the same result without a
+/// register for the constant.
 fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
     const ONES: Operand = Operand::U32(0x3f80_3f80);
     if half == Half::Bf16 && b.target().has(Feature::PackedBf16) {
@@ -348,7 +349,7 @@ fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
     multiply_add(b, half, [x, y, z])
 }
 
-/// The same in one operation, or in f32 where a target has none on two bf16.
+/// x * y + z in both halves by one operation, or in f32 on targets without packed bf16.
 fn multiply_add(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
     if half == Half::Bf16 && !b.target().has(Feature::PackedBf16Fma) {
         let halves = [Side::Low, Side::High].map(|side| {
@@ -388,7 +389,7 @@ fn widened(b: &mut Builder, side: Side, operand: Operand) -> Operand {
 /// -0 in both halves.
 const NOTHING: Operand = Operand::U32(templates::NEGATIVE_ZEROS);
 
-/// A value that a matrix operation can read.
+/// A value in a register, which a matrix instruction can read.
 pub(super) fn in_register(b: &mut Builder, value: Operand) -> Reg {
     match value {
         Operand::Reg(reg) => reg,

@@ -1,9 +1,9 @@
-//! How sums become y: through shared memory, and through the workspace where blocks split K.
+//! The epilogue: sums become y through shared memory, and through the workspace with split-K.
 //!
-//! In: D of the products, per tile of rows and of tokens. Each lane leaves its sums in shared memory
-//! by part, token and row; then threads add the parts up and write rows that are neighbours. With
-//! `splits` > 1 a block leaves what it has in a slot of its own, and the last to arrive adds the
-//! slots in order: nothing waits, and the result does not depend on who was last.
+//! In: D of the products, per tile of rows and of tokens. Each lane stores its sums in shared memory by
+//! part, token and row; then threads add the parts and write adjacent rows. With `splits` > 1 a block
+//! stores its sums in its own slot of the workspace, and the last block to arrive adds the slots in order:
+//! no block waits, and the result does not depend on which block is last.
 
 mod ops;
 mod split_k;
@@ -24,41 +24,41 @@ use swizzle::SmemSwizzle;
 pub(super) use ops::{EpilogueOp, EpilogueOperand};
 pub(super) use split_k::ORDER;
 
-/// What a block has computed.
+/// The epilogue of a block.
 pub(super) struct Epilogue<'p> {
     pub(super) main: &'p MainLoop<'p>,
     pub(super) io: ProductBuffers,
-    /// What finished sums are multiplied with, and the bias; their copies are done.
+    /// The scales and biases of finished sums, in shared memory; their copies are complete.
     pub(super) constants: Constants,
     /// Rows of w of a block.
     pub(super) rows: u32,
     /// Tokens of a block.
     pub(super) tokens: u32,
-    /// Partial sums that the block has of each result.
+    /// Partial sums of the block per result.
     pub(super) parts: u32,
     /// Blocks that split K.
     pub(super) splits: u32,
     /// Rows that a thread writes at once, 1 or 4.
     pub(super) at_once: u32,
-    /// The warps that write y, of which all have sums.
+    /// The warps that write y; all of them have sums.
     pub(super) participants: Participants,
     /// Rows of x, at launch.
     pub(super) m: Operand,
-    /// Number of the block along the rows, and how many there are.
+    /// The block's number along the rows, and the number of such blocks.
     pub(super) row_block: (Operand, u32),
-    /// Number of the block along the tokens, and how many there are: as a value, as an extent.
+    /// The block's number along the tokens, and the number of such blocks: as a value and as an extent.
     pub(super) token_block: (Operand, Operand, Extent),
-    /// Number of the block among those that split K.
+    /// The block's number among those that split K.
     pub(super) split: Operand,
 }
 
-/// The sums of a lane.
+/// The accumulators of a lane.
 pub(super) struct AccumulatorFragment<'s> {
     /// D per tile of rows and of tokens.
     pub(super) sums: &'s [Vec<Vec<Reg>>],
     /// Registers of D that hold tokens.
     pub(super) registers: &'s [usize],
-    /// Which partial sum it is.
+    /// The number of this partial sum.
     pub(super) part: Operand,
     /// The first of the warp's rows in the block.
     pub(super) first_row: Operand,
@@ -75,7 +75,7 @@ impl Epilogue<'_> {
         SmemSwizzle::new(self.main, self.rows, self.tokens)
     }
 
-    /// Writes y. All participants come here; what `over` holds is dead in all of them.
+    /// Writes y. All participants call this; the contents of `over` are no longer needed.
     pub(super) fn write(
         &self,
         b: &mut Builder,
@@ -122,7 +122,7 @@ impl Epilogue<'_> {
         if self.at_once == 4 { Width::B128 } else { Width::B32 }
     }
 
-    /// Each lane's sums, into shared memory.
+    /// Stores each lane's sums in shared memory.
     fn leave(&self, b: &mut Builder, held: &AccumulatorFragment<'_>, shared: SharedId) {
         let (main, swizzle) = (self.main, self.swizzle());
         let d = &main.lanes().d;
@@ -131,7 +131,7 @@ impl Epilogue<'_> {
         let token = d.token.of(b, held.lane);
         let at = swizzle.word(b, [token, row]);
         let at = b.mad(held.part, self.tokens * self.rows, at);
-        // Rows that are neighbours in one token go together.
+        // Adjacent rows of one token are stored together.
         let neighbours = |one: &usize, next: &usize| {
             let [[row, token], [next_row, next_token]] = [d.registers[*one], d.registers[*next]];
             d.rows.stride == 1 && token == next_token && row + 1 == next_row
@@ -157,7 +157,7 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Deals the results out to the threads; `work` gets token and row.
+    /// Distributes the results over the threads; `work` gets token and row.
     fn each(&self, b: &mut Builder, work: impl FnOnce(&mut Builder, [Operand; 2])) {
         let (thread, threads) = (self.participants.thread(b), self.participants.threads(b));
         let vectors = self.tokens * self.rows / self.at_once;
@@ -168,7 +168,7 @@ impl Epilogue<'_> {
         });
     }
 
-    /// The sum of the block's parts, of as many rows as are handled at once.
+    /// The sum of the block's partial sums, for as many rows as a thread writes at once.
     fn total(&self, b: &mut Builder, shared: SharedId, [token, row]: [Operand; 2]) -> Vec<Operand> {
         let at = self.swizzle().word(b, [token, row]);
         let mut total = Vec::new();
@@ -180,7 +180,7 @@ impl Epilogue<'_> {
         total
     }
 
-    /// Finishes results, and writes them, rounded, where there are some.
+    /// Finishes results, rounds them, and stores those inside of y.
     fn store(&self, b: &mut Builder, [token, row]: [Operand; 2], values: &[Operand]) {
         let main = self.main;
         let values = self.constants.finish(b, [token, row], self.width(), values);
@@ -216,7 +216,7 @@ impl Epilogue<'_> {
     }
 }
 
-/// Sums of two lists; of none and one, the one.
+/// The sums of two lists; the second list if the first is empty.
 fn added(b: &mut Builder, total: &[Operand], next: &[Reg]) -> Vec<Operand> {
     if total.is_empty() {
         return next.iter().map(|&value| value.into()).collect();

@@ -1,11 +1,10 @@
-//! Numbers that rows and groups of columns share: where they lie natively, what a lane reads of them
-//! in a k-tile, and how that becomes f32.
+//! Group parameters of w: their native layout, a lane's reads in a k-tile, their conversion to f32.
 //!
-//! The numbers of the rows that a product's lane holds lie side by side, those of a k-tile's groups one
-//! set after another: whatever a lane needs of a k-tile is one piece of memory. The lane's rows are those
-//! of its weights, or those of its sums, which an instruction may hold elsewhere.
-//! Where several rows share a number (blocks), it lies once, as f32. Either way the groups of a row
-//! are padded to whole k-tiles: a lane reads those of a k-tile without asking where K ends.
+//! The values for the rows of one lane are adjacent, and so are the groups of a k-tile: everything that a
+//! lane needs for a k-tile is contiguous. The lane's rows are those of its weights or those of its sums,
+//! which may differ by the instruction. If several rows share a value (blocks), it is stored once, as f32.
+//! The groups of a row are padded to whole k-tiles, so that a lane reads those of a k-tile without a bound
+//! check at the end of K.
 
 use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
@@ -29,28 +28,28 @@ pub enum ParamKind {
     ZeroPointCorrection,
 }
 
-/// Numbers that rows and groups of columns share.
+/// One group parameter of w: a number for each group of rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupParams {
-    /// What they are.
+    /// Which parameter.
     pub kind: ParamKind,
     /// Their native type.
     pub number: Number,
-    /// Rows that share one: 1, or whole tiles.
+    /// Rows that share a number: 1, or whole tiles.
     pub rows: u32,
-    /// Columns that share one.
+    /// Columns that share a number.
     pub columns: u32,
-    /// Neighbouring groups that the lanes of a row share out, where each needs those of its own
-    /// columns alone; 1 where all of them need all.
+    /// Consecutive groups that are distributed over the lanes of a row, if each lane needs only the
+    /// groups of its own columns; 1 if every lane needs all of them.
     pub apart: u32,
-    /// Whether they change weights as these are decoded, and not sums.
+    /// Whether the numbers apply to weights during dequantisation, and not to sums.
     pub of_weights: bool,
 }
 
 impl GroupParams {
-    /// Numbers as they are stored; where several rows share one, as f32. `None` if tiles of rows do
-    /// not fit into groups, k-tiles neither into groups nor groups into k-tiles, or the type has no way to
-    /// f32.
+    /// A stored component; as f32 if several rows share a number. `None` if tiles of rows do not divide
+    /// groups, if neither k-tiles divide groups nor groups k-tiles, or if the type cannot be converted
+    /// to f32.
     pub(super) fn stored(
         kind: ParamKind,
         number: Number,
@@ -65,7 +64,7 @@ impl GroupParams {
         (readable && fits).then_some(this)
     }
 
-    /// Numbers that are computed when a weight is prepared: f32, one a row.
+    /// A parameter that is computed when a weight is prepared: f32, one per row.
     pub(super) const fn computed(kind: ParamKind, columns: u32) -> Self {
         Self { kind, number: NUMBER_F32, rows: 1, columns, apart: 1, of_weights: false }
     }
@@ -89,23 +88,23 @@ impl GroupParams {
         format!("[{of_rows}{of_lane}{of_lanes}{sets}g, n]")
     }
 
-    /// The same, with groups that the lanes of a row share out as they share out columns.
+    /// The same, with groups distributed over the lanes of a row as columns are.
     pub(super) const fn shared_out(self, apart: u32) -> Self {
         Self { apart, ..self }
     }
 
-    /// Groups of a k-tile that a lane needs.
+    /// Groups of a k-tile that one lane needs.
     fn of_lane(&self, k_tile: u32) -> u32 {
         self.of_k_tile(k_tile) / self.apart
     }
 
-    /// Bits of a number, and how many rows and columns share it.
+    /// Bits of a number, and the rows and columns that share it.
     pub fn granularity(&self) -> Granularity {
         let (rows, cols) = (GroupSize::Each(self.rows), GroupSize::Each(self.columns));
         Granularity { bits: self.number.bits(), rows, cols }
     }
 
-    /// Groups of columns that begin in a k-tile, 1 if a k-tile is a part of one.
+    /// Groups that begin in a k-tile; 1 if a k-tile is part of a group.
     pub fn of_k_tile(&self, k_tile: u32) -> u32 {
         (k_tile / self.columns).max(1)
     }
@@ -142,7 +141,7 @@ impl GroupParams {
         groups * self.number.bits() * problem.plan.native.rows / 32
     }
 
-    /// The word of a tile where this lane's numbers lie.
+    /// The word of a tile that holds this lane's numbers.
     pub(super) fn lane_word(&self, b: &mut Builder, main: &MainLoop<'_>, lane: Operand) -> Operand {
         if self.rows > 1 {
             return 0u32.into();
@@ -155,7 +154,7 @@ impl GroupParams {
         word.of(b, lane)
     }
 
-    /// By how much that word is to be shifted down for this lane; `None` if not at all.
+    /// The shift of this lane's numbers in that word; `None` if the lane uses whole words.
     pub(super) fn lane_shift(
         &self,
         b: &mut Builder,
@@ -171,14 +170,14 @@ impl GroupParams {
         Some(b.mul(place, bits))
     }
 
-    /// Which of the tile's pieces a lane reads: that of its rows, and of its columns.
+    /// The number of a lane's share of a tile: by its rows and its columns.
     fn share_of_lane(&self, main: &MainLoop<'_>) -> OfLane {
         let part = main.part().over(main.row_lanes() / self.apart);
         main.rows(self).number().times(self.apart).plus(&part)
     }
 
-    /// The first word of a tile's numbers of a k-tile, counted from those of k-tile 0; all groups of a
-    /// k-tile, or the one that it is a part of.
+    /// The first word of a k-tile within a tile of rows, counted from k-tile 0: of all groups of the
+    /// k-tile, or of the group that contains it.
     pub(super) fn k_tile_word(
         &self,
         b: &mut Builder,
@@ -189,24 +188,24 @@ impl GroupParams {
         b.mul(group, self.tile_words(main.problem))
     }
 
-    /// The word of k-tile 0 of a tile of rows.
+    /// The first word of a tile of rows, at k-tile 0.
     pub(super) fn tile_word(&self, b: &mut Builder, problem: &Problem, tile: Operand) -> Operand {
         let [_, row] = self.words(problem);
         let tile = b.div(tile, (self.rows / problem.plan.native.rows).max(1));
         b.mul(tile, row)
     }
 
-    /// The group of a k-tile that a segment belongs to.
+    /// The group of a k-tile that contains a segment.
     pub(super) fn of_segment(&self, main: &MainLoop<'_>, segment: u32) -> u32 {
         segment * main.segment() / self.columns.min(main.k_tile())
     }
 
-    /// Which of this lane's groups a step of the product belongs to.
+    /// The lane's group that contains a step of the product.
     pub(super) fn of_step(&self, main: &MainLoop<'_>, step: u32) -> u32 {
         step * main.step() / self.columns.max(main.shared_columns())
     }
 
-    /// Of a k-tile, what its decoding multiplies with, if it does.
+    /// The scales that the dequantisation of a k-tile multiplies with, if any.
     pub(super) fn of_weights(
         &self,
         b: &mut Builder,
@@ -223,7 +222,7 @@ impl GroupParams {
         Some(Scales::of_halves(b, half, (&groups, rows), (absorbed.exponent, of_step), main))
     }
 
-    /// Of a k-tile, what an instruction that scales takes for each of its steps.
+    /// The scales for each step of a k-tile, for an instruction that scales.
     pub(super) fn of_product(
         &self,
         b: &mut Builder,
@@ -245,8 +244,8 @@ impl GroupParams {
         (0..main.k_tile() / main.step()).map(of_step).collect()
     }
 
-    /// The numbers of a lane's rows, two at most, in a group of a k-tile as 16-bit floats, which hold them
-    /// exactly: two rows side by side, one row twice.
+    /// The numbers of a lane's rows (at most two) in a group of a k-tile, as exact 16-bit floats in one
+    /// register: two rows, or one row twice.
     fn halves(
         &self,
         b: &mut Builder,
@@ -264,7 +263,7 @@ impl GroupParams {
         exact_pair(b, half, [values[0], values[values.len() - 1]])
     }
 
-    /// The numbers of a lane's rows in a group, of 16 bits as they lie there, each twice in a register.
+    /// The numbers of a lane's rows in a group, of 16 bits as they are stored, each twice in a register.
     pub(super) fn twice(
         &self,
         b: &mut Builder,
@@ -281,13 +280,14 @@ impl GroupParams {
         (0..rows).map(row).collect()
     }
 
-    /// The word and the bit where a row's number of a group begins, of so many rows.
+    /// The word and the bit at which the number of a row and a group begins, for a lane with `rows`
+    /// rows.
     fn place(&self, rows: u32, group: u32, row: u32) -> (usize, u32) {
         let first = (group * rows + row) * self.number.bits();
         ((first / 32) as usize, first % 32)
     }
 
-    /// The numbers of a lane's rows, so many, in a group of a k-tile as f32, times a power of two.
+    /// The numbers of a lane's `rows` rows in a group of a k-tile as f32, times a power of two.
     pub(super) fn values(
         &self,
         b: &mut Builder,
@@ -300,7 +300,7 @@ impl GroupParams {
             0 => value,
             _ => b.mul_f32(value, 2f32.powi(exponent)),
         };
-        // What rows share lies there once.
+        // Rows that share a number have one word.
         let there = if self.rows == 1 { rows } else { 1 };
         let (mut values, mut read) = (Vec::new(), None);
         while (values.len() as u32) < there {
@@ -332,17 +332,17 @@ fn shifted(b: &mut Builder, word: Reg, shift: Option<Operand>) -> Operand {
     }
 }
 
-/// Two f32 as 16-bit floats side by side, where both are such numbers.
+/// Two f32 that are exact 16-bit floats, packed into one register.
 pub(super) fn exact_pair(b: &mut Builder, half: Half, [low, high]: [Operand; 2]) -> Operand {
     if half == Half::Bf16 && !b.target().has(Feature::PackedBf16Fma) {
-        // Nothing is lost with the lower halves, and a rounding conversion may cost several operations.
+        // The lower halves are 0, and a rounding conversion may cost several operations.
         let [low, high] = [low, high].map(|value| b.unary(Unary::AsU32, value));
         return b.ternary(Ternary::Permute, low, high, 0x7632u32);
     }
     b.binary(Binary::Pack(half), low, high)
 }
 
-/// Two neighbouring e4m3 numbers by the conversion instruction.
+/// Two adjacent e4m3 numbers, by the conversion instruction.
 fn pair_of_e4m3(b: &mut Builder, number: Number, word: Operand, at: u32) -> Option<[Operand; 2]> {
     let e4m3 = number == Number::Float(quantloom_dsl::format::E4M3);
     if !e4m3 || !b.target().has(Feature::ConvertE4m3) {
@@ -353,7 +353,7 @@ fn pair_of_e4m3(b: &mut Builder, number: Number, word: Operand, at: u32) -> Opti
     Some([Side::Low, Side::High].map(|side| b.half_to_f32(Half::F16, side, halves)))
 }
 
-/// Whether there is a way from a type to f32.
+/// Whether a type can be converted to f32.
 pub(super) fn is_read(number: Number) -> bool {
     match number {
         Number::E8m0 => true,
@@ -365,7 +365,7 @@ pub(super) fn is_read(number: Number) -> bool {
     }
 }
 
-/// The f32 value of a number whose lowest bit is at this place of a word.
+/// The f32 value of the number whose lowest bit is bit `at` of a word.
 pub(super) fn number(b: &mut Builder, number: Number, word: Operand, at: u32) -> Operand {
     let side = if at == 0 { Side::Low } else { Side::High };
     match number {
@@ -378,9 +378,9 @@ pub(super) fn number(b: &mut Builder, number: Number, word: Operand, at: u32) ->
     }
 }
 
-/// `2^(code - 127)` of an e8m0 code: its bits are the exponent of f32, but for code 0, whose number
-/// is subnormal there, and 255, a NaN, which becomes infinity: a weight with such a scale has rows of
-/// infinities and NaNs.
+/// `2^(code - 127)` of an e8m0 code: its bits are the exponent of f32, except for code 0, whose value is
+/// subnormal in f32, and 255, NaN, which becomes infinity: rows with such a scale are infinities and
+/// NaNs.
 fn power(b: &mut Builder, word: Operand, at: u32) -> Operand {
     let moved = if at > 23 { b.shr(word, at - 23) } else { b.shl(word, 23 - at) };
     let bits = b.and(moved, 0x7f80_0000u32);
@@ -388,18 +388,18 @@ fn power(b: &mut Builder, word: Operand, at: u32) -> Operand {
     b.unary(Unary::AsF32, bits)
 }
 
-/// `2^(code - 127)` of the e8m0 codes in two bytes of a word, in bf16, whose exponents are as wide; code
-/// 0 is its subnormal 2^-127, and 255, a NaN, becomes infinity.
+/// `2^(code - 127)` of the e8m0 codes in two bytes of a word, in bf16, which has the same exponent
+/// range; code 0 is its subnormal 2^-127, and 255, NaN, becomes infinity.
 fn powers(b: &mut Builder, word: Operand, [low, high]: [u32; 2]) -> Operand {
-    // Each to the upper byte of a half, one place too high.
+    // Each to the upper byte of a half, one bit too high.
     let select = 0x0404 | low << 4 | high << 12;
     let moved = b.ternary(Ternary::Permute, word, 0u32, select);
     let powers = b.shr(moved, 1u32);
     b.binary(Binary::MaxPacked(Half::Bf16), powers, 0x0040_0040u32)
 }
 
-/// A small float: sign and magnitude in their places of f32, which is too small by the difference of
-/// the biases.
+/// A small float: sign and magnitude at their positions of f32, then corrected by the difference of the
+/// biases.
 fn float(b: &mut Builder, format: FloatFormat, word: Operand, at: u32) -> Operand {
     let bits = format.bits();
     let magnitude = (1u32 << (bits - 1)) - 1;
@@ -428,8 +428,8 @@ fn float(b: &mut Builder, format: FloatFormat, word: Operand, at: u32) -> Operan
     b.select(nan, f32::NAN, value)
 }
 
-/// The same without a subnormal number on the way: where the code is one, its magnitude under a larger
-/// exponent has gained an implicit one and lacks a factor of two, which are made up for.
+/// [`float`] without subnormal intermediate values: if the code is subnormal, its magnitude under a
+/// larger exponent has an implicit one too many and is half as large; both are corrected.
 fn rebased(b: &mut Builder, format: FloatFormat, placed: Operand, sign: Operand) -> Operand {
     let normal = b.add(placed, ((127 - format.bias()) as u32) << 23);
     let normal = b.unary(Unary::AsF32, normal);

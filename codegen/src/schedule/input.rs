@@ -1,4 +1,4 @@
-//! x as a product reads it, and what prepares it.
+//! x as a product reads it, and whether a kernel prepares it.
 
 use quantloom_dsl::Activation;
 
@@ -12,29 +12,29 @@ use crate::target::Class;
 pub struct Input {
     /// Type of its elements.
     pub operand: Operand,
-    /// Elements from one row to the next; beyond K they are 0.
+    /// Elements of a row; beyond K they are 0.
     pub columns: u32,
-    /// Whether a kernel before the product makes it of what the user gives: multiplied by factors of its
-    /// columns, quantised, with its columns in the order of w's, or padded.
+    /// Whether a kernel before the product prepares x: multiplies its columns by the prescale, quantises
+    /// it, reorders its columns as those of w, or pads it.
     pub prepared: bool,
-    /// The scales that come with it.
+    /// The scales of x, if it has scales.
     pub scale: Option<InputScale>,
-    /// Whether the product's instruction takes them, as codes of e8m0 instead of f32: those of a step in a
-    /// word, that of the first block of columns in the lowest byte.
+    /// Whether the product's instruction reads the scales, as codes of e8m0 instead of f32: the codes of
+    /// a step in one word, that of the first block of columns in the lowest byte.
     pub codes: bool,
 }
 
 /// Scales of x, `[M, groups]`, f32 or words of codes ([`Input::codes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputScale {
-    /// One a row.
+    /// One per row.
     Row,
-    /// One for so many columns.
+    /// One per this number of columns.
     Columns(u32),
 }
 
 impl InputScale {
-    /// Columns of a number that changes along K.
+    /// Columns that share a scale; `None` if scales do not change along K.
     pub const fn columns(self) -> Option<u32> {
         match self {
             Self::Row => None,
@@ -44,8 +44,8 @@ impl InputScale {
 }
 
 impl Input {
-    /// Of an activation, for a plan's product of K columns in k-tiles; `changes` says whether x is changed
-    /// besides: columns in an order of their own, multiplied by factors.
+    /// The input of an activation, for a plan's product with K columns in k-tiles; `changes` says
+    /// whether x is also reordered or multiplied by a prescale.
     pub(super) fn new(
         activation: &Activation,
         plan: &Plan,
@@ -62,21 +62,21 @@ impl Input {
                 Some(columns.map_or(InputScale::Row, InputScale::Columns))
             }
         };
-        // Rows of x are read by 16 bytes.
+        // Rows of x are read in vectors of 16 bytes.
         let whole = (k * operand.stored_bits() / 8).is_multiple_of(16);
-        // Lanes that multiply by themselves read f32.
+        // Shader products read f32.
         let by_lanes = plan.target.class == Class::Shader;
         let prepared = scale.is_some() || changes || !whole || by_lanes;
         let columns = if prepared { k.next_multiple_of(k_tile) } else { k };
         Self { operand, columns, prepared, scale, codes }
     }
 
-    /// Bytes that so many columns of a row take.
+    /// Bytes of this number of columns of a row.
     pub fn bytes(&self, columns: u32) -> u32 {
         columns * self.operand.stored_bits() / 8
     }
 
-    /// What the buffer is an array of.
+    /// The word type of the buffer.
     pub fn word(&self) -> Word {
         match self.operand.stored_bits() {
             ..=8 => Word::U8,
@@ -85,12 +85,12 @@ impl Input {
         }
     }
 
-    /// Words of that buffer that so many columns of a row take.
+    /// Words of this number of columns of a row.
     pub fn words(&self, columns: u32) -> u32 {
         self.bytes(columns) / self.word().bytes()
     }
 
-    /// Numbers of the scales of a row, if it has scales.
+    /// Scales of a row; `None` without scales.
     pub fn groups(&self) -> Option<u32> {
         let columns = self.scale?.columns();
         Some(columns.map_or(1, |columns| self.columns.div_ceil(columns)))

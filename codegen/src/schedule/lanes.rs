@@ -1,5 +1,5 @@
-//! Who holds what of a product: which rows of w, tokens and columns a lane has, read from the layouts of
-//! the matrix instruction. Schedules ask here; none of them knows an instruction.
+//! The lane map of a product: the rows of w, tokens and columns of each lane, read from the layouts of the
+//! matrix instruction. Schedules use this map; none of them knows a particular instruction.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use quantloom_dsl::parse_fragment;
 
 use crate::ir::{Builder, MatrixOp, Operand};
 
-/// A digit of a lane's number, `lane / apart % size`, and what it is worth.
+/// A digit of a lane's number, `lane / apart % size`, and its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Digit {
     apart: u32,
@@ -16,19 +16,19 @@ struct Digit {
     stride: u32,
 }
 
-/// A number that follows from a lane's: a sum of digits of it, each worth its stride.
+/// A function of a lane's number: the sum of its digits times their strides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OfLane {
     lanes: u32,
     digits: Vec<Digit>,
 }
 
-/// Rows of a tile of w that a lane has.
+/// A lane's rows of a tile of w.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
     /// How many.
     pub(super) len: u32,
-    /// Rows from one to the next of them.
+    /// The distance of consecutive rows.
     pub(super) stride: u32,
     /// The first.
     pub(super) first: OfLane,
@@ -41,16 +41,16 @@ pub(super) struct Weights {
     pub(super) registers: usize,
     /// The lane's rows; register i is of the row of number `i % len`.
     pub(super) rows: Rows,
-    /// Which of the lanes that share a row it is.
+    /// The lane's number among those that share a row.
     pub(super) part: OfLane,
 }
 
-/// The operand of x, B: where an instruction takes it from.
+/// The operand of x, B: where an instruction reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OperandHome {
     /// Registers of the lanes.
     Registers(Tokens),
-    /// Shared memory, through a descriptor; no lane holds any of it.
+    /// Shared memory, through a descriptor.
     Shared,
 }
 
@@ -61,20 +61,20 @@ pub(super) struct Tokens {
     pub(super) registers: usize,
     /// The lane's token.
     pub(super) token: OfLane,
-    /// Which of the lanes that share a token it is.
+    /// The lane's number among those that share a token.
     pub(super) part: OfLane,
 }
 
-/// The scale that a lane supplies of each operand, where the instruction scales.
+/// The lane map of scales, for an instruction that scales: each lane supplies one scale per operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scaled {
-    /// Its row of A, or its token; one.
+    /// The lane's row of A, or its token; one.
     pub(super) rows: Rows,
-    /// Its block of columns among those of a step.
+    /// The lane's block of columns within a step.
     pub(super) block: OfLane,
     /// Blocks of a step.
     pub(super) blocks: u32,
-    /// Neighbouring columns of B that a lane has where the instruction has them.
+    /// Contiguous columns of B of a lane, in the order of the instruction.
     pub(super) columns: u32,
 }
 
@@ -83,38 +83,38 @@ pub(super) struct Scaled {
 pub(super) struct Sums {
     /// The lane's rows.
     pub(super) rows: Rows,
-    /// Of the lane's tokens the distances from the first.
+    /// The distances of the lane's tokens from the first one.
     pub(super) tokens: Vec<u32>,
     /// The first.
     pub(super) token: OfLane,
-    /// Of each register the numbers of its row and its token among the lane's.
+    /// For each register, the indices of its row and its token among the lane's rows and tokens.
     pub(super) registers: Vec<[usize; 2]>,
 }
 
-/// Who holds what of a product.
+/// The lane map of a product.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LaneMap {
     pub(super) a: Weights,
     pub(super) b: OperandHome,
     pub(super) d: Sums,
-    /// Lanes that share a row of A, or a token of B, each with columns of its own.
+    /// Lanes that share a row of A, or a token of B, each with its own columns.
     pub(super) of_row: u32,
     pub(super) scaled: Option<Scaled>,
 }
 
 impl Tokens {
-    /// Neighbouring lanes of which each has a token of its own.
+    /// Consecutive lanes with a token each.
     pub(super) fn side_by_side(&self) -> u32 {
         self.token.digits.iter().find(|digit| digit.apart == 1).map_or(1, |digit| digit.size)
     }
 }
 
 impl LaneMap {
-    /// Of an instruction of a warp or a warp group; `None` if a layout of it is no fragment, or none of
-    /// this kind.
+    /// The lane map of a warp's or warp group's instruction; `None` if one of its layouts is not a
+    /// fragment of this kind.
     pub(super) fn new(op: &MatrixOp) -> Option<Self> {
         let (a, d) = (parse_fragment(op.a_layout).ok()?, parse_fragment(op.d_layout).ok()?);
-        // An instruction whose B has no layout of lanes takes it from shared memory.
+        // An instruction without a lane layout of B reads B from shared memory.
         let b = match op.b_layout {
             "" => None,
             layout => Some(parse_fragment(layout).ok()?),
@@ -157,7 +157,8 @@ impl LaneMap {
 }
 
 impl LaneMap {
-    /// Of lanes that multiply by themselves, so many to a tile: each has a row and all of its columns.
+    /// The lane map for scalar arithmetic, with `lanes` lanes per tile: each lane has a row and all of
+    /// its columns.
     pub(super) fn of_rows(lanes: u32) -> Self {
         let nothing = OfLane { lanes, digits: Vec::new() };
         let first = OfLane { lanes, digits: vec![Digit { apart: 1, size: lanes, stride: 1 }] };
@@ -176,14 +177,14 @@ impl LaneMap {
     }
 }
 
-/// The points of a lane's registers, of their first elements, for lane 0.
+/// The points of the first elements of lane 0's registers.
 fn registers_of(fragment: &Fragment) -> impl Iterator<Item = Point> {
     let registers = fragment.sizes().get(1).copied().unwrap_or(0);
     (0..registers).map(|register| fragment.point(&[0, register, 0]))
 }
 
 impl Rows {
-    /// Of each register the number of its row, and the rows.
+    /// For each register the index of its row; and the rows.
     fn new(fragment: &Fragment) -> Option<(Vec<usize>, Self)> {
         let rows: Vec<u32> = registers_of(fragment).map(|at| at.n).collect();
         let distinct: Vec<u32> =
@@ -195,19 +196,19 @@ impl Rows {
         even.then(|| (of, Self { len, stride, first: OfLane::new(fragment, |at| at.n) }))
     }
 
-    /// Which of the sets of rows it is that the lanes share out.
+    /// The lane's number among those that hold different rows.
     pub(super) fn number(&self) -> OfLane {
         self.first.counted()
     }
 
-    /// Rows from a set's first to the next one's.
+    /// The distance of the first rows of consecutive lanes.
     pub(super) fn apart(&self) -> u32 {
         self.first.digits.iter().map(|digit| digit.stride).min().unwrap_or(1)
     }
 }
 
 impl OfLane {
-    /// Along an axis of a fragment.
+    /// The lane's coordinate along an axis of a fragment.
     fn new(fragment: &Fragment, along: fn(Point) -> u32) -> Self {
         let lanes = fragment.sizes().get(2).copied().unwrap_or(1);
         let digit = |bit: u32| {
@@ -218,22 +219,22 @@ impl OfLane {
         Self { lanes, digits: digits.collect() }.joined()
     }
 
-    /// How many values it has.
+    /// The number of distinct values.
     fn values(&self) -> u32 {
         self.digits.iter().map(|digit| digit.size).product()
     }
 
-    /// The same in ones: number 0, 1, 2 of its values.
+    /// The same, divided by its least stride: 0, 1, 2, ...
     fn counted(&self) -> Self {
         self.over(self.least())
     }
 
-    /// The least that a digit is worth.
+    /// The least stride of a digit.
     fn least(&self) -> u32 {
         self.digits.iter().map(|digit| digit.stride).min().unwrap_or(1)
     }
 
-    /// Its digits, neighbours joined.
+    /// The same with adjacent digits joined.
     fn joined(&self) -> Self {
         let mut digits: Vec<Digit> = Vec::new();
         for &digit in &self.digits {
@@ -249,16 +250,16 @@ impl OfLane {
         Self { digits, ..*self }
     }
 
-    /// So many times as much.
+    /// The product with a number.
     pub(super) fn times(&self, by: u32) -> Self {
         let digits = self.digits.iter().map(|digit| Digit { stride: digit.stride * by, ..*digit });
         Self { digits: digits.collect(), ..*self }
     }
 
-    /// Divided, rounded down; a power of two.
+    /// The quotient by a power of two, rounded down.
     pub(super) fn over(&self, by: u32) -> Self {
         let digits = self.digits.iter().filter_map(|&Digit { apart, size, stride }| {
-            // What is worth less goes.
+            // Digits of less weight vanish.
             let lost = (by / stride).max(1);
             let left = Digit {
                 apart: apart * lost,
@@ -351,7 +352,7 @@ mod tests {
 
     /// Quotients, multiples and sums of numbers of lanes.
     #[test]
-    fn numbers_of_lanes_are_reckoned_with() {
+    fn lane_indices_are_computed_correctly() {
         for op in MATRIX_OPS.iter().filter(|op| op.scope == MatrixScope::Warp) {
             let LaneMap { a, d, of_row, .. } = LaneMap::new(op).unwrap();
             let all = a.rows.number().times(of_row).plus(&a.part);

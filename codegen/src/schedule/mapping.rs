@@ -1,10 +1,8 @@
-//! How the work of a product is shared out: by which matrix instruction, to which lanes, how many
-//! columns at a time.
+//! The distribution of a product's work: the matrix instruction, the lane map, the k-tile.
 //!
-//! A [`Mapping`] is a schedule's choice. That of the plan's own instruction ([`Problem::mapping`])
-//! also says how the constant buffers of numbers of groups are laid out, since these are prepared once
-//! for all schedules. A [`MainLoop`] is a problem with the mapping of the schedule that multiplies:
-//! everything inside of a kernel asks there.
+//! A [`Mapping`] is a schedule's choice. The mapping to the plan's own instruction ([`Problem::mapping`])
+//! also determines the layout of group parameters, which are prepared once for all schedules. A
+//! [`MainLoop`] is a problem with the mapping of its schedule; the code of a kernel uses nothing else.
 
 use std::borrow::Cow;
 
@@ -15,23 +13,21 @@ use crate::plan::Plan;
 use crate::plan::native::SHARED_BYTES;
 use crate::target::{Chip, Class, MatrixOp, matrix_op};
 
-/// By which instruction a product is multiplied, which lane holds what of it, and the columns of an
-/// iteration of the main loop.
+/// The instruction of a product, its lane map, and the k-tile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mapping {
-    /// The matrix instruction: a tile of rows of w by one of tokens. `None` where lanes multiply by
-    /// themselves.
+    /// The matrix instruction: a tile of rows of w by a tile of tokens. `None` for scalar arithmetic per
+    /// lane.
     pub instruction: Option<&'static MatrixOp>,
-    /// Columns of a k-tile, what a warp works through at a time: whole chunks, whole segments or a part of
-    /// one.
+    /// Columns of a k-tile: whole chunks, and either whole segments or a part of one.
     pub k_tile: u32,
-    /// Who holds what of the instruction's operands and accumulators.
+    /// The lane map of the instruction's operands and accumulators.
     pub(super) lanes: LaneMap,
 }
 
 impl Mapping {
-    /// The mapping to the instruction of a plan; `None` if the target does not have the instruction or
-    /// its layouts are no fragments of lanes.
+    /// The mapping to the instruction of a plan; `None` if the target lacks the instruction, or if its
+    /// layouts are not fragments of lanes.
     pub(super) fn of_plan(plan: &Plan, k_tile: u32) -> Option<Self> {
         let (instruction, lanes) = match plan.compute.product.matrix {
             Some(name) => {
@@ -44,13 +40,13 @@ impl Mapping {
     }
 }
 
-/// 32-bit words of codes that a lane has of a k-tile at most: what registers leave room for.
+/// The most 32-bit words of codes of a lane in a k-tile, limited by registers.
 const MOST_WORDS: u32 = 12;
-/// Columns of a k-tile at most, where a chunk is not longer.
+/// The most columns of a k-tile, unless a chunk is longer.
 const LONGEST_K_TILE: u32 = 128;
 
-/// The columns of a k-tile: as many as registers leave room for, a power of two of whole chunks;
-/// `None` if segments do not fit into chunks, nor chunks into segments.
+/// The columns of a k-tile: a power of two of whole chunks, as many as registers allow; `None` if
+/// neither segments divide chunks nor chunks segments.
 pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
     let chunk = plan.native.columns;
     if plan.target.class == Class::Shader {
@@ -63,7 +59,7 @@ pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
             .is_none_or(|segment| fits(segment) && segment.is_multiple_of(step))
             .then_some(chunk);
     }
-    // What is no longer than a byte of x comes in rows of 128 bytes: see the ring of the tile schedule.
+    // Elements of at most a byte are stored in rows of 128 bytes: see the ring of the tile schedule.
     let least = match plan.compute.product.activation.stored_bits() {
         bits @ ..=8 => SHARED_BYTES * 8 / bits,
         _ => chunk,
@@ -83,27 +79,27 @@ pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
     sizes.filter(|columns| *columns >= least && room(columns) && fits(columns)).last()
 }
 
-/// Words of codes that a lane has of a chunk.
+/// Words of codes of one lane in a chunk.
 pub(super) fn lane_words(plan: &Plan) -> u32 {
     let lanes = plan.target.gpu.map_or(1, |gpu| gpu.warp);
     plan.native.columns * plan.native.rows * plan.dequant.weight.code.bits() / (32 * lanes)
 }
 
-/// A problem and the mapping of the schedule that multiplies.
+/// A problem and the mapping that its schedule has chosen.
 #[derive(Clone, Debug)]
 pub struct MainLoop<'p> {
-    /// What is multiplied.
+    /// The problem.
     pub problem: &'p Problem,
     mapping: Cow<'p, Mapping>,
 }
 
 impl<'p> MainLoop<'p> {
-    /// By the mapping of the plan's own instruction.
+    /// The main loop with the mapping to the plan's own instruction.
     pub fn new(problem: &'p Problem) -> Self {
         Self { problem, mapping: Cow::Borrowed(&problem.mapping) }
     }
 
-    /// The matrix instruction; `None` where lanes multiply by themselves.
+    /// The matrix instruction; `None` for scalar arithmetic per lane.
     pub fn instruction(&self) -> Option<&'static MatrixOp> {
         self.mapping.instruction
     }
@@ -113,15 +109,15 @@ impl<'p> MainLoop<'p> {
         self.mapping.k_tile
     }
 
-    /// Who holds what of the instruction's operands and accumulators.
+    /// The lane map of the instruction's operands and accumulators.
     pub(super) fn lanes(&self) -> &LaneMap {
         &self.mapping.lanes
     }
 
-    /// The fragment of x, for a schedule that multiplies x from registers.
+    /// The fragment of x, for a schedule that reads x from registers.
     ///
     /// # Errors
-    /// If the instruction takes x from shared memory.
+    /// If the instruction reads x from shared memory.
     pub(super) fn x_fragment(&self) -> Result<&Tokens, Unscheduled> {
         match &self.lanes().b {
             OperandHome::Registers(tokens) => Ok(tokens),
@@ -132,7 +128,7 @@ impl<'p> MainLoop<'p> {
         }
     }
 
-    /// Iterations of the main loop along K: k-tiles; the last one may be short.
+    /// Iterations of the main loop: k-tiles, of which the last may be short.
     pub fn k_iters(&self) -> u32 {
         self.problem.k.div_ceil(self.k_tile())
     }
@@ -142,12 +138,13 @@ impl<'p> MainLoop<'p> {
         self.k_tile() / self.problem.plan.native.columns
     }
 
-    /// Words of codes that a lane has of a k-tile.
+    /// Words of codes of one lane in a k-tile.
     pub fn k_tile_words(&self) -> u32 {
         self.k_tile_chunks() * self.problem.lane_words()
     }
 
-    /// Columns whose sum is kept apart, a k-tile at most: those that share what multiplies sums.
+    /// Columns that are summed before their group parameters are applied: a group, or the part of a
+    /// group that is in a k-tile.
     pub fn segment(&self) -> u32 {
         self.problem.plan.scale.segment.map_or(self.k_tile(), |segment| segment.min(self.k_tile()))
     }
@@ -162,18 +159,18 @@ impl<'p> MainLoop<'p> {
         self.segment() / self.step()
     }
 
-    /// Tokens of a product: columns of B and D.
+    /// Tokens of one matrix instruction: columns of B and D.
     pub fn token_tile(&self) -> u32 {
         self.instruction().map_or(1, |instruction| instruction.shape[1])
     }
 
-    /// Lanes that share a row of A or a column of B, each with columns of its own along k.
+    /// Lanes that share a row of A or a column of B, each with its own columns along K.
     pub fn row_lanes(&self) -> u32 {
         self.lanes().of_row
     }
 
-    /// The rows whose numbers a lane has: of the weights where these are changed as they are decoded,
-    /// else of the sums.
+    /// A lane's rows for a group parameter: those of its weights if the parameter applies during
+    /// dequantisation, else those of its sums.
     pub(super) fn rows(&self, of: &GroupParams) -> &Rows {
         match &self.lanes().scaled {
             Some(scaled) if of.of_weights => &scaled.rows,
@@ -182,17 +179,17 @@ impl<'p> MainLoop<'p> {
         }
     }
 
-    /// Which of the lanes that share those rows it is, where each has numbers of its own columns.
+    /// A lane's number among those that share these rows, if each has parameters for its own columns.
     pub(super) fn part(&self) -> &OfLane {
         self.scaled().map_or(&self.lanes().a.part, |scaled| &scaled.block)
     }
 
-    /// Who supplies which scale to an instruction that scales.
+    /// The lane map of scales, for an instruction that scales.
     pub(super) fn scaled(&self) -> Option<&Scaled> {
         self.lanes().scaled.as_ref()
     }
 
-    /// Columns that the lanes of a row share out at a time, in one piece each.
+    /// Columns that are distributed over the lanes of a row at a time, contiguously for each lane.
     pub fn shared_columns(&self) -> u32 {
         if let Some(scaled) = self.scaled() {
             return scaled.columns * self.row_lanes();
@@ -201,20 +198,20 @@ impl<'p> MainLoop<'p> {
         self.segment().min(self.problem.plan.native.columns).min(most)
     }
 
-    /// Neighbouring columns that a lane holds.
+    /// Contiguous columns of one lane.
     pub fn lane_columns(&self) -> u32 {
         self.shared_columns() / self.row_lanes()
     }
 
-    /// Registers of x that a lane has of a step: B, and what lies behind it.
+    /// Registers of x of one lane in a step: B, and pads after it.
     pub fn step_registers(&self) -> u32 {
         self.problem.input.bytes(self.step()) / self.row_lanes() / 4
     }
 
-    /// Registers of a thread that the target's compiler needs besides what a schedule counts, as its
-    /// reports have shown, where so many sums of a segment are made side by side: on AMD 64-bit addresses,
-    /// steps of bf16 by way of f32, and the sums of all segments of a k-tile at a time; on the newest chips
-    /// of NVIDIA half of those sums.
+    /// Registers of a thread that the target's compiler needs beyond a schedule's own count, from its
+    /// reports, if `side_by_side` partial sums of a segment are live at once: on AMD for 64-bit
+    /// addresses, bf16 arithmetic through f32, and the sums of all segments of a k-tile at once; on the
+    /// newest NVIDIA chips half of those sums.
     pub(super) fn compiled(&self, side_by_side: u32) -> u32 {
         let sums = self.lanes().d.registers.len() as u32 * side_by_side;
         let more = self.k_tile() / self.segment() - 1;

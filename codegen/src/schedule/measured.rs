@@ -1,9 +1,9 @@
-//! Tiles that were measured to be the fastest, by product, shape and tokens: a table as data.
+//! The table of measured tiles: the fastest free choices by product, shape and tokens.
 //!
-//! A line of `measured.txt` is a target, a product's name, N, K, M and a schedule with its free
-//! choices. It serves that shape, and all numbers of tokens that are rounded up to its M. What the
-//! table does not hold is chosen by the schedules' own models.
-//! `quantloom tune --write codegen/src/schedule/measured.txt` measures again and writes lines anew.
+//! A line of `measured.txt` has a target, a product's name, N, K, M and a schedule with its free choices.
+//! It serves that shape with every number of tokens that rounds up to its M. Shapes without a line are left
+//! to the schedules' models.
+//! `quantloom tune --write codegen/src/schedule/measured.txt` measures again and replaces lines.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,13 +16,13 @@ use super::problem::Problem;
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// What was multiplied.
+    /// The product.
     pub case: Case,
-    /// What was the fastest.
+    /// The fastest choice.
     pub chosen: Chosen,
 }
 
-/// What is multiplied, as far as it decides which tile is fast.
+/// A product, as far as it affects which tile is fast.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
     /// The target's name.
@@ -50,11 +50,10 @@ impl Case {
     }
 }
 
-/// The lines, as they are checked in.
+/// The text of the table.
 const LINES: &str = include_str!("measured.txt");
 
-/// The table's lines. One that does not say what it should is passed over here, and found by
-/// a test.
+/// The lines of the table. A line that does not parse is skipped here; a test finds it.
 pub fn measured_rows() -> &'static [Measured] {
     static TABLE: OnceLock<Vec<Measured>> = OnceLock::new();
     TABLE.get_or_init(|| lines(LINES).filter_map(|line| line.parse().ok()).collect())
@@ -65,23 +64,23 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// The tile that was measured to be the fastest for so many tokens, if any was.
+/// The fastest measured tile for a number of tokens, if the table has one.
 pub fn measured(problem: &Problem, tokens: u32) -> Option<Chosen> {
     found(measured_rows(), problem, tokens)
 }
 
-/// The tile of a table for so many tokens, where it takes them.
+/// The tile of a table for a number of tokens, if the tile supports them.
 fn found(rows: &[Measured], problem: &Problem, tokens: u32) -> Option<Chosen> {
     let case = Case::new(problem, tokens);
     let row = rows.iter().find(|row| row.case == case)?;
     row.chosen.takes(problem, tokens).then_some(row.chosen)
 }
 
-/// A text of the table with these lines in place of those of the same cases, in order, below the
-/// comments that it begins with.
+/// The text of a table after new lines replace those of the same cases: sorted, below the comments at
+/// its start.
 ///
 /// # Errors
-/// A line that is none of the table.
+/// A line that does not parse.
 pub fn merged(text: &str, new: &[Measured]) -> Result<String, WrongLine> {
     let mut rows = BTreeMap::new();
     for line in lines(text) {
@@ -102,7 +101,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// A line that is none of the table.
+/// A line that does not parse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{0}\" is no line of the table of tiles: expected TARGET PRODUCT N K M SCHEDULE NAME=VALUE ..."

@@ -1,4 +1,4 @@
-//! Which warps of a block do a step together, and how they wait for each other.
+//! The warps of a block that take part in a step, and their barrier.
 
 use crate::ir::{Builder, Op, Operand, Special};
 
@@ -30,18 +30,18 @@ impl Participants {
         self.among(b, thread, b.warp_size())
     }
 
-    /// The same, from the number of the warp in the block and of the lane in the warp.
+    /// [`Self::thread`], from the number of the warp in the block and of the lane in the warp.
     pub(super) fn thread_of(self, b: &mut Builder, warp: Operand, lane: Operand) -> Operand {
         let warp = self.among(b, warp, 1);
         b.mad(warp, b.warp_size(), lane)
     }
 
-    /// A number that begins at that of the first warp, which has so many.
+    /// A number relative to the first warp's, with `of_warp` numbers per warp.
     fn among(self, b: &mut Builder, number: Operand, of_warp: u32) -> Operand {
         if self.first_warp == 0 { number } else { b.sub(number, self.first_warp * of_warp) }
     }
 
-    /// They wait for each other; what each wrote to shared memory is there for all.
+    /// A barrier among these warps; each warp's writes to shared memory become visible to all.
     pub(super) fn wait(self, b: &mut Builder) {
         match self.named_barrier {
             None => b.barrier(),

@@ -21,13 +21,13 @@ use crate::ir::Half;
 use crate::plan::{Operand, Plan, Refusal};
 use crate::target::{Feature, Target};
 
-/// Why the schedules of this version do not take a problem.
+/// Why no schedule of this version supports a problem.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unscheduled {
     /// There is no plan.
     #[error(transparent)]
     NoPlan(#[from] Refusal),
-    /// A part of the scheme that no schedule handles yet.
+    /// A part of the scheme that no schedule supports.
     #[error("no schedule on {target} handles {what}")]
     Scheme {
         /// The target.
@@ -35,7 +35,7 @@ pub enum Unscheduled {
         /// The part.
         what: String,
     },
-    /// A shape that the schedules do not take.
+    /// A shape that no schedule supports.
     #[error("{what} = {value}: {rule}")]
     Shape {
         /// N, K, M.
@@ -45,7 +45,7 @@ pub enum Unscheduled {
         /// What is expected.
         rule: &'static str,
     },
-    /// A tile that the target or the schedule does not take.
+    /// Free choices that the target or the schedule does not support.
     #[error("tile: {0}")]
     Tile(String),
 }
@@ -57,17 +57,17 @@ pub struct Problem {
     pub plan: Plan,
     /// Output features.
     pub n: u32,
-    /// Input features: columns of w as the product takes them.
+    /// Input features: columns of w in the product, pads included.
     pub k: u32,
-    /// The order of columns, if they do not stay as they are stored.
+    /// The order of columns, if it is not the stored one.
     pub order: Option<Order>,
-    /// Multiplies the sum of a segment of columns, or each weight of it ([`Problem::scales_sums`]).
+    /// Multiplies the sum of a segment, or each weight ([`Problem::scales_sums`]).
     pub scale: Option<GroupParams>,
-    /// Taken off codes while they are decoded.
+    /// Subtracted from codes during dequantisation.
     pub zero: Option<GroupParams>,
-    /// Multiplies the sum of x over a segment of columns.
+    /// The zero-point correction: multiplies the sum of x over a segment.
     pub correction: Option<GroupParams>,
-    /// Whether a number per row, f32, multiplies the finished sum.
+    /// Whether there is a per-channel scale: f32, one per row, applied in the epilogue.
     pub channel_scale: bool,
     /// Whether there is a bias per row of w, stored as f32.
     pub bias: bool,
@@ -75,18 +75,18 @@ pub struct Problem {
     pub input: Input,
     /// Type of y: f32, f16 or bf16.
     pub output: Number,
-    /// The mapping to the plan's own instruction, by which numbers of groups are laid out, in whole
-    /// k-tiles; and by which schedules multiply that choose no other one.
+    /// The mapping to the plan's own instruction. The layout of group parameters follows from its
+    /// k-tile, and schedules use it unless they choose another one.
     pub mapping: Mapping,
-    /// The part of a kernel's name that says what is computed.
+    /// The scheme and the activation, for a kernel's name.
     stem: (Scheme, Activation),
 }
 
 impl Problem {
-    /// Poses the product of a scheme with one of its activations.
+    /// The problem of a scheme's product with one of its activations.
     ///
     /// # Errors
-    /// What the schedules do not handle.
+    /// If no schedule supports the product.
     pub fn new(
         scheme: &Scheme,
         activation: &Activation,
@@ -110,7 +110,7 @@ impl Problem {
         let output = match (scheme.output, activation) {
             (Some(output), _) => output,
             (None, Activation::Float(number)) => *number,
-            // That of x, which a quantiser does not say.
+            // The output is the type of x, which a quantiser does not determine.
             (None, Activation::Quantised(_)) => NUMBER_BF16,
         };
         written(output, target)?;
@@ -121,7 +121,7 @@ impl Problem {
         if k == 0 || k > 1 << 24 {
             return shape("K", k, "expected 1 to 2^24");
         }
-        // Words of codes are numbered in 32 bits.
+        // Words of codes are indexed with 32 bits.
         let words = u64::from(n.div_ceil(plan.native.rows))
             * u64::from(k.div_ceil(plan.native.columns))
             * u64::from(lane_words(&plan) * 32);
@@ -159,7 +159,7 @@ impl Problem {
         Ok(Self { scale, ..this })
     }
 
-    /// The same product with a result of another type.
+    /// The same product with another type of y.
     ///
     /// # Errors
     /// A type that no schedule writes.
@@ -178,17 +178,17 @@ impl Problem {
         self.n.div_ceil(self.plan.native.rows)
     }
 
-    /// Pieces of columns in which codes lie, padded.
+    /// Chunks of columns in the layout of codes, padded.
     pub fn chunks(&self) -> u32 {
         self.k.div_ceil(self.plan.native.columns)
     }
 
-    /// Words of codes that a lane has of a chunk, plane after plane.
+    /// Words of codes of one lane in a chunk, plane by plane.
     pub fn lane_words(&self) -> u32 {
         lane_words(&self.plan)
     }
 
-    /// The 16-bit type in which weights and x meet, if it is one.
+    /// The compute dtype, if it is a 16-bit float.
     pub fn half(&self) -> Option<Half> {
         match self.input.operand {
             Operand::F16 => Some(Half::F16),
@@ -197,22 +197,24 @@ impl Problem {
         }
     }
 
-    /// Whether products are those of matrix instructions, and not of lanes by themselves.
+    /// Whether the product uses a matrix instruction, and not scalar arithmetic per lane.
     pub fn by_matrix(&self) -> bool {
         self.plan.compute.product.matrix.is_some()
     }
 
-    /// Whether the scale multiplies sums, and not the weights before.
+    /// Whether the scale multiplies sums, and not weights during dequantisation.
     pub fn scales_sums(&self) -> bool {
         let by_instruction = self.plan.compute.product.scaling().is_some();
         self.scale.is_some() && self.plan.scale.absorbed.is_none() && !by_instruction
     }
 
-    /// Refuses a kernel that starts before the one before it has ended, where the target has no such.
-    pub(super) fn may_start_early(&self, programmatic: bool) -> Result<(), Unscheduled> {
+    /// Refuses programmatic dependent launch on a target without that feature.
+    pub(super) fn refuse_dependent_launch(&self, programmatic: bool) -> Result<(), Unscheduled> {
         let target = self.target();
         if programmatic && !target.has(Feature::GridDependency) {
-            return Err(Unscheduled::Tile(format!("there is no early start on {target}")));
+            return Err(Unscheduled::Tile(format!(
+                "programmatic dependent launch is not supported on {target}"
+            )));
         }
         Ok(())
     }
@@ -222,9 +224,9 @@ impl Problem {
         self.input.operand == Operand::I8
     }
 
-    /// What the sums of a segment, as floats, are to be multiplied with besides their scales: decoding
-    /// leaves codes a power of two too large, which integers lose when they become floats, and so may
-    /// x be left.
+    /// The power of two that the sums of a segment, as floats, have to be multiplied with besides their
+    /// scales: dequantisation may leave codes a power of two too large (integers lose it when they are
+    /// converted to float), and so may the kernel that prepares x.
     pub fn exponent(&self) -> i32 {
         let lack = self.plan.scale.absorbed.map_or(0, |absorbed| absorbed.lack);
         let of_weights =
@@ -232,20 +234,20 @@ impl Problem {
         of_weights - self.plan.compute.exponent
     }
 
-    /// The power of two that an addend is in units of: sums without scales of their own are as large
-    /// as decoding leaves them.
+    /// The power of two of the zero-point correction's unit: sums without scales have the magnitude that
+    /// dequantisation leaves.
     pub fn correction_exponent(&self) -> i32 {
         let of_sums = if self.scales_sums() { 0 } else { -self.exponent() };
         of_sums - self.plan.compute.exponent
     }
 
-    /// The terms of the addend: what the sums of codes that decoding makes still lack.
+    /// The terms of the zero-point correction: what the sums of dequantised codes lack.
     pub fn correction_terms(&self) -> ZeroPointCorrection {
         correction_terms(&self.plan, self.zero.as_ref())
     }
 
-    /// What is computed, without the shape, as far as it decides which tile is fast: neither the bias,
-    /// nor the type of y, nor those of zero points.
+    /// The name of the product without its shape, as far as it affects which tile is fast: without the
+    /// bias, the type of y, and the types of zero points.
     pub fn product_name(&self) -> String {
         let (scheme, activation) = &self.stem;
         crate::plan::product_name(scheme, activation)
@@ -255,7 +257,7 @@ impl Problem {
     pub fn kernel_name(&self, tile: &str) -> String {
         let (scheme, activation) = &self.stem;
         let bias = if self.bias { "_bias" } else { "" };
-        // Of floats the type of x, which the name has already.
+        // With a float activation the name already has the type of x.
         let output = match activation {
             Activation::Float(number) if *number == self.output => String::new(),
             _ => format!("_{}", self.output),
@@ -265,7 +267,7 @@ impl Problem {
     }
 }
 
-/// Whether results of a type can be written.
+/// Refuses types of y that no schedule writes.
 fn written(output: Number, target: &'static Target) -> Result<(), Unscheduled> {
     match output {
         NUMBER_F32 | NUMBER_F16 | NUMBER_BF16 => Ok(()),

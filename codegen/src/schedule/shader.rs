@@ -1,18 +1,18 @@
-//! Products without matrix instructions, for any M: y[M, N] = x w^T + bias, each lane by itself.
+//! Products without matrix instructions, for any M: y[M, N] = x w^T + bias with scalar arithmetic per lane.
 //!
 //! In: a [`MainLoop`] and a [`ShaderTile`]. Out: a kernel, not yet verified.
 //!
-//! A lane has a row of w in each of its tiles of 16 rows, and some tokens. It loads its codes of a
-//! chunk of columns at once, 16 lanes side by side in memory, decodes them in registers and multiplies
-//! them with x, which is the same for all lanes of a tile and comes by 16 bytes from the cache: f32,
-//! by a fused multiply-add a weight and token, or bytes, four at a time. What columns share a scale in
-//! is summed apart. The lanes of a block are groups of 16: some have other rows, some other chunks of
-//! K. They add up in shared memory, where threads take neighbouring rows together to y.
+//! A lane computes one row of w in each of its tiles of 16 rows, for some tokens. It loads its codes of a
+//! chunk of columns at once (the words of 16 lanes are adjacent), dequantises them in registers and
+//! multiplies them with x. All lanes of a tile read the same x, in vectors of 16 bytes from the cache: f32,
+//! with one fused multiply-add per weight and token, or bytes, four per dot product. Columns that share
+//! their parameters are summed separately. A block has groups of 16 lanes, which have different rows or
+//! different chunks of K. They add their sums in shared memory, from which threads store neighbouring
+//! rows of y together.
 //!
-//! Nothing but barriers is asked of a block: no lanes that run in lockstep, no order between blocks. Where
-//! neighbours exchange registers, they add up the parts of K together.
-//! `decode` writes a plan's sequences, `numbers` reads what rows and groups of columns share, `results`
-//! is the end.
+//! The kernel needs nothing but barriers: no lockstep of lanes, no order of blocks. On targets with
+//! shuffles, neighbouring lanes add the parts of K together.
+//! `decode` writes a plan's sequences, `params` reads group parameters, `results` is the epilogue.
 
 mod choice;
 mod decode;
@@ -39,7 +39,7 @@ const VECTOR: u32 = 4;
 /// Ones in four bytes.
 const ONES: u32 = 0x0101_0101;
 
-/// Writes the kernel of free choices that fit.
+/// Writes the kernel; the choices are valid.
 fn shader(main: &MainLoop<'_>, tile: ShaderTile) -> Kernel {
     let rows = main.problem.row_tiles().div_ceil(tile.row_tiles * tile.groups);
     let threads = tile.threads(main);
@@ -69,19 +69,19 @@ struct Shader<'p> {
     tile: ShaderTile,
     io: ProductBuffers,
     lane: Operand,
-    /// Which part of K this group of lanes has, and which of the block's tiles of rows.
+    /// This group of lanes' number among those that split K, and among the block's tiles of rows.
     part: Operand,
     group: Operand,
     /// Rows of x, at launch.
     m: Operand,
-    /// Per tile of rows, its number; beyond the last, the last.
+    /// Per tile of rows, its number; for tiles beyond the last, that of the last.
     tiles: Vec<Operand>,
-    /// Per token, its number; beyond the last, the last.
+    /// Per token, its number; for tokens beyond the last, that of the last.
     tokens: Vec<Operand>,
 }
 
-/// Sums over columns that share everything that multiplies them, before they are multiplied: per tile
-/// of rows and token, and of x per token where something is added for each row.
+/// The sums of a segment before they are scaled: per tile of rows and token; and, if there is a
+/// zero-point correction, the sum of x per token.
 struct Segment {
     parts: Vec<Vec<Reg>>,
     of_x: Vec<Reg>,
@@ -131,7 +131,7 @@ impl<'p> Shader<'p> {
             let groups = main.problem.input.groups().unwrap_or(1);
             self.tokens.iter().map(|token| b.mul(*token, groups)).collect()
         });
-        // Where all columns share everything, their sums are one segment.
+        // If all columns share all parameters, they are one segment.
         let whole = main.problem.plan.scale.segment.is_none().then(|| self.segment(b));
         let chunks = main.problem.chunks();
         let of_k_tile = |b: &mut Builder, k_tile: Operand| {
@@ -173,7 +173,7 @@ impl<'p> Shader<'p> {
         self.results(b, &sums);
     }
 
-    /// Columns that share a scale of x, if not all do.
+    /// Columns that share a scale of x; `None` if all do.
     fn x_groups(&self) -> Option<u32> {
         match self.main.problem.input.scale? {
             InputScale::Row => None,
@@ -181,12 +181,12 @@ impl<'p> Shader<'p> {
         }
     }
 
-    /// Per tile of rows and token.
+    /// Zeroed sums, per tile of rows and token.
     fn sums(&self, b: &mut Builder) -> Vec<Vec<Reg>> {
         (0..self.tile.row_tiles).map(|_| b.zeros("sum", self.tile.tokens)).collect()
     }
 
-    /// Sums of nothing.
+    /// Zeroed sums of a segment.
     fn segment(&self, b: &mut Builder) -> Segment {
         let integers = self.main.problem.sums_integers();
         let (ty, zero): (Type, Operand) =
@@ -201,7 +201,7 @@ impl<'p> Shader<'p> {
         Segment { parts, of_x }
     }
 
-    /// A lane's words of codes of a chunk, plane after plane.
+    /// Loads a lane's words of codes of a chunk, plane by plane.
     fn load_codes(&self, b: &mut Builder, tile: Operand, chunk: Operand) -> Vec<Reg> {
         let main = self.main;
         let start = b.mul(tile, tile_words(main.problem));
@@ -217,7 +217,7 @@ impl<'p> Shader<'p> {
         all
     }
 
-    /// segment += weights x, of some columns of the chunk.
+    /// segment += weights x, for some columns of the chunk.
     fn multiply(
         &self,
         b: &mut Builder,
@@ -259,7 +259,7 @@ impl<'p> Shader<'p> {
         }
     }
 
-    /// sum += weight x, of one column or of four bytes.
+    /// sum += weight x, for one column or four bytes.
     fn accumulate(&self, b: &mut Builder, sum: Reg, weight: Operand, x: Reg) {
         if self.main.problem.sums_integers() {
             let dot = Ternary::Dot4 { a_signed: true, b_signed: true };
@@ -270,7 +270,7 @@ impl<'p> Shader<'p> {
         }
     }
 
-    /// sums += segment, scaled, and what is added for each row.
+    /// sums += segment, scaled, plus the correction of each row.
     fn close(
         &self,
         b: &mut Builder,
@@ -322,7 +322,7 @@ impl<'p> Shader<'p> {
         }
     }
 
-    /// Which of a row's scales of x a segment of a chunk has.
+    /// The number of the scale of x for a segment of a chunk, within a row.
     fn x_group(&self, b: &mut Builder, chunk: Operand, segment: u32) -> Operand {
         let (own, columns) = (self.main.problem.plan.native.columns, self.x_groups().unwrap_or(1));
         if columns >= own {

@@ -2,20 +2,19 @@
 //!
 //! In: a [`MainLoop`] and a [`SkinnyTile`]. Out: a kernel, not yet verified.
 //!
-//! The weights are the A operand of the product, decoded in registers, so that y^T comes out with
-//! tokens as columns. A block owns `row_tiles` tiles of 16 rows; its warps split K by whole k-tiles
-//! and add up in shared memory. A warp has one k-tile in registers, weights and x: it works through
-//! it, asks for all of the next one at once, and other warps work while that is under way. The first
-//! weights are asked for before the grid wait. x is small and comes from the second cache; no warp
-//! waits for another before the end. Scales multiply the sums of a segment in f32 (`sums`), or the
-//! weights as they are decoded; zero points
-//! go into the constants with which decoding ends, where those are small integers.
+//! The weights are the A operand of the product, dequantised in registers, so that D is y^T with tokens
+//! as columns. A block computes `row_tiles` tiles of 16 rows; its warps split K by whole k-tiles and add
+//! their sums in shared memory. A warp has one k-tile of weights and x in registers: it multiplies that
+//! k-tile, then issues all loads of the next one, while other warps work. The first weights are loaded
+//! before the grid wait (prefetch). x is small and is read from L2; no warp waits for another before the
+//! epilogue. Scales multiply the sums of a segment in f32 (`sums`), or the weights during dequantisation;
+//! zero points that are small integers are folded into the constants of the last dequantisation steps.
 //!
-//! That the loads stand together behind a branch is no accident: there the assembler cannot sink
-//! them to where they are needed. They come at the end of the k-tile, or, where decoding takes long,
-//! those of a tile of rows as soon as its codes are used ([`SkinnyTile::eager`]).
+//! The loads are grouped behind a branch, past which the assembler cannot sink them to their uses. They
+//! are at the end of the k-tile, or, where dequantisation takes long, after the last use of each tile's
+//! codes ([`SkinnyTile::eager`]).
 //!
-//! With `splits` > 1 the blocks of one row range split K too: see `results`.
+//! With `splits` > 1 several blocks share the K of one range of rows: see `epilogue`.
 
 mod activation;
 mod choice;
@@ -44,43 +43,43 @@ pub use choice::SkinnyTile;
 /// Everything that the parts of the kernel share.
 struct Skinny<'p> {
     main: &'p MainLoop<'p>,
-    /// Where a lane has x.
+    /// The lane's part of the fragment of x.
     x_fragment: &'p Tokens,
     tile: SkinnyTile,
     io: ProductBuffers,
     lane: Operand,
     warp: Operand,
-    /// Number of the block along the rows.
+    /// The block's number along the rows of w.
     block: Operand,
     /// Rows of x, at launch.
     m: Operand,
     /// Per tile of rows, this lane's first word of codes of each plane.
     codes: Vec<Vec<Operand>>,
-    /// Scales, zero points, addends, as far as there are any.
+    /// The group parameters that the product has: scales, zero points, corrections.
     params: Vec<LaneParams>,
 }
 
-/// TileParams of groups, and where this lane's lie.
+/// One group parameter, and where this lane reads its values.
 struct LaneParams {
     of: GroupParams,
     buffer: BufferId,
-    /// Per tile of rows, the word of k-tile 0.
+    /// Per tile of rows, the first word at k-tile 0.
     tiles: Vec<Operand>,
     shift: Option<Operand>,
 }
 
-/// What a warp holds of one k-tile while it is on its way.
+/// The registers for one k-tile, filled by loads in flight.
 struct InFlight {
-    /// Per tile and chunk, the codes: plane after plane.
+    /// Per tile and chunk, the codes, plane by plane.
     codes: Vec<Vec<Vec<Reg>>>,
-    /// Of each kind of numbers of groups, per tile.
+    /// Per group parameter and tile, the words of its values.
     params: Vec<Vec<Vec<Reg>>>,
 }
 
-/// Writes the kernel of free choices that fit.
+/// Writes the kernel; the choices are valid.
 ///
 /// # Errors
-/// An instruction that does not take x from registers.
+/// An instruction that does not read x from registers.
 fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> {
     let x_fragment = main.x_fragment()?;
     let blocks = main.problem.row_tiles().div_ceil(tile.row_tiles);
@@ -120,8 +119,8 @@ impl<'p> Skinny<'p> {
         this
     }
 
-    /// Where this lane's codes and numbers of each tile begin. Tiles that follow one another are a
-    /// constant apart; where the last block is ragged, the tiles beyond the last are computed again
+    /// Computes where this lane's codes and group parameters of each tile begin. The distance of
+    /// consecutive tiles is a constant; in a ragged last block, tiles beyond the last are computed again
     /// and not stored.
     fn place_tiles(&mut self, b: &mut Builder) {
         let (main, tile) = (self.main, self.tile);
@@ -153,7 +152,7 @@ impl<'p> Skinny<'p> {
         for (of, buffer) in all {
             let (Some(of), Some(buffer)) = (of, buffer) else { continue };
             let own = of.lane_word(b, main, self.lane);
-            // Where tiles share a number they are no constant apart.
+            // Tiles that share a number have no constant distance.
             let further = if of.rows > 1 && !ragged { tile.row_tiles } else { 1 };
             let tiles = numbers.iter().flat_map(|&number| (0..further).map(move |r| (number, r)));
             let tiles = tiles.map(|(number, r)| {
@@ -167,7 +166,7 @@ impl<'p> Skinny<'p> {
         }
     }
 
-    /// A tile's start, and the constant from there.
+    /// The start of a tile, and the constant offset from there.
     fn tile_start<T: Copy>(starts: &[T], tile: usize, apart: u32) -> (T, u32) {
         match starts {
             [first] => (*first, tile as u32 * apart),
@@ -260,7 +259,8 @@ impl<'p> Skinny<'p> {
         Participants::block(self.tile.warps)
     }
 
-    /// Whole k-tiles, as evenly as they go, over the warps of all blocks that split K.
+    /// The k-tiles of this warp: whole ones, distributed evenly over the warps of all blocks that split
+    /// K.
     fn k_tiles_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
         let parts = self.tile.splits * self.tile.warps;
         let k_iters = self.main.k_iters();
@@ -292,14 +292,14 @@ impl<'p> Skinny<'p> {
         InFlight { codes, params }
     }
 
-    /// Loads a k-tile's codes and numbers of groups, where there is such a k-tile.
+    /// Loads the codes and group parameters of a k-tile, if the k-tile exists.
     fn load(&self, b: &mut Builder, flight: &InFlight, k_tile: Operand, there: Operand) {
         for tile in 0..flight.codes.len() {
             self.load_tile(b, flight, tile, k_tile, there);
         }
     }
 
-    /// The same of one tile of rows.
+    /// [`Self::load`] for one tile of rows.
     fn load_tile(
         &self,
         b: &mut Builder,
@@ -316,7 +316,7 @@ impl<'p> Skinny<'p> {
         }
     }
 
-    /// One chunk of one tile: of each plane the words of the lanes side by side.
+    /// Loads one chunk of one tile: of each plane, this lane's words.
     fn load_codes(
         &self,
         b: &mut Builder,
@@ -333,7 +333,7 @@ impl<'p> Skinny<'p> {
         let mask = if chunks.is_multiple_of(main.k_tile_chunks()) {
             there
         } else {
-            // The last k-tile is short: its missing chunks meet zeros of x, whatever they are.
+            // The last k-tile is short: missing chunks are multiplied with zeros of x.
             let number = b.mad(k_tile, main.k_tile_chunks(), chunk);
             let inside = b.less(number, chunks);
             b.both(there, inside)
@@ -355,7 +355,7 @@ impl<'p> Skinny<'p> {
         self.tile.tokens.div_ceil(self.main.token_tile())
     }
 
-    /// Registers of D that hold tokens: of one token those of a lane's first.
+    /// Registers of D that hold tokens; for one token only those of a lane's first token.
     fn columns(&self) -> Vec<usize> {
         let d = &self.main.lanes().d;
         let held = |&register: &usize| d.tokens[d.registers[register][1]] < self.tile.tokens;
@@ -369,7 +369,7 @@ impl<'p> Skinny<'p> {
         (0..self.tile.row_tiles).map(&mut of_tile).collect()
     }
 
-    /// sums += what the k-tile in flight gives; `used` comes after each tile of rows.
+    /// Adds the products of the loaded k-tile to the sums; calls `used` after each tile of rows.
     fn multiply(
         &self,
         b: &mut Builder,
@@ -416,7 +416,7 @@ impl<'p> Skinny<'p> {
     }
 }
 
-/// TileParams of groups of one tile of rows, in registers.
+/// The group parameters of one tile of rows, in registers.
 struct TileParams<'d, 'p> {
     skinny: &'d Skinny<'p>,
     flight: &'d InFlight,
@@ -442,7 +442,7 @@ impl TileParams<'_, '_> {
         Some(Zeros::new(half, main, segments))
     }
 
-    /// What the decoding of a k-tile multiplies with, if it does.
+    /// The scales that the dequantisation of a k-tile multiplies with, if any.
     fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
         let main = self.skinny.main;
         main.problem.plan.scale.absorbed?;
@@ -450,7 +450,7 @@ impl TileParams<'_, '_> {
         of.of_weights(b, main, (words, *shift))
     }
 
-    /// What an instruction that scales takes of the weights for each step of a k-tile; nothing of another.
+    /// The scales of w for each step of a k-tile, for an instruction that scales; otherwise none.
     fn of_product(&self, b: &mut Builder) -> Vec<MatrixScale> {
         let main = self.skinny.main;
         let words = main.scaled().and_then(|_| self.of(self.skinny.io.scale));
@@ -460,7 +460,7 @@ impl TileParams<'_, '_> {
         words.map(of).unwrap_or_default()
     }
 
-    /// What multiplies the sums of a segment.
+    /// The factors of a segment's sums.
     fn scales(&self, b: &mut Builder, segment: u32) -> SegmentScales {
         let main = self.skinny.main;
         let mut values = |buffer, exponent| {
@@ -475,7 +475,7 @@ impl TileParams<'_, '_> {
 }
 
 impl LaneParams {
-    /// Loads the numbers of a k-tile of a tile of rows.
+    /// Loads the values of a k-tile for a tile of rows.
     fn load(
         &self,
         b: &mut Builder,
@@ -489,7 +489,7 @@ impl LaneParams {
         let k_tile = self.of.k_tile_word(b, main, k_tile);
         let (start, ahead) = Skinny::tile_start(&self.tiles, tile, apart);
         let at = b.add(k_tile, start);
-        // TileParams that several rows share begin anywhere: word by word.
+        // Values shared by several rows have no alignment: word by word.
         let most = if self.of.rows > 1 { 1 } else { 4 };
         for (vector, words) in (0..).zip(words.chunks(most)) {
             let from = Address::new(self.buffer, at).plus(ahead + vector * most as u32);

@@ -1,15 +1,16 @@
-//! From steps of the matrix instruction to f32 sums: a group's sum in the product's own type, then scaled.
+//! From steps of the matrix instruction to f32 sums: a segment is summed in the accumulator's type, then
+//! scaled.
 //!
-//! The matrix instruction adds up the steps of a group. The group's scale multiplies the sum, not the
-//! weights: each product is exact, and a scale costs one multiplication a result. The zero-point
-//! correction multiplies the group's sum of x for each token: the same instruction computes that sum, with
-//! ones as weights.
+//! The matrix instruction adds the steps of a segment. The scale multiplies that sum and not the weights:
+//! products are exact, and a scale costs one multiplication per result. The zero-point correction
+//! multiplies the segment's sum of x for each token, which the same instruction computes with ones as
+//! weights.
 //!
-//! An instruction that scales its operands adds to the finished sums directly.
+//! An instruction that scales its operands adds to the accumulators directly.
 //!
 //! Integer sums start at the bits of 1.5 * 2^23, where the spacing of f32 is 1: the sum's bits are a float
-//! without a conversion. Subtracting the constant also removes the power of two that decoding left.
-//! This holds for sums below 2^22 in magnitude; a group of 128 products of bytes stays below 2^21.
+//! without a conversion. Subtracting the constant also removes the power of two that dequantisation left.
+//! This is valid for sums below 2^22 in magnitude; a segment of 128 products of bytes stays below 2^21.
 
 use super::mapping::MainLoop;
 use crate::ir::{
@@ -20,26 +21,26 @@ use crate::plan;
 /// 1.5 * 2^23 in f32.
 const MAGIC: f32 = 12_582_912.0;
 
-/// The factors of a group's sums.
+/// The factors of a segment's sums.
 #[derive(Clone, Default)]
 pub(super) struct SegmentScales {
-    /// Of this lane's rows.
+    /// For this lane's rows.
     pub(super) rows: Option<Vec<Operand>>,
-    /// Of this lane's tokens.
+    /// For this lane's tokens.
     pub(super) tokens: Option<Vec<Operand>>,
-    /// Of this lane's rows: multiplies the sum of x.
+    /// For this lane's rows: the zero-point correction, which multiplies the sum of x.
     pub(super) correction: Option<Vec<Operand>>,
 }
 
 pub(super) struct Summing<'p> {
     main: &'p MainLoop<'p>,
-    /// A of ones, if sums of x are needed.
+    /// A fragment of ones, if sums of x are needed.
     ones: Vec<Reg>,
-    /// Where integer sums begin.
+    /// The initial value of integer sums.
     start: Vec<Reg>,
-    /// Registers of B of a step.
+    /// Registers of B in a step.
     x_registers: usize,
-    /// Whether a segment is added to the finished sums as it is: by an instruction that scales.
+    /// Whether the instruction scales, so that a segment is added to the accumulators directly.
     straight: bool,
 }
 
@@ -76,13 +77,13 @@ impl<'p> Summing<'p> {
         b.fragment(ty, self.main.lanes().d.registers.len() as u32)
     }
 
-    /// Registers in which a segment that is added to `sums` is summed.
+    /// The registers for the sums of a segment that is added to `sums`.
     pub(super) fn part_of(&self, b: &mut Builder, sums: &[Reg]) -> Vec<Reg> {
         if self.straight { sums.to_vec() } else { self.part(b) }
     }
 
-    /// A step of a segment: part += a x, from nothing in the segment's first.
-    /// `scales` are those of an instruction that scales. Of x, what lies behind B is left out.
+    /// A step of a segment: part += a x; the segment's first step starts from 0. `scales` are those of
+    /// an instruction that scales. Registers of x beyond B are ignored.
     pub(super) fn step(
         &self,
         b: &mut Builder,
@@ -96,7 +97,7 @@ impl<'p> Summing<'p> {
             true => Accumulator::Registers(self.start.clone()),
             false => Accumulator::Registers(part.to_vec()),
         };
-        // A schedule of matrix operations has one.
+        // A schedule with matrix instructions always has one.
         let Some(product) = self.main.instruction() else { return };
         let x = &x[..self.x_registers];
         match scales {
@@ -105,8 +106,8 @@ impl<'p> Summing<'p> {
         }
     }
 
-    /// Per segment of a k-tile, the sums of x of this lane's tokens, in every register of D, if they are
-    /// needed.
+    /// For each segment of a k-tile, the sums of x of this lane's tokens, in every register of D; empty
+    /// if they are not needed.
     pub(super) fn of_x(&self, b: &mut Builder, x: &[Reg]) -> Vec<Vec<Reg>> {
         if self.ones.is_empty() {
             return Vec::new();
@@ -122,7 +123,7 @@ impl<'p> Summing<'p> {
         x.chunks_exact(of_step * steps).map(segment).collect()
     }
 
-    /// sums += part, scaled, and the addend's share, in those registers that hold tokens.
+    /// sums += part * scale + sum of x * correction, in the given registers, which hold tokens.
     pub(super) fn add(
         &self,
         b: &mut Builder,
@@ -158,7 +159,7 @@ impl<'p> Summing<'p> {
             }
             if let (Some(correction), Some(of_x)) = (&scales.correction, of_x) {
                 let correction = with_tokens(b, correction[row]);
-                // The same in all rows.
+                // The sum of x is the same for all rows.
                 let first = held.iter().position(|&[_, other]| other == token).unwrap_or(at);
                 let of_x = self.as_float(b, of_x[first], 0);
                 b.accumulate(sums[at], correction, of_x);
@@ -166,7 +167,7 @@ impl<'p> Summing<'p> {
         }
     }
 
-    /// A sum as f32; an integer one without the power of two that its codes had.
+    /// A sum as f32; an integer sum without the power of two of its codes.
     fn as_float(&self, b: &mut Builder, sum: Reg, exponent: i32) -> Operand {
         if self.start.is_empty() {
             return sum.into();

@@ -1,7 +1,7 @@
-//! The table in which decoding looks codes up, where it does: in shared memory.
+//! The lookup table of plans that dequantise by lookup, in shared memory.
 //!
-//! Lanes read the places that their codes say, so that some of them meet in a bank: no order of the table
-//! helps against that.
+//! Lanes read the entries of their codes, so bank conflicts depend on the data; no order of the table
+//! avoids them.
 
 use super::problem::Problem;
 use crate::ir::{Address, Builder, LOOKUP_TABLE, Operand, SharedId, Special, Width, Word};
@@ -15,7 +15,7 @@ pub(super) struct Table {
     width: Width,
 }
 
-/// The numbers of a plan's table as 32-bit words, and the word of one of them.
+/// The entries of a plan's lookup table as 32-bit words, and the type of an entry.
 fn numbers(plan: &DequantPlan) -> Option<(Vec<u32>, Word)> {
     let mut steps = plan.stages.iter().flat_map(|stage| &stage.steps);
     steps.find_map(|step| match step {
@@ -30,13 +30,13 @@ fn numbers(plan: &DequantPlan) -> Option<(Vec<u32>, Word)> {
 }
 
 impl Table {
-    /// 32-bit words of shared memory that a problem's table takes, if it has one.
+    /// 32-bit words of shared memory of a problem's table; 0 without a table.
     pub(super) fn words(problem: &Problem) -> u32 {
         numbers(&problem.plan.dequant)
             .map_or(0, |(words, _)| words.len().next_multiple_of(4) as u32)
     }
 
-    /// Declares the table and has it written; it is there after the next barrier.
+    /// Declares the table and writes it; it is readable after the next barrier.
     pub(super) fn declare(b: &mut Builder, plan: &DequantPlan) -> Option<Self> {
         let (mut words, word) = numbers(plan)?;
         words.resize(words.len().next_multiple_of(4), 0);
@@ -57,7 +57,7 @@ impl Table {
         Some(Self { block, width })
     }
 
-    /// The number of a code: its bits.
+    /// The entry of a code, as bits.
     pub(super) fn read(self, b: &mut Builder, index: Operand) -> Operand {
         b.load(Address::new(self.block, index), self.width)[0].into()
     }

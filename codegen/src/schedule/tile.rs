@@ -1,20 +1,21 @@
-//! Products of any number of tokens: y[M, N] = x w^T + bias in tiles of rows and tokens.
+//! Products for any M: y[M, N] = x w^T + bias in tiles of rows and tokens.
 //!
 //! In: a [`MainLoop`] and a [`TileShape`]. Out: a kernel, not yet verified.
 //!
-//! The weights are the A operand, decoded in registers, so that y^T comes out with tokens as
-//! columns. A block owns `rows` rows of w and `tokens` rows of x and walks along K, a k-tile at a
-//! time; a ring in shared memory (`ring`) has the next k-tiles under way. A warp decodes its own rows
-//! of a k-tile once, then meets the tiles of tokens one after the other: the sums of a segment of one tile
-//! are complete before the next begins, so that only they need registers beside the result.
+//! The weights are the A operand, dequantised in registers, so that D is y^T with tokens as columns. A
+//! block computes `rows` rows of w by `tokens` rows of x. Its main loop runs over k-tiles; a multistage
+//! pipeline in shared memory (`ring`) copies later k-tiles meanwhile. A warp dequantises its own rows of a
+//! k-tile once, then multiplies them with one tile of tokens after another: the sums of a segment of one
+//! tile are complete before the next tile starts, so that only they need registers besides the
+//! accumulators.
 //!
-//! Scales multiply those sums in f32. On the weights they would cost 4 packed multiplies a step of
-//! 16 columns, that is 32 a group of 128 and tile of rows, against half the tokens on the sums: as
-//! many at 64 tokens, fewer below. And on the weights each product would be rounded to 16 bits.
+//! Scales multiply those sums in f32. On the weights they would cost 4 packed multiplications per step of
+//! 16 columns, that is 32 per group of 128 and tile of rows, against one per two tokens on the sums: as
+//! many at 64 tokens, fewer below. And products of scaled weights would be rounded to 16 bits.
 //!
-//! Blocks that share rows of w are neighbours in the grid, so that w comes from memory once. Rows that
-//! are too many for the grid's second axis are its first one: there are few tokens then, since elements
-//! of y are numbered in 32 bits.
+//! Blocks that share rows of w are adjacent in the grid, so that w is read from memory once. If there are
+//! more blocks of rows than the grid's second axis allows, rows are the first axis: such products have few
+//! tokens, since elements of y are indexed with 32 bits.
 
 mod pipeline;
 mod ring;
@@ -41,36 +42,36 @@ pub use shape::TileShape;
 /// Everything that the parts of the kernel share.
 struct Tile<'p> {
     main: &'p MainLoop<'p>,
-    /// Where a lane has x.
+    /// The lane's part of the fragment of x.
     x_fragment: &'p Tokens,
     shape: TileShape,
     io: ProductBuffers,
     lane: Operand,
     warp: Operand,
-    /// Number of the block along the tokens.
+    /// The block's number along the tokens.
     token_block: Operand,
-    /// Number of the block along the rows.
+    /// The block's number along the rows of w.
     row_block: Operand,
-    /// Number of the block among those that split K.
+    /// The block's number among those that split K.
     split: Operand,
     /// Rows of x, at launch.
     m: Operand,
 }
 
-/// A warp's weights of one k-tile.
+/// A warp's dequantised weights of one k-tile.
 struct Decoded<'r> {
     /// Per tile of rows and step of the product, A.
     a: Vec<Vec<Vec<Reg>>>,
-    /// Per tile of rows, what multiplies the sums.
+    /// Per tile of rows, the factors of the sums.
     scales: Vec<Scales<'r>>,
-    /// Per tile of rows and step, what the product itself scales A with, if it does.
+    /// Per tile of rows and step, the scales of A, for an instruction that scales.
     codes: Vec<Vec<MatrixScale>>,
 }
 
-/// Writes the kernel of free choices that fit.
+/// Writes the kernel; the choices are valid.
 ///
 /// # Errors
-/// An instruction that does not take x from registers.
+/// An instruction that does not read x from registers.
 fn tile(main: &MainLoop<'_>, shape: TileShape) -> Result<Kernel, Unscheduled> {
     let x_fragment = main.x_fragment()?;
     let warp = main.problem.target().gpu.map_or(32, |gpu| gpu.warp);
@@ -134,7 +135,7 @@ impl<'p> Tile<'p> {
         let first = b.mul(self.row_block, self.shape.rows);
         let of_rows = Range { first, count: self.shape.rows, end: self.main.problem.n.into() };
         constants.copy_rows(b, &self.io, of_rows, self.participants());
-        // The ring waits for all threads before anything is decoded.
+        // The ring has a barrier before anything is dequantised.
         let table = Table::declare(b, &self.main.problem.plan.dequant);
         ring.fill(b, self, start, end);
         let first = b.mul(self.token_block, self.shape.tokens);
@@ -165,7 +166,7 @@ impl<'p> Tile<'p> {
         Participants::block(self.shape.warps)
     }
 
-    /// Whole k-tiles, as evenly as they go, over the blocks that split K.
+    /// The k-tiles of this block: whole ones, distributed evenly over the blocks that split K.
     fn k_tiles_of_block(&self, b: &mut Builder) -> (Operand, Operand) {
         let (k_iters, splits) = (self.main.k_iters(), self.shape.splits);
         b.comment("this block's turns along K");
@@ -193,7 +194,7 @@ impl<'p> Tile<'p> {
         (0..self.main.lanes().d.registers.len()).collect()
     }
 
-    /// Decodes this warp's rows of a k-tile.
+    /// Dequantises this warp's rows of a k-tile.
     fn decode<'r>(
         &self,
         b: &mut Builder,
@@ -255,7 +256,7 @@ impl<'p> Tile<'p> {
                     sums.iter().map(|sums| summing.part_of(b, &sums[tile as usize])).collect()
                 };
                 let parts: Vec<Vec<Vec<Reg>>> = tiles.iter().map(of_tile).collect();
-                // Step by step over all of them: neighbours do not wait for each other.
+                // All tiles step by step, so that consecutive instructions are independent.
                 for step in 0..segment_steps {
                     let at = segment as usize * segment_steps + step;
                     for ((parts, x), &tile) in parts.iter().zip(&x).zip(&tiles) {
@@ -293,7 +294,7 @@ impl<'p> Tile<'p> {
             tokens: shape.tokens,
             parts: 1,
             splits: shape.splits,
-            // Four results of 16 bits are 8 bytes, if rows of y begin at such.
+            // Four 16-bit results are 8 bytes, if rows of y are aligned to 8 bytes.
             at_once: if main.problem.n.is_multiple_of(4) { 4 } else { 1 },
             participants: self.participants(),
             m: self.m,

@@ -1,11 +1,10 @@
-//! Transforms on the device: what a scheme stores, from a checkpoint's packing to the buffers that
-//! products read, and back.
+//! Repacking on the device: from a checkpoint's packing to the buffers that products read, and back.
 //!
-//! In: a [`Problem`], the scheme with its stores, a [`Part`] and a [`Direction`]. Out: a kernel, not
-//! yet verified. No packing is known by name: both sides are layouts, bound to the shape, and the
-//! index arithmetic follows from their digits (`affine`, `plane`, `gather`). What an element becomes
-//! is its `form`; where products want a number that no component holds, its `formula`. A thread writes
-//! 16 bytes of the destination, fewer where its rows are odd; what no element lies in becomes 0.
+//! In: a [`Problem`], the scheme with its stores, a [`Part`] and a [`Direction`]. Out: a kernel, not yet
+//! verified. No packing has code of its own: both sides are layouts, bound to the shape, and the index
+//! arithmetic follows from their digits (`affine`, `plane`, `gather`). `form` converts an element;
+//! `formula` computes numbers that no component stores. A thread writes 16 bytes of the destination, fewer
+//! if rows are odd; bits without an element become 0.
 
 mod affine;
 mod form;
@@ -28,25 +27,26 @@ use super::group_params::{GroupParams, ParamKind, is_read};
 use super::problem::{Problem, Unscheduled};
 use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
 
-/// What is moved: the contents of one constant buffer of a product.
+/// A constant buffer of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The codes.
     Codes,
-    /// What multiplies the sum of a run: scales, or the product of several levels.
+    /// The scales, or the products of several levels.
     Scales,
-    /// The zero points: small integers in a checkpoint, numbers of x's type natively.
+    /// The zero points: small integers in a checkpoint, numbers of the compute dtype in the native
+    /// layout.
     Zeros,
     /// The bias, f32 natively.
     Bias,
-    /// What multiplies a run's sum of x: computed of scales, zero points and shifts.
+    /// The zero-point corrections, computed from scales, zero points and shifts.
     Corrections,
-    /// What multiplies a row: the product of the scales that are constant along it.
+    /// The per-channel scales: products of the scales that are constant along a row.
     ChannelScales,
 }
 
 impl Part {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Self; 6] = [
         Self::Codes,
         Self::Scales,
@@ -56,7 +56,7 @@ impl Part {
         Self::ChannelScales,
     ];
 
-    /// What the buffer is to a product.
+    /// The role of the buffer in a product.
     pub const fn role(self) -> BufferRole {
         match self {
             Self::Codes => BufferRole::Codes,
@@ -68,7 +68,7 @@ impl Part {
         }
     }
 
-    /// The part in a kernel's name.
+    /// The part's name in a kernel's name.
     const fn label(self) -> &'static str {
         match self {
             Self::Codes => "codes",
@@ -80,12 +80,12 @@ impl Part {
         }
     }
 
-    /// Whether it follows the order of the columns, so that a kernel reads that too.
+    /// Whether the part depends on the order of columns, so that its kernel reads the order.
     pub const fn is_sorted(self) -> bool {
         !matches!(self, Self::Bias | Self::ChannelScales)
     }
 
-    /// The component that the digits of its native layout are of.
+    /// The component in the digits of the native layout.
     const fn component(self) -> Component {
         match self {
             Self::Codes => Component::Code,
@@ -96,7 +96,7 @@ impl Part {
     }
 }
 
-/// Which way.
+/// The direction of a transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the scheme's stores to the native buffer.
@@ -105,17 +105,16 @@ pub enum Direction {
     FromNative,
 }
 
-/// Writes the kernel: the first buffers are read, in the order of [`stores`] (or the native one, on
-/// the way back), the last one is written whole. The scheme is the problem's, with its stores. Where
-/// the problem's columns have an order of their own they are sorted and padded, and those of
-/// the stored weight are `columns`; kernels of what [`Part::is_sorted`] read the order (u32 for each
-/// of the problem's columns, any number beyond the stored ones for none) as their last array, and
-/// there is no way back.
+/// Writes the kernel. Its first buffers are read: the stores in the order of [`stores`], or the native
+/// buffer on the way back; its last buffer is written completely. The scheme is the problem's, with its
+/// stores. If the problem's columns have an order, they are sorted and padded, and `columns` is the
+/// number of the stored weight's columns; kernels of parts with [`Part::is_sorted`] read the order as
+/// their last array (u32 for each of the problem's columns; any number beyond the stored columns is a
+/// pad), and there is no way back.
 ///
 /// # Errors
-/// What the schedule does not take: a part that the scheme does not have, numbers of types without a
-/// way to f32, packings without vectors that are alike; on the way back also what is computed, and a
-/// store with other components in it.
+/// A part that the problem does not have, types without a conversion to f32, packings whose vectors
+/// differ; on the way back also computed numbers, and stores with other components.
 pub fn transform(
     problem: &Problem,
     scheme: &Scheme,
@@ -130,10 +129,10 @@ pub fn transform(
     }
 }
 
-/// The stores that a part is made of, in the scheme's order.
+/// The stores that a part is computed from, in the scheme's order.
 ///
 /// # Errors
-/// A part that the problem does not have, or that is made of types without a way to f32.
+/// A part that the problem does not have, or types without a conversion to f32.
 pub fn stores<'s>(
     problem: &Problem,
     scheme: &'s Scheme,
@@ -151,8 +150,8 @@ fn holding<'s>(scheme: &'s Scheme, components: &[Component]) -> Vec<&'s Store> {
     scheme.stores.iter().filter(holds).collect()
 }
 
-/// An array of a kernel: its name, its bits (whole bytes: the last one may be padded), its layout for
-/// the reader.
+/// An array of a kernel: its name, its bits (whole bytes: the last byte may be padded), its layout as
+/// text.
 struct Side {
     name: String,
     bits: u64,
@@ -169,7 +168,7 @@ impl Side {
 struct Transform<'p> {
     problem: &'p Problem,
     scheme: &'p Scheme,
-    /// Of the stored weight.
+    /// Columns of the stored weight.
     columns: u32,
     part: Part,
 }
@@ -184,23 +183,23 @@ impl Transform<'_> {
         Shape::matrix(self.problem.n as u64, self.problem.k as u64)
     }
 
-    /// As the checkpoint has it.
+    /// The shape in the checkpoint.
     const fn stored_shape(&self) -> Shape {
         Shape::matrix(self.problem.n as u64, self.columns as u64)
     }
 
-    /// Whether columns have an order of their own.
+    /// Whether this part's columns are sorted.
     const fn sorts(&self) -> bool {
         self.problem.order.is_some() && self.part.is_sorted()
     }
 
-    /// Whether a group index says which numbers a column has.
+    /// Whether a group index selects the parameters of a column.
     fn reads_index(&self) -> bool {
         let indexed = self.problem.order.as_ref().is_some_and(|order| order.indexed);
         indexed && self.sorts() && self.part != Part::Codes
     }
 
-    /// How the columns are sorted, the order being the last of so many arrays.
+    /// The sorting of columns; `order` is the number of the array with the order.
     fn sorted(
         &self,
         order: usize,
@@ -292,7 +291,7 @@ impl Transform<'_> {
         bound.map_err(|error| self.unscheduled(&format!("the packing ({error})")))
     }
 
-    /// Where the bits of a component lie.
+    /// The affine runs of a component's bits.
     fn runs(
         &self,
         bound: &BoundLayout,
@@ -309,7 +308,7 @@ impl Transform<'_> {
         if runs.iter().all(up) { Ok(runs) } else { Err(self.unscheduled("digits that count down")) }
     }
 
-    /// The native buffer, and where its elements lie.
+    /// The native buffer, and the affine runs of its elements.
     fn native(&self) -> Result<(Side, Vec<AffineRun>), Unscheduled> {
         let component = self.part.component();
         let (text, granularity) = match self.part {
@@ -341,7 +340,7 @@ impl Transform<'_> {
         Ok((Side::of("native".to_owned(), &bound, text), runs))
     }
 
-    /// The part's numbers per group.
+    /// The part as a group parameter.
     fn group_params(&self) -> Result<GroupParams, Unscheduled> {
         let of = match self.part {
             Part::Scales => self.problem.scale,
@@ -366,7 +365,7 @@ impl Transform<'_> {
         }
     }
 
-    /// What becomes of elements on the way to products, and the components that they are made of.
+    /// The conversion of elements to the native form, and the components that it reads.
     fn made_of(&self) -> Result<(Form, Vec<Component>), Unscheduled> {
         let wanted = match self.part {
             Part::Corrections => {
@@ -394,7 +393,7 @@ impl Transform<'_> {
         }
     }
 
-    /// Of stored zero points, the type and that of products.
+    /// The stored type of zero points, and the compute dtype.
     fn zeros(&self) -> Result<(Integer, Half), Unscheduled> {
         let integer = self.scheme.zero.and_then(|zero| Integer::new(zero.kind));
         let integer = integer.ok_or_else(|| self.unscheduled("floats"))?;
@@ -402,7 +401,7 @@ impl Transform<'_> {
         Ok((integer, half.ok_or_else(|| self.unscheduled("integer products"))?))
     }
 
-    /// Of a component's numbers, the stored type and the native one.
+    /// The stored type and the native type of a component.
     fn numbers(&self, component: Component) -> Result<(Number, Number), Unscheduled> {
         let stored = self.scheme.number(component);
         let stored = stored.ok_or_else(|| self.unscheduled("numbers of no type"))?;

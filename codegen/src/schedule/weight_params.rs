@@ -1,6 +1,5 @@
-//! The numbers that rows and groups of columns of w share, as products want them: which of a scheme's
-//! scales, zero points and shifts are read as they are stored, and which are computed when a weight is
-//! prepared.
+//! The parameters of w as products read them: which scales, zero points and shifts of a scheme are read as
+//! they are stored, and which are computed when a weight is prepared.
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, GroupSize};
@@ -11,15 +10,15 @@ use super::group_params::{GroupParams, ParamKind};
 use crate::plan::scale::Place;
 use crate::plan::{Operand, Plan};
 
-/// The group parameters of w: scales, zero points that decoding subtracts, corrections, per-channel scales.
+/// The group parameters and the per-channel scale of w.
 pub(super) struct WeightParams {
-    /// Multiplies the sum of a segment of columns, or each weight of it.
+    /// Multiplies the sum of a segment, or each weight.
     pub(super) scale: Option<GroupParams>,
-    /// Taken off codes while they are decoded.
+    /// Subtracted from codes during dequantisation.
     pub(super) zero: Option<GroupParams>,
-    /// Multiplies the sum of x over a segment of columns.
+    /// The zero-point correction: multiplies the sum of x over a segment.
     pub(super) correction: Option<GroupParams>,
-    /// Whether a number per row, f32, multiplies the finished sum.
+    /// Whether there is a per-channel scale: f32, one per row, applied in the epilogue.
     pub(super) channel_scale: bool,
 }
 
@@ -31,7 +30,7 @@ impl WeightParams {
             let levels = (0u8..).zip(&plan.scale.levels).zip(&scheme.scales);
             levels.filter(move |((_, level), _)| level.place == place)
         };
-        // What decoding multiplies with is the only one.
+        // A scale that dequantisation multiplies with is the only one.
         let mut by_segment =
             placed(Place::Weight).chain(placed(Place::Segment)).chain(placed(Place::Product));
         let scale = match (by_segment.next(), by_segment.next()) {
@@ -54,7 +53,7 @@ impl WeightParams {
             }
             _ => None,
         };
-        // Of a type that has no way to f32 here, or of several, as f32.
+        // A type without a conversion to f32, or several levels: computed as f32.
         let on_weights = plan.scale.absorbed.is_some() || placed(Place::Product).next().is_some();
         let scale = match (scale, plan.scale.absorbed) {
             (None, Some(absorbed)) => {
@@ -67,7 +66,7 @@ impl WeightParams {
         };
         let scale = scale.map(|scale| GroupParams { of_weights: on_weights, ..scale });
         let (add, _) = plan.dequant.encoding();
-        let zero = scheme.zero.and_then(|zero| subtracted(&zero, plan, (add, k_tile)));
+        let zero = scheme.zero.and_then(|zero| subtracted_zeros(&zero, plan, (add, k_tile)));
         let adds = correction_terms(plan, zero.as_ref()).needed(scheme);
         Self {
             scale,
@@ -79,7 +78,7 @@ impl WeightParams {
     }
 }
 
-/// What sums lack, where decoding takes these zero points off, or none.
+/// The terms of the zero-point correction, given the zero points that dequantisation subtracts.
 pub(super) fn correction_terms(
     plan: &Plan,
     subtracted: Option<&GroupParams>,
@@ -88,11 +87,11 @@ pub(super) fn correction_terms(
     ZeroPointCorrection { zero: subtracted.is_none(), add }
 }
 
-/// Zero points that decoding subtracts, where sums of small integers are exact:
-/// the code lies above a base of 128 in bf16, which has 8 bits, and of 1024 in f16, which has 11; base,
-/// smallest code and zero point together, and the code less the zero point, stay within twice the base.
-/// What is added to stored zero points counts.
-fn subtracted(zero: &Zero, plan: &Plan, (add, k_tile): (i32, u32)) -> Option<GroupParams> {
+/// Zero points that dequantisation subtracts, if sums of small integers are exact: the code is added to
+/// a base of 128 in bf16, which has 8 significant bits, or of 1024 in f16, which has 11; base + smallest
+/// code + zero point, and code - zero point, have to stay within twice the base. A constant added to
+/// stored zero points counts.
+fn subtracted_zeros(zero: &Zero, plan: &Plan, (add, k_tile): (i32, u32)) -> Option<GroupParams> {
     let (half, most, base) = match plan.dequant.operand {
         Operand::Bf16 => (BF16, 7, 128.0),
         Operand::F16 => (F16, 8, 1024.0),
@@ -100,7 +99,7 @@ fn subtracted(zero: &Zero, plan: &Plan, (add, k_tile): (i32, u32)) -> Option<Gro
     };
     let ZeroKind::Codes { number, plus, wraps } = zero.kind else { return None };
     let (Number::Uint(bits) | Number::Int(bits)) = number else { return None };
-    // One that wraps is a number of its bits again.
+    // A zero point that wraps has its own number of bits again.
     let plus = if wraps { 0.0 } else { f64::from(plus) };
     let (least, largest) = (number.min() + plus, number.max() + plus);
     let (low, high) = plan.dequant.weight.range();

@@ -1,4 +1,4 @@
-//! From scaled values to the words of the operand.
+//! Codes and words of the operand, from scaled values.
 
 use quantloom_dsl::format::{E4M3, FloatFormat, Number, Variant};
 use quantloom_dsl::{Quantiser, Ties};
@@ -8,15 +8,15 @@ use crate::ir::{Binary, Builder, Compare, Half, Operand, Ternary, Unary};
 use crate::plan;
 use crate::target::Feature;
 
-/// How codes of a quantiser are written as elements of an operand.
+/// The representation of a quantiser's codes as elements of an operand.
 pub(super) struct Codes<'q> {
     pub(super) quantiser: &'q Quantiser,
     pub(super) operand: plan::Operand,
 }
 
 impl Codes<'_> {
-    /// The words of a vector of scaled values, to which their zero points have been added. Where there
-    /// are pads, `there` says which elements are none.
+    /// The words of a vector of scaled values, which include their zero points. If there are pads,
+    /// `there` tells which elements are not.
     pub(super) fn words(
         &self,
         b: &mut Builder,
@@ -38,7 +38,7 @@ impl Codes<'_> {
                 codes.chunks_exact(4).map(|four| bytes(b, four)).collect()
             }
             plan::Operand::E4m3 => {
-                // The instruction itself rounds and saturates to e4m3.
+                // The instruction rounds and saturates to e4m3.
                 let values = match self.quantiser.code == Number::Float(E4M3) {
                     true => scaled.to_vec(),
                     false => scaled.iter().map(|value| self.value(b, *value)).collect(),
@@ -80,7 +80,7 @@ impl Codes<'_> {
         }
     }
 
-    /// The value of the nearest code, f32; a NaN stays where the code type has one or is an integer.
+    /// The value of the nearest code, f32; NaN stays NaN if the code type has NaN or is an integer.
     fn value(&self, b: &mut Builder, scaled: Operand) -> Operand {
         if let Number::Float(format) = self.quantiser.code {
             return round_to(b, format, scaled);
@@ -97,7 +97,7 @@ impl Codes<'_> {
     /// The nearest code, an integer; 0 for a NaN.
     fn integer(&self, b: &mut Builder, scaled: Operand) -> Operand {
         let scaled = match self.quantiser.ties {
-            // As the conversion does.
+            // As the conversion instruction does.
             Ties::Even => scaled,
             Ties::Away => away(b, scaled),
         };
@@ -109,7 +109,7 @@ impl Codes<'_> {
     }
 }
 
-/// The nearest integer, ties away from zero: the even one differs from a tie by a half.
+/// The nearest integer, ties away from zero; the even one differs from a tie by a half.
 fn away(b: &mut Builder, value: Operand) -> Operand {
     let magnitude = b.unary(Unary::Abs, value);
     let even = b.unary(Unary::RoundEven, magnitude);
@@ -120,8 +120,8 @@ fn away(b: &mut Builder, value: Operand) -> Operand {
     super::rounding::with_sign(b, rounded, value)
 }
 
-/// The code of a number of a format without infinities: under the exponents of f32, the biases apart,
-/// its bits are those of f32, of subnormal numbers too.
+/// The code of a number of a format without infinities: with the bias of f32 its bits are those of f32,
+/// also for subnormal numbers.
 fn small(b: &mut Builder, format: FloatFormat, value: Operand) -> Operand {
     let moved = b.mul_f32(value, 2f32.powi(format.bias() - 127));
     let bits = b.unary(Unary::AsU32, moved);
@@ -134,14 +134,14 @@ fn small(b: &mut Builder, format: FloatFormat, value: Operand) -> Operand {
     if format.variant != Variant::Fnuz {
         return code;
     }
-    // What would be the negative zero is NaN.
+    // The bits of negative zero are NaN.
     let zero = b.compare(Compare::EqualF32, value, 0.0f32);
     let code = b.select(zero, 0u32, code);
     let number = b.compare(Compare::EqualF32, value, value);
     b.select(number, code, top)
 }
 
-/// Codes of so many bits in words, without gaps; zeros behind the last.
+/// Packs codes into words without gaps; zeros after the last.
 fn side_by_side(b: &mut Builder, codes: &[Operand], bits: u32) -> Vec<Operand> {
     let mut words: Vec<Operand> = Vec::new();
     let mut put = |b: &mut Builder, word: usize, part: Operand| match words.get_mut(word) {

@@ -1,4 +1,4 @@
-//! Smallest and largest of the values that share a scale, 0 included; a NaN is passed over.
+//! The extent of values that share a scale: smallest and largest, 0 included, NaN ignored.
 
 use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Mask, Operand, Reg, Shuffle, Special, Type, Unary,
@@ -8,14 +8,14 @@ use crate::ir::{
 /// The extent of some values.
 #[derive(Clone, Copy)]
 pub(super) struct Extent {
-    /// The smallest; `None` where only magnitudes are asked for.
+    /// The smallest; `None` if only magnitudes are needed.
     low: Option<Operand>,
     /// The largest, or the largest magnitude.
     high: Operand,
 }
 
 impl Extent {
-    /// The extent of values; `signed` if both ends are wanted.
+    /// The extent of values; `signed` if both ends are needed.
     pub(super) fn of(b: &mut Builder, values: &[Operand], signed: bool) -> Self {
         if signed {
             let low = tree(b, Binary::MinF32, values.to_vec());
@@ -25,14 +25,14 @@ impl Extent {
         Self { low: None, high: tree(b, Binary::MaxF32, magnitudes) }
     }
 
-    /// The extent of both.
+    /// The union of two extents.
     fn with(self, b: &mut Builder, other: Self) -> Self {
         let low = self.low.zip(other.low);
         let low = low.map(|(low, other)| b.binary(Binary::MinF32, low, other));
         Self { low, high: b.binary(Binary::MaxF32, self.high, other.high) }
     }
 
-    /// Of the values of so many neighbouring lanes, a power of two.
+    /// The extent over a power of two of neighbouring lanes.
     pub(super) fn of_lanes(mut self, b: &mut Builder, lanes: u32) -> Self {
         if !b.can_shuffle(lanes) {
             return self.of_threads(b, lanes);
@@ -47,7 +47,7 @@ impl Extent {
         self
     }
 
-    /// Of the values of the block, by way of shared memory; used once a kernel.
+    /// The extent over the block, through shared memory; at most once per kernel.
     pub(super) fn of_block(self, b: &mut Builder, threads: u32) -> Self {
         let lanes = b.warp_size();
         if !b.can_shuffle(lanes) {
@@ -59,7 +59,7 @@ impl Extent {
             return of_warp;
         }
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        // Each lane has the extent of a warp, neighbours those of all.
+        // Each lane has the extent of a warp; neighbouring lanes have those of all warps.
         let each = warps.next_power_of_two();
         let place = b.and(lane, each - 1);
         let (first, is_warp) = (b.equal(lane, 0u32), b.less(place, warps));
@@ -80,8 +80,8 @@ impl Extent {
         Self { low, high: load(b, high) }.of_lanes(b, each)
     }
 
-    /// Of the values of so many neighbouring threads, a power of two or the block's, by way of shared
-    /// memory: each half takes over the other's.
+    /// The extent over neighbouring threads (a power of two, or the whole block) through shared memory:
+    /// each half combines with the other's.
     fn of_threads(mut self, b: &mut Builder, threads: u32) -> Self {
         if threads <= 1 {
             return self;
@@ -124,7 +124,7 @@ impl Extent {
         all
     }
 
-    /// Of all of x: the parts' extents, as many a lane.
+    /// The extent of all of x: the lanes of a warp read the parts' extents.
     pub(super) fn of_parts(b: &mut Builder, parts: BufferId, each: u32, signed: bool) -> Self {
         let lane = b.special(Special::Lane);
         let first = b.mul(lane, 2 * each);
@@ -151,20 +151,20 @@ impl Extent {
         }
     }
 
-    /// Smallest and largest; 0 and the largest magnitude where only that was asked for.
+    /// The smallest and the largest value; 0 and the largest magnitude if only magnitudes are kept.
     pub(super) fn ends(self) -> [Operand; 2] {
         [self.low.unwrap_or(Operand::F32(0.0)), self.high]
     }
 }
 
-/// An extent that grows.
+/// An extent that is updated in a loop.
 pub(super) struct Running {
     low: Option<Reg>,
     high: Reg,
 }
 
 impl Running {
-    /// Of nothing.
+    /// The extent of no values.
     pub(super) fn start(b: &mut Builder, signed: bool) -> Self {
         let mut zero = |name: &str| {
             let end = b.variable(name, Type::F32, Uniformity::Varying);
@@ -174,7 +174,7 @@ impl Running {
         Self { low: signed.then(|| zero("low")), high: zero("high") }
     }
 
-    /// And of these values.
+    /// Adds values.
     pub(super) fn add(&self, b: &mut Builder, values: &[Operand]) {
         let extent = Extent::of(b, values, self.low.is_some());
         let extent = self.extent().with(b, extent);
@@ -184,13 +184,13 @@ impl Running {
         b.set(self.high, extent.high);
     }
 
-    /// So far.
+    /// The extent so far.
     pub(super) fn extent(&self) -> Extent {
         Extent { low: self.low.map(Operand::from), high: self.high.into() }
     }
 }
 
-/// The minimum or maximum of values and 0, which comes last: NaNs alone give 0.
+/// The minimum or maximum of values and 0; 0 is last, so that NaNs alone give 0.
 fn tree(b: &mut Builder, op: Binary, mut values: Vec<Operand>) -> Operand {
     while values.len() > 1 {
         let pairs = values.chunks(2).map(|pair| match pair {

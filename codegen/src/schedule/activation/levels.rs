@@ -1,4 +1,4 @@
-//! All levels of a quantiser: what is given, what is chosen, and the codes that follow.
+//! The levels of a quantiser: static and dynamic scales, zero points, and the codes of x.
 
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
@@ -16,19 +16,19 @@ use crate::ir::{
     Width, Word,
 };
 
-/// What is given of a quantiser's parameters.
+/// The static parameters of a quantiser, and extents from an earlier kernel.
 pub(super) struct Given<'p> {
     quantiser: &'p Quantiser,
-    /// The number of each level that is static.
+    /// The number of each static level.
     scales: Vec<Option<BufferId>>,
     /// A static zero point.
     zero: Option<BufferId>,
-    /// Extents of parts of x.
+    /// The extents of parts of x.
     extents: Option<BufferId>,
 }
 
 impl<'p> Given<'p> {
-    /// Declares what is read.
+    /// Declares the buffers that are read.
     pub(super) fn declare(
         b: &mut Builder,
         problem: &ActivationProblem,
@@ -58,21 +58,21 @@ pub(super) struct Levels<'p> {
     scale: BufferId,
 }
 
-/// What is given, in registers.
+/// The static parameters, in registers.
 pub(super) struct Constants {
     pub(super) scales: Vec<Option<Operand>>,
     pub(super) zero: Option<Operand>,
 }
 
-/// What is the same all along a row.
+/// The values that are constant along a row.
 pub(super) struct OfRow {
-    /// The extent of all of x, if a level is chosen from that.
+    /// The extent of all of x, if a level is chosen from it.
     pub(super) tensor: Option<Extent>,
     /// The product of the coarsest levels that do not change along the row, if there are any.
     pub(super) factor: Option<Factor>,
     /// The zero point, if it does not change.
     zero: Option<Operand>,
-    /// Of the factor, if no level changes.
+    /// The divisor, if no level changes along the row.
     divisor: Option<Divisor>,
 }
 
@@ -85,7 +85,7 @@ pub(super) const fn columns(level: &ScaleLevel) -> Option<u32> {
 }
 
 impl<'p> Levels<'p> {
-    /// Declares what is written beside the operand.
+    /// Declares the buffers that are written besides the operand.
     pub(super) fn declare(
         b: &mut Builder,
         problem: &'p ActivationProblem,
@@ -101,14 +101,14 @@ impl<'p> Levels<'p> {
         Self::new(problem, given, scale)
     }
 
-    /// The levels, with the buffer that scales are written to.
+    /// The levels, with the buffer of their scales.
     pub(super) fn new(problem: &'p ActivationProblem, given: Given<'p>, scale: BufferId) -> Self {
         let quantiser = given.quantiser;
         let codes = Codes { quantiser, operand: problem.operand };
         Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale }
     }
 
-    /// Loads what is constant, and the same for all of x.
+    /// Loads the static parameters and the extents of all of x.
     pub(super) fn load_constants(&self, b: &mut Builder) -> Constants {
         let mut load = |buffer: BufferId| {
             let from = Address::new(buffer, 0u32);
@@ -119,8 +119,8 @@ impl<'p> Levels<'p> {
         Constants { scales, zero }
     }
 
-    /// The coarsest levels that do not change along a row, whose extent is given where one is chosen
-    /// from that.
+    /// The coarsest levels that do not change along a row; `extent` is the row's, if a level is chosen
+    /// from it.
     pub(super) fn of_row(
         &self,
         b: &mut Builder,
@@ -148,7 +148,7 @@ impl<'p> Levels<'p> {
             };
             of_row.factor = Some(factor);
         }
-        if self.problem.group().is_none() && !self.problem.is_apart() {
+        if self.problem.group().is_none() && !self.problem.has_scale_kernel() {
             let factor = of_row.factor.unwrap_or_else(|| self.no_factor());
             of_row.factor = Some(factor);
             of_row.divisor = Some(Divisor::new(b, self.problem, factor));
@@ -156,12 +156,12 @@ impl<'p> Levels<'p> {
         of_row
     }
 
-    /// That of a quantiser without levels.
+    /// The product of no levels.
     fn no_factor(&self) -> Factor {
         Factor::one(Rounding::to(self.problem.arithmetic()))
     }
 
-    /// The zero point of values, if there is one.
+    /// The zero point of values, if the quantiser has one.
     pub(super) fn chosen_zero(
         &self,
         b: &mut Builder,
@@ -171,7 +171,7 @@ impl<'p> Levels<'p> {
         self.given.quantiser.zero.map(|number| self.scales.zero(b, number, extent, factor))
     }
 
-    /// The factor and the zero point of a vector.
+    /// The product of the levels and the zero point of a vector.
     fn of_vector(
         &self,
         b: &mut Builder,
@@ -192,8 +192,8 @@ impl<'p> Levels<'p> {
         (factor.unwrap_or_else(|| self.no_factor()), zero)
     }
 
-    /// The operand's words of a vector; its scale is stored where its group begins. Where there are
-    /// pads, `there` says which elements are none.
+    /// The operand's words of a vector; also stores its scale if its group starts there. If there are
+    /// pads, `there` tells which elements are not.
     pub(super) fn quantise(
         &self,
         b: &mut Builder,
@@ -211,7 +211,7 @@ impl<'p> Levels<'p> {
             scaled = factor.rounding.round(b, moved);
         }
         self.store_scale(b, (row, column, inside), factor);
-        // A pad is 0, whatever code a 0 of x has.
+        // A pad is 0, whatever the code of 0 in x is.
         let there = there(b);
         let zeros = zero.map(|zero| vec![zero; scaled.len()]);
         self.codes.words(b, &scaled, zeros.as_deref(), there.as_deref())

@@ -1,4 +1,4 @@
-//! What is made: the operand of a product, from x of a type, for a quantiser or as it is.
+//! The operand of x for a product: its type, its quantiser, its columns.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
@@ -13,24 +13,25 @@ use crate::plan::{Operand, kernel_name};
 use crate::schedule::Unscheduled;
 use crate::target::{Feature, Target};
 
-/// An operand [M, P] of x [M, K] in the type `own`.
+/// An operand [M, P] of x [M, K] in the input dtype.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivationProblem {
-    /// Where it runs.
+    /// The target.
     pub target: &'static Target,
-    /// Type of x: f32, f16 or bf16.
+    /// The input dtype: f32, f16 or bf16.
     pub own: FloatFormat,
     /// Type of the operand's elements.
     pub operand: Operand,
     /// Columns of x.
     pub k: u32,
-    /// Columns of the operand (P): a multiple of 8; x, then zeros.
+    /// Columns of the operand (P): a multiple of 8; those of x, then zeros.
     pub padded: u32,
-    /// Whether columns are taken in an order that is given; of x as it is.
+    /// Whether columns are reordered by a given order.
     pub gathers: bool,
-    /// Columns of the operand that share a scale of the product, where scales change along columns.
+    /// Columns of the operand that share a scale in the product; `None` if scales do not change along
+    /// columns.
     pub segment: Option<u32>,
-    /// Whether scales are left as codes of e8m0, a byte each, for an instruction that scales.
+    /// Whether scales stay codes of e8m0, a byte each, for an instruction that scales.
     pub codes: bool,
     pub(super) activation: Activation,
     pub(super) arithmetic: Arithmetic,
@@ -38,11 +39,11 @@ pub struct ActivationProblem {
 }
 
 impl ActivationProblem {
-    /// Poses the operand of a scheme's product with one of its activations.
+    /// The problem of x's operand in a scheme's product with one of its activations.
     ///
     /// # Errors
-    /// What the schedule does not take: an operand that does not hold the codes, scales in integers of
-    /// more bits than an f32 holds, shapes beyond the limits.
+    /// An operand type that does not represent the codes, scales in integers of more bits than f32
+    /// holds, shapes beyond the limits.
     pub fn new(
         scheme: &Scheme,
         activation: &Activation,
@@ -100,14 +101,14 @@ impl ActivationProblem {
         Ok(this)
     }
 
-    /// The same for a product with segments of other lengths than x has groups: each segment is part of one
-    /// group, and has its scale.
+    /// The same for a product with segments of other lengths than the groups of x: each segment is part
+    /// of one group.
     #[must_use]
     pub fn in_segments(self, segment: Option<u32>) -> Self {
         Self { segment: segment.filter(|_| self.segment.is_some()).or(self.segment), ..self }
     }
 
-    /// The same for an instruction that scales: with scales as codes of e8m0, `[M, G]` bytes.
+    /// The same for an instruction that scales: scales are codes of e8m0, `[M, G]` bytes.
     ///
     /// # Errors
     /// Scales that are not one level of e8m0 along columns.
@@ -116,7 +117,7 @@ impl ActivationProblem {
             [level]
                 if self.number(level) == Number::E8m0
                     && level.group.cols != GroupSize::All
-                    && !self.is_apart() =>
+                    && !self.has_scale_kernel() =>
             {
                 Ok(Self { codes: true, ..self })
             }
@@ -127,18 +128,17 @@ impl ActivationProblem {
         }
     }
 
-    /// Whether elements of the operand are those of x, multiplied by its factors, bit for bit, two to a
-    /// word.
+    /// Whether elements of the operand are exactly those of x (after the prescale), two per word.
     pub(super) fn keeps_pairs(&self) -> bool {
         self.own != F32 && self.operand.number() == Number::Float(self.own)
     }
 
-    /// Whether columns of x are multiplied by factors first.
+    /// Whether x has a prescale.
     pub(super) const fn prescales(&self) -> bool {
         self.scheme.prescale.is_some()
     }
 
-    /// The quantiser, unless x is taken as it is.
+    /// The quantiser; `None` for a float activation.
     pub fn quantiser(&self) -> Option<&Quantiser> {
         match &self.activation {
             Activation::Quantised(quantiser) => Some(quantiser),
@@ -146,8 +146,8 @@ impl ActivationProblem {
         }
     }
 
-    /// Columns of x that surely share all scales, counted from the start of a row; `None` if a row does.
-    /// They are those of a group of the finest level where each group is part of one of the next level.
+    /// Columns of x that share all scales, counted from the start of a row; `None` if a row does. If
+    /// each group is part of one group of the next level, they are the finest level's groups.
     pub fn group(&self) -> Option<u32> {
         common_group(self.levels())
     }
@@ -172,10 +172,10 @@ impl ActivationProblem {
         self.group().map_or(1, |columns| self.k.div_ceil(columns))
     }
 
-    /// Whether scales are found by a kernel of their own: where columns are gathered, segments of the product
-    /// are no groups of x, lanes do not share out a group, a group has columns of several tokens, or a
-    /// group of one level is no part of one of the coarser levels.
-    pub(super) fn is_apart(&self) -> bool {
+    /// Whether a kernel of its own chooses the scales of groups: if columns are reordered, if segments
+    /// of the product differ from groups of x, if the lanes of a warp cannot divide a group, if a group
+    /// has several tokens, or if a group is not part of one group of each coarser level.
+    pub(super) fn has_scale_kernel(&self) -> bool {
         let most = self.warp() * VECTOR;
         let by_lanes = |level: &ScaleLevel| match (level.group.rows, columns(level)) {
             (GroupSize::Each(1), Some(columns)) => {
@@ -191,8 +191,7 @@ impl ActivationProblem {
             || (0..levels.len()).any(|level| !self.nests(level))
     }
 
-    /// Whether the scales of a level are chosen for groups that are each part of one group of every
-    /// coarser level.
+    /// Whether each group of a dynamic level is part of one group of every coarser level.
     pub(super) fn nests(&self, level: usize) -> bool {
         let part = |finer: GroupSize, coarser: GroupSize| match (finer, coarser) {
             (_, GroupSize::All) => true,
@@ -212,22 +211,22 @@ impl ActivationProblem {
         levels.len() - (0..levels.len()).rev().take_while(of_row).count()
     }
 
-    /// Kernels that make the operand.
+    /// The number of kernels.
     pub fn launches(&self) -> u32 {
-        1 + u32::from(self.spans_rows()) + u32::from(self.is_apart())
+        1 + u32::from(self.spans_rows()) + u32::from(self.has_scale_kernel())
     }
 
-    /// Rows of x of a launch at most: elements are numbered in 31 bits.
+    /// The most rows of x of a launch: elements are indexed with 31 bits.
     pub fn most_tokens(&self) -> u32 {
         (1 << 31) / self.padded
     }
 
-    /// Extents that the first of two kernels leaves where [`Self::spans_rows`], two words each.
+    /// Extents that the first kernel writes if [`Self::spans_rows`], two words each.
     pub fn parts(&self) -> u32 {
         self.warp() * EXTENTS_OF_A_LANE
     }
 
-    /// Whether a scale is chosen from all of x: two kernels.
+    /// Whether a scale is chosen from all of x, which needs two kernels.
     pub fn spans_rows(&self) -> bool {
         self.chosen().any(|level| level.group.rows == GroupSize::All)
     }
@@ -238,12 +237,12 @@ impl ActivationProblem {
             .any(|level| level.group.rows != GroupSize::All && level.group.cols == GroupSize::All)
     }
 
-    /// Levels whose scales are chosen here.
+    /// The dynamic levels.
     fn chosen(&self) -> impl Iterator<Item = &ScaleLevel> {
         self.levels().iter().filter(|level| !level.stored)
     }
 
-    /// Whether extents have two ends.
+    /// Whether extents need both ends.
     pub(super) fn signed(&self) -> bool {
         let zero = self.quantiser().is_some_and(|quantiser| quantiser.zero.is_some());
         zero || self.chosen().any(|level| matches!(level.rule, ScaleRule::Range(_)))
@@ -277,7 +276,7 @@ impl ActivationProblem {
         let (own, operand) = (self.own, self.operand);
         let codes = if self.codes { "_codes" } else { "" };
         let segments = match self.segment {
-            Some(segment) if self.is_apart() => format!("r{segment}"),
+            Some(segment) if self.has_scale_kernel() => format!("r{segment}"),
             _ => String::new(),
         };
         let (k, padded) = (self.k, self.padded);
@@ -286,8 +285,8 @@ impl ActivationProblem {
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }
 
-    /// Whether each code, less each zero point, is an element of the operand. Bytes would leave the
-    /// zero point to the product, and no plan has that.
+    /// Whether each code minus each zero point is an element of the operand. Byte operands would leave
+    /// the zero point to the product, which no plan supports.
     fn holds(&self, quantiser: &Quantiser) -> bool {
         let code = quantiser.code;
         if code.bits() > 8 {
@@ -315,13 +314,13 @@ impl ActivationProblem {
         }
     }
 
-    /// What of the levels is not taken.
+    /// Refuses levels and zero points that are not supported.
     fn levels_are_taken(&self, quantiser: &Quantiser) -> Result<(), String> {
         for level in &quantiser.scales {
             if level.stored && level.group != Group::TENSOR {
                 return Err("static scales of a part of x".to_owned());
             }
-            // Integers that f32 holds.
+            // f32 holds integers of up to 24 bits.
             if let number @ (Number::Int(25..) | Number::Uint(25..)) = self.number(level) {
                 return Err(format!("{number} scales of activations"));
             }
@@ -337,8 +336,8 @@ impl ActivationProblem {
     }
 }
 
-/// Columns that surely share all scales of these levels: those that every group has a multiple of.
-/// `None` if no scale changes along a row.
+/// Columns that share all scales of these levels: the greatest common divisor of their groups. `None` if
+/// no scale changes along a row.
 pub(in crate::schedule) fn common_group(levels: &[ScaleLevel]) -> Option<u32> {
     fn divisor(a: u32, b: u32) -> u32 {
         if b == 0 { a } else { divisor(b, a % b) }

@@ -1,13 +1,12 @@
-//! `x / s` for elements that share s, correctly rounded, by its reciprocal.
+//! `x / s` for elements that share s, correctly rounded, by the reciprocal of s.
 //!
-//! With r = 1 / s rounded, q = x r is at most two units in the last place off; the remainder x - q s
-//! is exact, and q + r (x - q s), rounded once, is off from x / s by less than 2^-22 of such a unit
-//! before that rounding. That it then rounds to what x / s rounds to was tried for every significand
-//! of s with every one of a 16-bit x (2^30 of bf16, 2^33 of f16), and all else is powers of two, as
-//! long as nothing underflows. Where s lies in [`LEAST`]..[`MOST`], only quotients below 2^-40 can
-//! (codes of 0, with or without a zero point); an s beyond that, and an x of f32, is divided by the
-//! machine's operation, which is several times as long; so is everything on a target whose `fma` may
-//! round twice.
+//! With r = 1 / s rounded, q = x r is off by at most two units in the last place; the remainder x - q s is
+//! exact, and q + r (x - q s), rounded once, differs from x / s by less than 2^-22 of such a unit before
+//! that rounding. That the result is the correctly rounded quotient was tested for every significand of s
+//! with every significand of a 16-bit x (2^30 pairs of bf16, 2^33 of f16); everything else is a power of
+//! two, as long as nothing underflows. With s in [`LEAST`]..[`MOST`] only quotients below 2^-40 can
+//! underflow (codes of 0, with or without a zero point). Other s, and x in f32, use the target's division,
+//! which takes several times as long; so does everything on a target whose `fma` may round twice.
 
 use quantloom_dsl::format::F32;
 
@@ -18,36 +17,36 @@ use crate::ir::{Binary, Builder, Compare, Operand, Reg, Ternary, Type, Unary, Un
 use crate::plan;
 use crate::target::Feature;
 
-/// Scales with a reciprocal, and room for remainders.
+/// Scales for which the reciprocal is used; outside of this range remainders may underflow.
 const LEAST: f32 = f32::from_bits((127 - 60) << 23);
 const MOST: f32 = f32::from_bits((127 + 60) << 23);
 
-/// A factor, and how it is divided by.
+/// A divisor, and the method of division.
 #[derive(Clone, Copy)]
 pub(super) struct Divisor {
     value: Operand,
     way: Way,
-    /// Whether the sign of a zero counts.
+    /// Whether the sign of zero matters.
     signs: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Way {
-    /// By a product: both are powers of two.
+    /// Multiplication by the exact reciprocal: both are powers of two.
     Exact { inverse: Operand },
-    /// By the reciprocal where the factor is a usual one.
+    /// The corrected reciprocal, if the divisor is within range.
     Inverse { usual: Operand, inverse: Operand },
-    /// By the machine.
+    /// The target's division.
     Divide,
 }
 
 impl Divisor {
-    /// Prepares a factor.
+    /// Prepares a divisor.
     pub(super) fn new(b: &mut Builder, problem: &ActivationProblem, factor: Factor) -> Self {
         let value = factor.divisor(b);
         let way = match factor.inverse {
             Some(inverse) => Way::Exact { inverse },
-            // Without exact remainders, or for an x that they were not tried for.
+            // The remainder is not exact, or the input dtype was not tested.
             None if problem.own == F32 || !b.target().has(Feature::StrictF32) => Way::Divide,
             None => {
                 let bits = b.unary(Unary::AsU32, value);
@@ -59,7 +58,7 @@ impl Divisor {
         Self { value, way, signs: problem.operand != plan::Operand::I8 }
     }
 
-    /// Each element over the factor, as f32.
+    /// Each element divided by the divisor, as f32.
     pub(super) fn quotients(self, b: &mut Builder, elements: &[Operand]) -> Vec<Operand> {
         let divide = |b: &mut Builder| -> Vec<Operand> {
             elements.iter().map(|x| b.binary(Binary::DivF32, *x, self.value)).collect()
@@ -92,15 +91,15 @@ impl Divisor {
         quotients.into_iter().map(Reg::into).collect()
     }
 
-    /// One quotient; `less` is the factor negated.
+    /// One quotient; `less` is the negated divisor.
     fn by_inverse(self, b: &mut Builder, x: Operand, inverse: Operand, less: Operand) -> Operand {
         let near = b.mul_f32(x, inverse);
         let rest = b.ternary(Ternary::Fma, near, less, x);
         let quotient = b.ternary(Ternary::Fma, rest, inverse, near);
-        // What is infinite has no remainder.
+        // An infinite quotient has no remainder.
         let number = b.compare(Compare::EqualF32, quotient, quotient);
         let quotient = b.select(number, quotient, near);
-        // A zero may have lost its sign.
+        // The sign of a zero may be lost.
         if self.signs { with_sign(b, quotient, x) } else { quotient }
     }
 }

@@ -1,12 +1,13 @@
-//! Arithmetic of a tensor library (each operation in f32, rounded to a type), and values rounded to
-//! short floats.
+//! The arithmetic of a tensor library (each operation in f32, rounded to a type), and rounding to short
+//! floats.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Variant};
 
 use crate::ir::{Binary, Builder, Compare, Half, Operand, Side, Ternary, Unary};
 use crate::target::Feature;
 
-/// The type that results are rounded to; [`quantloom_dsl::reference::RoundedArithmetic`], written.
+/// The type that results are rounded to; [`quantloom_dsl::reference::RoundedArithmetic`] as operations
+/// of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rounding {
     /// f32 if `None`.
@@ -23,13 +24,13 @@ pub(super) fn half(format: FloatFormat) -> Option<Half> {
 }
 
 impl Rounding {
-    /// To bf16, to f16, else to f32.
+    /// Rounding to bf16 or f16; to f32 for any other type.
     pub(super) fn to(format: FloatFormat) -> Self {
         Self { half: half(format) }
     }
 
-    /// Where values of this and of `number` are combined: the wider type, and f32 for the two
-    /// 16-bit types together.
+    /// The rounding of operations on values of this type and of `number`: the wider type, and f32 for
+    /// bf16 with f16.
     pub(super) fn with(self, number: Number) -> Self {
         match number {
             Number::Float(F32) => Self { half: None },
@@ -66,23 +67,23 @@ impl Rounding {
     }
 }
 
-/// `value`, but `limit` where that is smaller; a NaN stays.
+/// `min(value, limit)`; NaN stays NaN.
 pub(super) fn at_most(b: &mut Builder, value: Operand, limit: f64) -> Operand {
     let above = b.compare(Compare::LessF32, limit as f32, value);
     b.select(above, limit as f32, value)
 }
 
-/// `value`, but `limit` where that is larger; a NaN stays.
+/// `max(value, limit)`; NaN stays NaN.
 pub(super) fn at_least(b: &mut Builder, value: Operand, limit: f64) -> Operand {
     let below = b.compare(Compare::LessF32, value, limit as f32);
     b.select(below, limit as f32, value)
 }
 
-/// The nearest value of a format, ties to even; beyond its largest: that. A NaN stays, but becomes
-/// -0 where the format has none.
+/// The nearest value of a format, ties to even, saturated at its largest. NaN stays NaN, or becomes -0
+/// if the format has no NaN.
 ///
-/// Short floats: a magnitude in [2^e, 2^(e + 1)) is a multiple of 2^(e - m) in the format, e at
-/// least that of its smallest normal number. The sum with 2^(e - m + 23) has no bits below that, and
+/// Short floats: a magnitude in [2^e, 2^(e + 1)) is a multiple of 2^(e - m) in the format, with e at
+/// least the exponent of its smallest normal number. The sum with 2^(e - m + 23) has no lower bits, and
 /// is rounded; the difference is exact.
 pub(super) fn round_to(b: &mut Builder, format: FloatFormat, value: Operand) -> Operand {
     if format == F32 {
@@ -104,7 +105,7 @@ pub(super) fn round_to(b: &mut Builder, format: FloatFormat, value: Operand) -> 
         let sum = b.add_f32(magnitude, magic);
         b.binary(Binary::SubF32, sum, magic)
     } else {
-        // A compiler may take (a + b) - b for a: counted in units of 2^(e - m) instead.
+        // A compiler may simplify (a + b) - b to a: count in units of 2^(e - m) instead.
         let unit = b.sub(exponent, mantissa);
         let inverse = b.sub(254u32 << 23, unit);
         let [unit, inverse] = [unit, inverse].map(|power| b.unary(Unary::AsF32, power));

@@ -1,4 +1,4 @@
-//! How scales and zero points are chosen; the cases are those of the reference's `choose_scale` and
+//! The choice of scales and zero points, with the cases of the reference's `choose_scale` and
 //! `choose_zero`.
 
 use quantloom_dsl::format::{Number, Overflow};
@@ -14,27 +14,27 @@ use crate::ir::{Binary, Builder, Compare, Operand, Unary};
 #[derive(Clone, Copy)]
 pub(super) struct Factor {
     pub(super) value: Operand,
-    /// One over it where both are powers of two, so that a product with it is the quotient.
+    /// The reciprocal, if both are powers of two: multiplying by it is an exact division.
     pub(super) inverse: Option<Operand>,
-    /// Of what is computed with it.
+    /// The rounding of results.
     pub(super) rounding: Rounding,
-    /// Whether it may be 0: given, an integer, or a product of levels, which may be too small.
+    /// Whether the product may be 0: static, an integer, or a product of levels, which may underflow.
     vanishes: bool,
 }
 
 impl Factor {
-    /// That of a quantiser without levels.
+    /// The product of no levels.
     pub(super) fn one(rounding: Rounding) -> Self {
         Self { value: 1.0f32.into(), inverse: Some(1.0f32.into()), rounding, vanishes: false }
     }
 
-    /// A factor that was computed before; it may be 0.
+    /// A product from an earlier kernel; it may be 0.
     pub(super) fn given(value: Operand, rounding: Rounding) -> Self {
         Self { value, inverse: None, rounding, vanishes: true }
     }
 
-    /// What a value is divided by: the factor, or the largest f32 where that is 0, as
-    /// [`quantloom_dsl::reference::RoundedArithmetic::over`] has it.
+    /// The divisor of values: the product, or the largest f32 if the product is 0, as in
+    /// [`quantloom_dsl::reference::RoundedArithmetic::over`].
     pub(super) fn divisor(self, b: &mut Builder) -> Operand {
         if !self.vanishes {
             return self.value;
@@ -48,22 +48,22 @@ impl Factor {
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
     number: Operand,
-    /// One over it where both are powers of two.
+    /// The reciprocal, if both are powers of two.
     inverse: Option<Operand>,
 }
 
 impl Chosen {
-    /// A number whose inverse is not known.
+    /// A number without a known reciprocal.
     pub(super) fn number(number: Operand) -> Self {
         Self { number, inverse: None }
     }
 }
 
-/// What the choice of scales needs of a problem.
+/// The parts of a problem that the choice of scales needs.
 pub(super) struct Scales<'p> {
     quantiser: &'p Quantiser,
     problem: &'p ActivationProblem,
-    /// Of the tensor, before any level.
+    /// The rounding for the tensor, before any level.
     base: Rounding,
 }
 
@@ -72,13 +72,13 @@ impl<'p> Scales<'p> {
         Self { quantiser, problem, base: Rounding::to(problem.arithmetic()) }
     }
 
-    /// Of what is computed with the product of all levels.
+    /// The rounding with the product of all levels.
     pub(super) fn rounding(&self) -> Rounding {
         let numbers = self.quantiser.scales.iter().rev().filter_map(ScaleLevel::stored_number);
         numbers.fold(self.base, Rounding::with)
     }
 
-    /// The levels from a coarser one on, `outer`, with a level whose number is stored.
+    /// The product of the coarser levels `outer` and a static level.
     pub(super) fn with_stored(
         &self,
         b: &mut Builder,
@@ -89,7 +89,7 @@ impl<'p> Scales<'p> {
         self.with(b, level, Chosen { number, inverse: None }, outer)
     }
 
-    /// The same with a level whose number is chosen from the extent of the values that share it.
+    /// The product of the coarser levels and a level that is chosen from the extent of its group.
     pub(super) fn with_chosen(
         &self,
         b: &mut Builder,
@@ -101,7 +101,7 @@ impl<'p> Scales<'p> {
         self.with(b, level, chosen, outer)
     }
 
-    /// The same with a number that was chosen.
+    /// The product of the coarser levels and a chosen number.
     pub(super) fn with(
         &self,
         b: &mut Builder,
@@ -124,8 +124,8 @@ impl<'p> Scales<'p> {
         Factor { value, inverse: None, rounding, vanishes: true }
     }
 
-    /// What is chosen for values that are all 0: the smallest step of the level's type above 1, or of
-    /// arithmetic. Types that do not hold that have their nearest number, 0 among them.
+    /// The scale of a group of zeros: the smallest step above 1 of the level's type, or of the
+    /// arithmetic. Types that do not represent that use their nearest number, possibly 0.
     fn least(&self, level: &ScaleLevel) -> f64 {
         let number = self.problem.number(level);
         let epsilon = match number {
@@ -135,8 +135,8 @@ impl<'p> Scales<'p> {
         saturated(number, epsilon)
     }
 
-    /// The number of a level for one group. A finer level has to make up for the factor of the coarser
-    /// ones; a level that divides is the reciprocal of its factor.
+    /// The number of a level for one group. A finer level compensates for the coarser ones; a level that
+    /// divides is a reciprocal.
     pub(super) fn choose(
         &self,
         b: &mut Builder,
@@ -171,7 +171,7 @@ impl<'p> Scales<'p> {
                 let factor = base.binary(b, Binary::DivF32, range, f64::from_bits(divisor) as f32);
                 within(b, factor)
             }
-            // Divided the other way round, so that the stored reciprocal is rounded once.
+            // The reverse quotient, so that the stored reciprocal is rounded once.
             ScaleRule::Amax(divisor) if level.divide && outer.is_none() => {
                 let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
                 let divisor = base.binary(b, Binary::DivF32, divisor, amax);
@@ -189,16 +189,16 @@ impl<'p> Scales<'p> {
         }
         let rounded = rounded(b, number, factor);
         if !matches!(number, Number::Float(_)) {
-            // Of an integer the smallest step of arithmetic is 0; e8m0 has no 0.
+            // For integers the smallest step of the arithmetic is 0; e8m0 has no 0.
             return Chosen::number(rounded);
         }
         let nothing = b.compare(Compare::EqualF32, rounded, 0.0f32);
         Chosen::number(b.select(nothing, self.least(level) as f32, rounded))
     }
 
-    /// The power of two of a rule, as a code of e8m0. The exponent that a subnormal amax
-    /// seems to have is at most 1 too large, and comes to the smallest code all the same. For codes
-    /// below 2, whose exponent is less than 1, amax is moved up by that much first.
+    /// The power of two of a rule, as a code of e8m0. The exponent bits of a subnormal amax are at most
+    /// 1 too large, and give the smallest code in any case. For codes below 2, whose exponent is less
+    /// than 1, amax is scaled up first.
     fn power(&self, b: &mut Builder, amax: Operand, rule: ScaleRule) -> Operand {
         let code = self.quantiser.code;
         let power = rule.power(code.max().max(-code.min()));
@@ -209,7 +209,7 @@ impl<'p> Scales<'p> {
         let threshold =
             above.map_or(1 << 23, |above| ((above - 1.0) * 2f64.powi(23)).ceil() as u32);
         let bits = b.unary(Unary::AsU32, amax);
-        // Beyond 400 powers of two every number is infinite.
+        // Beyond 2^400 every number is infinite.
         let (mut up, mut moved) = ((1 - exponent).clamp(0, 400), amax);
         while up > 0 {
             let step = up.min(100);
@@ -223,7 +223,7 @@ impl<'p> Scales<'p> {
         let exponent = b.sub(exponent, largest);
         let finite = b.less(bits, f32::INFINITY.to_bits());
         let exponent = b.select(finite, exponent, 0u32);
-        // In f16 the smallest powers are 0, and 1 is put in their place.
+        // The smallest powers are 0 in f16; 1 replaces them.
         let arith = RoundedArithmetic::new(self.problem.arithmetic, self.problem.own);
         let is_zero = |code: &u32| arith.round(Number::E8m0.decode(*code)) == 0.0;
         let zeros = (0..255u32).take_while(is_zero).count() as u32;
@@ -249,7 +249,7 @@ impl<'p> Scales<'p> {
         let zero = factor.rounding.binary(b, Binary::SubF32, code.min() as f32, steps);
         let zero = at_least(b, zero, code.min());
         let zero = at_most(b, zero, code.max());
-        // A NaN becomes 0.
+        // NaN becomes 0.
         let integer = b.unary(Unary::S32FromF32, zero);
         let zero = b.unary(Unary::F32FromS32, integer);
         let zero = at_least(b, zero, number.min());
@@ -265,18 +265,18 @@ fn power_of(b: &mut Builder, code: Operand) -> Operand {
     b.unary(Unary::AsF32, bits)
 }
 
-/// The number of a type that a value is stored as.
+/// The nearest number of a type, as it is stored.
 fn saturated(number: Number, value: f64) -> f64 {
     number.decode(number.encode(value, Overflow::Saturate))
 }
 
-/// As it is stored.
+/// The stored value.
 fn rounded(b: &mut Builder, number: Number, value: Operand) -> Operand {
     match number {
         Number::Int(_) | Number::Uint(_) => {
             let value = at_least(b, value, number.min());
             let value = at_most(b, value, number.max());
-            // To the nearest, ties to even; a NaN becomes 0.
+            // To nearest, ties to even; NaN becomes 0.
             let integer = b.unary(Unary::S32FromF32, value);
             b.unary(Unary::F32FromS32, integer)
         }
@@ -285,14 +285,14 @@ fn rounded(b: &mut Builder, number: Number, value: Operand) -> Operand {
     }
 }
 
-/// The power of two that e8m0 has for a value that is not negative: that of 1.5 is 2. A NaN stays.
+/// The nearest power of two of a non-negative value in e8m0; that of 1.5 is 2. NaN stays NaN.
 fn nearest_power(b: &mut Builder, value: Operand) -> Operand {
     let bits = b.unary(Unary::AsU32, value);
     let carried = b.add(bits, 1u32 << 22);
     let code = b.shr(carried, 23u32);
     let code = b.binary(Binary::Min, code, 254u32);
-    // The smallest power is half the smallest normal number, and has what is below three quarters of
-    // that.
+    // The smallest power is half the smallest normal number; it serves values below three quarters of
+    // that number.
     let smallest = b.less(bits, 3u32 << 21);
     let code = b.select(smallest, 0u32, code);
     let power = power_of(b, code);
@@ -300,7 +300,8 @@ fn nearest_power(b: &mut Builder, value: Operand) -> Operand {
     b.select(number, power, value)
 }
 
-/// A divisor as it is stored; 1, if the type has it, where everything is 0, or so large that its reciprocal is 0.
+/// A stored divisor; 1, if the type has it, where the divisor would be 0 for a group of zeros, or so
+/// large that its reciprocal is 0.
 fn stored_divisor(b: &mut Builder, number: Number, divisor: Operand) -> Operand {
     let rounded = rounded(b, number, divisor);
     let finite = b.compare(Compare::LessF32, divisor, f32::INFINITY);

@@ -1,5 +1,5 @@
-//! x in vectors: 8 neighbouring columns, by the widest loads that rows of K elements allow. Where columns
-//! have factors, a vector is x times these, in the type of x.
+//! x in vectors of 8 consecutive columns, with the widest loads that rows of K elements allow. If there is
+//! a prescale, a vector is x times the prescale, in the input dtype.
 
 use quantloom_dsl::BufferRole;
 
@@ -14,33 +14,33 @@ use super::rounding::half;
 /// Columns of a vector.
 pub(super) const VECTOR: u32 = 8;
 
-/// Where vectors come from.
+/// The source of vectors.
 pub(super) struct Source {
     x: BufferId,
-    /// x's column of each of the operand's.
+    /// For each column of the operand, its column of x.
     order: Option<BufferId>,
-    /// The factor of each column of x.
+    /// The prescale of each column of x.
     prescale: Option<BufferId>,
-    /// Whether x is read as one long row: a column is that of its row after as many rows as fit before it.
+    /// Whether x is read as one long row, in which columns continue from row to row.
     one_row: bool,
-    /// Type of x; f32 if `None`.
+    /// The input dtype; f32 if `None`.
     half: Option<Half>,
     k: u32,
-    /// Elements of a load: a power of two that divides K, 16 bytes at most; 1 where x is gathered.
+    /// Elements of a load: a power of two that divides K, 16 bytes at most; 1 if columns are reordered.
     unit: u32,
 }
 
-/// Where an element of the operand comes from.
+/// The source of an element of the operand.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     /// The column of x.
     pub(super) column: Operand,
-    /// Whether there is one: the element is a pad else.
+    /// Whether the element exists; otherwise it is a pad.
     pub(super) there: Operand,
 }
 
 impl Source {
-    /// Declares x, its order where it is gathered, and the factors of its columns if they have some.
+    /// Declares x, its order and its prescale, if it has them.
     pub(super) fn declare(
         b: &mut Builder,
         problem: &ActivationProblem,
@@ -71,18 +71,18 @@ impl Source {
         Self { x, order, prescale, one_row: false, half, k: problem.k, unit }
     }
 
-    /// The same, reading all rows of x as one.
+    /// The same, with all rows of x as one.
     pub(super) fn into_one_row(self) -> Self {
         Self { one_row: true, ..self }
     }
 
-    /// The same, loading element by element: vectors may begin at any column.
+    /// The same with loads of single elements: vectors may start at any column.
     pub(super) fn by_elements(self) -> Self {
         Self { unit: 1, ..self }
     }
 
-    /// Loads the elements of a vector that begins at a column of a row; `row` is the row's first
-    /// element. Where a limit is given, columns from there on are 0.
+    /// Loads the elements of a vector that starts at a column of a row; `row` is the row's first
+    /// element. Columns from the limit on, if there is one, are 0.
     pub(super) fn load(
         &self,
         b: &mut Builder,
@@ -106,7 +106,7 @@ impl Source {
         words
     }
 
-    /// Columns by their order; a number that is no column gives 0.
+    /// Loads columns by their order; pads are 0.
     fn gather(
         &self,
         b: &mut Builder,
@@ -125,7 +125,7 @@ impl Source {
         (words, places)
     }
 
-    /// The columns of x at a vector of the operand, by their order.
+    /// The columns of x of a vector of the operand, by their order.
     fn each_ordered(
         &self,
         b: &mut Builder,
@@ -144,7 +144,7 @@ impl Source {
         }
     }
 
-    /// Where the elements of a vector of the operand come from.
+    /// The sources of the elements of a vector of the operand.
     pub(super) fn places(
         &self,
         b: &mut Builder,
@@ -163,7 +163,7 @@ impl Source {
         (0..VECTOR).map(place).collect()
     }
 
-    /// The elements of a vector, and where they come from.
+    /// The elements of a vector, and their sources.
     pub(super) fn load_placed(
         &self,
         b: &mut Builder,
@@ -198,8 +198,8 @@ impl Source {
         b.load_as(ty, Address::new(self.x, first).plus(part), width, mask, Cache::Default)
     }
 
-    /// The words of a load from a column on, with each element multiplied by the factor of its column:
-    /// the product, rounded to f32 and then to the type of x. The same words where there are no factors.
+    /// The words of a load that starts at a column, multiplied by the prescale: products are rounded to
+    /// f32 and then to the input dtype. Unchanged without a prescale.
     fn multiplied(
         &self,
         b: &mut Builder,
@@ -245,7 +245,7 @@ impl Source {
         both.map(|(word, side)| b.half_to_f32(half, side, word)).collect()
     }
 
-    /// The elements of a vector as they are, two to a word; x has 16 bits.
+    /// The elements of a 16-bit vector, two per word.
     pub(super) fn pairs(&self, b: &mut Builder, words: &[Operand]) -> Vec<Operand> {
         if self.unit > 1 {
             return words.to_vec();

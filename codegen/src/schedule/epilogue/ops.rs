@@ -1,4 +1,4 @@
-//! What is done to a finished sum before it is rounded to y: a list of steps.
+//! The steps of the epilogue, from a finished sum to the number that is rounded to y.
 
 use crate::ir::{Builder, Operand, Ternary};
 use crate::schedule::input::InputScale;
@@ -7,7 +7,7 @@ use crate::schedule::problem::Problem;
 /// A step from the sum of a row of w and a token to the number that is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::schedule) enum EpilogueOp {
-    /// Multiplies with a constant: the power of two that decoding left.
+    /// Multiplies with a constant: the power of two that dequantisation left.
     Multiply(f32),
     /// Multiplies with the token's scale of x.
     TokenScale,
@@ -22,18 +22,18 @@ pub(in crate::schedule) enum EpilogueOp {
 /// A number that a step reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::schedule) enum EpilogueOperand {
-    /// One of the token.
+    /// One per token.
     TokenScale,
-    /// One of each row.
+    /// One per row.
     ChannelScale,
-    /// One of each row.
+    /// One per row.
     Bias,
 }
 
 impl EpilogueOp {
-    /// The steps of a problem; with `fused`, a scale and a bias of a row are one.
+    /// The steps of a problem; with `fused`, the scale and the bias of a row are one step.
     pub(in crate::schedule) fn list(problem: &Problem, fused: bool) -> Vec<Self> {
-        // Decoding leaves a power of two to what multiplies sums, if anything does.
+        // The power of two that dequantisation left is part of the segments' scales, if there are any.
         let exponent = if problem.scales_sums() { 0 } else { problem.exponent() };
         let by_token = problem.input.scale == Some(InputScale::Row);
         let mut ops = Vec::new();
@@ -49,8 +49,7 @@ impl EpilogueOp {
         ops
     }
 
-    /// Takes the step for some rows of one token; `read` gives one number of the token, or one of each
-    /// row.
+    /// Applies the step to some rows of one token; `read` gives one number of the token, or one per row.
     pub(in crate::schedule) fn apply(
         self,
         b: &mut Builder,

@@ -1,5 +1,5 @@
-//! The sums of blocks that split K: each leaves its own in a slot of the workspace, and the last block
-//! to arrive adds the slots up.
+//! Split-K: each block stores its sums in a slot of the workspace, and the last block to arrive adds the
+//! slots.
 
 use quantloom_dsl::BufferRole;
 
@@ -9,17 +9,17 @@ use crate::ir::{
     Type, Uniformity, Width, Word,
 };
 
-/// Words of shared memory for the count that the last block to arrive is found by.
+/// Words of shared memory for the count of blocks that have arrived.
 pub(in crate::schedule) const ORDER: u32 = 4;
 
-/// Where blocks that split K leave their sums and count their arrivals.
+/// The workspace of blocks that split K: their sums, and their count of arrivals.
 pub(super) struct Workspace {
     sums: BufferId,
-    /// One per range of rows and tokens; 0 before the first launch, and after each.
+    /// One per range of rows and tokens; 0 before the first launch, and after each launch.
     arrivals: BufferId,
-    /// Number of the block among those of other rows and tokens.
+    /// The block's number, without its split.
     number: Operand,
-    /// How many of those there are.
+    /// The number of blocks, without splits.
     blocks: Operand,
 }
 
@@ -59,7 +59,7 @@ impl Workspace {
         Address::new(self.sums, at)
     }
 
-    /// Counts this block; true in all its threads if it is the last.
+    /// Counts this block; true in all of its threads if it is the last.
     pub(super) fn arrive(&self, b: &mut Builder, epilogue: &Epilogue<'_>) -> Operand {
         let flag = b.shared("order", Word::U32, ORDER, "how many blocks came before this one");
         b.comment("the last block to arrive adds the slots up");

@@ -1,24 +1,23 @@
-//! How sums are permuted in shared memory, so that lanes that are served together meet different banks.
+//! The swizzle of sums in shared memory, against bank conflicts.
 
 use crate::ir::{Builder, Operand};
 use crate::schedule::mapping::MainLoop;
 
-/// Where sums lie in shared memory: `[token][row]` in vectors of four rows, which are permuted among those
-/// of all banks: what lanes hold that are served together lies in different ones, next to each other
-/// rows of a token, or the same four rows of neighbouring tokens (AMD), or a row each of every second
-/// token (NVIDIA).
+/// The swizzle of sums in shared memory: `[token][row]` in vectors of four rows, permuted within all
+/// banks. Lanes that are served together then use different banks: adjacent rows of a token, or the same
+/// four rows of neighbouring tokens (AMD), or one row of every second token (NVIDIA).
 ///
-/// The word of a result is `(token * rows + row) ^ xor_mask(token)`: the XOR of the words of the bits of token
-/// and row, since sizes are powers of two. Where they are not, nothing is permuted.
+/// The word of a result is `(token * rows + row) ^ xor_mask(token)`: since sizes are powers of two, the
+/// XOR of the words of each bit of token and row. Otherwise nothing is permuted.
 #[derive(Clone, Copy)]
 pub(super) struct SmemSwizzle {
     rows: u32,
     /// Tokens that fill all banks.
     full: u32,
-    /// Tokens that a lane has side by side, of those.
+    /// Adjacent tokens of a lane, among those.
     beside: u32,
-    /// Words of all banks, if vectors are permuted; 0 where all tokens fit in the banks, or tokens by rows
-    /// are no power of two.
+    /// Words of all banks, if vectors are permuted; 0 if all tokens fit in the banks, or if tokens by
+    /// rows are not a power of two.
     pub(super) banks: u32,
 }
 
@@ -31,7 +30,7 @@ impl SmemSwizzle {
         Self { rows, full, beside, banks: if permuted { banks } else { 0 } }
     }
 
-    /// By what the words of a token are permuted.
+    /// The XOR mask of a token's words.
     const fn xor_mask(self, token: u32) -> u32 {
         if self.banks == 0 { 0 } else { (token / self.full * self.beside * 4) & (self.banks - 1) }
     }
@@ -48,8 +47,8 @@ impl SmemSwizzle {
         b.xor(at, mask)
     }
 
-    /// The word of a result whose token and row have these bits besides those of the one at `word`, as
-    /// what to start from and what to add.
+    /// The word of a result whose token and row have these bits in addition to those of the result at
+    /// `word`, as a base and an offset.
     pub(super) fn further(
         self,
         b: &mut Builder,

@@ -1,4 +1,4 @@
-//! The free choices of a product of lanes, and the ones that are good.
+//! The free choices of a shader kernel, and the model that chooses them.
 
 use super::shader;
 use crate::ir::Kernel;
@@ -9,24 +9,24 @@ use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::table::Table;
 
 choices! {
-    /// The free choices of a product of lanes; powers of two.
+    /// The free choices of a shader kernel; powers of two.
     "shader": pub struct ShaderTile {
-        /// Rows of x a block.
+        /// Rows of x per block.
         pub tokens: u32,
-        /// Rows of w that a lane has, each in a tile of its own.
+        /// Rows of w per lane, each in a tile of its own.
         pub row_tiles: u32,
-        /// Groups of lanes with other rows.
+        /// Groups of lanes with different rows.
         pub groups: u32,
         /// Groups of lanes that split K.
         pub parts: u32,
     }
 }
 
-/// Tokens up to which a block is made for reading w once.
+/// Up to this many tokens a block is chosen to read w once.
 const FEW: u32 = 8;
-/// Blocks along an axis of a launch at most, by WebGPU's default limits.
+/// The most blocks along an axis of a launch, by WebGPU's default limits.
 const MOST_BLOCKS: u32 = 65_535;
-/// Sums of a lane at most.
+/// The most sums of a lane.
 const MOST_SUMS: u32 = 32;
 
 impl Schedule for ShaderTile {
@@ -34,9 +34,9 @@ impl Schedule for ShaderTile {
         !problem.by_matrix()
     }
 
-    /// The tile for a number of tokens, by what a lane reads of x for what it reads of w. Few tokens:
-    /// one row a lane, and as many groups split K as there are chunks for, since memory is what counts.
-    /// More: eight tokens and four rows a lane, so that a load of x serves sixteen products.
+    /// The tile for a number of tokens. Few tokens are bound by memory: one row per lane, and as many
+    /// groups that split K as there are chunks. For more, a load of x should serve many products: eight
+    /// tokens and four rows per lane.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         let main = &MainLoop::new(problem);
         if tokens == 0 {
@@ -61,7 +61,7 @@ impl Schedule for ShaderTile {
         found.copied().ok_or_else(unfit)
     }
 
-    /// Tiles that are worth measuring for so many tokens: those that fit.
+    /// Tiles worth measuring for a number of tokens: those that fit.
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let main = &MainLoop::new(problem);
         if !Self::serves(problem, tokens) {
@@ -116,8 +116,8 @@ impl Schedule for ShaderTile {
         Resources { threads, min_blocks: 1, shared_bytes: 4 * words, registers: 0 }
     }
 
-    /// The most rows of x of a launch: elements of x and of y are numbered in 32 bits, and the operand
-    /// of x has a block a row.
+    /// The most rows of x of a launch: elements of x and y are indexed with 32 bits, and the kernel of
+    /// x's operand has one block per row.
     fn most_tokens(&self, problem: &Problem) -> u32 {
         let widest = problem.input.columns.max(problem.n).max(problem.input.groups().unwrap_or(1));
         (u32::MAX / widest).min(MOST_BLOCKS)
@@ -139,12 +139,12 @@ impl ShaderTile {
         main.problem.plan.native.rows * self.row_tiles * self.groups
     }
 
-    /// Sums of a block, of all parts of K.
+    /// Words of a block's sums, of all parts of K.
     pub(super) const fn shared_words(&self, main: &MainLoop<'_>) -> u32 {
         self.rows(main) * self.tokens * self.parts
     }
 
-    /// Its part of a kernel's name.
+    /// The tile's part of a kernel's name.
     pub(super) fn label(&self) -> String {
         let Self { tokens, row_tiles, groups, parts } = self;
         format!("shader_m{tokens}r{row_tiles}g{groups}p{parts}")

@@ -1,4 +1,4 @@
-//! A plan's sequences as operations of a lane, one code after another.
+//! A plan's sequences as operations of one lane, code by code.
 
 use crate::ir::{Binary, Builder, Compare, Operand, Reg, Type, Unary, Uniformity};
 use crate::plan::DequantPlan;
@@ -8,8 +8,8 @@ use crate::plan::step::{Arg, Register};
 use crate::schedule::table::Table;
 use crate::target::Target;
 
-/// Whether every step of a plan has an operation that every target has: whether what [`decode`] writes
-/// can be written, tried on a kernel that nobody uses.
+/// Whether every target has an operation for each step of a plan, so that [`decode`] can write the plan;
+/// tried on a kernel that is dropped.
 pub(in crate::schedule) fn writable(plan: &DequantPlan, target: &'static Target) -> bool {
     let mut b = Builder::trial(target);
     let table = Table::declare(&mut b, plan);
@@ -33,14 +33,14 @@ pub(super) fn decode(
         _ => words,
     };
     match plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code) {
-        // One word of codes after another.
+        // Word by word.
         Some(last) => joined.iter().flat_map(|word| written(b, (last, table), &[*word])).collect(),
         None => joined,
     }
 }
 
-/// The outputs of a sequence that [`writable`] has taken. Were there none after all, nothing would
-/// write them, which the verifier refuses.
+/// The outputs of a sequence that [`writable`] has accepted. If there were none, their registers would
+/// stay unwritten, which the verifier refuses.
 fn written(
     b: &mut Builder,
     (sequence, table): (&Sequence, Option<Table>),
@@ -54,7 +54,7 @@ fn written(
     run(b, (sequence, table), words).unwrap_or_else(|| none(b))
 }
 
-/// Runs a sequence: its outputs, in the order of their codes; `None` if a step has no operation here.
+/// Runs a sequence: its outputs in the order of their codes; `None` if a step has no operation here.
 fn run(
     b: &mut Builder,
     (sequence, table): (&Sequence, Option<Table>),
@@ -122,7 +122,7 @@ impl StepSink for Lane<'_> {
     }
 
     fn lookup_f32(&mut self, table: &[u32], index: Operand) -> Option<Operand> {
-        // Of a table of 16 the low four bits choose.
+        // The low four bits index a table of 16.
         let index = match table.len() {
             16 => self.b.and(index, 15u32),
             _ => index,

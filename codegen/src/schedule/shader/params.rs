@@ -1,11 +1,11 @@
-//! Params that a lane's rows share with groups of columns, where [`GroupParams::layout`] puts them.
+//! Group parameters of w, read by lanes from [`GroupParams::layout`].
 
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, Reg, Type};
 use crate::schedule::chunk::{loads, width};
 use crate::schedule::group_params::GroupParams;
 use crate::schedule::mapping::MainLoop;
 
-/// The numbers of a lane's rows.
+/// One group parameter, for a lane's rows.
 pub(super) struct Params {
     of: GroupParams,
     buffer: BufferId,
@@ -14,7 +14,7 @@ pub(super) struct Params {
     shift: Option<Operand>,
 }
 
-/// Those of a k-tile, per tile of rows.
+/// The words of a k-tile, per tile of rows.
 pub(super) struct OfKTile<'n> {
     numbers: &'n Params,
     words: Vec<Vec<Reg>>,
@@ -36,7 +36,7 @@ impl Params {
         Self { first, shift: of.lane_shift(b, main, lane), of, buffer }
     }
 
-    /// Loads those of a k-tile.
+    /// Loads the words of a k-tile.
     pub(super) fn load(
         &self,
         b: &mut Builder,
@@ -59,7 +59,7 @@ impl Params {
 }
 
 impl OfKTile<'_> {
-    /// The number of a lane's row of a tile for a segment of the k-tile, as f32.
+    /// The value for a lane's row of a tile in a segment of the k-tile, as f32.
     pub(super) fn value(
         &self,
         b: &mut Builder,

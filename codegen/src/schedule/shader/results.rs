@@ -1,5 +1,6 @@
-//! From sums to y: parts of K are added up in shared memory, and neighbouring rows of a token leave
-//! together. Threads that would have nothing to add help their neighbours, where these exchange registers.
+//! The epilogue of a shader kernel: the parts of K are added in shared memory, and neighbouring rows of a
+//! token are stored together. On targets with shuffles, threads without results of their own help their
+//! neighbours.
 
 use crate::ir::{
     Address, Binary, Builder, Cache, Half, Mask, Operand, Reg, Shuffle, Special, Type, Width, Word,
@@ -30,7 +31,7 @@ impl Shader<'_> {
         let thread = b.special(Special::Thread);
         let (of_rows, of_tokens) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
         let (row_0, token_0) = (b.mul(of_rows, rows), b.mul(of_tokens, tile.tokens));
-        // Words of y hold whole pairs where rows of y do.
+        // Words of y hold whole pairs if rows of y do.
         let together = if main.problem.n.is_multiple_of(2) { 2 } else { 1 };
         let all = rows * tile.tokens / together;
         let threads = tile.threads(main);
@@ -79,14 +80,14 @@ impl Shader<'_> {
         }
     }
 
-    /// Neighbouring threads that add up the parts of one row's sum, given how many there are for it.
+    /// Neighbouring threads that add the parts of one row's sum, if `threads` are available for each.
     fn helpers(&self, b: &Builder, threads: u32) -> u32 {
         let most = self.tile.parts.min(threads.max(1));
         let mut counts = (0..=most.ilog2()).rev().map(|log| 1 << log);
         counts.find(|lanes| b.can_shuffle(*lanes)).unwrap_or(1)
     }
 
-    /// A sum with what multiplies a token and a row, and the bias.
+    /// A sum after the epilogue's steps.
     fn finished(
         &self,
         b: &mut Builder,
@@ -102,7 +103,7 @@ impl Shader<'_> {
                 EpilogueOperand::ChannelScale => (io.channel_scale, n, next),
                 EpilogueOperand::Bias => (io.bias, n, next),
             };
-            // A step is in the list only where its numbers have a buffer.
+            // The list has a step only if its operand has a buffer.
             let from = buffer.map(|buffer| Address::new(buffer, at).plus(plus));
             let mask = Some(Mask { condition: there, fill: 0.0f32.into() });
             let load = |from| b.load_as(Type::F32, from, Width::B32, mask, Cache::Default);

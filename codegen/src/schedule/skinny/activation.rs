@@ -1,9 +1,9 @@
-//! x straight from memory: the columns that a lane meets are neighbours in the native layout, so a
-//! lane reads its part of a token's segment by loads of 8 or 16 bytes, and those words in order are B. So
-//! are its scales, where x has some that change along K.
+//! x from global memory to registers: the columns of a lane are adjacent in the native layout, so a lane
+//! loads its part of a token's segment as vectors of 8 or 16 bytes, and these words in order are B. Scales
+//! of x that change along K are loaded in the same way.
 //!
-//! A lane beyond the last token reads that one again: a column of D depends on its own column of B
-//! alone, and what nobody asked for is not stored.
+//! A lane without a token reads the last token again: a column of D depends on its own column of B only,
+//! and columns beyond M are not stored.
 
 use super::{Skinny, masked};
 use crate::ir::{Address, Binary, Builder, Cache, MatrixScale, Operand, Reg, Type, Uniformity};
@@ -12,22 +12,22 @@ use crate::schedule::dequantise::in_register;
 
 /// Where a lane reads x.
 pub(super) struct Activation {
-    /// Words of x before the lane's first column.
+    /// Words of a row of x before the lane's first column.
     column: Operand,
-    /// Per tile of tokens, the element of x there in the lane's row.
+    /// Per tile of tokens, the first word of the lane's token.
     sources: Vec<Operand>,
-    /// Per tile of tokens, the first scale of each of the lane's columns of D, or the first word of codes
-    /// of the lane's token.
+    /// Per tile of tokens, the first scale of each of the lane's columns of D, or the first word of
+    /// scale codes of the lane's token.
     scales: Vec<Vec<Operand>>,
-    /// Where such a word has the lane's code, in bits.
+    /// The first bit of the lane's scale code in such a word.
     block: Option<Operand>,
 }
 
-/// What a warp holds of a k-tile of x while it is on its way.
+/// The registers for one k-tile of x, filled by loads in flight.
 pub(super) struct InFlight {
-    /// Per tile of tokens the words of B, those of one step of the product after the other.
+    /// Per tile of tokens, the words of B, step by step.
     pub(super) x: Vec<Vec<Reg>>,
-    /// Per tile of tokens the scales of the lane's tokens.
+    /// Per tile of tokens, the scales of the lane's tokens.
     scales: Vec<Vec<Vec<Reg>>>,
 }
 
@@ -84,7 +84,7 @@ impl Activation {
         InFlight { x, scales: scales.collect() }
     }
 
-    /// Loads a k-tile of x, zeros where there is no column or no such k-tile.
+    /// Loads a k-tile of x; zeros for missing columns or a missing k-tile.
     pub(super) fn load(
         &self,
         b: &mut Builder,
@@ -94,9 +94,9 @@ impl Activation {
         there: Operand,
     ) {
         let main = skinny.main;
-        // The last k-tile may end inside of a lane's columns, at a multiple of a vector.
+        // The last k-tile may end within a lane's columns, at a multiple of a vector.
         let ragged = !main.problem.input.columns.is_multiple_of(main.k_tile());
-        // In words of x from here on.
+        // From here on in words of x.
         let of = |columns| main.problem.input.words(columns);
         let k_tile_words = of(main.k_tile());
         let column = ragged.then(|| b.mad(k_tile, k_tile_words, self.column));
@@ -137,8 +137,8 @@ impl Activation {
         }
     }
 
-    /// What an instruction that scales takes of a tile of tokens for each step of the k-tile; nothing of
-    /// another.
+    /// The scales of x of a tile of tokens for each step of a k-tile, for an instruction that scales;
+    /// otherwise none.
     pub(super) fn codes(
         &self,
         b: &mut Builder,
@@ -175,7 +175,7 @@ impl Activation {
     }
 }
 
-/// Columns that share a scale of x, if that changes along K.
+/// Columns that share a scale of x; `None` if scales do not change along K.
 fn columns_of_scales(skinny: &Skinny<'_>) -> Option<u32> {
     skinny.main.problem.input.scale?.columns()
 }

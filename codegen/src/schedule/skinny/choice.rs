@@ -1,4 +1,4 @@
-//! The free choices of a skinny kernel, and the ones that are good.
+//! The free choices of a skinny kernel, and the model that chooses them.
 
 use super::skinny;
 use crate::ir::{Half, Kernel};
@@ -15,33 +15,32 @@ use crate::target::Feature;
 choices! {
     /// The free choices of a skinny kernel.
     "skinny": pub struct SkinnyTile {
-        /// Rows of x at most: 1, 2, 4, 8 or 16.
+        /// The largest M: 1, 2, 4, 8 or 16.
         pub tokens: u32,
-        /// Tiles of 16 rows of w a block.
+        /// Tiles of 16 rows of w per block.
         pub row_tiles: u32,
-        /// Warps a block.
+        /// Warps per block.
         pub warps: u32,
-        /// Blocks that share a multiprocessor; bounds the registers.
+        /// Blocks that have to fit on an SM; bounds the registers.
         pub min_blocks: u32,
         /// Blocks that split K.
         pub splits: u32,
-        /// Asks for the next codes of a tile of rows as soon as its last ones are used, and not for
-        /// all at the end of a k-tile.
+        /// Whether the loads of the next k-tile are issued per tile of rows, after the last use of the
+        /// tile's codes, and not all at the end of the k-tile.
         pub eager: bool,
-        /// May start before the kernel before it has ended.
+        /// Programmatic dependent launch: the kernel may start before the previous one ends.
         pub programmatic: bool,
     }
 }
 
-/// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
-/// rest.
-const PROCESSORS: u32 = 128;
-/// Tiles of rows up to which a block has one.
-const ONE_TILE: u32 = 2 * PROCESSORS;
-/// Tokens of a skinny product at most.
+/// SMs of a large device, slightly fewer than the 132 of an H200: a power of two leaves no remainder.
+const SMS: u32 = 128;
+/// Up to this many tiles of rows a block has one.
+const ONE_TILE: u32 = 2 * SMS;
+/// The largest M of a skinny product.
 const MOST_TOKENS: u32 = 16;
-/// Words of codes that the lanes of a processor's warps should have under way, each: 48 KB. More is
-/// better, but two blocks that hide each other's ends are better still.
+/// Words of codes in flight per lane of an SM that are enough: 48 KB per SM. More would be better, but
+/// two blocks that hide each other's epilogue are better still.
 const UNDER_WAY: u32 = 384;
 
 impl Schedule for SkinnyTile {
@@ -49,15 +48,14 @@ impl Schedule for SkinnyTile {
         problem.by_matrix() && (1..=MOST_TOKENS).contains(&tokens)
     }
 
-    /// The tile for a number of tokens, from measurements on an H200
-    /// (docs/performance/skinny.md).
+    /// The tile for a number of tokens, from measurements on an H200 (docs/performance/skinny.md).
     ///
-    /// Few rows: one tile of them a block, so that every processor has two blocks, of which one
-    /// loads while the other adds up. More rows: two tiles, which is again one wave and halves the
-    /// reads of x. Beyond 8 tokens, whose registers leave room for one block only: four tiles and 12
-    /// warps, which halves the reads of x once more. Other rows only where registers leave too few
-    /// bytes under way for that; blocks as large as there are k-tiles for, since small ones were
-    /// slower everywhere. Where there are too few rows for all processors, blocks split K.
+    /// Few rows: one tile of rows per block, so that every SM has two blocks, of which one loads while
+    /// the other adds its sums. More rows: two tiles, which is one wave again and halves the reads of x.
+    /// Beyond 8 tokens registers allow one block only: four tiles and 12 warps, which halves the reads
+    /// of x once more. Other sizes only if registers leave too few bytes in flight; blocks are as large
+    /// as the number of k-tiles allows, since small blocks were slower everywhere. If there are too few
+    /// rows for all SMs, blocks split K.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         let main = &MainLoop::new(problem);
         if !(1..=MOST_TOKENS).contains(&tokens) {
@@ -70,24 +68,24 @@ impl Schedule for SkinnyTile {
         let of = |row_tiles, warps, min_blocks| {
             Self::whole(main, tokens, [row_tiles, warps, min_blocks]).split(main)
         };
-        let processors = |rows: u32| main.problem.row_tiles().div_ceil(rows) >= PROCESSORS;
+        let fills_sms = |rows: u32| main.problem.row_tiles().div_ceil(rows) >= SMS;
         let rows = [wanted, 4, 2, 1].into_iter();
-        let rows = rows.filter(|&rows| rows <= wanted || processors(rows));
+        let rows = rows.filter(|&rows| rows <= wanted || fills_sms(rows));
         let warps = [16, 12, 8, 4, 2, 1].into_iter().filter(|warps| *warps <= main.k_iters());
         let tiles = [2, 1].into_iter().flat_map(|blocks| {
             let rows = rows.clone();
             let of_warps = move |warps| rows.clone().map(move |rows| of(rows, warps, blocks));
             warps.clone().flat_map(of_warps)
         });
-        // Of equals, the first.
+        // Of equal tiles the first is chosen.
         let best = tiles.filter(|tile| tile.fits(problem)).reduce(|best, tile| {
             if tile.under_way(main) > best.under_way(main) { tile } else { best }
         });
         best.ok_or_else(unfit)
     }
 
-    /// Tiles that are worth measuring: those that fit, with as many threads a processor as hide what
-    /// they wait for, K whole or in as many parts as save k-tiles.
+    /// Tiles worth measuring: those that fit, with enough threads per SM to hide latency, without
+    /// split-K or with splits that save k-tiles.
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let main = &MainLoop::new(problem);
         if !Self::serves(problem, tokens) {
@@ -116,15 +114,15 @@ impl Schedule for SkinnyTile {
             (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
             ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),
             ((1..=32).contains(&self.warps), "a block has 1 to 32 warps"),
-            ((1..=32).contains(&self.min_blocks), "a processor has 1 to 32 blocks"),
+            ((1..=32).contains(&self.min_blocks), "an SM has 1 to 32 blocks"),
             (
                 (1..=main.k_iters()).contains(&self.splits),
-                "K is split into at most as many parts as it has turns",
+                "K has at least as many k-tiles as splits",
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
-            None => main.problem.may_start_early(self.programmatic),
+            None => main.problem.refuse_dependent_launch(self.programmatic),
         }
     }
 
@@ -148,9 +146,10 @@ impl Schedule for SkinnyTile {
 }
 
 impl SkinnyTile {
-    /// A tile of so many tiles of rows, warps and blocks a processor that does not split K.
+    /// A tile with these numbers of tiles of rows, warps and blocks per SM, without split-K.
     fn whole(main: &MainLoop<'_>, tokens: u32, [row_tiles, warps, min_blocks]: [u32; 3]) -> Self {
-        // One token of several segments costs more registers than two: the assembler keeps all segments apart.
+        // One token of several segments needs more registers than two: the assembler keeps all segments
+        // live.
         let fewest = if main.segment() < main.k_tile() { 2 } else { 1 };
         Self {
             tokens: tokens.next_power_of_two().max(fewest),
@@ -163,35 +162,35 @@ impl SkinnyTile {
         }
     }
 
-    /// With K split where there are fewer blocks than processors: over as few blocks as give the
-    /// fewest k-tiles, of all that the processors hold at once. What a warp does in a k-tile is the
-    /// same, and k-tiles follow one another, so that a split that saves none costs its sums alone.
+    /// The tile with split-K if there are fewer blocks than SMs: the fewest splits that give the fewest
+    /// k-tiles per warp. A warp's time per k-tile is constant, so a split that saves no k-tile only adds
+    /// the cost of its sums.
     fn split(self, main: &MainLoop<'_>) -> Self {
         let blocks = main.problem.row_tiles().div_ceil(self.row_tiles);
-        let most = if blocks < PROCESSORS { PROCESSORS * self.min_blocks / blocks } else { 1 };
+        let most = if blocks < SMS { SMS * self.min_blocks / blocks } else { 1 };
         let splits = (1..=most.min(main.k_iters())).map(|splits| Self { splits, ..self });
         splits.min_by_key(|tile| tile.k_iters(main)).unwrap_or(self)
     }
 
-    /// K-tiles that a warp works through, at most.
+    /// K-tiles of a warp, at most.
     fn k_iters(&self, main: &MainLoop<'_>) -> u32 {
         main.k_iters().div_ceil(self.splits * self.warps)
     }
 
-    /// Words of codes that the lanes of a processor's warps have under way, as far as that helps.
+    /// Words of codes in flight per SM, up to [`UNDER_WAY`].
     fn under_way(&self, main: &MainLoop<'_>) -> u32 {
         let blocks = main.problem.row_tiles().div_ceil(self.row_tiles) * self.splits;
-        let blocks = blocks.div_ceil(PROCESSORS);
+        let blocks = blocks.div_ceil(SMS);
         let blocks = self.min_blocks.min(blocks);
-        // Not more than there are: where blocks split K, some warps may have no k-tile.
+        // Not more than exist: with split-K some warps may have no k-tile.
         let working = (self.splits * self.warps).min(main.k_iters());
-        let there = (main.problem.row_tiles() * working).div_ceil(PROCESSORS);
+        let there = (main.problem.row_tiles() * working).div_ceil(SMS);
         let tiles = (self.row_tiles * self.warps * blocks).min(there);
         (tiles * main.k_tile_words()).min(UNDER_WAY)
     }
 
-    /// Registers of a thread without which the assembler spills, as it reported them; a little too
-    /// many where that does not decide anything.
+    /// Registers of a thread below which the assembler spills, from its reports; slightly too many where
+    /// the number decides nothing.
     fn registers(&self, main: &MainLoop<'_>) -> u32 {
         let token_tiles = self.tokens.div_ceil(main.token_tile());
         let numbers =
@@ -199,15 +198,16 @@ impl SkinnyTile {
         let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
         let x = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let sums = if self.tokens == 1 { 2 } else { 4 };
-        // Segments of a k-tile overlap, each with a part of its own.
+        // The segments of a k-tile overlap, each with its own partial sums.
         let several = main.segment() < main.k_tile();
-        // More so with f16, whose constants are of more kinds.
+        // More with f16, which needs more constants.
         let overlap = match (several, main.problem.half()) {
             (true, Some(Half::F16)) => 18,
             (true, _) => 4,
             (false, _) => 0,
         };
-        // Scales of x, and their products with those of w; more so beside words that are put together.
+        // Scales of x, and their products with those of w; more if codes are assembled from several
+        // words.
         let x_scales = match main.problem.input.scale {
             Some(InputScale::Columns(columns)) => {
                 let products = match (several, main.problem.plan.dequant.placed()) {
@@ -219,12 +219,13 @@ impl SkinnyTile {
             }
             Some(InputScale::Row) | None => 0,
         };
-        // What the instruction begins with, and sums of x.
+        // The initial values of integer sums, and sums of x.
         let integers = if main.problem.sums_integers() { 4 } else { 0 };
         let of_x = if main.problem.correction.is_some() { 8 } else { 0 };
-        // A second tile of tokens: its x and its part of a segment once, its sums for each tile of rows.
+        // A second tile of tokens: its x and partial sums of a segment once, its sums for each tile of
+        // rows.
         let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
-        // A word of scales a tile is in what every tile needs.
+        // One word of scales per tile is part of every tile's registers.
         let numbers = 2 * numbers.saturating_sub(1);
         let tile = main.k_tile_words() + sums + numbers;
         let x = x + x_scales;
@@ -245,7 +246,7 @@ impl SkinnyTile {
         4 * (Epilogue::words(rows, self.tokens, self.warps) + constants + ORDER + table)
     }
 
-    /// Its part of a kernel's name.
+    /// The tile's part of a kernel's name.
     pub(super) fn label(&self) -> String {
         let Self { tokens, row_tiles, warps, min_blocks, splits, eager, programmatic } = self;
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };

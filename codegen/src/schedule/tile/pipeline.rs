@@ -1,8 +1,8 @@
-//! The stages of shared memory through which k-tiles pass: who may write one, and who may read it.
+//! The order of writes and reads of the stages of shared memory, through which k-tiles are pipelined.
 //!
-//! A [`Pipeline`] orders; it does not know what is copied. Writers call [`acquire`], [`fill`] and
-//! [`commit`], readers [`wait`], [`start`] and [`release`], once an iteration each. [`AsyncCopies`] is
-//! the form in which every thread both copies and multiplies.
+//! A [`Pipeline`] only orders; what is copied is up to its user. Writers call [`acquire`], [`fill`] and
+//! [`commit`], readers [`wait`], [`start`] and [`release`], once per iteration each. In [`AsyncCopies`]
+//! every thread both copies and multiplies.
 //!
 //! [`acquire`]: Pipeline::acquire
 //! [`fill`]: Pipeline::fill
@@ -28,7 +28,7 @@ pub(super) trait Pipeline {
     /// Starts `copies` into an acquired stage, if its k-tile is `there`.
     fn fill(&self, b: &mut Builder, there: Operand, copies: &mut dyn FnMut(&mut Builder));
 
-    /// Ends the copies of a k-tile, whether it was there or not.
+    /// Ends the copies of a k-tile, also of a missing one.
     fn commit(&self, b: &mut Builder);
 
     /// Waits until the copies of the next k-tile have arrived, those of all writers.
@@ -37,17 +37,17 @@ pub(super) trait Pipeline {
     /// The first word of the stage that has arrived.
     fn start(&self, b: &mut Builder) -> Operand;
 
-    /// Goes on to the next stage; this one may be written again when all readers have come here and
-    /// have read it.
+    /// Advances to the next stage. The released stage may be written again after all readers have called
+    /// this and have read it.
     fn release(&self, b: &mut Builder);
 
-    /// Waits until all copies have arrived and nobody reads a stage any more.
+    /// Waits until all copies have arrived and no stage is read any more.
     fn finish(&self, b: &mut Builder);
 }
 
-/// Asynchronous copies by the threads that multiply (`cp.async`, groups of copies by thread). The
-/// barrier of [`Pipeline::wait`] says two things: everybody's copies have arrived, and all have read
-/// the stage before, which is the one that is filled next.
+/// Asynchronous copies by the threads that multiply (`cp.async`, one group of copies per thread and
+/// k-tile). The barrier of [`Pipeline::wait`] guarantees that everybody's copies have arrived and that
+/// everybody has read the previous stage, which is filled next.
 pub(super) struct AsyncCopies {
     stages: u32,
     /// Words of a stage.
@@ -58,7 +58,7 @@ pub(super) struct AsyncCopies {
 }
 
 impl AsyncCopies {
-    /// Declares the ring's state: so many stages of so many words.
+    /// Declares the ring's state, for a number of stages and their words.
     pub(super) fn declare(
         b: &mut Builder,
         (stages, words): (u32, u32),

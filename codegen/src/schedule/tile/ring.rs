@@ -1,11 +1,11 @@
-//! A block's ring in shared memory: what the next k-tiles need, on its way by asynchronous copies.
+//! A block's ring of stages in shared memory, filled by asynchronous copies of later k-tiles.
 //!
-//! A stage holds x as `[rows of 128 bytes][token][vector]`, a vector being 16 bytes or 8, then of each
-//! warp its rows' codes as they lie in the native layout, then the numbers of its rows' groups likewise
-//! (`numbers`), then scales of x (`input_scales`). Vectors of x are swizzled so that lanes which read
-//! together fill all banks: the four lanes of a token read neighbouring segments of 8, 16 or 32 bytes,
-//! those of two or four tokens at once, or one of them of each token of a tile. Codes and numbers are
-//! read by the warp that copied them.
+//! A stage holds x as `[row of 128 bytes][token][vector]` with vectors of 16 or 8 bytes, then each warp's
+//! codes in the native layout, then each warp's group parameters in the native layout (`params`), then
+//! scales of x (`input_scales`). Vectors of x are swizzled so that lanes that read together use all banks:
+//! the four lanes of a token read adjacent parts of 8, 16 or 32 bytes, of two or four tokens at once, or
+//! one such part of each token of a tile. Codes and group parameters are read by the warp that copied
+//! them.
 
 mod copies;
 mod input_scales;
@@ -27,12 +27,12 @@ use swizzle::Swizzle;
 
 pub(super) use params::Scales;
 
-/// Words of a vector of codes; and of x, if lanes that read together leave no half of one unread.
+/// Words of a vector of codes; also of x, unless lanes that read together would use only half of each.
 const WORDS: u32 = 4;
-/// Words of a row of x: all banks.
+/// Words of a row of x in shared memory: all banks.
 const ROW: u32 = SHARED_BYTES / 4;
 
-/// How x is permuted in a main loop that takes x from registers.
+/// The swizzle of x, if the main loop reads x from registers.
 pub(super) fn swizzle(main: &MainLoop<'_>) -> Option<Swizzle> {
     main.x_fragment().ok().map(|x_fragment| Swizzle::new(main, x_fragment))
 }
@@ -48,7 +48,7 @@ fn stage_layout(shape: TileShape, main: &MainLoop<'_>) -> StageLayout {
     })
 }
 
-/// Words of a block's shared memory: the ring, or the sums that later lie over it.
+/// Words of a block's shared memory: the ring, which the sums overwrite at the end.
 pub(super) fn words(shape: TileShape, main: &MainLoop<'_>) -> u32 {
     let ring = shape.stages * stage_layout(shape, main).words;
     ring.max(Epilogue::words(shape.rows, shape.tokens, 1))
@@ -59,31 +59,31 @@ pub(super) struct Ring {
     block: SharedId,
     layout: StageLayout,
     pipeline: AsyncCopies,
-    /// x, this thread's part: the first places, after which the swizzle repeats, the first word of x,
-    /// which one of the k-tile that is, and for each of its rows whether it is one of x.
+    /// This thread's part of x: its destinations, after which the swizzle repeats; its first word; that
+    /// word's column in the k-tile; and for each of its rows whether the row exists.
     x_to: Vec<Operand>,
     x_from: Operand,
     x_column: Operand,
     x_rows: Vec<Operand>,
-    /// Rows from one to the next of them.
+    /// Distance of this thread's consecutive rows.
     x_step: u32,
     /// Per tile of rows, the first word of codes that this lane copies.
     codes_from: Vec<Operand>,
     /// This lane's first vector of codes in a stage.
     codes_to: Operand,
-    /// Of each plane, this lane's first word in a stage.
+    /// Per plane, this lane's first word in a stage.
     codes_at: Vec<Operand>,
     params: Params,
     x_scales: Option<InputScales>,
-    /// Where this lane's words of a row of x lie in the first tile of tokens.
+    /// Where this lane's words of a row of x are in the first tile of tokens.
     x_at: Vec<Operand>,
     swizzle: Swizzle,
 }
 
-/// A k-tile that has arrived.
+/// A k-tile in shared memory.
 pub(super) struct Stage<'r> {
     ring: &'r Ring,
-    /// Where it begins.
+    /// Its first word.
     start: Operand,
     x: Vec<Operand>,
     codes: Vec<Operand>,
@@ -107,8 +107,8 @@ impl Ring {
         let threads = tile.participants().threads(b);
         let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
         let x_step = swizzle.apart(main, threads).unwrap_or(shape.tokens);
-        // Side by side the vectors of one row of 128 bytes, of as many tokens as all banks hold; then
-        // those of the next row.
+        // Consecutive threads copy the vectors of one row of 128 bytes, of as many tokens as all banks
+        // hold; then those of the next row.
         let in_row = b.rem(thread, row_vectors);
         let rest = b.div(thread, row_vectors);
         let (token, rest) = (b.rem(rest, swizzle.rows), b.div(rest, swizzle.rows));
@@ -217,7 +217,7 @@ impl Ring {
         }
     }
 
-    /// Waits for a k-tile, starts the copy of one that comes later.
+    /// Waits for a k-tile, and starts the copies of a later one.
     pub(super) fn next(
         &self,
         b: &mut Builder,
@@ -244,7 +244,7 @@ impl Ring {
         Stage { ring: self, start, x, codes }
     }
 
-    /// Waits until nothing of the ring is used any more.
+    /// Waits until the ring is no longer in use.
     pub(super) fn finish(&self, b: &mut Builder) {
         self.pipeline.finish(b);
     }
@@ -255,7 +255,7 @@ impl Ring {
         let k_tile_words = main.problem.input.words(main.k_tile());
         let to: Vec<Operand> = self.x_to.iter().map(|&to| b.add(to, stage)).collect();
         let from = b.mad(k_tile, k_tile_words, self.x_from);
-        // The last k-tile may end inside of a row, at a multiple of a vector: zeros beyond.
+        // The last k-tile may end within a row, at a multiple of a vector: zeros beyond.
         let column_is = (!columns.is_multiple_of(k_tile_words)).then(|| {
             let column = b.mad(k_tile, k_tile_words, self.x_column);
             b.less(column, columns)
@@ -282,8 +282,8 @@ impl Ring {
         for (r, &from) in (0..).zip(&self.codes_from) {
             let from = b.add(from, first);
             for word in (0..self.layout.tile_codes).step_by(at_once as usize) {
-                // A stage's last vectors may be fewer than lanes, and the last k-tile may be short: what
-                // is missing is zero.
+                // A stage's last vectors may be fewer than lanes, and the last k-tile may be short:
+                // missing vectors are zero.
                 let there = (!tile_words(main.problem).is_multiple_of(self.layout.tile_codes))
                     .then(|| {
                         let number = b.add(first, own);
@@ -305,8 +305,8 @@ impl Ring {
     }
 }
 
-/// A tile of rows that is there: beyond the last, that one, whose results are computed again and not
-/// stored.
+/// A tile of rows that exists: beyond the last tile, the last one, whose results are computed again and
+/// not stored.
 fn inside(b: &mut Builder, tile: &Tile<'_>, number: Operand) -> Operand {
     let (tiles, rows) = (tile.main.problem.row_tiles(), tile.main.problem.plan.native.rows);
     if tiles.is_multiple_of(tile.shape.rows / rows) {
@@ -316,12 +316,12 @@ fn inside(b: &mut Builder, tile: &Tile<'_>, number: Operand) -> Operand {
 }
 
 impl Stage<'_> {
-    /// What multiplies the sums of each segment, of this lane's rows of a tile.
+    /// The factors of the sums of each segment, for this lane's rows of a tile.
     pub(super) fn scales(&self, b: &mut Builder, tile: &Tile<'_>, row_tile: u32) -> Scales<'_> {
         self.ring.params.scales(b, tile, self.ring.block, self.start, row_tile)
     }
 
-    /// The words of the zero points of a tile, and by how much they are shifted down for this lane.
+    /// The words with the zero points of a tile, and this lane's shift in them.
     pub(super) fn zeros(
         &self,
         b: &mut Builder,
@@ -331,7 +331,7 @@ impl Stage<'_> {
         self.ring.params.zeros(b, tile, self.ring.block, self.start, row_tile)
     }
 
-    /// The scales of this lane's tokens of a tile in a segment, if x has some there.
+    /// The scales of this lane's tokens of a tile in a segment, if x has scales along K.
     pub(super) fn x_scales(
         &self,
         b: &mut Builder,
@@ -343,7 +343,7 @@ impl Stage<'_> {
         scales.read(b, tile, self.ring.block, self.start, (token_tile, segment))
     }
 
-    /// What an instruction that scales takes of a tile of tokens for a step of the k-tile.
+    /// The scale of x of a tile of tokens and a step of the k-tile, for an instruction that scales.
     pub(super) fn x_code(
         &self,
         b: &mut Builder,
@@ -372,7 +372,7 @@ impl Stage<'_> {
         (0..main.k_tile_chunks()).map(chunk).collect()
     }
 
-    /// B of a tile of tokens in a segment: the words of one step of the product after the other.
+    /// B of a tile of tokens in a segment: its words, step by step.
     pub(super) fn x(
         &self,
         b: &mut Builder,

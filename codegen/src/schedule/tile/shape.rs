@@ -1,4 +1,4 @@
-//! The free choices of a tile kernel, and the ones that are good.
+//! The free choices of a tile kernel, and the model that chooses them.
 
 use super::{ring, tile};
 use crate::ir::{Half, Kernel};
@@ -15,54 +15,53 @@ use crate::target::{Class, Feature};
 choices! {
     /// The free choices of a tile kernel.
     "tile": pub struct TileShape {
-        /// Rows of x a block: 16, 32, 64 or 128.
+        /// Rows of x per block: 16, 32, 64 or 128.
         pub tokens: u32,
-        /// Rows of w a block: 16, 32 or 64 a warp.
+        /// Rows of w per block: 16, 32 or 64 per warp.
         pub rows: u32,
-        /// Warps a block.
+        /// Warps per block.
         pub warps: u32,
-        /// Blocks that share a multiprocessor; bounds the registers.
+        /// Blocks that have to fit on an SM; bounds the registers.
         pub min_blocks: u32,
-        /// K-tiles in the ring, the one in use included.
+        /// Stages of the ring, the one in use included.
         pub stages: u32,
         /// Blocks that split K.
         pub splits: u32,
-        /// May start before the kernel before it has ended.
+        /// Programmatic dependent launch: the kernel may start before the previous one ends.
         pub programmatic: bool,
     }
 }
 
-/// Blocks to choose from: rows, warps, and how many share a processor.
+/// Block sizes to choose from: rows, warps, blocks per SM.
 const BLOCKS: &[(u32, u32, u32)] =
     &[(256, 8, 1), (128, 8, 2), (128, 4, 2), (64, 4, 2), (64, 2, 2), (32, 2, 2)];
-/// One more where a k-tile has several segments: a tile of rows a warp, and registers for all of them.
+/// One more if a k-tile has several segments: one tile of rows per warp, and registers for all segments.
 const BLOCK_OF_SEGMENTS: (u32, u32, u32) = (128, 8, 1);
-/// Processors of a large device, a little fewer than the 132 of an H200: a power of two leaves no
-/// rest.
-const PROCESSORS: u32 = 128;
-/// Columns that a block should have at least, so that filling its ring is not most of its time: four
-/// k-tiles of the usual length.
+/// SMs of a large device, slightly fewer than the 132 of an H200: a power of two leaves no remainder.
+const SMS: u32 = 128;
+/// The fewest columns of a block with which filling the ring does not dominate: four k-tiles of the
+/// usual length.
 const FEWEST_COLUMNS: u32 = 512;
-/// And k-tiles, where these are short.
+/// The fewest k-tiles of a block, if k-tiles are short.
 const FEWEST_K_ITERS: u32 = 4;
-/// Tokens up to which blocks are small, and twice as many as the processors hold at once: with so
-/// little to multiply a block waits more than it computes (docs/performance/skinny.md).
+/// Up to this many tokens blocks are small, and twice as many as fit on all SMs: with so little to
+/// multiply a block waits more than it computes (docs/performance/skinny.md).
 const FEW: u32 = 32;
 /// Rows of a small block.
 const SMALL: u32 = 64;
-/// Blocks along the second axis of a grid at most.
+/// The most blocks along the second axis of a grid.
 const SECOND_AXIS: u32 = 65_535;
-/// Registers of a thread.
+/// The most registers of a thread.
 const MOST_REGISTERS: u32 = 255;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 4;
 /// Independent products that keep a warp's share of the matrix unit busy.
 const CHAINS: u32 = 4;
 
-/// Tokens from which tiles are worth measuring: fewer than the most that a skinny product takes.
+/// The fewest tokens for which tiles are worth measuring: fewer than the largest M of a skinny product.
 const MEASURED_FROM: u32 = 9;
 
-/// Parts into which K is split at most.
+/// The most splits of K.
 fn most_splits(main: &MainLoop<'_>) -> u32 {
     let fewest = FEWEST_K_ITERS.min(FEWEST_COLUMNS / main.k_tile()).max(1);
     (main.k_iters() / fewest).max(1)
@@ -75,10 +74,10 @@ impl Schedule for TileShape {
 
     /// The shape for a number of tokens.
     ///
-    /// Few tokens are one block wide, so that w is read once; from 64 on blocks are 64 wide, which
-    /// with 32 rows a warp is what registers hold. The rest is decided by what passes through the
-    /// second cache: every block reads its tokens' x, so that more rows are better; and where blocks
-    /// are then too few for all processors K is split, which costs the sums of each part.
+    /// Few tokens are one block wide, so that w is read once; from 64 tokens on blocks are 64 wide,
+    /// which with 32 rows per warp is what registers allow. L2 traffic decides the rest: every block
+    /// reads its tokens' x, so that more rows are better; if there are then too few blocks for all SMs,
+    /// K is split, which costs the sums of each part.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         let main = &MainLoop::new(problem);
         if tokens == 0 {
@@ -94,7 +93,7 @@ impl Schedule for TileShape {
             let shapes = stages.map(|stages| Self::whole(main, tokens, block, stages));
             shapes.into_iter().find(|shape| shape.fits(problem))
         };
-        // Where a processor has too little shared memory, one block at a time, then of fewer tokens.
+        // If an SM has too little shared memory: one block per SM, then fewer tokens.
         let together = BLOCKS.iter().chain(of_segments).filter_map(|&block| largest(tokens, block));
         let mut fitting: Vec<Self> = together.collect();
         for fewer in [tokens, 32, 16].into_iter().filter(|&fewer| fewer <= tokens) {
@@ -108,7 +107,7 @@ impl Schedule for TileShape {
             let splits = shape.wanted() / shape.blocks(main, tokens).max(1);
             Self { splits: (splits as u32).clamp(1, most), ..shape }
         });
-        // Of few tokens only if no small block fits.
+        // Large blocks for few tokens only if no small block fits.
         let large = |shape: &Self| tokens <= FEW && shape.rows > SMALL;
         let cost = |shape: &Self| shape.cost(main, tokens);
         let cheapest = split.min_by(|one, other| {
@@ -119,8 +118,7 @@ impl Schedule for TileShape {
         })
     }
 
-    /// Shapes that are worth measuring: those that fit, K whole or in parts that leave a block k-tiles
-    /// enough.
+    /// Shapes worth measuring: those that fit, without split-K or with enough k-tiles per block.
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let main = &MainLoop::new(problem);
         if !Self::serves(problem, tokens) || tokens < MEASURED_FROM {
@@ -135,10 +133,10 @@ impl Schedule for TileShape {
                 all.extend(splits.map(|splits| Self { splits, ..whole }));
             }
         }
-        // More blocks than that are only more sums.
+        // More blocks than that only add sums.
         let few = |shape: &Self| {
             let blocks = shape.blocks(main, tokens) * u64::from(shape.splits);
-            shape.splits == 1 || blocks <= 2 * u64::from(PROCESSORS * shape.min_blocks)
+            shape.splits == 1 || blocks <= 2 * u64::from(SMS * shape.min_blocks)
         };
         all.retain(|shape| few(shape) && shape.fits(problem));
         all
@@ -150,7 +148,7 @@ impl Schedule for TileShape {
         }
         let native = &main.problem.plan.native;
         if !main.problem.input.bytes(main.k_tile()).is_multiple_of(SHARED_BYTES) {
-            let what = format!("turns of {} columns in a tile", main.k_tile());
+            let what = format!("k-tiles of {} columns in the tile schedule", main.k_tile());
             return Err(Unscheduled::Scheme { target: main.problem.target().name, what });
         }
         let threads = self.warps * main.problem.target().gpu.map_or(0, |gpu| gpu.warp);
@@ -163,17 +161,17 @@ impl Schedule for TileShape {
             (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
             (per_warp, "a warp has 16, 32 or 64 rows"),
             (self.min_blocks > 0, "there is at least a block"),
-            (copies, "the threads copy turns of whole tokens, at once a part of the block's"),
+            (copies, "the threads of a block copy whole tokens at a time, a divisor of its tokens"),
             ((2..=16).contains(&self.stages), "stages are 2 to 16"),
             (
                 (1..=main.k_iters()).contains(&self.splits),
-                "K is split into at most as many parts as it has groups",
+                "K has at least as many k-tiles as splits",
             ),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
             return Err(Unscheduled::Tile(format!("{self:?}: {rule}")));
         }
-        main.problem.may_start_early(self.programmatic)
+        main.problem.refuse_dependent_launch(self.programmatic)
     }
 
     fn resources(&self, main: &MainLoop<'_>) -> Resources {
@@ -184,13 +182,13 @@ impl Schedule for TileShape {
             threads: self.warps * main.problem.target().gpu.map_or(0, |gpu| gpu.warp),
             min_blocks: self.min_blocks,
             shared_bytes: 4 * (ring::words(*self, main) + constants + ORDER + table),
-            // No thread has more than that.
+            // No thread has more.
             registers: if registers > MOST_REGISTERS { u32::MAX } else { registers },
         }
     }
 
-    /// The most rows of x, whole tiles, whose elements are numbered in 32 bits: of x and y, and of
-    /// the sums that blocks which split K leave behind.
+    /// The most rows of x, in whole tiles, for which 32-bit indices of x, y and the sums of a split K
+    /// suffice.
     fn most_tokens(&self, problem: &Problem) -> u32 {
         let padded = u64::from(self.row_blocks(problem)) * u64::from(self.rows);
         let sums = if self.splits > 1 { padded * u64::from(self.splits) } else { padded };
@@ -205,7 +203,7 @@ impl Schedule for TileShape {
 }
 
 impl TileShape {
-    /// A shape of a block (rows, warps, blocks a processor) and of stages that does not split K.
+    /// A shape with this block size (rows, warps, blocks per SM) and number of stages, without split-K.
     fn whole(
         main: &MainLoop<'_>,
         tokens: u32,
@@ -223,20 +221,19 @@ impl TileShape {
         }
     }
 
-    /// Blocks that give all processors of a large device as much as they can hold; of small blocks
-    /// twice that.
+    /// The blocks that fill all SMs of a large device; twice as many for small blocks.
     fn wanted(&self) -> u64 {
         let waves = if self.tokens <= FEW { 2 } else { 1 };
-        u64::from(PROCESSORS * self.min_blocks * waves)
+        u64::from(SMS * self.min_blocks * waves)
     }
 
-    /// Blocks of other rows and tokens.
+    /// Blocks without split-K.
     fn blocks(&self, main: &MainLoop<'_>, tokens: u32) -> u64 {
         u64::from(self.row_blocks(main.problem)) * u64::from(tokens.div_ceil(self.tokens))
     }
 
-    /// Bytes through the second cache, as if it served the processors that have a block at a rate
-    /// of their own: w and x of each block, sums of 4 bytes written and read where K is split.
+    /// L2 traffic in bytes, scaled as if each SM with a block had a constant share of the L2 bandwidth:
+    /// w and x of each block; with split-K, sums of 4 bytes that are written and read.
     fn cost(&self, main: &MainLoop<'_>, tokens: u32) -> f64 {
         let (n, k) = (f64::from(main.problem.n), f64::from(main.problem.k));
         let token_blocks = f64::from(tokens.div_ceil(self.tokens));
@@ -262,20 +259,20 @@ impl TileShape {
         problem.n.div_ceil(self.rows)
     }
 
-    /// Whether rows are the first axis of the grid, which alone takes so many blocks.
+    /// Whether rows are the first axis of the grid, which alone has room for so many blocks.
     pub(super) fn rows_first(&self, main: &MainLoop<'_>) -> bool {
         self.row_blocks(main.problem) > SECOND_AXIS
     }
 
-    /// Tiles of tokens that are multiplied side by side.
+    /// Tiles of tokens whose instructions are interleaved.
     pub(super) fn together(&self, main: &MainLoop<'_>) -> u32 {
         (CHAINS / self.row_tiles(main)).max(1)
     }
 
-    /// Registers of a thread without which the assembler spills, as it reported them: the sums, A
-    /// of a k-tile, and what is on its way through them. Several segments that are as wide as a lane's
-    /// loads of x are all on their way at once, each with its numbers; there bf16, older targets and
-    /// codes that are put together also hold more constants.
+    /// Registers of a thread below which the assembler spills, from its reports: the accumulators, A of
+    /// a k-tile, and values in flight. If a k-tile has several segments as wide as a lane's loads of x,
+    /// all of them are in flight at once, each with its parameters; bf16, older targets and codes that
+    /// are assembled from several words then also need more constants.
     fn registers(&self, main: &MainLoop<'_>) -> u32 {
         let tiles = self.row_tiles(main);
         let held = &main.lanes();
@@ -296,11 +293,11 @@ impl TileShape {
             0
         };
         let all = sums + a + 72 + of_segments + main.compiled(tiles * self.together(main));
-        // The estimate is above what a tile of rows needs by itself, which always fits.
+        // The estimate exceeds what one tile of rows needs, which always fits.
         if tiles == 1 { all.min(MOST_REGISTERS) } else { all }
     }
 
-    /// Its part of a kernel's name.
+    /// The shape's part of a kernel's name.
     pub(super) fn label(&self) -> String {
         let Self { tokens, rows, warps, min_blocks, stages, splits, programmatic } = self;
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };

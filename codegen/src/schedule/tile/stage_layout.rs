@@ -1,4 +1,4 @@
-//! Where the parts of a stage are in shared memory.
+//! The layout of a stage in shared memory.
 
 /// Words of the parts of a stage.
 #[derive(Clone, Copy, Debug)]
@@ -9,24 +9,24 @@ pub(super) struct StageParts {
     pub(super) row_tiles: u32,
     /// Codes of a tile of rows.
     pub(super) tile_codes: u32,
-    /// Numbers of w's groups, of all warps.
+    /// Group parameters of w, of all warps.
     pub(super) params: u32,
     /// Scales of x that change along K.
     pub(super) x_scales: u32,
 }
 
-/// Where the parts of a stage begin, in words: x at 0, then codes, params, scales of x.
+/// The first word of each part of a stage: x at 0, then codes, group parameters, scales of x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StageLayout {
-    /// Codes, tile after tile of rows.
+    /// Codes, tile by tile of rows.
     pub(super) codes: u32,
     /// Words of the codes of a tile of rows.
     pub(super) tile_codes: u32,
-    /// Numbers of w's groups, warp after warp.
+    /// Group parameters of w, warp by warp.
     pub(super) params: u32,
     /// Scales of x.
     pub(super) x_scales: u32,
-    /// All of the stage.
+    /// Words of the stage.
     pub(super) words: u32,
 }
 

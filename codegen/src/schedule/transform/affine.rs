@@ -1,8 +1,8 @@
-//! Index arithmetic: sums of thread's values times constants, divided at generation where that is
-//! exact, by an operation where it is not.
+//! Index arithmetic: sums of a thread's values times constants. Exact divisions are done at generation,
+//! others by an operation.
 //!
-//! A value's bound is known, so that `(16 t + j) / 4` is `4 t` where j < 4, and costs nothing; what
-//! does not come out becomes a shift, a mask, a quotient or a remainder, written once.
+//! The bound of each value is known, so that `(16 t + j) / 4` is `4 t` if j < 4, and costs nothing; other
+//! divisions become a shift, a mask, a quotient or a remainder, which is computed once.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use crate::ir::{Builder, Operand};
 /// `constant + sum(coefficient * value)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Affine {
-    /// By number of the value; none is 0.
+    /// By number of the value; no coefficient is 0.
     terms: BTreeMap<usize, u64>,
     pub(super) constant: u64,
 }
@@ -21,7 +21,7 @@ impl Affine {
         Self { terms: BTreeMap::new(), constant }
     }
 
-    /// This, and `times` that.
+    /// Adds `times` the other sum.
     pub(super) fn add(&mut self, other: &Self, times: u64) {
         if times == 0 {
             return;
@@ -32,7 +32,7 @@ impl Affine {
         }
     }
 
-    /// Its constant, if it has no other part.
+    /// The constant, if there are no other terms.
     pub(super) fn fixed(&self) -> Option<u64> {
         self.terms.is_empty().then_some(self.constant)
     }
@@ -42,18 +42,18 @@ impl Affine {
         self.terms.values().fold(with, |common, coefficient| gcd(common, *coefficient))
     }
 
-    /// Whether it may be this number: by its coefficients alone.
+    /// Whether the sum may equal this number, judged by its coefficients alone.
     pub(super) fn reaches(&self, number: u64) -> bool {
         let above = number.checked_sub(self.constant);
         above.is_some_and(|above| above.is_multiple_of(self.common(0)))
     }
 
-    /// Without the constant.
+    /// The sum without its constant.
     pub(super) fn varying(&self) -> Self {
         Self { terms: self.terms.clone(), constant: 0 }
     }
 
-    /// `(a, b)` with this = `by a + b`, b as small as it gets without arithmetic.
+    /// `(a, b)` with this = `by a + b`, and b as small as possible without arithmetic.
     fn split(&self, by: u64) -> (Self, Self) {
         let (mut whole, mut rest) =
             (Self::constant(self.constant / by), Self::constant(self.constant % by));
@@ -76,15 +76,15 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// A thread's values, and what was computed of them.
+/// A thread's values, and the values computed from them.
 #[derive(Default)]
 pub(super) struct Values {
-    /// With the most that each can be.
+    /// Each value with its maximum.
     known: Vec<(Operand, u64)>,
     /// Quotients and remainders.
     derived: HashMap<(Affine, Part, u64), Affine>,
     written: HashMap<Affine, Operand>,
-    /// Whether a sum that was computed can exceed a register.
+    /// Whether a computed sum may exceed a register.
     exceeded: bool,
 }
 
@@ -95,7 +95,7 @@ enum Part {
 }
 
 impl Values {
-    /// A value that is `most` at the most.
+    /// A value with its maximum `most`.
     pub(super) fn value(&mut self, value: Operand, most: u64) -> Affine {
         if most == 0 {
             return Affine::default();
@@ -104,7 +104,7 @@ impl Values {
         Affine { terms: BTreeMap::from([(self.known.len() - 1, 1)]), constant: 0 }
     }
 
-    /// The most that a sum can be.
+    /// The maximum of a sum.
     pub(super) fn most(&self, sum: &Affine) -> u64 {
         let terms = sum.terms.iter().map(|(value, coefficient)| self.known[*value].1 * coefficient);
         sum.constant + terms.sum::<u64>()
@@ -150,7 +150,7 @@ impl Values {
         value
     }
 
-    /// Whether a sum that was computed can exceed 32 bits, so that nothing of it holds.
+    /// Whether a computed sum may exceed 32 bits, so that the kernel is invalid.
     pub(super) fn exceeded(&self) -> bool {
         self.exceeded
     }

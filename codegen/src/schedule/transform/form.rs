@@ -1,4 +1,4 @@
-//! What becomes of an element on its way.
+//! The conversion of an element between a checkpoint's form and the native form.
 
 use quantloom_dsl::ZeroKind;
 use quantloom_dsl::format::Number;
@@ -7,40 +7,40 @@ use super::formula::Formula;
 use crate::ir::{Binary, Builder, Half, Operand, Side, Unary};
 use crate::schedule::group_params::number;
 
-/// What becomes of an element.
+/// The conversion of an element.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Form {
-    /// Its bits, or any of them, stay as they are.
+    /// The bits stay as they are.
     Keep,
-    /// Its bits are XORed with these.
+    /// The bits are XORed with a mask.
     Xor(u32),
-    /// Its bits, of which there are so many, are XORed and the top one repeated up to a width.
+    /// The `bits` bits are XORed with a mask, and the top one is repeated up to `width` bits.
     Extended { mask: u32, bits: u32, width: u32 },
-    /// A stored zero point becomes a number of a 16-bit type.
+    /// A stored zero point becomes a 16-bit float.
     Number(Integer, Half),
-    /// And such a number a stored zero point.
+    /// A 16-bit float becomes a stored zero point.
     Stored(Integer, Half),
     /// A number becomes f32.
     Widen(Number),
-    /// And f32 a 16-bit float, rounded.
+    /// f32 becomes a 16-bit float, rounded.
     Narrow(Half),
-    /// Numbers of several components become one, f32.
+    /// Numbers of several components become one f32.
     Computed(Formula),
 }
 
-/// How small integers are stored.
+/// The stored form of small integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Integer {
     bits: u32,
     signed: bool,
-    /// Added to what is stored.
+    /// Added to the stored integer.
     plus: i32,
     /// The sum is modulo `2^bits`.
     wraps: bool,
 }
 
 impl Integer {
-    /// `None` if a zero point is stored as a float.
+    /// `None` for zero points that are stored as floats.
     pub(super) fn new(kind: ZeroKind) -> Option<Self> {
         let ZeroKind::Codes { number, plus, wraps } = kind else { return None };
         match number {
@@ -65,7 +65,7 @@ impl Integer {
     }
 }
 
-/// A two's complement integer of so many bits, of 32.
+/// A two's complement integer of `bits` bits, extended to 32.
 fn extended(b: &mut Builder, code: Operand, bits: u32) -> Operand {
     let above = 32 - bits;
     let code = b.shl(code, above);
@@ -73,8 +73,8 @@ fn extended(b: &mut Builder, code: Operand, bits: u32) -> Operand {
 }
 
 impl Form {
-    /// The bits that are inverted of an element that is moved bit by bit; `None` if it is made as a
-    /// whole.
+    /// The bits of an element that are inverted, if it is moved bit by bit; `None` if it is computed as
+    /// a whole.
     pub(super) const fn inverted(&self) -> Option<u32> {
         match self {
             Self::Keep => Some(0),
@@ -83,7 +83,7 @@ impl Form {
         }
     }
 
-    /// Bits of an element that is made.
+    /// Bits of a computed element.
     pub(super) fn bits(&self) -> u64 {
         match self {
             Self::Number(..) | Self::Narrow(_) => 16,
@@ -93,7 +93,7 @@ impl Form {
         }
     }
 
-    /// An element alone in a register, of its codes.
+    /// An element in the low bits of a register, computed from its codes.
     pub(super) fn element(&self, b: &mut Builder, codes: &[Operand]) -> Operand {
         let code = codes.first().copied().unwrap_or(Operand::U32(0));
         match self {

@@ -1,8 +1,8 @@
-//! Numbers that products want and no component holds: of the codes of several components, in f32.
+//! Numbers that products read and no component stores, computed in f32 from the codes of several components.
 //!
-//! The host computes in f64 and rounds once. Here each operation rounds: one scale, its reciprocal,
-//! or one scale times `zero + add` (an integer of 9 bits at most) are the host's bits; each further
-//! level adds a rounding, so that a product of L levels is within L - 1 units in the last place.
+//! The host computes in f64 and rounds once. Here each operation rounds: one scale, its reciprocal, or one
+//! scale times `zero + add` (an integer of at most 9 bits) have the host's bits; each further level adds a
+//! rounding, so that a product of L levels is within L - 1 units in the last place.
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, GroupSize};
@@ -12,12 +12,12 @@ use super::form::Integer;
 use crate::ir::{Binary, Builder, Operand, Ternary, Unary};
 use crate::schedule::group_params::{is_read, number};
 
-/// What is computed of a group's scales, zero point and shift.
+/// A number computed from a group's scales, zero point and shift.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Formula {
-    /// Type of each level, and whether it divides.
+    /// The type of each level, and whether it divides.
     scales: Vec<(Number, bool)>,
-    /// [`ZeroPointCorrection::value`], times a power of two; the scales alone if `None`.
+    /// [`ZeroPointCorrection::value`] times a power of two; `None` for the product of the scales.
     correction: Option<CorrectionTerms>,
 }
 
@@ -35,25 +35,25 @@ enum Zero {
     Float(Number),
 }
 
-/// Which number is wanted.
+/// The number to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// The product of the scales that change along K.
     Scale,
-    /// The product of those that are constant along a row.
+    /// The product of the scales that are constant along a row.
     ChannelScale,
-    /// What multiplies the sum of x over a group: see [`quantloom_dsl::Scheme::shift`] for its signs.
+    /// The zero-point correction; [`quantloom_dsl::Scheme::shift`] defines its signs.
     Correction {
         /// Its terms.
         terms: ZeroPointCorrection,
-        /// The power of two that sums are in units of.
+        /// The power of two of the sums' unit.
         exponent: i32,
     },
 }
 
 impl Formula {
-    /// The formula, and the components whose codes it takes, in their order; `None` if one of them is
-    /// of a type without a way to f32.
+    /// The formula, and the components of its codes, in order; `None` if one of them has no conversion
+    /// to f32.
     pub(super) fn new(scheme: &Scheme, wanted: Wanted) -> Option<(Self, Vec<Component>)> {
         let (mut scales, mut components) = (Vec::new(), Vec::new());
         for (at, level) in (0u8..).zip(&scheme.scales) {

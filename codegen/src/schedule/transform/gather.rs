@@ -1,10 +1,10 @@
-//! The body of a transform: each thread writes one vector of the destination, gathered from words
-//! of the sources.
+//! The body of a transform: each thread writes one vector of the destination, gathered from words of the
+//! sources.
 //!
-//! In: where the codes of each input lie, the planes of the destination, and what becomes of an
-//! element. The vector's number is taken apart into the digits of the destination, which give the
-//! element's index; the digits of a source give its address. A code is cut where a word of its
-//! source may end. Bits that move by the same distance from one word to another move together.
+//! In: the affine runs of each input's codes, the planes of the destination, the conversion of an element.
+//! The digits of the destination, computed from the vector's number, give the element's index; the digits of
+//! a source give its address. A code is split where a word of its source may end. Bits that move by the same
+//! distance from one word to another move together.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,13 +20,13 @@ use crate::ir::{
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
 
-/// Neighbours of the destination's order, and lines of them, that a block writes: 128 bytes by 32 lines.
+/// The tile of a block: adjacent vectors by lines of the destination's order, 128 bytes by 32 lines.
 const TILE: [u64; 2] = [8, THREADS as u64 / 8];
 
-/// Bits read for each bit written from which a block writes a tile.
+/// Bits read per bit written, from which a block writes a tile.
 const SHARED: u64 = 4;
 
-/// Slices of codes from which a thread puts its vector together: what compiles and runs in due time.
+/// The most slices of codes in a vector; more take too long to compile and to run.
 const MOST_SLICES: usize = 512;
 
 /// An array that is read.
@@ -36,10 +36,10 @@ pub(super) struct Array {
     pub(super) word: u64,
 }
 
-/// Where the codes of one input of a [`Form`] lie: the runs in each array that has some.
+/// One input of a [`Form`]: the affine runs of its codes in each array that has some.
 pub(super) type Input = Vec<(usize, Vec<AffineRun>)>;
 
-/// The word of an array of so many bits, in which words of 32 bits are whole.
+/// The word of an array of `bits` bits: the largest that divides them.
 pub(super) const fn word_of(bits: u64) -> u64 {
     match bits {
         bits if bits.is_multiple_of(32) => 32,
@@ -67,12 +67,12 @@ const fn width(bits: u64) -> Width {
     }
 }
 
-/// What must be true of an element for it to be there.
+/// A condition for an element to exist.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Condition {
-    /// The index lies inside of the shape.
+    /// The index is inside of the shape.
     Less(Affine, u64),
-    /// The run is for this value only.
+    /// The value selects the run.
     Equal(Affine, u64),
 }
 
@@ -82,11 +82,11 @@ struct Source {
     array: usize,
     conditions: Vec<Condition>,
     word: Affine,
-    /// How far it is shifted down, besides constants.
+    /// The variable part of the shift of the word.
     shift: Affine,
 }
 
-/// Bits of a code that lie in one word of a source.
+/// Bits of a code in one word of a source.
 struct Slice {
     source: Source,
     /// First bit in the shifted word.
@@ -96,7 +96,7 @@ struct Slice {
     bits: u64,
 }
 
-/// Bits that stay as they are, or are inverted.
+/// Bits that are moved, and possibly inverted.
 struct Moved {
     source: Source,
     from: u64,
@@ -106,23 +106,23 @@ struct Moved {
     inverted: u32,
 }
 
-/// An element that is made of its codes.
+/// An element that is computed from its codes.
 struct Made {
-    /// Of each input.
+    /// Per input.
     codes: Vec<Vec<Slice>>,
-    /// When it is there.
+    /// The conditions of its existence.
     conditions: Vec<Condition>,
-    /// Where bits of it go: the first one of it, the first one in the vector, how many.
+    /// The destination of its bits: first bit in the element, first bit in the vector, number of bits.
     places: Vec<[u64; 3]>,
 }
 
-/// Columns of the destination that lie elsewhere in the sources.
+/// The order of the destination's columns in the sources.
 pub(super) struct Sorted {
-    /// The array that says for each column of the destination which one it is there, u32; any
-    /// number beyond those is none.
+    /// The array with the source column of each destination column, u32; any number beyond the columns
+    /// is a pad.
     pub(super) order: usize,
-    /// What is per group: where the number of each column's group lies, how many groups there are,
-    /// of how many columns.
+    /// For group parameters with a group index: the runs of the index, the number of groups, and the
+    /// columns of a group.
     pub(super) groups: Option<(Input, [u64; 2])>,
 }
 
@@ -146,13 +146,13 @@ impl Gather<'_> {
     /// Gathers every vector of the destination.
     ///
     /// # Errors
-    /// What in the packing cannot be gathered, or not at any speed.
+    /// A packing that cannot be gathered, or only slowly.
     pub(super) fn write(&self, b: &mut Builder) -> Result<(), &'static str> {
         let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
         let number = b.mad(block, THREADS, thread);
         let (mut first, mut outcome) = (0u32, Ok(()));
         for plane in self.planes {
-            // Of another plane's blocks the number wraps, or is too large.
+            // In blocks of another plane the number wraps, or is too large.
             let number = if first == 0 { number } else { b.sub(number, first) };
             let inside = b.less(number, plane.vectors as u32);
             b.when(inside, |b| {
@@ -193,9 +193,9 @@ impl Gather<'_> {
         if moves.values.exceeded() { Err("numbers of 2^32 and more") } else { Ok(()) }
     }
 
-    /// The number of a thread's vector. Threads write neighbours in the order of the destination, but
-    /// where the words that a vector is gathered from hold vectors far away as well, a block writes a
-    /// tile, [`TILE`], so that it reads those words once.
+    /// The number of a thread's vector. Threads write adjacent vectors in the order of the destination;
+    /// but if the source words of a vector also hold bits of distant vectors, a block writes a tile
+    /// ([`TILE`]), so that it reads those words once.
     fn vector_of(
         &self,
         b: &mut Builder,
@@ -223,7 +223,7 @@ impl Gather<'_> {
         vector
     }
 
-    /// How many words of the sources the first vector of a plane is gathered from.
+    /// Words of the sources that the first vector of a plane reads.
     fn words_read(&self, plane: &Plane<'_>) -> usize {
         let mut words = BTreeSet::new();
         for (index, _) in plane.contents.iter().flat_map(|contents| &contents.elements) {
@@ -235,7 +235,7 @@ impl Gather<'_> {
         words.len()
     }
 
-    /// Stores a vector: at once where there is such a store, word by word else.
+    /// Stores a vector: with one store if such a store exists, otherwise word by word.
     fn store(&self, b: &mut Builder, at: Address, words: &[Operand]) {
         if self.vector.is_power_of_two() {
             b.store(at, words, width(self.vector), None);
@@ -249,7 +249,7 @@ impl Gather<'_> {
         }
     }
 
-    /// What goes into a vector of one run of the destination.
+    /// Gathers the elements of one run of the destination in a vector.
     fn contents(
         &self,
         b: &mut Builder,
@@ -298,14 +298,14 @@ impl Gather<'_> {
         }
     }
 
-    /// What must be true for an index to be inside of the shape; `None` if it never is.
+    /// The conditions for an index to be inside of the shape; `None` if it never is.
     fn conditions(&self, values: &Values, element: &[Affine; 3]) -> Option<Vec<Condition>> {
         let mut conditions = Vec::new();
         for (index, extent) in element.iter().zip(extents(self.shape)) {
             match index.fixed() {
                 Some(index) if index >= extent => return None,
                 None if values.most(index) >= extent => {
-                    // Neighbours that are there together are asked for once.
+                    // Adjacent elements that exist together share a condition.
                     let common = index.common(extent);
                     let mut index = index.clone();
                     index.constant -= index.constant % common;
@@ -317,8 +317,8 @@ impl Gather<'_> {
         Some(conditions)
     }
 
-    /// The column of the sources at a place of the destination, or the first one of its group, and
-    /// when there is one.
+    /// The source column at a place of the destination (or the first column of its group), and the
+    /// conditions of its existence.
     fn column(
         &self,
         b: &mut Builder,
@@ -353,7 +353,7 @@ impl Gather<'_> {
         (there, column)
     }
 
-    /// The bits of an element's code, cut where a word of its source may end.
+    /// The bits of an element's code, split where a word of its source may end.
     fn slices(
         &self,
         b: &mut Builder,
@@ -371,7 +371,7 @@ impl Gather<'_> {
         slices
     }
 
-    /// Those in one run.
+    /// The bits in one run.
     fn of_run(
         &self,
         b: &mut Builder,
@@ -399,7 +399,7 @@ impl Gather<'_> {
             }
         }
         conditions.sort();
-        // Places vary by multiples of this, so that words end at multiples of it alone.
+        // Addresses vary by multiples of this, so words end at multiples of it only.
         let common = address.common(word);
         let (mut low, high) = (u64::from(from.low), u64::from(from.high));
         while low < high {
@@ -436,7 +436,8 @@ impl Gather<'_> {
                 join(b, &mut words, to / REGISTER, part);
             }
         }
-        // By register, source and distance: the bits of the register, and those that are inverted.
+        // By register, source and distance: the bits of the register, and those of them that are
+        // inverted.
         let mut together: BTreeMap<(u64, &Source, i64), [u32; 2]> = BTreeMap::new();
         for field in moved {
             let (register, to) = (field.to / REGISTER, field.to % REGISTER);
@@ -461,7 +462,7 @@ impl Gather<'_> {
     }
 }
 
-/// The first bit of a run's part of an element, if that run is for it.
+/// The first bit of an element in a run; `None` if another run holds it.
 fn at(run: &AffineRun, index: &[u64; 3]) -> Option<u64> {
     let mut bit = run.base as u64;
     for digit in &run.digits {
@@ -479,7 +480,7 @@ const fn extents(shape: Shape) -> [u64; 3] {
     [shape.experts, shape.n, shape.k]
 }
 
-/// Those bits of a slice that a run of the destination holds, cut where a register ends.
+/// The bits of a slice that a run of the destination holds, split where a register ends.
 fn cut(slice: Slice, run: &AffineRun, to: u64, mask: u32) -> Vec<Moved> {
     let (first, last) = (u64::from(run.low), u64::from(run.high));
     let (low, high) = (slice.low.max(first), (slice.low + slice.bits).min(last));
@@ -493,7 +494,8 @@ fn cut(slice: Slice, run: &AffineRun, to: u64, mask: u32) -> Vec<Moved> {
     registers(low, high, to + low.saturating_sub(first)).into_iter().map(part).collect()
 }
 
-/// Bits `low..high` that go to a place, cut where a register ends: the first bit, its place, how many.
+/// Splits bits `low..high` with destination `to` where a register ends: first bit, destination, number
+/// of bits.
 fn registers(mut low: u64, high: u64, mut to: u64) -> Vec<[u64; 3]> {
     let mut parts = Vec::new();
     while low < high {
@@ -521,7 +523,7 @@ const fn ones(bits: u64) -> u32 {
     ((1u64 << bits) - 1) as u32
 }
 
-/// What of the sources and of conditions is in registers.
+/// Sources and conditions that are in registers already.
 struct Moves<'g> {
     values: Values,
     arrays: &'g [Array],
@@ -563,7 +565,7 @@ impl<'g> Moves<'g> {
         all
     }
 
-    /// A code, put together.
+    /// A code, assembled from its slices.
     fn code(&mut self, b: &mut Builder, slices: &[Slice]) -> Operand {
         let mut code = Operand::U32(0);
         for slice in slices {
@@ -576,7 +578,7 @@ impl<'g> Moves<'g> {
         code
     }
 
-    /// The source's word, shifted down by what is no constant.
+    /// The source's word, shifted by the variable part of its shift.
     fn word(&mut self, b: &mut Builder, source: &Source) -> Operand {
         if let Some(word) = self.loaded.get(source) {
             return *word;

@@ -1,8 +1,8 @@
-//! The vectors of a destination: which bits a thread writes at once, and which elements lie there.
+//! The vectors of a destination: the bits that a thread writes at once, and the elements in them.
 //!
-//! Vectors of one plane are alike. An array of one kind of words is one plane; where planes lie
-//! side by side, or the words of a run apart, each of them is one: they follow each other inside of
-//! a period, and periods fill the array.
+//! The vectors of a plane have the same structure. An array of one kind of words is one plane; if bit planes,
+//! or the words of a lane's units, are interleaved, each of them is a plane: planes follow one another
+//! within a period, and periods fill the array.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use quantloom_dsl::layout::{AffineRun, Axis};
 /// Bits of a register.
 pub(super) const REGISTER: u64 = 32;
 
-/// Bits of a vector, the widest first: up to a store of 16 bytes, and what codes of 3, 5, 6 or 7 bits
-/// fill without gaps.
+/// Bits of a vector, the widest first: up to a store of 16 bytes, and sizes that codes of 3, 5, 6 or 7
+/// bits fill without gaps.
 const VECTORS: [u64; 12] = [128, 224, 160, 96, 64, 32, 56, 48, 40, 24, 16, 8];
 
-/// A digit of a run that is not held at a constant.
+/// A digit of a run without a fixed value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Digit {
     pub(super) axis: usize,
     pub(super) stride: u64,
     pub(super) size: u64,
-    /// Bits in the array a value.
+    /// The address stride, in bits.
     pub(super) place: u64,
 }
 
@@ -34,28 +34,28 @@ pub(super) const fn axis(axis: Axis) -> usize {
     }
 }
 
-/// What lies in each vector of a plane of one run.
+/// The elements of one run in each vector of a plane.
 pub(super) struct Contents<'r> {
     pub(super) run: &'r AffineRun,
-    /// The digits that number the vectors, with the vectors a value.
+    /// The digits of the vectors' number, with their strides in vectors.
     pub(super) outer: Vec<(Digit, u64)>,
-    /// The elements of a vector: their index, the bit where the run's bits of them begin.
+    /// The elements of a vector: their index, and the first bit of the run's part of them.
     pub(super) elements: Vec<([u64; 3], u64)>,
 }
 
-/// Vectors that are alike.
+/// Vectors with the same structure.
 pub(super) struct Plane<'r> {
-    /// The first bit of the first one.
+    /// The first bit of the first vector.
     pub(super) base: u64,
     pub(super) vectors: u64,
-    /// Vectors side by side, and the bits from those to the next ones.
+    /// Adjacent vectors, and the distance in bits to the next such vectors.
     pub(super) beside: u64,
     pub(super) period: u64,
     pub(super) contents: Vec<Contents<'r>>,
 }
 
 impl Plane<'_> {
-    /// Vectors that follow each other along one axis.
+    /// Consecutive vectors along one axis.
     pub(super) fn line(&self) -> u64 {
         let Some(outer) = self.contents.first().map(|contents| &contents.outer) else { return 1 };
         let Some((first, _)) = outer.first() else { return 1 };
@@ -67,8 +67,8 @@ impl Plane<'_> {
     }
 }
 
-/// The planes of an array of so many bits, and the bits of a vector; `None` if no vector is such
-/// that all are alike.
+/// The planes of an array of `bits` bits, and the bits of a vector; `None` if no vector size gives
+/// vectors of the same structure.
 pub(super) fn planes(runs: &[AffineRun], bits: u64) -> Option<(u64, Vec<Plane<'_>>)> {
     VECTORS.into_iter().find_map(|vector| {
         let fits = bits.is_multiple_of(vector);
@@ -85,7 +85,7 @@ fn divided(runs: &[AffineRun], bits: u64, vector: u64) -> Option<Vec<Plane<'_>>>
         let reach: u64 = inner.iter().map(|digit| digit.place * (digit.size - 1)).sum();
         let first = base % vector;
         (first + reach + written <= vector).then_some(())?;
-        // Side by side up to a place, and from another one on.
+        // Adjacent up to a place, and from another one on.
         let (mut next, mut vectors, mut beside) = (vector, 1, None);
         let mut numbered = Vec::new();
         for digit in outer {
@@ -117,7 +117,7 @@ fn divided(runs: &[AffineRun], bits: u64, vector: u64) -> Option<Vec<Plane<'_>>>
     (end == period).then(|| planes.into_values().collect())
 }
 
-/// A run's digits that number its vectors, slowest last, and those inside of a vector.
+/// A run's digits that number its vectors, slowest last, and the digits within a vector.
 fn digits(run: &AffineRun, vector: u64) -> Option<(Vec<Digit>, Vec<Digit>)> {
     let (mut outer, mut inner) = (Vec::new(), Vec::new());
     for digit in run.digits.iter().filter(|digit| digit.fixed.is_none()) {
@@ -138,7 +138,7 @@ fn digits(run: &AffineRun, vector: u64) -> Option<(Vec<Digit>, Vec<Digit>)> {
     Some((outer, inner))
 }
 
-/// Index and place of each element of a vector.
+/// The index and the first bit of each element of a vector.
 fn elements(inner: &[Digit], first: u64) -> Vec<([u64; 3], u64)> {
     inner.iter().fold(vec![([0; 3], first)], |elements, digit| {
         let at = |(index, place): &([u64; 3], u64), value: u64| {

@@ -1,32 +1,32 @@
-//! Copies into a stage that lanes or threads share out: vector after vector, a round of all of them at a
-//! time.
+//! Copies into a stage, distributed over lanes or threads: one vector per copier in each round.
 
 use crate::ir::{Address, BufferId, Builder, Operand};
 use crate::schedule::chunk::width;
 
-/// What this copier brings into each stage.
+/// The copies of one thread or lane (the copier) into each stage.
 pub(super) struct Copies {
     buffer: BufferId,
     /// Words of a vector.
     vector: u32,
-    /// Words in a stage from a copier's vector of a round to that of the next.
+    /// Words in a stage between a copier's vectors of consecutive rounds.
     apart: u32,
     rounds: Vec<Round>,
 }
 
-/// This copier's vector of a round.
+/// A copier's vector of one round.
 struct Round {
     /// Its first word at k-tile 0.
     from: Operand,
-    /// Whether the buffer has it; a stage gets zeros else.
+    /// Whether the buffer has the vector; otherwise a stage gets zeros.
     mask: Option<Operand>,
-    /// Whether there is one left for this copier.
+    /// Whether this copier has a vector in this round.
     any: Operand,
 }
 
 impl Copies {
-    /// Deals `vectors` out to the copiers; those of a copier are `apart` in a stage. `from` says of a
-    /// vector by its number where it lies at k-tile 0, and whether it is there, if that is in doubt.
+    /// Distributes `vectors` over the copiers; a copier's vectors are `apart` words apart in a stage.
+    /// `from` gives the source of a vector at k-tile 0 by its number, and whether the vector exists, if
+    /// that is not certain.
     pub(super) fn deal(
         b: &mut Builder,
         (buffer, vector): (BufferId, u32),
@@ -45,8 +45,8 @@ impl Copies {
         Self { buffer, vector, apart, rounds }
     }
 
-    /// Starts the copies of a k-tile, whose words lie `later` than those of k-tile 0, to where this
-    /// copier's first vector belongs.
+    /// Starts the copies of a k-tile, whose words are `later` words after those of k-tile 0, to this
+    /// copier's first vector `to`.
     pub(super) fn start(&self, b: &mut Builder, to: Address, later: Operand) {
         for (round, &Round { from, mask, any }) in (0..).zip(&self.rounds) {
             let from = Address::new(self.buffer, b.add(from, later));

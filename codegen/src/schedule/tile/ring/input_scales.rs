@@ -1,6 +1,6 @@
-//! Scales of x that change along K, in the ring: f32, or words of codes for an instruction that scales.
-//! Those of a group lie side by side, since lanes read a group's of neighbouring tokens; groups lie so
-//! far apart that the banks are shared out to what neighbouring threads copy, a token's groups.
+//! Scales of x that change along K, in the ring: f32, or words of scale codes for an instruction that
+//! scales. The scales of one group are adjacent, since lanes read those of neighbouring tokens; the pitch
+//! of the groups spreads the stores of neighbouring threads (the groups of one token) over the banks.
 
 use super::Tile;
 use super::copies::Copies;
@@ -9,18 +9,18 @@ use crate::schedule::dequantise::in_register;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::tile::TileShape;
 
-/// `[group of the k-tile][token]`.
+/// Scales of x of a stage: `[group of the k-tile][token]`.
 pub(super) struct InputScales {
     columns: u32,
-    /// Words from a group to the next.
+    /// Words from one group to the next.
     pitch: u32,
     /// What this thread copies.
     copies: Copies,
-    /// Where its first vector goes in a stage.
+    /// The stage's word for this thread's first vector.
     to: Operand,
     /// Where this lane reads the first tile of tokens.
     at: Operand,
-    /// Where a word of codes has the lane's, in bits.
+    /// The first bit of the lane's scale code in a word of codes.
     block: Option<Operand>,
 }
 
@@ -34,7 +34,7 @@ impl InputScales {
         (main.k_tile() / columns).max(1)
     }
 
-    /// Words from a group to the next: an odd number of a group's share of the banks.
+    /// Words from one group to the next: an odd multiple of a group's share of the banks.
     fn pitch(shape: TileShape, main: &MainLoop<'_>, columns: u32) -> u32 {
         let banks = main.problem.target().gpu.map_or(1, |gpu| gpu.banks);
         let share = (banks / Self::of_k_tile(main, columns)).max(1);
@@ -58,7 +58,7 @@ impl InputScales {
         let (all, threads) = (shape.tokens * of_k_tile, tile.participants().threads(b));
         b.comment("scales of x: what this thread copies, and what this lane reads");
         let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
-        // A k-tile's groups are a power of two of at most a warp.
+        // The groups of a k-tile are a power of two, at most a warp.
         let rounds = (all, threads / of_k_tile);
         let copies = Copies::deal(b, (buffer, 1), rounds, (thread, threads), |b, number| {
             let token = b.div(number, of_k_tile);
@@ -120,7 +120,7 @@ impl InputScales {
         Some(main.lanes().d.tokens.iter().map(of_token).collect())
     }
 
-    /// The code of this lane's token of a tile and its block of a step.
+    /// The scale code of this lane's token of a tile and its block in a step.
     pub(super) fn code(
         &self,
         b: &mut Builder,

@@ -1,4 +1,4 @@
-//! The numbers of w's groups in the ring, by warp.
+//! The group parameters of w in the ring, by warp.
 
 use super::copies::Copies;
 use super::{Tile, inside};
@@ -10,10 +10,10 @@ use crate::schedule::mapping::MainLoop;
 use crate::schedule::sums::SegmentScales;
 use crate::schedule::tile::TileShape;
 
-/// Scales, zero points and addends of w, as far as there are any.
+/// The group parameters that w has: scales, zero points, corrections.
 pub(super) struct Params(Vec<ParamCopy>);
 
-/// One kind of them.
+/// The copies of one group parameter.
 struct ParamCopy {
     of: GroupParams,
     buffer: BufferId,
@@ -21,9 +21,9 @@ struct ParamCopy {
     vector: u32,
     /// What this lane copies.
     copies: Copies,
-    /// Where its first vector goes in a stage.
+    /// The stage's word for this lane's first vector.
     to: Operand,
-    /// Where it reads the first tile of rows.
+    /// The stage's word that this lane reads for the first tile of rows.
     at: Operand,
     shift: Option<Operand>,
 }
@@ -54,7 +54,7 @@ impl Params {
         b.comment("numbers of groups: what this lane copies, and what it reads");
         let kinds = Self::kinds(main).zip(buffers).map(|(of, buffer)| {
             let tile_words = of.tile_words(main.problem);
-            // Params that several rows share begin anywhere.
+            // Values shared by several rows have no alignment.
             let vector = if of.rows > 1 { 1 } else { 4 };
             let vectors = tile_words / vector;
             let all = (shape.row_tiles(main) * vectors, b.warp_size() * vector);
@@ -101,7 +101,7 @@ impl Params {
         }
     }
 
-    /// The words that a lane reads of a tile of rows.
+    /// The words that a lane reads for a tile of rows.
     fn read(
         &self,
         b: &mut Builder,
@@ -132,7 +132,7 @@ impl Params {
         words.map(|(kind, words)| (words, kind.shift)).unwrap_or_default()
     }
 
-    /// What multiplies the sums of a tile of rows, as it lies in the stage.
+    /// The factors of the sums of a tile of rows, as words of the stage.
     pub(super) fn scales(
         &self,
         b: &mut Builder,
@@ -146,14 +146,14 @@ impl Params {
     }
 }
 
-/// Words of the scales and addends of a tile of rows in a k-tile, if it has such.
+/// Words of the scales and corrections of a tile of rows in a k-tile.
 pub(in crate::schedule::tile) struct Scales<'r> {
     scale: Option<(&'r ParamCopy, Vec<Reg>)>,
     correction: Option<(&'r ParamCopy, Vec<Reg>)>,
 }
 
 impl Scales<'_> {
-    /// What the decoding of the k-tile multiplies with, if it does.
+    /// The scales that the dequantisation of the k-tile multiplies with, if any.
     pub(in crate::schedule::tile) fn of_weights(
         &self,
         b: &mut Builder,
@@ -163,7 +163,7 @@ impl Scales<'_> {
         kind.of.of_weights(b, main, (words, kind.shift))
     }
 
-    /// What an instruction that scales takes for each step of the k-tile; nothing of another.
+    /// The scales of w for each step of the k-tile, for an instruction that scales; otherwise none.
     pub(in crate::schedule::tile) fn of_product(
         &self,
         b: &mut Builder,
@@ -176,7 +176,7 @@ impl Scales<'_> {
         words.map(of).unwrap_or_default()
     }
 
-    /// Those of a segment, as numbers.
+    /// The factors of a segment's sums, as values.
     pub(in crate::schedule::tile) fn of_segment(
         &self,
         b: &mut Builder,

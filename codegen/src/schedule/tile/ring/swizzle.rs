@@ -1,20 +1,20 @@
-//! How x is permuted in a stage, so that lanes that read together meet different banks.
+//! The swizzle of x in a stage, against bank conflicts.
 
 use super::{ROW, WORDS};
 use crate::ir::{Builder, Operand};
 use crate::schedule::lanes::Tokens;
 use crate::schedule::mapping::MainLoop;
 
-/// How vectors of x are permuted: vector p of token r is at place `p ^ ((r / rows & mask) << shift)`.
+/// The swizzle of x: vector v of token t is at place `v ^ ((t / rows & mask) << shift)`.
 #[derive(Clone, Copy)]
 pub(in crate::schedule::tile) struct Swizzle {
-    /// Rows of x that all banks hold at once.
+    /// Rows of x that fill all banks.
     pub(super) rows: u32,
     mask: u32,
     shift: u32,
     /// Words of a vector.
     pub(super) vector: u32,
-    /// Words that a lane reads at once.
+    /// Words of one read of a lane.
     pub(super) words: u32,
 }
 
@@ -23,15 +23,15 @@ impl Swizzle {
         let lane_bytes = main.problem.input.bytes(main.lane_columns());
         let tokens = x_fragment.side_by_side();
         if tokens > 1 {
-            // Lanes that read together are of as many tokens, all of the same vector.
+            // Lanes that read together have as many tokens, and read the same vector of each.
             let banks = main.problem.target().gpu.map_or(ROW, |gpu| gpu.banks);
             let (rows, words) = (banks / ROW, (lane_bytes / 4).min(WORDS));
             let together = tokens.min(banks / words);
             let vector = if together > rows * (ROW / WORDS) { words } else { WORDS };
             return Self { rows, mask: ROW / vector - 1, shift: 0, vector, words };
         }
-        // Lanes of a token side by side; of how many tokens a part of the warp reads at once, and by
-        // how many vectors these must part.
+        // The lanes of a token are adjacent; the constants follow from how many tokens a part of the
+        // warp reads at once, and by how many vectors these have to differ.
         let [mask, shift, words] = match lane_bytes {
             8 => [3, 1, 2],
             16 => [1, 2, 4],
@@ -45,8 +45,9 @@ impl Swizzle {
         main.problem.input.bytes(main.k_tile()) / 4 / self.vector
     }
 
-    /// Tokens from one vector to the next of those that each of so many threads copies, all of the same
-    /// columns; `None` if they do not share them out evenly, or do not meet the swizzle's period.
+    /// Distance in tokens of the consecutive vectors that each of `threads` threads copies, all of the
+    /// same columns; `None` if the vectors do not divide evenly, or the distance does not fit the
+    /// swizzle's period.
     pub(in crate::schedule::tile) fn apart(self, main: &MainLoop<'_>, threads: u32) -> Option<u32> {
         let apart = threads / self.vectors(main).max(1);
         let period = self.period();
@@ -55,7 +56,7 @@ impl Swizzle {
         (even && whole && apart.is_multiple_of(self.rows)).then_some(apart)
     }
 
-    /// Tokens after which it repeats.
+    /// Tokens after which the swizzle repeats.
     pub(super) const fn period(self) -> u32 {
         self.rows * (self.mask + 1)
     }

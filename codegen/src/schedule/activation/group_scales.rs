@@ -1,10 +1,9 @@
-//! Scales of groups of x that lanes do not find together: of any size, of several tokens, of levels that
-//! do not nest, or of columns that a product takes in another order.
+//! Scales of groups of x that the lanes of a warp cannot find together: groups of any size or of several
+//! tokens, levels that do not nest, or columns that a product reads in another order.
 //!
-//! A kernel before the operand's, a block a row and a thread a unit, leaves the scale and the zero point
-//! of each unit, `[M, C]` for C units of x as it comes. A unit is as many columns as surely share all
-//! scales ([`ActivationProblem::group`]). The operand's kernel then takes those of a column's unit,
-//! wherever the column goes.
+//! A kernel before the operand's, with a block per row and a thread per unit, writes the scale and the zero
+//! point of each unit, `[M, C]` for C units of x in the stored order. A unit is the columns that share all
+//! scales ([`ActivationProblem::group`]). The operand's kernel then reads those of each column's unit.
 
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
@@ -26,7 +25,7 @@ use crate::ir::{
 /// The buffers between the kernels.
 struct OfGroups {
     scale: BufferId,
-    /// Where zero points are chosen.
+    /// Zero points, if they are chosen.
     zero: Option<BufferId>,
 }
 
@@ -59,7 +58,7 @@ pub(super) fn scales(problem: &ActivationProblem, programmatic: bool) -> Option<
     Some(b.finish())
 }
 
-/// Its body.
+/// The body of [`scales`].
 fn choose(
     b: &mut Builder,
     problem: &ActivationProblem,
@@ -110,7 +109,7 @@ fn choose(
     });
 }
 
-/// What a thread has to choose the scale of a unit.
+/// The state of a thread that chooses the scale of a unit.
 struct Unit<'p> {
     problem: &'p ActivationProblem,
     source: Source,
@@ -118,7 +117,7 @@ struct Unit<'p> {
     constants: Constants,
     of_row: OfRow,
     row_extent: Option<Extent>,
-    /// Number of the row, and its first element of x.
+    /// The number of the row, and its first element of x.
     row: Operand,
     first: Operand,
     m: ParameterId,
@@ -127,22 +126,22 @@ struct Unit<'p> {
 /// An element of x.
 #[derive(Clone, Copy)]
 struct At {
-    /// The row; `None` for that of the block.
+    /// The row; `None` for the block's.
     row: Option<Operand>,
     column: Column,
-    /// Whether there is one.
+    /// Whether the element exists.
     there: Operand,
 }
 
 #[derive(Clone, Copy)]
 enum Column {
-    /// The first one of a unit.
+    /// The first column of a unit.
     Unit(Operand),
     Number(Operand),
 }
 
 impl Unit<'_> {
-    /// The factor of a unit, and its zero point if one is chosen or given.
+    /// The scale of a unit (the product of its levels), and its zero point if the quantiser has one.
     fn chosen(
         &self,
         b: &mut Builder,
@@ -155,8 +154,8 @@ impl Unit<'_> {
         (factor, zero)
     }
 
-    /// The product of the levels from one on, for an element; the zero point of the finest level where that
-    /// is chosen.
+    /// The product of the scales from level `number` on, for an element; and the zero point of the
+    /// finest level, if it is chosen.
     fn factor(
         &self,
         b: &mut Builder,
@@ -175,7 +174,8 @@ impl Unit<'_> {
             return Some(scales.with_stored(b, level, given, outer));
         }
         let (extent, first) = self.group(b, level, at);
-        // The group's own first element decides, which may be another one's of a coarser level.
+        // The group's first element determines the coarser levels, of which it may have others than this
+        // element.
         let outer_of_first = match problem.nests(number) {
             true => outer,
             false => self.factor(b, number + 1, first, &mut None),
@@ -192,14 +192,14 @@ impl Unit<'_> {
         Some(factor)
     }
 
-    /// Whether the factor of the levels from one on is that of the block's row: they do not change along
-    /// it, and the element is in it or they are the same for all rows.
+    /// Whether the levels from `number` on are those of the block's row: they do not change along the
+    /// row, and the element is in that row or they are the same for all rows.
     fn is_of_row(&self, number: usize, at: At) -> bool {
         let mut levels = self.problem.levels()[number..].iter();
         at.row.is_none() || levels.all(|level| level.group.rows == GroupSize::All)
     }
 
-    /// The extent of the group of an element, and the group's first element.
+    /// The extent of an element's group, and the group's first element.
     fn group(&self, b: &mut Builder, level: &ScaleLevel, at: At) -> (Extent, At) {
         let k = self.problem.k;
         let rows = match level.group.rows {
@@ -237,7 +237,7 @@ impl Unit<'_> {
         (extent, At { row, column: Column::Number(begin), there: at.there })
     }
 
-    /// The extent of columns, at most `size`, of so many rows from one on, or of the block's.
+    /// The extent of at most `size` columns, of some rows or of the block's row.
     fn extent(
         &self,
         b: &mut Builder,
@@ -270,8 +270,8 @@ impl Unit<'_> {
     }
 }
 
-/// What the operand's kernel takes of those.
-pub(super) struct Apart<'p> {
+/// The scales of groups in the operand's kernel.
+pub(super) struct GroupScales<'p> {
     problem: &'p ActivationProblem,
     codes: Codes<'p>,
     given: OfGroups,
@@ -280,14 +280,14 @@ pub(super) struct Apart<'p> {
     rounding: Rounding,
 }
 
-impl<'p> Apart<'p> {
-    /// Declares what is read and what is written; `None` if lanes find the scales themselves.
+impl<'p> GroupScales<'p> {
+    /// Declares the buffers; `None` if lanes find the scales themselves.
     pub(super) fn declare(
         b: &mut Builder,
         problem: &'p ActivationProblem,
         m: ParameterId,
     ) -> Option<Self> {
-        let quantiser = problem.quantiser().filter(|_| problem.is_apart())?;
+        let quantiser = problem.quantiser().filter(|_| problem.has_scale_kernel())?;
         let given = OfGroups::declare(b, problem, quantiser, (m, Access::ReadOnly));
         let shape = [Count::Parameter(m), Count::Constant(problem.groups())];
         let scale = b.buffer_of(
@@ -302,8 +302,8 @@ impl<'p> Apart<'p> {
         Some(Self { problem, codes, given, scale, rounding })
     }
 
-    /// The operand's words of a vector, whose columns come from these places; the scales of segments that
-    /// begin there are stored.
+    /// The operand's words of a vector with columns from `places`; also stores the scales of segments
+    /// that start there.
     pub(super) fn quantise(
         &self,
         b: &mut Builder,
@@ -318,7 +318,7 @@ impl<'p> Apart<'p> {
         let to_row = b.mul(row, problem.groups());
         let each = segment.min(VECTOR) as usize;
         let (mut scaled, mut zeros) = (Vec::new(), Vec::new());
-        // Columns of a segment are of one group, pads come last in it.
+        // Columns of a segment belong to one group; its pads are last.
         for (at, (elements, places)) in
             (0..VECTOR).step_by(each).zip(elements.chunks(each).zip(places.chunks(each)))
         {
