@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use quantloom_codegen::jit::{Jit, Overrides, Retuned};
+use quantloom_codegen::jit::{Jit, JitWithOverrides, Overrides};
 use quantloom_runtime::gpu::{Products, Trusted};
 
 /// The compiler.
@@ -27,8 +27,8 @@ pub fn source() -> Trusted {
 }
 
 /// The compiler, with other free choices of its schedules.
-pub fn retuned(choices: Overrides) -> Trusted {
-    vouch(Arc::new(Retuned(choices)))
+pub fn with_overrides(choices: Overrides) -> Trusted {
+    vouch(Arc::new(JitWithOverrides(choices)))
 }
 
 /// The compiler's own sources, whose texts are all made in one way.

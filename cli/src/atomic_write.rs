@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use quantloom::runtime::output::Output;
+use quantloom::runtime::atomic_file::AtomicFile;
 
 /// Whether outputs may replace what is there.
 #[derive(Args, Clone, Copy)]
@@ -78,7 +78,7 @@ fn same(one: &Path, other: &Path) -> bool {
 /// Writes a text beside its target and renames it.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
     let write = || {
-        let mut file = Output::create(path)?;
+        let mut file = AtomicFile::create(path)?;
         file.write_all(text.as_bytes())?;
         file.keep()
     };

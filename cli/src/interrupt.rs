@@ -19,7 +19,7 @@ pub(crate) fn clean_up_when_ended() -> Result<()> {
         signal_hook::iterator::Signals::new(wanted).context("cannot wait for signals")?;
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
-            quantloom::runtime::output::discard_pending();
+            quantloom::runtime::atomic_file::discard_pending();
             // The status that a program has which the signal ended.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }

@@ -26,7 +26,7 @@ fn the_checked_in_files_are_fresh() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
-/// Every scheme has its type, every family its line in the list and a file of one or two screens.
+/// Every scheme has its type, every decoder its line in the list and a file of one or two screens.
 #[test]
 fn files_are_short_and_complete() {
     let schemes = schemes(&folder()).unwrap();
@@ -35,13 +35,13 @@ fn files_are_short_and_complete() {
     for scheme in &schemes {
         assert!(text("src/ops.rs").contains(&format!(" = {:?}, ", scheme.name)), "{}", scheme.name);
     }
-    let pages = files.iter().filter(|file| file.path.starts_with("src/families/"));
+    let pages = files.iter().filter(|file| file.path.starts_with("src/decoders/"));
     for page in pages {
         let (lines, name) = (page.text.lines().count(), &page.path);
         assert!(lines <= 100, "{name} has {lines} lines");
         if !name.ends_with("mod.rs") {
             let module = Path::new(name).file_stem().unwrap().to_string_lossy().into_owned();
-            assert!(text("src/families/mod.rs").contains(&format!("&{module}::")), "{module}");
+            assert!(text("src/decoders/mod.rs").contains(&format!("&{module}::")), "{module}");
             assert!(page.text.contains("do not edit") && page.text.contains(REGENERATE), "{name}");
         }
     }
@@ -66,11 +66,11 @@ fn stale_files_are_listed_and_regenerated() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("src/ops.rs") && text.contains("MANIFEST"), "{text}");
     assert_eq!(run("--check").0, Some(0));
-    let changed = copy.path().join("src/families/u4.rs");
+    let changed = copy.path().join("src/decoders/u4.rs");
     let page = std::fs::read_to_string(&changed).unwrap().replace("0x0f0f_0f0f", "0x0f0f_0f0e");
     std::fs::write(&changed, page).unwrap();
-    std::fs::remove_file(copy.path().join("src/families/e2m1.rs")).unwrap();
-    std::fs::write(copy.path().join("src/families/u9.rs"), "").unwrap();
+    std::fs::remove_file(copy.path().join("src/decoders/e2m1.rs")).unwrap();
+    std::fs::write(copy.path().join("src/decoders/u9.rs"), "").unwrap();
     let (code, text) = run("--check");
     assert_eq!(code, Some(1));
     for said in ["u4.rs", "e2m1.rs", "u9.rs", REGENERATE] {

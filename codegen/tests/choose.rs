@@ -145,7 +145,7 @@ fn tiles_were_measured_for_the_catalogue() {
         assert_eq!(choose(&problem, row.case.m).unwrap(), row.chosen, "{row}");
     }
     let line = "sm_90a q4g128_bf16 4096 4096 4 skinny tokens=8 row_tiles=1 warps=4 min_blocks=2 \
-                splits=1 eager=0 programmatic=1";
+                splits=1 interleaved=0 programmatic=1";
     let served = |line: String| serves(&line.parse().unwrap(), &catalogue);
     assert!(served(line.to_owned()));
     for (from, to) in [

@@ -17,7 +17,7 @@ const SKINNY: SkinnyTile = SkinnyTile {
     row_tiles: 2,
     warps: 2,
     splits: 2,
-    eager: false,
+    interleaved: false,
     programmatic: true,
     ..tiles::SKINNY
 };

@@ -442,7 +442,7 @@ fn rounded_values_are_told() {
     let rounded = plan(THIRDS, "bf16", "sm_90a");
     let lost = "values are rounded to bf16, by 2.0e-3 of each at most";
     assert_eq!(rounded.rounding().unwrap(), lost);
-    assert_eq!(rounded.meeting(), format!("in bf16; {lost}"));
+    assert_eq!(rounded.compute_dtype(), format!("in bf16; {lost}"));
     assert!(rounded.to_string().contains(&format!("instructions a code; {lost}\n")));
     // Codes of x have either type; that with more digits loses less.
     let i8 = plan(THIRDS, "i8 { scale: f32 per token }", "gfx942");
@@ -471,9 +471,12 @@ fn the_next_product_takes_over() {
     let amd = plan_of(&scheme("e4m3", "e4m3 { scale: f32 per token }"), "gfx942").unwrap();
     assert_eq!((amd.dequant.to_string(), amd.compute.exponent), ("rebias".to_owned(), -1));
     let why = "in e4m3fnuz, since gfx942 has no product of e4m3 weights and e4m3 activations";
-    assert_eq!(amd.meeting(), why);
+    assert_eq!(amd.compute_dtype(), why);
     let why = "in f16, since sm_90a has no product of e4m3 weights and e4m3 activations";
-    assert_eq!((plan.meeting(), hopper.meeting()), ("in e4m3".to_owned(), why.to_owned()));
+    assert_eq!(
+        (plan.compute_dtype(), hopper.compute_dtype()),
+        ("in e4m3".to_owned(), why.to_owned())
+    );
     let grouped = "i8 { scale: f32 per 1x32 }";
     let grouped = plan_of(&scheme("i4", grouped), "x86").unwrap();
     assert_eq!(grouped.compute.product.name, "fma_f32");

@@ -91,10 +91,10 @@ fn scales_of_weights_are_exact() {
             let Ok(problem) = Problem::new(&scheme, activation, hopper, (1000, 1000)) else {
                 continue;
             };
-            let Some(absorbed) = problem.plan.scale.absorbed else { continue };
+            let Some(folded) = problem.plan.scale.folded else { continue };
             let of = problem.scale.unwrap();
             let (operand, unit) =
-                (problem.plan.dequant.operand.number(), 2f64.powi(-absorbed.lack));
+                (problem.plan.dequant.operand.number(), 2f64.powi(-folded.exponent_deficit));
             let codes = 0..1 << scheme.weight.code.bits();
             let codes: Vec<f64> = codes.map(|code| scheme.weight.decode(code)).collect();
             for scale in (0..1 << of.number.bits()).map(|scale| of.number.decode(scale)) {

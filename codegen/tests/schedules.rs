@@ -154,7 +154,7 @@ fn problems_that_are_not_taken_are_named() {
         SkinnyTile { splits: 33, ..tile },
         SkinnyTile { row_tiles: 0, ..tile },
     ] {
-        assert!(matches!(wrong.build(&problem), Err(Unscheduled::Tile(_))), "{wrong:?}");
+        assert!(matches!(wrong.build(&problem), Err(Unscheduled::Choices { .. })), "{wrong:?}");
     }
 }
 

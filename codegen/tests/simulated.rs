@@ -58,7 +58,11 @@ fn decode_products_are_right() {
     for (case, m, tile) in cases {
         check(case, m, Chosen::Skinny(tile));
         let early = case.2 == "sm_90a";
-        check(case, m, Chosen::Skinny(SkinnyTile { programmatic: early, eager: true, ..tile }));
+        check(
+            case,
+            m,
+            Chosen::Skinny(SkinnyTile { programmatic: early, interleaved: true, ..tile }),
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use quantloom_codegen::emit::rust::page::family_page;
+use quantloom_codegen::emit::rust::page::decoder_page;
 use quantloom_codegen::plan::{LANES_TILE, kernel_name, plan};
 use quantloom_codegen::target::TARGETS;
 use quantloom_dsl::{Scheme, parse};
@@ -46,7 +46,7 @@ fn plans_and_decoders() {
         settings.bind(|| {
             insta::assert_snapshot!(format!("{name}.plan"), plans(&scheme));
             let page =
-                family_page(&scheme.weight.code, &format!("quantloom emit {name} --target x86"));
+                decoder_page(&scheme.weight.code, &format!("quantloom emit {name} --target x86"));
             insta::assert_snapshot!(format!("{name}.rust"), page.unwrap());
         });
     }
@@ -57,7 +57,7 @@ fn the_same_scheme_gives_the_same_bytes() {
     for name in SCHEMES {
         let emit = || {
             let (scheme, _) = scheme(name);
-            (plans(&scheme), family_page(&scheme.weight.code, "again").unwrap())
+            (plans(&scheme), decoder_page(&scheme.weight.code, "again").unwrap())
         };
         assert_eq!(emit(), emit(), "{name}");
     }

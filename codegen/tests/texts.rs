@@ -33,7 +33,7 @@ const TILE: SkinnyTile = SkinnyTile {
     warps: 4,
     min_blocks: 2,
     splits: 1,
-    eager: false,
+    interleaved: false,
     programmatic: true,
 };
 

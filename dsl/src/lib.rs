@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activation_choice;
 mod builder;
 mod correction;
 pub mod experts;
@@ -21,11 +22,10 @@ pub mod layout;
 pub mod reference;
 mod rules;
 mod scheme;
-mod taken;
 
+pub use activation_choice::{ActivationChoice, ActivationChoiceError, INPUT_DTYPES};
 pub use builder::SchemeBuilder;
 pub use correction::ZeroPointCorrection;
 pub use lang::{Diagnostic, Diagnostics, Span, parse, parse_fragment, parse_layout};
 pub use launch::{BufferRole, Dimension, Storage};
 pub use scheme::*;
-pub use taken::{ActivationChoice, ActivationChoiceError, INPUT_DTYPES};

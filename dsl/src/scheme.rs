@@ -169,7 +169,7 @@ pub struct Shift {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScaleType {
     /// The type of the tensor that is quantised (activations only).
-    Own,
+    InputDtype,
     /// A number type.
     Number(Number),
 }
@@ -310,7 +310,7 @@ pub enum Arithmetic {
     /// f32.
     F32,
     /// The type of the tensor that is quantised; each operation rounds to it.
-    Own,
+    InputDtype,
 }
 
 /// The accumulator type, for the sum over k.
@@ -527,11 +527,11 @@ impl Scheme {
 }
 
 impl ScaleLevel {
-    /// The stored number type; `None` for [`ScaleType::Own`].
+    /// The stored number type; `None` for [`ScaleType::InputDtype`].
     pub fn stored_number(&self) -> Option<Number> {
         match self.number {
             ScaleType::Number(number) => Some(number),
-            ScaleType::Own => None,
+            ScaleType::InputDtype => None,
         }
     }
 }

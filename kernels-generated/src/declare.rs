@@ -1,16 +1,16 @@
 //! What makes a scheme's file a type: the expansion of `scheme!`, for the catalogue's own schemes.
 
-/// `Name = "file", Family;`: a type for `schemes/file.scheme` whose codes the family decodes.
+/// `Name = "file", Decoder;`: a type for `schemes/file.scheme` with the decoder of its codes.
 macro_rules! declared {
-    ($($(#[$doc:meta])* $name:ident = $scheme:literal, $family:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $scheme:literal, $decoder:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct $name;
 
         impl Declared for $name {
             const TEXT: &'static str = include_str!(concat!("../schemes/", $scheme, ".scheme"));
-            type Family = $family;
-            const FAMILY: &'static $family = &$family;
+            type Decoder = $decoder;
+            const DECODER: &'static $decoder = &$decoder;
 
             fn cell() -> &'static std::sync::OnceLock<Option<quantloom_dsl::Scheme>> {
                 static CELL: std::sync::OnceLock<Option<quantloom_dsl::Scheme>> =

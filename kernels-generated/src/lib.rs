@@ -3,7 +3,7 @@
 //!
 //! In: a name. Out: a [`Scheme`], or the type of that scheme in [`ops`], which loads, prepares and
 //! multiplies. The files are the source (`docs/scheme-language.md` says how to read them);
-//! [`families`] (the decoders of their code types), [`ops`] and MANIFEST are generated from them
+//! [`decoders`] (the decoders of their code types), [`ops`] and MANIFEST are generated from them
 //! by `quantloom-catalogue` and checked in, so that nothing is generated where this crate is used.
 
 #![forbid(unsafe_code)]
@@ -12,13 +12,13 @@
 mod declare;
 // The printer's lines, not those of rustfmt: the same text on every version of it.
 #[rustfmt::skip]
-pub mod families;
+pub mod decoders;
 #[rustfmt::skip]
 pub mod ops;
 
 use std::sync::OnceLock;
 
-pub use families::FAMILIES;
+pub use decoders::DECODERS;
 use quantloom_dsl::{Scheme, parse};
 /// Checkpoints, devices and products: what a crate needs that depends on this one alone.
 pub use quantloom_runtime as runtime;

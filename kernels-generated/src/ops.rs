@@ -7,19 +7,19 @@
 
 use quantloom_runtime::declared::Declared;
 
-use crate::families::e2m1::E2m1;
-use crate::families::e2m3::E2m3;
-use crate::families::e3m2::E3m2;
-use crate::families::e3m4::E3m4;
-use crate::families::e4m3::E4m3;
-use crate::families::e4m3fnuz::E4m3fnuz;
-use crate::families::u2::U2;
-use crate::families::u3::U3;
-use crate::families::u4::U4;
-use crate::families::u5::U5;
-use crate::families::u6::U6;
-use crate::families::u7::U7;
-use crate::families::u8::U8;
+use crate::decoders::e2m1::E2m1;
+use crate::decoders::e2m3::E2m3;
+use crate::decoders::e3m2::E3m2;
+use crate::decoders::e3m4::E3m4;
+use crate::decoders::e4m3::E4m3;
+use crate::decoders::e4m3fnuz::E4m3fnuz;
+use crate::decoders::u2::U2;
+use crate::decoders::u3::U3;
+use crate::decoders::u4::U4;
+use crate::decoders::u5::U5;
+use crate::decoders::u6::U6;
+use crate::decoders::u7::U7;
+use crate::decoders::u8::U8;
 
 declared! {
     /// W4A8 int8 for Arm: int4 kept in int8, one scale a channel, asymmetric int8 tokens, bias.

@@ -1,6 +1,6 @@
 //! The catalogue on every instruction set of this machine.
 
-mod families;
+mod decoders;
 mod files;
 mod ops;
 mod products;

@@ -6,13 +6,13 @@ use quantloom_dsl::reference;
 use quantloom_kernels::ops;
 use quantloom_runtime::checkpoint::Layer;
 use quantloom_runtime::cpu::CpuDevice;
-use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::declared::Declared;
 
-/// The scheme of a type, and the name of its family.
+/// The scheme of a type, and the name of its decoder.
 fn declared<S: Declared>() -> (&'static Scheme, &'static str, bool) {
     let scheme = S::scheme().unwrap();
-    (scheme, S::Family::NAME, S::FAMILY.serves(&scheme.weight.code))
+    (scheme, S::Decoder::NAME, S::DECODER.serves(&scheme.weight.code))
 }
 
 #[test]
@@ -28,10 +28,10 @@ fn a_type_is_the_scheme_of_its_file_and_its_family_serves_it() {
         declared::<ops::CtW8a8>(),
         declared::<ops::GptOssMxfp4GateUp>(),
     ];
-    let names = types.map(|(scheme, family, serves)| {
+    let names = types.map(|(scheme, decoder, serves)| {
         assert!(serves, "{}", scheme.name);
         assert!(quantloom_kernels::scheme(&scheme.name).is_some_and(|known| known == scheme));
-        (scheme.name.as_str(), family)
+        (scheme.name.as_str(), decoder)
     });
     assert_eq!(
         names,

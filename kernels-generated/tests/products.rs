@@ -10,7 +10,7 @@ use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::blocking::Matrix;
-use quantloom_runtime::cpu::family::Families;
+use quantloom_runtime::cpu::decoder::Decoders;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::op::{Op, Values, ValuesMut, Workspace, bf16, f16};
 use quantloom_runtime::pack::pack;
@@ -22,21 +22,21 @@ use quantloom_tools::conformance::{Suite, draw};
 /// the packings that have no ragged form, more than a decoded block, and of whole steps of 64
 /// columns, which the sets with matrix registers take. M: the products
 /// that decode on the fly, a tile and its rest, more than one tile of every set.
-fn check(scheme: &Scheme, families: Families, seeds: &[u64]) {
+fn check(scheme: &Scheme, decoders: Decoders, seeds: &[u64]) {
     // The portable set is the same code on Arm, and slow where CI emulates that;
     // `a_scheme_of_each_kind_multiplies_as_its_reference` is for it.
     let emulated = |isa: &Isa| cfg!(target_arch = "aarch64") && *isa == Isa::Portable;
-    check_on(Isa::present().filter(|isa| !emulated(isa)), scheme, families, seeds);
+    check_on(Isa::present().filter(|isa| !emulated(isa)), scheme, decoders, seeds);
 }
 
-fn check_on(sets: impl Iterator<Item = Isa>, scheme: &Scheme, families: Families, seeds: &[u64]) {
+fn check_on(sets: impl Iterator<Item = Isa>, scheme: &Scheme, decoders: Decoders, seeds: &[u64]) {
     let suite = Suite {
         shapes: vec![(24, 384), (70, 640), (32, 64)],
         tokens: vec![1, 2, 3, 5, 9, 17, 35],
         seeds: seeds.to_vec(),
         every: 1,
     };
-    let device = |isa: Isa| CpuDevice::of(isa).unwrap().with_families(families);
+    let device = |isa: Isa| CpuDevice::of(isa).unwrap().with_decoders(decoders);
     let devices: Vec<CpuDevice> = sets.map(device).collect();
     let backends: Vec<&dyn Backend> = devices.iter().map(|device| device as &dyn Backend).collect();
     for result in suite.run(scheme, &backends, &|_| {}) {
@@ -48,7 +48,7 @@ fn check_on(sets: impl Iterator<Item = Isa>, scheme: &Scheme, families: Families
 #[test]
 fn every_catalogue_scheme_multiplies_as_its_reference() {
     for scheme in quantloom_kernels::catalogue() {
-        check(scheme, quantloom_kernels::FAMILIES, &[0, 4]);
+        check(scheme, quantloom_kernels::DECODERS, &[0, 4]);
     }
 }
 
@@ -69,7 +69,7 @@ fn a_scheme_of_each_kind_multiplies_as_its_reference() {
         let kind = (scheme.weight.code.clone(), quantised);
         if !kinds.contains(&kind) {
             kinds.push(kind);
-            check_on(Isa::present(), scheme, quantloom_kernels::FAMILIES, &[0]);
+            check_on(Isa::present(), scheme, quantloom_kernels::DECODERS, &[0]);
             check_on(Isa::present(), scheme, &[], &[3]);
         }
     }
@@ -86,7 +86,7 @@ fn unsigned_codes_of_eight_bits_are_not_taken_for_signed() {
         pack: [k, n],
         activation: i8 { scale: f32 per token },
     }";
-    check(&quantloom_dsl::parse(text).unwrap(), quantloom_kernels::FAMILIES, &[0, 4]);
+    check(&quantloom_dsl::parse(text).unwrap(), quantloom_kernels::DECODERS, &[0, 4]);
 }
 
 /// Codes far from 0, and x of one sign: integer sums of 512 columns would leave 32 bits.
@@ -125,7 +125,7 @@ fn integer_sums_stay_within_their_bits() {
                 }
             }
         }
-        check(&scheme, quantloom_kernels::FAMILIES, &[0, 3]);
+        check(&scheme, quantloom_kernels::DECODERS, &[0, 3]);
     }
 }
 
@@ -173,7 +173,7 @@ fn weights_of_any_number_of_bf16_parts_multiply_as_their_reference() {
     ] {
         let text = format!("parts {{ {weight}, pack: [k, n], activation: bf16 | f16 }}");
         let scheme = quantloom_dsl::parse(&text).unwrap_or_else(|e| panic!("{text}: {e:?}"));
-        check(&scheme, quantloom_kernels::FAMILIES, &[0, 1, 2, 3, 4, 6, 7]);
+        check(&scheme, quantloom_kernels::DECODERS, &[0, 1, 2, 3, 4, 6, 7]);
     }
 }
 

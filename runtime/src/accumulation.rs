@@ -8,7 +8,7 @@ use quantloom_dsl::format::FloatFormat;
 /// How a kernel adds up a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
-    /// Integers inside a piece of a group, `f32` over pieces.
+    /// Integers within a segment, `f32` over segments.
     Integer,
     /// Stored codes times x in `f32`; offsets and zero points are subtracted from the sum.
     Float,
@@ -22,15 +22,14 @@ pub enum Sums {
     /// promised: results are one of the two neighbours of the exact one, a multiply-add may be two
     /// operations, and subnormal numbers may be taken for 0.
     Lanes,
-    /// By the type of x: as [`Sums::Float`], or weights with their scale times x, both split into bf16
-    /// numbers that add up to them, in matrix instructions that add in `f32` and take subnormal
-    /// numbers for 0.
-    Parts,
-    /// The same in instructions that add two products at a time and round each sum to odd.
-    OddParts,
+    /// By the type of x: as [`Sums::Float`], or split-bf16: weights with their scale and x are sums of bf16
+    /// numbers, in matrix instructions that add in `f32` and flush subnormal numbers to 0.
+    SplitBf16,
+    /// [`Sums::SplitBf16`] in instructions that add two products at a time and round sums to odd.
+    SplitBf16OddRounding,
 }
 
-/// What a kernel multiplies with x instead of the values of codes: what decoding leaves.
+/// The numbers that a kernel multiplies with x instead of the values of codes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     /// This is added to each value; a term times the sum of x subtracts it again.

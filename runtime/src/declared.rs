@@ -12,7 +12,7 @@ use quantloom_dsl::{Scheme, parse};
 
 use crate::backend::Backend;
 use crate::checkpoint::{Layer, LayerError};
-use crate::cpu::family::{Decode, Family};
+use crate::cpu::decoder::{CodeDecoder, DynDecoder};
 use crate::prepared::PreparedLayer;
 
 /// A scheme that is declared in the program's text.
@@ -20,9 +20,9 @@ pub trait Declared: Sized + Send + Sync + 'static {
     /// The scheme, as the language prints it.
     const TEXT: &'static str;
     /// The decoder that was generated for it, which products on the CPU take.
-    type Family: Family;
+    type Decoder: CodeDecoder;
     /// That decoder.
-    const FAMILY: &'static Self::Family;
+    const DECODER: &'static Self::Decoder;
     /// Where the parsed scheme is kept: a `static` of the implementor.
     fn cell() -> &'static OnceLock<Option<Scheme>>;
 
@@ -87,7 +87,7 @@ impl<S: Declared> Packed<S> {
     /// # Errors
     /// See [`LayerError`].
     pub fn prepare(&self, device: &(impl Backend + ?Sized)) -> Result<Weight<S>, LayerError> {
-        let decoder: &'static dyn Decode = S::FAMILY;
+        let decoder: &'static dyn DynDecoder = S::DECODER;
         let layer = self.layer.prepare_data(&self.layer.data().with_extra(&decoder), device)?;
         Ok(Weight { layer, scheme: PhantomData })
     }

@@ -7,6 +7,7 @@
 //! crate `quantloom-tools`.
 
 pub mod accumulation;
+pub mod atomic_file;
 pub mod backend;
 mod buffer;
 pub mod checkpoint;
@@ -24,7 +25,6 @@ pub mod hip;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 pub mod image_cache;
 pub mod op;
-pub mod output;
 pub mod pack;
 pub mod prepared;
 pub mod quantise;

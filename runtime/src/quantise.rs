@@ -20,10 +20,10 @@ use quantloom_dsl::layout::{BindError, Component, GroupSize, Shape};
 use quantloom_dsl::reference::ReferenceError;
 use rayon::prelude::*;
 
+use crate::atomic_file::AtomicFile;
 use crate::checkpoint::{
     CheckpointError, Description, Dtype, Entry, Tensor, Tensors, Writer, element_dtype, tensor_name,
 };
-use crate::output::Output;
 use crate::tensor::{float_format, reals, reals_of};
 use crate::unpacked::UnpackError;
 
@@ -215,7 +215,7 @@ pub fn quantise_checkpoint(
 
 /// A complete file before its rename.
 struct Written {
-    file: Output,
+    file: AtomicFile,
     entries: Vec<Entry>,
     /// Digest of the bytes of each quantised entry, by name.
     made: Vec<(String, u64)>,

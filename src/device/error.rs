@@ -1,6 +1,6 @@
 //! Why there is no such device.
 
-use quantloom_runtime::cpu::isa::Absent;
+use quantloom_runtime::cpu::isa::UnsupportedIsa;
 #[cfg(feature = "cuda")]
 use quantloom_runtime::cuda::CudaError;
 #[cfg(feature = "hip")]
@@ -34,7 +34,7 @@ pub enum DeviceError {
     },
     /// The processor lacks an instruction set.
     #[error(transparent)]
-    Instructions(#[from] Absent),
+    Instructions(#[from] UnsupportedIsa),
     /// There is no simulator of the target.
     #[error("{refusal}{}", why.map_or(String::new(), |why| format!("; no target in this version: {why}")))]
     Target {

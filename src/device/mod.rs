@@ -177,7 +177,7 @@ impl Device {
     }
 
     fn of_cpu(device: CpuDevice) -> Self {
-        Self::Cpu(device.with_families(quantloom_kernels::FAMILIES))
+        Self::Cpu(device.with_decoders(quantloom_kernels::DECODERS))
     }
 }
 
@@ -200,7 +200,7 @@ impl From<CpuDevice> for Device {
 impl Opening {
     #[cfg(feature = "cuda")]
     fn cuda(&self, ordinal: u32) -> Result<Device, DeviceError> {
-        let executor = Cuda::new(ordinal, crate::jit::retuned(self.overrides.clone()))?;
+        let executor = Cuda::new(ordinal, crate::jit::with_overrides(self.overrides.clone()))?;
         Ok(Device::Cuda(GpuDevice::new(executor)))
     }
 
@@ -211,7 +211,7 @@ impl Opening {
 
     #[cfg(feature = "hip")]
     fn hip(&self, ordinal: u32) -> Result<Device, DeviceError> {
-        let executor = Hip::new(ordinal, crate::jit::retuned(self.overrides.clone()))?;
+        let executor = Hip::new(ordinal, crate::jit::with_overrides(self.overrides.clone()))?;
         Ok(Device::Hip(GpuDevice::new(executor)))
     }
 
@@ -222,7 +222,7 @@ impl Opening {
 
     #[cfg(feature = "wgpu")]
     fn wgpu(&self, ordinal: u32) -> Result<Device, DeviceError> {
-        let source = crate::jit::retuned(self.overrides.clone()).source().clone();
+        let source = crate::jit::with_overrides(self.overrides.clone()).source().clone();
         Ok(Device::Wgpu(GpuDevice::new(Wgpu::new(ordinal as usize, source)?)))
     }
 
@@ -232,7 +232,7 @@ impl Opening {
     }
 
     fn simulated(&self, target: &str) -> Result<Device, DeviceError> {
-        let source = crate::jit::retuned(self.overrides.clone()).source().clone();
+        let source = crate::jit::with_overrides(self.overrides.clone()).source().clone();
         let simulator = Simulator::new(target)
             .map_err(|refusal| DeviceError::Target { refusal, why: unsupported_reason(target) })?;
         let simulator = simulator.with_seed(self.seed).with_source(source);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quantloom::codegen::jit::{Jit, KEPT_REPORTS, Overrides, Retuned, Simulator};
+use quantloom::codegen::jit::{Jit, JitWithOverrides, KEPT_REPORTS, Overrides, Simulator};
 use quantloom::codegen::sim::Report;
 use quantloom::runtime::gpu::{Arrangement, Choice, GpuDevice, NativePart, Products, Request};
 use quantloom::runtime::op::{Op as _, Values, bf16};
@@ -242,7 +242,7 @@ fn every_tile_of_lanes_is_right() {
             for target in targets {
                 let names = ["tokens", "row_tiles", "groups", "parts"].map(str::to_owned);
                 let choices = names.into_iter().zip(tile).collect();
-                let source = Arc::new(Retuned(Overrides::of_all(choices)));
+                let source = Arc::new(JitWithOverrides(Overrides::of_all(choices)));
                 let simulator = simulator(target).with_source(source);
                 let done = verify(simulator, scheme(name), shape, &[1, 2 * tokens + 1])
                     .unwrap_or_else(|failure| panic!("{target} {tile:?}: {failure}"));

@@ -286,7 +286,7 @@ fn least_sqnr(scheme: &Scheme) -> f64 {
 fn within_half_a_step(scheme: &Scheme, plain: &PlainCodes, w: &[f64], decoded: &[f32], case: &str) {
     let (low, high) = scheme.weight.range();
     let arithmetic = match scheme.arithmetic {
-        Arithmetic::Own => (-8f64).exp2(),
+        Arithmetic::InputDtype => (-8f64).exp2(),
         Arithmetic::F32 => (-24f64).exp2(),
     };
     let stored = |scale: f64| match scheme.scales[0].number {

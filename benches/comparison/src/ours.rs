@@ -49,7 +49,7 @@ pub fn layer(text: &str, n: usize, k: usize) -> Result<Layer, Box<dyn Error>> {
 
 /// Where it runs.
 pub fn device() -> CpuDevice {
-    CpuDevice::best().with_families(quantloom::kernels::FAMILIES)
+    CpuDevice::best().with_decoders(quantloom::kernels::DECODERS)
 }
 
 /// A place for what a product needs besides the weight.

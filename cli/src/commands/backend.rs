@@ -54,7 +54,7 @@ pub(crate) fn devices(name: &str, tuning: &Tuning) -> Result<Vec<Device>> {
 
 /// The CPU, with the catalogue's decoders.
 pub(crate) fn cpu() -> CpuDevice {
-    CpuDevice::best().with_families(quantloom::kernels::FAMILIES)
+    CpuDevice::best().with_decoders(quantloom::kernels::DECODERS)
 }
 
 /// The simulator of a target, `sim:TARGET`; the seed orders its blocks, warps and copies.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
-use quantloom::codegen::emit::{self, rust::page::family_page};
+use quantloom::codegen::emit::{self, rust::page::decoder_page};
 use quantloom::codegen::jit::Jit;
 use quantloom::codegen::plan::{self, LANES_TILE, kernel_name};
 use quantloom::codegen::support;
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 fn decoders(scheme: &Scheme, target: &'static Target, argument: &str) -> Result<Vec<Emitted>> {
     support::support(scheme, target)?;
     let again = format!("quantloom emit {} --target {target}", shell_word(argument));
-    let text = family_page(&scheme.weight.code, &again)?;
+    let text = decoder_page(&scheme.weight.code, &again)?;
     let mut kernels = Vec::new();
     for activation in &scheme.activations {
         if plan::plan(scheme, activation, target).is_ok() {

@@ -26,7 +26,7 @@ fn a_file_per_kernel() {
     let printed = quantloom(&["emit", "ct_w4a16_asym", "--target", "x86"]).done().out;
     assert_eq!(printed, texts[0]);
     assert!(printed.contains("Again: `quantloom emit ct_w4a16_asym --target x86`."), "{printed}");
-    assert!(printed.contains("impl Family for U4"), "{printed}");
+    assert!(printed.contains("impl CodeDecoder for U4"), "{printed}");
 }
 
 /// A user's scheme, with a code type for which the catalogue has no decoder.

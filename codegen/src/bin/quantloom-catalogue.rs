@@ -10,7 +10,7 @@ use quantloom_codegen::catalogue::{CatalogueError, REGENERATE, files, schemes, s
 
 /// Generates files of the catalogue crate from its schemes/*.scheme.
 ///
-/// The generated files are src/families (the decoders of the code types, a file each), src/ops.rs
+/// The generated files are src/decoders (the decoders of the code types, a file each), src/ops.rs
 /// (the schemes as types) and MANIFEST (every kernel: name, hash, sequences). They are checked in,
 /// so that crates which depend on quantloom-kernels do not build the generator. After a change of a
 /// scheme, a plan or an emitter, run this command with --write and commit the changed files;

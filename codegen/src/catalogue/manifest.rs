@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use quantloom_dsl::Scheme;
 
 use super::{CatalogueError, GeneratedFile, REGENERATE};
-use crate::emit::rust::page::family_page;
+use crate::emit::rust::page::decoder_page;
 use crate::ir::ContentHash;
 use crate::plan::{LANES_TILE, kernel_name, plan};
 use crate::target::{Class, TARGETS};
@@ -14,7 +14,7 @@ use crate::target::{Class, TARGETS};
 pub(super) fn file(schemes: &[Scheme]) -> Result<GeneratedFile, CatalogueError> {
     let mut lines: BTreeMap<String, String> = BTreeMap::new();
     for scheme in schemes {
-        let hash = ContentHash::of(&family_page(&scheme.weight.code, REGENERATE)?);
+        let hash = ContentHash::of(&decoder_page(&scheme.weight.code, REGENERATE)?);
         for target in TARGETS.iter().filter(|target| target.class == Class::Lanes) {
             for activation in &scheme.activations {
                 let Ok(plan) = plan(scheme, activation, target) else { continue };

@@ -1,10 +1,10 @@
 //! The generated files of `quantloom-kernels`.
 //!
-//! In: the folder's `schemes/*.scheme`. Out: every file generated from them, as text: the families
-//! of the code types ([`families`]), the catalogue's schemes as types ([`ops`]) and the MANIFEST
+//! In: the folder's `schemes/*.scheme`. Out: every file generated from them, as text: the decoders
+//! of the code types ([`decoders`]), the catalogue's schemes as types ([`ops`]) and the MANIFEST
 //! ([`manifest`]). `quantloom-catalogue` writes these files or lists the stale ones.
 
-mod families;
+mod decoders;
 mod manifest;
 mod ops;
 
@@ -52,9 +52,9 @@ pub enum CatalogueError {
     /// A code type without a decoder.
     #[error(transparent)]
     Emit(#[from] RustEmitError),
-    /// A code type without a family in the list.
-    #[error("{scheme}: no family decodes {code}; add it to `codegen::catalogue::families`")]
-    NoFamily {
+    /// A code type without a decoder in the list.
+    #[error("{scheme}: no decoder for {code}; add it to `codegen::catalogue::decoders`")]
+    NoDecoder {
         /// The scheme.
         scheme: String,
         /// Its code type.
@@ -87,15 +87,15 @@ pub fn schemes(folder: &Path) -> Result<Vec<Scheme>, CatalogueError> {
 /// Every generated file.
 ///
 /// # Errors
-/// [`CatalogueError::Emit`], [`CatalogueError::NoFamily`].
+/// [`CatalogueError::Emit`], [`CatalogueError::NoDecoder`].
 pub fn files(schemes: &[Scheme]) -> Result<Vec<GeneratedFile>, CatalogueError> {
-    let mut files = families::files()?;
+    let mut files = decoders::files()?;
     files.push(ops::file(schemes)?);
     files.push(manifest::file(schemes)?);
     Ok(files)
 }
 
-/// The paths of files that are missing or differ, and of files in the families' folder that are no
+/// The paths of files that are missing or differ, and of files in the decoders' folder that are no
 /// longer generated.
 ///
 /// # Errors
@@ -109,15 +109,15 @@ pub fn stale(folder: &Path, files: &[GeneratedFile]) -> Result<Vec<String>, Cata
     Ok(stale)
 }
 
-/// Files in the families' folder that are not generated.
+/// Files in the decoders' folder that are not generated.
 fn orphans(folder: &Path, files: &[GeneratedFile]) -> Result<Vec<String>, CatalogueError> {
-    let path = folder.join(families::FOLDER);
+    let path = folder.join(decoders::FOLDER);
     let Ok(entries) = std::fs::read_dir(&path) else { return Ok(Vec::new()) };
     let mut orphans = Vec::new();
     for entry in entries {
         let unread = |error| CatalogueError::Io { what: "read", path: path.clone(), error };
         let name = entry.map_err(unread)?.file_name().to_string_lossy().into_owned();
-        let name = format!("{}/{name}", families::FOLDER);
+        let name = format!("{}/{name}", decoders::FOLDER);
         if !files.iter().any(|file| file.path == name) {
             orphans.push(name);
         }

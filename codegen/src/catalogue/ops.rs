@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use quantloom_dsl::Scheme;
 
-use super::families::serving;
+use super::decoders::serving;
 use super::{CatalogueError, GeneratedFile, REGENERATE};
 
 /// `ct_w4a16` as a type: `CtW4a16`.
@@ -21,20 +21,20 @@ pub(super) fn file(schemes: &[Scheme]) -> Result<GeneratedFile, CatalogueError> 
     let mut uses: BTreeMap<String, String> = BTreeMap::new();
     let mut types = String::new();
     for scheme in schemes {
-        let no_family = || CatalogueError::NoFamily {
+        let no_decoder = || CatalogueError::NoDecoder {
             scheme: scheme.name.clone(),
             code: scheme.weight.to_string(),
         };
-        let (module, family) = serving(&scheme.weight.code).ok_or_else(no_family)?;
+        let (module, decoder) = serving(&scheme.weight.code).ok_or_else(no_decoder)?;
         for line in scheme.summary.lines() {
             let _ = writeln!(types, "    /// {line}");
         }
         let name = &scheme.name;
-        let _ = writeln!(types, "    {} = {name:?}, {family};\n", type_name(name));
-        uses.insert(module, family);
+        let _ = writeln!(types, "    {} = {name:?}, {decoder};\n", type_name(name));
+        uses.insert(module, decoder);
     }
-    let uses: String = uses.iter().fold(String::new(), |mut text, (module, family)| {
-        let _ = writeln!(text, "use crate::families::{module}::{family};");
+    let uses: String = uses.iter().fold(String::new(), |mut text, (module, decoder)| {
+        let _ = writeln!(text, "use crate::decoders::{module}::{decoder};");
         text
     });
     let text = format!(

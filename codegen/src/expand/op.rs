@@ -5,7 +5,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::lang::{Declaration, TokenKind};
 use quote::{format_ident, quote, quote_spanned};
 
-use crate::emit::rust::family;
+use crate::emit::rust::decoder;
 
 /// The type of the declaration's name, and its implementation of `Declared`.
 ///
@@ -19,8 +19,8 @@ pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme)
     let place = name.as_ref().map_or_else(Span::call_site, Ident::span);
     let item = quote_spanned!(place=> struct #name;);
     // Every code type of the language has a decoder; a missing one is a compile error.
-    let family =
-        family(&scheme.weight.code, &format_ident!("Decoder"), root).unwrap_or_else(|error| {
+    let decoder =
+        decoder(&scheme.weight.code, &format_ident!("Decoder"), root).unwrap_or_else(|error| {
             let message = error.to_string();
             quote_spanned!(place=> ::core::compile_error! { #message })
         });
@@ -38,16 +38,16 @@ pub(super) fn op(root: &TokenStream, declaration: &Declaration, scheme: &Scheme)
         #visibility #item
 
         const _: () = {
-            mod __family {
+            mod __decoder {
                 use ::core::prelude::rust_2024::*;
 
-                #family
+                #decoder
             }
 
             impl #root::runtime::declared::Declared for #name {
                 const TEXT: &'static ::core::primitive::str = #text;
-                type Family = __family::Decoder;
-                const FAMILY: &'static __family::Decoder = &__family::Decoder;
+                type Decoder = __decoder::Decoder;
+                const DECODER: &'static __decoder::Decoder = &__decoder::Decoder;
 
                 fn cell() -> &'static ::std::sync::OnceLock<
                     ::core::option::Option<#root::dsl::Scheme>,

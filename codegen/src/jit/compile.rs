@@ -1,9 +1,9 @@
-//! The compiler, from a request to a text and its launch rule: read it from top to bottom.
+//! The compiler, from a request to a kernel source and its launch rule: read it from top to bottom.
 //!
-//! [`choose`] goes from a request (a scheme, an activation, N, K, a target) and M to the key of a kernel:
-//! problem (with its plan), then a schedule with its free choices. [`compile`] goes from a key to the
-//! text: the same problem, the kernel that the schedule builds, verified, printed, with its launch rule.
-//! A key decides everything, so that a text can be kept under the key.
+//! [`choose`] computes the key of a kernel from a request (a scheme, an activation, N, K, a target) and M:
+//! the problem with its plan, then a schedule with its free choices. [`compile`] computes the source from a
+//! key: the same problem, the schedule's kernel, verified and printed, and its launch rule. A key determines
+//! the source, so that a source can be cached by its key.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use quantloom_runtime::source::{KernelKey, KernelText, Refusal, Schedule, Work};
 
 use super::{JitError, TRANSFORM, launch_rule, operand};
 use crate::emit;
-use crate::ir::{Kernel, Verified, VerifyErrors, verify};
+use crate::ir::{Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::transform::{Direction, Part, transform};
 use crate::schedule::{Chosen, Problem, Unscheduled, choose_by_model, measured};
@@ -32,7 +32,7 @@ pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<Choice, Refus
         Some(chosen) => (chosen, Basis::Measured),
         None => (choose_by_model(&problem, most).map_err(JitError::from)?, Basis::Model),
     };
-    choice(request, &problem, chosen, by)
+    Ok(choice(request, &problem, chosen, by)?)
 }
 
 /// The text of a key's kernel.
@@ -54,8 +54,8 @@ pub(super) fn kernel(key: &KernelKey) -> Result<Verified<Kernel>, Refusal> {
     Ok(verified(built(key, gpu(&key.target)?)?, key)?)
 }
 
-/// The kernel of a key, if the verifier takes it. How many buffers a kernel has, a scheme's components
-/// decide: too many for the target are a limit of ours, and no fault of the schedule.
+/// The verified kernel of a key. The number of buffers follows from a scheme's components: more than the
+/// target allows are a limit of this version, and not a fault of the schedule.
 pub(super) fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kernel>, JitError> {
     let (target, count) = (kernel.target, kernel.buffers.len());
     if let Some(most) = target.gpu.and_then(|gpu| gpu.buffers).filter(|most| count > *most as usize)
@@ -64,13 +64,12 @@ pub(super) fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kerne
         return Err(Unscheduled::Scheme { target: target.name, what }.into());
     }
     let schedule = key.schedule.name.clone();
-    let invalid = |why: VerifyErrors| JitError::Invalid { schedule, refusals: why.to_string() };
-    verify(kernel).map_err(invalid)
+    verify(kernel).map_err(|errors| JitError::Invalid { schedule, errors })
 }
 
 /// The kernel that a key's schedule builds.
 pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError> {
-    let none = || JitError::Work(key.work.to_string());
+    let none = || JitError::Work(Box::new(key.clone()));
     let scheme = key.work.scheme();
     let [activation] = &scheme.activations[..] else { return Err(none()) };
     let Schedule { name, parameters } = &key.schedule;
@@ -78,7 +77,6 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
         let missing = || JitError::Size { schedule: name.clone(), size };
         parameters.get(size).copied().ok_or_else(missing)
     };
-    // What is multiplied, or would be.
     let problem = || posed(scheme, activation, target, (size("n")?, size("k")?));
     let direction = match &key.work {
         Work::Product { output, .. } => {
@@ -93,22 +91,34 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
         Work::FromNative(_) if name == TRANSFORM => Direction::FromNative,
         Work::Operand { .. } | Work::ToNative(_) | Work::FromNative(_) => return Err(none()),
     };
-    let part = usize::try_from(size("part")?).ok().and_then(|part| Part::ALL.get(part));
+    let number = size("part")?;
+    let part = usize::try_from(number).ok().and_then(|part| Part::ALL.get(part));
+    let part = part.ok_or(JitError::Part(number))?;
     let problem = problem()?;
     let columns = size(if problem.order.is_some() { "x_columns" } else { "k" })?;
     let columns = u32::try_from(columns).unwrap_or(u32::MAX);
-    Ok(transform(&problem, scheme, columns, *part.ok_or_else(none)?, direction)?)
+    Ok(transform(&problem, scheme, columns, *part, direction)?)
 }
 
-/// What a request multiplies.
+/// The problem of a request.
 ///
 /// # Errors
-/// Why no schedule takes it.
+/// Why no schedule supports the product.
 pub(super) fn problem(request: &Request<'_>) -> Result<Problem, Refusal> {
-    let target = gpu(request.target)?;
+    Ok(problem_on(gpu(request.target)?, request)?)
+}
+
+/// The problem of a request on its target.
+///
+/// # Errors
+/// Why no schedule supports the product.
+pub(super) fn problem_on(
+    target: &'static Target,
+    request: &Request<'_>,
+) -> Result<Problem, JitError> {
     let problem = posed(request.scheme, request.activation, target, (request.n, request.k))?;
     let output = request.scheme.output.unwrap_or(Number::Float(request.own));
-    Ok(problem.giving(output).map_err(JitError::from)?)
+    Ok(problem.giving(output)?)
 }
 
 fn posed(
@@ -117,12 +127,12 @@ fn posed(
     target: &'static Target,
     (n, k): (u64, u64),
 ) -> Result<Problem, JitError> {
-    // What exceeds 32 bits is refused by the schedules' own limit, with its name.
+    // The schedules' limits refuse sizes beyond 32 bits, by name.
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     Ok(Problem::new(scheme, activation, target, (size(n), size(k)))?)
 }
 
-/// A target whose kernels are texts of this compiler.
+/// The GPU target of a name.
 pub(super) fn gpu(name: &str) -> Result<&'static Target, Refusal> {
     let kernels = |target: &&Target| target.gpu.is_some();
     let known = || TARGETS.iter().filter(kernels);
@@ -135,20 +145,20 @@ pub(super) fn gpu(name: &str) -> Result<&'static Target, Refusal> {
 /// The choice of a schedule for a request.
 ///
 /// # Errors
-/// If the operand of x cannot be made.
+/// If no kernel computes the operand of x.
 pub(super) fn choice(
     request: &Request<'_>,
     problem: &Problem,
     chosen: Chosen,
     by: Basis,
-) -> Result<Choice, Refusal> {
+) -> Result<Choice, JitError> {
     let sizes = [("n", request.n), ("k", request.k)];
     let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
     let work = Work::product(request.scheme, request.activation, problem.output);
     let key = KernelKey { work, schedule, target: request.target.to_owned() };
     let operand = operand::problem(request, problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
-    let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.meeting());
+    let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.compute_dtype());
     let sums = match chosen.schedule().main_loop(problem).instruction() {
         Some(product) if product.scaling.is_some() => Sums::Scaled,
         Some(_) => Sums::Matrix,
@@ -158,7 +168,7 @@ pub(super) fn choice(
     Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, decoded, by })
 }
 
-/// What a plan decodes codes to.
+/// The values of a plan's operands.
 fn decoded(plan: &DequantPlan) -> Decoded {
     let (add, exponent) = plan.encoding();
     let rounded = match plan.operand.number() {

@@ -1,87 +1,109 @@
-//! Kernels made when they are asked for: the compiler as the runtime's source of texts.
+//! The compiler as the runtime's source of kernels, which are compiled on demand.
 //!
-//! In: a [`KernelKey`] (or a [`Request`] and M, to choose one). Out: the text and its launch rule.
-//! `compile` is the way from one to the other, a step after another; [`Jit::kernel`] stops before the
-//! text, for the simulator. `rule` derives the launch rule from the kernel, `native` the constant buffers from the problem; `retuned` replaces free choices of
-//! a schedule, those that `overrides` says, which the environment may say too; `simulator` (feature
-//! `sim`) is an executor of these kernels on the CPU.
+//! In: a [`KernelKey`] (or a [`Request`] and M, to choose one). Out: the kernel source and its launch rule.
+//! `compile` has every step in between; [`Jit::kernel`] stops before the source, for the simulator. `rule`
+//! derives the launch rule from the kernel, `native` the constant buffers from the problem, `operand` the
+//! kernels that prepare x; `with_overrides` replaces free choices of a schedule by `overrides`, which may come from
+//! the environment; `simulator` (feature `sim`) is an executor of these kernels on the CPU.
 
 mod compile;
 mod native;
 mod operand;
 mod overrides;
-mod retuned;
 mod rule;
 #[cfg(feature = "sim")]
 mod simulator;
+mod with_overrides;
 
 use std::sync::Arc;
 
 use quantloom_dsl::format::{F32, FloatFormat, Number};
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
 use crate::emit::EmitError;
-use crate::ir::{Kernel, Verified};
+use crate::ir::{Kernel, Verified, VerifyErrors};
 use crate::schedule::transform::{Part, stores};
 use crate::schedule::{Case, Chosen, Order, Problem, Unscheduled, candidates};
 use compile::{choice, problem};
 
 pub use overrides::{Overrides, VARIABLE, WrongOverride};
-pub use retuned::Retuned;
-pub use rule::{Unruled, launch_rule};
+pub use rule::{LaunchRuleError, launch_rule};
 #[cfg(feature = "sim")]
 pub use simulator::{KEPT_REPORTS, SimError, Simulator, Totals};
+pub use with_overrides::JitWithOverrides;
 
 /// Why there is no kernel for a key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JitError {
-    /// No schedule takes it.
+    /// No schedule supports the product.
     #[error(transparent)]
     Unscheduled(#[from] Unscheduled),
-    /// The work is none that this source makes kernels for.
-    #[error("there are no kernels yet for: {0}")]
-    Work(String),
-    /// The key lacks a size that its text would hold as a constant.
+    /// The schedule of a key has no kernels for the key's work.
+    #[error("the schedule {} has no kernels for: {}", .0.schedule.name, .0.work)]
+    Work(Box<KernelKey>),
+    /// A key names a part of a weight that does not exist.
+    #[error("there is no part {0} of a weight")]
+    Part(u64),
+    /// A buffer that no kernel repacks.
+    #[error("there are no kernels yet for: `{0}` as a transform")]
+    Transform(BufferRole),
+    /// A key names a launch that the operand of x does not have.
+    #[error("there are no kernels yet for: launch {0} of an operand")]
+    Launch(u64),
+    /// The key lacks a size that is a constant of the kernel source.
     #[error("the key of {schedule} does not say {size}, which its text needs")]
     Size {
         /// The schedule's name.
         schedule: String,
-        /// `n`, `k`, or `part`.
+        /// `n`, `k`, `x_columns`, `part` or `launch`.
         size: &'static str,
     },
     /// The schedule has no free choice of that name.
-    #[error("the schedule {schedule} has no free choice `{parameter}`; it has {known}")]
+    #[error("the schedule {schedule} has no free choice `{parameter}`; it has {}", known.join(", "))]
     Parameter {
         /// The schedule's name.
         schedule: String,
         /// The name.
         parameter: String,
-        /// Those that it has.
-        known: String,
+        /// The schedule's free choices.
+        known: Vec<String>,
     },
-    /// What the environment says is no override, or none that the schedule takes.
+    /// The overrides in the environment cannot be read, or a schedule does not support them.
     #[error("the environment variable {VARIABLE}: {0}")]
-    Environment(String),
+    Environment(#[source] EnvironmentError),
     /// A schedule wrote a kernel that the verifier refuses: a fault of the schedule.
-    #[error("the kernel of {schedule} is not valid: {refusals}")]
+    #[error("the kernel of {schedule} is not valid: {errors}")]
     Invalid {
         /// The schedule's name.
         schedule: String,
-        /// What the verifier says.
-        refusals: String,
+        /// The errors of the verifier.
+        #[source]
+        errors: VerifyErrors,
     },
-    /// The kernel has no text.
+    /// The kernel cannot be printed.
     #[error(transparent)]
     Text(#[from] EmitError),
-    /// The layout of scales and zero points is no layout: a fault of the schedules.
+    /// The layout of a group parameter does not parse: a fault of the schedules.
     #[error("the layout of scales and zero points: {0}")]
-    Layout(String),
+    Layout(#[source] Diagnostics),
     /// The kernel cannot be launched by a rule.
     #[error(transparent)]
-    Rule(#[from] Unruled),
+    Rule(#[from] LaunchRuleError),
+}
+
+/// Why the overrides in the environment have no effect.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// They cannot be read.
+    #[error(transparent)]
+    Wrong(#[from] WrongOverride),
+    /// The schedule does not support them.
+    #[error(transparent)]
+    Refused(Box<JitError>),
 }
 
 impl From<JitError> for Refusal {
@@ -95,7 +117,7 @@ impl From<JitError> for Refusal {
     }
 }
 
-/// The compiler as a source of kernels. It holds nothing: the key decides everything.
+/// The compiler as a source of kernels. It has no state: a key determines the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jit;
 
@@ -135,11 +157,11 @@ impl Products for Jit {
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
         let choice = compile::choose(request, tokens)?;
-        let overrides = Overrides::from_environment()?;
-        retuned::overridden(request, choice, &overrides).map_err(|why| match why {
-            Refusal::Reason(why) => JitError::Environment(why.to_string()).into(),
-            fault => fault,
-        })
+        let wrong = |why: WrongOverride| JitError::Environment(why.into());
+        let overrides = Overrides::from_environment().map_err(wrong)?;
+        let target = compile::gpu(request.target)?;
+        let refused = |why| JitError::Environment(EnvironmentError::Refused(Box::new(why)));
+        Ok(with_overrides::overridden(request, target, choice, &overrides).map_err(refused)?)
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
@@ -157,7 +179,7 @@ impl Products for Jit {
 
     fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
         let number = Part::ALL.iter().position(|known| known.role() == part.role);
-        let none = || JitError::Work(format!("`{}` as a transform", part.role));
+        let none = || JitError::Transform(part.role);
         let number = number.ok_or_else(none)?;
         // The native form of some parts depends on the type of x.
         let activations = vec![request.activation.clone()];
@@ -183,8 +205,8 @@ impl Products for Jit {
     }
 }
 
-/// All tiles that are worth measuring for M tokens, the model's choice first, and the case of the
-/// table of tiles ([`crate::schedule::measured`]) that they are of.
+/// All tiles worth measuring for M tokens, the model's choice first, and their case in the table of
+/// measured tiles ([`crate::schedule::measured`]).
 ///
 /// # Errors
 /// Why there is no product.
@@ -195,7 +217,7 @@ pub fn alternatives(
     let problem = problem(request)?;
     let choices = candidates(&problem, tokens)
         .into_iter()
-        .map(|chosen| Ok((chosen, choice(request, &problem, chosen, Basis::Asked)?)));
+        .map(|chosen| Ok::<_, Refusal>((chosen, choice(request, &problem, chosen, Basis::Asked)?)));
     Ok((Case::new(&problem, tokens), choices.collect::<Result<_, Refusal>>()?))
 }
 

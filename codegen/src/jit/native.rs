@@ -1,4 +1,4 @@
-//! The constant buffers of a product, as every schedule reads them.
+//! The constant buffers of a product, in the layouts that every schedule reads.
 
 use quantloom_dsl::format::NUMBER_F32;
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
@@ -8,7 +8,8 @@ use quantloom_runtime::gpu::{Computed, Form, NativePart};
 use super::JitError;
 use crate::schedule::{GroupParams, PER_ROW_LAYOUT, ParamKind, Problem};
 
-/// Codes and whatever goes with them: roles and layouts are those of [`ProductBuffers`](crate::schedule::ProductBuffers).
+/// The codes and the parameters of w: roles and layouts are those of
+/// [`ProductBuffers`](crate::schedule::ProductBuffers).
 pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     let dequant = &problem.plan.dequant;
     let granularity = Granularity {
@@ -77,7 +78,6 @@ fn part(
     granularity: Granularity,
     form: Form,
 ) -> Result<NativePart, JitError> {
-    let layout =
-        parse_layout(layout, component).map_err(|faults| JitError::Layout(faults.to_string()))?;
+    let layout = parse_layout(layout, component).map_err(JitError::Layout)?;
     Ok(NativePart { role, component, layout, granularity, form })
 }

@@ -1,4 +1,4 @@
-//! The kernels that make of x what a product reads.
+//! The kernels that compute the operand of x for a product.
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
@@ -11,10 +11,10 @@ use crate::schedule::activation::{ActivationProblem, activation};
 use crate::schedule::{InputScale, Problem};
 use crate::target::Feature;
 
-/// The name of their schedule in a key.
+/// The name of these kernels' schedule in a key.
 pub(super) const SCHEDULE: &str = "activation";
 
-/// What is made for a product; `None` if it reads x as it comes: neither prepared nor converted.
+/// The operand of a product; `None` if the product reads x without preparation or conversion.
 pub(super) fn problem(
     request: &Request<'_>,
     product: &Problem,
@@ -69,5 +69,5 @@ pub(super) fn written(
     let problem = posed(product, of, columns)?;
     let kernels = activation(&problem, product.target().has(Feature::GridDependency));
     let kernel = usize::try_from(launch).ok().and_then(|launch| kernels.into_iter().nth(launch));
-    kernel.ok_or_else(|| JitError::Work(format!("launch {launch} of an operand")))
+    kernel.ok_or(JitError::Launch(launch))
 }

@@ -1,4 +1,4 @@
-//! Free choices of schedules, given by whoever runs the program, in place of those that are chosen.
+//! Free choices of schedules that a user sets, in place of the chosen ones.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -21,41 +21,40 @@ pub struct Overrides {
     all: BTreeMap<String, u64>,
 }
 
-/// A text that says no overrides.
+/// A text that is not a list of overrides.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WrongOverride {
-    /// It has another form.
+    /// The text has another form.
     #[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as skinny(row_tiles=2, warps=12)")]
     Form(String),
-    /// No product has that schedule.
+    /// There is no such schedule.
     #[error("there is no schedule \"{name}\", only {}", Chosen::names().join(", "))]
     Schedule {
-        /// What it is called.
+        /// The name in the text.
         name: String,
     },
 }
 
 impl Overrides {
-    /// These choices of whatever schedule is chosen.
+    /// These free choices for every schedule.
     pub fn of_all(all: BTreeMap<String, u64>) -> Self {
         Self { all, of: BTreeMap::new() }
     }
 
-    /// What [`VARIABLE`] says now; nothing if it is not set or empty.
+    /// The overrides in [`VARIABLE`]; none if the variable is not set or empty.
     ///
     /// # Errors
-    /// [`JitError::Environment`].
-    pub fn from_environment() -> Result<Self, JitError> {
+    /// [`WrongOverride`].
+    pub fn from_environment() -> Result<Self, WrongOverride> {
         let Some(text) = std::env::var_os(VARIABLE) else { return Ok(Self::default()) };
-        let overrides = text.to_string_lossy().parse();
-        overrides.map_err(|why: WrongOverride| JitError::Environment(why.to_string()))
+        text.to_string_lossy().parse()
     }
 
-    /// Replaces the free choices of a schedule that are named; whether there are any.
+    /// Replaces free choices of a schedule; returns whether it has replaced any.
     ///
     /// # Errors
-    /// [`JitError::Parameter`]: the schedule has no choice of that name. N and K are none.
+    /// [`JitError::Parameter`]: the schedule has no free choice of that name. N and K are not free.
     pub(super) fn apply(&self, schedule: &mut Schedule) -> Result<bool, JitError> {
         let own = self.of.get(&schedule.name).into_iter().flatten();
         let mut any = false;
@@ -68,7 +67,7 @@ impl Overrides {
                     return Err(JitError::Parameter {
                         schedule: schedule.name.clone(),
                         parameter: name.clone(),
-                        known: known.cloned().collect::<Vec<_>>().join(", "),
+                        known: known.cloned().collect(),
                     });
                 }
             }

@@ -10,8 +10,8 @@ use crate::ir::{self, Extent, Kernel, Word};
 /// A part of a kernel's interface that no rule describes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unruled {
-    /// A scalar that is no size of the problem.
+pub enum LaunchRuleError {
+    /// A scalar that is not a size of the problem.
     #[error("kernel {kernel}: the parameter `{parameter}` is no size of a product")]
     Parameter {
         /// The kernel.
@@ -33,8 +33,8 @@ pub enum Unruled {
 /// the text (buffers, scalars, tensor maps).
 ///
 /// # Errors
-/// See [`Unruled`].
-pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, Unruled> {
+/// See [`LaunchRuleError`].
+pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, LaunchRuleError> {
     let scalars = scalars(kernel)?;
     let count = |extent: Extent| count(extent, &scalars);
     let mut parameters = Vec::new();
@@ -51,7 +51,8 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, Unruled> {
         parameters.push(Parameter::size(&parameter.name, size.clone()));
     }
     for map in &kernel.tensors {
-        let unruled = || Unruled::TensorMap { kernel: kernel.name.clone(), map: map.name.clone() };
+        let unruled =
+            || LaunchRuleError::TensorMap { kernel: kernel.name.clone(), map: map.name.clone() };
         let buffer = kernel.buffers.get(map.buffer.0 as usize).ok_or_else(unruled)?;
         let rule = TensorRule {
             buffer: buffer.name.clone(),
@@ -76,9 +77,9 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, Unruled> {
 }
 
 /// Each launch parameter as a size of the problem.
-fn scalars(kernel: &Kernel) -> Result<Vec<Count>, Unruled> {
+fn scalars(kernel: &Kernel) -> Result<Vec<Count>, LaunchRuleError> {
     let size = |parameter: &ir::Parameter| {
-        let unruled = || Unruled::Parameter {
+        let unruled = || LaunchRuleError::Parameter {
             kernel: kernel.name.clone(),
             parameter: parameter.name.clone(),
         };

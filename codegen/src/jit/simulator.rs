@@ -1,4 +1,4 @@
-//! The simulator as the executor of products: what a device does, on the CPU, with its counts.
+//! The simulator as an executor of products: the kernels of a device, run and counted on the CPU.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -21,16 +21,16 @@ pub enum SimError {
     /// There is no kernel.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A detector spoke.
-    #[error("{0}")]
+    /// The simulator reported a fault.
+    #[error(transparent)]
     Fault(Box<Fault>),
-    /// The launch does not fit its rule.
-    #[error("launching {kernel}: {what}")]
-    Launch {
+    /// A size of the launch does not fit into 32 bits, or the problem does not have that size.
+    #[error("launching {kernel}: the parameter `{parameter}` has no 32-bit value")]
+    Size {
         /// The kernel.
         kernel: String,
-        /// What does not fit.
-        what: String,
+        /// The parameter of the kernel.
+        parameter: String,
     },
 }
 
@@ -49,7 +49,7 @@ pub struct Simulated {
     rule: LaunchRule,
 }
 
-/// Runs the kernels of [`Jit`] for a target, without one.
+/// Runs the kernels of [`Jit`] for a target, without a device.
 pub struct Simulator {
     name: String,
     target: &'static Target,
@@ -60,14 +60,14 @@ pub struct Simulator {
     reports: Mutex<Reports>,
 }
 
-/// The latest reports, and what all launches cost.
+/// The latest reports, and the cost of all launches.
 #[derive(Default)]
 struct Reports {
     latest: VecDeque<Report>,
     totals: Totals,
 }
 
-/// What the launches of a simulator cost together.
+/// The cost of all launches of a simulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Launches.
@@ -90,20 +90,20 @@ impl Reports {
     }
 }
 
-/// Reports that a simulator keeps: those of a few products, so that it does not grow with each.
+/// The most reports that a simulator keeps: those of a few products, so that memory is bounded.
 pub const KEPT_REPORTS: usize = 256;
 
-/// What is done to a kernel before it is verified.
+/// A change of a kernel before it is verified.
 type Change = Arc<dyn Fn(&mut Kernel) + Send + Sync>;
 
-/// Multiprocessors that the simulated device says it has: those of an H200.
+/// SMs of the simulated device: those of an H200.
 const MULTIPROCESSORS: u64 = 132;
 
 impl Simulator {
     /// The simulator of a GPU target.
     ///
     /// # Errors
-    /// A target that no kernels are made for.
+    /// A target without kernels.
     pub fn new(target: &str) -> Result<Self, Refusal> {
         let target = gpu(target)?;
         Ok(Self {
@@ -137,19 +137,18 @@ impl Simulator {
         Self { source, ..self }
     }
 
-    /// With kernels that are changed before they are verified: what is wrong with them must be found.
+    /// With a change of every kernel before it is verified, to test that mistakes are found.
     #[must_use]
     pub fn with_change(self, change: impl Fn(&mut Kernel) + Send + Sync + 'static) -> Self {
         Self { change: Some(Arc::new(change)), ..self }
     }
 
-    /// What the launches since the last call cost, in their order; the latest [`KEPT_REPORTS`] if there
-    /// were more.
+    /// The reports of the launches since the last call, in order; at most the latest [`KEPT_REPORTS`].
     pub fn take_reports(&self) -> Vec<Report> {
         std::mem::take(&mut lock(&self.reports).latest).into()
     }
 
-    /// What all launches cost together.
+    /// The cost of all launches.
     pub fn totals(&self) -> Totals {
         lock(&self.reports).totals
     }
@@ -207,13 +206,15 @@ impl Executor for Simulator {
     }
 
     fn ready(&self, kernel: &Arc<Simulated>, problem: &Problem) -> Result<Self::Ready, SimError> {
-        let fault = |what: String| SimError::Launch { kernel: kernel.kernel.name.clone(), what };
         let mut parameters = Vec::new();
         for parameter in &kernel.rule.parameters {
             if let ParameterKind::Size(count) = &parameter.kind {
                 let size = count.of(problem).and_then(|size| u32::try_from(size).ok());
-                let what = || format!("the parameter `{}` has no 32-bit value", parameter.name);
-                parameters.push(size.ok_or_else(|| fault(what()))?);
+                let none = || SimError::Size {
+                    kernel: kernel.kernel.name.clone(),
+                    parameter: parameter.name.clone(),
+                };
+                parameters.push(size.ok_or_else(none)?);
             }
         }
         Ok((kernel.clone(), parameters))

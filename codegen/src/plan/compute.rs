@@ -1,4 +1,4 @@
-//! The compute plan: which product the weights and the activation meet in.
+//! The compute plan: the product instruction, and with it the compute dtype of w and x.
 
 use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, Number};
 use quantloom_dsl::layout::GroupSize;
@@ -9,28 +9,28 @@ use super::scale::segment;
 use crate::target::Class;
 use crate::target::{MATRIX_OPS, Scaling};
 
-/// A product instruction, as the planner sees it: one row each.
+/// A product instruction, as the planner uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
     /// Type of the weight's elements.
     pub weight: Operand,
     /// Type of the activation's elements.
     pub activation: Operand,
-    /// Type of its sums: exact integers, or f32.
+    /// Type of the sums: exact integers, or f32.
     pub sum: Accumulate,
-    /// Columns that one step takes.
+    /// Columns of one step.
     pub columns: u32,
-    /// Its row of [`MATRIX_OPS`], if it is a matrix instruction.
+    /// The row of [`MATRIX_OPS`], for a matrix instruction.
     pub matrix: Option<&'static str>,
-    /// Where it is native.
+    /// The classes of targets that have it.
     pub classes: &'static [Class],
 }
 
 use Class::{Ada, Ampere, Cdna3, Cdna4, Hopper, Lanes, Shader};
 
-/// A product of a matrix instruction.
+/// A product by a matrix instruction.
 const fn matrix(
     name: &'static str,
     row: &'static str,
@@ -42,7 +42,7 @@ const fn matrix(
     Product { name, weight, activation, sum, columns, matrix: Some(row), classes }
 }
 
-/// A product of a matrix instruction that scales both operands.
+/// A product by a matrix instruction that scales both operands.
 const fn scaled(
     name: &'static str,
     row: &'static str,
@@ -58,8 +58,8 @@ const E4M3FNUZ_PAIR: (Operand, Accumulate) = (Operand::E4m3Fnuz, Accumulate::F32
 const BF16_PAIR: (Operand, Accumulate) = (Operand::Bf16, Accumulate::F32);
 const F16_PAIR: (Operand, Accumulate) = (Operand::F16, Accumulate::F32);
 
-/// Every product, the fastest of its kind first. FP8 on Hopper is native in another instruction
-/// than this warp-wide one, whose FP8 form is emulated there.
+/// Every product, the fastest of its kind first. Hopper's native FP8 product is another instruction than
+/// this warp-wide one, whose FP8 form is emulated there.
 #[rustfmt::skip]
 pub const PRODUCTS: &[Product] = &[
     scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (Operand::E2m1, Operand::E2m1)),
@@ -123,35 +123,35 @@ pub const PRODUCTS: &[Product] = &[
     },
 ];
 
-/// Columns of a chunk of codes on lanes: those of [`LANES_TILE`](super::LANES_TILE).
+/// Columns of a chunk of codes on CPUs: those of [`LANES_TILE`](super::LANES_TILE).
 const LANES_CHUNK: u32 = 32;
 
 impl Product {
-    /// How its instruction scales the operands, if it does.
+    /// How the instruction scales its operands, if it does.
     pub fn scaling(&self) -> Option<Scaling> {
         MATRIX_OPS.iter().find(|row| Some(row.name) == self.matrix)?.scaling
     }
 }
 
-/// How products are computed.
+/// The compute plan: the product instruction and its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputePlan {
     /// The instruction.
     pub product: Product,
-    /// Whether the activation is quantised on the way in.
+    /// Whether x is quantised first.
     pub quantises: bool,
-    /// Elements of x are `2^exponent` times the values of its codes.
+    /// Elements of x are `2^exponent` times the values of their codes.
     pub exponent: i32,
-    /// An integer sum over more columns may overflow 32 bits.
+    /// The most columns whose integer sum surely fits in 32 bits; `None` for float sums.
     pub longest_sum: Option<u64>,
 }
 
 impl ComputePlan {
-    /// Every product that keeps the scheme's meaning on a class of targets, best first.
+    /// Every product of a class of targets that preserves the scheme's meaning, best first.
     pub fn all(scheme: &Scheme, activation: &Activation, class: Class) -> Vec<Self> {
-        // A matrix machine adds up whole steps, so that segments of columns must not end inside of one.
-        // Lanes fill longer segments than half of their chunk up to whole ones, and have one sum of a
-        // chunk where they are integers.
+        // Matrix instructions sum whole steps, so a segment must not end within a step. CPUs pad
+        // segments longer than half of a chunk to whole chunks, and integer products have one sum per
+        // chunk.
         let segment = segment(scheme, activation);
         let whole = |product: &Product| match segment {
             None => true,
@@ -160,12 +160,12 @@ impl ComputePlan {
             }
             Some(segment) => product.scaling().is_some() || segment.is_multiple_of(product.columns),
         };
-        // What an integer product leaves of a zero point of x would be a term per row of w.
+        // An integer product with a zero point of x would need a correction per row of w.
         let zero = |product: &Product| {
             class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation)
         };
-        // Lanes have one packing of the weight for x of every type, and that of integer sums only where
-        // x is quantised whatever its type: where the quantiser comes first.
+        // On CPUs a weight has one packing for every type of x; the packing for integer sums is used
+        // only if x is quantised whatever its type, that is, if the quantiser is first in the list.
         let packed = |product: &Product| {
             class != Lanes
                 || product.sum == Accumulate::F32
@@ -191,7 +191,7 @@ impl ComputePlan {
     }
 
     /// Why a class of targets has no product of a scheme with one of its activations, and the nearest
-    /// thing that it has.
+    /// alternative.
     pub fn obstacle(scheme: &Scheme, activation: &Activation, class: Class) -> String {
         let there =
             |product: &&Product| product.classes.contains(&class) && product.scaling().is_none();
@@ -219,7 +219,7 @@ impl ComputePlan {
     }
 }
 
-/// A list of types for a sentence.
+/// A list of types in a sentence.
 fn either(types: &[Operand]) -> String {
     match types {
         [] => "no type".to_owned(),
@@ -231,13 +231,13 @@ fn either(types: &[Operand]) -> String {
     }
 }
 
-/// Whether x has a zero point. Code and zero point apart need eight bits each, their difference nine:
-/// those of a 16-bit float.
+/// Whether x has a zero point. The difference of code and zero point needs nine bits, which a 16-bit
+/// float has.
 fn asymmetric(activation: &Activation) -> bool {
     matches!(activation, Activation::Quantised(quantiser) if quantiser.zero.is_some())
 }
 
-/// Whether the product's activation type holds what the scheme multiplies.
+/// Whether the product's operand types represent the scheme's codes.
 fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
     if let Some(scaling) = product.scaling() {
         return scales(scheme, activation, product, scaling.columns);
@@ -254,8 +254,8 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
         }
         Activation::Quantised(quantiser) => quantiser,
     };
-    // Codes go in, scales follow: in a product with exact sums only where both sides are integers
-    // and one scale serves a row of x.
+    // Scales apply to sums of codes; integer sums are exact only if both sides are integers and a row of
+    // x has one scale.
     let row_scale = x.scales.iter().all(|scale| scale.group.cols == GroupSize::All);
     match (product.activation, x.code) {
         (Operand::I8, Number::Int(bits)) => {
@@ -275,9 +275,9 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
     }
 }
 
-/// Whether an instruction that scales segments of columns takes codes and scales of both sides as they are:
-/// numbers of its formats, with one level of e8m0 scales on each side for just those columns and nothing
-/// else that changes along k. Levels of the weight that do not change there follow in the epilogue.
+/// Whether an instruction that scales its operands reads codes and scales of both sides as they are:
+/// codes of its formats, one level of e8m0 scales on each side for exactly these columns, and nothing
+/// else that changes along k. Levels of w that are constant along k are applied in the epilogue.
 fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: u32) -> bool {
     let Activation::Quantised(x) = activation else { return false };
     let of_columns = |level: &ScaleLevel| level.group.cols != GroupSize::All;
@@ -299,7 +299,7 @@ fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: 
     codes && alone && of_weight && of_x
 }
 
-/// Whether every finite value of a small number is one of the operand's.
+/// Whether every finite value of a number of at most 8 bits is a number of the operand's type.
 fn holds(operand: Operand, number: Number) -> bool {
     number.bits() <= 8
         && (0..1u32 << number.bits())
@@ -307,14 +307,14 @@ fn holds(operand: Operand, number: Number) -> bool {
             .all(|value| !value.is_finite() || operand.number().round(value) == value)
 }
 
-/// Columns whose products surely fit a signed 32-bit sum.
+/// The most columns whose integer sum surely fits in 32 bits.
 fn longest_sum(scheme: &Scheme, activation: &Activation, product: &Product) -> Option<u64> {
     if product.sum != Accumulate::I32 {
         return None;
     }
     let Activation::Quantised(x) = activation else { return None };
-    // The weight's elements are signed, and perhaps a power of two too large: a byte at most. Or they
-    // count from 0, and the offset times the sum of x is taken off.
+    // Elements of w are signed bytes, possibly a power of two too large. Or they are unsigned, and the
+    // offset times the sum of x is subtracted.
     let (low, high) = scheme.weight.range();
     let weight = match product.weight {
         Operand::U8 => low.abs().max(high.abs()).max(1.0) as u64,

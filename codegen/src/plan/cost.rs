@@ -1,10 +1,10 @@
-//! What steps cost: one row a class of targets. The planner takes the cheapest sequence.
+//! The cost of steps, one row per class of targets; the planner chooses the cheapest sequence.
 //!
-//! A cost is in issued instructions; `None` means that the class has no such instruction and that
-//! a sequence with it is not for this class. Sources: PTX ISA (targets of `lop3`, `prmt`,
-//! `fma.bf16x2`, `cvt.f16x2.e4m3x2`); AMD's instruction set documents for CDNA3 and CDNA4. Arithmetic on
-//! two bf16 goes through f32 there: two halves widened, two operations, one permutation, since results
-//! are bf16 numbers. A permutation takes a byte a selector there: nibbles are spread first.
+//! A cost is in issued instructions; `None` if the class has no such instruction, so that it cannot use a
+//! sequence with that step. Sources: PTX ISA (targets of `lop3`, `prmt`, `fma.bf16x2`, `cvt.f16x2.e4m3x2`);
+//! AMD's instruction set documents for CDNA3 and CDNA4. On these, arithmetic on two bf16 goes through f32: two
+//! halves are widened, two operations, one permutation, since results are bf16 numbers. A permutation selects
+//! with a byte per selector: nibbles are spread first.
 
 use super::sequence::Sequence;
 use super::sink::{ShiftOp, StepSink, WordOp};
@@ -42,9 +42,10 @@ pub struct CostRow {
     pub table_half: Option<u32>,
 }
 
-/// A load from shared memory of places that codes decide: the banks serve 32 lanes a cycle where the
-/// arithmetic serves 128, and among 32 random places of a small table the fullest bank has three to four. So a
-/// table is dearer than any way that computes, which keeps it for codes without one.
+/// A load from a lookup table in shared memory, with data-dependent bank conflicts: the banks serve 32
+/// lanes per cycle where arithmetic serves 128, and of 32 random entries of a small table three to four
+/// are in the same bank. So a table costs more than any computed sequence, and serves only codes without
+/// one.
 const LOOKUP: u32 = 16;
 
 const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
@@ -78,9 +79,9 @@ pub const COSTS: &[CostRow] = &[
         f16: None,
         convert_f16: None,
         f32: 1,
-        // Two permutations and a blend, where a register holds eight.
+        // Two permutations and a blend if a register holds eight.
         table_16: Some(3),
-        // A gather reads its lanes one by one.
+        // A gather reads lane by lane.
         table_256: Some(16),
         table_half: None,
     },
@@ -130,14 +131,14 @@ impl CostRow {
     }
 }
 
-/// Whether what a step reads is a constant.
+/// Whether an argument is a constant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
     Constant,
     Register,
 }
 
-/// The sum of what steps cost.
+/// The cost of steps, as a sink.
 struct Costs<'r> {
     row: &'r CostRow,
     total: u32,

@@ -1,4 +1,4 @@
-//! The dequantisation plan: which sequences take packed codes to a product's operand.
+//! The dequantisation plan: the sequences from packed codes to a product's operand.
 
 use std::fmt;
 
@@ -15,18 +15,18 @@ use super::templates::{
 };
 use crate::target::Class;
 
-/// From packed codes to elements of an operand.
+/// The dequantisation of packed codes to elements of an operand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DequantPlan {
-    /// The codes as they are stored natively; their values are those of the scheme's codes.
+    /// The codes in the native layout; their values are those of the scheme's codes.
     pub weight: WeightCode,
-    /// What the layout transform does to each code of the checkpoint.
+    /// The change of each code by the layout transform.
     pub recode: Recode,
-    /// Slices of the code that are stored apart, low bits first; the whole code where the sequence
-    /// says itself where its bits lie ([`Self::placed`]).
+    /// The bit planes: slices of the code that are stored separately, low bits first; the whole code if
+    /// the sequence defines the positions of bits ([`Self::placed`]).
     pub planes: Vec<(u8, u8)>,
-    /// One after the other: the words that one puts out are the next one's input words. Empty if
-    /// the stored code is the operand's element.
+    /// The sequences: the output words of one are the input words of the next. Empty if the stored code
+    /// is the operand's element.
     pub stages: Vec<Sequence>,
     /// Element type of the result.
     pub operand: Operand,
@@ -35,18 +35,18 @@ pub struct DequantPlan {
 }
 
 impl DequantPlan {
-    /// The cheapest way on a class of targets, of the exact ones if there are any; where two cost the same, one that leaves no
-    /// correction, and then the earlier template.
-    /// `None` if no template makes this operand of these codes there.
+    /// The cheapest plan for a class of targets, exact if possible; of equal costs the one without a
+    /// zero-point correction, then the earlier template. `None` if no template converts these codes to
+    /// this operand for the class.
     pub fn new(weight: &WeightCode, operand: Operand, class: Class) -> Option<Self> {
         let as_stored = (weight.clone(), Recode::Keep);
         let ways = [Some(as_stored), counted_from_zero(weight)].into_iter().flatten();
         let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
-        // `min_by_key` takes the first of equals.
+        // `min_by_key` returns the first of equal elements.
         plans.min_by_key(|plan| (plan.rounds(), plan.cost, plan.encoding().0 != 0))
     }
 
-    /// Whether elements are rounded, since the operand does not hold all values of the codes.
+    /// Whether elements are rounded, since the operand does not represent all values of the codes.
     pub fn rounds(&self) -> bool {
         matches!(
             self.stages.last().map(|stage| stage.encoding),
@@ -60,13 +60,12 @@ impl DequantPlan {
         match self.stages.last().map(|stage| stage.encoding) {
             Some(OutputEncoding::Value { add, exponent }) => (add, exponent),
             Some(OutputEncoding::Rounded { exponent }) => (0, exponent),
-            // The code itself, read as an unsigned integer or as the element's own format.
+            // The code itself, as an unsigned integer or in the element's format.
             _ => (self.weight.offset, 0),
         }
     }
 
-    /// The largest error of an element, as a part of its value: 0 unless it [`Self::rounds`], 1 if values
-    /// become 0.
+    /// The largest relative error of an element: 0 unless it [`Self::rounds`], 1 if values become 0.
     pub fn error(&self) -> f64 {
         let Some(last) = self.stages.last().filter(|_| self.rounds()) else { return 0.0 };
         let unit = 2f64.powi(self.encoding().1);
@@ -75,16 +74,16 @@ impl DequantPlan {
             let value = self.weight.decode(code) * unit;
             ((last.expected(code) - value) / value).abs()
         });
-        // 0 has none, nor has what is no number: a quotient that is NaN.
+        // 0 is exact, and so is NaN: the quotient is NaN.
         errors.fold(0.0, f64::max)
     }
 
-    /// By what products with operands of as many bits are compared: what is lost, then what it costs.
+    /// The order in which products with operands of equal width are preferred: error, then cost.
     pub(super) fn price(&self) -> (f64, u32) {
         (self.error(), self.cost)
     }
 
-    /// The sequence, if it takes the bits of a unit of codes from wherever its inputs say.
+    /// The sequence, if it defines the positions of bits in a unit of codes.
     pub fn placed(&self) -> Option<&Sequence> {
         let whole = (0, self.weight.code.bits() as u8);
         let apart = |stage: &&Sequence| {
@@ -94,7 +93,8 @@ impl DequantPlan {
         self.stages.first().filter(apart)
     }
 
-    /// The power of two with which the last step of every output multiplies, if that is all it does.
+    /// The power of two that the last step of every output multiplies with, if the step does nothing
+    /// else.
     pub fn factor(&self) -> Option<i32> {
         let last = self.stages.last()?;
         let factor = |output: &Output| match last.steps.get(last.step_of(output)?)? {
@@ -110,7 +110,7 @@ impl DequantPlan {
         factors.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Whether codes go through bytes first.
+    /// Whether codes are converted to bytes first.
     pub fn joins_planes(&self) -> bool {
         self.stages.first().is_some_and(|stage| stage.encoding == OutputEncoding::Code)
     }
@@ -130,7 +130,7 @@ impl fmt::Display for DequantPlan {
     }
 }
 
-/// A signed code with its top bit flipped counts from 0; the offset makes up for it.
+/// A signed code with its top bit flipped is unsigned; the offset compensates.
 fn counted_from_zero(weight: &WeightCode) -> Option<(WeightCode, Recode)> {
     let Code::Number(Number::Int(bits)) = weight.code else { return None };
     let top = 1u32 << (bits - 1);
@@ -175,8 +175,8 @@ fn candidates(
     chains.chain(placed).collect()
 }
 
-/// Whether the code, or a byte that holds it, is an element of the operand, perhaps of a value that is
-/// larger by the offset.
+/// Whether the code, or a byte that contains it, is an element of the operand, possibly of a value that
+/// is larger by the offset.
 fn is_element(weight: &WeightCode, operand: Operand) -> bool {
     match (&weight.code, operand) {
         (Code::Number(Number::Uint(_)), Operand::U8) => true,

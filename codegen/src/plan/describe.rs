@@ -1,4 +1,4 @@
-//! A plan as a few lines that a person reads: `quantloom show`, the headers of emitted files.
+//! A plan as a few lines of text, for `quantloom show` and the headers of generated files.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The steps' meaning, bit by bit: what every emitter's text must compute.
+//! The meaning of steps, bit by bit: what every emitter's source must compute.
 
 use quantloom_dsl::format::{BF16, E4M3, F16, Number, Overflow};
 
@@ -6,7 +6,7 @@ use super::sequence::Sequence;
 use super::sink::{ShiftOp, StepSink, WordOp};
 use super::step::{Arg, Half};
 
-/// The words that a sequence makes of its input words, in the order of its outputs.
+/// Runs a sequence: its output words, in the order of its outputs.
 ///
 /// # Panics
 /// If there are fewer words than inputs, or a step reads what no earlier step wrote:
@@ -129,7 +129,7 @@ fn halves(words: [u32; 3], half: Half, of: impl Fn([f64; 3]) -> f64) -> u32 {
 }
 
 /// `a * b + c` of 16-bit floats, rounded to odd in `f64`, so that rounding it once more to 16
-/// bits gives what one rounding would (Boldo and Melquiond, "Emulation of a FMA and correctly
+/// bits gives the result of one rounding (Boldo and Melquiond, "Emulation of a FMA and correctly
 /// rounded sums", 2008). The product of two 11-bit significands is exact in `f64`.
 fn fma(a: f64, b: f64, c: f64) -> f64 {
     let product = a * b;

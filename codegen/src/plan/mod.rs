@@ -1,15 +1,15 @@
-//! Plans: what must be computed for a scheme, before any target's text.
+//! Plans: what a product computes on a target, before any source is generated.
 //!
 //! In: a [`Scheme`], one of its activations, a [`Target`]. Out: a [`Plan`] of four parts, or a
 //! typed [`Refusal`]:
-//! - [`ComputePlan`]: the product in which weights and activation meet ([`compute`]);
+//! - [`ComputePlan`]: the product instruction and its compute dtype ([`compute`]);
 //! - [`DequantPlan`]: the steps from packed codes to that product's operand ([`dequant`]);
 //! - [`ScalePlan`]: where scales, zero points and shifts are applied ([`scale`]);
-//! - [`NativeLayout`]: where the codes lie so that all this reads memory in order ([`native`]).
+//! - [`NativeLayout`]: the layout of codes in which kernels read memory in order ([`native`]).
 //!
-//! Start at [`plan()`]. A sequence of steps is data ([`sequence`], [`step`]): [`interpret`] runs
-//! it bit by bit, every emitter prints it, [`templates`] makes it, [`cost`] says what it costs.
-//! Nothing here knows a vendor's text; a class of targets is a row in each table.
+//! Start at [`plan()`]. A sequence of steps is data ([`sequence`], [`step`]): [`interpret`] runs a sequence
+//! bit by bit, every emitter prints it, [`templates`] generate it, [`cost`] estimates its cost. Nothing here
+//! depends on a vendor's language; a class of targets is a row in each table.
 
 pub mod compute;
 pub mod cost;
@@ -43,7 +43,7 @@ use crate::target::Target;
 /// The tile that a decoder for lanes works on, in names: 16 rows by 32 columns.
 pub const LANES_TILE: &str = "n16k32";
 
-/// What is computed for a scheme with one kind of activation on one target.
+/// The plan of a scheme's product with one activation on one target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The target.
@@ -52,21 +52,21 @@ pub struct Plan {
     pub activation: Activation,
     /// The product.
     pub compute: ComputePlan,
-    /// From codes to its operand.
+    /// The dequantisation of codes to the product's operand.
     pub dequant: DequantPlan,
     /// Scales, zero points, shifts.
     pub scale: ScalePlan,
-    /// Where the codes lie.
+    /// The layout of codes.
     pub native: NativeLayout,
 }
 
 impl Plan {
-    /// The type in which weights and x are multiplied, and why that is not x's own where it is not.
-    pub fn meeting(&self) -> String {
+    /// The compute dtype in words, with a reason if it is not the type of x.
+    pub fn compute_dtype(&self) -> String {
         let (operand, target) = (self.compute.product.activation, self.target);
         let (weight, own) = (brief(&self.dequant.weight), operand.number());
         let rounded = self.rounding().map(|how| format!("; {how}")).unwrap_or_default();
-        let meeting = match &self.activation {
+        let dtype = match &self.activation {
             _ if self.compute.product.weight != operand => {
                 format!("as {} times {operand}", self.compute.product.weight)
             }
@@ -76,10 +76,10 @@ impl Plan {
             ),
             _ => format!("in {operand}"),
         };
-        meeting + &rounded
+        dtype + &rounded
     }
 
-    /// What is lost where the operand does not hold the values of the codes.
+    /// The rounding of weights, if the operand does not represent the values of the codes.
     pub fn rounding(&self) -> Option<String> {
         let (operand, error) = (self.dequant.operand, self.dequant.error());
         let Number::Float(format) = operand.number() else { return None };
@@ -96,12 +96,12 @@ impl Plan {
     }
 }
 
-/// The plan for a scheme with one of its activations, by the first product that all parts of a
-/// plan exist for, or one of operands as wide for which decoding is cheaper. Whether the target has
-/// kernels is another question (`support`, feature `gpu`).
+/// The plan for a scheme with one of its activations: with the first product for which all parts of a
+/// plan exist, or one with operands of equal width whose dequantisation is cheaper. `support` (feature
+/// `gpu`) also checks that the target has kernels.
 ///
 /// # Errors
-/// Why there is none: the last obstacle.
+/// The last obstacle, if there is no plan.
 pub fn plan(
     scheme: &Scheme,
     activation: &Activation,

@@ -1,5 +1,5 @@
-//! Names of products, `q4g128_bf16`, and of their kernels: what is computed, the tile, the target,
-//! `q4g128_bf16__m16n64k64__sm90a`.
+//! Names of products, `q4g128_bf16`, and of their kernels, `q4g128_bf16__m16n64k64__sm90a`: product, tile,
+//! target.
 
 use quantloom_dsl::format::{NUMBER_BF16, Number};
 use quantloom_dsl::layout::GroupSize;
@@ -7,7 +7,7 @@ use quantloom_dsl::{Activation, Code, Group, ScaleType, Scheme, WeightCode};
 
 use crate::target::Target;
 
-/// A weight's clause for a message: of a long codebook the first values, and how many there are.
+/// A weight's clause in a message: a long codebook is abbreviated.
 pub fn brief(weight: &WeightCode) -> String {
     const MOST: usize = 8;
     match &weight.code {
@@ -36,8 +36,8 @@ pub fn kernel_name(
 ///
 /// Code (`q4` for integers of four bits, else the format), `z` with zero points, `s` with shifts,
 /// then per scale level its group (`g128` columns, `c` a row, `t` all, `b128x128` a block) and
-/// its type unless that is bf16; the activation. Packing is not part of it: one kernel serves them
-/// all.
+/// its type unless that is bf16; the activation. Packing is not part of the name: one kernel serves
+/// every packing.
 pub fn product_name(scheme: &Scheme, activation: &Activation) -> String {
     let code = match &scheme.weight.code {
         Code::Number(Number::Uint(bits) | Number::Int(bits)) => format!("q{bits}"),
@@ -51,7 +51,7 @@ pub fn product_name(scheme: &Scheme, activation: &Activation) -> String {
         .iter()
         .map(|scale| {
             let number = match scale.number {
-                ScaleType::Own | ScaleType::Number(NUMBER_BF16) => String::new(),
+                ScaleType::InputDtype | ScaleType::Number(NUMBER_BF16) => String::new(),
                 ScaleType::Number(number) => number.to_string(),
             };
             group(scale.group) + &number

@@ -1,20 +1,17 @@
-//! Native layouts: where codes lie in memory so that what a product's lane loads is what the
-//! sequence decodes, in order.
+//! Native layouts of codes: the words that a lane loads are the words that the sequence dequantises, in order.
 //!
-//! Nothing is laid out by hand. The sequence says in which order the codes of a word come out (as
-//! elements of a register, as registers), the product's fragment says which row and column each
-//! element, register and lane holds; put together they are a chain of digits, printed in the
-//! layout language and read by its parser.
+//! No layout is written by hand. The sequence defines the order of the codes of a word (as elements of a
+//! register, and as registers); the instruction's fragment defines the row and column of each element,
+//! register and lane. Together they are a chain of digits, printed in the layout language and parsed.
 //!
-//! **Which column meets which is free.** A product adds over k, so the columns of a piece may take
-//! any places along k, if those of x take the same. On matrix machines they are numbered so that a
-//! lane's columns are neighbours: first the elements of a register, then registers and words, then
-//! the lanes. Of 4-bit codes a lane t holds columns 16t to 16t + 15 of 64 (for product j of the
-//! piece 16t + 4j to 16t + 4j + 3), so that the x it meets are two loads of 16 bytes. Where columns
-//! share a scale in shorter segments than a piece, the lanes are counted within a segment: of segments of 32, a
-//! lane t holds columns 8t to 8t + 7 of each, so that the sum of a segment is one of whole steps. So they
-//! are within 128 bytes of x. An instruction that scales its operands says which columns share a scale:
-//! there columns are those of its fragment.
+//! **The order of columns is free.** A product sums over k, so the columns of a chunk may be permuted if those
+//! of x are permuted in the same way. For matrix instructions they are numbered so that a lane's columns are
+//! contiguous: first the elements of a register, then registers and words, then the lanes. With 4-bit codes
+//! lane t holds columns 16t to 16t + 15 of 64 (for product j of the chunk 16t + 4j to 16t + 4j + 3), so that
+//! its x is two loads of 16 bytes. If segments are shorter than a chunk, lanes are numbered within a segment:
+//! with segments of 32 columns lane t holds columns 8t to 8t + 7 of each, so that a segment is whole steps of
+//! the product. An instruction that scales its operands defines which columns share a scale; there columns
+//! keep the order of its fragment.
 
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::{parse_fragment, parse_layout};
@@ -24,7 +21,7 @@ use super::dequant::DequantPlan;
 use super::sequence::{Field, Sequence};
 use crate::target::{Class, MATRIX_OPS};
 
-/// A digit of two values: axis and stride.
+/// A digit with two values: axis and stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bit {
     axis: char,
@@ -39,28 +36,27 @@ const fn k(stride: u32) -> Bit {
     Bit { axis: 'k', stride }
 }
 
-/// How a product's lanes hold the weight's operand: which rows and columns are the elements of a
-/// register, a lane's registers, and the lanes.
+/// How the lanes of a product hold the operand of w: the rows and columns of a register's elements, of a
+/// lane's registers, and of the lanes.
 struct Holding {
-    /// Inside a register.
+    /// Elements of a register.
     element: Vec<Bit>,
-    /// Registers of a lane, as many as are needed.
+    /// Registers of a lane, as many as needed.
     registers: Vec<Bit>,
     lanes: Vec<Bit>,
-    /// Words that a lane loads at once, as a power of two; where each holds whole codes, lanes lie side
-    /// by side in memory after that many words.
+    /// Words that a lane loads at once, as a power of two; if words hold whole codes, the words of the
+    /// next lane follow after that many.
     lane_words: u32,
-    /// Whether columns stay where the instruction has them, each with its scale.
+    /// Whether columns keep the instruction's order, each with its scale.
     keeps_columns: bool,
 }
 
-/// Steps of a matrix instruction that follow one another in a lane's registers, at most, as a power of
-/// two.
+/// The most steps of a matrix instruction whose registers a lane holds consecutively, as a power of two.
 const STEPS: u32 = 5;
 
 impl Holding {
-    /// Of a matrix instruction the fragment of A; the same of the k steps that follow are further
-    /// registers. `None` if the class has no holding for products of lanes.
+    /// For a matrix instruction: the fragment of A, and further registers for the following k steps.
+    /// `None` if the class has no layout of lanes.
     fn new(product: &Product, class: Class) -> Option<Self> {
         let Some(row) = product.matrix else { return Self::of_lanes(class) };
         let row = MATRIX_OPS.iter().find(|op| op.name == row)?;
@@ -85,8 +81,8 @@ impl Holding {
         })
     }
 
-    /// Of lanes that multiply by themselves: a lane is a row; four columns a word. A vector loads one
-    /// word of all lanes, a lane of a shader four words at once.
+    /// For scalar arithmetic per lane: a lane is a row, and a word has four columns. A CPU vector loads
+    /// one word of all lanes, a shader's lane four words at once.
     fn of_lanes(class: Class) -> Option<Self> {
         let lane_words = match class {
             Class::Lanes => 0,
@@ -103,34 +99,34 @@ impl Holding {
     }
 }
 
-/// Bytes of a row of x that the lanes of a row share out at a time, at most: a row of shared memory's
-/// banks.
+/// The most bytes of a row of x that are distributed over the lanes of a row at a time: a row of shared
+/// memory's banks.
 pub const SHARED_BYTES: u32 = 128;
 
-/// Columns of a row that a lane has of those bytes, at most, for elements of so many bits: four lanes
-/// share a row of A in every instruction of NVIDIA's and AMD's.
+/// The most columns of those bytes for one lane, for elements of `bits` bits: four lanes share a row of
+/// A in every instruction of NVIDIA and AMD.
 pub const fn lane_columns(bits: u32) -> u32 {
     SHARED_BYTES * 8 / bits / 4
 }
 
-/// Where the codes of a weight lie for a product.
+/// The layout of the codes of w for a product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeLayout {
-    /// All planes, one layout.
+    /// All bit planes in one layout.
     pub layout: Layout,
     /// N is padded to a multiple of this; pad codes are 0.
     pub rows: u32,
     /// K is padded to a multiple of this.
     pub columns: u32,
-    /// Words that a lane has of each plane of a piece, side by side: a plane holds those of all
-    /// lanes, which load as many at a time as divide them, four at most.
+    /// Words of one lane in each plane of a chunk, contiguous: a plane holds those of all lanes. A lane
+    /// loads 1, 2 or 4 words at a time.
     pub plane_words: Vec<u32>,
 }
 
 impl NativeLayout {
-    /// The layout for sums over segments of columns; `None` = over whole rows.
+    /// The layout for sums over segments of columns; `None` for sums over whole rows.
     ///
-    /// `None` if the class has no fragment table yet.
+    /// `None` if the class has no fragment table.
     pub fn new(
         dequant: &DequantPlan,
         product: &Product,
@@ -165,30 +161,30 @@ impl NativeLayout {
     }
 }
 
-/// Codes that a lane holds in one piece where planes are joined or a sequence says where bits lie, as a
-/// power of two: those that fill a word of a plane of one bit. A vector machine always takes as many.
+/// Contiguous codes of a lane, as a power of two, if planes are joined or a sequence defines the
+/// positions of bits: those that fill a word of a plane of one bit. CPU vectors always have as many.
 const UNIT: usize = 5;
 
-/// The codes that a lane holds in one piece, in the order in which they are numbered.
+/// The contiguous codes of a lane, in the order of their numbers.
 struct Chain {
-    /// Per bit of a code's number, what it counts.
+    /// The axis and stride of each bit of a code's number.
     codes: Vec<Bit>,
-    /// Per bit of a lane's number, what it counts.
+    /// The axis and stride of each bit of a lane's number.
     lanes: Vec<Bit>,
-    /// Whether planes are joined: the number's low bits count bytes, the next ones places.
+    /// Whether planes are joined: the low bits of the number count bytes, the next ones fields.
     joined: bool,
-    /// Bits of the number that count the codes of a word (the bytes, where planes are joined), or of
-    /// a unit that says itself where they lie.
+    /// Bits of the number that count the codes of a word (bytes, if planes are joined), or of a unit
+    /// whose sequence defines the positions of bits.
     in_word: usize,
 }
 
 impl Chain {
     fn new(dequant: &DequantPlan, holding: &Holding, segment: u32) -> Option<Self> {
         let joined = dequant.joins_planes();
-        // What orders them.
+        // The sequence that determines the order of codes.
         let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
         let field = if joined { 8 } else { dequant.weight.code.bits() };
-        // Where words do not hold whole codes, those of a unit go on from word to word.
+        // If words do not hold whole codes, the codes of a unit cross words.
         let whole = if 32u32.is_multiple_of(field) { 32 / field } else { 1 << UNIT };
         let unit = dequant.placed().map_or(whole, |sequence| sequence.unit() as u32);
         let in_word = unit.ilog2() as usize;
@@ -199,11 +195,11 @@ impl Chain {
             None | Some(Order::ElementsFirst) => [element, register].concat(),
             Some(Order::RegistersFirst) => [register, element].concat(),
         };
-        // The words after this one hold the registers that follow.
+        // The next words hold the following registers.
         let unit = joined || dequant.placed().is_some() || holding.lane_words == 0;
         let more = match unit {
             true => UNIT - in_word,
-            // Two units, of 6 bits three loads of four words.
+            // Two units: for 6 bits three loads of four words.
             false if share_words(dequant) => 1,
             false => holding.lane_words as usize,
         };
@@ -212,8 +208,8 @@ impl Chain {
         if holding.keeps_columns {
             return Some(Self { codes, lanes, joined, in_word });
         }
-        // Strides grow from elements over registers to words, in whatever order codes come out; the
-        // lanes come where a segment ends, or last.
+        // Strides grow from elements to registers to words, whatever the order of codes; the lanes are
+        // inserted at the end of a segment, or last.
         let mut columns: Vec<&mut Bit> = codes.iter_mut().filter(|bit| bit.axis == 'k').collect();
         columns.sort_by_key(|bit| bit.stride);
         let of_lanes: Vec<&mut Bit> = lanes.iter_mut().filter(|bit| bit.axis == 'k').collect();
@@ -247,9 +243,9 @@ impl Chain {
         format!("u32 [{code}{inner} | {order}]")
     }
 
-    /// The layout of units of words that say where their bits lie, without the open digits. The same
-    /// word of all units of a lane side by side, then the other words: of the lane, where they are a
-    /// power of two, else of all lanes.
+    /// The layout of units whose sequence defines the positions of bits, without the open digits. The
+    /// same word of all units of a lane is contiguous, then the other words: of the lane if their number
+    /// is a power of two, else of all lanes.
     fn placed(&self, sequence: &Sequence) -> String {
         let (unit, units) = self.codes.split_at(self.in_word);
         let field = |field: &Field| {
@@ -269,7 +265,7 @@ impl Chain {
         }
     }
 
-    /// Words of a lane in each plane of such units.
+    /// Words of one lane in each plane of such units.
     fn plane_words(&self, sequence: &Sequence) -> Vec<u32> {
         let (units, words) = (1 << (self.codes.len() - self.in_word), sequence.inputs.len());
         match words.is_power_of_two() {
@@ -279,28 +275,28 @@ impl Chain {
     }
 }
 
-/// Whether codes go on from word to word, as they are stored.
+/// Whether stored codes cross words.
 fn share_words(dequant: &DequantPlan) -> bool {
     let whole = 32u32.is_multiple_of(dequant.weight.code.bits());
     !whole && dequant.planes.len() == 1 && dequant.placed().is_none()
 }
 
 enum Order {
-    /// Code 0 and code 1 are neighbours in a register.
+    /// Codes 0 and 1 are adjacent in a register.
     ElementsFirst,
-    /// Code 0 and code 1 begin two registers.
+    /// Codes 0 and 1 are the first of two registers.
     RegistersFirst,
 }
 
-/// How a sequence numbers its codes.
+/// The order in which a sequence numbers its codes.
 fn order(sequence: &Sequence) -> Order {
-    // With one element a word, what lies side by side are the bytes that become registers.
+    // With one element per word, adjacent bytes become registers.
     let neighbours = |codes: &Vec<u8>| codes.len() == 1 || codes[1] == codes[0] + 1;
     let all = sequence.outputs.iter().all(|output| neighbours(&output.codes));
     if all { Order::ElementsFirst } else { Order::RegistersFirst }
 }
 
-/// Digits of two values as digits: neighbours of one axis join.
+/// Digits of two values as text: adjacent digits of an axis are joined.
 fn digits(bits: &[Bit]) -> String {
     let mut joined: Vec<(Bit, u32)> = Vec::new();
     for bit in bits {

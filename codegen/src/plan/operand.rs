@@ -1,4 +1,4 @@
-//! Element types of the words that a sequence produces: what a product instruction reads.
+//! Element types of operands: the words that a sequence produces and a product instruction reads.
 
 use std::fmt;
 
@@ -62,8 +62,8 @@ impl Operand {
         self.number().bits()
     }
 
-    /// Bits that an element takes in a row of x: 32 neighbours of 6 bits have 32 bytes, of which the last
-    /// eight are 0, so that each lane's elements begin at 16 bytes.
+    /// Bits of an element in a row of x: 32 elements of 6 bits are stored in 32 bytes, of which the last
+    /// eight are 0, so that each lane's elements are aligned to 16 bytes.
     pub const fn stored_bits(self) -> u32 {
         match self.bits() {
             6 => 8,

@@ -1,4 +1,4 @@
-//! Why a target does not run a scheme, as far as plans say.
+//! Why a target has no plan for a scheme.
 
 use quantloom_dsl::format::F32;
 use quantloom_dsl::{Activation, Scheme};
@@ -7,21 +7,22 @@ use super::operand::Operand;
 use super::plan;
 use crate::target::{TARGETS, Target, target, unsupported_reason};
 
-/// Why a target does not run a scheme.
+/// Why a target has no plan for a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// No kernels are generated for the target in this version.
     #[error("no kernels are generated for {0} in this version")]
     NoKernels(&'static str),
-    /// The target has the texts of another one.
+    /// Kernels for the target are translations of another target's.
     #[error("{target} has no kernels of its own: runtimes translate those of {of}")]
     Translated {
         /// The target.
         target: &'static str,
-        /// The other one.
+        /// The other target.
         of: &'static str,
     },
-    /// The target multiplies nothing that holds both sides exactly.
+    /// The target has no instruction whose operands represent w and x exactly.
     #[error("{target} has no product of {weight} weights and {activation} activations: {why}")]
     NoProduct {
         /// The weight's clause.
@@ -30,38 +31,35 @@ pub enum Refusal {
         activation: String,
         /// The target.
         target: &'static str,
-        /// What is in the way, and what works.
+        /// The obstacle, and what would work.
         why: String,
     },
-    /// No sequence makes the product's operand of these codes.
+    /// No dequantisation sequence from these codes to the product's operand.
     #[error("there is no sequence from {code} to {operand} for {target}")]
     NoSequence {
         /// The weight's clause.
         code: String,
-        /// What the product reads.
+        /// The operand's type.
         operand: Operand,
         /// The target.
         target: &'static str,
     },
-    /// The target's operand has no layout yet, or the sequence wants a code's bits apart.
+    /// No native layout for the target's operand, or for a sequence that reads bits of codes separately.
     #[error("there is no native layout of {code} for {operand} operands of {target}")]
     NoLayout {
         /// The weight's clause.
         code: String,
-        /// What the product reads.
+        /// The operand's type.
         operand: Operand,
         /// The target.
         target: &'static str,
     },
-    /// There is a plan, but no schedule of this version takes it.
-    #[error("{0}")]
-    NotScheduled(String),
     /// A GPU that is no target in this version.
     #[error("no kernels are generated for {name} in this version: {why}")]
     Later {
         /// The name.
         name: String,
-        /// What the schedules lack for it.
+        /// What the schedules lack for the GPU.
         why: &'static str,
     },
     /// The scheme's author lists a target that does not exist.
@@ -74,45 +72,45 @@ pub enum Refusal {
     },
 }
 
-/// Whether the target has a plan for the scheme, with at least one of its activations. Whether a
-/// schedule of a GPU takes that plan is the next question, which the GPU compiler answers
-/// (`support`, feature `gpu`).
+/// Whether the target has a plan for the scheme, with at least one of its activations. On a GPU a
+/// schedule has to support that plan too: see `support` (feature `gpu`).
 ///
 /// # Errors
-/// The reason why not.
+/// Why there is no plan.
 pub fn planned(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> {
     judged(scheme, target, |activation| plan(scheme, activation, target).map(|_| ()))
 }
 
-/// Whether a target with kernels of its own takes the scheme with at least one of the activations
-/// that x may have there.
+/// Whether a target with kernels of its own runs the scheme with at least one of the activations that
+/// x may have on that target.
 ///
 /// # Errors
-/// What `takes` says of the first activation, if it takes none.
-pub fn judged(
+/// The error of `takes` for the first activation, if it accepts none.
+pub fn judged<E: From<Refusal>>(
     scheme: &Scheme,
     target: &'static Target,
-    takes: impl Fn(&Activation) -> Result<(), Refusal>,
-) -> Result<(), Refusal> {
+    takes: impl Fn(&Activation) -> Result<(), E>,
+) -> Result<(), E> {
     if let Some(of) = target.translated_from {
-        return Err(Refusal::Translated { target: target.name, of });
+        return Err(Refusal::Translated { target: target.name, of }.into());
     }
     if !target.has_kernels() {
-        return Err(Refusal::NoKernels(target.name));
+        return Err(Refusal::NoKernels(target.name).into());
     }
     let listed = scheme.activations.iter().cloned();
-    // What x in f32 is rounded to on a GPU without products of it.
+    // On a GPU without f32 products x in f32 is rounded to these.
     let narrower = scheme.activation_for(F32).filter(|_| target.gpu.is_some());
     let narrower = narrower.into_iter().flat_map(|taken| taken.narrower(scheme));
     let mut taken = listed.chain(narrower).map(|activation| takes(&activation));
-    let first = taken.next().unwrap_or(Err(Refusal::NoKernels(target.name)));
+    let first = taken.next().unwrap_or(Err(Refusal::NoKernels(target.name).into()));
     if first.is_ok() || taken.any(|taken| taken.is_ok()) { Ok(()) } else { first }
 }
 
-/// The target of a name that a scheme's author wrote.
+/// The target of a name in a scheme's `targets` clause.
 ///
 /// # Errors
-/// There is none in this version, and why; or none at all, with the nearest name, if one is near.
+/// [`Refusal::Later`] for a known GPU without kernels; otherwise [`Refusal::Unknown`] with the nearest
+/// name, if one is near.
 pub fn known(name: &str) -> Result<&'static Target, Refusal> {
     target(name).ok_or_else(|| {
         if let Some(why) = unsupported_reason(name) {

@@ -1,11 +1,11 @@
 //! The scale plan: where each level of scales, the zero point and the shift are applied.
 //!
-//! The meaning is a real number, so a factor may stand anywhere it commutes to: on the weight,
-//! on the sum over a segment of columns, or on the finished row. What is constant along k goes to the
-//! epilogue; what changes along k goes to the sums where the product keeps sums of segments apart, unless
-//! decoding multiplies with it ([`Absorbed`]) or the product's instruction itself takes it
-//! ([`Place::Product`]), else onto the weight. Zero point, offset and shift are one term per segment: `add = shift -
-//! scale * zero`, times the sum of x over the segment.
+//! The result is a real number, so a scale may be applied wherever it commutes to: to the weight, to the sum
+//! of a segment, or in the epilogue. Scales that are constant along K are applied in the epilogue. Scales that
+//! change along K multiply the sums of segments, unless dequantisation multiplies with them ([`FoldedScale`]),
+//! the matrix instruction reads them ([`Place::Product`]), or the product has no separate sums: then they
+//! multiply the weight. Zero point, offset and shift are one term per segment, the zero-point correction
+//! `shift - scale * zero`, times the segment's sum of x.
 
 use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
@@ -17,67 +17,68 @@ use super::native::lane_columns;
 use super::operand::Operand;
 use crate::target::Class;
 
-/// Where a factor is applied.
+/// Where a scale is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On each weight as it is decoded.
+    /// To each weight, during dequantisation.
     Weight,
-    /// On the sum over a segment of columns.
+    /// To the sum over a segment of columns.
     Segment,
-    /// Once a result.
+    /// To each result, in the epilogue.
     Epilogue,
-    /// On the operand, by the product itself, which takes its codes.
+    /// To the operand, by the matrix instruction, which reads the scale's code.
     Product,
 }
 
-/// One level of scales.
+/// The plan of one level of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelPlan {
-    /// Where it is applied.
+    /// Where the level is applied.
     pub place: Place,
-    /// Whether it divides.
+    /// Whether the level divides.
     pub divide: bool,
 }
 
-/// Where everything that is not a code goes.
+/// Where scales, zero points and shifts are applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePlan {
     /// Per scale level of the weight, finest first.
     pub levels: Vec<LevelPlan>,
     /// Per scale level of a quantised activation.
     pub input: Vec<LevelPlan>,
-    /// Columns that share everything that multiplies or is added to sums; `None` = the whole row.
+    /// Columns of a segment: columns that share all factors and terms of their sum. `None` for the whole
+    /// row.
     pub segment: Option<u32>,
-    /// Whether a term times the sum of x is added, for the zero point, the shift, or what the
-    /// sequence leaves (`add`).
+    /// Whether products have a zero-point correction, for the zero point, the shift, or the constant
+    /// that the sequence adds.
     pub corrects: bool,
-    /// Whether that term is stored per group, and not one number for the whole weight.
+    /// Whether the correction is stored per group, and is not one number for the whole weight.
     pub corrects_by_group: bool,
-    /// The decoded elements are `2^exponent` too large: a scale makes up for it.
+    /// The dequantised elements are `2^exponent` too large, for which a scale compensates.
     pub exponent: i32,
     /// Whether columns are sorted by group and x is gathered.
     pub sorts_columns: bool,
-    /// The scale that the decoding multiplies with, if it does.
-    pub absorbed: Option<Absorbed>,
+    /// The scale that dequantisation multiplies with, if any.
+    pub folded: Option<FoldedScale>,
 }
 
-/// A scale that multiplies weights as they are decoded, exactly; where the scale is as large as the
-/// operand's largest numbers (e8m0 in bf16), products beyond those are infinite.
+/// A scale that multiplies weights exactly during dequantisation. If the scale is as large as the
+/// operand's largest numbers (e8m0 in bf16), larger products are infinite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Absorbed {
+pub struct FoldedScale {
     /// The level.
     pub level: usize,
-    /// Columns that share one.
+    /// Columns of its groups.
     pub columns: u32,
-    /// The last step of the decoding, which multiplies by a power of two in any case, multiplies with
-    /// the scale times two to this instead; `None` where the scale has a step of its own.
+    /// The last dequantisation step, a multiplication with a power of two, multiplies with the scale
+    /// times 2^exponent instead; `None` if the scale has a step of its own.
     pub exponent: Option<i32>,
-    /// The elements are this many powers of two too small then.
-    pub lack: i32,
+    /// The elements are then this many powers of two too small.
+    pub exponent_deficit: i32,
 }
 
 impl ScalePlan {
-    /// Places the scales of a scheme for one product.
+    /// Plans the scales of a scheme for one product.
     pub fn new(
         scheme: &Scheme,
         activation: &Activation,
@@ -87,7 +88,7 @@ impl ScalePlan {
         let (add, exponent) = dequant.encoding();
         let decodes = compute.product.weight == Operand::F32 && class == Class::Lanes;
         let by_segment = if decodes { Place::Weight } else { Place::Segment };
-        // A shift is added after the scales: a factor of the finished row would reach it too.
+        // A shift is added after the scales: a per-channel scale would multiply it too.
         let at_the_end = if scheme.shift.is_some() { by_segment } else { Place::Epilogue };
         let place = |cols: GroupSize, by_segment: Place, at_the_end: Place| match cols {
             GroupSize::All => at_the_end,
@@ -112,15 +113,15 @@ impl ScalePlan {
         };
         let corrects_by_group = scheme.zero.is_some() || scheme.shift.is_some();
         let mut levels: Vec<LevelPlan> = scheme.scales.iter().map(level).collect();
-        let absorbed = Absorbed::new(scheme, &input, &levels, dequant);
-        if let Some(level) = absorbed.and_then(|absorbed| levels.get_mut(absorbed.level)) {
+        let folded = FoldedScale::new(scheme, &input, &levels, dequant);
+        if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
             level.place = Place::Weight;
         }
         Self {
             levels,
             input,
-            segment: if absorbed.is_some() || scales { None } else { segment(scheme, activation) },
-            absorbed,
+            segment: if folded.is_some() || scales { None } else { segment(scheme, activation) },
+            folded,
             corrects: corrects_by_group || add != 0,
             corrects_by_group,
             exponent,
@@ -129,9 +130,9 @@ impl ScalePlan {
     }
 }
 
-impl Absorbed {
-    /// The scale that the decoding may multiply with, exactly: the only number that changes along k,
-    /// one a row, of a type whose product with any code is one of the operand's.
+impl FoldedScale {
+    /// The scale that dequantisation can multiply with exactly: the only parameter that changes along K,
+    /// one per row, of a type whose product with any code is a number of the operand's type.
     fn new(
         scheme: &Scheme,
         input: &[LevelPlan],
@@ -154,30 +155,30 @@ impl Absorbed {
         let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
         let factor = dequant.factor()?;
         let least = |format: FloatFormat| 1 - format.bias() - i32::from(format.mantissa_bits);
-        // Of the scale: its significant bits but the leading one, the exponent of its smallest value,
-        // and that of its largest, if the operand holds all of them times two to something.
+        // Of the scale: its significant bits without the leading one, the exponent of its smallest
+        // value, and its largest value, if the operand holds all of its values times a power of two.
         let (mantissa, smallest, largest) = match scale {
             Number::Float(scale) if scale.bits() == 8 => {
                 (scale.mantissa_bits, least(scale), Some(scale.max()))
             }
-            // As wide as the operand's own exponents.
+            // The operand has the same exponent range.
             Number::E8m0 if operand.exponent_bits == 8 => (0, -127, None),
             _ => return None,
         };
         let bits = u32::from(code.mantissa_bits) + u32::from(mantissa) + 2;
         let fits = bits <= u32::from(operand.mantissa_bits) + 1;
         let exponent = largest.map(|most| factor.min((operand.max() / most).log2().floor() as i32));
-        let lack = exponent.map_or(0, |exponent| factor - exponent);
-        // The smallest product is one of the operand's numbers too.
-        let held = least(code) + smallest - lack >= least(operand);
-        // A lane's columns of a step share one.
+        let exponent_deficit = exponent.map_or(0, |exponent| factor - exponent);
+        // The smallest product is a number of the operand too.
+        let held = least(code) + smallest - exponent_deficit >= least(operand);
+        // A lane's columns of a step share a scale.
         let whole = columns.is_power_of_two() && columns >= lane_columns(dequant.operand.bits());
         let takes = alone && !sorted && !plan.divide && fits && held && whole;
-        takes.then_some(Self { level, columns, exponent, lack })
+        takes.then_some(Self { level, columns, exponent, exponent_deficit })
     }
 }
 
-/// Columns over which all scales, zero points and shifts are constant.
+/// Columns that share all scales, zero points and shifts; `None` for the whole row.
 pub(super) fn segment(scheme: &Scheme, activation: &Activation) -> Option<u32> {
     fn gcd(a: u32, b: u32) -> u32 {
         if b == 0 { a } else { gcd(b, a % b) }
@@ -196,21 +197,26 @@ pub(super) fn segment(scheme: &Scheme, activation: &Activation) -> Option<u32> {
     (segment > 0).then_some(segment)
 }
 
-/// A power of two that stays in the scales, and the rest, for the epilogue's factor.
+/// A power of two, split between scales and epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PowerMove {
-    /// Each scale is multiplied with two to this.
+pub struct ExponentSplit {
+    /// The exponent that multiplies each scale.
     pub scales: i32,
-    /// The result is multiplied with two to this.
+    /// The exponent that multiplies the result.
     pub epilogue: i32,
 }
 
-/// Splits `2^exponent` between scales of type `number`, whose values lie between `smallest`
-/// and `largest` in magnitude (zeros left out), and the epilogue, so that no scale overflows or
-/// loses bits: as much as possible stays in the scales.
+/// Splits `2^exponent` between scales of type `number`, whose magnitudes are between `smallest` and
+/// `largest` (zeros ignored), and the epilogue, so that no scale overflows or loses bits: as much as
+/// possible stays in the scales.
 ///
-/// `None` if the scales span more than the type holds normally, wherever they are moved.
-pub fn move_power(exponent: i32, smallest: f64, largest: f64, number: Number) -> Option<PowerMove> {
+/// `None` if the scales span more than the normal range of the type, whatever the split.
+pub fn split_exponent(
+    exponent: i32,
+    smallest: f64,
+    largest: f64,
+    number: Number,
+) -> Option<ExponentSplit> {
     let Number::Float(format) = number else { return None };
     let (top, bottom) = (largest.log2().floor() as i32, smallest.log2().floor() as i32);
     let most = format.max().log2().floor() as i32;
@@ -218,6 +224,6 @@ pub fn move_power(exponent: i32, smallest: f64, largest: f64, number: Number) ->
     let (up, down) = (most - top, least - bottom);
     (down <= up).then(|| {
         let scales = exponent.clamp(down, up);
-        PowerMove { scales, epilogue: exponent - scales }
+        ExponentSplit { scales, epilogue: exponent - scales }
     })
 }

@@ -1,9 +1,8 @@
 //! A sequence: straight-line steps from words of packed codes to words of an operand.
 //!
-//! Everything about it is data: where the bits of each code lie in the input words, the steps,
-//! and which code each element of an output word is. So it can be interpreted, printed by any
-//! emitter, and proved: [`Sequence::prove`] runs every code at every position against the number
-//! formats.
+//! A sequence is data: the position of each code's bits in the input words, the steps, and the code of each
+//! element of an output word. So it can be interpreted, printed by any emitter, and proved:
+//! [`Sequence::prove`] runs every code at every position against the number formats.
 
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::Overflow;
@@ -26,7 +25,7 @@ pub struct Field {
 /// A word that the sequence produces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Output {
-    /// Where it is.
+    /// The register of the word.
     pub register: Register,
     /// The code that each element stands for, lowest element first.
     pub codes: Vec<u8>,
@@ -54,25 +53,25 @@ pub enum OutputEncoding {
 /// Straight-line steps from packed codes to an operand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sequence {
-    /// Name of the template that made it.
+    /// The template's name.
     pub template: &'static str,
-    /// What the codes are.
+    /// The code type.
     pub weight: WeightCode,
     /// Type of the output's elements.
     pub operand: Operand,
     /// What each output element represents.
     pub encoding: OutputEncoding,
-    /// Per input word, what lies in it.
+    /// Per input word, its fields.
     pub inputs: Vec<Vec<Field>>,
     /// The steps; step i defines register `inputs.len() + i`.
     pub steps: Vec<Step>,
     /// The results.
     pub outputs: Vec<Output>,
-    /// What a text calls registers and constants; no meaning.
+    /// Names of registers and constants in sources; without effect.
     pub names: Vec<(Arg, &'static str)>,
 }
 
-/// What is wrong with a sequence.
+/// An error of a sequence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SequenceFault {
     /// A step or an output reads a register that nothing has written.
@@ -83,7 +82,7 @@ pub enum SequenceFault {
         /// The register.
         register: u16,
     },
-    /// Bits of a code are nowhere, twice, or on top of another's; or an output is missing.
+    /// A bit of a code is missing, stored twice or overlaps another; or an output is missing.
     #[error("{template}: code {code} of the unit is not placed exactly once on both sides")]
     Placement {
         /// The template.
@@ -91,7 +90,7 @@ pub enum SequenceFault {
         /// The code's number in the unit.
         code: usize,
     },
-    /// An element is not what it should be.
+    /// An element has a wrong value.
     #[error(
         "{template}: code {code:#x} at position {position} gives {found}, and should give {expected}"
     )]
@@ -100,22 +99,22 @@ pub enum SequenceFault {
         template: &'static str,
         /// The code.
         code: u32,
-        /// Its number in the unit.
+        /// The code's number in the unit.
         position: usize,
-        /// What it should give.
+        /// The expected element.
         expected: f64,
-        /// What the steps give.
+        /// The element that the steps compute.
         found: f64,
     },
 }
 
 impl Sequence {
-    /// The step whose result an output is; `None` if that is an input.
+    /// The step that computes an output; `None` if the output is an input.
     pub fn step_of(&self, output: &Output) -> Option<usize> {
         usize::from(output.register.0).checked_sub(self.inputs.len())
     }
 
-    /// Codes that one run of the steps decodes.
+    /// Codes of one run of the steps.
     pub fn unit(&self) -> usize {
         self.outputs.iter().map(|output| output.codes.len()).sum()
     }
@@ -132,7 +131,7 @@ impl Sequence {
         self.inputs.iter().map(word).collect()
     }
 
-    /// The elements that the steps make of codes, in the order of the codes, as bits.
+    /// The elements of codes as bits, in the order of the codes.
     pub fn run(&self, codes: &[u32]) -> Vec<u32> {
         let words = interpret(self, &self.pack(codes));
         let bits = self.operand.bits();
@@ -146,7 +145,7 @@ impl Sequence {
         elements
     }
 
-    /// What the element of a code should be worth; NaN and infinity where the code is that.
+    /// The expected element of a code; NaN and infinity if the code is.
     pub fn expected(&self, code: u32) -> f64 {
         match self.encoding {
             OutputEncoding::Code => f64::from(code),
@@ -160,10 +159,10 @@ impl Sequence {
         }
     }
 
-    /// Whether steps read only what is there, and each code's bits and element are placed once.
+    /// Whether steps read only defined registers, and each code's bits and element are placed once.
     ///
     /// # Errors
-    /// The first fault.
+    /// The first error.
     pub fn check(&self) -> Result<(), SequenceFault> {
         let template = self.template;
         let mut written = self.inputs.len();
@@ -213,14 +212,15 @@ impl Sequence {
         missing.map_or(Ok(()), |code| Err(fault(code)))
     }
 
-    /// Runs every code at every position, in several neighbourhoods, against the number formats.
+    /// Runs every code at every position, with several neighbouring codes, against the number formats.
     ///
     /// # Errors
-    /// The first code that comes out wrong.
+    /// The first wrong element.
     pub fn prove(&self) -> Result<(), SequenceFault> {
         self.check()?;
         let mask = (1u32 << self.weight.code.bits()) - 1;
-        // Neighbours equal, rising, falling, and unlike: what leaks over a field's edge shows.
+        // Neighbours equal, rising, falling, and complementary, to find bits that leak over a field's
+        // edge.
         for step in [0, 1, mask, 0x5b] {
             for code in 0..=mask {
                 let at = |position: u32| (code + position * step) & mask;
@@ -286,12 +286,12 @@ impl Draft {
         if by == 0 { word } else { self.push(Step::Shl(word.into(), by as u8)) }
     }
 
-    /// Bits move up by a signed amount.
+    /// Shifts bits up by a signed amount.
     pub(super) fn shift(&mut self, word: Register, up: i32) -> Register {
         if up >= 0 { self.shl(word, up as u32) } else { self.shr(word, up.unsigned_abs()) }
     }
 
-    /// What a text calls a register or a constant.
+    /// The names of registers and constants in sources.
     pub(super) fn name(&mut self, what: impl Into<Arg>, name: &'static str) {
         let what = what.into();
         if !self.names.iter().any(|(known, _)| *known == what) {

@@ -1,9 +1,8 @@
-//! The one place that goes from a step to whoever carries it out.
+//! The dispatch from a step to an operation of whatever executes the step.
 //!
 //! A [`StepSink`] has a method for each kind of step: bits ([`interpret`](super::interpret)), costs
-//! ([`cost`](super::cost)), registers of a kernel, Rust. [`Step::lower`] calls the one that a step
-//! needs. A sink that has no such operation gives `None`, and says so to whoever asks; nothing else
-//! knows which steps it has.
+//! ([`cost`](super::cost)), registers of a kernel, Rust. [`Step::lower`] calls the method of a step. A sink
+//! without that operation returns `None`; no other list says which steps a sink has.
 
 use super::step::{Arg, Half, Step};
 
@@ -23,23 +22,23 @@ pub enum WordOp {
 /// A shift of a word by a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShiftOp {
-    /// To higher places.
+    /// Left; zeros follow.
     Left,
-    /// To lower places; zeros follow.
+    /// Right; zeros follow.
     Right,
-    /// To lower places; copies of the top bit follow.
+    /// Right; copies of the top bit follow.
     RightSigned,
-    /// To higher places; what goes beyond the top comes back at the lowest.
+    /// Rotation to the left.
     RotateLeft,
 }
 
-/// What carries out steps. The meaning of each operation is that of the [`Step`] of its name; an
-/// operation that a sink does not have is `None`.
+/// An executor of steps. Each operation has the meaning of the [`Step`] of its name; an operation that a
+/// sink does not have is `None`.
 pub trait StepSink {
-    /// What a step reads and leaves.
+    /// The value of a register.
     type Value;
 
-    /// What a step reads.
+    /// The value of an argument.
     fn arg(&mut self, arg: Arg) -> Self::Value;
 
     /// An operation on two words.
@@ -110,7 +109,7 @@ pub trait StepSink {
 }
 
 impl Step {
-    /// Has a sink carry the step out: what it leaves, or `None` if the sink has no such operation.
+    /// Executes the step on a sink: its result, or `None` if the sink has no such operation.
     pub fn lower<S: StepSink>(&self, sink: &mut S) -> Option<S::Value> {
         let mut word = |op, a: &Arg, b: &Arg| {
             let (a, b) = (sink.arg(*a), sink.arg(*b));

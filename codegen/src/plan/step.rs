@@ -1,15 +1,14 @@
-//! The steps that sequences are made of: operations on 32-bit words, without control flow.
+//! The steps of sequences: operations on 32-bit words, without control flow.
 //!
-//! A register holds one 32-bit word and is written once: the inputs of a sequence are its first
-//! registers, and each step defines the next one. On a GPU a register is a thread's; on a vector
-//! machine every 32-bit lane runs the same steps. `interpret` gives each step its meaning, bit by
-//! bit; emitters only print them.
+//! A register holds one 32-bit word and is written once: the inputs of a sequence are its first registers, and
+//! each step defines the next one. On a GPU a register belongs to a thread; on a vector machine every 32-bit
+//! lane runs the same steps. `interpret` defines each step bit by bit; emitters print steps.
 
-/// A 32-bit register, by number: inputs first, then one a step.
+/// A 32-bit register, by number: inputs first, then one per step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Register(pub u16);
 
-/// What a step reads.
+/// An argument of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arg {
     /// An earlier register.
@@ -50,13 +49,13 @@ pub enum Step {
     Xor(Arg, Arg),
     /// Sum modulo 2^32.
     Add(Arg, Arg),
-    /// Bits move to higher places, by less than 32.
+    /// Left shift, by less than 32; zeros follow.
     Shl(Arg, u8),
-    /// Bits move to higher places, and those beyond the top to the lowest, by less than 32.
+    /// Rotation to the left, by less than 32.
     Rotl(Arg, u8),
-    /// Bits move to lower places and zeros follow, by less than 32.
+    /// Right shift, by less than 32; zeros follow.
     Shr(Arg, u8),
-    /// Bits move to lower places and copies of the top bit follow, by less than 32.
+    /// Right shift, by less than 32; copies of the top bit follow.
     Sar(Arg, u8),
     /// Any function of three bits, in each bit: bit `a*4 + b*2 + c` of the table.
     Lop3 {
@@ -91,15 +90,15 @@ pub enum Step {
         /// The upper two of them.
         high: bool,
     },
-    /// The low bits of the word as an index into a table of f32, given as bits: 16 entries
-    /// (of which the low four bits choose one), or 256 (then the index must be below).
+    /// The low bits of the word index a table of f32, given as bits: 16 entries (the low four bits are
+    /// the index), or 256 (then the word must be below).
     LookupF32 {
         /// The table.
         table: Vec<u32>,
         /// The index.
         index: Arg,
     },
-    /// The word as an index into a table of 16-bit numbers, below which it must be: the number in the
+    /// The word, which must be below its length, indexes a table of 16-bit numbers: the number in the
     /// low half, 0 in the high one.
     LookupHalf {
         /// The table, 2 to 256 numbers.
@@ -116,7 +115,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What the step reads.
+    /// The arguments of the step.
     pub fn args(&self) -> Vec<Arg> {
         match self {
             Self::And(a, b)

@@ -27,13 +27,12 @@ impl Choice for bool {
 /// # Errors
 /// If the parameter is missing or too large.
 pub(super) fn read<C: Choice>(
-    schedule: &str,
+    schedule: &'static str,
     parameters: &BTreeMap<String, u64>,
-    name: &str,
+    name: &'static str,
 ) -> Result<C, Unscheduled> {
     let number = parameters.get(name).and_then(|&number| u32::try_from(number).ok());
-    let missing = || Unscheduled::Tile(format!("schedule {schedule} needs the parameter {name}"));
-    number.map(C::of).ok_or_else(missing)
+    number.map(C::of).ok_or(Unscheduled::MissingChoice { schedule, name })
 }
 
 /// Declares a struct of free choices. A key stores them by name, with the name of their schedule.

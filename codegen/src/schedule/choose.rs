@@ -79,7 +79,7 @@ pub fn choose(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
 /// If no schedule supports the problem with that many tokens.
 pub fn choose_by_model(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
     let schedule = SCHEDULES.iter().find(|schedule| (schedule.serves)(problem, tokens));
-    let none = || Unscheduled::Tile(format!("no schedule has products of {}", problem.target()));
+    let none = || Unscheduled::NoSchedule(problem.target().name);
     (schedule.ok_or_else(none)?.choose)(problem, tokens)
 }
 
@@ -135,10 +135,7 @@ impl Chosen {
     /// An unknown name, or a parameter that is missing or too large.
     pub fn read(name: &str, parameters: &BTreeMap<String, u64>) -> Result<Self, Unscheduled> {
         let schedule = SCHEDULES.iter().find(|schedule| (schedule.name)() == name);
-        let none = || {
-            let known = Self::names().join(", ");
-            Unscheduled::Tile(format!("there is no schedule {name}, only {known}"))
-        };
+        let none = || Unscheduled::UnknownSchedule { name: name.to_owned(), known: Self::names() };
         (schedule.ok_or_else(none)?.read)(parameters)
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Range {
 }
 
 impl Constants {
-    /// Words of shared memory for a block of so many rows and tokens.
+    /// Words of shared memory for a block with these numbers of rows and tokens.
     pub(super) fn words(problem: &Problem, rows: u32, tokens: u32) -> u32 {
         let per_row = u32::from(problem.channel_scale) + u32::from(problem.bias);
         per_row * rows.next_multiple_of(4)

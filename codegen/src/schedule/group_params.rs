@@ -212,14 +212,14 @@ impl GroupParams {
         main: &MainLoop<'_>,
         (words, shift): (&[Reg], Option<Operand>),
     ) -> Option<Scales> {
-        let (half, absorbed) = (main.problem.half()?, main.problem.plan.scale.absorbed?);
+        let (half, folded) = (main.problem.half()?, main.problem.plan.scale.folded?);
         let groups = 0..self.of_lane(main.k_tile()).max(1);
         let rows = main.rows(self).len;
         let groups = groups.map(|group| self.halves(b, rows, (words, shift), (group, half)));
         let groups: Vec<Operand> = groups.collect();
         let steps = 0..main.k_tile() / main.step();
         let of_step = steps.map(|step| self.of_step(main, step) as usize).collect();
-        Some(Scales::of_halves(b, half, (&groups, rows), (absorbed.exponent, of_step), main))
+        Some(Scales::of_halves(b, half, (&groups, rows), (folded.exponent, of_step), main))
     }
 
     /// The scales for each step of a k-tile, for an instruction that scales.

@@ -104,8 +104,12 @@ pub trait Schedule: FreeChoices {
 
 /// The refusal of a schedule with matrix instructions for a product without them, and vice versa.
 pub(super) fn multiplies_otherwise<S: Schedule>(main: &MainLoop<'_>) -> Unscheduled {
-    let (name, target) = (S::schedule(), main.problem.target());
-    Unscheduled::Tile(format!("the schedule {name} has no products of {target}"))
+    Unscheduled::OtherProducts { schedule: S::schedule(), target: main.problem.target().name }
+}
+
+/// The refusal of free choices that break a rule.
+pub(super) fn broken_rule(choices: &impl std::fmt::Debug, rule: &str) -> Unscheduled {
+    Unscheduled::Choices { choices: format!("{choices:?}"), rule: rule.to_owned() }
 }
 
 /// The resources of a block.

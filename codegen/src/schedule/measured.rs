@@ -154,7 +154,7 @@ mod tests {
         let problem = |n| Problem::new(&scheme, activation, target, (n, 4096)).unwrap();
         let line = format!(
             "sm_90a {} 4096 4096 4 skinny tokens=8 row_tiles=1 warps=3 min_blocks=1 splits=2 \
-             eager=1 programmatic=0",
+             interleaved=1 programmatic=0",
             problem(4096).product_name()
         );
         let row: Measured = line.parse().unwrap();
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn lines_take_the_place_of_their_case() {
         let text = "# a table\nsm_90a q4 64 64 1 skinny tokens=1 row_tiles=1 warps=4 min_blocks=2 \
-                    splits=1 eager=0 programmatic=1\n";
+                    splits=1 interleaved=0 programmatic=1\n";
         let row: Measured = lines(text).next().unwrap().parse().unwrap();
         let slower = text.replace("warps=4", "warps=8");
         assert_eq!(merged(&slower, std::slice::from_ref(&row)).unwrap(), text);

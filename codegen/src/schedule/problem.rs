@@ -1,11 +1,11 @@
 //! The facts of a product: a plan, a shape, and the native form of w's parameters.
 //!
-//! The plan says where each scale, zero point and shift is applied. `weight_params` turns them into at most
-//! four kinds of parameters: a factor of each group's sum or of each weight ([`Problem::scale`]), zero
-//! points that decoding subtracts ([`Problem::zero`]), a zero-point correction, which multiplies a
-//! group's sum of x ([`Problem::correction`]), and a per-channel scale ([`Problem::channel_scale`]).
-//! [`Problem::input`] is x as the product reads it. The matrix instruction and the lane map are not facts
-//! of the product: a schedule chooses them (`mapping`).
+//! The plan determines where each scale, zero point and shift is applied. `weight_params` reduces them to at
+//! most four kinds of parameters: a scale of each segment's sum or of each weight ([`Problem::scale`]), zero
+//! points that dequantisation subtracts ([`Problem::zero`]), a zero-point correction, which multiplies a
+//! segment's sum of x ([`Problem::correction`]), and a per-channel scale ([`Problem::channel_scale`]).
+//! [`Problem::input`] is x as the product reads it. The matrix instruction and the lane map are not facts of
+//! the product: a schedule chooses them (`mapping`).
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};
@@ -23,6 +23,7 @@ use crate::target::{Feature, Target};
 
 /// Why no schedule of this version supports a problem.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unscheduled {
     /// There is no plan.
     #[error(transparent)]
@@ -45,9 +46,52 @@ pub enum Unscheduled {
         /// What is expected.
         rule: &'static str,
     },
-    /// Free choices that the target or the schedule does not support.
-    #[error("tile: {0}")]
-    Tile(String),
+    /// No schedule multiplies on the target.
+    #[error("no schedule has products of {0}")]
+    NoSchedule(&'static str),
+    /// A key names a schedule that does not exist.
+    #[error("there is no schedule {name}, only {}", known.join(", "))]
+    UnknownSchedule {
+        /// The name.
+        name: String,
+        /// The schedules.
+        known: Vec<&'static str>,
+    },
+    /// A key lacks a free choice of its schedule, or has a number that is too large.
+    #[error("schedule {schedule} needs the parameter {name}")]
+    MissingChoice {
+        /// The schedule.
+        schedule: &'static str,
+        /// The free choice.
+        name: &'static str,
+    },
+    /// The schedule has matrix instructions and the product has none, or vice versa.
+    #[error("the schedule {schedule} has no products of {target}")]
+    OtherProducts {
+        /// The schedule.
+        schedule: &'static str,
+        /// The target.
+        target: &'static str,
+    },
+    /// No free choices of the schedule fit the target.
+    #[error("no block of a {schedule} product fits {target}")]
+    NothingFits {
+        /// The schedule.
+        schedule: &'static str,
+        /// The target.
+        target: &'static str,
+    },
+    /// Free choices that break a rule of their schedule.
+    #[error("{choices}: {rule}")]
+    Choices {
+        /// The choices.
+        choices: String,
+        /// The rule.
+        rule: String,
+    },
+    /// Programmatic dependent launch on a target without that feature.
+    #[error("programmatic dependent launch is not supported on {0}")]
+    DependentLaunch(&'static str),
 }
 
 /// A product `y[M, N] = x[M, K] w[N, K]^T + bias[N]` with w quantised; the bias may be missing.
@@ -150,7 +194,7 @@ impl Problem {
             stem,
         };
         let main = MainLoop::new(&this);
-        let apart = |scale: GroupParams| match (this.plan.scale.absorbed, main.scaled()) {
+        let apart = |scale: GroupParams| match (this.plan.scale.folded, main.scaled()) {
             (Some(_), _) => scale.shared_out((main.shared_columns() / scale.columns).max(1)),
             (None, Some(scaled)) => scale.shared_out(scaled.blocks),
             (None, None) => scale,
@@ -205,16 +249,14 @@ impl Problem {
     /// Whether the scale multiplies sums, and not weights during dequantisation.
     pub fn scales_sums(&self) -> bool {
         let by_instruction = self.plan.compute.product.scaling().is_some();
-        self.scale.is_some() && self.plan.scale.absorbed.is_none() && !by_instruction
+        self.scale.is_some() && self.plan.scale.folded.is_none() && !by_instruction
     }
 
     /// Refuses programmatic dependent launch on a target without that feature.
     pub(super) fn refuse_dependent_launch(&self, programmatic: bool) -> Result<(), Unscheduled> {
         let target = self.target();
         if programmatic && !target.has(Feature::GridDependency) {
-            return Err(Unscheduled::Tile(format!(
-                "programmatic dependent launch is not supported on {target}"
-            )));
+            return Err(Unscheduled::DependentLaunch(target.name));
         }
         Ok(())
     }
@@ -228,9 +270,9 @@ impl Problem {
     /// scales: dequantisation may leave codes a power of two too large (integers lose it when they are
     /// converted to float), and so may the kernel that prepares x.
     pub fn exponent(&self) -> i32 {
-        let lack = self.plan.scale.absorbed.map_or(0, |absorbed| absorbed.lack);
+        let deficit = self.plan.scale.folded.map_or(0, |folded| folded.exponent_deficit);
         let of_weights =
-            if self.sums_integers() { 0 } else { lack - self.plan.dequant.encoding().1 };
+            if self.sums_integers() { 0 } else { deficit - self.plan.dequant.encoding().1 };
         of_weights - self.plan.compute.exponent
     }
 

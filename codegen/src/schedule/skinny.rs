@@ -12,7 +12,7 @@
 //!
 //! The loads are grouped behind a branch, past which the assembler cannot sink them to their uses. They
 //! are at the end of the k-tile, or, where dequantisation takes long, after the last use of each tile's
-//! codes ([`SkinnyTile::eager`]).
+//! codes ([`SkinnyTile::interleaved`]).
 //!
 //! With `splits` > 1 several blocks share the K of one range of rows: see `epilogue`.
 
@@ -206,13 +206,13 @@ impl<'p> Skinny<'p> {
             let following = b.add(k_tile, 1u32);
             let more = b.less(following, end);
             self.multiply(b, (&summing, table), &sums, (&x, &words), &flight, |b, tile| {
-                if self.tile.eager {
+                if self.tile.interleaved {
                     b.when(more, |b| self.load_tile(b, &flight, tile, following, true.into()));
                 }
             });
             b.comment("what is left of the next turn");
             b.when(more, |b| {
-                if !self.tile.eager {
+                if !self.tile.interleaved {
                     self.load(b, &flight, following, true.into());
                 }
                 x.load(b, self, &words, following, true.into());
@@ -445,7 +445,7 @@ impl TileParams<'_, '_> {
     /// The scales that the dequantisation of a k-tile multiplies with, if any.
     fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
         let main = self.skinny.main;
-        main.problem.plan.scale.absorbed?;
+        main.problem.plan.scale.folded?;
         let (LaneParams { of, shift, .. }, words) = self.of(self.skinny.io.scale)?;
         of.of_weights(b, main, (words, *shift))
     }

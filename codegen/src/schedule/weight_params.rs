@@ -46,7 +46,7 @@ impl WeightParams {
                 };
                 let number = match scale.number {
                     ScaleType::Number(number) => number,
-                    ScaleType::Own => NUMBER_F32,
+                    ScaleType::InputDtype => NUMBER_F32,
                 };
                 let kind = ParamKind::Stored(Component::Scale(at));
                 GroupParams::stored(kind, number, (rows, columns), (plan.native.rows, k_tile))
@@ -54,11 +54,9 @@ impl WeightParams {
             _ => None,
         };
         // A type without a conversion to f32, or several levels: computed as f32.
-        let on_weights = plan.scale.absorbed.is_some() || placed(Place::Product).next().is_some();
-        let scale = match (scale, plan.scale.absorbed) {
-            (None, Some(absorbed)) => {
-                Some(GroupParams::computed(ParamKind::Scale, absorbed.columns))
-            }
+        let on_weights = plan.scale.folded.is_some() || placed(Place::Product).next().is_some();
+        let scale = match (scale, plan.scale.folded) {
+            (None, Some(folded)) => Some(GroupParams::computed(ParamKind::Scale, folded.columns)),
             (None, None) if placed(Place::Segment).next().is_some() => {
                 Some(GroupParams::computed(ParamKind::Scale, segment))
             }

@@ -119,7 +119,7 @@ impl Rows {
         let mut given = StaticInput::default();
         for level in levels {
             let stored = match level.number {
-                ScaleType::Own => Number::Float(own),
+                ScaleType::InputDtype => Number::Float(own),
                 ScaleType::Number(number) => number,
             };
             let size = if level.divide { 512.0 } else { 0.015625 };

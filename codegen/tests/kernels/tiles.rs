@@ -10,7 +10,7 @@ pub const SKINNY: SkinnyTile = SkinnyTile {
     warps: 4,
     min_blocks: 1,
     splits: 1,
-    eager: false,
+    interleaved: false,
     programmatic: false,
 };
 

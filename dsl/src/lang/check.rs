@@ -1,9 +1,9 @@
 //! Clauses to a scheme: reports clauses that are missing, duplicate or contradictory. All errors
 //! are collected; there is a scheme only if there are none.
 
+use super::bit_coverage::{BitCoverage, CoverageError};
 use super::diagnostic::{Diagnostic, Span};
 use super::layouts::LayoutSyntax;
-use super::placed::{Clash, Placed};
 use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored, levels};
 use crate::format::Number;
 use crate::layout::{Component, Field, GroupSize, Shape, Stepped};
@@ -320,7 +320,7 @@ impl<'a> Checker<'a> {
     }
 
     fn scale_rules(&mut self, scale: &ScaleSyntax, span: Span, asymmetric: bool) {
-        if scale.number == ScaleType::Own {
+        if scale.number == ScaleType::InputDtype {
             self.fault(
                 span,
                 "a stored scale needs a type",
@@ -392,7 +392,7 @@ impl<'a> Checker<'a> {
                         "remove them, or write `static` before them",
                     );
                 }
-                if scale.fixed && scale.number == ScaleType::Own {
+                if scale.fixed && scale.number == ScaleType::InputDtype {
                     self.fault(
                         *span,
                         "a static scale is stored and needs a type",
@@ -447,7 +447,7 @@ impl<'a> Checker<'a> {
 
     fn placed_once(&mut self, scheme: &Scheme, component: Component) {
         let Some(granularity) = scheme.granularity(component) else { return };
-        let mut placed = vec![Placed::default(); granularity.bits as usize];
+        let mut placed = vec![BitCoverage::default(); granularity.bits as usize];
         let mut wrong = None;
         for (store, written) in scheme.stores.iter().zip(&self.layouts) {
             // Binding has reported wrong steps and bits beyond the width.
@@ -467,15 +467,15 @@ impl<'a> Checker<'a> {
                 }
             }
         }
-        let absent = |(bit, placed): (usize, &Placed<'_>)| Some((bit, placed.absent()?));
+        let absent = |(bit, placed): (usize, &BitCoverage<'_>)| Some((bit, placed.absent()?));
         if let Some((bit, clash, span)) = wrong {
             let (message, help) = match clash {
-                Clash::Twice(step) => (
+                CoverageError::Twice(step) => (
                     format!("bit {bit} of `{component}` is stored twice{step}"),
                     "store each bit once: remove one, or split the code into slices, \
                      `code[0..4]`",
                 ),
-                Clash::Digits([here, elsewhere]) => (
+                CoverageError::Digits([here, elsewhere]) => (
                     format!(
                         "the steps of bit {bit} of `{component}` are counted by `{here}` here and \
                          by `{elsewhere}` elsewhere"

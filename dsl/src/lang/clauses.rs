@@ -154,7 +154,7 @@ fn body(reader: &mut Reader<'_>, keyword: &str, level: u8) -> Parsed<Clause> {
             reader,
             &[
                 ("f32", Clause::Arithmetic(Arithmetic::F32)),
-                ("own", Clause::Arithmetic(Arithmetic::Own)),
+                ("own", Clause::Arithmetic(Arithmetic::InputDtype)),
             ],
         ),
         "experts" => choice(
@@ -350,8 +350,11 @@ fn group(reader: &mut Reader<'_>) -> Parsed<Group> {
 
 fn scale(reader: &mut Reader<'_>, own: Component) -> Parsed<ScaleSyntax> {
     let divide = reader.take_word("divide");
-    let number =
-        if reader.take_word("own") { ScaleType::Own } else { ScaleType::Number(number(reader)?) };
+    let number = if reader.take_word("own") {
+        ScaleType::InputDtype
+    } else {
+        ScaleType::Number(number(reader)?)
+    };
     reader
         .take_word("per")
         .then_some(())

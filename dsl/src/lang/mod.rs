@@ -3,12 +3,12 @@
 //! In: the text of one scheme, or a macro's tokens (`tokens`, a feature). Out: a [`Scheme`], or
 //! every error with its span. Start at [`parse()`]; docs/scheme-language.md is the reference.
 
+mod bit_coverage;
 mod check;
 mod clauses;
 mod diagnostic;
 mod layouts;
 mod lex;
-mod placed;
 mod print;
 mod reader;
 mod syntax;

@@ -70,7 +70,7 @@ impl Display for Scheme {
         if let Some(number) = self.output {
             writeln!(f, "    output: {number},")?;
         }
-        if self.arithmetic == Arithmetic::Own {
+        if self.arithmetic == Arithmetic::InputDtype {
             f.write_str("    arithmetic: own,\n")?;
         }
         if let Some(experts) = self.experts {
@@ -137,7 +137,7 @@ fn scale_text(scale: &ScaleLevel, usual: ScaleRule, activation: bool) -> String 
         text.push_str("divide ");
     }
     match scale.number {
-        ScaleType::Own => text.push_str("own"),
+        ScaleType::InputDtype => text.push_str("own"),
         ScaleType::Number(number) => {
             let _ = write!(text, "{number}");
         }

@@ -217,7 +217,7 @@ pub enum Layout {
         /// The fields of one step of the run, or of the whole run if they have steps; lowest bits
         /// first.
         fields: Vec<Field>,
-        /// The digits over which the run goes.
+        /// The digits of the run.
         inner: Vec<Digit>,
         /// The order of the words.
         order: Vec<OrderDigit>,

@@ -269,7 +269,7 @@ fn staged(
     Some(Steps::Staged(Box::new((first, second))))
 }
 
-/// Recodes codes that lie in slots of 8, 16 or 32 bits.
+/// Recodes codes that are stored in slots of 8, 16 or 32 bits.
 fn recode_plain(plain: &mut [u8], width: u32, recode: &Recode) {
     if *recode == Recode::Keep {
         return;

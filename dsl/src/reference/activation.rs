@@ -129,7 +129,7 @@ pub fn quantise_activation(
     let mut arith = base;
     for (level, scale) in quantiser.scales.iter().enumerate().rev() {
         let number = match scale.number {
-            ScaleType::Own => Number::Float(own),
+            ScaleType::InputDtype => Number::Float(own),
             ScaleType::Number(number) => number,
         };
         let groups = grid.groups(scale.group);

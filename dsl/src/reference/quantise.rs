@@ -20,7 +20,7 @@ impl RoundedArithmetic {
     pub fn new(arithmetic: Arithmetic, own: FloatFormat) -> Self {
         match arithmetic {
             Arithmetic::F32 => Self(F32),
-            Arithmetic::Own => Self(own),
+            Arithmetic::InputDtype => Self(own),
         }
     }
 

@@ -11,7 +11,7 @@ use quantloom_dsl::{Scheme, Store};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-use crate::output::Output;
+use crate::atomic_file::AtomicFile;
 
 /// The full name of a layer's tensor: joined by a dot, or without one if the name starts with `_`.
 pub fn tensor_name(layer: &str, store: &str) -> String {
@@ -125,7 +125,7 @@ const METADATA: &str = "__metadata__";
 
 /// Writes a file whose entries are known in advance.
 pub struct Writer {
-    file: BufWriter<Output>,
+    file: BufWriter<AtomicFile>,
     left: std::vec::IntoIter<Entry>,
     /// The current entry, and the number of its bytes that are missing.
     current: Option<(String, u64)>,
@@ -142,7 +142,7 @@ impl Writer {
         metadata: &BTreeMap<String, String>,
     ) -> std::io::Result<Self> {
         let header = header(&entries, metadata)?;
-        let mut file = BufWriter::new(Output::create(path)?);
+        let mut file = BufWriter::new(AtomicFile::create(path)?);
         file.write_all(&header)?;
         Ok(Self { file, left: entries.into_iter(), current: None })
     }
@@ -185,7 +185,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Writer::finish`].
-    pub fn whole(mut self) -> std::io::Result<Output> {
+    pub fn whole(mut self) -> std::io::Result<AtomicFile> {
         let partial = self.current.filter(|(_, missing)| *missing > 0).map(|(name, _)| name);
         if let Some(name) = partial.or(self.left.find(|entry| entry.bytes > 0).map(|e| e.name)) {
             return Err(invalid(format!("the tensor {name} is incomplete")));

@@ -10,7 +10,7 @@ use quantloom_dsl::{Quantiser, Scheme};
 use rayon::prelude::*;
 
 use super::blocking::{Blocking, Matrix};
-use super::isa::{Isa, Kernel, enter};
+use super::isa::{Isa, Vectorised, enter};
 use super::native::{NativeWeight, Path};
 use super::quantiser::{RowQuantiser, ValueRange};
 use super::split_bf16;
@@ -368,7 +368,7 @@ struct PackCodes<'a, 'b> {
     rows: &'a mut [[u8; 64]],
 }
 
-impl Kernel for PackCodes<'_, '_> {
+impl Vectorised for PackCodes<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
@@ -419,7 +419,7 @@ struct PackValues<'a, 'b> {
     rows: &'a mut [[u8; 64]],
 }
 
-impl Kernel for PackValues<'_, '_> {
+impl Vectorised for PackValues<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
@@ -469,7 +469,7 @@ struct PackSplit<'a, 'b> {
     rows: &'a mut [[u8; 64]],
 }
 
-impl Kernel for PackSplit<'_, '_> {
+impl Vectorised for PackSplit<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {

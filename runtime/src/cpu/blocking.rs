@@ -9,8 +9,8 @@
 use super::amx::bf16;
 #[cfg(target_arch = "x86_64")]
 use super::amx::bytes::{STEP as BYTES_STEP, takes as takes_bytes};
-use super::decode::{CHUNK, streams};
 use super::isa::Isa;
+use super::kernels::{CHUNK, streams};
 use super::native::{NativeWeight, Path};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use quantloom_dsl::{Code, Scheme};
 
-use super::family::{BUILT_IN, Decode, Decoder, Families, LutDecoder};
-use super::isa::{Absent, Isa};
+use super::decoder::{BUILT_IN, Decoder, Decoders, DynDecoder, LutDecoder};
+use super::isa::{Isa, UnsupportedIsa};
 use super::weight::CpuWeight;
 use crate::backend::Backend;
 use crate::op::{Op, ProductError};
@@ -16,33 +16,33 @@ use crate::weight_data::WeightData;
 #[derive(Clone, Copy)]
 pub struct CpuDevice {
     isa: Isa,
-    families: Families,
+    decoders: Decoders,
 }
 
 impl CpuDevice {
     /// The CPU with its best instruction set.
     pub fn best() -> Self {
-        Self { isa: Isa::best(), families: &[] }
+        Self { isa: Isa::best(), decoders: &[] }
     }
 
     /// The CPU in plain Rust.
     pub fn portable() -> Self {
-        Self { isa: Isa::Portable, families: &[] }
+        Self { isa: Isa::Portable, decoders: &[] }
     }
 
     /// The CPU with an instruction set.
     ///
     /// # Errors
     /// What this machine lacks for it.
-    pub fn of(isa: Isa) -> Result<Self, Absent> {
+    pub fn of(isa: Isa) -> Result<Self, UnsupportedIsa> {
         isa.check()?;
-        Ok(Self { isa, families: &[] })
+        Ok(Self { isa, decoders: &[] })
     }
 
     /// The same device with the decoders of these code types, for schemes that bring none along.
     #[must_use]
-    pub fn with_families(self, families: Families) -> Self {
-        Self { families, ..self }
+    pub fn with_decoders(self, decoders: Decoders) -> Self {
+        Self { decoders, ..self }
     }
 
     /// Its instruction set.
@@ -55,21 +55,21 @@ impl CpuDevice {
         self.isa.name()
     }
 
-    /// The known family that serves a code type.
-    pub fn family(self, code: &Code) -> Option<&'static dyn Decode> {
-        let known = self.families.iter().chain(BUILT_IN);
-        known.copied().find(|family| family.serves(code))
+    /// The known decoder that serves a code type.
+    pub fn decoder(self, code: &Code) -> Option<&'static dyn DynDecoder> {
+        let known = self.decoders.iter().chain(BUILT_IN);
+        known.copied().find(|decoder| decoder.serves(code))
     }
 
     /// Prepares a weight for products as `scheme` says (that of the weight, or with another
-    /// activation). A code type that no family serves is looked up in a table, which is slow: a
+    /// activation). A code type that no decoder serves is looked up in a table, which is slow: a
     /// `tracing` event of level WARN says so, and [`Op::explain`].
     ///
     /// # Errors
     /// [`ProductError::Scheme`] if the weight's codes, groups or shape are not the scheme's.
     pub fn prepare(self, scheme: &Scheme, weight: &Unpacked) -> Result<CpuWeight, ProductError> {
-        let decoder = match self.family(&scheme.weight.code) {
-            Some(family) => Decoder::Known(family),
+        let decoder = match self.decoder(&scheme.weight.code) {
+            Some(decoder) => Decoder::Known(decoder),
             None => {
                 tracing::warn!(
                     scheme = scheme.name,
@@ -92,7 +92,7 @@ impl Backend for CpuDevice {
     /// Takes the decoder of a declared scheme, if the weight brings one along as its extra.
     fn prepare_weight(&self, weight: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError> {
         let (scheme, unpacked) = (weight.scheme(), weight.unpack()?);
-        Ok(Box::new(match weight.extra::<&'static dyn Decode>() {
+        Ok(Box::new(match weight.extra::<&'static dyn DynDecoder>() {
             Some(decoder) => CpuWeight::new(*self, Decoder::Known(*decoder), scheme, unpacked)?,
             None => (*self).prepare(scheme, unpacked)?,
         }))
@@ -101,6 +101,6 @@ impl Backend for CpuDevice {
 
 impl fmt::Debug for CpuDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CpuDevice({}, {} families)", self.isa, self.families.len())
+        write!(f, "CpuDevice({}, {} decoders)", self.isa, self.decoders.len())
     }
 }

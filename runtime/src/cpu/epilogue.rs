@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::blocking::Blocking;
-use super::decode::{Groups, MOST_STREAMS};
-use super::isa::Kernel;
+use super::isa::Vectorised;
+use super::kernels::{Groups, MOST_STREAMS};
 use super::native::{PANEL, Rows};
 use super::product::CpuProduct;
 use super::tokens::{Tile, Tokens};
@@ -106,7 +106,7 @@ pub(super) struct Epilogue<'a, 'b> {
     pub(super) output: &'a OutputWriter<'a>,
 }
 
-impl Kernel for Epilogue<'_, '_> {
+impl Vectorised for Epilogue<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {

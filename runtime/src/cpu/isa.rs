@@ -1,7 +1,7 @@
 //! Instruction sets: their names, whether this machine has them, and the one function that runs
 //! code compiled for them.
 //!
-//! In: a `Kernel`, generic over [`Vector`]. Out: its result with the vectors of an [`Isa`]. `enter`
+//! In: a [`Vectorised`], generic over [`Vector`]. Out: its result with the vectors of an [`Isa`]. `enter`
 //! is called once per task of a thread, never inside a hot loop.
 
 use std::fmt;
@@ -72,31 +72,31 @@ impl Isa {
     ///
     /// # Errors
     /// The missing feature.
-    pub fn check(self) -> Result<(), Absent> {
-        let absent = |missing| Err(Absent { isa: self, missing });
+    pub fn check(self) -> Result<(), UnsupportedIsa> {
+        let unsupported = |missing| Err(UnsupportedIsa { isa: self, missing });
         match self {
             Self::Portable => Ok(()),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 | Self::Avx512Amx => {
                 match missing_x86(self) {
                     None => Ok(()),
-                    Some(feature) => absent(Missing::Feature(feature)),
+                    Some(feature) => unsupported(MissingFeature::Feature(feature)),
                 }
             }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 | Self::Avx512Amx => {
-                absent(Missing::Architecture("x86_64"))
+                unsupported(MissingFeature::Architecture("x86_64"))
             }
             #[cfg(target_arch = "aarch64")]
             Self::Neon | Self::NeonDot | Self::NeonI8mm | Self::NeonBf16 => {
                 match missing_arm(self) {
                     None => Ok(()),
-                    Some(feature) => absent(Missing::Feature(feature)),
+                    Some(feature) => unsupported(MissingFeature::Feature(feature)),
                 }
             }
             #[cfg(not(target_arch = "aarch64"))]
             Self::Neon | Self::NeonDot | Self::NeonI8mm | Self::NeonBf16 => {
-                absent(Missing::Architecture("aarch64"))
+                unsupported(MissingFeature::Architecture("aarch64"))
             }
         }
     }
@@ -114,7 +114,7 @@ impl Isa {
     /// The sizes of the register tiles.
     pub(crate) fn tiling(self) -> Tiling {
         struct Ask;
-        impl Kernel for Ask {
+        impl Vectorised for Ask {
             type Out = Tiling;
             #[inline(always)]
             fn run<V: Vector>(self) -> Tiling {
@@ -133,14 +133,14 @@ impl fmt::Display for Isa {
 
 /// What a machine lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingFeature {
     /// The machine has another architecture.
     Architecture(&'static str),
     /// The CPU (or the operating system) lacks a feature.
     Feature(&'static str),
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingFeature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Architecture(name) => {
@@ -154,11 +154,11 @@ impl fmt::Display for Missing {
 /// Why an instruction set cannot run here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the instruction set {isa} is not present: {missing}")]
-pub struct Absent {
+pub struct UnsupportedIsa {
     /// The instruction set.
     pub isa: Isa,
     /// What is missing.
-    pub missing: Missing,
+    pub missing: MissingFeature,
 }
 
 /// Code that is written once and compiled for each instruction set.
@@ -166,7 +166,7 @@ pub struct Absent {
 /// `run` and every function that it calls with a `V` must be `#[inline(always)]`; otherwise they
 /// are compiled without the instruction set: correct, but slow. Use no closures around vector
 /// operations.
-pub(crate) trait Kernel {
+pub(crate) trait Vectorised {
     /// The result.
     type Out;
     /// Runs the code.
@@ -176,7 +176,7 @@ pub(crate) trait Kernel {
 /// Runs a kernel with the vectors of an instruction set.
 ///
 /// An instruction set that this machine lacks runs as [`Isa::Portable`]: the result is the same.
-pub(crate) fn enter<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
+pub(crate) fn enter<K: Vectorised>(isa: Isa, kernel: K) -> K::Out {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Amx if present(isa) => {
@@ -214,25 +214,25 @@ fn present(isa: Isa) -> bool {
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c,bmi1,bmi2"
 )]
-fn enter_avx512<K: Kernel>(kernel: K) -> K::Out {
+fn enter_avx512<K: Vectorised>(kernel: K) -> K::Out {
     kernel.run::<super::avx512::Avx512>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
-fn enter_avx2<K: Kernel>(kernel: K) -> K::Out {
+fn enter_avx2<K: Vectorised>(kernel: K) -> K::Out {
     kernel.run::<super::avx2::Avx2>()
 }
 
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon,dotprod,i8mm")]
-fn enter_neon_i8mm<K: Kernel>(kernel: K) -> K::Out {
+fn enter_neon_i8mm<K: Vectorised>(kernel: K) -> K::Out {
     kernel.run::<Neon<neon::I8mm>>()
 }
 
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon,dotprod")]
-fn enter_neon_dot<K: Kernel>(kernel: K) -> K::Out {
+fn enter_neon_dot<K: Vectorised>(kernel: K) -> K::Out {
     kernel.run::<Neon<neon::Dot>>()
 }
 

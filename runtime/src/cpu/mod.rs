@@ -3,7 +3,7 @@
 //! In: an unpacked layer, then activations. Out: y = x w^T + bias. [`CpuDevice`] prepares a layer,
 //! [`select`] says on which kernel the layer runs. A layer is packed once into
 //! native panels ([`native`]). A product packs its tokens ([`tokens`], `activation`) and loops over
-//! panels (`product`, with the sizes of [`blocking`]). A [`family`] decodes a code type; a
+//! panels (`product`, with the sizes of [`blocking`]). A [`decoder`] decodes a code type; a
 //! [`vector`] wraps an instruction set, which may replace the default [`tile`]s; [`isa`] compiles
 //! each decoder for each instruction set. [`weight`] is the operation that callers use.
 //!
@@ -14,11 +14,11 @@
 
 pub(crate) mod activation;
 pub mod blocking;
-pub mod decode;
+pub mod decoder;
 mod device;
 mod epilogue;
-pub mod family;
 pub mod isa;
+pub mod kernels;
 pub mod native;
 mod product;
 mod quantiser;

@@ -17,8 +17,8 @@ use quantloom_dsl::layout::{Component, GroupSize, Shape};
 use quantloom_dsl::{Scheme, ZeroPointCorrection};
 use rayon::prelude::*;
 
-use super::decode::{CHUNK, Groups, Panel, PanelScales};
-use super::family::{StoredCode, planes, stored_code};
+use super::decoder::{StoredCode, planes, stored_code};
+use super::kernels::{CHUNK, Groups, Panel, PanelScales};
 use super::split_bf16::{self, PartCounter};
 use super::tokens::{Columns, NO_COLUMN};
 use crate::buffer::AlignedBuffer;

@@ -16,10 +16,10 @@ use super::amx::{self, bf16};
 use super::blocking::Blocking;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocking::Matrix;
-use super::decode::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, PanelScales, Segment};
+use super::decoder::DynDecoder;
 use super::epilogue::{Epilogue, OutputWriter};
-use super::family::Decode;
-use super::isa::{Isa, Kernel, enter};
+use super::isa::{Isa, Vectorised, enter};
+use super::kernels::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, PanelScales, Segment};
 use super::native::{NativeWeight, PANEL};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
@@ -36,7 +36,7 @@ use crate::float_mode::standard;
 pub(super) struct CpuProduct<'a> {
     pub(super) weight: &'a NativeWeight,
     pub(super) expert: usize,
-    pub(super) family: &'a dyn Decode,
+    pub(super) decoder: &'a dyn DynDecoder,
     pub(super) isa: Isa,
     pub(super) blocking: Blocking,
     pub(super) tokens: Tokens<'a>,
@@ -83,7 +83,7 @@ impl CpuProduct<'_> {
     /// Panels that a thread takes at once: some 256 KiB of codes, a stream that is worth
     /// prefetching.
     fn batch(&self) -> usize {
-        let bytes = self.weight.columns() * PANEL * self.family.bits() / 8;
+        let bytes = self.weight.columns() * PANEL * self.decoder.bits() / 8;
         ((256 << 10) / bytes.max(1)).clamp(1, 16).next_multiple_of(self.blocking.panels)
     }
 
@@ -97,11 +97,11 @@ impl CpuProduct<'_> {
         match self.tokens {
             Tokens::Codes { x, starts, .. } => {
                 let row = DotRow { panels: &panels[..streams], segment, tokens, x, starts };
-                self.family.dot_row(self.isa, row, sums);
+                self.decoder.dot_row(self.isa, row, sums);
             }
             Tokens::Values { x, sums: x_sums } => {
                 let row = FmaRow { panel: panels[0], segment, tokens, x, sums: x_sums };
-                self.family.fma_row(self.isa, row, sums);
+                self.decoder.fma_row(self.isa, row, sums);
             }
             Tokens::SplitBf16 { .. } => debug_assert!(false, "bf16 parts are multiplied in blocks"),
         }
@@ -142,7 +142,7 @@ impl CpuProduct<'_> {
                             first: start,
                             groups: self.weight.groups_of(self.expert, first + p),
                         };
-                        self.family.decode_values(self.isa, segment, &mut weights[p..], P);
+                        self.decoder.decode_values(self.isa, segment, &mut weights[p..], P);
                     }
                     let weights = weights.as_chunks().0.get(..end - start).unwrap_or(&[]);
                     let blocking = &self.blocking;
@@ -194,7 +194,7 @@ impl CpuProduct<'_> {
                     first: start,
                     groups: self.weight.groups_of(self.expert, first + p),
                 };
-                self.family.decode_values(self.isa, segment, values, 1);
+                self.decoder.decode_values(self.isa, segment, values, 1);
                 bf16::cut(values, weight, p, halves);
             }
             let prefetcher = self.prefetcher(first, here, columns.end);
@@ -248,7 +248,7 @@ impl CpuProduct<'_> {
             .run();
             return;
         }
-        let (codes, narrow) = (codes.as_chunks().0, self.family.bits() < 8);
+        let (codes, narrow) = (codes.as_chunks().0, self.decoder.bits() < 8);
         let tiles = DotTiles::<P> {
             blocking,
             columns,
@@ -266,7 +266,7 @@ impl CpuProduct<'_> {
 
     /// The lines of some columns of a panel.
     fn lines(&self, panel: usize, columns: Range<usize>) -> &[[u8; 64]] {
-        let bits = self.family.bits();
+        let bits = self.decoder.bits();
         let planes = self.weight.panel(self.expert, panel).planes;
         &planes[columns.start / CHUNK * bits..columns.end / CHUNK * bits]
     }
@@ -283,7 +283,7 @@ impl CpuProduct<'_> {
         let segment = self.blocking.segment;
         for p in 0..here {
             let lines = self.lines(first + p, columns.clone());
-            self.family.decode_codes(self.isa, lines, &mut codes[p..], P);
+            self.decoder.decode_codes(self.isa, lines, &mut codes[p..], P);
             let groups = self.weight.panel(self.expert, first + p).groups;
             for (at, column) in columns.clone().step_by(segment).enumerate() {
                 let group = column / groups.columns;
@@ -369,7 +369,7 @@ struct DotTiles<'a, const P: usize> {
     prefetcher: Prefetcher<'a>,
 }
 
-impl<const P: usize> Kernel for DotTiles<'_, P> {
+impl<const P: usize> Vectorised for DotTiles<'_, P> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(mut self) {
@@ -430,7 +430,7 @@ struct FmaTiles<'a, const P: usize> {
     sums: &'a mut [[f32; 16]],
 }
 
-impl<const P: usize> Kernel for FmaTiles<'_, P> {
+impl<const P: usize> Vectorised for FmaTiles<'_, P> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(mut self) {

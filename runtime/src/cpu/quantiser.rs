@@ -122,7 +122,7 @@ impl<'a> RowQuantiser<'a> {
         let base = RoundedArithmetic::new(scheme.arithmetic, own);
         let format = match scheme.arithmetic {
             quantloom_dsl::Arithmetic::F32 => F32,
-            quantloom_dsl::Arithmetic::Own => own,
+            quantloom_dsl::Arithmetic::InputDtype => own,
         };
         let levels = quantiser.scales.iter().rev();
         let wide = levels.fold(format, |format, level| combined(format, level.stored_number()));
@@ -168,7 +168,7 @@ impl<'a> RowQuantiser<'a> {
         let mut finest = ValueRange::default();
         for (at, level) in self.quantiser.scales.iter().enumerate().rev() {
             let number = match level.number {
-                ScaleType::Own => Number::Float(self.own),
+                ScaleType::InputDtype => Number::Float(self.own),
                 ScaleType::Number(number) => number,
             };
             let (column, columns) = match level.group.cols {

@@ -1,8 +1,8 @@
 //! Which kernel of the CPU a product runs on, and why not another.
 //!
 //! In: a device, a scheme, a shape. Out: a [`Selection`]: the kernel that was chosen and, for each
-//! one that was not, a typed [`Rejection`]. Candidates are tried best first; the first that no
-//! rejection applies to is taken.
+//! one that was not, a typed [`Rejection`]. Candidates are tried best first; the first without a
+//! rejection is chosen.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use quantloom_dsl::{Activation, Code, Quantiser, Scheme};
 
 use super::blocking::Matrix;
 use super::device::CpuDevice;
-use super::isa::{Absent, Isa};
+use super::isa::{Isa, UnsupportedIsa};
 use super::native::{Path, dot_columns};
 use crate::explanation::together;
 
@@ -23,19 +23,19 @@ pub struct KernelName {
     pub isa: Isa,
     /// How it multiplies.
     pub path: Path,
-    /// The family that decodes: a code type, or `table`.
-    pub family: &'static str,
+    /// The decoder that decodes: a code type, or `table`.
+    pub decoder: &'static str,
 }
 
 impl KernelName {
     /// The kernel of a product that matrix registers multiply, or not.
     pub(crate) fn on(&self, matrix: Option<Matrix>) -> String {
-        let Self { isa, family, .. } = self;
+        let Self { isa, decoder, .. } = self;
         match matrix {
             None => self.to_string(),
-            Some(Matrix::Bytes) => format!("{isa}, {family} decode, i8 matrix"),
+            Some(Matrix::Bytes) => format!("{isa}, {decoder} decode, i8 matrix"),
             Some(Matrix::SplitBf16 { .. }) => {
-                format!("{isa}, {family} decode, bf16 matrix or f32 fma by the type of x")
+                format!("{isa}, {decoder} decode, bf16 matrix or f32 fma by the type of x")
             }
         }
     }
@@ -47,7 +47,7 @@ impl fmt::Display for KernelName {
             Path::Dot => "i8 dot",
             Path::Fma => "f32 fma",
         };
-        write!(f, "{}, {} decode, {path}", self.isa, self.family)
+        write!(f, "{}, {} decode, {path}", self.isa, self.decoder)
     }
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for KernelName {
 pub enum Rejection {
     /// The machine lacks the instructions.
     #[error(transparent)]
-    Absent(#[from] Absent),
+    UnsupportedIsa(#[from] UnsupportedIsa),
     /// The device was made for another set.
     #[error("the device was asked for {0}")]
     OtherSet(Isa),
@@ -69,18 +69,18 @@ pub enum Rejection {
         "integer products need an activation quantised to integers of at most 8 bits, this one is {0}"
     )]
     Activation(String),
-    /// The scale of x does not come out of the sum.
+    /// The scale of x is not constant along K, so that it cannot multiply the sum.
     #[error("integer products need one activation scale a row, this one has one per {0} columns")]
     ActivationGroups(u32),
     /// Groups are too short or do not end with a chunk.
     #[error("integer products need groups of whole chunks of 32 columns, these are {0} columns")]
     Groups(usize),
-    /// No family was generated for the code type.
+    /// No decoder was generated for the code type.
     #[error(
         "SLOW: no decoder is generated for {0}, so that each code is looked up in a table of values; \
          `scheme!` generates one"
     )]
-    NoFamily(String),
+    NoDecoder(String),
     /// Another one comes first.
     #[error("{0} comes first")]
     Later(String),
@@ -111,8 +111,8 @@ impl Selection {
         let mut lines = vec![format!("{kernel} is chosen")];
         lines.extend(together(self.rejected.iter().map(|rejected| {
             let why = match &rejected.why {
-                // The set's name stands before it.
-                Rejection::Absent(absent) => format!("not present: {}", absent.missing),
+                // The name of the set precedes this text.
+                Rejection::UnsupportedIsa(absent) => format!("not present: {}", absent.missing),
                 why => why.to_string(),
             };
             (rejected.kernel.as_str(), why)
@@ -123,29 +123,29 @@ impl Selection {
 
 /// Chooses the kernel for a scheme and a shape on a device.
 pub fn select(device: &CpuDevice, scheme: &Scheme, shape: Shape) -> Selection {
-    let family = device.family(&scheme.weight.code).map(|family| family.name());
-    select_with(device, family, scheme, shape)
+    let decoder = device.decoder(&scheme.weight.code).map(|decoder| decoder.name());
+    select_with(device, decoder, scheme, shape)
 }
 
 /// The same with a decoder that the scheme brings along.
 pub(crate) fn select_with(
     device: &CpuDevice,
-    family: Option<&'static str>,
+    decoder: Option<&'static str>,
     scheme: &Scheme,
     shape: Shape,
 ) -> Selection {
     let mut rejected = Vec::new();
     for isa in Isa::ALL.into_iter().rev().filter(|isa| *isa != device.isa()) {
         let why = match isa.check() {
-            Err(absent) => Rejection::Absent(absent),
+            Err(absent) => Rejection::UnsupportedIsa(absent),
             Ok(()) => Rejection::OtherSet(device.isa()),
         };
         rejected.push(Rejected { kernel: isa.name().to_owned(), why });
     }
-    let family = match family {
-        Some(family) => family,
+    let decoder = match decoder {
+        Some(decoder) => decoder,
         None => {
-            let why = Rejection::NoFamily(code_name(&scheme.weight.code));
+            let why = Rejection::NoDecoder(code_name(&scheme.weight.code));
             rejected.push(Rejected { kernel: "generated decode".to_owned(), why });
             "table"
         }
@@ -158,7 +158,7 @@ pub(crate) fn select_with(
             Path::Fma
         }
     };
-    let kernel = KernelName { isa, path, family };
+    let kernel = KernelName { isa, path, decoder };
     if path == Path::Dot {
         let why = Rejection::Later(kernel.to_string());
         rejected.push(Rejected { kernel: format!("{isa}, f32 fma"), why });

@@ -10,8 +10,8 @@ use quantloom_dsl::{Quantiser, Scheme};
 
 use super::activation::{self, PackedTokens};
 use super::blocking::Blocking;
+use super::decoder::Decoder;
 use super::device::CpuDevice;
-use super::family::Decoder;
 use super::native::{NativeWeight, Path};
 use super::product::CpuProduct;
 use super::select::{Selection, select_with};
@@ -57,11 +57,11 @@ impl CpuWeight {
             return Err(ProductError::Scheme("the decoder's code type"));
         }
         let shape = weight.shape();
-        let family = match &decoder {
-            Decoder::Known(family) => Some(family.name()),
+        let known = match &decoder {
+            Decoder::Known(decoder) => Some(decoder.name()),
             Decoder::Table(_) => None,
         };
-        let selection = select_with(&device, family, scheme, shape);
+        let selection = select_with(&device, known, scheme, shape);
         let (path, bits) = (selection.kernel.path, decoder.get().bits());
         let native = standard(|| NativeWeight::new(weight, path, bits));
         Ok(Self {
@@ -166,7 +166,7 @@ impl Op for CpuWeight {
 }
 
 impl Accumulation for CpuWeight {
-    /// One answer for every type of x: [`Sums::Parts`] depends on the type by itself.
+    /// One answer for every type of x: [`Sums::SplitBf16`] depends on the type by itself.
     fn sums(&self, _x: FloatFormat, tokens: usize) -> Sums {
         match (self.blocking(tokens, BF16).matrix, self.selection.kernel.path) {
             (Some(matrix), _) => matrix.sums(),
@@ -210,7 +210,7 @@ impl CpuWeight {
         let product = CpuProduct {
             weight: &self.native,
             expert,
-            family: self.decoder.get(),
+            decoder: self.decoder.get(),
             isa: self.selection.kernel.isa,
             blocking,
             tokens: packed.tokens(),

@@ -152,7 +152,7 @@ pub const FEATURES: &[Feature] = &[
         quantiser(s, |q| q.scales.iter().any(|l| l.group == Group::TENSOR && !l.stored))
     }),
     ("x: static", |s| quantiser(s, |q| q.scales.iter().any(|l| l.stored))),
-    ("x: own", |s| quantiser(s, |q| q.scales.iter().any(|l| l.number == ScaleType::Own))),
+    ("x: own", |s| quantiser(s, |q| q.scales.iter().any(|l| l.number == ScaleType::InputDtype))),
     ("x: divide", |s| quantiser(s, |q| q.scales.iter().any(|l| l.divide))),
     ("x: levels", |s| quantiser(s, |q| q.scales.len() > 1)),
     ("x: zero point", |s| quantiser(s, |q| q.zero.is_some())),
@@ -162,7 +162,7 @@ pub const FEATURES: &[Feature] = &[
     ("prescale", |s| s.prescale.is_some()),
     ("accumulate: i32", |s| s.accumulate == Accumulate::I32),
     ("output", |s| s.output.is_some()),
-    ("arithmetic: own", |s| s.arithmetic == Arithmetic::Own),
+    ("arithmetic: own", |s| s.arithmetic == Arithmetic::InputDtype),
     ("experts: single", |s| s.experts == Some(Experts::Single)),
     ("experts: concatenated", |s| s.experts == Some(Experts::Concatenated)),
     ("experts: interleaved", |s| s.experts == Some(Experts::Interleaved)),

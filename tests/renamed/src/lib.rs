@@ -30,7 +30,7 @@ pub mod shadowed {
     type usize = ();
     type str = ();
     trait Clone {}
-    trait Family {}
+    trait CodeDecoder {}
 
     ::loom::scheme! {
         /// MXFP4.

@@ -1,18 +1,18 @@
-//! The Rust emitter: the decoder of a code type (its `Family`), safe code over the runtime's
+//! The Rust emitter: the decoder of a code type (its `CodeDecoder`), safe code over the runtime's
 //! `Vector`.
 //!
-//! In: a code type. Out: `struct NAME` and its `Family`: from the bit planes of a chunk to codes,
+//! In: a code type. Out: `struct NAME` and its `CodeDecoder`: from the bit planes of a chunk to codes,
 //! and from codes to `f32` values. The steps are those of the plan's sequences for CPUs
 //! ([`crate::plan::DequantPlan`]), which are proved for all codes; this module only prints them.
-//! Two callers: `scheme!` adds the items to the user's crate ([`family()`]); [`page`] generates the
+//! Two callers: `scheme!` adds the items to the user's crate ([`decoder()`]); [`page`] generates the
 //! files of the catalogue.
 
+mod decoder;
 mod expression;
-mod family;
 #[cfg(feature = "pages")]
 pub mod page;
 
-pub use family::{family, family_name};
+pub use decoder::{decoder, decoder_name};
 
 /// Why a code type has no Rust decoder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! A family as a file: a header with its description and the command that regenerates it, then the
+//! A decoder as a file: a header with its description and the command that regenerates it, then the
 //! items.
 
 use quantloom_dsl::Code;
@@ -6,14 +6,14 @@ use quantloom_dsl::format::{FORMATS, Number};
 use quote::{format_ident, quote};
 
 use super::RustEmitError;
-use super::family::{family_name, items, uses};
+use super::decoder::{decoder_name, items, uses};
 use crate::plan::templates::planes;
 
-/// The file of a code type's family. `again` is the command that regenerates it.
+/// The file of a code type's decoder. `again` is the command that regenerates it.
 ///
 /// # Errors
 /// [`RustEmitError`].
-pub fn family_page(code: &Code, again: &str) -> Result<String, RustEmitError> {
+pub fn decoder_page(code: &Code, again: &str) -> Result<String, RustEmitError> {
     let name = format_ident!("{}", type_name(code));
     let uses = uses(code, &quote!(quantloom_dsl), &quote!(quantloom_runtime));
     let items = items(code, &name)?;
@@ -24,9 +24,9 @@ pub fn family_page(code: &Code, again: &str) -> Result<String, RustEmitError> {
     Ok(format!("{}\n{}", header(code, again), spaced(&prettyplease::unparse(&file))))
 }
 
-/// The Rust type of a code type's family: `U4`, `E4m3fnuz`.
+/// The Rust type of a code type's decoder: `U4`, `E4m3fnuz`.
 pub fn type_name(code: &Code) -> String {
-    let name = family_name(code);
+    let name = decoder_name(code);
     let mut letters = name.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
@@ -62,7 +62,7 @@ fn header(code: &Code, again: &str) -> String {
         "//! `{}`: {what}.\n//!\n//! Codes are {stored}.\n//! Where they lie in a chunk says \
          `quantloom_runtime::cpu::native`.\n//!\n//! Generated from the sequences of \
          `quantloom_codegen::plan`; do not edit.\n//! Again: `{again}`.\n",
-        family_name(code)
+        decoder_name(code)
     )
 }
 

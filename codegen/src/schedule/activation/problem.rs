@@ -257,14 +257,14 @@ impl ActivationProblem {
     pub(super) const fn arithmetic(&self) -> FloatFormat {
         match self.arithmetic {
             Arithmetic::F32 => F32,
-            Arithmetic::Own => self.own,
+            Arithmetic::InputDtype => self.own,
         }
     }
 
     /// The stored type of a level.
     pub(super) const fn number(&self, level: &ScaleLevel) -> Number {
         match level.number {
-            ScaleType::Own => Number::Float(self.own),
+            ScaleType::InputDtype => Number::Float(self.own),
             ScaleType::Number(number) => number,
         }
     }

@@ -3,7 +3,9 @@
 use super::shader;
 use crate::ir::Kernel;
 use crate::schedule::choices::choices;
-use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
+use crate::schedule::interface::{
+    FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
+};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::table::Table;
@@ -57,8 +59,8 @@ impl Schedule for ShaderTile {
         let fits = |tile: &&Self| tile.check(main).is_ok();
         let whole = |tile: &&Self| tile.parts <= main.problem.chunks();
         let found = all.into_iter().flatten().filter(fits).find(whole);
-        let unfit = || Unscheduled::Tile(format!("no block of {} fits", main.problem.target()));
-        found.copied().ok_or_else(unfit)
+        let (schedule, target) = (Self::schedule(), main.problem.target().name);
+        found.copied().ok_or(Unscheduled::NothingFits { schedule, target })
     }
 
     /// Tiles worth measuring for a number of tokens: those that fit.
@@ -87,20 +89,20 @@ impl Schedule for ShaderTile {
         if main.instruction().is_some() {
             return Err(multiplies_otherwise::<Self>(main));
         }
-        let rule = |rule: &str| Err(Unscheduled::Tile(format!("{} {rule}", self.label())));
-        let Some(gpu) = main.problem.target().gpu else { return rule("is for GPUs") };
+        let rule = |rule: &str| Err(broken_rule(self, rule));
+        let Some(gpu) = main.problem.target().gpu else { return rule("a shader needs a GPU") };
         let all = [self.tokens, self.row_tiles, self.groups, self.parts];
         if !all.iter().all(|choice| choice.is_power_of_two() && *choice <= gpu.block_threads) {
-            return rule("is not of powers of two");
+            return rule("choices are powers of two, at most the threads of a block");
         }
         if self.threads(main) > gpu.block_threads {
-            return rule(&format!("has more than {} threads a block", gpu.block_threads));
+            return rule(&format!("a block has at most {} threads", gpu.block_threads));
         }
         if self.tokens * self.row_tiles > MOST_SUMS {
-            return rule(&format!("has more than {MOST_SUMS} sums a lane"));
+            return rule(&format!("a lane has at most {MOST_SUMS} sums"));
         }
         if 4 * (self.shared_words(main) + Table::words(main.problem)) > gpu.block_shared {
-            return rule(&format!("has sums of more than {} bytes a block", gpu.block_shared));
+            return rule(&format!("the sums of a block have at most {} bytes", gpu.block_shared));
         }
         let exact = main.problem.plan.compute.longest_sum.unwrap_or(u64::MAX);
         if main.problem.plan.scale.segment.is_none() && u64::from(main.problem.k) > exact {

@@ -6,7 +6,9 @@ use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::epilogue::{Epilogue, ORDER};
 use crate::schedule::input::InputScale;
-use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
+use crate::schedule::interface::{
+    FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
+};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::table::Table;
@@ -27,7 +29,7 @@ choices! {
         pub splits: u32,
         /// Whether the loads of the next k-tile are issued per tile of rows, after the last use of the
         /// tile's codes, and not all at the end of the k-tile.
-        pub eager: bool,
+        pub interleaved: bool,
         /// Programmatic dependent launch: the kernel may start before the previous one ends.
         pub programmatic: bool,
     }
@@ -62,8 +64,8 @@ impl Schedule for SkinnyTile {
             let rule = "expected 1 to 16 in a skinny product";
             return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
         }
-        let target = main.problem.target();
-        let unfit = || Unscheduled::Tile(format!("no block of a skinny product fits {target}"));
+        let (schedule, target) = (Self::schedule(), main.problem.target().name);
+        let unfit = || Unscheduled::NothingFits { schedule, target };
         let wanted = if main.problem.row_tiles() <= ONE_TILE { 1 } else { 2 };
         let of = |row_tiles, warps, min_blocks| {
             Self::whole(main, tokens, [row_tiles, warps, min_blocks]).split(main)
@@ -97,7 +99,7 @@ impl Schedule for SkinnyTile {
                 for min_blocks in [1, 2, 3, 4] {
                     let whole = Self::whole(main, tokens, [row_tiles, warps, min_blocks]);
                     all.push(whole);
-                    all.extend((row_tiles > 1).then_some(Self { eager: false, ..whole }));
+                    all.extend((row_tiles > 1).then_some(Self { interleaved: false, ..whole }));
                     all.extend(Some(whole.split(main)).filter(|tile| tile.splits > 1));
                 }
             }
@@ -121,7 +123,7 @@ impl Schedule for SkinnyTile {
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
-            Some((_, rule)) => Err(Unscheduled::Tile(format!("{self:?}: {rule}"))),
+            Some((_, rule)) => Err(broken_rule(self, rule)),
             None => main.problem.refuse_dependent_launch(self.programmatic),
         }
     }
@@ -157,7 +159,7 @@ impl SkinnyTile {
             warps,
             min_blocks,
             splits: 1,
-            eager: row_tiles > 1,
+            interleaved: row_tiles > 1,
             programmatic: main.problem.target().has(Feature::GridDependency),
         }
     }
@@ -248,11 +250,11 @@ impl SkinnyTile {
 
     /// The tile's part of a kernel's name.
     pub(super) fn label(&self) -> String {
-        let Self { tokens, row_tiles, warps, min_blocks, splits, eager, programmatic } = self;
+        let Self { tokens, row_tiles, warps, min_blocks, splits, interleaved, programmatic } = self;
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
-        let eager = if *eager { "e" } else { "" };
+        let interleaved = if *interleaved { "e" } else { "" };
         let early = if *programmatic { "p" } else { "" };
         let rows = 16 * row_tiles;
-        format!("decode_m{tokens}r{rows}w{warps}b{min_blocks}{split}{eager}{early}")
+        format!("decode_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}")
     }
 }

@@ -6,7 +6,9 @@ use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
 use crate::schedule::constants::Constants;
 use crate::schedule::epilogue::ORDER;
-use crate::schedule::interface::{Resources, Schedule, multiplies_otherwise};
+use crate::schedule::interface::{
+    FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
+};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::{Problem, Unscheduled};
 use crate::schedule::table::Table;
@@ -113,9 +115,8 @@ impl Schedule for TileShape {
         let cheapest = split.min_by(|one, other| {
             large(one).cmp(&large(other)).then(cost(one).total_cmp(&cost(other)))
         });
-        cheapest.ok_or_else(|| {
-            Unscheduled::Tile(format!("no tile of a product fits {}", main.problem.target()))
-        })
+        let (schedule, target) = (Self::schedule(), main.problem.target().name);
+        cheapest.ok_or(Unscheduled::NothingFits { schedule, target })
     }
 
     /// Shapes worth measuring: those that fit, without split-K or with enough k-tiles per block.
@@ -169,7 +170,7 @@ impl Schedule for TileShape {
             ),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
-            return Err(Unscheduled::Tile(format!("{self:?}: {rule}")));
+            return Err(broken_rule(self, rule));
         }
         main.problem.refuse_dependent_launch(self.programmatic)
     }

@@ -48,7 +48,7 @@ pub(super) const fn word_of(bits: u64) -> u64 {
     }
 }
 
-/// The type of a word of so many bits.
+/// The word type of a width in bits.
 pub(super) const fn word(bits: u64) -> Word {
     match bits {
         8 => Word::U8,

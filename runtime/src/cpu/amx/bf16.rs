@@ -25,7 +25,7 @@ use crate::cpu::tile::each;
 pub(in crate::cpu) const ISA: Isa = Isa::Avx512Amx;
 
 /// How the instruction adds.
-pub(in crate::cpu) const SUMS: Sums = Sums::Parts;
+pub(in crate::cpu) const SUMS: Sums = Sums::SplitBf16;
 
 /// Tokens of a tile.
 pub(in crate::cpu) const TOKENS: usize = SIDE;

@@ -1,6 +1,6 @@
 //! Integer products with AMX.
 //!
-//! In: a block of codes from [`crate::cpu::decode`], and tokens with the columns of a step
+//! In: a block of codes from [`crate::cpu::kernels`], and tokens with the columns of a step
 //! contiguous. Out: the same sums as [`crate::cpu::tile::dot_tile`], bit for bit: integer sums are
 //! exact, and the scaled sums of segments are added in the same order.
 //!

@@ -18,7 +18,7 @@
 //! [`MOST_CHAIN`] allows, the longest chain of the `f32` kernel; then its sums are added to those
 //! in memory, rounded to nearest. Numbers below 2^-126 are flushed to 0: at most the two operands,
 //! the product, the sum of two and the addition of a term. `conformance::bound` counts all these as
-//! `Sums::OddParts`. FPCR has no effect, apart from its bit EBF: on a CPU with FEAT_EBF16 that bit
+//! `Sums::SplitBf16OddRounding`. FPCR has no effect, apart from its bit EBF: on a CPU with FEAT_EBF16 that bit
 //! requests fewer roundings, to nearest, whose error is no larger.
 
 use core::arch::aarch64::*;
@@ -26,8 +26,8 @@ use core::arch::aarch64::*;
 use super::instruction::bfmmla;
 use super::tile::register;
 use crate::accumulation::Sums;
-use crate::cpu::decode::CHUNK;
 use crate::cpu::isa::Isa;
+use crate::cpu::kernels::CHUNK;
 use crate::cpu::product::{Prefetcher, SplitBlock};
 use crate::cpu::split_bf16::MOST_CHAIN;
 
@@ -35,7 +35,7 @@ use crate::cpu::split_bf16::MOST_CHAIN;
 pub(in crate::cpu) const ISA: Isa = Isa::NeonBf16;
 
 /// How the instruction adds.
-pub(in crate::cpu) const SUMS: Sums = Sums::OddParts;
+pub(in crate::cpu) const SUMS: Sums = Sums::SplitBf16OddRounding;
 
 /// Tokens of a tile.
 pub(in crate::cpu) const TOKENS: usize = super::tile::TOKENS;

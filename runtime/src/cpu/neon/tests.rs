@@ -11,12 +11,12 @@ use crate::cpu::split_bf16;
 use crate::cpu::tile::{DotBlock, DotTokens, TileSums};
 use crate::cpu::vector::{Portable, Vector};
 
-/// Whether the processor has a feature; a line on the standard error says that a test needs one that the
-/// processor lacks. `.ci/arm` looks for such lines where the processor has all.
+/// Whether the CPU has a feature; a line on the standard error tells that a test needs one that the
+/// CPU lacks. `.ci/arm` looks for such lines on a CPU that has all features.
 fn present(feature: &str, found: bool) -> bool {
     if !found {
         // Not `eprintln!`: the output of a test that passes is not shown.
-        let _ = writeln!(std::io::stderr(), "skipped: the processor lacks {feature}");
+        let _ = writeln!(std::io::stderr(), "skipped: the CPU lacks {feature}");
     }
     found
 }

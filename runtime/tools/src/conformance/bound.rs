@@ -123,7 +123,7 @@ impl RoundingCount {
         match sums {
             Sums::Integer => Self { roundings: segments + FIXED, offset: false, underflow },
             Sums::Float => Self { roundings: float, offset: true, underflow },
-            Sums::Parts => {
+            Sums::SplitBf16 => {
                 let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + FIXED;
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }
@@ -133,7 +133,7 @@ impl RoundingCount {
                 let underflow = underflow + LANES_FLUSHED as f64 * NORMAL;
                 Self { roundings: 2 * steps, offset: true, underflow }
             }
-            Sums::OddParts => {
+            Sums::SplitBf16OddRounding => {
                 let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + segments + FIXED;
                 Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
             }

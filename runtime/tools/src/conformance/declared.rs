@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
-use quantloom_runtime::cpu::family::Decode;
+use quantloom_runtime::cpu::decoder::DynDecoder;
 use quantloom_runtime::declared::Declared;
 use quantloom_runtime::op::{Op, ProductError};
 use quantloom_runtime::weight_data::WeightData;
@@ -24,7 +24,7 @@ impl<S: Declared> Backend for WithDecoder<S> {
     }
 
     fn prepare_weight(&self, weight: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError> {
-        let decoder: &'static dyn Decode = S::FAMILY;
+        let decoder: &'static dyn DynDecoder = S::DECODER;
         let data = WeightData::unpacked(weight.scheme(), weight.unpack()?);
         self.0.prepare_weight(&data.with_extra(&decoder))
     }

@@ -28,7 +28,7 @@ use quantloom_dsl::reference::{PlainCodes, ReferenceError};
 use quantloom_runtime::accumulation::Sums;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
-use quantloom_runtime::cpu::isa::{Absent, Isa};
+use quantloom_runtime::cpu::isa::{Isa, UnsupportedIsa};
 use quantloom_runtime::declared::Declared;
 use quantloom_runtime::element::{Values, ValuesMut, bf16, f16};
 use quantloom_runtime::float_mode::standard;
@@ -206,7 +206,7 @@ pub enum Failure {
     },
     /// An instruction set is not available after all.
     #[error(transparent)]
-    Absent(#[from] Absent),
+    UnsupportedIsa(#[from] UnsupportedIsa),
     /// No shape of the suite fits the scheme's layouts.
     #[error("scheme {0}: no shape of the suite fits its layouts; give one with --shape NxK")]
     NoShape(String),

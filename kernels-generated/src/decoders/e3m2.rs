@@ -8,14 +8,14 @@
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::{E3M2, Number};
-use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
 /// The decoder of `e3m2` codes.
 #[derive(Clone, Copy, Debug)]
 pub struct E3m2;
 
-impl Family for E3m2 {
+impl CodeDecoder for E3m2 {
     const NAME: &'static str = "e3m2";
     const BITS: usize = 6;
 

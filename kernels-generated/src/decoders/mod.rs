@@ -1,6 +1,6 @@
 //! The decoders of the catalogue's code types: a file each.
 //!
-//! In: the planes of a chunk of codes. Out: codes, and values. [`FAMILIES`] is for schemes that are
+//! In: the planes of a chunk of codes. Out: codes, and values. [`DECODERS`] is for schemes that are
 //! known only at run time; a declared scheme names its own. [`u4`] is a good one to read first.
 //!
 //! Generated; do not edit.
@@ -21,10 +21,10 @@ pub mod e4m3;
 pub mod e4m3fnuz;
 pub mod e5m2;
 
-use quantloom_runtime::cpu::family::Families;
+use quantloom_runtime::cpu::decoder::Decoders;
 
-/// Every family of this crate: `CpuDevice::best().with_families(FAMILIES)`.
-pub static FAMILIES: Families = &[
+/// Every decoder of this crate: `CpuDevice::best().with_decoders(DECODERS)`.
+pub static DECODERS: Decoders = &[
     &u2::U2,
     &u3::U3,
     &u4::U4,

@@ -5,19 +5,19 @@
 //! (groups, scales, zero points, tiles, threads) is the same for all code types and is in other
 //! files.
 //!
-//! A [`Family`] is a page of safe Rust over [`Vector`]; `codegen::emit::rust` generates one for
+//! A [`CodeDecoder`] is a page of safe Rust over [`Vector`]; `codegen::emit::rust` generates one for
 //! each code type, modelled on [`U4`]. Code types without a generated decoder use [`LutDecoder`], a
-//! lookup table. [`Decode`] is the object-safe trait that the loops use.
+//! lookup table. [`DynDecoder`] is the object-safe trait that the loops use.
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
 
-use super::decode::{self, DotRow, FmaRow, Segment};
 use super::isa::Isa;
+use super::kernels::{self, DotRow, FmaRow, Segment};
 use super::vector::Vector;
 
 /// The decoder of a code type.
-pub trait Family: Send + Sync + 'static {
+pub trait CodeDecoder: Send + Sync + 'static {
     /// Its name, which is that of the code type: `u4`, `e2m1`.
     const NAME: &'static str;
     /// Width of a stored code in bits: a chunk is this many vectors.
@@ -45,13 +45,13 @@ pub trait Family: Send + Sync + 'static {
 
 /// The object-safe form of a decoder, compiled for every instruction set.
 ///
-/// Implemented for every [`Family`]; no other implementation is needed.
-pub trait Decode: Send + Sync {
+/// Implemented for every [`CodeDecoder`]; no other implementation is needed.
+pub trait DynDecoder: Send + Sync {
     /// The name of the code type, or `table`.
     fn name(&self) -> &'static str;
     /// Bits of a stored code.
     fn bits(&self) -> usize;
-    /// See [`Family::serves`].
+    /// See [`CodeDecoder::serves`].
     fn serves(&self, code: &Code) -> bool;
     /// Decodes a segment of a panel to codes: [step of 4 columns] vectors, `stride` apart in `out`.
     fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize);
@@ -63,7 +63,7 @@ pub trait Decode: Send + Sync {
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]);
 }
 
-impl<F: Family> Decode for F {
+impl<F: CodeDecoder> DynDecoder for F {
     fn name(&self) -> &'static str {
         F::NAME
     }
@@ -71,39 +71,39 @@ impl<F: Family> Decode for F {
         F::BITS
     }
     fn serves(&self, code: &Code) -> bool {
-        Family::serves(self, code)
+        CodeDecoder::serves(self, code)
     }
     fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize) {
-        decode::codes(self, isa, planes, out, stride);
+        kernels::codes(self, isa, planes, out, stride);
     }
     fn decode_values(&self, isa: Isa, segment: Segment<'_>, out: &mut [[f32; 16]], stride: usize) {
-        decode::values(self, isa, segment, out, stride);
+        kernels::values(self, isa, segment, out, stride);
     }
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]) {
-        decode::dot_row(self, isa, row, sums);
+        kernels::dot_row(self, isa, row, sums);
     }
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]) {
-        decode::fma_row(self, isa, row, sums);
+        kernels::fma_row(self, isa, row, sums);
     }
 }
 
 /// The decoders of a program: a list in a `static`, such as the catalogue's.
-pub type Families = &'static [&'static dyn Decode];
+pub type Decoders = &'static [&'static dyn DynDecoder];
 
 /// The decoder of a weight.
 #[derive(Clone)]
 pub enum Decoder {
     /// One of the program's decoders.
-    Known(&'static dyn Decode),
+    Known(&'static dyn DynDecoder),
     /// The lookup table of a code type without a decoder.
     Table(LutDecoder),
 }
 
 impl Decoder {
     /// The decoder itself.
-    pub fn get(&self) -> &dyn Decode {
+    pub fn get(&self) -> &dyn DynDecoder {
         match self {
-            Self::Known(family) => *family,
+            Self::Known(decoder) => *decoder,
             Self::Table(table) => table,
         }
     }
@@ -142,13 +142,13 @@ pub struct StoredCode {
 }
 
 /// The decoders that every device has: the model of the generated ones.
-pub const BUILT_IN: Families = &[&U4];
+pub const BUILT_IN: Decoders = &[&U4];
 
 /// 4-bit integers.
 #[derive(Clone, Copy, Debug)]
 pub struct U4;
 
-impl Family for U4 {
+impl CodeDecoder for U4 {
     const NAME: &'static str = "u4";
     const BITS: usize = 4;
 
@@ -204,7 +204,7 @@ impl LutDecoder {
     }
 }
 
-impl Family for LutDecoder {
+impl CodeDecoder for LutDecoder {
     const NAME: &'static str = "table";
     const BITS: usize = 8;
 

@@ -1,4 +1,4 @@
-//! `e3m4`: the float format e3m4.
+//! `e4m3fnuz`: the float format e4m3fnuz.
 //!
 //! Codes are stored whole.
 //! Where they lie in a chunk says `quantloom_runtime::cpu::native`.
@@ -8,19 +8,19 @@
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::{FloatFormat, Number, Variant};
-use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
-/// The decoder of `e3m4` codes.
+/// The decoder of `e4m3fnuz` codes.
 #[derive(Clone, Copy, Debug)]
-pub struct E3m4;
+pub struct E4m3fnuz;
 
-impl Family for E3m4 {
-    const NAME: &'static str = "e3m4";
+impl CodeDecoder for E4m3fnuz {
+    const NAME: &'static str = "e4m3fnuz";
     const BITS: usize = 8;
 
     fn serves(&self, code: &Code) -> bool {
-        *code == Code::Number(Number::Float(FloatFormat::new(3, 4, Variant::Ieee)))
+        *code == Code::Number(Number::Float(FloatFormat::new(4, 3, Variant::Fnuz)))
     }
 
     #[inline(always)]
@@ -51,12 +51,10 @@ impl Family for E3m4 {
 /// The values of the codes in the top bits of each lane.
 #[inline(always)]
 fn value<V: Vector>(column: V) -> V {
-    let exponents = V::splat(0x0380_0000);
-    let magnitude = column.shr::<5>().and(V::splat(0x03f8_0000));
-    let normal = magnitude.add(V::splat(0x3e00_0000));
-    let over = normal.add_f32(V::splat((-0.25f32).to_bits()));
-    normal
-        .add_f32(over.and(over.sar::<31>()))
-        .or(column.and(V::splat(0x8000_0000)))
-        .or(magnitude.and(exponents).equal(exponents).and(V::splat(0x7f80_0000)))
+    let top = V::splat(0x8000_0000);
+    let magnitude = column.shr::<4>().and(V::splat(0x07f0_0000));
+    let normal = magnitude.add(V::splat(0x3b80_0000));
+    let over = normal.add_f32(V::splat((-0.0078125f32).to_bits()));
+    let sign = column.and(top);
+    normal.add_f32(over.and(over.sar::<31>())).or(sign).or(magnitude.or(sign).equal(top))
 }

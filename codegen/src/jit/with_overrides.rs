@@ -1,24 +1,25 @@
-//! The compiler with free choices of its schedules replaced: to measure and to verify other tiles.
+//! The compiler with overrides of free choices, to measure and to verify other tiles.
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
-use super::compile::{choice, problem};
+use super::compile::{choice, gpu, problem_on};
 use super::{Jit, JitError, Overrides};
 use crate::schedule::Chosen;
+use crate::target::Target;
 
-/// [`Jit`] with these choices.
+/// [`Jit`] with these overrides.
 #[derive(Clone, Debug, Default)]
-pub struct Retuned(pub Overrides);
+pub struct JitWithOverrides(pub Overrides);
 
-impl KernelSource for Retuned {
+impl KernelSource for JitWithOverrides {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         Jit.text(key)
     }
 }
 
-impl Products for Retuned {
+impl Products for JitWithOverrides {
     fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
         Jit.arrangement(request)
     }
@@ -28,7 +29,8 @@ impl Products for Retuned {
     }
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
-        overridden(request, Jit.choose(request, tokens)?, &self.0)
+        let target = gpu(request.target)?;
+        Ok(overridden(request, target, Jit.choose(request, tokens)?, &self.0)?)
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
@@ -44,17 +46,22 @@ impl Products for Retuned {
     }
 }
 
-/// A choice with other free choices of its schedule, if there are any.
+/// A choice after overrides of its free choices, if there are any.
+///
+/// # Errors
+/// If the schedule does not support the overrides.
 pub(super) fn overridden(
     request: &Request<'_>,
+    target: &'static Target,
     made: Choice,
     overrides: &Overrides,
-) -> Result<Choice, Refusal> {
+) -> Result<Choice, JitError> {
     let mut schedule = made.key.schedule.clone();
     if !overrides.apply(&mut schedule)? {
         return Ok(made);
     }
-    let (chosen, problem) = (Chosen::read(&schedule.name, &schedule.parameters), problem(request)?);
-    let chosen = chosen.and_then(|chosen| chosen.schedule().checked(&problem).map(|_| chosen));
-    choice(request, &problem, chosen.map_err(JitError::from)?, Basis::Asked)
+    let problem = problem_on(target, request)?;
+    let chosen = Chosen::read(&schedule.name, &schedule.parameters)?;
+    chosen.schedule().checked(&problem)?;
+    choice(request, &problem, chosen, Basis::Asked)
 }

@@ -1,4 +1,4 @@
-//! `e4m3`: the float format e4m3 (OCP OFP8 v1.0, section 5).
+//! `u8`: 8-bit integers; signed ones are stored with their top bit flipped.
 //!
 //! Codes are stored whole.
 //! Where they lie in a chunk says `quantloom_runtime::cpu::native`.
@@ -7,20 +7,20 @@
 //! Again: `cargo run -p quantloom-codegen --features catalogue --bin quantloom-catalogue -- --write`.
 
 use quantloom_dsl::Code;
-use quantloom_dsl::format::{E4M3, Number};
-use quantloom_runtime::cpu::family::Family;
+use quantloom_dsl::format::Number;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
-/// The decoder of `e4m3` codes.
+/// The decoder of `u8` codes.
 #[derive(Clone, Copy, Debug)]
-pub struct E4m3;
+pub struct U8;
 
-impl Family for E4m3 {
-    const NAME: &'static str = "e4m3";
+impl CodeDecoder for U8 {
+    const NAME: &'static str = "u8";
     const BITS: usize = 8;
 
     fn serves(&self, code: &Code) -> bool {
-        *code == Code::Number(Number::Float(E4M3))
+        matches!(code, Code::Number(Number::Uint(8) | Number::Int(8)))
     }
 
     #[inline(always)]
@@ -39,24 +39,12 @@ impl Family for E4m3 {
 
     #[inline(always)]
     fn values<V: Vector>(&self, codes: V) -> [V; 4] {
+        let byte = V::splat(0xff);
         [
-            value(codes.shl::<24>()),
-            value(codes.shl::<16>()),
-            value(codes.shl::<8>()),
-            value(codes),
+            codes.and(byte).to_f32(),
+            codes.shr::<8>().and(byte).to_f32(),
+            codes.shr::<16>().and(byte).to_f32(),
+            codes.shr::<24>().to_f32(),
         ]
     }
-}
-
-/// The values of the codes in the top bits of each lane.
-#[inline(always)]
-fn value<V: Vector>(column: V) -> V {
-    let ones = V::splat(0x07f0_0000);
-    let magnitude = column.shr::<4>().and(ones);
-    let normal = magnitude.add(V::splat(0x3c00_0000));
-    let over = normal.add_f32(V::splat((-0.015625f32).to_bits()));
-    normal
-        .add_f32(over.and(over.sar::<31>()))
-        .or(column.and(V::splat(0x8000_0000)))
-        .or(magnitude.equal(ones))
 }

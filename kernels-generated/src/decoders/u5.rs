@@ -8,14 +8,14 @@
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
-use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
 /// The decoder of `u5` codes.
 #[derive(Clone, Copy, Debug)]
 pub struct U5;
 
-impl Family for U5 {
+impl CodeDecoder for U5 {
     const NAME: &'static str = "u5";
     const BITS: usize = 5;
 

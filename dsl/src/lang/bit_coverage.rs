@@ -7,7 +7,7 @@ use crate::layout::{Digit, Stepped};
 
 /// The elements whose bit is stored so far.
 #[derive(Clone, Default)]
-pub(super) struct Placed<'l> {
+pub(super) struct BitCoverage<'l> {
     /// The digits that count the steps; empty if a field holds the bit of every element.
     digits: &'l [Digit],
     steps: u64,
@@ -16,28 +16,28 @@ pub(super) struct Placed<'l> {
 
 /// Why a field cannot store the bit. A step displays as ` at step 3`, or as nothing if the field is
 /// for every element.
-pub(super) enum Clash {
+pub(super) enum CoverageError {
     /// The bit is stored already.
     Twice(String),
     /// Other digits count the steps: those of this field, and those of the other fields.
     Digits([String; 2]),
 }
 
-impl<'l> Placed<'l> {
-    pub(super) fn place(&mut self, field: &Stepped<'l>) -> Result<(), Clash> {
+impl<'l> BitCoverage<'l> {
+    pub(super) fn place(&mut self, field: &Stepped<'l>) -> Result<(), CoverageError> {
         if self.taken.is_empty() {
             (self.digits, self.steps) = (field.digits, field.steps);
         }
         if self.digits != field.digits {
             let of_all = self.digits.is_empty() || field.digits.is_empty();
             return Err(match of_all {
-                true => Clash::Twice(String::new()),
-                false => Clash::Digits([field.digits, self.digits].map(list)),
+                true => CoverageError::Twice(String::new()),
+                false => CoverageError::Digits([field.digits, self.digits].map(list)),
             });
         }
         match self.taken.insert(field.step) {
             true => Ok(()),
-            false => Err(Clash::Twice(self.at(field.step))),
+            false => Err(CoverageError::Twice(self.at(field.step))),
         }
     }
 

@@ -8,14 +8,14 @@
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
-use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
 /// The decoder of `u3` codes.
 #[derive(Clone, Copy, Debug)]
 pub struct U3;
 
-impl Family for U3 {
+impl CodeDecoder for U3 {
     const NAME: &'static str = "u3";
     const BITS: usize = 3;
 

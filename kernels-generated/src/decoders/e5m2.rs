@@ -8,14 +8,14 @@
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::{FloatFormat, Number, Variant};
-use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
 /// The decoder of `e5m2` codes.
 #[derive(Clone, Copy, Debug)]
 pub struct E5m2;
 
-impl Family for E5m2 {
+impl CodeDecoder for E5m2 {
     const NAME: &'static str = "e5m2";
     const BITS: usize = 8;
 

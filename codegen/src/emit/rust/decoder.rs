@@ -1,4 +1,4 @@
-//! The decoder of a code type: `struct NAME` and its implementation of `Family`.
+//! The decoder of a code type: `struct NAME` and its implementation of `CodeDecoder`.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::target::Class;
 /// A repeated decoder of fewer steps than this is inlined.
 const SHORT: usize = 4;
 
-/// The name of a code type's family: the name of the type. Signed integers are stored with the top
-/// bit flipped and share the family of unsigned ones.
-pub fn family_name(code: &Code) -> String {
+/// The name of a code type's decoder: the name of the type. Signed integers are stored with the top
+/// bit flipped and share the decoder of unsigned ones.
+pub fn decoder_name(code: &Code) -> String {
     match code {
         Code::Number(Number::Int(bits)) => Number::Uint(*bits).to_string(),
         Code::Number(number) => number.to_string(),
@@ -27,12 +27,16 @@ pub fn family_name(code: &Code) -> String {
     }
 }
 
-/// The items of a code type's family, for a separate module: `use` items, `pub struct #name`, and
-/// its `Family`. `root` is the path of a module that contains `dsl` and `runtime`.
+/// The items of a code type's decoder, for a separate module: `use` items, `pub struct #name`, and
+/// its `CodeDecoder`. `root` is the path of a module that contains `dsl` and `runtime`.
 ///
 /// # Errors
 /// [`RustEmitError`]: a code wider than 8 bits.
-pub fn family(code: &Code, name: &Ident, root: &TokenStream) -> Result<TokenStream, RustEmitError> {
+pub fn decoder(
+    code: &Code,
+    name: &Ident,
+    root: &TokenStream,
+) -> Result<TokenStream, RustEmitError> {
     let uses = uses(code, &quote!(#root::dsl), &quote!(#root::runtime));
     let items = items(code, name)?;
     Ok(quote!(#uses #items))
@@ -58,7 +62,7 @@ pub(super) fn uses(code: &Code, dsl: &TokenStream, runtime: &TokenStream) -> Tok
     quote! {
         use #dsl::Code;
         #format
-        use #runtime::cpu::family::Family;
+        use #runtime::cpu::decoder::CodeDecoder;
         use #runtime::cpu::vector::Vector;
     }
 }
@@ -74,7 +78,7 @@ pub(super) fn items(code: &Code, name: &Ident) -> Result<TokenStream, RustEmitEr
     let no_sequence = || RustEmitError::NoSequence(weight.to_string());
     let plan = plan.ok_or_else(no_sequence)?;
     let decode = plan.stages.last().ok_or_else(no_sequence)?;
-    let (label, bits) = (family_name(code), Literal::u32_unsuffixed(code.bits()));
+    let (label, bits) = (decoder_name(code), Literal::u32_unsuffixed(code.bits()));
     let (serves, codes) = (serves(code), codes(&planes_to_bytes(&weight))?);
     let Values { table, body, helper } = values(decode)?;
     let doc = format!(" The decoder of `{label}` codes.");
@@ -85,7 +89,7 @@ pub(super) fn items(code: &Code, name: &Ident) -> Result<TokenStream, RustEmitEr
 
         #table
 
-        impl Family for #name {
+        impl CodeDecoder for #name {
             const NAME: &'static str = #label;
             const BITS: usize = #bits;
 

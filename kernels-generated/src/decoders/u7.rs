@@ -8,14 +8,14 @@
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
-use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
 /// The decoder of `u7` codes.
 #[derive(Clone, Copy, Debug)]
 pub struct U7;
 
-impl Family for U7 {
+impl CodeDecoder for U7 {
     const NAME: &'static str = "u7";
     const BITS: usize = 7;
 

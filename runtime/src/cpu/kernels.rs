@@ -5,8 +5,8 @@
 //! ([`super::tokens`]). Out: codes, weights, or sums of 16 rows per token. A *segment* is the
 //! columns between two reads of the group parameters: a group or a part of a group.
 
-use super::family::Family;
-use super::isa::{Isa, Kernel, enter};
+use super::decoder::CodeDecoder;
+use super::isa::{Isa, Vectorised, enter};
 use super::tile::each;
 use super::vector::Vector;
 
@@ -141,30 +141,30 @@ pub const fn streams(tokens: usize) -> usize {
 pub const MOST_STREAMS: usize = 4;
 
 struct Codes<'a, F> {
-    family: &'a F,
+    decoder: &'a F,
     planes: &'a [[u8; 64]],
     out: &'a mut [[u8; 64]],
     stride: usize,
 }
 
-pub(super) fn codes<F: Family>(
-    family: &F,
+pub(super) fn codes<F: CodeDecoder>(
+    decoder: &F,
     isa: Isa,
     planes: &[[u8; 64]],
     out: &mut [[u8; 64]],
     stride: usize,
 ) {
-    enter(isa, Codes { family, planes, out, stride });
+    enter(isa, Codes { decoder, planes, out, stride });
 }
 
-impl<F: Family> Kernel for Codes<'_, F> {
+impl<F: CodeDecoder> Vectorised for Codes<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
         let chunks = self.planes.chunks_exact(F::BITS);
         let outs = self.out.chunks_mut(8 * self.stride);
         for (planes, out) in chunks.zip(outs) {
-            let codes: [V; 8] = V::arrange(self.family.codes(planes));
+            let codes: [V; 8] = V::arrange(self.decoder.codes(planes));
             for (codes, out) in codes.into_iter().zip(out.iter_mut().step_by(self.stride)) {
                 codes.store(out);
             }
@@ -173,27 +173,27 @@ impl<F: Family> Kernel for Codes<'_, F> {
 }
 
 struct Weights<'a, F> {
-    family: &'a F,
+    decoder: &'a F,
     segment: Segment<'a>,
     out: &'a mut [[f32; 16]],
     stride: usize,
 }
 
-pub(super) fn values<F: Family>(
-    family: &F,
+pub(super) fn values<F: CodeDecoder>(
+    decoder: &F,
     isa: Isa,
     segment: Segment<'_>,
     out: &mut [[f32; 16]],
     stride: usize,
 ) {
-    enter(isa, Weights { family, segment, out, stride });
+    enter(isa, Weights { decoder, segment, out, stride });
 }
 
-impl<F: Family> Kernel for Weights<'_, F> {
+impl<F: CodeDecoder> Vectorised for Weights<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { family, segment, out, stride } = self;
+        let Self { decoder, segment, out, stride } = self;
         let Segment { planes, first, groups, .. } = segment;
         let chunks = planes.chunks_exact(F::BITS);
         let outs = out.chunks_mut(CHUNK * stride);
@@ -201,7 +201,7 @@ impl<F: Family> Kernel for Weights<'_, F> {
         let mut next = (group + 1) * groups.columns;
         let (mut scale, mut add): (V, _) = segment.parameters(group);
         for (planes, out) in chunks.zip(outs) {
-            let codes: [V; 8] = family.codes(planes);
+            let codes: [V; 8] = decoder.codes(planes);
             for (q, codes) in codes.into_iter().enumerate() {
                 if column == next {
                     group += 1;
@@ -209,7 +209,7 @@ impl<F: Family> Kernel for Weights<'_, F> {
                     (scale, add) = segment.parameters(group);
                 }
                 column += 4;
-                let values = family.values(codes);
+                let values = decoder.values(codes);
                 for (j, value) in values.into_iter().enumerate() {
                     let weight = match add {
                         Some(add) => value.fma_f32(scale, add),
@@ -225,16 +225,21 @@ impl<F: Family> Kernel for Weights<'_, F> {
 }
 
 struct Dot<'a, F> {
-    family: &'a F,
+    decoder: &'a F,
     row: DotRow<'a>,
     sums: &'a mut [[f32; 16]],
 }
 
-pub(super) fn dot_row<F: Family>(family: &F, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]) {
-    enter(isa, Dot { family, row, sums });
+pub(super) fn dot_row<F: CodeDecoder>(
+    decoder: &F,
+    isa: Isa,
+    row: DotRow<'_>,
+    sums: &mut [[f32; 16]],
+) {
+    enter(isa, Dot { decoder, row, sums });
 }
 
-impl<F: Family> Kernel for Dot<'_, F> {
+impl<F: CodeDecoder> Vectorised for Dot<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
@@ -248,11 +253,11 @@ impl<F: Family> Kernel for Dot<'_, F> {
     }
 }
 
-impl<F: Family> Dot<'_, F> {
+impl<F: CodeDecoder> Dot<'_, F> {
     /// M tokens by P panels, C independent chains of products each, enough to hide their latency.
     #[inline(always)]
     fn tokens<V: Vector, const M: usize, const C: usize, const P: usize>(self) {
-        let Self { family, row, sums } = self;
+        let Self { decoder, row, sums } = self;
         let (x, _) = row.x.as_chunks::<M>();
         let (starts, _) = row.starts.as_chunks::<M>();
         let Some(panels) = row.panels.first_chunk::<P>() else {
@@ -278,7 +283,7 @@ impl<F: Family> Dot<'_, F> {
                     for line in 0..F::BITS {
                         V::prefetch(ahead.wrapping_add(line).cast());
                     }
-                    let codes: [V; 8] = family.codes(chunk);
+                    let codes: [V; 8] = decoder.codes(chunk);
                     each!(q in [0 1 2 3 4 5 6 7] {
                         each!(m in M {
                             let token = V::splat(x[q][m]);
@@ -327,16 +332,21 @@ fn in_stream<T, const P: usize>(panel: &[T], at: *const T) -> *const T {
 }
 
 struct Fma<'a, F> {
-    family: &'a F,
+    decoder: &'a F,
     row: FmaRow<'a>,
     sums: &'a mut [[f32; 16]],
 }
 
-pub(super) fn fma_row<F: Family>(family: &F, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]) {
-    enter(isa, Fma { family, row, sums });
+pub(super) fn fma_row<F: CodeDecoder>(
+    decoder: &F,
+    isa: Isa,
+    row: FmaRow<'_>,
+    sums: &mut [[f32; 16]],
+) {
+    enter(isa, Fma { decoder, row, sums });
 }
 
-impl<F: Family> Kernel for Fma<'_, F> {
+impl<F: CodeDecoder> Vectorised for Fma<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
@@ -350,11 +360,11 @@ impl<F: Family> Kernel for Fma<'_, F> {
     }
 }
 
-impl<F: Family> Fma<'_, F> {
+impl<F: CodeDecoder> Fma<'_, F> {
     /// M tokens, C independent chains of additions per token.
     #[inline(always)]
     fn tokens<V: Vector, const M: usize, const C: usize>(self) {
-        let Self { family, row, sums } = self;
+        let Self { decoder, row, sums } = self;
         let Groups { columns, scales, add } = row.panel.groups;
         let (x, _) = row.x.as_chunks::<M>();
         let (x_sums, _) = row.sums.as_chunks::<M>();
@@ -368,11 +378,11 @@ impl<F: Family> Fma<'_, F> {
             for line in planes {
                 V::prefetch(line.as_ptr().wrapping_add(AHEAD));
             }
-            let codes: [V; 8] = family.codes(planes);
+            let codes: [V; 8] = decoder.codes(planes);
             // A loop, not unrolled: the end of a segment would otherwise be eight times in every
             // kernel.
             for (q, codes) in codes.into_iter().enumerate() {
-                let values = family.values(codes);
+                let values = decoder.values(codes);
                 each!(j in [0 1 2 3] {
                     each!(m in M {
                         let token = V::splat(x[4 * q + j][m].to_bits());

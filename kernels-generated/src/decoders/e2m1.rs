@@ -8,7 +8,7 @@
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::{E2M1, Number};
-use quantloom_runtime::cpu::family::Family;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
 /// The decoder of `e2m1` codes.
@@ -21,7 +21,7 @@ const TABLE: [f32; 16] = [
     -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
 
-impl Family for E2m1 {
+impl CodeDecoder for E2m1 {
     const NAME: &'static str = "e2m1";
     const BITS: usize = 4;
 

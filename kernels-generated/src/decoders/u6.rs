@@ -1,4 +1,4 @@
-//! `e2m3`: the float format e2m3 (OCP MX v1.0, section 5.3.2).
+//! `u6`: 6-bit integers; signed ones are stored with their top bit flipped.
 //!
 //! Codes are stored in planes: bits 0 to 3 and bits 4 to 5.
 //! Where they lie in a chunk says `quantloom_runtime::cpu::native`.
@@ -7,20 +7,20 @@
 //! Again: `cargo run -p quantloom-codegen --features catalogue --bin quantloom-catalogue -- --write`.
 
 use quantloom_dsl::Code;
-use quantloom_dsl::format::{E2M3, Number};
-use quantloom_runtime::cpu::family::Family;
+use quantloom_dsl::format::Number;
+use quantloom_runtime::cpu::decoder::CodeDecoder;
 use quantloom_runtime::cpu::vector::Vector;
 
-/// The decoder of `e2m3` codes.
+/// The decoder of `u6` codes.
 #[derive(Clone, Copy, Debug)]
-pub struct E2m3;
+pub struct U6;
 
-impl Family for E2m3 {
-    const NAME: &'static str = "e2m3";
+impl CodeDecoder for U6 {
+    const NAME: &'static str = "u6";
     const BITS: usize = 6;
 
     fn serves(&self, code: &Code) -> bool {
-        *code == Code::Number(Number::Float(E2M3))
+        matches!(code, Code::Number(Number::Uint(6) | Number::Int(6)))
     }
 
     #[inline(always)]
@@ -48,19 +48,12 @@ impl Family for E2m3 {
 
     #[inline(always)]
     fn values<V: Vector>(&self, codes: V) -> [V; 4] {
+        let byte = V::splat(0xff);
         [
-            value(codes.shl::<26>()),
-            value(codes.shl::<18>()),
-            value(codes.shl::<10>()),
-            value(codes.shl::<2>()),
+            codes.and(byte).to_f32(),
+            codes.shr::<8>().and(byte).to_f32(),
+            codes.shr::<16>().and(byte).to_f32(),
+            codes.shr::<24>().to_f32(),
         ]
     }
-}
-
-/// The values of the codes in the top bits of each lane.
-#[inline(always)]
-fn value<V: Vector>(column: V) -> V {
-    let normal = column.shr::<6>().and(V::splat(0x01f0_0000)).add(V::splat(0x3f00_0000));
-    let over = normal.add_f32(V::splat((-1f32).to_bits()));
-    normal.add_f32(over.and(over.sar::<31>())).or(column.and(V::splat(0x8000_0000)))
 }

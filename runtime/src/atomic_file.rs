@@ -32,13 +32,13 @@ pub fn discard_pending() {
 
 /// An unfinished file in the directory of its target.
 #[derive(Debug)]
-pub struct Output {
+pub struct AtomicFile {
     target: PathBuf,
     /// `None` after the rename.
     file: Option<NamedTempFile>,
 }
 
-impl Output {
+impl AtomicFile {
     /// Creates a file whose mode follows the process's umask.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Output {
         Ok(Self { target, file: Some(file) })
     }
 
-    /// The temporary path, which contains the bytes until [`Output::keep`].
+    /// The temporary path, which contains the bytes until [`AtomicFile::keep`].
     pub fn path(&self) -> &Path {
         self.file.as_ref().map_or(&self.target, NamedTempFile::path)
     }
@@ -85,7 +85,7 @@ impl Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
             let path = file.path().to_owned();
@@ -95,7 +95,7 @@ impl Drop for Output {
     }
 }
 
-impl Write for Output {
+impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.file {
             Some(file) => file.write(bytes),

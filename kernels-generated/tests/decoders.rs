@@ -1,12 +1,12 @@
-//! The checked-in families on every instruction set of this machine: all codes at all places of a
+//! The checked-in decoders on every instruction set of this machine: all codes at all places of a
 //! chunk, packed here by the words of the layout's description and not by the layout algebra.
 
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
-use quantloom_kernels::FAMILIES;
-use quantloom_runtime::cpu::decode::{Groups, PanelScales, Segment};
-use quantloom_runtime::cpu::family::Decode;
+use quantloom_kernels::DECODERS;
+use quantloom_runtime::cpu::decoder::DynDecoder;
 use quantloom_runtime::cpu::isa::Isa;
+use quantloom_runtime::cpu::kernels::{Groups, PanelScales, Segment};
 
 const ROWS: usize = 16;
 const COLUMNS: usize = 32;
@@ -32,15 +32,15 @@ fn pack(bits: usize, code: &dyn Fn(usize, usize) -> u32) -> Vec<[u8; 64]> {
     vectors
 }
 
-fn number(family: &dyn Decode) -> Number {
-    Number::from_name(family.name()).unwrap_or_else(|| panic!("{}", family.name()))
+fn number(decoder: &dyn DynDecoder) -> Number {
+    Number::from_name(decoder.name()).unwrap_or_else(|| panic!("{}", decoder.name()))
 }
 
 #[test]
 fn every_code_is_decoded_at_every_place() {
     let ones = [[0x3f80u16; ROWS]];
-    for family in FAMILIES {
-        let (number, bits) = (number(*family), family.bits());
+    for decoder in DECODERS {
+        let (number, bits) = (number(*decoder), decoder.bits());
         for isa in Isa::present() {
             // A chunk has 512 places: a step of an odd number walks through all codes.
             for step in 0..1usize << bits {
@@ -52,13 +52,13 @@ fn every_code_is_decoded_at_every_place() {
                     Groups { columns: COLUMNS, scales: PanelScales::Bf16(&ones), add: None };
                 let mut values = [[0.0f32; ROWS]; COLUMNS];
                 let segment = Segment { planes: &planes, first: 0, groups };
-                family.decode_values(isa, segment, &mut values, 1);
+                decoder.decode_values(isa, segment, &mut values, 1);
                 for (column, values) in values.iter().enumerate() {
                     for (row, found) in values.iter().enumerate() {
                         let code = code(row, column);
                         let expected = number.decode(code) as f32;
                         let same = *found == expected || found.is_nan() && expected.is_nan();
-                        let name = family.name();
+                        let name = decoder.name();
                         assert!(
                             same,
                             "{name} on {isa}: code {code:#x} at row {row}, column {column} gives {found}, not {expected}"
@@ -72,36 +72,36 @@ fn every_code_is_decoded_at_every_place() {
 
 #[test]
 fn codes_come_out_as_they_went_in() {
-    for family in FAMILIES {
-        let mask = number(*family).mask();
+    for decoder in DECODERS {
+        let mask = number(*decoder).mask();
         let code = |row: usize, column: usize| (row * 37 + column * 11) as u32 & mask;
         let mut out = [[0u8; 64]; 8];
-        family.decode_codes(Isa::Portable, &pack(family.bits(), &code), &mut out, 1);
+        decoder.decode_codes(Isa::Portable, &pack(decoder.bits(), &code), &mut out, 1);
         for (at, found) in out.as_flattened().iter().enumerate() {
             let (row, column) = (at % 64 / 4, at / 64 * 4 + at % 4);
-            let name = family.name();
+            let name = decoder.name();
             assert_eq!(u32::from(*found), code(row, column), "{name}: row {row}, column {column}");
         }
     }
 }
 
-/// Each code type is served by exactly one family: its own, integers of a width by one.
+/// Each code type is served by exactly one decoder: its own, integers of a width by one.
 #[test]
 fn a_code_type_has_one_family() {
-    for family in FAMILIES {
-        let own = number(*family);
+    for decoder in DECODERS {
+        let own = number(*decoder);
         let mut codes = vec![own];
         if let Number::Uint(bits) = own {
             codes.push(Number::Int(bits));
         }
         for number in codes {
-            let serving = FAMILIES.iter().filter(|other| other.serves(&Code::Number(number)));
+            let serving = DECODERS.iter().filter(|other| other.serves(&Code::Number(number)));
             let serving: Vec<&str> = serving.map(|other| other.name()).collect();
-            assert_eq!(serving, [family.name()], "{number}");
+            assert_eq!(serving, [decoder.name()], "{number}");
         }
     }
     for scheme in quantloom_kernels::catalogue() {
-        let serving = FAMILIES.iter().filter(|family| family.serves(&scheme.weight.code));
+        let serving = DECODERS.iter().filter(|decoder| decoder.serves(&scheme.weight.code));
         assert_eq!(serving.count(), 1, "{}", scheme.name);
     }
 }
