@@ -169,7 +169,7 @@ fn what_a_tile_does_not_take_is_said() {
         (TileShape { warps: 0, ..shape }, "a warp has"),
         (TileShape { warps: 16, tokens: 16, ..shape }, "the threads copy"),
         (TileShape { stages: 1, ..shape }, "stages are"),
-        (TileShape { splits: 33, ..shape }, "K is split"),
+        (TileShape { splits: 33, ..shape }, "as many k-tiles as splits"),
     ] {
         let error = wrong.build(&problem).unwrap_err().to_string();
         assert!(error.contains(rule), "{wrong:?}: {error}");

@@ -162,7 +162,10 @@ impl Schedule for TileShape {
             (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
             (per_warp, "a warp has 16, 32 or 64 rows"),
             (self.min_blocks > 0, "there is at least a block"),
-            (copies, "the threads of a block copy whole tokens at a time, a divisor of its tokens"),
+            (
+                copies,
+                "the threads copy k-tiles of whole tokens, a divisor of the block's at a time",
+            ),
             ((2..=16).contains(&self.stages), "stages are 2 to 16"),
             (
                 (1..=main.k_iters()).contains(&self.splits),
