@@ -5,7 +5,7 @@
 //! * w[n,k] + bias[n]`, where `x~` is the activation, multiplied by its prescale and quantised as
 //!   declared.
 
-use crate::format::{Number, exp2, floor_log2};
+use crate::format::{Number, Overflow, exp2, floor_log2};
 use crate::layout::{
     Axis, BindError, BoundLayout, Component, Digit, DigitRange, Granularity, GroupSize, Layout,
     Shape,
@@ -142,6 +142,33 @@ impl ZeroKind {
             Self::Codes { number, plus, wraps } => {
                 let zero = number.decode(stored) + f64::from(plus);
                 if wraps { zero.rem_euclid(f64::from(number.mask()) + 1.0) } else { zero }
+            }
+        }
+    }
+
+    /// The code that stands for a zero point: the nearest one, ties to the even zero point.
+    pub fn encode(self, zero: f64) -> u32 {
+        match self {
+            Self::Float(number) => number.encode(zero, Overflow::Saturate),
+            Self::Codes { number, plus, wraps } => {
+                let stored = zero.round_ties_even() - f64::from(plus);
+                if wraps {
+                    // The remainder is a code itself, of signed types too.
+                    return stored.rem_euclid(f64::from(number.mask()) + 1.0) as u32;
+                }
+                number.encode(stored, Overflow::Saturate)
+            }
+        }
+    }
+
+    /// The smallest and the largest zero point of integer codes; `None` for floats. Those that wrap
+    /// are remainders, 0 to 2^bits - 1, whether or not the stored type is signed.
+    pub fn integer_range(self) -> Option<(f64, f64)> {
+        match self {
+            Self::Float(_) => None,
+            Self::Codes { number, wraps: true, .. } => Some((0.0, f64::from(number.mask()))),
+            Self::Codes { number, plus, .. } => {
+                Some((number.min() + f64::from(plus), number.max() + f64::from(plus)))
             }
         }
     }

@@ -1,10 +1,10 @@
 //! What is 0 stays 0, by every rule and with every kind of levels: no scale that is chosen for it, and
 //! no product of scales, makes it a NaN.
 
-use quantloom_dsl::format::{BF16, F16, F32};
+use quantloom_dsl::format::{BF16, F16, F32, Number};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{StaticInput, dequantise, quantise, quantise_activation};
-use quantloom_dsl::{Scheme, parse};
+use quantloom_dsl::{Scheme, ZeroKind, parse};
 
 const CODES: [&str; 6] = ["i8", "u8", "e4m3", "e5m2", "e2m1", "e4m3fnuz"];
 const NUMBERS: [&str; 7] = ["f32", "f16", "bf16", "e8m0", "e4m3", "u8", "i8"];
@@ -73,6 +73,27 @@ fn a_weight_of_zeros_is_0() {
             let plain = quantise(&scheme, shape, &[0.0; 80], F32, None).unwrap();
             let w = dequantise(&scheme, &plain).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert!(w.iter().all(|w| *w == 0.0), "{text}: {w:?}");
+        }
+    }
+}
+
+/// A code stands for a zero point of its kind's range, and is the code that the zero point gets: the
+/// stored constant and the remainder of those that wrap included.
+#[test]
+fn zero_points_have_codes() {
+    for number in [Number::Uint(4), Number::Int(7), Number::Int(2), Number::Uint(8)] {
+        for plus in [-3, 0, 1, 9] {
+            for wraps in [false, true] {
+                let kind = ZeroKind::Codes { number, plus, wraps };
+                let (least, largest) = kind.integer_range().unwrap();
+                let zeros: Vec<f64> = (0..=number.mask()).map(|code| kind.decode(code)).collect();
+                let ends = zeros.iter().fold((f64::MAX, f64::MIN), |(low, high), zero| {
+                    (low.min(*zero), high.max(*zero))
+                });
+                assert_eq!(ends, (least, largest), "{kind}");
+                let codes: Vec<u32> = zeros.iter().map(|zero| kind.encode(*zero)).collect();
+                assert_eq!(codes, (0..=number.mask()).collect::<Vec<_>>(), "{kind}");
+            }
         }
     }
 }

@@ -62,7 +62,14 @@ fn a_zero_point_beside_a_shift_is_taken_off_once() {
 /// represent.
 #[test]
 fn zero_points_far_from_their_codes_are_exact() {
-    let schemes = [("u4", "u2 + 137"), ("i7", "u4 + 75"), ("u4", "u3 + 250"), ("u8", "u7 + 129")];
+    // A signed one that wraps is 0 to 127.
+    let schemes = [
+        ("u4", "u2 + 137"),
+        ("i7", "u4 + 75"),
+        ("u4", "u3 + 250"),
+        ("u8", "u7 + 129"),
+        ("u4 - 2", "i7 wraps"),
+    ];
     let schemes = schemes.map(|(weight, zero)| {
         let rest = format!("zero: {zero} per 1x32, scale: f16 per 1x32");
         [scheme(weight, &rest, "bf16"), scheme(weight, &rest, "f16")]

@@ -3,7 +3,7 @@
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, GroupSize};
-use quantloom_dsl::{ScaleType, Scheme, Zero, ZeroKind, ZeroPointCorrection};
+use quantloom_dsl::{ScaleType, Scheme, Zero, ZeroPointCorrection};
 
 use super::dequantise::takes_zeros;
 use super::group_params::{GroupParams, ParamKind};
@@ -95,11 +95,8 @@ fn subtracted_zeros(zero: &Zero, plan: &Plan, (add, k_tile): (i32, u32)) -> Opti
         Operand::F16 => (F16, 8, 1024.0),
         _ => return None,
     };
-    let ZeroKind::Codes { number, plus, wraps } = zero.kind else { return None };
-    let (Number::Uint(bits) | Number::Int(bits)) = number else { return None };
-    // A zero point that wraps has its own number of bits again.
-    let plus = if wraps { 0.0 } else { f64::from(plus) };
-    let (least, largest) = (number.min() + plus, number.max() + plus);
+    let (least, largest) = zero.kind.integer_range()?;
+    let bits = zero.kind.number().bits();
     let (low, high) = plan.dequant.weight.range();
     let exact = largest - low.min(0.0) <= base && high - least <= 2.0 * base;
     let (GroupSize::Each(1), GroupSize::Each(columns)) = (zero.group.rows, zero.group.cols) else {

@@ -8,7 +8,7 @@ use super::{PlainCodes, ReferenceError};
 use crate::format::{BF16, F16, F32, FloatFormat, Number, Overflow, exp2, floor_log2};
 use crate::layout::{Component, Granularity, GroupSize, Index, Shape};
 use crate::scheme::{
-    Arithmetic, Code, Group, ScaleLevel, ScaleRule, ScaleType, Scheme, Ties, WeightCode, ZeroKind,
+    Arithmetic, Code, Group, ScaleLevel, ScaleRule, ScaleType, Scheme, Ties, WeightCode,
 };
 
 /// The arithmetic of tensor libraries: each operation in f32, then rounded to the tensor's type.
@@ -361,15 +361,7 @@ impl WeightQuantiser<'_> {
         let stored = starts.iter().zip(extents).map(|(index, extent)| {
             let scale = self.factor(0, *index);
             let value = choose_zero(extent, scale, &self.codes, self.joined());
-            match zero.kind {
-                ZeroKind::Float(number) => number.encode(value, Overflow::Saturate),
-                ZeroKind::Codes { number, plus, wraps } => {
-                    let stored = value.round_ties_even() - f64::from(plus);
-                    let size = f64::from(number.mask()) + 1.0;
-                    let stored = if wraps { stored.rem_euclid(size) } else { stored };
-                    number.encode(stored, Overflow::Saturate)
-                }
-            }
+            zero.kind.encode(value)
         });
         let stored = stored.collect();
         self.components.insert(Component::Zero, stored);

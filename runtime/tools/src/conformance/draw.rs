@@ -328,7 +328,9 @@ fn input_scale(scheme: &Scheme, level: u8) -> f64 {
     let finer = quantiser.scales.iter().filter(|scale| !scale.stored);
     let finer = finer.filter_map(|scale| scale.stored_number());
     let middle: f64 = finer.map(|number| number.max().sqrt()).product();
-    let factor = LARGEST / (quantiser.code.max() * middle);
+    // Types of one bit have no code above 0.
+    let most = if quantiser.code.max() > 0.0 { quantiser.code.max() } else { 1.0 };
+    let factor = LARGEST / (most * middle);
     let divide = quantiser.scales.get(usize::from(level)).is_some_and(|scale| scale.divide);
     if divide { 1.0 / factor } else { factor }
 }
