@@ -174,7 +174,7 @@ fn is_configured(layer: &ExpertLayer, config: &Value) {
     assert_eq!(config["norm_topk_prob"].as_bool().unwrap_or(true), routing.renormalise);
     assert_eq!(number(&["n_group"]), routing.groups.map(|groups| groups.count.into()));
     assert_eq!(number(&["topk_group"]), routing.groups.map(|groups| groups.keep.into()));
-    assert_eq!(number(&["routed_scaling_factor"]).unwrap_or(1.0), routing.scale.into());
+    assert_eq!(number(&["routed_scaling_factor"]).unwrap_or(1.0), f64::from(routing.scale));
     assert_eq!(routing.score, if deepseek { Score::Sigmoid } else { Score::Softmax });
     assert_eq!(config["hidden_act"], "silu");
 }
