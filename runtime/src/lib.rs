@@ -15,6 +15,8 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod declared;
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub mod driver;
 pub mod element;
 mod explanation;
 pub mod float_mode;

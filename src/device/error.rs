@@ -46,11 +46,11 @@ pub enum DeviceError {
     /// The NVIDIA GPU, or its driver.
     #[cfg(feature = "cuda")]
     #[error("cuda: {0}")]
-    Cuda(#[from] CudaError),
+    Cuda(#[source] CudaError),
     /// The AMD GPU, or its runtime.
     #[cfg(feature = "hip")]
     #[error("hip: {0}")]
-    Hip(#[from] HipError),
+    Hip(#[source] HipError),
     /// The GPU that is reached through Vulkan, Metal or Direct3D 12.
     #[cfg(feature = "wgpu")]
     #[error("wgpu: {0}")]

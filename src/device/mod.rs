@@ -200,8 +200,8 @@ impl From<CpuDevice> for Device {
 impl Opening {
     #[cfg(feature = "cuda")]
     fn cuda(&self, ordinal: u32) -> Result<Device, DeviceError> {
-        let executor = Cuda::new(ordinal, crate::jit::with_overrides(self.overrides.clone()))?;
-        Ok(Device::Cuda(GpuDevice::new(executor)))
+        let executor = Cuda::new(ordinal, crate::jit::with_overrides(self.overrides.clone()));
+        Ok(Device::Cuda(GpuDevice::new(executor.map_err(DeviceError::Cuda)?)))
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -211,8 +211,8 @@ impl Opening {
 
     #[cfg(feature = "hip")]
     fn hip(&self, ordinal: u32) -> Result<Device, DeviceError> {
-        let executor = Hip::new(ordinal, crate::jit::with_overrides(self.overrides.clone()))?;
-        Ok(Device::Hip(GpuDevice::new(executor)))
+        let executor = Hip::new(ordinal, crate::jit::with_overrides(self.overrides.clone()));
+        Ok(Device::Hip(GpuDevice::new(executor.map_err(DeviceError::Hip)?)))
     }
 
     #[cfg(not(feature = "hip"))]

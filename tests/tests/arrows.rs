@@ -55,8 +55,9 @@ const RUNTIME: Allowed<'_> = &[
         ],
     ),
     ("tensor", &["checkpoint"]),
-    ("cuda", &["gpu", "image_cache", "op", "prepared", "source"]),
-    ("hip", &["gpu", "image_cache", "op", "source"]),
+    ("driver", &["gpu", "image_cache", "op", "source"]),
+    ("cuda", &["driver", "gpu", "image_cache", "prepared", "source"]),
+    ("hip", &["driver"]),
     ("quantise", &["checkpoint", "float_mode", "output", "pack", "tensor", "unpacked"]),
     ("wgpu", &["gpu", "op", "source"]),
 ];

@@ -70,7 +70,7 @@ pub(crate) fn simulator(name: &str, seed: u64, tuning: &Tuning) -> Result<GpuDev
 fn advised(error: DeviceError) -> anyhow::Error {
     let install = match &error {
         DeviceError::Unknown { .. } | DeviceError::Target { .. } => return error.into(),
-        DeviceError::Cuda(CudaError::LibraryNotFound) => {
+        DeviceError::Cuda(CudaError::LibraryNotFound { .. }) => {
             "; install NVIDIA's driver (525 or later; `quantloom devices --test` tries it), or take \
              another backend"
         }

@@ -1,14 +1,50 @@
 //! Graphs: work that is queued once and launched often.
 
-use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use cudarc::driver::sys;
+use cudarc::driver::sys::CUstreamCaptureMode;
 
-use super::device::Context;
-use super::error::CudaError;
-use super::order::{Kept, Record};
-use super::stream::Stream;
+use super::{Context, CudaError, Driver, Stream};
+use crate::driver::functions::Handle;
+use crate::driver::order::{Joined, Kept, Queue, Record, lock, open};
+use crate::driver::stream::RawEvent;
+
+impl Queue<Driver> {
+    /// Begins a capture.
+    fn begin(&self) -> Result<Arc<Record<Driver>>, CudaError> {
+        let mut capture = lock(&self.capture);
+        if open(&capture).is_some() {
+            return Err(CudaError::Captured("capturing a graph"));
+        }
+        let before = Arc::new(RawEvent::at_the_end_of(self)?);
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.context().enter()?.call(
+            || "starting to capture a graph".to_owned(),
+            // SAFETY: the stream lives as long as `self`.
+            |driver| unsafe { (driver.own.cuStreamBeginCapture_v2)(self.handle(), mode) },
+        )?;
+        let record = Arc::new(Record(Mutex::new(Some(Kept::default()))));
+        *capture = Some(Joined { record: record.clone(), before });
+        Ok(record)
+    }
+
+    /// Ends the capture that began with a record: the graph, and what it uses.
+    fn end(&self, record: &Record<Driver>) -> Result<(Handle, Kept<Driver>), CudaError> {
+        let mut capture = lock(&self.capture);
+        let mut kept = lock(&record.0);
+        let mut handle = Handle::NULL;
+        let ended = self.context().enter().and_then(|current| {
+            current.call(
+                || "ending the capture of a graph".to_owned(),
+                // SAFETY: `handle` may be written, and the stream lives as long as `self`.
+                |driver| unsafe { (driver.own.cuStreamEndCapture)(self.handle(), &mut handle) },
+            )
+        });
+        let kept = kept.take().unwrap_or_default();
+        *capture = None;
+        ended.map(|()| (handle, kept))
+    }
+}
 
 /// A captured and instantiated sequence of work.
 ///
@@ -17,13 +53,9 @@ use super::stream::Stream;
 /// [`Buffer`](super::Buffer)'s is kept by whoever promised it to an `unsafe` call.
 pub struct Graph {
     context: Context,
-    executable: sys::CUgraphExec,
-    kept: Kept,
+    executable: Handle,
+    kept: Kept<Driver>,
 }
-
-// SAFETY: an executable graph may be launched from any thread, one at a time: `launch` takes
-// `&mut self`.
-unsafe impl Send for Graph {}
 
 impl Graph {
     /// Captures what `work` queues on the stream (it is not run), and instantiates it. A stream that
@@ -43,12 +75,12 @@ impl Graph {
         let mut capture = Capture { stream, record: stream.queue().begin()?, ended: false };
         work(stream)?;
         let (graph, kept) = capture.end()?;
-        let mut executable = null_mut();
+        let mut executable = Handle::NULL;
         context.enter()?.call(
             || "instantiating a graph".to_owned(),
             // SAFETY: `executable` may be written, and the graph lives until the end of scope.
             |driver| unsafe {
-                (driver.cuGraphInstantiateWithFlags)(&mut executable, graph.handle, 0)
+                (driver.own.cuGraphInstantiateWithFlags)(&mut executable, graph.handle, 0)
             },
         )?;
         Ok(Self { context: context.clone(), executable, kept })
@@ -74,7 +106,7 @@ impl Graph {
             || doing.to_owned(),
             // SAFETY: graph and stream live as long as the borrows; memory and kernels live as long as
             // the graph, which the driver destroys only after its replays.
-            |driver, stream| unsafe { (driver.cuGraphLaunch)(self.executable, stream) },
+            |driver, stream| unsafe { (driver.own.cuGraphLaunch)(self.executable, stream) },
         )
     }
 }
@@ -85,7 +117,7 @@ impl Drop for Graph {
             // SAFETY: made by `capture` and used by nobody after this; replays that are queued still
             // run. What it keeps goes after it.
             current.release("destroying a graph", |driver| unsafe {
-                (driver.cuGraphExecDestroy)(self.executable)
+                (driver.own.cuGraphExecDestroy)(self.executable)
             });
         }
     }
@@ -94,12 +126,12 @@ impl Drop for Graph {
 /// A capture that is ended whatever happens: a stream left capturing would be of no use.
 struct Capture<'s> {
     stream: &'s Stream,
-    record: Arc<Record>,
+    record: Arc<Record<Driver>>,
     ended: bool,
 }
 
 impl<'s> Capture<'s> {
-    fn end(&mut self) -> Result<(Captured<'s>, Kept), CudaError> {
+    fn end(&mut self) -> Result<(Captured<'s>, Kept<Driver>), CudaError> {
         self.ended = true;
         let (handle, kept) = self.stream.queue().end(&self.record)?;
         Ok((Captured { context: self.stream.context(), handle }, kept))
@@ -118,19 +150,19 @@ impl Drop for Capture<'_> {
 /// A graph before instantiation.
 struct Captured<'s> {
     context: &'s Context,
-    handle: sys::CUgraph,
+    handle: Handle,
 }
 
 impl Drop for Captured<'_> {
     fn drop(&mut self) {
-        if self.handle.is_null() {
+        if self.handle == Handle::NULL {
             return;
         }
         if let Ok(current) = self.context.enter() {
             // SAFETY: made by the end of a capture and used by nobody after this; an executable
             // made from it does not need it.
             current.release("destroying a captured graph", |driver| unsafe {
-                (driver.cuGraphDestroy)(self.handle)
+                (driver.own.cuGraphDestroy)(self.handle)
             });
         }
     }

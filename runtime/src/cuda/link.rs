@@ -4,10 +4,12 @@
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
-use cudarc::driver::sys::{self, CUjit_option as Option_};
+use cudarc::driver::sys::{CUjit_option as Option_, CUjitInputType};
 
-use super::device::{Context, capability, runs};
-use super::error::CudaError;
+use super::device::{capability, runs};
+use super::{Context, CudaError, Driver};
+use crate::driver::context::Current;
+use crate::driver::functions::Handle;
 
 /// Room for what the driver's compiler prints, in bytes.
 const LOG: usize = 16 << 10;
@@ -30,10 +32,13 @@ pub fn text_target(text: &str) -> Option<&str> {
 pub(super) fn compile(context: &Context, entry: &str, text: &str) -> Result<Vec<u8>, CudaError> {
     let wrong = |what| CudaError::Text { entry: entry.to_owned(), what };
     let target = text_target(text).ok_or_else(|| wrong("it has no `.target` line"))?;
-    let info = context.info();
-    if !runs(target, info.compute) {
-        let (entry, target) = (entry.to_owned(), target.to_owned());
-        return Err(CudaError::Target { entry, target, device: info.sm() });
+    if !runs(target, context.compute()) {
+        let (kernel, target) = (entry.to_owned(), target.to_owned());
+        return Err(CudaError::Target {
+            kernel,
+            target,
+            device: context.info().architecture.clone(),
+        });
     }
     let source = CString::new(text).map_err(|_| wrong("it holds a zero byte"))?;
     let name = CString::new(entry).map_err(|_| wrong("its name holds a zero byte"))?;
@@ -51,20 +56,20 @@ pub(super) fn compile(context: &Context, entry: &str, text: &str) -> Result<Vec<
     }
     let (mut keys, mut values): (Vec<_>, Vec<_>) = options.into_iter().unzip();
     let current = context.enter()?;
-    let mut state = null_mut();
+    let mut state = Handle::NULL;
     let count = keys.len() as u32;
     current.call(
         || "preparing the driver's compiler".to_owned(),
         // SAFETY: `count` options with their values; keys, values and the log live until the
         // state is destroyed at the end of this function.
         |driver| unsafe {
-            (driver.cuLinkCreate_v2)(count, keys.as_mut_ptr(), values.as_mut_ptr(), &mut state)
+            (driver.own.cuLinkCreate_v2)(count, keys.as_mut_ptr(), values.as_mut_ptr(), &mut state)
         },
     )?;
     let compiled = add_and_complete(&current, state, &source, &name);
     current.release("destroying the driver's compiler", |driver| {
         // SAFETY: made above; the image was copied out of it.
-        unsafe { (driver.cuLinkDestroy)(state) }
+        unsafe { (driver.own.cuLinkDestroy)(state) }
     });
     drop(current);
     compiled.map_err(|error| {
@@ -75,12 +80,12 @@ pub(super) fn compile(context: &Context, entry: &str, text: &str) -> Result<Vec<
 }
 
 fn add_and_complete(
-    current: &super::device::Current<'_>,
-    state: sys::CUlinkState,
+    current: &Current<'_, Driver>,
+    state: Handle,
     source: &CString,
     name: &CString,
 ) -> Result<Vec<u8>, CudaError> {
-    let kind = sys::CUjitInputType::CU_JIT_INPUT_PTX;
+    let kind = CUjitInputType::CU_JIT_INPUT_PTX;
     let bytes = source.as_bytes_with_nul();
     let data = bytes.as_ptr().cast_mut().cast::<c_void>();
     current.call(
@@ -88,14 +93,14 @@ fn add_and_complete(
         // SAFETY: the text ends in 0 and is only read; no further options.
         |driver| unsafe {
             let (name, none) = (name.as_ptr(), null_mut());
-            (driver.cuLinkAddData_v2)(state, kind, data, bytes.len(), name, 0, none, null_mut())
+            (driver.own.cuLinkAddData_v2)(state, kind, data, bytes.len(), name, 0, none, null_mut())
         },
     )?;
     let (mut image, mut size) = (null_mut(), 0usize);
     current.call(
         || "the driver's linker".to_owned(),
         // SAFETY: both may be written.
-        |driver| unsafe { (driver.cuLinkComplete)(state, &mut image, &mut size) },
+        |driver| unsafe { (driver.own.cuLinkComplete)(state, &mut image, &mut size) },
     )?;
     // SAFETY: the driver says that `size` bytes lie there until the state is destroyed.
     let image = unsafe { std::slice::from_raw_parts(image.cast::<u8>().cast_const(), size) };

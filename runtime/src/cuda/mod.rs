@@ -1,55 +1,61 @@
 //! NVIDIA GPUs through the driver API: kernels come as PTX text, nothing is linked, no toolkit is
 //! needed, and a machine without a driver is an error value.
 //!
-//! In: a [`KernelSource`](crate::source::KernelSource) and device memory. Out: kernels queued on
-//! a stream. Start at [`Context`] (a device), then [`Loader`] (key -> text -> image -> kernel),
-//! then [`Kernel::launch`]. One idea a file:
+//! Most of it is [`crate::driver`]'s, which is HIP's too: start there, at [`Context`] (a device), then
+//! [`Loader`] (key -> text -> image -> kernel), then [`Kernel::launch`]. Here is what only CUDA has:
 //!
 //! | file | what |
 //! |---|---|
-//! | `driver` | the library: found once, each function looked up once |
-//! | `device` | devices and their facts, contexts |
-//! | `stream`, `graph`, `buffer` | order and time, repetition, memory |
-//! | `order` | who uses memory on which stream, and what a graph keeps |
+//! | `library` | the driver: found once; what it does in its own way |
+//! | `device` | compute capabilities; contexts of the caller |
 //! | `link` | PTX -> image, by the driver's own compiler |
-//! | `module`, `loader` | image -> kernel; key -> kernel |
-//! | `launch`, `tensor_map` | what was checked by [`crate::gpu::arguments`], launched; boxes of tensors |
-//! | `executor` | the device as what products run on ([`crate::gpu`]) |
-//! | `engine` | products in memory and on a stream of the caller |
-//!
-//! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
-//! context current than it found. Only [`Kernel::launch`], launches of plans in a caller's memory,
-//! asynchronous copies of borrowed memory and foreign handles are `unsafe`: what a kernel's text does is beyond the compiler's sight. Why the
-//! rest is safe: `order`, which keeps streams from racing and graphs from outliving what they use, and
-//! `docs/soundness.md`.
+//! | `launch`, `tensor_map` | attributes of a launch, tensor maps, as the driver reads them |
+//! | `graph`, `pinned` | repetition; page-locked memory |
 
-mod buffer;
 mod device;
-mod driver;
-mod engine;
-mod error;
-mod executor;
 mod graph;
 mod launch;
+mod library;
 mod link;
-mod loader;
-mod module;
-mod order;
+mod pinned;
 mod prepared;
-mod stream;
 mod tensor_map;
 
-pub use crate::gpu::arguments::{DeviceSlice, DeviceSliceMut, LaunchFault, Limits};
+pub use crate::driver::{
+    Argument, DeviceInfo, DeviceSlice, DeviceSliceMut, DriverError as CudaError, Element,
+    KernelFacts, LaunchFault, Limits, Origin, Prepared, TensorMap, TensorMapFault, TensorShape,
+    load,
+};
 pub use crate::image_cache::{ImageCache, ImageKey, VARIABLE};
-pub use buffer::{Buffer, Element, Pinned};
-pub use device::{Context, DeviceInfo, devices, runs};
-pub use driver::{Driver, version_text};
-pub use error::CudaError;
-pub use executor::{Cuda, Ready};
+pub use device::runs;
 pub use graph::Graph;
-pub use launch::{Argument, Prepared};
+pub use library::{Driver, version_text};
 pub use link::text_target;
-pub use loader::{Loader, Origin, load};
-pub use module::{Kernel, KernelFacts};
-pub use stream::{Event, Stream};
-pub use tensor_map::{TensorMap, TensorMapFault, TensorShape};
+pub use pinned::Pinned;
+
+use crate::driver;
+
+/// A CUDA context.
+pub type Context = driver::Context<Driver>;
+/// A queue of work on a device.
+pub type Stream = driver::Stream<Driver>;
+/// A point in a stream, with its time.
+pub type Event = driver::Event<Driver>;
+/// Elements in a device's memory.
+pub type Buffer<T> = driver::Buffer<Driver, T>;
+/// A kernel that can be launched.
+pub type Kernel = driver::Kernel<Driver>;
+/// The kernels of one device and one source, each loaded once.
+pub type Loader = driver::Loader<Driver>;
+/// An NVIDIA GPU, the source of its kernels, and the stream on which they run.
+pub type Cuda = driver::DriverExecutor<Driver>;
+/// A kernel with its sizes for a problem.
+pub type Ready = driver::Ready<Driver>;
+
+/// Every device that the driver shows.
+///
+/// # Errors
+/// Why there is no driver, or what it answered.
+pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
+    driver::devices::<Driver>()
+}

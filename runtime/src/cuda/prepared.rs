@@ -1,6 +1,6 @@
 //! From a prepared layer to its weight on an NVIDIA GPU.
 
-use super::executor::Cuda;
+use super::Cuda;
 use crate::gpu::GpuWeight;
 use crate::prepared::PreparedLayer;
 

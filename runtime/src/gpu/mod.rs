@@ -16,7 +16,6 @@
 //! | `order` | the order in which products take columns |
 //! | `static_inputs` | what is known of x before it is there: static scales and zero points |
 //! | `executor` | memory and launches, as a trait |
-//! | `arguments` | what a kernel is given, checked against its rule before a driver sees it |
 //! | `device` | the device of an executor, where weights are prepared |
 //! | `weight` | a prepared weight: its buffers, the kernels that read them |
 //! | `plan` | the launches of a product, their buffers and sizes: as formulas, and for M tokens |
@@ -25,15 +24,11 @@
 //! | `accumulation` | where its kernels round, for the conformance kit |
 
 mod accumulation;
-#[cfg(any(feature = "cuda", feature = "hip"))]
-pub mod arguments;
 mod debug;
 mod device;
 mod executor;
 mod experts;
 mod launch;
-#[cfg(any(feature = "cuda", feature = "hip"))]
-mod log;
 mod matmul;
 mod native;
 mod order;
@@ -43,8 +38,6 @@ mod saved;
 mod static_inputs;
 mod stored;
 mod transform;
-#[cfg(any(feature = "cuda", feature = "hip"))]
-pub(crate) mod uses;
 mod weight;
 
 pub use crate::weight_data::Stored;
@@ -52,8 +45,6 @@ pub use device::GpuDevice;
 pub use executor::{Executor, Launch, Slot};
 pub use experts::GpuExperts;
 pub use launch::Tensors;
-#[cfg(any(feature = "cuda", feature = "hip"))]
-pub(crate) use log::log_lines;
 pub use native::{Computed, Form, NativePart};
 pub use order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use plan::{LaunchPlan, Plan, PlanBuffer, PlanFault, PlanLaunch, Step, WorkspaceBytes};

@@ -3,8 +3,8 @@
 //! In: the [`Step`]s that a source of kernels says, and the rules of their kernels. Out: a
 //! [`LaunchPlan`], whose sizes are formulas in M, N and K; and, for a number of tokens, a [`Plan`]:
 //! loaded kernels, grids, and where in a workspace each buffer is. Any executor runs the steps of a
-//! plan on memory of its own (`launch`); an engine on CUDA gives its own memory and stream
-//! (`cuda::engine`).
+//! plan on memory of its own (`launch`); an engine on CUDA or HIP gives its own memory and
+//! stream (`driver::engine`).
 
 use std::sync::{Arc, PoisonError};
 
@@ -248,7 +248,7 @@ impl<E: Executor> Chunk<E> {
 /// A product with M tokens of one type, ready to be launched: kernels are loaded, grids and sizes are
 /// numbers. It keeps the weight's memory and its kernels.
 ///
-/// See [`GpuWeight::plan`], and for an engine on CUDA [`Plan::launch`](#method.launch).
+/// See [`GpuWeight::plan`], and for an engine on CUDA or HIP [`Plan::launch`](#method.launch).
 pub struct Plan<E: Executor> {
     pub(super) executor: Arc<E>,
     pub(super) element: FloatFormat,

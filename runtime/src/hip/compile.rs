@@ -1,11 +1,10 @@
 //! From HIP C++ to the code object that a device runs: hiprtc.
 
 use std::ffi::{CString, c_char, c_int};
-use std::ptr::{null, null_mut};
+use std::ptr::null;
 
-use super::device::Device;
-use super::error::HipError;
-use super::library::{Handle, Libraries};
+use super::{Device, HipError, Libraries};
+use crate::driver::functions::Handle;
 
 /// A program of hiprtc.
 struct Program {
@@ -31,14 +30,16 @@ impl Drop for Program {
 /// # Errors
 /// A text with a zero byte, or hiprtc's refusal with what it printed.
 pub(super) fn compile(device: &Device, entry: &str, text: &str) -> Result<Vec<u8>, HipError> {
-    let libraries = device.libraries();
+    let libraries = device.driver();
     let compiler = &libraries.compiler;
-    let plain =
-        |text: &str| CString::new(text).map_err(|_| HipError::Text { entry: entry.to_owned() });
+    let plain = |text: &str| {
+        let what = "it holds a zero byte";
+        CString::new(text).map_err(|_| HipError::Text { entry: entry.to_owned(), what })
+    };
     let (source, name) = (plain(text)?, plain(&format!("{entry}.hip"))?);
     let architecture = plain(&format!("--offload-arch={}", device.info().architecture))?;
     let options = [architecture.as_ptr(), c"-O3".as_ptr()];
-    let mut handle = null_mut();
+    let mut handle = Handle::NULL;
     // SAFETY: texts that end in 0, no headers.
     let result = unsafe {
         let (source, name) = (source.as_ptr(), name.as_ptr());

@@ -1,134 +1,77 @@
-//! The HIP runtime and its compiler: found once, their functions looked up once.
+//! The HIP runtime and its compiler: found once, their functions looked up once; and what the runtime does
+//! in its own way.
 //!
-//! In: nothing. Out: [`Libraries::get`], the two libraries or why they are not there. Results are
-//! numbers, handles are pointers, and no structure of HIP is laid out here: they changed between its
-//! versions, the C functions below did not.
+//! In: nothing. Out: [`Libraries::get`], the two libraries or why they are not there. No structure of HIP
+//! is laid out here: they changed between its versions, the C functions below did not.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ops::Deref;
 use std::sync::OnceLock;
 
-use libloading::Library;
+use super::{Device, HipError, architecture, compile};
+use crate::driver::DriverApi;
+use crate::driver::api::sealed::Sealed;
+use crate::driver::arguments::Sizes;
+use crate::driver::functions::{Functions, HIP, Handle, Library, functions};
 
-use super::error::HipError;
-
-/// A handle of HIP: a stream, a module, a function, a program.
-pub(super) type Handle = *mut c_void;
-
-/// The runtime's library.
-const RUNTIME: Names = Names {
-    shown: "libamdhip64",
-    files: &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"],
-};
+/// The oldest release that has all functions.
+const SINCE: &str = "ROCm 6.0";
+/// The runtime's library, and its files.
+const RUNTIME: (&str, &[&str]) =
+    ("libamdhip64", &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"]);
 /// The compiler's. Before ROCm 7 the runtime's library had its functions too.
-const COMPILER: Names =
-    Names { shown: "libhiprtc", files: &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so"] };
-
-/// What a library is called, and the files to try.
-struct Names {
-    shown: &'static str,
-    files: &'static [&'static str],
-}
-
-/// One table row a function: its name in the library, its parameters and its result. The rows are
-/// those of `hip_runtime_api.h` and `hiprtc.h`.
-macro_rules! functions {
-    ($(#[$doc:meta])* $table:ident: $($name:ident($($type:ty),* $(,)?) -> $result:ty;)*) => {
-        $(#[$doc])*
-        #[allow(non_snake_case)]
-        pub(super) struct $table {
-            $(pub(super) $name: unsafe extern "C" fn($($type),*) -> $result,)*
-        }
-
-        impl $table {
-            fn look_up(library: &'static Library, shown: &'static str) -> Result<Self, HipError> {
-                Ok(Self {
-                    $($name: {
-                        let name = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: the type is the one that the header declares for this name; the
-                        // library is never unloaded.
-                        let symbol = unsafe {
-                            library.get::<unsafe extern "C" fn($($type),*) -> $result>(name)
-                        };
-                        let function = stringify!($name);
-                        let missing = |_| HipError::MissingFunction { library: shown, function };
-                        *symbol.map_err(missing)?
-                    },)*
-                })
-            }
-        }
-    };
-}
+const COMPILER: (&str, &[&str]) =
+    ("libhiprtc", &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so"]);
 
 functions! {
-    /// The runtime's functions.
-    Runtime:
-    hipInit(c_uint) -> i32;
-    hipRuntimeGetVersion(*mut c_int) -> i32;
-    hipGetErrorName(i32) -> *const c_char;
-    hipGetErrorString(i32) -> *const c_char;
-    hipGetDeviceCount(*mut c_int) -> i32;
-    hipGetDevice(*mut c_int) -> i32;
-    hipSetDevice(c_int) -> i32;
-    hipDeviceSynchronize() -> i32;
-    hipDeviceGetName(*mut c_char, c_int, c_int) -> i32;
-    hipDeviceTotalMem(*mut usize, c_int) -> i32;
-    hipDeviceGetAttribute(*mut c_int, c_int, c_int) -> i32;
-    hipGetDevicePropertiesR0600(*mut c_void, c_int) -> i32;
-    hipStreamCreateWithFlags(*mut Handle, c_uint) -> i32;
-    hipStreamDestroy(Handle) -> i32;
-    hipStreamSynchronize(Handle) -> i32;
-    hipMalloc(*mut *mut c_void, usize) -> i32;
-    hipFree(*mut c_void) -> i32;
-    hipMemcpyHtoDAsync(*mut c_void, *const c_void, usize, Handle) -> i32;
-    hipMemcpyDtoHAsync(*mut c_void, *mut c_void, usize, Handle) -> i32;
-    hipMemsetAsync(*mut c_void, c_int, usize, Handle) -> i32;
-    hipModuleLoadData(*mut Handle, *const c_void) -> i32;
-    hipModuleUnload(Handle) -> i32;
-    hipModuleGetFunction(*mut Handle, Handle, *const c_char) -> i32;
-    hipFuncGetAttribute(*mut c_int, c_int, Handle) -> i32;
+    /// The functions that only the HIP runtime has, or has in its own way. The rows are those of
+    /// `hip_runtime_api.h`.
+    pub(super) struct Own:
+    hipGetDevice(*mut c_int);
+    hipSetDevice(c_int);
+    hipGetDevicePropertiesR0600(*mut c_void, c_int);
     hipModuleLaunchKernel(
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
         *mut *mut c_void, *mut *mut c_void,
-    ) -> i32;
+    );
 }
 
 functions! {
     /// The compiler's functions.
-    Compiler:
-    hiprtcVersion(*mut c_int, *mut c_int) -> i32;
+    /// Those of `hiprtc.h`.
+    pub(super) struct Compiler:
+    hiprtcVersion(*mut c_int, *mut c_int);
     hiprtcGetErrorString(i32) -> *const c_char;
     hiprtcCreateProgram(
         *mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
-    ) -> i32;
-    hiprtcCompileProgram(Handle, c_int, *const *const c_char) -> i32;
-    hiprtcGetProgramLogSize(Handle, *mut usize) -> i32;
-    hiprtcGetProgramLog(Handle, *mut c_char) -> i32;
-    hiprtcGetCodeSize(Handle, *mut usize) -> i32;
-    hiprtcGetCode(Handle, *mut c_char) -> i32;
-    hiprtcDestroyProgram(*mut Handle) -> i32;
+    );
+    hiprtcCompileProgram(Handle, c_int, *const *const c_char);
+    hiprtcGetProgramLogSize(Handle, *mut usize);
+    hiprtcGetProgramLog(Handle, *mut c_char);
+    hiprtcGetCodeSize(Handle, *mut usize);
+    hiprtcGetCode(Handle, *mut c_char);
+    hiprtcDestroyProgram(*mut Handle);
 }
 
 /// The loaded and initialised libraries.
 pub struct Libraries {
-    pub(super) runtime: Runtime,
+    functions: Functions,
+    pub(super) own: Own,
     pub(super) compiler: Compiler,
     runtime_version: u32,
     compiler_version: (u32, u32),
 }
 
-/// The first file of a name that loads; it is never unloaded.
-fn open(names: &Names) -> Option<&'static Library> {
-    names.files.iter().find_map(|file| {
-        // SAFETY: this loads AMD's library, whose initialisers have no preconditions.
-        let library = unsafe { Library::new(OsStr::new(file)) }.ok()?;
-        Some(&*Box::leak(Box::new(library)))
-    })
+impl Deref for Libraries {
+    type Target = Functions;
+
+    fn deref(&self) -> &Functions {
+        &self.functions
+    }
 }
 
 impl Libraries {
-    /// The libraries of this machine.
-    ///
-    /// The first call loads them, every later one gives the same answer.
+    /// The libraries of this machine. The first call loads them, every later one gives the same answer.
     ///
     /// # Errors
     /// [`HipError::LibraryNotFound`], [`HipError::MissingFunction`], or the runtime's own refusal to
@@ -139,27 +82,23 @@ impl Libraries {
     }
 
     fn load() -> Result<Self, HipError> {
-        let missing = |names: &Names| HipError::LibraryNotFound { library: names.shown };
-        let library = open(&RUNTIME).ok_or_else(|| missing(&RUNTIME))?;
-        let runtime = Runtime::look_up(library, RUNTIME.shown)?;
-        let compiler = match open(&COMPILER) {
-            Some(library) => Compiler::look_up(library, COMPILER.shown)?,
-            None => Compiler::look_up(library, RUNTIME.shown).map_err(|_| missing(&COMPILER))?,
+        let open = |(library, files)| {
+            let missing = HipError::LibraryNotFound { library };
+            Library::open(files, library, SINCE, HIP).ok_or(missing)
         };
-        let mut libraries =
-            Self { runtime, compiler, runtime_version: 0, compiler_version: (0, 0) };
-        // SAFETY: 0 is the only value that the flags may have.
-        let result = unsafe { (libraries.runtime.hipInit)(0) };
-        libraries.check(result, || "starting the HIP runtime".to_owned())?;
-        let mut version = 0;
-        // SAFETY: `version` may be written.
-        let result = unsafe { (libraries.runtime.hipRuntimeGetVersion)(&mut version) };
-        libraries.check(result, || "asking the HIP runtime for its version".to_owned())?;
+        let library = open(RUNTIME)?;
+        let (functions, own) = (Functions::look_up(library)?, Own::look_up(library)?);
+        let compiler = match open(COMPILER) {
+            Ok(library) => Compiler::look_up(library)?,
+            Err(missing) => Compiler::look_up(library).map_err(|_| missing)?,
+        };
+        let (runtime_version, compiler_version) = (0, (0, 0));
+        let mut libraries = Self { functions, own, compiler, runtime_version, compiler_version };
+        libraries.runtime_version = libraries.start()?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both may be written.
         let result = unsafe { (libraries.compiler.hiprtcVersion)(&mut major, &mut minor) };
         libraries.check_compiler(result, || "asking hiprtc for its version".to_owned())?;
-        libraries.runtime_version = version.unsigned_abs();
         libraries.compiler_version = (major.unsigned_abs(), minor.unsigned_abs());
         Ok(libraries)
     }
@@ -175,21 +114,7 @@ impl Libraries {
         self.compiler_version
     }
 
-    /// An error with the runtime's own words unless the result is 0.
-    pub(super) fn check(
-        &self,
-        result: i32,
-        doing: impl FnOnce() -> String,
-    ) -> Result<(), HipError> {
-        if result == 0 {
-            return Ok(());
-        }
-        let name = words(self.runtime.hipGetErrorName, result);
-        let text = words(self.runtime.hipGetErrorString, result);
-        Err(error(doing(), result, name, text))
-    }
-
-    /// The same of hiprtc, which has a sentence and no name.
+    /// An error with hiprtc's own words unless the result is 0: it has a sentence and no name.
     pub(super) fn check_compiler(
         &self,
         result: i32,
@@ -198,34 +123,101 @@ impl Libraries {
         if result == 0 {
             return Ok(());
         }
-        let text = words(self.compiler.hiprtcGetErrorString, result);
-        Err(error(doing(), result, Some("hiprtc".to_owned()), text))
+        // SAFETY: any number may be asked about.
+        let words = unsafe { (self.compiler.hiprtcGetErrorString)(result) };
+        let text = (!words.is_null()).then(|| {
+            // SAFETY: the library gives a string that ends in 0 and is never freed.
+            unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+        });
+        Err(HipError::of(doing(), result, Some("hiprtc".to_owned()), text))
+    }
+}
+
+impl Sealed for Libraries {}
+
+impl DriverApi for Libraries {
+    const NAME: &'static str = "HIP";
+    const SHOWN: &'static str = "the HIP runtime";
+    const BACKEND: &'static str = "hip";
+    const MULTIPROCESSORS: &'static str = "CU";
+    const TARGETS: (&'static [&'static str], &'static str) =
+        (&["gfx950", "gfx942"], "gfx942 and gfx950");
+    /// Numbers of `hipDeviceAttribute_t`, the same in all versions from 5 on.
+    const ATTRIBUTES: [c_int; 3] = [63, 19, 74];
+    const SHARED_WITHOUT_OPT_IN: u32 = u32::MAX;
+    /// The hardware counts them in 32 bits.
+    const GRID_THREADS: u64 = u32::MAX as u64;
+    const CLUSTER_BLOCKS: u32 = 1;
+    const LOADS_TEXT: bool = false;
+
+    type Raw = c_int;
+    const NO_CONTEXT: c_int = -1;
+
+    fn get() -> Result<&'static Self, HipError> {
+        Self::get()
     }
 
-    /// For a destructor: the result goes to the log, since nobody is left to take it.
-    pub(super) fn note(&self, result: i32, doing: &'static str) {
-        if let Err(error) = self.check(result, || doing.to_owned()) {
-            tracing::warn!(%error, "a HIP object was not released");
+    fn driver_version(&self) -> u32 {
+        self.runtime_version
+    }
+
+    fn version_in_words(&self) -> String {
+        let version = self.runtime_version;
+        format!("HIP {}.{}", version / 10_000_000, version / 100_000 % 100)
+    }
+
+    fn architecture(&self, device: c_int) -> Result<String, HipError> {
+        architecture::of(self, device)
+    }
+
+    fn runs(target: &str, architecture: &str) -> bool {
+        target == architecture
+    }
+
+    /// A device needs no opening.
+    fn open(&self, device: c_int) -> Result<c_int, HipError> {
+        Ok(device)
+    }
+
+    unsafe fn close(&self, _device: c_int) -> i32 {
+        0
+    }
+
+    fn current(&self, to: &mut c_int) -> i32 {
+        // SAFETY: `to` may be written.
+        unsafe { (self.own.hipGetDevice)(to) }
+    }
+
+    unsafe fn enter(&self, device: c_int) -> i32 {
+        // SAFETY: a device that there is.
+        unsafe { (self.own.hipSetDevice)(device) }
+    }
+
+    unsafe fn leave(&self, before: c_int) -> i32 {
+        // SAFETY: a device that there is.
+        unsafe { (self.own.hipSetDevice)(before) }
+    }
+
+    fn compile(device: &Device, entry: &str, text: &str) -> Result<Vec<u8>, HipError> {
+        compile::compile(device, entry, text)
+    }
+
+    /// Launches of a stream follow one another; there is nothing to overlap with.
+    unsafe fn launch(
+        &self,
+        function: Handle,
+        sizes: &Sizes,
+        _overlap: bool,
+        stream: Handle,
+        values: *mut *mut c_void,
+    ) -> i32 {
+        let ([x, y, z], threads, shared) = (sizes.grid, sizes.threads, sizes.shared_bytes);
+        let none = std::ptr::null_mut();
+        // SAFETY: the caller's promise.
+        unsafe {
+            (self.own.hipModuleLaunchKernel)(
+                function, x, y, z, threads, 1, 1, shared, stream, values, none,
+            )
         }
     }
-}
-
-fn error(doing: String, code: i32, name: Option<String>, text: Option<String>) -> HipError {
-    HipError::Runtime {
-        doing,
-        code,
-        name: name.unwrap_or_else(|| "an error that the runtime does not name".to_owned()),
-        text: text.unwrap_or_else(|| "and says nothing about".to_owned()),
-    }
-}
-
-fn words(ask: unsafe extern "C" fn(i32) -> *const c_char, code: i32) -> Option<String> {
-    // SAFETY: any number may be asked about.
-    let words = unsafe { ask(code) };
-    if words.is_null() {
-        return None;
-    }
-    // SAFETY: the library gives a string that ends in 0 and is never freed.
-    let words = unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned();
-    (!words.is_empty()).then_some(words)
 }

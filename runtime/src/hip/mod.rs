@@ -2,39 +2,47 @@
 //! (hiprtc) turns into code objects; nothing is linked, no toolkit is needed to build, and a machine
 //! without ROCm is an error value.
 //!
-//! In: a [`KernelSource`](crate::source::KernelSource) and device memory. Out: kernels queued on a
-//! stream. Start at [`Device`], then [`Loader`] (key -> text -> code object -> kernel), then
-//! [`Kernel::launch`]. One idea a file:
+//! Most of it is [`crate::driver`]'s, which is CUDA's too: start there, at [`Device`] (its `Context`),
+//! then [`Loader`] (key -> text -> code object -> kernel), then [`Kernel::launch`]. Here is what only HIP
+//! has:
 //!
 //! | file | what |
 //! |---|---|
-//! | `library` | the two libraries: found once, each function looked up once |
-//! | `device` | devices and their facts; which one is the thread's |
-//! | `stream`, `buffer` | order and memory |
+//! | `library` | the two libraries: found once; what the runtime does in its own way |
+//! | `architecture` | which one a device has |
 //! | `compile` | HIP C++ -> code object |
-//! | `loader`, `module` | key -> kernel; code object -> kernel, and its launch |
-//! | `executor` | the device as what products run on ([`crate::gpu`]) |
-//!
-//! Images are kept by [`crate::image_cache`], arguments are checked by [`crate::gpu::arguments`]: both
-//! are CUDA's too. Every object belongs to a [`Device`] and may be used from any thread; no call
-//! leaves another device current than it found. Only [`Kernel::launch`] is `unsafe`: what a kernel's
-//! text does is beyond the compiler's sight. Why the rest is safe stands in `docs/soundness.md`.
 
-mod buffer;
+mod architecture;
 mod compile;
-mod device;
-mod error;
-mod executor;
 mod library;
-mod loader;
-mod module;
-mod stream;
 
-pub use buffer::Buffer;
-pub use device::{Device, DeviceInfo, devices};
-pub use error::HipError;
-pub use executor::Hip;
+use crate::driver;
+
+pub use crate::driver::{
+    Argument, DeviceInfo, DeviceSlice, DeviceSliceMut, DriverError as HipError, KernelFacts,
+    Origin, load,
+};
 pub use library::Libraries;
-pub use loader::{Loader, Origin, load};
-pub use module::{Argument, Kernel, KernelFacts};
-pub use stream::Stream;
+
+/// A device.
+pub type Device = driver::Context<Libraries>;
+/// A queue of work on a device.
+pub type Stream = driver::Stream<Libraries>;
+/// A point in a stream, with its time.
+pub type Event = driver::Event<Libraries>;
+/// Elements in a device's memory.
+pub type Buffer<T> = driver::Buffer<Libraries, T>;
+/// A kernel that can be launched.
+pub type Kernel = driver::Kernel<Libraries>;
+/// The kernels of one device and one source, each loaded once.
+pub type Loader = driver::Loader<Libraries>;
+/// An AMD GPU, the source of its kernels, and the stream on which they run.
+pub type Hip = driver::DriverExecutor<Libraries>;
+
+/// Every device that the runtime shows.
+///
+/// # Errors
+/// Why there is no runtime, or what it answered.
+pub fn devices() -> Result<Vec<DeviceInfo>, HipError> {
+    driver::devices::<Libraries>()
+}

@@ -3,7 +3,12 @@
 use quantloom_runtime::cuda::{Argument, DeviceSlice, DeviceSliceMut, Limits, Prepared};
 use quantloom_runtime::source::{Access, Count, LaunchRule, Parameter, Problem, Scalar};
 
-const LIMITS: Limits = Limits { threads: 1024, shared_bytes: 227 << 10 };
+const LIMITS: Limits = Limits {
+    threads: 1024,
+    shared_bytes: 227 << 10,
+    grid_threads: u32::MAX as u64,
+    cluster_blocks: 8,
+};
 const PROBLEM: Problem = Problem::new(2, 100, 64, 132);
 
 fn rule() -> LaunchRule {
@@ -91,6 +96,10 @@ fn what_does_not_fit_is_refused_with_a_reason() {
             "the number of blocks of a cluster is 16, at most 8",
         ),
         (|r, _| r.cluster = [2, 0, 1], "the number of blocks of a cluster is 0"),
+        (
+            |r, _| r.grid[0] = Count::Fixed(1 << 24),
+            "the number of threads along x is 4294967296, at most 4294967295",
+        ),
         (|r, _| r.threads = 0, "the number of threads is 0"),
         (|r, _| r.threads = 1056, "the number of threads of a block is 1056, at most 1024"),
         (

@@ -29,7 +29,7 @@ impl ReadFloor {
     /// What the driver answered.
     pub fn new(stream: Stream, cache: &ImageCache) -> Result<Self, CudaError> {
         let context = stream.context();
-        let early = context.info().compute >= (9, 0);
+        let early = context.compute() >= (9, 0);
         let loaded = |text: &KernelText<'_>| Ok::<_, CudaError>(load(context, cache, text)?.0);
         let both = |(threads, blocks)| {
             let plain = loaded(&read_once(threads, blocks, false))?;

@@ -314,7 +314,7 @@ fn image_cache(machine: &Machine) -> Result<String, Failure> {
     let all = [texts::vector_add(), texts::tma_box()];
     let here = |text: &&KernelText<'_>| {
         let target = text_target(&text.text);
-        target.is_some_and(|target| runs(target, machine.context.info().compute))
+        target.is_some_and(|target| runs(target, machine.context.compute()))
     };
     for text in all.iter().filter(here) {
         for expected in [Origin::Compiled, Origin::Kept].map(|origin| origin.to_string()) {

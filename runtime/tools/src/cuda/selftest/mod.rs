@@ -86,10 +86,9 @@ pub fn run(ordinal: u32, report: &mut dyn FnMut(&Check)) -> bool {
 }
 
 fn outcome(row: &Row, machine: &Machine) -> Outcome {
-    let info = machine.context.info();
-    if info.compute < row.since {
-        let (major, minor) = row.since;
-        return Outcome::Skipped(format!("needs sm_{major}{minor}, the device is {}", info.sm()));
+    if machine.context.compute() < row.since {
+        let ((major, minor), device) = (row.since, &machine.context.info().architecture);
+        return Outcome::Skipped(format!("needs sm_{major}{minor}, the device is {device}"));
     }
     match (row.run)(machine) {
         Ok(seen) => Outcome::Passed(seen),

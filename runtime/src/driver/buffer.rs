@@ -1,16 +1,17 @@
-//! Memory: buffers of a device and page-locked ones of the host, and copies between them.
+//! Memory: buffers of a device, and copies from and to the host.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::device::Context;
-use super::error::CudaError;
+use super::api::DriverApi;
+use super::arguments::{DeviceSlice, DeviceSliceMut};
+use super::context::Context;
+use super::error::DriverError;
 use super::order::{Queue, Use, lock};
 use super::stream::Stream;
-use crate::gpu::arguments::{DeviceSlice, DeviceSliceMut};
-use crate::gpu::uses::Uses;
+use super::uses::Uses;
 use crate::source::Access;
 
 mod element {
@@ -27,36 +28,42 @@ elements! { u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 }
 
 /// Device memory of a buffer, and who uses it: the buffer has it, and each graph that was captured
 /// with it.
-pub(super) struct Allocation {
-    context: Context,
+pub(crate) struct Allocation<D: DriverApi> {
+    context: Context<D>,
     address: u64,
-    uses: Mutex<Uses<Arc<Queue>>>,
+    uses: Mutex<Uses<Arc<Queue<D>>>>,
 }
 
-impl Allocation {
-    fn new(context: &Context, bytes: usize) -> Result<Self, CudaError> {
+impl<D: DriverApi> Allocation<D> {
+    fn new(context: &Context<D>, bytes: usize) -> Result<Self, DriverError> {
         let mut address = 0;
         if bytes > 0 {
             context.enter()?.call(
-                || format!("allocating {bytes} bytes on CUDA device {}", context.info().ordinal),
+                || {
+                    format!(
+                        "allocating {bytes} bytes on {} device {}",
+                        D::NAME,
+                        context.info().ordinal
+                    )
+                },
                 // SAFETY: `address` may be written.
-                |driver| unsafe { (driver.cuMemAlloc_v2)(&mut address, bytes) },
+                |driver| unsafe { (driver.alloc)(&mut address, bytes) },
             )?;
         }
         Ok(Self { context: context.clone(), address, uses: Mutex::default() })
     }
 
-    pub(super) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context<D> {
         &self.context
     }
 
     /// The queues that use it.
-    pub(super) fn uses(&self) -> MutexGuard<'_, Uses<Arc<Queue>>> {
+    pub(crate) fn uses(&self) -> MutexGuard<'_, Uses<Arc<Queue<D>>>> {
         lock(&self.uses)
     }
 }
 
-impl Drop for Allocation {
+impl<D: DriverApi> Drop for Allocation<D> {
     fn drop(&mut self) {
         if self.address == 0 {
             return;
@@ -66,9 +73,7 @@ impl Drop for Allocation {
             // that is queued on it is done first: the driver waits before it frees what was not
             // allocated on a stream. Where it refuses to wait, as on a thread that captures, it does
             // not free either.
-            current.release("freeing a buffer", |driver| unsafe {
-                (driver.cuMemFree_v2)(self.address)
-            });
+            current.release("freeing a buffer", |driver| unsafe { (driver.free)(self.address) });
         }
     }
 }
@@ -80,18 +85,18 @@ impl Drop for Allocation {
 /// are put in order by themselves: one that writes after all others, one that reads after those that
 /// write; only [`Kernel::launch`](super::Kernel::launch), [`Buffer::queue_write`] and
 /// [`Buffer::queue_read`], which are `unsafe`, leave that to the caller.
-pub struct Buffer<T> {
-    allocation: Arc<Allocation>,
+pub struct Buffer<D: DriverApi, T> {
+    allocation: Arc<Allocation<D>>,
     len: usize,
     element: PhantomData<T>,
 }
 
-impl<T: Element> Buffer<T> {
+impl<D: DriverApi, T: Element> Buffer<D, T> {
     /// Memory with whatever is in it.
     ///
     /// # Errors
     /// What the driver answered, as `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub fn uninitialised(context: &Context, len: usize) -> Result<Self, CudaError> {
+    pub fn uninitialised(context: &Context<D>, len: usize) -> Result<Self, DriverError> {
         // More bytes than there are addresses are more than any device has.
         let bytes = size_of::<T>().saturating_mul(len);
         let allocation = Arc::new(Allocation::new(context, bytes)?);
@@ -102,7 +107,7 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// As [`Self::uninitialised`].
-    pub fn zeroed(stream: &Stream, len: usize) -> Result<Self, CudaError> {
+    pub fn zeroed(stream: &Stream<D>, len: usize) -> Result<Self, DriverError> {
         let mut buffer = Self::uninitialised(stream.context(), len)?;
         buffer.fill_bytes(stream, 0)?;
         Ok(buffer)
@@ -112,7 +117,7 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// As [`Self::uninitialised`].
-    pub fn from_host(stream: &Stream, values: &[T]) -> Result<Self, CudaError> {
+    pub fn from_host(stream: &Stream<D>, values: &[T]) -> Result<Self, DriverError> {
         let mut buffer = Self::uninitialised(stream.context(), values.len())?;
         buffer.write(stream, values)?;
         Ok(buffer)
@@ -136,7 +141,7 @@ impl<T: Element> Buffer<T> {
         self.allocation.address
     }
 
-    fn used(&self, access: Access) -> Use<'_> {
+    fn used(&self, access: Access) -> Use<'_, D> {
         (&self.allocation, access)
     }
 
@@ -160,21 +165,21 @@ impl<T: Element> Buffer<T> {
         Some(DeviceSlice::new(address, bytes as u64, &self.allocation))
     }
 
-    fn same_length(&self, doing: &'static str, found: usize) -> Result<(), CudaError> {
+    fn same_length(&self, doing: &'static str, found: usize) -> Result<(), DriverError> {
         let expected = self.len;
-        if expected == found { Ok(()) } else { Err(CudaError::Length { doing, expected, found }) }
+        if expected == found { Ok(()) } else { Err(DriverError::Length { doing, expected, found }) }
     }
 
-    fn same_device(&self, doing: &'static str, stream: &Stream) -> Result<(), CudaError> {
+    fn same_device(&self, doing: &'static str, stream: &Stream<D>) -> Result<(), DriverError> {
         let same = self.allocation.context().is(stream.context());
-        if same { Ok(()) } else { Err(CudaError::Mixed(doing)) }
+        if same { Ok(()) } else { Err(DriverError::Mixed(doing)) }
     }
 
     /// Sets every byte, in the order of the stream.
     ///
     /// # Errors
     /// What the driver answered.
-    pub fn fill_bytes(&mut self, stream: &Stream, byte: u8) -> Result<(), CudaError> {
+    pub fn fill_bytes(&mut self, stream: &Stream<D>, byte: u8) -> Result<(), DriverError> {
         self.same_device("filling a buffer", stream)?;
         if self.is_empty() {
             return Ok(());
@@ -187,9 +192,7 @@ impl<T: Element> Buffer<T> {
             || "filling a buffer".to_owned(),
             // SAFETY: the buffer has `bytes` bytes from its address on; it is freed, and used on another
             // stream, after this, and kept by a graph that captures it.
-            |driver, stream| unsafe {
-                (driver.cuMemsetD8Async)(self.address(), byte, self.bytes(), stream)
-            },
+            |driver, stream| unsafe { (driver.fill)(self.address(), byte, self.bytes(), stream) },
         )
     }
 
@@ -197,7 +200,7 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// Another length or device, a stream that is captured into a graph, or what the driver answered.
-    pub fn write(&mut self, stream: &Stream, values: &[T]) -> Result<(), CudaError> {
+    pub fn write(&mut self, stream: &Stream<D>, values: &[T]) -> Result<(), DriverError> {
         let copying = "copying to a device";
         self.same_length(copying, values.len())?;
         self.same_device(copying, stream)?;
@@ -211,7 +214,7 @@ impl<T: Element> Buffer<T> {
             // SAFETY: both sides have `bytes` bytes; `values` are borrowed until `lend` has waited.
             |driver, stream| unsafe {
                 let from = values.as_ptr().cast::<c_void>();
-                (driver.cuMemcpyHtoDAsync_v2)(self.address(), from, self.bytes(), stream)
+                (driver.copy_to_device)(self.address(), from, self.bytes(), stream)
             },
         )
     }
@@ -220,7 +223,7 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// Another length or device, a stream that is captured into a graph, or what the driver answered.
-    pub fn read_into(&self, stream: &Stream, values: &mut [T]) -> Result<(), CudaError> {
+    pub fn read_into(&self, stream: &Stream<D>, values: &mut [T]) -> Result<(), DriverError> {
         let copying = "copying from a device";
         self.same_length(copying, values.len())?;
         self.same_device(copying, stream)?;
@@ -235,7 +238,7 @@ impl<T: Element> Buffer<T> {
             // until `lend` has waited.
             |driver, stream| unsafe {
                 let to = values.as_mut_ptr().cast::<c_void>();
-                (driver.cuMemcpyDtoHAsync_v2)(to, self.address(), self.bytes(), stream)
+                (driver.copy_to_host)(to, self.address(), self.bytes(), stream)
             },
         )
     }
@@ -244,14 +247,14 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// As [`Self::read_into`].
-    pub fn to_host(&self, stream: &Stream) -> Result<Vec<T>, CudaError> {
+    pub fn to_host(&self, stream: &Stream<D>) -> Result<Vec<T>, DriverError> {
         let mut values = vec![T::default(); self.len];
         self.read_into(stream, &mut values)?;
         Ok(values)
     }
 
     /// Queues a copy of host memory into all of the buffer. It overlaps with the host where the
-    /// memory is page-locked ([`Pinned`]).
+    /// memory is page-locked (`cuda::Pinned`).
     ///
     /// # Safety
     /// `values` live, unchanged, until the stream has done the copy: if a graph captures it, until its
@@ -259,7 +262,11 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// Another length, or what the driver answered.
-    pub unsafe fn queue_write(&mut self, stream: &Stream, values: &[T]) -> Result<(), CudaError> {
+    pub unsafe fn queue_write(
+        &mut self,
+        stream: &Stream<D>,
+        values: &[T],
+    ) -> Result<(), DriverError> {
         self.same_length("copying to a device", values.len())?;
         self.same_device("copying to a device", stream)?;
         if self.is_empty() {
@@ -272,13 +279,13 @@ impl<T: Element> Buffer<T> {
             || format!("copying {} bytes to a device", self.bytes()),
             // SAFETY: both sides have `bytes` bytes; the caller keeps `values`.
             |driver, stream| unsafe {
-                (driver.cuMemcpyHtoDAsync_v2)(self.address(), from, self.bytes(), stream)
+                (driver.copy_to_device)(self.address(), from, self.bytes(), stream)
             },
         )
     }
 
     /// Queues a copy of all of the buffer into host memory. It overlaps with the host where the
-    /// memory is page-locked ([`Pinned`]).
+    /// memory is page-locked (`cuda::Pinned`).
     ///
     /// # Safety
     /// `values` live, untouched, until the stream has done the copy: if a graph captures it, until its
@@ -286,7 +293,11 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// Another length, or what the driver answered.
-    pub unsafe fn queue_read(&self, stream: &Stream, values: &mut [T]) -> Result<(), CudaError> {
+    pub unsafe fn queue_read(
+        &self,
+        stream: &Stream<D>,
+        values: &mut [T],
+    ) -> Result<(), DriverError> {
         self.same_length("copying from a device", values.len())?;
         self.same_device("copying from a device", stream)?;
         if self.is_empty() {
@@ -300,7 +311,7 @@ impl<T: Element> Buffer<T> {
             // SAFETY: both sides have `bytes` bytes, any bits are an element; the caller keeps
             // `values`.
             |driver, stream| unsafe {
-                (driver.cuMemcpyDtoHAsync_v2)(to, self.address(), self.bytes(), stream)
+                (driver.copy_to_host)(to, self.address(), self.bytes(), stream)
             },
         )
     }
@@ -309,7 +320,7 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// Another length or device, or what the driver answered.
-    pub fn copy_from(&mut self, stream: &Stream, other: &Self) -> Result<(), CudaError> {
+    pub fn copy_from(&mut self, stream: &Stream<D>, other: &Self) -> Result<(), DriverError> {
         self.same_length("copying on a device", other.len)?;
         self.same_device("copying on a device", stream)?;
         other.same_device("copying on a device", stream)?;
@@ -325,67 +336,7 @@ impl<T: Element> Buffer<T> {
             || format!("copying {} bytes on a device", self.bytes()),
             // SAFETY: both sides have `bytes` bytes; each is freed, and used on another stream, after
             // this, and kept by a graph that captures it.
-            |driver, stream| unsafe {
-                (driver.cuMemcpyDtoDAsync_v2)(to, from, self.bytes(), stream)
-            },
+            |driver, stream| unsafe { (driver.copy)(to, from, self.bytes(), stream) },
         )
-    }
-}
-
-/// `len` elements of page-locked host memory: copies from and to it run beside the host.
-pub struct Pinned<T> {
-    context: Context,
-    values: *mut T,
-    len: usize,
-}
-
-// SAFETY: it owns its memory, and the elements are plain numbers.
-unsafe impl<T: Element> Send for Pinned<T> {}
-// SAFETY: as for `Send`; writing needs `&mut`.
-unsafe impl<T: Element> Sync for Pinned<T> {}
-
-impl<T: Element> Pinned<T> {
-    /// Memory full of 0.
-    ///
-    /// # Errors
-    /// What the driver answered.
-    pub fn zeroed(context: &Context, len: usize) -> Result<Self, CudaError> {
-        let bytes = size_of::<T>().saturating_mul(len).max(1);
-        let mut values = std::ptr::null_mut();
-        context.enter()?.call(
-            || format!("allocating {bytes} bytes of page-locked memory"),
-            // SAFETY: `values` may be written.
-            |driver| unsafe { (driver.cuMemAllocHost_v2)(&mut values, bytes) },
-        )?;
-        // SAFETY: the driver has just given `bytes` bytes.
-        unsafe { values.cast::<u8>().write_bytes(0, bytes) };
-        Ok(Self { context: context.clone(), values: values.cast(), len })
-    }
-}
-
-impl<T> std::ops::Deref for Pinned<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were allocated, page-aligned, and set to 0.
-        unsafe { std::slice::from_raw_parts(self.values, self.len) }
-    }
-}
-
-impl<T> std::ops::DerefMut for Pinned<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `deref`, and `self` is borrowed alone.
-        unsafe { std::slice::from_raw_parts_mut(self.values, self.len) }
-    }
-}
-
-impl<T> Drop for Pinned<T> {
-    fn drop(&mut self) {
-        if let Ok(current) = self.context.enter() {
-            // SAFETY: allocated by `zeroed` and used by nobody after this.
-            current.release("freeing page-locked memory", |driver| unsafe {
-                (driver.cuMemFreeHost)(self.values.cast())
-            });
-        }
     }
 }

@@ -1,42 +1,36 @@
 //! Kernels on a device: a loaded image, its entry point and what the driver says of it.
 
-use std::ffi::CString;
-use std::ptr::null_mut;
+use std::ffi::{CString, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
-
-use super::device::{Context, Current};
-use super::error::CudaError;
+use super::api::DriverApi;
+use super::context::{Context, Current};
+use super::error::DriverError;
+use super::functions::Handle;
 use crate::source::LaunchRule;
 
 /// A loaded image: a kernel has it, and each graph that was captured with it.
-pub(super) struct Module {
-    context: Context,
-    handle: sys::CUmodule,
+pub(crate) struct Module<D: DriverApi> {
+    context: Context<D>,
+    handle: Handle,
 }
 
-// SAFETY: modules may be used from any thread; the driver locks where it must.
-unsafe impl Send for Module {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Module {}
-
-impl Drop for Module {
+impl<D: DriverApi> Drop for Module<D> {
     fn drop(&mut self) {
         let Ok(current) = self.context.enter() else { return };
         // Launches may be queued still, and the driver does not say that unloading waits for them.
         let waited = current.call(
             || "waiting for a device".to_owned(),
             // SAFETY: the context is the thread's current one.
-            |driver| unsafe { (driver.cuCtxSynchronize)() },
+            |driver| unsafe { (driver.synchronize)() },
         );
         match waited {
             Ok(()) => {
                 // SAFETY: loaded by `Kernel::load`, named by no kernel and no graph any more, and no
                 // launch of it is queued.
                 current.release("unloading a kernel", |driver| unsafe {
-                    (driver.cuModuleUnload)(self.handle)
+                    (driver.module_unload)(self.handle)
                 });
             }
             // As on a thread that captures: the code stays where it is.
@@ -59,59 +53,51 @@ pub struct KernelFacts {
 }
 
 /// A kernel that can be launched.
-pub struct Kernel {
-    module: Arc<Module>,
-    function: sys::CUfunction,
+pub struct Kernel<D: DriverApi> {
+    module: Arc<Module<D>>,
+    function: Handle,
     entry: String,
     facts: KernelFacts,
     rule: LaunchRule,
-    /// Whether it may use all of the device's shared memory, or 48 KiB.
+    /// Whether it may use all of the device's shared memory.
     opted_in: AtomicBool,
 }
 
-// SAFETY: modules and functions may be used from any thread; the driver locks where it must.
-unsafe impl Send for Kernel {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Kernel {}
-
-/// Shared memory that a block has without opting in (CUDA programming guide, "Shared memory").
-const SHARED_WITHOUT_OPT_IN: u32 = 48 << 10;
-
-impl Kernel {
-    /// Loads an image, or a PTX text that ends in a zero byte, and finds its entry point.
+impl<D: DriverApi> Kernel<D> {
+    /// Loads an image, or a text that ends in a zero byte, and finds its entry point.
     ///
-    /// Spilled registers are said in the log: a kernel of ours has none, so that the driver's
-    /// compiler has met a text that it cannot do well.
-    pub(super) fn load(
-        context: &Context,
+    /// Spilled registers are said in the log: a kernel of ours has none, so that the compiler has met a
+    /// text that it cannot do well.
+    pub(crate) fn load(
+        context: &Context<D>,
         image: &[u8],
         entry: &str,
         rule: LaunchRule,
-    ) -> Result<Arc<Self>, CudaError> {
-        let name = CString::new(entry).map_err(|_| CudaError::Text {
+    ) -> Result<Arc<Self>, DriverError> {
+        let name = CString::new(entry).map_err(|_| DriverError::Text {
             entry: entry.to_owned(),
             what: "its name holds a zero byte",
         })?;
         let current = context.enter()?;
-        let mut handle = null_mut();
+        let mut handle = Handle::NULL;
         current.call(
             || format!("loading {entry}"),
             // SAFETY: `handle` may be written; the image is whole: it comes from the driver's
-            // linker, or from the cache, which compares a digest, or is a text that ends in 0.
-            |driver| unsafe { (driver.cuModuleLoadData)(&mut handle, image.as_ptr().cast()) },
+            // compiler, or from the cache, which compares a digest, or is a text that ends in 0.
+            |driver| unsafe { (driver.module_load)(&mut handle, image.as_ptr().cast()) },
         )?;
         let module = Arc::new(Module { context: context.clone(), handle });
-        let mut function = null_mut();
+        let mut function = Handle::NULL;
         current.call(
             || format!("finding {entry} in its image"),
             // SAFETY: `function` may be written, the name ends in 0.
-            |driver| unsafe { (driver.cuModuleGetFunction)(&mut function, handle, name.as_ptr()) },
+            |driver| unsafe { (driver.module_function)(&mut function, handle, name.as_ptr()) },
         )?;
         let facts = facts(&current, function, entry)?;
         drop(current);
         if facts.local_bytes > 0 {
             let bytes = facts.local_bytes;
-            tracing::warn!(entry, bytes, "the driver's compiler put registers in local memory");
+            tracing::warn!(entry, bytes, "the compiler put registers in local memory");
         }
         let opted_in = AtomicBool::new(false);
         Ok(Arc::new(Self { module, function, entry: entry.to_owned(), facts, rule, opted_in }))
@@ -133,15 +119,15 @@ impl Kernel {
     }
 
     /// The context that it was loaded in.
-    pub fn context(&self) -> &Context {
+    pub fn context(&self) -> &Context<D> {
         &self.module.context
     }
 
-    pub(super) fn module(&self) -> &Arc<Module> {
+    pub(crate) fn module(&self) -> &Arc<Module<D>> {
         &self.module
     }
 
-    pub(super) fn function(&self) -> sys::CUfunction {
+    pub(crate) fn function(&self) -> Handle {
         self.function
     }
 
@@ -150,43 +136,52 @@ impl Kernel {
         self.context().info().shared_bytes.saturating_sub(self.facts.static_shared_bytes)
     }
 
-    /// Opts in to more than 48 KiB of shared memory where a launch needs it: to all there is, so
+    /// Opts in to more shared memory than any kernel has where a launch needs it: to all there is, so
     /// that two threads that need different amounts cannot undo each other's.
-    pub(super) fn allow_shared(&self, current: &Current<'_>, bytes: u32) -> Result<(), CudaError> {
+    pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), DriverError> {
         let whole = bytes.saturating_add(self.facts.static_shared_bytes);
-        if whole <= SHARED_WITHOUT_OPT_IN || self.opted_in.load(Ordering::Acquire) {
+        if whole <= D::SHARED_WITHOUT_OPT_IN || self.opted_in.load(Ordering::Acquire) {
             return Ok(());
         }
         let value = i32::try_from(self.most_shared_bytes()).unwrap_or(i32::MAX);
-        let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        current.call(
+        self.context().enter()?.call(
             || format!("giving {} {value} bytes of shared memory", self.entry),
             // SAFETY: the function lives as long as its module, which `self` owns.
-            |driver| unsafe { (driver.cuFuncSetAttribute)(self.function, attribute, value) },
+            |driver| unsafe { driver.opt_in(self.function, value) },
         )?;
         self.opted_in.store(true, Ordering::Release);
         Ok(())
     }
 }
 
-fn facts(
-    current: &Current<'_>,
-    function: sys::CUfunction,
+/// Numbers of attributes of a function, the same in both drivers.
+mod attribute {
+    use super::c_int;
+
+    pub(super) const THREADS: c_int = 0;
+    pub(super) const SHARED_BYTES: c_int = 1;
+    pub(super) const LOCAL_BYTES: c_int = 3;
+    pub(super) const REGISTERS: c_int = 4;
+}
+
+fn facts<D: DriverApi>(
+    current: &Current<'_, D>,
+    function: Handle,
     entry: &str,
-) -> Result<KernelFacts, CudaError> {
-    let attribute = |attribute: Attribute| {
+) -> Result<KernelFacts, DriverError> {
+    let attribute = |attribute: c_int| {
         let mut value = 0;
         current.call(
             || format!("asking what {entry} takes"),
             // SAFETY: `value` may be written, the function's module is loaded.
-            |driver| unsafe { (driver.cuFuncGetAttribute)(&mut value, attribute, function) },
+            |driver| unsafe { (driver.function_attribute)(&mut value, attribute, function) },
         )?;
-        Ok::<_, CudaError>(value.unsigned_abs())
+        Ok::<_, DriverError>(value.unsigned_abs())
     };
     Ok(KernelFacts {
-        registers: attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
-        local_bytes: attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
-        static_shared_bytes: attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
-        threads: attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        registers: attribute(attribute::REGISTERS)?,
+        local_bytes: attribute(attribute::LOCAL_BYTES)?,
+        static_shared_bytes: attribute(attribute::SHARED_BYTES)?,
+        threads: attribute(attribute::THREADS)?,
     })
 }

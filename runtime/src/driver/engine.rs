@@ -5,24 +5,23 @@
 //! wait, no lock of ours. So a graph may capture it, whoever captures.
 
 use std::ffi::c_void;
+use std::ptr::null_mut;
 
-use cudarc::driver::sys;
-
-use super::error::CudaError;
-use super::executor::{Cuda, Ready};
-use super::launch::{attributes, config};
-use super::tensor_map::encoded;
+use super::api::DriverApi;
+use super::arguments::{DeviceSlice, DeviceSliceMut, Expected, LaunchFault, PARAMETERS, aligned};
+use super::context::Current;
+use super::error::DriverError;
+use super::executor::{DriverExecutor, Ready};
+use super::functions::Handle;
+use super::tensor_map::RawTensorMap;
 use crate::gpu::Plan;
-use crate::gpu::arguments::{
-    DeviceSlice, DeviceSliceMut, Expected, LaunchFault, PARAMETERS, aligned,
-};
 use crate::gpu::plan::{Chunk, Place, ReadyLaunch, WORKSPACE_ALIGN};
 use crate::source::Storage;
 
 /// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
 const ALIGN: u32 = 16;
 /// Tensor maps of a kernel, at most.
-pub(super) const MAPS: usize = 4;
+pub(crate) const MAPS: usize = 4;
 
 /// Addresses of a launch.
 #[derive(Clone, Copy)]
@@ -35,7 +34,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(self, chunk: &Chunk<Cuda>, place: Place) -> u64 {
+    fn of<D: DriverApi>(self, chunk: &Chunk<DriverExecutor<D>>, place: Place) -> u64 {
         match place {
             Place::Constant(at) => chunk.constants[at].1.read().address(),
             Place::X => self.x,
@@ -51,8 +50,8 @@ impl Memory {
 }
 
 /// The address of a slice that is long enough and that the kernels' loads take.
-fn address(name: &str, address: u64, found: u64, expected: u64) -> Result<u64, CudaError> {
-    let refused = |fault| CudaError::Launch { entry: "a product".to_owned(), fault };
+fn address(name: &str, address: u64, found: u64, expected: u64) -> Result<u64, DriverError> {
+    let refused = |fault| DriverError::Launch { entry: "a product".to_owned(), fault };
     if found < expected {
         let parameter = name.to_owned();
         return Err(refused(LaunchFault::Size { parameter, expected, found }));
@@ -64,8 +63,8 @@ fn address(name: &str, address: u64, found: u64, expected: u64) -> Result<u64, C
     Ok(address)
 }
 
-impl Plan<Cuda> {
-    /// Queues `y = x w^T (+ bias)` on a stream, a `CUstream` or `cudaStream_t`.
+impl<D: DriverApi> Plan<DriverExecutor<D>> {
+    /// Queues `y = x w^T (+ bias)` on a stream, a `CUstream`, `cudaStream_t` or `hipStream_t`.
     ///
     /// x is [M, K] of [`Plan::element`], y [M, N] of [`Plan::output`], both in rows without gaps. The
     /// workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or more. All
@@ -99,7 +98,7 @@ impl Plan<Cuda> {
         y: DeviceSliceMut<'_>,
         workspace: DeviceSliceMut<'_>,
         overlap: bool,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), DriverError> {
         let x = address("x", x.address(), x.bytes(), self.x_bytes())?;
         let y = address("y", y.address(), y.bytes(), self.y_bytes())?;
         let (found, needed) = (workspace.bytes(), self.workspace().total());
@@ -112,48 +111,38 @@ impl Plan<Cuda> {
             let y = address("y", y + first * y_row, 1, 1)?;
             let memory = Memory { x, y, workspace, workspace_end };
             for launch in &chunk.launches {
-                let entry = || format!("launching {}", launch.ready.kernel.entry());
-                let mut result = Ok(());
-                current.call(entry, |driver| {
-                    // SAFETY: the caller's promise; the context is the thread's.
-                    let called =
-                        unsafe { queue(driver, stream.cast(), (chunk, launch), memory, overlap) };
-                    called.unwrap_or_else(|error| {
-                        result = Err(error);
-                        0
-                    })
-                })?;
-                result?;
+                // SAFETY: the caller's promise.
+                unsafe { queue(&current, Handle(stream), (chunk, launch), memory, overlap) }?;
             }
         }
         Ok(())
     }
 }
 
-/// One launch: the driver's result, or why the driver was not asked.
+/// Queues one launch.
 ///
 /// # Safety
-/// As [`Plan::launch`], whose addresses `memory` has; the context is the thread's current one.
-unsafe fn queue(
-    driver: &super::driver::Functions,
-    stream: sys::CUstream,
-    (chunk, launch): (&Chunk<Cuda>, &ReadyLaunch<Cuda>),
+/// As [`Plan::launch`], whose addresses `memory` has.
+unsafe fn queue<D: DriverApi>(
+    current: &Current<'_, D>,
+    stream: Handle,
+    (chunk, launch): (&Chunk<DriverExecutor<D>>, &ReadyLaunch<DriverExecutor<D>>),
     memory: Memory,
     overlap: bool,
-) -> Result<i32, CudaError> {
+) -> Result<(), DriverError> {
     let Ready { kernel, sizes, maps } = &launch.ready;
-    let mut encoded_maps = [sys::CUtensorMap { opaque: [0; 16] }; MAPS];
-    for (map, (buffer, bytes, shape)) in encoded_maps.iter_mut().zip(maps) {
+    let mut encoded = [RawTensorMap::EMPTY; MAPS];
+    for (map, (buffer, bytes, shape)) in encoded.iter_mut().zip(maps) {
         let (place, _) = launch.slots[*buffer];
-        *map = encoded(kernel.context(), memory.of(chunk, place), *bytes, shape)?;
+        *map = RawTensorMap::encoded(current, memory.of(chunk, place), *bytes, shape)?;
     }
     let mut slots = launch.slots.iter();
-    let mut maps = encoded_maps.iter_mut();
+    let mut maps = encoded.iter_mut();
     let mut values = [0u64; PARAMETERS];
-    let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMETERS];
+    let mut pointers = [null_mut::<c_void>(); PARAMETERS];
     for (at, expected) in sizes.expected().iter().enumerate() {
         pointers[at] = match expected {
-            Expected::Map => maps.next().map_or(std::ptr::null_mut(), |map| (&raw mut *map).cast()),
+            Expected::Map => maps.next().map_or(null_mut(), |map| (&raw mut *map).cast()),
             Expected::Size(size) => {
                 values[at] = u64::from(*size);
                 (&raw mut values[at]).cast()
@@ -165,14 +154,15 @@ unsafe fn queue(
             }
         };
     }
-    let (mut attributes, count) = attributes(sizes.cluster, overlap && kernel.rule().overlaps);
-    let config = config(sizes, stream, &mut attributes, count);
-    // SAFETY: one pointer a parameter of the rule, which is the text's, each to a value at least as wide
-    // as the parameter; the driver copies values and attributes before it returns. Addresses are of
-    // memory that the caller promises, of the weight, which the plan keeps, and in the workspace, whose
-    // length was compared.
-    Ok(unsafe {
-        let none = std::ptr::null_mut();
-        (driver.cuLaunchKernelEx)(&config, kernel.function(), pointers.as_mut_ptr(), none)
-    })
+    let overlap = overlap && kernel.rule().overlaps;
+    current.call(
+        || format!("launching {}", kernel.entry()),
+        // SAFETY: one pointer a parameter of the rule, which is the text's, each to a value at least as
+        // wide as the parameter; the driver copies values before it returns. Addresses are of memory
+        // that the caller promises, of the weight, which the plan keeps, and in the workspace, whose
+        // length was compared.
+        |driver| unsafe {
+            driver.launch(kernel.function(), sizes, overlap, stream, pointers.as_mut_ptr())
+        },
+    )
 }

@@ -7,6 +7,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
+use super::tensor_map::TensorMap;
 use crate::source::{Access, Count, LaunchRule, ParameterKind, Problem, Scalar};
 
 /// The allocation that memory is part of, of the type that its backend has: what a launch keeps, and
@@ -65,7 +66,7 @@ macro_rules! slices {
 slices! { DeviceSlice DeviceSliceMut }
 
 /// An argument, of the kind that the kernel's rule says at its place.
-pub enum Argument<'a, M> {
+pub enum Argument<'a> {
     /// Memory that the kernel reads.
     Read(DeviceSlice<'a>),
     /// Memory that the kernel writes, or reads and writes.
@@ -78,11 +79,11 @@ pub enum Argument<'a, M> {
     U64(u64),
     /// A number.
     F32(f32),
-    /// A tensor map, where the backend has any.
-    Map(&'a M),
+    /// A tensor map, where the driver has any.
+    Map(&'a TensorMap<'a>),
 }
 
-impl<M> Argument<'_, M> {
+impl Argument<'_> {
     fn kind(&self) -> &'static str {
         match self {
             Self::Read(_) => "a buffer to read",
@@ -103,13 +104,15 @@ pub struct Limits {
     pub threads: u32,
     /// Most dynamic shared memory of a block of this kernel, in bytes.
     pub shared_bytes: u32,
+    /// Most threads of the grid along x.
+    pub grid_threads: u64,
+    /// Most blocks of a cluster that every device of the backend has.
+    pub cluster_blocks: u32,
 }
 
 /// Most blocks along x, y and z, on every device (CUDA programming guide, technical specifications;
 /// HIP's own limits are not below them).
 const GRID: [u64; 3] = [(1 << 31) - 1, 65535, 65535];
-/// Most blocks of a cluster that every device with clusters has.
-const CLUSTER: u64 = 8;
 /// More parameters than any kernel of ours has.
 pub(crate) const PARAMETERS: usize = 32;
 const AXES: [char; 3] = ['x', 'y', 'z'];
@@ -158,7 +161,7 @@ pub struct Sizes {
 }
 
 /// A launch whose sizes and arguments have been checked.
-pub struct Prepared<'a, M> {
+pub struct Prepared<'a> {
     /// Blocks along x, y and z.
     pub grid: [u32; 3],
     /// Threads of a block.
@@ -167,15 +170,15 @@ pub struct Prepared<'a, M> {
     pub cluster: [u32; 3],
     /// Dynamic shared memory of a block in bytes.
     pub shared_bytes: u32,
-    values: [Value<'a, M>; PARAMETERS],
+    values: [Value<'a>; PARAMETERS],
     count: usize,
 }
 
 /// What a parameter's pointer points to.
-enum Value<'a, M> {
+enum Value<'a> {
     /// The number's bytes, lowest first.
     Number([u8; 8]),
-    Map(&'a M),
+    Map(&'a TensorMap<'a>),
 }
 
 fn count(rule: &Count, problem: &Problem, what: &dyn Fn() -> String) -> Result<u64, LaunchFault> {
@@ -213,12 +216,18 @@ impl Sizes {
             }
         }
         let cluster = rule.cluster.iter().map(|blocks| u64::from(*blocks)).product();
-        limited(cluster, CLUSTER, &|| "the number of blocks of a cluster".to_owned())?;
+        let most = u64::from(limits.cluster_blocks);
+        limited(cluster, most, &|| "the number of blocks of a cluster".to_owned())?;
         if rule.threads == 0 {
             return Err(LaunchFault::Empty("the number of threads"));
         }
         let what = || "the number of threads of a block".to_owned();
         let threads = limited(u64::from(rule.threads), u64::from(limits.threads), &what)?;
+        let (found, limit) = (u64::from(grid[0]) * u64::from(threads), limits.grid_threads);
+        if found > limit {
+            let what = "the number of threads along x".to_owned();
+            return Err(LaunchFault::Limit { what, found, limit });
+        }
         let what = || "the bytes of shared memory of a block".to_owned();
         let shared = count(&rule.shared_bytes, problem, &what)?;
         let shared_bytes = limited(shared, u64::from(limits.shared_bytes), &what)?;
@@ -251,7 +260,7 @@ impl Sizes {
     }
 }
 
-impl<'a, M> Prepared<'a, M> {
+impl<'a> Prepared<'a> {
     /// Checks a launch.
     ///
     /// # Errors
@@ -260,7 +269,7 @@ impl<'a, M> Prepared<'a, M> {
         rule: &LaunchRule,
         problem: &Problem,
         limits: Limits,
-        arguments: &'a [Argument<'a, M>],
+        arguments: &'a [Argument<'a>],
     ) -> Result<Self, LaunchFault> {
         Self::of(&Sizes::new(rule, problem, limits)?, rule, arguments)
     }
@@ -272,7 +281,7 @@ impl<'a, M> Prepared<'a, M> {
     pub fn of(
         sizes: &Sizes,
         rule: &LaunchRule,
-        arguments: &'a [Argument<'a, M>],
+        arguments: &'a [Argument<'a>],
     ) -> Result<Self, LaunchFault> {
         let passed = |expected: &&Expected| !matches!(expected, Expected::Size(_));
         let expected = sizes.expected().iter().filter(passed).count();
@@ -303,17 +312,14 @@ impl<'a, M> Prepared<'a, M> {
         }
     }
 
-    /// What the driver is given: a pointer to each value, of a tensor map what `map` says of it.
-    /// The pointers are good as long as the value is borrowed.
-    pub(crate) fn pointers(
-        &mut self,
-        map: impl Fn(&'a M) -> *mut c_void,
-    ) -> [*mut c_void; PARAMETERS] {
+    /// What the driver is given: a pointer to each value. The pointers are good as long as the value is
+    /// borrowed.
+    pub(crate) fn pointers(&mut self) -> [*mut c_void; PARAMETERS] {
         let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMETERS];
         for (pointer, value) in pointers.iter_mut().zip(&mut self.values) {
             *pointer = match value {
                 Value::Number(bytes) => bytes.as_mut_ptr().cast(),
-                Value::Map(of) => map(of),
+                Value::Map(map) => map.raw(),
             };
         }
         pointers
@@ -321,11 +327,11 @@ impl<'a, M> Prepared<'a, M> {
 }
 
 /// The value of an argument, if it is what the kernel relies on.
-fn checked<'a, M>(
+fn checked<'a>(
     expected: Expected,
     name: &str,
-    argument: &'a Argument<'a, M>,
-) -> Result<Value<'a, M>, LaunchFault> {
+    argument: &'a Argument<'a>,
+) -> Result<Value<'a>, LaunchFault> {
     if expected.kind() != argument.kind() {
         let (expected, found) = (expected.kind(), argument.kind());
         return Err(LaunchFault::Kind { parameter: name.to_owned(), expected, found });

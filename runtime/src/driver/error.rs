@@ -1,22 +1,28 @@
-//! What can go wrong between us and the driver, as one type.
+//! What can go wrong between us and a driver, as one type.
 
-use crate::gpu::arguments::LaunchFault;
-use crate::gpu::log_lines;
+use super::arguments::LaunchFault;
+use super::tensor_map::TensorMapFault;
+use crate::op::ProductError;
 use crate::source::Refusal;
 
-/// A failure of the CUDA backend. None of them is a panic, and none a link error.
+/// A failure of the CUDA or the HIP backend. None of them is a panic, and none a link error.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CudaError {
+pub enum DriverError {
     /// There is no driver on this machine, or the loader does not find its library.
-    #[error("libcuda not found")]
-    LibraryNotFound,
-    /// The driver's library is there but older than what is asked of it.
-    #[error("the NVIDIA driver has no `{function}`: it is older than CUDA {since}")]
+    #[error("{library} not found")]
+    LibraryNotFound {
+        /// The library, without the version in its name.
+        library: &'static str,
+    },
+    /// A library is there but older than what is asked of it.
+    #[error("{library} has no `{function}`: it is older than {since}")]
     MissingFunction {
+        /// The library.
+        library: &'static str,
         /// The function that is missing.
         function: &'static str,
-        /// The CUDA version that brought it.
+        /// The oldest version that is asked for.
         since: &'static str,
     },
     /// A driver call failed.
@@ -26,45 +32,49 @@ pub enum CudaError {
         doing: String,
         /// The driver's number of the error.
         code: i32,
-        /// The driver's name of it, as `CUDA_ERROR_OUT_OF_MEMORY`.
+        /// The driver's name of it, as `CUDA_ERROR_OUT_OF_MEMORY` or `hipErrorOutOfMemory`.
         name: String,
         /// The driver's sentence for it.
         text: String,
     },
     /// A device number beyond the devices that there are.
-    #[error("there is no CUDA device {ordinal}: the driver shows {count}")]
+    #[error("there is no {name} device {ordinal}: the driver shows {count}")]
     NoDevice {
+        /// `CUDA` or `HIP`.
+        name: &'static str,
         /// The device asked for, from 0.
         ordinal: u32,
         /// The number of devices.
         count: u32,
     },
-    /// A device before all targets that kernels are made for.
-    #[error("{device} is {sm}; kernels are made for sm_80 and later")]
-    TooOld {
+    /// A device that no kernels are made for.
+    #[error("{device} is {architecture}; kernels are made for {targets}")]
+    Unsupported {
         /// The product's name.
         device: String,
-        /// Its target.
-        sm: String,
+        /// Its architecture.
+        architecture: String,
+        /// The targets that kernels are made for.
+        targets: &'static str,
     },
     /// The driver's compiler refused a text.
     #[error("compiling {entry}: {error}{}", log_lines(log))]
     Compile {
         /// The kernel's entry point.
         entry: String,
-        /// The driver's error.
-        error: Box<CudaError>,
-        /// What the driver's compiler printed.
+        /// The compiler's error.
+        error: Box<DriverError>,
+        /// What it printed.
         log: String,
     },
-    /// A text that is not for this device.
-    #[error("{entry} is for {target}, the device is {device}")]
+    /// A kernel that is not for this device.
+    #[error("{kernel} is for {target}, the device is {device}")]
     Target {
-        /// The kernel's entry point.
-        entry: String,
-        /// The target that the text names.
+        /// The kernel, or its entry point.
+        kernel: String,
+        /// Its target.
         target: String,
-        /// The device's target.
+        /// The device's architecture.
         device: String,
     },
     /// A text that cannot be handed to the driver.
@@ -88,7 +98,7 @@ pub enum CudaError {
     },
     /// A tensor map that the hardware does not have.
     #[error("a tensor map: {0}")]
-    TensorMap(#[from] super::tensor_map::TensorMapFault),
+    TensorMap(#[from] TensorMapFault),
     /// Two things that must have the same length do not.
     #[error("{doing}: {expected} elements expected, {found} found")]
     Length {
@@ -121,4 +131,28 @@ pub enum CudaError {
     /// Objects of two devices in one call.
     #[error("{0}: the objects belong to different devices")]
     Mixed(&'static str),
+}
+
+impl DriverError {
+    /// A failed call, with what words there are for it.
+    pub(crate) fn of(doing: String, code: i32, name: Option<String>, text: Option<String>) -> Self {
+        let name = name.unwrap_or_else(|| "an error that the driver does not name".to_owned());
+        let text = text.unwrap_or_else(|| "and says nothing about".to_owned());
+        Self::Driver { doing, code, name, text }
+    }
+}
+
+impl From<DriverError> for ProductError {
+    fn from(error: DriverError) -> Self {
+        match error {
+            DriverError::Refused(why) => why.into(),
+            error => Self::device(error),
+        }
+    }
+}
+
+/// The lines of a compiler's log that say something, each on its own and indented.
+fn log_lines(log: &str) -> String {
+    let lines = log.lines().filter(|line| !line.trim().is_empty());
+    lines.map(|line| format!("\n  {}", line.trim_end())).collect()
 }

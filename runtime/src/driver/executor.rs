@@ -1,32 +1,31 @@
-//! A CUDA device as the executor of products: one stream, its kernels loaded once.
+//! A device behind a driver as the executor of products: one stream, its kernels loaded once.
 
 use std::sync::Arc;
 
+use super::api::DriverApi;
+use super::arguments::{Argument, Expected, Sizes};
 use super::buffer::Buffer;
-use super::device::Context;
+use super::context::Context;
 use super::engine::MAPS;
-use super::error::CudaError;
-use super::launch::Argument;
+use super::error::DriverError;
 use super::loader::Loader;
 use super::module::Kernel;
 use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
-use crate::gpu::arguments::{Expected, Sizes};
 use crate::gpu::{Executor, Launch, Products, Slot, Trusted};
 use crate::image_cache::ImageCache;
-use crate::op::ProductError;
 use crate::source::{KernelKey, LaunchRule, ParameterKind, Problem};
 
 /// A device, the source of its kernels, and the stream on which they run.
-pub struct Cuda {
+pub struct DriverExecutor<D: DriverApi> {
     name: String,
     target: &'static str,
-    stream: Stream,
-    loader: Loader,
+    stream: Stream<D>,
+    loader: Loader<D>,
     source: Trusted,
 }
 
-impl Cuda {
+impl<D: DriverApi> DriverExecutor<D> {
     /// A device by the driver's number, with the images that are kept on this machine.
     ///
     /// The source is trusted like a library that the program links: its texts run as they are.
@@ -34,7 +33,7 @@ impl Cuda {
     /// # Errors
     /// Why there is no driver or no such device, a device that no kernels are made for, or what
     /// the driver answered.
-    pub fn new(ordinal: u32, source: Trusted) -> Result<Self, CudaError> {
+    pub fn new(ordinal: u32, source: Trusted) -> Result<Self, DriverError> {
         Self::on(Stream::new(&Context::new(ordinal)?)?, source)
     }
 
@@ -44,24 +43,26 @@ impl Cuda {
     ///
     /// # Errors
     /// A device that no kernels are made for.
-    pub fn on(stream: Stream, source: Trusted) -> Result<Self, CudaError> {
+    pub fn on(stream: Stream<D>, source: Trusted) -> Result<Self, DriverError> {
         let context = stream.context();
         let ordinal = context.info().ordinal;
-        let target = context.info().target().ok_or_else(|| CudaError::TooOld {
+        let target = context.info().target.ok_or_else(|| DriverError::Unsupported {
             device: context.info().name.clone(),
-            sm: context.info().sm(),
+            architecture: context.info().architecture.clone(),
+            targets: D::TARGETS.1,
         })?;
-        let name = if ordinal == 0 { "cuda".to_owned() } else { format!("cuda:{ordinal}") };
+        let backend = D::BACKEND;
+        let name = if ordinal == 0 { backend.to_owned() } else { format!("{backend}:{ordinal}") };
         let loader = Loader::new(context, ImageCache::from_environment(), source.source().clone());
         Ok(Self { name, target, stream, loader, source })
     }
 
     /// The stream on which everything is queued.
-    pub fn stream(&self) -> &Stream {
+    pub fn stream(&self) -> &Stream<D> {
         &self.stream
     }
 
-    fn context(&self) -> &Context {
+    fn context(&self) -> &Context<D> {
         self.stream.context()
     }
 }
@@ -70,18 +71,18 @@ fn length(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-fn argument<'a>(slot: &'a mut Slot<'_, Buffer<u8>>) -> Argument<'a> {
+fn argument<'a, D: DriverApi>(slot: &'a mut Slot<'_, Buffer<D, u8>>) -> Argument<'a> {
     match slot {
         Slot::Read(memory) => Argument::Read(memory.read()),
         Slot::Write(memory) => Argument::Write(memory.write_to()),
     }
 }
 
-impl Executor for Cuda {
-    type Memory = Buffer<u8>;
-    type Kernel = Arc<Kernel>;
-    type Ready = Ready;
-    type Error = CudaError;
+impl<D: DriverApi> Executor for DriverExecutor<D> {
+    type Memory = Buffer<D, u8>;
+    type Kernel = Arc<Kernel<D>>;
+    type Ready = Ready<D>;
+    type Error = DriverError;
 
     fn name(&self) -> &str {
         &self.name
@@ -100,48 +101,48 @@ impl Executor for Cuda {
     }
 
     /// Loads nothing while somebody captures the stream: that could void the capture.
-    fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel>, CudaError> {
+    fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel<D>>, DriverError> {
         if let Some(kernel) = self.loader.loaded(key) {
             return Ok(kernel);
         }
         if self.stream.is_captured()? {
-            return Err(CudaError::NotWarm { kernel: key.to_string() });
+            return Err(DriverError::NotWarm { kernel: key.to_string() });
         }
         self.loader.kernel(key)
     }
 
-    fn rule<'k>(&self, kernel: &'k Arc<Kernel>) -> &'k LaunchRule {
+    fn rule<'k>(&self, kernel: &'k Arc<Kernel<D>>) -> &'k LaunchRule {
         kernel.rule()
     }
 
-    fn ready(&self, kernel: &Arc<Kernel>, problem: &Problem) -> Result<Ready, CudaError> {
+    fn ready(&self, kernel: &Arc<Kernel<D>>, problem: &Problem) -> Result<Ready<D>, DriverError> {
         Ready::new(kernel, problem)
     }
 
-    fn upload(&self, bytes: &[u8]) -> Result<Buffer<u8>, CudaError> {
+    fn upload(&self, bytes: &[u8]) -> Result<Buffer<D, u8>, DriverError> {
         Buffer::from_host(&self.stream, bytes)
     }
 
-    fn output(&self, bytes: u64) -> Result<Buffer<u8>, CudaError> {
+    fn output(&self, bytes: u64) -> Result<Buffer<D, u8>, DriverError> {
         // What a kernel does not write is seen: NaN in f32, f16 and bf16.
         let mut buffer = Buffer::uninitialised(self.context(), length(bytes))?;
         buffer.fill_bytes(&self.stream, 0xff)?;
         Ok(buffer)
     }
 
-    fn zeroed(&self, bytes: u64) -> Result<Buffer<u8>, CudaError> {
+    fn zeroed(&self, bytes: u64) -> Result<Buffer<D, u8>, DriverError> {
         Buffer::zeroed(&self.stream, length(bytes))
     }
 
-    fn download(&self, memory: &Buffer<u8>) -> Result<Vec<u8>, CudaError> {
+    fn download(&self, memory: &Buffer<D, u8>) -> Result<Vec<u8>, DriverError> {
         memory.to_host(&self.stream)
     }
 
-    fn wait(&self) -> Result<(), CudaError> {
+    fn wait(&self) -> Result<(), DriverError> {
         self.stream.synchronize()
     }
 
-    fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), CudaError> {
+    fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), DriverError> {
         let (Ready { kernel, sizes, maps }, overlap) = (launch.kernel(), launch.overlap());
         let slots = launch.slots();
         let mut encoded = Vec::new();
@@ -160,17 +161,17 @@ impl Executor for Cuda {
 }
 
 /// A kernel with its sizes for a problem.
-pub struct Ready {
-    pub(super) kernel: Arc<Kernel>,
-    pub(super) sizes: Sizes,
+pub struct Ready<D: DriverApi> {
+    pub(crate) kernel: Arc<Kernel<D>>,
+    pub(crate) sizes: Sizes,
     /// Of each tensor map: the place of its buffer among the kernel's, that one's bytes, its shape.
-    pub(super) maps: Vec<(usize, u64, TensorShape)>,
+    pub(crate) maps: Vec<(usize, u64, TensorShape)>,
 }
 
-impl Ready {
-    fn new(kernel: &Arc<Kernel>, problem: &Problem) -> Result<Self, CudaError> {
+impl<D: DriverApi> Ready<D> {
+    fn new(kernel: &Arc<Kernel<D>>, problem: &Problem) -> Result<Self, DriverError> {
         let parameters = &kernel.rule().parameters;
-        let refused = |what| CudaError::NotPlanned { entry: kernel.entry().to_owned(), what };
+        let refused = |what| DriverError::NotPlanned { entry: kernel.entry().to_owned(), what };
         if parameters.iter().any(|parameter| matches!(parameter.kind, ParameterKind::Scalar(_))) {
             return Err(refused("it has a number that no plan knows"));
         }
@@ -194,14 +195,5 @@ impl Ready {
             return Err(refused("it has too many tensor maps"));
         }
         Ok(Self { kernel: kernel.clone(), sizes, maps })
-    }
-}
-
-impl From<CudaError> for ProductError {
-    fn from(error: CudaError) -> Self {
-        match error {
-            CudaError::Refused(why) => why.into(),
-            error => Self::device(error),
-        }
     }
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::device::Context;
-use super::error::CudaError;
-use super::link;
+use super::api::DriverApi;
+use super::context::Context;
+use super::error::DriverError;
 use super::module::Kernel;
 use crate::image_cache::{ImageCache, ImageKey};
 use crate::source::{KernelKey, KernelSource, KernelText};
@@ -19,8 +19,9 @@ pub enum Origin {
     Kept,
     /// Compiled now, and kept if the cache is on.
     Compiled,
-    /// Compiled now by the module loader, which gives no image, since the linker refused: why.
-    NotKept(Box<CudaError>),
+    /// Compiled now by the module loader, which gives no image, since the
+    /// compiler refused: why.
+    NotKept(Box<DriverError>),
 }
 
 impl fmt::Display for Origin {
@@ -37,16 +38,15 @@ impl fmt::Display for Origin {
 ///
 /// # Errors
 /// A text for another device or one that the driver refuses; never a failure of the cache.
-pub fn load(
-    context: &Context,
+pub fn load<D: DriverApi>(
+    context: &Context<D>,
     cache: &ImageCache,
     text: &KernelText<'_>,
-) -> Result<(Arc<Kernel>, Origin), CudaError> {
+) -> Result<(Arc<Kernel<D>>, Origin), DriverError> {
     let info = context.info();
-    let architecture = info.sm();
     let key = ImageKey {
         text: &text.text,
-        architecture: &architecture,
+        architecture: &info.architecture,
         driver_version: info.driver_version,
     };
     let ready = |image: &[u8]| Kernel::load(context, image, &text.entry, (*text.rule).clone());
@@ -59,16 +59,16 @@ pub fn load(
             }
         }
     }
-    let error = match link::compile(context, &text.entry, &text.text) {
+    let error = match D::compile(context, &text.entry, &text.text) {
         Ok(image) => {
             let kernel = ready(&image)?;
             cache.put(&key, &image);
             return Ok((kernel, Origin::Compiled));
         }
-        Err(error @ CudaError::Compile { .. }) => error,
+        Err(error @ DriverError::Compile { .. }) if D::LOADS_TEXT => error,
         Err(error) => return Err(error),
     };
-    // The linker is asked only so that the image can be kept: where it refuses what the module
+    // The compiler is asked only so that the image can be kept: where it refuses what the module
     // loader takes, nothing is kept, and the launch goes on.
     let mut terminated = text.text.as_bytes().to_vec();
     terminated.push(0);
@@ -82,37 +82,42 @@ pub fn load(
 }
 
 /// The kernels of one device and one source, each loaded once.
-pub struct Loader {
-    context: Context,
+pub struct Loader<D: DriverApi> {
+    context: Context<D>,
     cache: ImageCache,
     source: Arc<dyn KernelSource>,
-    kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
+    kernels: Mutex<HashMap<KernelKey, Arc<Kernel<D>>>>,
 }
 
-impl Loader {
+impl<D: DriverApi> Loader<D> {
     /// A loader.
-    pub fn new(context: &Context, cache: ImageCache, source: Arc<dyn KernelSource>) -> Self {
+    pub fn new(context: &Context<D>, cache: ImageCache, source: Arc<dyn KernelSource>) -> Self {
         Self { context: context.clone(), cache, source, kernels: Mutex::default() }
     }
 
     /// The device.
-    pub fn context(&self) -> &Context {
+    pub fn context(&self) -> &Context<D> {
         &self.context
     }
 
     /// The kernel of a key, if it is loaded.
-    pub fn loaded(&self, key: &KernelKey) -> Option<Arc<Kernel>> {
+    pub fn loaded(&self, key: &KernelKey) -> Option<Arc<Kernel<D>>> {
         self.kernels.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
     /// The kernel of a key. Nothing is emitted, read or compiled for one that was asked before.
     ///
     /// # Errors
-    /// The source's refusal, or as [`load`].
-    pub fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel>, CudaError> {
+    /// A key for another target, the source's refusal, or as [`load`].
+    pub fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel<D>>, DriverError> {
         let kernels = || self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels().get(key) {
             return Ok(kernel.clone());
+        }
+        let info = self.context.info();
+        if !D::runs(&key.target, &info.architecture) {
+            let (kernel, target) = (key.to_string(), key.target.clone());
+            return Err(DriverError::Target { kernel, target, device: info.architecture.clone() });
         }
         // Not under the lock: two threads may compile two kernels at once. If they compile the
         // same, the first one stays.

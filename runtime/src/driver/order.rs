@@ -12,73 +12,73 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::sys;
-
+use super::api::DriverApi;
 use super::buffer::Allocation;
-use super::device::Context;
-use super::driver::Functions;
-use super::error::CudaError;
+use super::context::Context;
+use super::error::DriverError;
+use super::functions::Handle;
 use super::module::Module;
 use super::stream::RawEvent;
 use crate::source::Access;
 
 /// Memory that a call uses, and how.
-pub(super) type Use<'u> = (&'u Arc<Allocation>, Access);
+pub(crate) type Use<'u, D> = (&'u Arc<Allocation<D>>, Access);
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A stream of the driver, kept as long as memory was used on it that no later call waits for.
-pub(super) struct Queue {
-    context: Context,
-    handle: sys::CUstream,
+pub(crate) struct Queue<D: DriverApi> {
+    context: Context<D>,
+    handle: Handle,
     owned: bool,
-    capture: Mutex<Option<Joined>>,
+    /// Only graphs begin captures, which are CUDA's.
+    pub(crate) capture: Mutex<Option<Joined<D>>>,
 }
 
-// SAFETY: a stream may be used from any thread; the driver locks where it must.
-unsafe impl Send for Queue {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Queue {}
-
-impl PartialEq for Queue {
+impl<D: DriverApi> PartialEq for Queue<D> {
     fn eq(&self, other: &Self) -> bool {
         self.handle == other.handle && self.context.is(&other.context)
     }
 }
 
 /// That a queue is captured, by itself or since it waits for one that is.
-struct Joined {
-    record: Arc<Record>,
+pub(crate) struct Joined<D: DriverApi> {
+    pub(crate) record: Arc<Record<D>>,
     /// The queue's end before: what others wait for meanwhile.
-    before: Arc<RawEvent>,
+    pub(crate) before: Arc<RawEvent<D>>,
 }
 
 /// What captured work uses; nothing once the capture has ended.
-pub(super) struct Record(Mutex<Option<Kept>>);
+pub(crate) struct Record<D: DriverApi>(pub(crate) Mutex<Option<Kept<D>>>);
 
-impl Record {
+impl<D: DriverApi> Record<D> {
     /// Whether the capture goes on.
-    pub(super) fn open(&self) -> bool {
+    pub(crate) fn open(&self) -> bool {
         lock(&self.0).is_some()
     }
 }
 
 /// Memory and kernels that a graph uses.
-#[derive(Default)]
-pub(super) struct Kept {
-    memory: HashMap<usize, (Arc<Allocation>, Access)>,
-    modules: HashMap<usize, Arc<Module>>,
+pub(crate) struct Kept<D: DriverApi> {
+    memory: HashMap<usize, (Arc<Allocation<D>>, Access)>,
+    modules: HashMap<usize, Arc<Module<D>>>,
 }
 
-impl Kept {
+impl<D: DriverApi> Default for Kept<D> {
+    fn default() -> Self {
+        Self { memory: HashMap::new(), modules: HashMap::new() }
+    }
+}
+
+impl<D: DriverApi> Kept<D> {
     /// The memory.
-    pub(super) fn uses(&self) -> impl Iterator<Item = Use<'_>> {
+    pub(crate) fn uses(&self) -> impl Iterator<Item = Use<'_, D>> {
         self.memory.values().map(|(memory, access)| (memory, *access))
     }
 
-    fn add<'u>(&mut self, uses: impl Iterator<Item = Use<'u>>, module: Option<&Arc<Module>>) {
+    fn add<'u>(&mut self, uses: impl Iterator<Item = Use<'u, D>>, module: Option<&Arc<Module<D>>>) {
         for (memory, access) in uses {
             let place = Arc::as_ptr(memory).addr();
             let known = self.memory.entry(place).or_insert_with(|| (memory.clone(), access));
@@ -92,34 +92,34 @@ impl Kept {
     }
 }
 
-impl Queue {
-    pub(super) fn new(context: &Context, handle: sys::CUstream, owned: bool) -> Self {
+impl<D: DriverApi> Queue<D> {
+    pub(crate) fn new(context: &Context<D>, handle: Handle, owned: bool) -> Self {
         Self { context: context.clone(), handle, owned, capture: Mutex::default() }
     }
 
-    pub(super) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context<D> {
         &self.context
     }
 
-    pub(super) fn handle(&self) -> sys::CUstream {
+    pub(crate) fn handle(&self) -> Handle {
         self.handle
     }
 
     /// Whether it is captured.
-    pub(super) fn captured(&self) -> Option<Arc<Record>> {
+    pub(crate) fn captured(&self) -> Option<Arc<Record<D>>> {
         open(&lock(&self.capture)).map(|joined| joined.record.clone())
     }
 
     /// Makes a call that queues work.
     ///
     /// It is not put after other queues: see [`Self::order`].
-    pub(super) fn queue<'u>(
+    pub(crate) fn queue<'u>(
         self: &Arc<Self>,
-        uses: impl Iterator<Item = Use<'u>>,
-        module: Option<&Arc<Module>>,
+        uses: impl Iterator<Item = Use<'u, D>>,
+        module: Option<&Arc<Module<D>>>,
         doing: impl FnOnce() -> String,
-        call: impl FnOnce(&Functions, sys::CUstream) -> i32,
-    ) -> Result<(), CudaError> {
+        call: impl FnOnce(&D, Handle) -> i32,
+    ) -> Result<(), DriverError> {
         let current = self.context.enter()?;
         let capture = lock(&self.capture);
         let mut record = capture.as_ref().map(|joined| lock(&joined.record.0));
@@ -135,10 +135,10 @@ impl Queue {
 
     /// Puts what is queued from now on after the uses on other queues that it has to come after. Work
     /// that is captured is put in order when the graph is launched.
-    pub(super) fn order<'u>(
+    pub(crate) fn order<'u>(
         self: &Arc<Self>,
-        uses: impl Iterator<Item = Use<'u>>,
-    ) -> Result<(), CudaError> {
+        uses: impl Iterator<Item = Use<'u, D>>,
+    ) -> Result<(), DriverError> {
         if self.captured().is_some() {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl Queue {
     }
 
     /// Waits, on the device, for what another queue holds now. The two locks are not held at once.
-    fn after(&self, other: &Self) -> Result<(), CudaError> {
+    fn after(&self, other: &Self) -> Result<(), DriverError> {
         let event = {
             let capture = lock(&other.capture);
             match open(&capture) {
@@ -169,18 +169,18 @@ impl Queue {
     }
 
     /// Makes a call that copies memory of the caller's, lent for the time of the call, and waits.
-    pub(super) fn lend<'u>(
+    pub(crate) fn lend<'u>(
         self: &Arc<Self>,
-        (memory, access): Use<'u>,
+        (memory, access): Use<'u, D>,
         copying: &'static str,
         doing: impl FnOnce() -> String,
-        call: impl FnOnce(&Functions, sys::CUstream) -> i32,
-    ) -> Result<(), CudaError> {
+        call: impl FnOnce(&D, Handle) -> i32,
+    ) -> Result<(), DriverError> {
         self.order(std::iter::once((memory, access)))?;
         let current = self.context.enter()?;
         let capture = lock(&self.capture);
         if open(&capture).is_some() {
-            return Err(CudaError::Captured(copying));
+            return Err(DriverError::Captured(copying));
         }
         let queued = current.call(doing, |driver| call(driver, self.handle));
         // Also where queuing failed, since the driver does not say how far it came. A failure to wait
@@ -188,61 +188,29 @@ impl Queue {
         let waited = current.call(
             || "waiting for a stream".to_owned(),
             // SAFETY: the stream lives as long as `self`.
-            |driver| unsafe { (driver.cuStreamSynchronize)(self.handle) },
+            |driver| unsafe { (driver.stream_synchronize)(self.handle) },
         );
         queued.and(waited)?;
         memory.uses().waited(self, access);
         Ok(())
     }
 
-    /// Begins a capture.
-    pub(super) fn begin(&self) -> Result<Arc<Record>, CudaError> {
-        let mut capture = lock(&self.capture);
-        if open(&capture).is_some() {
-            return Err(CudaError::Captured("capturing a graph"));
-        }
-        let before = Arc::new(RawEvent::at_the_end_of(self)?);
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        self.context.enter()?.call(
-            || "starting to capture a graph".to_owned(),
-            // SAFETY: the stream lives as long as `self`.
-            |driver| unsafe { (driver.cuStreamBeginCapture_v2)(self.handle, mode) },
-        )?;
-        let record = Arc::new(Record(Mutex::new(Some(Kept::default()))));
-        *capture = Some(Joined { record: record.clone(), before });
-        Ok(record)
-    }
-
-    /// Ends the capture that began with a record: the graph, and what it uses.
-    pub(super) fn end(&self, record: &Record) -> Result<(sys::CUgraph, Kept), CudaError> {
-        let mut capture = lock(&self.capture);
-        let mut kept = lock(&record.0);
-        let mut handle = std::ptr::null_mut();
-        let ended = self.context.enter().and_then(|current| {
-            current.call(
-                || "ending the capture of a graph".to_owned(),
-                // SAFETY: `handle` may be written, and the stream lives as long as `self`.
-                |driver| unsafe { (driver.cuStreamEndCapture)(self.handle, &mut handle) },
-            )
-        });
-        let kept = kept.take().unwrap_or_default();
-        *capture = None;
-        ended.map(|()| (handle, kept))
-    }
-
     /// Records an event at the present end, and says in which capture.
-    pub(super) fn record(&self, event: &RawEvent) -> Result<Option<Arc<Record>>, CudaError> {
+    pub(crate) fn record(
+        &self,
+        event: &RawEvent<D>,
+    ) -> Result<Option<Arc<Record<D>>>, DriverError> {
         let capture = lock(&self.capture);
         event.record(self)?;
         Ok(open(&capture).map(|joined| joined.record.clone()))
     }
 
     /// Waits for an event, and takes part in the capture that the event belongs to, if there is one.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &self,
-        event: &RawEvent,
-        record: Option<&Arc<Record>>,
-    ) -> Result<(), CudaError> {
+        event: &RawEvent<D>,
+        record: Option<&Arc<Record<D>>>,
+    ) -> Result<(), DriverError> {
         let mut capture = lock(&self.capture);
         let joins = record.filter(|record| record.open() && open(&capture).is_none());
         let joined = match joins {
@@ -261,11 +229,11 @@ impl Queue {
 }
 
 /// The capture that goes on, if there is one: that of another queue may have ended without this one.
-fn open(capture: &Option<Joined>) -> Option<&Joined> {
+pub(crate) fn open<D: DriverApi>(capture: &Option<Joined<D>>) -> Option<&Joined<D>> {
     capture.as_ref().filter(|joined| joined.record.open())
 }
 
-impl Drop for Queue {
+impl<D: DriverApi> Drop for Queue<D> {
     fn drop(&mut self) {
         if !self.owned {
             return;
@@ -273,7 +241,7 @@ impl Drop for Queue {
         if let Ok(current) = self.context.enter() {
             // SAFETY: made by `Stream::new` and used by nobody after this; queued work still runs.
             current.release("destroying a stream", |driver| unsafe {
-                (driver.cuStreamDestroy_v2)(self.handle)
+                (driver.stream_destroy)(self.handle)
             });
         }
     }
