@@ -10,9 +10,9 @@ use std::ops::Deref;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    CUdevice_attribute as Attribute, CUfunction_attribute, CUjit_option, CUjitInputType,
-    CUlaunchConfig, CUstreamCaptureMode, CUtensorMapDataType, CUtensorMapFloatOOBfill,
-    CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
+    CUDA_MEMCPY2D, CUdevice_attribute as Attribute, CUfunction_attribute, CUjit_option,
+    CUjitInputType, CUlaunchConfig, CUmemorytype, CUstreamCaptureMode, CUtensorMapDataType,
+    CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 
 use super::{Context, CudaError, device, launch, link, tensor_map};
@@ -41,6 +41,7 @@ functions! {
     cuGraphDestroy(Handle);
     cuMemAllocHost_v2(*mut *mut c_void, usize);
     cuMemFreeHost(*mut c_void);
+    cuMemcpy2DAsync_v2(*const CUDA_MEMCPY2D, Handle);
     cuLinkCreate_v2(c_uint, *mut CUjit_option, *mut *mut c_void, *mut Handle);
     cuLinkAddData_v2(
         Handle, CUjitInputType, *mut c_void, usize, *const c_char, c_uint, *mut CUjit_option,
@@ -204,6 +205,38 @@ impl DriverApi for Driver {
         let config = launch::config(sizes, stream, &mut attributes, count);
         // SAFETY: the caller's promise; the driver copies the attributes before it returns.
         unsafe { (self.own.cuLaunchKernelEx)(&config, function, values, std::ptr::null_mut()) }
+    }
+
+    unsafe fn copy_rows(
+        &self,
+        to: u64,
+        from: u64,
+        pitch: usize,
+        bytes: usize,
+        rows: usize,
+        stream: Handle,
+    ) -> i32 {
+        let none = std::ptr::null_mut();
+        let copy = CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: none,
+            srcDevice: from,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: none,
+            dstDevice: to,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: bytes,
+            WidthInBytes: bytes,
+            Height: rows,
+        };
+        // SAFETY: the caller's promise; the driver copies the description before it returns.
+        unsafe { (self.own.cuMemcpy2DAsync_v2)(&copy, stream) }
     }
 
     fn encode(&self, map: &mut RawTensorMap, address: u64, shape: &TensorShape) -> i32 {

@@ -130,6 +130,21 @@ pub trait DriverApi:
         values: *mut *mut c_void,
     ) -> i32;
 
+    /// Queues a copy of rows to rows without gaps.
+    ///
+    /// # Safety
+    /// From `to` on there is memory for `rows` rows of `bytes` bytes; from `from` on there are as many, each
+    /// `pitch` bytes after the one before. Both sides stay until the copy is done.
+    unsafe fn copy_rows(
+        &self,
+        to: u64,
+        from: u64,
+        pitch: usize,
+        bytes: usize,
+        rows: usize,
+        stream: Handle,
+    ) -> i32;
+
     /// Encodes the tensor map of a tensor at an address; the shape has been checked.
     fn encode(&self, _map: &mut RawTensorMap, _address: u64, _shape: &TensorShape) -> i32 {
         NOT_SUPPORTED

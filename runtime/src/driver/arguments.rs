@@ -398,6 +398,14 @@ pub enum LaunchFault {
         /// Bytes that there are.
         found: u64,
     },
+    /// Rows of x that overlap.
+    #[error("rows of x are {stride} elements apart, and have {columns}")]
+    Stride {
+        /// Elements from one row to the next.
+        stride: u64,
+        /// K.
+        columns: u64,
+    },
     /// A buffer at an address that the kernel's loads do not take.
     #[error("buffer `{parameter}` lies at {address:#x}, the kernel needs a multiple of {align}")]
     Align {

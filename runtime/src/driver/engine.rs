@@ -1,8 +1,8 @@
 //! Products in an engine's own memory, on an engine's own stream.
 //!
 //! In: a [`Plan`], the addresses of x, y and a workspace, a stream. Out: the plan's kernels, queued. The
-//! driver is asked for the thread's context and for the launches, and for nothing else: no memory, no
-//! wait, no lock of ours. So a graph may capture it, whoever captures.
+//! driver is asked for the thread's context and for the launches, for a copy of x where its rows have gaps,
+//! and for nothing else: no memory, no wait, no lock of ours. So a graph may capture it, whoever captures.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -14,8 +14,8 @@ use super::error::DriverError;
 use super::executor::{DriverExecutor, Ready};
 use super::functions::Handle;
 use super::tensor_map::RawTensorMap;
-use crate::gpu::Plan;
 use crate::gpu::plan::{Chunk, Place, ReadyLaunch, WORKSPACE_ALIGN};
+use crate::gpu::{Plan, WorkspaceBytes};
 use crate::source::Storage;
 
 /// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
@@ -49,13 +49,20 @@ impl Memory {
     }
 }
 
+fn refused(fault: LaunchFault) -> DriverError {
+    DriverError::Launch { entry: "a product".to_owned(), fault }
+}
+
+fn long_enough(name: &str, found: u64, expected: u64) -> Result<(), DriverError> {
+    if found >= expected {
+        return Ok(());
+    }
+    Err(refused(LaunchFault::Size { parameter: name.to_owned(), expected, found }))
+}
+
 /// The address of a slice that is long enough and that the kernels' loads take.
 fn address(name: &str, address: u64, found: u64, expected: u64) -> Result<u64, DriverError> {
-    let refused = |fault| DriverError::Launch { entry: "a product".to_owned(), fault };
-    if found < expected {
-        let parameter = name.to_owned();
-        return Err(refused(LaunchFault::Size { parameter, expected, found }));
-    }
+    long_enough(name, found, expected)?;
     // What is empty may be anywhere.
     if expected > 0 {
         aligned(name, address, ALIGN).map_err(refused)?;
@@ -66,8 +73,8 @@ fn address(name: &str, address: u64, found: u64, expected: u64) -> Result<u64, D
 impl<D: DriverApi> Plan<DriverExecutor<D>> {
     /// Queues `y = x w^T (+ bias)` on a stream, a `CUstream`, `cudaStream_t` or `hipStream_t`.
     ///
-    /// x is [M, K] of [`Plan::element`], y [M, N] of [`Plan::output`], both in rows without gaps. The
-    /// workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or more. All
+    /// x is [M, K] of [`Plan::element`], y [M, N] of [`Plan::output`], both in rows without gaps (else
+    /// [`Plan::launch_strided`]). The workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or more. All
     /// three begin at multiples of 16 bytes.
     ///
     /// With `overlap` the first kernel may start before the work that is queued before it has ended
@@ -100,19 +107,106 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
         overlap: bool,
     ) -> Result<(), DriverError> {
         let x = address("x", x.address(), x.bytes(), self.x_bytes())?;
-        let y = address("y", y.address(), y.bytes(), self.y_bytes())?;
-        let (found, needed) = (workspace.bytes(), self.workspace().total());
-        let workspace = address("workspace", workspace.address(), found, needed)?;
-        let workspace_end = workspace + found / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
-        let (x_row, y_row) = self.row_bytes();
+        let memory = self.memory(x, y, workspace, self.workspace())?;
         let current = self.executor().stream().context().enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.queue(&current, Handle(stream), memory, [overlap; 2]) }
+    }
+
+    /// The workspace of [`Plan::launch_strided`]: that of a launch, and x without gaps.
+    pub fn strided_workspace(&self) -> WorkspaceBytes {
+        let WorkspaceBytes { counters, scratch } = self.workspace();
+        let x = self.x_bytes().next_multiple_of(WORKSPACE_ALIGN);
+        WorkspaceBytes { counters, scratch: scratch.saturating_add(x) }
+    }
+
+    /// As [`Plan::launch`], of rows of x each of which begins `stride` elements after the one before, at
+    /// any address. Kernels take rows without gaps, so that a copy of M * K elements into the workspace,
+    /// which has [`Plan::strided_workspace`], goes before them on the stream. x is not copied if `stride`
+    /// is K.
+    ///
+    /// With `overlap` kernels may start early, but for the first, which waits for the copy.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`].
+    ///
+    /// # Errors
+    /// As there; a stride below K.
+    pub unsafe fn launch_strided(
+        &self,
+        stream: *mut c_void,
+        (x, stride): (DeviceSlice<'_>, u64),
+        y: DeviceSliceMut<'_>,
+        workspace: DeviceSliceMut<'_>,
+        overlap: bool,
+    ) -> Result<(), DriverError> {
+        let ((row, _), (columns, rows)) = (self.row_bytes(), (self.columns(), self.tokens()));
+        if stride == columns {
+            // SAFETY: the caller's promise.
+            return unsafe { self.launch(stream, x, y, workspace, overlap) };
+        }
+        if stride < columns {
+            return Err(refused(LaunchFault::Stride { stride, columns }));
+        }
+        let pitch = stride.saturating_mul(row / columns.max(1));
+        let expected = match rows {
+            0 => 0,
+            rows => pitch.saturating_mul(rows - 1).saturating_add(row),
+        };
+        long_enough("x", x.bytes(), expected)?;
+        let needed = self.strided_workspace();
+        let mut memory = self.memory(0, y, workspace, needed)?;
+        memory.x = memory.workspace_end - needed.scratch;
+        let current = self.executor().stream().context().enter()?;
+        if rows > 0 {
+            let (stream, from) = (Handle(stream), x.address());
+            let [pitch, row, rows] = [pitch, row, rows].map(|size| size as usize);
+            current.call(
+                || format!("copying {rows} rows of x, {stride} elements apart"),
+                // SAFETY: both sides have so many rows of so many bytes, which the caller promises to
+                // keep until the copy is done.
+                |driver| unsafe { driver.copy_rows(memory.x, from, pitch, row, rows, stream) },
+            )?;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.queue(&current, Handle(stream), memory, [false, overlap]) }
+    }
+
+    /// The addresses of a launch; x is known to be long enough.
+    fn memory(
+        &self,
+        x: u64,
+        y: DeviceSliceMut<'_>,
+        workspace: DeviceSliceMut<'_>,
+        needed: WorkspaceBytes,
+    ) -> Result<Memory, DriverError> {
+        let y = address("y", y.address(), y.bytes(), self.y_bytes())?;
+        let found = workspace.bytes();
+        let workspace = address("workspace", workspace.address(), found, needed.total())?;
+        let workspace_end = workspace + found / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+        Ok(Memory { x, y, workspace, workspace_end })
+    }
+
+    /// Queues the plan's launches. With `overlap` the first may start early, and the others.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`], whose addresses `memory` has.
+    unsafe fn queue(
+        &self,
+        current: &Current<'_, D>,
+        stream: Handle,
+        memory: Memory,
+        [mut overlap, others]: [bool; 2],
+    ) -> Result<(), DriverError> {
+        let (x_row, y_row) = self.row_bytes();
         for (first, chunk) in &self.chunks {
-            let x = address("x", x + first * x_row, 1, 1)?;
-            let y = address("y", y + first * y_row, 1, 1)?;
-            let memory = Memory { x, y, workspace, workspace_end };
+            let x = address("x", memory.x + first * x_row, 1, 1)?;
+            let y = address("y", memory.y + first * y_row, 1, 1)?;
+            let memory = Memory { x, y, ..memory };
             for launch in &chunk.launches {
                 // SAFETY: the caller's promise.
-                unsafe { queue(&current, Handle(stream), (chunk, launch), memory, overlap) }?;
+                unsafe { queue(current, stream, (chunk, launch), memory, overlap) }?;
+                overlap = others;
             }
         }
         Ok(())

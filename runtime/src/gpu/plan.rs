@@ -291,6 +291,11 @@ impl<E: Executor> Plan<E> {
         self.tokens * self.row_bytes().1
     }
 
+    /// K: elements of a row of x.
+    pub fn columns(&self) -> u64 {
+        self.shape.k
+    }
+
     /// Bytes of a row of x and of y.
     pub(crate) fn row_bytes(&self) -> (u64, u64) {
         let row =

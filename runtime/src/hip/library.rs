@@ -23,6 +23,9 @@ const RUNTIME: (&str, &[&str]) =
 const COMPILER: (&str, &[&str]) =
     ("libhiprtc", &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so"]);
 
+/// `hipMemcpyDeviceToDevice`.
+const DEVICE_TO_DEVICE: c_int = 3;
+
 functions! {
     /// The functions that only the HIP runtime has, or has in its own way. The rows are those of
     /// `hip_runtime_api.h`.
@@ -30,6 +33,7 @@ functions! {
     hipGetDevice(*mut c_int);
     hipSetDevice(c_int);
     hipGetDevicePropertiesR0600(*mut c_void, c_int);
+    hipMemcpy2DAsync(*mut c_void, usize, *const c_void, usize, usize, usize, c_int, Handle);
     hipModuleLaunchKernel(
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
         *mut *mut c_void, *mut *mut c_void,
@@ -219,5 +223,20 @@ impl DriverApi for Libraries {
                 function, x, y, z, threads, 1, 1, shared, stream, values, none,
             )
         }
+    }
+
+    unsafe fn copy_rows(
+        &self,
+        to: u64,
+        from: u64,
+        pitch: usize,
+        bytes: usize,
+        rows: usize,
+        stream: Handle,
+    ) -> i32 {
+        let (to, from) = (to as *mut c_void, from as *const c_void);
+        let copy = self.own.hipMemcpy2DAsync;
+        // SAFETY: the caller's promise.
+        unsafe { copy(to, bytes, from, pitch, bytes, rows, DEVICE_TO_DEVICE, stream) }
     }
 }

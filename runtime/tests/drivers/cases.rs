@@ -177,6 +177,20 @@ impl Backend {
                 ],
             ),
             case(
+                "strided",
+                WHOLE,
+                &[OFF],
+                &[
+                    "a strided workspace: WorkspaceBytes { counters: 256, scratch: 768 }",
+                    "a product: rows of x are 63 elements apart, and have 64",
+                    "a product: buffer `x` has 447 bytes, the kernel touches 448",
+                    "a product: buffer `workspace` has 1023 bytes, the kernel touches 1024",
+                    "a product: buffer `x` has 448 bytes, the kernel touches 18446744073709551615",
+                    "y is right: true",
+                    "a product: buffer `x` lies at ADDRESS, the kernel needs a multiple of 16",
+                ],
+            ),
+            case(
                 "not warm",
                 WHOLE,
                 &[OFF],

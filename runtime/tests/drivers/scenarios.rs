@@ -60,6 +60,7 @@ pub(crate) fn run<D: Fake>(scenario: &str) {
         "streams" => streams::<D>(),
         "events" => events::<D>(),
         "engine" => engine::<D>(),
+        "strided" => strided::<D>(),
         "not warm" => not_warm::<D>(),
         "unload" => unload::<D>(),
         "tour" => tour::<D>(),
@@ -428,6 +429,54 @@ fn engine<D: Fake>() -> Result<(), DriverError> {
     Ok(())
 }
 
+/// Three rows of x that are 80 elements apart, of which 64 count, from an odd element on.
+fn strided<D: Fake>() -> Result<(), DriverError> {
+    let stream = Stream::new(&Context::<D>::new(0)?)?;
+    let weight = match weight_on(&device_on(&stream)?) {
+        Ok(weight) => weight,
+        Err(error) => return Ok(println!("{error}")),
+    };
+    let plan = match weight.plan(BF16, 3) {
+        Ok(plan) => plan,
+        Err(error) => return Ok(println!("{error}")),
+    };
+    println!("a strided workspace: {:?}", plan.strided_workspace());
+    let values: Vec<u16> = (0..1 + 2 * 80 + 64).collect();
+    let x = Buffer::from_host(&stream, &values)?;
+    let mut y = Buffer::from_host(&stream, &[0u16; 3 * 64])?;
+    let mut workspace = Buffer::from_host(&stream, &[0u8; 1100])?;
+    let (from, mut result) = (x.read().address(), Ok(()));
+    for (first, bytes, stride, room) in [
+        (2, 448, 63, 1024),
+        (2, 447, 80, 1024),
+        (2, 448, 80, 1023),
+        (2, 448, u64::MAX, 1024),
+        (2, 448, 80, 1100),
+    ] {
+        say(std::mem::replace(&mut result, Ok(())));
+        // SAFETY: all of it is memory of the context, lives longer, and is used on this stream alone.
+        result = unsafe {
+            let x = DeviceSlice::from_raw(from + first, bytes);
+            let to = DeviceSliceMut::from_raw(y.write_to().address(), 3 * 128);
+            let room = DeviceSliceMut::from_raw(workspace.write_to().address(), room);
+            plan.launch_strided(stream.as_raw(), (x, stride), to, room, true)
+        };
+    }
+    result?;
+    // Pairs of x are words, without a carry from the lower to the upper.
+    let expected =
+        |at: usize| 2 * values[1 + at / 64 * 80 + at % 64] + if at % 64 == 0 { 3 } else { 0 };
+    println!("y is right: {}", y.to_host(&stream)?.iter().copied().eq((0..3 * 64).map(expected)));
+    // Rows without gaps are not copied, and begin at a multiple of 16 bytes.
+    // SAFETY: the launch is refused.
+    let result = unsafe {
+        let x = DeviceSlice::from_raw(from + 2, 384);
+        plan.launch_strided(stream.as_raw(), (x, 64), y.write_to(), workspace.write_to(), false)
+    };
+    println!("{}", result.unwrap_err().to_string().replace(&format!("{:#x}", from + 2), "ADDRESS"));
+    Ok(())
+}
+
 /// A plan whose kernel is not loaded, while somebody else captures the stream.
 fn not_warm<D: Fake>() -> Result<(), DriverError> {
     let context = Context::<D>::new(0)?;
@@ -454,7 +503,15 @@ fn not_warm<D: Fake>() -> Result<(), DriverError> {
 
 /// Every function of the library at least once, whatever the others say.
 fn tour<D: Fake>() -> Result<(), DriverError> {
-    let parts = [list::<D>, product::<D>, current::<D>, compile::<D>, streams::<D>, events::<D>];
+    let parts = [
+        list::<D>,
+        product::<D>,
+        current::<D>,
+        compile::<D>,
+        streams::<D>,
+        events::<D>,
+        strided::<D>,
+    ];
     parts.iter().for_each(|part| say(part()));
     D::own("tour")
 }

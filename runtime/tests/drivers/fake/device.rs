@@ -430,6 +430,22 @@ pub unsafe fn launch(
     0
 }
 
+/// Queues a copy of rows on the device, each of so many bytes.
+pub fn copy_rows(
+    state: &mut State,
+    [to, to_pitch, from, from_pitch, bytes, rows]: [u64; 6],
+    stream: Handle,
+) -> Result {
+    if to_pitch < bytes || from_pitch < bytes {
+        return INVALID_VALUE;
+    }
+    for row in 0..rows {
+        let (to, from, bytes) = (to + row * to_pitch, from + row * from_pitch, bytes as usize);
+        state.queue(stream, Item::Copy { to, from, bytes, to_host: false, from_host: false });
+    }
+    0
+}
+
 macro_rules! library {
     ($(fn $name:ident($state:ident $(, $argument:ident: $type:ty)* $(,)?) $body:block)*) => {
         $(#[unsafe(no_mangle)]

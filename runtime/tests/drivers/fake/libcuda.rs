@@ -117,6 +117,13 @@ library! {
         0
     }
     fn cuMemFreeHost(state, block: *mut c_void) { 0 }
+    fn cuMemcpy2DAsync_v2(state, copy: *const [u64; 16], stream: Handle) {
+        let [x, y, kind, _, from, _, from_pitch, to_x, to_y, to_kind, _, to, _, to_pitch, bytes, rows] = *copy;
+        if [x, y, to_x, to_y] != [0; 4] || [kind as u32, to_kind as u32] != [2; 2] {
+            return INVALID_VALUE;
+        }
+        copy_rows(&mut state, [to, to_pitch, from, from_pitch, bytes, rows], stream)
+    }
     fn cuLinkCreate_v2(state, count: c_uint, keys: *const c_int, values: *const usize,
                        to: *mut Handle) {
         let (log, image) = (std::ptr::null_mut(), Vec::new());

@@ -90,6 +90,13 @@ library! {
         state.contexts = vec![device as usize];
         0
     }
+    fn hipMemcpy2DAsync(state, to: u64, to_pitch: u64, from: u64, from_pitch: u64, bytes: u64,
+                        rows: u64, kind: c_int, stream: Handle) {
+        if kind != 3 {
+            return INVALID_VALUE;
+        }
+        copy_rows(&mut state, [to, to_pitch, from, from_pitch, bytes, rows], stream)
+    }
     fn hipModuleLaunchKernel(state, function: Handle, x: c_uint, y: c_uint, z: c_uint,
                              threads: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
                              stream: Handle, parameters: *const *const u8, extra: Handle) {
