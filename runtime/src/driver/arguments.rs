@@ -343,7 +343,7 @@ fn checked<'a>(
         Argument::I32(number) => u64::from(number.cast_unsigned()),
         Argument::U64(number) => *number,
         Argument::F32(number) => u64::from(number.to_bits()),
-        Argument::Map(map) => return Ok(Value::Map(*map)),
+        Argument::Map(map) => return Ok(Value::Map(map)),
     };
     Ok(Value::Number(number.to_le_bytes()))
 }
