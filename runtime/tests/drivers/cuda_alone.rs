@@ -3,8 +3,9 @@
 use std::ptr::null_mut;
 
 use quantloom_runtime::cuda::{
-    Buffer, Context, CudaError, Driver, Event, Graph, ImageCache, Stream, load, selftest,
+    Buffer, Context, CudaError, Driver, Event, Graph, ImageCache, Stream, load,
 };
+use quantloom_tools::cuda::selftest;
 
 use crate::scenarios::{Engine, Fake, Handle, add};
 use crate::sources::text;

@@ -432,48 +432,41 @@ fn engine<D: Fake>() -> Result<(), DriverError> {
 /// Three rows of x that are 80 elements apart, of which 64 count, from an odd element on.
 fn strided<D: Fake>() -> Result<(), DriverError> {
     let stream = Stream::new(&Context::<D>::new(0)?)?;
-    let weight = match weight_on(&device_on(&stream)?) {
-        Ok(weight) => weight,
-        Err(error) => return Ok(println!("{error}")),
-    };
-    let plan = match weight.plan(BF16, 3) {
+    let plan = device_on(&stream)
+        .map_err(ProductError::from)
+        .and_then(|device| weight_on(&device)?.plan(BF16, 3));
+    let plan = match plan {
         Ok(plan) => plan,
         Err(error) => return Ok(println!("{error}")),
     };
     println!("a strided workspace: {:?}", plan.strided_workspace());
     let values: Vec<u16> = (0..1 + 2 * 80 + 64).collect();
     let x = Buffer::from_host(&stream, &values)?;
-    let mut y = Buffer::from_host(&stream, &[0u16; 3 * 64])?;
-    let mut workspace = Buffer::from_host(&stream, &[0u8; 1100])?;
-    let (from, mut result) = (x.read().address(), Ok(()));
-    for (first, bytes, stride, room) in [
-        (2, 448, 63, 1024),
-        (2, 447, 80, 1024),
-        (2, 448, 80, 1023),
-        (2, 448, u64::MAX, 1024),
-        (2, 448, 80, 1100),
-    ] {
-        say(std::mem::replace(&mut result, Ok(())));
+    let y = Buffer::from_host(&stream, &[0u16; 3 * 64])?;
+    let workspace = Buffer::from_host(&stream, &[0u8; 1100])?;
+    let [to_x, to_y, to_workspace] =
+        [x.read().address() + 2, y.read().address(), workspace.read().address()];
+    let launch = |x_bytes: u64, stride: u64, workspace_bytes: u64| {
         // SAFETY: all of it is memory of the context, lives longer, and is used on this stream alone.
-        result = unsafe {
-            let x = DeviceSlice::from_raw(from + first, bytes);
-            let to = DeviceSliceMut::from_raw(y.write_to().address(), 3 * 128);
-            let room = DeviceSliceMut::from_raw(workspace.write_to().address(), room);
-            plan.launch_strided(stream.as_raw(), (x, stride), to, room, true)
-        };
-    }
-    result?;
+        unsafe {
+            let x = DeviceSlice::from_raw(to_x, x_bytes);
+            let y = DeviceSliceMut::from_raw(to_y, 3 * 128);
+            let workspace = DeviceSliceMut::from_raw(to_workspace, workspace_bytes);
+            plan.launch_strided(stream.as_raw(), (x, stride), y, workspace, true)
+        }
+    };
+    say(launch(448, 63, 1024));
+    say(launch(447, 80, 1024));
+    say(launch(448, 80, 1023));
+    say(launch(448, u64::MAX, 1024));
+    // Rows without gaps are not copied, and begin at a multiple of 16 bytes.
+    let aligned = launch(384, 64, 1024).map_err(|error| error.to_string());
+    println!("{}", aligned.unwrap_err().replace(&format!("{to_x:#x}"), "ADDRESS"));
+    launch(448, 80, 1100)?;
     // Pairs of x are words, without a carry from the lower to the upper.
     let expected =
         |at: usize| 2 * values[1 + at / 64 * 80 + at % 64] + if at % 64 == 0 { 3 } else { 0 };
     println!("y is right: {}", y.to_host(&stream)?.iter().copied().eq((0..3 * 64).map(expected)));
-    // Rows without gaps are not copied, and begin at a multiple of 16 bytes.
-    // SAFETY: the launch is refused.
-    let result = unsafe {
-        let x = DeviceSlice::from_raw(from + 2, 384);
-        plan.launch_strided(stream.as_raw(), (x, 64), y.write_to(), workspace.write_to(), false)
-    };
-    println!("{}", result.unwrap_err().to_string().replace(&format!("{:#x}", from + 2), "ADDRESS"));
     Ok(())
 }
 
