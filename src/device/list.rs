@@ -95,7 +95,12 @@ fn found<D: fmt::Display>(
 
 #[cfg(feature = "cuda")]
 fn cuda() -> Vec<Listed> {
-    found("cuda", quantloom_runtime::cuda::devices().map_err(DeviceError::Cuda), |gpu| gpu.target().is_some(), Device::cuda)
+    found(
+        "cuda",
+        quantloom_runtime::cuda::devices().map_err(DeviceError::Cuda),
+        |gpu| gpu.target.is_some(),
+        Device::cuda,
+    )
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -105,7 +110,12 @@ fn cuda() -> Vec<Listed> {
 
 #[cfg(feature = "hip")]
 fn hip() -> Vec<Listed> {
-    found("hip", quantloom_runtime::hip::devices().map_err(DeviceError::Hip), |gpu| gpu.target().is_some(), Device::hip)
+    found(
+        "hip",
+        quantloom_runtime::hip::devices().map_err(DeviceError::Hip),
+        |gpu| gpu.target.is_some(),
+        Device::hip,
+    )
 }
 
 #[cfg(not(feature = "hip"))]

@@ -11,7 +11,7 @@ use crate::scenarios::{Engine, Fake, Handle, add};
 use crate::sources::text;
 
 impl Fake for Driver {
-    const TEXT: &'static str = include_str!("../../src/cuda/ptx/vector_add.ptx");
+    const TEXT: &'static str = include_str!("../../tools/src/cuda/ptx/vector_add.ptx");
     const TARGETS: [&'static str; 2] = ["sm_90a", "sm_120"];
     const LIBRARY: &'static str = "libcuda.so.1";
     const CALLS: [&'static str; 7] = [
