@@ -20,6 +20,10 @@ use serde_json::Map;
 use super::CheckpointError;
 use super::config::{Fields, read_json};
 
+/// Larger headers are not read. The largest models have some 100,000 tensors, of about 100 bytes of
+/// header each, in many files.
+const MOST_HEADER_BYTES: u64 = 32 << 20;
+
 /// How files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
@@ -182,6 +186,11 @@ impl Tensors {
         let map = Arc::new(bytes);
         let invalid =
             |error| CheckpointError::Safetensors { path: path.to_owned(), error: Box::new(error) };
+        let claimed = map.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        if claimed > MOST_HEADER_BYTES {
+            let path = path.to_owned();
+            return Err(CheckpointError::Header { path, bytes: claimed, most: MOST_HEADER_BYTES });
+        }
         let (length, header) = SafeTensors::read_metadata(&map).map_err(invalid)?;
         if let Some(name) = twice(&map[8..8 + length]) {
             return Err(CheckpointError::Twice(name));

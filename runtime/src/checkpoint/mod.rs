@@ -111,6 +111,16 @@ pub enum CheckpointError {
         /// What is wrong with it.
         error: Box<safetensors::SafeTensorError>,
     },
+    /// A header that would take too much memory: its tensors take some 15 times its bytes.
+    #[error("{path}: a header of {bytes} bytes is too large; the limit is {most}", path = path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// The bytes that the header claims.
+        bytes: u64,
+        /// The most bytes that are read.
+        most: u64,
+    },
     /// Two tensors with one name, in one header or in two shards.
     #[error("the tensor \"{0}\" occurs twice")]
     Twice(String),
