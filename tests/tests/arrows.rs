@@ -13,7 +13,7 @@ const RUNTIME: Allowed<'_> = &[
     ("float_mode", &[]),
     ("forked", &[]),
     ("image_cache", &[]),
-    ("output", &[]),
+    ("atomic_file", &[]),
     ("source", &[]),
     ("unpacked", &["float_mode", "forked"]),
     ("op", &["accumulation", "buffer", "element", "forked", "source", "unpacked"]),
@@ -36,7 +36,7 @@ const RUNTIME: Allowed<'_> = &[
         ],
     ),
     ("prepared", &["backend", "buffer", "element", "op", "weight_data"]),
-    ("checkpoint", &["backend", "op", "output", "prepared", "unpacked", "weight_data"]),
+    ("checkpoint", &["backend", "op", "atomic_file", "prepared", "unpacked", "weight_data"]),
     ("declared", &["backend", "checkpoint", "cpu", "prepared"]),
     (
         "gpu",
@@ -58,7 +58,7 @@ const RUNTIME: Allowed<'_> = &[
     ("driver", &["gpu", "image_cache", "op", "source"]),
     ("cuda", &["driver", "gpu", "image_cache", "prepared", "source"]),
     ("hip", &["driver"]),
-    ("quantise", &["checkpoint", "float_mode", "output", "pack", "tensor", "unpacked"]),
+    ("quantise", &["checkpoint", "float_mode", "atomic_file", "pack", "tensor", "unpacked"]),
     ("wgpu", &["gpu", "op", "source"]),
 ];
 

@@ -187,7 +187,8 @@ impl Tensors {
         let invalid =
             |error| CheckpointError::Safetensors { path: path.to_owned(), error: Box::new(error) };
         let claimed = map.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        if claimed > MOST_HEADER_BYTES {
+        // A file that is shorter than its header is no safetensors file, which is the truer reason.
+        if claimed > MOST_HEADER_BYTES && claimed < map.len() as u64 {
             let path = path.to_owned();
             return Err(CheckpointError::Header { path, bytes: claimed, most: MOST_HEADER_BYTES });
         }
@@ -292,4 +293,20 @@ fn indexed(directory: &Path, index: &Path) -> Result<Vec<PathBuf>, CheckpointErr
         return Err(fault("its `weight_map` is empty"));
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_has_a_limit() {
+        let file = |bytes: u64| {
+            let header = format!("{{{}}}", " ".repeat(bytes as usize - 2));
+            Tensors::from_bytes([&bytes.to_le_bytes(), header.as_bytes()].concat())
+        };
+        assert!(file(MOST_HEADER_BYTES).is_ok());
+        let error = file(MOST_HEADER_BYTES + 8).unwrap_err();
+        assert!(matches!(error, CheckpointError::Header { bytes, most, .. } if bytes == most + 8));
+    }
 }

@@ -1,7 +1,7 @@
 //! Instruction sets: their names, whether this machine has them, and the one function that runs
 //! code compiled for them.
 //!
-//! In: a [`Vectorised`], generic over [`Vector`]. Out: its result with the vectors of an [`Isa`]. `enter`
+//! In: a `Vectorised`, generic over [`Vector`]. Out: its result with the vectors of an [`Isa`]. `enter`
 //! is called once per task of a thread, never inside a hot loop.
 
 use std::fmt;

@@ -65,12 +65,10 @@ fn headers_that_are_none() {
     for (what, header) in headers {
         refused(what, file.with_header(&header), layer, &["not a valid safetensors file"]);
     }
-    let most = 32 << 20;
-    for length in [0, 1, 1 << 20, most, most + 1, 1 << 40, u64::MAX, u64::MAX - 7] {
+    for length in [0, 1, 1 << 20, 1 << 40, u64::MAX, u64::MAX - 7] {
         let mut bytes = file.bytes();
         bytes[..8].copy_from_slice(&length.to_le_bytes());
-        let word = if length > most { "too large" } else { "safetensors" };
-        refused(&format!("header of {length} bytes"), bytes, layer, &[word]);
+        refused(&format!("header of {length} bytes"), bytes, layer, &["safetensors"]);
     }
     let not_text = file.with_header(&header.replace("layer", "l\u{7f}yer"));
     let at = not_text.iter().position(|byte| *byte == 0x7f).unwrap();

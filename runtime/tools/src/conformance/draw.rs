@@ -40,9 +40,15 @@ impl Regime {
 }
 
 /// Weights are at most this power of two (a scale of e8m0 may round up to it). With activations of
-/// up to 2^8 (or codes of 8 bits) and 2^16 columns every partial sum stays below 2^128, the limit
-/// of `f32`.
+/// up to 2^8 and 2^16 columns every partial sum stays below 2^128, the limit of `f32`.
 const LARGEST_WEIGHT: i32 = 98;
+
+/// The exponent of the largest weights of a scheme: smaller if its activations have larger codes than
+/// 2^8, which are multiplied before their scale is.
+fn largest_weight(scheme: &Scheme) -> i32 {
+    let code = scheme.quantiser().map_or(1.0, |quantiser| quantiser.code.max().max(1.0));
+    LARGEST_WEIGHT - (code.log2().ceil() as i32 - 8).max(0)
+}
 
 /// A random stream: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
 /// generators", 2014), which can start at any state.
@@ -263,7 +269,7 @@ impl ScaleDraw {
         // For a level that divides, the largest number is the smallest factor.
         let (least, most) = exponents(number);
         let (least, most) = if divide { (-most, -least) } else { (least, most) };
-        let largest = LARGEST_WEIGHT - 1 - range(scheme).log2().ceil() as i32;
+        let largest = largest_weight(scheme) - 1 - range(scheme).log2().ceil() as i32;
         let (mut least, most) = (least, most.min(largest));
         if matches!(number, Number::Uint(_) | Number::Int(_)) {
             least = least.max(0);
@@ -403,6 +409,18 @@ mod tests {
 
     fn scheme(clauses: &str) -> Scheme {
         parse(&format!("s {{ {clauses} pack: [k, n], activation: f32 }}")).unwrap()
+    }
+
+    #[test]
+    fn sums_of_codes_stay_within_f32() {
+        for code in ["i8", "e4m3", "e5m2", "e6m1fnuz", "e7m1", "i1"] {
+            let text = "weight: i8, scale: f32 per 1x32, pack: [k, n]";
+            let activation = format!("activation: {code} {{ scale: f32 per token }}");
+            let scheme = parse(&format!("s {{ {text}, {activation} }}")).unwrap();
+            let code = scheme.quantiser().unwrap().code.max().max(1.0);
+            let sum = code * f64::from(largest_weight(&scheme) + 16).exp2();
+            assert!(sum < f64::from(f32::MAX), "{activation}: {sum}");
+        }
     }
 
     #[test]
