@@ -73,9 +73,9 @@ pub enum ExpertLayerError {
     Text {
         /// The text.
         text: String,
-        /// What may stand there.
+        /// What is expected at this place.
         expected: String,
-        /// What stands there.
+        /// The text that was found.
         found: String,
     },
 }

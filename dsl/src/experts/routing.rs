@@ -10,7 +10,7 @@ use super::ExpertLayerError;
 pub struct Routing {
     /// Logits to scores.
     pub score: Score,
-    /// Whether a bias [E] is added to the scores when experts are chosen (`e_score_correction_bias`
+    /// Whether a bias `[E]` is added to the scores when experts are chosen (`e_score_correction_bias`
     /// in checkpoints). The bias decides the choice and is no part of a router weight.
     pub bias: bool,
     /// Experts are chosen from the best groups of experts alone.

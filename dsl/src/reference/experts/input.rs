@@ -14,7 +14,7 @@ pub enum ProductInput<'a> {
     Activation {
         /// The scheme of the product's matrices.
         scheme: &'a Scheme,
-        /// [L]: the static parameters of each expert.
+        /// `[L]`: the static parameters of each expert.
         given: &'a [StaticInput],
     },
 }

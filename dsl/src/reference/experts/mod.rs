@@ -23,12 +23,12 @@ use crate::format::FloatFormat;
 pub struct Matrix {
     /// [N, K].
     pub values: Vec<f64>,
-    /// [N], or empty.
+    /// `[N]`, or empty.
     pub bias: Vec<f64>,
 }
 
 impl Matrix {
-    /// `y[n] = sum over k of x[k] w[n,k] + bias[n]`: [K] to [N].
+    /// `y[n] = sum over k of x[k] w[n,k] + bias[n]`: `[K]` to `[N]`.
     fn product<'a>(&'a self, x: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
         let dot = move |row: &[f64]| row.iter().zip(x).map(|(w, x)| w * x).sum::<f64>();
         let bias = self.bias.iter().copied().chain(std::iter::repeat(0.0));
@@ -50,9 +50,9 @@ pub struct ExpertWeights {
 pub struct LayerReference<'a> {
     /// The layer.
     pub layer: &'a ExpertLayer,
-    /// [L]: the experts that are here.
+    /// `[L]`: the experts that are here.
     pub weights: &'a [ExpertWeights],
-    /// The expert map, [E]: the place of an expert in `weights`, or a negative number for an expert
+    /// The expert map, `[E]`: the place of an expert in `weights`, or a negative number for an expert
     /// that is elsewhere. Without a map, L = E.
     pub map: Option<&'a [i32]>,
     /// How the first product reads x.

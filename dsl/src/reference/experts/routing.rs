@@ -16,7 +16,7 @@ pub struct Choices {
     pub weights: Vec<f64>,
 }
 
-/// The choices of each token: logits [M, E], score bias [E] (empty if the routing has none).
+/// The choices of each token: logits [M, E], score bias `[E]` (empty if the routing has none).
 ///
 /// Of a token:
 /// 1. [`scores`] of its logits.
@@ -70,7 +70,7 @@ pub fn route(layer: &ExpertLayer, logits: &[f64], bias: &[f64]) -> Result<Choice
     Ok(choices)
 }
 
-/// The scores [E] of one token's logits [E]. Scores of [`Score::Softmax`] are all 0 if every logit
+/// The scores `[E]` of one token's logits `[E]`. Scores of [`Score::Softmax`] are all 0 if every logit
 /// is -infinity.
 pub fn scores(score: Score, logits: &[f64]) -> Vec<f64> {
     match score {
@@ -91,7 +91,7 @@ fn softplus(v: f64) -> f64 {
     v.max(0.0) + (-v.abs()).exp().ln_1p()
 }
 
-/// What the choice compares, [E]: scores plus bias. Without a bias the logits themselves: every
+/// What the choice compares, `[E]`: scores plus bias. Without a bias the logits themselves: every
 /// score grows with its logit, and logits have no rounding that could make two experts equal.
 /// -infinity is out.
 pub fn preferences(logits: &[f64], scores: &[f64], bias: &[f64]) -> Vec<f64> {
@@ -104,7 +104,7 @@ pub fn preferences(logits: &[f64], scores: &[f64], bias: &[f64]) -> Vec<f64> {
     logits.iter().zip(scores).zip(bias).map(preference).collect()
 }
 
-/// Sets the preferences [E] of all but the best groups to -infinity. A group is as good as its best
+/// Sets the preferences `[E]` of all but the best groups to -infinity. A group is as good as its best
 /// expert; with a score bias, as the sum of its two best, or as its only one. Experts that are out do
 /// not count. Of equal groups the first is better.
 pub fn keep_groups(groups: ExpertGroups, bias: bool, preferences: &mut [f64]) {
