@@ -11,6 +11,7 @@ pub mod atomic_file;
 pub mod backend;
 mod buffer;
 pub mod checkpoint;
+mod column_order;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -19,6 +19,7 @@ const RUNTIME: Allowed<'_> = &[
     ("op", &["accumulation", "buffer", "element", "forked", "source", "unpacked"]),
     ("pack", &["forked", "unpacked"]),
     ("weight_data", &["unpacked"]),
+    ("column_order", &["unpacked"]),
     ("backend", &["op", "weight_data"]),
     (
         "cpu",
@@ -26,6 +27,7 @@ const RUNTIME: Allowed<'_> = &[
             "accumulation",
             "backend",
             "buffer",
+            "column_order",
             "element",
             "explanation",
             "float_mode",
@@ -45,6 +47,7 @@ const RUNTIME: Allowed<'_> = &[
             "backend",
             "buffer",
             "checkpoint",
+            "column_order",
             "element",
             "explanation",
             "float_mode",

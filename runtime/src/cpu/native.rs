@@ -20,8 +20,9 @@ use rayon::prelude::*;
 use super::decoder::{StoredCode, planes, stored_code};
 use super::kernels::{CHUNK, Groups, Panel, PanelScales};
 use super::split_bf16::{self, PartCounter};
-use super::tokens::{Columns, NO_COLUMN};
+use super::tokens::Columns;
 use crate::buffer::AlignedBuffer;
+use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 use crate::float_mode::standard;
 use crate::unpacked::Unpacked;
 
@@ -77,7 +78,7 @@ pub struct NativeWeight {
 }
 
 /// The permutation of the columns of one expert.
-struct Arrangement {
+struct ExpertColumns {
     order: Option<Vec<u32>>,
     /// A column of each native group, if the group has one.
     source: Vec<Option<u64>>,
@@ -217,7 +218,7 @@ impl NativeWeight {
     }
 
     /// Combines the group parameters.
-    fn groups(&mut self, weight: &Unpacked, path: Path, arranged: &[Arrangement]) {
+    fn groups(&mut self, weight: &Unpacked, path: Path, arranged: &[ExpertColumns]) {
         let shape = weight.shape();
         let rows = self.panels * self.groups;
         let mut scales = vec![[0.0f32; PANEL]; self.experts * rows];
@@ -396,55 +397,47 @@ fn narrowest(scales: Vec<[f32; PANEL]>) -> ScaleStore {
 }
 
 /// Columns of a native group, and the permutation of each expert's columns.
-fn arrange(weight: &Unpacked) -> (usize, Vec<Arrangement>) {
+fn arrange(weight: &Unpacked) -> (usize, Vec<ExpertColumns>) {
     let shape = weight.shape();
     let k = shape.k as usize;
     let group = group_columns(weight.scheme(), shape);
-    let whole = |group: usize| matches!(group, 4 | 8 | 16) || group.is_multiple_of(CHUNK);
+    let whole = matches!(group, 4 | 8 | 16) || group.is_multiple_of(CHUNK);
+    let index = weight.index();
+    let as_stored = |source: Vec<Option<u64>>| -> Vec<ExpertColumns> {
+        let one = |_| ExpertColumns { order: None, source: source.clone() };
+        (0..shape.experts).map(one).collect()
+    };
     // Of one group an index says nothing.
     if group >= k {
-        let one = || Arrangement { order: None, source: vec![Some(0)] };
-        return (k.next_multiple_of(CHUNK), (0..shape.experts).map(|_| one()).collect());
+        return (k.next_multiple_of(CHUNK), as_stored(vec![Some(0)]));
     }
-    let Some(index) = weight.index() else {
-        let source = || (0..k).step_by(group).map(|column| Some(column as u64)).collect();
-        if whole(group) {
-            let plain = || Arrangement { order: None, source: source() };
-            return (group, (0..shape.experts).map(|_| plain()).collect());
-        }
-        let width = filled_columns(group);
-        let filled = || {
-            let columns = (0..k as u32).collect::<Vec<u32>>();
-            let order = columns.chunks(group).flat_map(|columns| filled_up(columns, width));
-            Arrangement { order: Some(order.collect()), source: source() }
-        };
-        return (width, (0..shape.experts).map(|_| filled()).collect());
+    if whole && index.is_none() {
+        return (group, as_stored((0..shape.k).step_by(group).map(Some).collect()));
+    }
+    let orders = |width: usize| -> Vec<ColumnOrder> {
+        let groups = if index.is_none() { vec![group as u32] } else { Vec::new() };
+        let arrangement =
+            Arrangement { run: width as u32, indexed: index.is_some(), groups, whole: 1 };
+        let expert = |expert: usize| index.map(|index| &index[expert * k..][..k]);
+        let experts = (0..shape.experts as usize).map(expert);
+        experts.map(|index| ColumnOrder::new(&arrangement, index, shape.k)).collect()
     };
-    let sorted: Vec<Vec<u32>> = index
-        .chunks(k)
-        .map(|index| {
-            let mut columns: Vec<u32> = (0..k as u32).collect();
-            columns.sort_by_key(|column| index[*column as usize]);
-            columns
-        })
-        .collect();
-    // Act-order over all of K: every group has its number of columns, in sorted order.
-    let regular = whole(group)
-        && sorted.iter().zip(index.chunks(k)).all(|(columns, index)| {
-            columns.chunks(group).all(|columns| {
-                columns.iter().all(|column| index[*column as usize] == index[columns[0] as usize])
-            })
-        });
-    let width = if regular { group } else { CHUNK };
-    let arranged = sorted.iter().zip(index.chunks(k)).map(|(columns, index)| {
-        let (mut order, mut source) = (Vec::new(), Vec::new());
-        for same in columns.chunk_by(|a, b| index[*a as usize] == index[*b as usize]) {
-            for columns in same.chunks(width) {
-                source.push(Some(u64::from(columns[0])));
-                order.extend(filled_up(columns, width));
+    let (width, orders) = match index {
+        None => (filled_columns(group), orders(filled_columns(group))),
+        Some(_) => {
+            // Act-order over all of K: every group has its number of columns, and nothing is padded.
+            let full = orders(group);
+            let padded = |order: &ColumnOrder| order.columns().len() > k.next_multiple_of(group);
+            match whole && !full.iter().any(padded) {
+                true => (group, full),
+                false => (CHUNK, orders(CHUNK)),
             }
         }
-        Arrangement { order: Some(order), source }
+    };
+    let arranged = orders.into_iter().map(|order| {
+        // A group begins with a column.
+        let source = order.columns().chunks(width).map(|columns| Some(u64::from(columns[0])));
+        ExpertColumns { source: source.collect(), order: Some(order.into_columns()) }
     });
     (width, arranged.collect())
 }
@@ -458,11 +451,6 @@ fn filled_columns(group: usize) -> usize {
 pub(crate) fn dot_columns(scheme: &Scheme, shape: Shape) -> usize {
     let group = group_columns(scheme, shape);
     if group >= shape.k as usize { group.next_multiple_of(CHUNK) } else { filled_columns(group) }
-}
-
-fn filled_up(columns: &[u32], width: usize) -> impl Iterator<Item = u32> + '_ {
-    let fill = width.saturating_sub(columns.len());
-    columns.iter().copied().chain(std::iter::repeat_n(NO_COLUMN, fill))
 }
 
 /// The greatest common divisor of all groups along k; K or more if there are none.

@@ -74,13 +74,10 @@ pub struct Columns<'a> {
     pub given: usize,
     /// Native columns, a multiple of 32.
     pub native: usize,
-    /// The column of x that each native column multiplies ([`NO_COLUMN`]: none); `None` if they are
+    /// The column of x that each native column multiplies ([`NO_COLUMN`](crate::gpu::NO_COLUMN): none); `None` if they are
     /// the same, with padding after the columns of x.
     pub order: Option<&'a [u32]>,
 }
-
-/// A native column that only pads a group.
-pub const NO_COLUMN: u32 = u32::MAX;
 
 impl Columns<'_> {
     /// Permutes a row into native order; `fill` for native columns without a column.

@@ -13,7 +13,6 @@
 //! | `transform` | a kernel that moves a part, on buffers of its own |
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
 //! | `saved` | a prepared weight in a file, and back |
-//! | `order` | the order in which products take columns |
 //! | `static_inputs` | what is known of x before it is there: static scales and zero points |
 //! | `executor` | memory and launches, as a trait |
 //! | `device` | the device of an executor, where weights are prepared |
@@ -31,7 +30,6 @@ mod experts;
 mod launch;
 mod matmul;
 mod native;
-mod order;
 pub(crate) mod plan;
 mod products;
 mod saved;
@@ -40,13 +38,13 @@ mod stored;
 mod transform;
 mod weight;
 
+pub use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use crate::weight_data::Stored;
 pub use device::GpuDevice;
 pub use executor::{Executor, Launch, Slot};
 pub use experts::GpuExperts;
 pub use launch::Tensors;
 pub use native::{Computed, Form, NativePart};
-pub use order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use plan::{LaunchPlan, Plan, PlanBuffer, PlanFault, PlanLaunch, Step, WorkspaceBytes};
 pub use products::{Basis, Choice, Moves, Products, Request, Trusted};
 pub use saved::SavedError;

@@ -12,7 +12,7 @@ use quantloom_dsl::layout::{
     BoundLayout, Component, Granularity, GroupSize, Layout, Recode, Shape, Transform,
 };
 
-use super::order::ColumnOrder;
+use crate::column_order::ColumnOrder;
 use crate::source::BufferRole;
 use crate::unpacked::{FoldedParameters, UnpackError, Unpacked};
 

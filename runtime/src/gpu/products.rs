@@ -7,9 +7,9 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativePart;
-use super::order::Arrangement;
 use super::plan::Step;
 use crate::accumulation::{Decoded, Sums};
+use crate::column_order::Arrangement;
 use crate::source::{BufferRole, KernelKey, KernelSource, Refusal};
 
 /// A product whose M is not known yet.

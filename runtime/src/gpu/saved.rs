@@ -16,12 +16,12 @@ use quantloom_dsl::{Scheme, parse};
 
 use super::executor::Executor;
 use super::native::NativePart;
-use super::order::{Arrangement, ColumnOrder, NO_COLUMN};
 use super::products::Request;
 use super::static_inputs::StaticInputs;
 use super::stored::Filled;
 use super::weight::{Filling, GpuWeight};
 use crate::checkpoint::{CheckpointError, Dtype, Entry, Tensors, Writer};
+use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 use crate::op::ProductError;
 use crate::source::BufferRole;
 

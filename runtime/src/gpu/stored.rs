@@ -10,10 +10,10 @@ use quantloom_dsl::layout::Shape;
 
 use super::executor::Executor;
 use super::native::{Form, NativePart};
-use super::order::{Arrangement, ColumnOrder};
 use super::products::Request;
 use super::transform::transformed;
 use super::weight::Filling;
+use crate::column_order::{Arrangement, ColumnOrder};
 use crate::op::ProductError;
 use crate::unpacked::{UnpackError, Unpacked};
 use crate::weight_data::Stored;

@@ -14,13 +14,13 @@ use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 
 use super::executor::Executor;
 use super::native::NativePart;
-use super::order::{Arrangement, ColumnOrder};
 use super::plan::Plan;
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
 use super::static_inputs::StaticInputs;
 use super::stored::{Filled, Source, packed};
 use super::transform::transformed;
+use crate::column_order::{Arrangement, ColumnOrder};
 use crate::op::{self, NotScheduled, ProductError};
 use crate::source::{BufferRole, Refusal};
 use crate::unpacked::Unpacked;

@@ -66,13 +66,18 @@ impl ColumnOrder {
     }
 
     /// One that was kept: a column of w or [`NO_COLUMN`] for each place.
-    pub(super) fn kept(columns: Vec<u32>) -> Self {
+    pub(crate) fn kept(columns: Vec<u32>) -> Self {
         Self(columns)
     }
 
     /// The column of w and x at each place, [`NO_COLUMN`] where there is none.
     pub fn columns(&self) -> &[u32] {
         &self.0
+    }
+
+    /// [`Self::columns`] as a vector.
+    pub(crate) fn into_columns(self) -> Vec<u32> {
+        self.0
     }
 
     /// The same as bytes, u32, little-endian.
@@ -86,7 +91,7 @@ impl ColumnOrder {
     }
 
     /// The first column of w from a place on, inside of its group.
-    pub(super) fn first_of(&self, place: u64, granularity: Granularity) -> Option<u64> {
+    pub(crate) fn first_of(&self, place: u64, granularity: Granularity) -> Option<u64> {
         let places = self.0.get(place as usize..)?;
         let group = match granularity.cols {
             GroupSize::Each(columns) => &places[..places.len().min(columns as usize)],
@@ -96,7 +101,7 @@ impl ColumnOrder {
     }
 
     /// Codes [N, K] in this order, 0 where there is no column.
-    pub(super) fn codes(&self, weight: &Unpacked) -> Vec<u8> {
+    pub(crate) fn codes(&self, weight: &Unpacked) -> Vec<u8> {
         let k = weight.shape().k as usize;
         let row = |row: &[u8]| -> Vec<u8> {
             self.0.iter().map(|&at| row.get(at as usize).copied().unwrap_or(0)).collect()
