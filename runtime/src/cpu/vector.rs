@@ -149,8 +149,8 @@ impl Portable {
     #[inline(always)]
     fn zip(self, other: Self, f: impl Fn(u32, u32) -> u32) -> Self {
         let mut out = self.0;
-        for (word, other) in out.iter_mut().zip(&other.0) {
-            *word = f(*word, *other);
+        for (word, other) in out.iter_mut().zip(other.0) {
+            *word = f(*word, other);
         }
         Self(out)
     }
@@ -242,17 +242,11 @@ impl Vector for Portable {
     }
     #[inline]
     fn load_f32(values: &[f32; 16]) -> Self {
-        let mut words = [0; 16];
-        for (word, value) in words.iter_mut().zip(values) {
-            *word = value.to_bits();
-        }
-        Self(words)
+        Self(values.map(f32::to_bits))
     }
     #[inline]
     fn store_f32(self, values: &mut [f32; 16]) {
-        for (value, word) in values.iter_mut().zip(&self.0) {
-            *value = f32::from_bits(*word);
-        }
+        *values = self.0.map(f32::from_bits);
     }
     #[inline]
     fn load_bf16(bits: &[u16; 16]) -> Self {
@@ -278,7 +272,7 @@ impl Vector for Portable {
     #[inline]
     fn dot(self, codes: Self, x: Self) -> Self {
         let mut out = self.0;
-        for ((sum, codes), x) in out.iter_mut().zip(&codes.0).zip(&x.0) {
+        for ((sum, codes), x) in out.iter_mut().zip(codes.0).zip(x.0) {
             let mut total = *sum as i32;
             for byte in 0..4 {
                 let code = (codes >> (8 * byte)) & 255;
