@@ -99,7 +99,7 @@ const MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
             *op = Binary::MaxF32;
         }
     }),
-    ("a zero point that is not taken off", ZERO, Operand::Bf16, |_, op| {
+    ("a zero point that is not subtracted", ZERO, Operand::Bf16, |_, op| {
         if let Op::Binary { op: op @ Binary::SubF32, .. } = op {
             *op = Binary::MaxF32;
         }
