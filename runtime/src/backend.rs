@@ -1,5 +1,8 @@
 //! What prepares weights: the one interface of the CPU, of GPUs and of their simulators.
 
+use quantloom_dsl::experts::ExpertLayer;
+
+use crate::experts::{ExpertError, ExpertOp, ExpertOptions, ExpertSource};
 use crate::op::{Op, ProductError};
 use crate::weight_data::WeightData;
 
@@ -15,4 +18,18 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// See [`ProductError`].
     fn prepare_weight(&self, weight: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError>;
+
+    /// Prepares an expert layer: each matrix is asked for once, and dropped when it is packed.
+    ///
+    /// # Errors
+    /// See [`ExpertError`]; [`ExpertError::NotScheduled`] from a device that has no expert layers.
+    fn prepare_experts(
+        &self,
+        layer: &ExpertLayer,
+        weights: &dyn ExpertSource,
+        options: &ExpertOptions,
+    ) -> Result<Box<dyn ExpertOp>, ExpertError> {
+        let _ = (layer, weights, options);
+        Err(ExpertError::NotScheduled(format!("{} has no expert layers", self.name())))
+    }
 }

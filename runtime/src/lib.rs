@@ -19,6 +19,7 @@ pub mod declared;
 #[cfg(any(feature = "cuda", feature = "hip"))]
 pub mod driver;
 pub mod element;
+pub mod experts;
 mod explanation;
 pub mod float_mode;
 mod forked;

@@ -20,7 +20,8 @@ const RUNTIME: Allowed<'_> = &[
     ("pack", &["forked", "unpacked"]),
     ("weight_data", &["unpacked"]),
     ("column_order", &["unpacked"]),
-    ("backend", &["op", "weight_data"]),
+    ("experts", &["accumulation", "buffer", "element", "op", "unpacked"]),
+    ("backend", &["experts", "op", "weight_data"]),
     (
         "cpu",
         &[

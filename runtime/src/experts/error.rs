@@ -1,0 +1,124 @@
+//! Why an expert layer could not be prepared or computed.
+
+use quantloom_dsl::experts::ExpertLayerError;
+use quantloom_dsl::reference::ReferenceError;
+
+use super::source::ExpertProduct;
+use crate::op::ProductError;
+use crate::unpacked::UnpackError;
+
+/// Why an expert layer could not be prepared or computed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExpertError {
+    /// The description is not valid.
+    #[error(transparent)]
+    Layer(#[from] ExpertLayerError),
+    /// An input has another number of values than M, k, E, H and L give.
+    #[error("{what} has {found} values, expected {expected}")]
+    Length {
+        /// Which input.
+        what: &'static str,
+        /// The values that it has to have.
+        expected: u64,
+        /// The values that it has.
+        found: u64,
+    },
+    /// x is not whole rows.
+    #[error("x has {found} values, which is no whole number of rows of H = {hidden}")]
+    Rows {
+        /// H.
+        hidden: u64,
+        /// Values of x.
+        found: u64,
+    },
+    /// An id of E or more.
+    #[error("token {token}, choice {choice}: there is no expert {id} among {experts}")]
+    Expert {
+        /// The token.
+        token: usize,
+        /// Its choice, 0 to k - 1.
+        choice: usize,
+        /// The id.
+        id: i32,
+        /// E.
+        experts: u32,
+    },
+    /// A logit or a score bias that is NaN or +infinity.
+    #[error("{what}[{token}, {expert}] is {value}; routing needs numbers")]
+    NotFinite {
+        /// `logits` or `the score bias`.
+        what: &'static str,
+        /// The token; 0 for a bias.
+        token: usize,
+        /// The expert.
+        expert: usize,
+        /// The value.
+        value: f32,
+    },
+    /// The expert map names a place that is not there.
+    #[error("the expert map has expert {expert} at place {place}, and {local} experts are here")]
+    Map {
+        /// The expert.
+        expert: usize,
+        /// Its place.
+        place: i32,
+        /// L.
+        local: usize,
+    },
+    /// A matrix of the source has another shape than the layer.
+    #[error(
+        "expert {expert}, shard {shard} of {product}: {found_n} x {found_k}, expected {n} x {k}"
+    )]
+    Shape {
+        /// Which product.
+        product: ExpertProduct,
+        /// The expert, 0 to L - 1.
+        expert: u32,
+        /// The shard.
+        shard: u32,
+        /// Rows.
+        n: u64,
+        /// Columns.
+        k: u64,
+        /// Rows of the matrix.
+        found_n: u64,
+        /// Columns of the matrix.
+        found_k: u64,
+    },
+    /// A matrix of the source is of another scheme than the first one of its product.
+    #[error("expert {expert}, shard {shard} of {product}: another scheme, its {clause} differs")]
+    Scheme {
+        /// Which product.
+        product: ExpertProduct,
+        /// The expert.
+        expert: u32,
+        /// The shard.
+        shard: u32,
+        /// The clause.
+        clause: &'static str,
+    },
+    /// The layer's routing has a score bias, and the call or the layer has none.
+    #[error("the routing adds a bias to scores, and the options give none")]
+    NoBias,
+    /// The device does not compute such layers: why.
+    #[error("not scheduled: {0}")]
+    NotScheduled(String),
+    /// The call needs more workspace than the options allow.
+    #[error("the call needs {needed} bytes of workspace, and the options allow {most}")]
+    Workspace {
+        /// Bytes.
+        needed: u64,
+        /// The most.
+        most: u64,
+    },
+    /// A stored tensor cannot be unpacked.
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    /// What the reference's quantiser says of x or h.
+    #[error(transparent)]
+    Quantiser(#[from] ReferenceError),
+    /// A product of the layer.
+    #[error(transparent)]
+    Product(#[from] ProductError),
+}
