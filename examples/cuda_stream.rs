@@ -53,10 +53,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plan = weight.plan(BF16, TOKENS as u64)?;
     println!("{name}: N = {n}, K = {k}, {} kernels for {TOKENS} tokens", plan.launches());
 
-    // The engine's memory. The workspace begins as 0; one serves all layers of the stream.
+    // The engine's memory. The workspace begins as 0; one serves all layers of the stream. Rows of x that
+    // are a part of a wider tensor need the larger one.
     let mut x = stream.clone_htod(&values(TOKENS * k as usize, 1))?;
     let mut y = stream.alloc_zeros::<u16>(TOKENS * n as usize)?;
-    let mut workspace = stream.alloc_zeros::<u8>(plan.workspace().total().max(1) as usize)?;
+    let needed = plan.strided_workspace().total();
+    let mut workspace = stream.alloc_zeros::<u8>(needed.max(1) as usize)?;
 
     // One stream uses all of it, so that nothing has to be put in order by `cudarc`'s guards, which are
     // dropped here: no event of theirs may come into the capture.
@@ -70,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 stream.cu_stream().cast(),
                 DeviceSlice::from_raw(to_x, plan.x_bytes()),
                 DeviceSliceMut::from_raw(to_y, plan.y_bytes()),
-                DeviceSliceMut::from_raw(to_workspace, plan.workspace().total()),
+                DeviceSliceMut::from_raw(to_workspace, needed),
                 false,
             )
         }
@@ -88,6 +90,34 @@ fn main() -> Result<(), Box<dyn Error>> {
     stream.memcpy_htod(&other, &mut x)?;
     graph.launch()?;
     compare("replayed with other x", &weight, &other, &stream.clone_dtoh(&y)?)?;
+
+    // x as the first columns of a wider tensor, into a graph as well.
+    let stride = k as usize + 24;
+    let wide = values(TOKENS * stride, 3);
+    let mut x = stream.clone_htod(&wide)?;
+    let (to_x, bytes) = (x.device_ptr_mut(&stream).0, (TOKENS * stride * size_of::<u16>()) as u64);
+    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    // SAFETY: as above.
+    unsafe {
+        plan.launch_strided(
+            stream.cu_stream().cast(),
+            (DeviceSlice::from_raw(to_x, bytes), stride as u64),
+            DeviceSliceMut::from_raw(to_y, plan.y_bytes()),
+            DeviceSliceMut::from_raw(to_workspace, needed),
+            false,
+        )
+    }?;
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0))?.ok_or("nothing was captured")?;
+    graph.launch()?;
+    let rows =
+        |wide: &[u16]| wide.chunks(stride).flat_map(|row| row[..k as usize].to_vec()).collect();
+    let first: Vec<u16> = rows(&wide);
+    compare("rows of a wider tensor", &weight, &first, &stream.clone_dtoh(&y)?)?;
+    let wide = values(TOKENS * stride, 4);
+    stream.memcpy_htod(&wide, &mut x)?;
+    graph.launch()?;
+    let second: Vec<u16> = rows(&wide);
+    compare("replayed with other rows", &weight, &second, &stream.clone_dtoh(&y)?)?;
     Ok(())
 }
 

@@ -20,22 +20,28 @@ use quantloom_tools::conformance::{Suite, draw};
 
 /// Whole and ragged panels, more of them than are read side by side; K of whole storage words, for
 /// the packings that have no ragged form, more than a decoded block, and of whole steps of 64
-/// columns, which the sets with matrix registers take. M: the products
-/// that decode on the fly, a tile and its rest, more than one tile of every set.
-fn check(scheme: &Scheme, decoders: Decoders, seeds: &[u64]) {
+/// columns, which the sets with matrix registers take.
+const SHAPES: [(u64, u64); 3] = [(24, 384), (70, 640), (32, 64)];
+
+/// M: the products that decode on the fly, a tile and its rest, more than one tile of every set.
+const TOKENS: [usize; 7] = [1, 2, 3, 5, 9, 17, 35];
+
+fn check(scheme: &Scheme, decoders: Decoders, shapes: &[(u64, u64)], seeds: &[u64]) {
     // The portable set is the same code on Arm, and slow where CI emulates that;
     // `a_scheme_of_each_kind_multiplies_as_its_reference` is for it.
     let emulated = |isa: &Isa| cfg!(target_arch = "aarch64") && *isa == Isa::Portable;
-    check_on(Isa::present().filter(|isa| !emulated(isa)), scheme, decoders, seeds);
+    check_on(Isa::present().filter(|isa| !emulated(isa)), scheme, decoders, shapes, seeds);
 }
 
-fn check_on(sets: impl Iterator<Item = Isa>, scheme: &Scheme, decoders: Decoders, seeds: &[u64]) {
-    let suite = Suite {
-        shapes: vec![(24, 384), (70, 640), (32, 64)],
-        tokens: vec![1, 2, 3, 5, 9, 17, 35],
-        seeds: seeds.to_vec(),
-        every: 1,
-    };
+fn check_on(
+    sets: impl Iterator<Item = Isa>,
+    scheme: &Scheme,
+    decoders: Decoders,
+    shapes: &[(u64, u64)],
+    seeds: &[u64],
+) {
+    let suite =
+        Suite { shapes: shapes.to_vec(), tokens: TOKENS.to_vec(), seeds: seeds.to_vec(), every: 1 };
     let device = |isa: Isa| CpuDevice::of(isa).unwrap().with_decoders(decoders);
     let devices: Vec<CpuDevice> = sets.map(device).collect();
     let backends: Vec<&dyn Backend> = devices.iter().map(|device| device as &dyn Backend).collect();
@@ -45,23 +51,38 @@ fn check_on(sets: impl Iterator<Item = Isa>, scheme: &Scheme, decoders: Decoders
     }
 }
 
+/// The schemes of the catalogue, and for each the next one of the shapes.
+fn each_with_a_shape() -> impl Iterator<Item = (&'static Scheme, [(u64, u64); 1])> {
+    let shapes = SHAPES.into_iter().cycle().map(|shape| [shape]);
+    quantloom_kernels::catalogue().iter().zip(shapes)
+}
+
 #[test]
 fn every_catalogue_scheme_multiplies_as_its_reference() {
-    for scheme in quantloom_kernels::catalogue() {
-        check(scheme, quantloom_kernels::DECODERS, &[0, 4]);
+    for (scheme, shape) in each_with_a_shape() {
+        check(scheme, quantloom_kernels::DECODERS, &shape, &[0, 4]);
     }
 }
 
 #[test]
-fn a_table_serves_a_scheme_without_a_family() {
+fn a_table_serves_a_scheme_without_a_decoder() {
+    for (scheme, shape) in each_with_a_shape() {
+        check(scheme, &[], &shape, &[3]);
+    }
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn every_catalogue_scheme_multiplies_at_every_shape() {
     for scheme in quantloom_kernels::catalogue() {
-        check(scheme, &[], &[3]);
+        check(scheme, quantloom_kernels::DECODERS, &SHAPES, &[0, 4]);
+        check(scheme, &[], &SHAPES, &[3]);
     }
 }
 
 /// The first scheme of each type of codes, of those without and with quantised activations.
 #[test]
-#[ignore = "a part of the two tests above, for emulated processors: .ci/arm runs it"]
+#[ignore = "a part of the tests above, for emulated processors: .ci/arm runs it"]
 fn a_scheme_of_each_kind_multiplies_as_its_reference() {
     let mut kinds = Vec::new();
     for scheme in quantloom_kernels::catalogue() {
@@ -69,8 +90,8 @@ fn a_scheme_of_each_kind_multiplies_as_its_reference() {
         let kind = (scheme.weight.code.clone(), quantised);
         if !kinds.contains(&kind) {
             kinds.push(kind);
-            check_on(Isa::present(), scheme, quantloom_kernels::DECODERS, &[0]);
-            check_on(Isa::present(), scheme, &[], &[3]);
+            check_on(Isa::present(), scheme, quantloom_kernels::DECODERS, &SHAPES, &[0]);
+            check_on(Isa::present(), scheme, &[], &SHAPES, &[3]);
         }
     }
     assert!(kinds.len() > 20, "{} kinds", kinds.len());
@@ -86,7 +107,7 @@ fn unsigned_codes_of_eight_bits_are_not_taken_for_signed() {
         pack: [k, n],
         activation: i8 { scale: f32 per token },
     }";
-    check(&quantloom_dsl::parse(text).unwrap(), quantloom_kernels::DECODERS, &[0, 4]);
+    check(&quantloom_dsl::parse(text).unwrap(), quantloom_kernels::DECODERS, &SHAPES, &[0, 4]);
 }
 
 /// Codes far from 0, and x of one sign: integer sums of 512 columns would leave 32 bits.
@@ -125,7 +146,7 @@ fn integer_sums_stay_within_their_bits() {
                 }
             }
         }
-        check(&scheme, quantloom_kernels::DECODERS, &[0, 3]);
+        check(&scheme, quantloom_kernels::DECODERS, &SHAPES, &[0, 3]);
     }
 }
 
@@ -173,7 +194,7 @@ fn weights_of_any_number_of_bf16_parts_multiply_as_their_reference() {
     ] {
         let text = format!("parts {{ {weight}, pack: [k, n], activation: bf16 | f16 }}");
         let scheme = quantloom_dsl::parse(&text).unwrap_or_else(|e| panic!("{text}: {e:?}"));
-        check(&scheme, quantloom_kernels::DECODERS, &[0, 1, 2, 3, 4, 6, 7]);
+        check(&scheme, quantloom_kernels::DECODERS, &SHAPES, &[0, 1, 2, 3, 4, 6, 7]);
     }
 }
 

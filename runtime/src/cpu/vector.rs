@@ -136,23 +136,28 @@ pub struct Tiling {
 #[repr(align(64))]
 pub(crate) struct Portable([u32; 16]);
 
+/// Sixteen words. A loop over places: iterators over arrays are slow in builds without much optimisation,
+/// in which tests run.
+#[inline(always)]
+fn words(f: impl Fn(usize) -> u32) -> [u32; 16] {
+    let mut out = [0; 16];
+    let mut at = 0;
+    while at < 16 {
+        out[at] = f(at);
+        at += 1;
+    }
+    out
+}
+
 impl Portable {
     #[inline(always)]
     fn map(self, f: impl Fn(u32) -> u32) -> Self {
-        let mut out = self.0;
-        for word in &mut out {
-            *word = f(*word);
-        }
-        Self(out)
+        Self(words(|at| f(self.0[at])))
     }
 
     #[inline(always)]
     fn zip(self, other: Self, f: impl Fn(u32, u32) -> u32) -> Self {
-        let mut out = self.0;
-        for (word, other) in out.iter_mut().zip(other.0) {
-            *word = f(*word, other);
-        }
-        Self(out)
+        Self(words(|at| f(self.0[at], other.0[at])))
     }
 
     #[inline(always)]
@@ -174,16 +179,16 @@ impl Vector for Portable {
 
     #[inline]
     fn load(bytes: &[u8; 64]) -> Self {
-        let mut words = [0; 16];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *word = u32::from_le_bytes(*bytes);
-        }
-        Self(words)
+        let (words, _) = bytes.as_chunks::<4>();
+        Self(words(|at| u32::from_le_bytes(words[at])))
     }
     #[inline]
     fn store(self, bytes: &mut [u8; 64]) {
-        for (word, bytes) in self.0.iter().zip(bytes.as_chunks_mut::<4>().0) {
-            *bytes = word.to_le_bytes();
+        let (words, _) = bytes.as_chunks_mut::<4>();
+        let mut at = 0;
+        while at < 16 {
+            words[at] = self.0[at].to_le_bytes();
+            at += 1;
         }
     }
     #[inline]
@@ -225,7 +230,9 @@ impl Vector for Portable {
     #[inline]
     fn lookup(self, table: &[u8; 16]) -> Self {
         self.map(|word| {
-            u32::from_le_bytes(word.to_le_bytes().map(|byte| table[usize::from(byte & 15)]))
+            let [a, b, c, d] = word.to_le_bytes();
+            let of = |byte: u8| table[usize::from(byte & 15)];
+            u32::from_le_bytes([of(a), of(b), of(c), of(d)])
         })
     }
     #[inline]
@@ -242,19 +249,23 @@ impl Vector for Portable {
     }
     #[inline]
     fn load_f32(values: &[f32; 16]) -> Self {
-        Self(values.map(f32::to_bits))
+        Self(words(|at| values[at].to_bits()))
     }
     #[inline]
     fn store_f32(self, values: &mut [f32; 16]) {
-        *values = self.0.map(f32::from_bits);
+        let mut at = 0;
+        while at < 16 {
+            values[at] = f32::from_bits(self.0[at]);
+            at += 1;
+        }
     }
     #[inline]
     fn load_bf16(bits: &[u16; 16]) -> Self {
-        Self(bits.map(|bits| u32::from(bits) << 16))
+        Self(words(|at| u32::from(bits[at]) << 16))
     }
     #[inline]
     fn load_f16(bits: &[u16; 16]) -> Self {
-        Self(bits.map(|bits| crate::element::f16_to_f32(bits).to_bits()))
+        Self(words(|at| crate::element::f16_to_f32(bits[at]).to_bits()))
     }
     #[inline]
     fn add_f32(self, other: Self) -> Self {
@@ -271,16 +282,14 @@ impl Vector for Portable {
     }
     #[inline]
     fn dot(self, codes: Self, x: Self) -> Self {
-        let mut out = self.0;
-        for ((sum, codes), x) in out.iter_mut().zip(codes.0).zip(x.0) {
-            let mut total = *sum as i32;
-            for byte in 0..4 {
-                let code = (codes >> (8 * byte)) & 255;
-                let x = i32::from((x >> (8 * byte)) as u8 as i8);
-                total = total.wrapping_add(code as i32 * x);
-            }
-            *sum = total as u32;
-        }
-        Self(out)
+        Self(words(|at| {
+            let product = |byte: u32| {
+                let code = (codes.0[at] >> (8 * byte)) & 255;
+                let x = i32::from((x.0[at] >> (8 * byte)) as u8 as i8);
+                code as i32 * x
+            };
+            let pairs = [product(0) + product(1), product(2) + product(3)];
+            (self.0[at] as i32).wrapping_add(pairs[0] + pairs[1]) as u32
+        }))
     }
 }

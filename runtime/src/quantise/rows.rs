@@ -200,6 +200,19 @@ mod tests {
 
     use super::*;
 
+    /// A group of more rows than there are is no reason for a block of as many.
+    #[test]
+    fn a_block_has_no_more_rows_than_an_expert() {
+        for levels in ["scale: f32 per 16777216x24", "scale: f32 per 4096x8, scale: f32 per 4093x8"]
+        {
+            let text =
+                format!("Blocks {{ weight: u4 - 8, {levels}, pack: [k, n], activation: bf16 }}");
+            let shape = Shape { experts: 2, n: 20, k: 48 };
+            let blocks = RowBlocks::of(&parse(&text).unwrap(), shape).unwrap();
+            assert_eq!((blocks.rows, blocks.front), (20, 0), "{levels}");
+        }
+    }
+
     /// Quantising by blocks gives the reference's codes of the whole.
     #[test]
     fn blocks_are_the_whole() {

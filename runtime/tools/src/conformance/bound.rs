@@ -55,7 +55,9 @@
 //! the roundings.
 //!
 //! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors that
-//! are multiplied later, each of which is at most the larger of itself and 1. Instructions that
+//! are multiplied later, each of which is at most the larger of itself and 1. Where stored codes are
+//! summed, the factor of a code is at most `max(1, |v| + |zero|) + 2 o' <= max(1, |v| + |zero|) (1 + 2 o')`:
+//! a code of value 0 has one, too. Instructions that
 //! flush subnormal numbers to 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] per
 //! term and pair of parts.
 
@@ -202,11 +204,12 @@ pub(super) fn bound(
     output: FloatFormat,
 ) -> f64 {
     let roundings = chain.roundings as f64 * UNIT;
-    let offsets = if chain.offset { 2.0 * offset * sizes.offsets } else { 0.0 };
+    let offset = if chain.offset { 2.0 * offset } else { 0.0 };
+    let offsets = offset * sizes.offsets;
     let rounded = inexact.relative * sizes.terms + inexact.absolute * sizes.offsets;
     let terms = sizes.terms + offsets + sizes.bias + rounded;
     let sums = roundings / (1.0 - roundings) * terms + rounded;
-    let underflow = chain.underflow * (sizes.factors + 1.0);
+    let underflow = chain.underflow * (sizes.factors * (1.0 + offset) + 1.0);
     let computed = sums + underflow;
     // The result's own rounding: half a unit in the last place of the type, at its largest possible
     // magnitude; a subnormal result has the unit of the smallest normal number.
@@ -246,5 +249,17 @@ mod tests {
         let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
         let more = with(Inexact { relative: 1e-3, absolute: 1e-2 }) - with(Inexact::default());
         assert!((more - 0.2).abs() < 1e-3, "{more}");
+    }
+
+    /// A code of value 0 is stored as its offset: what its scale loses is multiplied with that.
+    #[test]
+    fn the_offset_of_a_code_is_a_factor_of_what_underflows() {
+        let sizes = Magnitudes { y: 0.0, terms: 0.0, offsets: 0.0, factors: 1e6, bias: 0.0 };
+        let mut chain = RoundingCount::of(Sums::Matrix, 64, (1, 1));
+        let of =
+            |chain| bound(sizes, chain, (128.0, Inexact::default()), quantloom_dsl::format::F32);
+        let without = of(chain);
+        chain.offset = true;
+        assert!(of(chain) > 200.0 * without, "{} {without}", of(chain));
     }
 }
