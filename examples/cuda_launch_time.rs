@@ -1,7 +1,8 @@
 //! How long the host takes to queue a product outside of a graph, on a stream of `cudarc`'s.
 //!
 //! Median over 10,000 launches of a plan, after a warm-up; the queue is emptied every 100 launches, which
-//! is not timed. Without arguments a golden file of the repository is taken, its first layer and three M.
+//! is not timed. Beside it stands what the driver's own call takes: a kernel that does nothing, with as
+//! many parameters. Without arguments a golden file of the repository is taken, its first layer and three M.
 //!
 //! ```text
 //! cargo run --release --example cuda_launch_time -- tests/golden/gptq4.safetensors 1,16,64
@@ -10,10 +11,12 @@
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
+use std::ffi::{CStr, c_void};
 use std::time::{Duration, Instant};
 
+use cudarc::driver::result::{launch_kernel, module};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut};
+use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DevicePtrMut};
 use quantloom::dsl::format::BF16;
 use quantloom::prelude::*;
 use quantloom::runtime::cuda::{
@@ -78,29 +81,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 )
             }
         };
-        for _ in 0..BURST {
-            launch()?;
-        }
-        stream.synchronize()?;
-        let mut times = Vec::with_capacity(LAUNCHES);
-        while times.len() < LAUNCHES {
-            for _ in 0..BURST {
-                let start = Instant::now();
-                launch()?;
-                times.push(start.elapsed());
-            }
-            stream.synchronize()?;
-        }
-        times.sort_unstable();
-        let at = |part: usize| microseconds(times[times.len() * part / 100]);
-        println!(
-            "M = {}: {} kernels, {:.2} us a product on the host (median; {:.2} at 10%, {:.2} at 90%)",
-            plan.tokens(),
-            plan.launches(),
-            at(50),
-            at(10),
-            at(90)
-        );
+        let ours = timed(&stream, launch)?;
+        println!("M = {}: {} kernels, {ours}", plan.tokens(), plan.launches());
+        println!("the driver's call alone, of one kernel: {}", driver_alone(&stream)?);
     }
 
     // A graph of the caller's multiplies what is in x when it is replayed.
@@ -134,6 +117,56 @@ fn main() -> Result<(), Box<dyn Error>> {
         if replayed && !empty { "y follows" } else { "y is WRONG" }
     );
     if replayed && !empty { Ok(()) } else { Err("a replay is wrong".into()) }
+}
+
+/// The times of launches on the host.
+fn timed<E: Error + 'static>(
+    stream: &CudaStream,
+    launch: impl Fn() -> Result<(), E>,
+) -> Result<String, Box<dyn Error>> {
+    for _ in 0..BURST {
+        launch()?;
+    }
+    stream.synchronize()?;
+    let mut times = Vec::with_capacity(LAUNCHES);
+    while times.len() < LAUNCHES {
+        for _ in 0..BURST {
+            let start = Instant::now();
+            launch()?;
+            times.push(start.elapsed());
+        }
+        stream.synchronize()?;
+    }
+    times.sort_unstable();
+    let at = |part: usize| microseconds(times[times.len() * part / 100]);
+    Ok(format!("{:.2} us on the host (median; {:.2} at 10%, {:.2} at 90%)", at(50), at(10), at(90)))
+}
+
+/// A kernel with the parameters of a product that does nothing.
+const EMPTY: &CStr = c".version 8.0
+.target sm_70
+.address_size 64
+.visible .entry empty(.param .u32 m, .param .u64 w, .param .u64 x, .param .u64 y, .param .u64 scale)
+{
+    ret;
+}
+";
+
+/// The times of the driver's own call, with a kernel of one block that does nothing.
+fn driver_alone(stream: &CudaStream) -> Result<String, Box<dyn Error>> {
+    // SAFETY: the text ends with 0; its entry has the five parameters that are given, and reads none of
+    // them. The module stays loaded until its context goes.
+    let function = unsafe {
+        let module = module::load_data(EMPTY.as_ptr().cast())?;
+        module::get_function(module, c"empty".to_owned())?
+    };
+    timed(stream, || {
+        let mut values = [0u64; 5];
+        let mut parameters = values.each_mut().map(|value| (&raw mut *value).cast::<c_void>());
+        let (grid, block) = ((1, 1, 1), (128, 1, 1));
+        // SAFETY: as above.
+        unsafe { launch_kernel(function, grid, block, 0, stream.cu_stream(), &mut parameters) }
+    })
 }
 
 fn microseconds(time: Duration) -> f64 {

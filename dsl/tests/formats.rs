@@ -103,3 +103,23 @@ fn names_read_back() {
         assert_eq!(Number::from_name(name), None, "{name}");
     }
 }
+
+/// What scales of groups of zeros are: 1, or a positive number where the type rounds 1 to 0.
+#[test]
+fn one_is_a_positive_number_of_every_type_that_has_one() {
+    let (mut rounded_to_0, mut numbers) = (0, 0);
+    for (exponent, mantissa) in (1..=5).flat_map(|e| (0..=7 - e).map(move |m| (e, m))) {
+        for suffix in ["", "fn", "finite", "fnuz"] {
+            let name = format!("e{exponent}m{mantissa}{suffix}");
+            let Some(number) = Number::from_name(&name).filter(|number| number.max() > 0.0) else {
+                continue;
+            };
+            let (one, rounded) = (number.one(), number.round(1.0));
+            assert!(one > 0.0 && one.is_finite() && number.round(one) == one, "{name}: {one}");
+            assert!(rounded == 0.0 || one == rounded, "{name}: {one}, not {rounded}");
+            rounded_to_0 += u32::from(rounded == 0.0);
+            numbers += 1;
+        }
+    }
+    assert!(numbers > 40 && rounded_to_0 > 0, "{numbers} types, {rounded_to_0} without 1");
+}
