@@ -131,10 +131,10 @@ impl<E: Executor> GpuWeight<E> {
             for (place, access) in &launch.slots {
                 let slot = match *place {
                     Place::Constant(at) => {
-                        let memory = self.constant(product, chunk.constants[at].0);
+                        let memory = self.constant(product, chunk.constants[at].role);
                         memory.map(|memory| Slot::Read(&**memory))
                     }
-                    Place::X => Some(Slot::Read(&*x)),
+                    Place::Input(_) => Some(Slot::Read(&*x)),
                     Place::Y => y.take().map(Slot::Write),
                     Place::Workspace(at) => workspace[at].take().map(|memory| match access {
                         Access::Read => Slot::Read(&*memory),
