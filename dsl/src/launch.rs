@@ -45,6 +45,8 @@ pub enum BufferRole {
     PartialSums,
     /// How many of those blocks have arrived.
     Arrivals,
+    /// The order of an expert layer's pairs: which expert each token block has, and which pair each slot.
+    Order,
 }
 
 /// Who has the memory of a buffer, and what is in that memory before a launch.
@@ -83,7 +85,8 @@ impl BufferRole {
             | Self::Extremes
             | Self::GroupScale
             | Self::GroupZero
-            | Self::PartialSums => Storage::Scratch,
+            | Self::PartialSums
+            | Self::Order => Storage::Scratch,
             Self::Arrivals => Storage::Counters,
         }
     }
@@ -112,6 +115,7 @@ impl fmt::Display for BufferRole {
             Self::GroupZero => "group_zero",
             Self::PartialSums => "partial",
             Self::Arrivals => "arrivals",
+            Self::Order => "slots",
         })
     }
 }
@@ -129,6 +133,13 @@ pub enum Dimension {
     Experts,
     /// Pairs of a token and an expert that multiplies it.
     RoutedRows,
+    /// Token blocks of an expert layer, at most; each has `slots` slots for pairs of one expert.
+    TokenBlocks {
+        /// Experts whose weights are stacked, at least 1.
+        experts: u32,
+        /// Slots of a token block, at least 1.
+        slots: u32,
+    },
 }
 
 /// The name in a kernel's source.
@@ -140,6 +151,7 @@ impl fmt::Display for Dimension {
             Self::K => "k",
             Self::Experts => "experts",
             Self::RoutedRows => "routed",
+            Self::TokenBlocks { .. } => "token_blocks",
         })
     }
 }

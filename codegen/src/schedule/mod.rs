@@ -24,6 +24,7 @@ mod interface;
 mod lanes;
 mod mapping;
 mod measured;
+mod order;
 mod participants;
 mod problem;
 pub mod shader;
