@@ -45,6 +45,8 @@ pub enum BufferRole {
     PartialSums,
     /// How many of those blocks have arrived.
     Arrivals,
+    /// The order of an expert layer's pairs: which expert each token block has, and which pair each slot.
+    Order,
     /// The router's logits of an expert layer, [M, E].
     Logits,
     /// The expert of each pair of an expert layer, [M, k], as the caller chose them.
@@ -112,6 +114,7 @@ impl BufferRole {
             | Self::GroupScale
             | Self::GroupZero
             | Self::PartialSums
+            | Self::Order
             | Self::RoutedIds
             | Self::RoutedWeights
             | Self::PairCounts
@@ -147,6 +150,7 @@ impl fmt::Display for BufferRole {
             Self::GroupZero => "group_zero",
             Self::PartialSums => "partial",
             Self::Arrivals => "arrivals",
+            Self::Order => "slots",
             Self::Logits => "logits",
             Self::Ids => "ids",
             Self::RouterWeights => "router_weights",
@@ -177,6 +181,13 @@ pub enum Dimension {
     Experts,
     /// Pairs of a token and an expert that multiplies it.
     RoutedRows,
+    /// Token blocks of an expert layer, at most; each has `slots` slots for pairs of one expert.
+    TokenBlocks {
+        /// Experts whose weights are stacked, at least 1.
+        experts: u32,
+        /// Slots of a token block, at least 1.
+        slots: u32,
+    },
 }
 
 /// The name in a kernel's source.
@@ -188,6 +199,7 @@ impl fmt::Display for Dimension {
             Self::K => "k",
             Self::Experts => "experts",
             Self::RoutedRows => "routed",
+            Self::TokenBlocks { .. } => "token_blocks",
         })
     }
 }

@@ -276,6 +276,16 @@ impl Count {
         }
     }
 
+    /// The most token blocks of an expert layer: `min(R, ceil((R + (L - 1)(B - 1)) / B))` of R pairs, L
+    /// experts and B slots a block. An expert with r pairs has `ceil(r / B)` blocks, at most `(r + B -
+    /// 1) / B`; all experts together have at most `(R + L (B - 1)) / B`, rounded down, which is the
+    /// quotient above. Each block has a pair.
+    pub fn token_blocks(experts: u64, slots: u64) -> Self {
+        let (experts, slots) = (experts.max(1), slots.max(1));
+        let padded = Self::RoutedRows + (experts - 1) * (slots - 1);
+        padded.ceil_div(slots).min(Self::RoutedRows)
+    }
+
     /// The number for a problem; `None` where it exceeds 64 bits or divides by zero.
     pub fn of(&self, problem: &Problem) -> Option<u64> {
         let both = |a: &Self, b: &Self| Some((a.of(problem)?, b.of(problem)?));
@@ -310,6 +320,9 @@ impl From<Dimension> for Count {
             Dimension::K => Self::K,
             Dimension::Experts => Self::Experts,
             Dimension::RoutedRows => Self::RoutedRows,
+            Dimension::TokenBlocks { experts, slots } => {
+                Self::token_blocks(experts.into(), slots.into())
+            }
         }
     }
 }

@@ -26,6 +26,7 @@ mod interface;
 mod lanes;
 mod mapping;
 mod measured;
+mod order;
 mod participants;
 mod problem;
 pub mod shader;
