@@ -35,7 +35,7 @@ pub(super) const GATES: [Gate; 10] = [
 ///   1.2e-7, 2.1 units; then two products.
 ///
 /// Below the smallest normal number a result has half of the smallest f32 more; where exp(-a)
-/// overflows, the result is 0 instead of less than |v u| 2^-127.
+/// overflows, which is of negative v, the result is 0 instead of less than |v u| 2^-127.
 pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
     let relative = match gate {
         Gate::Silu | Gate::SiluLimit { .. } | Gate::SwigluStep { .. } | Gate::UngatedSilu => {
@@ -57,7 +57,7 @@ pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
         _ => f64::INFINITY,
     };
     let factor = if gate.shards() == 2 { u.abs().min(limit) + 1.0 } else { 1.0 };
-    let underflow = (g.abs() + 1.0) * factor * 2f64.powi(-126);
+    let underflow = ((-g).max(0.0) + 1.0) * factor * 2f64.powi(-126);
     relative * (1.0 + 1e-5) * UNIT * h.abs() + underflow
 }
 

@@ -1,8 +1,14 @@
 //! Kernels of expert layers on the simulator: against the reference.
 
 mod apply;
+mod combine;
 mod exponential;
 mod function;
+mod launched;
+mod route;
+mod sort;
+
+use launched::{Launched, random};
 
 /// Targets of each kind of kernel source, and both widths of warps.
 const TARGETS: [&str; 6] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl", "wgsl_subgroups"];
