@@ -106,7 +106,9 @@ impl BufferRole {
             | Self::Prescale
             | Self::ExpertMap
             | Self::ScoreBias => Storage::Weight,
-            Self::X | Self::Logits | Self::Ids | Self::RouterWeights | Self::Shared => Storage::Input,
+            Self::X | Self::Logits | Self::Ids | Self::RouterWeights | Self::Shared => {
+                Storage::Input
+            }
             Self::Y => Storage::Output,
             Self::Operand
             | Self::OperandScale

@@ -93,28 +93,24 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
         Work::WeighRows { own } => {
             weigh(&WeighProblem { target, own: float(*own)?, hidden: size("hidden")? })
         }
-        Work::Gate { gate, own } => {
-            activate(&GateProblem {
-                target,
-                gate: *gate,
-                own: float(*own)?,
-                intermediate: size("intermediate")?,
-                local: size("local")?,
-                slots: size("slots")?,
-            })
-        }
-        Work::Combine { own } => {
-            combine(&CombineProblem {
-                target,
-                own: float(*own)?,
-                hidden: size("hidden")?,
-                top_k: size("top_k")?,
-                local: size("local")?,
-                slots: size("slots")?,
-                weighted: size("weighted")? != 0,
-                shared: size("shared")? != 0,
-            })
-        }
+        Work::Gate { gate, own } => activate(&GateProblem {
+            target,
+            gate: *gate,
+            own: float(*own)?,
+            intermediate: size("intermediate")?,
+            local: size("local")?,
+            slots: size("slots")?,
+        }),
+        Work::Combine { own } => combine(&CombineProblem {
+            target,
+            own: float(*own)?,
+            hidden: size("hidden")?,
+            top_k: size("top_k")?,
+            local: size("local")?,
+            slots: size("slots")?,
+            weighted: size("weighted")? != 0,
+            shared: size("shared")? != 0,
+        }),
         Work::Product { .. } | Work::Operand { .. } | Work::ToNative(_) | Work::FromNative(_) => {
             return Err(none());
         }

@@ -74,8 +74,7 @@ pub(super) fn check_gate(
         local: pairs.local,
         slots: pairs.slots,
     };
-    let mut launched =
-        Launched::new(pairs.ids.len(), 1).words("slots", &order).floats("z", &z);
+    let mut launched = Launched::new(pairs.ids.len(), 1).words("slots", &order).floats("z", &z);
     let mut kernel = activate(&problem);
     change(&mut kernel);
     launched.run(kernel)?;

@@ -27,7 +27,11 @@ fn largest_error(name: &str, bits: impl Iterator<Item = u32>) -> f64 {
             let normal = exact >= f64::from(f32::MIN_POSITIVE);
             let rounding = if normal { 0.0 } else { SUBNORMAL };
             let bound = EXP_UNITS * UNIT * exact + rounding;
-            assert!(off <= bound, "{name}: exp({x:?}) = {found:e}, {exact:e}: {}", off / exact / UNIT);
+            assert!(
+                off <= bound,
+                "{name}: exp({x:?}) = {found:e}, {exact:e}: {}",
+                off / exact / UNIT
+            );
             if normal {
                 largest = largest.max(off / exact / UNIT);
             }
@@ -45,7 +49,8 @@ fn exp_is_within_its_units() {
         let strided = (0..1u64 << 32).step_by(16_411).map(|bits| bits as u32 + turn as u32);
         let near = ends.iter().flat_map(|&end| end - 60_000..end + 60_000).step_by(37);
         // What is between 1/16 and 128 of both signs is neither 1 nor infinite.
-        let usual = (0..1u32 << 17).map(|at| 0x3d80_0000 + at % (1 << 16) * 1409 + (at >> 16 << 31));
+        let usual =
+            (0..1u32 << 17).map(|at| 0x3d80_0000 + at % (1 << 16) * 1409 + (at >> 16 << 31));
         let all = special.into_iter().chain(strided).chain(near).chain(usual);
         let mut all: Vec<u32> = all.collect();
         all.resize(all.len().next_multiple_of(256), 0);

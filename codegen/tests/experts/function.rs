@@ -51,9 +51,9 @@ pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
         Gate::UngatedRelu2 => 1.0,
     };
     let limit = match gate {
-        Gate::SiluLimit { limit }
-        | Gate::SwigluOai { limit, .. }
-        | Gate::SwigluStep { limit } => limit.into(),
+        Gate::SiluLimit { limit } | Gate::SwigluOai { limit, .. } | Gate::SwigluStep { limit } => {
+            limit.into()
+        }
         _ => f64::INFINITY,
     };
     let factor = if gate.shards() == 2 { u.abs().min(limit) + 1.0 } else { 1.0 };
@@ -65,7 +65,8 @@ pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
 pub(super) fn values() -> [Vec<f32>; 2] {
     let mut state = 7u64;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 23) as f32 - 1.0
     };
     let (mut g, mut u) = (Vec::new(), Vec::new());
@@ -75,7 +76,8 @@ pub(super) fn values() -> [Vec<f32>; 2] {
             u.push(size.min(100.0) * next());
         }
     }
-    let special = [0.0, -0.0, 7.0, -7.0, 2.5, 10.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
+    let special =
+        [0.0, -0.0, 7.0, -7.0, 2.5, 10.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
     for one in special {
         for other in special.into_iter().chain([1.0, -20.0, 300.0, 1e-3, -3.0, 0.5]) {
             g.push(one);
@@ -107,7 +109,10 @@ fn gates_are_the_references() {
                     }
                     _ => (found - exact).abs() <= bound,
                 };
-                assert!(same, "{name}: {of:?} of {g:e}, {u:e} is {found:e}, {exact:e} +- {bound:e}");
+                assert!(
+                    same,
+                    "{name}: {of:?} of {g:e}, {u:e} is {found:e}, {exact:e} +- {bound:e}"
+                );
             }
         }
     }

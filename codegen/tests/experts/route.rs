@@ -98,12 +98,10 @@ pub(super) fn check(
     let (target, routing, top_k) = (target(name).unwrap(), layer.routing, layer.top_k);
     let mut kernel = route(&RouteProblem { target, routing, experts: layer.experts, top_k });
     change(&mut kernel);
-    let mut launched = Launched::new(TOKENS, layer.top_k)
-        .floats("logits", &logits)
-        .floats("score_bias", &bias);
+    let mut launched =
+        Launched::new(TOKENS, layer.top_k).floats("logits", &logits).floats("score_bias", &bias);
     launched.run(kernel)?;
-    let ids: Vec<i32> =
-        launched.found("routed_ids").into_iter().map(u32::cast_signed).collect();
+    let ids: Vec<i32> = launched.found("routed_ids").into_iter().map(u32::cast_signed).collect();
     let weights = launched.found_floats("routed_weights");
     for token in 0..TOKENS {
         let of = token * k..(token + 1) * k;
@@ -118,13 +116,14 @@ pub(super) fn check(
         if ids != wanted {
             // With a bias, rounding may order scores that almost agree.
             let scores = experts::scores(layer.routing.score, &row);
-            let close = ids.iter().zip(wanted).filter(|(id, wanted)| id != wanted).all(|(id, other)| {
-                let [one, other] = [*id, *other].map(|id| {
-                    let place = id as usize;
-                    (scores[place] + f64::from(bias[place]), (units(id) + 2.0) * UNIT)
+            let close =
+                ids.iter().zip(wanted).filter(|(id, wanted)| id != wanted).all(|(id, other)| {
+                    let [one, other] = [*id, *other].map(|id| {
+                        let place = id as usize;
+                        (scores[place] + f64::from(bias[place]), (units(id) + 2.0) * UNIT)
+                    });
+                    (one.0 - other.0).abs() <= 2.0 * (one.1 + other.1)
                 });
-                (one.0 - other.0).abs() <= 2.0 * (one.1 + other.1)
-            });
             if !layer.routing.bias || !close {
                 return Err(format!("token {token}: {ids:?}, expected {wanted:?}"));
             }

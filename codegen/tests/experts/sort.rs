@@ -76,10 +76,10 @@ impl Pairs {
         assert!(count <= most, "{count} token blocks, at most {most}");
         experts.resize(most, NONE);
         pair_of.resize(most * slots, NONE);
-        let slot_of = |pair| pair_of.iter().position(|held| *held == pair).map_or(NONE, |at| at as u32);
-        let weight_of = |pair: &u32| {
-            self.weights.get(*pair as usize).map_or(0, |weight| weight.to_bits())
-        };
+        let slot_of =
+            |pair| pair_of.iter().position(|held| *held == pair).map_or(NONE, |at| at as u32);
+        let weight_of =
+            |pair: &u32| self.weights.get(*pair as usize).map_or(0, |weight| weight.to_bits());
         let mut words = vec![count as u32];
         words.extend(&experts);
         words.extend(&pair_of);
@@ -107,7 +107,8 @@ impl Pairs {
             slots: self.slots,
             chunked,
         };
-        let words = |values: &[i32]| values.iter().map(|one| one.cast_unsigned()).collect::<Vec<_>>();
+        let words =
+            |values: &[i32]| values.iter().map(|one| one.cast_unsigned()).collect::<Vec<_>>();
         let mut launched = Launched::new(self.ids.len(), 1)
             .words("ids", &words(&self.ids))
             .words("expert_map", &words(&self.map))

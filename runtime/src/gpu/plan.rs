@@ -201,8 +201,7 @@ impl LaunchPlan {
         known: usize,
     ) -> Result<usize, PlanFault> {
         let role = buffer.role;
-        let same =
-            |known: &PlanBuffer| (known.role, known.product) == (role, buffer.product);
+        let same = |known: &PlanBuffer| (known.role, known.product) == (role, buffer.product);
         match (role.storage(), access) {
             (Storage::Weight | Storage::Input, Access::Write | Access::ReadWrite) => {
                 return Err(PlanFault::Written(role));

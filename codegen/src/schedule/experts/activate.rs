@@ -1,8 +1,8 @@
 //! The kernel `gate`: from the first product's rows to the input of the second, slot by slot.
 
+use quantloom_dsl::BufferRole;
 use quantloom_dsl::experts::Gate;
 use quantloom_dsl::format::{F32, FloatFormat};
-use quantloom_dsl::BufferRole;
 
 use super::elements::{Elements, partition};
 use super::function::gate;
@@ -41,17 +41,16 @@ pub struct GateProblem {
 /// a pair.
 pub fn activate(problem: &GateProblem) -> Kernel {
     let &GateProblem { target, gate: of, own, intermediate, local, slots } = problem;
-    let (z_elements, h_elements) = (Elements::of(F32, intermediate), Elements::of(own, intermediate));
+    let (z_elements, h_elements) =
+        (Elements::of(F32, intermediate), Elements::of(own, intermediate));
     let unit = z_elements.unit;
     let warp = target.gpu.map_or(1, |gpu| gpu.warp);
     let (threads, blocks) = partition(warp, intermediate / unit);
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
-    let name = format!(
-        "gate_{own}_i{intermediate}e{local}b{slots}__{}",
-        target.name.replace('_', "")
-    );
+    let name =
+        format!("gate_{own}_i{intermediate}e{local}b{slots}__{}", target.name.replace('_', ""));
     let summary = format!("h[slot, {intermediate}] of z: {of}.");
     let mut b = Builder::new(&name, &summary, target, launch);
     let order = OrderArray::declare(&mut b, (local, slots), Access::ReadOnly);
@@ -59,8 +58,10 @@ pub fn activate(problem: &GateProblem) -> Kernel {
     b.grid([rows, Extent::Constant(blocks), Extent::Constant(1)]);
     let shards = of.shards() as u32;
     let shape = [Extent::Constant(shards), rows, Extent::Constant(intermediate)];
-    let z = z_elements.buffer(&mut b, BufferRole::Summed, Access::ReadOnly, &shape, "[i, slot, shard]");
-    let h = h_elements.buffer(&mut b, BufferRole::Hidden, Access::WriteOnce, &shape[1..], "[i, slot]");
+    let z =
+        z_elements.buffer(&mut b, BufferRole::Summed, Access::ReadOnly, &shape, "[i, slot, shard]");
+    let h =
+        h_elements.buffer(&mut b, BufferRole::Hidden, Access::WriteOnce, &shape[1..], "[i, slot]");
     let (slot, part) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
     let thread = b.special(Special::Thread);
     let number = b.mad(part, threads, thread);

@@ -19,8 +19,14 @@ const LEAST: f32 = -104.0;
 /// ln 2 in two parts. The first has 9 bits: its product with n is exact, and so is what is left of x.
 const LN2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
 /// `(exp(r) - 1 - r) / r^2`, the highest power first.
-const COEFFICIENTS: [f32; 6] =
-    [1.987_569_15e-4, 1.398_199_95e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_55e-1, 5.000_000_1e-1];
+const COEFFICIENTS: [f32; 6] = [
+    1.987_569_15e-4,
+    1.398_199_95e-3,
+    8.333_452e-3,
+    4.166_579_6e-2,
+    1.666_666_55e-1,
+    5.000_000_1e-1,
+];
 
 /// `exp(x)`: infinity where that overflows, subnormal numbers, NaN of NaN.
 pub fn exp(b: &mut Builder, x: impl Into<Operand>) -> Operand {

@@ -95,9 +95,9 @@ pub fn gelu(b: &mut Builder, v: Operand) -> Operand {
     let below = b.ternary(Ternary::Fma, magnitude, std::f32::consts::FRAC_1_SQRT_2 / 2.0, 1.0f32);
     let t = b.binary(Binary::DivF32, 1.0f32, below);
     let (first, rest) = (P[0], &P[1..]);
-    let power = rest
-        .iter()
-        .fold(Operand::F32(first), |sum, coefficient| b.ternary(Ternary::Fma, sum, t, *coefficient));
+    let power = rest.iter().fold(Operand::F32(first), |sum, coefficient| {
+        b.ternary(Ternary::Fma, sum, t, *coefficient)
+    });
     // -z^2 is -v^2 / 2, which has one rounding.
     let half = b.mul_f32(v, -0.5f32);
     let power = b.ternary(Ternary::Fma, half, v, power);

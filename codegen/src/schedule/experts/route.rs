@@ -336,7 +336,8 @@ impl Token {
         self.each(b, |b, other, four| {
             for (at, value) in (0..).zip(four) {
                 let other = b.add(other, at);
-                for (rank, (own, preference)) in ranks.iter().zip(self.own.iter().zip(preferences)) {
+                for (rank, (own, preference)) in ranks.iter().zip(self.own.iter().zip(preferences))
+                {
                     let (own, other) = ((*preference, own.expert), ((*value).into(), other));
                     count_better(b, *rank, other, own);
                 }
@@ -385,11 +386,8 @@ impl Token {
                 Some(sum) => b.binary(Binary::DivF32, score, sum),
                 None => score.into(),
             };
-            let weight = if routing.scale == 1.0 {
-                weight
-            } else {
-                b.mul_f32(weight, routing.scale)
-            };
+            let weight =
+                if routing.scale == 1.0 { weight } else { b.mul_f32(weight, routing.scale) };
             let weight = b.select(none, f32::NAN, weight);
             let at = b.mad(token, top_k, place);
             b.store(Address::new(ids, at), &[id.into()], Width::B32, None);

@@ -92,7 +92,8 @@ fn counts_buffer(
 
 /// The kernel that counts the pairs of each chunk by expert.
 fn counts(problem: &SortProblem) -> Kernel {
-    let summary = format!("Pairs of each of {} experts, by chunks of {CHUNK} pairs.", problem.local);
+    let summary =
+        format!("Pairs of each of {} experts, by chunks of {CHUNK} pairs.", problem.local);
     let mut b = start(problem, "pair_counts", &summary);
     let pairs = b.size(Dimension::RoutedRows, "pairs of a token and an expert");
     set_grid(&mut b, problem, pairs);
@@ -228,7 +229,8 @@ fn places(problem: &SortProblem) -> Kernel {
     let base = experts.load(&mut b, experts.bases, chunk.expert, there);
     let slot = b.add(base, chunk.before);
     let weight = Address::new(weights, chunk.pair);
-    let weight = b.load_as(Type::U32, weight, Width::B32, Some(Mask::or_zero(there)), Cache::Default)[0];
+    let weight =
+        b.load_as(Type::U32, weight, Width::B32, Some(Mask::or_zero(there)), Cache::Default)[0];
     let (inside, none) = (b.less(chunk.pair, chunk.total), Operand::U32(NONE));
     let shown = b.select(there, slot, none);
     let to = order.slot(&mut b, chunk.pair);
@@ -295,8 +297,9 @@ impl Experts {
         let &SortProblem { local, slots, .. } = problem;
         // Totals take the place of the chunk's counts if those of all chunks are in a buffer.
         let totals = chunk.counts;
-        let mut sums = ["ends", "ends_again"]
-            .map(|name| b.shared(name, Word::U32, local, "token blocks of each expert and those before"));
+        let mut sums = ["ends", "ends_again"].map(|name| {
+            b.shared(name, Word::U32, local, "token blocks of each expert and those before")
+        });
         let each = local.div_ceil(THREADS);
         let own: Vec<(Operand, Operand)> = (0..each)
             .map(|turn| {
@@ -328,7 +331,12 @@ impl Experts {
                         let sum = b.select(earlier, sum, before);
                         b.set(before, sum);
                     });
-                    b.store(Address::new(totals, expert), &[total.into()], Width::B32, Some(inside));
+                    b.store(
+                        Address::new(totals, expert),
+                        &[total.into()],
+                        Width::B32,
+                        Some(inside),
+                    );
                     (total.into(), before.into())
                 }
             };
@@ -356,7 +364,9 @@ impl Experts {
             apart *= 2;
         }
         let [ends, bases] = sums;
-        for ((expert, inside), (before, blocks)) in own.into_iter().zip(befores.into_iter().zip(blocks_of)) {
+        for ((expert, inside), (before, blocks)) in
+            own.into_iter().zip(befores.into_iter().zip(blocks_of))
+        {
             let end = Self::word(b, ends, expert, inside);
             let first = b.sub(end, blocks);
             let base = b.mad(first, slots, before);
@@ -372,7 +382,13 @@ impl Experts {
     }
 
     /// A word of an expert, 0 where the condition is false.
-    fn load(&self, b: &mut Builder, from: SharedId, expert: Operand, condition: Operand) -> Operand {
+    fn load(
+        &self,
+        b: &mut Builder,
+        from: SharedId,
+        expert: Operand,
+        condition: Operand,
+    ) -> Operand {
         Self::word(b, from, expert, condition)
     }
 

@@ -65,8 +65,7 @@ pub fn weigh(problem: &WeighProblem) -> Kernel {
     let weight = b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0];
     let at = b.mad(token, hidden, column);
     let values = elements.load(&mut b, Address::new(x, at), inside);
-    let products: Vec<Operand> =
-        values.into_iter().map(|value| b.mul_f32(value, weight)).collect();
+    let products: Vec<Operand> = values.into_iter().map(|value| b.mul_f32(value, weight)).collect();
     elements.store(&mut b, Address::new(result, at), &products, inside);
     b.finish()
 }
