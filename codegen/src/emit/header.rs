@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use crate::ir::{Access, Buffer, Extent, Kernel, Word};
+use crate::ir::{Access, Buffer, Extent, Kernel, ParameterId, Word, affine};
 
 /// Writes name, summary, grid, buffers, parameters and the map of shared memory.
 pub(super) fn write(out: &mut String, kernel: &Kernel) -> Result {
@@ -12,6 +12,7 @@ pub(super) fn write(out: &mut String, kernel: &Kernel) -> Result {
             Access::Constant => "constant",
             Access::ReadOnly => "read only",
             Access::WriteOnce => "written once",
+            Access::WriteSome => "written in part, once",
             Access::Workspace => "workspace",
         };
         let word = match buffer.word {
@@ -61,11 +62,13 @@ pub(super) fn shape(kernel: &Kernel, buffer: &Buffer) -> String {
 }
 
 fn extent(kernel: &Kernel, extent: Extent) -> String {
+    let name = |id: ParameterId| &kernel.parameters[id.0 as usize].name;
     match extent {
         Extent::Constant(value) => value.to_string(),
-        Extent::Parameter(id) => kernel.parameters[id.0 as usize].name.clone(),
-        Extent::CeilDiv(id, by) => {
-            format!("ceil({} / {by})", kernel.parameters[id.0 as usize].name)
+        Extent::Parameter(id) => name(id).clone(),
+        Extent::CeilDiv(id, by) => format!("ceil({} / {by})", name(id)),
+        Extent::Affine { constant, terms } => {
+            affine(constant, terms.map(|(id, by)| (name(id), by)))
         }
     }
 }

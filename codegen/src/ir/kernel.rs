@@ -80,8 +80,10 @@ pub enum Access {
     Constant,
     /// Read. The kernel launched before this one may write it (activations).
     ReadOnly,
-    /// Each word is written at most once in a launch, and never read.
+    /// Each word is written exactly once in a launch, and never read.
     WriteOnce,
+    /// Each word is written at most once in a launch, and never read. The others keep their contents.
+    WriteSome,
     /// Read and written by several blocks, with atomics and fences. Its contents persist after the
     /// launch.
     Workspace,
@@ -96,10 +98,22 @@ pub enum Extent {
     Parameter(ParameterId),
     /// A launch parameter divided by a constant, rounded up.
     CeilDiv(ParameterId, u32),
+    /// A constant plus launch parameters, each times a constant.
+    Affine {
+        /// The constant.
+        constant: u32,
+        /// Each parameter and its factor.
+        terms: [(ParameterId, u32); 2],
+    },
 }
 
 impl Extent {
-    /// Its value; `None` if the parameter is missing or the divisor is 0.
+    /// A launch parameter times a constant.
+    pub const fn times(id: ParameterId, by: u32) -> Self {
+        Self::Affine { constant: 0, terms: [(id, by), (id, 0)] }
+    }
+
+    /// Its value; `None` if a parameter is missing, the divisor is 0 or the value exceeds 32 bits.
     pub fn value(self, parameters: &[u32]) -> Option<u32> {
         match self {
             Self::Constant(value) => Some(value),
@@ -107,6 +121,12 @@ impl Extent {
             Self::CeilDiv(id, by) => {
                 (by != 0).then_some(())?;
                 parameters.get(id.0 as usize).map(|value| value.div_ceil(by))
+            }
+            Self::Affine { constant, terms } => {
+                terms.into_iter().try_fold(constant, |sum, (id, by)| {
+                    let value = parameters.get(id.0 as usize)?;
+                    sum.checked_add(value.checked_mul(by)?)
+                })
             }
         }
     }

@@ -106,6 +106,7 @@ pub use matrix::{Accumulator, MatrixOperand, MatrixScale, SharedTile};
 pub use memory::{Address, Cache, Mask, MemoryOrder, Scope, Space, Swizzle, Width, Word};
 pub use op::{AtomicOp, BarrierRef, Body, Op, Role, Shuffle, Special, Statement, Vote};
 pub use operation::{AccessKind, MemoryAccess};
+pub(crate) use print::affine;
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
 pub use verify::{Verified, VerifyError, VerifyErrorKind, VerifyErrors, verify};
 pub(crate) use walk::each_op;

@@ -94,8 +94,23 @@ impl fmt::Display for ExtentText<'_> {
             Extent::Constant(value) => write!(f, "{value}"),
             Extent::Parameter(id) => f.write_str(name(id)),
             Extent::CeilDiv(id, by) => write!(f, "ceil({} / {by})", name(id)),
+            Extent::Affine { constant, terms } => {
+                f.write_str(&affine(constant, terms.map(|(id, by)| (name(id), by))))
+            }
         }
     }
+}
+
+/// A sum of parameters times constants: `1 + 17 * token_blocks + routed`.
+pub(crate) fn affine<N: fmt::Display>(constant: u32, terms: [(N, u32); 2]) -> String {
+    let terms = terms.into_iter().filter_map(|(name, by)| match by {
+        0 => None,
+        1 => Some(name.to_string()),
+        _ => Some(format!("{by} * {name}")),
+    });
+    let constant = (constant > 0).then(|| constant.to_string());
+    let parts: Vec<String> = constant.into_iter().chain(terms).collect();
+    if parts.is_empty() { "0".to_owned() } else { parts.join(" + ") }
 }
 
 impl Kernel {

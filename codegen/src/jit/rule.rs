@@ -95,13 +95,20 @@ fn count(extent: Extent, scalars: &[Count]) -> Count {
         Extent::Constant(value) => Count::Fixed(u64::from(value)),
         Extent::Parameter(id) => scalar(id),
         Extent::CeilDiv(id, by) => scalar(id).ceil_div(u64::from(by)),
+        Extent::Affine { constant, terms } => {
+            let terms = terms.into_iter().filter(|(_, by)| *by > 0);
+            let terms = terms.map(|(id, by)| scalar(id) * u64::from(by));
+            let constant = (constant > 0).then(|| Count::Fixed(u64::from(constant)));
+            let sum = constant.into_iter().chain(terms).reduce(|sum, term| sum + term);
+            sum.unwrap_or(Count::Fixed(0))
+        }
     }
 }
 
 fn access(access: ir::Access) -> Access {
     match access {
         ir::Access::Constant | ir::Access::ReadOnly => Access::Read,
-        ir::Access::WriteOnce => Access::Write,
+        ir::Access::WriteOnce | ir::Access::WriteSome => Access::Write,
         ir::Access::Workspace => Access::ReadWrite,
     }
 }

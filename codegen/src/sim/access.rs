@@ -4,6 +4,7 @@ use super::clock::ALL_LANES;
 use super::fault::FaultKind;
 use super::global::OutputStore;
 use super::lanes::Row;
+use super::shared::AccessConflict;
 use super::state::UnitState;
 use super::warp::{StepResult, Warp, fail_at, lanes_of};
 use crate::ir::{Access, Address, BufferId, Mask, Operand, Reg, SharedId, Space, Width};
@@ -150,6 +151,12 @@ impl<const L: usize> Warp<L> {
     ) -> StepResult<&'w [u8]> {
         let range = byte as usize..byte as usize + bytes as usize;
         if state.memory.access[buffer as usize] != Access::Workspace {
+            let contents = &state.memory.contents[buffer as usize];
+            // An earlier launch may have left parts of a buffer unwritten.
+            if !contents.known(byte as usize, bytes as usize) {
+                let space = Space::Global(BufferId(buffer));
+                return fail_at(lane, state.conflict(AccessConflict::Poison, space, byte, false));
+            }
             return Ok(&state.memory.contents[buffer as usize].bytes[range]);
         }
         let who = self.observer(point);
@@ -204,7 +211,7 @@ impl<const L: usize> Warp<L> {
             state,
             to.space,
             live,
-            &[Access::WriteOnce, Access::Workspace],
+            &[Access::WriteOnce, Access::WriteSome, Access::Workspace],
             "writes",
         )?;
         let mut rows = [[0; L]; 4];

@@ -83,9 +83,8 @@ impl Arguments {
                     contents.bytes.len()
                 ));
             }
-            let readable = matches!(buffer.access, Access::Constant | Access::ReadOnly);
-            if readable && contents.missing().is_some() {
-                return Err(format!("read-only buffer `{}` holds poison", buffer.name));
+            if buffer.access == Access::Constant && contents.missing().is_some() {
+                return Err(format!("constant buffer `{}` holds poison", buffer.name));
             }
         }
         Ok(())

@@ -277,7 +277,7 @@ impl<const L: usize> Warp<L> {
             state,
             to.space,
             live,
-            &[Access::WriteOnce, Access::Workspace],
+            &[Access::WriteOnce, Access::WriteSome, Access::Workspace],
             "writes",
         )?;
         let Space::Global(BufferId(array)) = to.space else {
@@ -309,7 +309,7 @@ impl<const L: usize> Warp<L> {
             state,
             array,
             live,
-            &[Access::WriteOnce, Access::Workspace],
+            &[Access::WriteOnce, Access::WriteSome, Access::Workspace],
             "writes",
         )?;
         let corner =

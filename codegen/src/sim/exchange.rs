@@ -159,7 +159,7 @@ impl<const L: usize> Warp<L> {
             state,
             to.space,
             live,
-            &[Access::WriteOnce, Access::Workspace],
+            &[Access::WriteOnce, Access::WriteSome, Access::Workspace],
             "writes",
         )?;
         for (matrix, &slot) in values.iter().enumerate() {

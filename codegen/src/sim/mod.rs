@@ -223,8 +223,9 @@ fn run_units<const L: usize>(
     Ok(all)
 }
 
-/// Copies the stores of all units into the write-once buffers, and checks that each byte is
-/// written exactly once.
+/// Copies the stores of all units into the buffers that are only written, and checks that each byte is
+/// written at most once, and if the buffer is to be written whole, exactly once. A byte without a store
+/// is poison.
 fn merge(
     context: &LaunchContext<'_>,
     all: Vec<UnitOutcome>,
@@ -232,8 +233,9 @@ fn merge(
 ) -> Result<count::Tally, Box<Fault>> {
     let kernel = context.kernel;
     let mut tally = count::Tally::new(context.program.points);
+    let whole = |at: &usize| kernel.buffers[*at].access == ir::Access::WriteOnce;
     let outputs: Vec<usize> = (0..buffers.len())
-        .filter(|&at| kernel.buffers[at].access == ir::Access::WriteOnce)
+        .filter(|at| whole(at) || kernel.buffers[*at].access == ir::Access::WriteSome)
         .collect();
     for &at in &outputs {
         buffers[at] = Contents::poison(buffers[at].bytes.len());
@@ -252,7 +254,7 @@ fn merge(
         }
         stored.extend(outcome.stored);
     }
-    for at in outputs {
+    for at in outputs.into_iter().filter(whole) {
         if let Some((first, missing)) = buffers[at].missing() {
             let word = u64::from(kernel.buffers[at].word.bytes());
             let array = kernel.buffers[at].name.clone();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use quantloom_dsl::experts::{ExpertLayer, ExpertProduct};
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
@@ -31,6 +32,44 @@ pub struct Request<'a> {
     pub x_columns: u64,
 }
 
+/// An expert layer whose M is not known yet.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertRequest<'a> {
+    /// The layer: its routing, its gate, H and I.
+    pub layer: &'a ExpertLayer,
+    /// E: ids are below. L where rows are sorted by expert already.
+    pub experts: u64,
+    /// L: the experts that are here.
+    pub local: u64,
+    /// Whether an expert map says where they are.
+    pub mapped: bool,
+    /// k. 1 where rows are sorted by expert already.
+    pub top_k: u64,
+    /// The type of x, h and y.
+    pub own: FloatFormat,
+    /// Where it runs: the target's name, as `sm_90a`.
+    pub target: &'a str,
+    /// Whether the sum of a token's experts has router weights; else each is 1.
+    pub weighted: bool,
+    /// Whether the result of shared experts is added to the sum.
+    pub shared: bool,
+}
+
+/// The kernels of an expert layer besides its products and their operands, for a number of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpertKernels {
+    /// From [`BufferRole::Logits`] to [`BufferRole::RoutedIds`] and [`BufferRole::RoutedWeights`].
+    pub route: KernelKey,
+    /// From ids and router weights to [`BufferRole::Order`], in the order in which they are launched.
+    pub order: Vec<KernelKey>,
+    /// From [`BufferRole::X`] and router weights to [`BufferRole::Weighted`].
+    pub weigh: KernelKey,
+    /// From [`BufferRole::Summed`] to [`BufferRole::Hidden`].
+    pub gate: KernelKey,
+    /// From [`BufferRole::Parts`] to [`BufferRole::Y`].
+    pub combine: KernelKey,
+}
+
 /// A kernel for a number of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -47,6 +86,30 @@ pub struct Choice {
     pub decoded: Decoded,
     /// Why this one.
     pub by: Basis,
+}
+
+/// The experts of a product whose M is not known yet: see [`Products::choose_stacked`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stacked {
+    /// Which product of the layer.
+    pub product: ExpertProduct,
+    /// L: experts whose weights are stacked.
+    pub experts: u64,
+    /// s: matrices of an expert that multiply the same x.
+    pub shards: u64,
+    /// k: experts of a token.
+    pub top_k: u64,
+    /// B: slots of a token block, if the order of pairs exists already.
+    pub slots: Option<u64>,
+}
+
+/// A kernel for the product of an expert layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackedChoice {
+    /// The kernel. Its most tokens are M, tokens before they are routed.
+    pub choice: Choice,
+    /// B: slots of a token block of the order that it reads.
+    pub slots: u64,
 }
 
 /// What a choice of a kernel rests on.
@@ -87,6 +150,11 @@ pub struct Moves {
     pub from_native: KernelKey,
 }
 
+/// A source without kernels for stacks of experts.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("this source of kernels has no products of expert layers")]
+struct NoExperts;
+
 /// A source without transforms.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("this source of kernels has no transforms from stored tensors")]
@@ -116,6 +184,22 @@ pub trait Products: KernelSource {
     /// Why none of the source takes them.
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal>;
 
+    /// The kernel for a product of an expert layer and M tokens. The request is that of one matrix; its
+    /// constant buffers ([`Products::native`]) are those of the product once for each expert and shard,
+    /// `[expert][shard]`. y is f32. The kernel reads [`BufferRole::Order`]; x has a row per token in the
+    /// first product and a row per slot in the second; y has a row per shard and slot, or per pair.
+    ///
+    /// # Errors
+    /// Why none of the source takes them.
+    fn choose_stacked(
+        &self,
+        _request: &Request<'_>,
+        _stacked: &Stacked,
+        _tokens: u64,
+    ) -> Result<StackedChoice, Refusal> {
+        Err(Refusal::Reason(Arc::new(NoExperts)))
+    }
+
     /// The kernels that make what the product reads of x, in the order in which they are launched;
     /// none if that is x itself. They write [`BufferRole::Operand`] and, where the product has one,
     /// [`BufferRole::OperandScale`]; the order of columns is [`ColumnOrder::columns`] (u32), static
@@ -140,6 +224,20 @@ pub trait Products: KernelSource {
             false => product.bound(BufferRole::X, BufferRole::Operand),
         });
         Ok(steps)
+    }
+
+    /// The kernels of an expert layer besides its products, for M tokens and token blocks of `slots`
+    /// slots.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn expert_kernels(
+        &self,
+        _request: &ExpertRequest<'_>,
+        _slots: u64,
+        _tokens: u64,
+    ) -> Result<ExpertKernels, Refusal> {
+        Err(Refusal::Reason(Arc::new(NoExperts)))
     }
 
     /// The float type to which kernels round x of the request's own type before they multiply it; its

@@ -198,7 +198,7 @@ fn write_text(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
         // Memory that other threads may change during the kernel is not `__restrict`.
         let way = match buffer.access {
             Access::Constant | Access::ReadOnly => "const byte *__restrict",
-            Access::WriteOnce => "byte *__restrict",
+            Access::WriteOnce | Access::WriteSome => "byte *__restrict",
             Access::Workspace => "byte *",
         };
         format!("    {way} arg_{}", buffer.name)

@@ -139,7 +139,7 @@ fn module(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
     for (at, (buffer, array)) in kernel.buffers.iter().zip(&writer.state.buffers).enumerate() {
         let access = match buffer.access {
             Access::Constant | Access::ReadOnly => "read",
-            Access::WriteOnce | Access::Workspace => "read_write",
+            Access::WriteOnce | Access::WriteSome | Access::Workspace => "read_write",
         };
         let (name, shape) = (&buffer.name, header::shape(kernel, buffer));
         let bits = 8 * buffer.word.bytes();

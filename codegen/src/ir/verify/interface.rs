@@ -54,15 +54,17 @@ fn names(findings: &mut Findings<'_>) {
 }
 
 fn extent(findings: &mut Findings<'_>, extent: Extent) {
-    let (id, by) = match extent {
-        Extent::Constant(_) => return,
-        Extent::Parameter(id) => (id, 1),
-        Extent::CeilDiv(id, by) => (id, by),
+    let used = match extent {
+        Extent::Constant(_) => Vec::new(),
+        Extent::Parameter(id) | Extent::CeilDiv(id, _) => vec![id],
+        Extent::Affine { terms, .. } => terms.map(|(id, _)| id).to_vec(),
     };
-    if id.0 as usize >= findings.kernel.parameters.len() {
-        findings.report(None, VerifyErrorKind::Unknown { what: "parameter", number: id.0 });
+    for id in used {
+        if id.0 as usize >= findings.kernel.parameters.len() {
+            findings.report(None, VerifyErrorKind::Unknown { what: "parameter", number: id.0 });
+        }
     }
-    if by == 0 {
+    if matches!(extent, Extent::CeilDiv(_, 0)) {
         findings.report(None, VerifyErrorKind::Value("an extent is divided by 0".to_owned()));
     }
 }

@@ -386,8 +386,8 @@ impl<'k> Walk<'_, 'k> {
                 let what = match (access, kind) {
                     (Access::Workspace, _)
                     | (Access::Constant | Access::ReadOnly, AccessKind::Read)
-                    | (Access::WriteOnce, AccessKind::Write) => None,
-                    (Access::WriteOnce, AccessKind::Read) => Some("it is read"),
+                    | (Access::WriteOnce | Access::WriteSome, AccessKind::Write) => None,
+                    (Access::WriteOnce | Access::WriteSome, AccessKind::Read) => Some("it is read"),
                     (_, AccessKind::Write) => Some("it is written"),
                     (_, AccessKind::Atomic) => Some("atomic operations need a workspace"),
                 };
