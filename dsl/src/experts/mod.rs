@@ -9,11 +9,13 @@
 
 mod error;
 mod gate;
+mod product;
 mod routing;
 mod text;
 
 pub use error::ExpertLayerError;
 pub use gate::Gate;
+pub use product::ExpertProduct;
 pub use routing::{ExpertGroups, Routing, Score};
 
 /// The most experts of a layer.

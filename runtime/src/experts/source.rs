@@ -1,30 +1,11 @@
 //! Where a device gets the matrices of an expert layer: one at a time, so that the host needs memory
 //! for one.
 
-use std::fmt;
-
 use quantloom_dsl::Scheme;
+pub use quantloom_dsl::experts::ExpertProduct;
 
 use super::error::ExpertError;
 use crate::unpacked::Unpacked;
-
-/// A product of an expert layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ExpertProduct {
-    /// The first: s shards of [I, H]; gate and up, or one.
-    GateUp,
-    /// The second: [H, I].
-    Down,
-}
-
-impl fmt::Display for ExpertProduct {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::GateUp => "gate_up",
-            Self::Down => "down",
-        })
-    }
-}
 
 /// The matrices of a layer.
 pub trait ExpertSource {

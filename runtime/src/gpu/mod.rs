@@ -46,7 +46,7 @@ pub use experts::GpuExperts;
 pub use launch::Tensors;
 pub use native::{Computed, Form, NativePart};
 pub use plan::{LaunchPlan, Plan, PlanBuffer, PlanFault, PlanLaunch, Step, WorkspaceBytes};
-pub use products::{Basis, Choice, Moves, Products, Request, Trusted};
+pub use products::{Basis, Choice, Moves, Products, Request, Stacked, StackedChoice, Trusted};
 pub use saved::SavedError;
 pub use transform::Transform;
 pub use weight::GpuWeight;

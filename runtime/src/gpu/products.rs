@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use quantloom_dsl::experts::ExpertProduct;
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
@@ -49,6 +50,30 @@ pub struct Choice {
     pub by: Basis,
 }
 
+/// The experts of a product whose M is not known yet: see [`Products::choose_stacked`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stacked {
+    /// Which product of the layer.
+    pub product: ExpertProduct,
+    /// L: experts whose weights are stacked.
+    pub experts: u64,
+    /// s: matrices of an expert that multiply the same x.
+    pub shards: u64,
+    /// k: experts of a token.
+    pub top_k: u64,
+    /// B: slots of a token block, if the order of pairs exists already.
+    pub slots: Option<u64>,
+}
+
+/// A kernel for the product of an expert layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackedChoice {
+    /// The kernel. Its most tokens are M, tokens before they are routed.
+    pub choice: Choice,
+    /// B: slots of a token block of the order that it reads.
+    pub slots: u64,
+}
+
 /// What a choice of a kernel rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
@@ -87,6 +112,11 @@ pub struct Moves {
     pub from_native: KernelKey,
 }
 
+/// A source without kernels for stacks of experts.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("this source of kernels has no products of expert layers")]
+struct NoExperts;
+
 /// A source without transforms.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("this source of kernels has no transforms from stored tensors")]
@@ -115,6 +145,22 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why none of the source takes them.
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal>;
+
+    /// The kernel for a product of an expert layer and M tokens. The request is that of one matrix; its
+    /// constant buffers ([`Products::native`]) are those of the product once for each expert and shard,
+    /// `[expert][shard]`. y is f32. The kernel reads [`BufferRole::Order`]; x has a row per token in the
+    /// first product and a row per slot in the second; y has a row per shard and slot, or per pair.
+    ///
+    /// # Errors
+    /// Why none of the source takes them.
+    fn choose_stacked(
+        &self,
+        _request: &Request<'_>,
+        _stacked: &Stacked,
+        _tokens: u64,
+    ) -> Result<StackedChoice, Refusal> {
+        Err(Refusal::Reason(Arc::new(NoExperts)))
+    }
 
     /// The kernels that make what the product reads of x, in the order in which they are launched;
     /// none if that is x itself. They write [`BufferRole::Operand`] and, where the product has one,
