@@ -8,6 +8,7 @@ mod assembles;
 mod catalogue;
 mod choose;
 mod expand;
+mod experts;
 mod hip;
 mod hip_conformance;
 mod hip_products;

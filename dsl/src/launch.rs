@@ -47,6 +47,32 @@ pub enum BufferRole {
     Arrivals,
     /// The order of an expert layer's pairs: which expert each token block has, and which pair each slot.
     Order,
+    /// The router's logits of an expert layer, [M, E].
+    Logits,
+    /// The expert of each pair of an expert layer, [M, k], as the caller chose them.
+    Ids,
+    /// The router weight of each pair, [M, k], from the caller.
+    RouterWeights,
+    /// The expert of each pair, as a kernel chose them.
+    RoutedIds,
+    /// The router weight of each pair, from a kernel.
+    RoutedWeights,
+    /// The place here of each expert of the model.
+    ExpertMap,
+    /// What is added to the score of each expert when experts are chosen.
+    ScoreBias,
+    /// The pairs of each expert, by chunks of pairs, between two kernels that sort them.
+    PairCounts,
+    /// x times router weights.
+    Weighted,
+    /// The rows of an expert layer's first product, before the gate.
+    Summed,
+    /// The rows between the two products of an expert layer, after the gate.
+    Hidden,
+    /// The rows of an expert layer's second product, one a pair.
+    Parts,
+    /// The result of experts that every token meets, [M, N].
+    Shared,
 }
 
 /// Who has the memory of a buffer, and what is in that memory before a launch.
@@ -54,7 +80,7 @@ pub enum BufferRole {
 pub enum Storage {
     /// The prepared weight: kernels only read it.
     Weight,
-    /// The caller, who has x.
+    /// The caller, who has x, and of an expert layer logits, or ids and router weights.
     Input,
     /// The caller, who gets y.
     Output,
@@ -77,8 +103,12 @@ impl BufferRole {
             | Self::ColumnOrder
             | Self::InputScale(_)
             | Self::InputZero
-            | Self::Prescale => Storage::Weight,
-            Self::X => Storage::Input,
+            | Self::Prescale
+            | Self::ExpertMap
+            | Self::ScoreBias => Storage::Weight,
+            Self::X | Self::Logits | Self::Ids | Self::RouterWeights | Self::Shared => {
+                Storage::Input
+            }
             Self::Y => Storage::Output,
             Self::Operand
             | Self::OperandScale
@@ -86,7 +116,14 @@ impl BufferRole {
             | Self::GroupScale
             | Self::GroupZero
             | Self::PartialSums
-            | Self::Order => Storage::Scratch,
+            | Self::Order
+            | Self::RoutedIds
+            | Self::RoutedWeights
+            | Self::PairCounts
+            | Self::Weighted
+            | Self::Summed
+            | Self::Hidden
+            | Self::Parts => Storage::Scratch,
             Self::Arrivals => Storage::Counters,
         }
     }
@@ -116,6 +153,19 @@ impl fmt::Display for BufferRole {
             Self::PartialSums => "partial",
             Self::Arrivals => "arrivals",
             Self::Order => "slots",
+            Self::Logits => "logits",
+            Self::Ids => "ids",
+            Self::RouterWeights => "router_weights",
+            Self::RoutedIds => "routed_ids",
+            Self::RoutedWeights => "routed_weights",
+            Self::ExpertMap => "expert_map",
+            Self::ScoreBias => "score_bias",
+            Self::PairCounts => "pair_counts",
+            Self::Weighted => "weighted",
+            Self::Summed => "z",
+            Self::Hidden => "h",
+            Self::Parts => "parts",
+            Self::Shared => "shared",
         })
     }
 }

@@ -210,6 +210,18 @@ impl ValuesMut<'_> {
             Self::Bf16(_) => FORMAT_BF16,
         }
     }
+
+    /// A part of them.
+    ///
+    /// # Panics
+    /// If the range is not within the elements.
+    pub fn part(&mut self, range: std::ops::Range<usize>) -> ValuesMut<'_> {
+        match self {
+            Self::F32(values) => ValuesMut::F32(&mut values[range]),
+            Self::F16(values) => ValuesMut::F16(&mut values[range]),
+            Self::Bf16(values) => ValuesMut::Bf16(&mut values[range]),
+        }
+    }
 }
 
 /// Exact.

@@ -15,7 +15,7 @@ use std::fmt;
 use std::ops::{Add, Mul};
 use std::sync::Arc;
 
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, Gate, Routing};
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 pub use quantloom_dsl::{BufferRole, Dimension, Storage};
@@ -48,6 +48,27 @@ pub enum Work {
     ToNative(Arc<Scheme>),
     /// From the native layout of the key's target back to the scheme's own packing.
     FromNative(Arc<Scheme>),
+    /// The experts of each token of an expert layer and their router weights, from logits.
+    Route(Routing),
+    /// The pairs of an expert layer, sorted by expert.
+    Order,
+    /// x times router weights, of an expert layer with the weight on the input.
+    WeighRows {
+        /// Element type of x.
+        own: Number,
+    },
+    /// From the rows of the first product of an expert layer to the input of the second.
+    Gate {
+        /// The function.
+        gate: Gate,
+        /// Element type of that input.
+        own: Number,
+    },
+    /// y of an expert layer: the weighted sum of what a token's experts give.
+    Combine {
+        /// Element type of y.
+        own: Number,
+    },
 }
 
 impl Work {
@@ -82,13 +103,18 @@ impl Work {
         Self::FromNative(Arc::new(anonymous(scheme)))
     }
 
-    /// The scheme, stripped.
-    pub fn scheme(&self) -> &Scheme {
+    /// The scheme, stripped; `None` of what reads no weights.
+    pub fn scheme(&self) -> Option<&Scheme> {
         match self {
             Self::Product { scheme, .. }
             | Self::Operand { scheme, .. }
             | Self::ToNative(scheme)
-            | Self::FromNative(scheme) => scheme,
+            | Self::FromNative(scheme) => Some(scheme),
+            Self::Route(_)
+            | Self::Order
+            | Self::WeighRows { .. }
+            | Self::Gate { .. }
+            | Self::Combine { .. } => None,
         }
     }
 }
@@ -135,15 +161,24 @@ pub struct KernelKey {
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bits = self.scheme().weight.code.bits();
+        let bits = |scheme: &Scheme| scheme.weight.code.bits();
         match self {
-            Self::Product { output, experts, .. } => {
+            Self::Product { scheme, output, experts } => {
                 let experts = experts.map(|product| format!("{product} ")).unwrap_or_default();
-                write!(f, "{experts}product of {bits}-bit codes to {output}")
+                write!(f, "{experts}product of {}-bit codes to {output}", bits(scheme))
             }
-            Self::Operand { own, .. } => write!(f, "x in {own} for products of {bits}-bit codes"),
-            Self::ToNative(_) => write!(f, "{bits}-bit codes to the native layout"),
-            Self::FromNative(_) => write!(f, "{bits}-bit codes from the native layout"),
+            Self::Operand { scheme, own } => {
+                write!(f, "x in {own} for products of {}-bit codes", bits(scheme))
+            }
+            Self::ToNative(scheme) => write!(f, "{}-bit codes to the native layout", bits(scheme)),
+            Self::FromNative(scheme) => {
+                write!(f, "{}-bit codes from the native layout", bits(scheme))
+            }
+            Self::Route(routing) => write!(f, "experts of logits by {routing}"),
+            Self::Order => f.write_str("pairs sorted by expert"),
+            Self::WeighRows { own } => write!(f, "x in {own} times router weights"),
+            Self::Gate { gate, own } => write!(f, "{gate} to {own}"),
+            Self::Combine { own } => write!(f, "weighted sum of experts to {own}"),
         }
     }
 }
@@ -234,6 +269,26 @@ impl Count {
     #[must_use]
     pub fn max(self, other: impl Into<Self>) -> Self {
         Self::Max(Box::new(self), Box::new(other.into()))
+    }
+
+    /// The same with another number in place of M.
+    #[must_use]
+    pub fn with_rows(&self, rows: &Self) -> Self {
+        let of = |one: &Self| Box::new(one.with_rows(rows));
+        match self {
+            Self::M => rows.clone(),
+            Self::Fixed(_)
+            | Self::N
+            | Self::K
+            | Self::Experts
+            | Self::RoutedRows
+            | Self::Multiprocessors => self.clone(),
+            Self::Add(a, b) => Self::Add(of(a), of(b)),
+            Self::Mul(a, b) => Self::Mul(of(a), of(b)),
+            Self::CeilDiv(a, b) => Self::CeilDiv(of(a), of(b)),
+            Self::Min(a, b) => Self::Min(of(a), of(b)),
+            Self::Max(a, b) => Self::Max(of(a), of(b)),
+        }
     }
 
     /// The most token blocks of an expert layer: `min(R, ceil((R + (L - 1)(B - 1)) / B))` of R pairs, L

@@ -50,6 +50,7 @@ const RUNTIME: Allowed<'_> = &[
             "checkpoint",
             "column_order",
             "element",
+            "experts",
             "explanation",
             "float_mode",
             "op",

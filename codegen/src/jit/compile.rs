@@ -14,7 +14,7 @@ use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::gpu::{Basis, Choice, Request, Stacked, StackedChoice};
 use quantloom_runtime::source::{KernelKey, KernelText, Refusal, Schedule, Work};
 
-use super::{JitError, TRANSFORM, launch_rule, operand};
+use super::{JitError, TRANSFORM, experts, launch_rule, operand};
 use crate::emit;
 use crate::ir::{Kernel, Verified, verify};
 use crate::plan::DequantPlan;
@@ -107,7 +107,7 @@ pub(super) fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kerne
 /// The kernel that a key's schedule builds.
 pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError> {
     let none = || JitError::Work(Box::new(key.clone()));
-    let scheme = key.work.scheme();
+    let Some(scheme) = key.work.scheme() else { return experts::written(key, target) };
     let [activation] = &scheme.activations[..] else { return Err(none()) };
     let Schedule { name, parameters } = &key.schedule;
     let size = |size: &'static str| {
@@ -134,7 +134,7 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
         }
         Work::ToNative(_) if name == TRANSFORM => Direction::ToNative,
         Work::FromNative(_) if name == TRANSFORM => Direction::FromNative,
-        Work::Operand { .. } | Work::ToNative(_) | Work::FromNative(_) => return Err(none()),
+        _ => return Err(none()),
     };
     let number = size("part")?;
     let part = usize::try_from(number).ok().and_then(|part| Part::ALL.get(part));

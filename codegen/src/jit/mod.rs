@@ -3,10 +3,11 @@
 //! In: a [`KernelKey`] (or a [`Request`] and M, to choose one). Out: the kernel source and its launch rule.
 //! `compile` has every step in between; [`Jit::kernel`] stops before the source, for the simulator. `rule`
 //! derives the launch rule from the kernel, `native` the constant buffers from the problem, `operand` the
-//! kernels that prepare x; `with_overrides` replaces free choices of a schedule by `overrides`, which may come from
+//! kernels that prepare x, `experts` those of expert layers; `with_overrides` replaces free choices of a schedule by `overrides`, which may come from
 //! the environment; `simulator` (feature `sim`) is an executor of these kernels on the CPU.
 
 mod compile;
+mod experts;
 mod native;
 mod operand;
 mod overrides;
@@ -20,7 +21,8 @@ use std::sync::Arc;
 use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, Moves, NativePart, Products, Request, Stacked, StackedChoice,
+    Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativePart, Products, Request,
+    Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
@@ -177,6 +179,15 @@ impl Products for Jit {
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
         Ok(operand::keys(request, &problem(request)?)?)
+    }
+
+    fn expert_kernels(
+        &self,
+        request: &ExpertRequest<'_>,
+        slots: u64,
+        tokens: u64,
+    ) -> Result<ExpertKernels, Refusal> {
+        Ok(experts::keys(request, slots, tokens))
     }
 
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {

@@ -54,6 +54,7 @@ use crate::target::Feature;
 
 pub use problem::ActivationProblem;
 pub(in crate::schedule) use problem::common_group;
+pub(in crate::schedule) use rounding::{at_least, at_most};
 
 /// The most threads of a block that handles a whole row.
 const ROW_THREADS: u32 = 512;

@@ -6,7 +6,8 @@
 //! `arrange` describe the product; `mapping` and `lanes` distribute its work over lanes, which is a
 //! schedule's choice; `buffers` declares a product's buffers, `dequantise` writes the plan's sequences,
 //! `epilogue` converts sums to y. [`mod@transform`] repacks a checkpoint's tensors into a product's
-//! constant buffers, and back; [`mod@activation`] computes the operand of x. How to write a schedule:
+//! constant buffers, and back; [`mod@activation`] computes the operand of x; [`mod@experts`] has the
+//! kernels of expert layers that are no products. How to write a schedule:
 //! docs/add-a-schedule.md.
 
 pub mod activation;
@@ -19,6 +20,7 @@ mod chunk;
 mod constants;
 mod dequantise;
 mod epilogue;
+pub mod experts;
 mod group_params;
 mod input;
 mod interface;

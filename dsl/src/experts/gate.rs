@@ -1,5 +1,8 @@
 //! What is between the two products of an expert.
 
+use std::hash::{Hash, Hasher};
+use std::mem::discriminant;
+
 /// How the rows of the first product, `g` (gate) and `u` (up), become the input `h` of the second.
 ///
 /// Below, `silu(v) = v / (1 + exp(-v))`, and `clamp(u)` is u between -limit and limit. A limit and
@@ -40,6 +43,16 @@ pub enum Gate {
     UngatedGeluTanh,
     /// `max(g, 0)^2`: vLLM `ReLUSquaredActivation`; there is no u.
     UngatedRelu2,
+}
+
+/// Numbers are above 0 in a checked layer: each equals itself.
+impl Eq for Gate {}
+
+impl Hash for Gate {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        discriminant(self).hash(state);
+        self.numbers().for_each(|(_, number)| number.to_bits().hash(state));
+    }
 }
 
 impl Gate {

@@ -1,5 +1,7 @@
 //! From router logits to the experts of a token and their weights.
 
+use std::hash::{Hash, Hasher};
+
 use super::ExpertLayerError;
 
 /// How a token's logits become its experts and their router weights.
@@ -19,6 +21,16 @@ pub struct Routing {
     pub renormalise: bool,
     /// What multiplies the router weights at the end; finite, above 0.
     pub scale: f32,
+}
+
+/// The scale is above 0 in a checked layer: it equals itself.
+impl Eq for Routing {}
+
+impl Hash for Routing {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { score, bias, groups, renormalise, scale } = self;
+        (score, bias, groups, renormalise, scale.to_bits()).hash(state);
+    }
 }
 
 impl Routing {

@@ -36,8 +36,8 @@ struct Memory {
 impl Memory {
     fn of<D: DriverApi>(self, chunk: &Chunk<DriverExecutor<D>>, place: Place) -> u64 {
         match place {
-            Place::Constant(at) => chunk.constants[at].1.read().address(),
-            Place::X => self.x,
+            Place::Constant(at) => chunk.constants[at].memory.read().address(),
+            Place::Input(_) => self.x,
             Place::Y => self.y,
             Place::Workspace(at) => match chunk.workplaces[at] {
                 workplace if workplace.storage == Storage::Counters => {

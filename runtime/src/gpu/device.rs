@@ -4,13 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quantloom_dsl::Scheme;
+use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::Executor;
-use super::experts::GpuExperts;
+use super::experts::{GpuExpertLayer, GpuExperts};
 use super::saved::SavedError;
 use super::weight::GpuWeight;
 use crate::backend::Backend;
+use crate::experts::{ExpertError, ExpertOp, ExpertOptions, ExpertSource};
 use crate::float_mode::standard;
 use crate::op::{Op, ProductError};
 use crate::unpacked::Unpacked;
@@ -67,6 +69,19 @@ impl<E: Executor> GpuDevice<E> {
         standard(|| GpuWeight::of_stored(self.0.clone(), scheme, shape, stored))
     }
 
+    /// Packs both products of an expert layer, once for each type of x that kernels take.
+    ///
+    /// # Errors
+    /// See [`GpuExpertLayer::new`].
+    pub fn prepare_layer(
+        &self,
+        layer: &ExpertLayer,
+        weights: &dyn ExpertSource,
+        options: &ExpertOptions,
+    ) -> Result<GpuExpertLayer<E>, ExpertError> {
+        standard(|| GpuExpertLayer::new(self.0.clone(), layer, weights, options))
+    }
+
     /// A weight that [`GpuWeight::save`] wrote.
     ///
     /// # Errors
@@ -97,5 +112,14 @@ impl<E: Executor + 'static> Backend for GpuDevice<E> {
             Some(stored) => self.prepare_stored(scheme, weight.shape(), stored)?,
             None => self.prepare(scheme, weight.unpack()?)?,
         }))
+    }
+
+    fn prepare_experts(
+        &self,
+        layer: &ExpertLayer,
+        weights: &dyn ExpertSource,
+        options: &ExpertOptions,
+    ) -> Result<Box<dyn ExpertOp>, ExpertError> {
+        Ok(Box::new(self.prepare_layer(layer, weights, options)?))
     }
 }

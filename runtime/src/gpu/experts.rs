@@ -1,4 +1,27 @@
-//! Stacked experts on a GPU: a weight each, multiplied one at a time.
+//! Experts on a GPU.
+//!
+//! [`GpuExperts`] has the experts of a stacked weight, a weight each, multiplied one at a time.
+//! [`GpuExpertLayer`] has a whole layer: both products of all experts, each a stack of matrices that one
+//! launch multiplies, and all between them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `layer` | a prepared layer: what an engine holds |
+//! | `stack` | the constant buffers of a product, of all experts |
+//! | `input` | what the inputs of all experts share: static scales |
+//! | `plan` | the launches for M tokens |
+//! | `tensors` | memory of the executor, and the launches on it |
+//! | `call` | the op for the host's memory |
+
+mod call;
+mod input;
+mod layer;
+mod plan;
+mod stack;
+mod tensors;
+
+pub use layer::GpuExpertLayer;
+pub use plan::{LayerPlan, PlanKey, RoutedBy};
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;

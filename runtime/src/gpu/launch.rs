@@ -10,12 +10,12 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::{Executor, Launch, Slot};
-use super::plan::{Chunk, Place};
+use super::plan::{Chunk, Constant, Place};
 use super::products::Choice;
 use super::weight::{GpuWeight, Product};
 use crate::element::Values;
 use crate::op::{self, NotScheduled, ProductError};
-use crate::source::{Access, Refusal, Storage};
+use crate::source::{Access, BufferRole, Refusal, Storage};
 
 /// x, y and what lies between them on the device.
 pub struct Tensors<E: Executor> {
@@ -123,33 +123,16 @@ impl<E: Executor> GpuWeight<E> {
             return Err(other().into());
         }
         let Tensors { chunk, x, y, workspace, .. } = tensors;
-        for launch in chunk.launches.iter().skip(first) {
-            // A plan binds what a launch writes once.
-            let mut y = Some(&mut *y);
-            let mut workspace: Vec<_> = workspace.iter_mut().map(Some).collect();
-            let mut slots = Vec::new();
-            for (place, access) in &launch.slots {
-                let slot = match *place {
-                    Place::Constant(at) => {
-                        let memory = self.constant(product, chunk.constants[at].0);
-                        memory.map(|memory| Slot::Read(&**memory))
-                    }
-                    Place::X => Some(Slot::Read(&*x)),
-                    Place::Y => y.take().map(Slot::Write),
-                    Place::Workspace(at) => workspace[at].take().map(|memory| match access {
-                        Access::Read => Slot::Read(&*memory),
-                        Access::Write | Access::ReadWrite => Slot::Write(memory),
-                    }),
-                };
-                slots.push(slot.ok_or_else(other)?);
-            }
-            // SAFETY: keys of the source for this weight, or of the caller for the same product
-            // (`tensors_for`); the order, which was made of the weight's index or read from a file and
-            // looked at, names columns of its K, which is that of the tensors; counters begin as 0.
-            let launch = unsafe { Launch::new(&launch.ready, overlap, &mut slots) };
-            self.executor.launch(launch)?;
-        }
-        Ok(())
+        let bound = Bound {
+            constant: &|constant| self.constant(product, constant.role).map(|memory| &**memory),
+            input: &|_| Some(&*x),
+            y,
+            workspace,
+        };
+        // SAFETY: keys of the source for this weight, or of the caller for the same product
+        // (`tensors_for`); the order, which was made of the weight's index or read from a file and
+        // looked at, names columns of its K, which is that of the tensors; counters begin as 0.
+        unsafe { queued(&*self.executor, chunk, first, bound, overlap) }
     }
 
     /// y, after all that was queued: [M, N] as the kernels write it, little-endian.
@@ -161,8 +144,60 @@ impl<E: Executor> GpuWeight<E> {
     }
 }
 
+/// Memory of a chunk's launches.
+pub(super) struct Bound<'t, M> {
+    /// That of a constant buffer; `None` if there is none.
+    pub(super) constant: &'t dyn Fn(&'t Constant<M>) -> Option<&'t M>,
+    /// That of an input.
+    pub(super) input: &'t dyn Fn(BufferRole) -> Option<&'t M>,
+    pub(super) y: &'t mut M,
+    /// By the places of the chunk's workspace.
+    pub(super) workspace: &'t mut [M],
+}
+
+/// Queues a chunk's launches from one of them on.
+///
+/// # Safety
+/// As [`Launch::new`]: the chunk's kernels are those of the executor's source, and the memory's contents are
+/// in their range.
+///
+/// # Errors
+/// Memory that is missing, or what the device says.
+pub(super) unsafe fn queued<'c, E: Executor>(
+    executor: &E,
+    chunk: &'c Chunk<E>,
+    first: usize,
+    bound: Bound<'c, E::Memory>,
+    overlap: bool,
+) -> Result<(), E::Error> {
+    let other = || Refusal::Reason(Arc::new(OtherWeight));
+    let Bound { constant, input, y, workspace } = bound;
+    for launch in chunk.launches.iter().skip(first) {
+        // A plan binds what a launch writes once.
+        let mut y = Some(&mut *y);
+        let mut workspace: Vec<_> = workspace.iter_mut().map(Some).collect();
+        let mut slots = Vec::new();
+        for (place, access) in &launch.slots {
+            let slot = match *place {
+                Place::Constant(at) => constant(&chunk.constants[at]).map(Slot::Read),
+                Place::Input(role) => input(role).map(Slot::Read),
+                Place::Y => y.take().map(Slot::Write),
+                Place::Workspace(at) => workspace[at].take().map(|memory| match access {
+                    Access::Read => Slot::Read(&*memory),
+                    Access::Write | Access::ReadWrite => Slot::Write(memory),
+                }),
+            };
+            slots.push(slot.ok_or_else(other)?);
+        }
+        // SAFETY: the caller's promise.
+        let launch = unsafe { Launch::new(&launch.ready, overlap, &mut slots) };
+        executor.launch(launch)?;
+    }
+    Ok(())
+}
+
 /// Elements as they are.
-fn bytes(x: Values<'_>) -> Vec<u8> {
+pub(super) fn bytes(x: Values<'_>) -> Vec<u8> {
     match x {
         Values::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
         Values::F16(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),

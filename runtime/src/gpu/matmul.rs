@@ -120,7 +120,7 @@ impl<E: Executor> GpuWeight<E> {
 }
 
 /// Results as they are, or widened.
-fn store(result: &[u8], output: FloatFormat, y: &mut ValuesMut<'_>) {
+pub(super) fn store(result: &[u8], output: FloatFormat, y: &mut ValuesMut<'_>) {
     let halves = || result.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
     match y {
         ValuesMut::F32(y) if output == F32 => {

@@ -19,6 +19,7 @@
 //! | `weight` | a prepared weight: its buffers, the kernels that read them |
 //! | `plan` | the launches of a product, their buffers and sizes: as formulas, and for M tokens |
 //! | `launch` | x, y and a workspace of the executor; the launches of a plan on them |
+//! | `experts` | expert layers: stacked weights, plans and the op |
 //! | `matmul` | the op: x in, pieces of M, launches, y out |
 //! | `accumulation` | where its kernels round, for the conformance kit |
 
@@ -42,11 +43,14 @@ pub use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use crate::weight_data::Stored;
 pub use device::GpuDevice;
 pub use executor::{Executor, Launch, Slot};
-pub use experts::GpuExperts;
+pub use experts::{GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
 pub use launch::Tensors;
 pub use native::{Computed, Form, NativePart};
 pub use plan::{LaunchPlan, Plan, PlanBuffer, PlanFault, PlanLaunch, Step, WorkspaceBytes};
-pub use products::{Basis, Choice, Moves, Products, Request, Stacked, StackedChoice, Trusted};
+pub use products::{
+    Basis, Choice, ExpertKernels, ExpertRequest, Moves, Products, Request, Stacked, StackedChoice,
+    Trusted,
+};
 pub use saved::SavedError;
 pub use transform::Transform;
 pub use weight::GpuWeight;

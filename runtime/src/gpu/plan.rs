@@ -1,4 +1,5 @@
-//! The launch plan of a product: its launches, the buffers that they share, how large those are.
+//! The launch plan of a product or of an expert layer: its launches, the buffers that they share, how large
+//! those are.
 //!
 //! In: the [`Step`]s that a source of kernels says, and the rules of their kernels. Out: a
 //! [`LaunchPlan`], whose sizes are formulas in M, N and K; and, for a number of tokens, a [`Plan`]:
@@ -29,12 +30,29 @@ pub struct Step {
     /// Buffers of the kernel that are others in the plan: what each is to the kernel, and what to the
     /// plan. All others are the plan's buffers of the same role.
     pub bindings: Vec<(BufferRole, BufferRole)>,
+    /// The product that it belongs to: 0, or 1 for the second one of an expert layer. Each has its own
+    /// weight, and its own operand of x.
+    pub product: usize,
+    /// M of the kernel, in terms of the plan's.
+    pub rows: Count,
 }
 
 impl Step {
     /// A launch whose buffers have the same roles in the plan as in the kernel.
     pub fn new(kernel: KernelKey) -> Self {
-        Self { kernel, bindings: Vec::new() }
+        Self { kernel, bindings: Vec::new(), product: 0, rows: Count::M }
+    }
+
+    /// The same for another product of the plan.
+    #[must_use]
+    pub fn of_product(self, product: usize) -> Self {
+        Self { product, ..self }
+    }
+
+    /// The same with another number of rows as M.
+    #[must_use]
+    pub fn over(self, rows: Count) -> Self {
+        Self { rows, ..self }
     }
 
     /// The same with one buffer of the kernel bound to a buffer of another role.
@@ -48,6 +66,50 @@ impl Step {
         let bound = self.bindings.iter().find(|(of_kernel, _)| *of_kernel == own);
         bound.map_or(own, |(_, in_plan)| *in_plan)
     }
+
+    /// The product whose buffer of this role it uses.
+    fn product_of(&self, role: BufferRole) -> usize {
+        if belongs_to_product(role) { self.product } else { 0 }
+    }
+}
+
+/// Whether each product of a plan has a buffer of this role; otherwise there is one a plan.
+fn belongs_to_product(role: BufferRole) -> bool {
+    match role {
+        BufferRole::Codes
+        | BufferRole::Scale
+        | BufferRole::Zero
+        | BufferRole::Correction
+        | BufferRole::ChannelScale
+        | BufferRole::Bias
+        | BufferRole::Operand
+        | BufferRole::OperandScale
+        | BufferRole::ColumnOrder
+        | BufferRole::InputScale(_)
+        | BufferRole::InputZero
+        | BufferRole::Prescale
+        | BufferRole::Extremes
+        | BufferRole::GroupScale
+        | BufferRole::GroupZero
+        | BufferRole::PartialSums
+        | BufferRole::Arrivals => true,
+        BufferRole::X
+        | BufferRole::Y
+        | BufferRole::Order
+        | BufferRole::Logits
+        | BufferRole::Ids
+        | BufferRole::RouterWeights
+        | BufferRole::RoutedIds
+        | BufferRole::RoutedWeights
+        | BufferRole::ExpertMap
+        | BufferRole::ScoreBias
+        | BufferRole::PairCounts
+        | BufferRole::Weighted
+        | BufferRole::Summed
+        | BufferRole::Hidden
+        | BufferRole::Parts
+        | BufferRole::Shared => false,
+    }
 }
 
 /// A buffer of a plan.
@@ -55,6 +117,8 @@ impl Step {
 pub struct PlanBuffer {
     /// What it is to the product.
     pub role: BufferRole,
+    /// The product, if each has one.
+    pub product: usize,
     /// The bytes that the launches touch.
     pub bytes: Count,
 }
@@ -72,7 +136,7 @@ pub struct PlanLaunch {
 /// What a product launches, for any sizes that its kernels take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchPlan {
-    /// The buffers, each role once.
+    /// The buffers, each role of each product once.
     pub buffers: Vec<PlanBuffer>,
     /// The launches, in order.
     pub launches: Vec<PlanLaunch>,
@@ -114,7 +178,9 @@ impl LaunchPlan {
                 };
                 let unknown = || PlanFault::Unknown(parameter.name.clone());
                 let role = step.role_in_plan(role.ok_or_else(unknown)?);
-                let at = plan.place(role, *access, bytes, known)?;
+                let bytes = bytes.with_rows(&step.rows);
+                let buffer = PlanBuffer { role, product: step.product_of(role), bytes };
+                let at = plan.place(buffer, *access, known)?;
                 let twice = slots.iter().find(|(other, _)| *other == at);
                 if twice.is_some_and(|(_, other)| (*access, *other) != (Access::Read, Access::Read))
                 {
@@ -130,32 +196,33 @@ impl LaunchPlan {
     /// The place of a buffer that a launch uses; `known` buffers are of launches before.
     fn place(
         &mut self,
-        role: BufferRole,
+        buffer: PlanBuffer,
         access: Access,
-        bytes: &Count,
         known: usize,
     ) -> Result<usize, PlanFault> {
+        let role = buffer.role;
+        let same = |known: &PlanBuffer| (known.role, known.product) == (role, buffer.product);
         match (role.storage(), access) {
             (Storage::Weight | Storage::Input, Access::Write | Access::ReadWrite) => {
                 return Err(PlanFault::Written(role));
             }
             (Storage::Output | Storage::Scratch, Access::Read)
-                if self.buffers[..known].iter().all(|buffer| buffer.role != role) =>
+                if !self.buffers[..known].iter().any(same) =>
             {
                 return Err(PlanFault::NotWritten(role));
             }
             _ => {}
         }
-        match self.buffers.iter().position(|buffer| buffer.role == role) {
+        match self.buffers.iter().position(same) {
             Some(at) => {
-                let buffer = &mut self.buffers[at];
-                if buffer.bytes != *bytes {
-                    buffer.bytes = buffer.bytes.clone().max(bytes.clone());
+                let known = &mut self.buffers[at];
+                if known.bytes != buffer.bytes {
+                    known.bytes = known.bytes.clone().max(buffer.bytes);
                 }
                 Ok(at)
             }
             None => {
-                self.buffers.push(PlanBuffer { role, bytes: bytes.clone() });
+                self.buffers.push(buffer);
                 Ok(self.buffers.len() - 1)
             }
         }
@@ -198,8 +265,8 @@ impl WorkspaceBytes {
 pub(crate) enum Place {
     /// One of the weight's, by its place among the constants.
     Constant(usize),
-    /// The caller's x.
-    X,
+    /// The caller's, such as x.
+    Input(BufferRole),
     /// The caller's y.
     Y,
     /// One of the workspace, by its place there.
@@ -225,14 +292,85 @@ pub(crate) struct ReadyLaunch<E: Executor> {
 pub(crate) struct Chunk<E: Executor> {
     pub(super) problem: Problem,
     pub(crate) launches: Vec<ReadyLaunch<E>>,
-    /// What the launches read of the weight.
-    pub(crate) constants: Vec<(BufferRole, Arc<E::Memory>)>,
+    /// What the launches read of the weights.
+    pub(crate) constants: Vec<Constant<E::Memory>>,
     pub(crate) workplaces: Vec<Workplace>,
-    pub(super) y_bytes: u64,
+    /// What the caller gives, and its bytes.
+    pub(crate) inputs: Vec<(BufferRole, u64)>,
+    pub(crate) y_bytes: u64,
+}
+
+/// A buffer of a prepared weight, of one of a plan's products.
+pub(crate) struct Constant<M> {
+    pub(super) role: BufferRole,
+    pub(super) product: usize,
+    pub(crate) memory: Arc<M>,
 }
 
 impl<E: Executor> Chunk<E> {
-    fn workspace(&self) -> WorkspaceBytes {
+    /// The launches of steps for a problem. `constant` gives the memory of a product's weight.
+    ///
+    /// # Errors
+    /// Steps that are no plan, or what the device says of a kernel.
+    pub(super) fn assembled(
+        executor: &E,
+        steps: &[Step],
+        problem: Problem,
+        constant: impl Fn(usize, BufferRole) -> Option<Arc<E::Memory>>,
+    ) -> Result<Self, ProductError> {
+        let kernels = steps.iter().map(|step| executor.kernel(&step.kernel));
+        let kernels: Vec<E::Kernel> = kernels.collect::<Result<_, _>>().map_err(Into::into)?;
+        let rules = kernels.iter().map(|kernel| executor.rule(kernel));
+        let fault = |fault: PlanFault| ProductError::from(Refusal::Fault(Arc::new(fault)));
+        let plan = LaunchPlan::new(steps.iter().zip(rules)).map_err(fault)?;
+        let (mut constants, mut workplaces, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut counters, mut scratch, mut y_bytes) = (0, 0, 0);
+        let mut places = Vec::new();
+        for &PlanBuffer { role, product, ref bytes } in &plan.buffers {
+            // A formula that gives no number is refused by its kernel, below, with its name.
+            let bytes = bytes.of(&problem).unwrap_or(0);
+            let mut workplace = |storage, offset| {
+                workplaces.push(Workplace { storage, bytes, offset });
+                Place::Workspace(workplaces.len() - 1)
+            };
+            let padded = bytes.checked_next_multiple_of(WORKSPACE_ALIGN).unwrap_or(bytes);
+            places.push(match role.storage() {
+                Storage::Weight => {
+                    let none = || fault(PlanFault::Unknown(role.to_string()));
+                    let memory = constant(product, role).ok_or_else(none)?;
+                    constants.push(Constant { role, product, memory });
+                    Place::Constant(constants.len() - 1)
+                }
+                Storage::Input => {
+                    inputs.push((role, bytes));
+                    Place::Input(role)
+                }
+                Storage::Output => {
+                    y_bytes = bytes;
+                    Place::Y
+                }
+                Storage::Scratch => {
+                    scratch += padded;
+                    workplace(Storage::Scratch, scratch)
+                }
+                Storage::Counters => {
+                    counters += padded;
+                    workplace(Storage::Counters, counters - padded)
+                }
+            });
+        }
+        let mut launches = Vec::new();
+        for (step, (kernel, launch)) in steps.iter().zip(kernels.iter().zip(&plan.launches)) {
+            // A number of rows that is none is refused by the kernel as well.
+            let problem = Problem { m: step.rows.of(&problem).unwrap_or(0), ..problem };
+            let ready = executor.ready(kernel, &problem).map_err(Into::into)?;
+            let slots = launch.slots.iter().map(|(at, access)| (places[*at], *access)).collect();
+            launches.push(ReadyLaunch { ready, slots });
+        }
+        Ok(Self { problem, launches, constants, workplaces, inputs, y_bytes })
+    }
+
+    pub(super) fn workspace(&self) -> WorkspaceBytes {
         let most = |storage| {
             let of = self.workplaces.iter().filter(|place| place.storage == storage);
             let end = |place: &Workplace| match storage {
@@ -394,53 +532,9 @@ impl<E: Executor> GpuWeight<E> {
         }
         let executor = &*self.executor;
         let steps = executor.source().steps(&self.request(product), choice)?;
-        let kernels = steps.iter().map(|step| executor.kernel(&step.kernel));
-        let kernels: Vec<E::Kernel> = kernels.collect::<Result<_, _>>().map_err(Into::into)?;
-        let rules = kernels.iter().map(|kernel| executor.rule(kernel));
-        let fault = |fault: PlanFault| ProductError::from(Refusal::Fault(Arc::new(fault)));
-        let plan = LaunchPlan::new(steps.iter().zip(rules)).map_err(fault)?;
         let Shape { n, k, .. } = self.shape;
         let problem = Problem::new(rows, n, k, executor.multiprocessors());
-        let (mut constants, mut workplaces) = (Vec::new(), Vec::new());
-        let (mut counters, mut scratch, mut y_bytes) = (0, 0, 0);
-        let mut places = Vec::new();
-        for PlanBuffer { role, bytes } in &plan.buffers {
-            // A formula that gives no number is refused by its kernel, below, with its name.
-            let bytes = bytes.of(&problem).unwrap_or(0);
-            let mut workplace = |storage, offset| {
-                workplaces.push(Workplace { storage, bytes, offset });
-                Place::Workspace(workplaces.len() - 1)
-            };
-            let padded = bytes.checked_next_multiple_of(WORKSPACE_ALIGN).unwrap_or(bytes);
-            places.push(match role.storage() {
-                Storage::Weight => {
-                    let none = || fault(PlanFault::Unknown(role.to_string()));
-                    let memory = self.constant(product, *role).ok_or_else(none)?.clone();
-                    constants.push((*role, memory));
-                    Place::Constant(constants.len() - 1)
-                }
-                Storage::Input => Place::X,
-                Storage::Output => {
-                    y_bytes = bytes;
-                    Place::Y
-                }
-                Storage::Scratch => {
-                    scratch += padded;
-                    workplace(Storage::Scratch, scratch)
-                }
-                Storage::Counters => {
-                    counters += padded;
-                    workplace(Storage::Counters, counters - padded)
-                }
-            });
-        }
-        let mut launches = Vec::new();
-        for (kernel, launch) in kernels.iter().zip(&plan.launches) {
-            let ready = executor.ready(kernel, &problem).map_err(Into::into)?;
-            let slots = launch.slots.iter().map(|(at, access)| (places[*at], *access)).collect();
-            launches.push(ReadyLaunch { ready, slots });
-        }
-        Ok(Chunk { problem, launches, constants, workplaces, y_bytes })
+        Chunk::assembled(executor, &steps, problem, |_, role| self.constant(product, role).cloned())
     }
 
     /// The memory of a constant buffer of a product.

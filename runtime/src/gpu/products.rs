@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertLayer, ExpertProduct};
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
@@ -30,6 +30,44 @@ pub struct Request<'a> {
     pub k: u64,
     /// Columns of x.
     pub x_columns: u64,
+}
+
+/// An expert layer whose M is not known yet.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertRequest<'a> {
+    /// The layer: its routing, its gate, H and I.
+    pub layer: &'a ExpertLayer,
+    /// E: ids are below. L where rows are sorted by expert already.
+    pub experts: u64,
+    /// L: the experts that are here.
+    pub local: u64,
+    /// Whether an expert map says where they are.
+    pub mapped: bool,
+    /// k. 1 where rows are sorted by expert already.
+    pub top_k: u64,
+    /// The type of x, h and y.
+    pub own: FloatFormat,
+    /// Where it runs: the target's name, as `sm_90a`.
+    pub target: &'a str,
+    /// Whether the sum of a token's experts has router weights; else each is 1.
+    pub weighted: bool,
+    /// Whether the result of shared experts is added to the sum.
+    pub shared: bool,
+}
+
+/// The kernels of an expert layer besides its products and their operands, for a number of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpertKernels {
+    /// From [`BufferRole::Logits`] to [`BufferRole::RoutedIds`] and [`BufferRole::RoutedWeights`].
+    pub route: KernelKey,
+    /// From ids and router weights to [`BufferRole::Order`], in the order in which they are launched.
+    pub order: Vec<KernelKey>,
+    /// From [`BufferRole::X`] and router weights to [`BufferRole::Weighted`].
+    pub weigh: KernelKey,
+    /// From [`BufferRole::Summed`] to [`BufferRole::Hidden`].
+    pub gate: KernelKey,
+    /// From [`BufferRole::Parts`] to [`BufferRole::Y`].
+    pub combine: KernelKey,
 }
 
 /// A kernel for a number of tokens.
@@ -186,6 +224,20 @@ pub trait Products: KernelSource {
             false => product.bound(BufferRole::X, BufferRole::Operand),
         });
         Ok(steps)
+    }
+
+    /// The kernels of an expert layer besides its products, for M tokens and token blocks of `slots`
+    /// slots.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn expert_kernels(
+        &self,
+        _request: &ExpertRequest<'_>,
+        _slots: u64,
+        _tokens: u64,
+    ) -> Result<ExpertKernels, Refusal> {
+        Err(Refusal::Reason(Arc::new(NoExperts)))
     }
 
     /// The float type to which kernels round x of the request's own type before they multiply it; its

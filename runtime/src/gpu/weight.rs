@@ -443,7 +443,7 @@ impl<E: Executor> GpuWeight<E> {
 }
 
 /// Each type of x with what it may be taken as, best first; those types first that the scheme lists.
-fn inputs(scheme: &Scheme) -> Vec<(Activation, FloatFormat)> {
+pub(super) fn inputs(scheme: &Scheme) -> Vec<(Activation, FloatFormat)> {
     let listed = scheme.activations.iter().filter_map(|activation| match activation {
         Activation::Float(Number::Float(format)) => Some(*format),
         _ => None,

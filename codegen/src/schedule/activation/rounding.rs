@@ -68,13 +68,13 @@ impl Rounding {
 }
 
 /// `min(value, limit)`; NaN stays NaN.
-pub(super) fn at_most(b: &mut Builder, value: Operand, limit: f64) -> Operand {
+pub(in crate::schedule) fn at_most(b: &mut Builder, value: Operand, limit: f64) -> Operand {
     let above = b.compare(Compare::LessF32, limit as f32, value);
     b.select(above, limit as f32, value)
 }
 
 /// `max(value, limit)`; NaN stays NaN.
-pub(super) fn at_least(b: &mut Builder, value: Operand, limit: f64) -> Operand {
+pub(in crate::schedule) fn at_least(b: &mut Builder, value: Operand, limit: f64) -> Operand {
     let below = b.compare(Compare::LessF32, value, limit as f32);
     b.select(below, limit as f32, value)
 }

@@ -1,0 +1,118 @@
+//! The kernels of expert layers that are no products: their keys, and the kernels of keys.
+
+use quantloom_dsl::format::{FloatFormat, Number};
+use quantloom_runtime::gpu::{ExpertKernels, ExpertRequest};
+use quantloom_runtime::source::{KernelKey, Schedule, Work};
+
+use super::JitError;
+use crate::ir::Kernel;
+use crate::schedule::experts::{
+    CHUNK, CombineProblem, GateProblem, RouteProblem, SortProblem, WeighProblem, activate, combine,
+    route, sort, weigh,
+};
+use crate::target::Target;
+
+/// The name of these kernels' schedule in a key.
+const SCHEDULE: &str = "experts";
+
+/// The keys of a layer's kernels for M tokens and token blocks of `slots` slots.
+pub(super) fn keys(request: &ExpertRequest<'_>, slots: u64, tokens: u64) -> ExpertKernels {
+    let &ExpertRequest { layer, experts, local, mapped, top_k, own, target, weighted, shared } =
+        request;
+    let own = Number::Float(own);
+    let key = |work, sizes: &[(&str, u64)]| {
+        let schedule = Schedule::new(SCHEDULE, sizes.iter().copied());
+        KernelKey { work, schedule, target: target.to_owned() }
+    };
+    let blocks = [("local", local), ("slots", slots)];
+    let sized = |more: &[(&'static str, u64)]| [&blocks[..], more].concat();
+    let chunked = tokens.saturating_mul(top_k) > u64::from(CHUNK);
+    let order = |launch| {
+        let sizes = [
+            ("experts", experts),
+            ("mapped", mapped.into()),
+            ("chunked", chunked.into()),
+            ("launch", launch),
+        ];
+        key(Work::Order, &sized(&sizes))
+    };
+    let (hidden, intermediate) = (layer.hidden, layer.intermediate);
+    let route = [("experts", experts), ("top_k", top_k)];
+    let sums = [
+        ("hidden", hidden),
+        ("top_k", top_k),
+        ("weighted", weighted.into()),
+        ("shared", shared.into()),
+    ];
+    ExpertKernels {
+        route: key(Work::Route(layer.routing), &route),
+        order: (0..=u64::from(chunked)).map(order).collect(),
+        weigh: key(Work::WeighRows { own }, &[("hidden", hidden)]),
+        gate: key(Work::Gate { gate: layer.gate, own }, &sized(&[("intermediate", intermediate)])),
+        combine: key(Work::Combine { own }, &sized(&sums)),
+    }
+}
+
+/// The kernel of a key.
+///
+/// # Errors
+/// A key of other work, without a size, or of a launch that does not exist.
+pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel, JitError> {
+    let Schedule { name, parameters } = &key.schedule;
+    let none = || JitError::Work(Box::new(key.clone()));
+    let size = |size: &'static str| {
+        let missing = || JitError::Size { schedule: name.clone(), size };
+        let found = parameters.get(size).copied().ok_or_else(missing)?;
+        u32::try_from(found).map_err(|_| none())
+    };
+    let float = |number: Number| match number {
+        Number::Float(format) => Ok::<FloatFormat, JitError>(format),
+        _ => Err(none()),
+    };
+    if name != SCHEDULE {
+        return Err(none());
+    }
+    Ok(match &key.work {
+        Work::Route(routing) => {
+            let (experts, top_k) = (size("experts")?, size("top_k")?);
+            route(&RouteProblem { target, routing: *routing, experts, top_k })
+        }
+        Work::Order => {
+            let problem = SortProblem {
+                target,
+                experts: size("experts")?,
+                local: size("local")?,
+                mapped: size("mapped")? != 0,
+                slots: size("slots")?,
+                chunked: size("chunked")? != 0,
+            };
+            let launch = size("launch")?;
+            let kernel = sort(&problem).into_iter().nth(launch as usize);
+            kernel.ok_or(JitError::Launch(launch.into()))?
+        }
+        Work::WeighRows { own } => {
+            weigh(&WeighProblem { target, own: float(*own)?, hidden: size("hidden")? })
+        }
+        Work::Gate { gate, own } => activate(&GateProblem {
+            target,
+            gate: *gate,
+            own: float(*own)?,
+            intermediate: size("intermediate")?,
+            local: size("local")?,
+            slots: size("slots")?,
+        }),
+        Work::Combine { own } => combine(&CombineProblem {
+            target,
+            own: float(*own)?,
+            hidden: size("hidden")?,
+            top_k: size("top_k")?,
+            local: size("local")?,
+            slots: size("slots")?,
+            weighted: size("weighted")? != 0,
+            shared: size("shared")? != 0,
+        }),
+        Work::Product { .. } | Work::Operand { .. } | Work::ToNative(_) | Work::FromNative(_) => {
+            return Err(none());
+        }
+    })
+}

@@ -1,0 +1,414 @@
+//! The kernels that make the array `order`: pairs sorted by expert, in token blocks of one expert each.
+//!
+//! The sort counts: pairs of an expert keep their order, and a slot depends on the ids alone. Nothing is
+//! reset before, and no atomic operation decides a place: a pair's number among those of its expert is
+//! found by reading the pairs of its chunk before it. Of several chunks, a kernel before counts each
+//! chunk's pairs by expert.
+
+use quantloom_dsl::{BufferRole, Dimension};
+
+use super::elements::THREADS;
+use crate::ir::{
+    Access, Address, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, Op, Operand,
+    ParameterId, SharedId, Special, Type, Unary, Uniformity, Width, Word,
+};
+use crate::schedule::order::{NONE, OrderArray};
+use crate::target::{Feature, Target};
+
+/// Pairs of a chunk, which a block sorts; as many threads.
+pub const CHUNK: u32 = THREADS;
+/// Pairs of shared memory that are loaded at once.
+const AT_ONCE: u32 = 4;
+
+/// The order of a layer's pairs on a target.
+#[derive(Clone, Copy, Debug)]
+pub struct SortProblem {
+    /// The target, a GPU.
+    pub target: &'static Target,
+    /// E: ids are below.
+    pub experts: u32,
+    /// L: the experts that are here; E without an expert map.
+    pub local: u32,
+    /// Whether there is an expert map.
+    pub mapped: bool,
+    /// B: the slots of a token block.
+    pub slots: u32,
+    /// Whether there may be more than [`CHUNK`] pairs.
+    pub chunked: bool,
+}
+
+impl SortProblem {
+    /// The number of kernels.
+    pub const fn launches(&self) -> u32 {
+        1 + self.chunked as u32
+    }
+}
+
+/// Writes the kernels in launch order: one that counts the pairs of each chunk if there may be several,
+/// and the one that writes `order`. Their parameters are the numbers of pairs, at least 1, and of token
+/// blocks.
+///
+/// | buffer | words | condition |
+/// |---|---|---|
+/// | `ids` | i32 `[R]`: the expert of each pair; no expert if below 0 or E or more | |
+/// | `expert_map` | i32 `[E]`: the place of each expert here, or below 0 | there is an expert map |
+/// | `pair_counts` | u32 [chunks, L], between the kernels | there may be several chunks |
+/// | `router_weights` | f32 `[R]` | |
+/// | `slots` | u32, see `schedule::order` | written |
+pub fn sort(problem: &SortProblem) -> Vec<Kernel> {
+    let count = problem.chunked.then(|| counts(problem));
+    count.into_iter().chain([places(problem)]).collect()
+}
+
+fn start(problem: &SortProblem, what: &str, summary: &str) -> Builder {
+    let &SortProblem { target, experts, local, mapped, slots, .. } = problem;
+    let programmatic = target.has(Feature::GridDependency);
+    let grid = [Extent::Constant(1); 3];
+    let launch = Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic };
+    let map = if mapped { format!("of{experts}") } else { String::new() };
+    let name = format!("{what}_e{local}{map}b{slots}__{}", target.name.replace('_', ""));
+    Builder::new(&name, summary, target, launch)
+}
+
+/// A block a chunk.
+fn set_grid(b: &mut Builder, problem: &SortProblem, pairs: ParameterId) {
+    let chunks = match problem.chunked {
+        true => Extent::CeilDiv(pairs, CHUNK),
+        false => Extent::Constant(1),
+    };
+    b.grid([chunks, Extent::Constant(1), Extent::Constant(1)]);
+}
+
+/// `pair_counts` [chunks, L].
+fn counts_buffer(
+    b: &mut Builder,
+    problem: &SortProblem,
+    pairs: ParameterId,
+    access: Access,
+) -> BufferId {
+    let shape = [Extent::CeilDiv(pairs, CHUNK), Extent::Constant(problem.local)];
+    b.buffer_of(BufferRole::PairCounts, Word::U32, access, &shape, "u32 [expert, chunk]")
+}
+
+/// The kernel that counts the pairs of each chunk by expert.
+fn counts(problem: &SortProblem) -> Kernel {
+    let summary =
+        format!("Pairs of each of {} experts, by chunks of {CHUNK} pairs.", problem.local);
+    let mut b = start(problem, "pair_counts", &summary);
+    let pairs = b.size(Dimension::RoutedRows, "pairs of a token and an expert");
+    set_grid(&mut b, problem, pairs);
+    let source = Source::declare(&mut b, problem, pairs);
+    let found = counts_buffer(&mut b, problem, pairs, Access::WriteOnce);
+    let chunk = source.chunk(&mut b, problem);
+    let block = b.special(Special::Block(0));
+    let first = b.mul(block, problem.local);
+    b.for_each(chunk.thread, problem.local, THREADS, "expert", |b, expert| {
+        let count = b.load(Address::new(chunk.counts, expert), Width::B32)[0];
+        let to = b.add(first, expert);
+        b.store(Address::new(found, to), &[count.into()], Width::B32, None);
+    });
+    b.finish()
+}
+
+/// Where pairs come from.
+struct Source {
+    ids: BufferId,
+    map: Option<BufferId>,
+    pairs: ParameterId,
+}
+
+/// A chunk of pairs, one a thread.
+struct Chunk {
+    thread: Operand,
+    /// The number of pairs.
+    total: Operand,
+    /// The thread's pair.
+    pair: Operand,
+    /// The place of its expert here, or [`NONE`].
+    expert: Operand,
+    /// Pairs of that expert before it in the chunk.
+    before: Operand,
+    /// In shared memory: the chunk's pairs of each expert.
+    counts: SharedId,
+}
+
+impl Source {
+    fn declare(b: &mut Builder, problem: &SortProblem, pairs: ParameterId) -> Self {
+        let (word, shape) = (Word::U32, [Extent::Parameter(pairs)]);
+        let ids = b.buffer_of(BufferRole::Ids, word, Access::ReadOnly, &shape, "i32 [pair]");
+        let map = problem.mapped.then(|| {
+            let shape = [Extent::Constant(problem.experts)];
+            b.buffer_of(BufferRole::ExpertMap, word, Access::Constant, &shape, "i32 [expert]")
+        });
+        Self { ids, map, pairs }
+    }
+
+    /// Waits for the ids, then finds the chunk's pairs and counts them by expert.
+    fn chunk(&self, b: &mut Builder, problem: &SortProblem) -> Chunk {
+        let (thread, block) = (b.special(Special::Thread), b.special(Special::Block(0)));
+        let total = b.argument(self.pairs);
+        if b.target().has(Feature::GridDependency) {
+            b.push(Op::GridLaunch);
+            b.push(Op::GridWait);
+        }
+        let counts = b.shared("counts", Word::U32, problem.local, "pairs of each expert");
+        let shared = b.shared("pair_experts", Word::U32, CHUNK, "the expert of each pair");
+        b.for_each(thread, problem.local, THREADS, "empty", |b, expert| {
+            b.store(Address::new(counts, expert), &[0u32.into()], Width::B32, None);
+        });
+        let pair = b.mad(block, CHUNK, thread);
+        let expert = self.expert(b, problem, (pair, total));
+        b.store(Address::new(shared, thread), &[expert], Width::B32, None);
+        b.barrier();
+        let [before, alike] = ["before", "alike"].map(|name| {
+            let count = b.variable(name, Type::U32, Uniformity::Varying);
+            b.set(count, 0u32);
+            count
+        });
+        b.for_each(0u32, CHUNK, AT_ONCE, "other", |b, other| {
+            let four = b.load(Address::new(shared, other), Width::B128);
+            for (at, value) in (0..).zip(four) {
+                let other = b.add(other, at);
+                let same = b.equal(value, expert);
+                let earlier = b.less(other, thread);
+                let first = b.both(same, earlier);
+                for (count, condition) in [(alike, same), (before, first)] {
+                    let more = b.add(count, 1u32);
+                    let more = b.select(condition, more, count);
+                    b.set(count, more);
+                }
+            }
+        });
+        // The last one of an expert knows how many there are.
+        let next = b.add(before, 1u32);
+        let (last, there) = (b.equal(next, alike), b.less(expert, problem.local));
+        let says = b.both(last, there);
+        b.store(Address::new(counts, expert), &[alike.into()], Width::B32, Some(says));
+        b.barrier();
+        Chunk { thread, total, pair, expert, before: before.into(), counts }
+    }
+
+    /// The place of a pair's expert here, or [`NONE`].
+    fn expert(
+        &self,
+        b: &mut Builder,
+        problem: &SortProblem,
+        (pair, total): (Operand, Operand),
+    ) -> Operand {
+        let inside = b.less(pair, total);
+        let none = |condition| Some(Mask { condition, fill: NONE.into() });
+        let from = Address::new(self.ids, pair);
+        let id = b.load_as(Type::U32, from, Width::B32, none(inside), Cache::Default)[0];
+        let known = b.less(id, problem.experts);
+        let Some(map) = self.map else { return b.select(known, id, NONE) };
+        let from = Address::new(map, id);
+        let place = b.load_as(Type::U32, from, Width::B32, none(known), Cache::Default)[0];
+        let here = b.less(place, problem.local);
+        b.select(here, place, NONE)
+    }
+}
+
+/// The kernel that writes `order`.
+fn places(problem: &SortProblem) -> Kernel {
+    let &SortProblem { local, slots, chunked, .. } = problem;
+    let summary = format!("Pairs sorted by {local} experts, in token blocks of {slots} slots.");
+    let mut b = start(problem, "order", &summary);
+    let order = OrderArray::declare(&mut b, (local, slots), Access::WriteOnce);
+    let pairs = order.pairs;
+    set_grid(&mut b, problem, pairs);
+    let source = Source::declare(&mut b, problem, pairs);
+    let counted = chunked.then(|| counts_buffer(&mut b, problem, pairs, Access::ReadOnly));
+    let (weights, shape) = (BufferRole::RouterWeights, [Extent::Parameter(pairs)]);
+    let weights = b.buffer_of(weights, Word::U32, Access::ReadOnly, &shape, "f32 [pair]");
+    let chunk = source.chunk(&mut b, problem);
+    let order = order.words(&mut b);
+    let block = b.special(Special::Block(0));
+    let experts = Experts::of(&mut b, problem, &chunk, counted, block);
+    // The thread's pair.
+    let there = b.less(chunk.expert, local);
+    let base = experts.load(&mut b, experts.bases, chunk.expert, there);
+    let slot = b.add(base, chunk.before);
+    let weight = Address::new(weights, chunk.pair);
+    let weight =
+        b.load_as(Type::U32, weight, Width::B32, Some(Mask::or_zero(there)), Cache::Default)[0];
+    let (inside, none) = (b.less(chunk.pair, chunk.total), Operand::U32(NONE));
+    let shown = b.select(there, slot, none);
+    let to = order.slot(&mut b, chunk.pair);
+    b.store(to, &[shown], Width::B32, Some(inside));
+    let to = order.pair(&mut b, slot);
+    b.store(to, &[chunk.pair], Width::B32, Some(there));
+    let to = order.weight(&mut b, slot);
+    b.store(to, &[weight.into()], Width::B32, Some(there));
+    // Token blocks, and their slots without a pair.
+    let count = experts.load(&mut b, experts.ends, Operand::U32(local - 1), Operand::Pred(true));
+    let (first, blocks) = (b.equal(chunk.pair, 0u32), b.special(Special::Blocks(0)));
+    let to = order.count();
+    b.store(to, &[count], Width::B32, Some(first));
+    let (all, step) = (order.token_blocks, b.mul(blocks, THREADS));
+    b.for_each(chunk.pair, all, step, "token_block", |b, token_block| {
+        let used = b.less(token_block, count);
+        let expert = experts.of_block(b, token_block);
+        let shown = b.select(used, expert, none);
+        let to = order.expert(token_block);
+        b.store(to, &[shown], Width::B32, None);
+        // Slots of the expert from the block on that have a pair.
+        let total = experts.load(b, experts.totals, expert, used);
+        let begins = b.less(0u32, expert);
+        let before = b.both(used, begins);
+        let previous = b.sub(expert, 1u32);
+        let first_block = experts.load(b, experts.ends, previous, before);
+        let number = b.sub(token_block, first_block);
+        let skipped = b.mul(number, slots);
+        let held = b.sub(total, skipped);
+        let held = b.select(used, held, 0u32);
+        let first = b.mul(token_block, slots);
+        b.for_each(0u32, slots, 1u32, "slot", |b, at| {
+            let held = b.less(at, held);
+            let empty = b.unary(Unary::NotPred, held);
+            let slot = b.add(first, at);
+            let to = order.pair(b, slot);
+            b.store(to, &[none], Width::B32, Some(empty));
+            let to = order.weight(b, slot);
+            b.store(to, &[0u32.into()], Width::B32, Some(empty));
+        });
+    });
+    b.finish()
+}
+
+/// The pairs of all chunks by expert, in shared memory.
+struct Experts {
+    local: u32,
+    /// Pairs of each expert.
+    totals: SharedId,
+    /// Token blocks of each expert and those before.
+    ends: SharedId,
+    /// The slot of the chunk's first pair of each expert.
+    bases: SharedId,
+}
+
+impl Experts {
+    fn of(
+        b: &mut Builder,
+        problem: &SortProblem,
+        chunk: &Chunk,
+        counted: Option<BufferId>,
+        block: Operand,
+    ) -> Self {
+        let &SortProblem { local, slots, .. } = problem;
+        // Totals take the place of the chunk's counts if those of all chunks are in a buffer.
+        let totals = chunk.counts;
+        let mut sums = ["ends", "ends_again"].map(|name| {
+            b.shared(name, Word::U32, local, "token blocks of each expert and those before")
+        });
+        let each = local.div_ceil(THREADS);
+        let own: Vec<(Operand, Operand)> = (0..each)
+            .map(|turn| {
+                let expert = b.add(chunk.thread, turn * THREADS);
+                (expert, b.less(expert, local))
+            })
+            .collect();
+        let mut befores = Vec::new();
+        let mut blocks_of = Vec::new();
+        for &(expert, inside) in &own {
+            let (total, before): (Operand, Operand) = match counted {
+                None => (Self::word(b, totals, expert, inside), 0u32.into()),
+                Some(counted) => {
+                    let [total, before] = ["total", "earlier"].map(|name| {
+                        let sum = b.variable(name, Type::U32, Uniformity::Varying);
+                        b.set(sum, 0u32);
+                        sum
+                    });
+                    let chunks = b.special(Special::Blocks(0));
+                    b.for_each(0u32, chunks, 1u32, "chunk", |b, number| {
+                        let at = b.mad(number, local, expert);
+                        let mask = Some(Mask::or_zero(inside));
+                        let from = Address::new(counted, at);
+                        let count = b.load_as(Type::U32, from, Width::B32, mask, Cache::Default)[0];
+                        let sum = b.add(total, count);
+                        b.set(total, sum);
+                        let earlier = b.less(number, block);
+                        let sum = b.add(before, count);
+                        let sum = b.select(earlier, sum, before);
+                        b.set(before, sum);
+                    });
+                    b.store(
+                        Address::new(totals, expert),
+                        &[total.into()],
+                        Width::B32,
+                        Some(inside),
+                    );
+                    (total.into(), before.into())
+                }
+            };
+            befores.push(before);
+            let up = b.add(total, slots - 1);
+            let blocks = b.div(up, slots);
+            b.store(Address::new(sums[0], expert), &[blocks], Width::B32, Some(inside));
+            blocks_of.push(blocks);
+        }
+        b.barrier();
+        // After each step a word is the sum of twice as many before it.
+        let mut apart = 1;
+        while apart < local {
+            for &(expert, inside) in &own {
+                let own = Self::word(b, sums[0], expert, inside);
+                let (other, is_other) = (b.sub(expert, apart), b.less(expert, apart));
+                let is_other = b.unary(Unary::NotPred, is_other);
+                let is_other = b.both(is_other, inside);
+                let other = Self::word(b, sums[0], other, is_other);
+                let sum = b.add(own, other);
+                b.store(Address::new(sums[1], expert), &[sum], Width::B32, Some(inside));
+            }
+            b.barrier();
+            sums.reverse();
+            apart *= 2;
+        }
+        let [ends, bases] = sums;
+        for ((expert, inside), (before, blocks)) in
+            own.into_iter().zip(befores.into_iter().zip(blocks_of))
+        {
+            let end = Self::word(b, ends, expert, inside);
+            let first = b.sub(end, blocks);
+            let base = b.mad(first, slots, before);
+            b.store(Address::new(bases, expert), &[base], Width::B32, Some(inside));
+        }
+        b.barrier();
+        Self { local, totals, ends, bases }
+    }
+
+    fn word(b: &mut Builder, from: SharedId, expert: Operand, condition: Operand) -> Operand {
+        let mask = Some(Mask::or_zero(condition));
+        b.load_as(Type::U32, Address::new(from, expert), Width::B32, mask, Cache::Default)[0].into()
+    }
+
+    /// A word of an expert, 0 where the condition is false.
+    fn load(
+        &self,
+        b: &mut Builder,
+        from: SharedId,
+        expert: Operand,
+        condition: Operand,
+    ) -> Operand {
+        Self::word(b, from, expert, condition)
+    }
+
+    /// The expert of a token block: how many experts have no blocks from that one on. L if none has.
+    fn of_block(&self, b: &mut Builder, token_block: Operand) -> Operand {
+        let found = b.variable("expert", Type::U32, Uniformity::Varying);
+        b.set(found, 0u32);
+        let mut step = self.local.next_power_of_two();
+        while step > 0 {
+            let next = b.add(found, step);
+            let exists = b.less(next, self.local + 1);
+            let last = b.sub(next, 1u32);
+            let end = Self::word(b, self.ends, last, exists);
+            let after = b.less(token_block, end);
+            let before = b.unary(Unary::NotPred, after);
+            let moves = b.both(exists, before);
+            let moved = b.select(moves, next, found);
+            b.set(found, moved);
+            step /= 2;
+        }
+        found.into()
+    }
+}

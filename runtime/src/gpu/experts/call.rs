@@ -1,0 +1,269 @@
+//! A call of an expert layer with the host's memory: inputs are checked and uploaded, y comes back.
+
+use std::any::Any;
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::experts::ExpertLayer;
+use quantloom_dsl::format::{F32, FloatFormat};
+use quantloom_dsl::reference::experts::route;
+
+use super::layer::{GpuExpertLayer, length};
+use super::plan::{LayerPlan, PlanKey, RoutedBy};
+use super::tensors::ExpertTensors;
+use crate::accumulation::Sums;
+use crate::buffer::Workspace;
+use crate::element::ValuesMut;
+use crate::experts::{ExpertCall, ExpertError, ExpertOp, Routed};
+use crate::float_mode::standard;
+use crate::gpu::executor::Executor;
+use crate::gpu::launch::bytes;
+use crate::gpu::matmul::store;
+use crate::op::{NotScheduled, ProductError};
+use crate::source::BufferRole;
+
+/// A call as the plan's kernels read it.
+struct Uploaded {
+    key: PlanKey,
+    /// Bytes of each input, all tokens.
+    inputs: Vec<(BufferRole, Vec<u8>)>,
+}
+
+impl<E: Executor> GpuExpertLayer<E> {
+    /// Checks a call and brings its inputs into the order of the kernels.
+    fn uploaded(&self, call: &ExpertCall<'_>) -> Result<Uploaded, ExpertError> {
+        let hidden = self.layer.hidden;
+        let (values, element) = (call.x.len() as u64, call.x.format());
+        if !values.is_multiple_of(hidden) {
+            return Err(ExpertError::Rows { hidden, found: values });
+        }
+        let tokens = values / hidden;
+        let pairs = tokens * u64::from(self.layer.top_k);
+        let mut x = bytes(call.x);
+        let (routed, mut inputs) = match call.routed {
+            Routed::Logits(logits) => {
+                self.check_logits(tokens, logits)?;
+                (RoutedBy::Logits, vec![(BufferRole::Logits, floats(logits))])
+            }
+            Routed::Chosen { ids, weights } => {
+                length("the ids of experts", pairs, ids.len() as u64)?;
+                length("the router weights", pairs, weights.len() as u64)?;
+                self.check_ids(ids)?;
+                let ids = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+                let weights = (BufferRole::RouterWeights, floats(weights));
+                (RoutedBy::Chosen, vec![(BufferRole::Ids, ids), weights])
+            }
+            Routed::Batched { counts, most } => {
+                length("the counts of rows", self.local.into(), counts.len() as u64)?;
+                length("x", u64::from(self.local) * most as u64 * hidden, values)?;
+                if let Some(count) = counts.iter().find(|count| **count as usize > most) {
+                    return Err(ExpertError::Length {
+                        what: "x of an expert",
+                        expected: (*count).into(),
+                        found: most as u64,
+                    });
+                }
+                let ids = counts.iter().zip(0i32..).flat_map(|(count, expert)| {
+                    (0..most).map(move |row| if row < *count as usize { expert } else { -1 })
+                });
+                let ids: Vec<i32> = ids.collect();
+                // Rows that no expert has are not read: another row's scale could depend on them.
+                let row = x.len() / ids.len().max(1);
+                for (row, id) in x.chunks_exact_mut(row.max(1)).zip(&ids) {
+                    if *id < 0 {
+                        row.fill(0);
+                    }
+                }
+                let weights = floats(&vec![1.0; ids.len()]);
+                let ids = ids.into_iter().flat_map(i32::to_le_bytes).collect();
+                let weights = (BufferRole::RouterWeights, weights);
+                (RoutedBy::Batched, vec![(BufferRole::Ids, ids), weights])
+            }
+        };
+        inputs.push((BufferRole::X, x));
+        if let Some(shared) = call.shared {
+            length("the result of shared experts", values, shared.len() as u64)?;
+            if shared.format() != element {
+                let (x, known) = (shared.format(), vec![element]);
+                return Err(ExpertError::Product(NotScheduled::TypeOfX { x, known }.into()));
+            }
+            inputs.push((BufferRole::Shared, bytes(shared)));
+        }
+        let key = PlanKey { element, tokens, routed, shared: call.shared.is_some() };
+        Ok(Uploaded { key, inputs })
+    }
+
+    fn check_logits(&self, tokens: u64, logits: &[f32]) -> Result<(), ExpertError> {
+        let experts = self.layer.experts as usize;
+        length("the router's logits", tokens * experts as u64, logits.len() as u64)?;
+        let wrong = |value: &f32| value.is_nan() || *value == f32::INFINITY;
+        match logits.iter().position(wrong) {
+            None => Ok(()),
+            Some(at) => Err(ExpertError::NotFinite {
+                what: "logits",
+                token: at / experts,
+                expert: at % experts,
+                value: logits[at],
+            }),
+        }
+    }
+
+    fn check_ids(&self, ids: &[i32]) -> Result<(), ExpertError> {
+        let (experts, k) = (self.layer.experts, self.layer.top_k as usize);
+        match ids.iter().position(|id| u32::try_from(*id).is_ok_and(|id| id >= experts)) {
+            None => Ok(()),
+            Some(at) => {
+                let (token, choice, id) = (at / k, at % k, ids[at]);
+                Err(ExpertError::Expert { token, choice, id, experts })
+            }
+        }
+    }
+
+    /// The plan of a call with ids, if there is one.
+    fn usual(&self, element: FloatFormat, tokens: usize) -> Option<std::sync::Arc<LayerPlan<E>>> {
+        let (tokens, routed) = (tokens as u64, RoutedBy::Chosen);
+        self.plan(PlanKey { element, tokens, routed, shared: false }).ok()
+    }
+
+    fn first_element(&self) -> FloatFormat {
+        self.products.first().map_or(F32, |products| products.element)
+    }
+}
+
+impl<E: Executor + 'static> ExpertOp for GpuExpertLayer<E>
+where
+    Self: Any,
+{
+    fn layer(&self) -> &ExpertLayer {
+        &self.layer
+    }
+
+    fn schemes(&self) -> [&Scheme; 2] {
+        [&self.schemes[0], &self.schemes[1]]
+    }
+
+    /// Those of a call with ids.
+    fn kernels(&self, tokens: usize) -> Vec<String> {
+        let plan = self.usual(self.first_element(), tokens);
+        let kernels = plan.iter().flat_map(|plan| &plan.kernels);
+        kernels.map(ToString::to_string).collect()
+    }
+
+    fn explain(&self, tokens: usize) -> String {
+        let (routed, shared) = (RoutedBy::Chosen, false);
+        let of = |element: FloatFormat| {
+            let plan = self.plan(PlanKey { element, tokens: tokens as u64, routed, shared });
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(why) => return format!("x in {element}: {why}"),
+            };
+            let mut lines = vec![format!(
+                "x in {element}: {} launches, {} bytes of workspace",
+                plan.launches(),
+                plan.workspace().total()
+            )];
+            let names = ["first product", "second product"];
+            for (name, choice) in names.into_iter().zip(&plan.choices) {
+                let (choice, slots) = (&choice.choice, choice.slots);
+                let how = format!("{}, {}; multiplied {}", choice.key, choice.by, choice.meeting);
+                lines.push(format!("{name}: {how}; token blocks of {slots} slots"));
+            }
+            if plan.pieces.len() > 1 {
+                lines.push(format!(
+                    "tokens in {} pieces: the workspace is limited",
+                    plan.pieces.len()
+                ));
+            }
+            lines.extend(plan.kernels.iter().map(|kernel| format!("kernel: {kernel}")));
+            lines.join("\n")
+        };
+        let all = self.products.iter().map(|products| of(products.element));
+        all.collect::<Vec<_>>().join("\n")
+    }
+
+    fn sums(&self, x: FloatFormat, tokens: usize) -> [Sums; 2] {
+        let plan = self.usual(x, tokens);
+        plan.map_or([Sums::Matrix; 2], |plan| [0, 1].map(|at| plan.choices[at].choice.sums))
+    }
+
+    /// Bytes on the device, of which each call makes its own: the caller's workspace is not used.
+    fn workspace_size(&self, tokens: usize) -> usize {
+        let plan = self.usual(self.first_element(), tokens);
+        plan.map_or(0, |plan| usize::try_from(plan.workspace().total()).unwrap_or(usize::MAX))
+    }
+
+    fn route(
+        &self,
+        logits: &[f32],
+        ids: &mut [i32],
+        weights: &mut [f32],
+    ) -> Result<(), ExpertError> {
+        let tokens = (logits.len() / self.layer.experts as usize) as u64;
+        self.check_logits(tokens, logits)?;
+        let pairs = tokens * u64::from(self.layer.top_k);
+        length("the ids of experts", pairs, ids.len() as u64)?;
+        length("the router weights", pairs, weights.len() as u64)?;
+        let wide =
+            |values: &[f32]| values.iter().map(|value| (*value).into()).collect::<Vec<f64>>();
+        let choices = route(&self.layer, &wide(logits), &wide(&self.score_bias))?;
+        ids.copy_from_slice(&choices.ids);
+        for (weight, exact) in weights.iter_mut().zip(choices.weights) {
+            *weight = exact as f32;
+        }
+        Ok(())
+    }
+
+    fn forward_into(
+        &self,
+        call: &ExpertCall<'_>,
+        mut y: ValuesMut<'_>,
+        _workspace: &mut Workspace,
+    ) -> Result<(), ExpertError> {
+        let Uploaded { key, inputs } = self.uploaded(call)?;
+        length("y", call.x.len() as u64, y.len() as u64)?;
+        let (own, asked) = (key.element, y.format());
+        if asked != F32 && asked != own {
+            let why = NotScheduled::TypeOfY { x: own, y: asked, rounded: own };
+            return Err(ExpertError::Product(why.into()));
+        }
+        self.products(own)?;
+        if key.tokens == 0 {
+            return Ok(());
+        }
+        let plan = self.plan(key)?;
+        let mut result: Vec<u8> = Vec::new();
+        for (first, chunk) in &plan.pieces {
+            let (first, rows) = (*first as usize, chunk.problem.m as usize);
+            let all = key.tokens as usize;
+            let part = |bytes: &[u8]| {
+                let row = bytes.len() / all;
+                bytes[first * row..(first + rows) * row].to_vec()
+            };
+            let inputs = inputs.iter().map(|(role, bytes)| (*role, part(bytes)));
+            // A kernel is perhaps simulated, with this thread's arithmetic.
+            let part = standard(|| {
+                let executor = &*self.executor;
+                let mut tensors = ExpertTensors::new(executor, chunk.clone(), inputs)?;
+                self.queue(&mut tensors, false)?;
+                executor.download(tensors.y())
+            });
+            result.extend(part.map_err(Into::<ProductError>::into)?);
+        }
+        match call.routed {
+            Routed::Logits(_) | Routed::Chosen { .. } => store(&result, own, &mut y),
+            Routed::Batched { counts, most } => {
+                let width = (own.bits() / 8) as usize;
+                let hidden = self.layer.hidden as usize;
+                for (expert, count) in counts.iter().enumerate() {
+                    let of = expert * most * hidden..(expert * most + *count as usize) * hidden;
+                    let bytes = &result[of.start * width..of.end * width];
+                    store(bytes, own, &mut y.part(of));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}

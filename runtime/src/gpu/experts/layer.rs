@@ -1,0 +1,186 @@
+//! A prepared expert layer on a GPU: what an engine holds.
+//!
+//! In: a description, the matrices of its experts one at a time, and an executor. Out: the stacked
+//! constant buffers of both products, and plans of their launches by M. The op for the host's memory is in
+//! `call`, the steps of a call in `steps`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::experts::{ExpertLayer, ExpertProduct};
+use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::layout::Shape;
+
+use super::plan::{LayerPlan, PlanKey};
+use super::stack::{Sizes, Stack, Stacks};
+use crate::experts::{ExpertError, ExpertMap, ExpertOptions, ExpertSource};
+use crate::gpu::executor::Executor;
+use crate::op::NotScheduled;
+use crate::source::{BufferRole, Refusal};
+
+/// An expert layer in the memory of a GPU, with all that its calls need.
+pub struct GpuExpertLayer<E: Executor> {
+    pub(super) executor: Arc<E>,
+    pub(super) layer: ExpertLayer,
+    pub(super) schemes: [Arc<Scheme>; 2],
+    pub(super) score_bias: Vec<f32>,
+    pub(super) map: Option<ExpertMap>,
+    /// L.
+    pub(super) local: u32,
+    pub(super) most_workspace: u64,
+    /// By type of x.
+    pub(super) products: Vec<Products<E::Memory>>,
+    /// Types of x that kernels do not take, and why.
+    refused: Vec<(FloatFormat, Refusal)>,
+    /// The expert map and the score bias.
+    constants: Vec<(BufferRole, Arc<E::Memory>)>,
+    pub(super) plans: Mutex<BTreeMap<PlanKey, Arc<LayerPlan<E>>>>,
+}
+
+/// The two products for x of one type.
+pub(super) struct Products<M> {
+    pub(super) element: FloatFormat,
+    /// The first product and the second.
+    pub(super) stacks: [Stack<M>; 2],
+}
+
+impl<E: Executor> GpuExpertLayer<E> {
+    /// Packs all matrices and uploads them, once for each type of x that kernels take.
+    ///
+    /// # Errors
+    /// A description or options that do not fit, matrices that do not fit the description,
+    /// [`ExpertError::NotScheduled`] where kernels do not compute such a layer, or what the device says.
+    pub fn new(
+        executor: Arc<E>,
+        layer: &ExpertLayer,
+        weights: &dyn ExpertSource,
+        options: &ExpertOptions,
+    ) -> Result<Self, ExpertError> {
+        layer.check()?;
+        let score_bias = score_bias(layer, options)?;
+        let local = match &options.map {
+            None => layer.experts,
+            Some(map) => {
+                length("the expert map", layer.experts.into(), map.places().len() as u64)?;
+                u32::try_from(map.local()).unwrap_or(u32::MAX)
+            }
+        };
+        if local == 0 {
+            return Err(ExpertError::NotScheduled("no expert is here".to_owned()));
+        }
+        let (hidden, intermediate) = (layer.hidden, layer.intermediate);
+        let shards = layer.gate.shards() as u32;
+        let stacks = |product, shards, (n, k)| {
+            let sizes = Sizes { product, experts: local, shards, shape: Shape::matrix(n, k) };
+            Stacks::new(&*executor, weights, sizes, options.input_scales)
+        };
+        let first = stacks(ExpertProduct::GateUp, shards, (intermediate, hidden))?;
+        let second = stacks(ExpertProduct::Down, 1, (hidden, intermediate))?;
+        let mut refused = first.refused;
+        refused.extend(second.refused);
+        let mut others = second.stacks;
+        let mut products = Vec::new();
+        for stack in first.stacks {
+            let element = stack.element;
+            if let Some(at) = others.iter().position(|other| other.element == element) {
+                products.push(Products { element, stacks: [stack, others.swap_remove(at)] });
+            }
+        }
+        if products.is_empty() {
+            let why = refused.into_iter().next();
+            let why = why.map_or(NotScheduled::NoActivation, |(_, why)| why.into());
+            return Err(ExpertError::Product(why.into()));
+        }
+        let mut constants = Vec::new();
+        let mut upload = |role, bytes: Vec<u8>| {
+            let memory = executor.upload(&bytes);
+            let memory = memory.map_err(|error| ExpertError::Product(error.into()))?;
+            constants.push((role, Arc::new(memory)));
+            Ok::<(), ExpertError>(())
+        };
+        if let Some(map) = &options.map {
+            let places = map.places().iter().flat_map(|place| place.to_le_bytes());
+            upload(BufferRole::ExpertMap, places.collect())?;
+        }
+        if layer.routing.bias {
+            let bias = score_bias.iter().flat_map(|bias| bias.to_le_bytes());
+            upload(BufferRole::ScoreBias, bias.collect())?;
+        }
+        // From now on any stream may read it.
+        executor.wait().map_err(|error| ExpertError::Product(error.into()))?;
+        let scheme = |product| Arc::new(weights.scheme(product).clone());
+        Ok(Self {
+            executor,
+            layer: *layer,
+            schemes: [ExpertProduct::GateUp, ExpertProduct::Down].map(scheme),
+            score_bias,
+            map: options.map.clone(),
+            local,
+            most_workspace: options.most_workspace,
+            products,
+            refused,
+            constants,
+            plans: Mutex::default(),
+        })
+    }
+
+    /// The executor.
+    pub fn executor(&self) -> &E {
+        &self.executor
+    }
+
+    /// The products for x of a type.
+    pub(super) fn products(
+        &self,
+        element: FloatFormat,
+    ) -> Result<&Products<E::Memory>, ExpertError> {
+        let found = self.products.iter().find(|products| products.element == element);
+        found.ok_or_else(|| {
+            let why = self.refused.iter().find(|(refused, _)| *refused == element);
+            let known = self.products.iter().map(|products| products.element).collect();
+            let why = why
+                .map_or(NotScheduled::TypeOfX { x: element, known }, |(_, why)| why.clone().into());
+            ExpertError::Product(why.into())
+        })
+    }
+
+    /// The memory of a constant buffer of a product, or of the layer.
+    pub(super) fn constant<'l>(
+        &'l self,
+        products: &'l Products<E::Memory>,
+        product: usize,
+        role: BufferRole,
+    ) -> Option<&'l Arc<E::Memory>> {
+        let of_layer = self.constants.iter().find(|(known, _)| *known == role);
+        let of_product = || products.stacks.get(product)?.constant(role);
+        of_layer.map(|(_, memory)| memory).or_else(of_product)
+    }
+}
+
+/// The score bias of a routing that has one.
+fn score_bias(layer: &ExpertLayer, options: &ExpertOptions) -> Result<Vec<f32>, ExpertError> {
+    if !layer.routing.bias {
+        return Ok(Vec::new());
+    }
+    let bias = options.score_bias.as_ref().ok_or(ExpertError::NoBias)?;
+    length("the score bias", layer.experts.into(), bias.len() as u64)?;
+    let wrong = bias.iter().position(|bias| bias.is_nan() || *bias == f32::INFINITY);
+    match wrong {
+        None => Ok(bias.clone()),
+        Some(expert) => Err(ExpertError::NotFinite {
+            what: "the score bias",
+            token: 0,
+            expert,
+            value: bias[expert],
+        }),
+    }
+}
+
+/// Refuses an input of another length.
+pub(super) fn length(what: &'static str, expected: u64, found: u64) -> Result<(), ExpertError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(ExpertError::Length { what, expected, found })
+}

@@ -1,0 +1,68 @@
+//! The memory of an expert layer's launches on its executor, and the launches on that memory.
+
+use std::sync::Arc;
+
+use super::layer::GpuExpertLayer;
+use crate::gpu::executor::Executor;
+use crate::gpu::launch::{Bound, queued};
+use crate::gpu::plan::Chunk;
+use crate::source::{BufferRole, Storage};
+
+/// Inputs, y and the workspace of a layer's launches on the device.
+pub struct ExpertTensors<E: Executor> {
+    chunk: Arc<Chunk<E>>,
+    inputs: Vec<(BufferRole, E::Memory)>,
+    y: E::Memory,
+    workspace: Vec<E::Memory>,
+}
+
+impl<E: Executor> ExpertTensors<E> {
+    /// Uploads inputs, and makes room for y and the workspace.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn new(
+        executor: &E,
+        chunk: Arc<Chunk<E>>,
+        inputs: impl IntoIterator<Item = (BufferRole, Vec<u8>)>,
+    ) -> Result<Self, E::Error> {
+        let upload = |(role, bytes): (_, Vec<u8>)| Ok((role, executor.upload(&bytes)?));
+        let inputs = inputs.into_iter().map(upload).collect::<Result<_, E::Error>>()?;
+        let workspace = chunk.workplaces.iter().map(|place| match place.storage {
+            Storage::Counters => executor.zeroed(place.bytes),
+            _ => executor.output(place.bytes),
+        });
+        let workspace = workspace.collect::<Result<_, _>>()?;
+        let y = executor.output(chunk.y_bytes)?;
+        Ok(Self { chunk, inputs, y, workspace })
+    }
+
+    /// y [M, H], little-endian.
+    pub(super) fn y(&self) -> &E::Memory {
+        &self.y
+    }
+}
+
+impl<E: Executor> GpuExpertLayer<E> {
+    /// Queues the launches of a layer. Allocates nothing on the device.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn queue(
+        &self,
+        tensors: &mut ExpertTensors<E>,
+        overlap: bool,
+    ) -> Result<(), E::Error> {
+        let ExpertTensors { chunk, inputs, y, workspace } = tensors;
+        let input = |role| {
+            let mut inputs = inputs.iter();
+            inputs.find(|(known, _)| *known == role).map(|(_, memory)| memory)
+        };
+        let bound =
+            Bound { constant: &|constant| Some(&*constant.memory), input: &input, y, workspace };
+        // SAFETY: the source's own keys for this layer; ids that name no expert are left out by the
+        // kernels, and those in an expert map were compared with the number of experts; counters begin
+        // as 0.
+        unsafe { queued(&*self.executor, chunk, 0, bound, overlap) }
+    }
+}
