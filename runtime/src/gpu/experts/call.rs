@@ -118,6 +118,22 @@ impl<E: Executor> GpuExpertLayer<E> {
         }
     }
 
+    /// Uploads the inputs of a call, and makes room for y and the workspace: for work that stays on the
+    /// device, such as timing.
+    ///
+    /// # Errors
+    /// A call that does not fit the layer, or that is cut into pieces; what the device says.
+    pub fn tensors(&self, call: &ExpertCall<'_>) -> Result<ExpertTensors<E>, ExpertError> {
+        let Uploaded { key, inputs } = self.uploaded(call)?;
+        let plan = self.plan(key)?;
+        let [(_, chunk)] = &plan.pieces[..] else {
+            let why = format!("{} tokens in one piece", key.tokens);
+            return Err(ExpertError::NotScheduled(why));
+        };
+        let tensors = ExpertTensors::new(&*self.executor, chunk.clone(), inputs);
+        tensors.map_err(|error| ExpertError::Product(error.into()))
+    }
+
     /// The plan of a call with ids, if there is one.
     fn usual(&self, element: FloatFormat, tokens: usize) -> Option<std::sync::Arc<LayerPlan<E>>> {
         let (tokens, routed) = (tokens as u64, RoutedBy::Chosen);
@@ -161,6 +177,12 @@ where
                 plan.launches(),
                 plan.workspace().total()
             )];
+            let stacks = self.products(element).into_iter().flat_map(|products| &products.stacks);
+            for (what, stack) in ["x", "h"].into_iter().zip(stacks) {
+                if stack.rounded != element {
+                    lines.push(format!("{what} in {element} is rounded to {}", stack.rounded));
+                }
+            }
             let names = ["first product", "second product"];
             for (name, choice) in names.into_iter().zip(&plan.choices) {
                 let (choice, slots) = (&choice.choice, choice.slots);
@@ -244,7 +266,7 @@ where
                 let executor = &*self.executor;
                 let mut tensors = ExpertTensors::new(executor, chunk.clone(), inputs)?;
                 self.queue(&mut tensors, false)?;
-                executor.download(tensors.y())
+                self.result(&tensors)
             });
             result.extend(part.map_err(Into::<ProductError>::into)?);
         }
