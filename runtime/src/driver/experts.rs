@@ -12,7 +12,7 @@ use super::engine::{Inputs, Memory, address, queue};
 use super::error::DriverError;
 use super::executor::DriverExecutor;
 use super::functions::Handle;
-use crate::gpu::{LayerPlan, PlanFault};
+use crate::gpu::LayerPlan;
 use crate::source::BufferRole;
 
 /// Which experts the tokens of a call meet, in device memory.
@@ -91,7 +91,7 @@ impl<D: DriverApi> LayerPlan<DriverExecutor<D>> {
             if expected == 0 {
                 continue;
             }
-            let missing = || DriverError::Plan(PlanFault::NotWritten(role));
+            let missing = || DriverError::MissingInput { input: role };
             let (at, bytes) = inputs.slice(role).ok_or_else(missing)?;
             given.set(role, address(&role.to_string(), at, bytes, expected)?);
         }
