@@ -5,6 +5,7 @@ mod combine;
 mod exponential;
 mod function;
 mod launched;
+mod mutations;
 mod route;
 mod sort;
 

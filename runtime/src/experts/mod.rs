@@ -22,5 +22,6 @@ pub use op::{ExpertCall, ExpertOp, Routed};
 pub use options::{ExpertMap, ExpertOptions, InputScales};
 pub use order::{order, place};
 pub use quantloom_dsl::experts::ExpertLayer;
+pub(crate) use route::same_length;
 pub use route::{check_bias, route};
 pub use source::{ExpertMatrices, ExpertProduct, ExpertSource};

@@ -68,6 +68,8 @@ pub struct ExpertKernels {
     pub gate: KernelKey,
     /// From [`BufferRole::Parts`] to [`BufferRole::Y`].
     pub combine: KernelKey,
+    /// The most rows of z, h and parts, and the most tokens, of a launch.
+    pub most_rows: u64,
 }
 
 /// A kernel for a number of tokens.
