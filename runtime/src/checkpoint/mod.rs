@@ -20,6 +20,7 @@ mod gptq;
 pub mod keys;
 mod layer;
 mod modelopt;
+pub mod models;
 mod patterns;
 mod quantloom;
 mod quark;
