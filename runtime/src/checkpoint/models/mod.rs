@@ -95,9 +95,18 @@ pub struct ExpertNames {
     pub shared: Option<&'static str>,
     /// What gives the shared expert's result a weight, `PARENT.GATE.weight` [1, H].
     pub shared_gate: Option<&'static str>,
-    /// In tensors that stack all experts without quantisation: whether the matrices are transposed,
-    /// [E, H, 2I] and [E, I, H].
+    /// Tensors that stack all experts without quantisation.
+    pub stacked: StackedFloats,
+}
+
+/// How tensors stack the matrices of all experts without quantisation: [E, 2I, H] and [E, H, I], rows of
+/// gate before rows of up, unless it says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackedFloats {
+    /// The matrices are transposed: [E, H, 2I] and [E, I, H].
     pub transposed: bool,
+    /// Rows of gate and of up alternate.
+    pub interleaved: bool,
 }
 
 impl ModelFamily {

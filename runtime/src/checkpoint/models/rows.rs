@@ -5,7 +5,7 @@
 
 use quantloom_dsl::experts::Score;
 
-use super::{ExpertNames, GateSource, ModelFamily, Setting};
+use super::{ExpertNames, GateSource, ModelFamily, Setting, StackedFloats};
 
 /// gate, up and down as most models call them.
 const PROJECTIONS: ExpertNames = ExpertNames {
@@ -15,7 +15,7 @@ const PROJECTIONS: ExpertNames = ExpertNames {
     down: "down_proj",
     shared: None,
     shared_gate: None,
-    transposed: false,
+    stacked: StackedFloats { transposed: false, interleaved: false },
 };
 
 /// w1 is gate, w3 is up, w2 is down.
@@ -132,7 +132,11 @@ pub const FAMILIES: &[ModelFamily] = &[
     },
     ModelFamily {
         model_types: &["gpt_oss"],
-        names: ExpertNames { router: "router", transposed: true, ..PROJECTIONS },
+        names: ExpertNames {
+            router: "router",
+            stacked: StackedFloats { transposed: true, interleaved: true },
+            ..PROJECTIONS
+        },
         // The short ones are the metadata of files that hold a layer without a configuration.
         experts: &["num_local_experts", "num_experts", "E"],
         top_k: &["num_experts_per_tok", "experts_per_token", "topk"],
@@ -150,7 +154,7 @@ pub const FAMILIES: &[ModelFamily] = &[
         names: ExpertNames {
             router: "router",
             shared: Some("shared_expert"),
-            transposed: true,
+            stacked: StackedFloats { transposed: true, interleaved: false },
             ..PROJECTIONS
         },
         experts: &["num_local_experts"],
