@@ -128,6 +128,10 @@ unsafe impl AnyBitPattern for u32 {}
 unsafe impl AnyBitPattern for i32 {}
 // SAFETY: as above.
 unsafe impl AnyBitPattern for f32 {}
+// SAFETY: as above; it is a `u16`.
+unsafe impl AnyBitPattern for half::f16 {}
+// SAFETY: as above; it is a `u16`.
+unsafe impl AnyBitPattern for half::bf16 {}
 // SAFETY: an array of such a type is one.
 unsafe impl<T: AnyBitPattern, const L: usize> AnyBitPattern for [T; L] {}
 
@@ -157,6 +161,28 @@ impl<'a> BumpAllocator<'a> {
         // slice, since slices are whole lines), has `count` elements, and any bytes are a value of
         // a `AnyBitPattern` type.
         unsafe { std::slice::from_raw_parts_mut(front.as_mut_ptr().cast(), count) }
+    }
+}
+
+/// Typed slices of a memory that was cut with [`BumpAllocator`], in the same order, to read them.
+pub(crate) struct BumpReader<'a>(&'a [[u8; 64]]);
+
+impl<'a> BumpReader<'a> {
+    /// From the begin of the memory.
+    pub(crate) fn new(lines: &'a [[u8; 64]]) -> Self {
+        Self(lines)
+    }
+
+    /// The next `count` elements; fewer if the memory is too small.
+    #[allow(private_bounds)]
+    pub(crate) fn take<T: AnyBitPattern>(&mut self, count: usize) -> &'a [T] {
+        let lines = bytes_of::<T>(count) / 64;
+        let (front, rest) = self.0.split_at(lines.min(self.0.len()));
+        self.0 = rest;
+        let count = count.min(front.len() * 64 / size_of::<T>().max(1));
+        // SAFETY: `front` is borrowed for 'a, begins at a multiple of 64 as every slice of lines, has
+        // `count` elements, and any bytes are a value of a `AnyBitPattern` type.
+        unsafe { std::slice::from_raw_parts(front.as_ptr().cast(), count) }
     }
 }
 

@@ -181,6 +181,17 @@ impl NativeWeight {
         self.codes.len() + scales + add
     }
 
+    /// Whether products with both have the same blocking, whatever the number of tokens.
+    pub(super) fn blocks_alike(&self, other: &Self) -> bool {
+        let sizes = |of: &Self| (of.bits, of.chunks, of.group, of.groups, of.offset, of.parts);
+        sizes(self) == sizes(other)
+    }
+
+    /// Whether both read the same packed tokens.
+    pub(super) fn reads_alike(&self, other: &Self) -> bool {
+        self.blocks_alike(other) && self.given == other.given && self.order == other.order
+    }
+
     /// The columns of x for an expert.
     pub fn order(&self, expert: usize) -> Columns<'_> {
         let order = self.order.as_ref().and_then(|orders| orders.get(expert));
