@@ -15,6 +15,10 @@ use rayon::prelude::*;
 
 use crate::float_mode::standard;
 
+mod expert;
+
+pub(crate) use expert::{expert_bytes, straddling};
+
 /// Why stored bytes could not be unpacked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -76,6 +80,27 @@ pub enum UnpackError {
         value: i8,
         /// Width of the scheme's codes.
         bits: u32,
+    },
+    /// The stack has no such expert, or the expert no such shard.
+    #[error("there is no shard {shard} of expert {expert}")]
+    NoShard {
+        /// The expert.
+        expert: u64,
+        /// The shard.
+        shard: u64,
+    },
+    /// A value of several rows is of rows of both shards.
+    #[error(
+        "the tensor \"{store}\": a value is of {each} rows, and gate and up have {rows} each: some \
+         value is of rows of both"
+    )]
+    Straddles {
+        /// The store.
+        store: String,
+        /// Rows of a value.
+        each: u32,
+        /// Rows of a shard.
+        rows: u64,
     },
     /// A group index is outside of the groups.
     #[error(
@@ -191,35 +216,6 @@ impl Unpacked {
         }
         unpacked.stride = unpacked.common_columns();
         Ok(unpacked)
-    }
-
-    /// One expert's weight, as that of a scheme without experts. `None` if there is no such expert.
-    pub fn expert(&self, expert: u64) -> Option<Self> {
-        let experts = self.shape.experts;
-        if expert >= experts {
-            return None;
-        }
-        let own = |count: usize| {
-            let each = count / experts as usize;
-            each * expert as usize..each * (expert as usize + 1)
-        };
-        let part = |part: &GroupValues| GroupValues {
-            granularity: part.granularity,
-            values: part.values[own(part.values.len())].to_vec(),
-        };
-        Some(Self {
-            scheme: Scheme { experts: None, ..self.scheme.clone() },
-            shape: Shape { experts: 1, ..self.shape },
-            codes: self.codes[own(self.codes.len())].to_vec(),
-            values: self.values.clone(),
-            scales: self.scales.iter().map(|(scale, divide)| (part(scale), *divide)).collect(),
-            zero: self.zero.as_ref().map(part),
-            shift: self.shift.as_ref().map(part),
-            index: self.index.as_ref().map(|index| index[own(index.len())].to_vec()),
-            bias: self.bias.as_ref().map(|bias| bias[own(bias.len())].to_vec()),
-            input: self.input.of_expert(expert, experts),
-            stride: self.stride,
-        })
     }
 
     /// The scheme.

@@ -40,7 +40,10 @@ const RUNTIME: Allowed<'_> = &[
         ],
     ),
     ("prepared", &["backend", "buffer", "element", "op", "weight_data"]),
-    ("checkpoint", &["backend", "op", "atomic_file", "prepared", "unpacked", "weight_data"]),
+    (
+        "checkpoint",
+        &["backend", "experts", "op", "atomic_file", "prepared", "unpacked", "weight_data"],
+    ),
     ("declared", &["backend", "checkpoint", "cpu", "prepared"]),
     (
         "gpu",

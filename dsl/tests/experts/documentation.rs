@@ -25,7 +25,7 @@ fn layers_of_the_page_print_as_they_are_written() {
         cell.contains(" experts of ").then_some(cell)
     });
     let texts: Vec<&str> = blocks(&page, "expert-layer").into_iter().chain(of_models).collect();
-    assert_eq!(texts.len(), 12);
+    assert_eq!(texts.len(), 15);
     for text in texts {
         let layer: ExpertLayer = text.parse().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(layer.to_string(), text);

@@ -231,6 +231,16 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A number, integer or not.
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => {
+                value.as_f64().map(Some).ok_or_else(|| self.of_type(key, value, "a number"))
+            }
+        }
+    }
+
     pub(super) fn needed<T>(&self, key: &str, value: Option<T>) -> Result<T, CheckpointError> {
         value.ok_or_else(|| ConfigProblem::Missing(key.to_owned()).at(self.place))
     }

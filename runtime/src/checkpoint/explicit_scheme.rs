@@ -10,7 +10,7 @@ use quantloom_dsl::layout::{GroupSize, Shape};
 use super::layer::squeezed;
 use super::{
     Checkpoint, CheckpointError, CheckpointFormat, Layer, LayerError, Options, Recognised, Schemes,
-    Tensors, config, having, tensor_name,
+    Tensors, having, models, tensor_name,
 };
 
 /// The scheme of a layer, given by the caller.
@@ -88,11 +88,11 @@ impl Checkpoint {
     ) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
         let tensors = Tensors::open_as(path, options.access)?;
-        let config = config::find(Some(path), &tensors)?;
-        let mut checkpoint = match Self::new(tensors.clone(), config, options) {
+        let mut checkpoint = match Self::new(tensors.clone(), Some(path), options) {
             Err(CheckpointError::NoConfig(_)) => {
                 let (format, notes, layers) = (CheckpointFormat::Quantloom, Vec::new(), Vec::new());
-                Self { tensors, config: None, format, notes, layers }
+                let model = models::find(Some(path), &tensors, None)?;
+                Self { tensors, config: None, model, format, notes, layers }
             }
             other => other?,
         };

@@ -143,6 +143,14 @@ impl Tensors {
         range.map_while(move |(name, tensor)| Some((name.strip_prefix(&start)?, tensor)))
     }
 
+    /// The tensors whose names begin with a prefix and a dot, by their full names.
+    pub(super) fn below<'t>(&'t self, prefix: &str) -> impl Iterator<Item = (&'t str, &'t Tensor)> {
+        let start = if prefix.is_empty() { String::new() } else { format!("{prefix}.") };
+        let range = self.tensors.range(start.clone()..);
+        let named = range.map(|(name, tensor)| (name.as_str(), tensor));
+        named.take_while(move |(name, _)| name.starts_with(&start))
+    }
+
     /// The value of a metadata key.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)

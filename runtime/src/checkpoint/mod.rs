@@ -12,6 +12,7 @@ mod compressed_tensors;
 mod config;
 mod ct_presets;
 mod describe;
+mod experts;
 mod explicit_scheme;
 mod files;
 mod fp8;
@@ -20,9 +21,11 @@ mod gptq;
 pub mod keys;
 mod layer;
 mod modelopt;
+pub mod models;
 mod patterns;
 mod quantloom;
 mod quark;
+pub(crate) mod reals;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +33,10 @@ use std::sync::Arc;
 
 pub use config::{Config, ConfigProblem};
 pub use describe::{Description, Extras, describe};
+pub use experts::{
+    CheckpointExperts, CheckpointExpertsError, ExpertSizes, ExpertsProblem, FloatExperts,
+    LAYER_TEXT_KEY, QuantisedExperts, Router, SharedExpert, StoredExperts,
+};
 pub use explicit_scheme::{ExplicitScheme, ExplicitSchemeError};
 pub use files::{Access, Tensor, Tensors};
 pub use layer::{Layer, LayerError, LayerProblem};
@@ -41,6 +48,7 @@ pub use write::{Entry, Writer, element_dtype, header, tensor_name};
 use config::{Fields, shortened};
 use keys::Report;
 use layer::{Recognised, Schemes};
+use models::ModelConfig;
 
 /// The formats that are read, by the name in their configuration's `quant_method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -178,10 +186,15 @@ pub struct Options {
 pub struct Checkpoint {
     tensors: Tensors,
     config: Option<Config>,
+    model: Option<ModelConfig>,
     format: CheckpointFormat,
     notes: Vec<String>,
-    layers: Vec<(String, Result<Layer, Arc<CheckpointError>>)>,
+    /// Sorted by name.
+    layers: Vec<(String, RecognisedLayer)>,
 }
+
+/// A layer, or why there is none.
+type RecognisedLayer = Result<Layer, Arc<CheckpointError>>;
 
 impl Checkpoint {
     /// Opens a `.safetensors` file or a model directory and recognises its layers.
@@ -203,8 +216,7 @@ impl Checkpoint {
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
         let tensors = Tensors::open_as(path, options.access)?;
-        let config = config::find(Some(path), &tensors)?;
-        Self::new(tensors, config, options)
+        Self::new(tensors, Some(path), options)
     }
 
     /// A checkpoint of one safetensors file in memory.
@@ -213,20 +225,20 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn from_bytes(bytes: Vec<u8>, options: Options) -> Result<Self, CheckpointError> {
         let tensors = Tensors::from_bytes(bytes)?;
-        let config = config::find(None, &tensors)?;
-        Self::new(tensors, config, options)
+        Self::new(tensors, None, options)
     }
 
     fn new(
         tensors: Tensors,
-        config: Option<Config>,
+        path: Option<&Path>,
         options: Options,
     ) -> Result<Self, CheckpointError> {
+        let config = config::find(path, &tensors)?;
         let (format, report, mut found) = recognise(&tensors, config.as_ref(), options)?;
         found.sort_by(|a, b| a.0.cmp(&b.0));
         let table = keys::table(format);
         let mut schemes = Schemes::default();
-        let layers = found
+        let layers: Vec<_> = found
             .into_iter()
             .map(|(name, recognised)| {
                 let layer = recognised.and_then(|recognised| {
@@ -240,7 +252,8 @@ impl Checkpoint {
             })
             .collect();
         let notes = report.notes().map(str::to_owned).collect();
-        Ok(Self { tensors, config, format, notes, layers })
+        let model = model(&tensors, path, format, &layers)?;
+        Ok(Self { tensors, config, model, format, notes, layers })
     }
 
     /// Unknown keys of the configuration, which were ignored, one sentence each.
@@ -276,14 +289,29 @@ impl Checkpoint {
     /// # Errors
     /// [`LayerFault`]: the names of the layers that exist, or the error of this layer.
     pub fn layer(&self, name: &str) -> Result<&Layer, LayerFault> {
-        let found = self.layers.iter().find(|(layer, _)| layer == name);
-        match found {
-            Some((_, found)) => found.as_ref().map_err(|error| LayerFault::Broken(error.clone())),
+        match self.recognised(name) {
+            Some(found) => found.as_ref().map_err(|error| LayerFault::Broken(error.clone())),
             None => {
                 let known = self.layers.iter().map(|(name, _)| name.clone()).collect();
                 Err(LayerFault::Missing { name: name.to_owned(), known })
             }
         }
+    }
+}
+
+impl Checkpoint {
+    /// A layer by its name.
+    fn recognised(&self, name: &str) -> Option<&RecognisedLayer> {
+        let at = self.layers.partition_point(|(layer, _)| layer.as_str() < name);
+        self.layers.get(at).filter(|(layer, _)| layer == name).map(|(_, found)| found)
+    }
+
+    /// The layers whose names begin with a prefix and a dot.
+    fn recognised_below(&self, prefix: &str) -> &[(String, RecognisedLayer)] {
+        let start = tensor_name(prefix, "");
+        let first = self.layers.partition_point(|(layer, _)| *layer < start);
+        let rest = &self.layers[first..];
+        &rest[..rest.partition_point(|(layer, _)| layer.starts_with(&start))]
     }
 }
 
@@ -293,6 +321,17 @@ impl std::fmt::Debug for Checkpoint {
         let mut fields = f.debug_struct("Checkpoint");
         fields.field("format", &self.format).field("layers", &names).finish_non_exhaustive()
     }
+}
+
+/// The model's configuration. That of gpt-oss experts without one is the file's metadata.
+fn model(
+    tensors: &Tensors,
+    path: Option<&Path>,
+    format: CheckpointFormat,
+    layers: &[(String, RecognisedLayer)],
+) -> Result<Option<ModelConfig>, CheckpointError> {
+    let unnamed = (format == CheckpointFormat::GptOss && !layers.is_empty()).then_some("gpt_oss");
+    models::find(path, tensors, unnamed)
 }
 
 /// Why a layer is not available.

@@ -1,5 +1,8 @@
 //! Why an expert layer could not be prepared or computed.
 
+use std::error::Error;
+use std::sync::Arc;
+
 use quantloom_dsl::experts::ExpertLayerError;
 use quantloom_dsl::reference::ReferenceError;
 
@@ -127,6 +130,9 @@ pub enum ExpertError {
         /// The most.
         most: u64,
     },
+    /// The source of the matrices: its own error.
+    #[error(transparent)]
+    Source(Arc<dyn Error + Send + Sync>),
     /// A stored tensor cannot be unpacked.
     #[error(transparent)]
     Unpack(#[from] UnpackError),

@@ -1,0 +1,153 @@
+//! Quantised experts as a source of matrices: a layer of the checkpoint for each matrix, or a stack for
+//! each product. One matrix at a time is unpacked.
+
+use std::sync::Arc;
+
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::reference::experts::{ExpertWeights, Matrix};
+use quantloom_dsl::{Experts, Scheme};
+
+use super::super::Layer;
+use super::ExpertSizes;
+use crate::experts::{ExpertError, ExpertProduct, ExpertSource};
+use crate::unpacked::{UnpackError, Unpacked, expert_bytes, straddling};
+
+/// The quantised matrices of all experts.
+#[derive(Clone, Debug)]
+pub struct QuantisedExperts<'c> {
+    schemes: [Scheme; 2],
+    stored: Stored<'c>,
+}
+
+#[derive(Clone, Debug)]
+enum Stored<'c> {
+    /// By expert: the shards of the first product, and the second.
+    Separate { gate_up: Vec<Vec<&'c Layer>>, down: Vec<&'c Layer> },
+    /// All experts together.
+    Stacked { gate_up: &'c Layer, down: &'c Layer, sizes: ExpertSizes },
+}
+
+impl<'c> QuantisedExperts<'c> {
+    /// At least one expert with at least one shard.
+    pub(super) fn separate(gate_up: Vec<Vec<&'c Layer>>, down: Vec<&'c Layer>) -> Self {
+        let schemes = [gate_up[0][0], down[0]].map(|layer| layer.scheme().clone());
+        Self { schemes, stored: Stored::Separate { gate_up, down } }
+    }
+
+    pub(super) fn stacked(
+        gate_up: &'c Layer,
+        down: &'c Layer,
+        sizes: ExpertSizes,
+    ) -> Result<Self, UnpackError> {
+        if let Some(error) = straddling(gate_up.scheme(), gate_up.shape()) {
+            return Err(error);
+        }
+        let alone = |layer: &Layer| Scheme { experts: None, ..layer.scheme().clone() };
+        let schemes = [alone(gate_up), alone(down)];
+        Ok(Self { schemes, stored: Stored::Stacked { gate_up, down, sizes } })
+    }
+
+    /// The schemes of the first and of the second product, without `experts`.
+    pub fn schemes(&self) -> [&Scheme; 2] {
+        self.schemes.each_ref()
+    }
+
+    /// The layers of the checkpoint that they are.
+    pub fn layers(&self) -> impl Iterator<Item = &'c Layer> + '_ {
+        let (separate, stacked) = match &self.stored {
+            Stored::Separate { gate_up, down } => (Some((gate_up, down)), None),
+            Stored::Stacked { gate_up, down, .. } => (None, Some([*gate_up, *down])),
+        };
+        let separate = separate
+            .into_iter()
+            .flat_map(|(gate_up, down)| gate_up.iter().flatten().chain(down).copied());
+        separate.chain(stacked.into_iter().flatten())
+    }
+
+    /// How gate and up are stored together; `None` if each is a tensor of its own.
+    pub fn shards(&self) -> Option<Experts> {
+        match &self.stored {
+            Stored::Separate { .. } => None,
+            Stored::Stacked { gate_up, .. } => gate_up.scheme().experts,
+        }
+    }
+
+    /// The matrices of an expert, rounded to `f32`.
+    pub(super) fn reals(&self, expert: u32) -> Result<ExpertWeights, ExpertError> {
+        let shards = match &self.stored {
+            Stored::Separate { gate_up, .. } => gate_up.first().map_or(0, Vec::len),
+            Stored::Stacked { sizes, .. } => sizes.shards,
+        };
+        let matrix = |product, shard| {
+            let weight = self.matrix(product, expert, shard)?;
+            let values = weight.decode_rows(0..weight.shape().n);
+            Ok::<_, ExpertError>(Matrix {
+                values: values.into_iter().map(f64::from).collect(),
+                bias: weight.bias().unwrap_or_default().to_vec(),
+            })
+        };
+        let gate_up = (0..shards as u32).map(|shard| matrix(ExpertProduct::GateUp, shard));
+        let gate_up = gate_up.collect::<Result<_, _>>()?;
+        Ok(ExpertWeights { gate_up, down: matrix(ExpertProduct::Down, 0)? })
+    }
+}
+
+impl ExpertSource for QuantisedExperts<'_> {
+    fn scheme(&self, product: ExpertProduct) -> &Scheme {
+        match product {
+            ExpertProduct::GateUp => &self.schemes[0],
+            ExpertProduct::Down => &self.schemes[1],
+        }
+    }
+
+    fn matrix(
+        &self,
+        product: ExpertProduct,
+        expert: u32,
+        shard: u32,
+    ) -> Result<Unpacked, ExpertError> {
+        let none = UnpackError::NoShard { expert: expert.into(), shard: shard.into() };
+        match &self.stored {
+            Stored::Separate { gate_up, down } => {
+                let at = expert as usize;
+                let layer = match product {
+                    ExpertProduct::GateUp => gate_up.get(at).and_then(|of| of.get(shard as usize)),
+                    ExpertProduct::Down => down.get(at).filter(|_| shard == 0),
+                };
+                layer.ok_or(none)?.unpack().map_err(|error| ExpertError::Source(Arc::new(error)))
+            }
+            Stored::Stacked { gate_up, down, .. } => {
+                let layer = match product {
+                    ExpertProduct::GateUp => gate_up,
+                    ExpertProduct::Down => down,
+                };
+                Ok(of_stack(layer, expert.into(), shard.into())?)
+            }
+        }
+    }
+}
+
+/// A matrix of a stack: the expert's own bytes are unpacked, unless they are not contiguous.
+fn of_stack(layer: &Layer, expert: u64, shard: u64) -> Result<Unpacked, UnpackError> {
+    let (scheme, shape) = (layer.scheme(), layer.shape());
+    if expert >= shape.experts {
+        return Err(UnpackError::NoShard { expert, shard });
+    }
+    let one = Shape { experts: 1, ..shape };
+    let mut own = Vec::new();
+    for store in &scheme.stores {
+        let bytes = layer.store(&store.name).unwrap_or_default();
+        let whole = |bits: &u64| bits.is_multiple_of(8);
+        let bits = scheme.bind(store, one).ok().map(|bound| bound.bits()).filter(whole);
+        let of_one = |part: &&[u8]| bits == Some(part.len() as u64 * 8);
+        // What all experts share has the size of one.
+        let part = Some(bytes).filter(of_one);
+        let part = part.or_else(|| expert_bytes(&store.layout, bytes, expert, shape.experts));
+        own.extend(part.filter(of_one).map(|part| (&store.name, part)));
+    }
+    if own.len() < scheme.stores.len() {
+        return Unpacked::new(scheme, shape, &|name| layer.store(name))?.shard(expert, shard);
+    }
+    let stored = |name: &str| own.iter().find(|(own, _)| *own == name).map(|(_, bytes)| *bytes);
+    Unpacked::new(scheme, one, &stored)?.shard(0, shard)
+}
