@@ -1,5 +1,6 @@
 //! `quantloom bench`: here on the CPU, in `gpu` on a GPU.
 
+mod experts;
 pub(super) mod gpu;
 mod portable;
 mod transforms;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::device::Device;
+use quantloom::dsl::experts::ExpertLayer;
 use quantloom::dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::reference::StoredTensors;
@@ -28,6 +30,7 @@ use quantloom_tools::measure::{
 use serde_json::json;
 
 use super::backend;
+use super::named_layers::named_layer;
 use super::sizes::{Tokens, shape};
 use super::{print_line, scheme, table};
 use crate::atomic_write::{Replace, write_and_say};
@@ -46,7 +49,8 @@ use crate::progress::Progress;
     quantloom bench --scheme ct_w4a8 --shape 14336x4096 --m 1,8,32,128\n  \
     quantloom bench --backend cpu --m 1,2,4,8,16,32,64,128 --plot rates.svg --json rates.json\n  \
     quantloom bench --backend cuda --scheme ct_w4a16 --shape 8192x8192 --m 1,2,4,8 --json gpu.json\n  \
-    quantloom bench --backend cuda --transforms --shape 8192x8192")]
+    quantloom bench --backend cuda --transforms --shape 8192x8192\n  \
+    quantloom bench --experts qwen3_30b --scheme ct_w4a16 --m 1,8,64")]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file; several may be given. Without one, seven that are
     /// much used.
@@ -62,6 +66,10 @@ pub(crate) struct Arguments {
     /// them.
     #[arg(long, default_value = "auto")]
     backend: String,
+    /// Whole expert layers instead of products, on the CPU or an NVIDIA GPU: a model's (mixtral_8x7b,
+    /// qwen3_30b, gpt_oss_20b, gpt_oss_120b, deepseek_v3, kimi_k2, llama4_scout), or the text of a layer.
+    #[arg(long, value_name = "LAYER", value_parser = named_layer, conflicts_with_all = ["shape", "transforms", "plot"])]
+    experts: Option<ExpertLayer>,
     #[command(flatten)]
     tuning: backend::Tuning,
     /// Of a GPU: instead of products, how fast its kernels bring stored tensors into place, beside a
@@ -126,7 +134,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         outputs.iter().filter_map(|(option, path)| Some((*option, path.as_deref()?))).collect();
     let schemes: Vec<&path::Path> = arguments.schemes.iter().map(path::Path::new).collect();
     arguments.replace.check(&outputs, &schemes)?;
-    let device = match backend::tuned(&arguments.backend, &arguments.tuning)? {
+    let device = backend::tuned(&arguments.backend, &arguments.tuning)?;
+    if let Some(layer) = &arguments.experts {
+        return experts::run(arguments, layer, &device);
+    }
+    let device = match device {
         Device::Cpu(_) if arguments.transforms => {
             bail!("`--transforms` are kernels of a GPU: add `--backend cuda`")
         }

@@ -9,6 +9,7 @@ mod dequantize;
 mod devices;
 mod emit;
 mod inspect;
+mod named_layers;
 mod quantize;
 mod run;
 mod schemes;

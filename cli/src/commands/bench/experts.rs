@@ -1,0 +1,342 @@
+//! `quantloom bench --experts`: whole expert layers, from the ids of experts to y.
+//!
+//! Each call has ids of its own, drawn uniformly, so that calls meet different experts and nothing stays
+//! in a cache. Beside a time stands that of reading the weights of the experts that a call meets, once.
+
+use std::any::Any;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use quantloom::device::Device;
+use quantloom::dsl::experts::{ExpertLayer, ExpertProduct};
+use quantloom::dsl::format::{FloatFormat, Number};
+use quantloom::dsl::layout::Shape;
+use quantloom::dsl::{Activation, Scheme};
+use quantloom::runtime::backend::Backend;
+use quantloom::runtime::cpu::CpuDevice;
+use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
+use quantloom::runtime::element::ValuesMut;
+use quantloom::runtime::experts::{
+    ExpertCall, ExpertError, ExpertOp, ExpertOptions, ExpertSource, Routed,
+};
+use quantloom::runtime::gpu::{Executor as _, GpuDevice, GpuExpertLayer};
+use quantloom::runtime::op::Workspace;
+use quantloom::runtime::unpacked::Unpacked;
+use quantloom_tools::cuda::ReadFloor;
+use quantloom_tools::cuda::bench::{random_word, time_both};
+use quantloom_tools::measure::{Memory, median, seconds};
+use serde_json::json;
+
+use super::super::sizes::Tokens;
+use super::super::{print_line, scheme, table};
+use super::{Arguments, RandomX, own_type, random_weight};
+use crate::atomic_write::write_and_say;
+use crate::progress::Progress;
+
+/// Calls of a round, each with experts of its own.
+const CALLS: usize = 12;
+/// Time of a cell on the CPU.
+const BUDGET: Duration = Duration::from_millis(600);
+/// The scheme where none is asked for.
+const USUAL: &str = "ct_w4a16";
+
+/// A layer with one M.
+struct Cell {
+    scheme: String,
+    tokens: usize,
+    kernels: Vec<String>,
+    /// Experts that a call meets, on average.
+    experts: f64,
+    /// Bytes of their codes and group parameters.
+    bytes: f64,
+    /// Microseconds a call.
+    time: f64,
+    /// The same without programmatic launch, on a GPU.
+    serial: Option<f64>,
+    /// Microseconds of reading the bytes.
+    floor: f64,
+}
+
+pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -> Result<bool> {
+    let names: Vec<&str> = match arguments.schemes.as_slice() {
+        [] => vec![USUAL],
+        given => given.iter().map(String::as_str).collect(),
+    };
+    let Tokens(tokens) = &arguments.m;
+    let mut cells = Vec::new();
+    let progress = Progress::new("measuring", (names.len() * tokens.len()) as u64);
+    for name in names {
+        let scheme = scheme(name)?;
+        let context = || format!("scheme {name}, {layer}");
+        let weights = RandomExperts::new(&scheme, layer).with_context(context)?;
+        let mut done = |cell: Cell| {
+            cells.push(cell);
+            progress.advance(1);
+        };
+        match device {
+            Device::Cpu(device) => on_cpu(*device, layer, &weights, tokens, &mut done),
+            Device::Cuda(device) => on_cuda(device, layer, &weights, tokens, &mut done),
+            other => bail!("there are no measurements of expert layers on {}", other.name()),
+        }
+        .with_context(context)?;
+    }
+    drop(progress);
+    show(layer, &cells)?;
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&as_json(layer, &device.name(), &cells))?;
+        write_and_say(path, &(text + "\n"))?;
+    }
+    Ok(!cells.is_empty())
+}
+
+/// Random matrices of a layer, the same few for all experts: each expert has a place of its own in a
+/// prepared layer.
+struct RandomExperts {
+    scheme: Scheme,
+    own: FloatFormat,
+    /// Of the first product and the second.
+    matrices: [Unpacked; 2],
+}
+
+impl RandomExperts {
+    fn new(scheme: &Scheme, layer: &ExpertLayer) -> Result<Self> {
+        let own = own_type(scheme);
+        let mut dense = Scheme { experts: None, ..scheme.clone() };
+        // With one type of x, so that the weight is there once.
+        dense.activations.retain(|activation| {
+            *activation == Activation::Float(Number::Float(own)) || scheme.activations.len() == 1
+        });
+        let matrix = |n, k| -> Result<Unpacked> {
+            let shape = Shape::matrix(n, k);
+            let packed = random_weight(&dense, shape)?;
+            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+            Ok(Unpacked::new(&dense, shape, &stored)?)
+        };
+        let (hidden, intermediate) = (layer.hidden, layer.intermediate);
+        let matrices = [matrix(intermediate, hidden)?, matrix(hidden, intermediate)?];
+        Ok(Self { scheme: dense, own, matrices })
+    }
+
+    /// The bytes of an expert, from those of its matrices.
+    fn expert_bytes(&self, layer: &ExpertLayer, bytes: [u64; 2]) -> u64 {
+        bytes[0] * layer.gate.shards() as u64 + bytes[1]
+    }
+}
+
+impl ExpertSource for RandomExperts {
+    fn scheme(&self, _: ExpertProduct) -> &Scheme {
+        &self.scheme
+    }
+
+    fn matrix(&self, product: ExpertProduct, _: u32, _: u32) -> Result<Unpacked, ExpertError> {
+        Ok(match product {
+            ExpertProduct::GateUp => self.matrices[0].clone(),
+            ExpertProduct::Down => self.matrices[1].clone(),
+        })
+    }
+}
+
+/// The ids and router weights of a call.
+struct Choice {
+    ids: Vec<i32>,
+    weights: Vec<f32>,
+}
+
+impl Choice {
+    /// Different experts for each token, uniformly.
+    fn new(layer: &ExpertLayer, tokens: usize, call: usize) -> Self {
+        let (experts, k) = (layer.experts as usize, layer.top_k as usize);
+        let mut ids = Vec::with_capacity(tokens * k);
+        let mut order: Vec<i32> = (0..layer.experts as i32).collect();
+        for token in 0..tokens {
+            for choice in 0..k {
+                let at = (token * k + choice) as u32;
+                let left = (experts - choice) as u64;
+                let next = u64::from(random_word(at, call as u32 + 1)) * left >> 32;
+                order.swap(choice, choice + next as usize);
+            }
+            ids.extend_from_slice(&order[..k]);
+        }
+        Self { weights: vec![1.0 / k as f32; ids.len()], ids }
+    }
+
+    fn routed(&self) -> Routed<'_> {
+        Routed::Chosen { ids: &self.ids, weights: &self.weights }
+    }
+
+    /// Experts that some token meets.
+    fn experts(&self) -> usize {
+        let mut ids = self.ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.len()
+    }
+}
+
+/// The calls of a round, and the experts that one meets on average.
+fn choices(layer: &ExpertLayer, tokens: usize) -> (Vec<Choice>, f64) {
+    let calls: Vec<Choice> = (0..CALLS).map(|call| Choice::new(layer, tokens, call)).collect();
+    let experts: usize = calls.iter().map(Choice::experts).sum();
+    (calls, experts as f64 / CALLS as f64)
+}
+
+fn on_cpu(
+    device: CpuDevice,
+    layer: &ExpertLayer,
+    weights: &RandomExperts,
+    tokens: &[usize],
+    done: &mut dyn FnMut(Cell),
+) -> Result<()> {
+    let mut bytes = [0; 2];
+    for (bytes, matrix) in bytes.iter_mut().zip(&weights.matrices) {
+        *bytes = device.prepare(&weights.scheme, matrix)?.bytes() as u64;
+    }
+    let bytes = weights.expert_bytes(layer, bytes) as f64;
+    let op = device.prepare_experts(layer, weights, &ExpertOptions::default())?;
+    let memory = Memory::beyond_the_caches();
+    for &tokens in tokens {
+        let (calls, experts) = choices(layer, tokens);
+        let x = RandomX::tokens(&weights.scheme, weights.own, tokens, layer.hidden);
+        let mut y = vec![0.0f32; tokens * layer.hidden as usize];
+        let mut workspace = Workspace::default();
+        let (mut times, mut reads) = (Vec::new(), Vec::new());
+        let start = Instant::now();
+        while times.len() < CALLS || start.elapsed() < BUDGET {
+            reads.push(memory.sample());
+            for (at, call) in calls.iter().enumerate() {
+                let call = ExpertCall { x: x.values(), routed: call.routed(), shared: None };
+                let mut outcome = Ok(());
+                let time = seconds(|| {
+                    outcome = op.forward_into(&call, ValuesMut::F32(&mut y), &mut workspace);
+                });
+                outcome?;
+                // The first call of a round meets what the sample left behind.
+                if at > 0 {
+                    times.push(time * 1e6);
+                }
+            }
+        }
+        let floor = experts * bytes / (median(&mut reads) * 1e3);
+        done(Cell {
+            scheme: weights.scheme.name.clone(),
+            tokens,
+            kernels: op.kernels(tokens),
+            experts,
+            bytes: experts * bytes,
+            time: median(&mut times),
+            serial: None,
+            floor,
+        });
+    }
+    Ok(())
+}
+
+fn on_cuda(
+    device: &GpuDevice<Cuda>,
+    layer: &ExpertLayer,
+    weights: &RandomExperts,
+    tokens: &[usize],
+    done: &mut dyn FnMut(Cell),
+) -> Result<()> {
+    let mut bytes = [0; 2];
+    for (bytes, matrix) in bytes.iter_mut().zip(&weights.matrices) {
+        *bytes = device.prepare(&weights.scheme, matrix)?.bytes(weights.own);
+    }
+    let bytes = weights.expert_bytes(layer, bytes) as f64;
+    let op: Box<dyn Any> = device.prepare_experts(layer, weights, &ExpertOptions::default())?;
+    let prepared = op
+        .downcast::<GpuExpertLayer<Cuda>>()
+        .map_err(|_| anyhow!("the device's expert layers are none of a GPU"))?;
+    let stream = device.executor().stream();
+    let floors = ReadFloor::new(Stream::new(stream.context())?, &ImageCache::from_environment())?;
+    for &tokens in tokens {
+        let (calls, experts) = choices(layer, tokens);
+        let x = RandomX::tokens(&weights.scheme, weights.own, tokens, layer.hidden);
+        let tensors = calls.iter().map(|call| {
+            let call = ExpertCall { x: x.values(), routed: call.routed(), shared: None };
+            prepared.tensors(&call)
+        });
+        let mut tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+        let times = time_both(stream, CALLS, |call, _, overlap| {
+            prepared.queue(&mut tensors[call], overlap)
+        })?;
+        let floor = floors.time((experts * bytes) as u64)?;
+        done(Cell {
+            scheme: weights.scheme.name.clone(),
+            tokens,
+            kernels: prepared.kernels(tokens),
+            experts,
+            bytes: experts * bytes,
+            time: times.overlapped.microseconds,
+            serial: Some(times.serial.microseconds),
+            floor: floor.overlapped.microseconds,
+        });
+    }
+    Ok(())
+}
+
+fn show(layer: &ExpertLayer, cells: &[Cell]) -> Result<()> {
+    print_line(format_args!("\n{layer}; microseconds a call, in brackets over the floor"))?;
+    let header = ["scheme", "M", "time", "serial", "floor", "experts", "MB", "kernels"];
+    let mut rows = table(&header);
+    for cell in cells {
+        let over = |time: f64| format!("{time:.1} ({:.2})", time / cell.floor);
+        rows.add_row([
+            cell.scheme.clone(),
+            cell.tokens.to_string(),
+            over(cell.time),
+            cell.serial.map_or_else(String::new, over),
+            format!("{:.1}", cell.floor),
+            format!("{:.1}", cell.experts),
+            format!("{:.1}", cell.bytes / 1e6),
+            cell.kernels.join("; "),
+        ]);
+    }
+    print_line(rows)?;
+    print_line(
+        "time: from ids to y, each call with other experts; serial: without programmatic launch; \
+         floor: reading the weights of the experts that a call meets",
+    )
+}
+
+fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Value {
+    let cell = |cell: &Cell| {
+        json!({
+            "scheme": cell.scheme,
+            "m": cell.tokens,
+            "microseconds": cell.time,
+            "microseconds_serial": cell.serial,
+            "floor_microseconds": cell.floor,
+            "experts_met": cell.experts,
+            "bytes": cell.bytes,
+            "kernels": cell.kernels,
+        })
+    };
+    json!({
+        "backend": device,
+        "layer": layer.to_string(),
+        "results": cells.iter().map(cell).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_meets_different_experts_and_calls_differ() {
+        let layer: ExpertLayer =
+            "12 experts of 64 x 32, top 5, softmax, silu".parse().expect("a layer");
+        let (calls, experts) = choices(&layer, 40);
+        assert!(experts > 11.9, "{experts}");
+        for call in &calls {
+            for token in call.ids.chunks(5) {
+                let mut seen = token.to_vec();
+                seen.sort_unstable();
+                seen.dedup();
+                assert!(seen.len() == 5 && seen.iter().all(|id| (0..12).contains(id)), "{token:?}");
+            }
+        }
+        assert_ne!(calls[0].ids, calls[1].ids);
+    }
+}
