@@ -25,6 +25,7 @@ mod scheme_mutations;
 mod sequences;
 mod simulated;
 mod snapshots;
+mod stacked;
 mod tables;
 mod texts;
 mod transforms;

@@ -15,7 +15,7 @@ use std::fmt;
 use std::ops::{Add, Mul};
 use std::sync::Arc;
 
-use quantloom_dsl::experts::{Gate, Routing};
+use quantloom_dsl::experts::{ExpertProduct, Gate, Routing};
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 pub use quantloom_dsl::{BufferRole, Dimension, Storage};
@@ -33,6 +33,9 @@ pub enum Work {
         scheme: Arc<Scheme>,
         /// Element type of y.
         output: Number,
+        /// Which product of an expert layer, whose matrices are stacked; `None` with a single matrix.
+        /// The sizes of the stack are parameters of the schedule.
+        experts: Option<ExpertProduct>,
     },
     /// x, as it comes, to what a product of the key's target reads.
     Operand {
@@ -71,7 +74,18 @@ pub enum Work {
 impl Work {
     /// The product of a scheme's weight with an activation.
     pub fn product(scheme: &Scheme, activation: &Activation, output: Number) -> Self {
-        Self::Product { scheme: Arc::new(unpacked(scheme, activation)), output }
+        Self::Product { scheme: Arc::new(unpacked(scheme, activation)), output, experts: None }
+    }
+
+    /// The product of the weights of an expert layer, each of a scheme, with an activation.
+    pub fn expert_product(
+        scheme: &Scheme,
+        activation: &Activation,
+        output: Number,
+        product: ExpertProduct,
+    ) -> Self {
+        let scheme = Arc::new(unpacked(scheme, activation));
+        Self::Product { scheme, output, experts: Some(product) }
     }
 
     /// What a product of a scheme's weight with an activation reads of x.
@@ -149,8 +163,9 @@ impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = |scheme: &Scheme| scheme.weight.code.bits();
         match self {
-            Self::Product { scheme, output, .. } => {
-                write!(f, "product of {}-bit codes to {output}", bits(scheme))
+            Self::Product { scheme, output, experts } => {
+                let experts = experts.map(|product| format!("{product} ")).unwrap_or_default();
+                write!(f, "{experts}product of {}-bit codes to {output}", bits(scheme))
             }
             Self::Operand { scheme, own } => {
                 write!(f, "x in {own} for products of {}-bit codes", bits(scheme))

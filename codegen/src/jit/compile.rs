@@ -7,10 +7,11 @@
 
 use std::borrow::Cow;
 
-use quantloom_dsl::format::Number;
+use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::format::{NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::accumulation::{Decoded, Sums};
-use quantloom_runtime::gpu::{Basis, Choice, Request};
+use quantloom_runtime::gpu::{Basis, Choice, Request, Stacked, StackedChoice};
 use quantloom_runtime::source::{KernelKey, KernelText, Refusal, Schedule, Work};
 
 use super::{JitError, TRANSFORM, experts, launch_rule, operand};
@@ -18,7 +19,9 @@ use crate::emit;
 use crate::ir::{Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::transform::{Direction, Part, transform};
-use crate::schedule::{Chosen, Problem, Unscheduled, choose_by_model, measured};
+use crate::schedule::{
+    Chosen, Problem, Stack, Unscheduled, choose_by_model, choose_stacked, measured,
+};
 use crate::target::{TARGETS, Target};
 
 /// The kernel for a request and M tokens.
@@ -33,6 +36,40 @@ pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<Choice, Refus
         None => (choose_by_model(&problem, most).map_err(JitError::from)?, Basis::Model),
     };
     Ok(choice(request, &problem, chosen, by)?)
+}
+
+/// The kernel for a product of an expert layer and M tokens.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn choose_experts(
+    request: &Request<'_>,
+    stacked: &Stacked,
+    tokens: u64,
+) -> Result<StackedChoice, Refusal> {
+    let &Stacked { product, experts, shards, top_k, slots } = stacked;
+    let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+    let problem = problem(request)?.giving(NUMBER_F32).map_err(JitError::from)?;
+    let problem = problem.stacked(stack(product, (experts, shards, top_k)));
+    let problem = problem.map_err(JitError::from)?;
+    let chosen = choose_stacked(&problem, size(tokens), slots.map(size));
+    let chosen = chosen.map_err(JitError::from)?;
+    let mut choice = choice(request, &problem, chosen, Basis::Model)?;
+    let output = problem.output;
+    choice.key.work = Work::expert_product(request.scheme, request.activation, output, product);
+    let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k)];
+    let sizes = sizes.map(|(name, size)| (name.to_owned(), size));
+    choice.key.schedule.parameters.extend(sizes);
+    let most = problem.stack.map(|stack| stack.most_tokens(&problem, chosen));
+    choice.tokens = most.unwrap_or(choice.tokens);
+    Ok(StackedChoice { choice, slots: u64::from(chosen.schedule().block_tokens()) })
+}
+
+/// The stack of a product of an expert layer; sizes beyond 32 bits are refused with the problem.
+fn stack(product: ExpertProduct, (experts, shards, top_k): (u64, u64, u64)) -> Stack {
+    let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+    let (experts, shards, top_k) = (size(experts), size(shards), size(top_k));
+    Stack { product, experts, shards, top_k }
 }
 
 /// The text of a key's kernel.
@@ -79,9 +116,17 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
     };
     let problem = || posed(scheme, activation, target, (size("n")?, size("k")?));
     let direction = match &key.work {
-        Work::Product { output, .. } => {
+        Work::Product { output, experts, .. } => {
             let chosen = Chosen::read(name, parameters)?;
-            return Ok(chosen.write(&problem()?.giving(*output)?)?);
+            let problem = problem()?.giving(*output)?;
+            let problem = match experts {
+                None => problem,
+                Some(product) => {
+                    let sizes = (size("experts")?, size("shards")?, size("top_k")?);
+                    problem.stacked(stack(*product, sizes))?
+                }
+            };
+            return Ok(chosen.write(&problem)?);
         }
         Work::Operand { own, .. } if name == operand::SCHEDULE => {
             let (columns, launch) = (size("x_columns")?, size("launch")?);

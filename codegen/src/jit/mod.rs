@@ -22,6 +22,7 @@ use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{
     Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativePart, Products, Request,
+    Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
@@ -165,6 +166,15 @@ impl Products for Jit {
         let target = compile::gpu(request.target)?;
         let refused = |why| JitError::Environment(EnvironmentError::Refused(Box::new(why)));
         Ok(with_overrides::overridden(request, target, choice, &overrides).map_err(refused)?)
+    }
+
+    fn choose_stacked(
+        &self,
+        request: &Request<'_>,
+        stacked: &Stacked,
+        tokens: u64,
+    ) -> Result<StackedChoice, Refusal> {
+        compile::choose_experts(request, stacked, tokens)
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {

@@ -1,7 +1,9 @@
 //! The compiler with overrides of free choices, to measure and to verify other tiles.
 
 use quantloom_dsl::format::FloatFormat;
-use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Moves, NativePart, Products, Request};
+use quantloom_runtime::gpu::{
+    Arrangement, Basis, Choice, Moves, NativePart, Products, Request, Stacked, StackedChoice,
+};
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
 use super::compile::{choice, gpu, problem_on};
@@ -31,6 +33,15 @@ impl Products for JitWithOverrides {
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
         let target = gpu(request.target)?;
         Ok(overridden(request, target, Jit.choose(request, tokens)?, &self.0)?)
+    }
+
+    fn choose_stacked(
+        &self,
+        request: &Request<'_>,
+        stacked: &Stacked,
+        tokens: u64,
+    ) -> Result<StackedChoice, Refusal> {
+        Jit.choose_stacked(request, stacked, tokens)
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {

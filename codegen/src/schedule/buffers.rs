@@ -1,23 +1,29 @@
 //! The buffers of a product: slots, words, layouts. All schedules of a product declare the same buffers,
 //! so that one prepared weight serves all of them.
 
+use quantloom_dsl::experts::ExpertProduct;
 use quantloom_dsl::layout::Component;
 use quantloom_dsl::{BufferRole, Dimension};
 
 use super::Problem;
 use super::group_params::GroupParams;
+use super::order::OrderArray;
+use super::stack::Stack;
 use crate::ir::{Access, BufferId, Builder, Extent, ParameterId, Word};
 
-/// The buffers of a product, by slot: codes, x, y, then those of the others that the product has.
+/// The buffers of a product, by slot: codes, x, y, then those of the others that the product has. In an
+/// expert layer the order of pairs comes first.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductBuffers {
-    /// Rows of x and y, at least 1.
+    /// Rows of x and y, at least 1; tokens of an expert layer.
     pub m: ParameterId,
-    /// The codes, in the plan's native layout: `w`.
+    /// The codes, in the plan's native layout: `w`. Constant buffers of a stack have a matrix after
+    /// another.
     pub codes: BufferId,
-    /// The activation, [M, columns of the input]: `x`.
+    /// The activation, [M, columns of the input]: `x`. The second product of an expert layer has a row
+    /// per slot.
     pub x: BufferId,
-    /// The result, [M, N]: `y`.
+    /// The result, [M, N]: `y`. In an expert layer a row per shard and slot, or per pair.
     pub y: BufferId,
     /// The scales of segments' sums or of weights: `scale`. This buffer, `zero` and `correction` have
     /// the layout [`GroupParams::layout`].
@@ -30,34 +36,51 @@ pub struct ProductBuffers {
     pub channel_scale: Option<BufferId>,
     /// The bias of each row of w, `[N]`, f32, which holds every stored type exactly: `bias`.
     pub bias: Option<BufferId>,
-    /// The scales of x, `[M, groups]`, f32 or codes: `x_scale`.
+    /// The scales of x, `[M, groups]`, f32 or codes: `x_scale`. As many rows as x.
     pub x_scale: Option<BufferId>,
+    /// The order of an expert layer's pairs: `slots`.
+    pub(super) order: Option<OrderArray>,
 }
 
 /// The layout of buffers with one f32 per row.
 pub const PER_ROW_LAYOUT: &str = "[n]";
 
 impl ProductBuffers {
-    /// Declares the buffers of a problem.
-    pub fn declare(b: &mut Builder, problem: &Problem) -> Self {
+    /// Declares the buffers of a problem, for blocks with so many tokens.
+    pub fn declare(b: &mut Builder, problem: &Problem, tokens: u32) -> Self {
         let native = &problem.plan.native;
         let fixed = Extent::Constant;
-        let m = b.size(Dimension::M, "rows of x and y, at least 1");
-        let rows = Extent::Parameter(m);
+        let stack = problem.stack;
+        let meaning = if stack.is_some() { "tokens" } else { "rows of x and y" };
+        let m = b.size(Dimension::M, &format!("{meaning}, at least 1"));
+        let order =
+            stack.map(|stack| OrderArray::declare(b, (stack.experts, tokens), Access::ReadOnly));
+        let (x_rows, y_rows, y_access) = match stack.zip(order) {
+            None => (Extent::Parameter(m), vec![Extent::Parameter(m)], Access::WriteOnce),
+            Some((stack, order)) => match stack.product {
+                ExpertProduct::GateUp => {
+                    let y_rows = vec![fixed(stack.shards), order.all_slots()];
+                    (Extent::Parameter(m), y_rows, Access::WriteSome)
+                }
+                ExpertProduct::Down => {
+                    (order.all_slots(), vec![Extent::Parameter(order.pairs)], Access::WriteSome)
+                }
+            },
+        };
         let (tiles, chunks) = (problem.row_tiles(), problem.chunks());
-        let shape = [tiles, chunks, b.warp_size() * problem.lane_words()].map(fixed);
+        let shape = Stack::shape(stack, &[tiles, chunks, b.warp_size() * problem.lane_words()]);
         let layout = format!("codes, {}", native.layout.display(Component::Code));
         let codes = b.buffer_of(BufferRole::Codes, Word::U32, Access::Constant, &shape, &layout);
-        let shape = [rows, fixed(problem.input.words(problem.input.columns))];
+        let shape = [x_rows, fixed(problem.input.words(problem.input.columns))];
         let layout = format!("{} [k, m]", problem.input.operand);
         let x = b.buffer_of(BufferRole::X, problem.input.word(), Access::ReadOnly, &shape, &layout);
         let word = if problem.output.bits() == 32 { Word::U32 } else { Word::U16 };
-        let shape = [rows, fixed(problem.n)];
+        let shape: Vec<Extent> = y_rows.into_iter().chain([fixed(problem.n)]).collect();
         let layout = format!("{} [n, m]", problem.output);
-        let y = b.buffer_of(BufferRole::Y, word, Access::WriteOnce, &shape, &layout);
+        let y = b.buffer_of(BufferRole::Y, word, y_access, &shape, &layout);
         let per_group = |b: &mut Builder, role: BufferRole, params: Option<GroupParams>| {
             let params = params?;
-            let shape = params.words(problem).map(fixed);
+            let shape = Stack::shape(stack, &params.words(problem));
             let GroupParams { number, rows, columns, .. } = params;
             let layout = params.layout(problem);
             let layout = format!("{number} {layout} in groups of {rows} x {columns}");
@@ -68,17 +91,17 @@ impl ProductBuffers {
         let correction = per_group(b, BufferRole::Correction, problem.correction);
         let per_row = |b: &mut Builder, role: BufferRole, there: bool| {
             let layout = format!("f32 {PER_ROW_LAYOUT}");
-            let shape = [fixed(problem.n)];
+            let shape = Stack::shape(stack, &[problem.n]);
             there.then(|| b.buffer_of(role, Word::U32, Access::Constant, &shape, &layout))
         };
         let channel_scale = per_row(b, BufferRole::ChannelScale, problem.channel_scale);
         let bias = per_row(b, BufferRole::Bias, problem.bias);
         let x_scale = problem.input.groups().map(|groups| {
-            let shape = [rows, fixed(groups)];
+            let shape = [x_rows, fixed(groups)];
             let codes = problem.input.codes;
             let layout = if codes { "e8m0, four a word [groups, m]" } else { "f32 [groups, m]" };
             b.buffer_of(BufferRole::OperandScale, Word::U32, Access::ReadOnly, &shape, layout)
         });
-        Self { m, codes, x, y, scale, zero, correction, channel_scale, bias, x_scale }
+        Self { m, codes, x, y, scale, zero, correction, channel_scale, bias, x_scale, order }
     }
 }

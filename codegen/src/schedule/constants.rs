@@ -6,6 +6,8 @@ use super::epilogue::{EpilogueOp, EpilogueOperand};
 use super::input::InputScale;
 use super::participants::Participants;
 use super::problem::Problem;
+use super::rows::TokenRows;
+use super::stack::Matrix;
 use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Type, Width, Word};
 
 /// A block's constants in shared memory, f32, and the epilogue's steps that use them.
@@ -21,12 +23,13 @@ pub(super) struct Constants {
     x_scale: Option<SharedId>,
 }
 
-/// A block's range of an axis: its first element, its size, and the end of the axis.
+/// A block's rows of w: the first one, their number, the rows of a matrix, and the block's matrix.
 #[derive(Clone, Copy)]
-pub(super) struct Range {
+pub(super) struct RowRange {
     pub(super) first: Operand,
     pub(super) count: u32,
-    pub(super) end: Operand,
+    pub(super) end: u32,
+    pub(super) matrix: Matrix,
 }
 
 impl Constants {
@@ -55,22 +58,33 @@ impl Constants {
         &self,
         b: &mut Builder,
         io: &ProductBuffers,
-        rows: Range,
+        rows: RowRange,
         by: Participants,
     ) {
-        copy(b, self.channel_scale, io.channel_scale, rows, by);
-        copy(b, self.bias, io.bias, rows, by);
+        for (to, from) in [(self.channel_scale, io.channel_scale), (self.bias, io.bias)] {
+            copy(b, (to, from), rows.count, by, |b, at, _| {
+                let number = b.add(rows.first, at);
+                let there = b.less(number, rows.end);
+                let matrix = rows.matrix.first_word(b, rows.end);
+                (b.add(number, matrix), there)
+            });
+        }
     }
 
-    /// Starts the copies of the tokens' constants.
+    /// Starts the copies of the tokens' constants; `first` is the number of the block's first token.
     pub(super) fn copy_tokens(
         &self,
         b: &mut Builder,
         io: &ProductBuffers,
-        tokens: Range,
+        (first, tokens): (Operand, &TokenRows),
         by: Participants,
     ) {
-        copy(b, self.x_scale, io.x_scale, tokens, by);
+        copy(b, (self.x_scale, io.x_scale), tokens.count(), by, |b, at, certain| {
+            let number = b.add(first, at);
+            let token = tokens.token_of(b, (number, at), certain);
+            let exists = tokens.exists(b, token);
+            (tokens.x_row(b, token, exists), exists)
+        });
     }
 
     /// The results of some consecutive rows of one token.
@@ -102,23 +116,24 @@ fn by_token(problem: &Problem) -> bool {
     problem.input.scale == Some(InputScale::Row)
 }
 
+/// Copies a constant; `source` gives the word of a thread's constant and whether there is one. It learns
+/// whether the number of the constant is certainly below their count.
 fn copy(
     b: &mut Builder,
-    to: Option<SharedId>,
-    from: Option<BufferId>,
-    range: Range,
+    (to, from): (Option<SharedId>, Option<BufferId>),
+    count: u32,
     by: Participants,
+    mut source: impl FnMut(&mut Builder, Operand, bool) -> (Operand, Operand),
 ) {
     let (Some(to), Some(from)) = (to, from) else { return };
     let (thread, threads) = (by.thread(b), by.threads(b));
-    for first in (0..range.count).step_by(threads as usize) {
+    for first in (0..count).step_by(threads as usize) {
         let at = b.add(thread, first);
-        let number = b.add(range.first, at);
-        let there = b.less(number, range.end);
-        let inside =
-            if first + threads > range.count { b.less(at, range.count) } else { true.into() };
+        let certain = first + threads <= count;
+        let (word, there) = source(b, at, certain);
+        let inside = if certain { true.into() } else { b.less(at, count) };
         b.when(inside, |b| {
-            b.copy_async(Address::new(to, at), Address::new(from, number), Width::B32, Some(there));
+            b.copy_async(Address::new(to, at), Address::new(from, word), Width::B32, Some(there));
         });
     }
 }

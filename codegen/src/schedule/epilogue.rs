@@ -14,6 +14,7 @@ use super::chunk::width;
 use super::constants::Constants;
 use super::mapping::MainLoop;
 use super::participants::Participants;
+use super::rows::TokenRows;
 use crate::ir::{
     Address, Binary, Builder, Cache, Extent, Half, Operand, Reg, SharedId, Type, Width, Word,
 };
@@ -42,11 +43,12 @@ pub(super) struct Epilogue<'p> {
     pub(super) at_once: u32,
     /// The warps that write y; all of them have sums.
     pub(super) participants: Participants,
-    /// Rows of x, at launch.
-    pub(super) m: Operand,
+    /// Where the tokens' rows of y are.
+    pub(super) token_rows: TokenRows,
     /// The block's number along the rows, and the number of such blocks.
     pub(super) row_block: (Operand, u32),
-    /// The block's number along the tokens, and the number of such blocks: as a value and as an extent.
+    /// The number of the block's tile of y along the tokens, and the number of such tiles: as a value and
+    /// as an extent.
     pub(super) token_block: (Operand, Operand, Extent),
     /// The block's number among those that split K.
     pub(super) split: Operand,
@@ -184,15 +186,17 @@ impl Epilogue<'_> {
     fn store(&self, b: &mut Builder, [token, row]: [Operand; 2], values: &[Operand]) {
         let main = self.main;
         let values = self.constants.finish(b, [token, row], self.width(), values);
-        let token = b.mad(self.token_block.0, self.tokens, token);
+        let number = self.token_rows.number(b, token);
         let n = b.mad(self.row_block.0, self.rows, row);
-        let token_is = b.less(token, self.m);
+        let token = self.token_rows.token(b, number, true.into());
+        let token_is = self.token_rows.exists(b, token);
         let mask = if main.problem.n.is_multiple_of(self.rows) {
             token_is
         } else {
             let row_is = b.less(n, main.problem.n);
             b.both(token_is, row_is)
         };
+        let token = self.token_rows.y_row(b, token);
         let at = b.mad(token, main.problem.n, n);
         let to = Address::new(self.io.y, at);
         let half = match main.problem.output {

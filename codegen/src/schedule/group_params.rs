@@ -117,6 +117,12 @@ impl GroupParams {
         [rows, k_tiles * self.tile_words(problem)]
     }
 
+    /// Words of the buffer of one matrix.
+    pub(super) fn matrix_words(&self, problem: &Problem) -> u32 {
+        let [rows, row] = self.words(problem);
+        rows * row
+    }
+
     /// Numbers that a lane reads of a group.
     fn of_group(&self, main: &MainLoop<'_>) -> u32 {
         if self.rows == 1 { main.rows(self).len } else { 1 }

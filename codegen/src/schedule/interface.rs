@@ -78,6 +78,9 @@ pub trait Schedule: FreeChoices {
     /// The most rows of x of one launch.
     fn most_tokens(&self, problem: &Problem) -> u32;
 
+    /// Tokens of a block; slots of a token block in an expert layer.
+    fn block_tokens(&self) -> u32;
+
     /// The main loop of these choices, if they are valid for the problem.
     ///
     /// # Errors

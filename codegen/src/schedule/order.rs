@@ -29,7 +29,8 @@ pub(super) struct OrderArray {
 /// The addresses of the array's words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderWords {
-    array: OrderArray,
+    /// The array.
+    pub(super) array: OrderArray,
     /// T.
     pub(super) token_blocks: Operand,
     /// R.

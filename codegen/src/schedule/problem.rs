@@ -11,11 +11,13 @@ use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
+use super::chunk::tile_words;
 use super::dequantise::writable;
 use super::group_params::GroupParams;
 use super::input::Input;
 use super::mapping::{MainLoop, Mapping, lane_words};
 use super::shader;
+use super::stack::Stack;
 use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
 use crate::plan::{Operand, Plan, Refusal};
@@ -119,6 +121,8 @@ pub struct Problem {
     pub input: Input,
     /// Type of y: f32, f16 or bf16.
     pub output: Number,
+    /// The experts whose matrices are stacked; `None` if there is a single matrix.
+    pub stack: Option<Stack>,
     /// The mapping to the plan's own instruction. The layout of group parameters follows from its
     /// k-tile, and schedules use it unless they choose another one.
     pub mapping: Mapping,
@@ -190,6 +194,7 @@ impl Problem {
             bias,
             input,
             output,
+            stack: None,
             mapping,
             stem,
         };
@@ -210,6 +215,30 @@ impl Problem {
     pub fn giving(self, output: Number) -> Result<Self, Unscheduled> {
         written(output, self.target())?;
         Ok(Self { output, ..self })
+    }
+
+    /// The same product for each matrix of a stack.
+    ///
+    /// # Errors
+    /// A stack without matrices, or one of 2^32 words of codes.
+    pub fn stacked(self, stack: Stack) -> Result<Self, Unscheduled> {
+        let shape = |what, value, rule| Err(Unscheduled::Shape { what, value, rule });
+        if stack.top_k == 0 {
+            return shape("top k", stack.top_k, "expected 1 or more");
+        }
+        let matrices = u64::from(stack.experts) * u64::from(stack.shards);
+        let words = u64::from(self.row_tiles()) * u64::from(tile_words(&self));
+        if matrices == 0 || matrices.saturating_mul(words) > u64::from(u32::MAX) {
+            let rule = "expected 1 or more, with fewer than 2^32 words of codes";
+            return shape("experts", stack.experts, rule);
+        }
+        Ok(Self { stack: Some(stack), ..self })
+    }
+
+    /// The product with a single matrix of the stack.
+    #[must_use]
+    pub fn single(&self) -> Self {
+        Self { stack: None, ..self.clone() }
     }
 
     /// The target.
@@ -304,7 +333,8 @@ impl Problem {
             Activation::Float(number) if *number == self.output => String::new(),
             _ => format!("_{}", self.output),
         };
-        let tile = format!("{tile}_n{}k{}{bias}{output}", self.n, self.k);
+        let stack = self.stack.map(Stack::label).unwrap_or_default();
+        let tile = format!("{tile}_n{}k{}{bias}{output}{stack}", self.n, self.k);
         crate::plan::kernel_name(scheme, activation, &tile, self.target())
     }
 }

@@ -29,6 +29,8 @@ use super::buffers::ProductBuffers;
 use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::input::InputScale;
 use super::mapping::MainLoop;
+use super::rows::{RoutedBlock, TokenRows};
+use super::stack::Matrix;
 use super::table::Table;
 
 pub use choice::ShaderTile;
@@ -57,9 +59,20 @@ fn shader(main: &MainLoop<'_>, tile: ShaderTile) -> Kernel {
         tile.parts,
     );
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
-    let this = Shader::start(&mut b, main, tile);
-    b.grid([Extent::Constant(rows), Extent::CeilDiv(this.io.m, tile.tokens), Extent::Constant(1)]);
-    this.write(&mut b);
+    let io = ProductBuffers::declare(&mut b, main.problem, tile.tokens);
+    match main.problem.stack.zip(io.order) {
+        None => {
+            let one = Extent::Constant(1);
+            b.grid([Extent::Constant(rows), Extent::CeilDiv(io.m, tile.tokens), one]);
+            Shader::start(&mut b, main, (tile, io)).write(&mut b);
+        }
+        Some(experts) => {
+            let block = RoutedBlock::begin(&mut b, experts, (rows, 1), false);
+            block.when_in_use(&mut b, |b, matrix| {
+                Shader::start_routed(b, main, (tile, io), (&block, matrix)).write(b);
+            });
+        }
+    }
     b.finish()
 }
 
@@ -72,11 +85,16 @@ struct Shader<'p> {
     /// This group of lanes' number among those that split K, and among the block's tiles of rows.
     part: Operand,
     group: Operand,
-    /// Rows of x, at launch.
-    m: Operand,
+    /// The block's number along the rows of w; `None` if the epilogue reads it again.
+    row_block_known: Option<Operand>,
+    /// The tokens.
+    rows: TokenRows,
+    /// The matrix, and its first word of codes.
+    matrix: Matrix,
+    codes: Operand,
     /// Per tile of rows, its number; for tiles beyond the last, that of the last.
     tiles: Vec<Operand>,
-    /// Per token, its number; for tokens beyond the last, that of the last.
+    /// Per token, its row of x; for tokens that do not exist, that of another one.
     tokens: Vec<Operand>,
 }
 
@@ -88,14 +106,42 @@ struct Segment {
 }
 
 impl<'p> Shader<'p> {
-    fn start(b: &mut Builder, main: &'p MainLoop<'p>, tile: ShaderTile) -> Self {
-        let io = ProductBuffers::declare(b, main.problem);
+    fn start(
+        b: &mut Builder,
+        main: &'p MainLoop<'p>,
+        (tile, io): (ShaderTile, ProductBuffers),
+    ) -> Self {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        let (rows, tokens) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
+        let (row_block, token_block) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
         let m = b.argument(io.m);
+        let rows = TokenRows::single(token_block, tile.tokens, m);
+        Self::place(b, (main, tile, io), (lane, warp), (row_block, None), (rows, Matrix::SINGLE))
+    }
+
+    /// [`Self::start`] for a block of an expert layer.
+    fn start_routed(
+        b: &mut Builder,
+        main: &'p MainLoop<'p>,
+        (tile, io): (ShaderTile, ProductBuffers),
+        (block, matrix): (&RoutedBlock, Matrix),
+    ) -> Self {
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        let (row_block, rows) = (block.row_block, block.rows(b));
+        let known = Some(row_block);
+        Self::place(b, (main, tile, io), (lane, warp), (row_block, known), (rows, matrix))
+    }
+
+    /// Finds the block's tiles of rows and its rows of x.
+    fn place(
+        b: &mut Builder,
+        (main, tile, io): (&'p MainLoop<'p>, ShaderTile, ProductBuffers),
+        (lane, warp): (Operand, Operand),
+        (row_block, row_block_known): (Operand, Option<Operand>),
+        (rows, matrix): (TokenRows, Matrix),
+    ) -> Self {
         b.comment("neighbouring groups of lanes have neighbouring chunks of K");
         let (part, group) = (b.rem(warp, tile.parts), b.div(warp, tile.parts));
-        let first = b.mad(rows, tile.groups, group);
+        let first = b.mad(row_block, tile.groups, group);
         let first = b.mul(first, tile.row_tiles);
         let last = main.problem.row_tiles() - 1;
         let ragged = !main.problem.row_tiles().is_multiple_of(tile.row_tiles * tile.groups);
@@ -104,13 +150,29 @@ impl<'p> Shader<'p> {
             if ragged { b.binary(Binary::Min, number, last) } else { number }
         });
         let tiles = tiles.collect();
-        let (first, last) = (b.mul(tokens, tile.tokens), b.sub(m, 1u32));
+        let first = rows.number(b, 0u32.into());
+        let readable = rows.readable(b, tile.tokens);
         let tokens = (0..tile.tokens).map(|at| {
             let number = b.add(first, at);
-            b.binary(Binary::Min, number, last)
+            readable.row(b, number)
         });
         let tokens = tokens.collect();
-        Self { main, tile, io, lane, part, group, m, tiles, tokens }
+        let codes = tile_words(main.problem) * main.problem.row_tiles();
+        let codes = matrix.first_word(b, codes);
+        Self {
+            main,
+            tile,
+            io,
+            lane,
+            part,
+            group,
+            row_block_known,
+            rows,
+            matrix,
+            codes,
+            tiles,
+            tokens,
+        }
     }
 
     fn write(&self, b: &mut Builder) {
@@ -123,7 +185,8 @@ impl<'p> Shader<'p> {
         let [scale, correction] =
             [(main.problem.scale, self.io.scale), (main.problem.correction, self.io.correction)]
                 .map(|(of, buffer)| {
-                    Some(Params::new(b, main, (of?, buffer?), (&self.tiles, self.lane)))
+                    let of = (of?, buffer?, self.matrix);
+                    Some(Params::new(b, main, of, (&self.tiles, self.lane)))
                 });
         let x_rows: Vec<Operand> =
             self.tokens.iter().map(|token| b.mul(*token, main.problem.input.columns)).collect();
@@ -206,6 +269,7 @@ impl<'p> Shader<'p> {
         let main = self.main;
         let start = b.mul(tile, tile_words(main.problem));
         let start = b.mad(chunk, chunk_words(main.problem), start);
+        let start = b.add(start, self.codes);
         let mut all = Vec::new();
         for (first, words) in planes(main.problem) {
             let at = b.mad(self.lane, words, start);

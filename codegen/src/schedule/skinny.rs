@@ -26,7 +26,7 @@ use crate::ir::{
 
 use super::buffers::ProductBuffers;
 use super::chunk::{chunk_words, loads, planes, tile_words, width};
-use super::constants::{Constants, Range};
+use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, Scales, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue};
 use super::group_params::GroupParams;
@@ -34,6 +34,8 @@ use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
 use super::problem::Unscheduled;
+use super::rows::{RoutedBlock, TokenRows};
+use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use activation::Activation;
@@ -51,8 +53,14 @@ struct Skinny<'p> {
     warp: Operand,
     /// The block's number along the rows of w.
     block: Operand,
-    /// Rows of x, at launch.
-    m: Operand,
+    /// The block's number among those that split K; `None` if not known yet.
+    split: Option<Operand>,
+    /// The number of the block's tile of y along the tokens, and the number of such tiles.
+    token_block: (Operand, Operand, Extent),
+    /// The tokens.
+    rows: TokenRows,
+    /// The matrix.
+    matrix: Matrix,
     /// Per tile of rows, this lane's first word of codes of each plane.
     codes: Vec<Vec<Operand>>,
     /// The group parameters that the product has: scales, zero points, corrections.
@@ -98,8 +106,18 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
         tile.warps,
     );
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
-    let this = Skinny::start(&mut b, (main, x_fragment), tile);
-    this.write(&mut b);
+    let io = ProductBuffers::declare(&mut b, main.problem, tile.tokens);
+    match main.problem.stack.zip(io.order) {
+        None => Skinny::start(&mut b, (main, x_fragment), (tile, io)).write(&mut b),
+        Some(experts) => {
+            let shape = (blocks, tile.splits);
+            let block = RoutedBlock::begin(&mut b, experts, shape, tile.programmatic);
+            block.when_in_use(&mut b, |b, matrix| {
+                let main = (main, x_fragment);
+                Skinny::start_routed(b, main, (tile, io), (&block, matrix)).write(b);
+            });
+        }
+    }
     Ok(b.finish())
 }
 
@@ -107,14 +125,53 @@ impl<'p> Skinny<'p> {
     fn start(
         b: &mut Builder,
         (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
-        tile: SkinnyTile,
+        (tile, io): (SkinnyTile, ProductBuffers),
     ) -> Self {
-        let io = ProductBuffers::declare(b, main.problem);
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let block = b.special(Special::Block(0));
         let m = b.argument(io.m);
-        let (codes, params) = (Vec::new(), Vec::new());
-        let mut this = Self { main, x_fragment, tile, io, lane, warp, block, m, codes, params };
+        let mut this = Self {
+            main,
+            x_fragment,
+            tile,
+            io,
+            lane,
+            warp,
+            block,
+            split: None,
+            token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
+            rows: TokenRows::single(0u32.into(), tile.tokens, m),
+            matrix: Matrix::SINGLE,
+            codes: Vec::new(),
+            params: Vec::new(),
+        };
+        this.place_tiles(b);
+        this
+    }
+
+    /// [`Self::start`] for a block of an expert layer.
+    fn start_routed(
+        b: &mut Builder,
+        (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
+        (tile, io): (SkinnyTile, ProductBuffers),
+        (block, matrix): (&RoutedBlock, Matrix),
+    ) -> Self {
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        let mut this = Self {
+            main,
+            x_fragment,
+            tile,
+            io,
+            lane,
+            warp,
+            block: block.row_block,
+            split: Some(block.split),
+            token_block: block.y_block(b),
+            rows: block.rows(b),
+            matrix,
+            codes: Vec::new(),
+            params: Vec::new(),
+        };
         this.place_tiles(b);
         this
     }
@@ -137,7 +194,12 @@ impl<'p> Skinny<'p> {
             }
         });
         let numbers: Vec<Operand> = numbers.collect();
-        let lanes = planes(main.problem).map(|(_, words)| b.mul(self.lane, words));
+        let matrix = tile_words(main.problem) * main.problem.row_tiles();
+        let matrix = self.matrix.first_word(b, matrix);
+        let lanes = planes(main.problem).map(|(_, words)| {
+            let lane = b.mul(self.lane, words);
+            b.add(lane, matrix)
+        });
         let lanes: Vec<Operand> = lanes.collect();
         let place = |number: &Operand| {
             let place = |lane: &Operand| b.mad(*number, tile_words(main.problem), *lane);
@@ -152,6 +214,8 @@ impl<'p> Skinny<'p> {
         for (of, buffer) in all {
             let (Some(of), Some(buffer)) = (of, buffer) else { continue };
             let own = of.lane_word(b, main, self.lane);
+            let matrix = self.matrix.first_word(b, of.matrix_words(main.problem));
+            let own = b.add(own, matrix);
             // Tiles that share a number have no constant distance.
             let further = if of.rows > 1 && !ragged { tile.row_tiles } else { 1 };
             let tiles = numbers.iter().flat_map(|&number| (0..further).map(move |r| (number, r)));
@@ -175,7 +239,9 @@ impl<'p> Skinny<'p> {
     }
 
     fn write(&self, b: &mut Builder) {
-        if self.tile.programmatic {
+        // A block of an expert layer has waited already.
+        let programmatic = self.tile.programmatic && self.main.problem.stack.is_none();
+        if programmatic {
             b.push(Op::GridLaunch);
         }
         let (start, end) = self.k_tiles_of_warp(b);
@@ -186,7 +252,8 @@ impl<'p> Skinny<'p> {
         let (rows, tokens) = (self.rows(), self.tile.tokens);
         let constants = Constants::declare(b, self.main.problem, rows, tokens);
         let first = b.mul(self.block, rows);
-        let of_rows = Range { first, count: rows, end: self.main.problem.n.into() };
+        let of_rows =
+            RowRange { first, count: rows, end: self.main.problem.n, matrix: self.matrix };
         constants.copy_rows(b, &self.io, of_rows, self.participants());
         let table = Table::declare(b, &self.main.problem.plan.dequant);
         if table.is_some() {
@@ -195,11 +262,11 @@ impl<'p> Skinny<'p> {
         let x = Activation::place(b, self);
         let summing = Summing::declare(b, self.main);
         let sums = self.accumulators(b);
-        if self.tile.programmatic {
+        if programmatic {
             b.push(Op::GridWait);
         }
-        let of_tokens = Range { first: 0u32.into(), count: tokens, end: self.m };
-        constants.copy_tokens(b, &self.io, of_tokens, self.participants());
+        let first = self.rows.number(b, 0u32.into());
+        constants.copy_tokens(b, &self.io, (first, &self.rows), self.participants());
         let words = x.in_flight(b, self);
         x.load(b, self, &words, start, some);
         b.for_each(start, end, 1u32, "turn", |b, k_tile| {
@@ -236,7 +303,7 @@ impl<'p> Skinny<'p> {
 
     fn epilogue(&self, b: &mut Builder, constants: Constants) -> Epilogue<'p> {
         let (main, tile) = (self.main, self.tile);
-        let split = if tile.splits > 1 { b.special(Special::Block(1)) } else { 0u32.into() };
+        let split = self.split(b);
         Epilogue {
             main,
             io: self.io,
@@ -247,10 +314,19 @@ impl<'p> Skinny<'p> {
             splits: tile.splits,
             at_once: 1,
             participants: self.participants(),
-            m: self.m,
+            token_rows: self.rows,
             row_block: (self.block, main.problem.row_tiles().div_ceil(tile.row_tiles)),
-            token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
+            token_block: self.token_block,
             split,
+        }
+    }
+
+    /// The block's number among those that split K.
+    fn split(&self, b: &mut Builder) -> Operand {
+        match self.split {
+            Some(split) => split,
+            None if self.tile.splits > 1 => b.special(Special::Block(1)),
+            None => 0u32.into(),
         }
     }
 
@@ -265,12 +341,8 @@ impl<'p> Skinny<'p> {
         let parts = self.tile.splits * self.tile.warps;
         let k_iters = self.main.k_iters();
         b.comment("this warp's turns along K");
-        let part = if self.tile.splits > 1 {
-            let split = b.special(Special::Block(1));
-            b.mad(split, self.tile.warps, self.warp)
-        } else {
-            self.warp
-        };
+        let split = self.split(b);
+        let part = b.mad(split, self.tile.warps, self.warp);
         let share = b.mul(part, k_iters);
         let start = b.div(share, parts);
         let share = b.add(share, k_iters);

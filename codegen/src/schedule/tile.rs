@@ -25,7 +25,7 @@ mod stage_layout;
 use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, Special};
 
 use super::buffers::ProductBuffers;
-use super::constants::{Constants, Range};
+use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue};
 use super::interface::Schedule;
@@ -33,6 +33,8 @@ use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
 use super::problem::Unscheduled;
+use super::rows::{RoutedBlock, TokenRows};
+use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use ring::{Ring, Scales, Stage};
@@ -48,14 +50,18 @@ struct Tile<'p> {
     io: ProductBuffers,
     lane: Operand,
     warp: Operand,
-    /// The block's number along the tokens.
+    /// The number of the block's tile of y along the tokens; the number of such tiles is known where K is
+    /// split.
     token_block: Operand,
+    token_blocks: Option<(Operand, Extent)>,
+    /// The tokens.
+    rows: TokenRows,
     /// The block's number along the rows of w.
     row_block: Operand,
+    /// The matrix.
+    matrix: Matrix,
     /// The block's number among those that split K.
     split: Operand,
-    /// Rows of x, at launch.
-    m: Operand,
 }
 
 /// A warp's dequantised weights of one k-tile.
@@ -96,8 +102,18 @@ fn tile(main: &MainLoop<'_>, shape: TileShape) -> Result<Kernel, Unscheduled> {
         shape.most_tokens(main.problem),
     );
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
-    let this = Tile::start(&mut b, (main, x_fragment), shape);
-    this.write(&mut b);
+    let io = ProductBuffers::declare(&mut b, main.problem, shape.tokens);
+    match main.problem.stack.zip(io.order) {
+        None => Tile::start(&mut b, (main, x_fragment), (shape, io)).write(&mut b),
+        Some(experts) => {
+            let grid = (shape.row_blocks(main.problem), shape.splits);
+            let block = RoutedBlock::begin(&mut b, experts, grid, shape.programmatic);
+            block.when_in_use(&mut b, |b, matrix| {
+                let main = (main, x_fragment);
+                Tile::start_routed(b, main, (shape, io), (&block, matrix)).write(b);
+            });
+        }
+    }
     Ok(b.finish())
 }
 
@@ -105,9 +121,8 @@ impl<'p> Tile<'p> {
     fn start(
         b: &mut Builder,
         (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
-        shape: TileShape,
+        (shape, io): (TileShape, ProductBuffers),
     ) -> Self {
-        let io = ProductBuffers::declare(b, main.problem);
         let token_blocks = Extent::CeilDiv(io.m, shape.tokens);
         let fixed = Extent::Constant;
         let rows_first = shape.rows_first(main);
@@ -121,11 +136,57 @@ impl<'p> Tile<'p> {
             if rows_first { [1, 0] } else { [0, 1] }.map(|axis| b.special(Special::Block(axis)));
         let split = if shape.splits > 1 { b.special(Special::Block(2)) } else { 0u32.into() };
         let m = b.argument(io.m);
-        Self { main, x_fragment, shape, io, lane, warp, token_block, row_block, split, m }
+        let rows = TokenRows::single(token_block, shape.tokens, m);
+        let (token_blocks, matrix) = (None, Matrix::SINGLE);
+        Self {
+            main,
+            x_fragment,
+            shape,
+            io,
+            lane,
+            warp,
+            token_block,
+            token_blocks,
+            rows,
+            row_block,
+            matrix,
+            split,
+        }
+    }
+
+    /// [`Self::start`] for a block of an expert layer.
+    fn start_routed(
+        b: &mut Builder,
+        (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
+        (shape, io): (TileShape, ProductBuffers),
+        (block, matrix): (&RoutedBlock, Matrix),
+    ) -> Self {
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        let (token_block, count, extent) = block.y_block(b);
+        Self {
+            main,
+            x_fragment,
+            shape,
+            io,
+            lane,
+            warp,
+            token_block,
+            token_blocks: Some((count, extent)),
+            rows: block.rows(b),
+            row_block: block.row_block,
+            matrix,
+            split: block.split,
+        }
+    }
+
+    /// Whether the kernel waits for earlier ones after its first weights: a block of an expert layer has
+    /// waited already.
+    fn waits(&self) -> bool {
+        self.shape.programmatic && self.main.problem.stack.is_none()
     }
 
     fn write(&self, b: &mut Builder) {
-        if self.shape.programmatic {
+        if self.waits() {
             b.push(Op::GridLaunch);
         }
         let (start, end) = self.k_tiles_of_block(b);
@@ -133,14 +194,18 @@ impl<'p> Tile<'p> {
         let constants =
             Constants::declare(b, self.main.problem, self.shape.rows, self.shape.tokens);
         let first = b.mul(self.row_block, self.shape.rows);
-        let of_rows = Range { first, count: self.shape.rows, end: self.main.problem.n.into() };
+        let of_rows = RowRange {
+            first,
+            count: self.shape.rows,
+            end: self.main.problem.n,
+            matrix: self.matrix,
+        };
         constants.copy_rows(b, &self.io, of_rows, self.participants());
         // The ring has a barrier before anything is dequantised.
         let table = Table::declare(b, &self.main.problem.plan.dequant);
         ring.fill(b, self, start, end);
-        let first = b.mul(self.token_block, self.shape.tokens);
-        let of_tokens = Range { first, count: self.shape.tokens, end: self.m };
-        constants.copy_tokens(b, &self.io, of_tokens, self.participants());
+        let first = self.rows.number(b, 0u32.into());
+        constants.copy_tokens(b, &self.io, (first, &self.rows), self.participants());
         let summing = Summing::declare(b, self.main);
         let sums = self.accumulators(b);
         b.for_each(start, end, 1u32, "turn", |b, k_tile| {
@@ -284,8 +349,14 @@ impl<'p> Tile<'p> {
 
     fn epilogue(&self, b: &mut Builder, constants: Constants) -> Epilogue<'p> {
         let (main, shape) = (self.main, self.shape);
-        let token_blocks =
-            if shape.splits > 1 { b.special(Special::Blocks(0)) } else { 1u32.into() };
+        let (token_blocks, extent) = match self.token_blocks {
+            Some(known) => known,
+            None => {
+                let count =
+                    if shape.splits > 1 { b.special(Special::Blocks(0)) } else { 1u32.into() };
+                (count, Extent::CeilDiv(self.io.m, shape.tokens))
+            }
+        };
         Epilogue {
             main,
             io: self.io,
@@ -297,9 +368,9 @@ impl<'p> Tile<'p> {
             // Four 16-bit results are 8 bytes, if rows of y are aligned to 8 bytes.
             at_once: if main.problem.n.is_multiple_of(4) { 4 } else { 1 },
             participants: self.participants(),
-            m: self.m,
+            token_rows: self.rows,
             row_block: (self.row_block, shape.row_blocks(main.problem)),
-            token_block: (self.token_block, token_blocks, Extent::CeilDiv(self.io.m, shape.tokens)),
+            token_block: (self.token_block, token_blocks, extent),
             split: self.split,
         }
     }

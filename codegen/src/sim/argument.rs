@@ -46,7 +46,8 @@ impl Contents {
         self.known.is_empty() || self.known[start..start + bytes].iter().all(|&known| known)
     }
 
-    pub(super) fn set(&mut self, start: usize, data: &[u8]) {
+    /// Writes bytes, which then are not poison.
+    pub fn set(&mut self, start: usize, data: &[u8]) {
         self.bytes[start..start + data.len()].copy_from_slice(data);
         if !self.known.is_empty() {
             self.known[start..start + data.len()].fill(true);

@@ -6,6 +6,7 @@ pub mod mutation;
 pub mod operand;
 pub mod product;
 pub mod products;
+pub mod stacked;
 pub mod stored;
 pub mod tiles;
 

@@ -125,6 +125,10 @@ impl Schedule for ShaderTile {
         (u32::MAX / widest).min(MOST_BLOCKS)
     }
 
+    fn block_tokens(&self) -> u32 {
+        self.tokens
+    }
+
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
         Ok(shader(main, *self))
     }

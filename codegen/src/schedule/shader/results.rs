@@ -29,8 +29,7 @@ impl Shader<'_> {
         }
         b.barrier();
         let thread = b.special(Special::Thread);
-        let (of_rows, of_tokens) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
-        let (row_0, token_0) = (b.mul(of_rows, rows), b.mul(of_tokens, tile.tokens));
+        let (row_0, token_0) = self.first_result(b);
         // Words of y hold whole pairs if rows of y do.
         let together = if main.problem.n.is_multiple_of(2) { 2 } else { 1 };
         let all = rows * tile.tokens / together;
@@ -43,8 +42,10 @@ impl Shader<'_> {
             let token = b.div(number, rows / together);
             let row = b.rem(number, rows / together);
             let row = b.mul(row, together);
-            let (n, m) = (b.add(row_0, row), b.add(token_0, token));
-            let (is_row, is_token) = (b.less(n, main.problem.n), b.less(m, self.m));
+            let (n, of_block) = (b.add(row_0, row), b.add(token_0, token));
+            let is_row = b.less(n, main.problem.n);
+            let of_token = self.rows.token_of(b, (of_block, token), round + at_once <= all);
+            let is_token = self.rows.exists(b, of_token);
             let mut there = b.both(is_row, is_token);
             if round + at_once > all {
                 let inside = b.less(number, all);
@@ -74,9 +75,24 @@ impl Shader<'_> {
             let values: Vec<Operand> = values.collect();
             let first = b.equal(helper, 0u32);
             let there = b.both(there, first);
-            let finish = |(next, sum)| self.finished(b, sum, [m, n], next, there);
+            let x_row = self.rows.x_row(b, of_token, is_token);
+            let finish = |(next, sum)| self.finished(b, sum, [x_row, n], next, there);
             let values: Vec<Operand> = (0..).zip(values).map(finish).collect();
-            self.store(b, &values, [m, n], there);
+            let y_row = self.rows.y_row(b, of_token);
+            self.store(b, &values, [y_row, n], there);
+        }
+    }
+
+    /// The block's first row of w, and the number of its first token.
+    fn first_result(&self, b: &mut Builder) -> (Operand, Operand) {
+        let rows = self.tile.rows(self.main);
+        match self.row_block_known {
+            Some(of_rows) => (b.mul(of_rows, rows), self.rows.number(b, 0u32.into())),
+            None => {
+                let (of_rows, of_tokens) =
+                    (b.special(Special::Block(0)), b.special(Special::Block(1)));
+                (b.mul(of_rows, rows), b.mul(of_tokens, self.tile.tokens))
+            }
         }
     }
 
@@ -97,11 +113,13 @@ impl Shader<'_> {
         there: Operand,
     ) -> Operand {
         let io = &self.io;
+        let matrix = self.matrix.first_word(b, self.main.problem.n);
+        let of_row = b.add(n, matrix);
         let mut read = |b: &mut Builder, operand: EpilogueOperand| {
             let (buffer, at, plus) = match operand {
                 EpilogueOperand::TokenScale => (io.x_scale, m, 0),
-                EpilogueOperand::ChannelScale => (io.channel_scale, n, next),
-                EpilogueOperand::Bias => (io.bias, n, next),
+                EpilogueOperand::ChannelScale => (io.channel_scale, of_row, next),
+                EpilogueOperand::Bias => (io.bias, of_row, next),
             };
             // The list has a step only if its operand has a buffer.
             let from = buffer.map(|buffer| Address::new(buffer, at).plus(plus));

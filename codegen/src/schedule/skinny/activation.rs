@@ -2,11 +2,11 @@
 //! loads its part of a token's segment as vectors of 8 or 16 bytes, and these words in order are B. Scales
 //! of x that change along K are loaded in the same way.
 //!
-//! A lane without a token reads the last token again: a column of D depends on its own column of B only,
-//! and columns beyond M are not stored.
+//! A lane without a token reads the row of another token again: a column of D depends on its own column of B
+//! only, and columns without a token are not stored.
 
 use super::{Skinny, masked};
-use crate::ir::{Address, Binary, Builder, Cache, MatrixScale, Operand, Reg, Type, Uniformity};
+use crate::ir::{Address, Builder, Cache, MatrixScale, Operand, Reg, Type, Uniformity};
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise::in_register;
 
@@ -38,10 +38,11 @@ impl Activation {
         let row = skinny.x_fragment.token.of(b, skinny.lane);
         let in_row = skinny.x_fragment.part.of(b, skinny.lane);
         let column = b.mul(in_row, main.problem.input.words(main.lane_columns()));
-        let last = b.sub(skinny.m, 1u32);
+        let readable = skinny.rows.readable(b, skinny.token_tiles() * main.token_tile());
         let sources = (0..skinny.token_tiles()).map(|tile| {
             let row = b.add(row, tile * main.token_tile());
-            let row = b.binary(Binary::Min, row, last);
+            let number = skinny.rows.number(b, row);
+            let row = readable.row(b, number);
             b.mad(row, main.problem.input.words(main.problem.input.columns), column)
         });
         let sources = sources.collect();
@@ -55,8 +56,9 @@ impl Activation {
             let first = first.of(b, skinny.lane);
             let of_token = |token: &u32| {
                 let token = b.add(first, tile * main.token_tile() + token);
-                let token = b.binary(Binary::Min, token, last);
-                b.mul(token, groups)
+                let number = skinny.rows.number(b, token);
+                let row = readable.row(b, number);
+                b.mul(row, groups)
             };
             let tokens = if scaled.is_some() { &[0][..] } else { &main.lanes().d.tokens };
             tokens.iter().map(of_token).collect()

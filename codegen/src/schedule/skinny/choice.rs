@@ -142,6 +142,10 @@ impl Schedule for SkinnyTile {
         self.tokens
     }
 
+    fn block_tokens(&self) -> u32 {
+        self.tokens
+    }
+
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
         skinny(main, *self)
     }

@@ -59,10 +59,11 @@ pub(super) struct Ring {
     block: SharedId,
     layout: StageLayout,
     pipeline: AsyncCopies,
-    /// This thread's part of x: its destinations, after which the swizzle repeats; its first word; that
-    /// word's column in the k-tile; and for each of its rows whether the row exists.
+    /// This thread's part of x: its destinations, after which the swizzle repeats; its first word, or in an
+    /// expert layer the first word of each of its rows; that word's column in the k-tile; and for each of
+    /// its rows whether the row exists.
     x_to: Vec<Operand>,
-    x_from: Operand,
+    x_from: Vec<Operand>,
     x_column: Operand,
     x_rows: Vec<Operand>,
     /// Distance of this thread's consecutive rows.
@@ -125,12 +126,22 @@ impl Ring {
             b.mad(place, swizzle.vector, to)
         });
         let x_to = x_to.collect();
-        let token = b.mad(tile.token_block, shape.tokens, row);
+        let token = tile.rows.number(b, row);
         let x_column = b.mul(vector, swizzle.vector * 4 / main.problem.input.word().bytes());
-        let x_from = b.mad(token, main.problem.input.words(main.problem.input.columns), x_column);
+        let columns = main.problem.input.words(main.problem.input.columns);
+        let mut x_from = Vec::new();
+        if main.problem.stack.is_none() {
+            x_from.push(b.mad(token, columns, x_column));
+        }
         let x_rows = (0..shape.tokens / x_step).map(|i| {
-            let token = b.add(token, i * x_step);
-            b.less(token, tile.m)
+            let number = b.add(token, i * x_step);
+            let token = tile.rows.token(b, number, true.into());
+            let exists = tile.rows.exists(b, token);
+            if main.problem.stack.is_some() {
+                let row = tile.rows.x_row(b, token, exists);
+                x_from.push(b.mad(row, columns, x_column));
+            }
+            exists
         });
         let x_rows = x_rows.collect();
 
@@ -139,10 +150,13 @@ impl Ring {
         let first = b.mul(tile.row_block, shape.warps * tiles);
         let first = b.mad(tile.warp, tiles, first);
         let lane_words = b.mul(tile.lane, WORDS);
+        let matrix = tile_words(main.problem) * main.problem.row_tiles();
+        let matrix = tile.matrix.first_word(b, matrix);
         let codes_from = (0..tiles).map(|r| {
             let number = b.add(first, r);
             let number = inside(b, tile, number);
-            b.mad(number, tile_words(main.problem), lane_words)
+            let word = b.mad(number, tile_words(main.problem), lane_words);
+            b.add(word, matrix)
         });
         let codes_from = codes_from.collect();
         let of_warp = b.mad(tile.warp, tiles * stage.tile_codes, stage.codes);
@@ -205,7 +219,7 @@ impl Ring {
             let stage = self.pipeline.first(ahead);
             self.pipeline.fill(b, there, &mut |b| self.copy_weights(b, tile, k_tile, stage));
         }
-        if tile.shape.programmatic {
+        if tile.waits() {
             b.push(Op::GridWait);
         }
         for &ahead in &ahead {
@@ -254,7 +268,8 @@ impl Ring {
         let columns = main.problem.input.words(main.problem.input.columns);
         let k_tile_words = main.problem.input.words(main.k_tile());
         let to: Vec<Operand> = self.x_to.iter().map(|&to| b.add(to, stage)).collect();
-        let from = b.mad(k_tile, k_tile_words, self.x_from);
+        let from: Vec<Operand> =
+            self.x_from.iter().map(|&from| b.mad(k_tile, k_tile_words, from)).collect();
         // The last k-tile may end within a row, at a multiple of a vector: zeros beyond.
         let column_is = (!columns.is_multiple_of(k_tile_words)).then(|| {
             let column = b.mad(k_tile, k_tile_words, self.x_column);
@@ -265,7 +280,11 @@ impl Ring {
             let place = i % to.len() as u32;
             let to = Address::new(self.block, to[place as usize]);
             let to = to.plus((i - place) * self.x_step * ROW);
-            let from = Address::new(tile.io.x, from).plus(i * self.x_step * columns);
+            // Rows of a single matrix's tokens are a constant distance apart.
+            let from = match from[..] {
+                [first] => Address::new(tile.io.x, first).plus(i * self.x_step * columns),
+                _ => Address::new(tile.io.x, from[i as usize]),
+            };
             b.copy_async(to, from, width(self.swizzle.vector), Some(mask));
         }
         if let Some(scales) = &self.x_scales {

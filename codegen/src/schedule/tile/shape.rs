@@ -201,6 +201,10 @@ impl Schedule for TileShape {
         u32::try_from(most).unwrap_or(u32::MAX).max(self.tokens)
     }
 
+    fn block_tokens(&self) -> u32 {
+        self.tokens
+    }
+
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
         tile(main, *self)
     }

@@ -25,7 +25,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{PlainCodes, ReferenceError};
-use quantloom_runtime::accumulation::Sums;
+use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::{Isa, UnsupportedIsa};
@@ -451,9 +451,6 @@ impl Step<'_> {
             }
         };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
-        let groups = groups(self.scheme, self.shape);
-        let segments = segments(self.scheme, self.shape);
-        let offset = stored_offset(self.scheme);
         for Expected { expert, tokens, sizes } in expected {
             // Every fourth result is in the type of x.
             let sixteen = (tokens + self.seed as usize).is_multiple_of(4) && own != F32;
@@ -473,16 +470,13 @@ impl Step<'_> {
             let kernel = op.kernel(*tokens);
             let accumulation = op.accumulation();
             let sums = accumulation.sums(own, *tokens);
-            let decoded = accumulation.decoded(own, *tokens);
-            let mut chain = RoundingCount::of(sums, k, (groups, segments));
-            chain.offset |= decoded.add != 0;
-            let left = offset.max(f64::from(decoded.add).abs());
-            let inexact = Inexact::of(&self.scheme.weight, decoded);
+            let bounds =
+                Bounds::of(self.scheme, self.shape, sums, accumulation.decoded(own, *tokens));
             let output = accumulation.rounds_y(own, output);
             let mut first = None;
             let mut misses = 0;
             for (at, (y, sizes)) in y.iter().zip(sizes).enumerate() {
-                let bound = bound(*sizes, chain, (left, inexact), output);
+                let bound = bounds.at(*sizes, output);
                 let share = error_over_bound(*y, sizes.y, bound, output);
                 if share > 1.0 {
                     misses += 1;
@@ -505,6 +499,70 @@ impl Step<'_> {
         }
         Ok(())
     }
+}
+
+/// The roundings and the inexact numbers of a kernel for a weight.
+struct Bounds {
+    chain: RoundingCount,
+    offset: f64,
+    inexact: Inexact,
+}
+
+impl Bounds {
+    fn of(scheme: &Scheme, shape: Shape, sums: Sums, decoded: Decoded) -> Self {
+        let (groups, segments) = (groups(scheme, shape), segments(scheme, shape));
+        let mut chain = RoundingCount::of(sums, shape.k as usize, (groups, segments));
+        chain.offset |= decoded.add != 0;
+        let offset = stored_offset(scheme).max(f64::from(decoded.add).abs());
+        Self { chain, offset, inexact: Inexact::of(&scheme.weight, decoded) }
+    }
+
+    /// The largest error of an element of y.
+    fn at(&self, sizes: bound::Magnitudes, output: FloatFormat) -> f64 {
+        bound(sizes, self.chain, (self.offset, self.inexact), output)
+    }
+}
+
+/// An element of the exact product, and how far a kernel's result may be from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expectation {
+    /// The exact value.
+    pub y: f64,
+    /// The largest error that passes.
+    pub bound: f64,
+    /// The type of the result.
+    pub output: FloatFormat,
+}
+
+impl Expectation {
+    /// Whether a result passes: within the bound, NaN only if the exact value is NaN.
+    pub fn allows(&self, y: f64) -> bool {
+        error_over_bound(y, self.y, self.bound, self.output) <= 1.0
+    }
+}
+
+/// The exact product of one matrix with x [M, K], row by row. x has elements of type `own`, which are
+/// multiplied as `worth`; a kernel sums as `sums` says and decodes codes as `decoded` says.
+///
+/// # Errors
+/// Codes that are no matrix of the scheme, or x that the scheme does not quantise.
+pub fn expectations(
+    scheme: &Scheme,
+    plain: &PlainCodes,
+    x: &[f64],
+    (own, worth): (FloatFormat, FloatFormat),
+    (sums, decoded): (Sums, Decoded),
+    output: FloatFormat,
+) -> Result<Vec<Expectation>, ReferenceError> {
+    let bounds = Bounds::of(scheme, plain.shape, sums, decoded);
+    let weights = WeightMagnitudes::new(scheme, plain, 0)?;
+    let tokens = TokenMagnitudes::new(scheme, plain, 0, x, (own, worth))?;
+    let of = |sizes: bound::Magnitudes| Expectation {
+        y: sizes.y,
+        bound: bounds.at(sizes, output),
+        output,
+    };
+    Ok(weights.times(&tokens)?.into_iter().map(of).collect())
 }
 
 /// At most 1 is within the bound; NaN is right only if the reference is NaN, and infinity only if

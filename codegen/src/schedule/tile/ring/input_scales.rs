@@ -61,11 +61,15 @@ impl InputScales {
         // The groups of a k-tile are a power of two, at most a warp.
         let rounds = (all, threads / of_k_tile);
         let copies = Copies::deal(b, (buffer, 1), rounds, (thread, threads), |b, number| {
-            let token = b.div(number, of_k_tile);
-            let token = b.mad(tile.token_block, shape.tokens, token);
-            let there = b.less(token, tile.m);
+            let in_block = b.div(number, of_k_tile);
+            let number_of_token = tile.rows.number(b, in_block);
+            // Threads without a vector of the last round ask for tokens beyond the block's.
+            let certain = all.is_multiple_of(threads);
+            let token = tile.rows.token_of(b, (number_of_token, in_block), certain);
+            let there = tile.rows.exists(b, token);
             let group = b.rem(number, of_k_tile);
-            (b.mad(token, groups, group), Some(there))
+            let row = tile.rows.x_row(b, token, there);
+            (b.mad(row, groups, group), Some(there))
         });
         let (token, group) = (b.div(thread, of_k_tile), b.rem(thread, of_k_tile));
         let to = b.add(token, first);

@@ -1,0 +1,382 @@
+//! A product of an expert layer with random weights, tokens and experts: what its kernels get and give on
+//! the simulator, laid out by hand here, and what they should give.
+
+use quantloom_codegen::ir::{Kernel, Verified, verify};
+use quantloom_codegen::jit::{Jit, launch_rule};
+use quantloom_codegen::schedule::{Chosen, Problem, Stack};
+use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
+use quantloom_codegen::target::target;
+use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::format::{BF16, F32, FloatFormat, NUMBER_F32, Number, Overflow};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::reference::PlainCodes;
+use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::gpu::{Products as _, Request};
+use quantloom_runtime::pack::pack;
+use quantloom_runtime::source::{BufferRole, Count, ParameterKind, Problem as Sizes};
+use quantloom_runtime::unpacked::Unpacked;
+use quantloom_tools::conformance::{Expectation, draw, expectations};
+
+use super::product::Random;
+
+/// The pair of a slot without one.
+const NONE: u32 = u32::MAX;
+/// The bits of a word that no kernel has written: those of [`Contents::poison`].
+const UNWRITTEN: u32 = 0xcdcd_cdcd;
+
+/// Which experts the pairs have.
+#[derive(Clone, Copy, Debug)]
+pub enum Routing {
+    /// Random ones; one pair in six has none, and expert 1 never has a pair.
+    Random,
+    /// The last expert.
+    One,
+    /// None.
+    Nowhere,
+}
+
+/// A buffer of a kernel, by its role.
+type Bound = (BufferRole, Contents);
+
+/// A product of random numbers.
+pub struct Layer {
+    scheme: Scheme,
+    activation: Activation,
+    own: FloatFormat,
+    pub problem: Problem,
+    stack: Stack,
+    tokens: usize,
+    /// Per pair.
+    experts: Vec<Option<u32>>,
+    /// Per expert and shard.
+    plain: Vec<PlainCodes>,
+    /// The constant buffers of each matrix, and of all.
+    native: Vec<Vec<(BufferRole, Vec<u8>)>>,
+    /// A row per token, or per pair in the second product.
+    x: Vec<f64>,
+    /// What the product reads of those rows.
+    operand: Vec<(BufferRole, Vec<u8>)>,
+}
+
+impl Layer {
+    /// Draws a layer; `None` if no schedule multiplies it.
+    pub fn draw(
+        scheme: &Scheme,
+        sm: &'static str,
+        (n, k): (u32, u32),
+        stack: Stack,
+        (tokens, routing): (usize, Routing),
+        seed: u64,
+    ) -> Option<Self> {
+        let activation = scheme.activations[0].clone();
+        let dense = Problem::new(scheme, &activation, target(sm)?, (n, k)).ok()?;
+        let problem = dense.giving(NUMBER_F32).unwrap().stacked(stack).unwrap();
+        let own = match activation {
+            Activation::Float(Number::Float(own)) => own,
+            _ => BF16,
+        };
+        let shape = Shape::matrix(n.into(), k.into());
+        let request = Request {
+            scheme,
+            activation: &activation,
+            own,
+            target: sm,
+            n: n.into(),
+            k: k.into(),
+            x_columns: k.into(),
+        };
+        assert!(Jit.arrangement(&request).unwrap().is_none(), "columns in another order");
+        let plain: Vec<PlainCodes> = (0..stack.matrices())
+            .map(|at| draw::layer(scheme, shape, 6 * (seed + u64::from(at))))
+            .collect();
+        let native = plain.iter().map(|plain| {
+            let packed = pack(scheme, plain).unwrap();
+            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+            let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
+            let parts = Jit.native(&request).unwrap().into_iter();
+            parts.map(|part| (part.role, part.pack(&unpacked, None).unwrap())).collect()
+        });
+        let native = native.collect();
+        let mut random = Random(seed);
+        let pairs = tokens * stack.top_k as usize;
+        let experts = (0..pairs).map(|_| match routing {
+            Routing::Random => {
+                let expert = random.next() as u32 % stack.experts;
+                (random.next() % 6 > 0 && expert != 1).then_some(expert)
+            }
+            Routing::One => Some(stack.experts - 1),
+            Routing::Nowhere => None,
+        });
+        let experts = experts.collect();
+        let rows = match stack.product {
+            ExpertProduct::GateUp => tokens,
+            ExpertProduct::Down => pairs,
+        };
+        let x = draw::tokens(scheme, own, rows, k as usize, seed);
+        let operand = operand(&request, &x, rows);
+        let scheme = scheme.clone();
+        Some(Self {
+            scheme,
+            activation,
+            own,
+            problem,
+            stack,
+            tokens,
+            experts,
+            plain,
+            native,
+            x,
+            operand,
+        })
+    }
+
+    fn rows(&self) -> usize {
+        self.x.len() / self.problem.k as usize
+    }
+
+    /// The kernel of a choice, for the stack or for a single matrix.
+    pub fn kernel(&self, chosen: Chosen, problem: &Problem) -> Verified<Kernel> {
+        let kernel = chosen.write(problem);
+        let kernel = kernel.unwrap_or_else(|why| panic!("{}: {why}", self.scheme.name));
+        verify(kernel).unwrap_or_else(|refusals| panic!("{}: {refusals}", self.scheme.name))
+    }
+
+    /// Pairs by slot, sorted by expert, and the words of the order.
+    fn order(&self, slots: usize) -> (Vec<u32>, Vec<u32>) {
+        let pairs = self.experts.len();
+        let count = Count::token_blocks(self.stack.experts.into(), slots as u64);
+        let blocks = count.of(&self.sizes()).unwrap() as usize;
+        let (mut of_blocks, mut of_slots) = (Vec::new(), Vec::new());
+        for expert in 0..self.stack.experts {
+            let own = (0..pairs).filter(|pair| self.experts[*pair] == Some(expert));
+            let own: Vec<u32> = own.map(|pair| pair as u32).collect();
+            for block in own.chunks(slots) {
+                of_blocks.push(expert);
+                of_slots.extend(block);
+                of_slots.resize(of_blocks.len() * slots, NONE);
+            }
+        }
+        let used = of_blocks.len() as u32;
+        assert!(used as usize <= blocks, "{used} of {blocks} token blocks");
+        // Of token blocks that are not in use nothing may be read: an expert that does not exist, and
+        // pairs that do not.
+        of_blocks.resize(blocks, 0x00ff_ffff);
+        of_slots.resize(blocks * slots, 0x00ff_ffff);
+        let slot_of = |pair: u32| of_slots.iter().position(|own| *own == pair);
+        let mut words = vec![used];
+        words.extend(&of_blocks);
+        words.extend(&of_slots);
+        words.extend((0..pairs as u32).map(|pair| slot_of(pair).map_or(NONE, |at| at as u32)));
+        words.extend((0..blocks * slots).map(|slot| (1.0 + slot as f32 / 8.0).to_bits()));
+        (of_slots, words)
+    }
+
+    fn sizes(&self) -> Sizes {
+        let (n, k) = (self.problem.n.into(), self.problem.k.into());
+        let (experts, routed_rows) = (self.stack.experts.into(), self.experts.len() as u64);
+        Sizes { experts, routed_rows, ..Sizes::new(self.tokens as u64, n, k, 132) }
+    }
+
+    /// y of a kernel of the stack, word by word, and the pairs of its slots.
+    ///
+    /// # Errors
+    /// The simulator's fault.
+    pub fn run(
+        &self,
+        kernel: &Verified<Kernel>,
+        slots: u32,
+        seed: u64,
+    ) -> Result<(Vec<u32>, Vec<u32>, Report), String> {
+        let (of_slots, words) = self.order(slots as usize);
+        let mut given = vec![(BufferRole::Order, Contents::from_words(&words))];
+        for (at, (role, _)) in self.native[0].iter().enumerate() {
+            let all = self.native.iter().flat_map(|matrix| matrix[at].1.iter().copied());
+            given.push((*role, Contents::from_bytes(all.collect())));
+        }
+        for (role, bytes) in &self.operand {
+            let row = bytes.len() / self.rows();
+            let contents = match self.stack.product {
+                ExpertProduct::GateUp => Contents::from_bytes(bytes.clone()),
+                // Rows of slots; those of slots without a pair were never written.
+                ExpertProduct::Down => {
+                    let mut contents = Contents::poison(row * of_slots.len());
+                    for (slot, pair) in of_slots.iter().enumerate() {
+                        if let Some(own) = bytes.chunks(row).nth(*pair as usize) {
+                            contents.set(slot * row, own);
+                        }
+                    }
+                    contents
+                }
+            };
+            given.push((*role, contents));
+        }
+        let (y, report) = launch(kernel, &self.sizes(), given, seed)?;
+        Ok((y, of_slots, report))
+    }
+
+    /// The first row of a stacked y that is not what it should be. A row of a pair with an expert has the
+    /// bits that the same choice gives with that expert's matrix alone, and is within the bound of the
+    /// exact product; every other row is not written.
+    ///
+    /// # Errors
+    /// That row.
+    pub fn compare(&self, chosen: Chosen, (y, of_slots): (&[u32], &[u32])) -> Result<(), String> {
+        let (n, shards) = (self.problem.n as usize, self.stack.shards as usize);
+        let (singles, exact) = self.singles(chosen)?;
+        let row_of_x = |pair: usize| match self.stack.product {
+            ExpertProduct::GateUp => pair / self.stack.top_k as usize,
+            ExpertProduct::Down => pair,
+        };
+        // Per row of y, its matrix and row of x.
+        let of_pair = |pair: u32, shard: usize| {
+            let expert = (*self.experts.get(pair as usize)?)? as usize;
+            Some((expert * shards + shard, row_of_x(pair as usize)))
+        };
+        let rows: Vec<Option<(usize, usize)>> = match self.stack.product {
+            ExpertProduct::GateUp => (0..shards)
+                .flat_map(|shard| of_slots.iter().map(move |pair| of_pair(*pair, shard)))
+                .collect(),
+            ExpertProduct::Down => {
+                (0..self.experts.len() as u32).map(|pair| of_pair(pair, 0)).collect()
+            }
+        };
+        assert_eq!(y.len(), rows.len() * n);
+        for (at, (row, found)) in rows.iter().zip(y.chunks(n)).enumerate() {
+            let Some((matrix, x)) = *row else {
+                match found.iter().position(|word| *word != UNWRITTEN) {
+                    None => continue,
+                    Some(column) => return Err(format!("y[{at}, {column}] is written")),
+                }
+            };
+            let single = &singles[matrix][x * n..(x + 1) * n];
+            let exact = &exact[matrix][x * n..(x + 1) * n];
+            for (column, ((found, single), exact)) in
+                found.iter().zip(single).zip(exact).enumerate()
+            {
+                let (value, other) = (f32::from_bits(*found), f32::from_bits(*single));
+                if found != single {
+                    return Err(format!("y[{at}, {column}] = {value}, alone {other}"));
+                }
+                if !exact.allows(f64::from(value)) {
+                    return Err(format!("y[{at}, {column}] = {value}, expected {exact:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Per matrix, its y of all rows of x by the same choice, and the exact one.
+    fn singles(&self, chosen: Chosen) -> Result<(Vec<Vec<u32>>, Vec<Vec<Expectation>>), String> {
+        let single = self.problem.single();
+        let kernel = self.kernel(chosen, &single);
+        let at_once = chosen.schedule().block_tokens() as usize;
+        let request = self.request();
+        let choice = Jit.choose(&request, at_once as u64).unwrap();
+        let worth = Jit.rounds_x(&request).unwrap();
+        let mut all = (Vec::new(), Vec::new());
+        for (plain, native) in self.plain.iter().zip(&self.native) {
+            let mut y = Vec::new();
+            for first in (0..self.rows()).step_by(at_once) {
+                let count = at_once.min(self.rows() - first);
+                let mut given: Vec<Bound> = Vec::new();
+                for (role, bytes) in &self.operand {
+                    let row = bytes.len() / self.rows();
+                    let own = &bytes[first * row..(first + count) * row];
+                    given.push((*role, Contents::from_bytes(own.to_vec())));
+                }
+                let constants =
+                    native.iter().map(|(role, bytes)| (*role, Contents::from_bytes(bytes.clone())));
+                given.extend(constants);
+                let sizes =
+                    Sizes::new(count as u64, request.n, request.k, self.sizes().multiprocessors);
+                y.extend(launch(&kernel, &sizes, given, 0)?.0);
+            }
+            all.0.push(y);
+            let kernel = (choice.sums, choice.decoded);
+            let exact = expectations(&self.scheme, plain, &self.x, (self.own, worth), kernel, F32);
+            all.1.push(exact.unwrap());
+        }
+        Ok(all)
+    }
+
+    /// What is asked of the compiler for one matrix.
+    pub fn request(&self) -> Request<'_> {
+        Request {
+            scheme: &self.scheme,
+            activation: &self.activation,
+            own: self.own,
+            target: self.problem.target().name,
+            n: self.problem.n.into(),
+            k: self.problem.k.into(),
+            x_columns: self.problem.k.into(),
+        }
+    }
+}
+
+/// What the product reads of x: x, or what its kernels make of it.
+fn operand(request: &Request<'_>, x: &[f64], rows: usize) -> Vec<(BufferRole, Vec<u8>)> {
+    let number = Number::Float(request.own);
+    let bytes = request.own.bits() as usize / 8;
+    let words = x.iter().map(|x| number.encode(*x, Overflow::Special));
+    let x: Vec<u8> = words.flat_map(|word| word.to_le_bytes()[..bytes].to_vec()).collect();
+    let mut known = vec![(BufferRole::X, Contents::from_bytes(x))];
+    let sizes = Sizes::new(rows as u64, request.n, request.x_columns, 132);
+    for key in Jit.operand(request).unwrap() {
+        let kernel = Jit.kernel(&key).unwrap();
+        let all = launch_all(&kernel, &sizes, known, 0).unwrap().0;
+        known = all;
+    }
+    let whole = |role| known.iter().find(|(own, _)| *own == role).map(|(_, bytes)| bytes.clone());
+    let x = whole(BufferRole::Operand).or_else(|| whole(BufferRole::X)).unwrap();
+    let scales = whole(BufferRole::OperandScale).map(|scales| (BufferRole::OperandScale, scales));
+    let all = [(BufferRole::X, x)].into_iter().chain(scales);
+    all.map(|(role, contents)| (role, contents.bytes)).collect()
+}
+
+/// Runs a kernel, and gives the words of y.
+fn launch(
+    kernel: &Verified<Kernel>,
+    sizes: &Sizes,
+    given: Vec<Bound>,
+    seed: u64,
+) -> Result<(Vec<u32>, Report), String> {
+    let (all, report) = launch_all(kernel, sizes, given, seed)?;
+    let y = all.iter().find(|(role, _)| *role == BufferRole::Y);
+    let counters = all.iter().find(|(role, _)| *role == BufferRole::Arrivals);
+    if counters.is_some_and(|(_, left)| left.bytes.iter().any(|byte| *byte != 0)) {
+        return Err("the count of arrivals is not 0 afterwards".to_owned());
+    }
+    Ok((y.map(|(_, contents)| contents.words()).unwrap_or_default(), report))
+}
+
+/// Runs a kernel by its launch rule, and gives all buffers back.
+fn launch_all(
+    kernel: &Verified<Kernel>,
+    sizes: &Sizes,
+    mut given: Vec<Bound>,
+    seed: u64,
+) -> Result<(Vec<Bound>, Report), String> {
+    let rule = launch_rule(kernel).unwrap();
+    let (mut parameters, mut roles, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
+    for parameter in &rule.parameters {
+        match &parameter.kind {
+            ParameterKind::Size(count) => parameters.push(count.of(sizes).unwrap() as u32),
+            ParameterKind::Buffer { bytes, role, .. } => {
+                let (role, bytes) = (role.unwrap(), bytes.of(sizes).unwrap() as usize);
+                let known = given.iter().position(|(own, _)| *own == role);
+                roles.push(role);
+                buffers.push(match (known, role) {
+                    (Some(at), _) => given.swap_remove(at).1,
+                    (None, BufferRole::Arrivals) => Contents::from_bytes(vec![0; bytes]),
+                    (None, _) => Contents::poison(bytes),
+                });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut arguments = Arguments { parameters, buffers };
+    let options = Options { seed, limit: 1 << 24, ..Options::default() };
+    let report = run(kernel, &mut arguments, &options).map_err(|fault| fault.to_string())?;
+    given.extend(roles.into_iter().zip(arguments.buffers));
+    Ok((given, report))
+}
