@@ -5,6 +5,7 @@ mod arrows;
 mod catalogue;
 mod conformance;
 mod device;
+mod experts;
 mod experts_reference;
 mod golden;
 mod gpu;

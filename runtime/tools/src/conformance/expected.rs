@@ -101,7 +101,17 @@ impl TokenMagnitudes {
         (own, worth): (FloatFormat, FloatFormat),
     ) -> Result<Self, ReferenceError> {
         let given = StaticInput::of(scheme, plain, expert);
-        let k = plain.shape.k as usize;
+        Self::given(scheme, &given, tokens, plain.shape.k as usize, (own, worth))
+    }
+
+    /// The same of rows of K values with static parameters.
+    pub(super) fn given(
+        scheme: &Scheme,
+        given: &StaticInput,
+        tokens: &[f64],
+        k: usize,
+        (own, worth): (FloatFormat, FloatFormat),
+    ) -> Result<Self, ReferenceError> {
         let Some(quantiser) = quantiser(scheme, own) else {
             let tokens = given.prescaled(scheme, tokens, k, own)?;
             let values: Vec<f64> = tokens.iter().map(|x| worth.round(*x)).collect();
@@ -111,7 +121,7 @@ impl TokenMagnitudes {
                 values,
             });
         };
-        let x = quantise_activation(scheme, quantiser, tokens, k, own, &given)?;
+        let x = quantise_activation(scheme, quantiser, tokens, k, own, given)?;
         let parts = || {
             let codes = x.codes.iter().zip(&x.zeros).map(|(code, zero)| code.abs() + zero.abs());
             codes.zip(x.scales.iter().map(|scale| scale.abs()))
@@ -121,6 +131,22 @@ impl TokenMagnitudes {
             terms: parts().map(|(code, scale)| code * scale).collect(),
             factors: parts().map(|(code, scale)| code.max(1.0) * scale.max(1.0)).collect(),
         })
+    }
+}
+
+impl TokenMagnitudes {
+    /// Some of the tokens.
+    pub(super) fn select(&self, tokens: &[usize], k: usize) -> Self {
+        let of = |all: &[f64]| tokens.iter().flat_map(|m| &all[m * k..][..k]).copied().collect();
+        Self { values: of(&self.values), terms: of(&self.terms), factors: of(&self.factors) }
+    }
+
+    /// The same values, whose magnitudes may be larger by so much each.
+    pub(super) fn widen(&mut self, by: &[f64]) {
+        for ((term, factor), by) in self.terms.iter_mut().zip(&mut self.factors).zip(by) {
+            *term += by;
+            *factor += by;
+        }
     }
 }
 
