@@ -11,7 +11,7 @@ use quantloom_dsl::reference::experts;
 
 use super::function::{GATES, bound};
 use super::sort::{NONE, Pairs};
-use super::{Launched, TARGETS, UNIT, random};
+use super::{Launched, TARGETS, UNIT, off, random};
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
 
@@ -92,7 +92,7 @@ pub(super) fn check_gate(
         let h = experts::gate(gate, g, u);
         let bound = bound(gate, g, u, h);
         let bound = bound + half_unit(own, h.abs() + bound);
-        if (found - h).abs() > bound {
+        if off(found, h, bound) {
             return Err(format!("h of g = {g}, u = {u} is {found}, expected {h} +- {bound:e}"));
         }
     }
@@ -171,7 +171,7 @@ pub(super) fn check_combine(
         }
         let bound = f64::from(top_k + 1) * UNIT * size;
         let bound = bound + half_unit(own, sum.abs() + bound);
-        if (found - sum).abs() > bound {
+        if off(found, sum, bound) {
             return Err(format!("y[{token}, {column}] = {found}, expected {sum} +- {bound:e}"));
         }
     }

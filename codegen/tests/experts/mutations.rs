@@ -232,12 +232,17 @@ const OF_ROUTE: &[(&str, Mutation)] = &[
 
 #[test]
 fn mistakes_in_routing_are_found() {
-    let text = "64 experts of 1 x 1, top 6, sigmoid with bias in 3 of 8 groups renormalised times 2.5, \
-                silu";
-    let layer = text.parse().unwrap();
+    let layers = [
+        "64 experts of 1 x 1, top 6, sigmoid with bias in 3 of 8 groups renormalised times 2.5, silu",
+        "64 experts of 1 x 1, top 6, softmax, silu",
+    ];
+    let layers = layers.map(|text| text.parse().unwrap());
     for (what, mutation) in OF_ALL.iter().chain(OF_ROUTE) {
         found(what, *mutation, |change| {
-            (0..4).try_for_each(|seed| route::check("sm_90a", &layer, seed, change))
+            let check = |seed| {
+                layers.iter().try_for_each(|layer| route::check("sm_90a", layer, seed, change))
+            };
+            (0..4).try_for_each(check)
         });
     }
 }

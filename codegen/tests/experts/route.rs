@@ -8,7 +8,7 @@ use quantloom_codegen::target::target;
 use quantloom_dsl::experts::{ExpertLayer, Routing, Score};
 use quantloom_dsl::reference::experts;
 
-use super::{Launched, TARGETS, UNIT, random};
+use super::{Launched, TARGETS, UNIT, off, random};
 
 fn layer(text: &str) -> ExpertLayer {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -135,7 +135,7 @@ pub(super) fn check(
             let most = chosen.map(|id| units(*id)).fold(0.0, f64::max);
             let sum = if layer.routing.renormalise { most + f64::from(layer.top_k) } else { 0.0 };
             let bound = (most + sum + 3.0) * UNIT * exact.abs() * 1.001 + 2f64.powi(-126);
-            if (f64::from(*weight) - exact).abs() > bound {
+            if off((*weight).into(), *exact, bound) {
                 return Err(format!(
                     "token {token}, expert {id}: {weight}, expected {exact} +- {bound:e}"
                 ));
