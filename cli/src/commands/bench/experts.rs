@@ -19,7 +19,7 @@ use quantloom::runtime::element::ValuesMut;
 use quantloom::runtime::experts::{
     ExpertCall, ExpertError, ExpertOp, ExpertOptions, ExpertSource, Routed,
 };
-use quantloom::runtime::gpu::{Executor as _, GpuDevice, GpuExpertLayer};
+use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer};
 use quantloom::runtime::op::Workspace;
 use quantloom::runtime::unpacked::Unpacked;
 use quantloom_tools::cuda::ReadFloor;
