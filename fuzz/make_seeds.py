@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the target `checkpoint`: one tiny file per family of formats.
+"""Writes the seeds of the targets `checkpoint`, one tiny file per family of formats, and `expert_layer`.
 
-    python3 fuzz/make_seeds.py [FOLDER]      (default: fuzz/corpus/checkpoint)
+    python3 fuzz/make_seeds.py [FOLDER]      (default: fuzz/corpus, with a folder for each target)
 
 What lies beside them under names of 40 hexadecimal digits is what the fuzzer found. The seeds are
 small so that a mutation hits something that matters: N = 4 to 32, K = 16 to 64. The references in
@@ -45,10 +45,12 @@ def integers(dtype, *values):
     return dtype, [len(values)], struct.pack(f"<{len(values)}{letter}", *values)
 
 
-def safetensors(config, tensors):
+def safetensors(config, tensors, model=None):
     header, offset = {}, 0
-    if config is not None:
-        header["__metadata__"] = {"quantization_config": json.dumps(config, separators=(",", ":"))}
+    metadata = {"quantization_config": config, "config": model}
+    metadata = {key: json.dumps(value, separators=(",", ":")) for key, value in metadata.items() if value}
+    if metadata:
+        header["__metadata__"] = metadata
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(data)]}
         offset += len(data)
@@ -228,12 +230,116 @@ SEEDS = {
 }
 
 
+# Expert layers: E = 2, k = 1, H = 32, I = 32; a model's keys, and what its routing adds to them.
+SIZES_OF_MODEL = {"hidden_act": "silu", "hidden_size": 32, "intermediate_size": 32, "num_experts_per_tok": 1}
+EXPERT_REFERENCES = {"ref.x": ones("F32", 2, 32), "ref.y": ones("F32", 2, 32)}
+
+
+def experts(names, make, prefix="m.experts"):
+    return {
+        f"{prefix}.{expert}.{name}.{part}": tensor
+        for expert in range(2)
+        for name in names
+        for part, tensor in make().items()
+    }
+
+
+def w4a16():
+    return {
+        "weight_packed": words("I32", 32, 4),
+        "weight_scale": ones("BF16", 32, 1),
+        "weight_shape": integers("I64", 32, 32),
+    }
+
+
+def float_expert(*names):
+    return {f"{name}.weight": words("BF16", 32, 32) for name in names}
+
+
+CT_W4A16, _ = compressed_tensors(integer(4, **GROUP), None, {})
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+EXPERT_SEEDS = {
+    "qwen3": (
+        CT_W4A16,
+        experts(PROJECTIONS, w4a16) | {"m.gate.weight": ones("F32", 2, 32)} | EXPERT_REFERENCES,
+        {"model_type": "qwen3_moe", "num_experts": 2, "norm_topk_prob": True, **SIZES_OF_MODEL},
+    ),
+    "qwen2_shared": (
+        CT_W4A16,
+        experts(PROJECTIONS, w4a16)
+        | {f"m.shared_expert.{name}.{part}": of for name in PROJECTIONS for part, of in w4a16().items()}
+        | {"m.gate.weight": ones("F32", 2, 32), "m.shared_expert_gate.weight": ones("BF16", 1, 32)}
+        | EXPERT_REFERENCES,
+        {"model_type": "qwen2_moe", "num_experts": 2, **SIZES_OF_MODEL},
+    ),
+    "mixtral_gptq": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True},
+        experts(("w1", "w2", "w3"), lambda: {
+            "qweight": words("I32", 4, 32), "qzeros": words("I32", 1, 4), "scales": ones("F16", 1, 32),
+            "g_idx": zeros("I32", 32),
+        }) | {"m.gate.weight": ones("F32", 2, 32)},
+        {"model_type": "mixtral", "num_local_experts": 2, **SIZES_OF_MODEL},
+    ),
+    "deepseek_v3": (
+        {"quant_method": "fp8", "weight_block_size": [16, 16], "activation_scheme": "dynamic"},
+        experts(PROJECTIONS, lambda: {
+            "weight": zeros("F8_E4M3", 32, 32), "weight_scale_inv": ones("F32", 2, 2),
+        })
+        | {"m.gate.weight": ones("BF16", 2, 32), "m.gate.e_score_correction_bias": ones("F32", 2)}
+        | EXPERT_REFERENCES,
+        {"model_type": "deepseek_v3", "n_routed_experts": 2, "n_group": 2, "topk_group": 1,
+         "routed_scaling_factor": 2.5, **SIZES_OF_MODEL},
+    ),
+    "nemotron": (
+        CT_W4A16,
+        experts(("up_proj", "down_proj"), w4a16) | {"m.gate.weight": ones("F32", 2, 32)},
+        {"model_type": "nemotron_h", "mlp_hidden_act": "relu2", "moe_intermediate_size": 32,
+         "n_routed_experts": 2, **SIZES_OF_MODEL},
+    ),
+    "gpt_oss": (
+        None,
+        {
+            "m.experts.gate_up_proj_blocks": words("U8", 2, 64, 1, 16),
+            "m.experts.gate_up_proj_scales": ones("U8", 2, 64, 1),
+            "m.experts.gate_up_proj_bias": ones("BF16", 2, 64),
+            "m.experts.down_proj_blocks": words("U8", 2, 32, 1, 16),
+            "m.experts.down_proj_scales": ones("U8", 2, 32, 1),
+            "m.router.weight": ones("F32", 2, 32), "m.router.bias": ones("F32", 2),
+        }
+        | EXPERT_REFERENCES,
+        {"model_type": "gpt_oss", "num_local_experts": 2, "swiglu_limit": 7.0, **SIZES_OF_MODEL},
+    ),
+    "llama4_float": (
+        None,
+        {"m.experts.gate_up_proj": words("BF16", 2, 32, 64), "m.experts.down_proj": words("BF16", 2, 32, 32),
+         "m.router.weight": ones("F32", 2, 32)} | EXPERT_REFERENCES,
+        {"model_type": "llama4", "text_config": {"num_local_experts": 2, **SIZES_OF_MODEL}},
+    ),
+    "unknown": (CT_W4A16, experts(PROJECTIONS, w4a16), {"model_type": "sparrow"}),
+    "float": (
+        None,
+        {f"m.experts.{e}.{name}": of for e in range(2) for name, of in float_expert(*PROJECTIONS).items()},
+        {"model_type": "olmoe", "num_experts": 2, **SIZES_OF_MODEL},
+    ),
+}
+EXPERT_TEXTS = {
+    "text_softmax": "128 experts of 2048 x 768, top 8, softmax renormalised, silu",
+    "text_groups": "256 experts of 7168 x 2048, top 8, sigmoid with bias in 4 of 8 groups renormalised times 2.5, silu",
+    "text_input": "16 experts of 5120 x 8192, top 1, sigmoid, silu limit 10, weight on input",
+}
+
+
 def main():
     here = pathlib.Path(__file__).resolve().parent
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here / "corpus" / "checkpoint"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here / "corpus"
+    for target in ("checkpoint", "expert_layer"):
+        (folder / target).mkdir(parents=True, exist_ok=True)
     for name, (config, tensors) in SEEDS.items():
-        (folder / f"{name}.safetensors").write_bytes(safetensors(config, tensors))
+        (folder / "checkpoint" / f"{name}.safetensors").write_bytes(safetensors(config, tensors))
+    for name, (config, tensors, model) in EXPERT_SEEDS.items():
+        (folder / "expert_layer" / f"{name}.safetensors").write_bytes(safetensors(config, tensors, model))
+    for name, text in EXPERT_TEXTS.items():
+        (folder / "expert_layer" / name).write_text(text)
 
 
 if __name__ == "__main__":

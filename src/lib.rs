@@ -78,6 +78,9 @@ pub mod prelude {
     pub use quantloom_runtime::checkpoint::{Checkpoint, Layer, Tensor};
     pub use quantloom_runtime::declared::{Declared, Packed, Weight};
     pub use quantloom_runtime::element::{bf16, f16};
+    pub use quantloom_runtime::experts::{
+        ExpertCall, ExpertLayer, ExpertOp, ExpertOptions, Routed,
+    };
     pub use quantloom_runtime::op::Workspace;
     pub use quantloom_runtime::prepared::PreparedLayer;
     pub use quantloom_runtime::unpacked::Unpacked;

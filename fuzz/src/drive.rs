@@ -1,6 +1,7 @@
 //! What is done with hostile input, and what must hold. The fuzz targets call it, and
 //! tests/tests/hostile replays the corpus through it without a fuzzer.
 
+use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{PlainCodes, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
@@ -94,6 +95,41 @@ pub(crate) fn checkpoint(bytes: &[u8]) {
         match layer {
             Ok(layer) => decode(layer),
             Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    check(&checkpoint, &quantloom_runtime::cpu::CpuDevice::best());
+}
+
+/// The description of an expert layer as text, or a file: what parses prints back; the matrices of what
+/// opens are unpacked, its router multiplies, and its references are compared.
+pub(crate) fn expert_layer(bytes: &[u8]) {
+    if let Ok(layer) = std::str::from_utf8(bytes).unwrap_or_default().parse::<ExpertLayer>() {
+        assert_eq!(layer.to_string().parse(), Ok(layer));
+        return;
+    }
+    let Ok(checkpoint) = Checkpoint::from_bytes(bytes.to_vec(), Options::default()) else { return };
+    for (name, experts) in checkpoint.expert_layers() {
+        let experts = match experts {
+            Ok(experts) => experts,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                continue;
+            }
+        };
+        assert!(checkpoint.expert_layer(&name).is_ok());
+        let sizes = experts.sizes();
+        for expert in 0..sizes.experts {
+            // A stored scale may be NaN.
+            if let Ok(weights) = experts.expert_weights(expert) {
+                assert_eq!(weights.gate_up.len(), sizes.shards);
+                let values = (sizes.hidden * sizes.intermediate) as usize;
+                let all = weights.gate_up.iter().chain([&weights.down]);
+                assert!(all.into_iter().all(|matrix| matrix.values.len() == values));
+            }
+        }
+        if let Ok(router) = experts.router() {
+            let logits = router.logits(&vec![0.5; sizes.hidden as usize]);
+            assert_eq!(logits.len(), sizes.experts as usize);
         }
     }
     check(&checkpoint, &quantloom_runtime::cpu::CpuDevice::best());

@@ -22,6 +22,7 @@ use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
 #[cfg(feature = "cuda")]
 use quantloom_runtime::cuda::Cuda;
+use quantloom_runtime::experts::{ExpertError, ExpertLayer, ExpertOp, ExpertOptions, ExpertSource};
 use quantloom_runtime::gpu::GpuDevice;
 #[cfg(feature = "hip")]
 use quantloom_runtime::hip::Hip;
@@ -188,6 +189,15 @@ impl Backend for Device {
 
     fn prepare_weight(&self, weight: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError> {
         self.backend().prepare_weight(weight)
+    }
+
+    fn prepare_experts(
+        &self,
+        layer: &ExpertLayer,
+        weights: &dyn ExpertSource,
+        options: &ExpertOptions,
+    ) -> Result<Box<dyn ExpertOp>, ExpertError> {
+        self.backend().prepare_experts(layer, weights, options)
     }
 }
 

@@ -3,6 +3,7 @@
 mod activations;
 mod arrows;
 mod catalogue;
+mod checkpoint_experts;
 mod conformance;
 mod device;
 mod experts;

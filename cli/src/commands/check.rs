@@ -122,9 +122,13 @@ fn row(file: &str, scheme: &str, finding: &Finding) -> [String; 7] {
         Subject::Weight => "weight",
         Subject::Product => "product",
         Subject::Layer => "layer",
+        Subject::Routing => "routing",
+        Subject::Reference => "reference",
     };
     let shown = |value: Option<f64>| match (value, finding.subject) {
         (None, _) => String::new(),
+        (Some(value), Subject::Routing | Subject::Reference) => format!("{value:.1e}"),
+        (Some(value), Subject::Product) if value < 1e-4 => format!("{value:.1e}"),
         (Some(value), Subject::Product) => format!("{:.2}%", value * 100.0),
         (Some(value), _) => format!("{value:.2} {}", finding.unit),
     };

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use super::{Reading, eprint_line, label, print_json, print_line, shape, size, table};
 
+mod experts;
+
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     quantloom inspect model/\n  \
@@ -21,7 +23,8 @@ pub(crate) struct Arguments {
     /// has all tensors.
     #[arg(long, value_name = "NAME", requires = "scheme")]
     layer: Option<String>,
-    /// One object a layer: name, family, scheme, scheme text, shape, bytes, tensors.
+    /// One object a layer: name, family, scheme, scheme text, shape, bytes, tensors; and one a whole expert
+    /// layer, with `experts`.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -34,6 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let mut rows = table(&["layer", "scheme", "shape", "stored", "bits/weight"]);
     let mut values: Vec<Value> = Vec::new();
     let mut faults = Vec::new();
+    let layers = experts::rows(&checkpoint);
     for (name, layer) in checkpoint.layers() {
         match layer {
             Ok(layer) => {
@@ -47,7 +51,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
                     size(layer.bytes()),
                     format!("{bits:.3}"),
                 ];
-                rows.add_row(cells);
+                // A row of the whole expert layer has it.
+                if !layers.members.contains(name) {
+                    rows.add_row(cells);
+                }
                 values.push(json!({
                     "layer": name,
                     "family": checkpoint.format().name(),
@@ -67,6 +74,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             }
         }
     }
+    for row in layers.rows {
+        rows.add_row(row);
+    }
+    values.extend(layers.values);
+    well &= layers.faults.is_empty();
+    faults.extend(layers.faults);
     let looks = looks_quantised(checkpoint.tensors()).filter(|_| values.is_empty());
     if arguments.json {
         print_json(&values)?;
@@ -75,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     } else {
         print_line(rows)?;
     }
-    for note in checkpoint.notes() {
+    for note in checkpoint.notes().chain(layers.notes.iter().map(String::as_str)) {
         eprint_line(&format!("quantloom: note: {note}"));
     }
     if let Some((name, tensor)) = looks {

@@ -16,12 +16,16 @@ use quantloom_tools::forward::{Input, as_called, multiply};
 use super::{Reading, eprint_line, print_line};
 use crate::atomic_write::Replace;
 use crate::progress::Progress;
+use experts::ExpertArguments;
+
+mod experts;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     quantloom run model/ --layer model.layers.0.mlp.down_proj --input x.safetensors:x --out y.safetensors\n  \
     quantloom run layer.safetensors --scheme my.scheme --shape 4096x4096 --input x.safetensors:x \
-    --out y.safetensors --force")]
+    --out y.safetensors --force\n  \
+    quantloom run model/ --experts model.layers.0.mlp.experts --input x.safetensors:x --out y.safetensors")]
 pub(crate) struct Arguments {
     /// A .safetensors file or a model directory.
     path: PathBuf,
@@ -52,9 +56,12 @@ pub(crate) struct Arguments {
     /// Also say which kernel multiplies, and why not another.
     #[arg(long)]
     explain: bool,
-    /// The file to write: the tensor `y`, f32 [M, N].
+    /// The file to write: the tensor `y`, f32 [M, N]; with --experts `y` [M, H], and the choice, `ids` i32 and
+    /// `weights` f32 [M, k].
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    experts: ExpertArguments,
     #[command(flatten)]
     reading: Reading,
     #[command(flatten)]
@@ -72,6 +79,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let device = super::backend::device(&arguments.backend)?;
     let name = arguments.layer.as_deref();
     let checkpoint = arguments.reading.open(&arguments.path, name)?;
+    if let Some(name) = &arguments.experts.experts {
+        let input = arguments.input.rsplit_once(':').map(|(file, _)| Path::new(file));
+        let inputs = [arguments.path.as_path()].into_iter().chain(input);
+        let inputs: Vec<&Path> = inputs.chain(arguments.experts.files()).collect();
+        arguments.replace.check(&[("--out", &arguments.out)], &inputs)?;
+        return experts::run(arguments, name, &checkpoint, &device);
+    }
     let layer = arguments.reading.layer(&checkpoint, name)?;
     let (file, name) = arguments
         .input

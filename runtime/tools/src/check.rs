@@ -4,12 +4,12 @@
 //! error, the bound and the derivation of the bound. For a layer P the references are
 //! `ref.P.weight`, `ref.P.x`, `ref.P.y` (without `P.` if it is the only layer), or, for stacked
 //! experts, `ref.X` with X the last part of the name, stored as [E, K, N]. If a file has a weight
-//! and no product, both weights are multiplied with a random x.
+//! and no product, both weights are multiplied with a random x. Whole expert layers are in `experts`.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{ActivationChoice, Scheme};
 use quantloom_runtime::backend::Backend;
-use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, Tensor, Tensors};
+use quantloom_runtime::checkpoint::{Checkpoint, Layer, Tensor, Tensors};
 use quantloom_runtime::float_mode::standard;
 use quantloom_runtime::op::ProductError;
 use quantloom_runtime::tensor::reals;
@@ -17,6 +17,8 @@ use quantloom_runtime::unpacked::Unpacked;
 
 use crate::conformance::draw;
 use crate::forward::{Input, as_called, forward};
+
+mod experts;
 
 /// What was compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,11 @@ pub enum Subject {
     Product,
     /// The layer could not be read.
     Layer,
+    /// The experts that a router chooses, and their weights, compared by their norm.
+    Routing,
+    /// The result of a whole expert layer by the reference in f64, compared by its norm; what a device
+    /// computes of the layer is a product.
+    Reference,
 }
 
 /// The result of a comparison.
@@ -70,21 +77,7 @@ pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
             Err(error) => findings.push(failed(name, error)),
         }
     }
-    let experts =
-        checkpoint.format() == CheckpointFormat::GptOss && checkpoint.layers().next().is_some();
-    let whole = experts && tensors.get("ref.y").is_some();
-    if whole {
-        let reason =
-            "it is the product of a whole expert layer, which this version does not compute";
-        findings.push(Finding {
-            layer: "ref.y".to_owned(),
-            subject: Subject::Product,
-            error: None,
-            bound: None,
-            unit: "",
-            verdict: Verdict::NotChecked(reason.to_owned()),
-        });
-    }
+    standard(|| experts::check(checkpoint, backend, &mut findings));
     findings
 }
 
@@ -357,11 +350,16 @@ fn refused(error: ProductError) -> Verdict {
 
 /// The norm of the difference divided by that of the reference.
 fn relative_error(ours: &[f32], reference: &[f64]) -> Result<f64, Verdict> {
-    let differences = ours.iter().zip(reference).map(|(a, b)| f64::from(*a) - b);
+    relative_norm(ours.iter().map(|value| f64::from(*value)), reference)
+}
+
+/// The same of values in f64.
+fn relative_norm(ours: impl Iterator<Item = f64>, reference: &[f64]) -> Result<f64, Verdict> {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    let error = norm(&mut differences.into_iter()) / norm(&mut reference.iter().copied());
+    let mut differences = ours.zip(reference).map(|(a, b)| a - b);
+    let error = norm(&mut differences) / norm(&mut reference.iter().copied());
     if error.is_nan() {
-        return Err(Verdict::Fail("the product or its reference is NaN".to_owned()));
+        return Err(Verdict::Fail("the result or its reference is NaN".to_owned()));
     }
     Ok(error)
 }

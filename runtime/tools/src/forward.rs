@@ -8,12 +8,14 @@ use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Group, Scheme};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::{CheckpointFormat, Layer, Tensor};
-use quantloom_runtime::element::{Values, bf16, f16, f32_to_bf16, f32_to_f16};
+use quantloom_runtime::element::{OwnedValues, bf16, f16, f32_to_bf16, f32_to_f16};
 use quantloom_runtime::float_mode::standard;
 use quantloom_runtime::op::{Op, ProductError};
 use quantloom_runtime::tensor::{float_format, reals};
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_runtime::weight_data::WeightData;
+
+pub mod experts;
 
 /// An activation tensor [..., K] and the type whose values it holds.
 #[derive(Clone, Debug)]
@@ -43,6 +45,12 @@ impl Input {
         let carried = stored == F32 && values.iter().all(|value| model.round(*value) == *value);
         let shape = tensor.shape().iter().map(|size| *size as u64).collect();
         Some(Self { values, shape, own: if carried { model } else { stored } })
+    }
+
+    /// The same in the type that the file stores it in.
+    pub fn of_type(tensor: &Tensor) -> Option<Self> {
+        let shape = tensor.shape().iter().map(|size| *size as u64).collect();
+        Some(Self { values: reals(tensor)?, shape, own: float_format(tensor.dtype())? })
     }
 }
 
@@ -102,20 +110,17 @@ pub fn forward(
 /// # Errors
 /// See [`ProductError`].
 pub fn multiply(op: &dyn Op, expert: u64, x: &Input) -> Result<Vec<f32>, ProductError> {
+    standard(|| op.matmul(expert, (&narrowed(x)).into()))
+}
+
+/// The values in their type.
+fn narrowed(x: &Input) -> OwnedValues {
     standard(|| {
-        let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
+        let values = x.values.iter().map(|value| *value as f32);
         match x.own {
-            BF16 => {
-                let narrow = |x| bf16::from_bits(f32_to_bf16(x));
-                let values: Vec<bf16> = values.into_iter().map(narrow).collect();
-                op.matmul(expert, Values::Bf16(&values))
-            }
-            F16 => {
-                let narrow = |x| f16::from_bits(f32_to_f16(x));
-                let values: Vec<f16> = values.into_iter().map(narrow).collect();
-                op.matmul(expert, Values::F16(&values))
-            }
-            _ => op.matmul(expert, Values::F32(&values)),
+            BF16 => OwnedValues::Bf16(values.map(|x| bf16::from_bits(f32_to_bf16(x))).collect()),
+            F16 => OwnedValues::F16(values.map(|x| f16::from_bits(f32_to_f16(x))).collect()),
+            _ => OwnedValues::F32(values.collect()),
         }
     })
 }

@@ -136,6 +136,7 @@ impl<'c> Beside<'c, '_> {
                 gate,
                 weight_on_input: false,
             };
+            layer.check().map_err(|error| fault(error.into()))?;
             if gate.shards() != sizes.shards {
                 let (expected, found) = (gate.shards(), sizes.shards);
                 let gate = gate.to_string();

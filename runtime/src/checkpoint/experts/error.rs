@@ -145,16 +145,6 @@ pub enum ExpertsProblem {
         /// The dimensions that it has to have.
         expected: Vec<u64>,
     },
-    /// gate and up of an expert take x with different static scales.
-    #[error("expert {expert}: \"{gate}\" and \"{up}\" have different static scales of x")]
-    Inputs {
-        /// The expert.
-        expert: u32,
-        /// Its first shard.
-        gate: String,
-        /// Its second shard.
-        up: String,
-    },
     /// Nothing describes the layer.
     #[error(
         "nothing says its routing: {}; the layer can be given as text, such as `{example}`",
@@ -180,6 +170,9 @@ pub enum ExpertsProblem {
     /// The weights are not quantised: devices prepare quantised ones.
     #[error("its weights are {0}, not quantised")]
     Float(&'static str),
+    /// The expert map has more places than experts.
+    #[error("the expert map has no expert at place {0}")]
+    EmptyPlace(usize),
     /// The routing needs logits, and the checkpoint has no router.
     #[error("the checkpoint has no router of this layer: none of the tensors {}", tried.join(", "))]
     NoRouter {

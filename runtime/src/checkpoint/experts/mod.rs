@@ -10,6 +10,7 @@ mod collect;
 mod compare;
 mod error;
 mod float;
+mod local;
 mod names;
 mod quantised;
 mod router;
@@ -25,8 +26,9 @@ pub use router::{Router, SharedExpert};
 
 use super::Checkpoint;
 use crate::backend::Backend;
-use crate::experts::{ExpertOp, ExpertOptions, ExpertProduct};
+use crate::experts::{ExpertOp, ExpertOptions, ExpertProduct, ExpertSource};
 use assemble::assemble;
+use local::LocalExperts;
 
 /// The metadata key whose value is the text of every expert layer of a file.
 pub const LAYER_TEXT_KEY: &str = "expert_layer";
@@ -220,18 +222,35 @@ impl<'c> CheckpointExperts<'c> {
         device: &(impl Backend + ?Sized),
         options: &ExpertOptions,
     ) -> Result<Box<dyn ExpertOp>, CheckpointExpertsError> {
+        match &self.weights {
+            StoredExperts::Quantised(experts) => self.prepare_source(experts, device, options),
+            StoredExperts::Float(experts) => {
+                let problem = ExpertsProblem::Float(experts.type_name());
+                Err(CheckpointExpertsError::of(&self.name, problem))
+            }
+        }
+    }
+
+    /// The same of the matrices of all experts from another source, such as the checkpoint's own with
+    /// another activation.
+    ///
+    /// # Errors
+    /// As [`CheckpointExperts::prepare`].
+    pub fn prepare_source(
+        &self,
+        source: &dyn ExpertSource,
+        device: &(impl Backend + ?Sized),
+        options: &ExpertOptions,
+    ) -> Result<Box<dyn ExpertOp>, CheckpointExpertsError> {
         let fault = |problem: ExpertsProblem| CheckpointExpertsError::of(&self.name, problem);
         let layer = self.layer()?;
-        let source = match &self.weights {
-            StoredExperts::Quantised(experts) => experts,
-            StoredExperts::Float(experts) => {
-                return Err(fault(ExpertsProblem::Float(experts.type_name())));
-            }
-        };
         let mut options = options.clone();
         if layer.routing.bias && options.score_bias.is_none() {
             options.score_bias.clone_from(&self.score_bias);
         }
+        let local = options.map.as_ref().map(|map| LocalExperts::new(source, map)).transpose();
+        let local = local.map_err(fault)?;
+        let source = local.as_ref().map_or(source, |local| local as &dyn ExpertSource);
         device.prepare_experts(layer, source, &options).map_err(|error| fault(error.into()))
     }
 }

@@ -1,0 +1,318 @@
+//! Expert layers of checkpoints: golden files through `check`, and what the parts are.
+
+use quantloom_dsl::experts::ExpertLayer;
+use quantloom_dsl::layout::Shape;
+use quantloom_runtime::checkpoint::{
+    Checkpoint, CheckpointExperts, ExpertsProblem, Options, StoredExperts,
+};
+use quantloom_runtime::cpu::CpuDevice;
+use quantloom_runtime::experts::{ExpertMap, ExpertOptions, ExpertProduct, ExpertSource, Routed};
+use quantloom_runtime::unpacked::Unpacked;
+use quantloom_tests::file::File;
+use quantloom_tests::{golden, golden_file};
+use quantloom_tools::check::{Subject, Verdict, check};
+
+/// Golden file, name of the expert layer, its description, the name of the shared expert.
+const LAYERS: &[(&str, &str, &str, Option<&str>)] = &[
+    (
+        "gpt_oss_mxfp4",
+        "experts",
+        "4 experts of 64 x 96, top 2, softmax renormalised, swigluoai alpha 1.702 limit 7",
+        None,
+    ),
+    (
+        "moe_arm_w4a8_channel",
+        "model.layers.0.mlp.experts",
+        "4 experts of 64 x 96, top 2, softmax renormalised, silu",
+        None,
+    ),
+    (
+        "moe_arm_w4a8_g32",
+        "model.layers.0.mlp.experts",
+        "4 experts of 64 x 96, top 2, softmax renormalised, silu",
+        None,
+    ),
+    (
+        "moe_ct_fp8_block",
+        "model.layers.0.mlp.experts",
+        "4 experts of 64 x 80, top 2, softmax renormalised, silu",
+        None,
+    ),
+    (
+        "moe_ct_nvfp4",
+        "model.layers.0.mlp.experts",
+        "4 experts of 64 x 96, top 2, softmax renormalised, silu",
+        None,
+    ),
+    (
+        "moe_ct_w4a16",
+        "model.layers.0.mlp.experts",
+        "4 experts of 64 x 96, top 2, softmax renormalised, silu",
+        None,
+    ),
+    (
+        "moe_deepseek_negative",
+        "model.layers.3.mlp.experts",
+        "16 experts of 16 x 24, top 4, sigmoid with bias in 2 of 4 groups renormalised times 2.5, silu",
+        None,
+    ),
+    (
+        "moe_deepseek_v3",
+        "experts",
+        "16 experts of 64 x 96, top 4, sigmoid with bias in 2 of 4 groups renormalised times 2.5, silu",
+        Some("shared_experts"),
+    ),
+    (
+        "moe_gpt_oss_clamped",
+        "model.layers.0.mlp.experts",
+        "4 experts of 64 x 96, top 2, softmax renormalised, swigluoai alpha 1.702 limit 7",
+        None,
+    ),
+    (
+        "moe_gptq4_actorder",
+        "model.layers.0.block_sparse_moe.experts",
+        "4 experts of 64 x 96, top 2, softmax renormalised, silu",
+        None,
+    ),
+    (
+        "moe_llama4",
+        "language_model.model.layers.1.feed_forward.experts",
+        "4 experts of 64 x 96, top 1, sigmoid, silu, weight on input",
+        Some("language_model.model.layers.1.feed_forward.shared_expert"),
+    ),
+    ("moe_mixtral", "experts", "8 experts of 64 x 96, top 2, softmax renormalised, silu", None),
+    (
+        "moe_nemotron_relu2",
+        "backbone.layers.1.mixer.experts",
+        "6 experts of 64 x 96, top 3, sigmoid with bias renormalised times 2.5, ungated relu2",
+        Some("backbone.layers.1.mixer.shared_experts"),
+    ),
+    (
+        "moe_quark_int8",
+        "model.layers.0.mlp.experts",
+        "4 experts of 64 x 96, top 2, softmax renormalised, silu",
+        None,
+    ),
+    (
+        "moe_qwen2_shared",
+        "model.layers.0.mlp.experts",
+        "4 experts of 64 x 96, top 2, softmax, silu",
+        Some("model.layers.0.mlp.shared_expert"),
+    ),
+    ("moe_qwen3", "experts", "16 experts of 64 x 96, top 4, softmax renormalised, silu", None),
+    (
+        "moe_silu_limit",
+        "layers.0.ffn.experts",
+        "6 experts of 64 x 96, top 2, sqrtsoftplus with bias renormalised times 1.5, silu limit 2.5",
+        None,
+    ),
+];
+
+fn open(file: &str) -> Checkpoint {
+    Checkpoint::open(golden_file(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+#[test]
+fn every_file_is_listed() {
+    let mut found: Vec<String> = std::fs::read_dir(golden())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("moe_") || name == "gpt_oss_mxfp4")
+        .collect();
+    found.sort();
+    assert_eq!(found, LAYERS.iter().map(|(file, ..)| *file).collect::<Vec<_>>());
+}
+
+#[test]
+fn files_describe_their_layers() {
+    for (file, name, text, shared) in LAYERS {
+        let checkpoint = open(file);
+        let names: Vec<String> = checkpoint.expert_layers().map(|(name, _)| name).collect();
+        assert_eq!(names, [*name], "{file}");
+        let experts =
+            checkpoint.expert_layer(name).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let layer = experts.layer().unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert_eq!(layer.to_string(), *text, "{file}");
+        assert_eq!(experts.shared().map(|shared| shared.layer().name()), *shared, "{file}");
+        assert_eq!(experts.score_bias().is_some(), layer.routing.bias, "{file}");
+        assert!(experts.router().is_ok(), "{file}");
+    }
+}
+
+/// Each file by the reference and on the CPU: what its router chooses, and y.
+#[test]
+fn whole_layers_are_the_files_own() {
+    let cpu = CpuDevice::best();
+    for (file, name, ..) in LAYERS {
+        let checkpoint = open(file);
+        let findings = check(&checkpoint, &cpu);
+        let mut subjects = Vec::new();
+        for finding in findings.iter().filter(|finding| finding.layer == *name) {
+            assert_eq!(finding.verdict, Verdict::Pass, "{file}: {finding:?}");
+            println!(
+                "{file} {:?} {:.2e} of {:.2e}",
+                finding.subject,
+                finding.error.unwrap(),
+                finding.bound.unwrap()
+            );
+            subjects.push(finding.subject);
+        }
+        let float = checkpoint.expert_layer(name).unwrap().schemes().is_none();
+        // The files of transformers have no choices of their own, except gpt-oss.
+        let routed = !["moe_mixtral", "moe_qwen3", "moe_deepseek_v3"].contains(file);
+        let expected =
+            [(Subject::Routing, routed), (Subject::Reference, true), (Subject::Product, !float)];
+        let expected: Vec<Subject> =
+            expected.into_iter().filter(|(_, there)| *there).map(|(subject, _)| subject).collect();
+        assert_eq!(subjects, expected, "{file}");
+    }
+}
+
+fn matrix(experts: &CheckpointExperts<'_>, product: ExpertProduct, at: [u32; 2]) -> Unpacked {
+    let StoredExperts::Quantised(source) = experts.weights() else { panic!("quantised") };
+    source.matrix(product, at[0], at[1]).unwrap()
+}
+
+/// The scale of one weight of a matrix: what the row's scales give for a code of 1.
+fn row(weight: &Unpacked, n: u64) -> Vec<f32> {
+    let mut row = vec![0.0; weight.shape().k as usize];
+    weight.decode_row(0, n, &mut row);
+    row
+}
+
+/// A matrix of a stack is the same whether its own bytes are unpacked or the whole stack.
+#[test]
+fn a_matrix_of_a_stack() {
+    for file in ["gpt_oss_mxfp4", "moe_gpt_oss_clamped"] {
+        let checkpoint = open(file);
+        let (_, name, ..) = LAYERS.iter().find(|layer| layer.0 == file).unwrap();
+        let experts = checkpoint.expert_layer(name).unwrap();
+        for (part, product, shards) in
+            [("gate_up_proj", ExpertProduct::GateUp, 2), ("down_proj", ExpertProduct::Down, 1)]
+        {
+            let whole = checkpoint.layer(&format!("{name}.{part}")).unwrap().unpack().unwrap();
+            for (expert, shard) in (0..4).flat_map(|e| (0..shards).map(move |s| (e, s))) {
+                let ours = matrix(&experts, product, [expert, shard]);
+                let rows = whole.shape().n / u64::from(shards);
+                assert_eq!(ours.shape(), Shape::matrix(rows, whole.shape().k));
+                for n in 0..rows {
+                    let stored = n * u64::from(shards) + u64::from(shard);
+                    let mut expected = vec![0.0; whole.shape().k as usize];
+                    whole.decode_row(u64::from(expert), stored, &mut expected);
+                    assert_eq!(row(&ours, n), expected, "{file} {part} {expert} {shard} {n}");
+                    let at = u64::from(expert) * whole.shape().n + stored;
+                    assert_eq!(
+                        ours.bias().unwrap()[n as usize],
+                        whole.bias().unwrap()[at as usize]
+                    );
+                }
+            }
+            let StoredExperts::Quantised(source) = experts.weights() else { panic!("quantised") };
+            assert!(source.matrix(product, 4, 0).is_err());
+            assert!(source.matrix(product, 0, shards).is_err());
+        }
+    }
+}
+
+/// gate and up keep scales of their own: no file merges them.
+#[test]
+fn shards_keep_their_scales() {
+    for (file, prefix, shard, factor) in [
+        ("moe_ct_nvfp4", "weight_global_scale", "up_proj", 3.0),
+        ("moe_quark_int8", "weight_scale", "up_proj", 3.0),
+    ] {
+        let checkpoint = open(file);
+        let name = "model.layers.0.mlp.experts";
+        let value = |part: &str| {
+            let tensor = format!("{name}.1.{part}.{prefix}");
+            let bytes = checkpoint.tensors().get(&tensor).unwrap().bytes().try_into().unwrap();
+            f32::from_le_bytes(bytes)
+        };
+        let ratio = value(shard) / value("gate_proj");
+        assert!((ratio - factor).abs() < 1e-5, "{file}: {ratio}");
+        let experts = checkpoint.expert_layer(name).unwrap();
+        for (shard, part) in [(0, "gate_proj"), (1, "up_proj")] {
+            let ours = matrix(&experts, ExpertProduct::GateUp, [1, shard]);
+            let dense = checkpoint.layer(&format!("{name}.1.{part}")).unwrap().unpack().unwrap();
+            assert_eq!(row(&ours, 5), row(&dense, 5), "{file} {part}");
+        }
+    }
+}
+
+/// A model that is not known: the weights are there, the routing is the caller's.
+#[test]
+fn an_unknown_model() {
+    let mut file = File::golden("moe_ct_w4a16");
+    let name = "model.layers.0.mlp.experts";
+    for model in [Some(r#"{"model_type": "sparrow"}"#), None] {
+        file.metadata.remove("config");
+        if let Some(model) = model {
+            file.metadata.insert("config".to_owned(), model.into());
+        }
+        let checkpoint = Checkpoint::from_bytes(file.bytes(), Options::default()).unwrap();
+        let experts = checkpoint.expert_layer(name).unwrap();
+        assert_eq!((experts.sizes().experts, experts.sizes().intermediate), (4, 96));
+        let error = experts.layer().unwrap_err();
+        assert!(matches!(*error.problem, ExpertsProblem::NotDescribed { .. }), "{error}");
+        let word =
+            if model.is_some() { "`sparrow` is unknown" } else { "there is no `model_type`" };
+        assert!(error.to_string().contains(word), "{error}");
+        assert!(experts.prepare(&CpuDevice::best()).is_err());
+        let text = "4 experts of 64 x 96, top 3, sigmoid, gelu";
+        let layer: ExpertLayer = text.parse().unwrap();
+        let experts = checkpoint.expert_layer_as(name, &layer).unwrap();
+        assert_eq!(experts.layer().unwrap().to_string(), text);
+        let op = experts.prepare(&CpuDevice::best()).unwrap();
+        assert_eq!(op.layer(), &layer);
+        // What the error proposes is a layer of these tensors.
+        let proposed = error.to_string();
+        let proposed = proposed.rsplit('`').nth(1).unwrap().parse().unwrap();
+        assert!(checkpoint.expert_layer_as(name, &proposed).is_ok());
+        // Other sizes than the tensors have.
+        let wide = "4 experts of 64 x 80, top 3, sigmoid, gelu".parse().unwrap();
+        let error = checkpoint.expert_layer_as(name, &wide).unwrap_err().to_string();
+        assert!(
+            error.contains("expert 0: \"") && error.contains("is 96 x 64, expected 80 x 64"),
+            "{error}"
+        );
+        let ungated = "4 experts of 64 x 96, top 3, sigmoid, ungated relu2".parse().unwrap();
+        let error = checkpoint.expert_layer_as(name, &ungated).unwrap_err().to_string();
+        assert!(error.contains("takes 1 shards, and the tensors are those of 2"), "{error}");
+    }
+}
+
+/// With a map, a device gets the experts that are here; the parts of all devices add up.
+#[test]
+fn an_expert_map() {
+    let checkpoint = open("moe_ct_w4a16");
+    let experts = checkpoint.expert_layer("model.layers.0.mlp.experts").unwrap();
+    let x: Vec<f32> = (0..3 * 64).map(|at| ((at * 37 % 101) as f32 - 50.0) / 32.0).collect();
+    let (ids, weights) = ([0, 3, 2, 1, 3, 1], [0.5, 0.25, 1.0, 0.75, 0.125, 0.5]);
+    let y = |places: Option<(Vec<i32>, usize)>| {
+        let mut options = ExpertOptions::default();
+        options.map = places.map(|(places, local)| ExpertMap::new(places, local).unwrap());
+        let op = experts.prepare_with(&CpuDevice::best(), &options).unwrap();
+        let routed = Routed::Chosen { ids: &ids, weights: &weights };
+        let call = quantloom_runtime::experts::ExpertCall {
+            x: quantloom_runtime::element::Values::F32(&x),
+            routed,
+            shared: None,
+        };
+        op.forward(&call).unwrap()
+    };
+    let whole = y(None);
+    let parts = [y(Some((vec![1, -1, -1, 0], 2))), y(Some((vec![-1, 0, 1, -1], 2)))];
+    for (at, whole) in whole.iter().enumerate() {
+        // Two sums of two in another order than one of four: a rounding of f32 each.
+        let sum = parts[0][at] + parts[1][at];
+        let size = parts[0][at].abs() + parts[1][at].abs() + whole.abs();
+        assert!((sum - whole).abs() <= 4.0 * f32::EPSILON * size, "{at}: {sum} {whole}");
+    }
+    assert_ne!(parts[0], whole);
+    let mut options = ExpertOptions::default();
+    options.map = Some(ExpertMap::new(vec![2, -1, -1, 0], 3).unwrap());
+    let Err(error) = experts.prepare_with(&CpuDevice::best(), &options) else { panic!("a hole") };
+    assert!(matches!(*error.problem, ExpertsProblem::EmptyPlace(1)), "{error}");
+}
