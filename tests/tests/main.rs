@@ -6,6 +6,7 @@ mod catalogue;
 mod conformance;
 mod device;
 mod experts;
+mod experts_faults;
 mod experts_reference;
 mod golden;
 mod gpu;

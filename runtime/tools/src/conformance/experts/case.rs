@@ -16,7 +16,7 @@ use quantloom_runtime::op::Workspace;
 
 use super::super::{draw as plain_draw, error_over_bound};
 use super::draw::{self, Drawn, RoutingKind};
-use super::expected::{Element, Expecting};
+use super::expected::{Element, Expecting, LayerMagnitudes};
 use super::{ExpertCase, ExpertFailure, ExpertSummary};
 
 /// One layer and seed, all its calls.
@@ -63,14 +63,23 @@ impl Step<'_> {
             self.case("all", routing, tokens)
         };
         let prepared = self.prepare(&case);
+        let magnitudes = prepared.as_ref().map_err(Clone::clone).and_then(|prepared| {
+            LayerMagnitudes::new(self.scheme, &prepared.drawn).map_err(|error| {
+                let error = Box::new(error);
+                ExpertFailure::Reference { case: case(), error }
+            })
+        });
+        let both = || {
+            let magnitudes = magnitudes.as_ref().map_err(Clone::clone)?;
+            Ok((prepared.as_ref().map_err(Clone::clone)?, magnitudes))
+        };
         // The expected y depends on how a backend adds.
         let mut known: Vec<(usize, [Sums; 2], Vec<Element>)> = Vec::new();
         for (backend, result) in backends.iter().zip(results) {
             let Ok(summary) = result else { continue };
-            let done = prepared
-                .as_ref()
-                .map_err(Clone::clone)
-                .and_then(|prepared| self.compare(*backend, prepared, summary, &mut known));
+            let done = both().and_then(|(prepared, magnitudes)| {
+                self.compare(*backend, prepared, magnitudes, summary, &mut known)
+            });
             if let Err(failure) = done {
                 *result = Err(failure);
             }
@@ -113,6 +122,7 @@ impl Step<'_> {
         &self,
         backend: &dyn Backend,
         prepared: &Prepared,
+        magnitudes: &LayerMagnitudes<'_>,
         summary: &mut ExpertSummary,
         known: &mut Vec<(usize, [Sums; 2], Vec<Element>)>,
     ) -> Result<(), ExpertFailure> {
@@ -142,7 +152,7 @@ impl Step<'_> {
             let found = match found {
                 Some(found) => found,
                 None => {
-                    let expected = self.expected(prepared, &numbers, *routing, sums);
+                    let expected = self.expected(prepared, magnitudes, &numbers, *routing, sums);
                     let expected = expected.map_err(|error| ExpertFailure::Reference {
                         case: case(),
                         error: Box::new(error),
@@ -249,6 +259,7 @@ impl Step<'_> {
     fn expected(
         &self,
         prepared: &Prepared,
+        magnitudes: &LayerMagnitudes<'_>,
         numbers: &Numbers,
         routing: RoutingKind,
         sums: [Sums; 2],
@@ -273,11 +284,11 @@ impl Step<'_> {
                     .copied()
                     .collect()
             };
-            let inputs = self.inputs(prepared);
-            let drawn = &prepared.drawn;
-            let expecting =
-                Expecting { scheme: self.scheme, layer, drawn, own: prepared.own, sums, inputs };
-            let y = expecting.y(&own(&a), &pairs, &own(&numbers.shared))?;
+            let y = self.expecting(prepared, magnitudes, sums).y(
+                &own(&a),
+                &pairs,
+                &own(&numbers.shared),
+            )?;
             let mut all = vec![Element { y: 0.0, error: 0.0 }; a.len()];
             for (at, row) in rows.iter().enumerate() {
                 all[row * hidden..][..hidden].copy_from_slice(&y[at * hidden..][..hidden]);
@@ -296,9 +307,24 @@ impl Step<'_> {
                 pairs.push(Pair { token, expert, weight });
             }
         }
-        let (drawn, inputs) = (&prepared.drawn, self.inputs(prepared));
-        let expecting = Expecting { scheme: self.scheme, layer, drawn, own, sums, inputs };
-        expecting.y(&a, &pairs, &numbers.shared)
+        self.expecting(prepared, magnitudes, sums).y(&a, &pairs, &numbers.shared)
+    }
+
+    fn expecting<'a>(
+        &'a self,
+        prepared: &'a Prepared,
+        magnitudes: &'a LayerMagnitudes<'a>,
+        sums: [Sums; 2],
+    ) -> Expecting<'a> {
+        Expecting {
+            scheme: self.scheme,
+            layer: &self.layer,
+            drawn: &prepared.drawn,
+            magnitudes,
+            own: prepared.own,
+            sums,
+            inputs: self.inputs(prepared),
+        }
     }
 
     /// Rows of y that the call does not write.

@@ -30,12 +30,45 @@ pub(super) struct Expecting<'a> {
     pub(super) scheme: &'a Scheme,
     pub(super) layer: &'a ExpertLayer,
     pub(super) drawn: &'a Drawn,
+    pub(super) magnitudes: &'a LayerMagnitudes<'a>,
     /// T.
     pub(super) own: FloatFormat,
     /// How the two products add.
     pub(super) sums: [Sums; 2],
     /// The static parameters of gate and up, [expert][shard], and of down, `[expert]`.
     pub(super) inputs: [Vec<Vec<StaticInput>>; 2],
+}
+
+/// The magnitudes of the matrices of a layer: [expert][shard], and `[expert]`.
+pub(super) struct LayerMagnitudes<'a> {
+    gate_up: Vec<Vec<WeightMagnitudes<'a>>>,
+    down: Vec<WeightMagnitudes<'a>>,
+}
+
+impl<'a> LayerMagnitudes<'a> {
+    pub(super) fn new(scheme: &'a Scheme, drawn: &'a Drawn) -> Result<Self, ReferenceError> {
+        let of = |matrix: &'a Matrix| WeightMagnitudes::new(scheme, &matrix.plain, 0);
+        let shards = |shards: &'a Vec<Matrix>| shards.iter().map(of).collect();
+        Ok(Self {
+            gate_up: drawn.gate_up.iter().map(shards).collect::<Result<_, ReferenceError>>()?,
+            down: drawn.down.iter().map(of).collect::<Result<_, ReferenceError>>()?,
+        })
+    }
+}
+
+/// y of a matrix with its bias, and the magnitudes that determine its bound.
+fn product(
+    matrix: &Matrix,
+    weights: &WeightMagnitudes<'_>,
+    x: &TokenMagnitudes,
+) -> Vec<Magnitudes> {
+    let (n, k) = (matrix.plain.shape.n as usize, matrix.plain.shape.k as usize);
+    let dot = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+    let rows = x.values().chunks_exact(k);
+    let of = |x: &[f64]| -> Vec<f64> {
+        (0..n).map(|row| dot(x, &matrix.values[row * k..][..k]) + weights.bias(row)).collect()
+    };
+    weights.sizes(&rows.flat_map(of).collect::<Vec<_>>(), x)
 }
 
 /// An error of rows of a product, in `f32`.
@@ -140,7 +173,7 @@ impl Expecting<'_> {
             for (shard, matrix) in self.drawn.gate_up[expert].iter().enumerate() {
                 let given = &self.inputs[0][expert][shard];
                 let x = self.read(matrix, given, a, &tokens)?;
-                sums.push(WeightMagnitudes::new(self.scheme, &matrix.plain, 0)?.times(&x)?);
+                sums.push(product(matrix, &self.magnitudes.gate_up[expert][shard], &x));
                 bounds.push(self.dense(0, hidden, matrix));
             }
         }
@@ -180,7 +213,7 @@ impl Expecting<'_> {
         let mut read = self.read(matrix, given, h, &places)?;
         let spread = self.spread(matrix, given, h, interval, &places)?;
         read.widen(&spread.terms);
-        let sizes = WeightMagnitudes::new(self.scheme, &matrix.plain, 0)?.times(&read)?;
+        let sizes = product(matrix, &self.magnitudes.down[expert], &read);
         let dense = self.dense(1, rows, matrix);
         let of_pair = |at: usize| -> (Vec<f64>, Vec<f64>) {
             let spread = &spread.values[at * rows..][..rows];

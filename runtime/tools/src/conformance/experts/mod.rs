@@ -17,13 +17,14 @@ use quantloom_dsl::experts::{ExpertGroups, ExpertLayer, Gate, Routing, Score};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::ReferenceError;
 use quantloom_runtime::backend::Backend;
-use quantloom_runtime::experts::ExpertError;
+use quantloom_runtime::experts::{ExpertError, ExpertMatrices};
 use quantloom_runtime::float_mode::standard;
 use quantloom_runtime::unpacked::UnpackError;
 
 pub use draw::RoutingKind;
 
 use case::Step;
+use draw::Drawn;
 
 /// The layers to compare.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +65,7 @@ impl Default for ExpertSuite {
     fn default() -> Self {
         Self {
             experts: (6, 3),
-            shapes: vec![(64, 96), (41, 200), (128, 256), (256, 128), (384, 128)],
+            shapes: vec![(64, 96), (41, 200), (96, 64), (128, 128), (256, 128)],
             gates: GATES.to_vec(),
             routings: RoutingKind::ALL.to_vec(),
             tokens: vec![0, 1, 2, 3, 8, 16, 17, 33],
@@ -200,6 +201,13 @@ pub struct ExpertSummary {
     pub share: f64,
     /// Layers that the backend does not support: for each reason, the first one and the reason.
     pub not_scheduled: Vec<(ExpertCase, String)>,
+}
+
+/// The random matrices of a layer with one scheme, all experts; `None` if a shape does not fit the
+/// scheme's layouts.
+pub fn random_matrices(scheme: &Scheme, layer: &ExpertLayer, seed: u64) -> Option<ExpertMatrices> {
+    let drawn = Drawn::new(scheme, layer, layer.experts as usize, seed).ok()?;
+    drawn.matrices(scheme).ok()?
 }
 
 impl ExpertSuite {
