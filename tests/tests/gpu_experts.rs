@@ -1,6 +1,6 @@
 //! Whole expert layers on simulated GPUs: within derived bounds of the reference, with every routing.
 
-use quantloom_codegen::jit::Simulator;
+use quantloom::codegen::jit::Simulator;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tools::conformance::experts::ExpertSuite;

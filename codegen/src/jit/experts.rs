@@ -27,9 +27,9 @@ pub(super) fn keys(
     slots: u64,
     tokens: u64,
 ) -> Result<ExpertKernels, Refusal> {
-    let &ExpertRequest { layer, experts, local, mapped, top_k, own, target, weighted, shared } =
-        request;
-    let own = Number::Float(own);
+    let &ExpertRequest { layer, experts, local, mapped, top_k, own, output, target, .. } = request;
+    let &ExpertRequest { weighted, shared, .. } = request;
+    let (own, output) = (Number::Float(own), Number::Float(output));
     let key = |work, sizes: &[(&str, u64)]| {
         let schedule = Schedule::new(SCHEDULE, sizes.iter().copied());
         KernelKey { work, schedule, target: target.to_owned() }
@@ -66,7 +66,7 @@ pub(super) fn keys(
         order: (0..=u64::from(chunked)).map(order).collect(),
         weigh: key(Work::WeighRows { own }, &[("hidden", hidden)]),
         gate: key(Work::Gate { gate: layer.gate, own }, &sized(&[("intermediate", intermediate)])),
-        combine: key(Work::Combine { own }, &sized(&sums)),
+        combine: key(Work::Combine { own, output }, &sized(&sums)),
     })
 }
 
@@ -118,9 +118,10 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
             local: size("local")?,
             slots: size("slots")?,
         }),
-        Work::Combine { own } => combine(&CombineProblem {
+        Work::Combine { own, output } => combine(&CombineProblem {
             target,
             own: float(*own)?,
+            output: float(*output)?,
             hidden: size("hidden")?,
             top_k: size("top_k")?,
             local: size("local")?,

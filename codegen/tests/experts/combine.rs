@@ -121,7 +121,7 @@ fn h_is_the_references() {
 /// The first element that differs, or the simulator's fault.
 pub(super) fn check_combine(
     name: &str,
-    own: FloatFormat,
+    [own, output]: [FloatFormat; 2],
     (tokens, top_k, hidden): (usize, u32, usize),
     [weighted, shared]: [bool; 2],
     change: impl Fn(&mut Kernel),
@@ -140,6 +140,7 @@ pub(super) fn check_combine(
     let problem = CombineProblem {
         target: target(name).unwrap(),
         own,
+        output,
         hidden: hidden as u32,
         top_k,
         local: pairs.local,
@@ -155,7 +156,7 @@ pub(super) fn check_combine(
     let mut kernel = combine(&problem);
     change(&mut kernel);
     launched.run(kernel)?;
-    let found = decoded(own, launched.found_bytes("y"));
+    let found = decoded(output, launched.found_bytes("y"));
     for (at, found) in found.into_iter().enumerate() {
         let (token, column) = (at / hidden, at % hidden);
         let (mut sum, mut size) = (0.0, 0.0);
@@ -170,7 +171,7 @@ pub(super) fn check_combine(
             size += added[at].abs();
         }
         let bound = f64::from(top_k + 1) * UNIT * size;
-        let bound = bound + half_unit(own, sum.abs() + bound);
+        let bound = bound + half_unit(output, sum.abs() + bound);
         if off(found, sum, bound) {
             return Err(format!("y[{token}, {column}] = {found}, expected {sum} +- {bound:e}"));
         }
@@ -186,8 +187,14 @@ fn y_is_the_sum_of_a_tokens_parts() {
         {
             let own = OWN[(turn + number) % 3];
             let flags = [number % 2 == 0, (turn + number) % 2 == 0];
-            check_combine(name, own, shape, flags, |_| {})
-                .unwrap_or_else(|wrong| panic!("{name}, {own}, {shape:?}: {wrong}"));
+            check_combine(
+                name,
+                [own, if number % 2 == 0 { F32 } else { own }],
+                shape,
+                flags,
+                |_| {},
+            )
+            .unwrap_or_else(|wrong| panic!("{name}, {own}, {shape:?}: {wrong}"));
         }
     }
 }

@@ -45,8 +45,10 @@ pub struct ExpertRequest<'a> {
     pub mapped: bool,
     /// k. 1 where rows are sorted by expert already.
     pub top_k: u64,
-    /// The type of x, h and y.
+    /// The type of x, h and the result of shared experts.
     pub own: FloatFormat,
+    /// The type of y.
+    pub output: FloatFormat,
     /// Where it runs: the target's name, as `sm_90a`.
     pub target: &'a str,
     /// Whether the sum of a token's experts has router weights; else each is 1.

@@ -16,8 +16,10 @@ use crate::target::{Feature, Target};
 pub struct CombineProblem {
     /// The target, a GPU.
     pub target: &'static Target,
-    /// T: the type of y and of the result of shared experts.
+    /// T: the type of the result of shared experts.
     pub own: FloatFormat,
+    /// The type of y.
+    pub output: FloatFormat,
     /// H: columns of y.
     pub hidden: u32,
     /// k.
@@ -44,13 +46,14 @@ const AHEAD: u32 = 8;
 /// | `parts` | f32 [R, H], rows of pairs without an expert here unwritten | |
 /// | `router_weights` | f32 [M, k] | parts are weighted |
 /// | `shared` | own [M, H] | there are shared experts |
-/// | `y` | own [M, H] | written |
+/// | `y` | output [M, H] | written |
 ///
 /// The sum is in f32, in the order of choice: each part by one fused multiply-add, then `shared`, then one
 /// rounding to the type of y. Pairs without an expert here are left out, whatever their weights are.
 pub fn combine(problem: &CombineProblem) -> Kernel {
-    let &CombineProblem { target, own, hidden, top_k, local, slots, weighted, shared } = problem;
-    let (of_parts, of_y) = (Elements::of(F32, hidden), Elements::of(own, hidden));
+    let &CombineProblem { target, own, output, hidden, top_k, local, slots, weighted, shared } =
+        problem;
+    let [of_parts, of_shared, of_y] = [F32, own, output].map(|of| Elements::of(of, hidden));
     let unit = of_parts.unit;
     let warp = target.gpu.map_or(1, |gpu| gpu.warp);
     let (threads, blocks) = partition(warp, hidden / unit);
@@ -58,7 +61,7 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
     let grid = [Extent::Constant(1); 3];
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let name = format!(
-        "combine_{own}_h{hidden}k{top_k}e{local}b{slots}__{}",
+        "combine_{own}_{output}_h{hidden}k{top_k}e{local}b{slots}__{}",
         target.name.replace('_', "")
     );
     let summary = format!("y[m, {hidden}]: the sum of {top_k} parts a token.");
@@ -74,7 +77,8 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
         b.buffer_of(BufferRole::RouterWeights, Word::U32, read, &shape, "f32 [pair]")
     });
     let shape = [Extent::Parameter(m), Extent::Constant(hidden)];
-    let shared = shared.then(|| of_y.buffer(&mut b, BufferRole::Shared, read, &shape, "[h, m]"));
+    let shared =
+        shared.then(|| of_shared.buffer(&mut b, BufferRole::Shared, read, &shape, "[h, m]"));
     let y = of_y.buffer(&mut b, BufferRole::Y, Access::WriteOnce, &shape, "[h, m]");
     let (token, part) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
     let thread = b.special(Special::Thread);
@@ -118,7 +122,7 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
     }
     let at = b.mad(token, hidden, column);
     if let Some(shared) = shared {
-        let values = of_y.load(&mut b, Address::new(shared, at), condition);
+        let values = of_shared.load(&mut b, Address::new(shared, at), condition);
         for (sum, value) in sums.iter_mut().zip(values) {
             *sum = b.add_f32(*sum, value);
         }

@@ -29,7 +29,11 @@ struct Uploaded {
 
 impl<E: Executor> GpuExpertLayer<E> {
     /// Checks a call and brings its inputs into the order of the kernels.
-    fn uploaded(&self, call: &ExpertCall<'_>) -> Result<Uploaded, ExpertError> {
+    fn uploaded(
+        &self,
+        call: &ExpertCall<'_>,
+        output: FloatFormat,
+    ) -> Result<Uploaded, ExpertError> {
         let hidden = self.layer.hidden as usize;
         let (values, element) = (call.x.len(), call.x.format());
         if !values.is_multiple_of(hidden) {
@@ -88,7 +92,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             inputs.push((BufferRole::Shared, bytes(shared)));
         }
         let tokens = tokens as u64;
-        let key = PlanKey { element, tokens, routed, shared: call.shared.is_some() };
+        let key = PlanKey { element, output, tokens, routed, shared: call.shared.is_some() };
         Ok(Uploaded { key, inputs })
     }
 
@@ -119,12 +123,12 @@ impl<E: Executor> GpuExpertLayer<E> {
     }
 
     /// Uploads the inputs of a call, and makes room for y and the workspace: for work that stays on the
-    /// device, such as timing.
+    /// device, such as timing. Experts of logits are chosen there; y is of the type of x.
     ///
     /// # Errors
     /// A call that does not fit the layer, or that is cut into pieces; what the device says.
     pub fn tensors(&self, call: &ExpertCall<'_>) -> Result<ExpertTensors<E>, ExpertError> {
-        let Uploaded { key, inputs } = self.uploaded(call)?;
+        let Uploaded { key, inputs } = self.uploaded(call, call.x.format())?;
         let plan = self.plan(key)?;
         let [(_, chunk)] = &plan.pieces[..] else {
             let why = format!("{} tokens in one piece", key.tokens);
@@ -137,7 +141,7 @@ impl<E: Executor> GpuExpertLayer<E> {
     /// The plan of a call with ids, if there is one.
     fn usual(&self, element: FloatFormat, tokens: usize) -> Option<std::sync::Arc<LayerPlan<E>>> {
         let (tokens, routed) = (tokens as u64, RoutedBy::Chosen);
-        self.plan(PlanKey { element, tokens, routed, shared: false }).ok()
+        self.plan(PlanKey { element, output: element, tokens, routed, shared: false }).ok()
     }
 
     fn first_element(&self) -> FloatFormat {
@@ -167,7 +171,9 @@ where
     fn explain(&self, tokens: usize) -> String {
         let (routed, shared) = (RoutedBy::Chosen, false);
         let of = |element: FloatFormat| {
-            let plan = self.plan(PlanKey { element, tokens: tokens as u64, routed, shared });
+            let tokens = tokens as u64;
+            let key = PlanKey { element, output: element, tokens, routed, shared };
+            let plan = self.plan(key);
             let plan = match plan {
                 Ok(plan) => plan,
                 Err(why) => return format!("x in {element}: {why}"),
@@ -228,14 +234,21 @@ where
         mut y: ValuesMut<'_>,
         _workspace: &mut Workspace,
     ) -> Result<(), ExpertError> {
-        let Uploaded { key, inputs } = self.uploaded(call)?;
         same_length("y", call.x.len(), y.len())?;
-        let (own, asked) = (key.element, y.format());
-        if asked != F32 && asked != own {
-            let why = NotScheduled::TypeOfY { x: own, y: asked, rounded: own };
-            return Err(ExpertError::Product(why.into()));
+        // The experts of logits are chosen here: as `route` says, in the host's precision.
+        let mut chosen = (Vec::new(), Vec::new());
+        let mut call = *call;
+        if let Routed::Logits(logits) = call.routed {
+            let pairs = call.x.len() / self.layer.hidden as usize * self.layer.top_k as usize;
+            let (ids, weights) = &mut chosen;
+            ids.resize(pairs, 0);
+            weights.resize(pairs, 0.0);
+            self.route(logits, ids, weights)?;
+            call.routed = Routed::Chosen { ids, weights };
         }
-        self.products(own)?;
+        let output = y.format();
+        let Uploaded { key, inputs } = self.uploaded(&call, output)?;
+        self.products(key.element)?;
         if key.tokens == 0 {
             return Ok(());
         }
@@ -259,14 +272,14 @@ where
             result.extend(part.map_err(Into::<ProductError>::into)?);
         }
         match call.routed {
-            Routed::Logits(_) | Routed::Chosen { .. } => store(&result, own, &mut y),
+            Routed::Logits(_) | Routed::Chosen { .. } => store(&result, output, &mut y),
             Routed::Batched { counts, most } => {
-                let width = (own.bits() / 8) as usize;
+                let width = (output.bits() / 8) as usize;
                 let hidden = self.layer.hidden as usize;
                 for (expert, count) in counts.iter().enumerate() {
                     let of = expert * most * hidden..(expert * most + *count as usize) * hidden;
                     let bytes = &result[of.start * width..of.end * width];
-                    store(bytes, own, &mut y.part(of));
+                    store(bytes, output, &mut y.part(of));
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use quantloom_dsl::Quantiser;
 use quantloom_dsl::experts::ExpertProduct;
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{F32, FloatFormat};
 use quantloom_dsl::layout::GroupSize;
 
 use super::layer::{GpuExpertLayer, Products};
@@ -31,8 +31,10 @@ pub enum RoutedBy {
 /// What decides the launches of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanKey {
-    /// The type of x, h and y.
+    /// The type of x, h and the result of shared experts.
     pub element: FloatFormat,
+    /// The type of y: that of x, or f32.
+    pub output: FloatFormat,
     /// M.
     pub tokens: u64,
     /// Where experts come from.
@@ -42,9 +44,11 @@ pub struct PlanKey {
 }
 
 impl PlanKey {
-    const fn order(&self) -> (u8, u8, u64, RoutedBy, bool) {
-        let Self { element, tokens, routed, shared } = *self;
-        (element.exponent_bits, element.mantissa_bits, tokens, routed, shared)
+    fn order(&self) -> ([u8; 4], u64, RoutedBy, bool) {
+        let Self { element, output, tokens, routed, shared } = *self;
+        let bits = |format: FloatFormat| [format.exponent_bits, format.mantissa_bits];
+        let ([e, m], [output_e, output_m]) = (bits(element), bits(output));
+        ([e, m, output_e, output_m], tokens, routed, shared)
     }
 }
 
@@ -138,6 +142,11 @@ impl<E: Executor> GpuExpertLayer<E> {
 
     fn planned(&self, key: PlanKey) -> Result<LayerPlan<E>, ExpertError> {
         let products = self.products(key.element)?;
+        if key.output != key.element && key.output != F32 {
+            let (x, y) = (key.element, key.output);
+            let why = NotScheduled::TypeOfY { x, y, rounded: x };
+            return Err(ExpertError::Product(why.into()));
+        }
         let mut most = key.tokens.max(1);
         let (first, choices, kernels) = loop {
             let rows = most.min(key.tokens.max(1));
@@ -247,6 +256,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             mapped: self.map.is_some() && !batched,
             top_k,
             own: key.element,
+            output: key.output,
             target,
             weighted: !(on_input || batched),
             shared: key.shared,
