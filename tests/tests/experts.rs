@@ -40,7 +40,7 @@ fn every_scheme_of_the_catalogue_conforms() {
             shapes: vec![all.shapes[turn % all.shapes.len()]],
             gates: vec![GATES[at % GATES.len()]],
             seeds: vec![at as u64 / 3 % 2],
-            every: 5,
+            every: 11,
             ..ExpertSuite::default()
         };
         let suite = (at..at + all.shapes.len()).map(suite).find(|suite| suite.steps(scheme) > 0);

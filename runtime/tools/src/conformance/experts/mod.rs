@@ -245,7 +245,7 @@ impl ExpertSuite {
         for (at, (shape, gate, seed)) in self.layers(&shapes).enumerate() {
             let taken = |at_pair: &usize| (at_pair + at).is_multiple_of(every);
             let calls = (0..pairs.len()).filter(taken).map(|at| pairs[at]).collect();
-            let layer = self.layer(shape, gate, at + seed as usize);
+            let layer = self.layer(shape, gate, seed);
             let step = Step { scheme, argument, layer, seed, calls };
             standard(|| step.run(backends, &mut results));
             progress(1);
@@ -280,8 +280,18 @@ impl ExpertSuite {
         })
     }
 
-    /// A layer; its routing changes with `turn`.
-    fn layer(&self, (hidden, intermediate): (u64, u64), gate: Gate, turn: usize) -> ExpertLayer {
+    /// The descriptions of all layers, if their shapes fit.
+    pub fn descriptions(&self) -> Vec<ExpertLayer> {
+        let layer = |(shape, gate, seed)| self.layer(shape, gate, seed);
+        self.layers(&self.shapes).map(layer).collect()
+    }
+
+    /// A layer; its routing changes with the shape, the gate and the seed.
+    fn layer(&self, (hidden, intermediate): (u64, u64), gate: Gate, seed: u64) -> ExpertLayer {
+        let same = |known: &Gate| std::mem::discriminant(known) == std::mem::discriminant(&gate);
+        let turn =
+            GATES.iter().position(same).unwrap_or(0) as u64 + hidden / 32 + intermediate + seed;
+        let turn = turn as usize;
         let (experts, top_k) = self.experts;
         let two = experts.is_multiple_of(2) && experts / 2 >= top_k;
         let routing = Routing {
