@@ -3,6 +3,9 @@
 //! In: a number of bytes. Out: zeroed memory that begins at a cache line, and typed slices of it.
 //! All casts of the CPU backend are in this file.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 #[cfg(target_os = "linux")]
 use memmap2::Advice;
 use memmap2::MmapMut;
@@ -108,6 +111,36 @@ impl Clone for AlignedBuffer {
 impl std::fmt::Debug for AlignedBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+/// Lines of a buffer that several own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedLines {
+    memory: Arc<AlignedBuffer>,
+    lines: Range<usize>,
+}
+
+impl SharedLines {
+    /// All lines of a buffer.
+    pub(crate) fn all(memory: AlignedBuffer) -> Self {
+        let lines = 0..memory.lines().len();
+        Self { memory: Arc::new(memory), lines }
+    }
+
+    /// Some lines of a buffer.
+    pub(crate) fn part(memory: &Arc<AlignedBuffer>, lines: Range<usize>) -> Self {
+        Self { memory: Arc::clone(memory), lines }
+    }
+
+    /// The lines.
+    pub(crate) fn lines(&self) -> &[[u8; 64]] {
+        &self.memory.lines()[self.lines.clone()]
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len() * 64
     }
 }
 

@@ -6,6 +6,8 @@ mod catalogue;
 mod checkpoint_experts;
 mod conformance;
 mod device;
+mod experts;
+mod experts_faults;
 mod experts_reference;
 mod golden;
 mod gpu;

@@ -18,6 +18,7 @@ mod sizes;
 mod tables;
 mod tune;
 mod verify;
+mod verify_experts;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

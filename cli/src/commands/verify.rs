@@ -12,6 +12,7 @@ use quantloom::runtime::backend::Backend;
 use quantloom_tools::conformance::{Failure, Suite, Summary};
 
 use super::sizes::{Tokens, shape};
+use super::verify_experts::{self, Narrowed};
 use super::{backend, eprint_line, print_line, scheme, table};
 use crate::printed::shell_word;
 use crate::progress::Progress;
@@ -29,7 +30,8 @@ use crate::progress::Progress;
     quantloom verify ct_w4a16 gptq4_v1_actorder --backend avx2\n  \
     quantloom verify my.scheme --backend portable --shape 33x160 --m 1-17 --seed 3\n  \
     quantloom verify ct_w4a16 --backend cuda --shape 4096x4096 --m 1,3,16\n  \
-    quantloom verify ct_w4a16 --backend sim:sm_90a --shape 41x200 --m 1,3,16 --seed 0"
+    quantloom verify ct_w4a16 --backend sim:sm_90a --shape 41x200 --m 1,3,16 --seed 0\n  \
+    quantloom verify ct_w4a16 arm_w4a8_g32 --experts 16x4 --shape 64x96 --gate silu"
 )]
 pub(crate) struct Arguments {
     /// Catalogue names or .scheme files; `all` is the whole catalogue.
@@ -58,6 +60,8 @@ pub(crate) struct Arguments {
     /// Only this seed, instead of 0 to 11; a seed decides what kind of scales are drawn too.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    #[command(flatten)]
+    layers: verify_experts::Layers,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
@@ -78,6 +82,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         }
     }
     let devices = backend::devices(&arguments.backend, &arguments.tuning)?;
+    if let Some(experts) = arguments.layers.experts {
+        let narrowed = Narrowed {
+            quick: arguments.quick,
+            shape: arguments.shape,
+            tokens: arguments.m.as_ref().map(|Tokens(tokens)| tokens.as_slice()),
+            seed: arguments.seed,
+        };
+        return verify_experts::run(&arguments.layers, experts, &narrowed, &schemes, &devices);
+    }
     let backends: Vec<&dyn Backend> = devices.iter().map(Device::backend).collect();
     let suite = suite(arguments);
     let steps: usize = schemes.iter().map(|named| suite.steps(&named.scheme)).sum();
@@ -129,9 +142,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 /// A scheme, and how the command line names it.
-struct Named {
-    argument: String,
-    scheme: Scheme,
+pub(super) struct Named {
+    pub(super) argument: String,
+    pub(super) scheme: Scheme,
 }
 
 /// Does work on each item, so many at once, and gives the results in order. The threads are no part

@@ -224,6 +224,11 @@ impl CpuWeight {
         &self.native
     }
 
+    /// The same, to move its codes to other memory.
+    pub(super) fn native_mut(&mut self) -> &mut NativeWeight {
+        &mut self.native
+    }
+
     /// The prescale; empty if the scheme has none.
     pub(super) fn factors(&self) -> &[f32] {
         &self.factors

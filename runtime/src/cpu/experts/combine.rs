@@ -29,26 +29,45 @@ pub(super) struct Choices<'a> {
     pub(super) tokens: Option<&'a [u32]>,
 }
 
-/// Some tokens' y.
-pub(super) struct Combine<'a> {
+/// The sums of a call.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<'a> {
     pub(super) choices: Choices<'a>,
-    /// Which tokens.
-    pub(super) tokens: Range<usize>,
-    /// Parts by slot, `stride` apart, of the columns of panels from `panels.start` on.
-    pub(super) parts: &'a [f32],
-    pub(super) stride: usize,
-    pub(super) panels: Range<usize>,
     /// [M, H], and H.
     pub(super) shared: Option<Values<'a>>,
     pub(super) hidden: usize,
     pub(super) output: &'a OutputWriter<'a>,
 }
 
+impl<'a> Sums<'a> {
+    /// Some panels of some tokens' y, of parts by slot, `stride` apart, whose first column is that of
+    /// the first panel.
+    pub(super) fn of(
+        self,
+        tokens: Range<usize>,
+        panels: Range<usize>,
+        parts: &'a [f32],
+        stride: usize,
+    ) -> Combine<'a> {
+        Combine { sums: self, tokens, panels, parts, stride }
+    }
+}
+
+/// See [`Sums::of`].
+pub(super) struct Combine<'a> {
+    sums: Sums<'a>,
+    tokens: Range<usize>,
+    panels: Range<usize>,
+    parts: &'a [f32],
+    stride: usize,
+}
+
 impl Vectorised for Combine<'_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { choices, parts, stride, hidden, .. } = self;
+        let Self { parts, stride, .. } = self;
+        let Sums { choices, shared, hidden, output } = self.sums;
         for at in self.tokens.clone() {
             let mut chosen = [(0usize, 0.0f32); MOST_TOP_K as usize];
             let (mut token, mut count) = (at, 0);
@@ -84,12 +103,12 @@ impl Vectorised for Combine<'_> {
                     };
                     sums = sums.add_f32(part.mul_f32(V::splat(weight.to_bits())));
                 }
-                if let Some(shared) = self.shared {
+                if let Some(shared) = shared {
                     shared.widen(token * hidden + panel * PANEL, &mut values[..columns]);
                     sums = sums.add_f32(V::load_f32(&values));
                 }
                 sums.store_f32(&mut values);
-                self.output.store(token, panel, &values);
+                output.store(token, panel, &values);
             }
         }
     }

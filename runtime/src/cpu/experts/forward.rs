@@ -11,11 +11,11 @@ use super::super::native::PANEL;
 use super::super::queue::{self, Line};
 use super::super::rows::RowIndex;
 use super::blocks::{self, StoredBlock};
-use super::combine::{Choices, Combine, NONE};
+use super::combine::{Choices, NONE, Sums};
 use super::memory::{Memory, Sizes};
 use super::op::CpuExperts;
 use super::pack::{self, Packed, Rows};
-use super::product;
+use super::product::{self, FEW_SLOTS};
 use crate::buffer::Workspace;
 use crate::element::{Values, ValuesMut, bf16, f16, f32_to_bf16, f32_to_f16};
 use crate::experts::{ExpertCall, ExpertError, Routed, order, route};
@@ -148,10 +148,11 @@ impl CpuExperts {
         let [first, second] = self.stacks();
 
         let rows = Rows { x, k: hidden, index: Some(index), all };
-        pack::pack(first, rows, blocks, bounds, packed, (scratch, lines))
+        let done = pack::pack(first, rows, blocks, bounds, packed, (scratch, lines))
             .map_err(|error| input.refused_x(error))?;
         {
-            let packed = Packed { stack: first, blocks, bounds, lines: packed, format };
+            let packed =
+                Packed { stack: first, blocks, bounds, packed: done, lines: packed, format };
             if let Some(h) =
                 OutputWriter::new(&mut h.first(slots * intermediate), intermediate, slots)
             {
@@ -160,23 +161,25 @@ impl CpuExperts {
         }
         let h = h.values().part(0..slots * intermediate);
         let rows = Rows { x: h, k: intermediate, index: None, all: (None, slots) };
-        pack::pack(second, rows, blocks, bounds, packed, (scratch, lines))
+        let done = pack::pack(second, rows, blocks, bounds, packed, (scratch, lines))
             .map_err(|error| input.refused_h(error))?;
-        let packed = Packed { stack: second, blocks, bounds, lines: packed, format };
+        let packed = Packed { stack: second, blocks, bounds, packed: done, lines: packed, format };
+        let tokens = choices.tokens.map_or(all.1, <[u32]>::len);
+        let sums = Sums { choices, shared, hidden, output: y };
+        if slots <= FEW_SLOTS {
+            let isa = self.isa();
+            product::down_and_combine(packed, sums, tokens, slots, isa, (scratch, lines));
+            return Ok(());
+        }
         let parts = &mut parts[..slots * hidden];
         if let Some(parts) = OutputWriter::new(&mut ValuesMut::F32(parts), hidden, slots) {
             product::down(packed, units, &parts, (scratch, lines));
         }
-
-        let tokens = choices.tokens.map_or(all.1, <[u32]>::len);
         let each = (UNIT / (hidden * choices.count)).max(1);
         let panels = 0..hidden.div_ceil(PANEL);
         queue::share(tokens.div_ceil(each), scratch, 1, |unit, _| {
             let tokens = unit * each..(unit * each + each).min(tokens);
-            let (panels, stride, output) = (panels.clone(), hidden, y);
-            let combine =
-                Combine { choices, tokens, parts, stride, panels, shared, hidden, output };
-            enter(self.isa(), combine);
+            enter(self.isa(), sums.of(tokens, panels.clone(), parts, hidden));
         });
         Ok(())
     }

@@ -41,7 +41,9 @@ impl Rows<'_> {
 /// Fewer elements than this are packed by the caller's thread: waking another takes longer.
 const FEW: usize = 1 << 15;
 
-/// Packs all blocks; `bounds` gets the first line of each, and the last one's end.
+/// Packs all blocks; `bounds` gets the first line of each, and the last one's end. If all blocks are
+/// the same row, read in the same way (the experts of one token), the first block alone is packed,
+/// for all of them: the number of packed blocks is returned.
 ///
 /// # Errors
 /// [`ProductError::NotFinite`] with the row of the first value that cannot be quantised.
@@ -52,9 +54,19 @@ pub(super) fn pack(
     bounds: &mut [u32],
     packed: &mut [Line],
     (scratch, lines): (&mut [Line], usize),
-) -> Result<(), ProductError> {
+) -> Result<usize, ProductError> {
     let mut end = 0;
     let mut elements = 0;
+    let first = |block: &StoredBlock| TokenBlock::from(*block).first;
+    let one_row = |index: RowIndex<'_>| {
+        let row = |block: &StoredBlock| index.pairs[first(block)] as usize / index.choices;
+        let same = |two: &[StoredBlock]| row(&two[0]) == row(&two[1]);
+        // Blocks are in falling order of their rows.
+        blocks.first().is_some_and(|largest| TokenBlock::from(*largest).rows == 1)
+            && blocks.windows(2).all(same)
+    };
+    let once = stack.all_alike() && rows.index.is_some_and(one_row);
+    let blocks = if once { &blocks[..1] } else { blocks };
     for (at, block) in blocks.iter().enumerate() {
         let block = TokenBlock::from(*block);
         bounds[at] = end as u32;
@@ -78,7 +90,8 @@ pub(super) fn pack(
             }
         }
     });
-    refused.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    let refused = refused.into_inner().unwrap_or_else(PoisonError::into_inner);
+    refused.map_or(Ok(blocks.len()), Err)
 }
 
 /// The row that an error names.
@@ -138,6 +151,8 @@ pub(super) struct Packed<'a> {
     pub(super) stack: &'a Stack,
     pub(super) blocks: &'a [StoredBlock],
     pub(super) bounds: &'a [u32],
+    /// How many blocks are packed: all of them, or one for all.
+    pub(super) packed: usize,
     pub(super) lines: &'a [Line],
     /// The type of the rows.
     pub(super) format: FloatFormat,
@@ -151,7 +166,8 @@ impl<'a> Packed<'a> {
     /// The product of a block with a shard of its expert.
     pub(super) fn product(&self, at: usize, shard: usize) -> CpuProduct<'a> {
         let block = self.block(at);
-        let lines = &self.lines[self.bounds[at] as usize..self.bounds[at + 1] as usize];
+        let place = at.min(self.packed - 1);
+        let lines = &self.lines[self.bounds[place] as usize..self.bounds[place + 1] as usize];
         let matrix = &self.stack.shards(block.expert)[shard];
         let packing = shard.min(self.stack.packings(block.expert) - 1);
         let x = if lines[0][packing] == 0 { Some(self.format) } else { None };

@@ -3,6 +3,8 @@
 //! In: a description, a source of matrices, options. Out: [`CpuExperts`]. Each matrix is asked for once
 //! and dropped when it is packed.
 
+use std::sync::Arc;
+
 use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::reference::StaticInput;
@@ -14,6 +16,7 @@ use super::super::quantiser::RowQuantiser;
 use super::super::weight::CpuWeight;
 use super::op::CpuExperts;
 use super::stack::Stack;
+use crate::buffer::{AlignedBuffer, SharedLines};
 use crate::experts::{
     ExpertError, ExpertOptions, ExpertProduct, ExpertSource, InputScales, check_bias, take_largest,
 };
@@ -63,11 +66,15 @@ impl CpuExperts {
                 ExpertProduct::Down => 1,
             };
             let mut matrices = Vec::with_capacity(local * shards);
+            let mut memory = CodeMemory::new(local * shards);
             for at in 0..local * shards {
                 let (expert, shard) = ((at / shards) as u32, (at % shards) as u32);
                 let place = Place { layer, product, expert, shard };
-                matrices.push(place.pack(device, &decoder, scheme, weights)?);
+                let mut matrix = place.pack(device, &decoder, scheme, weights)?;
+                memory.take(&mut matrix);
+                matrices.push(matrix);
             }
+            memory.give(&mut matrices);
             if options.input_scales == InputScales::Largest
                 && let Some(quantiser) = scheme.quantiser()
             {
@@ -78,6 +85,46 @@ impl CpuExperts {
         };
         let stacks = [stack(ExpertProduct::GateUp)?, stack(ExpertProduct::Down)?];
         Ok(Self::of(*layer, device, local, stacks, options))
+    }
+}
+
+/// The codes of all matrices of a product in one memory, which is in large pages: the codes of one
+/// expert are often shorter than such a page.
+struct CodeMemory {
+    matrices: usize,
+    memory: AlignedBuffer,
+    /// First lines of the matrices that were taken, and the end of the last one.
+    bounds: Vec<usize>,
+}
+
+impl CodeMemory {
+    fn new(matrices: usize) -> Self {
+        Self { matrices, memory: AlignedBuffer::default(), bounds: vec![0] }
+    }
+
+    /// Moves the codes of the next matrix.
+    fn take(&mut self, matrix: &mut CpuWeight) {
+        let codes = matrix.native().code_lines();
+        let first = self.bounds.last().copied().unwrap_or(0);
+        let end = first + codes.len();
+        if end * 64 > self.memory.len() {
+            // Matrices of one scheme and shape are of one size, if their columns are in order.
+            let left = self.matrices + 1 - self.bounds.len();
+            let mut more = AlignedBuffer::zeroed((first + left * codes.len()) * 64);
+            more.lines_mut()[..first].copy_from_slice(&self.memory.lines()[..first]);
+            self.memory = more;
+        }
+        self.memory.lines_mut()[first..end].copy_from_slice(codes);
+        self.bounds.push(end);
+        matrix.native_mut().set_codes(SharedLines::default());
+    }
+
+    /// Gives each matrix its codes.
+    fn give(self, matrices: &mut [CpuWeight]) {
+        let memory = Arc::new(self.memory);
+        for (matrix, bounds) in matrices.iter_mut().zip(self.bounds.windows(2)) {
+            matrix.native_mut().set_codes(SharedLines::part(&memory, bounds[0]..bounds[1]));
+        }
     }
 }
 

@@ -8,16 +8,25 @@ use std::ops::Range;
 use quantloom_dsl::experts::Gate;
 
 use super::super::epilogue::OutputWriter;
+use super::super::isa::{Isa, enter};
 use super::super::native::PANEL;
 use super::super::product::CpuProduct;
 use super::super::queue::{self, Line};
+use super::combine::Sums;
 use super::gate;
 use super::pack::Packed;
-use super::stack::unit_panels;
-use crate::buffer::BumpAllocator;
+use super::stack::{MOST_PANELS, unit_panels};
+use crate::buffer::{BumpAllocator, bytes_of};
 
-/// Panels of gate and of up that a thread takes at once, of those that are decoded on the fly.
-const GATE_PANELS: usize = 8;
+/// Panels that a thread takes at once, at most, of those that are decoded on the fly.
+const PANELS: usize = MOST_PANELS;
+/// Panels of gate and of up of so few blocks that threads would wait for the last one.
+const FEW_PANELS: usize = 8;
+const FEW_BLOCKS: usize = 16;
+
+/// So few slots that a thread computes some panels of all parts and adds them up: nothing waits between
+/// the products and the sums.
+pub(super) const FEW_SLOTS: usize = 64;
 
 /// h [R', I] of all blocks: the sums of gate and up of the same rows are computed by one thread, which
 /// combines them.
@@ -28,7 +37,8 @@ pub(super) fn gate_up(
     h: &OutputWriter<'_>,
     (scratch, lines): (&mut [Line], usize),
 ) {
-    let queue = Units::new(packed, GATE_PANELS, units);
+    let few = packed.blocks.len() < FEW_BLOCKS;
+    let queue = Units::new(packed, if few { FEW_PANELS } else { PANELS }, units);
     queue::share(queue.count(), scratch, lines, |unit, scratch| {
         let (at, panels) = queue.unit(packed, unit);
         let block = packed.block(at);
@@ -61,12 +71,44 @@ pub(super) fn down(
     parts: &OutputWriter<'_>,
     (scratch, lines): (&mut [Line], usize),
 ) {
-    let queue = Units::new(packed, 2 * GATE_PANELS, units);
+    let queue = Units::new(packed, PANELS, units);
     queue::share(queue.count(), scratch, lines, |unit, scratch| {
         let (at, panels) = queue.unit(packed, unit);
         let block = packed.block(at);
         packed.product(at, 0).panels(panels, &parts.rows(block.first, block.rows), scratch);
     });
+}
+
+/// y of the parts of at most [`FEW_SLOTS`] slots: a unit of work is some panels of all blocks.
+pub(super) fn down_and_combine(
+    packed: Packed<'_>,
+    sums: Sums<'_>,
+    tokens: usize,
+    slots: usize,
+    isa: Isa,
+    (scratch, lines): (&mut [Line], usize),
+) {
+    let all = sums.hidden.div_ceil(PANEL);
+    queue::share(all.div_ceil(PANELS), scratch, lines, |unit, scratch| {
+        let panels = unit * PANELS..(unit * PANELS + PANELS).min(all);
+        let columns = panels.len() * PANEL;
+        let mut cut = BumpAllocator::new(scratch);
+        let parts: &mut [f32] = cut.take(slots * columns);
+        let scratch = cut.rest();
+        if let Some(parts) = OutputWriter::of_panels(parts, panels.start, columns, slots) {
+            for at in 0..packed.blocks.len() {
+                let block = packed.block(at);
+                let parts = parts.rows(block.first, block.rows);
+                packed.product(at, 0).panels(panels.clone(), &parts, scratch);
+            }
+        }
+        enter(isa, sums.of(0..tokens, panels, parts, columns));
+    });
+}
+
+/// Bytes of memory of a thread for parts of few slots.
+pub(super) fn few_parts() -> usize {
+    bytes_of::<f32>(FEW_SLOTS * PANELS * PANEL)
 }
 
 /// The units of a queue.

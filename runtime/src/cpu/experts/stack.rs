@@ -10,6 +10,7 @@ use super::super::activation;
 use super::super::blocking::{Blocking, Matrix};
 use super::super::weight::CpuWeight;
 use super::blocks::MOST_ROWS;
+use super::product::few_parts;
 use crate::accumulation::{Accumulation, Sums};
 use crate::buffer::bytes_of;
 
@@ -23,8 +24,9 @@ pub(super) struct Stack {
     shards: usize,
     /// [expert][shard].
     matrices: Vec<CpuWeight>,
-    /// `[expert]`: whether all shards read x in the same way.
+    /// `[expert]`: whether all shards read x in the same way; and whether all experts do.
     alike: Vec<bool>,
+    all_alike: bool,
     /// `[rows]`: lines of x, packed for one matrix.
     lines: Vec<usize>,
     /// Lines of token blocks are at most the first number times the blocks plus the second times their
@@ -43,6 +45,7 @@ impl Stack {
         let experts = || matrices.chunks_exact(shards);
         let same = |expert: &[CpuWeight]| expert.windows(2).all(|two| two[0].reads_alike(&two[1]));
         let alike: Vec<bool> = experts().map(same).collect();
+        let all_alike = matrices.windows(2).all(|two| two[0].reads_alike(&two[1]));
         // Experts of one scheme and shape differ in little: sizes are computed once for each kind.
         let mut kinds: Vec<&CpuWeight> = Vec::new();
         for matrix in &matrices {
@@ -67,7 +70,8 @@ impl Stack {
         let product = |rows: usize| {
             let sums = |_: &CpuWeight, blocking: &Blocking| {
                 let columns = shards * rows * unit_panels(blocking, MOST_PANELS) * 16;
-                blocking.scratch() + shards * 64 + bytes_of::<f32>(columns)
+                let sums = shards * 64 + bytes_of::<f32>(columns);
+                blocking.scratch() + sums.max(few_parts())
             };
             largest(rows, &sums)
         };
@@ -82,6 +86,7 @@ impl Stack {
             scheme: scheme.clone(),
             shards,
             alike,
+            all_alike,
             most_lines: (each_block, each_row),
             scratch: (1..=MOST_ROWS).map(product).max().unwrap_or(0),
             row: kinds.iter().map(|kind| activation::row_bytes(kind.native())).max().unwrap_or(0),
@@ -108,6 +113,11 @@ impl Stack {
     /// In how many ways the shards of an expert read x.
     pub(super) fn packings(&self, expert: usize) -> usize {
         if self.alike[expert] { 1 } else { self.shards }
+    }
+
+    /// Whether every matrix reads x in the same way.
+    pub(super) fn all_alike(&self) -> bool {
+        self.all_alike
     }
 
     /// Lines of x of a token block, packed for one matrix.
@@ -153,7 +163,7 @@ impl Stack {
 }
 
 /// The most panels of a unit.
-const MOST_PANELS: usize = 16;
+pub(super) const MOST_PANELS: usize = 16;
 
 /// Panels of a unit of work of a blocking, at most `batch` of those that are decoded on the fly.
 pub(super) fn unit_panels(blocking: &Blocking, batch: usize) -> usize {
