@@ -151,12 +151,9 @@ fn whole_layers_are_the_files_own() {
         let mut subjects = Vec::new();
         for finding in findings.iter().filter(|finding| finding.layer == *name) {
             assert_eq!(finding.verdict, Verdict::Pass, "{file}: {finding:?}");
-            println!(
-                "{file} {:?} {:.2e} of {:.2e}",
-                finding.subject,
-                finding.error.unwrap(),
-                finding.bound.unwrap()
-            );
+            // The program of the numpy files rounds where the reference does: what differs are ties.
+            let error = finding.error.unwrap();
+            assert!(error <= 4e-4, "{file}: {finding:?}");
             subjects.push(finding.subject);
         }
         let float = checkpoint.expert_layer(name).unwrap().schemes().is_none();
@@ -175,7 +172,7 @@ fn matrix(experts: &CheckpointExperts<'_>, product: ExpertProduct, at: [u32; 2])
     source.matrix(product, at[0], at[1]).unwrap()
 }
 
-/// The scale of one weight of a matrix: what the row's scales give for a code of 1.
+/// A row of a matrix.
 fn row(weight: &Unpacked, n: u64) -> Vec<f32> {
     let mut row = vec![0.0; weight.shape().k as usize];
     weight.decode_row(0, n, &mut row);

@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use quantloom::runtime::backend::Backend;
-use quantloom::runtime::checkpoint::{Checkpoint, Layer};
+use quantloom::runtime::checkpoint::{Checkpoint, CheckpointExperts, Layer};
 use quantloom_tools::check::{Finding, Subject, Verdict, check, tokens};
 
-use super::{Reading, eprint_line, label, print_line, table};
+use super::{Reading, eprint_line, label, labels, print_line, table};
 use crate::progress::Progress;
 
 #[derive(Args)]
 #[command(
     after_help = "For a layer P the file holds `ref.P.weight`, the decoded weight [N, K]; or \
     `ref.P.x` and `ref.P.y`, an activation and its product; or all three. `P.` is left out if there is \
-    one layer. Stacked experts have `ref.X` [E, K, N], X the last part of the layer's name.\n\n\
+    one layer. Stacked experts have `ref.X` [E, K, N], X the last part of the layer's name. Of a whole \
+    expert layer, `ref.P.x` and `ref.P.y` [M, H], and `ref.P.router_0`, `_1` and `_2`: the router's logits, \
+    weights and ids.\n\n\
     Examples:\n  \
     quantloom check layer.safetensors\n  \
     quantloom check layer.safetensors --scheme my.scheme --shape 4096x4096\n  \
@@ -68,7 +70,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
                             .unwrap_or_else(|error| format!("{error:#}"));
                         explained.push(format!("{file}: {}: {lines}", finding.layer));
                     }
-                    let scheme = layer.map_or(String::new(), |layer| label(layer.scheme()));
+                    let scheme = match layer {
+                        Some(layer) => label(layer.scheme()),
+                        None => of_experts(&checkpoint, &finding.layer),
+                    };
                     rows.add_row(row(&file, &scheme, &finding));
                     match &finding.verdict {
                         Verdict::Pass => compared += 1,
@@ -115,6 +120,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 /// The kernel that multiplies a layer's reference, and why not another.
 fn explain(checkpoint: &Checkpoint, layer: &Layer, backend: &dyn Backend) -> Result<String> {
     Ok(layer.prepare(backend)?.explain(tokens(checkpoint, layer)))
+}
+
+/// The schemes of an expert layer, if there is one of this name that is quantised.
+fn of_experts(checkpoint: &Checkpoint, name: &str) -> String {
+    let experts = checkpoint.expert_layer(name).ok();
+    let schemes = experts.as_ref().and_then(CheckpointExperts::stored_schemes);
+    schemes.map_or_else(String::new, labels)
 }
 
 fn row(file: &str, scheme: &str, finding: &Finding) -> [String; 7] {

@@ -241,6 +241,14 @@ pub(crate) fn label(scheme: &Scheme) -> String {
     format!("{weight}{group}{zero}{order}, {activation} activations")
 }
 
+/// The labels of the schemes of an expert layer's two products.
+pub(crate) fn labels([gate_up, down]: [&Scheme; 2]) -> String {
+    match (label(gate_up), label(down)) {
+        (gate_up, down) if gate_up == down => gate_up,
+        (gate_up, down) => format!("gate_up {gate_up}, down {down}"),
+    }
+}
+
 /// Prints a line to stdout; a closed pipe is an error that `main` knows.
 pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<()> {
     writeln!(std::io::stdout(), "{}", printable(&line.to_string()))?;

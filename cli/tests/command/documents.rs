@@ -57,6 +57,28 @@ fn examples_are_schemes_in_their_printed_form() {
     assert_eq!(examples, 2);
 }
 
+/// The page of expert layers has the example's text, and what the commands print there.
+#[test]
+fn the_page_of_expert_layers_is_fresh() {
+    let page = read("docs/expert-layers.md");
+    let example = read("examples/expert_layer.rs");
+    let program = &example[example.find("use std::error").unwrap()..];
+    assert!(page.contains(program), "the program is not that of examples/expert_layer.rs");
+    let file = quantloom_tests::golden_file("moe_ct_w4a16").to_string_lossy().into_owned();
+    for command in ["inspect", "check"] {
+        let printed = quantloom(&[command, &file]).done().out;
+        let line = format!("$ quantloom {command} tests/golden/moe_ct_w4a16.safetensors\n");
+        let expected = page.split(&line).nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        // Errors depend on the instruction set, and widths of columns on them.
+        let words = |text: &str| {
+            let words =
+                text.split_whitespace().filter(|word| !word.contains("e-") && !word.contains("e0"));
+            words.filter(|word| !word.starts_with('─')).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(words(expected), words(&printed), "{command}");
+    }
+}
+
 /// The emitted text depends only on the input.
 #[test]
 fn the_same_input_gives_the_same_bytes() {

@@ -6,7 +6,7 @@ use quantloom::dsl::Scheme;
 use quantloom::runtime::checkpoint::{Checkpoint, CheckpointExperts, ExpertSizes, ExpertsProblem};
 use serde_json::{Value, json};
 
-use super::super::{label, size};
+use super::super::{labels, size};
 
 /// What is shown of the quantised expert layers of a checkpoint.
 #[derive(Default)]
@@ -34,14 +34,14 @@ pub(super) fn rows(checkpoint: &Checkpoint) -> Shown<'_> {
                 continue;
             }
         };
-        let Some(schemes) = experts.schemes() else { continue };
+        let Some(schemes) = experts.stored_schemes() else { continue };
         if let Err(error) = experts.layer() {
             shown.notes.push(error.to_string());
         }
         let bits = bits_per_weight(&experts);
         shown.rows.push([
             name.clone(),
-            schemes_of(schemes),
+            labels(schemes),
             sizes_of(&experts),
             size(experts.bytes()),
             format!("{bits:.3}"),
@@ -56,13 +56,6 @@ fn bits_per_weight(experts: &CheckpointExperts<'_>) -> f64 {
     let ExpertSizes { experts: count, hidden, intermediate, shards } = experts.sizes();
     let weights = f64::from(count) * hidden as f64 * intermediate as f64 * (shards + 1) as f64;
     experts.bytes() as f64 * 8.0 / weights
-}
-
-fn schemes_of([gate_up, down]: [&Scheme; 2]) -> String {
-    match (label(gate_up), label(down)) {
-        (gate_up, down) if gate_up == down => gate_up,
-        (gate_up, down) => format!("gate_up {gate_up}, down {down}"),
-    }
 }
 
 /// `128 experts, top 8, silu; gate_up 2 x 768 x 2048, down 2048 x 768`.

@@ -152,8 +152,15 @@ impl Choice {
         if let (Some(ids), Some(weights)) = (&arguments.ids, &arguments.weights) {
             return Ok(Self::Chosen(integers("--ids", ids)?, floats("--weights", weights)?));
         }
-        if let Some(logits) = &arguments.logits {
-            return Ok(Self::Logits(floats("--logits", logits)?));
+        if let Some(named) = &arguments.logits {
+            let (logits, experts) = (floats("--logits", named)?, experts.sizes().experts as usize);
+            if Some(logits.len()) != tokens.checked_mul(experts) {
+                bail!(
+                    "--logits has {} values, x and the layer give {tokens} x {experts}",
+                    logits.len()
+                );
+            }
+            return Ok(Self::Logits(logits));
         }
         let router = experts.router().context("--logits or --ids and --weights choose")?;
         let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();

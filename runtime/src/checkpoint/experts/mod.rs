@@ -151,6 +151,16 @@ impl<'c> CheckpointExperts<'c> {
         }
     }
 
+    /// The same as they are stored: a stack says how its shards are stored.
+    pub fn stored_schemes(&self) -> Option<[&'c Scheme; 2]> {
+        match &self.weights {
+            StoredExperts::Quantised(experts) => {
+                Some([experts.layers().next()?.scheme(), experts.layers().last()?.scheme()])
+            }
+            StoredExperts::Float(_) => None,
+        }
+    }
+
     /// The names of the layers of the checkpoint that it consists of, if they are quantised.
     pub fn members(&self) -> impl Iterator<Item = &'c str> + '_ {
         let layers = match &self.weights {
