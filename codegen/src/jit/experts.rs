@@ -18,7 +18,7 @@ const SCHEDULE: &str = "experts";
 /// The most blocks along an axis of a launch, by WebGPU's default limits.
 const MOST_BLOCKS: u64 = 65_535;
 
-/// The keys of a layer's kernels for M tokens and token blocks of `slots` slots.
+/// The keys of a layer's kernels for M tokens and token blocks of `slots` slots; 0 if pairs are not sorted.
 ///
 /// # Errors
 /// A target without kernels.
@@ -125,7 +125,7 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
             hidden: size("hidden")?,
             top_k: size("top_k")?,
             local: size("local")?,
-            slots: size("slots")?,
+            slots: Some(size("slots")?).filter(|slots| *slots > 0),
             weighted: size("weighted")? != 0,
             shared: size("shared")? != 0,
         }),

@@ -123,11 +123,14 @@ pub(super) fn check_combine(
     name: &str,
     [own, output]: [FloatFormat; 2],
     (tokens, top_k, hidden): (usize, u32, usize),
-    [weighted, shared]: [bool; 2],
+    [weighted, shared, sorted]: [bool; 3],
     change: impl Fn(&mut Kernel),
 ) -> Result<(), String> {
     let k = top_k as usize;
-    let mut pairs = Pairs::draw(9, tokens * k, 8, 11).mapped();
+    let mut pairs = Pairs::draw(9, tokens * k, 8, 11);
+    if sorted {
+        pairs = pairs.mapped();
+    }
     let here: Vec<bool> = (0..tokens * k).map(|pair| pairs.expert(pair).is_some()).collect();
     for (weight, here) in pairs.weights.iter_mut().zip(&here) {
         *weight = if *here { *weight / 512.0 } else { f32::NAN };
@@ -144,12 +147,13 @@ pub(super) fn check_combine(
         hidden: hidden as u32,
         top_k,
         local: pairs.local,
-        slots: pairs.slots,
+        slots: sorted.then_some(pairs.slots),
         weighted,
         shared,
     };
     let mut launched = Launched::new(tokens, top_k)
         .words("slots", &pairs.order())
+        .words("ids", &pairs.ids.iter().map(|id| id.cast_unsigned()).collect::<Vec<_>>())
         .floats("parts", &parts)
         .floats("router_weights", &pairs.weights)
         .bytes("shared", encoded(own, &added));
@@ -186,7 +190,7 @@ fn y_is_the_sum_of_a_tokens_parts() {
             [(1, 1, 64), (5, 2, 41), (3, 8, 1030), (2, 9, 6), (7, 4, 2880)].into_iter().enumerate()
         {
             let own = OWN[(turn + number) % 3];
-            let flags = [number % 2 == 0, (turn + number) % 2 == 0];
+            let flags = [number % 2 == 0, (turn + number) % 2 == 0, (turn + number) % 3 != 0];
             check_combine(
                 name,
                 [own, if number % 2 == 0 { F32 } else { own }],

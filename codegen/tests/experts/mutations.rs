@@ -172,7 +172,7 @@ const OF_COMBINE: &[(&str, Mutation)] = &[
 fn mistakes_in_sums_are_found() {
     for (what, mutation) in OF_ALL.iter().chain(OF_COMBINE) {
         found(what, *mutation, |change| {
-            check_combine("sm_90a", [F32; 2], (5, 4, 41), [true, true], change)
+            check_combine("sm_90a", [F32; 2], (5, 4, 41), [true; 3], change)
         });
     }
 }

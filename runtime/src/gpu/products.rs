@@ -231,7 +231,7 @@ pub trait Products: KernelSource {
     }
 
     /// The kernels of an expert layer besides its products, for M tokens and token blocks of `slots`
-    /// slots.
+    /// slots; 0 if pairs are not sorted, which needs no expert map.
     ///
     /// # Errors
     /// Why there are none.

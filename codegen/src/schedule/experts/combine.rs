@@ -5,8 +5,8 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use super::elements::{Elements, partition};
 use crate::ir::{
-    Access, Address, Builder, Cache, Compare, Extent, Kernel, Launch, Op, Operand, Special,
-    Ternary, Type, Width, Word,
+    Access, Address, BufferId, Builder, Cache, Compare, Extent, Kernel, Launch, Op, Operand,
+    Special, Ternary, Type, Width, Word,
 };
 use crate::schedule::order::{NONE, OrderArray};
 use crate::target::{Feature, Target};
@@ -26,8 +26,8 @@ pub struct CombineProblem {
     pub top_k: u32,
     /// L: the experts that are here.
     pub local: u32,
-    /// B: the slots of a token block.
-    pub slots: u32,
+    /// B: the slots of a token block; `None` if pairs are not sorted, and ids say which experts are here.
+    pub slots: Option<u32>,
     /// Whether parts are multiplied by router weights here; otherwise by 1.
     pub weighted: bool,
     /// Whether the result of shared experts is added.
@@ -42,7 +42,8 @@ const AHEAD: u32 = 8;
 ///
 /// | buffer | words | condition |
 /// |---|---|---|
-/// | `slots` | u32, see `schedule::order` | |
+/// | `slots` | u32, see `schedule::order` | pairs are sorted |
+/// | `ids` | u32 `[R]`: an expert that is here below L | pairs are not sorted |
 /// | `parts` | f32 [R, H], rows of pairs without an expert here unwritten | |
 /// | `router_weights` | f32 [M, k] | parts are weighted |
 /// | `shared` | own [M, H] | there are shared experts |
@@ -60,16 +61,28 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let blocks_of = slots.map_or("ids".to_owned(), |slots| format!("b{slots}"));
     let name = format!(
-        "combine_{own}_{output}_h{hidden}k{top_k}e{local}b{slots}__{}",
+        "combine_{own}_{output}_h{hidden}k{top_k}e{local}{blocks_of}__{}",
         target.name.replace('_', "")
     );
     let summary = format!("y[m, {hidden}]: the sum of {top_k} parts a token.");
     let mut b = Builder::new(&name, &summary, target, launch);
     let m = b.size(Dimension::M, "tokens, at least 1");
     b.grid([Extent::Parameter(m), Extent::Constant(blocks), Extent::Constant(1)]);
-    let order = OrderArray::declare(&mut b, (local, slots), Access::ReadOnly);
-    let (read, pairs) = (Access::ReadOnly, order.pairs);
+    let read = Access::ReadOnly;
+    let (sorted, pairs) = match slots {
+        Some(slots) => {
+            let order = OrderArray::declare(&mut b, (local, slots), read);
+            (Sorted::Order(order), order.pairs)
+        }
+        None => {
+            let pairs = b.size(Dimension::RoutedRows, "pairs of a token and an expert");
+            let shape = [Extent::Parameter(pairs)];
+            let ids = b.buffer_of(BufferRole::Ids, Word::U32, read, &shape, "u32 [pair]");
+            (Sorted::Ids { ids, local }, pairs)
+        }
+    };
     let shape = [Extent::Parameter(pairs), Extent::Constant(hidden)];
     let parts = of_parts.buffer(&mut b, BufferRole::Parts, read, &shape, "[h, pair]");
     let weights = weighted.then(|| {
@@ -93,7 +106,6 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
         b.push(Op::GridLaunch);
         b.push(Op::GridWait);
     }
-    let order = order.words(&mut b);
     let first = b.mul(token, top_k);
     let mut sums = vec![Operand::F32(0.0); unit as usize];
     for choices in (0..top_k).step_by(AHEAD as usize) {
@@ -101,9 +113,7 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
         let loaded: Vec<_> = choices
             .map(|choice| {
                 let pair = b.add(first, choice);
-                let from = order.slot(&mut b, pair);
-                let slot = b.load(from, Width::B32)[0];
-                let here = b.compare(Compare::NotEqual, slot, NONE);
+                let here = sorted.has(&mut b, pair);
                 let weight = weights.map_or(Operand::F32(1.0), |weights| {
                     let from = Address::new(weights, pair);
                     b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0].into()
@@ -129,4 +139,29 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
     }
     of_y.store(&mut b, Address::new(y, at), &sums, condition);
     b.finish()
+}
+
+/// What says which pairs have an expert here.
+#[derive(Clone, Copy)]
+enum Sorted {
+    Order(OrderArray),
+    Ids { ids: BufferId, local: u32 },
+}
+
+impl Sorted {
+    /// Whether the expert of a pair is here.
+    fn has(self, b: &mut Builder, pair: Operand) -> Operand {
+        match self {
+            Self::Order(order) => {
+                let words = order.words(b);
+                let from = words.slot(b, pair);
+                let slot = b.load(from, Width::B32)[0];
+                b.compare(Compare::NotEqual, slot, NONE)
+            }
+            Self::Ids { ids, local } => {
+                let id = b.load(Address::new(ids, pair), Width::B32)[0];
+                b.less(id, local)
+            }
+        }
+    }
 }

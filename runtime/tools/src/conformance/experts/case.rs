@@ -415,6 +415,8 @@ fn judge(
         let share = match unwritten[token] {
             true if y.is_nan() => 0.0,
             true => f64::INFINITY,
+            // Where h is beyond its type, sums of infinities are infinite, or no number.
+            false if !element.y.is_finite() && !y.is_finite() => 0.0,
             false => error_over_bound(*y, element.y, bound, output),
         };
         if share > 1.0 {
