@@ -2,7 +2,8 @@
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, Moves, NativePart, Products, Request, Stacked, StackedChoice,
+    Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativePart, Products, Request,
+    Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
 
@@ -42,6 +43,15 @@ impl Products for JitWithOverrides {
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
         Jit.choose_stacked(request, stacked, tokens)
+    }
+
+    fn expert_kernels(
+        &self,
+        request: &ExpertRequest<'_>,
+        slots: u64,
+        tokens: u64,
+    ) -> Result<ExpertKernels, Refusal> {
+        Jit.expert_kernels(request, slots, tokens)
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
