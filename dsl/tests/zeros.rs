@@ -97,3 +97,22 @@ fn zero_points_have_codes() {
         }
     }
 }
+
+/// Static scales and prescales that nobody has calibrated yet are positive numbers, in types without 1 too.
+#[test]
+fn static_inputs_of_a_fresh_weight_are_no_zeros() {
+    for number in ["e1m0", "e4m3", "f16"] {
+        let text = format!(
+            "Fresh {{ weight: i8, pack: [k, n], prescale: {number}, \
+             activation: i8 {{ scale: divide {number} per tensor static }} }}"
+        );
+        let (scheme, shape) = (scheme(&text), Shape::matrix(2, 4));
+        let plain = quantise(&scheme, shape, &[1.0; 8], F32, None).unwrap();
+        let given = StaticInput::of(&scheme, &plain, 0);
+        let all = given.scales.iter().flatten().chain(&given.prescale);
+        assert!(
+            all.clone().count() > 0 && all.clone().all(|value| *value > 0.0),
+            "{text}: {given:?}"
+        );
+    }
+}

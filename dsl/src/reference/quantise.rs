@@ -430,10 +430,11 @@ impl WeightQuantiser<'_> {
     }
 
     /// Static input scales and prescales cannot be derived from weights: 1, to be set by
-    /// calibration.
+    /// calibration, or the smallest positive number of a type without 1.
     fn inputs(&mut self) {
+        let one = |number: Number| number.encode(number.one(), Overflow::Saturate);
         if let Some(number) = self.scheme.prescale {
-            let one = number.encode(1.0, Overflow::Saturate);
+            let one = one(number);
             self.components.insert(Component::Prescale, vec![one; self.shape.k as usize]);
         }
         let Some(quantiser) = self.scheme.quantiser() else { return };
@@ -446,8 +447,7 @@ impl WeightQuantiser<'_> {
             let stored = quantiser.scales[level].stored_number();
             if let (Some(granularity), Some(number)) = (self.scheme.granularity(component), stored)
             {
-                let one = number.encode(1.0, Overflow::Saturate);
-                self.components.insert(component, vec![one; count(granularity)]);
+                self.components.insert(component, vec![one(number); count(granularity)]);
             }
         }
         if let Some(granularity) = self.scheme.granularity(Component::InputZero) {
