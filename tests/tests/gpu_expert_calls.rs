@@ -28,9 +28,9 @@ fn matrix((n, k): (u64, u64), seed: u64) -> Unpacked {
 
 fn prepared(simulator: Simulator, options: &ExpertOptions) -> GpuExpertLayer<Simulator> {
     let layer: ExpertLayer = LAYER.parse().unwrap();
-    let shards = |expert| (0..2).map(move |shard| matrix((96, 64), 100 + 2 * expert + shard));
-    let gate_up = (0..8).map(|expert| shards(expert).collect()).collect();
-    let down = (0..8).map(|expert| matrix((64, 96), 200 + expert)).collect();
+    let shards = |expert| (0..2u64).map(move |shard| matrix((96, 64), 100 + 2 * expert + shard));
+    let gate_up = (0..8u64).map(|expert| shards(expert).collect()).collect();
+    let down = (0..8u64).map(|expert| matrix((64, 96), 200 + expert)).collect();
     let matrices = ExpertMatrices::new(gate_up, down).unwrap();
     GpuDevice::new(simulator).prepare_layer(&layer, &matrices, options).unwrap()
 }
