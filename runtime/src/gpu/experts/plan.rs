@@ -240,7 +240,16 @@ impl<E: Executor> GpuExpertLayer<E> {
         let requests = [first.request(target), second.request(target)];
         let (local, top_k) = (u64::from(self.local), self.choices_of(key.routed));
         let stacked = |product, shards, slots| {
-            let stacked = Stacked { product, experts: local, shards, top_k, slots };
+            let stacked = Stacked {
+                product,
+                experts: local,
+                shards,
+                top_k,
+                slots,
+                gate: None,
+                direct: false,
+                weighted: false,
+            };
             let request = &requests[usize::from(product == ExpertProduct::Down)];
             source.choose_stacked(request, &stacked, tokens).map_err(ProductError::from)
         };
