@@ -3,6 +3,9 @@
 //! In: a number of bytes. Out: zeroed memory that begins at a cache line, and typed slices of it.
 //! All casts of the CPU backend are in this file.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 #[cfg(target_os = "linux")]
 use memmap2::Advice;
 use memmap2::MmapMut;
@@ -111,6 +114,36 @@ impl std::fmt::Debug for AlignedBuffer {
     }
 }
 
+/// Lines of a buffer that several own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedLines {
+    memory: Arc<AlignedBuffer>,
+    lines: Range<usize>,
+}
+
+impl SharedLines {
+    /// All lines of a buffer.
+    pub(crate) fn all(memory: AlignedBuffer) -> Self {
+        let lines = 0..memory.lines().len();
+        Self { memory: Arc::new(memory), lines }
+    }
+
+    /// Some lines of a buffer.
+    pub(crate) fn part(memory: &Arc<AlignedBuffer>, lines: Range<usize>) -> Self {
+        Self { memory: Arc::clone(memory), lines }
+    }
+
+    /// The lines.
+    pub(crate) fn lines(&self) -> &[[u8; 64]] {
+        &self.memory.lines()[self.lines.clone()]
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len() * 64
+    }
+}
+
 /// Types for which any bytes are a value, without padding, aligned to at most 64.
 ///
 /// # Safety
@@ -128,6 +161,10 @@ unsafe impl AnyBitPattern for u32 {}
 unsafe impl AnyBitPattern for i32 {}
 // SAFETY: as above.
 unsafe impl AnyBitPattern for f32 {}
+// SAFETY: as above; it is a `u16`.
+unsafe impl AnyBitPattern for half::f16 {}
+// SAFETY: as above; it is a `u16`.
+unsafe impl AnyBitPattern for half::bf16 {}
 // SAFETY: an array of such a type is one.
 unsafe impl<T: AnyBitPattern, const L: usize> AnyBitPattern for [T; L] {}
 
@@ -157,6 +194,28 @@ impl<'a> BumpAllocator<'a> {
         // slice, since slices are whole lines), has `count` elements, and any bytes are a value of
         // a `AnyBitPattern` type.
         unsafe { std::slice::from_raw_parts_mut(front.as_mut_ptr().cast(), count) }
+    }
+}
+
+/// Typed slices of a memory that was cut with [`BumpAllocator`], in the same order, to read them.
+pub(crate) struct BumpReader<'a>(&'a [[u8; 64]]);
+
+impl<'a> BumpReader<'a> {
+    /// From the begin of the memory.
+    pub(crate) fn new(lines: &'a [[u8; 64]]) -> Self {
+        Self(lines)
+    }
+
+    /// The next `count` elements; fewer if the memory is too small.
+    #[allow(private_bounds)]
+    pub(crate) fn take<T: AnyBitPattern>(&mut self, count: usize) -> &'a [T] {
+        let lines = bytes_of::<T>(count) / 64;
+        let (front, rest) = self.0.split_at(lines.min(self.0.len()));
+        self.0 = rest;
+        let count = count.min(front.len() * 64 / size_of::<T>().max(1));
+        // SAFETY: `front` is borrowed for 'a, begins at a multiple of 64 as every slice of lines, has
+        // `count` elements, and any bytes are a value of a `AnyBitPattern` type.
+        unsafe { std::slice::from_raw_parts(front.as_ptr().cast(), count) }
     }
 }
 

@@ -188,6 +188,27 @@ pub enum ValuesMut<'a> {
 }
 
 impl ValuesMut<'_> {
+    /// The elements, to read them.
+    pub fn values(&self) -> Values<'_> {
+        match self {
+            Self::F32(values) => Values::F32(values),
+            Self::F16(values) => Values::F16(values),
+            Self::Bf16(values) => Values::Bf16(values),
+        }
+    }
+
+    /// The first elements.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn first(&mut self, count: usize) -> ValuesMut<'_> {
+        match self {
+            Self::F32(values) => ValuesMut::F32(&mut values[..count]),
+            Self::F16(values) => ValuesMut::F16(&mut values[..count]),
+            Self::Bf16(values) => ValuesMut::Bf16(&mut values[..count]),
+        }
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         match self {

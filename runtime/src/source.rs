@@ -66,8 +66,10 @@ pub enum Work {
     },
     /// y of an expert layer: the weighted sum of what a token's experts give.
     Combine {
-        /// Element type of y.
+        /// Element type of what shared experts give.
         own: Number,
+        /// Element type of y.
+        output: Number,
     },
 }
 
@@ -207,7 +209,7 @@ impl fmt::Display for Work {
             Self::Order => f.write_str("pairs sorted by expert"),
             Self::WeighRows { own } => write!(f, "x in {own} times router weights"),
             Self::Gate { gate, own } => write!(f, "{gate} to {own}"),
-            Self::Combine { own } => write!(f, "weighted sum of experts to {own}"),
+            Self::Combine { output, .. } => write!(f, "weighted sum of experts to {output}"),
         }
     }
 }

@@ -30,6 +30,7 @@ const RUNTIME: Allowed<'_> = &[
             "buffer",
             "column_order",
             "element",
+            "experts",
             "explanation",
             "float_mode",
             "forked",

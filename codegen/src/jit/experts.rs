@@ -2,24 +2,34 @@
 
 use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_runtime::gpu::{ExpertKernels, ExpertRequest};
-use quantloom_runtime::source::{KernelKey, Schedule, Work};
+use quantloom_runtime::source::{KernelKey, Refusal, Schedule, Work};
 
 use super::JitError;
+use super::compile::gpu;
 use crate::ir::Kernel;
 use crate::schedule::experts::{
     CHUNK, CombineProblem, GateProblem, RouteProblem, SortProblem, WeighProblem, activate, combine,
     route, sort, weigh,
 };
-use crate::target::Target;
+use crate::target::{Class, Target};
 
 /// The name of these kernels' schedule in a key.
 const SCHEDULE: &str = "experts";
+/// The most blocks along an axis of a launch, by WebGPU's default limits.
+const MOST_BLOCKS: u64 = 65_535;
 
-/// The keys of a layer's kernels for M tokens and token blocks of `slots` slots.
-pub(super) fn keys(request: &ExpertRequest<'_>, slots: u64, tokens: u64) -> ExpertKernels {
-    let &ExpertRequest { layer, experts, local, mapped, top_k, own, target, weighted, shared } =
-        request;
-    let own = Number::Float(own);
+/// The keys of a layer's kernels for M tokens and token blocks of `slots` slots; 0 if pairs are not sorted.
+///
+/// # Errors
+/// A target without kernels.
+pub(super) fn keys(
+    request: &ExpertRequest<'_>,
+    slots: u64,
+    tokens: u64,
+) -> Result<ExpertKernels, Refusal> {
+    let &ExpertRequest { layer, experts, local, mapped, top_k, own, output, target, .. } = request;
+    let &ExpertRequest { weighted, shared, .. } = request;
+    let (own, output) = (Number::Float(own), Number::Float(output));
     let key = |work, sizes: &[(&str, u64)]| {
         let schedule = Schedule::new(SCHEDULE, sizes.iter().copied());
         KernelKey { work, schedule, target: target.to_owned() }
@@ -44,13 +54,20 @@ pub(super) fn keys(request: &ExpertRequest<'_>, slots: u64, tokens: u64) -> Expe
         ("weighted", weighted.into()),
         ("shared", shared.into()),
     ];
-    ExpertKernels {
+    let widest = hidden.max(intermediate).max(1) * layer.gate.shards() as u64;
+    let elements = (1 << 31) / widest;
+    let most_rows = match gpu(target)?.class {
+        Class::Shader => elements.min(MOST_BLOCKS),
+        _ => elements,
+    };
+    Ok(ExpertKernels {
+        most_rows,
         route: key(Work::Route(layer.routing), &route),
         order: (0..=u64::from(chunked)).map(order).collect(),
         weigh: key(Work::WeighRows { own }, &[("hidden", hidden)]),
         gate: key(Work::Gate { gate: layer.gate, own }, &sized(&[("intermediate", intermediate)])),
-        combine: key(Work::Combine { own }, &sized(&sums)),
-    }
+        combine: key(Work::Combine { own, output }, &sized(&sums)),
+    })
 }
 
 /// The kernel of a key.
@@ -101,13 +118,14 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
             local: size("local")?,
             slots: size("slots")?,
         }),
-        Work::Combine { own } => combine(&CombineProblem {
+        Work::Combine { own, output } => combine(&CombineProblem {
             target,
             own: float(*own)?,
+            output: float(*output)?,
             hidden: size("hidden")?,
             top_k: size("top_k")?,
             local: size("local")?,
-            slots: size("slots")?,
+            slots: Some(size("slots")?).filter(|slots| *slots > 0),
             weighted: size("weighted")? != 0,
             shared: size("shared")? != 0,
         }),

@@ -187,7 +187,7 @@ impl Products for Jit {
         slots: u64,
         tokens: u64,
     ) -> Result<ExpertKernels, Refusal> {
-        Ok(experts::keys(request, slots, tokens))
+        experts::keys(request, slots, tokens)
     }
 
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {

@@ -11,7 +11,7 @@ use quantloom_dsl::reference::experts;
 
 use super::function::{GATES, bound};
 use super::sort::{NONE, Pairs};
-use super::{Launched, TARGETS, UNIT, random};
+use super::{Launched, TARGETS, UNIT, off, random};
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
 
@@ -92,7 +92,7 @@ pub(super) fn check_gate(
         let h = experts::gate(gate, g, u);
         let bound = bound(gate, g, u, h);
         let bound = bound + half_unit(own, h.abs() + bound);
-        if (found - h).abs() > bound {
+        if off(found, h, bound) {
             return Err(format!("h of g = {g}, u = {u} is {found}, expected {h} +- {bound:e}"));
         }
     }
@@ -121,13 +121,16 @@ fn h_is_the_references() {
 /// The first element that differs, or the simulator's fault.
 pub(super) fn check_combine(
     name: &str,
-    own: FloatFormat,
+    [own, output]: [FloatFormat; 2],
     (tokens, top_k, hidden): (usize, u32, usize),
-    [weighted, shared]: [bool; 2],
+    [weighted, shared, sorted]: [bool; 3],
     change: impl Fn(&mut Kernel),
 ) -> Result<(), String> {
     let k = top_k as usize;
-    let mut pairs = Pairs::draw(9, tokens * k, 8, 11).mapped();
+    let mut pairs = Pairs::draw(9, tokens * k, 8, 11);
+    if sorted {
+        pairs = pairs.mapped();
+    }
     let here: Vec<bool> = (0..tokens * k).map(|pair| pairs.expert(pair).is_some()).collect();
     for (weight, here) in pairs.weights.iter_mut().zip(&here) {
         *weight = if *here { *weight / 512.0 } else { f32::NAN };
@@ -140,22 +143,24 @@ pub(super) fn check_combine(
     let problem = CombineProblem {
         target: target(name).unwrap(),
         own,
+        output,
         hidden: hidden as u32,
         top_k,
         local: pairs.local,
-        slots: pairs.slots,
+        slots: sorted.then_some(pairs.slots),
         weighted,
         shared,
     };
     let mut launched = Launched::new(tokens, top_k)
         .words("slots", &pairs.order())
+        .words("ids", &pairs.ids.iter().map(|id| id.cast_unsigned()).collect::<Vec<_>>())
         .floats("parts", &parts)
         .floats("router_weights", &pairs.weights)
         .bytes("shared", encoded(own, &added));
     let mut kernel = combine(&problem);
     change(&mut kernel);
     launched.run(kernel)?;
-    let found = decoded(own, launched.found_bytes("y"));
+    let found = decoded(output, launched.found_bytes("y"));
     for (at, found) in found.into_iter().enumerate() {
         let (token, column) = (at / hidden, at % hidden);
         let (mut sum, mut size) = (0.0, 0.0);
@@ -170,8 +175,8 @@ pub(super) fn check_combine(
             size += added[at].abs();
         }
         let bound = f64::from(top_k + 1) * UNIT * size;
-        let bound = bound + half_unit(own, sum.abs() + bound);
-        if (found - sum).abs() > bound {
+        let bound = bound + half_unit(output, sum.abs() + bound);
+        if off(found, sum, bound) {
             return Err(format!("y[{token}, {column}] = {found}, expected {sum} +- {bound:e}"));
         }
     }
@@ -185,9 +190,15 @@ fn y_is_the_sum_of_a_tokens_parts() {
             [(1, 1, 64), (5, 2, 41), (3, 8, 1030), (2, 9, 6), (7, 4, 2880)].into_iter().enumerate()
         {
             let own = OWN[(turn + number) % 3];
-            let flags = [number % 2 == 0, (turn + number) % 2 == 0];
-            check_combine(name, own, shape, flags, |_| {})
-                .unwrap_or_else(|wrong| panic!("{name}, {own}, {shape:?}: {wrong}"));
+            let flags = [number % 2 == 0, (turn + number) % 2 == 0, (turn + number) % 3 != 0];
+            check_combine(
+                name,
+                [own, if number % 2 == 0 { F32 } else { own }],
+                shape,
+                flags,
+                |_| {},
+            )
+            .unwrap_or_else(|wrong| panic!("{name}, {own}, {shape:?}: {wrong}"));
         }
     }
 }

@@ -34,20 +34,26 @@ pub(super) const GATES: [Gate; 10] = [
 ///   last two roundings and those of P, whose ten terms with |P| < 2 have less than 8; erfcc itself has
 ///   1.2e-7, 2.1 units; then two products.
 ///
+/// Of positive v an error of the argument a, |a| r units of exp(-a), is of the sum 1 + exp(-a): at most r
+/// units, as a exp(-a) < 1.
+///
 /// Below the smallest normal number a result has half of the smallest f32 more; where exp(-a)
 /// overflows, which is of negative v, the result is 0 instead of less than |v u| 2^-127.
 pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
+    let tail = |argument: f64| if argument < 0.0 { -argument } else { 1.0 };
     let relative = match gate {
         Gate::Silu | Gate::SiluLimit { .. } | Gate::SwigluStep { .. } | Gate::UngatedSilu => {
             EXP_UNITS + 3.0
         }
         Gate::SwigluOai { alpha, limit } => {
-            EXP_UNITS + 4.0 + f64::from(alpha) * g.min(limit.into()).abs()
+            EXP_UNITS + 4.0 + tail(f64::from(alpha) * g.min(limit.into()))
         }
         Gate::GeluTanh | Gate::UngatedGeluTanh => {
-            EXP_UNITS + 3.0 + 6.0 * 1.6 * (g + 0.044_715 * g.powi(3)).abs()
+            EXP_UNITS + 3.0 + 6.0 * tail(1.6 * (g + 0.044_715 * g.powi(3)))
         }
-        Gate::Gelu | Gate::UngatedGelu => EXP_UNITS + 3.0 + g * g / 2.0 + 2.0 + 8.0 + 2.1 + 3.0,
+        Gate::Gelu | Gate::UngatedGelu => {
+            EXP_UNITS + 3.0 + tail(g * g.abs() / 2.0) + 2.0 + 8.0 + 2.1 + 3.0
+        }
         Gate::UngatedRelu2 => 1.0,
     };
     let limit = match gate {

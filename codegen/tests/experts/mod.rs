@@ -5,6 +5,7 @@ mod combine;
 mod exponential;
 mod function;
 mod launched;
+mod mutations;
 mod route;
 mod sort;
 
@@ -14,3 +15,9 @@ use launched::{Launched, random};
 const TARGETS: [&str; 6] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl", "wgsl_subgroups"];
 /// The largest relative error of one rounding to f32.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Whether a result is further away than its bound, or no number.
+fn off(found: f64, exact: f64, bound: f64) -> bool {
+    let apart = (found - exact).abs();
+    apart.is_nan() || apart > bound
+}

@@ -1,7 +1,7 @@
 //! Activations into the workspace: widened to `f32` or quantised, then packed in tiles.
 //!
-//! In: x [M, K] from the caller. Out: [`Tokens`]. Threads share the tiles; each thread has a buffer
-//! for one row.
+//! In: rows of x ([`InputRows`]). Out: [`Tokens`]. Threads share the tiles; each thread has a buffer for
+//! one row.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -13,13 +13,13 @@ use super::blocking::{Blocking, Matrix};
 use super::isa::{Isa, Vectorised, enter};
 use super::native::{NativeWeight, Path};
 use super::quantiser::{RowQuantiser, ValueRange};
+use super::rows::InputRows;
 use super::split_bf16;
 use super::tokens::{
     Columns, Tokens, place_codes, place_values, segment_sums_f32, segment_sums_i32,
 };
 use super::vector::Vector;
-use crate::buffer::{BumpAllocator, bytes_of};
-use crate::element::Values;
+use crate::buffer::{BumpAllocator, BumpReader, bytes_of};
 use crate::float_mode::standard;
 use crate::op::ProductError;
 
@@ -30,6 +30,9 @@ pub(super) struct ActivationInput<'a> {
     pub(super) scheme: &'a Scheme,
     pub(super) quantiser: Option<&'a Quantiser>,
     pub(super) given: &'a StaticInput,
+    /// The range of all values that share a dynamic scale over rows; that of the product's tokens if
+    /// it is not given.
+    pub(super) range: Option<ValueRange>,
     pub(super) columns: Columns<'a>,
     /// The integer of a weight is its unsigned stored code minus this.
     pub(super) offset: i32,
@@ -104,6 +107,32 @@ impl<'a> PackedTokens<'a> {
         }
     }
 
+    /// The packed tokens at the begin of memory that [`Self::new`] has cut and [`Self::pack`] has filled.
+    pub(super) fn packed(
+        lines: &'a [[u8; 64]],
+        blocking: &Blocking,
+        weight: &NativeWeight,
+    ) -> Tokens<'a> {
+        let mut cut = BumpReader::new(lines);
+        let (tokens, segments) = (blocking.padded, blocking.padded * blocking.segments);
+        let columns = weight.columns();
+        match (blocking.matrix, blocking.path) {
+            (Some(Matrix::SplitBf16 { x: parts, .. }), _) => {
+                Tokens::SplitBf16 { x: cut.take(tokens * columns * parts) }
+            }
+            (_, Path::Dot) => Tokens::Codes {
+                x: cut.take(tokens * columns / 4),
+                starts: cut.take(segments),
+                sums: cut.take(segments),
+                scales: cut.take(tokens),
+                zeros: cut.take(tokens),
+            },
+            (_, Path::Fma) => {
+                Tokens::Values { x: cut.take(tokens * columns), sums: cut.take(segments) }
+            }
+        }
+    }
+
     pub(super) fn tokens(&self) -> Tokens<'_> {
         match self {
             Self::Codes { x, starts, sums, scales, zeros } => {
@@ -120,14 +149,14 @@ impl<'a> PackedTokens<'a> {
         &mut self,
         input: &ActivationInput<'_>,
         blocking: &Blocking,
-        x: Values<'_>,
+        x: InputRows<'_>,
         rows: &mut [[u8; 64]],
         threads: usize,
     ) -> Result<bool, ProductError> {
         let k = input.columns.given;
         let refused = AtomicUsize::new(usize::MAX);
         let non_finite = AtomicBool::new(false);
-        let source = RowSource::new(input, x, &refused)?;
+        let source = RowSource::new(input, x, blocking.tokens, &refused)?;
         let native = input.columns.native;
         // Whole tiles, the same number for each thread; the last tile may be smaller than the
         // others.
@@ -144,7 +173,7 @@ impl<'a> PackedTokens<'a> {
                         PackCodes { source: &source, input, blocking, first, out, rows },
                     );
                 };
-                if tile_count <= 1 {
+                if tile_count <= 1 || threads <= 1 {
                     job(0, CodesOut { x, starts, sums, scales, zeros }, rows);
                 } else {
                     x.par_chunks_mut(share * native / 4)
@@ -168,7 +197,7 @@ impl<'a> PackedTokens<'a> {
                             PackValues { source: &source, input, blocking, first, x, sums, rows },
                         );
                     };
-                if tile_count <= 1 {
+                if tile_count <= 1 || threads <= 1 {
                     job(0, x, sums, rows);
                 } else {
                     x.par_chunks_mut(share * native)
@@ -180,35 +209,41 @@ impl<'a> PackedTokens<'a> {
             }
             Self::SplitBf16 { x, parts } => {
                 let (parts, non_finite) = (*parts, &non_finite);
-                x.par_chunks_mut(share * native * parts)
-                    .zip(rows.par_chunks_mut(each.max(1)))
-                    .enumerate()
-                    .for_each(|(at, (x, rows))| {
-                        let (first, columns) = (at * share, input.columns);
-                        let out = SplitOut { x, parts, non_finite };
-                        let source = &source;
-                        let pack = PackSplit { source, columns, blocking, first, out, rows };
-                        standard(|| enter(input.isa, pack));
-                    });
+                let job = |share_at: usize, x: &mut [u16], rows: &mut [[u8; 64]]| {
+                    let (first, columns) = (share_at * share, input.columns);
+                    let out = SplitOut { x, parts, non_finite };
+                    let source = &source;
+                    let pack = PackSplit { source, columns, blocking, first, out, rows };
+                    enter(input.isa, pack);
+                };
+                if tile_count <= 1 || threads <= 1 {
+                    job(0, x, rows);
+                } else {
+                    x.par_chunks_mut(share * native * parts)
+                        .zip(rows.par_chunks_mut(each.max(1)))
+                        .enumerate()
+                        .for_each(|(at, (x, rows))| standard(|| job(at, x, rows)));
+                }
             }
         }
         match refused.into_inner() {
             usize::MAX => Ok(!non_finite.into_inner()),
-            at => Err(ProductError::NotFinite {
-                token: at / k,
-                k: at % k,
-                value: f64::from(x.get(at)),
-            }),
+            at => {
+                let mut value = [0.0];
+                x.widen(at / k, at % k, &mut value);
+                let [value] = value.map(f64::from);
+                Err(ProductError::NotFinite { token: x.row(at / k), k: at % k, value })
+            }
         }
     }
 }
 
 /// The rows of x, and how they are converted.
 struct RowSource<'a> {
-    x: Values<'a>,
+    x: InputRows<'a>,
     k: usize,
     conversion: RowConversion<'a>,
-    /// Position of the first element that is not finite.
+    /// Position, by token, of the first element that is not finite.
     refused: &'a AtomicUsize,
 }
 
@@ -224,35 +259,28 @@ enum RowConversion<'a> {
 impl<'a> RowSource<'a> {
     fn new(
         input: &ActivationInput<'a>,
-        x: Values<'a>,
+        x: InputRows<'a>,
+        tokens: usize,
         refused: &'a AtomicUsize,
     ) -> Result<Self, ProductError> {
         let k = input.columns.given;
         let conversion = match input.quantiser {
             None => RowConversion::Given,
             Some(quantiser) => {
-                let own = x.format();
+                let own = x.x.format();
                 match RowQuantiser::new(input.scheme, quantiser, input.given, own) {
                     Some(fast) => {
                         // A missing static scale is missing for every row.
                         fast.parameters(&[], 0, ValueRange::default())?;
-                        let mut all = ValueRange::default();
-                        if fast.spans_rows() {
-                            let mut part = [0.0; 256];
-                            for first in (0..x.len()).step_by(part.len()) {
-                                let part = &mut part[..256.min(x.len() - first)];
-                                x.widen(first, part);
-                                all = all.with(ValueRange::of(part));
-                            }
-                        }
+                        let all = match input.range {
+                            _ if !fast.spans_rows() => ValueRange::default(),
+                            Some(range) => range,
+                            None => x.range(tokens),
+                        };
                         RowConversion::Quantised(fast, all)
                     }
                     None => {
-                        let exact: Vec<f64> = (0..x.len()).map(|at| f64::from(x.get(at))).collect();
-                        if let Some(at) = exact.iter().position(|value| !value.is_finite()) {
-                            let (token, k) = (at / k, at % k);
-                            return Err(ProductError::NotFinite { token, k, value: exact[at] });
-                        }
+                        let exact = exact_rows(x, tokens)?;
                         // x is multiplied by its prescale already.
                         let scheme = Scheme { prescale: None, ..input.scheme.clone() };
                         let given = input.given;
@@ -269,7 +297,7 @@ impl<'a> RowSource<'a> {
     /// Widens a row; false if the row has values that cannot be quantised.
     #[inline(always)]
     fn widen(&self, token: usize, row: &mut [f32]) -> bool {
-        self.x.widen(token * self.k, row);
+        self.x.widen(token, 0, row);
         if matches!(self.conversion, RowConversion::Given) {
             return true;
         }
@@ -337,6 +365,24 @@ impl<'a> RowSource<'a> {
                     *value = ((all.codes[at] - all.zeros[at]) * all.scales[at]) as f32;
                 }
             }
+        }
+    }
+}
+
+/// All tokens as the reference reads them, [M, K]. Allocates: only quantisers that
+/// [`RowQuantiser`] does not support come here.
+fn exact_rows(x: InputRows<'_>, tokens: usize) -> Result<Vec<f64>, ProductError> {
+    let mut row = vec![0.0; x.k];
+    let mut exact = Vec::with_capacity(tokens * x.k);
+    for token in 0..tokens {
+        x.widen(token, 0, &mut row);
+        exact.extend(row.iter().map(|value| f64::from(*value)));
+    }
+    match exact.iter().position(|value| !value.is_finite()) {
+        None => Ok(exact),
+        Some(at) => {
+            let (token, k) = (x.row(at / x.k), at % x.k);
+            Err(ProductError::NotFinite { token, k, value: exact[at] })
         }
     }
 }

@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::{Code, Scheme};
 
 use super::decoder::{BUILT_IN, Decoder, Decoders, DynDecoder, LutDecoder};
+use super::experts::CpuExperts;
 use super::isa::{Isa, UnsupportedIsa};
 use super::weight::CpuWeight;
 use crate::backend::Backend;
+use crate::experts::{ExpertError, ExpertOp, ExpertOptions, ExpertSource};
 use crate::op::{Op, ProductError};
 use crate::unpacked::Unpacked;
 use crate::weight_data::WeightData;
@@ -96,6 +99,15 @@ impl Backend for CpuDevice {
             Some(decoder) => CpuWeight::new(*self, Decoder::Known(*decoder), scheme, unpacked)?,
             None => (*self).prepare(scheme, unpacked)?,
         }))
+    }
+
+    fn prepare_experts(
+        &self,
+        layer: &ExpertLayer,
+        weights: &dyn ExpertSource,
+        options: &ExpertOptions,
+    ) -> Result<Box<dyn ExpertOp>, ExpertError> {
+        Ok(Box::new(CpuExperts::new(*self, layer, weights, options)?))
     }
 }
 

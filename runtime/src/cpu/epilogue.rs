@@ -17,6 +17,7 @@ use super::vector::Vector;
 use crate::element::{ValuesMut, bf16, f16, f32_to_bf16, f32_to_f16};
 
 /// y [M, N], written by several threads, each its own columns.
+#[derive(Clone, Copy)]
 enum OutputPointer {
     F32(*mut f32),
     F16(*mut f16),
@@ -29,6 +30,9 @@ pub(super) struct OutputWriter<'y> {
     /// Row length N; rows.
     n: usize,
     tokens: usize,
+    /// The row of token 0, and the panel of column 0.
+    row: usize,
+    panel: usize,
     borrow: PhantomData<&'y mut ()>,
 }
 
@@ -47,20 +51,44 @@ impl<'y> OutputWriter<'y> {
             ValuesMut::F16(y) => OutputPointer::F16(y.as_mut_ptr()),
             ValuesMut::Bf16(y) => OutputPointer::Bf16(y.as_mut_ptr()),
         };
-        Some(Self { target, n, tokens, borrow: PhantomData })
+        Some(Self { target, n, tokens, row: 0, panel: 0, borrow: PhantomData })
+    }
+
+    /// A memory [tokens, n] for the columns of the panels from `panel` on.
+    pub(super) fn of_panels(
+        memory: &'y mut [f32],
+        panel: usize,
+        n: usize,
+        tokens: usize,
+    ) -> Option<Self> {
+        if memory.len() != tokens * n {
+            return None;
+        }
+        let target = OutputPointer::F32(memory.as_mut_ptr());
+        Some(Self { target, n, tokens, row: 0, panel, borrow: PhantomData })
+    }
+
+    /// Rows `first..first + tokens` of y.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub(super) fn rows(&self, first: usize, tokens: usize) -> OutputWriter<'_> {
+        assert!(first + tokens <= self.tokens, "rows of y");
+        OutputWriter { tokens, row: self.row + first, borrow: PhantomData, ..*self }
     }
 
     /// Writes a panel's columns of a token; columns outside of y are skipped.
     #[inline(always)]
-    fn store(&self, token: usize, panel: usize, values: &[f32; PANEL]) {
-        let first = panel * PANEL;
+    pub(super) fn store(&self, token: usize, panel: usize, values: &[f32; PANEL]) {
+        let first = panel.wrapping_sub(self.panel).saturating_mul(PANEL);
         if token >= self.tokens || first >= self.n {
             return;
         }
         let columns = PANEL.min(self.n - first);
-        let at = token * self.n + first;
-        // SAFETY: `at + columns` is at most tokens * n, the length that `new` has checked; the
-        // elements are initialised, and no other thread accesses them: see `Sync` above.
+        let at = (self.row + token) * self.n + first;
+        // SAFETY: `at + columns` is at most the number of rows times n, the length that `new` has
+        // checked (`rows` keeps its rows inside); the elements are initialised, and no other thread
+        // accesses them: see `Sync` above.
         unsafe {
             match self.target {
                 OutputPointer::F32(y) => place(y.add(at), columns, values, |value| value),

@@ -21,7 +21,7 @@ use super::decoder::{StoredCode, planes, stored_code};
 use super::kernels::{CHUNK, Groups, Panel, PanelScales};
 use super::split_bf16::{self, PartCounter};
 use super::tokens::Columns;
-use crate::buffer::AlignedBuffer;
+use crate::buffer::{AlignedBuffer, SharedLines};
 use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 use crate::float_mode::standard;
 use crate::unpacked::Unpacked;
@@ -57,7 +57,7 @@ pub struct NativeWeight {
     /// Columns of x.
     given: usize,
     /// [expert][panel][chunk][bits] lines.
-    codes: AlignedBuffer,
+    codes: SharedLines,
     /// Columns of a group, and groups of a panel.
     group: usize,
     groups: usize,
@@ -109,7 +109,7 @@ impl NativeWeight {
             panels: (shape.n as usize).div_ceil(PANEL),
             chunks: native / CHUNK,
             given: shape.k as usize,
-            codes: AlignedBuffer::default(),
+            codes: SharedLines::default(),
             group,
             groups,
             scales: ScaleStore::F32(Vec::new()),
@@ -181,10 +181,31 @@ impl NativeWeight {
         self.codes.len() + scales + add
     }
 
+    /// Whether products with both have the same blocking, whatever the number of tokens.
+    pub(super) fn blocks_alike(&self, other: &Self) -> bool {
+        let sizes = |of: &Self| (of.bits, of.chunks, of.group, of.groups, of.offset, of.parts);
+        sizes(self) == sizes(other)
+    }
+
+    /// Whether both read the same packed tokens.
+    pub(super) fn reads_alike(&self, other: &Self) -> bool {
+        self.blocks_alike(other) && self.given == other.given && self.order == other.order
+    }
+
     /// The columns of x for an expert.
     pub fn order(&self, expert: usize) -> Columns<'_> {
         let order = self.order.as_ref().and_then(|orders| orders.get(expert));
         Columns { given: self.given, native: self.columns(), order: order.map(Vec::as_slice) }
+    }
+
+    /// The lines of all codes.
+    pub(super) fn code_lines(&self) -> &[[u8; 64]] {
+        self.codes.lines()
+    }
+
+    /// Replaces the memory of the codes by other memory with the same lines.
+    pub(super) fn set_codes(&mut self, codes: SharedLines) {
+        self.codes = codes;
     }
 
     /// A panel.
@@ -309,7 +330,7 @@ impl NativeWeight {
                 }
             },
         );
-        self.codes = codes;
+        self.codes = SharedLines::all(codes);
         self.row_sums = sums;
     }
 

@@ -7,9 +7,6 @@
 //! y. A counter distributes panels, so that a slow thread does not delay the others.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
 use super::amx::{self, bf16};
@@ -23,6 +20,7 @@ use super::kernels::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, PanelScales, Se
 use super::native::{NativeWeight, PANEL};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
+use super::queue;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::split_bf16;
 use super::tile::{DotBlock, DotTokens, TileSums};
@@ -30,7 +28,6 @@ use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
 use crate::buffer::BumpAllocator;
 use crate::element::ValuesMut;
-use crate::float_mode::standard;
 
 /// A product that is ready to run.
 pub(super) struct CpuProduct<'a> {
@@ -49,40 +46,37 @@ impl CpuProduct<'_> {
         if self.blocking.tokens == 0 {
             return;
         }
-        let next = AtomicUsize::new(0);
-        let panels = self.weight.panels();
-        // A workspace that is larger than necessary does not create more tasks.
-        let each = (self.blocking.scratch() / 64).max(1);
-        let all = scratch.len().min(each * rayon::current_num_threads());
-        let task = |scratch: &mut [[u8; 64]]| {
-            if self.blocking.fused {
-                let batch = self.batch();
-                while let Some(first) = claim(&next, batch, panels) {
-                    let end = (first + batch).min(panels);
-                    for first in (first..end).step_by(self.blocking.panels) {
-                        self.fused(
-                            first..(first + self.blocking.panels).min(end),
-                            &output,
-                            scratch,
-                        );
-                    }
-                }
-            } else {
-                let batch = self.blocking.panels;
-                while let Some(first) = claim(&next, batch, panels) {
-                    match batch {
-                        1 => self.blocked::<1>(first, &output, scratch),
-                        _ => self.blocked::<2>(first, &output, scratch),
-                    }
-                }
-            }
+        let (panels, batch) = (self.weight.panels(), self.batch());
+        let work = |unit: usize, scratch: &mut [[u8; 64]]| {
+            let first = unit * batch;
+            self.panels(first..(first + batch).min(panels), &output, scratch);
         };
-        scratch[..all].par_chunks_exact_mut(each).for_each(|scratch| standard(|| task(scratch)));
+        queue::share(panels.div_ceil(batch), scratch, self.blocking.scratch() / 64, work);
     }
 
-    /// Panels that a thread takes at once: some 256 KiB of codes, a stream that is worth
-    /// prefetching.
-    fn batch(&self) -> usize {
+    /// Computes the columns of y of some panels.
+    pub(super) fn panels(
+        &self,
+        range: Range<usize>,
+        output: &OutputWriter<'_>,
+        scratch: &mut [[u8; 64]],
+    ) {
+        let streams = self.blocking.panels;
+        for first in range.clone().step_by(streams) {
+            match (self.blocking.fused, streams) {
+                (true, _) => self.fused(first..(first + streams).min(range.end), output, scratch),
+                (false, 1) => self.blocked::<1>(first, output, scratch),
+                (false, _) => self.blocked::<2>(first, output, scratch),
+            }
+        }
+    }
+
+    /// Panels that a thread takes at once: of those that are decoded on the fly some 256 KiB of codes,
+    /// a stream that is worth prefetching; else those of a tile.
+    pub(super) fn batch(&self) -> usize {
+        if !self.blocking.fused {
+            return self.blocking.panels;
+        }
         let bytes = self.weight.columns() * PANEL * self.decoder.bits() / 8;
         ((256 << 10) / bytes.max(1)).clamp(1, 16).next_multiple_of(self.blocking.panels)
     }
@@ -347,12 +341,6 @@ impl<'a> SplitBlock<'a> {
         let x = self.x.chunks_exact(self.native * column).map(move |tile| &tile[here.clone()]);
         x.zip(self.sums.chunks_exact_mut(size * self.panels))
     }
-}
-
-/// The next `batch` panels.
-fn claim(next: &AtomicUsize, batch: usize, panels: usize) -> Option<usize> {
-    let first = next.fetch_add(batch, Ordering::Relaxed);
-    (first < panels).then_some(first)
 }
 
 /// All tiles of tokens times a block of codes.

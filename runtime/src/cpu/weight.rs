@@ -8,17 +8,20 @@ use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Quantiser, Scheme};
 
-use super::activation::{self, PackedTokens};
+use super::activation::{self, ActivationInput, PackedTokens};
 use super::blocking::Blocking;
 use super::decoder::Decoder;
 use super::device::CpuDevice;
 use super::native::{NativeWeight, Path};
 use super::product::CpuProduct;
+use super::quantiser::ValueRange;
+use super::rows::InputRows;
 use super::select::{Selection, select_with};
 use super::split_bf16;
+use super::tokens::Tokens;
 use crate::accumulation::{Accumulation, Sums};
 use crate::buffer::Workspace;
-use crate::element::{OwnedValues, Values, ValuesMut, bf16, f16, f32_to_bf16, f32_to_f16};
+use crate::element::{Values, ValuesMut};
 use crate::float_mode::standard;
 use crate::forked;
 use crate::op::{self, Op, ProductError};
@@ -154,8 +157,6 @@ impl Op for CpuWeight {
         let tokens = op::sizes(self.shape, expert, x, &y)?;
         forked::check()?;
         standard(|| {
-            let scaled = prescaled(x, &self.factors);
-            let x = scaled.as_ref().map_or(x, OwnedValues::values);
             let blocking = self.blocking(tokens, x.format());
             if !self.multiply(blocking, expert, x, &mut y, workspace)? {
                 self.multiply(self.without_parts(tokens), expert, x, &mut y, workspace)?;
@@ -179,7 +180,6 @@ impl Accumulation for CpuWeight {
 impl CpuWeight {
     /// One algorithm for a product. False, with y unchanged, if x would be split into bf16 parts
     /// and has an element that is not finite.
-    /// element that is not finite.
     fn multiply(
         &self,
         blocking: Blocking,
@@ -195,14 +195,9 @@ impl CpuWeight {
         let mut packed = PackedTokens::new(&mut cut, &blocking, &self.native);
         let threads = rayon::current_num_threads();
         let rows = cut.take::<[u8; 64]>(activation::row_bytes(&self.native) / 64 * threads);
-        let input = activation::ActivationInput {
-            isa: self.selection.kernel.isa,
-            scheme: &self.scheme,
-            quantiser: self.quantiser(x.format()),
-            given: &self.inputs[expert],
-            columns: self.native.order(expert),
-            offset: self.native.offset(),
-        };
+        let input = self.activation(expert, x.format(), None);
+        let k = self.shape.k as usize;
+        let x = InputRows { x, k, index: None, factors: &self.factors };
         let finite = packed.pack(&input, &blocking, x, rows, threads)?;
         if !finite {
             return Ok(false);
@@ -218,23 +213,68 @@ impl CpuWeight {
         product.run(n, y, cut.rest());
         Ok(true)
     }
-}
 
-/// Each column of x times its prescale, rounded to f32 and to the type of x; `None` without a
-/// prescale.
-fn prescaled(x: Values<'_>, factors: &[f32]) -> Option<OwnedValues> {
-    if factors.is_empty() {
-        return None;
+    /// The blocking of a product of M tokens of a type; without a type, x is not split into bf16 parts.
+    pub(super) fn of_tokens(&self, tokens: usize, x: Option<FloatFormat>) -> Blocking {
+        x.map_or_else(|| self.without_parts(tokens), |x| self.blocking(tokens, x))
     }
-    let product = |at: usize| x.get(at) * factors[at % factors.len()];
-    let half = |at: usize| f16::from_bits(f32_to_f16(product(at)));
-    let brain = |at: usize| bf16::from_bits(f32_to_bf16(product(at)));
-    let all = 0..x.len();
-    Some(match x {
-        Values::F32(_) => OwnedValues::F32(all.map(product).collect()),
-        Values::F16(_) => OwnedValues::F16(all.map(half).collect()),
-        Values::Bf16(_) => OwnedValues::Bf16(all.map(brain).collect()),
-    })
+
+    /// The matrices in panels.
+    pub(super) fn native(&self) -> &NativeWeight {
+        &self.native
+    }
+
+    /// The same, to move its codes to other memory.
+    pub(super) fn native_mut(&mut self) -> &mut NativeWeight {
+        &mut self.native
+    }
+
+    /// The prescale; empty if the scheme has none.
+    pub(super) fn factors(&self) -> &[f32] {
+        &self.factors
+    }
+
+    /// The static parameters of the only expert's activation.
+    pub(super) fn input_mut(&mut self) -> Option<&mut StaticInput> {
+        self.inputs.first_mut()
+    }
+
+    /// Whether both read the same packed tokens.
+    pub(super) fn reads_alike(&self, other: &Self) -> bool {
+        self.native.reads_alike(&other.native)
+            && (&self.inputs, &self.factors) == (&other.inputs, &other.factors)
+    }
+
+    /// The product of the only expert with packed tokens.
+    pub(super) fn product<'a>(&'a self, blocking: Blocking, tokens: Tokens<'a>) -> CpuProduct<'a> {
+        CpuProduct {
+            weight: &self.native,
+            expert: 0,
+            decoder: self.decoder.get(),
+            isa: self.selection.kernel.isa,
+            blocking,
+            tokens,
+        }
+    }
+
+    /// How an expert's matrix reads x of a type; `range` is that of all values that share a dynamic
+    /// scale over rows, if those are not the product's own.
+    pub(super) fn activation(
+        &self,
+        expert: usize,
+        x: FloatFormat,
+        range: Option<ValueRange>,
+    ) -> ActivationInput<'_> {
+        ActivationInput {
+            isa: self.selection.kernel.isa,
+            scheme: &self.scheme,
+            quantiser: self.quantiser(x),
+            given: &self.inputs[expert],
+            range,
+            columns: self.native.order(expert),
+            offset: self.native.offset(),
+        }
+    }
 }
 
 const _: () = {

@@ -23,8 +23,8 @@ mod tensor_map;
 
 pub use crate::driver::{
     Argument, DeviceInfo, DeviceSlice, DeviceSliceMut, DriverError as CudaError, Element,
-    KernelFacts, LaunchFault, Limits, Origin, Prepared, TensorMap, TensorMapFault, TensorShape,
-    load,
+    ExpertSlices, KernelFacts, LaunchFault, Limits, Origin, Prepared, RoutedSlices, TensorMap,
+    TensorMapFault, TensorShape, load,
 };
 pub use crate::image_cache::{ImageCache, ImageKey, VARIABLE};
 pub use device::runs;

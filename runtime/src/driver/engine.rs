@@ -16,17 +16,46 @@ use super::functions::Handle;
 use super::tensor_map::RawTensorMap;
 use crate::gpu::plan::{Chunk, Place, ReadyLaunch, WORKSPACE_ALIGN};
 use crate::gpu::{Plan, WorkspaceBytes};
-use crate::source::Storage;
+use crate::source::{BufferRole, Storage};
 
 /// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
 const ALIGN: u32 = 16;
 /// Tensor maps of a kernel, at most.
 pub(crate) const MAPS: usize = 4;
 
+/// Addresses of what a caller gives; 0 where there is none.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Inputs([u64; Inputs::ROLES.len()]);
+
+impl Inputs {
+    /// What callers give.
+    pub(super) const ROLES: [BufferRole; 5] = [
+        BufferRole::X,
+        BufferRole::Logits,
+        BufferRole::Ids,
+        BufferRole::RouterWeights,
+        BufferRole::Shared,
+    ];
+
+    fn place(role: BufferRole) -> Option<usize> {
+        Self::ROLES.iter().position(|known| *known == role)
+    }
+
+    fn of(self, role: BufferRole) -> u64 {
+        Self::place(role).map_or(0, |at| self.0[at])
+    }
+
+    pub(super) fn set(&mut self, role: BufferRole, address: u64) {
+        if let Some(at) = Self::place(role) {
+            self.0[at] = address;
+        }
+    }
+}
+
 /// Addresses of a launch.
 #[derive(Clone, Copy)]
-struct Memory {
-    x: u64,
+pub(super) struct Memory {
+    inputs: Inputs,
     y: u64,
     workspace: u64,
     /// Where scratch is counted back from.
@@ -34,10 +63,31 @@ struct Memory {
 }
 
 impl Memory {
+    /// Those of a launch whose inputs are known to be long enough.
+    pub(super) fn of_launch(
+        inputs: Inputs,
+        y: u64,
+        workspace: DeviceSliceMut<'_>,
+        needed: WorkspaceBytes,
+    ) -> Result<Self, DriverError> {
+        let found = workspace.bytes();
+        let workspace = address("workspace", workspace.address(), found, needed.total())?;
+        let workspace_end = workspace + found / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+        Ok(Self { inputs, y, workspace, workspace_end })
+    }
+
+    /// The addresses behind the rows of a chunk.
+    pub(super) fn behind<D: DriverApi>(mut self, chunk: &Chunk<DriverExecutor<D>>) -> Self {
+        for (role, bytes) in &chunk.inputs {
+            self.inputs.set(*role, self.inputs.of(*role) + bytes);
+        }
+        Self { y: self.y + chunk.y_bytes, ..self }
+    }
+
     fn of<D: DriverApi>(self, chunk: &Chunk<DriverExecutor<D>>, place: Place) -> u64 {
         match place {
             Place::Constant(at) => chunk.constants[at].memory.read().address(),
-            Place::Input(_) => self.x,
+            Place::Input(role) => self.inputs.of(role),
             Place::Y => self.y,
             Place::Workspace(at) => match chunk.workplaces[at] {
                 workplace if workplace.storage == Storage::Counters => {
@@ -61,7 +111,12 @@ fn long_enough(name: &str, found: u64, expected: u64) -> Result<(), DriverError>
 }
 
 /// The address of a slice that is long enough and that the kernels' loads take.
-fn address(name: &str, address: u64, found: u64, expected: u64) -> Result<u64, DriverError> {
+pub(super) fn address(
+    name: &str,
+    address: u64,
+    found: u64,
+    expected: u64,
+) -> Result<u64, DriverError> {
     long_enough(name, found, expected)?;
     // What is empty may be anywhere.
     if expected > 0 {
@@ -156,7 +211,8 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
         long_enough("x", x.bytes(), expected)?;
         let needed = self.strided_workspace();
         let mut memory = self.memory(0, y, workspace, needed)?;
-        memory.x = memory.workspace_end - needed.scratch;
+        let dense = memory.workspace_end - needed.scratch;
+        memory.inputs.set(BufferRole::X, dense);
         let current = self.executor().stream().context().enter()?;
         if rows > 0 {
             let (stream, from) = (Handle(stream), x.address());
@@ -165,7 +221,7 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
                 || format!("copying {rows} rows of x, {stride} elements apart"),
                 // SAFETY: both sides have so many rows of so many bytes, which the caller promises to
                 // keep until the copy is done.
-                |driver| unsafe { driver.copy_rows(memory.x, from, pitch, row, rows, stream) },
+                |driver| unsafe { driver.copy_rows(dense, from, pitch, row, rows, stream) },
             )?;
         }
         // SAFETY: the caller's promise.
@@ -181,10 +237,9 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
         needed: WorkspaceBytes,
     ) -> Result<Memory, DriverError> {
         let y = address("y", y.address(), y.bytes(), self.y_bytes())?;
-        let found = workspace.bytes();
-        let workspace = address("workspace", workspace.address(), found, needed.total())?;
-        let workspace_end = workspace + found / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
-        Ok(Memory { x, y, workspace, workspace_end })
+        let mut inputs = Inputs::default();
+        inputs.set(BufferRole::X, x);
+        Memory::of_launch(inputs, y, workspace, needed)
     }
 
     /// Queues the plan's launches. With `overlap` the first may start early, and the others.
@@ -198,16 +253,16 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
         memory: Memory,
         [mut overlap, others]: [bool; 2],
     ) -> Result<(), DriverError> {
-        let (x_row, y_row) = self.row_bytes();
-        for (first, chunk) in &self.chunks {
-            let x = address("x", memory.x + first * x_row, 1, 1)?;
-            let y = address("y", memory.y + first * y_row, 1, 1)?;
-            let memory = Memory { x, y, ..memory };
+        let mut memory = memory;
+        for (_, chunk) in &self.chunks {
+            address("x", memory.inputs.of(BufferRole::X), 1, 1)?;
+            address("y", memory.y, 1, 1)?;
             for launch in &chunk.launches {
                 // SAFETY: the caller's promise.
                 unsafe { queue(current, stream, (chunk, launch), memory, overlap) }?;
                 overlap = others;
             }
+            memory = memory.behind(chunk);
         }
         Ok(())
     }
@@ -217,7 +272,7 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
 ///
 /// # Safety
 /// As [`Plan::launch`], whose addresses `memory` has.
-unsafe fn queue<D: DriverApi>(
+pub(super) unsafe fn queue<D: DriverApi>(
     current: &Current<'_, D>,
     stream: Handle,
     (chunk, launch): (&Chunk<DriverExecutor<D>>, &ReadyLaunch<DriverExecutor<D>>),

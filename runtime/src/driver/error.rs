@@ -3,7 +3,7 @@
 use super::arguments::LaunchFault;
 use super::tensor_map::TensorMapFault;
 use crate::op::ProductError;
-use crate::source::Refusal;
+use crate::source::{BufferRole, Refusal};
 
 /// A failure of the CUDA or the HIP backend. None of them is a panic, and none a link error.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -119,6 +119,12 @@ pub enum DriverError {
     NotWarm {
         /// The kernel.
         kernel: String,
+    },
+    /// A call of an expert layer lacks something that its plan reads.
+    #[error("the plan reads `{input}`, and the call has none")]
+    MissingInput {
+        /// What.
+        input: BufferRole,
     },
     /// A kernel that no plan can launch.
     #[error("{entry}: {what}")]

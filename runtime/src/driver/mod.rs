@@ -17,6 +17,7 @@
 //! | `launch` | what was checked, launched |
 //! | `executor` | a device as what products run on ([`crate::gpu`]) |
 //! | `engine` | products in memory and on a stream of the caller |
+//! | `experts` | the same of expert layers |
 //!
 //! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
 //! context current than it found. Only [`Kernel::launch`], launches of plans in a caller's memory,
@@ -30,6 +31,7 @@ pub(crate) mod context;
 mod engine;
 mod error;
 mod executor;
+mod experts;
 pub(crate) mod functions;
 mod launch;
 mod loader;
@@ -45,6 +47,7 @@ pub use buffer::{Buffer, Element};
 pub use context::{Context, DeviceInfo, devices};
 pub use error::DriverError;
 pub use executor::{DriverExecutor, Ready};
+pub use experts::{ExpertSlices, RoutedSlices};
 pub use loader::{Loader, Origin, load};
 pub use module::{Kernel, KernelFacts};
 pub use stream::{Event, Stream};

@@ -56,6 +56,21 @@ pub enum ExpertError {
         /// The value.
         value: f32,
     },
+    /// An element of h that is no number, where the second product quantises h.
+    #[error(
+        "h[{column}] of token {token} and the expert at place {place} is {value}; the activation \
+         quantiser needs finite values"
+    )]
+    Intermediate {
+        /// The token; the row of x if rows are sorted by expert already.
+        token: usize,
+        /// The place of the expert, 0 to L - 1.
+        place: usize,
+        /// The column of h.
+        column: usize,
+        /// The value.
+        value: f64,
+    },
     /// The expert map names a place that is not there.
     #[error("the expert map has expert {expert} at place {place}, and {local} experts are here")]
     Map {

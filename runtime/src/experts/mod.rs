@@ -9,12 +9,19 @@
 //! here, k = top-k. A pair is a token's choice of an expert: pair `m * k + j` is token m's j-th.
 
 mod error;
+mod inputs;
 mod op;
 mod options;
+mod order;
+mod route;
 mod source;
 
 pub use error::ExpertError;
+pub use inputs::take_largest;
 pub use op::{ExpertCall, ExpertOp, Routed};
 pub use options::{ExpertMap, ExpertOptions, InputScales};
+pub use order::{order, place};
 pub use quantloom_dsl::experts::ExpertLayer;
+pub(crate) use route::same_length;
+pub use route::{check_bias, route};
 pub use source::{ExpertMatrices, ExpertProduct, ExpertSource};

@@ -22,6 +22,7 @@ mod tensors;
 
 pub use layer::GpuExpertLayer;
 pub use plan::{LayerPlan, PlanKey, RoutedBy};
+pub use tensors::ExpertTensors;
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;

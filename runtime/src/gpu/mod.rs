@@ -43,7 +43,7 @@ pub use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use crate::weight_data::Stored;
 pub use device::GpuDevice;
 pub use executor::{Executor, Launch, Slot};
-pub use experts::{GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
+pub use experts::{ExpertTensors, GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
 pub use launch::Tensors;
 pub use native::{Computed, Form, NativePart};
 pub use plan::{LaunchPlan, Plan, PlanBuffer, PlanFault, PlanLaunch, Step, WorkspaceBytes};

@@ -303,7 +303,6 @@ pub(crate) struct Chunk<E: Executor> {
 /// A buffer of a prepared weight, of one of a plan's products.
 pub(crate) struct Constant<M> {
     pub(super) role: BufferRole,
-    pub(super) product: usize,
     pub(crate) memory: Arc<M>,
 }
 
@@ -338,7 +337,7 @@ impl<E: Executor> Chunk<E> {
                 Storage::Weight => {
                     let none = || fault(PlanFault::Unknown(role.to_string()));
                     let memory = constant(product, role).ok_or_else(none)?;
-                    constants.push(Constant { role, product, memory });
+                    constants.push(Constant { role, memory });
                     Place::Constant(constants.len() - 1)
                 }
                 Storage::Input => {

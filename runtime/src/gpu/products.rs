@@ -45,8 +45,10 @@ pub struct ExpertRequest<'a> {
     pub mapped: bool,
     /// k. 1 where rows are sorted by expert already.
     pub top_k: u64,
-    /// The type of x, h and y.
+    /// The type of x, h and the result of shared experts.
     pub own: FloatFormat,
+    /// The type of y.
+    pub output: FloatFormat,
     /// Where it runs: the target's name, as `sm_90a`.
     pub target: &'a str,
     /// Whether the sum of a token's experts has router weights; else each is 1.
@@ -68,6 +70,8 @@ pub struct ExpertKernels {
     pub gate: KernelKey,
     /// From [`BufferRole::Parts`] to [`BufferRole::Y`].
     pub combine: KernelKey,
+    /// The most rows of z, h and parts, and the most tokens, of a launch.
+    pub most_rows: u64,
 }
 
 /// A kernel for a number of tokens.
@@ -237,7 +241,7 @@ pub trait Products: KernelSource {
     }
 
     /// The kernels of an expert layer besides its products, for M tokens and token blocks of `slots`
-    /// slots.
+    /// slots; 0 if pairs are not sorted, which needs no expert map.
     ///
     /// # Errors
     /// Why there are none.

@@ -19,8 +19,8 @@ mod library;
 use crate::driver;
 
 pub use crate::driver::{
-    Argument, DeviceInfo, DeviceSlice, DeviceSliceMut, DriverError as HipError, KernelFacts,
-    Origin, load,
+    Argument, DeviceInfo, DeviceSlice, DeviceSliceMut, DriverError as HipError, ExpertSlices,
+    KernelFacts, Origin, RoutedSlices, load,
 };
 pub use library::Libraries;
 

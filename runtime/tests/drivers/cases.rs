@@ -177,6 +177,20 @@ impl Backend {
                 ],
             ),
             case(
+                "experts",
+                WHOLE,
+                &[OFF],
+                &[
+                    "10 launches, workspace WorkspaceBytes { counters: 0, scratch: 1024 }",
+                    "a product: buffer `x` has 383 bytes, the kernel touches 384",
+                    "the plan reads `ids`, and the call has none",
+                    "y is right: true",
+                    "the last token's expert and weight: 31",
+                    "replayed with other x: true",
+                    "and with other experts: 37",
+                ],
+            ),
+            case(
                 "strided",
                 WHOLE,
                 &[OFF],

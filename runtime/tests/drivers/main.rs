@@ -14,6 +14,7 @@ use quantloom_runtime::{cuda, hip};
 
 mod cases;
 mod cuda_alone;
+mod experts;
 mod hip_alone;
 mod scenarios;
 mod sources;

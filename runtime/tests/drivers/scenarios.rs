@@ -60,6 +60,7 @@ pub(crate) fn run<D: Fake>(scenario: &str) {
         "streams" => streams::<D>(),
         "events" => events::<D>(),
         "engine" => engine::<D>(),
+        "experts" => crate::experts::layer::<D>(),
         "strided" => strided::<D>(),
         "not warm" => not_warm::<D>(),
         "unload" => unload::<D>(),
@@ -104,7 +105,7 @@ fn current<D: Fake>() -> Result<(), DriverError> {
     Ok(())
 }
 
-fn say(result: Result<(), DriverError>) {
+pub(crate) fn say(result: Result<(), DriverError>) {
     match result {
         Ok(()) => println!("nothing was wrong"),
         Err(error) => println!("{error}"),
@@ -314,7 +315,7 @@ pub(crate) type Handle = *mut c_void;
 
 /// What an engine calls.
 #[derive(Clone, Copy)]
-enum Call {
+pub(crate) enum Call {
     Version,
     BeginCapture,
     EndCapture,
@@ -325,12 +326,12 @@ enum Call {
 }
 
 impl<D: Fake> Engine<D> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // SAFETY: the library is the one that the backend has loaded.
         Self(unsafe { libloading::Library::new(D::LIBRARY) }.unwrap(), PhantomData)
     }
 
-    fn named(&self, call: Call, arguments: [usize; 3]) {
+    pub(crate) fn named(&self, call: Call, arguments: [usize; 3]) {
         self.call(D::CALLS[call as usize], arguments);
     }
 
@@ -353,7 +354,7 @@ impl<D: Fake> Engine<D> {
     }
 
     /// Captures what `work` queues on the stream.
-    fn captured(&self, stream: &Stream<D>, work: impl FnOnce()) -> Handle {
+    pub(crate) fn captured(&self, stream: &Stream<D>, work: impl FnOnce()) -> Handle {
         let stream = stream.as_raw().addr();
         let (mut graph, mut executable): (Handle, Handle) = (null_mut(), null_mut());
         self.named(Call::BeginCapture, [stream, 1, 0]);

@@ -5,8 +5,8 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use super::elements::{Elements, partition};
 use crate::ir::{
-    Access, Address, Builder, Cache, Compare, Extent, Kernel, Launch, Op, Operand, Special,
-    Ternary, Type, Width, Word,
+    Access, Address, BufferId, Builder, Cache, Compare, Extent, Kernel, Launch, Op, Operand,
+    Special, Ternary, Type, Width, Word,
 };
 use crate::schedule::order::{NONE, OrderArray};
 use crate::target::{Feature, Target};
@@ -16,16 +16,18 @@ use crate::target::{Feature, Target};
 pub struct CombineProblem {
     /// The target, a GPU.
     pub target: &'static Target,
-    /// T: the type of y and of the result of shared experts.
+    /// T: the type of the result of shared experts.
     pub own: FloatFormat,
+    /// The type of y.
+    pub output: FloatFormat,
     /// H: columns of y.
     pub hidden: u32,
     /// k.
     pub top_k: u32,
     /// L: the experts that are here.
     pub local: u32,
-    /// B: the slots of a token block.
-    pub slots: u32,
+    /// B: the slots of a token block; `None` if pairs are not sorted, and ids say which experts are here.
+    pub slots: Option<u32>,
     /// Whether parts are multiplied by router weights here; otherwise by 1.
     pub weighted: bool,
     /// Whether the result of shared experts is added.
@@ -40,33 +42,47 @@ const AHEAD: u32 = 8;
 ///
 /// | buffer | words | condition |
 /// |---|---|---|
-/// | `slots` | u32, see `schedule::order` | |
+/// | `slots` | u32, see `schedule::order` | pairs are sorted |
+/// | `ids` | u32 `[R]`: an expert that is here below L | pairs are not sorted |
 /// | `parts` | f32 [R, H], rows of pairs without an expert here unwritten | |
 /// | `router_weights` | f32 [M, k] | parts are weighted |
 /// | `shared` | own [M, H] | there are shared experts |
-/// | `y` | own [M, H] | written |
+/// | `y` | output [M, H] | written |
 ///
 /// The sum is in f32, in the order of choice: each part by one fused multiply-add, then `shared`, then one
 /// rounding to the type of y. Pairs without an expert here are left out, whatever their weights are.
 pub fn combine(problem: &CombineProblem) -> Kernel {
-    let &CombineProblem { target, own, hidden, top_k, local, slots, weighted, shared } = problem;
-    let (of_parts, of_y) = (Elements::of(F32, hidden), Elements::of(own, hidden));
+    let &CombineProblem { target, own, output, hidden, top_k, local, slots, weighted, shared } =
+        problem;
+    let [of_parts, of_shared, of_y] = [F32, own, output].map(|of| Elements::of(of, hidden));
     let unit = of_parts.unit;
     let warp = target.gpu.map_or(1, |gpu| gpu.warp);
     let (threads, blocks) = partition(warp, hidden / unit);
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let blocks_of = slots.map_or("ids".to_owned(), |slots| format!("b{slots}"));
     let name = format!(
-        "combine_{own}_h{hidden}k{top_k}e{local}b{slots}__{}",
+        "combine_{own}_{output}_h{hidden}k{top_k}e{local}{blocks_of}__{}",
         target.name.replace('_', "")
     );
     let summary = format!("y[m, {hidden}]: the sum of {top_k} parts a token.");
     let mut b = Builder::new(&name, &summary, target, launch);
     let m = b.size(Dimension::M, "tokens, at least 1");
     b.grid([Extent::Parameter(m), Extent::Constant(blocks), Extent::Constant(1)]);
-    let order = OrderArray::declare(&mut b, (local, slots), Access::ReadOnly);
-    let (read, pairs) = (Access::ReadOnly, order.pairs);
+    let read = Access::ReadOnly;
+    let (sorted, pairs) = match slots {
+        Some(slots) => {
+            let order = OrderArray::declare(&mut b, (local, slots), read);
+            (Sorted::Order(order), order.pairs)
+        }
+        None => {
+            let pairs = b.size(Dimension::RoutedRows, "pairs of a token and an expert");
+            let shape = [Extent::Parameter(pairs)];
+            let ids = b.buffer_of(BufferRole::Ids, Word::U32, read, &shape, "u32 [pair]");
+            (Sorted::Ids { ids, local }, pairs)
+        }
+    };
     let shape = [Extent::Parameter(pairs), Extent::Constant(hidden)];
     let parts = of_parts.buffer(&mut b, BufferRole::Parts, read, &shape, "[h, pair]");
     let weights = weighted.then(|| {
@@ -74,7 +90,8 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
         b.buffer_of(BufferRole::RouterWeights, Word::U32, read, &shape, "f32 [pair]")
     });
     let shape = [Extent::Parameter(m), Extent::Constant(hidden)];
-    let shared = shared.then(|| of_y.buffer(&mut b, BufferRole::Shared, read, &shape, "[h, m]"));
+    let shared =
+        shared.then(|| of_shared.buffer(&mut b, BufferRole::Shared, read, &shape, "[h, m]"));
     let y = of_y.buffer(&mut b, BufferRole::Y, Access::WriteOnce, &shape, "[h, m]");
     let (token, part) = (b.special(Special::Block(0)), b.special(Special::Block(1)));
     let thread = b.special(Special::Thread);
@@ -89,7 +106,6 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
         b.push(Op::GridLaunch);
         b.push(Op::GridWait);
     }
-    let order = order.words(&mut b);
     let first = b.mul(token, top_k);
     let mut sums = vec![Operand::F32(0.0); unit as usize];
     for choices in (0..top_k).step_by(AHEAD as usize) {
@@ -97,9 +113,7 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
         let loaded: Vec<_> = choices
             .map(|choice| {
                 let pair = b.add(first, choice);
-                let from = order.slot(&mut b, pair);
-                let slot = b.load(from, Width::B32)[0];
-                let here = b.compare(Compare::NotEqual, slot, NONE);
+                let here = sorted.has(&mut b, pair);
                 let weight = weights.map_or(Operand::F32(1.0), |weights| {
                     let from = Address::new(weights, pair);
                     b.load_as(Type::F32, from, Width::B32, None, Cache::Default)[0].into()
@@ -118,11 +132,36 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
     }
     let at = b.mad(token, hidden, column);
     if let Some(shared) = shared {
-        let values = of_y.load(&mut b, Address::new(shared, at), condition);
+        let values = of_shared.load(&mut b, Address::new(shared, at), condition);
         for (sum, value) in sums.iter_mut().zip(values) {
             *sum = b.add_f32(*sum, value);
         }
     }
     of_y.store(&mut b, Address::new(y, at), &sums, condition);
     b.finish()
+}
+
+/// What says which pairs have an expert here.
+#[derive(Clone, Copy)]
+enum Sorted {
+    Order(OrderArray),
+    Ids { ids: BufferId, local: u32 },
+}
+
+impl Sorted {
+    /// Whether the expert of a pair is here.
+    fn has(self, b: &mut Builder, pair: Operand) -> Operand {
+        match self {
+            Self::Order(order) => {
+                let words = order.words(b);
+                let from = words.slot(b, pair);
+                let slot = b.load(from, Width::B32)[0];
+                b.compare(Compare::NotEqual, slot, NONE)
+            }
+            Self::Ids { ids, local } => {
+                let id = b.load(Address::new(ids, pair), Width::B32)[0];
+                b.less(id, local)
+            }
+        }
+    }
 }

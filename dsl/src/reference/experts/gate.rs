@@ -23,7 +23,12 @@ pub fn gate(gate: Gate, g: f64, u: f64) -> f64 {
             let g = g.min(limit.into());
             g * sigmoid(f64::from(alpha) * g) * (clamp(u, limit) + 1.0)
         }
-        Gate::SwigluStep { limit } => silu(g).min(limit.into()) * clamp(u, limit),
+        Gate::SwigluStep { limit } => {
+            let left = silu(g);
+            // The minimum of NaN and a number is the number.
+            let left = if left.is_nan() { left } else { left.min(limit.into()) };
+            left * clamp(u, limit)
+        }
         Gate::Gelu => gelu(g) * u,
         Gate::GeluTanh => gelu_tanh(g) * u,
         Gate::UngatedSilu => silu(g),

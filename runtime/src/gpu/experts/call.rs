@@ -5,15 +5,14 @@ use std::any::Any;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::{F32, FloatFormat};
-use quantloom_dsl::reference::experts::route;
 
-use super::layer::{GpuExpertLayer, length};
+use super::layer::GpuExpertLayer;
 use super::plan::{LayerPlan, PlanKey, RoutedBy};
 use super::tensors::ExpertTensors;
 use crate::accumulation::Sums;
 use crate::buffer::Workspace;
 use crate::element::ValuesMut;
-use crate::experts::{ExpertCall, ExpertError, ExpertOp, Routed};
+use crate::experts::{ExpertCall, ExpertError, ExpertOp, Routed, route, same_length};
 use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::launch::bytes;
@@ -30,14 +29,18 @@ struct Uploaded {
 
 impl<E: Executor> GpuExpertLayer<E> {
     /// Checks a call and brings its inputs into the order of the kernels.
-    fn uploaded(&self, call: &ExpertCall<'_>) -> Result<Uploaded, ExpertError> {
-        let hidden = self.layer.hidden;
-        let (values, element) = (call.x.len() as u64, call.x.format());
+    fn uploaded(
+        &self,
+        call: &ExpertCall<'_>,
+        output: FloatFormat,
+    ) -> Result<Uploaded, ExpertError> {
+        let hidden = self.layer.hidden as usize;
+        let (values, element) = (call.x.len(), call.x.format());
         if !values.is_multiple_of(hidden) {
-            return Err(ExpertError::Rows { hidden, found: values });
+            return Err(ExpertError::Rows { hidden: self.layer.hidden, found: values as u64 });
         }
         let tokens = values / hidden;
-        let pairs = tokens * u64::from(self.layer.top_k);
+        let pairs = tokens * self.layer.top_k as usize;
         let mut x = bytes(call.x);
         let (routed, mut inputs) = match call.routed {
             Routed::Logits(logits) => {
@@ -45,16 +48,16 @@ impl<E: Executor> GpuExpertLayer<E> {
                 (RoutedBy::Logits, vec![(BufferRole::Logits, floats(logits))])
             }
             Routed::Chosen { ids, weights } => {
-                length("the ids of experts", pairs, ids.len() as u64)?;
-                length("the router weights", pairs, weights.len() as u64)?;
+                same_length("the ids of experts", pairs, ids.len())?;
+                same_length("the router weights", pairs, weights.len())?;
                 self.check_ids(ids)?;
                 let ids = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
                 let weights = (BufferRole::RouterWeights, floats(weights));
                 (RoutedBy::Chosen, vec![(BufferRole::Ids, ids), weights])
             }
             Routed::Batched { counts, most } => {
-                length("the counts of rows", self.local.into(), counts.len() as u64)?;
-                length("x", u64::from(self.local) * most as u64 * hidden, values)?;
+                same_length("the counts of rows", self.local as usize, counts.len())?;
+                same_length("x", self.local as usize * most * hidden, values)?;
                 if let Some(count) = counts.iter().find(|count| **count as usize > most) {
                     return Err(ExpertError::Length {
                         what: "x of an expert",
@@ -81,20 +84,21 @@ impl<E: Executor> GpuExpertLayer<E> {
         };
         inputs.push((BufferRole::X, x));
         if let Some(shared) = call.shared {
-            length("the result of shared experts", values, shared.len() as u64)?;
+            same_length("the result of shared experts", values, shared.len())?;
             if shared.format() != element {
                 let (x, known) = (shared.format(), vec![element]);
                 return Err(ExpertError::Product(NotScheduled::TypeOfX { x, known }.into()));
             }
             inputs.push((BufferRole::Shared, bytes(shared)));
         }
-        let key = PlanKey { element, tokens, routed, shared: call.shared.is_some() };
+        let tokens = tokens as u64;
+        let key = PlanKey { element, output, tokens, routed, shared: call.shared.is_some() };
         Ok(Uploaded { key, inputs })
     }
 
-    fn check_logits(&self, tokens: u64, logits: &[f32]) -> Result<(), ExpertError> {
+    fn check_logits(&self, tokens: usize, logits: &[f32]) -> Result<(), ExpertError> {
         let experts = self.layer.experts as usize;
-        length("the router's logits", tokens * experts as u64, logits.len() as u64)?;
+        same_length("the router's logits", tokens * experts, logits.len())?;
         let wrong = |value: &f32| value.is_nan() || *value == f32::INFINITY;
         match logits.iter().position(wrong) {
             None => Ok(()),
@@ -118,10 +122,26 @@ impl<E: Executor> GpuExpertLayer<E> {
         }
     }
 
+    /// Uploads the inputs of a call, and makes room for y and the workspace: for work that stays on the
+    /// device, such as timing. Experts of logits are chosen there; y is of the type of x.
+    ///
+    /// # Errors
+    /// A call that does not fit the layer, or that is cut into pieces; what the device says.
+    pub fn tensors(&self, call: &ExpertCall<'_>) -> Result<ExpertTensors<E>, ExpertError> {
+        let Uploaded { key, inputs } = self.uploaded(call, call.x.format())?;
+        let plan = self.plan(key)?;
+        let [(_, chunk)] = &plan.pieces[..] else {
+            let why = format!("{} tokens in one piece", key.tokens);
+            return Err(ExpertError::NotScheduled(why));
+        };
+        let tensors = ExpertTensors::new(&*self.executor, chunk.clone(), inputs);
+        tensors.map_err(|error| ExpertError::Product(error.into()))
+    }
+
     /// The plan of a call with ids, if there is one.
     fn usual(&self, element: FloatFormat, tokens: usize) -> Option<std::sync::Arc<LayerPlan<E>>> {
         let (tokens, routed) = (tokens as u64, RoutedBy::Chosen);
-        self.plan(PlanKey { element, tokens, routed, shared: false }).ok()
+        self.plan(PlanKey { element, output: element, tokens, routed, shared: false }).ok()
     }
 
     fn first_element(&self) -> FloatFormat {
@@ -151,7 +171,9 @@ where
     fn explain(&self, tokens: usize) -> String {
         let (routed, shared) = (RoutedBy::Chosen, false);
         let of = |element: FloatFormat| {
-            let plan = self.plan(PlanKey { element, tokens: tokens as u64, routed, shared });
+            let tokens = tokens as u64;
+            let key = PlanKey { element, output: element, tokens, routed, shared };
+            let plan = self.plan(key);
             let plan = match plan {
                 Ok(plan) => plan,
                 Err(why) => return format!("x in {element}: {why}"),
@@ -161,6 +183,12 @@ where
                 plan.launches(),
                 plan.workspace().total()
             )];
+            let stacks = self.products(element).into_iter().flat_map(|products| &products.stacks);
+            for (what, stack) in ["x", "h"].into_iter().zip(stacks) {
+                if stack.rounded != element {
+                    lines.push(format!("{what} in {element} is rounded to {}", stack.rounded));
+                }
+            }
             let names = ["first product", "second product"];
             for (name, choice) in names.into_iter().zip(&plan.choices) {
                 let (choice, slots) = (&choice.choice, choice.slots);
@@ -197,19 +225,7 @@ where
         ids: &mut [i32],
         weights: &mut [f32],
     ) -> Result<(), ExpertError> {
-        let tokens = (logits.len() / self.layer.experts as usize) as u64;
-        self.check_logits(tokens, logits)?;
-        let pairs = tokens * u64::from(self.layer.top_k);
-        length("the ids of experts", pairs, ids.len() as u64)?;
-        length("the router weights", pairs, weights.len() as u64)?;
-        let wide =
-            |values: &[f32]| values.iter().map(|value| (*value).into()).collect::<Vec<f64>>();
-        let choices = route(&self.layer, &wide(logits), &wide(&self.score_bias))?;
-        ids.copy_from_slice(&choices.ids);
-        for (weight, exact) in weights.iter_mut().zip(choices.weights) {
-            *weight = exact as f32;
-        }
-        Ok(())
+        route(&self.layer, logits, &self.score_bias, ids, weights)
     }
 
     fn forward_into(
@@ -218,14 +234,21 @@ where
         mut y: ValuesMut<'_>,
         _workspace: &mut Workspace,
     ) -> Result<(), ExpertError> {
-        let Uploaded { key, inputs } = self.uploaded(call)?;
-        length("y", call.x.len() as u64, y.len() as u64)?;
-        let (own, asked) = (key.element, y.format());
-        if asked != F32 && asked != own {
-            let why = NotScheduled::TypeOfY { x: own, y: asked, rounded: own };
-            return Err(ExpertError::Product(why.into()));
+        same_length("y", call.x.len(), y.len())?;
+        // The experts of logits are chosen here: as `route` says, in the host's precision.
+        let mut chosen = (Vec::new(), Vec::new());
+        let mut call = *call;
+        if let Routed::Logits(logits) = call.routed {
+            let pairs = call.x.len() / self.layer.hidden as usize * self.layer.top_k as usize;
+            let (ids, weights) = &mut chosen;
+            ids.resize(pairs, 0);
+            weights.resize(pairs, 0.0);
+            self.route(logits, ids, weights)?;
+            call.routed = Routed::Chosen { ids, weights };
         }
-        self.products(own)?;
+        let output = y.format();
+        let Uploaded { key, inputs } = self.uploaded(&call, output)?;
+        self.products(key.element)?;
         if key.tokens == 0 {
             return Ok(());
         }
@@ -244,19 +267,19 @@ where
                 let executor = &*self.executor;
                 let mut tensors = ExpertTensors::new(executor, chunk.clone(), inputs)?;
                 self.queue(&mut tensors, false)?;
-                executor.download(tensors.y())
+                self.result(&tensors)
             });
             result.extend(part.map_err(Into::<ProductError>::into)?);
         }
         match call.routed {
-            Routed::Logits(_) | Routed::Chosen { .. } => store(&result, own, &mut y),
+            Routed::Logits(_) | Routed::Chosen { .. } => store(&result, output, &mut y),
             Routed::Batched { counts, most } => {
-                let width = (own.bits() / 8) as usize;
+                let width = (output.bits() / 8) as usize;
                 let hidden = self.layer.hidden as usize;
                 for (expert, count) in counts.iter().enumerate() {
                     let of = expert * most * hidden..(expert * most + *count as usize) * hidden;
                     let bytes = &result[of.start * width..of.end * width];
-                    store(bytes, own, &mut y.part(of));
+                    store(bytes, output, &mut y.part(of));
                 }
             }
         }

@@ -14,7 +14,9 @@ use quantloom_dsl::layout::Shape;
 
 use super::plan::{LayerPlan, PlanKey};
 use super::stack::{Sizes, Stack, Stacks};
-use crate::experts::{ExpertError, ExpertMap, ExpertOptions, ExpertSource};
+use crate::experts::{
+    ExpertError, ExpertMap, ExpertOptions, ExpertSource, check_bias, same_length,
+};
 use crate::gpu::executor::Executor;
 use crate::op::NotScheduled;
 use crate::source::{BufferRole, Refusal};
@@ -58,11 +60,13 @@ impl<E: Executor> GpuExpertLayer<E> {
         options: &ExpertOptions,
     ) -> Result<Self, ExpertError> {
         layer.check()?;
-        let score_bias = score_bias(layer, options)?;
+        let score_bias =
+            options.score_bias.clone().filter(|_| layer.routing.bias).unwrap_or_default();
+        check_bias(layer, &score_bias)?;
         let local = match &options.map {
             None => layer.experts,
             Some(map) => {
-                length("the expert map", layer.experts.into(), map.places().len() as u64)?;
+                same_length("the expert map", layer.experts as usize, map.places().len())?;
                 u32::try_from(map.local()).unwrap_or(u32::MAX)
             }
         };
@@ -156,31 +160,4 @@ impl<E: Executor> GpuExpertLayer<E> {
         let of_product = || products.stacks.get(product)?.constant(role);
         of_layer.map(|(_, memory)| memory).or_else(of_product)
     }
-}
-
-/// The score bias of a routing that has one.
-fn score_bias(layer: &ExpertLayer, options: &ExpertOptions) -> Result<Vec<f32>, ExpertError> {
-    if !layer.routing.bias {
-        return Ok(Vec::new());
-    }
-    let bias = options.score_bias.as_ref().ok_or(ExpertError::NoBias)?;
-    length("the score bias", layer.experts.into(), bias.len() as u64)?;
-    let wrong = bias.iter().position(|bias| bias.is_nan() || *bias == f32::INFINITY);
-    match wrong {
-        None => Ok(bias.clone()),
-        Some(expert) => Err(ExpertError::NotFinite {
-            what: "the score bias",
-            token: 0,
-            expert,
-            value: bias[expert],
-        }),
-    }
-}
-
-/// Refuses an input of another length.
-pub(super) fn length(what: &'static str, expected: u64, found: u64) -> Result<(), ExpertError> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(ExpertError::Length { what, expected, found })
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use quantloom_dsl::Quantiser;
 use quantloom_dsl::experts::ExpertProduct;
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{F32, FloatFormat};
 use quantloom_dsl::layout::GroupSize;
 
 use super::layer::{GpuExpertLayer, Products};
@@ -31,8 +31,10 @@ pub enum RoutedBy {
 /// What decides the launches of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanKey {
-    /// The type of x, h and y.
+    /// The type of x, h and the result of shared experts.
     pub element: FloatFormat,
+    /// The type of y: that of x, or f32.
+    pub output: FloatFormat,
     /// M.
     pub tokens: u64,
     /// Where experts come from.
@@ -42,9 +44,11 @@ pub struct PlanKey {
 }
 
 impl PlanKey {
-    const fn order(&self) -> (u8, u8, u64, RoutedBy, bool) {
-        let Self { element, tokens, routed, shared } = *self;
-        (element.exponent_bits, element.mantissa_bits, tokens, routed, shared)
+    fn order(&self) -> ([u8; 4], u64, RoutedBy, bool) {
+        let Self { element, output, tokens, routed, shared } = *self;
+        let bits = |format: FloatFormat| [format.exponent_bits, format.mantissa_bits];
+        let ([e, m], [output_e, output_m]) = (bits(element), bits(output));
+        ([e, m, output_e, output_m], tokens, routed, shared)
     }
 }
 
@@ -138,12 +142,15 @@ impl<E: Executor> GpuExpertLayer<E> {
 
     fn planned(&self, key: PlanKey) -> Result<LayerPlan<E>, ExpertError> {
         let products = self.products(key.element)?;
+        if key.output != key.element && key.output != F32 {
+            let (x, y) = (key.element, key.output);
+            let why = NotScheduled::TypeOfY { x, y, rounded: x };
+            return Err(ExpertError::Product(why.into()));
+        }
         let mut most = key.tokens.max(1);
         let (first, choices, kernels) = loop {
             let rows = most.min(key.tokens.max(1));
-            let (steps, choices) = self.steps(products, key, rows)?;
-            let taken = choices.iter().map(|choice| choice.choice.tokens).min().unwrap_or(rows);
-            let limit = taken.min(self.most_rows(choices[0].slots));
+            let (steps, choices, limit) = self.steps(products, key, rows)?;
             if rows > limit.max(1) {
                 most = limit.max(1);
                 continue;
@@ -175,7 +182,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             let chunk = if own == rows {
                 first.clone()
             } else {
-                let (steps, _) = self.steps(products, key, own)?;
+                let (steps, ..) = self.steps(products, key, own)?;
                 Arc::new(self.chunk(products, &steps, key, own)?)
             };
             workspace = workspace.max(chunk.workspace());
@@ -184,14 +191,6 @@ impl<E: Executor> GpuExpertLayer<E> {
         }
         let executor = self.executor.clone();
         Ok(LayerPlan { executor, key, pieces, workspace, choices, kernels })
-    }
-
-    /// The most tokens of a launch: rows of z, h and parts are numbered in 31 bits.
-    fn most_rows(&self, slots: u64) -> u64 {
-        let widest = self.layer.intermediate.max(self.layer.hidden).next_multiple_of(256);
-        let rows = (1 << 31) / (widest * self.layer.gate.shards() as u64);
-        let padding = u64::from(self.local) * slots;
-        rows.saturating_sub(padding) / u64::from(self.layer.top_k)
     }
 
     /// Whether a scale of x or h is over several tokens.
@@ -228,13 +227,14 @@ impl<E: Executor> GpuExpertLayer<E> {
         }
     }
 
-    /// The launches of a call with so many tokens, in order, and the choices of the two products.
+    /// The launches of a call with so many tokens, in order, the choices of the two products, and the
+    /// most tokens of such launches.
     fn steps(
         &self,
         products: &Products<E::Memory>,
         key: PlanKey,
         tokens: u64,
-    ) -> Result<(Vec<Step>, [StackedChoice; 2]), ExpertError> {
+    ) -> Result<(Vec<Step>, [StackedChoice; 2], u64), ExpertError> {
         let (source, target) = (self.executor.source(), self.executor.target());
         let [first, second] = &products.stacks;
         let requests = [first.request(target), second.request(target)];
@@ -265,11 +265,16 @@ impl<E: Executor> GpuExpertLayer<E> {
             mapped: self.map.is_some() && !batched,
             top_k,
             own: key.element,
+            output: key.output,
             target,
             weighted: !(on_input || batched),
             shared: key.shared,
         };
         let kernels = source.expert_kernels(&request, slots, tokens).map_err(ProductError::from)?;
+        // Token blocks have at most L (B - 1) slots more than there are pairs.
+        let slots_of_pairs = kernels.most_rows.saturating_sub(local * slots);
+        let taken = gate_up.choice.tokens.min(down.choice.tokens);
+        let most = taken.min(slots_of_pairs / top_k);
         let logits = key.routed == RoutedBy::Logits;
         let routed = |kernel: KernelKey| match logits {
             false => Step::new(kernel),
@@ -307,7 +312,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             steps.extend(between.take());
         }
         steps.push(routed(kernels.combine));
-        Ok((steps, [gate_up, down]))
+        Ok((steps, [gate_up, down], most))
     }
 
     /// Refuses scales of groups of some rows of h: its rows are sorted by expert, with empty ones among them.

@@ -119,12 +119,12 @@ impl<M> Stacks<M> {
     ) -> Result<Self, ExpertError> {
         let scheme = weights.scheme(sizes.product).clone();
         let mut packing: Option<Packing<'_>> = None;
-        let mut given = Inputs::new(&scheme, input_scales);
+        let mut given = Vec::new();
         for expert in 0..sizes.experts {
             for shard in 0..sizes.shards {
                 let matrix = weights.matrix(sizes.product, expert, shard)?;
                 sizes.check(&scheme, (expert, shard), &matrix)?;
-                given.add(&matrix)?;
+                given.push(matrix.input(0));
                 let packing = match &mut packing {
                     Some(packing) => packing,
                     none => none.insert(Packing::new(executor, &scheme, sizes.shape, &matrix)?),
@@ -135,6 +135,7 @@ impl<M> Stacks<M> {
         let Some(packing) = packing else {
             return Ok(Self { stacks: Vec::new(), refused: Vec::new() });
         };
+        let given = Inputs::new(&scheme, input_scales, given)?;
         packing.uploaded(executor, sizes.shape, &given)
     }
 }

@@ -36,23 +36,15 @@ impl<E: Executor> ExpertTensors<E> {
         let y = executor.output(chunk.y_bytes)?;
         Ok(Self { chunk, inputs, y, workspace })
     }
-
-    /// y [M, H], little-endian.
-    pub(super) fn y(&self) -> &E::Memory {
-        &self.y
-    }
 }
 
 impl<E: Executor> GpuExpertLayer<E> {
-    /// Queues the launches of a layer. Allocates nothing on the device.
+    /// Queues the launches of a layer. Allocates nothing on the device. With `overlap` a kernel may start
+    /// before the one before it has ended, and waits itself.
     ///
     /// # Errors
     /// What the device says.
-    pub(super) fn queue(
-        &self,
-        tensors: &mut ExpertTensors<E>,
-        overlap: bool,
-    ) -> Result<(), E::Error> {
+    pub fn queue(&self, tensors: &mut ExpertTensors<E>, overlap: bool) -> Result<(), E::Error> {
         let ExpertTensors { chunk, inputs, y, workspace } = tensors;
         let input = |role| {
             let mut inputs = inputs.iter();
@@ -64,5 +56,13 @@ impl<E: Executor> GpuExpertLayer<E> {
         // kernels, and those in an expert map were compared with the number of experts; counters begin
         // as 0.
         unsafe { queued(&*self.executor, chunk, 0, bound, overlap) }
+    }
+
+    /// y [M, H], after all that was queued: little-endian.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn result(&self, tensors: &ExpertTensors<E>) -> Result<Vec<u8>, E::Error> {
+        self.executor.download(&tensors.y)
     }
 }

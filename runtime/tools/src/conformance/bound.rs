@@ -65,7 +65,7 @@ use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::cpu::split_bf16::{MOST_CHAIN, MOST_PAIRS};
 
 /// Half the distance between 1 and the next `f32`.
-const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+pub(super) const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 /// Half the smallest `f32`, 2^-150.
 const TINY: f64 = f64::from_bits((1023 - 150) << 52);
 

@@ -3,7 +3,7 @@
 //! In: plain codes and tokens. Out: the [`Magnitudes`] of each y[m, n]. Weights and products are
 //! computed by [`quantloom_dsl::reference`]; this file computes magnitudes from plain codes.
 
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize, Index, Shape};
 use quantloom_dsl::reference::{
     Dequantiser, PlainCodes, ReferenceError, StaticInput, matmul, quantise_activation,
@@ -68,9 +68,13 @@ impl<'a> WeightMagnitudes<'a> {
 
     /// The magnitudes of y [M, N].
     pub(super) fn times(&self, x: &TokenMagnitudes) -> Result<Vec<Magnitudes>, ReferenceError> {
+        Ok(self.sizes(&matmul(self.scheme, self.plain, self.expert, &x.values)?, x))
+    }
+
+    /// The same for a y [M, N] that is known.
+    pub(super) fn sizes(&self, y: &[f64], x: &TokenMagnitudes) -> Vec<Magnitudes> {
         let Shape { n, k, .. } = self.plain.shape;
         let (n, k) = (n as usize, k as usize);
-        let y = matmul(self.scheme, self.plain, self.expert, &x.values)?;
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let sizes = |(at, y): (usize, &f64)| {
             let (token, row) = (at / n * k, at % n * k);
@@ -80,13 +84,17 @@ impl<'a> WeightMagnitudes<'a> {
                 terms: dot(&x.terms[token.clone()], &self.terms[row.clone()]),
                 offsets: dot(&x.terms[token.clone()], &self.scales[row.clone()]),
                 factors: dot(&x.factors[token], &self.factors[row]),
-                bias: self.scheme.bias.map_or(0.0, |number| {
-                    let at = self.expert as usize * n + at % n;
-                    number.decode(self.plain.of(Component::Bias)[at]).abs()
-                }),
+                bias: self.bias(at % n).abs(),
             }
         };
-        Ok(y.par_iter().enumerate().map(|item| standard(|| sizes(item))).collect())
+        y.par_iter().enumerate().map(|item| standard(|| sizes(item))).collect()
+    }
+
+    /// The bias of a row.
+    pub(super) fn bias(&self, row: usize) -> f64 {
+        let at = self.expert as usize * self.plain.shape.n as usize + row;
+        let bias = |number: Number| number.decode(self.plain.of(Component::Bias)[at]);
+        self.scheme.bias.map_or(0.0, bias)
     }
 }
 
@@ -101,7 +109,17 @@ impl TokenMagnitudes {
         (own, worth): (FloatFormat, FloatFormat),
     ) -> Result<Self, ReferenceError> {
         let given = StaticInput::of(scheme, plain, expert);
-        let k = plain.shape.k as usize;
+        Self::given(scheme, &given, tokens, plain.shape.k as usize, (own, worth))
+    }
+
+    /// The same of rows of K values with static parameters.
+    pub(super) fn given(
+        scheme: &Scheme,
+        given: &StaticInput,
+        tokens: &[f64],
+        k: usize,
+        (own, worth): (FloatFormat, FloatFormat),
+    ) -> Result<Self, ReferenceError> {
         let Some(quantiser) = quantiser(scheme, own) else {
             let tokens = given.prescaled(scheme, tokens, k, own)?;
             let values: Vec<f64> = tokens.iter().map(|x| worth.round(*x)).collect();
@@ -111,7 +129,7 @@ impl TokenMagnitudes {
                 values,
             });
         };
-        let x = quantise_activation(scheme, quantiser, tokens, k, own, &given)?;
+        let x = quantise_activation(scheme, quantiser, tokens, k, own, given)?;
         let parts = || {
             let codes = x.codes.iter().zip(&x.zeros).map(|(code, zero)| code.abs() + zero.abs());
             codes.zip(x.scales.iter().map(|scale| scale.abs()))
@@ -121,6 +139,27 @@ impl TokenMagnitudes {
             terms: parts().map(|(code, scale)| code * scale).collect(),
             factors: parts().map(|(code, scale)| code.max(1.0) * scale.max(1.0)).collect(),
         })
+    }
+}
+
+impl TokenMagnitudes {
+    /// The values [M, K].
+    pub(super) fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// Some of the tokens.
+    pub(super) fn select(&self, tokens: &[usize], k: usize) -> Self {
+        let of = |all: &[f64]| tokens.iter().flat_map(|m| &all[m * k..][..k]).copied().collect();
+        Self { values: of(&self.values), terms: of(&self.terms), factors: of(&self.factors) }
+    }
+
+    /// The same values, whose magnitudes may be larger by so much each.
+    pub(super) fn widen(&mut self, by: &[f64]) {
+        for ((term, factor), by) in self.terms.iter_mut().zip(&mut self.factors).zip(by) {
+            *term += by;
+            *factor += by;
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod bound;
 mod declared;
 pub mod draw;
 mod expected;
+pub mod experts;
 
 use std::fmt;
 

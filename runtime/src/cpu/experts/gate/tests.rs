@@ -1,0 +1,73 @@
+//! The gate against the reference, and the exponential over all of its arguments.
+
+use quantloom_dsl::reference::experts::gate as reference;
+
+use super::*;
+
+/// 2^-24.
+const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Relative to the exact power, in units of 2^-24, after half the smallest f32.
+fn error_of_exp(v: f32) -> f64 {
+    let (ours, exact) = (f64::from(exp_of_negative(v)), f64::from(v).exp());
+    ((ours - exact).abs() - 2f64.powi(-150)).max(0.0) / (exact * UNIT)
+}
+
+/// Every `stride`-th f32 of 0 and less.
+fn worst(stride: u32) -> f64 {
+    let last = (-LEAST).to_bits() + 64;
+    let bits = (0..=last / stride).map(|at| 0x8000_0000 | (at * stride));
+    bits.map(|bits| error_of_exp(f32::from_bits(bits))).fold(0.0, f64::max)
+}
+
+#[test]
+fn powers_are_within_four_units() {
+    let worst = worst(499);
+    assert!(worst > 0.4 && worst <= 4.0, "{worst} units");
+    assert_eq!([0.0, -0.0, f32::NEG_INFINITY, -1e30].map(exp_of_negative), [1.0, 1.0, 0.0, 0.0]);
+    assert!(exp_of_negative(f32::NAN).is_nan());
+}
+
+#[test]
+#[ignore = "a minute: every argument"]
+fn powers_of_all_arguments_are_within_four_units() {
+    let worst = worst(1);
+    assert!(worst <= 4.0, "{worst} units");
+}
+
+/// Exact infinities, NaN, and limits at both sides.
+#[test]
+fn special_numbers_are_those_of_the_reference() {
+    let gates = [
+        Gate::Silu,
+        Gate::SiluLimit { limit: 2.0 },
+        Gate::SwigluOai { alpha: 1.702, limit: 7.0 },
+        Gate::SwigluStep { limit: 2.0 },
+        Gate::Gelu,
+        Gate::GeluTanh,
+        Gate::UngatedSilu,
+        Gate::UngatedGelu,
+        Gate::UngatedGeluTanh,
+        Gate::UngatedRelu2,
+    ];
+    let values =
+        [0.0, -0.0, 1.0, -1.0, 7.0, 7.5, -7.5, -100.0, 1e30, -1e30, f32::INFINITY, -f32::INFINITY];
+    let values: Vec<f32> = values.into_iter().chain([f32::NAN]).collect();
+    for gate in gates {
+        for g in &values {
+            for u in &values {
+                let exact = reference(gate, f64::from(*g), f64::from(*u));
+                for isa in Isa::present() {
+                    let mut ours = [*g];
+                    apply(isa, gate, &mut ours, &[*u]);
+                    let ours = f64::from(ours[0]);
+                    // Beyond f32, or below it.
+                    let exact = f64::from(exact as f32);
+                    let near = (ours - exact).abs() <= 16.0 * UNIT * exact.abs() + 1e-37;
+                    let same = ours == exact || near || ours.is_nan() && exact.is_nan();
+                    assert!(same, "{gate} of {g}, {u} on {isa}: {ours}, expected {exact}");
+                }
+            }
+        }
+    }
+}

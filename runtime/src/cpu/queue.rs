@@ -1,0 +1,115 @@
+//! Work on the threads of the pool: units that are claimed one after the other, so that a slow thread
+//! does not delay the others.
+//!
+//! In: a number of units, scratch memory, a function. Out: the function has run once for each unit,
+//! each time with scratch memory that no other thread has.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+use crate::float_mode::standard;
+
+/// A line of scratch memory.
+pub(super) type Line = [u8; 64];
+
+/// Calls `work` for each of `units` units. Each thread has `lines` lines of `scratch`; as many threads
+/// work as scratch memory, units and the pool allow. A unit that is alone runs on the caller's thread.
+pub(super) fn share(
+    units: usize,
+    scratch: &mut [Line],
+    lines: usize,
+    work: impl Fn(usize, &mut [Line]) + Sync,
+) {
+    let next = AtomicUsize::new(0);
+    let task = |scratch: &mut [Line]| {
+        while let Some(unit) = claim(&next, 1, units) {
+            work(unit, scratch);
+        }
+    };
+    let lines = lines.max(1);
+    // Scratch memory that is larger than necessary does not create more tasks.
+    let threads = rayon::current_num_threads().min(units).min(scratch.len() / lines);
+    if threads <= 1 {
+        standard(|| task(scratch));
+        return;
+    }
+    let all = lines * threads;
+    scratch[..all].par_chunks_exact_mut(lines).for_each(|scratch| standard(|| task(scratch)));
+}
+
+/// [`share`] in which each unit owns a part of a memory: unit u has `bounds[u]..bounds[u + 1]`.
+///
+/// # Panics
+/// If the bounds fall, or go beyond the memory.
+pub(super) fn share_parts<T: Send>(
+    memory: &mut [T],
+    bounds: &[u32],
+    scratch: &mut [Line],
+    lines: usize,
+    work: impl Fn(usize, &mut [T], &mut [Line]) + Sync,
+) {
+    let Some((last, firsts)) = bounds.split_last() else { return };
+    assert!(bounds.is_sorted() && *last as usize <= memory.len(), "parts of a memory are apart");
+    let parts = Parts { memory: memory.as_mut_ptr(), borrow: PhantomData };
+    share(firsts.len(), scratch, lines, |unit, scratch| {
+        // SAFETY: `share` gives each unit once, and bounds rise and end within the memory, so that
+        // the range is inside of it and no other unit's range meets it.
+        let part = unsafe { parts.part(bounds[unit] as usize, bounds[unit + 1] as usize) };
+        work(unit, part, scratch);
+    });
+}
+
+/// A memory of which each thread takes other parts.
+struct Parts<'a, T> {
+    memory: *mut T,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: the pointer is that of an exclusive borrow, which this value holds; `part` is called with
+// ranges that do not meet, so that threads have elements of their own, which are `Send`.
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
+
+impl<T> Parts<'_, T> {
+    /// # Safety
+    /// The range is within the memory, and meets no other range that is taken.
+    #[expect(clippy::mut_from_ref, reason = "ranges that are taken do not meet")]
+    unsafe fn part(&self, start: usize, end: usize) -> &mut [T] {
+        // SAFETY: the caller's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.add(start), end - start) }
+    }
+}
+
+/// The first of the next `batch` units.
+pub(super) fn claim(next: &AtomicUsize, batch: usize, units: usize) -> Option<usize> {
+    let first = next.fetch_add(batch, Ordering::Relaxed);
+    (first < units).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unit_runs_once_with_its_own_part() {
+        let mut scratch = vec![[0u8; 64]; 8];
+        for units in [0, 1, 2, 7, 100] {
+            let bounds: Vec<u32> = (0..=units).map(|unit| unit * (unit + 1) / 2).collect();
+            let mut memory = vec![u32::MAX; (units * (units + 1) / 2) as usize + 3];
+            share_parts(&mut memory, &bounds, &mut scratch, 2, |unit, part, scratch| {
+                assert_eq!((part.len(), scratch.len()), (unit, 2 + 6 * usize::from(units == 1)));
+                part.fill(unit as u32);
+            });
+            let expected = (0..units).flat_map(|unit| vec![unit; unit as usize]);
+            assert!(memory.iter().copied().eq(expected.chain([u32::MAX; 3])), "{units} units");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "apart")]
+    fn parts_that_meet_are_refused() {
+        let (mut memory, mut scratch) = ([0u8; 4], [[0u8; 64]; 1]);
+        share_parts(&mut memory, &[0, 3, 2], &mut scratch, 1, |_, _, _| {});
+    }
+}

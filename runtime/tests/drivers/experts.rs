@@ -1,0 +1,188 @@
+//! An expert layer in an engine's memory, with a driver whose kernels all add words.
+//!
+//! The layer has 2 experts of 64 x 64 in bf16, of which a token has 1, so that a row of x is 32 words:
+//! `order` = ids + router weights, z = x + w of the first product, h = z + z, parts = h + w of the second
+//! product, y = parts + shared.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use quantloom_dsl::experts::ExpertLayer;
+use quantloom_dsl::format::{BF16, Number};
+use quantloom_dsl::layout::Shape;
+use quantloom_runtime::driver::{
+    Buffer, Context, DeviceSlice, DeviceSliceMut, DriverError, DriverExecutor, ExpertSlices,
+    RoutedSlices, Stream,
+};
+use quantloom_runtime::experts::{ExpertMatrices, ExpertOptions};
+use quantloom_runtime::gpu::{
+    Arrangement, Choice, ExpertKernels, ExpertRequest, GpuDevice, NativePart, PlanKey, Products,
+    Request, RoutedBy, Stacked, StackedChoice, Trusted,
+};
+use quantloom_runtime::source::{
+    Access, BufferRole, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Refusal,
+    Schedule, Work,
+};
+use quantloom_runtime::unpacked::Unpacked;
+
+use crate::scenarios::{Call, Engine, Fake, say};
+use crate::sources::{Sums, key, scheme, text};
+
+/// The kernels of the layer.
+struct Layer<D>(PhantomData<D>);
+
+impl<D: Fake> KernelSource for Layer<D> {
+    fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
+        use BufferRole::{Codes, Hidden, Ids, Order, Parts, RouterWeights, Shared, Summed, X, Y};
+        let (roles, words) = match key.work {
+            Work::Order => ([Ids, RouterWeights, Order], Count::M),
+            Work::Gate { .. } => ([Summed, Summed, Hidden], Count::M * 32),
+            Work::Combine { .. } => ([Parts, Shared, Y], Count::M * 32),
+            _ => ([X, Codes, Y], Count::M * 32),
+        };
+        let [a, b, c] = roles;
+        let bytes = || words.clone() * 4;
+        let parameters = vec![
+            Parameter::of(a, Access::Read, bytes()),
+            Parameter::of(b, Access::Read, bytes()),
+            Parameter::of(c, Access::Write, bytes()),
+            Parameter::size("n", words.clone()),
+        ];
+        let rule = LaunchRule::plain(1, 256, parameters);
+        Ok(KernelText { rule: Cow::Owned(rule), ..text::<D>() })
+    }
+}
+
+impl<D: Fake> Products for Layer<D> {
+    fn operand(&self, _: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+        Ok(Vec::new())
+    }
+
+    fn arrangement(&self, _: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Ok(None)
+    }
+
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+        Sums::<D>(PhantomData).native(request)
+    }
+
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+        Sums::<D>(PhantomData).choose(request, tokens)
+    }
+
+    /// Two tokens a launch.
+    fn choose_stacked(
+        &self,
+        request: &Request<'_>,
+        _: &Stacked,
+        tokens: u64,
+    ) -> Result<StackedChoice, Refusal> {
+        let choice = self.choose(request, tokens)?;
+        Ok(StackedChoice { choice: Choice { tokens: 2, ..choice }, slots: 8 })
+    }
+
+    fn expert_kernels(
+        &self,
+        request: &ExpertRequest<'_>,
+        _: u64,
+        _: u64,
+    ) -> Result<ExpertKernels, Refusal> {
+        let own = Number::Float(request.own);
+        let kernel = |work| KernelKey {
+            work,
+            schedule: Schedule::new("experts", []),
+            ..key(request.target)
+        };
+        Ok(ExpertKernels {
+            route: kernel(Work::Route(request.layer.routing)),
+            order: vec![kernel(Work::Order)],
+            weigh: kernel(Work::WeighRows { own }),
+            gate: kernel(Work::Gate { gate: request.layer.gate, own }),
+            combine: kernel(Work::Combine { own, output: own }),
+            most_rows: 1 << 20,
+        })
+    }
+}
+
+/// A matrix whose first word of codes is this number.
+fn matrix(first: u8) -> Unpacked {
+    let codes: Vec<u8> = (0..64 * 64 / 2).map(|at| if at == 0 { first } else { 0 }).collect();
+    let scales = [0x80, 0x3f].repeat(64);
+    let stored = |name: &str| Some(if name.contains("scale") { &scales[..] } else { &codes[..] });
+    Unpacked::new(&scheme(), Shape::matrix(64, 64), &stored).unwrap()
+}
+
+/// Three tokens in two pieces, captured, and replayed with other x and other experts.
+pub(crate) fn layer<D: Fake>() -> Result<(), DriverError> {
+    let context = Context::<D>::new(0)?;
+    let stream = Stream::new(&context)?;
+    // SAFETY: the stream exists as long as the scenario; the text does what its rule says.
+    let executor = unsafe {
+        let stream = Stream::from_raw(stream.context(), stream.as_raw());
+        DriverExecutor::on(stream, Trusted::new(Arc::new(Layer::<D>(PhantomData))))?
+    };
+    let of: ExpertLayer = "2 experts of 64 x 64, top 1, softmax, ungated relu2".parse().unwrap();
+    let gate_up = vec![vec![matrix(3)], vec![matrix(4)]];
+    let matrices = ExpertMatrices::new(gate_up, vec![matrix(5), matrix(6)]).unwrap();
+    let device = GpuDevice::new(executor);
+    let layer = device.prepare_layer(&of, &matrices, &ExpertOptions::default()).unwrap();
+    let (element, output, routed) = (BF16, BF16, RoutedBy::Chosen);
+    let plan = layer.plan(PlanKey { element, output, tokens: 3, routed, shared: true }).unwrap();
+    println!("{} launches, workspace {:?}", plan.launches(), plan.workspace());
+    let words = |first: u32| -> Vec<u32> { (first..first + 3 * 32).collect() };
+    let mut x = Buffer::from_host(&stream, &words(5))?;
+    let mut ids = Buffer::from_host(&stream, &[1u32, 0, 1, 0])?;
+    let weights = Buffer::from_host(&stream, &[10u32, 20, 30, 0])?;
+    let shared = Buffer::from_host(&stream, &words(7000))?;
+    let y = Buffer::from_host(&stream, &[0u32; 3 * 32])?;
+    let total = plan.workspace().total();
+    let workspace = Buffer::from_host(&stream, &vec![0u8; total as usize])?;
+    let addresses = [x.read(), shared.read(), ids.read(), weights.read()].map(|one| one.address());
+    let [to_y, to_workspace] = [y.read().address(), workspace.read().address()];
+    let launch = |x_bytes: u64, chosen: bool| {
+        // SAFETY: all of it is memory of the context, lives longer, and is used on this stream alone.
+        unsafe {
+            let slice = |at: usize, bytes| DeviceSlice::from_raw(addresses[at], bytes);
+            let routed = match chosen {
+                true => RoutedSlices::Chosen { ids: slice(2, 12), weights: slice(3, 12) },
+                false => RoutedSlices::Logits(slice(2, 12)),
+            };
+            let shared = Some(slice(1, 384));
+            let inputs = ExpertSlices { x: slice(0, x_bytes), routed, shared };
+            let y = DeviceSliceMut::from_raw(to_y, 384);
+            let workspace = DeviceSliceMut::from_raw(to_workspace, total);
+            plan.launch(stream.as_raw(), &inputs, y, workspace, false)
+        }
+    };
+    say(launch(383, true));
+    say(launch(384, false));
+    launch(384, true)?;
+    // Each piece's rows begin at the first word of the codes, those of expert 0.
+    let expected = |first: u32| -> Vec<u32> {
+        let of = |(at, x): (usize, u32)| {
+            let codes = |first: u32| if at % 64 == 0 { first } else { 0 };
+            2 * (x + codes(3)) + codes(5) + 7000 + at as u32
+        };
+        words(first).into_iter().enumerate().map(of).collect()
+    };
+    println!("y is right: {}", y.to_host(&stream)? == expected(5));
+    // The order is the first buffer that the launches use, and the last of the workspace.
+    let order = || -> Result<u32, DriverError> {
+        let left = workspace.to_host(&stream)?;
+        let word: [u8; 4] = left[total as usize - 256..][..4].try_into().unwrap();
+        Ok(u32::from_le_bytes(word))
+    };
+    println!("the last token's expert and weight: {}", order()?);
+    let engine = Engine::<D>::new();
+    D::bind(&engine, &context, true);
+    let graph = engine.captured(&stream, || launch(384, true).unwrap());
+    x.write(&stream, &words(1000))?;
+    ids.write(&stream, &[0, 0, 7, 0])?;
+    engine.named(Call::Launch, [graph.addr(), stream.as_raw().addr(), 0]);
+    println!("replayed with other x: {}", y.to_host(&stream)? == expected(1000));
+    println!("and with other experts: {}", order()?);
+    engine.named(Call::DestroyExecutable, [graph.addr(), 0, 0]);
+    D::bind(&engine, &context, false);
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! The expected y of an expert layer, and its bound: see [`super::bound`] for the derivation.
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::experts::ExpertLayer;
+use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::reference::experts::{Pair, gate};
+use quantloom_dsl::reference::{ReferenceError, StaticInput, quantise_activation};
+use quantloom_runtime::accumulation::Sums;
+use rayon::prelude::*;
+
+use super::super::bound::{Inexact, Magnitudes, RoundingCount, UNIT, bound};
+use super::super::expected::{
+    TokenMagnitudes, WeightMagnitudes, groups, segments, tokens_share_a_scale,
+};
+use super::super::stored_offset;
+use super::bound::{Interval, Spread, carried, rounded};
+use super::draw::{Drawn, Matrix};
+
+/// An element of y.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Element {
+    /// The reference, not rounded.
+    pub(super) y: f64,
+    /// The largest error before y is rounded to its type.
+    pub(super) error: f64,
+}
+
+/// A layer whose y is expected.
+pub(super) struct Expecting<'a> {
+    pub(super) scheme: &'a Scheme,
+    pub(super) layer: &'a ExpertLayer,
+    pub(super) drawn: &'a Drawn,
+    pub(super) magnitudes: &'a LayerMagnitudes<'a>,
+    /// T.
+    pub(super) own: FloatFormat,
+    /// How the two products add.
+    pub(super) sums: [Sums; 2],
+    /// The static parameters of gate and up, [expert][shard], and of down, `[expert]`.
+    pub(super) inputs: [Vec<Vec<StaticInput>>; 2],
+}
+
+/// The magnitudes of the matrices of a layer: [expert][shard], and `[expert]`.
+pub(super) struct LayerMagnitudes<'a> {
+    gate_up: Vec<Vec<WeightMagnitudes<'a>>>,
+    down: Vec<WeightMagnitudes<'a>>,
+}
+
+impl<'a> LayerMagnitudes<'a> {
+    pub(super) fn new(scheme: &'a Scheme, drawn: &'a Drawn) -> Result<Self, ReferenceError> {
+        let of = |matrix: &'a Matrix| WeightMagnitudes::new(scheme, &matrix.plain, 0);
+        let shards = |shards: &'a Vec<Matrix>| shards.iter().map(of).collect();
+        Ok(Self {
+            gate_up: drawn.gate_up.iter().map(shards).collect::<Result<_, ReferenceError>>()?,
+            down: drawn.down.iter().map(of).collect::<Result<_, ReferenceError>>()?,
+        })
+    }
+}
+
+/// y of a matrix with its bias, and the magnitudes that determine its bound.
+fn product(
+    matrix: &Matrix,
+    weights: &WeightMagnitudes<'_>,
+    x: &TokenMagnitudes,
+) -> Vec<Magnitudes> {
+    let (n, k) = (matrix.plain.shape.n as usize, matrix.plain.shape.k as usize);
+    let dot = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+    let rows = x.values().chunks_exact(k);
+    let of = |x: &[f64]| -> Vec<f64> {
+        (0..n).map(|row| dot(x, &matrix.values[row * k..][..k]) + weights.bias(row)).collect()
+    };
+    weights.sizes(&rows.flat_map(of).collect::<Vec<_>>(), x)
+}
+
+/// An error of rows of a product, in `f32`.
+struct DenseBound {
+    chain: RoundingCount,
+    offset: f64,
+}
+
+impl DenseBound {
+    fn of(&self, sizes: Magnitudes) -> f64 {
+        let offset = (self.offset, Inexact::default());
+        bound(sizes, self.chain, offset, quantloom_dsl::format::F32)
+    }
+}
+
+/// One expert's rows.
+struct OfExpert {
+    /// Places of its pairs.
+    places: Vec<usize>,
+    /// For each of them, numbers of the rows of a product.
+    rows: Vec<Vec<f64>>,
+    errors: Vec<Vec<f64>>,
+}
+
+impl Expecting<'_> {
+    fn dense(&self, product: usize, k: usize, matrix: &Matrix) -> DenseBound {
+        let shape = matrix.plain.shape;
+        let apart = (groups(self.scheme, shape), segments(self.scheme, shape));
+        let chain = RoundingCount::of(self.sums[product], k, apart);
+        DenseBound { chain, offset: stored_offset(self.scheme) }
+    }
+
+    /// y [M, H] of a [M, H], the pairs of the call, and the result of shared experts [M, H].
+    pub(super) fn y(
+        &self,
+        a: &[f64],
+        pairs: &[Pair],
+        shared: &[f64],
+    ) -> Result<Vec<Element>, ReferenceError> {
+        let (hidden, rows) = (self.layer.hidden as usize, self.layer.intermediate as usize);
+        let experts = 0..self.drawn.down.len();
+        let places = |expert: usize| -> Vec<usize> {
+            (0..pairs.len()).filter(|place| pairs[*place].expert == expert).collect()
+        };
+        // h, not rounded, and its error, by pair.
+        let first: Vec<OfExpert> = experts
+            .clone()
+            .into_par_iter()
+            .map(|expert| self.h(a, pairs, expert, places(expert)))
+            .collect::<Result<_, ReferenceError>>()?;
+        let mut h = vec![0.0; pairs.len() * rows];
+        let mut d = vec![0.0; pairs.len() * rows];
+        for of in &first {
+            for (place, (values, errors)) in of.places.iter().zip(of.rows.iter().zip(&of.errors)) {
+                h[place * rows..][..rows].copy_from_slice(values);
+                d[place * rows..][..rows].copy_from_slice(errors);
+            }
+        }
+        let interval = Interval::of(&h, &d, self.own);
+        let h: Vec<f64> = h.iter().map(|h| self.own.round(*h)).collect();
+        let second: Vec<OfExpert> = experts
+            .into_par_iter()
+            .map(|expert| self.parts(&h, &interval, expert, places(expert)))
+            .collect::<Result<_, ReferenceError>>()?;
+        let zero = Element { y: 0.0, error: 0.0 };
+        let mut y = vec![zero; a.len()];
+        let mut sizes = vec![0.0; a.len()];
+        for (place, pair) in pairs.iter().enumerate() {
+            let of = &second[pair.expert];
+            let Some(at) = of.places.iter().position(|own| *own == place) else { continue };
+            let all = of.rows[at].iter().zip(&of.errors[at]);
+            for (column, (part, error)) in all.enumerate() {
+                let at = pair.token * hidden + column;
+                y[at].y += pair.weight * part;
+                y[at].error += pair.weight.abs() * error;
+                sizes[at] += pair.weight.abs() * (part.abs() + error);
+            }
+        }
+        let roundings = f64::from(self.layer.top_k + 2) * UNIT * 1.001;
+        for (at, element) in y.iter_mut().enumerate() {
+            let shared = shared.get(at).copied().unwrap_or(0.0);
+            element.y += shared;
+            element.error += roundings * (sizes[at] + shared.abs()) + f64::from(f32::MIN_POSITIVE);
+        }
+        Ok(y)
+    }
+
+    /// h of one expert's pairs, with its errors.
+    fn h(
+        &self,
+        a: &[f64],
+        pairs: &[Pair],
+        expert: usize,
+        places: Vec<usize>,
+    ) -> Result<OfExpert, ReferenceError> {
+        let hidden = self.layer.hidden as usize;
+        let tokens: Vec<usize> = places.iter().map(|place| pairs[*place].token).collect();
+        // [shard]: [pairs, I].
+        let mut sums: Vec<Vec<Magnitudes>> = Vec::new();
+        let mut bounds = Vec::new();
+        if !places.is_empty() {
+            for (shard, matrix) in self.drawn.gate_up[expert].iter().enumerate() {
+                let given = &self.inputs[0][expert][shard];
+                let x = self.read(matrix, given, a, &tokens)?;
+                sums.push(product(matrix, &self.magnitudes.gate_up[expert][shard], &x));
+                bounds.push(self.dense(0, hidden, matrix));
+            }
+        }
+        let rows = self.layer.intermediate as usize;
+        let kind = self.layer.gate;
+        let of_pair = |at: usize| -> (Vec<f64>, Vec<f64>) {
+            let element = |row: usize| {
+                let of = |shard: usize| {
+                    let sizes = sums[shard][at * rows + row];
+                    (sizes.y, bounds[shard].of(sizes))
+                };
+                let (g, e_g) = of(0);
+                let (u, e_u) = if kind.shards() == 2 { of(1) } else { (0.0, 0.0) };
+                let d = carried(kind, [g, u], [e_g, e_u]) + rounded(kind, [g, u]);
+                (gate(kind, g, u), d)
+            };
+            (0..rows).map(element).unzip()
+        };
+        let (values, errors) = (0..places.len()).map(of_pair).unzip();
+        Ok(OfExpert { places, rows: values, errors })
+    }
+
+    /// Parts of one expert's pairs, with their errors.
+    fn parts(
+        &self,
+        h: &[f64],
+        interval: &Interval,
+        expert: usize,
+        places: Vec<usize>,
+    ) -> Result<OfExpert, ReferenceError> {
+        let (hidden, rows) = (self.layer.hidden as usize, self.layer.intermediate as usize);
+        if places.is_empty() {
+            return Ok(OfExpert { places, rows: Vec::new(), errors: Vec::new() });
+        }
+        let matrix = &self.drawn.down[expert];
+        let given = &self.inputs[1][expert][0];
+        let mut read = self.read(matrix, given, h, &places)?;
+        let spread = self.spread(matrix, given, h, interval, &places)?;
+        read.widen(&spread.terms);
+        let sizes = product(matrix, &self.magnitudes.down[expert], &read);
+        let dense = self.dense(1, rows, matrix);
+        let of_pair = |at: usize| -> (Vec<f64>, Vec<f64>) {
+            let spread = &spread.values[at * rows..][..rows];
+            let part = |column: usize| {
+                let sizes = sizes[at * hidden + column];
+                let weights = &matrix.values[column * rows..][..rows];
+                let moved: f64 = weights.iter().zip(spread).map(|(w, d)| w.abs() * d).sum();
+                (sizes.y, dense.of(sizes) + moved)
+            };
+            (0..hidden).map(part).unzip()
+        };
+        let (values, errors) = (0..places.len()).map(of_pair).unzip();
+        Ok(OfExpert { places, rows: values, errors })
+    }
+
+    /// Some rows as a matrix reads them; a scale over several tokens is over all rows.
+    fn read(
+        &self,
+        matrix: &Matrix,
+        given: &StaticInput,
+        all: &[f64],
+        rows: &[usize],
+    ) -> Result<TokenMagnitudes, ReferenceError> {
+        let k = matrix.plain.shape.k as usize;
+        let types = (self.own, self.own);
+        if tokens_share_a_scale(self.scheme, self.own) {
+            let whole = TokenMagnitudes::given(self.scheme, given, all, k, types)?;
+            return Ok(whole.select(rows, k));
+        }
+        TokenMagnitudes::given(self.scheme, given, &gathered(all, rows, k), k, types)
+    }
+
+    /// How far rows of h can be from the reference's, as down reads them.
+    fn spread(
+        &self,
+        matrix: &Matrix,
+        given: &StaticInput,
+        h: &[f64],
+        interval: &Interval,
+        rows: &[usize],
+    ) -> Result<Spread, ReferenceError> {
+        let k = matrix.plain.shape.k as usize;
+        let prescaled = |values: &[f64]| -> Result<Vec<f64>, ReferenceError> {
+            Ok(given.prescaled(self.scheme, values, k, self.own)?.into_owned())
+        };
+        // A prescale is monotone, or turns all intervals of a column round.
+        let (low, high) = (prescaled(&interval.low)?, prescaled(&interval.high)?);
+        let ends = || low.iter().zip(&high);
+        let interval = Interval {
+            low: ends().map(|(a, b)| a.min(*b)).collect(),
+            high: ends().map(|(a, b)| a.max(*b)).collect(),
+        };
+        let h = prescaled(h)?;
+        let quantiser = self.scheme.activation_for(self.own).and_then(|choice| choice.quantiser());
+        let whole = tokens_share_a_scale(self.scheme, self.own);
+        let own = |values: &[f64]| gathered(values, rows, k);
+        let mine = Interval { low: own(&interval.low), high: own(&interval.high) };
+        let Some(quantiser) = quantiser else { return Ok(mine.spread(&own(&h))) };
+        let scheme = Scheme { prescale: None, ..self.scheme.clone() };
+        let quantised = |values: &[f64]| {
+            if !whole {
+                return quantise_activation(&scheme, quantiser, &own(values), k, self.own, given);
+            }
+            let all = quantise_activation(&scheme, quantiser, values, k, self.own, given)?;
+            Ok(quantloom_dsl::reference::QuantisedActivation {
+                codes: own(&all.codes),
+                zeros: own(&all.zeros),
+                scales: own(&all.scales),
+            })
+        };
+        let [largest, smallest] = interval.extremes();
+        let (of, largest, smallest) = (quantised(&h)?, quantised(&largest)?, quantised(&smallest)?);
+        Ok(mine.quantised(&scheme, quantiser, self.own, &of, [&largest, &smallest]))
+    }
+}
+
+/// Some rows of K values.
+fn gathered(values: &[f64], rows: &[usize], k: usize) -> Vec<f64> {
+    rows.iter().flat_map(|row| &values[row * k..][..k]).copied().collect()
+}

@@ -1,0 +1,57 @@
+//! Whole expert layers on simulated GPUs: within derived bounds of the reference, with every routing.
+
+use quantloom::codegen::jit::Simulator;
+use quantloom_runtime::backend::Backend;
+use quantloom_runtime::gpu::GpuDevice;
+use quantloom_tools::conformance::experts::{ExpertFailure, ExpertSuite};
+use rayon::prelude::*;
+
+/// Targets of each kind of kernel source.
+const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
+
+/// Compares the schemes' layers, every n-th call of each; prints what is not scheduled.
+#[expect(clippy::print_stdout, reason = "what is not scheduled is no failure")]
+fn conforms(schemes: &[&str], every: usize) {
+    let suite = ExpertSuite { every, ..ExpertSuite::default() };
+    let wrong: Vec<String> = TARGETS
+        .into_par_iter()
+        .flat_map_iter(|target| schemes.iter().map(move |name| (target, *name)))
+        .filter_map(|(target, name)| {
+            let device = GpuDevice::new(Simulator::new(target).unwrap());
+            let scheme = quantloom_kernels::scheme(name).unwrap();
+            let backends: [&dyn Backend; 1] = [&device];
+            match suite.run(scheme, name, &backends, &|_| {}).remove(0) {
+                Ok(summary) => {
+                    for (_, why) in &summary.not_scheduled {
+                        println!("{name} on {target}: {why}");
+                    }
+                    (summary.calls == 0).then(|| format!("{name} on {target}: no call"))
+                }
+                // A scheme without products has no layers either.
+                Err(ExpertFailure::NotScheduled { why, .. }) => {
+                    println!("{name} on {target}: {why}");
+                    None
+                }
+                Err(failure) => Some(format!("{target}: {failure}")),
+            }
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Codes with zero points and without, activations that are quantised by token, by group and with a
+/// static scale, a bias.
+#[test]
+fn a_scheme_of_each_kind_conforms() {
+    let schemes = ["ct_w4a16_asym", "ct_w4a8", "ct_fp8_block", "ct_nvfp4", "gpt_oss_mxfp4_down"];
+    conforms(&["ct_w4a16"], 36);
+    conforms(&schemes, 96);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn every_scheme_conforms() {
+    let schemes = quantloom_kernels::catalogue().iter();
+    let names: Vec<&str> = schemes.filter_map(quantloom_kernels::name_of).collect();
+    conforms(&names, 24);
+}
