@@ -26,6 +26,7 @@ mod sequences;
 mod simulated;
 mod snapshots;
 mod stacked;
+mod stacked_mutations;
 mod tables;
 mod texts;
 mod transforms;

@@ -43,7 +43,7 @@ fn translated((module, info): &(naga::Module, ModuleInfo)) -> Result<(usize, usi
     Ok((words.len(), text.len()))
 }
 
-fn check(text: &str) {
+pub(crate) fn check(text: &str) {
     let module = parsed(text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
     let (words, letters) = translated(&module).unwrap();
     assert!(words > 100 && letters > 100, "{words} words, {letters} letters");

@@ -33,9 +33,9 @@ pub enum Work {
         scheme: Arc<Scheme>,
         /// Element type of y.
         output: Number,
-        /// Which product of an expert layer, whose matrices are stacked; `None` with a single matrix.
-        /// The sizes of the stack are parameters of the schedule.
-        experts: Option<ExpertProduct>,
+        /// What it is to an expert layer, whose matrices are stacked; `None` with a single matrix. The
+        /// sizes of the stack are parameters of the schedule.
+        experts: Option<ExpertRole>,
     },
     /// x, as it comes, to what a product of the key's target reads.
     Operand {
@@ -73,6 +73,35 @@ pub enum Work {
     },
 }
 
+/// What a product of stacked matrices is to an expert layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExpertRole {
+    /// Which product.
+    pub product: ExpertProduct,
+    /// The gate, if y is what it makes of the shards: a row per slot.
+    pub gate: Option<Gate>,
+    /// Whether a pair is a token block of its own, whose expert is its id: nothing is sorted.
+    pub direct: bool,
+    /// Whether a row of y, one a pair, is multiplied by the pair's router weight.
+    pub weighted: bool,
+}
+
+impl fmt::Display for ExpertRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { product, gate, direct, weighted } = self;
+        if *direct {
+            f.write_str("direct ")?;
+        }
+        if *weighted {
+            f.write_str("weighted ")?;
+        }
+        match gate {
+            None => write!(f, "{product}"),
+            Some(gate) => write!(f, "{product} and {gate}"),
+        }
+    }
+}
+
 impl Work {
     /// The product of a scheme's weight with an activation.
     pub fn product(scheme: &Scheme, activation: &Activation, output: Number) -> Self {
@@ -84,10 +113,10 @@ impl Work {
         scheme: &Scheme,
         activation: &Activation,
         output: Number,
-        product: ExpertProduct,
+        role: ExpertRole,
     ) -> Self {
         let scheme = Arc::new(unpacked(scheme, activation));
-        Self::Product { scheme, output, experts: Some(product) }
+        Self::Product { scheme, output, experts: Some(role) }
     }
 
     /// What a product of a scheme's weight with an activation reads of x.
@@ -166,7 +195,7 @@ impl fmt::Display for Work {
         let bits = |scheme: &Scheme| scheme.weight.code.bits();
         match self {
             Self::Product { scheme, output, experts } => {
-                let experts = experts.map(|product| format!("{product} ")).unwrap_or_default();
+                let experts = experts.map(|role| format!("{role} ")).unwrap_or_default();
                 write!(f, "{experts}product of {}-bit codes to {output}", bits(scheme))
             }
             Self::Operand { scheme, own } => {

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
 
 /// Compares the schemes' layers, every n-th call of each; prints what is not scheduled.
+#[expect(clippy::print_stdout, reason = "what is not scheduled is no failure")]
 fn conforms(schemes: &[&str], every: usize) {
     let suite = ExpertSuite { every, ..ExpertSuite::default() };
     let wrong: Vec<String> = TARGETS
@@ -43,8 +44,8 @@ fn conforms(schemes: &[&str], every: usize) {
 #[test]
 fn a_scheme_of_each_kind_conforms() {
     let schemes = ["ct_w4a16_asym", "ct_w4a8", "ct_fp8_block", "ct_nvfp4", "gpt_oss_mxfp4_down"];
-    conforms(&["ct_w4a16"], 12);
-    conforms(&schemes, 48);
+    conforms(&["ct_w4a16"], 36);
+    conforms(&schemes, 96);
 }
 
 #[test]

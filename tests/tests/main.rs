@@ -13,6 +13,7 @@ mod golden;
 mod gpu;
 mod gpu_catalogue;
 mod gpu_codes;
+mod gpu_expert_calls;
 mod gpu_experts;
 mod gpu_groups;
 mod plans;

@@ -7,12 +7,11 @@
 
 use std::borrow::Cow;
 
-use quantloom_dsl::experts::ExpertProduct;
 use quantloom_dsl::format::{NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::gpu::{Basis, Choice, Request, Stacked, StackedChoice};
-use quantloom_runtime::source::{KernelKey, KernelText, Refusal, Schedule, Work};
+use quantloom_runtime::source::{ExpertRole, KernelKey, KernelText, Refusal, Schedule, Work};
 
 use super::{JitError, TRANSFORM, experts, launch_rule, operand};
 use crate::emit;
@@ -47,29 +46,31 @@ pub(super) fn choose_experts(
     stacked: &Stacked,
     tokens: u64,
 ) -> Result<StackedChoice, Refusal> {
-    let &Stacked { product, experts, shards, top_k, slots } = stacked;
+    let &Stacked { product, experts, shards, top_k, slots, gate, direct, weighted } = stacked;
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-    let problem = problem(request)?.giving(NUMBER_F32).map_err(JitError::from)?;
-    let problem = problem.stacked(stack(product, (experts, shards, top_k)));
+    let role = ExpertRole { product, gate, direct, weighted };
+    let output = if gate.is_some() { Number::Float(request.own) } else { NUMBER_F32 };
+    let problem = problem(request)?.giving(output).map_err(JitError::from)?;
+    let problem = problem.stacked(stack(role, (experts, shards, top_k)));
     let problem = problem.map_err(JitError::from)?;
     let chosen = choose_stacked(&problem, size(tokens), slots.map(size));
     let chosen = chosen.map_err(JitError::from)?;
     let mut choice = choice(request, &problem, chosen, Basis::Model)?;
-    let output = problem.output;
-    choice.key.work = Work::expert_product(request.scheme, request.activation, output, product);
+    choice.key.work = Work::expert_product(request.scheme, request.activation, output, role);
     let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k)];
     let sizes = sizes.map(|(name, size)| (name.to_owned(), size));
     choice.key.schedule.parameters.extend(sizes);
     let most = problem.stack.map(|stack| stack.most_tokens(&problem, chosen));
     choice.tokens = most.unwrap_or(choice.tokens);
-    Ok(StackedChoice { choice, slots: u64::from(chosen.schedule().block_tokens()) })
+    Ok(StackedChoice { choice, slots: problem.slots(chosen).unwrap_or(1).into() })
 }
 
 /// The stack of a product of an expert layer; sizes beyond 32 bits are refused with the problem.
-fn stack(product: ExpertProduct, (experts, shards, top_k): (u64, u64, u64)) -> Stack {
+fn stack(role: ExpertRole, (experts, shards, top_k): (u64, u64, u64)) -> Stack {
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let (experts, shards, top_k) = (size(experts), size(shards), size(top_k));
-    Stack { product, experts, shards, top_k }
+    let ExpertRole { product, gate, direct, weighted } = role;
+    Stack { product, experts, shards, top_k, gate, direct, weighted }
 }
 
 /// The text of a key's kernel.
@@ -121,9 +122,9 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
             let problem = problem()?.giving(*output)?;
             let problem = match experts {
                 None => problem,
-                Some(product) => {
+                Some(role) => {
                     let sizes = (size("experts")?, size("shards")?, size("top_k")?);
-                    problem.stacked(stack(*product, sizes))?
+                    problem.stacked(stack(*role, sizes))?
                 }
             };
             return Ok(chosen.write(&problem)?);

@@ -53,19 +53,25 @@ impl ProductBuffers {
         let stack = problem.stack;
         let meaning = if stack.is_some() { "tokens" } else { "rows of x and y" };
         let m = b.size(Dimension::M, &format!("{meaning}, at least 1"));
-        let order =
-            stack.map(|stack| OrderArray::declare(b, (stack.experts, tokens), Access::ReadOnly));
+        let order = stack.map(|stack| match stack.direct {
+            true => OrderArray::of_ids(b, stack.experts, stack.weighted),
+            false => OrderArray::declare(b, (stack.experts, tokens), Access::ReadOnly),
+        });
         let (x_rows, y_rows, y_access) = match stack.zip(order) {
             None => (Extent::Parameter(m), vec![Extent::Parameter(m)], Access::WriteOnce),
-            Some((stack, order)) => match stack.product {
-                ExpertProduct::GateUp => {
-                    let y_rows = vec![fixed(stack.shards), order.all_slots()];
-                    (Extent::Parameter(m), y_rows, Access::WriteSome)
+            Some((stack, order)) => {
+                let (slots, pairs) = (order.all_slots(), Extent::Parameter(order.pairs));
+                match (stack.product, stack.gate) {
+                    (ExpertProduct::GateUp, Some(_)) => {
+                        (Extent::Parameter(m), vec![slots], Access::WriteOnce)
+                    }
+                    (ExpertProduct::GateUp, None) => {
+                        let y_rows = vec![fixed(stack.shards), slots];
+                        (Extent::Parameter(m), y_rows, Access::WriteSome)
+                    }
+                    (ExpertProduct::Down, _) => (slots, vec![pairs], Access::WriteSome),
                 }
-                ExpertProduct::Down => {
-                    (order.all_slots(), vec![Extent::Parameter(order.pairs)], Access::WriteSome)
-                }
-            },
+            }
         };
         let (tiles, chunks) = (problem.row_tiles(), problem.chunks());
         let shape = Stack::shape(stack, &[tiles, chunks, b.warp_size() * problem.lane_words()]);

@@ -17,6 +17,8 @@ const SLOTS: [u32; 4] = [8, 16, 32, 64];
 /// Tenths of a token block that an expert's rows may fill on average: beyond, many experts need a second
 /// token block.
 const FILLED: u64 = 9;
+/// The most tiles of rows of a skinny block: with more, registers spill.
+const MOST_SKINNY_TILES: u64 = 4;
 /// The most blocks along an axis of a launch, by WebGPU's default limits.
 const MOST_BLOCKS: u64 = 65_535;
 
@@ -31,9 +33,10 @@ pub fn choose_stacked(
     slots: Option<u32>,
 ) -> Result<Chosen, Unscheduled> {
     let Some(stack) = problem.stack else { return choose_by_model(problem, tokens) };
-    let wanted = match slots {
-        Some(slots) => vec![slots],
-        None => {
+    let wanted = match (slots, stack.direct) {
+        (Some(slots), _) => vec![slots],
+        (None, true) => vec![1],
+        (None, false) => {
             let first = stack.fitting_slots(tokens);
             let larger = SLOTS.into_iter().filter(|slots| *slots > first);
             let smaller = SLOTS.into_iter().rev().filter(|slots| *slots < first);
@@ -57,15 +60,20 @@ pub fn choose_stacked(
 }
 
 /// The model's choice with blocks of so many tokens, whose blocks do not split K: there are enough of them,
-/// since each expert has its own.
+/// since each expert has its own. If a block multiplies two matrices, it has twice as many tiles, where
+/// registers allow.
 fn of_slots(problem: &Problem, slots: u32) -> Result<Chosen, Unscheduled> {
     let single = problem.single();
-    let fits = |chosen: &Chosen| {
-        chosen.schedule().block_tokens() == slots && chosen.schedule().fits(problem)
+    let fits =
+        |chosen: &Chosen| problem.slots(*chosen) == Some(slots) && chosen.schedule().fits(problem);
+    let tiles = u64::from(problem.together());
+    let model = choose_by_model(&single, slots);
+    let models = model.into_iter().flat_map(|model| [tiles, 1].map(|by| adapted(model, by)));
+    let model = models.flatten().find(fits);
+    let others = || {
+        let all = candidates(&single, slots).into_iter();
+        all.filter_map(|chosen| adapted(chosen, 1).ok())
     };
-    let model = choose_by_model(&single, slots).and_then(whole_k);
-    let model = model.ok().filter(fits);
-    let others = || candidates(&single, slots).into_iter().filter_map(|all| whole_k(all).ok());
     let found = model.or_else(|| others().find(fits));
     let unfit = || Unscheduled::Shape {
         what: "slots of a token block",
@@ -75,15 +83,27 @@ fn of_slots(problem: &Problem, slots: u32) -> Result<Chosen, Unscheduled> {
     found.ok_or_else(unfit)
 }
 
-/// The same choice without split-K.
-fn whole_k(chosen: Chosen) -> Result<Chosen, Unscheduled> {
+/// The same choice without split-K, with so many times the tiles of rows of a block of a skinny product.
+fn adapted(chosen: Chosen, tiles: u64) -> Result<Chosen, Unscheduled> {
     let parameters = chosen.parameters().into_iter();
     let mut parameters: BTreeMap<String, u64> =
         parameters.map(|(name, value)| (name.to_owned(), value)).collect();
     if let Some(splits) = parameters.get_mut("splits") {
         *splits = 1;
     }
+    if let (Chosen::Skinny(_), Some(row_tiles)) = (chosen, parameters.get_mut("row_tiles")) {
+        *row_tiles = (*row_tiles * tiles).min((*row_tiles).max(MOST_SKINNY_TILES));
+    }
     Chosen::read(chosen.name(), &parameters)
+}
+
+impl Problem {
+    /// The slots of a token block of a choice, if there is a stack: its tokens, or one without an order of
+    /// pairs.
+    pub fn slots(&self, chosen: Chosen) -> Option<u32> {
+        let direct = self.stack?.direct;
+        Some(if direct { 1 } else { chosen.schedule().block_tokens() })
+    }
 }
 
 impl Stack {
@@ -99,7 +119,7 @@ impl Stack {
     /// The most tokens of a launch of a choice: elements of x and y, sums of a split K and the order's
     /// words are numbered with 32 bits, and a launch has so many blocks.
     pub fn most_tokens(self, problem: &Problem, chosen: Chosen) -> u64 {
-        let slots = u64::from(chosen.schedule().block_tokens());
+        let slots = u64::from(problem.slots(chosen).unwrap_or(1));
         let (experts, top_k) = (u64::from(self.experts), u64::from(self.top_k));
         let splits = chosen.parameters().into_iter().find(|(name, _)| *name == "splits");
         let sums = splits.map_or(1, |(_, splits)| splits) * u64::from(self.shards);

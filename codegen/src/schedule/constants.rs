@@ -23,13 +23,16 @@ pub(super) struct Constants {
     x_scale: Option<SharedId>,
 }
 
-/// A block's rows of w: the first one, their number, the rows of a matrix, and the block's matrix.
+/// A block's rows of w: the first one, their number, the rows of a matrix, and the block's matrix, or those
+/// that it multiplies together.
 #[derive(Clone, Copy)]
 pub(super) struct RowRange {
     pub(super) first: Operand,
     pub(super) count: u32,
     pub(super) end: u32,
     pub(super) matrix: Matrix,
+    /// Rows of a tile.
+    pub(super) of_tile: u32,
 }
 
 impl Constants {
@@ -64,8 +67,9 @@ impl Constants {
         for (to, from) in [(self.channel_scale, io.channel_scale), (self.bias, io.bias)] {
             copy(b, (to, from), rows.count, by, |b, at, _| {
                 let number = b.add(rows.first, at);
+                let (number, matrix) = rows.matrix.row(b, number, rows.of_tile);
                 let there = b.less(number, rows.end);
-                let matrix = rows.matrix.first_word(b, rows.end);
+                let matrix = matrix.first_word(b, rows.end);
                 (b.add(number, matrix), there)
             });
         }

@@ -5,6 +5,7 @@
 //! stores its sums in its own slot of the workspace, and the last block to arrive adds the slots in order:
 //! no block waits, and the result does not depend on which block is last.
 
+pub(super) mod gated;
 mod ops;
 mod split_k;
 mod swizzle;
@@ -93,29 +94,26 @@ impl Epilogue<'_> {
         self.leave(b, held, shared);
         self.participants.wait(b);
         if self.splits == 1 {
-            self.each(b, |b, place| {
-                let values = self.total(b, shared, place);
-                self.store(b, place, &values);
-            });
+            self.each_result(b, |b, place| self.total(b, shared, place));
             return;
         }
         let workspace = Workspace::declare(b, self);
         b.comment("this block's sums, into its own slot");
-        self.each(b, |b, place| {
+        self.each(b, self.rows, |b, place| {
             let values = self.total(b, shared, place);
             let to = workspace.slot(b, self, self.split, place);
             b.store(to, &values, self.width(), None);
         });
         let last = workspace.arrive(b, self);
         b.when(last, |b| {
-            self.each(b, |b, place| {
+            self.each_result(b, |b, place| {
                 let mut values = Vec::new();
                 for split in 0..self.splits {
                     let from = workspace.slot(b, self, split.into(), place);
                     let next = b.load_as(Type::F32, from, self.width(), None, Cache::Default);
                     values = added(b, &values, &next);
                 }
-                self.store(b, place, &values);
+                values
             });
         });
     }
@@ -159,15 +157,38 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Distributes the results over the threads; `work` gets token and row.
-    fn each(&self, b: &mut Builder, work: impl FnOnce(&mut Builder, [Operand; 2])) {
+    /// Distributes so many rows of each token over the threads; `work` gets token and row.
+    fn each(&self, b: &mut Builder, rows: u32, work: impl FnOnce(&mut Builder, [Operand; 2])) {
         let (thread, threads) = (self.participants.thread(b), self.participants.threads(b));
-        let vectors = self.tokens * self.rows / self.at_once;
+        let vectors = self.tokens * rows / self.at_once;
         b.for_each(thread, vectors, threads, "result", |b, result| {
             let first = b.mul(result, self.at_once);
-            let place = [b.div(first, self.rows), b.rem(first, self.rows)];
+            let place = [b.div(first, rows), b.rem(first, rows)];
             work(b, place);
         });
+    }
+
+    /// Finishes and stores all results; `sums` gives the sums of a token and a row of the block.
+    fn each_result(
+        &self,
+        b: &mut Builder,
+        mut sums: impl FnMut(&mut Builder, [Operand; 2]) -> Vec<Operand>,
+    ) {
+        self.each(b, self.rows_of_y(), |b, place| {
+            let values = match self.main.problem.stack.and_then(|stack| stack.gate) {
+                Some(gate) => self.gated(b, gate, place, &mut sums),
+                None => {
+                    let values = sums(b, place);
+                    self.constants.finish(b, place, self.width(), &values)
+                }
+            };
+            self.store(b, place, &values);
+        });
+    }
+
+    /// Rows of y of a block: those of w, unless it multiplies several matrices.
+    fn rows_of_y(&self) -> u32 {
+        self.rows / self.main.problem.together()
     }
 
     /// The sum of the block's partial sums, for as many rows as a thread writes at once.
@@ -182,21 +203,27 @@ impl Epilogue<'_> {
         total
     }
 
-    /// Finishes results, rounds them, and stores those inside of y.
+    /// Rounds results, and stores those inside of y.
     fn store(&self, b: &mut Builder, [token, row]: [Operand; 2], values: &[Operand]) {
         let main = self.main;
-        let values = self.constants.finish(b, [token, row], self.width(), values);
+        let mut values = values.to_vec();
         let number = self.token_rows.number(b, token);
-        let n = b.mad(self.row_block.0, self.rows, row);
-        let token = self.token_rows.token(b, number, true.into());
-        let token_is = self.token_rows.exists(b, token);
-        let mask = if main.problem.n.is_multiple_of(self.rows) {
+        let n = b.mad(self.row_block.0, self.rows_of_y(), row);
+        let of_number = self.token_rows.token(b, number, true.into());
+        let mut token_is = self.token_rows.exists(b, of_number);
+        values = self.token_rows.weighted(b, (of_number, token_is), values);
+        if main.problem.stack.is_some_and(|stack| stack.gate.is_some()) {
+            // Every slot has a row.
+            values = values.into_iter().map(|value| b.select(token_is, value, 0.0f32)).collect();
+            token_is = self.token_rows.is_slot(b, token);
+        }
+        let mask = if main.problem.n.is_multiple_of(self.rows_of_y()) {
             token_is
         } else {
             let row_is = b.less(n, main.problem.n);
             b.both(token_is, row_is)
         };
-        let token = self.token_rows.y_row(b, token);
+        let token = self.token_rows.y_row(b, of_number);
         let at = b.mad(token, main.problem.n, n);
         let to = Address::new(self.io.y, at);
         let half = match main.problem.output {

@@ -4,7 +4,8 @@
 //! yet verified. Start at [`Schedule`] and [`choose()`], then [`mod@skinny`] and [`mod@tile`], or
 //! [`mod@shader`] for targets without matrix instructions. `problem`, `weight_params`, `input` and
 //! `arrange` describe the product; `mapping` and `lanes` distribute its work over lanes, which is a
-//! schedule's choice; `buffers` declares a product's buffers, `dequantise` writes the plan's sequences,
+//! schedule's choice; `stack`, `order`, `rows` and `routed_block` say which matrix and which rows of x and y
+//! a block of an expert layer has; `buffers` declares a product's buffers, `dequantise` writes the plan's sequences,
 //! `epilogue` converts sums to y. [`mod@transform`] repacks a checkpoint's tensors into a product's
 //! constant buffers, and back; [`mod@activation`] computes the operand of x; [`mod@experts`] has the
 //! kernels of expert layers that are no products. How to write a schedule:
@@ -30,6 +31,7 @@ mod measured;
 mod order;
 mod participants;
 mod problem;
+mod routed_block;
 mod rows;
 pub mod shader;
 pub mod skinny;

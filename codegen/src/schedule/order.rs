@@ -24,6 +24,8 @@ pub(super) struct OrderArray {
     pub(super) pairs: ParameterId,
     /// B: slots of a token block.
     pub(super) slots: u32,
+    /// The router weights of pairs, f32, if the array has none.
+    weights: Option<BufferId>,
 }
 
 /// The addresses of the array's words.
@@ -48,7 +50,23 @@ impl OrderArray {
         let layout = "token blocks in use, experts of token blocks, pairs of slots, slots of pairs, \
                       router weights of slots";
         let buffer = b.buffer_of(BufferRole::Order, Word::U32, access, &[words], layout);
-        Self { buffer, token_blocks, pairs, slots }
+        Self { buffer, token_blocks, pairs, slots, weights: None }
+    }
+
+    /// As [`Self::declare`], for a product that needs no order: each pair is a token block of its own, and
+    /// the array is the ids of the pairs' experts. A product with `weighted` rows also reads the router
+    /// weights of pairs.
+    pub(super) fn of_ids(b: &mut Builder, experts: u32, weighted: bool) -> Self {
+        let of_blocks = Dimension::TokenBlocks { experts, slots: 1 };
+        let token_blocks = b.size(of_blocks, "token blocks, as many as pairs");
+        let pairs = b.size(Dimension::RoutedRows, "pairs of a token and an expert");
+        let (words, layout) = ([Extent::Parameter(pairs)], "the expert of each pair");
+        let buffer = b.buffer_of(BufferRole::Ids, Word::U32, Access::ReadOnly, &words, layout);
+        let weights = weighted.then(|| {
+            let (role, layout) = (BufferRole::RouterWeights, "f32, the router weight of each pair");
+            b.buffer_of(role, Word::U32, Access::ReadOnly, &words, layout)
+        });
+        Self { buffer, token_blocks, pairs, slots: 1, weights }
     }
 
     /// The words, for a kernel that knows its sizes.
@@ -78,6 +96,11 @@ impl OrderWords {
         self.at(token_block).plus(1)
     }
 
+    /// The expert of a pair, where the array is the ids of pairs.
+    pub(super) fn expert_of(&self, pair: Operand) -> Address {
+        self.at(pair)
+    }
+
     /// The pair of a slot, counted over all token blocks.
     pub(super) fn pair(&self, b: &mut Builder, slot: Operand) -> Address {
         let word = b.add(slot, self.token_blocks);
@@ -92,6 +115,10 @@ impl OrderWords {
 
     /// The router weight of a slot.
     pub(super) fn weight(&self, b: &mut Builder, slot: Operand) -> Address {
+        if let Some(weights) = self.array.weights {
+            // Each pair is a slot.
+            return Address::new(weights, slot);
+        }
         let before = b.mad(self.token_blocks, 1 + self.array.slots, slot);
         let before = b.add(before, self.pairs);
         self.at(before).plus(1)

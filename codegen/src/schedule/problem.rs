@@ -7,6 +7,7 @@
 //! [`Problem::input`] is x as the product reads it. The matrix instruction and the lane map are not facts of
 //! the product: a schedule chooses them (`mapping`).
 
+use quantloom_dsl::experts::ExpertProduct;
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};
 
@@ -95,6 +96,10 @@ pub enum Unscheduled {
     #[error("programmatic dependent launch is not supported on {0}")]
     DependentLaunch(&'static str),
 }
+
+/// The most tiles of rows of a stack: a tile is at least a block, and blocks of rows are the second axis of a
+/// grid.
+const MOST_ROW_TILES: u32 = 65_535;
 
 /// A product `y[M, N] = x[M, K] w[N, K]^T + bias[N]` with w quantised; the bias may be missing.
 #[derive(Clone, Debug, PartialEq)]
@@ -226,13 +231,43 @@ impl Problem {
         if stack.top_k == 0 {
             return shape("top k", stack.top_k, "expected 1 or more");
         }
+        if stack.gate.is_some_and(|gate| gate.shards() as u32 != stack.shards) {
+            return shape("shards", stack.shards, "expected those of the gate");
+        }
+        if stack.weighted && stack.product != ExpertProduct::Down {
+            return shape("shards", stack.shards, "only rows of pairs are weighted");
+        }
         let matrices = u64::from(stack.experts) * u64::from(stack.shards);
         let words = u64::from(self.row_tiles()) * u64::from(tile_words(&self));
         if matrices == 0 || matrices.saturating_mul(words) > u64::from(u32::MAX) {
             let rule = "expected 1 or more, with fewer than 2^32 words of codes";
             return shape("experts", stack.experts, rule);
         }
-        Ok(Self { stack: Some(stack), ..self })
+        let (n, stacked) = (self.n, Self { stack: Some(stack), ..self });
+        if stacked.grid_row_tiles() > MOST_ROW_TILES {
+            return shape(
+                "N",
+                n,
+                "expected fewer tiles of rows than the second axis of a grid has blocks",
+            );
+        }
+        Ok(stacked)
+    }
+
+    /// Tiles of rows that the grid's blocks share out: those of a matrix, or of all matrices that a block
+    /// multiplies together.
+    pub(super) fn grid_row_tiles(&self) -> u32 {
+        self.row_tiles() * self.together()
+    }
+
+    /// Rows of w that the grid's blocks share out: as [`Self::grid_row_tiles`].
+    pub(super) fn grid_rows(&self) -> u32 {
+        if self.together() == 1 { self.n } else { self.grid_row_tiles() * self.plan.native.rows }
+    }
+
+    /// Matrices that a block multiplies together.
+    pub(super) fn together(&self) -> u32 {
+        self.stack.map_or(1, Stack::together)
     }
 
     /// The product with a single matrix of the stack.

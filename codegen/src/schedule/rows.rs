@@ -1,4 +1,4 @@
-//! The tokens of a block: their rows of x and of y, and the matrix that they multiply.
+//! The tokens of a block: their rows of x and of y.
 //!
 //! A block multiplies `tokens` tokens, numbered over all blocks. With a single matrix a token is a row of x
 //! and the same row of y, and the tokens below M exist. In an expert layer a token is a slot, which exists if
@@ -9,13 +9,16 @@
 //! | gate_up | pair / k | shard T B + slot |
 //! | down | slot | pair |
 //!
-//! A slot without a pair has no row: nothing of it is read or written.
+//! A slot without a pair has no row: nothing of it is read or written. With a gate y has a row per slot, which
+//! is 0 for a slot without a pair, so that all rows of y are defined for the kernel that quantises them.
+//!
+//! Without an order each pair is a token block with one slot, and both have one number.
 
 use quantloom_dsl::experts::ExpertProduct;
 
-use super::order::{NONE, OrderArray, OrderWords};
-use super::stack::{Matrix, Stack};
-use crate::ir::{Binary, Builder, Cache, Extent, Mask, Op, Operand, Special, Type, Width};
+use super::order::{NONE, OrderWords};
+use super::stack::Stack;
+use crate::ir::{Binary, Builder, Cache, Mask, Operand, Type, Width};
 
 /// Where the rows of a block's tokens are.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +27,9 @@ pub(super) struct TokenRows {
     block: Operand,
     /// Tokens of a block.
     tokens: u32,
+    /// The distance of the numbers of consecutive blocks' first tokens: tokens, or slots. Without an order
+    /// a block may have more tokens than its one slot.
+    apart: u32,
     of: Rows,
 }
 
@@ -55,7 +61,18 @@ pub(super) enum ReadableRows {
 impl TokenRows {
     /// The tokens of a product with a single matrix and M rows of x.
     pub(super) const fn single(block: Operand, tokens: u32, m: Operand) -> Self {
-        Self { block, tokens, of: Rows::Single { m } }
+        Self { block, tokens, apart: tokens, of: Rows::Single { m } }
+    }
+
+    /// The slots of a token block of an expert layer, for a block with so many tokens; the shard's rows of y
+    /// begin at `shard_rows`.
+    pub(super) const fn routed(
+        (block, tokens): (Operand, u32),
+        words: OrderWords,
+        (stack, shard_rows): (Stack, Operand),
+    ) -> Self {
+        let apart = words.array.slots;
+        Self { block, tokens, apart, of: Rows::Routed { words, stack, shard_rows } }
     }
 
     /// Tokens of a block.
@@ -63,15 +80,25 @@ impl TokenRows {
         self.tokens
     }
 
+    /// Whether a token of the block is a slot, if the block may have more tokens.
+    pub(super) fn is_slot(&self, b: &mut Builder, token: Operand) -> Operand {
+        if self.tokens == self.apart { true.into() } else { b.less(token, self.apart) }
+    }
+
     /// The number of the block's token.
     pub(super) fn number(&self, b: &mut Builder, token: Operand) -> Operand {
-        b.mad(self.block, self.tokens, token)
+        b.mad(self.block, self.apart, token)
     }
 
     /// The token of a number. In an expert layer numbers are checked against the order only where
     /// `within` is true; elsewhere there is no token.
     pub(super) fn token(&self, b: &mut Builder, number: Operand, within: Operand) -> Token {
-        let Rows::Routed { words, .. } = self.of else { return Token { number, pair: None } };
+        let Rows::Routed { words, stack, .. } = self.of else {
+            return Token { number, pair: None };
+        };
+        if stack.direct {
+            return Token { number, pair: Some(number) };
+        }
         let from = words.pair(b, number);
         let mask = (within != Operand::Pred(true))
             .then_some(Mask { condition: within, fill: NONE.into() });
@@ -98,6 +125,7 @@ impl TokenRows {
     pub(super) fn exists(&self, b: &mut Builder, token: Token) -> Operand {
         match (self.of, token.pair) {
             (Rows::Single { m }, _) => b.less(token.number, m),
+            (Rows::Routed { stack, .. }, _) if stack.direct => b.equal(token.number, self.block),
             (Rows::Routed { .. }, Some(pair)) => b.less(pair, NONE),
             (Rows::Routed { .. }, None) => false.into(),
         }
@@ -112,6 +140,23 @@ impl TokenRows {
             }
             _ => token.number,
         }
+    }
+
+    /// Multiplies results of a token by its router weight, if rows of y are weighted.
+    pub(super) fn weighted(
+        &self,
+        b: &mut Builder,
+        (token, exists): (Token, Operand),
+        values: Vec<Operand>,
+    ) -> Vec<Operand> {
+        let (words, number) = match self.of {
+            Rows::Routed { words, stack, .. } if stack.weighted => (words, token.number),
+            _ => return values,
+        };
+        let from = words.weight(b, number);
+        let mask = Some(Mask { condition: exists, fill: 0.0f32.into() });
+        let weight = b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0];
+        values.into_iter().map(|value| b.mul_f32(value, weight)).collect()
     }
 
     /// The row of y of a token that exists.
@@ -129,10 +174,10 @@ impl TokenRows {
     pub(super) fn readable(&self, b: &mut Builder, tokens: u32) -> ReadableRows {
         let m = match self.of {
             Rows::Single { m } => return ReadableRows::Single { last: b.sub(m, 1u32) },
-            Rows::Routed { .. } => b.mul(self.block, self.tokens),
+            Rows::Routed { .. } => b.mul(self.block, self.apart),
         };
         let Token { pair, .. } = self.token(b, m, true.into());
-        let last = (tokens > self.tokens).then(|| b.add(m, self.tokens - 1));
+        let last = (tokens > self.apart).then(|| b.add(m, self.apart - 1));
         let pair = pair.unwrap_or(m);
         ReadableRows::Routed { rows: *self, first: m, last, pair }
     }
@@ -152,81 +197,5 @@ impl ReadableRows {
                 rows.x_row(b, Token { number, pair }, true.into())
             }
         }
-    }
-}
-
-/// A block of an expert layer's product.
-pub(super) struct RoutedBlock {
-    /// Whether its token block is in use; all else holds only there.
-    in_use: Operand,
-    words: OrderWords,
-    stack: Stack,
-    token_block: Operand,
-    shard: Operand,
-    /// The block's number along the rows of w.
-    pub(super) row_block: Operand,
-    /// The block's number among those that split K.
-    pub(super) split: Operand,
-}
-
-impl RoutedBlock {
-    /// Sets the grid, of T token blocks, blocks of rows, and shards times splits, and finds the block's
-    /// place. With programmatic launch the kernel waits here for those before it, since the order decides
-    /// everything that a block reads.
-    pub(super) fn begin(
-        b: &mut Builder,
-        (stack, order): (Stack, OrderArray),
-        (row_blocks, splits): (u32, u32),
-        programmatic: bool,
-    ) -> Self {
-        let fixed = Extent::Constant;
-        let grid = [Extent::Parameter(order.token_blocks), fixed(row_blocks)];
-        b.grid([grid[0], grid[1], fixed(splits * stack.shards)]);
-        let [token_block, row_block] = [0, 1].map(|axis| b.special(Special::Block(axis)));
-        let place = match splits * stack.shards {
-            1 => 0u32.into(),
-            _ => b.special(Special::Block(2)),
-        };
-        let (shard, split) = match (stack.shards, splits) {
-            (_, 1) => (place, 0u32.into()),
-            (1, _) => (0u32.into(), place),
-            _ => (b.div(place, splits), b.rem(place, splits)),
-        };
-        if programmatic {
-            b.push(Op::GridWait);
-            b.push(Op::GridLaunch);
-        }
-        b.comment("token blocks beyond those in use have nothing to do");
-        let words = order.words(b);
-        let count = b.load(words.count(), Width::B32)[0];
-        let in_use = b.less(token_block, count);
-        Self { in_use, words, stack, token_block, shard, row_block, split }
-    }
-
-    /// Writes what a block in use does.
-    pub(super) fn when_in_use(&self, b: &mut Builder, write: impl FnOnce(&mut Builder, Matrix)) {
-        b.when(self.in_use, |b| {
-            let expert = b.load(self.words.expert(self.token_block), Width::B32)[0];
-            let matrix = b.mad(expert, self.stack.shards, self.shard);
-            write(b, Matrix(Some(matrix)));
-        });
-    }
-
-    /// The tokens of the block: its slots.
-    pub(super) fn rows(&self, b: &mut Builder) -> TokenRows {
-        let Self { words, stack, shard, token_block: block, .. } = *self;
-        let tokens = words.array.slots;
-        let slots = b.mul(words.token_blocks, tokens);
-        let shard_rows = b.mul(slots, shard);
-        TokenRows { block, tokens, of: Rows::Routed { words, stack, shard_rows } }
-    }
-
-    /// The number of the block's tile of y along the tokens, and the number of such tiles, as a value and
-    /// as an extent: token blocks of one shard after those of another.
-    pub(super) fn y_block(&self, b: &mut Builder) -> (Operand, Operand, Extent) {
-        let (blocks, order) = (self.words.token_blocks, self.words.array);
-        let number = b.mad(blocks, self.shard, self.token_block);
-        let count = b.mul(blocks, self.stack.shards);
-        (number, count, Extent::times(order.token_blocks, self.stack.shards))
     }
 }

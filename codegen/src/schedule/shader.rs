@@ -27,9 +27,12 @@ use crate::ir::{
 use self::params::{OfKTile, Params};
 use super::buffers::ProductBuffers;
 use super::chunk::{chunk_words, loads, planes, tile_words, width};
+use super::epilogue::gated;
 use super::input::InputScale;
 use super::mapping::MainLoop;
-use super::rows::{RoutedBlock, TokenRows};
+use super::participants::Participants;
+use super::routed_block::RoutedBlock;
+use super::rows::TokenRows;
 use super::stack::Matrix;
 use super::table::Table;
 
@@ -43,7 +46,7 @@ const ONES: u32 = 0x0101_0101;
 
 /// Writes the kernel; the choices are valid.
 fn shader(main: &MainLoop<'_>, tile: ShaderTile) -> Kernel {
-    let rows = main.problem.row_tiles().div_ceil(tile.row_tiles * tile.groups);
+    let rows = main.problem.grid_row_tiles().div_ceil(tile.row_tiles * tile.groups);
     let threads = tile.threads(main);
     let grid = [Extent::Constant(1); 3];
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
@@ -68,9 +71,14 @@ fn shader(main: &MainLoop<'_>, tile: ShaderTile) -> Kernel {
         }
         Some(experts) => {
             let block = RoutedBlock::begin(&mut b, experts, (rows, 1), false);
-            block.when_in_use(&mut b, |b, matrix| {
+            let zeros = |b: &mut Builder| {
+                let warps = Participants::block(tile.groups * tile.parts);
+                gated::zeros(b, (main, &io), &block, (tile.rows(main), warps));
+            };
+            let write = |b: &mut Builder, matrix| {
                 Shader::start_routed(b, main, (tile, io), (&block, matrix)).write(b);
-            });
+            };
+            block.when_in_use(&mut b, write, zeros);
         }
     }
     b.finish()
@@ -89,13 +97,21 @@ struct Shader<'p> {
     row_block_known: Option<Operand>,
     /// The tokens.
     rows: TokenRows,
-    /// The matrix, and its first word of codes.
+    /// The matrix.
     matrix: Matrix,
-    codes: Operand,
-    /// Per tile of rows, its number; for tiles beyond the last, that of the last.
-    tiles: Vec<Operand>,
+    /// The lane's tiles of rows.
+    tiles: Vec<RowTile>,
     /// Per token, its row of x; for tokens that do not exist, that of another one.
     tokens: Vec<Operand>,
+}
+
+/// A tile of rows of a lane.
+struct RowTile {
+    /// Its number; for tiles beyond the last, that of the last.
+    number: Operand,
+    /// Its matrix, and the first word of that matrix's codes.
+    matrix: Matrix,
+    codes: Operand,
 }
 
 /// The sums of a segment before they are scaled: per tile of rows and token; and, if there is a
@@ -126,7 +142,7 @@ impl<'p> Shader<'p> {
         (block, matrix): (&RoutedBlock, Matrix),
     ) -> Self {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        let (row_block, rows) = (block.row_block, block.rows(b));
+        let (row_block, rows) = (block.row_block, block.rows(b, tile.tokens));
         let known = Some(row_block);
         Self::place(b, (main, tile, io), (lane, warp), (row_block, known), (rows, matrix))
     }
@@ -144,10 +160,13 @@ impl<'p> Shader<'p> {
         let first = b.mad(row_block, tile.groups, group);
         let first = b.mul(first, tile.row_tiles);
         let last = main.problem.row_tiles() - 1;
-        let ragged = !main.problem.row_tiles().is_multiple_of(tile.row_tiles * tile.groups);
+        let ragged = !main.problem.grid_row_tiles().is_multiple_of(tile.row_tiles * tile.groups);
         let tiles = (0..tile.row_tiles).map(|at| {
             let number = b.add(first, at);
-            if ragged { b.binary(Binary::Min, number, last) } else { number }
+            let (number, matrix) = matrix.tile(b, number);
+            let number = if ragged { b.binary(Binary::Min, number, last) } else { number };
+            let codes = tile_words(main.problem) * main.problem.row_tiles();
+            RowTile { number, matrix, codes: matrix.first_word(b, codes) }
         });
         let tiles = tiles.collect();
         let first = rows.number(b, 0u32.into());
@@ -157,22 +176,7 @@ impl<'p> Shader<'p> {
             readable.row(b, number)
         });
         let tokens = tokens.collect();
-        let codes = tile_words(main.problem) * main.problem.row_tiles();
-        let codes = matrix.first_word(b, codes);
-        Self {
-            main,
-            tile,
-            io,
-            lane,
-            part,
-            group,
-            row_block_known,
-            rows,
-            matrix,
-            codes,
-            tiles,
-            tokens,
-        }
+        Self { main, tile, io, lane, part, group, row_block_known, rows, matrix, tiles, tokens }
     }
 
     fn write(&self, b: &mut Builder) {
@@ -185,8 +189,7 @@ impl<'p> Shader<'p> {
         let [scale, correction] =
             [(main.problem.scale, self.io.scale), (main.problem.correction, self.io.correction)]
                 .map(|(of, buffer)| {
-                    let of = (of?, buffer?, self.matrix);
-                    Some(Params::new(b, main, of, (&self.tiles, self.lane)))
+                    Some(Params::new(b, main, (of?, buffer?), (&self.tiles, self.lane)))
                 });
         let x_rows: Vec<Operand> =
             self.tokens.iter().map(|token| b.mul(*token, main.problem.input.columns)).collect();
@@ -207,7 +210,7 @@ impl<'p> Shader<'p> {
                 .tiles
                 .iter()
                 .map(|tile| {
-                    let words = self.load_codes(b, *tile, chunk);
+                    let words = self.load_codes(b, tile, chunk);
                     decode::decode(b, (&main.problem.plan.dequant, table), &words)
                 })
                 .collect();
@@ -265,11 +268,11 @@ impl<'p> Shader<'p> {
     }
 
     /// Loads a lane's words of codes of a chunk, plane by plane.
-    fn load_codes(&self, b: &mut Builder, tile: Operand, chunk: Operand) -> Vec<Reg> {
+    fn load_codes(&self, b: &mut Builder, tile: &RowTile, chunk: Operand) -> Vec<Reg> {
         let main = self.main;
-        let start = b.mul(tile, tile_words(main.problem));
+        let start = b.mul(tile.number, tile_words(main.problem));
         let start = b.mad(chunk, chunk_words(main.problem), start);
-        let start = b.add(start, self.codes);
+        let start = b.add(start, tile.codes);
         let mut all = Vec::new();
         for (first, words) in planes(main.problem) {
             let at = b.mad(self.lane, words, start);

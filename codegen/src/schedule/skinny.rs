@@ -28,13 +28,14 @@ use super::buffers::ProductBuffers;
 use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, Scales, Zeros, steps};
-use super::epilogue::{AccumulatorFragment, Epilogue};
+use super::epilogue::{AccumulatorFragment, Epilogue, gated};
 use super::group_params::GroupParams;
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
 use super::problem::Unscheduled;
-use super::rows::{RoutedBlock, TokenRows};
+use super::routed_block::RoutedBlock;
+use super::rows::TokenRows;
 use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
@@ -90,7 +91,7 @@ struct InFlight {
 /// An instruction that does not read x from registers.
 fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> {
     let x_fragment = main.x_fragment()?;
-    let blocks = main.problem.row_tiles().div_ceil(tile.row_tiles);
+    let blocks = main.problem.grid_row_tiles().div_ceil(tile.row_tiles);
     let grid = [blocks, tile.splits, 1].map(Extent::Constant);
     let warp = main.problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let (threads, min_blocks) = (tile.warps * warp, tile.min_blocks);
@@ -112,10 +113,15 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
         Some(experts) => {
             let shape = (blocks, tile.splits);
             let block = RoutedBlock::begin(&mut b, experts, shape, tile.programmatic);
-            block.when_in_use(&mut b, |b, matrix| {
+            let zeros = |b: &mut Builder| {
+                let rows = tile.row_tiles * main.problem.plan.native.rows;
+                gated::zeros(b, (main, &io), &block, (rows, Participants::block(tile.warps)));
+            };
+            let write = |b: &mut Builder, matrix| {
                 let main = (main, x_fragment);
                 Skinny::start_routed(b, main, (tile, io), (&block, matrix)).write(b);
-            });
+            };
+            block.when_in_use(&mut b, write, zeros);
         }
     }
     Ok(b.finish())
@@ -167,7 +173,7 @@ impl<'p> Skinny<'p> {
             block: block.row_block,
             split: Some(block.split),
             token_block: block.y_block(b),
-            rows: block.rows(b),
+            rows: block.rows(b, tile.tokens),
             matrix,
             codes: Vec::new(),
             params: Vec::new(),
@@ -177,32 +183,35 @@ impl<'p> Skinny<'p> {
     }
 
     /// Computes where this lane's codes and group parameters of each tile begin. The distance of
-    /// consecutive tiles is a constant; in a ragged last block, tiles beyond the last are computed again
-    /// and not stored.
+    /// consecutive tiles of one matrix is a constant; in a ragged last block, tiles beyond the last are
+    /// computed again and not stored.
     fn place_tiles(&mut self, b: &mut Builder) {
         let (main, tile) = (self.main, self.tile);
         let first = b.mul(self.block, tile.row_tiles);
-        let ragged = !main.problem.row_tiles().is_multiple_of(tile.row_tiles);
+        let ragged = !main.problem.grid_row_tiles().is_multiple_of(tile.row_tiles);
         b.comment("this lane's codes, and the numbers of its rows");
-        let tiles = if ragged { tile.row_tiles } else { 1 };
+        let apart = ragged || self.matrix.together > 1;
+        let tiles = if apart { tile.row_tiles } else { 1 };
         let numbers = (0..tiles).map(|r| {
             let number = b.add(first, r);
-            if ragged {
+            let (number, matrix) = self.matrix.tile(b, number);
+            let number = if ragged {
                 b.binary(Binary::Min, number, main.problem.row_tiles() - 1)
             } else {
                 number
-            }
+            };
+            (number, matrix)
         });
-        let numbers: Vec<Operand> = numbers.collect();
-        let matrix = tile_words(main.problem) * main.problem.row_tiles();
-        let matrix = self.matrix.first_word(b, matrix);
-        let lanes = planes(main.problem).map(|(_, words)| {
-            let lane = b.mul(self.lane, words);
-            b.add(lane, matrix)
-        });
+        let numbers: Vec<(Operand, Matrix)> = numbers.collect();
+        let lanes = planes(main.problem).map(|(_, words)| b.mul(self.lane, words));
         let lanes: Vec<Operand> = lanes.collect();
-        let place = |number: &Operand| {
-            let place = |lane: &Operand| b.mad(*number, tile_words(main.problem), *lane);
+        let matrix_words = tile_words(main.problem) * main.problem.row_tiles();
+        let place = |(number, matrix): &(Operand, Matrix)| {
+            let matrix = matrix.first_word(b, matrix_words);
+            let place = |lane: &Operand| {
+                let word = b.mad(*number, tile_words(main.problem), *lane);
+                b.add(word, matrix)
+            };
             lanes.iter().map(place).collect()
         };
         self.codes = numbers.iter().map(place).collect();
@@ -214,15 +223,15 @@ impl<'p> Skinny<'p> {
         for (of, buffer) in all {
             let (Some(of), Some(buffer)) = (of, buffer) else { continue };
             let own = of.lane_word(b, main, self.lane);
-            let matrix = self.matrix.first_word(b, of.matrix_words(main.problem));
-            let own = b.add(own, matrix);
             // Tiles that share a number have no constant distance.
-            let further = if of.rows > 1 && !ragged { tile.row_tiles } else { 1 };
+            let further = if of.rows > 1 && !apart { tile.row_tiles } else { 1 };
             let tiles = numbers.iter().flat_map(|&number| (0..further).map(move |r| (number, r)));
-            let tiles = tiles.map(|(number, r)| {
+            let tiles = tiles.map(|((number, matrix), r)| {
                 let number = b.add(number, r);
                 let word = of.tile_word(b, main.problem, number);
-                b.add(word, own)
+                let word = b.add(word, own);
+                let matrix = matrix.first_word(b, of.matrix_words(main.problem));
+                b.add(word, matrix)
             });
             let tiles = tiles.collect();
             let shift = of.lane_shift(b, main, self.lane);
@@ -252,8 +261,13 @@ impl<'p> Skinny<'p> {
         let (rows, tokens) = (self.rows(), self.tile.tokens);
         let constants = Constants::declare(b, self.main.problem, rows, tokens);
         let first = b.mul(self.block, rows);
-        let of_rows =
-            RowRange { first, count: rows, end: self.main.problem.n, matrix: self.matrix };
+        let of_rows = RowRange {
+            first,
+            count: rows,
+            end: self.main.problem.n,
+            matrix: self.matrix,
+            of_tile: self.main.problem.plan.native.rows,
+        };
         constants.copy_rows(b, &self.io, of_rows, self.participants());
         let table = Table::declare(b, &self.main.problem.plan.dequant);
         if table.is_some() {
@@ -315,7 +329,7 @@ impl<'p> Skinny<'p> {
             at_once: 1,
             participants: self.participants(),
             token_rows: self.rows,
-            row_block: (self.block, main.problem.row_tiles().div_ceil(tile.row_tiles)),
+            row_block: (self.block, main.problem.grid_row_tiles().div_ceil(tile.row_tiles)),
             token_block: self.token_block,
             split,
         }

@@ -3,8 +3,12 @@
 //! Each constant buffer of a product has the buffer of a single matrix once for each expert and shard,
 //! `[expert][shard]` with shards faster. Nothing else of a matrix changes: its padding and its layout are
 //! those of a single one.
+//!
+//! With a gate a block multiplies both shards of an expert, tile by tile of rows in turn: its tiles of rows
+//! are tile 0 of gate, tile 0 of up, tile 1 of gate, and so on. So the two sums that a result needs are 16
+//! rows apart in the block, whatever the instruction's lanes hold.
 
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, Gate};
 
 use crate::ir::{Builder, Extent, Operand};
 
@@ -15,16 +19,32 @@ pub struct Stack {
     pub product: ExpertProduct,
     /// L: experts whose weights are in the buffers, at least 1.
     pub experts: u32,
-    /// s: matrices of an expert, which multiply the same rows of x.
+    /// s: matrices of an expert, which multiply the same rows of x; 1 or 2.
     pub shards: u32,
     /// k: experts of a token.
     pub top_k: u32,
+    /// The gate, if y is what it makes of the shards' sums: a row per slot.
+    pub gate: Option<Gate>,
+    /// Whether each pair is a token block of its own with the expert of its id, and nothing is sorted.
+    pub direct: bool,
+    /// Whether a row of y, one a pair, is multiplied by the pair's router weight.
+    pub weighted: bool,
 }
 
 impl Stack {
     /// Matrices of a buffer.
     pub const fn matrices(self) -> u32 {
         self.experts * self.shards
+    }
+
+    /// Matrices of an expert that a block multiplies.
+    pub(super) const fn together(self) -> u32 {
+        if self.gate.is_some() { self.shards } else { 1 }
+    }
+
+    /// The shards of y.
+    pub(super) const fn shards_of_y(self) -> u32 {
+        self.shards / self.together()
     }
 
     /// The shape of a constant buffer: that of one matrix, for all of them.
@@ -35,21 +55,60 @@ impl Stack {
 
     /// The part of a kernel's name.
     pub(super) fn label(self) -> String {
-        let Self { product, experts, shards, top_k } = self;
-        format!("_{product}_x{experts}s{shards}k{top_k}")
+        let Self { product, experts, shards, top_k, gate, direct, weighted } = self;
+        let gate = gate.map_or(String::new(), |gate| format!("_{}", gate_name(gate)));
+        let direct = if direct { "d" } else { "" };
+        let weighted = if weighted { "w" } else { "" };
+        format!("_{product}_x{experts}s{shards}k{top_k}{direct}{weighted}{gate}")
     }
 }
 
-/// The matrix of a block: its number in the stack, if there is one.
+/// The text of a gate in letters and digits.
+fn gate_name(gate: Gate) -> String {
+    let text = gate.to_string();
+    text.chars()
+        .filter_map(|c| match c {
+            '.' => Some('p'),
+            ' ' => Some('_'),
+            c if c.is_ascii_alphanumeric() || c == '_' => Some(c),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The matrix of a block, or the first of those that it multiplies together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Matrix(pub(super) Option<Operand>);
+pub(super) struct Matrix {
+    /// Its number in the stack; `None` if there is no stack.
+    pub(super) number: Option<Operand>,
+    /// Matrices that the block multiplies.
+    pub(super) together: u32,
+}
 
 impl Matrix {
     /// The only matrix.
-    pub(super) const SINGLE: Self = Self(None);
+    pub(super) const SINGLE: Self = Self { number: None, together: 1 };
 
     /// The first word of the matrix in a buffer with `words` words a matrix.
     pub(super) fn first_word(self, b: &mut Builder, words: u32) -> Operand {
-        self.0.map_or(0u32.into(), |number| b.mul(number, words))
+        self.number.map_or(0u32.into(), |number| b.mul(number, words))
+    }
+
+    /// The tile of rows with a number among those of all matrices together: its number in its matrix, and
+    /// that matrix.
+    pub(super) fn tile(self, b: &mut Builder, number: Operand) -> (Operand, Self) {
+        let (Some(first), 2..) = (self.number, self.together) else { return (number, self) };
+        let (tile, shard) = (b.div(number, self.together), b.rem(number, self.together));
+        (tile, Self { number: Some(b.add(first, shard)), together: 1 })
+    }
+
+    /// As [`Self::tile`], of a row among tiles of `rows` rows.
+    pub(super) fn row(self, b: &mut Builder, row: Operand, rows: u32) -> (Operand, Self) {
+        if self.together == 1 {
+            return (row, self);
+        }
+        let (number, in_tile) = (b.div(row, rows), b.rem(row, rows));
+        let (tile, matrix) = self.tile(b, number);
+        (b.mad(tile, rows, in_tile), matrix)
     }
 }

@@ -27,13 +27,14 @@ use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, 
 use super::buffers::ProductBuffers;
 use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, Zeros, steps};
-use super::epilogue::{AccumulatorFragment, Epilogue};
+use super::epilogue::{AccumulatorFragment, Epilogue, gated};
 use super::interface::Schedule;
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
 use super::problem::Unscheduled;
-use super::rows::{RoutedBlock, TokenRows};
+use super::routed_block::RoutedBlock;
+use super::rows::TokenRows;
 use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
@@ -108,10 +109,15 @@ fn tile(main: &MainLoop<'_>, shape: TileShape) -> Result<Kernel, Unscheduled> {
         Some(experts) => {
             let grid = (shape.row_blocks(main.problem), shape.splits);
             let block = RoutedBlock::begin(&mut b, experts, grid, shape.programmatic);
-            block.when_in_use(&mut b, |b, matrix| {
+            let zeros = |b: &mut Builder| {
+                let warps = Participants::block(shape.warps);
+                gated::zeros(b, (main, &io), &block, (shape.rows, warps));
+            };
+            let write = |b: &mut Builder, matrix| {
                 let main = (main, x_fragment);
                 Tile::start_routed(b, main, (shape, io), (&block, matrix)).write(b);
-            });
+            };
+            block.when_in_use(&mut b, write, zeros);
         }
     }
     Ok(b.finish())
@@ -172,7 +178,7 @@ impl<'p> Tile<'p> {
             warp,
             token_block,
             token_blocks: Some((count, extent)),
-            rows: block.rows(b),
+            rows: block.rows(b, shape.tokens),
             row_block: block.row_block,
             matrix,
             split: block.split,
@@ -199,6 +205,7 @@ impl<'p> Tile<'p> {
             count: self.shape.rows,
             end: self.main.problem.n,
             matrix: self.matrix,
+            of_tile: self.main.problem.plan.native.rows,
         };
         constants.copy_rows(b, &self.io, of_rows, self.participants());
         // The ring has a barrier before anything is dequantised.

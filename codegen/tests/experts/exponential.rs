@@ -62,6 +62,7 @@ fn exp_is_within_its_units() {
 /// Every f32.
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
+#[expect(clippy::print_stdout, reason = "a measurement is printed")]
 fn exp_is_within_its_units_of_every_number() {
     const PART: u64 = 1 << 22;
     let mut largest = 0.0f64;

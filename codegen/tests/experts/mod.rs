@@ -1,6 +1,7 @@
 //! Kernels of expert layers on the simulator: against the reference.
 
 mod apply;
+mod assembles;
 mod combine;
 mod exponential;
 mod function;

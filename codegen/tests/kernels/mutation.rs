@@ -24,7 +24,7 @@ impl Place {
 }
 
 /// Applies a change to every operation of a kernel; returns whether the kernel differs.
-pub fn mutate(kernel: &mut Kernel, mutation: Mutation) -> bool {
+pub fn mutate(kernel: &mut Kernel, mut mutation: impl FnMut(&Place, &mut Op)) -> bool {
     each_body(kernel, &mut |place, body| {
         for statement in body {
             if let Statement::Op(op) = statement {

@@ -3,10 +3,11 @@
 
 use quantloom_codegen::ir::{Kernel, Verified, verify};
 use quantloom_codegen::jit::{Jit, launch_rule};
+use quantloom_codegen::schedule::experts::{GateProblem, activate};
 use quantloom_codegen::schedule::{Chosen, Problem, Stack};
 use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
 use quantloom_codegen::target::target;
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, Gate};
 use quantloom_dsl::format::{BF16, F32, FloatFormat, NUMBER_F32, Number, Overflow};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::PlainCodes;
@@ -21,6 +22,8 @@ use super::product::Random;
 
 /// The pair of a slot without one.
 const NONE: u32 = u32::MAX;
+/// The expert of a token block that is not in use, and the pairs of its slots: no such expert nor pair.
+const UNUSED: u32 = 0x00ff_ffff;
 /// The bits of a word that no kernel has written: those of [`Contents::poison`].
 const UNWRITTEN: u32 = 0xcdcd_cdcd;
 
@@ -160,8 +163,8 @@ impl Layer {
         assert!(used as usize <= blocks, "{used} of {blocks} token blocks");
         // Of token blocks that are not in use nothing may be read: an expert that does not exist, and
         // pairs that do not.
-        of_blocks.resize(blocks, 0x00ff_ffff);
-        of_slots.resize(blocks * slots, 0x00ff_ffff);
+        of_blocks.resize(blocks, UNUSED);
+        of_slots.resize(blocks * slots, UNUSED);
         let slot_of = |pair: u32| of_slots.iter().position(|own| *own == pair);
         let mut words = vec![used];
         words.extend(&of_blocks);
@@ -177,18 +180,26 @@ impl Layer {
         Sizes { experts, routed_rows, ..Sizes::new(self.tokens as u64, n, k, 132) }
     }
 
-    /// y of a kernel of the stack, word by word, and the pairs of its slots.
+    /// y of a kernel of the stack, and the pairs of its slots.
     ///
     /// # Errors
     /// The simulator's fault.
-    pub fn run(
-        &self,
-        kernel: &Verified<Kernel>,
-        slots: u32,
-        seed: u64,
-    ) -> Result<(Vec<u32>, Vec<u32>, Report), String> {
-        let (of_slots, words) = self.order(slots as usize);
-        let mut given = vec![(BufferRole::Order, Contents::from_words(&words))];
+    pub fn run(&self, kernel: &Verified<Kernel>, slots: u32, seed: u64) -> Result<Run, String> {
+        let direct = kernel.buffers.iter().any(|buffer| buffer.role == Some(BufferRole::Ids));
+        let (of_slots, order) = match direct {
+            true => self.ids(),
+            false => self.order(slots as usize),
+        };
+        let order = Contents::from_words(&order);
+        let role = if direct { BufferRole::Ids } else { BufferRole::Order };
+        let weights: Vec<u32> = match direct {
+            true => (0..of_slots.len()).map(|pair| (2.0 - pair as f32 / 16.0).to_bits()).collect(),
+            false => order.words().split_off(order.words().len() - of_slots.len()),
+        };
+        let mut given = vec![
+            (role, order.clone()),
+            (BufferRole::RouterWeights, Contents::from_words(&weights)),
+        ];
         for (at, (role, _)) in self.native[0].iter().enumerate() {
             let all = self.native.iter().flat_map(|matrix| matrix[at].1.iter().copied());
             given.push((*role, Contents::from_bytes(all.collect())));
@@ -211,7 +222,69 @@ impl Layer {
             given.push((*role, contents));
         }
         let (y, report) = launch(kernel, &self.sizes(), given, seed)?;
-        Ok((y, of_slots, report))
+        Ok(Run { y, of_slots, order, weights, report })
+    }
+
+    /// Pairs by slot, and the ids of pairs, where each pair is a token block.
+    fn ids(&self) -> (Vec<u32>, Vec<u32>) {
+        let slot = |(pair, expert): (usize, &Option<u32>)| expert.map_or(NONE, |_| pair as u32);
+        let slots = self.experts.iter().enumerate().map(slot).collect();
+        // Below 0, and beyond the experts that are here.
+        let absent = |pair: usize| if pair % 2 == 0 { NONE } else { self.stack.experts };
+        let id = |(pair, expert): (usize, &Option<u32>)| expert.unwrap_or(absent(pair));
+        (slots, self.experts.iter().enumerate().map(id).collect())
+    }
+
+    /// h by the kernel of a gate of its own, from y of the first product.
+    ///
+    /// # Errors
+    /// The simulator's fault.
+    pub fn gated(&self, z: Run, gate: Gate, slots: u32) -> Result<Contents, String> {
+        let kernel = activate(&GateProblem {
+            target: self.problem.target(),
+            gate,
+            own: self.own,
+            intermediate: self.problem.n,
+            local: self.stack.experts,
+            slots,
+        });
+        let kernel = verify(kernel).map_err(|refusals| refusals.to_string())?;
+        // The kernel of the order says so of all slots, also of token blocks that are not in use.
+        let empty = |word: &u32| if *word == UNUSED { NONE } else { *word };
+        let order: Vec<u32> = z.order.words().iter().map(empty).collect();
+        let order = Contents::from_words(&order);
+        let given = vec![(BufferRole::Order, order), (BufferRole::Summed, z.y)];
+        let (all, _) = launch_all(&kernel, &self.sizes(), given, 0)?;
+        let h = all.into_iter().find(|(role, _)| *role == BufferRole::Hidden);
+        Ok(h.unwrap().1)
+    }
+
+    /// The same product with rows of y that are multiplied by router weights.
+    pub fn weighted(&self, direct: bool) -> Problem {
+        let stack = Stack { direct, weighted: true, ..self.stack };
+        self.problem.clone().stacked(stack).unwrap()
+    }
+
+    /// The words of y without weights times the weights of a run.
+    pub fn with_weights(&self, plain: &Run, run: &Run) -> Vec<u32> {
+        let n = self.problem.n as usize;
+        let weight = |pair: usize| {
+            let slot = run.of_slots.iter().position(|own| *own as usize == pair)?;
+            Some(f32::from_bits(run.weights[slot]))
+        };
+        let words = plain.y.words().into_iter().enumerate();
+        let times = |(at, word): (usize, u32)| match weight(at / n) {
+            Some(weight) => (f32::from_bits(word) * weight).to_bits(),
+            None => word,
+        };
+        words.map(times).collect()
+    }
+
+    /// The same product with a gate, whose y is of the type of x; and without an order of pairs.
+    pub fn of_stack(&self, gate: Option<Gate>, direct: bool) -> Problem {
+        let output = if gate.is_some() { Number::Float(self.own) } else { NUMBER_F32 };
+        let problem = self.problem.clone().giving(output).unwrap();
+        problem.stacked(Stack { gate, direct, ..self.stack }).unwrap()
     }
 
     /// The first row of a stacked y that is not what it should be. A row of a pair with an expert has the
@@ -220,7 +293,8 @@ impl Layer {
     ///
     /// # Errors
     /// That row.
-    pub fn compare(&self, chosen: Chosen, (y, of_slots): (&[u32], &[u32])) -> Result<(), String> {
+    pub fn compare(&self, chosen: Chosen, run: &Run) -> Result<(), String> {
+        let (y, of_slots) = (&run.y.words()[..], &run.of_slots);
         let (n, shards) = (self.problem.n as usize, self.stack.shards as usize);
         let (singles, exact) = self.singles(chosen)?;
         let row_of_x = |pair: usize| match self.stack.product {
@@ -289,7 +363,7 @@ impl Layer {
                 given.extend(constants);
                 let sizes =
                     Sizes::new(count as u64, request.n, request.k, self.sizes().multiprocessors);
-                y.extend(launch(&kernel, &sizes, given, 0)?.0);
+                y.extend(launch(&kernel, &sizes, given, 0)?.0.words());
             }
             all.0.push(y);
             let kernel = (choice.sums, choice.decoded);
@@ -333,20 +407,33 @@ fn operand(request: &Request<'_>, x: &[f64], rows: usize) -> Vec<(BufferRole, Ve
     all.map(|(role, contents)| (role, contents.bytes)).collect()
 }
 
-/// Runs a kernel, and gives the words of y.
+/// What a kernel of the stack gave.
+pub struct Run {
+    pub y: Contents,
+    /// The pair of each slot.
+    pub of_slots: Vec<u32>,
+    /// The order, or the ids.
+    order: Contents,
+    /// The router weight of each slot, f32.
+    weights: Vec<u32>,
+    pub report: Report,
+}
+
+/// Runs a kernel, and gives y.
 fn launch(
     kernel: &Verified<Kernel>,
     sizes: &Sizes,
     given: Vec<Bound>,
     seed: u64,
-) -> Result<(Vec<u32>, Report), String> {
+) -> Result<(Contents, Report), String> {
     let (all, report) = launch_all(kernel, sizes, given, seed)?;
     let y = all.iter().find(|(role, _)| *role == BufferRole::Y);
+    let y = y.map(|(_, contents)| contents.clone()).unwrap_or_default();
     let counters = all.iter().find(|(role, _)| *role == BufferRole::Arrivals);
     if counters.is_some_and(|(_, left)| left.bytes.iter().any(|byte| *byte != 0)) {
         return Err("the count of arrivals is not 0 afterwards".to_owned());
     }
-    Ok((y.map(|(_, contents)| contents.words()).unwrap_or_default(), report))
+    Ok((y, report))
 }
 
 /// Runs a kernel by its launch rule, and gives all buffers back.

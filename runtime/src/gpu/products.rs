@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quantloom_dsl::experts::{ExpertLayer, ExpertProduct};
+use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate};
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
@@ -105,6 +105,13 @@ pub struct Stacked {
     pub top_k: u64,
     /// B: slots of a token block, if the order of pairs exists already.
     pub slots: Option<u64>,
+    /// The gate, if y is to be what it makes of the shards.
+    pub gate: Option<Gate>,
+    /// Whether a pair is a token block of its own, whose expert is its id: B is 1.
+    pub direct: bool,
+    /// Whether a row of y, one a pair, is multiplied by the pair's router weight: that of the order, or of
+    /// [`BufferRole::RouterWeights`] if the product is direct.
+    pub weighted: bool,
 }
 
 /// A kernel for the product of an expert layer.
@@ -190,8 +197,11 @@ pub trait Products: KernelSource {
 
     /// The kernel for a product of an expert layer and M tokens. The request is that of one matrix; its
     /// constant buffers ([`Products::native`]) are those of the product once for each expert and shard,
-    /// `[expert][shard]`. y is f32. The kernel reads [`BufferRole::Order`]; x has a row per token in the
-    /// first product and a row per slot in the second; y has a row per shard and slot, or per pair.
+    /// `[expert][shard]`. The kernel reads [`BufferRole::Order`], or [`BufferRole::Ids`] if it is direct,
+    /// which are then numbers of experts that are here, others for none. x has a row per token in the
+    /// first product and a row per slot in the second. y is f32 and has a row per shard and slot, or per
+    /// pair; rows without a pair are not written. With a gate y is of the request's own type and has a
+    /// row per slot, 0 without a pair.
     ///
     /// # Errors
     /// Why none of the source takes them.

@@ -71,13 +71,16 @@ impl<D: Fake> Products for Layer<D> {
         Sums::<D>(PhantomData).choose(request, tokens)
     }
 
-    /// Two tokens a launch.
+    /// Two tokens a launch, and no gate in a product.
     fn choose_stacked(
         &self,
         request: &Request<'_>,
-        _: &Stacked,
+        stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
+        if stacked.gate.is_some() {
+            return Err(Refusal::NotPacked(Box::new(key(request.target))));
+        }
         let choice = self.choose(request, tokens)?;
         Ok(StackedChoice { choice: Choice { tokens: 2, ..choice }, slots: 8 })
     }

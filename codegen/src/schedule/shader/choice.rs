@@ -95,6 +95,9 @@ impl Schedule for ShaderTile {
         if !all.iter().all(|choice| choice.is_power_of_two() && *choice <= gpu.block_threads) {
             return rule("choices are powers of two, at most the threads of a block");
         }
+        if !(self.row_tiles * self.groups).is_multiple_of(main.problem.together()) {
+            return rule("a block has tiles of all matrices that it multiplies together");
+        }
         if self.threads(main) > gpu.block_threads {
             return rule(&format!("a block has at most {} threads", gpu.block_threads));
         }

@@ -4,7 +4,7 @@ use crate::ir::{Address, BufferId, Builder, Cache, Operand, Reg, Type};
 use crate::schedule::chunk::{loads, width};
 use crate::schedule::group_params::GroupParams;
 use crate::schedule::mapping::MainLoop;
-use crate::schedule::stack::Matrix;
+use crate::schedule::shader::RowTile;
 
 /// One group parameter, for a lane's rows.
 pub(super) struct Params {
@@ -25,15 +25,15 @@ impl Params {
     pub(super) fn new(
         b: &mut Builder,
         main: &MainLoop<'_>,
-        (of, buffer, matrix): (GroupParams, BufferId, Matrix),
-        (tiles, lane): (&[Operand], Operand),
+        (of, buffer): (GroupParams, BufferId),
+        (tiles, lane): (&[RowTile], Operand),
     ) -> Self {
         let own = of.lane_word(b, main, lane);
-        let matrix = matrix.first_word(b, of.matrix_words(main.problem));
-        let own = b.add(own, matrix);
         let first = tiles.iter().map(|tile| {
-            let word = of.tile_word(b, main.problem, *tile);
-            b.add(word, own)
+            let word = of.tile_word(b, main.problem, tile.number);
+            let word = b.add(word, own);
+            let matrix = tile.matrix.first_word(b, of.matrix_words(main.problem));
+            b.add(word, matrix)
         });
         let first = first.collect();
         Self { first, shift: of.lane_shift(b, main, lane), of, buffer }

@@ -112,7 +112,12 @@ impl Schedule for SkinnyTile {
         if main.instruction().is_none() {
             return Err(multiplies_otherwise::<Self>(main));
         }
+        let together = main.problem.together();
         let rules = [
+            (
+                self.row_tiles.is_multiple_of(together),
+                "a block has tiles of all matrices that it multiplies together",
+            ),
             (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
             ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),
             ((1..=32).contains(&self.warps), "a block has 1 to 32 warps"),

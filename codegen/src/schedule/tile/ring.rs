@@ -150,12 +150,12 @@ impl Ring {
         let first = b.mul(tile.row_block, shape.warps * tiles);
         let first = b.mad(tile.warp, tiles, first);
         let lane_words = b.mul(tile.lane, WORDS);
-        let matrix = tile_words(main.problem) * main.problem.row_tiles();
-        let matrix = tile.matrix.first_word(b, matrix);
         let codes_from = (0..tiles).map(|r| {
             let number = b.add(first, r);
+            let (number, matrix) = tile.matrix.tile(b, number);
             let number = inside(b, tile, number);
             let word = b.mad(number, tile_words(main.problem), lane_words);
+            let matrix = matrix.first_word(b, tile_words(main.problem) * main.problem.row_tiles());
             b.add(word, matrix)
         });
         let codes_from = codes_from.collect();
@@ -327,11 +327,11 @@ impl Ring {
 /// A tile of rows that exists: beyond the last tile, the last one, whose results are computed again and
 /// not stored.
 fn inside(b: &mut Builder, tile: &Tile<'_>, number: Operand) -> Operand {
-    let (tiles, rows) = (tile.main.problem.row_tiles(), tile.main.problem.plan.native.rows);
-    if tiles.is_multiple_of(tile.shape.rows / rows) {
+    let problem = tile.main.problem;
+    if problem.grid_row_tiles().is_multiple_of(tile.shape.rows / problem.plan.native.rows) {
         return number;
     }
-    b.binary(Binary::Min, number, tiles - 1)
+    b.binary(Binary::Min, number, problem.row_tiles() - 1)
 }
 
 impl Stage<'_> {

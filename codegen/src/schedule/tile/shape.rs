@@ -158,7 +158,12 @@ impl Schedule for TileShape {
         let per_warp = self.warps > 0
             && self.rows.is_multiple_of(self.warps * native.rows)
             && matches!(self.row_tiles(main), 1 | 2 | 4);
+        let tiles = self.warps * self.row_tiles(main);
         let rules = [
+            (
+                tiles.is_multiple_of(main.problem.together()),
+                "a block has tiles of all matrices that it multiplies together",
+            ),
             (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
             (per_warp, "a warp has 16, 32 or 64 rows"),
             (self.min_blocks > 0, "there is at least a block"),
@@ -264,7 +269,7 @@ impl TileShape {
 
     /// Blocks along the rows.
     pub(super) fn row_blocks(&self, problem: &Problem) -> u32 {
-        problem.n.div_ceil(self.rows)
+        problem.grid_rows().div_ceil(self.rows)
     }
 
     /// Whether rows are the first axis of the grid, which alone has room for so many blocks.

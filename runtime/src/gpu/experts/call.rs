@@ -201,6 +201,7 @@ where
                     plan.pieces.len()
                 ));
             }
+            lines.extend(plan.refused.iter().cloned());
             lines.extend(plan.kernels.iter().map(|kernel| format!("kernel: {kernel}")));
             lines.join("\n")
         };

@@ -1,6 +1,7 @@
 //! The launches of an expert layer for M tokens: kernels in their order, the buffers between them, and the
 //! pieces into which tokens are cut.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use quantloom_dsl::Quantiser;
@@ -13,7 +14,7 @@ use crate::experts::ExpertError;
 use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::plan::{Chunk, Step, WorkspaceBytes};
-use crate::gpu::products::{ExpertRequest, Stacked, StackedChoice};
+use crate::gpu::products::{ExpertRequest, Request, Stacked, StackedChoice};
 use crate::op::{NotScheduled, ProductError};
 use crate::source::{BufferRole, Count, KernelKey, Problem};
 
@@ -76,6 +77,8 @@ pub struct LayerPlan<E: Executor> {
     pub(super) choices: [StackedChoice; 2],
     /// The kernels of the first piece.
     pub(super) kernels: Vec<KernelKey>,
+    /// The ways that were rejected, each with its reason.
+    pub(super) refused: Vec<String>,
 }
 
 impl<E: Executor> LayerPlan<E> {
@@ -114,6 +117,43 @@ impl<E: Executor> LayerPlan<E> {
     }
 }
 
+/// How the two products work together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    /// Pairs are not sorted: each is a token block of its own.
+    direct: bool,
+    /// The first product applies the gate.
+    fused: bool,
+}
+
+impl Way {
+    /// The best first.
+    const ALL: [Self; 3] = [
+        Self { direct: true, fused: true },
+        Self { direct: false, fused: true },
+        Self { direct: false, fused: false },
+    ];
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs = if self.direct { "pairs as they are" } else { "pairs sorted by expert" };
+        let gate =
+            if self.fused { "the gate in the first product" } else { "a kernel for the gate" };
+        write!(f, "{pairs}, {gate}")
+    }
+}
+
+/// What a call with some tokens launches.
+struct Launches {
+    steps: Vec<Step>,
+    choices: [StackedChoice; 2],
+    /// The most tokens of such launches.
+    most: u64,
+    /// The ways that were rejected, each with its reason.
+    refused: Vec<String>,
+}
+
 /// Plans that a layer keeps.
 const KEPT_PLANS: usize = 512;
 
@@ -148,14 +188,15 @@ impl<E: Executor> GpuExpertLayer<E> {
             return Err(ExpertError::Product(why.into()));
         }
         let mut most = key.tokens.max(1);
-        let (first, choices, kernels) = loop {
+        let (first, launches) = loop {
             let rows = most.min(key.tokens.max(1));
-            let (steps, choices, limit) = self.steps(products, key, rows)?;
-            if rows > limit.max(1) {
-                most = limit.max(1);
+            let launches = self.launches(products, key, rows)?;
+            let limit = launches.most.max(1);
+            if rows > limit {
+                most = limit;
                 continue;
             }
-            let chunk = self.chunk(products, &steps, key, rows)?;
+            let chunk = self.chunk(products, &launches.steps, key, rows)?;
             let needed = chunk.workspace().total();
             if needed > self.most_workspace {
                 if rows == 1 {
@@ -165,8 +206,7 @@ impl<E: Executor> GpuExpertLayer<E> {
                 most = rows.div_ceil(2);
                 continue;
             }
-            let kernels = steps.into_iter().map(|step| step.kernel).collect();
-            break (Arc::new(chunk), choices, kernels);
+            break (Arc::new(chunk), launches);
         };
         let rows = first.problem.m;
         if key.tokens > rows && self.spans_tokens(products) {
@@ -182,15 +222,17 @@ impl<E: Executor> GpuExpertLayer<E> {
             let chunk = if own == rows {
                 first.clone()
             } else {
-                let (steps, ..) = self.steps(products, key, own)?;
-                Arc::new(self.chunk(products, &steps, key, own)?)
+                let launches = self.launches(products, key, own)?;
+                Arc::new(self.chunk(products, &launches.steps, key, own)?)
             };
             workspace = workspace.max(chunk.workspace());
             pieces.push((at, chunk));
             at += own;
         }
         let executor = self.executor.clone();
-        Ok(LayerPlan { executor, key, pieces, workspace, choices, kernels })
+        let Launches { steps, choices, refused, .. } = launches;
+        let kernels = steps.into_iter().map(|step| step.kernel).collect();
+        Ok(LayerPlan { executor, key, pieces, workspace, choices, kernels, refused })
     }
 
     /// Whether a scale of x or h is over several tokens.
@@ -227,26 +269,60 @@ impl<E: Executor> GpuExpertLayer<E> {
         }
     }
 
-    /// The launches of a call with so many tokens, in order, the choices of the two products, and the
-    /// most tokens of such launches.
-    fn steps(
+    /// The choices of the two products for a way.
+    fn choices(
+        &self,
+        requests: &[Request<'_>; 2],
+        way: Way,
+        top_k: u64,
+        tokens: u64,
+    ) -> Result<[StackedChoice; 2], ProductError> {
+        let source = self.executor.source();
+        let gate_up = Stacked {
+            product: ExpertProduct::GateUp,
+            experts: self.local.into(),
+            shards: self.layer.gate.shards() as u64,
+            top_k,
+            slots: None,
+            gate: way.fused.then_some(self.layer.gate),
+            direct: way.direct,
+            weighted: false,
+        };
+        let first = source.choose_stacked(&requests[0], &gate_up, tokens)?;
+        let (product, slots) = (ExpertProduct::Down, Some(first.slots));
+        let down = Stacked { product, shards: 1, slots, gate: None, ..gate_up };
+        let second = source.choose_stacked(&requests[1], &down, tokens)?;
+        Ok([first, second])
+    }
+
+    /// The launches of a call with so many tokens: the first way of [`Way::ALL`] that kernels take.
+    fn launches(
         &self,
         products: &Products<E::Memory>,
         key: PlanKey,
         tokens: u64,
-    ) -> Result<(Vec<Step>, [StackedChoice; 2], u64), ExpertError> {
+    ) -> Result<Launches, ExpertError> {
         let (source, target) = (self.executor.source(), self.executor.target());
         let [first, second] = &products.stacks;
         let requests = [first.request(target), second.request(target)];
         let (local, top_k) = (u64::from(self.local), self.choices_of(key.routed));
-        let stacked = |product, shards, slots| {
-            let stacked = Stacked { product, experts: local, shards, top_k, slots };
-            let request = &requests[usize::from(product == ExpertProduct::Down)];
-            source.choose_stacked(request, &stacked, tokens).map_err(ProductError::from)
-        };
-        let gate_up = stacked(ExpertProduct::GateUp, self.layer.gate.shards() as u64, None)?;
+        let unsorted = tokens == 1 && self.map.is_none() && key.routed != RoutedBy::Batched;
+        let (mut refused, mut found) = (Vec::new(), None);
+        for way in Way::ALL.into_iter().filter(|way| unsorted || !way.direct) {
+            match self.choices(&requests, way, top_k, tokens) {
+                Ok(choices) => {
+                    found = Some(Ok((way, choices)));
+                    break;
+                }
+                Err(why) => {
+                    refused.push(format!("not {way}: {why}"));
+                    found = Some(Err(why));
+                }
+            }
+        }
+        let none = || Err(NotScheduled::NoActivation.into());
+        let (way, [gate_up, down]) = found.unwrap_or_else(none)?;
         let slots = gate_up.slots;
-        let down = stacked(ExpertProduct::Down, 1, Some(slots))?;
         let batched = key.routed == RoutedBy::Batched;
         let on_input = self.layer.weight_on_input && !batched;
         let request = ExpertRequest {
@@ -261,7 +337,9 @@ impl<E: Executor> GpuExpertLayer<E> {
             weighted: !(on_input || batched),
             shared: key.shared,
         };
-        let kernels = source.expert_kernels(&request, slots, tokens).map_err(ProductError::from)?;
+        let sorted_slots = if way.direct { 0 } else { slots };
+        let kernels = source.expert_kernels(&request, sorted_slots, tokens);
+        let kernels = kernels.map_err(ProductError::from)?;
         // Token blocks have at most L (B - 1) slots more than there are pairs.
         let slots_of_pairs = kernels.most_rows.saturating_sub(local * slots);
         let taken = gate_up.choice.tokens.min(down.choice.tokens);
@@ -277,17 +355,20 @@ impl<E: Executor> GpuExpertLayer<E> {
         if logits {
             steps.push(Step::new(kernels.route));
         }
-        steps.extend(kernels.order.into_iter().map(routed));
+        if !way.direct {
+            steps.extend(kernels.order.into_iter().map(routed));
+        }
         let mut x = BufferRole::X;
         if on_input {
             steps.push(routed(kernels.weigh));
             x = BufferRole::Weighted;
         }
-        let rows = Count::token_blocks(local, slots) * slots;
-        let gate = Step::new(kernels.gate);
+        let rows =
+            if way.direct { Count::RoutedRows } else { Count::token_blocks(local, slots) * slots };
         let sizes = [Count::M, rows];
-        let ends = [(x, BufferRole::Summed), (BufferRole::Hidden, BufferRole::Parts)];
-        let mut between = Some(gate);
+        let summed = if way.fused { BufferRole::Hidden } else { BufferRole::Summed };
+        let ends = [(x, summed), (BufferRole::Hidden, BufferRole::Parts)];
+        let mut between = (!way.fused).then(|| Step::new(kernels.gate));
         for (product, ((from, to), choice)) in ends.into_iter().zip([&gate_up, &down]).enumerate() {
             let operand = source.operand(&requests[product]).map_err(ProductError::from)?;
             let read = if operand.is_empty() { from } else { BufferRole::Operand };
@@ -298,12 +379,12 @@ impl<E: Executor> GpuExpertLayer<E> {
                 let step = Step::new(kernel).of_product(product).over(sizes[product].clone());
                 steps.push(step.bound(BufferRole::X, from));
             }
-            let step = Step::new(choice.choice.key.clone()).of_product(product);
+            let step = routed(choice.choice.key.clone()).of_product(product);
             steps.push(step.bound(BufferRole::X, read).bound(BufferRole::Y, to));
             steps.extend(between.take());
         }
         steps.push(routed(kernels.combine));
-        Ok((steps, [gate_up, down], most))
+        Ok(Launches { steps, choices: [gate_up, down], most, refused })
     }
 
     /// Refuses scales of groups of some rows of h: its rows are sorted by expert, with empty ones among them.

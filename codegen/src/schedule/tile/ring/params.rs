@@ -59,12 +59,13 @@ impl Params {
             let vectors = tile_words / vector;
             let all = (shape.row_tiles(main) * vectors, b.warp_size() * vector);
             let lanes = (tile.lane, b.warp_size());
-            let matrix = tile.matrix.first_word(b, of.matrix_words(main.problem));
             let copies = Copies::deal(b, (buffer, vector), all, lanes, |b, number| {
                 let of_tile = b.div(number, vectors);
                 let of_tile = b.add(first_tile, of_tile);
+                let (of_tile, matrix) = tile.matrix.tile(b, of_tile);
                 let of_tile = inside(b, tile, of_tile);
                 let word = of.tile_word(b, main.problem, of_tile);
+                let matrix = matrix.first_word(b, of.matrix_words(main.problem));
                 let word = b.add(word, matrix);
                 let in_tile = b.rem(number, vectors);
                 (b.mad(in_tile, vector, word), None)

@@ -1,0 +1,109 @@
+//! A block of an expert layer's product: its place in the grid, its expert's matrix and its token block.
+//!
+//! The grid has T token blocks, then blocks of rows of w, then the shards of y times the blocks that split K.
+//! T follows from M alone, so that a launch needs nothing from the host; token blocks beyond those that the
+//! order uses have nothing to do.
+
+use super::order::{OrderArray, OrderWords};
+use super::rows::TokenRows;
+use super::stack::{Matrix, Stack};
+use crate::ir::{Builder, Extent, Op, Operand, Special, Width};
+
+/// A block of an expert layer's product.
+pub(super) struct RoutedBlock {
+    /// Whether its token block is in use; all else holds only there.
+    in_use: Operand,
+    words: OrderWords,
+    stack: Stack,
+    token_block: Operand,
+    shard: Operand,
+    /// The block's number along the rows of w.
+    pub(super) row_block: Operand,
+    /// The block's number among those that split K.
+    pub(super) split: Operand,
+}
+
+impl RoutedBlock {
+    /// Sets the grid, of T token blocks, blocks of rows, and shards times splits, and finds the block's
+    /// place. With programmatic launch the kernel waits here for those before it, since the order decides
+    /// everything that a block reads.
+    pub(super) fn begin(
+        b: &mut Builder,
+        (stack, order): (Stack, OrderArray),
+        (row_blocks, splits): (u32, u32),
+        programmatic: bool,
+    ) -> Self {
+        let (fixed, shards) = (Extent::Constant, stack.shards_of_y());
+        let grid = [Extent::Parameter(order.token_blocks), fixed(row_blocks)];
+        b.grid([grid[0], grid[1], fixed(splits * shards)]);
+        let [token_block, row_block] = [0, 1].map(|axis| b.special(Special::Block(axis)));
+        let place = match splits * shards {
+            1 => 0u32.into(),
+            _ => b.special(Special::Block(2)),
+        };
+        let (shard, split) = match (shards, splits) {
+            (_, 1) => (place, 0u32.into()),
+            (1, _) => (0u32.into(), place),
+            _ => (b.div(place, splits), b.rem(place, splits)),
+        };
+        if programmatic {
+            b.push(Op::GridWait);
+            b.push(Op::GridLaunch);
+        }
+        let words = order.words(b);
+        let in_use = if stack.direct {
+            b.comment("pairs without an expert here have nothing to do");
+            let expert = b.load(words.expert_of(token_block), Width::B32)[0];
+            b.less(expert, stack.experts)
+        } else {
+            b.comment("token blocks beyond those in use have nothing to do");
+            let count = b.load(words.count(), Width::B32)[0];
+            b.less(token_block, count)
+        };
+        Self { in_use, words, stack, token_block, shard, row_block, split }
+    }
+
+    /// Writes what a block does whose token block is in use, and what another one does.
+    pub(super) fn when_in_use(
+        &self,
+        b: &mut Builder,
+        write: impl FnOnce(&mut Builder, Matrix),
+        otherwise: impl FnOnce(&mut Builder),
+    ) {
+        let then = |b: &mut Builder| {
+            let from = match self.stack.direct {
+                true => self.words.expert_of(self.token_block),
+                false => self.words.expert(self.token_block),
+            };
+            let expert = b.load(from, Width::B32)[0];
+            let number = b.mad(expert, self.stack.shards, self.shard);
+            write(b, Matrix { number: Some(number), together: self.stack.together() });
+        };
+        match self.stack.gate {
+            Some(_) => b.if_else(self.in_use, then, otherwise),
+            None => b.when(self.in_use, then),
+        }
+    }
+
+    /// Slots of a token block.
+    pub(super) const fn slots(&self) -> u32 {
+        self.words.array.slots
+    }
+
+    /// The tokens of the block, `tokens` of them: its slots.
+    pub(super) fn rows(&self, b: &mut Builder, tokens: u32) -> TokenRows {
+        let slots = b.mul(self.words.token_blocks, self.slots());
+        let shard_rows = b.mul(slots, self.shard);
+        let block = (self.token_block, tokens);
+        TokenRows::routed(block, self.words, (self.stack, shard_rows))
+    }
+
+    /// The number of the block's tile of y along the tokens, and the number of such tiles, as a value and
+    /// as an extent: token blocks of one shard after those of another.
+    pub(super) fn y_block(&self, b: &mut Builder) -> (Operand, Operand, Extent) {
+        let (blocks, order) = (self.words.token_blocks, self.words.array);
+        let number = b.mad(blocks, self.shard, self.token_block);
+        let shards = self.stack.shards_of_y();
+        (number, b.mul(blocks, shards), Extent::times(order.token_blocks, shards))
+    }
+}

@@ -1,0 +1,166 @@
+//! Calls of whole expert layers on simulated GPUs: edges, and what decides nothing.
+
+use quantloom::codegen::jit::Simulator;
+use quantloom::runtime::element::bf16;
+use quantloom::runtime::experts::{
+    ExpertCall, ExpertError, ExpertLayer, ExpertMatrices, ExpertOp as _, ExpertOptions, Routed,
+};
+use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer};
+use quantloom::runtime::op::{Values, ValuesMut, Workspace};
+use quantloom::runtime::pack::pack;
+use quantloom::runtime::unpacked::Unpacked;
+use quantloom_dsl::Scheme;
+use quantloom_dsl::layout::Shape;
+use quantloom_tools::conformance::draw;
+
+const LAYER: &str = "8 experts of 64 x 96, top 2, softmax renormalised, silu";
+const TOKENS: usize = 9;
+
+fn scheme() -> &'static Scheme {
+    quantloom_kernels::scheme("ct_w4a16").unwrap()
+}
+
+fn matrix((n, k): (u64, u64), seed: u64) -> Unpacked {
+    let shape = Shape::matrix(n, k);
+    let packed = pack(scheme(), &draw::layer(scheme(), shape, seed)).unwrap();
+    Unpacked::new(scheme(), shape, &|name: &str| packed.get(name).map(Vec::as_slice)).unwrap()
+}
+
+fn prepared(simulator: Simulator, options: &ExpertOptions) -> GpuExpertLayer<Simulator> {
+    let layer: ExpertLayer = LAYER.parse().unwrap();
+    let shards = |expert| (0..2u64).map(move |shard| matrix((96, 64), 100 + 2 * expert + shard));
+    let gate_up = (0..8u64).map(|expert| shards(expert).collect()).collect();
+    let down = (0..8u64).map(|expert| matrix((64, 96), 200 + expert)).collect();
+    let matrices = ExpertMatrices::new(gate_up, down).unwrap();
+    GpuDevice::new(simulator).prepare_layer(&layer, &matrices, options).unwrap()
+}
+
+fn simulator() -> Simulator {
+    Simulator::new("sm_90a").unwrap()
+}
+
+/// Numbers between -1 and 1.
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn x() -> Vec<bf16> {
+    let bits = |value: &f32| bf16::from_bits((value.to_bits() >> 16) as u16);
+    numbers(TOKENS * 64, 3).iter().map(bits).collect()
+}
+
+/// Ids of two tokens that are equal, of two experts alone, and none.
+fn ids() -> Vec<i32> {
+    let mut ids: Vec<i32> = (0..2 * TOKENS as i32).map(|pair| pair * 5 % 8).collect();
+    ids[..6].copy_from_slice(&[3, 3, 3, 0, -1, -1]);
+    ids
+}
+
+fn y(
+    layer: &GpuExpertLayer<Simulator>,
+    x: &[bf16],
+    routed: Routed<'_>,
+) -> Result<Vec<f32>, ExpertError> {
+    let mut y = vec![0.0; x.len()];
+    let call = ExpertCall { x: Values::Bf16(x), routed, shared: None };
+    layer.forward_into(&call, ValuesMut::F32(&mut y), &mut Workspace::default())?;
+    Ok(y)
+}
+
+/// The order of blocks, warps and lanes decides nothing; a token's y does not depend on the others, but for
+/// the choice of kernels, which M decides.
+#[test]
+fn every_run_gives_the_same_bits() {
+    let (x, ids, weights) = (x(), ids(), numbers(2 * TOKENS, 5));
+    let routed = Routed::Chosen { ids: &ids, weights: &weights };
+    let run =
+        |seed| y(&prepared(simulator().with_seed(seed), &ExpertOptions::default()), &x, routed);
+    let first = run(0).unwrap();
+    assert!(first[2 * 64..3 * 64].iter().all(|y| *y == 0.0), "a token without an expert");
+    assert!(first[..64].iter().any(|y| *y != 0.0));
+    for seed in 1..4 {
+        assert_eq!(run(seed).unwrap(), first, "seed {seed}");
+    }
+    // A NaN stays in its token.
+    let mut other = x.clone();
+    other[64 + 5] = bf16::from_bits(0x7fc0);
+    let layer = prepared(simulator(), &ExpertOptions::default());
+    let second = y(&layer, &other, routed).unwrap();
+    for (at, (second, first)) in second.iter().zip(&first).enumerate() {
+        match at / 64 {
+            1 => assert!(second.is_nan(), "{at}: {second}"),
+            token => assert_eq!(second, first, "token {token}"),
+        }
+    }
+}
+
+/// Experts that kernels choose are those that the host chooses, and their weights within a few units.
+#[test]
+fn experts_are_chosen_on_the_device_too() {
+    let layer = prepared(simulator(), &ExpertOptions::default());
+    let (x, logits) = (x(), numbers(TOKENS * 8, 11));
+    let call = ExpertCall { x: Values::Bf16(&x), routed: Routed::Logits(&logits), shared: None };
+    let mut tensors = layer.tensors(&call).unwrap();
+    layer.queue(&mut tensors, false).unwrap();
+    let device = layer.result(&tensors).unwrap();
+    let mut host = vec![bf16::ZERO; x.len()];
+    let to = ValuesMut::Bf16(&mut host);
+    layer.forward_into(&call, to, &mut Workspace::default()).unwrap();
+    for (at, (device, host)) in device.chunks_exact(2).zip(&host).enumerate() {
+        let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+        let device = wide(u16::from_le_bytes([device[0], device[1]]));
+        let host = wide(host.to_bits());
+        // Weights differ by units of f32, so that y is rounded to a neighbour at most.
+        assert!((device - host).abs() <= host.abs().max(1e-6) / 128.0, "{at}: {device}, {host}");
+    }
+}
+
+/// A workspace for few tokens cuts a call into pieces.
+#[test]
+fn a_small_workspace_cuts_tokens_into_pieces() {
+    let (x, ids, weights) = (x(), ids(), numbers(2 * TOKENS, 5));
+    let routed = Routed::Chosen { ids: &ids, weights: &weights };
+    let whole = y(&prepared(simulator(), &ExpertOptions::default()), &x, routed).unwrap();
+    let mut options = ExpertOptions::default();
+    let full = prepared(simulator(), &options).workspace_size(TOKENS);
+    options.most_workspace = full as u64 / 2;
+    let layer = prepared(simulator(), &options);
+    assert!(layer.explain(TOKENS).contains("pieces"), "{}", layer.explain(TOKENS));
+    assert!(layer.workspace_size(TOKENS) <= full / 2);
+    for (at, (cut, whole)) in y(&layer, &x, routed).unwrap().iter().zip(&whole).enumerate() {
+        // Other kernels may add in another order.
+        assert!((cut - whole).abs() <= 1e-4 * (1.0 + whole.abs()), "{at}: {cut}, {whole}");
+    }
+    options.most_workspace = 64;
+    let refused = y(&prepared(simulator(), &options), &x, routed);
+    assert!(matches!(refused, Err(ExpertError::Workspace { most: 64, .. })), "{refused:?}");
+}
+
+#[test]
+fn calls_that_do_not_fit_are_refused() {
+    let layer = prepared(simulator(), &ExpertOptions::default());
+    let (x, good, weights) = (x(), ids(), numbers(2 * TOKENS, 5));
+    let with = |ids: &[i32]| y(&layer, &x, Routed::Chosen { ids, weights: &weights });
+    let mut ids = good.clone();
+    ids[7] = 8;
+    let Err(ExpertError::Expert { token: 3, choice: 1, id: 8, experts: 8 }) = with(&ids) else {
+        panic!("an id of 8")
+    };
+    assert!(matches!(with(&good[1..]), Err(ExpertError::Length { .. })));
+    let rows = y(&layer, &x[1..], Routed::Chosen { ids: &good, weights: &weights });
+    assert!(matches!(rows, Err(ExpertError::Rows { hidden: 64, .. })));
+    let mut logits = numbers(TOKENS * 8, 1);
+    logits[10] = f32::NAN;
+    let refused = y(&layer, &x, Routed::Logits(&logits));
+    assert!(matches!(refused, Err(ExpertError::NotFinite { token: 1, expert: 2, .. })));
+    let none = y(&layer, &[], Routed::Chosen { ids: &[], weights: &[] });
+    assert_eq!(none.unwrap(), [0.0; 0]);
+    let counts = [3u32; 8];
+    let refused = y(&layer, &x, Routed::Batched { counts: &counts, most: 2 });
+    assert!(matches!(refused, Err(ExpertError::Length { .. })));
+}
