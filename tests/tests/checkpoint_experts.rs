@@ -213,6 +213,58 @@ fn a_matrix_of_a_stack() {
     }
 }
 
+/// The rows of gate before those of up, in a file of our own format.
+fn concatenated(mut file: File, name: &str) -> File {
+    let rows = |bytes: &[u8]| -> Vec<u8> {
+        let row = bytes.len() / (4 * 192);
+        let of_expert = |bytes: &[u8]| {
+            let shard = |shard: usize| bytes.chunks(row).skip(shard).step_by(2).flatten().copied();
+            shard(0).chain(shard(1)).collect::<Vec<u8>>()
+        };
+        bytes.chunks(192 * row).flat_map(of_expert).collect()
+    };
+    for tensor in &mut file.tensors {
+        if tensor.name.contains("gate_up_proj") {
+            tensor.bytes = rows(&tensor.bytes);
+        }
+    }
+    let scheme = |name: &str| quantloom_kernels::scheme(name).unwrap().to_string();
+    let gate_up = scheme("gpt_oss_mxfp4_gate_up").replace("interleaved", "concatenated");
+    let down = scheme("gpt_oss_mxfp4_down");
+    let layers = serde_json::json!({
+        format!("{name}.gate_up_proj"): { "shape": [4, 192, 64], "scheme": gate_up },
+        format!("{name}.down_proj"): { "shape": [4, 64, 96], "scheme": down },
+    });
+    let config = serde_json::json!({ "quant_method": "quantloom", "layers": layers });
+    file.set_config(config.to_string());
+    file
+}
+
+#[test]
+fn rows_of_gate_before_those_of_up() {
+    let name = "model.layers.0.mlp.experts";
+    let interleaved = open("moe_gpt_oss_clamped");
+    let file = concatenated(File::golden("moe_gpt_oss_clamped"), name);
+    let open = |file: &File| Checkpoint::from_bytes(file.bytes(), Options::default()).unwrap();
+    let ours = open(&file);
+    let [expected, found] = [&interleaved, &ours].map(|of| of.expert_layer(name).unwrap());
+    for expert in 0..4 {
+        let [expected, found] = [&expected, &found].map(|of| of.expert_weights(expert).unwrap());
+        assert_eq!(expected, found, "expert {expert}");
+    }
+    // down has one matrix an expert.
+    let mut swapped = file.clone();
+    swapped.set(&format!("/layers/{name}.down_proj/scheme"), {
+        let scheme = quantloom_kernels::scheme("gpt_oss_mxfp4_down").unwrap().to_string();
+        scheme.replace("single", "interleaved").into()
+    });
+    let error = open(&swapped).expert_layer(name).unwrap_err().to_string();
+    assert!(
+        error.contains("down_proj\" is the stack of down") && error.contains("interleaved"),
+        "{error}"
+    );
+}
+
 /// gate and up keep scales of their own: no file merges them.
 #[test]
 fn shards_keep_their_scales() {
