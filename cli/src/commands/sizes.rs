@@ -10,9 +10,14 @@ pub(crate) fn shape(text: &str) -> Result<(u64, u64), String> {
 
 /// Values of M: `1,8,32` or `1-17`, from 1 on.
 pub(crate) fn tokens(text: &str) -> Result<Vec<usize>, String> {
+    tokens_from(1, text)
+}
+
+/// Values of M from `least` on.
+fn tokens_from(least: usize, text: &str) -> Result<Vec<usize>, String> {
     let wrong = || format!("\"{text}\" is not a list of M, such as 1,8,32 or 1-17");
     let one = |text: &str| {
-        text.trim().parse::<usize>().ok().filter(|m| (1..1 << 20).contains(m)).ok_or_else(wrong)
+        text.trim().parse::<usize>().ok().filter(|m| (least..1 << 20).contains(m)).ok_or_else(wrong)
     };
     let mut all = Vec::new();
     for part in text.split(',') {
@@ -33,5 +38,17 @@ impl std::str::FromStr for Tokens {
 
     fn from_str(text: &str) -> Result<Self, String> {
         tokens(text).map(Self)
+    }
+}
+
+/// The same of calls that may have no tokens: from 0 on.
+#[derive(Clone, Debug)]
+pub(crate) struct TokensOrNone(pub(crate) Vec<usize>);
+
+impl std::str::FromStr for TokensOrNone {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        tokens_from(0, text).map(Self)
     }
 }

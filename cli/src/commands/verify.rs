@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use quantloom::device::Device;
 use quantloom::dsl::Scheme;
 use quantloom::runtime::backend::Backend;
 use quantloom_tools::conformance::{Failure, Suite, Summary};
 
-use super::sizes::{Tokens, shape};
+use super::sizes::{TokensOrNone, shape};
 use super::verify_experts::{self, Narrowed};
 use super::{backend, eprint_line, print_line, scheme, table};
 use crate::printed::shell_word;
@@ -54,9 +54,9 @@ pub(crate) struct Arguments {
     /// Only this shape, instead of seven that are whole, ragged, tiny and long.
     #[arg(long, value_name = "NxK", value_parser = shape)]
     shape: Option<(u64, u64)>,
-    /// Only these M: 1,8,32 or 1-17.
+    /// Only these M: 1,8,32 or 1-17; of expert layers 0 too.
     #[arg(long, value_name = "LIST")]
-    m: Option<Tokens>,
+    m: Option<TokensOrNone>,
     /// Only this seed, instead of 0 to 11; a seed decides what kind of scales are drawn too.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
@@ -86,10 +86,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         let narrowed = Narrowed {
             quick: arguments.quick,
             shape: arguments.shape,
-            tokens: arguments.m.as_ref().map(|Tokens(tokens)| tokens.as_slice()),
+            tokens: arguments.m.as_ref().map(|TokensOrNone(tokens)| tokens.as_slice()),
             seed: arguments.seed,
         };
         return verify_experts::run(&arguments.layers, experts, &narrowed, &schemes, &devices);
+    }
+    if arguments.m.as_ref().is_some_and(|TokensOrNone(tokens)| tokens.contains(&0)) {
+        bail!("M = 0 is a call of an expert layer: add --experts");
     }
     let backends: Vec<&dyn Backend> = devices.iter().map(Device::backend).collect();
     let suite = suite(arguments);
@@ -186,7 +189,7 @@ fn suite(arguments: &Arguments) -> Suite {
     if let Some(shape) = arguments.shape {
         suite.shapes = vec![shape];
     }
-    if let Some(Tokens(tokens)) = &arguments.m {
+    if let Some(TokensOrNone(tokens)) = &arguments.m {
         suite.tokens.clone_from(tokens);
     }
     if let Some(seed) = arguments.seed {

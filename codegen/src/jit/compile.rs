@@ -37,7 +37,8 @@ pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<Choice, Refus
     Ok(choice(request, &problem, chosen, by)?)
 }
 
-/// The kernel for a product of an expert layer and M tokens.
+/// The kernel for a product of an expert layer and M tokens; `adjust` may replace what the schedules'
+/// models choose.
 ///
 /// # Errors
 /// Why there is none.
@@ -45,6 +46,7 @@ pub(super) fn choose_experts(
     request: &Request<'_>,
     stacked: &Stacked,
     tokens: u64,
+    adjust: &dyn Fn(Chosen) -> Result<(Chosen, Basis), JitError>,
 ) -> Result<StackedChoice, Refusal> {
     let &Stacked { product, experts, shards, top_k, slots, gate, direct, weighted } = stacked;
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
@@ -54,8 +56,9 @@ pub(super) fn choose_experts(
     let problem = problem.stacked(stack(role, (experts, shards, top_k)));
     let problem = problem.map_err(JitError::from)?;
     let chosen = choose_stacked(&problem, size(tokens), slots.map(size));
-    let chosen = chosen.map_err(JitError::from)?;
-    let mut choice = choice(request, &problem, chosen, Basis::Model)?;
+    let (chosen, by) = adjust(chosen.map_err(JitError::from)?)?;
+    chosen.schedule().checked(&problem).map_err(JitError::from)?;
+    let mut choice = choice(request, &problem, chosen, by)?;
     choice.key.work = Work::expert_product(request.scheme, request.activation, output, role);
     let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k)];
     let sizes = sizes.map(|(name, size)| (name.to_owned(), size));

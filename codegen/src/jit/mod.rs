@@ -174,7 +174,7 @@ impl Products for Jit {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        compile::choose_experts(request, stacked, tokens)
+        compile::choose_experts(request, stacked, tokens, &|chosen| Ok((chosen, Basis::Model)))
     }
 
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {

@@ -5,9 +5,9 @@ use quantloom_runtime::gpu::{
     Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativePart, Products, Request,
     Stacked, StackedChoice,
 };
-use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
+use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
-use super::compile::{choice, gpu, problem_on};
+use super::compile::{choice, choose_experts, gpu, problem_on};
 use super::{Jit, JitError, Overrides};
 use crate::schedule::Chosen;
 use crate::target::Target;
@@ -42,7 +42,13 @@ impl Products for JitWithOverrides {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        Jit.choose_stacked(request, stacked, tokens)
+        choose_experts(request, stacked, tokens, &|chosen| {
+            let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
+            match self.0.apply(&mut schedule)? {
+                true => Ok((Chosen::read(&schedule.name, &schedule.parameters)?, Basis::Asked)),
+                false => Ok((chosen, Basis::Model)),
+            }
+        })
     }
 
     fn expert_kernels(

@@ -12,6 +12,7 @@ use quantloom_dsl::reference::experts::{
     Choices, ExpertWeights, LayerReference, ProductInput, route,
 };
 use quantloom_dsl::{ActivationChoice, Scheme};
+use quantloom_runtime::accumulation::Sums;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::{
     Checkpoint, CheckpointExperts, CheckpointExpertsError, Dtype, ExpertsProblem, StoredExperts,
@@ -327,6 +328,13 @@ fn on_device(
         true => Verdict::NotChecked(error.to_string()),
         false => fail(error.to_string()),
     });
+    // Matrix instructions and the lanes of GPUs multiply x of f32 in fewer bits.
+    let of_cpu = |sums: &Sums| !matches!(sums, Sums::Matrix | Sums::Scaled | Sums::Lanes);
+    let exact = exact
+        && prepared.as_ref().is_ok_and(|prepared| {
+            let tokens = x.values.len() / experts.sizes().hidden.max(1) as usize;
+            prepared.op().sums(x.own, tokens).iter().all(of_cpu)
+        });
     let y = prepared.and_then(|prepared| {
         prepared.forward(x, routed).map_err(|error| match is_not_scheduled(&error) {
             true => Verdict::NotChecked(error.to_string()),
