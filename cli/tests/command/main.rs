@@ -3,6 +3,7 @@
 mod custom_scheme;
 mod documents;
 mod emit;
+mod experts;
 mod explicit_scheme;
 mod gpu;
 mod hostile;
