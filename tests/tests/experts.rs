@@ -51,6 +51,23 @@ fn every_scheme_of_the_catalogue_conforms() {
     assert!(largest > 0.02, "{largest}");
 }
 
+/// One token's experts that quantise x with scales of their own, or read its columns in orders of
+/// their own.
+#[test]
+fn experts_of_one_token_read_it_in_their_own_way() {
+    let suite = ExpertSuite {
+        shapes: vec![(64, 96), (128, 128)],
+        gates: vec![GATES[0]],
+        tokens: vec![1],
+        seeds: vec![0],
+        every: 1,
+        ..ExpertSuite::default()
+    };
+    for name in ["quark_w8a8_int8_channel_static", "gptq4_v1_actorder", "modelopt_nvfp4"] {
+        conforms(&suite, quantloom_kernels::scheme(name).unwrap());
+    }
+}
+
 #[test]
 #[ignore = "minutes: every gate, two seeds, with every scheme"]
 fn every_gate_and_routing_conforms_with_every_scheme() {

@@ -4,6 +4,7 @@ mod custom_scheme;
 mod documents;
 mod emit;
 mod experts;
+mod verify_experts;
 mod explicit_scheme;
 mod gpu;
 mod hostile;

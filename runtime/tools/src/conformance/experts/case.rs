@@ -198,7 +198,9 @@ impl Step<'_> {
         let (layer, hidden) = (&self.layer, self.layer.hidden as usize);
         let local = prepared.drawn.down.len();
         let rows = if routing == RoutingKind::Batched { local * tokens } else { tokens };
-        let factor = (self.seed, prepared.drawn.factor);
+        // Products of large sums stay below 65504.
+        let narrow = if prepared.own == F16 { 0.25 } else { 1.0 };
+        let factor = (self.seed, prepared.drawn.factor * narrow);
         let x = draw::tokens(self.scheme, prepared.own, rows, hidden, factor);
         let (ids, weights) = draw::choices(layer, routing, rows, self.seed);
         let (logits, _) = draw::logits(layer, rows, self.seed);
@@ -298,7 +300,10 @@ impl Step<'_> {
         }
         for (at, (id, weight)) in numbers.ids.iter().zip(&numbers.weights).enumerate() {
             let (token, weight) = (at / k, f64::from(*weight));
-            let place = quantloom_runtime::experts::place(*id, prepared.options.map.as_ref());
+            let place = usize::try_from(*id).ok().and_then(|id| match &prepared.options.map {
+                None => Some(id),
+                Some(map) => usize::try_from(map.places()[id]).ok(),
+            });
             if layer.weight_on_input {
                 let row = &mut a[token * hidden..][..hidden];
                 row.iter_mut().for_each(|x| *x = own.round(*x * weight));
