@@ -256,6 +256,10 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
             let run = layer.run(&kernel, slots, 1);
             let run = run.unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             assert!(run.y == expected, "{}", kernel.name);
+            // On AMD the two sums of a result share banks: lanes are served in another order.
+            if sm.starts_with("sm_") && slots >= 8 {
+                assert_eq!(run.report.conflicts(), 0, "{}:\n{}", kernel.name, run.report);
+            }
             done += 1;
         }
         done
