@@ -256,6 +256,10 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
             let run = layer.run(&kernel, slots, 1);
             let run = run.unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             assert!(run.y == expected, "{}", kernel.name);
+            // On AMD the two sums of a result share banks: lanes are served in another order.
+            if sm.starts_with("sm_") && slots >= 8 {
+                assert_eq!(run.report.conflicts(), 0, "{}:\n{}", kernel.name, run.report);
+            }
             done += 1;
         }
         done
@@ -365,7 +369,6 @@ fn kernels_of_experts(
 
 /// The vendors' compilers take what is chosen for products of experts without spills; of `every` schemes one.
 fn compiled(every: usize, tokens: &[u32]) {
-    let (ptxas, clang) = (ptxas::find(), clang::find());
     let schemes = catalogue();
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());
     let mut texts = Vec::new();
@@ -386,6 +389,12 @@ fn compiled(every: usize, tokens: &[u32]) {
         }
     }
     assert!(texts.len() > 30);
+    all_compile(&texts);
+}
+
+/// Compiles texts, each with its scheme and target.
+fn all_compile(texts: &[(String, &str, String)]) {
+    let (ptxas, clang) = (ptxas::find(), clang::find());
     let spills = texts.par_iter().filter_map(|(scheme, sm, text)| {
         let title = text.lines().next().unwrap_or_default();
         let said = if sm.starts_with("sm_") {
@@ -403,6 +412,28 @@ fn compiled(every: usize, tokens: &[u32]) {
     let spills: Vec<String> = spills.collect();
     let (of, all) = (spills.len(), texts.len());
     assert!(spills.is_empty(), "{of} of {all} kernels:\n{}", spills.join("\n"));
+}
+
+/// Products whose skinny blocks have no register to spare.
+#[test]
+fn kernels_of_experts_with_many_registers_compile() {
+    let tight =
+        ["q2g128", "q4zg128f16o", "e2m1g32e8m0_e4m3", "e2m1g32e8m0_bf16", "e2m1g16e4m3tf32"];
+    let mut texts = Vec::new();
+    let mut seen = HashSet::new();
+    for scheme in catalogue().iter().filter(|scheme| scheme.experts.is_none()) {
+        for sm in ["sm_80", "sm_90a"] {
+            for kernel in kernels_of_experts(scheme, sm, LAYERS[2], &[4]) {
+                let few = tight.iter().any(|name| kernel.name.starts_with(name));
+                let text = emit::source(&kernel).unwrap();
+                if few && seen.insert(text.replace(&kernel.name, "")) {
+                    texts.push((scheme.name.clone(), sm, text));
+                }
+            }
+        }
+    }
+    assert!(texts.len() > 30, "{}", texts.len());
+    all_compile(&texts);
 }
 
 #[test]

@@ -133,8 +133,13 @@ const OF_FUSED: &[(&str, Mutation)] = &[
         }
     }),
     ("up of the next tile", |_, _, op| {
-        if let Op::Binary { op: Binary::Add, b: b @ Operand::U32(16), .. } = op {
+        if let Op::Binary { op: Binary::Xor, b: b @ Operand::U32(16), .. } = op {
             *b = 8u32.into();
+        }
+    }),
+    ("gate and up exchanged", |_, _, op| {
+        if let Op::Compare { op: op @ Compare::Equal, b: Operand::U32(1), .. } = op {
+            *op = Compare::NotEqual;
         }
     }),
     ("rows of slots without a pair are not 0", |_, _, op| {

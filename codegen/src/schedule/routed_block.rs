@@ -13,6 +13,8 @@ use crate::ir::{Builder, Extent, Op, Operand, Special, Width};
 pub(super) struct RoutedBlock {
     /// Whether its token block is in use; all else holds only there.
     in_use: Operand,
+    /// Its expert.
+    expert: Operand,
     words: OrderWords,
     stack: Stack,
     token_block: Operand,
@@ -51,16 +53,19 @@ impl RoutedBlock {
             b.push(Op::GridLaunch);
         }
         let words = order.words(b);
-        let in_use = if stack.direct {
+        let (in_use, expert) = if stack.direct {
             b.comment("pairs without an expert here have nothing to do");
             let expert = b.load(words.expert_of(token_block), Width::B32)[0];
-            b.less(expert, stack.experts)
+            (b.less(expert, stack.experts), expert)
         } else {
+            // Both loads at once: the expert of a token block that is not in use is written, and not used.
             b.comment("token blocks beyond those in use have nothing to do");
             let count = b.load(words.count(), Width::B32)[0];
-            b.less(token_block, count)
+            let expert = b.load(words.expert(token_block), Width::B32)[0];
+            (b.less(token_block, count), expert)
         };
-        Self { in_use, words, stack, token_block, shard, row_block, split }
+        let expert = expert.into();
+        Self { in_use, expert, words, stack, token_block, shard, row_block, split }
     }
 
     /// Writes what a block does whose token block is in use, and what another one does.
@@ -71,12 +76,7 @@ impl RoutedBlock {
         otherwise: impl FnOnce(&mut Builder),
     ) {
         let then = |b: &mut Builder| {
-            let from = match self.stack.direct {
-                true => self.words.expert_of(self.token_block),
-                false => self.words.expert(self.token_block),
-            };
-            let expert = b.load(from, Width::B32)[0];
-            let number = b.mad(expert, self.stack.shards, self.shard);
+            let number = b.mad(self.expert, self.stack.shards, self.shard);
             write(b, Matrix { number: Some(number), together: self.stack.together() });
         };
         match self.stack.gate {

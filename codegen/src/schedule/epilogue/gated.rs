@@ -42,15 +42,25 @@ impl Epilogue<'_> {
             let values = sums(b, [token, row]);
             self.constants.finish(b, [token, row], self.width(), &values)
         };
-        let left = finished(b, first);
-        let right = match of.shards() {
-            1 => left.clone(),
-            _ => {
-                let second = b.add(first, self.main.problem.plan.native.rows);
-                finished(b, second)
-            }
-        };
-        left.into_iter().zip(right).map(|(g, u)| gate(b, of, g, u)).collect()
+        if of.shards() == 1 {
+            let values = finished(b, first);
+            return values.into_iter().map(|g| gate(b, of, g, g)).collect();
+        }
+        // A tile of results has its sums in half of the banks: of two tiles that are read together one reads
+        // gate first and the other one up.
+        let of_tile = self.main.problem.plan.native.rows;
+        let result = b.mad(token, self.rows_of_y(), row);
+        let turned = b.div(result, of_tile);
+        let turned = b.rem(turned, 2);
+        let one = b.mad(turned, of_tile, first);
+        let other = b.xor(one, of_tile);
+        let (one, other) = (finished(b, one), finished(b, other));
+        let turned = b.equal(turned, 1u32);
+        let pairs = one.into_iter().zip(other).map(|(one, other)| {
+            let (g, u) = (b.select(turned, other, one), b.select(turned, one, other));
+            gate(b, of, g, u)
+        });
+        pairs.collect()
     }
 }
 

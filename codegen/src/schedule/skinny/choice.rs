@@ -236,6 +236,11 @@ impl SkinnyTile {
         // A second tile of tokens: its x and partial sums of a segment once, its sums for each tile of
         // rows.
         let further = (token_tiles - 1) * (9 + 15 * self.row_tiles);
+        // An expert layer's block keeps its place, and with a gate a first word of each tile.
+        let stacked = match main.problem.stack {
+            Some(_) => 8 + 2 * self.row_tiles,
+            None => 0,
+        };
         // One word of scales per tile is part of every tile's registers.
         let numbers = 2 * numbers.saturating_sub(1);
         let tile = main.k_tile_words() + sums + numbers;
@@ -247,6 +252,7 @@ impl SkinnyTile {
             + overlap
             + self.row_tiles * tile
             + further
+            + stacked
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
