@@ -323,9 +323,9 @@ impl Count {
     }
 
     /// The most token blocks of an expert layer: `min(R, ceil((R + (L - 1)(B - 1)) / B))` of R pairs, L
-    /// experts and B slots a block. An expert with r pairs has `ceil(r / B)` blocks, at most `(r + B -
-    /// 1) / B`; all experts together have at most `(R + L (B - 1)) / B`, rounded down, which is the
-    /// quotient above. Each block has a pair.
+    /// experts and B slots a block. An expert with r pairs has `ceil(r / B)` blocks, at most
+    /// `(r + B - 1) / B`; all experts together have at most `(R + L (B - 1)) / B`, rounded down, which is
+    /// the quotient above. Each block has a pair.
     pub fn token_blocks(experts: u64, slots: u64) -> Self {
         let (experts, slots) = (experts.max(1), slots.max(1));
         let padded = Self::RoutedRows + (experts - 1) * (slots - 1);

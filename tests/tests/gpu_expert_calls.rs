@@ -1,4 +1,5 @@
 //! Calls of whole expert layers on simulated GPUs: edges, and what decides nothing.
+#![expect(clippy::result_large_err, reason = "errors of calls are compared")]
 
 use quantloom::codegen::jit::Simulator;
 use quantloom::runtime::element::bf16;
@@ -117,6 +118,31 @@ fn experts_are_chosen_on_the_device_too() {
         let host = wide(host.to_bits());
         // Weights differ by units of f32, so that y is rounded to a neighbour at most.
         assert!((device - host).abs() <= host.abs().max(1e-6) / 128.0, "{at}: {device}, {host}");
+    }
+}
+
+/// One token needs no order of pairs, and the first product applies the gate.
+#[test]
+fn one_token_is_three_launches() {
+    let layer = prepared(simulator(), &ExpertOptions::default());
+    let works = |tokens| -> Vec<String> {
+        let work = |kernel: String| kernel.split(',').next().unwrap().to_owned();
+        layer.kernels(tokens).into_iter().map(work).collect()
+    };
+    assert_eq!(works(1).len(), 3, "{:?}", works(1));
+    assert_eq!(works(1)[2], "weighted sum of experts to bf16");
+    let more = works(5);
+    assert_eq!((more.len(), &*more[0]), (4, "pairs sorted by expert"), "{more:?}");
+    // The one token of a call is what it is among others, within the order of the sums.
+    let (x, ids, weights) = (x(), ids(), numbers(2 * TOKENS, 5));
+    let all = y(&layer, &x, Routed::Chosen { ids: &ids, weights: &weights }).unwrap();
+    for token in 0..TOKENS {
+        let (ids, weights) = (&ids[2 * token..][..2], &weights[2 * token..][..2]);
+        let alone = y(&layer, &x[64 * token..][..64], Routed::Chosen { ids, weights }).unwrap();
+        for (column, (alone, among)) in alone.iter().zip(&all[64 * token..]).enumerate() {
+            let close = (alone - among).abs() <= 1e-2 * (1.0 + among.abs());
+            assert!(close, "y[{token}, {column}]: {alone}, {among}");
+        }
     }
 }
 

@@ -58,13 +58,23 @@ fn sources(name: &str) -> Vec<(String, String)> {
     kernels(target(name).unwrap()).into_iter().map(emitted).collect()
 }
 
+/// No kernel of a target has anything to complain about.
+fn all_clean(name: &str, complaint: impl Fn(&str) -> Option<String> + Sync) {
+    let sources = sources(name);
+    let wrong = sources.par_iter().filter_map(|(kernel, source)| {
+        complaint(source).map(|complaint| format!("{kernel}: {complaint}"))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn kernels_assemble_without_spills() {
     let Some(ptxas) = ptxas::find() else { return };
     for name in ["sm_80", "sm_90a"] {
-        sources(name).par_iter().for_each(|(kernel, source)| {
+        all_clean(name, |source| {
             let assembled = ptxas.assemble(source, name);
-            assert!(assembled.is_clean(), "{kernel}:\n{}", assembled.report);
+            (!assembled.is_clean()).then_some(assembled.report)
         });
     }
 }
@@ -73,9 +83,15 @@ fn kernels_assemble_without_spills() {
 fn kernels_compile_for_amd_without_spills() {
     let Some(clang) = clang::find() else { return };
     for name in ["gfx942", "gfx950"] {
-        sources(name).par_iter().for_each(|(kernel, source)| {
+        all_clean(name, |source| {
             let compiled = clang.compile(source, name);
-            assert!(compiled.is_clean(), "{kernel}:\n{}", compiled.report);
+            let used = format!(
+                "{} spills, {} bytes of local memory\n{}",
+                compiled.spills, compiled.scratch, compiled.report
+            );
+            // The prelude's number of lanes is not used by all kernels, which is a warning.
+            let clean = compiled.ok && compiled.spills == 0 && compiled.scratch == 0;
+            (!clean).then_some(used)
         });
     }
 }

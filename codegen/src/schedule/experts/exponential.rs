@@ -17,8 +17,10 @@ const MOST: f32 = 89.0;
 /// Where results are 0.
 const LEAST: f32 = -104.0;
 /// ln 2 in two parts. The first has 9 bits: its product with n is exact, and so is what is left of x.
+#[expect(clippy::excessive_precision, reason = "as published")]
 const LN2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
 /// `(exp(r) - 1 - r) / r^2`, the highest power first.
+#[expect(clippy::excessive_precision, reason = "as published")]
 const COEFFICIENTS: [f32; 6] = [
     1.987_569_15e-4,
     1.398_199_95e-3,
