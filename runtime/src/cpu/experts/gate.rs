@@ -93,7 +93,7 @@ fn silu(v: f32) -> f32 {
 #[inline(always)]
 fn gelu_tanh(v: f32) -> f32 {
     /// `2 sqrt(2 / pi)`.
-    const FACTOR: f32 = 1.595_769_1;
+    const FACTOR: f32 = 1.595_769_2;
     v * sigmoid(FACTOR * v * (1.0 + 0.044_715 * (v * v)))
 }
 
