@@ -107,7 +107,7 @@ pub(super) fn run(
     };
     let prepared = PreparedExperts::new(&experts, device.backend(), &options, false);
     let prepared = prepared.map_err(|error| match *error.problem {
-        ExpertsProblem::Expert(why) => refused(why),
+        ExpertsProblem::Expert(why) => refused(*why),
         _ => error.into(),
     })?;
     let explained = arguments.explain.then(|| prepared.op().explain(tokens));
