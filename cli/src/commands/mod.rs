@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// Writes a layer's scheme into a checkpoint, so that every command knows it from then on.
     Attach(attach::Arguments),
     /// Multiplies an activation with a layer: y = x w^T + bias.
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     /// Compares decoded weights and products with the ref.* tensors of the files.
     Check(check::Arguments),
     /// How fast products are, beside how fast this machine reads and multiplies.

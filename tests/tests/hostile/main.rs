@@ -118,7 +118,8 @@ fn flip_bits(flips: u64) {
 #[test]
 fn the_fuzzers_corpus() {
     let fuzz = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz"));
-    let targets: [(_, fn(&[u8])); 3] = [
+    type Drive = fn(&[u8]);
+    let targets: [(_, Drive); 3] = [
         ("scheme_text", drive::scheme_text),
         ("checkpoint", drive::checkpoint),
         ("expert_layer", drive::expert_layer),

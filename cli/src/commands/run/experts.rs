@@ -1,7 +1,7 @@
 //! `quantloom run --experts`: a whole expert layer.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -107,7 +107,7 @@ pub(super) fn run(
     };
     let prepared = PreparedExperts::new(&experts, device.backend(), &options, false);
     let prepared = prepared.map_err(|error| match *error.problem {
-        ExpertsProblem::Expert(why) => refused(why),
+        ExpertsProblem::Expert(why) => refused(*why),
         _ => error.into(),
     })?;
     let explained = arguments.explain.then(|| prepared.op().explain(tokens));
@@ -225,7 +225,7 @@ fn expert_map(places: &[i32]) -> Result<ExpertMap> {
     Ok(ExpertMap::new(places.to_vec(), local)?)
 }
 
-fn write(out: &PathBuf, written: &[(&str, Dtype, Vec<u64>, Vec<u8>)]) -> Result<()> {
+fn write(out: &Path, written: &[(&str, Dtype, Vec<u64>, Vec<u8>)]) -> Result<()> {
     let cannot = || format!("cannot write {}", out.display());
     let entries = written.iter().map(|(name, dtype, shape, bytes)| Entry {
         name: (*name).to_owned(),

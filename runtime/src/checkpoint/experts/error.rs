@@ -181,10 +181,22 @@ pub enum ExpertsProblem {
     },
     /// A stack's scheme has values that are of rows of both shards.
     #[error(transparent)]
-    Unpack(#[from] UnpackError),
+    Unpack(Box<UnpackError>),
     /// A device cannot prepare the layer.
     #[error(transparent)]
-    Expert(#[from] ExpertError),
+    Expert(Box<ExpertError>),
+}
+
+impl From<UnpackError> for ExpertsProblem {
+    fn from(error: UnpackError) -> Self {
+        Self::Unpack(Box::new(error))
+    }
+}
+
+impl From<ExpertError> for ExpertsProblem {
+    fn from(error: ExpertError) -> Self {
+        Self::Expert(Box::new(error))
+    }
 }
 
 fn model_of(model_type: Option<&str>) -> String {

@@ -15,7 +15,7 @@ use crate::unpacked::{UnpackError, Unpacked, expert_bytes, straddling};
 /// The quantised matrices of all experts.
 #[derive(Clone, Debug)]
 pub struct QuantisedExperts<'c> {
-    schemes: [Scheme; 2],
+    schemes: Box<[Scheme; 2]>,
     stored: Stored<'c>,
 }
 
@@ -31,7 +31,7 @@ impl<'c> QuantisedExperts<'c> {
     /// At least one expert with at least one shard.
     pub(super) fn separate(gate_up: Vec<Vec<&'c Layer>>, down: Vec<&'c Layer>) -> Self {
         let schemes = [gate_up[0][0], down[0]].map(|layer| layer.scheme().clone());
-        Self { schemes, stored: Stored::Separate { gate_up, down } }
+        Self { schemes: Box::new(schemes), stored: Stored::Separate { gate_up, down } }
     }
 
     pub(super) fn stacked(
@@ -44,7 +44,7 @@ impl<'c> QuantisedExperts<'c> {
         }
         let alone = |layer: &Layer| Scheme { experts: None, ..layer.scheme().clone() };
         let schemes = [alone(gate_up), alone(down)];
-        Ok(Self { schemes, stored: Stored::Stacked { gate_up, down, sizes } })
+        Ok(Self { schemes: Box::new(schemes), stored: Stored::Stacked { gate_up, down, sizes } })
     }
 
     /// The schemes of the first and of the second product, without `experts`.
