@@ -103,7 +103,7 @@ fn zero_points_have_codes() {
 fn static_inputs_of_a_fresh_weight_are_no_zeros() {
     for number in ["e1m0", "e4m3", "f16"] {
         let text = format!(
-            "Fresh {{ weight: i8, pack: [k, n], prescale: {number}, \
+            "Fresh {{ weight: i8, pack: [k, n], prescale: f16, \
              activation: i8 {{ scale: divide {number} per tensor static }} }}"
         );
         let (scheme, shape) = (scheme(&text), Shape::matrix(2, 4));

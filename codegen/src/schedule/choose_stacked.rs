@@ -19,6 +19,13 @@ const SLOTS: [u32; 4] = [8, 16, 32, 64];
 const FILLED: u64 = 9;
 /// The most tiles of rows of a skinny block: with more, registers spill.
 const MOST_SKINNY_TILES: u64 = 4;
+/// The most warps of a skinny block where each expert has blocks of its own: they fill the chip, so that a
+/// warp's part of K may be long. On an H200 M = 8 and 16 took 0.81 to 0.92 of the time with the model's 8 to
+/// 16 warps (docs/performance/experts.md).
+const MOST_SKINNY_WARPS: u64 = 4;
+/// Tiles of rows of a matrix from which a skinny block has two, and four of them.
+const TWO_TILES: u32 = 32;
+const FOUR_TILES: u32 = 256;
 /// The most blocks along an axis of a launch, by WebGPU's default limits.
 const MOST_BLOCKS: u64 = 65_535;
 
@@ -68,7 +75,10 @@ fn of_slots(problem: &Problem, slots: u32) -> Result<Chosen, Unscheduled> {
         |chosen: &Chosen| problem.slots(*chosen) == Some(slots) && chosen.schedule().fits(problem);
     let tiles = u64::from(problem.together());
     let model = choose_by_model(&single, slots);
-    let models = model.into_iter().flat_map(|model| [tiles, 1].map(|by| adapted(model, by)));
+    let models = model.into_iter().flat_map(|model| {
+        let few_warps = few_warps(problem, model);
+        few_warps.into_iter().chain([tiles, 1].map(|by| adapted(model, by)))
+    });
     let model = models.flatten().find(fits);
     let others = || {
         let all = candidates(&single, slots).into_iter();
@@ -81,6 +91,30 @@ fn of_slots(problem: &Problem, slots: u32) -> Result<Chosen, Unscheduled> {
         rule: "expected a number of tokens that blocks of a schedule take here",
     };
     found.ok_or_else(unfit)
+}
+
+/// The same choice of a skinny product with few warps and several tiles of rows, on Hopper, where it
+/// was measured; none for one token, whose experts do not fill the chip.
+fn few_warps(problem: &Problem, chosen: Chosen) -> Option<Result<Chosen, Unscheduled>> {
+    let direct = problem.stack.is_none_or(|stack| stack.direct);
+    if direct || problem.target().class != Class::Hopper || !matches!(chosen, Chosen::Skinny(_)) {
+        return None;
+    }
+    let row_tiles = match problem.row_tiles() {
+        FOUR_TILES.. => 4,
+        TWO_TILES.. => 2,
+        _ => return None,
+    };
+    let parameters = chosen.parameters().into_iter().map(|(name, value)| {
+        let value = match name {
+            "splits" => 1,
+            "row_tiles" => row_tiles,
+            "warps" => value.min(MOST_SKINNY_WARPS),
+            _ => value,
+        };
+        (name.to_owned(), value)
+    });
+    Some(Chosen::read(chosen.name(), &parameters.collect()))
 }
 
 /// The same choice without split-K, with so many times the tiles of rows of a block of a skinny product.

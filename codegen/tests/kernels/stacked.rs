@@ -20,6 +20,9 @@ use quantloom_tools::conformance::{Expectation, draw, expectations};
 
 use super::product::Random;
 
+/// Per matrix: words of y, and what is expected of each.
+type Singles = (Vec<Vec<u32>>, Vec<Vec<Expectation>>);
+
 /// The pair of a slot without one.
 const NONE: u32 = u32::MAX;
 /// The expert of a token block that is not in use, and the pairs of its slots: no such expert nor pair.
@@ -105,7 +108,7 @@ impl Layer {
         let experts = (0..pairs).map(|_| match routing {
             Routing::Random => {
                 let expert = random.next() as u32 % stack.experts;
-                (random.next() % 6 > 0 && expert != 1).then_some(expert)
+                (!random.next().is_multiple_of(6) && expert != 1).then_some(expert)
             }
             Routing::One => Some(stack.experts - 1),
             Routing::Nowhere => None,
@@ -230,7 +233,7 @@ impl Layer {
         let slot = |(pair, expert): (usize, &Option<u32>)| expert.map_or(NONE, |_| pair as u32);
         let slots = self.experts.iter().enumerate().map(slot).collect();
         // Below 0, and beyond the experts that are here.
-        let absent = |pair: usize| if pair % 2 == 0 { NONE } else { self.stack.experts };
+        let absent = |pair: usize| if pair.is_multiple_of(2) { NONE } else { self.stack.experts };
         let id = |(pair, expert): (usize, &Option<u32>)| expert.unwrap_or(absent(pair));
         (slots, self.experts.iter().enumerate().map(id).collect())
     }
@@ -340,7 +343,7 @@ impl Layer {
     }
 
     /// Per matrix, its y of all rows of x by the same choice, and the exact one.
-    fn singles(&self, chosen: Chosen) -> Result<(Vec<Vec<u32>>, Vec<Vec<Expectation>>), String> {
+    fn singles(&self, chosen: Chosen) -> Result<Singles, String> {
         let single = self.problem.single();
         let kernel = self.kernel(chosen, &single);
         let at_once = chosen.schedule().block_tokens() as usize;

@@ -135,11 +135,17 @@ pub enum ExpertError {
     Source(Arc<dyn Error + Send + Sync>),
     /// A stored tensor cannot be unpacked.
     #[error(transparent)]
-    Unpack(#[from] UnpackError),
+    Unpack(Box<UnpackError>),
     /// What the reference's quantiser says of x or h.
     #[error(transparent)]
     Quantiser(#[from] ReferenceError),
     /// A product of the layer.
     #[error(transparent)]
     Product(#[from] ProductError),
+}
+
+impl From<UnpackError> for ExpertError {
+    fn from(error: UnpackError) -> Self {
+        Self::Unpack(Box::new(error))
+    }
 }

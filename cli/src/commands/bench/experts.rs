@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -
     drop(progress);
     show(layer, &cells)?;
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&as_json(layer, &device.name(), &cells))?;
+        let text = serde_json::to_string_pretty(&as_json(layer, device.name(), &cells))?;
         write_and_say(path, &(text + "\n"))?;
     }
     Ok(!cells.is_empty())
@@ -152,7 +152,7 @@ impl Choice {
             for choice in 0..k {
                 let at = (token * k + choice) as u32;
                 let left = (experts - choice) as u64;
-                let next = u64::from(random_word(at, call as u32 + 1)) * left >> 32;
+                let next = (u64::from(random_word(at, call as u32 + 1)) * left) >> 32;
                 order.swap(choice, choice + next as usize);
             }
             ids.extend_from_slice(&order[..k]);

@@ -171,6 +171,15 @@ impl Step<'_> {
                     self.note(summary, backend, why);
                     continue;
                 }
+                // The host's quantiser refuses h that overflows.
+                Err(ExpertError::Intermediate { token, .. })
+                    if known[found].2[token * self.layer.hidden as usize..]
+                        .iter()
+                        .take(self.layer.hidden as usize)
+                        .any(Element::overflows) =>
+                {
+                    continue;
+                }
                 Err(error) => return Err(self.refused(case(), error)),
             };
             let unwritten = self.unwritten(&numbers, *routing);
@@ -420,8 +429,8 @@ fn judge(
         let share = match unwritten[token] {
             true if y.is_nan() => 0.0,
             true => f64::INFINITY,
-            // Where h is beyond its type, sums of infinities are infinite, or no number.
-            false if !element.y.is_finite() && !y.is_finite() => 0.0,
+            // Sums that overflow are infinite, or no number.
+            false if element.overflows() && !y.is_finite() => 0.0,
             false => error_over_bound(*y, element.y, bound, output),
         };
         if share > 1.0 {

@@ -25,6 +25,14 @@ pub(super) struct Element {
     pub(super) error: f64,
 }
 
+impl Element {
+    /// Whether sums in `f32` may overflow: that of parts, or what they are made of.
+    pub(super) fn overflows(&self) -> bool {
+        let largest = self.y.abs() + self.error;
+        largest.is_nan() || largest > f64::from(f32::MAX)
+    }
+}
+
 /// A layer whose y is expected.
 pub(super) struct Expecting<'a> {
     pub(super) scheme: &'a Scheme,
