@@ -160,8 +160,9 @@ mod tests {
 
     /// A weight [E, N, K] of one-byte codes in row-major order, code = row number over all experts.
     fn stack(shards: &str, scale: &str, n: u64) -> Result<Unpacked, UnpackError> {
+        let groups = if scale == "channel" { "[n, e]" } else { "[g, n, e]" };
         let text = format!(
-            "s {{ weight: i8, scale: f32 per {scale}, pack: [k, n, e], bias: f32 [n, e],
+            "s {{ weight: i8, scale: f32 per {scale} {groups}, pack: [k, n, e], bias: f32 [n, e],
                activation: bf16, experts: {shards} }}"
         );
         let scheme = parse(&text).unwrap_or_else(|faults| panic!("{faults}"));
@@ -235,6 +236,6 @@ mod tests {
         assert_eq!(of("[k:2 | k, n, e]", 1), Some(&[4, 5, 6, 7][..]));
         assert_eq!(of("[k:2 | k, n, e]", 3), None);
         assert_eq!(of("[k:2 | k, e, n]", 1), None);
-        assert_eq!(of("[k:2 | k, n, e:2, e/2]", 1), None);
+        assert_eq!(of("[k:2 | k, n, e:2, e]", 1), None);
     }
 }

@@ -26,9 +26,10 @@ pub(super) struct Element {
 }
 
 impl Element {
-    /// Whether sums in `f32` may overflow: that of parts, or what they are made of.
+    /// Whether sums in `f32` may overflow: every term is rounded once at least, so that the error is 2^-24
+    /// of the sum of their magnitudes or more.
     pub(super) fn overflows(&self) -> bool {
-        let largest = self.y.abs() + self.error;
+        let largest = self.y.abs() + self.error * f64::from(1 << 24);
         largest.is_nan() || largest > f64::from(f32::MAX)
     }
 }
