@@ -1,6 +1,4 @@
 //! Calls of whole expert layers on simulated GPUs: edges, and what decides nothing.
-#![expect(clippy::result_large_err, reason = "errors of calls are compared")]
-
 use quantloom::codegen::jit::Simulator;
 use quantloom::runtime::element::bf16;
 use quantloom::runtime::experts::{

@@ -141,7 +141,20 @@ pub enum ExpertError {
     Quantiser(#[from] ReferenceError),
     /// A product of the layer.
     #[error(transparent)]
-    Product(#[from] ProductError),
+    Product(Box<ProductError>),
+}
+
+impl ExpertError {
+    /// The error of a product of the layer.
+    pub(crate) fn product(error: impl Into<ProductError>) -> Self {
+        Self::Product(Box::new(error.into()))
+    }
+}
+
+impl From<ProductError> for ExpertError {
+    fn from(error: ProductError) -> Self {
+        Self::product(error)
+    }
 }
 
 impl From<UnpackError> for ExpertError {

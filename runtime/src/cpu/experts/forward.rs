@@ -218,7 +218,7 @@ struct Input<'a> {
 impl Input<'_> {
     /// The error of a row of x, as one of a token of the call.
     fn refused_x(&self, error: ProductError) -> ExpertError {
-        ExpertError::Product(match error {
+        ExpertError::product(match error {
             ProductError::NotFinite { token, k, value } => {
                 ProductError::NotFinite { token: token + self.first, k, value }
             }
@@ -234,7 +234,7 @@ impl Input<'_> {
                 let place = self.starts.partition_point(|start| *start as usize <= slot) - 1;
                 ExpertError::Intermediate { token, place, column, value }
             }
-            error => ExpertError::Product(error),
+            error => ExpertError::product(error),
         }
     }
 }

@@ -87,7 +87,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             same_length("the result of shared experts", values, shared.len())?;
             if shared.format() != element {
                 let (x, known) = (shared.format(), vec![element]);
-                return Err(ExpertError::Product(NotScheduled::TypeOfX { x, known }.into()));
+                return Err(ExpertError::product(NotScheduled::TypeOfX { x, known }));
             }
             inputs.push((BufferRole::Shared, bytes(shared)));
         }
@@ -135,7 +135,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             return Err(ExpertError::NotScheduled(why));
         };
         let tensors = ExpertTensors::new(&*self.executor, chunk.clone(), inputs);
-        tensors.map_err(|error| ExpertError::Product(error.into()))
+        tensors.map_err(ExpertError::product)
     }
 
     /// The plan of a call with ids, if there is one.

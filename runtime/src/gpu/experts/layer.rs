@@ -94,12 +94,12 @@ impl<E: Executor> GpuExpertLayer<E> {
         if products.is_empty() {
             let why = refused.into_iter().next();
             let why = why.map_or(NotScheduled::NoActivation, |(_, why)| why.into());
-            return Err(ExpertError::Product(why.into()));
+            return Err(ExpertError::product(why));
         }
         let mut constants = Vec::new();
         let mut upload = |role, bytes: Vec<u8>| {
             let memory = executor.upload(&bytes);
-            let memory = memory.map_err(|error| ExpertError::Product(error.into()))?;
+            let memory = memory.map_err(ExpertError::product)?;
             constants.push((role, Arc::new(memory)));
             Ok::<(), ExpertError>(())
         };
@@ -112,7 +112,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             upload(BufferRole::ScoreBias, bias.collect())?;
         }
         // From now on any stream may read it.
-        executor.wait().map_err(|error| ExpertError::Product(error.into()))?;
+        executor.wait().map_err(ExpertError::product)?;
         let scheme = |product| Arc::new(weights.scheme(product).clone());
         Ok(Self {
             executor,
@@ -145,7 +145,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             let known = self.products.iter().map(|products| products.element).collect();
             let why = why
                 .map_or(NotScheduled::TypeOfX { x: element, known }, |(_, why)| why.clone().into());
-            ExpertError::Product(why.into())
+            ExpertError::product(why)
         })
     }
 

@@ -185,7 +185,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         if key.output != key.element && key.output != F32 {
             let (x, y) = (key.element, key.output);
             let why = NotScheduled::TypeOfY { x, y, rounded: x };
-            return Err(ExpertError::Product(why.into()));
+            return Err(ExpertError::product(why));
         }
         let mut most = key.tokens.max(1);
         let (first, launches) = loop {
@@ -212,7 +212,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         if key.tokens > rows && self.spans_tokens(products) {
             let (tokens, most) = (key.tokens, rows);
             let why = NotScheduled::SharedScale { tokens, most };
-            return Err(ExpertError::Product(why.into()));
+            return Err(ExpertError::product(why));
         }
         let mut workspace = first.workspace();
         let mut pieces: Vec<(u64, Arc<Chunk<E>>)> = Vec::new();

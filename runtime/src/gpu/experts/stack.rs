@@ -250,7 +250,7 @@ impl<'s> Packing<'s> {
     ) -> Result<Stacks<E::Memory>, ExpertError> {
         let upload = |bytes: &[u8]| {
             let memory = executor.upload(bytes);
-            memory.map(Arc::new).map_err(|error| ExpertError::Product(error.into()))
+            memory.map(Arc::new).map_err(ExpertError::product)
         };
         let orders = self.orders.iter().map(|(_, order)| upload(&order.bytes()));
         let orders: Vec<Arc<E::Memory>> = orders.collect::<Result<_, _>>()?;

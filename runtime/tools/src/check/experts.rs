@@ -351,7 +351,7 @@ fn refused(error: &CheckpointExpertsError) -> bool {
 fn is_not_scheduled(error: &ExpertError) -> bool {
     let product = ExpertError::NotScheduled(String::new());
     std::mem::discriminant(error) == std::mem::discriminant(&product)
-        || matches!(error, ExpertError::Product(ProductError::NotScheduled(_)))
+        || matches!(error, ExpertError::Product(error) if matches!(**error, ProductError::NotScheduled(_)))
 }
 
 /// The largest relative norm of a device's y: of float activations in f32, else that of two dense products
