@@ -2,7 +2,7 @@
 //!
 //! In: a description, the matrices of its experts one at a time, and an executor. Out: the stacked
 //! constant buffers of both products, and plans of their launches by M. The op for the host's memory is in
-//! `call`, the steps of a call in `steps`.
+//! `call`, its launches in `plan`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
