@@ -12,6 +12,7 @@ use quantloom_codegen::schedule::{InputScale, Problem, Unscheduled};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme, parse};
+use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
 use rayon::prelude::*;
 
@@ -149,21 +150,23 @@ fn problems(
 }
 
 /// Rows that fit 16 bytes, and rows that fit 8, 4 and 2; with pads and without; groups that are cut;
-/// several blocks a row, several iterations a thread. All of these for each quantiser and type, or one.
-fn operands_are_the_references(all_shapes: bool) {
+/// several blocks a row, several iterations a thread. A case is a quantiser, a type and a shape.
+#[test]
+fn the_operand_is_the_references() {
+    let share = Share::new(12, 3);
     let shapes = [(200, 256), (300, 320), (130, 256), (77, 80), (2056, 2304), (5128, 5248)];
     for (number, one) in all().iter().enumerate() {
         for (turn, own) in OWN.into_iter().enumerate() {
-            let mut taken = 0;
+            let (mut tried, mut taken) = (0, 0);
             for (at, shape) in shapes.into_iter().enumerate() {
                 // Every shape for every quantiser, the large ones for one type each.
                 if at >= 4 && (number + turn + at) % 3 != 0 {
                     continue;
                 }
-                let quick = (number + turn) % 4 == at || at >= 4 && number % 8 == 0;
-                if !all_shapes && !quick {
+                if !share.takes((number * OWN.len() + turn) * shapes.len() + at) {
                     continue;
                 }
+                tried += 1;
                 let kinds = if at >= 4 { &Kind::ALL[4..8] } else { &Kind::ALL };
                 // Without shuffles, byte permutations and more than 256 threads, too; with shuffles of
                 // four.
@@ -181,20 +184,9 @@ fn operands_are_the_references(all_shapes: bool) {
             }
             let float =
                 matches!(one.1, Activation::Float(own_type) if own_type != Number::Float(own));
-            assert!(taken > 0 || float, "{:?} {own} is not taken", one.1);
+            assert!(taken > 0 || tried == 0 || float, "{:?} {own} is not taken", one.1);
         }
     }
-}
-
-#[test]
-fn the_operand_is_the_references() {
-    operands_are_the_references(false);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn the_operand_is_the_references_for_every_shape() {
-    operands_are_the_references(true);
 }
 
 /// Codes of 4, 6 and 8 bits and scales of e8m0 as an instruction reads them that scales: with pads and
@@ -316,8 +308,9 @@ fn quantisers_that_are_not_taken_are_named() {
     }
 }
 
-/// Large shapes, every quantiser, without spills: on every target, or each on one.
-fn quantisers_assemble(every: usize) {
+/// Large shapes without spills; a case is a quantiser and a target.
+#[test]
+fn kernels_of_each_quantiser_assemble() {
     let Some(ptxas) = ptxas::find() else { return };
     let targets = ["sm_80", "sm_89", "sm_90a"];
     let factored = all().into_iter().map(|(scheme, activation)| {
@@ -327,8 +320,7 @@ fn quantisers_assemble(every: usize) {
     let cases = quantisers.iter().enumerate().flat_map(|(number, one)| {
         targets.into_iter().enumerate().map(move |(at, sm)| (number, one, at, sm))
     });
-    let cases: Vec<_> = cases.filter(|(number, _, at, _)| (number + at) % every == 0).collect();
-    cases.par_iter().for_each(|&(number, one, at, sm)| {
+    Share::new(6, 2).of(cases).par_iter().for_each(|&(number, one, at, sm)| {
         let own = OWN[(number + at) % 3];
         let shape = [(8192, 8192), (28_672, 28_672), (1000, 1024)][(number + 2 * at) % 3];
         for problem in problems(one, own, sm, shape) {
@@ -338,17 +330,6 @@ fn quantisers_assemble(every: usize) {
             }
         }
     });
-}
-
-#[test]
-fn kernels_of_each_quantiser_assemble() {
-    quantisers_assemble(3);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn kernels_of_each_quantiser_assemble_on_every_target() {
-    quantisers_assemble(1);
 }
 
 /// A group may be declared larger than any row: its scale is found in as few steps as the row has.

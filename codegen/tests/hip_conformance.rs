@@ -4,6 +4,7 @@
 use crate::kernels::host::Host;
 use crate::kernels::products::catalogue;
 use quantloom_runtime::gpu::GpuDevice;
+use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::clang;
 use quantloom_tools::conformance::Suite;
 use rayon::prelude::*;
@@ -27,12 +28,17 @@ const SCHEMES: [(&str, &str); 13] = [
     ("quark_w_mxfp4_a_mxfp6_e3m2", "gfx950"),
 ];
 
-/// Schemes of the table, every so many of them, by the texts of the compiler.
-fn multiply(every: usize) {
+/// Schemes of the table by the texts of the compiler.
+#[test]
+fn texts_multiply() {
+    let share = Share::new(6, 2);
     let Some(clang) = clang::find() else { return };
     let schemes = catalogue();
-    let wrong =
-        SCHEMES.par_iter().enumerate().step_by(every).filter_map(|(number, &(name, chip))| {
+    let wrong = SCHEMES
+        .par_iter()
+        .enumerate()
+        .filter(|(number, _)| share.takes(*number))
+        .filter_map(|(number, &(name, chip))| {
             let scheme = schemes.iter().find(|scheme| scheme.name == name);
             let scheme = scheme.unwrap_or_else(|| panic!("the catalogue has no {name}"));
             let device = GpuDevice::new(Host::new(clang, chip));
@@ -49,15 +55,4 @@ fn multiply(every: usize) {
         });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-}
-
-#[test]
-fn texts_multiply() {
-    multiply(12);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn texts_multiply_by_every_kind_of_work() {
-    multiply(1);
 }

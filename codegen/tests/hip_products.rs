@@ -9,6 +9,7 @@ use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::{Kernel, Verified, verify};
 use quantloom_codegen::schedule::{Problem, choose};
 use quantloom_codegen::target::target;
+use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::clang::Compiled;
 use quantloom_tests::tools::{clang, skip};
 use rayon::prelude::*;
@@ -73,8 +74,10 @@ fn kernels_take_so_many_registers() {
 const COMPILED: [(&str, (u32, u32), &[u32]); 2] =
     [("gfx942", (1000, 4096), &[1, 64]), ("gfx950", (8192, 8192), &[16, 64])];
 
-/// The kernels of the catalogue: all of them, or of every third scheme those of one chip and M.
-fn catalogue_compiles(all: bool) {
+/// The kernels of the catalogue; a case is a scheme with a chip and M.
+#[test]
+fn kernels_of_the_catalogue_compile() {
+    let share = Share::new(20, 4);
     let Some(clang) = clang::find() else { return };
     let mut seen = HashSet::new();
     let mut texts = Vec::new();
@@ -86,7 +89,7 @@ fn catalogue_compiles(all: bool) {
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());
     for (number, scheme) in schemes.enumerate() {
         for (at, &(chip, shape, tokens)) in cases.iter().enumerate() {
-            if !all && number % (3 * cases.len()) != 3 * at {
+            if !share.takes(number * cases.len() + at) {
                 continue;
             }
             for activation in &scheme.activations {
@@ -109,15 +112,4 @@ fn catalogue_compiles(all: bool) {
     let spills: Vec<String> = spills.collect();
     let (of, all) = (spills.len(), texts.len());
     assert!(spills.is_empty(), "{of} of {all} kernels:\n{}", spills.join("\n"));
-}
-
-#[test]
-fn kernels_of_the_catalogue_compile() {
-    catalogue_compiles(false);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn what_is_chosen_for_the_catalogue_compiles() {
-    catalogue_compiles(true);
 }

@@ -12,6 +12,7 @@ use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Problem, Schedule, Unscheduled, choose};
 use quantloom_codegen::target::target;
 use quantloom_dsl::parse;
+use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::{ptxas, skip};
 use rayon::prelude::*;
 
@@ -69,8 +70,10 @@ const ASSEMBLED: [(&str, (u32, u32), &[u32]); 5] = [
     ("sm_120", (8192, 8192), &[1, 64]),
 ];
 
-/// The kernels of the catalogue: all of them, or of each scheme those of one target, shape and M.
-fn catalogue_assembles(all: bool) {
+/// The kernels of the catalogue; a case is a scheme with a target, a shape and M.
+#[test]
+fn kernels_of_the_catalogue_assemble() {
+    let share = Share::new(20, 4);
     let Some(ptxas) = ptxas::find() else { return };
     let mut seen = HashSet::new();
     let mut texts = Vec::new();
@@ -82,7 +85,7 @@ fn catalogue_assembles(all: bool) {
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());
     for (number, scheme) in schemes.enumerate() {
         for (at, &(sm, shape, tokens)) in cases.iter().enumerate() {
-            if !all && number % cases.len() != at {
+            if !share.takes(number * cases.len() + at) {
                 continue;
             }
             for activation in &scheme.activations {
@@ -107,17 +110,6 @@ fn catalogue_assembles(all: bool) {
     let spills: Vec<String> = spills.collect();
     let (of, all) = (spills.len(), texts.len());
     assert!(spills.is_empty(), "{of} of {all} kernels:\n{}", spills.join("\n"));
-}
-
-#[test]
-fn a_kernel_of_each_scheme_assembles() {
-    catalogue_assembles(false);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn what_is_chosen_for_the_catalogue_assembles() {
-    catalogue_assembles(true);
 }
 
 /// The product of a scheme with its first activation.

@@ -12,6 +12,7 @@ use quantloom_dsl::format::{BF16, FloatFormat, Number};
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Products as _, Request};
 use quantloom_runtime::source::KernelSource as _;
+use quantloom_tests::sweep::Share;
 
 const TARGETS: [&str; 2] = ["wgsl", "wgsl_subgroups"];
 
@@ -257,27 +258,20 @@ fn texts(
     texts
 }
 
+/// The kernels of each scheme are valid WGSL, and have a translation to SPIR-V and MSL.
 #[test]
 fn kernels_of_the_catalogue_are_accepted() {
-    accepted(8);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn every_kernel_of_the_catalogue_is_accepted() {
-    accepted(1);
-}
-
-/// Every `every`-th scheme's kernels are valid WGSL, and have a translation to SPIR-V and MSL.
-fn accepted(every: usize) {
+    let share = Share::new(24, 3);
+    let every = share.parts();
     let mut wrong = Vec::new();
     let (mut taken_texts, mut schemes, mut exchanging) = (0, 0, 0);
     let factored = catalogue().into_iter().step_by(5);
     let factored = factored.map(|scheme| Scheme { prescale: Some(Number::Float(BF16)), ..scheme });
-    let schemes_of = catalogue().into_iter().chain(factored).enumerate().step_by(every);
+    let schemes_of = catalogue().into_iter().chain(factored).enumerate();
+    let schemes_of = schemes_of.filter(|(number, _)| share.takes(*number));
     for (number, scheme) in schemes_of {
         // A block of many tokens has a long source.
-        let tokens: &[u64] = if number % (4 * every) == 0 { &[1, 33] } else { &[1] };
+        let tokens: &[u64] = if number % 4 == 0 { &[1, 33] } else { &[1] };
         let scheme = Scheme { experts: None, ..scheme };
         for activation in &scheme.activations {
             let [plain, more] = TARGETS.map(|target| texts(&scheme, activation, target, tokens));

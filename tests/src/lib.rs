@@ -14,6 +14,7 @@ pub mod arrows;
 pub mod file;
 pub mod floats;
 pub mod ops;
+pub mod sweep;
 pub mod tools;
 
 /// The folder of files that third-party software wrote.

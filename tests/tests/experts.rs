@@ -9,6 +9,7 @@ use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::element::{Values, ValuesMut};
 use quantloom_runtime::experts::{ExpertCall, ExpertError, ExpertOp, ExpertOptions, Routed};
 use quantloom_runtime::op::Workspace;
+use quantloom_tests::sweep::{self, Share};
 use quantloom_tools::conformance::experts::{ExpertSuite, GATES, random_matrices};
 
 /// The instruction sets of this machine.
@@ -29,23 +30,31 @@ fn conforms(suite: &ExpertSuite, scheme: &Scheme) -> f64 {
     share
 }
 
-/// One layer of each scheme, its shape, gate and seed by the scheme's place; all routings, some M each.
+/// Every scheme, shape, gate and seed, which are a case; all routings, some M each.
 #[test]
-fn every_scheme_of_the_catalogue_conforms() {
-    let mut largest = 0.0f64;
-    for (at, scheme) in quantloom_kernels::catalogue().iter().enumerate() {
-        let all = ExpertSuite::default();
-        let suite = |turn: usize| ExpertSuite {
-            experts: if at % 5 == 4 { (5, 1) } else { (6, 3) },
-            shapes: vec![all.shapes[turn % all.shapes.len()]],
-            gates: vec![GATES[at % GATES.len()]],
-            seeds: vec![at as u64 / 3 % 2],
-            every: 11,
-            ..ExpertSuite::default()
-        };
-        let suite = (at..at + all.shapes.len()).map(suite).find(|suite| suite.steps(scheme) > 0);
-        let suite = suite.unwrap_or_else(|| panic!("{}: no shape fits", scheme.name));
-        largest = largest.max(conforms(&suite, scheme));
+fn schemes_of_the_catalogue_conform() {
+    let all = ExpertSuite::default();
+    let (share, mut case, mut largest) = (Share::new(300, 500), 0, 0.0f64);
+    for scheme in quantloom_kernels::catalogue() {
+        for shape in &all.shapes {
+            for gate in &all.gates {
+                for seed in &all.seeds {
+                    case += 1;
+                    let experts = if case % 5 == 4 { (5, 1) } else { (6, 3) };
+                    let suite = ExpertSuite {
+                        experts,
+                        shapes: vec![*shape],
+                        gates: vec![*gate],
+                        seeds: vec![*seed],
+                        every: if sweep::is_asked() { all.every } else { 11 },
+                        ..ExpertSuite::default()
+                    };
+                    if share.takes(case) && suite.steps(scheme) > 0 {
+                        largest = largest.max(conforms(&suite, scheme));
+                    }
+                }
+            }
+        }
     }
     // Bounds that are far above every error would find nothing.
     assert!(largest > 0.02, "{largest}");
@@ -65,14 +74,6 @@ fn experts_of_one_token_read_it_in_their_own_way() {
     };
     for name in ["quark_w8a8_int8_channel_static", "gptq4_v1_actorder", "modelopt_nvfp4"] {
         conforms(&suite, quantloom_kernels::scheme(name).unwrap());
-    }
-}
-
-#[test]
-#[ignore = "minutes: every gate, two seeds, with every scheme"]
-fn every_gate_and_routing_conforms_with_every_scheme() {
-    for scheme in quantloom_kernels::catalogue() {
-        conforms(&ExpertSuite::default(), scheme);
     }
 }
 

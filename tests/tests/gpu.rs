@@ -16,6 +16,7 @@ use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_runtime::weight_data::WeightData;
 use quantloom_tests::ops::{answers_for_any_tokens, weights};
+use quantloom_tests::sweep::Share;
 use quantloom_tests::{golden_file, golden_layers};
 use quantloom_tools::check::{Finding, Subject, Verdict, check};
 use quantloom_tools::conformance::{Failure, Suite, Summary, draw};
@@ -163,25 +164,17 @@ const ORDERED: &[(&str, &str, &str)] = &[
     ("e4m3", "scale: f32 per 1x64, index: i16", "e4m3 { scale: f32 per token }"),
 ];
 
+/// A case is a scheme on a target.
 #[test]
 fn groups_of_any_size_and_order_are_multiplied() {
-    // Each target has a scheme of three.
-    groups_and_orders_are_multiplied(|scheme, target| (scheme + target) % 3 == 0);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn groups_of_any_size_and_order_are_multiplied_on_every_target() {
-    groups_and_orders_are_multiplied(|_, _| true);
-}
-
-/// Products of the schemes on the targets that are chosen, by their numbers.
-fn groups_and_orders_are_multiplied(chosen: impl Fn(usize, usize) -> bool + Sync) {
+    let share = Share::new(9, 1);
     let all = GROUPS.iter().chain(ORDERED).enumerate().collect::<Vec<_>>();
     let targets = ["sm_80", "sm_89", "sm_90a", "sm_120", "gfx942", "gfx950", "wgsl"];
     all.par_iter().for_each(|(number, (weight, numbers, activation))| {
         let scheme = declared(weight, numbers, activation);
-        for (at, target) in targets.into_iter().enumerate().filter(|(at, _)| chosen(*number, *at)) {
+        for (at, target) in
+            targets.into_iter().enumerate().filter(|(at, _)| share.takes(7 * number + at))
+        {
             // A token, some of them, and a tile of them; whole k-tiles, and not.
             let shape = [(48, 256), (33, 160), (17, 321)][(number + at) % 3];
             let tokens = [1, [3, 7, 16, 19][(number + 2 * at) % 4]];

@@ -7,6 +7,7 @@ use quantloom::codegen::target::target;
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
+use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::{Failure, Suite};
 use rayon::prelude::*;
 
@@ -32,29 +33,18 @@ fn fits(scheme: &Scheme, (n, k): (u64, u64)) -> bool {
     scheme.stores.iter().all(|store| scheme.bind(store, shape).is_ok())
 }
 
-/// How much of a test is run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Extent {
-    /// By `cargo test`: each scheme has one target and one shape, the next scheme another one.
-    Quick,
-    /// By `.ci/run`: every target and every shape.
-    Full,
-}
-
-use Extent::{Full, Quick};
-
 /// A scheme on a target: each shape with two of the six regimes of seeds, so that all three shapes have
-/// every regime.
+/// every regime. A case is a scheme, a target and a shape.
 fn compared(
-    extent: Extent,
+    share: Share,
     number: usize,
     scheme: &Scheme,
-    target: &str,
+    (of, target): (usize, &str),
     tokens: &[usize],
 ) -> Result<(), String> {
     let products = 2 * tokens.len() * experts(scheme) as usize;
     for (at, shapes) in SHAPES.iter().enumerate() {
-        if extent == Quick && at != number % SHAPES.len() {
+        if !share.takes((number * 2 + of) * SHAPES.len() + at) {
             continue;
         }
         let shape = shapes.iter().find(|shape| fits(scheme, **shape));
@@ -75,12 +65,12 @@ fn compared(
 }
 
 /// What [`compared`] says of schemes, side by side.
-fn all_compared(extent: Extent, schemes: &[(usize, &Scheme)], targets: &[(&str, &[usize])]) {
+fn all_compared(share: Share, schemes: &[(usize, &Scheme)], targets: &[(&str, &[usize])]) {
     let wrong = schemes.par_iter().filter_map(|&(number, scheme)| {
-        let its = |at: usize| extent == Full || at == number % targets.len();
-        let targets = targets.iter().enumerate().filter(|(at, _)| its(*at));
-        let mut runs =
-            targets.map(|(_, (target, tokens))| compared(extent, number, scheme, target, tokens));
+        let mut runs = targets
+            .iter()
+            .enumerate()
+            .map(|(of, (target, tokens))| compared(share, number, scheme, (of, *target), tokens));
         runs.find_map(Result::err)
     });
     let wrong: Vec<String> = wrong.collect();
@@ -97,35 +87,17 @@ fn no_conflicts(reports: &[Report]) -> Result<(), String> {
     reports.iter().find(lost).map_or(Ok(()), |report| Err(report.to_string()))
 }
 
-fn on_nvidia(extent: Extent) {
-    all_compared(extent, &catalogue(), &[("sm_80", &TOKENS), ("sm_90a", &TOKENS)]);
-}
-
 #[test]
-fn every_scheme_multiplies() {
-    on_nvidia(Quick);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn every_scheme_multiplies_at_every_shape() {
-    on_nvidia(Full);
+fn schemes_multiply() {
+    let targets: [(&str, &[usize]); 2] = [("sm_80", &TOKENS), ("sm_90a", &TOKENS)];
+    all_compared(Share::new(12, 2), &catalogue(), &targets);
 }
 
 /// The same schedules on other chips: 64 lanes, other fragments, no copies that bypass registers.
-fn on_amd(extent: Extent) {
-    all_compared(extent, &catalogue(), &[("gfx942", &TOKENS), ("gfx950", &TOKENS)]);
-}
-
 #[test]
-fn every_scheme_multiplies_on_amd_gpus() {
-    on_amd(Quick);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn every_scheme_multiplies_on_amd_gpus_at_every_shape() {
-    on_amd(Full);
+fn schemes_multiply_on_amd_gpus() {
+    let targets: [(&str, &[usize]); 2] = [("gfx942", &TOKENS), ("gfx950", &TOKENS)];
+    all_compared(Share::new(12, 2), &catalogue(), &targets);
 }
 
 /// Elements of x of half the value beside a term that multiplies the sum of x: where scales multiply sums
@@ -139,7 +111,7 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
                  activation: {code} {{ scale: f32 per token }} }}"
             ));
             let targets: [(&str, &[usize]); 2] = [("gfx942", &TOKENS), ("gfx950", &TOKENS)];
-            all_compared(Full, &[(number, &scheme.unwrap())], &targets);
+            all_compared(Share::new(2, 1), &[(number, &scheme.unwrap())], &targets);
         }
     }
 }
@@ -148,8 +120,9 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
 /// scales, of codes and of sums. The other tests count ragged shapes of all schemes.
 #[test]
 fn whole_tiles_have_no_bank_conflicts() {
-    for target in ["gfx942", "gfx950", "sm_90a"] {
-        for name in [
+    let share = Share::new(5, 1);
+    for (of, target) in ["gfx942", "gfx950", "sm_90a"].into_iter().enumerate() {
+        let names = [
             "ct_w4a16",
             "gptq8_v1",
             "ct_mxfp4a16",
@@ -160,7 +133,11 @@ fn whole_tiles_have_no_bank_conflicts() {
             "ct_nvfp4",
             "ct_mxfp8",
             "quark_w_mxfp6_e3m2_a_mxfp6_e2m3",
-        ] {
+        ];
+        for (number, name) in names.into_iter().enumerate() {
+            if !share.takes(3 * number + of) {
+                continue;
+            }
             let device = GpuDevice::new(Simulator::new(target).unwrap());
             let (shapes, tokens, seeds) = (vec![(64, 1024)], vec![5, 17, 33], vec![0]);
             let suite = Suite { shapes, tokens, seeds, every: 1 };
@@ -188,45 +165,24 @@ fn scaled_by_the_product() -> Vec<&'static Scheme> {
     quantloom_kernels::catalogue().iter().filter(scales).collect()
 }
 
-/// Formats of 4, 6 and 8 bits on both sides, mixed ones too; at length with every regime of seeds.
-fn scaled(extent: Extent) {
+/// Formats of 4, 6 and 8 bits on both sides, mixed ones too, with every regime of seeds.
+#[test]
+fn mx_times_mx_is_right_where_it_is_native() {
     let schemes = scaled_by_the_product();
     for name in ["ct_mxfp4", "ct_mxfp8", "ct_mxfp6a8", "quark_w_mxfp4_a_mxfp6_e3m2"] {
         assert!(schemes.iter().any(|scheme| scheme.name == name), "{name}");
     }
-    let firsts = if extent == Quick { 0..1 } else { 0..4 };
-    let all = firsts.flat_map(|first| {
+    let all = (0..4).flat_map(|first| {
         schemes.iter().enumerate().map(move |(number, scheme)| (3 * first + number, *scheme))
     });
-    all_compared(extent, &all.collect::<Vec<_>>(), &[("gfx950", &TOKENS)]);
-}
-
-#[test]
-fn mx_times_mx_is_right_where_it_is_native() {
-    scaled(Quick);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn mx_times_mx_is_right_where_it_is_native_at_every_shape() {
-    scaled(Full);
+    all_compared(Share::new(24, 2), &all.collect::<Vec<_>>(), &[("gfx950", &TOKENS)]);
 }
 
 /// With lanes only, as in WGSL; also few tokens with four lanes that exchange registers.
-fn by_lanes(extent: Extent) {
+#[test]
+fn schemes_multiply_without_matrix_instructions() {
     let targets: [(&str, &[usize]); 2] = [("wgsl", &TOKENS), ("wgsl_subgroups", &TOKENS[..2])];
-    all_compared(extent, &catalogue(), &targets);
-}
-
-#[test]
-fn every_scheme_multiplies_without_matrix_instructions() {
-    by_lanes(Quick);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn every_scheme_multiplies_without_matrix_instructions_at_every_shape() {
-    by_lanes(Full);
+    all_compared(Share::new(16, 4), &catalogue(), &targets);
 }
 
 /// The schemes that are multiplied in FP8 if the instruction exists.
@@ -240,22 +196,12 @@ fn in_fp8() -> Vec<&'static Scheme> {
     quantloom_kernels::catalogue().iter().filter(is_fp8).collect()
 }
 
-fn fp8(extent: Extent) {
+#[test]
+fn fp8_products_are_right_where_they_are_native() {
     let schemes = in_fp8();
     assert!(schemes.iter().any(|scheme| scheme.name == "fp8_block"));
     let schemes: Vec<_> = schemes.into_iter().enumerate().collect();
-    all_compared(extent, &schemes, &[("sm_89", &TOKENS), ("sm_120", &TOKENS)]);
-}
-
-#[test]
-fn fp8_products_are_right_where_they_are_native() {
-    fp8(Quick);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn fp8_products_are_right_where_they_are_native_at_every_shape() {
-    fp8(Full);
+    all_compared(Share::new(12, 2), &schemes, &[("sm_89", &TOKENS), ("sm_120", &TOKENS)]);
 }
 
 /// The bound is that of f32 sums: a chip that truncates FP8 sums to 14 bits exceeds it.

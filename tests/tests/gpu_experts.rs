@@ -3,19 +3,32 @@
 use quantloom::codegen::jit::Simulator;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::gpu::GpuDevice;
+use quantloom_tests::sweep::{self, Share};
 use quantloom_tools::conformance::experts::{ExpertFailure, ExpertSuite};
 use rayon::prelude::*;
 
 /// Targets of each kind of kernel source.
 const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
 
-/// Compares the schemes' layers, every n-th call of each; prints what is not scheduled.
+/// A scheme of each kind.
+const KINDS: [&str; 6] =
+    ["ct_w4a16", "ct_w4a16_asym", "ct_w4a8", "ct_fp8_block", "ct_nvfp4", "gpt_oss_mxfp4_down"];
+
+/// Codes with zero points and without, activations that are quantised by token, by group and with a
+/// static scale, a bias; where more is asked for, the catalogue. A case is a scheme on a target. What is
+/// not scheduled is printed.
+#[test]
 #[expect(clippy::print_stdout, reason = "what is not scheduled is no failure")]
-fn conforms(schemes: &[&str], every: usize) {
+fn layers_conform() {
+    let every = if sweep::is_asked() { 24 } else { 96 };
     let suite = ExpertSuite { every, ..ExpertSuite::default() };
-    let wrong: Vec<String> = TARGETS
+    let all = quantloom_kernels::catalogue().iter().filter_map(quantloom_kernels::name_of);
+    let schemes = if sweep::is_asked() { all.collect() } else { KINDS.to_vec() };
+    let cases =
+        TARGETS.into_iter().flat_map(|target| schemes.iter().map(move |name| (target, *name)));
+    let wrong: Vec<String> = Share::new(6, 30)
+        .of(cases)
         .into_par_iter()
-        .flat_map_iter(|target| schemes.iter().map(move |name| (target, *name)))
         .filter_map(|(target, name)| {
             let device = GpuDevice::new(Simulator::new(target).unwrap());
             let scheme = quantloom_kernels::scheme(name).unwrap();
@@ -37,21 +50,4 @@ fn conforms(schemes: &[&str], every: usize) {
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-/// Codes with zero points and without, activations that are quantised by token, by group and with a
-/// static scale, a bias.
-#[test]
-fn a_scheme_of_each_kind_conforms() {
-    let schemes = ["ct_w4a16_asym", "ct_w4a8", "ct_fp8_block", "ct_nvfp4", "gpt_oss_mxfp4_down"];
-    conforms(&["ct_w4a16"], 36);
-    conforms(&schemes, 96);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn every_scheme_conforms() {
-    let schemes = quantloom_kernels::catalogue().iter();
-    let names: Vec<&str> = schemes.filter_map(quantloom_kernels::name_of).collect();
-    conforms(&names, 24);
 }

@@ -21,5 +21,6 @@ mod quantize;
 mod refusals;
 pub mod scheme_macro;
 mod settings;
+mod sweep;
 mod transforms;
 mod ui;

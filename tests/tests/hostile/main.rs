@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use quantloom_tests::Random;
 use quantloom_tests::file::File;
+use quantloom_tests::sweep;
 use refused::{read, refused};
 
 mod container;
@@ -89,13 +90,7 @@ fn truncated_files() {
 /// Three of four flips are in the header, where they matter most.
 #[test]
 fn flipped_bits() {
-    flip_bits(500);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn many_flipped_bits() {
-    flip_bits(2000);
+    flip_bits(if sweep::is_asked() { 2000 } else { 150 });
 }
 
 /// So many files of each family with one bit changed, most of them in the header.

@@ -28,6 +28,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{BF16, F16, F32};
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
+use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::skip;
 use quantloom_tests::{golden_file, golden_layers};
 use quantloom_tools::check::{Subject, Verdict, check};
@@ -69,11 +70,13 @@ const BUFFERS: [BufferRole; 5] = [
 /// A shape that all packings of the catalogue support.
 const SHAPE: (u64, u64) = (40, 384);
 
-/// One of `every` schemes: so many buffers of the device are those of the host.
-fn packs(every: usize) -> usize {
-    let Some(device) = device() else { return usize::MAX };
+/// The buffers of a scheme on the device are those of the host.
+#[test]
+fn a_device_packs_as_the_host_does() {
+    let Some(device) = device() else { return };
     let (mut compared, mut wrong) = (0, Vec::new());
-    for scheme in quantloom_kernels::catalogue().iter().step_by(every) {
+    let share = share(2);
+    for scheme in share.of(quantloom_kernels::catalogue()) {
         if scheme.experts.is_some() {
             continue;
         }
@@ -101,20 +104,7 @@ fn packs(every: usize) -> usize {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    compared
-}
-
-#[test]
-fn a_device_packs_as_the_host_does() {
-    let compared = packs(QUICK);
-    assert!(compared > 200 / QUICK, "{compared} buffers");
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn a_device_packs_every_scheme_as_the_host_does() {
-    let compared = packs(1);
-    assert!(compared > 200, "{compared} buffers");
+    assert!(compared > 100 / share.parts(), "{compared} buffers");
 }
 
 /// Whether the f32 in both are the same numbers: nobody promises the sign of a zero in WGSL.
@@ -136,14 +126,15 @@ fn suite(scheme: &Scheme, seeds: Vec<u64>) -> Suite {
     Suite { shapes: vec![shape], tokens: vec![1, 3, 11], seeds, every: 1 }
 }
 
-/// How many schemes, or files, there are to one of `cargo test`, which takes the first of so many;
-/// `.ci/run` takes all. A driver for processors compiles for seconds where it runs for milliseconds.
-const QUICK: usize = 11;
+/// Of the schemes, or files. A driver for processors compiles for seconds where it runs for milliseconds.
+fn share(parts: u64) -> Share {
+    Share::new(20, parts)
+}
 
-/// One of `every` schemes on the device, with so many tokens.
-fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize], every: usize) {
+/// Schemes on the device, with so many tokens.
+fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize]) {
     let (mut wrong, mut products) = (Vec::new(), 0);
-    let schemes = quantloom_kernels::catalogue().iter().enumerate().step_by(every);
+    let schemes = share(4).of(quantloom_kernels::catalogue().iter().enumerate());
     let count = schemes.len();
     for (number, scheme) in schemes {
         let suite = suite(scheme, vec![number as u64 % 6]);
@@ -163,28 +154,14 @@ fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize], every: usize) {
 #[test]
 fn schemes_multiply_on_a_device() {
     let Some(device) = device_of("wgsl", Jit) else { return };
-    multiplies(&device, &[1, 3, 11], QUICK);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn every_scheme_multiplies_on_a_device() {
-    let Some(device) = device_of("wgsl", Jit) else { return };
-    multiplies(&device, &[1, 3, 11], 1);
+    multiplies(&device, &[1, 3, 11]);
 }
 
 /// Few tokens: with more, no thread is left to help another.
 #[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn every_scheme_multiplies_with_subgroups_on_a_device() {
-    let Some(device) = device_of("wgsl_subgroups", Jit) else { return };
-    multiplies(&device, &[1, 3], 1);
-}
-
-#[test]
 fn schemes_multiply_with_subgroups_on_a_device() {
     let Some(device) = device_of("wgsl_subgroups", Jit) else { return };
-    multiplies(&device, &[1, 3], QUICK);
+    multiplies(&device, &[1, 3]);
     // A row of x that is long enough for four lanes to find the maximum of a group together.
     let scheme = quantloom_kernels::scheme("quark_w_mxfp4_a_mxfp4").unwrap();
     let long = Suite { shapes: vec![(16, 2048)], tokens: vec![1], seeds: vec![0, 1], every: 1 };
@@ -342,11 +319,13 @@ fn quotients_are_rounded_once() {
     }
 }
 
-/// One of `every` files: so many products are within the bounds of the files' own results.
-fn checks(every: usize) -> usize {
-    let Some(device) = device() else { return usize::MAX };
+/// Products are within the bounds of the files' own results.
+#[test]
+fn a_device_meets_results_of_other_software() {
+    let Some(device) = device() else { return };
     let (mut products, mut wrong) = (0, Vec::new());
-    for name in golden_layers().into_iter().step_by(every) {
+    let share = share(2);
+    for name in share.of(golden_layers()) {
         let checkpoint = Checkpoint::open_with(golden_file(&name), Options::default()).unwrap();
         for found in check(&checkpoint, &device) {
             products += usize::from(found.subject == Subject::Product);
@@ -359,20 +338,7 @@ fn checks(every: usize) -> usize {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    products
-}
-
-#[test]
-fn a_device_meets_results_of_other_software() {
-    let products = checks(QUICK);
-    assert!(products > 40 / QUICK, "{products} products");
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn a_device_meets_all_results_of_other_software() {
-    let products = checks(1);
-    assert!(products > 40, "{products} products");
+    assert!(products > 20 / share.parts(), "{products} products");
 }
 
 /// An unsupported product is an error with its reason, and does not pass.
