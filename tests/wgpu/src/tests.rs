@@ -134,7 +134,7 @@ fn share(parts: u64) -> Share {
 /// Schemes on the device, with so many tokens.
 fn multiplies(device: &GpuDevice<Wgpu>, tokens: &[usize]) {
     let (mut wrong, mut products) = (Vec::new(), 0);
-    let schemes = share(4).of(quantloom_kernels::catalogue().iter().enumerate());
+    let schemes = share(12).of(quantloom_kernels::catalogue().iter().enumerate());
     let count = schemes.len();
     for (number, scheme) in schemes {
         let suite = suite(scheme, vec![number as u64 % 6]);

