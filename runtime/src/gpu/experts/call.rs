@@ -12,7 +12,9 @@ use super::tensors::ExpertTensors;
 use crate::accumulation::Sums;
 use crate::buffer::Workspace;
 use crate::element::ValuesMut;
-use crate::experts::{ExpertCall, ExpertError, ExpertOp, Routed, route, same_length};
+use crate::experts::{
+    ExpertCall, ExpertError, ExpertOp, ExpertsNotScheduled, Routed, route, same_length,
+};
 use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::launch::bytes;
@@ -131,8 +133,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         let Uploaded { key, inputs } = self.uploaded(call, call.x.format())?;
         let plan = self.plan(key)?;
         let [(_, chunk)] = &plan.pieces[..] else {
-            let why = format!("{} tokens in one piece", key.tokens);
-            return Err(ExpertError::NotScheduled(why));
+            return Err(ExpertsNotScheduled::Pieces(key.tokens).into());
         };
         let tensors = ExpertTensors::new(&*self.executor, chunk.clone(), inputs);
         tensors.map_err(ExpertError::product)

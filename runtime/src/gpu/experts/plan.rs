@@ -10,7 +10,7 @@ use quantloom_dsl::format::{F32, FloatFormat};
 use quantloom_dsl::layout::GroupSize;
 
 use super::layer::{GpuExpertLayer, Products};
-use crate::experts::ExpertError;
+use crate::experts::{ExpertError, ExpertsNotScheduled};
 use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::plan::{Chunk, Step, WorkspaceBytes};
@@ -394,10 +394,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             quantiser.scales.iter().any(|level| matches!(level.group.rows, GroupSize::Each(2..)))
         };
         match choice.and_then(|choice| choice.quantiser().map(some)) {
-            Some(true) => {
-                let why = "scales of groups of several rows of the second product's input";
-                Err(ExpertError::NotScheduled(why.to_owned()))
-            }
+            Some(true) => Err(ExpertsNotScheduled::RowGroups.into()),
             _ => Ok(()),
         }
     }

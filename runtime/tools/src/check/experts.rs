@@ -18,8 +18,7 @@ use quantloom_runtime::checkpoint::{
     Checkpoint, CheckpointExperts, CheckpointExpertsError, Dtype, ExpertsProblem, StoredExperts,
     Tensor,
 };
-use quantloom_runtime::experts::{ExpertError, ExpertOptions, ExpertProduct, ExpertSource, Routed};
-use quantloom_runtime::op::ProductError;
+use quantloom_runtime::experts::{ExpertOptions, ExpertProduct, ExpertSource, Routed};
 use quantloom_runtime::tensor::reals;
 
 use super::{Finding, Subject, Verdict, failed, relative_norm};
@@ -336,7 +335,7 @@ fn on_device(
             prepared.op().sums(x.own, tokens).iter().all(of_cpu)
         });
     let y = prepared.and_then(|prepared| {
-        prepared.forward(x, routed).map_err(|error| match is_not_scheduled(&error) {
+        prepared.forward(x, routed).map_err(|error| match error.is_not_scheduled() {
             true => Verdict::NotChecked(error.to_string()),
             false => fail(error.to_string()),
         })
@@ -345,13 +344,7 @@ fn on_device(
 }
 
 fn refused(error: &CheckpointExpertsError) -> bool {
-    matches!(&*error.problem, ExpertsProblem::Expert(error) if is_not_scheduled(error))
-}
-
-fn is_not_scheduled(error: &ExpertError) -> bool {
-    let product = ExpertError::NotScheduled(String::new());
-    std::mem::discriminant(error) == std::mem::discriminant(&product)
-        || matches!(error, ExpertError::Product(error) if matches!(**error, ProductError::NotScheduled(_)))
+    matches!(&*error.problem, ExpertsProblem::Expert(error) if error.is_not_scheduled())
 }
 
 /// The largest relative norm of a device's y: of float activations in f32, else that of two dense products
