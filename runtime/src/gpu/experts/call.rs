@@ -165,8 +165,8 @@ where
     /// Those of a call with ids.
     fn kernels(&self, tokens: usize) -> Vec<String> {
         let plan = self.usual(self.first_element(), tokens);
-        let kernels = plan.iter().flat_map(|plan| &plan.kernels);
-        kernels.map(ToString::to_string).collect()
+        let kernels = plan.iter().flat_map(|plan| &plan.steps);
+        kernels.map(|step| step.kernel.to_string()).collect()
     }
 
     fn explain(&self, tokens: usize) -> String {
@@ -203,7 +203,7 @@ where
                 ));
             }
             lines.extend(plan.refused.iter().cloned());
-            lines.extend(plan.kernels.iter().map(|kernel| format!("kernel: {kernel}")));
+            lines.extend(plan.steps.iter().map(|step| format!("kernel: {}", step.kernel)));
             lines.join("\n")
         };
         let all = self.products.iter().map(|products| of(products.element));

@@ -44,11 +44,7 @@ pub(super) fn check(checkpoint: &Checkpoint, backend: &dyn Backend, findings: &m
     let layers: Vec<_> = checkpoint.expert_layers().collect();
     let alone = layers.len() == 1;
     for (name, experts) in layers {
-        let tensor = |what: &str| {
-            let tensors = checkpoint.tensors();
-            let own = tensors.get(&format!("ref.{name}.{what}"));
-            own.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
-        };
+        let tensor = |what: &str| reference(checkpoint, &name, what, alone);
         let experts = match experts {
             Ok(experts) => experts,
             // A layer of floats may be anything that is named so.
@@ -66,6 +62,25 @@ pub(super) fn check(checkpoint: &Checkpoint, backend: &dyn Backend, findings: &m
             }
         }
     }
+}
+
+/// A reference of an expert layer, which may leave out the name of the only one.
+fn reference<'c>(
+    checkpoint: &'c Checkpoint,
+    name: &str,
+    what: &str,
+    alone: bool,
+) -> Option<&'c Tensor> {
+    let tensors = checkpoint.tensors();
+    let own = tensors.get(&format!("ref.{name}.{what}"));
+    own.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
+}
+
+/// Rows of x in the reference of an expert layer; 1 if there is no reference.
+pub fn expert_tokens(checkpoint: &Checkpoint, experts: &CheckpointExperts<'_>) -> usize {
+    let alone = checkpoint.expert_layers().count() == 1;
+    let x = reference(checkpoint, experts.name(), "x", alone).map(Tensor::shape);
+    x.and_then(|dims| dims.first().copied()).unwrap_or(1)
 }
 
 /// Whether the layer could be one of floats alone: no quantised matrix is named.
