@@ -207,14 +207,14 @@ pub(super) fn choice(
     let key = KernelKey { work, schedule, target: request.target.to_owned() };
     let operand = operand::problem(request, problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
-    let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.compute_dtype());
+    let (tokens, compute_dtype) = (chosen.tokens(problem).min(most), problem.plan.compute_dtype());
     let sums = match chosen.schedule().main_loop(problem).instruction() {
         Some(product) if product.scaling.is_some() => Sums::Scaled,
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };
     let decoded = decoded(&problem.plan.dequant);
-    Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, decoded, by })
+    Ok(Choice { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
 }
 
 /// The values of a plan's operands.

@@ -13,6 +13,15 @@ use crate::printed::shell_word;
 /// H x I where none is asked for.
 const SHAPE: (u64, u64) = (64, 96);
 
+/// How near the largest error is to its bound; nothing where y is rounded to the type of x, whose
+/// rounding is most of the bound.
+fn share(share: f64) -> String {
+    match share {
+        0.0 => String::new(),
+        share => format!(", the largest error {share:.3} of its bound"),
+    }
+}
+
 /// One layer with one type of x: its launches' reports, and the comparison.
 pub(super) fn one(arguments: &Arguments, experts: (u32, u32), scheme: &Scheme) -> Result<bool> {
     let named = verify_experts::Narrowed {
@@ -38,11 +47,10 @@ pub(super) fn one(arguments: &Arguments, experts: (u32, u32), scheme: &Scheme) -
     for result in results {
         match result {
             Ok(done) => print_line(format_args!(
-                "{} launches; y: {} elements within their bounds, the largest error {:.3} of its bound \
-                 (seed {}: {:?})\n",
+                "{} launches; y: {} elements within their bounds{} (seed {}: {:?})\n",
                 totals.launches,
                 done.elements,
-                done.share,
+                share(done.share),
                 arguments.seed,
                 Regime::of(arguments.seed)
             ))?,

@@ -193,7 +193,8 @@ where
             let names = ["first product", "second product"];
             for (name, choice) in names.into_iter().zip(&plan.choices) {
                 let (choice, slots) = (&choice.choice, choice.slots);
-                let how = format!("{}, {}; multiplied {}", choice.key, choice.by, choice.meeting);
+                let how =
+                    format!("{}, {}; multiplied {}", choice.key, choice.by, choice.compute_dtype);
                 lines.push(format!("{name}: {how}; token blocks of {slots} slots"));
             }
             if plan.pieces.len() > 1 {
