@@ -155,7 +155,6 @@ fn golden(file: &str) {
 
 /// An op of random matrices, and y of a call with two tokens.
 struct Called {
-    layer: ExpertLayer,
     op: Box<dyn ExpertOp>,
     x: Vec<f32>,
 }
@@ -165,7 +164,7 @@ fn called(name: &str, text: &str, options: &ExpertOptions) -> Called {
     let matrices = random_matrices(scheme(name), &layer, 0).unwrap();
     let op = CpuDevice::best().prepare_experts(&layer, &matrices, options).unwrap();
     let x = (0..2 * layer.hidden).map(|at| ((at * 37 % 101) as f32 - 50.0) / 128.0).collect();
-    Called { layer, op, x }
+    Called { op, x }
 }
 
 impl Called {
@@ -377,7 +376,7 @@ fn map_of(name: &str) {
         let op = CpuDevice::best().prepare_experts(&layer, &local, &options).unwrap();
         let x = (0..128).map(|at| ((at * 37 % 101) as f32 - 50.0) / 128.0).collect();
         let routed = Routed::Chosen { ids: &[0, 3, 2, 1], weights: &[0.5, 0.25, 1.0, 0.75] };
-        Called { layer, op, x }.y(routed)
+        Called { op, x }.y(routed)
     };
     let whole = y(None);
     let parts = [y(Some([0, 1, -1, -1])), y(Some([-1, -1, 0, 1]))];
