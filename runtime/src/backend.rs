@@ -2,7 +2,7 @@
 
 use quantloom_dsl::experts::ExpertLayer;
 
-use crate::experts::{ExpertError, ExpertOp, ExpertOptions, ExpertSource};
+use crate::experts::{ExpertError, ExpertOp, ExpertOptions, ExpertSource, ExpertsNotScheduled};
 use crate::op::{Op, ProductError};
 use crate::weight_data::WeightData;
 
@@ -30,6 +30,6 @@ pub trait Backend: Send + Sync {
         options: &ExpertOptions,
     ) -> Result<Box<dyn ExpertOp>, ExpertError> {
         let _ = (layer, weights, options);
-        Err(ExpertError::NotScheduled(format!("{} has no expert layers", self.name())))
+        Err(ExpertsNotScheduled::Device(self.name().to_owned()).into())
     }
 }

@@ -13,8 +13,9 @@ use crate::unpacked::Unpacked;
 /// How a product wants columns, where it does not take them as they are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Arrangement {
-    /// Columns of a run, which share all numbers. A segment begins a run and is padded to whole ones.
-    pub run: u32,
+    /// Columns of a segment, which share all group parameters. Each group of columns is padded to whole
+    /// segments.
+    pub segment: u32,
     /// Whether columns are sorted by the group index of the layer; a segment has one value of it.
     pub indexed: bool,
     /// Sizes of groups that are counted along K: a segment is inside of one group of each.
@@ -25,13 +26,13 @@ pub struct Arrangement {
 
 impl fmt::Display for Arrangement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { run, indexed, groups, whole } = self;
+        let Self { segment, indexed, groups, whole } = self;
         let index = if *indexed { "the group index and " } else { "" };
-        write!(f, "by {index}groups of {groups:?} in runs of {run}, {whole} at a time")
+        write!(f, "by {index}groups of {groups:?} in segments of {segment}, {whole} at a time")
     }
 }
 
-/// Columns of w in the order of their segments: those of a segment side by side, in their order.
+/// Columns of w in the order of their groups: those of a group side by side, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnOrder(Vec<u32>);
 
@@ -47,19 +48,19 @@ impl ColumnOrder {
 
     /// Of K columns, by their group index `[K]` if one is given.
     pub fn new(arrangement: &Arrangement, index: Option<&[u32]>, k: u64) -> Self {
-        let Arrangement { run, groups, whole, .. } = arrangement;
-        let segment = |column: u32| {
+        let Arrangement { segment, groups, whole, .. } = arrangement;
+        let group_of = |column: u32| {
             let indexed = index.and_then(|index| index.get(column as usize));
             let counted = groups.iter().map(move |group| column / group.max(&1));
             indexed.copied().into_iter().chain(counted)
         };
         let mut columns: Vec<u32> = (0..u32::try_from(k).unwrap_or(NO_COLUMN)).collect();
-        // Columns of a segment keep their order.
-        columns.sort_by(|one, other| segment(*one).cmp(segment(*other)));
+        // Columns of a group keep their order.
+        columns.sort_by(|one, other| group_of(*one).cmp(group_of(*other)));
         let mut order = Vec::with_capacity(columns.len());
-        for columns in columns.chunk_by(|one, other| segment(*one).eq(segment(*other))) {
+        for columns in columns.chunk_by(|one, other| group_of(*one).eq(group_of(*other))) {
             order.extend(columns);
-            order.resize(order.len().next_multiple_of((*run).max(1) as usize), NO_COLUMN);
+            order.resize(order.len().next_multiple_of((*segment).max(1) as usize), NO_COLUMN);
         }
         order.resize(order.len().next_multiple_of((*whole).max(1) as usize), NO_COLUMN);
         Self(order)

@@ -48,9 +48,9 @@ fn weight(scheme: &Scheme) -> Unpacked {
     Unpacked::new(scheme, shape, &|name: &str| packed.get(name).map(Vec::as_slice)).unwrap()
 }
 
-/// Columns of one index together, in runs of so many.
-const fn by_index(run: u32) -> Arrangement {
-    Arrangement { run, indexed: true, groups: Vec::new(), whole: run }
+/// Columns of one index together, in segments of so many.
+const fn by_index(segment: u32) -> Arrangement {
+    Arrangement { segment, indexed: true, groups: Vec::new(), whole: segment }
 }
 
 fn part(component: Component, layout: &str, (bits, columns): (u32, u32), form: Form) -> NativePart {
@@ -76,15 +76,15 @@ fn columns_of_a_group_are_neighbours() {
 #[test]
 fn segments_are_padded_to_runs() {
     const NONE: u32 = NO_COLUMN;
-    let arrangement = Arrangement { run: 2, indexed: false, groups: vec![6, 4], whole: 1 };
+    let arrangement = Arrangement { segment: 2, indexed: false, groups: vec![6, 4], whole: 1 };
     let order = ColumnOrder::new(&arrangement, None, 11);
     assert_eq!(order.columns(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, NONE]);
-    let order = ColumnOrder::new(&Arrangement { run: 4, whole: 8, ..arrangement }, None, 7);
+    let order = ColumnOrder::new(&Arrangement { segment: 4, whole: 8, ..arrangement }, None, 7);
     let pads = [NONE; 4];
     let expected = [&[0, 1, 2, 3, 4, 5, NONE, NONE, 6, NONE, NONE, NONE], &pads[..]].concat();
     assert_eq!(order.columns(), expected);
     // With an index the columns of one of its values come together, those of a group of x in them.
-    let arrangement = Arrangement { run: 2, indexed: true, groups: vec![3], whole: 1 };
+    let arrangement = Arrangement { segment: 2, indexed: true, groups: vec![3], whole: 1 };
     let order = ColumnOrder::new(&arrangement, Some(&[1, 0, 1, 1, 0, 0]), 6);
     assert_eq!(order.columns(), [1, NONE, 4, 5, 0, 2, 3, NONE]);
 }

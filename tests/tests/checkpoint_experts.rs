@@ -265,6 +265,28 @@ fn rows_of_gate_before_those_of_up() {
     );
 }
 
+/// vLLM's names of stacks are those of the same matrices.
+#[test]
+fn stacks_by_vllms_names() {
+    let mut file = File::golden("moe_mixtral");
+    for (name, other) in [("gate_up_proj", "w13_weight"), ("down_proj", "w2_weight")] {
+        file.tensor(&format!("experts.{name}")).name = format!("experts.{other}");
+    }
+    let renamed = Checkpoint::from_bytes(file.bytes(), Options::default()).unwrap();
+    let golden = open("moe_mixtral");
+    let [expected, found] = [&golden, &renamed].map(|of| of.expert_layer("experts").unwrap());
+    assert_eq!(expected.sizes(), found.sizes());
+    for expert in [0, 7] {
+        let [expected, found] = [&expected, &found].map(|of| of.expert_weights(expert).unwrap());
+        assert_eq!(expected, found, "expert {expert}");
+    }
+    // One stack without the other.
+    file.tensors.retain(|tensor| tensor.name != "experts.w2_weight");
+    let alone = Checkpoint::from_bytes(file.bytes(), Options::default()).unwrap();
+    let error = alone.expert_layer("experts").expect_err("a stack is missing").to_string();
+    assert!(error.contains("w2_weight"), "{error}");
+}
+
 /// gate and up keep scales of their own: no file merges them.
 #[test]
 fn shards_keep_their_scales() {

@@ -7,6 +7,7 @@ mod checkpoint_experts;
 mod conformance;
 mod device;
 mod experts;
+mod experts_behaviours;
 mod experts_faults;
 mod experts_reference;
 mod golden;

@@ -284,7 +284,7 @@ impl<'a> Bench<'a> {
 }
 
 /// A random weight as its scheme stores it.
-fn random_weight(scheme: &Scheme, shape: Shape) -> Result<StoredTensors> {
+pub(super) fn random_weight(scheme: &Scheme, shape: Shape) -> Result<StoredTensors> {
     Ok(pack(scheme, &draw::layer(scheme, shape, 0))?)
 }
 

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use quantloom::runtime::backend::Backend;
-use quantloom::runtime::checkpoint::{Checkpoint, CheckpointExperts, Layer};
-use quantloom_tools::check::{Finding, Subject, Verdict, check, tokens};
+use quantloom::runtime::checkpoint::{Checkpoint, CheckpointExperts};
+use quantloom::runtime::experts::ExpertOptions;
+use quantloom_tools::check::{Finding, Subject, Verdict, check, expert_tokens, tokens};
+use quantloom_tools::forward::experts::PreparedExperts;
 
 use super::{Reading, eprint_line, label, labels, print_line, table};
 use crate::progress::Progress;
@@ -40,7 +42,8 @@ pub(crate) struct Arguments {
     /// has no kernel for. Without it, that is a failure.
     #[arg(long)]
     allow_unchecked: bool,
-    /// Also print_line, of each product, which kernel multiplies, and why not another.
+    /// Also print, of each product, which kernel multiplies, and why not another; of each expert layer its
+    /// launches.
     #[arg(long)]
     explain: bool,
     #[command(flatten)]
@@ -63,10 +66,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             Ok(checkpoint) => {
                 for finding in check(&checkpoint, device.backend()) {
                     let layer = checkpoint.layer(&finding.layer).ok();
-                    if let (true, Subject::Product, Some(layer)) =
-                        (arguments.explain, finding.subject, layer)
-                    {
-                        let lines = explain(&checkpoint, layer, device.backend())
+                    if arguments.explain && finding.subject == Subject::Product {
+                        let lines = explain(&checkpoint, &finding.layer, device.backend())
                             .unwrap_or_else(|error| format!("{error:#}"));
                         explained.push(format!("{file}: {}: {lines}", finding.layer));
                     }
@@ -117,9 +118,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(faults.is_empty() && compared > 0 && !unchecked)
 }
 
-/// The kernel that multiplies a layer's reference, and why not another.
-fn explain(checkpoint: &Checkpoint, layer: &Layer, backend: &dyn Backend) -> Result<String> {
-    Ok(layer.prepare(backend)?.explain(tokens(checkpoint, layer)))
+/// The kernels that multiply the reference of a layer, or of an expert layer, and why not others.
+fn explain(checkpoint: &Checkpoint, name: &str, backend: &dyn Backend) -> Result<String> {
+    if let Ok(layer) = checkpoint.layer(name) {
+        return Ok(layer.prepare(backend)?.explain(tokens(checkpoint, layer)));
+    }
+    let experts = checkpoint.expert_layer(name)?;
+    let prepared = PreparedExperts::new(&experts, backend, &ExpertOptions::default(), false)?;
+    Ok(prepared.op().explain(expert_tokens(checkpoint, &experts)))
 }
 
 /// The schemes of an expert layer, if there is one of this name that is quantised.

@@ -1,5 +1,7 @@
 //! `quantloom emit`
 
+mod experts;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -10,11 +12,13 @@ use quantloom::codegen::jit::Jit;
 use quantloom::codegen::plan::{self, LANES_TILE, kernel_name};
 use quantloom::codegen::support;
 use quantloom::codegen::target::{Class, Target, names};
+use quantloom::dsl::experts::ExpertLayer;
 use quantloom::dsl::format::{BF16, Number};
 use quantloom::dsl::{Activation, Scheme};
 use quantloom::runtime::gpu::{ColumnOrder, Products as _, Request};
 use quantloom::runtime::source::KernelSource as _;
 
+use super::named_layers::named_layer;
 use super::sizes::shape;
 use super::{print_line, scheme};
 use crate::atomic_write::{Replace, write_and_say};
@@ -26,8 +30,16 @@ use crate::printed::shell_word;
 /// else of a CPU kernel is the same for all schemes and lies in quantloom_runtime::cpu. For sm_80,
 /// sm_89, sm_90a and sm_120 it is the whole kernel of a product, in PTX, for gfx942 and gfx950 in
 /// HIP C++. Kernels are named after what they
-/// compute: code, group, activation, tile, target.
+/// compute: code, group, activation, tile, target. With --experts the kernels are those of an expert
+/// layer, after its launch plan: which kernel runs when, on how many blocks, on which buffers.
 #[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    quantloom emit ct_w4a16 --target x86\n  \
+    quantloom emit ct_w4a16 --target sm_90a --shape 4096x4096 --m 16 --out kernels\n  \
+    quantloom emit ct_w4a16 --target sm_90a --m 8 --out kernels \
+    --experts '8 experts of 256 x 512, top 2, softmax renormalised, silu'\n\n\
+    A model's layer has a name too, such as qwen3_30b; its matrices are prepared as on a device, which \
+    takes a while.")]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
@@ -37,10 +49,16 @@ pub(crate) struct Arguments {
     /// The weight's shape, for a GPU: N and K are constants of the text.
     #[arg(long, value_name = "NxK", value_parser = shape, default_value = "4096x4096")]
     shape: (u64, u64),
+    /// The kernels and the launch plan of an expert layer, for a GPU, instead of a product: a model's
+    /// (mixtral_8x7b, qwen3_30b, gpt_oss_20b, gpt_oss_120b, deepseek_v3, kimi_k2, llama4_scout), or the text
+    /// of a layer.
+    #[arg(long, value_name = "LAYER", value_parser = named_layer, conflicts_with = "shape")]
+    experts: Option<ExpertLayer>,
     /// Rows of x, for a GPU: they decide the kernel, which may take more.
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     m: u64,
-    /// Write KERNELNAME.rs, .ptx, .hip or .wgsl files into this folder instead of printing them.
+    /// Write KERNELNAME.rs, .ptx, .hip or .wgsl files into this folder instead of printing them; of an
+    /// expert layer launches.txt too.
     #[arg(long)]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -58,11 +76,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
     let target = plan::known(&arguments.target)
         .map_err(|unknown| anyhow!("{unknown} (the targets are {})", names()))?;
-    let kernels = match target.class {
-        Class::Lanes => decoders(&scheme, target, &arguments.scheme)?,
-        _ => products(&scheme, target, arguments)?,
+    let (launches, kernels) = match (&arguments.experts, target.class) {
+        (Some(layer), _) => {
+            let (launches, kernels) = experts::layer(&scheme, target, layer, arguments.m)?;
+            (Some(launches), kernels)
+        }
+        (None, Class::Lanes) => (None, decoders(&scheme, target, &arguments.scheme)?),
+        (None, _) => (None, products(&scheme, target, arguments)?),
     };
     let Some(folder) = &arguments.out else {
+        // A comment in the language of every kernel.
+        for line in launches.iter().flat_map(|launches| launches.lines()) {
+            print_line(format_args!("// {line}").to_string().trim_end())?;
+        }
         // Kernels that differ in their activations alone have one text.
         let mut printed: Vec<&str> = Vec::new();
         for kernel in &kernels {
@@ -77,8 +103,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let path = |kernel: &Emitted| folder.join(format!("{}.{}", kernel.name, kernel.ending));
     // Kernels of one name have one text.
-    let files: BTreeMap<PathBuf, &str> =
+    let mut files: BTreeMap<PathBuf, &str> =
         kernels.iter().map(|kernel| (path(kernel), kernel.text.as_str())).collect();
+    files.extend(launches.iter().map(|text| (folder.join("launches.txt"), text.as_str())));
     let outputs: Vec<(&str, &Path)> = files.keys().map(|path| ("--out", path.as_path())).collect();
     arguments.replace.check(&outputs, &[Path::new(&arguments.scheme)])?;
     for (path, text) in &files {

@@ -11,6 +11,7 @@ mod emit;
 mod inspect;
 mod named_layers;
 mod quantize;
+mod random_experts;
 mod run;
 mod schemes;
 mod show;

@@ -1,16 +1,18 @@
 //! `quantloom sim`
 
+mod experts;
+
 use anyhow::Result;
 use clap::Args;
 use quantloom::dsl::Scheme;
 use quantloom_tools::conformance::{Failure, Suite, draw};
 
 use super::sizes::shape;
-use super::{backend, eprint_line, print_line, scheme};
+use super::{backend, eprint_line, print_line, scheme, verify_experts};
 use crate::printed::shell_word;
 
 /// The kernels that would be emitted for a GPU, run on the simulator: their counts, and y against
-/// the f64 reference.
+/// the f64 reference. With --experts, all launches of an expert layer.
 #[derive(Args)]
 #[command(
     after_help = "Numbers are drawn as `verify` does: the seed decides their kind (usual, far \
@@ -18,7 +20,10 @@ use crate::printed::shell_word;
     docs/how-to-read-the-simulator.md explains the output.\n\n\
     Examples:\n  \
     quantloom sim ct_w4a16 --target sm_90a\n  \
-    quantloom sim awq4 --target sm_80 --shape 72x640 --m 3 --seed 4"
+    quantloom sim awq4 --target sm_80 --shape 72x640 --m 3 --seed 4\n  \
+    quantloom sim ct_w4a16 --target sm_90a --experts 8x2 --m 3 --routing logits\n  \
+    quantloom sim gpt_oss_mxfp4_gate_up --target gfx942 --experts 4x2 --shape 64x96 \
+    --gate 'swigluoai alpha 1.702 limit 7'"
 )]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
@@ -27,9 +32,9 @@ pub(crate) struct Arguments {
     /// Which GPU's kernels: sm_80, sm_89, sm_90a, sm_120, gfx942, gfx950, wgsl or wgsl_subgroups.
     #[arg(long, value_name = "TARGET")]
     target: String,
-    /// The weight's shape.
-    #[arg(long, value_name = "NxK", value_parser = shape, default_value = "320x2880")]
-    shape: (u64, u64),
+    /// The weight's shape: 320x2880 if none is given; HxI of an expert layer: 64x96.
+    #[arg(long, value_name = "NxK", value_parser = shape)]
+    shape: Option<(u64, u64)>,
     /// Rows of x.
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..4096))]
     m: u32,
@@ -38,7 +43,12 @@ pub(crate) struct Arguments {
     seed: u64,
     #[command(flatten)]
     tuning: backend::Tuning,
+    #[command(flatten)]
+    layers: verify_experts::Layers,
 }
+
+/// N x K where none is asked for.
+const SHAPE: (u64, u64) = (320, 2880);
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = scheme(&arguments.scheme)?;
@@ -46,7 +56,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     for activation in &scheme.activations {
         let mut only = scheme.clone();
         only.activations = vec![activation.clone()];
-        well &= one(arguments, &only)?;
+        well &= match arguments.layers.experts {
+            Some(experts) => experts::one(arguments, experts, &only)?,
+            None => one(arguments, &only)?,
+        };
     }
     Ok(well)
 }
@@ -55,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 fn one(arguments: &Arguments, scheme: &Scheme) -> Result<bool> {
     let device = backend::simulator(&arguments.target, arguments.seed, &arguments.tuning)?;
     let suite = Suite {
-        shapes: vec![arguments.shape],
+        shapes: vec![arguments.shape.unwrap_or(SHAPE)],
         tokens: vec![arguments.m as usize],
         seeds: vec![arguments.seed],
         every: 1,
@@ -84,7 +97,8 @@ fn one(arguments: &Arguments, scheme: &Scheme) -> Result<bool> {
 
 /// What went wrong, and the command that shows it again.
 fn told(arguments: &Arguments, failure: &Failure) -> String {
-    let Arguments { scheme, target, shape: (n, k), m, seed, .. } = arguments;
+    let Arguments { scheme, target, m, seed, .. } = arguments;
+    let (n, k) = arguments.shape.unwrap_or(SHAPE);
     let again = format!(
         "again: quantloom sim {} --target {target} --shape {n}x{k} --m {m} --seed {seed}",
         shell_word(scheme)

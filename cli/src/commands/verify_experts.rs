@@ -76,7 +76,11 @@ pub(super) struct Narrowed<'a> {
 }
 
 /// The default suite, narrowed to what was asked for; what is named is taken whole.
-fn suite(layers: &Layers, experts: (u32, u32), narrowed: &Narrowed<'_>) -> Result<ExpertSuite> {
+pub(super) fn suite(
+    layers: &Layers,
+    experts: (u32, u32),
+    narrowed: &Narrowed<'_>,
+) -> Result<ExpertSuite> {
     let mut suite = ExpertSuite { experts, ..ExpertSuite::default() };
     if narrowed.quick {
         suite.gates.truncate(3);

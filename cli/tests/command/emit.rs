@@ -58,6 +58,9 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
         ("gfx90a", "for gfx90a in this version: its int8 matrix instructions have half the K"),
         ("gfx1100", "for gfx1100 in this version: its waves have 32 lanes"),
         ("gfx943", "there is no target `gfx943`; did you mean `gfx942`?"),
+        // What the name begins, not sm_80, which is a letter nearer.
+        ("sm90", "there is no target `sm90`; did you mean `sm_90a`?"),
+        ("gfx95", "there is no target `gfx95`; did you mean `gfx950`?"),
         ("toaster", "there is no target `toaster` (the targets are portable, x86, neon, sm_80"),
     ] {
         let out = folder.path().join("none");

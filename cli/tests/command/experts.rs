@@ -188,3 +188,65 @@ fn mistakes_are_one_sentence() {
         assert_eq!(ran.code, Some(2), "{}\n{}", ran.line, ran.err);
     }
 }
+
+/// The launch plan, then each kernel once; the same in files.
+#[test]
+fn emit_prints_the_launches_and_kernels_of_a_layer() {
+    let layer = "4 experts of 64 x 96, top 2, softmax renormalised, silu";
+    for (target, m, launches) in [("sm_90a", "3", 5), ("sm_90a", "1", 4), ("wgsl", "3", 7)] {
+        let own = ["emit", "ct_w4a16", "--target", target, "--m", m, "--experts", layer];
+        let printed = quantloom(&own).done().out;
+        let comment: Vec<&str> =
+            printed.lines().take_while(|line| line.starts_with("//")).collect();
+        let comment = comment.join("\n");
+        assert!(comment.contains(&format!("// {launches} launches")), "{comment}");
+        for number in 1..=launches {
+            assert!(comment.contains(&format!("\n// {number}. ")), "{number}: {comment}");
+        }
+        for part in ["`logits`", "writes `y`", "`w` of the second product", "threads a block"] {
+            assert!(comment.contains(part), "{part}: {comment}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().to_string_lossy().into_owned();
+        quantloom(&[&own[..], &["--out", &out]].concat()).done();
+        let plan = std::fs::read_to_string(folder.path().join("launches.txt")).unwrap();
+        let kernels = std::fs::read_dir(folder.path()).unwrap().count() - 1;
+        assert_eq!(kernels, launches, "{plan}");
+        for line in plan.lines() {
+            assert!(comment.contains(line.trim_end()), "{line}");
+        }
+    }
+    let cpu = quantloom(&["emit", "ct_w4a16", "--target", "x86", "--experts", layer]);
+    assert_eq!((cpu.code, cpu.out.as_str()), (Some(1), ""), "{}", cpu.err);
+    assert!(cpu.err.contains("have no kernels of their own"), "{}", cpu.err);
+}
+
+#[test]
+fn sim_runs_whole_layers() {
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    for line in [
+        "ct_w4a16 --target sm_90a --experts 4x2 --m 3 --seed 1",
+        "ct_w4a8 --target gfx942 --experts 4x2 --m 17 --routing one --seed 1",
+    ] {
+        let ran = quantloom(&words(&format!("sim {line}"))).done();
+        for part in ["kernel combine", "kernel order", "launches; y: ", "within their bounds"] {
+            assert!(ran.out.contains(part), "{line}: no `{part}` in\n{}", ran.out);
+        }
+    }
+    let gate = ["--gate", "swigluoai alpha 1.702 limit 7"];
+    let sim = words("sim gpt_oss_mxfp4_gate_up --target sm_80 --experts 4x2 --shape 64x64");
+    let sim: Vec<&str> = sim.iter().map(String::as_str).chain(gate).collect();
+    assert!(quantloom(&sim).done().out.contains("swigluoai"));
+    let ran = quantloom(&words("sim ct_w4a16 --target sm_90a --experts 4x5"));
+    assert!(ran.code == Some(1) && ran.err.contains("top-k is 1 to 4"), "{}", ran.err);
+}
+
+#[test]
+fn check_explains_the_launches_of_layers() {
+    let file = path(golden_file("moe_ct_w4a16"));
+    let told = |backend| quantloom(&["check", &file, "--explain", "--backend", backend]).done().err;
+    let cpu = told("portable");
+    assert!(cpu.contains(&format!("moe_ct_w4a16: {QWEN3}: ")) && cpu.contains("portable"), "{cpu}");
+    let gpu = told("sim:sm_80");
+    assert!(gpu.contains("first product: ") && gpu.contains("4 launches"), "{gpu}");
+}

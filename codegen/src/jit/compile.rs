@@ -19,7 +19,7 @@ use crate::ir::{Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::transform::{Direction, Part, transform};
 use crate::schedule::{
-    Chosen, Problem, Stack, Unscheduled, choose_by_model, choose_stacked, measured,
+    Chosen, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model, choose_stacked, measured,
 };
 use crate::target::{TARGETS, Target};
 
@@ -101,8 +101,8 @@ pub(super) fn verified(kernel: Kernel, key: &KernelKey) -> Result<Verified<Kerne
     let (target, count) = (kernel.target, kernel.buffers.len());
     if let Some(most) = target.gpu.and_then(|gpu| gpu.buffers).filter(|most| count > *most as usize)
     {
-        let what = format!("{count} arrays in a kernel, which takes {most} at most");
-        return Err(Unscheduled::Scheme { target: target.name, what }.into());
+        let part = UnscheduledPart::Arrays { count, most };
+        return Err(Unscheduled::Scheme { target: target.name, part }.into());
     }
     let schedule = key.schedule.name.clone();
     verify(kernel).map_err(|errors| JitError::Invalid { schedule, errors })
@@ -207,14 +207,14 @@ pub(super) fn choice(
     let key = KernelKey { work, schedule, target: request.target.to_owned() };
     let operand = operand::problem(request, problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
-    let (tokens, meeting) = (chosen.tokens(problem).min(most), problem.plan.compute_dtype());
+    let (tokens, compute_dtype) = (chosen.tokens(problem).min(most), problem.plan.compute_dtype());
     let sums = match chosen.schedule().main_loop(problem).instruction() {
         Some(product) if product.scaling.is_some() => Sums::Scaled,
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };
     let decoded = decoded(&problem.plan.dequant);
-    Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, decoded, by })
+    Ok(Choice { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
 }
 
 /// The values of a plan's operands.

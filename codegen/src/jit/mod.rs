@@ -147,7 +147,7 @@ impl Products for Jit {
         Ok(order.map(|Order { segment, indexed, groups }| {
             // Products work through whole k-tiles.
             Arrangement {
-                run: segment,
+                segment,
                 indexed,
                 groups,
                 whole: mapping.k_tile.next_multiple_of(segment),

@@ -116,11 +116,21 @@ pub fn known(name: &str) -> Result<&'static Target, Refusal> {
         if let Some(why) = unsupported_reason(name) {
             return Refusal::Later { name: name.to_owned(), why };
         }
-        let near = TARGETS
-            .iter()
-            .map(|target| (strsim::damerau_levenshtein(name, target.name), target.name))
-            .filter(|(distance, _)| *distance <= 2)
-            .min();
-        Refusal::Unknown { name: name.to_owned(), nearest: near.map(|(_, name)| name) }
+        Refusal::Unknown { name: name.to_owned(), nearest: nearest(name) }
     })
+}
+
+/// The target whose name a text most likely means: one that begins with the text, by letters and digits
+/// alone (`sm90` is `sm_90a`), else the one that is fewest typing mistakes away, two at most.
+fn nearest(text: &str) -> Option<&'static str> {
+    let plain = |name: &str| {
+        let plain = name.chars().filter(char::is_ascii_alphanumeric);
+        plain.map(|letter| letter.to_ascii_lowercase()).collect::<String>()
+    };
+    let asked = plain(text);
+    let names = || TARGETS.iter().map(|target| target.name);
+    let begun = |name: &&str| asked.len() >= 4 && plain(name).starts_with(&asked);
+    let mistakes = |name: &str| strsim::damerau_levenshtein(text, name);
+    let near = || names().filter(|name| mistakes(name) <= 2);
+    names().filter(begun).chain(near()).min_by_key(|name| (!begun(name), mistakes(name)))
 }

@@ -21,7 +21,7 @@ use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::mapping::k_tile;
-use super::problem::Unscheduled;
+use super::unscheduled::{Unscheduled, UnscheduledPart};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::{Plan, plan};
 use crate::target::Target;
@@ -95,8 +95,8 @@ impl Arranged {
                 Err(_) => {}
             }
         }
-        let what = || format!("groups of {groups:?} columns");
-        let none = || Unscheduled::Scheme { target: target.name, what: what() };
+        let part = || UnscheduledPart::Groups(groups.iter().copied().collect());
+        let none = || Unscheduled::Scheme { target: target.name, part: part() };
         Err(why.unwrap_or_else(none))
     }
 
@@ -110,7 +110,7 @@ impl Arranged {
         let step = plan.compute.product.columns;
         let k_tile = k_tile(&plan, step).ok_or_else(|| Unscheduled::Scheme {
             target: target.name,
-            what: format!("segments of {} columns", plan.scale.segment.unwrap_or(0)),
+            part: UnscheduledPart::Segments(plan.scale.segment.unwrap_or(0)),
         })?;
         let (scheme, activation) = (scheme.clone(), activation.clone());
         Ok(Self { scheme, activation, plan, k_tile, order })
@@ -127,9 +127,9 @@ impl Arranged {
         let regular = |size: u32| size.is_multiple_of(k_tile) || k_tile.is_multiple_of(size);
         match sizes.iter().find(|size| !whole || !regular(**size)) {
             None => Ok(self),
-            Some(size) => Err(Unscheduled::Scheme {
+            Some(&group) => Err(Unscheduled::Scheme {
                 target: self.plan.target.name,
-                what: format!("groups of {size} columns in k-tiles of {k_tile}"),
+                part: UnscheduledPart::GroupsInKTiles { group, k_tile },
             }),
         }
     }

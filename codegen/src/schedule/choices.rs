@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::problem::Unscheduled;
+use super::unscheduled::Unscheduled;
 
 /// The type of a free choice.
 pub(super) trait Choice {

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 
 use super::interface::{FreeChoices, Schedule};
 use super::measured::measured;
-use super::problem::{Problem, Unscheduled};
+use super::problem::Problem;
 use super::shader::ShaderTile;
 use super::skinny::SkinnyTile;
 use super::tile::TileShape;
+use super::unscheduled::Unscheduled;
 use crate::ir::Kernel;
 
 /// The list of schedules: each is a variant of [`Chosen`]. The first that serves a product chooses.

@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 
 use super::choose::{Chosen, candidates, choose_by_model};
-use super::problem::{Problem, Unscheduled};
+use super::problem::Problem;
 use super::stack::Stack;
+use super::unscheduled::Unscheduled;
 use crate::target::Class;
 
 /// Slots of a token block to choose from.

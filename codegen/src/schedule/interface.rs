@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::mapping::MainLoop;
-use super::problem::{Problem, Unscheduled};
+use super::problem::Problem;
+use super::unscheduled::{ChoiceRule, Unscheduled};
 use crate::ir::Kernel;
 use crate::target::Target;
 
@@ -111,8 +112,8 @@ pub(super) fn multiplies_otherwise<S: Schedule>(main: &MainLoop<'_>) -> Unschedu
 }
 
 /// The refusal of free choices that break a rule.
-pub(super) fn broken_rule(choices: &impl std::fmt::Debug, rule: &str) -> Unscheduled {
-    Unscheduled::Choices { choices: format!("{choices:?}"), rule: rule.to_owned() }
+pub(super) fn broken_rule(choices: &impl std::fmt::Debug, rule: ChoiceRule) -> Unscheduled {
+    Unscheduled::Choices { choices: format!("{choices:?}"), rule }
 }
 
 /// The resources of a block.

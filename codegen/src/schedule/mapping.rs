@@ -8,7 +8,8 @@ use std::borrow::Cow;
 
 use super::group_params::GroupParams;
 use super::lanes::{LaneMap, OfLane, OperandHome, Rows, Scaled, Tokens};
-use super::problem::{Problem, Unscheduled};
+use super::problem::Problem;
+use super::unscheduled::{Unscheduled, UnscheduledPart};
 use crate::plan::Plan;
 use crate::plan::native::SHARED_BYTES;
 use crate::target::{Chip, Class, MatrixOp, matrix_op};
@@ -123,7 +124,7 @@ impl<'p> MainLoop<'p> {
             OperandHome::Registers(tokens) => Ok(tokens),
             OperandHome::Shared => Err(Unscheduled::Scheme {
                 target: self.problem.target().name,
-                what: "an instruction that takes x from shared memory".to_owned(),
+                part: UnscheduledPart::SharedOperand,
             }),
         }
     }

@@ -40,6 +40,7 @@ mod sums;
 mod table;
 pub mod tile;
 pub mod transform;
+mod unscheduled;
 mod weight_params;
 
 pub use arrange::Order;
@@ -51,5 +52,6 @@ pub use input::{Input, InputScale};
 pub use interface::{FreeChoices, Resources, Schedule};
 pub use mapping::{MainLoop, Mapping};
 pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
-pub use problem::{Problem, Unscheduled};
+pub use problem::Problem;
 pub use stack::Stack;
+pub use unscheduled::{ChoiceRule, TransformLimit, Unscheduled, UnscheduledPart};

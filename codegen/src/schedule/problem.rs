@@ -19,83 +19,11 @@ use super::input::Input;
 use super::mapping::{MainLoop, Mapping, lane_words};
 use super::shader;
 use super::stack::Stack;
+use super::unscheduled::{Unscheduled, UnscheduledPart};
 use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
-use crate::plan::{Operand, Plan, Refusal};
+use crate::plan::{Operand, Plan};
 use crate::target::{Feature, Target};
-
-/// Why no schedule of this version supports a problem.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unscheduled {
-    /// There is no plan.
-    #[error(transparent)]
-    NoPlan(#[from] Refusal),
-    /// A part of the scheme that no schedule supports.
-    #[error("no schedule on {target} handles {what}")]
-    Scheme {
-        /// The target.
-        target: &'static str,
-        /// The part.
-        what: String,
-    },
-    /// A shape that no schedule supports.
-    #[error("{what} = {value}: {rule}")]
-    Shape {
-        /// N, K, M.
-        what: &'static str,
-        /// Its value.
-        value: u32,
-        /// What is expected.
-        rule: &'static str,
-    },
-    /// No schedule multiplies on the target.
-    #[error("no schedule has products of {0}")]
-    NoSchedule(&'static str),
-    /// A key names a schedule that does not exist.
-    #[error("there is no schedule {name}, only {}", known.join(", "))]
-    UnknownSchedule {
-        /// The name.
-        name: String,
-        /// The schedules.
-        known: Vec<&'static str>,
-    },
-    /// A key lacks a free choice of its schedule, or has a number that is too large.
-    #[error("schedule {schedule} needs the parameter {name}")]
-    MissingChoice {
-        /// The schedule.
-        schedule: &'static str,
-        /// The free choice.
-        name: &'static str,
-    },
-    /// The schedule has matrix instructions and the product has none, or vice versa.
-    #[error("the schedule {schedule} has no products of {target}")]
-    OtherProducts {
-        /// The schedule.
-        schedule: &'static str,
-        /// The target.
-        target: &'static str,
-    },
-    /// No free choices of the schedule fit the target.
-    #[error("no block of a {schedule} product fits {target}")]
-    NothingFits {
-        /// The schedule.
-        schedule: &'static str,
-        /// The target.
-        target: &'static str,
-    },
-    /// Free choices that break a rule of their schedule.
-    #[error("{choices}: {rule}")]
-    Choices {
-        /// The choices.
-        choices: String,
-        /// The rule.
-        rule: String,
-    },
-    /// Programmatic dependent launch on a target without that feature.
-    #[error("programmatic dependent launch is not supported on {0}")]
-    DependentLaunch(&'static str),
-}
 
 /// The most tiles of rows of a stack: a tile is at least a block, and blocks of rows are the second axis of a
 /// grid.
@@ -148,17 +76,17 @@ impl Problem {
     ) -> Result<Self, Unscheduled> {
         let Arranged { scheme: arranged, activation: of_x, plan, k_tile, order } =
             Arranged::new(scheme, activation, target)?;
-        let unscheduled =
-            |what: &str| Unscheduled::Scheme { target: target.name, what: what.into() };
+        let unscheduled = |part: UnscheduledPart| Unscheduled::Scheme { target: target.name, part };
         let operand = plan.compute.product.weight;
-        let unmultiplied = || unscheduled(&format!("products in {operand}"));
+        let unmultiplied = || unscheduled(UnscheduledPart::Products(operand));
         let mapping = Mapping::of_plan(&plan, k_tile).ok_or_else(unmultiplied)?;
         let decodes = if mapping.instruction.is_some() { writable } else { shader::writable };
         if !decodes(&plan.dequant, target) {
-            return Err(unscheduled(&format!("codes decoded by {}", plan.dequant)));
+            let sequence = Box::new(plan.dequant.clone());
+            return Err(unscheduled(UnscheduledPart::Dequantisation(sequence)));
         }
         if scheme.experts.is_some() {
-            return Err(unscheduled("experts"));
+            return Err(unscheduled(UnscheduledPart::Experts));
         }
         let output = match (scheme.output, activation) {
             (Some(output), _) => output,
@@ -379,8 +307,8 @@ fn written(output: Number, target: &'static Target) -> Result<(), Unscheduled> {
     match output {
         NUMBER_F32 | NUMBER_F16 | NUMBER_BF16 => Ok(()),
         _ => {
-            let what = format!("results in {output}, only in f32, f16 and bf16");
-            Err(Unscheduled::Scheme { target: target.name, what })
+            let part = UnscheduledPart::Results(output);
+            Err(Unscheduled::Scheme { target: target.name, part })
         }
     }
 }

@@ -33,12 +33,12 @@ use super::group_params::GroupParams;
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
-use super::problem::Unscheduled;
 use super::routed_block::RoutedBlock;
 use super::rows::TokenRows;
 use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
+use super::unscheduled::Unscheduled;
 use activation::Activation;
 
 pub use choice::SkinnyTile;

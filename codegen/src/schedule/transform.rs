@@ -24,7 +24,8 @@ use self::gather::{Array, Gather, Input, Sorted, THREADS, word, word_of};
 use self::plane::{Plane, planes};
 use super::buffers::PER_ROW_LAYOUT;
 use super::group_params::{GroupParams, ParamKind, is_read};
-use super::problem::{Problem, Unscheduled};
+use super::problem::Problem;
+use super::unscheduled::{TransformLimit, Unscheduled, UnscheduledPart};
 use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
 
 /// A constant buffer of a product.
@@ -174,9 +175,9 @@ struct Transform<'p> {
 }
 
 impl Transform<'_> {
-    fn unscheduled(&self, what: &str) -> Unscheduled {
-        let what = format!("{what} in a transform of `{}`", self.part.role());
-        Unscheduled::Scheme { target: self.problem.target().name, what }
+    fn unscheduled(&self, limit: TransformLimit) -> Unscheduled {
+        let part = UnscheduledPart::Transform { buffer: self.part.role(), limit };
+        Unscheduled::Scheme { target: self.problem.target().name, part }
     }
 
     const fn shape(&self) -> Shape {
@@ -217,7 +218,7 @@ impl Transform<'_> {
         let mut columns = components.iter().filter_map(grouped);
         let first = columns.next().unwrap_or(self.columns);
         if columns.any(|columns| columns != first) {
-            return Err(self.unscheduled("groups of several sizes, sorted"));
+            return Err(self.unscheduled(TransformLimit::SortedGroups));
         }
         let count = self.columns.div_ceil(first);
         let groups = Some((index, [u64::from(count), u64::from(first)]));
@@ -240,7 +241,7 @@ impl Transform<'_> {
             from.push(Side::of(format!("stored_{array}"), &bound, text));
         }
         if inputs.iter().any(Vec::is_empty) {
-            return Err(self.unscheduled("a component in no store"));
+            return Err(self.unscheduled(TransformLimit::NotStored));
         }
         if self.sorts() {
             let bits = u64::from(self.problem.k) * 32;
@@ -264,18 +265,18 @@ impl Transform<'_> {
     fn move_back(&self) -> Result<Kernel, Unscheduled> {
         let component = self.kept()?;
         if self.sorts() {
-            return Err(self.unscheduled("the way back from sorted columns"));
+            return Err(self.unscheduled(TransformLimit::BackFromSorted));
         }
         let mut stores = self.scheme.stores_of(component);
         let (Some(store), None) = (stores.next(), stores.next()) else {
-            return Err(self.unscheduled("the way back to none or several stores"));
+            return Err(self.unscheduled(TransformLimit::BackToStores));
         };
         let own = |field: &Field| match field {
             Field::Bits { component: other, .. } => *other == component,
             Field::Pad { fill, .. } => *fill != Fill::One,
         };
         if !store.layout.fields().iter().all(own) {
-            return Err(self.unscheduled("the way back to a store that holds more"));
+            return Err(self.unscheduled(TransformLimit::BackToShared));
         }
         let bound = self.stored(store)?;
         let runs = self.runs(&bound, component)?;
@@ -288,7 +289,7 @@ impl Transform<'_> {
 
     fn stored(&self, store: &Store) -> Result<BoundLayout, Unscheduled> {
         let bound = self.scheme.bind(store, self.stored_shape());
-        bound.map_err(|error| self.unscheduled(&format!("the packing ({error})")))
+        bound.map_err(|error| self.unscheduled(TransformLimit::Packing(Box::new(error))))
     }
 
     /// The affine runs of a component's bits.
@@ -298,14 +299,18 @@ impl Transform<'_> {
         component: Component,
     ) -> Result<Vec<AffineRun>, Unscheduled> {
         let runs = bound.runs(component);
-        let runs = runs.ok_or_else(|| self.unscheduled("swizzled places, or too many of them"))?;
+        let runs = runs.ok_or_else(|| self.unscheduled(TransformLimit::Swizzled))?;
         let up = |run: &AffineRun| {
             let up = |digit: &quantloom_dsl::layout::AffineDigit| {
                 digit.fixed.is_some() || digit.place > 0
             };
             run.base >= 0 && run.digits.iter().all(up)
         };
-        if runs.iter().all(up) { Ok(runs) } else { Err(self.unscheduled("digits that count down")) }
+        if runs.iter().all(up) {
+            Ok(runs)
+        } else {
+            Err(self.unscheduled(TransformLimit::Descending))
+        }
     }
 
     /// The native buffer, and the affine runs of its elements.
@@ -329,12 +334,12 @@ impl Transform<'_> {
         let layout: Layout = match text {
             None => self.problem.plan.native.layout.clone(),
             Some(text) => parse_layout(&text, component)
-                .map_err(|faults| self.unscheduled(&format!("the native layout ({faults})")))?,
+                .map_err(|faults| self.unscheduled(TransformLimit::NativeText(Box::new(faults))))?,
         };
         let own = |other| (other == component).then_some(granularity);
         let bound = layout.bind(self.shape(), &own);
         let bound =
-            bound.map_err(|error| self.unscheduled(&format!("the native layout ({error})")))?;
+            bound.map_err(|error| self.unscheduled(TransformLimit::Native(Box::new(error))))?;
         let runs = self.runs(&bound, component)?;
         let text = layout.display(component).to_string();
         Ok((Side::of("native".to_owned(), &bound, text), runs))
@@ -348,12 +353,12 @@ impl Transform<'_> {
             Part::Corrections => self.problem.correction,
             Part::Codes | Part::Bias | Part::ChannelScales => None,
         };
-        of.ok_or_else(|| self.unscheduled("products without it"))
+        of.ok_or_else(|| self.unscheduled(TransformLimit::NotRead))
     }
 
     /// The component whose values the native buffer keeps.
     fn kept(&self) -> Result<Component, Unscheduled> {
-        let computed = || self.unscheduled("the way back from computed numbers");
+        let computed = || self.unscheduled(TransformLimit::BackFromComputed);
         match self.part {
             Part::Codes => Ok(Component::Code),
             Part::Bias => Ok(Component::Bias),
@@ -381,7 +386,7 @@ impl Transform<'_> {
         };
         let formula = Formula::new(self.scheme, wanted);
         let (formula, components) =
-            formula.ok_or_else(|| self.unscheduled("numbers without a way to f32"))?;
+            formula.ok_or_else(|| self.unscheduled(TransformLimit::NoFormula))?;
         Ok((Form::Computed(formula), components))
     }
 
@@ -389,22 +394,22 @@ impl Transform<'_> {
         match self.problem.plan.dequant.recode {
             Recode::Keep => Ok(Form::Keep),
             Recode::Xor(mask) => Ok(Form::Xor(mask)),
-            Recode::Table(_) => Err(self.unscheduled("a table of codes")),
+            Recode::Table(_) => Err(self.unscheduled(TransformLimit::CodeTable)),
         }
     }
 
     /// The stored type of zero points, and the compute dtype.
     fn zeros(&self) -> Result<(Integer, Half), Unscheduled> {
         let integer = self.scheme.zero.and_then(|zero| Integer::new(zero.kind));
-        let integer = integer.ok_or_else(|| self.unscheduled("floats"))?;
+        let integer = integer.ok_or_else(|| self.unscheduled(TransformLimit::FloatZeros))?;
         let half = self.problem.half();
-        Ok((integer, half.ok_or_else(|| self.unscheduled("integer products"))?))
+        Ok((integer, half.ok_or_else(|| self.unscheduled(TransformLimit::IntegerProducts))?))
     }
 
     /// The stored type and the native type of a component.
     fn numbers(&self, component: Component) -> Result<(Number, Number), Unscheduled> {
         let stored = self.scheme.number(component);
-        let stored = stored.ok_or_else(|| self.unscheduled("numbers of no type"))?;
+        let stored = stored.ok_or_else(|| self.unscheduled(TransformLimit::NoType))?;
         let native = if self.part == Part::Bias { NUMBER_F32 } else { self.group_params()?.number };
         Ok((stored, native))
     }
@@ -418,7 +423,7 @@ impl Transform<'_> {
         match self.numbers(component)? {
             (stored, native) if stored == native => Ok(Form::Keep),
             (stored, NUMBER_F32) if is_read(stored) => Ok(Form::Widen(stored)),
-            (stored, native) => Err(self.unscheduled(&format!("{stored} to {native}"))),
+            (from, to) => Err(self.unscheduled(TransformLimit::Conversion { from, to })),
         }
     }
 
@@ -434,7 +439,7 @@ impl Transform<'_> {
                         let mask = form.inverted().unwrap_or(0);
                         Ok(Form::Extended { mask, bits, width: bits + more })
                     }
-                    _ => Err(self.unscheduled("signs of codes that are cut")),
+                    _ => Err(self.unscheduled(TransformLimit::CutSigns)),
                 };
             }
             Part::Zeros => return self.zeros().map(|(integer, half)| Form::Stored(integer, half)),
@@ -444,7 +449,7 @@ impl Transform<'_> {
             (stored, native) if stored == native => Ok(Form::Keep),
             (NUMBER_BF16, NUMBER_F32) => Ok(Form::Narrow(Half::Bf16)),
             (NUMBER_F16, NUMBER_F32) => Ok(Form::Narrow(Half::F16)),
-            (stored, native) => Err(self.unscheduled(&format!("{native} to {stored}"))),
+            (to, from) => Err(self.unscheduled(TransformLimit::Conversion { from, to })),
         }
     }
 
@@ -455,10 +460,10 @@ impl Transform<'_> {
         form: &Form,
         (to, runs): (&Side, &[AffineRun]),
     ) -> Result<Kernel, Unscheduled> {
-        let uneven = || self.unscheduled("words that are not all alike");
+        let uneven = || self.unscheduled(TransformLimit::UnevenWords);
         let (vector, planes) = planes(runs, to.bits).ok_or_else(uneven)?;
         let own = if vector.is_power_of_two() { vector.min(32) } else { word_of(vector) };
-        let too_large = || self.unscheduled("2^32 words and more");
+        let too_large = || self.unscheduled(TransformLimit::Words);
         let length = |bits: u64| u32::try_from(bits).map_err(|_| too_large());
         let threads = |plane: &Plane<'_>| plane.vectors.next_multiple_of(u64::from(THREADS));
         let blocks = length(planes.iter().map(threads).sum())? / THREADS;

@@ -8,18 +8,7 @@ use quantloom_dsl::reference::experts;
 use super::apply::apply;
 use super::{TARGETS, UNIT};
 
-pub(super) const GATES: [Gate; 10] = [
-    Gate::Silu,
-    Gate::SiluLimit { limit: 10.0 },
-    Gate::SwigluOai { alpha: 1.702, limit: 7.0 },
-    Gate::SwigluStep { limit: 2.5 },
-    Gate::Gelu,
-    Gate::GeluTanh,
-    Gate::UngatedSilu,
-    Gate::UngatedGelu,
-    Gate::UngatedGeluTanh,
-    Gate::UngatedRelu2,
-];
+pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 
 /// The largest error of a gate's h in f32, before h is rounded to another type.
 ///

@@ -56,6 +56,22 @@ impl Hash for Gate {
 }
 
 impl Gate {
+    /// A gate of every form: those with a limit have this one, and the factor of the sigmoid is 1.702.
+    pub const fn every(limit: f32) -> [Self; 10] {
+        [
+            Self::Silu,
+            Self::SiluLimit { limit },
+            Self::SwigluOai { alpha: 1.702, limit },
+            Self::SwigluStep { limit },
+            Self::Gelu,
+            Self::GeluTanh,
+            Self::UngatedSilu,
+            Self::UngatedGelu,
+            Self::UngatedGeluTanh,
+            Self::UngatedRelu2,
+        ]
+    }
+
     /// s: the shards of the first product, 2 (gate and up) or 1.
     pub const fn shards(self) -> usize {
         match self {

@@ -28,7 +28,7 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
     let eight_bits = source.having("SCB").into_iter().map(|layer| {
         let what = "bitsandbytes' 8-bit layers are not supported: the software multiplies columns of x \
                     beyond `llm_int8_threshold` apart, which no scheme says; 4-bit layers are";
-        let refused = Err(LayerError::new(&layer, what).into());
+        let refused = Err(LayerError::unsupported(&layer, what).into());
         (layer, refused)
     });
     Ok(four_bits.chain(eight_bits).collect())
@@ -41,7 +41,11 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn fault(&self, what: impl Into<String>) -> CheckpointError {
-        LayerError::new(self.layer, what).into()
+        LayerError::inconsistent(self.layer, what).into()
+    }
+
+    fn unsupported(&self, what: impl Into<String>) -> CheckpointError {
+        LayerError::unsupported(self.layer, what).into()
     }
 
     fn read(&self) -> Result<Recognised, CheckpointError> {
@@ -56,7 +60,7 @@ impl Reader<'_> {
         };
         let block = self.size(&state, "blocksize")?;
         if !k.is_multiple_of(block as u64) {
-            return Err(self.fault(format!(
+            return Err(self.unsupported(format!(
                 "blocks of {block} codes of the flattened weight run over the ends of its rows of {k}, \
                  which no group of a scheme does"
             )));
@@ -65,7 +69,7 @@ impl Reader<'_> {
         if codes.dtype() != Dtype::U8 {
             let what =
                 format!("`weight` is of type {:?}; only U8 storage is supported", codes.dtype());
-            return Err(self.fault(what));
+            return Err(self.unsupported(what));
         }
         let map = self.floats("weight.quant_map")?;
         if map.len() != 16 {

@@ -15,7 +15,7 @@ pub(super) fn float_name(
         safetensors::Dtype::BF16 => Ok("bf16"),
         other => {
             let what = format!("`{tensor}` is of type {other:?}, expected F32, F16 or BF16");
-            Err(LayerError::new(layer, what))
+            Err(LayerError::inconsistent(layer, what))
         }
     }
 }

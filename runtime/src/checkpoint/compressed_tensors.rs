@@ -37,11 +37,10 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
     names.dedup();
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
         if ignore.any(layer)? {
-            let what = "`ignore` names the layer, but the layer stores quantised tensors";
-            return Err(LayerError::new(layer, what).into());
+            return Err(LayerError::excluded(layer, "ignore").into());
         }
         let group = group_of(&groups, layer)?.ok_or_else(|| {
-            LayerError::new(layer, "no group of `config_groups` targets the layer")
+            LayerError::inconsistent(layer, "no group of `config_groups` targets the layer")
         })?;
         LayerReader { source, layer, group }.read(fields.place)
     };
@@ -181,7 +180,11 @@ impl<'a> Args<'a> {
 
 impl LayerReader<'_> {
     fn fault(&self, what: impl Into<String>) -> CheckpointError {
-        LayerError::new(self.layer, what).into()
+        LayerError::inconsistent(self.layer, what).into()
+    }
+
+    fn unsupported(&self, what: impl Into<String>) -> CheckpointError {
+        LayerError::unsupported(self.layer, what).into()
     }
 
     fn read(&self, place: &str) -> Result<Recognised, CheckpointError> {
@@ -191,7 +194,9 @@ impl LayerReader<'_> {
         let weights = Args::read(weights)?;
         let format = self.group.format.as_deref().unwrap_or("");
         if ["marlin-24", "sparse-24-bitmask", "sparse-bitmask"].contains(&format) {
-            return Err(self.fault(format!("the format `{format}` is outside the scheme language")));
+            return Err(
+                self.unsupported(format!("the format `{format}` is outside the scheme language"))
+            );
         }
         let (weight, pack, zero, shape) = self.codes(&weights)?;
         let scales = self.scales(&weights)?;
@@ -240,7 +245,7 @@ impl LayerReader<'_> {
         let plain = self.source.tensor(self.layer, "weight");
         if args.float {
             if !args.symmetric {
-                return Err(self.fault("float codes with zero points are not supported"));
+                return Err(self.unsupported("float codes with zero points are not supported"));
             }
             let code = args.float_code()?;
             let (pack, tensor, per_byte) = match (args.bits, packed, plain) {
@@ -260,7 +265,7 @@ impl LayerReader<'_> {
         }
         let bits = args.bits;
         if !(1..=8).contains(&bits) {
-            return Err(self.fault(format!("integer codes of {bits} bits are not supported")));
+            return Err(self.unsupported(format!("integer codes of {bits} bits are not supported")));
         }
         match (packed, plain) {
             (Some(tensor), _) => self.packed_integers(args, tensor.shape(), tensor.dtype()),
@@ -374,7 +379,7 @@ impl LayerReader<'_> {
         let group = match args.strategy {
             "channel" | "block" => {
                 let what = format!("activations per {} are not supported", args.strategy);
-                return Err(self.fault(what));
+                return Err(self.unsupported(what));
             }
             _ => args.group()?,
         };
@@ -393,7 +398,7 @@ impl LayerReader<'_> {
         let zero = match (args.symmetric, args.float) {
             (true, _) => "",
             (false, false) => "zero: i8,",
-            (false, true) => return Err(self.fault("float activations with zero points")),
+            (false, true) => return Err(self.unsupported("float activations with zero points")),
         };
         if dynamic == Some(&Value::Bool(true)) {
             return Ok(format!("{code} {{ {zero} scale: own per {group} }}"));

@@ -101,13 +101,11 @@ fn recognise(
     scale: &str,
 ) -> Result<Recognised, CheckpointError> {
     if settings.keeps(layer) {
-        let what =
-            "`modules_to_not_convert` names the layer, but the layer stores quantised tensors";
-        return Err(LayerError::new(layer, what).into());
+        return Err(LayerError::excluded(layer, "modules_to_not_convert").into());
     }
     if SCALES.iter().all(|name| source.tensor(layer, name).is_some()) {
         let what = "the layer has both `weight_scale_inv` and `weight_scale`";
-        return Err(LayerError::new(layer, what).into());
+        return Err(LayerError::inconsistent(layer, what).into());
     }
     let [n, k] = source.matrix(layer, "weight", "[N, K]")?;
     let stored = source.needed(layer, scale)?.dtype();
@@ -149,7 +147,7 @@ fn activation(
         (None, true) => {
             let what = "`scale_fmt` is `ue8m0` without `weight_block_size`: which values of x share a \
                         scale is not said";
-            return Err(LayerError::new(layer, what).into());
+            return Err(LayerError::inconsistent(layer, what).into());
         }
     })
 }

@@ -21,7 +21,7 @@ pub(super) fn layers(tensors: &Tensors) -> Found {
 }
 
 fn recognise(tensors: &Tensors, layer: &str) -> Result<Recognised, CheckpointError> {
-    let fault = |what: String| CheckpointError::from(LayerError::new(layer, what));
+    let fault = |what: String| CheckpointError::from(LayerError::inconsistent(layer, what));
     let shape = tensors.get(&format!("{layer}_blocks")).map_or(&[][..], |t| t.shape());
     let &[experts, n, groups, 16] = shape else {
         return Err(fault(format!("`{layer}_blocks` is {shape:?}, expected [E, N, K/32, 16]")));

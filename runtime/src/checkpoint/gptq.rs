@@ -42,9 +42,7 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
         let recognised = if let Err(error) = refused {
             Err(error.into())
         } else if excluded {
-            let what =
-                "`dynamic` excludes the layer from quantisation, but the layer stores `qweight`";
-            Err(LayerError::new(&layer, what).into())
+            Err(LayerError::excluded(&layer, "dynamic").into())
         } else {
             recognise(source, &layer, &settings)
         };
@@ -125,7 +123,8 @@ fn recognise(
     layer: &str,
     settings: &Settings,
 ) -> Result<Recognised, CheckpointError> {
-    let fault = |what: String| CheckpointError::from(LayerError::new(layer, what));
+    let fault = |what: String| CheckpointError::from(LayerError::inconsistent(layer, what));
+    let unsupported = |what: String| CheckpointError::from(LayerError::unsupported(layer, what));
     let bits = settings.bits;
     let [words, n] = source.matrix(layer, "qweight", "[K*bits/32, N]")?;
     let (pack, zeros) = match bits {
@@ -135,7 +134,7 @@ fn recognise(
         }
         3 => ("i32 [k:32 | n, w, k]".to_owned(), "i32 [n:32 | w, n, g]".to_owned()),
         _ => {
-            return Err(fault(format!(
+            return Err(unsupported(format!(
                 "{bits}-bit GPTQ codes are not supported, only 2, 3, 4 and 8 (the planar layouts of 5, \
                  6 and 7 bits are another format)"
             )));
@@ -177,7 +176,7 @@ fn has_order(
     let Some(index) = source.tensor(layer, "g_idx") else {
         if settings.act_order && settings.group.is_some() {
             let what = "`desc_act` is set, but the tensor `g_idx` is missing";
-            return Err(LayerError::new(layer, what).into());
+            return Err(LayerError::inconsistent(layer, what).into());
         }
         return Ok(false);
     };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use quantloom_dsl::layout::{BindError, Shape};
-use quantloom_dsl::{Scheme, parse};
+use quantloom_dsl::{Diagnostics, Scheme, parse};
 use safetensors::Dtype;
 
 use super::CheckpointFormat;
@@ -76,12 +76,22 @@ pub enum LayerProblem {
         /// Why the layer is not read without it.
         why: String,
     },
-    /// What the configuration says of the layer is no valid scheme: the first mistake.
-    #[error("its configuration is not a valid scheme: {0}")]
-    Scheme(String),
-    /// What the configuration says of the layer is not known, or contradicts itself or the tensors.
+    /// The configuration excludes the layer from quantisation, and the layer stores quantised tensors.
+    #[error("`{key}` names the layer, but the layer stores quantised tensors")]
+    Excluded {
+        /// The key that excludes the layer.
+        key: &'static str,
+    },
+    /// What the configuration says of the layer is no valid scheme; displays the first mistake.
+    #[error("its configuration is not a valid scheme: {}", first(.0))]
+    Scheme(Arc<Diagnostics>),
+    /// The configuration is valid, and this version has no reader for it: what, for a person.
     #[error("{0}")]
-    Configuration(String),
+    Unsupported(String),
+    /// What the configuration says of the layer is incomplete, or contradicts itself or the tensors: what,
+    /// for a person.
+    #[error("{0}")]
+    Inconsistent(String),
     /// The stored tensors cannot be unpacked.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
@@ -90,10 +100,26 @@ pub enum LayerProblem {
     Product(#[from] ProductError),
 }
 
+/// The message of the first mistake, shortened.
+fn first(faults: &Diagnostics) -> String {
+    let first = faults.faults().first();
+    shortened(first.map_or_else(String::new, |fault| fault.message.clone()))
+}
+
 impl LayerError {
-    /// What a configuration says of a layer, in words.
-    pub(super) fn new(layer: &str, what: impl Into<String>) -> Self {
-        Self::of(layer, LayerProblem::Configuration(shortened(what.into())))
+    /// A configuration without a reader.
+    pub(super) fn unsupported(layer: &str, what: impl Into<String>) -> Self {
+        Self::of(layer, LayerProblem::Unsupported(shortened(what.into())))
+    }
+
+    /// A configuration that contradicts itself or the tensors.
+    pub(super) fn inconsistent(layer: &str, what: impl Into<String>) -> Self {
+        Self::of(layer, LayerProblem::Inconsistent(shortened(what.into())))
+    }
+
+    /// A layer that a key excludes from quantisation.
+    pub(super) fn excluded(layer: &str, key: &'static str) -> Self {
+        Self::of(layer, LayerProblem::Excluded { key })
     }
 
     pub(super) fn of(layer: &str, problem: impl Into<LayerProblem>) -> Self {
@@ -132,11 +158,7 @@ impl Schemes {
     fn parsed(&mut self, text: &Arc<str>) -> Result<Arc<Scheme>, LayerProblem> {
         let parsed = || match parse(text) {
             Ok(scheme) => Ok(Arc::new(scheme)),
-            Err(faults) => {
-                let first = faults.faults().first();
-                let first = first.map_or_else(String::new, |fault| fault.message.clone());
-                Err(LayerProblem::Scheme(shortened(first)))
-            }
+            Err(faults) => Err(LayerProblem::Scheme(Arc::new(faults))),
         };
         self.0.entry(text.clone()).or_insert_with(parsed).clone()
     }

@@ -436,7 +436,7 @@ fn format(fields: Fields<'_>) -> Result<CheckpointFormat, CheckpointError> {
 impl LayerSource<'_> {
     /// The refusals of the tables for an object that describes a layer.
     fn refused(&self, layer: &str, path: &[&str]) -> Result<(), LayerError> {
-        self.keys.below(path).map_or(Ok(()), |what| Err(LayerError::new(layer, what)))
+        self.keys.below(path).map_or(Ok(()), |what| Err(LayerError::unsupported(layer, what)))
     }
 
     /// Layers that have a tensor of this name, by layer name.
@@ -458,9 +458,10 @@ impl LayerSource<'_> {
     fn matrix(&self, layer: &str, name: &str, expected: &str) -> Result<[u64; 2], LayerError> {
         match self.needed(layer, name)?.shape() {
             &[rows, columns] if rows > 0 && columns > 0 => Ok([rows as u64, columns as u64]),
-            other => {
-                Err(LayerError::new(layer, format!("`{name}` is {other:?}, expected {expected}")))
-            }
+            other => Err(LayerError::inconsistent(
+                layer,
+                format!("`{name}` is {other:?}, expected {expected}"),
+            )),
         }
     }
 }

@@ -127,15 +127,15 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
     let exclude = Compiler::new().list(exclude, Compiler::glob)?;
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
         if exclude.any(layer)? {
-            let what = "`exclude_modules` names the layer, but the layer stores quantised tensors";
-            return Err(LayerError::new(layer, what).into());
+            return Err(LayerError::excluded(layer, "exclude_modules").into());
         }
         if let Some(algorithm) = one {
             return Reader { source, layer, group }.read(algorithm);
         }
-        let (name, settings) = each
-            .map_or(Ok(None), |each| named(each, layer))?
-            .ok_or_else(|| LayerError::new(layer, "`quantized_layers` does not name the layer"))?;
+        let (name, settings) =
+            each.map_or(Ok(None), |each| named(each, layer))?.ok_or_else(|| {
+                LayerError::inconsistent(layer, "`quantized_layers` does not name the layer")
+            })?;
         source.refused(layer, &["quantized_layers", name])?;
         let mut own = group_size(settings, "group_size")?;
         if own.is_none() {
@@ -228,10 +228,9 @@ impl Reader<'_> {
                 let columns = dims.last().map_or(0, |columns| *columns as u64);
                 let even = columns > 0 && shape.k.is_multiple_of(columns);
                 let inferred = even.then(|| u32::try_from(shape.k / columns).ok()).flatten();
-                let group = self
-                    .group
-                    .or(inferred)
-                    .ok_or_else(|| LayerError::new(self.layer, "`group_size` is missing"))?;
+                let group = self.group.or(inferred).ok_or_else(|| {
+                    LayerError::inconsistent(self.layer, "`group_size` is missing")
+                })?;
                 format!("scale: {} per 1x{group} from amax / 7,", self.float("weight_scale")?)
             }
             // Both scales multiply; times 448, the largest block scale, and 6, the largest code,

@@ -30,7 +30,7 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
     };
     let layers = fields.needed("layers", fields.object("layers")?)?;
     let found = layers.object.iter().map(|(layer, value)| {
-        let fault = |what: String| CheckpointError::from(LayerError::new(layer, what));
+        let fault = |what: String| CheckpointError::from(LayerError::inconsistent(layer, what));
         let recognised = || {
             let sizes = value.get("shape").unwrap_or(value).as_array();
             let size = |at: usize| sizes.and_then(|sizes| sizes.get(at)?.as_u64());

@@ -25,8 +25,7 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
     }
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
         if exclude.any(layer)? {
-            let what = "`exclude` names the layer, but the layer stores quantised tensors";
-            return Err(LayerError::new(layer, what).into());
+            return Err(LayerError::excluded(layer, "exclude").into());
         }
         let (mut settings, mut of_cache) = (global, false);
         let mut path = vec!["global_quant_config"];
@@ -40,7 +39,7 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
         source.refused(layer, &path)?;
         if !of_cache && let Some(outputs) = settings.get("output_tensors") {
             let what = format!("`output_tensors`: quantised outputs are not supported: {outputs}");
-            return Err(LayerError::new(layer, what).into());
+            return Err(LayerError::unsupported(layer, what).into());
         }
         recognise(source, layer, settings)
     };
@@ -109,7 +108,8 @@ fn recognise(
     layer: &str,
     settings: Fields<'_>,
 ) -> Result<Recognised, CheckpointError> {
-    let fault = |what: String| CheckpointError::from(LayerError::new(layer, what));
+    let fault = |what: String| CheckpointError::from(LayerError::inconsistent(layer, what));
+    let unsupported = |what: String| CheckpointError::from(LayerError::unsupported(layer, what));
     let weight = settings.needed("weight", settings.object("weight")?)?;
     let element = element(weight)?;
     if element.unit == (8, 1) {
@@ -118,7 +118,7 @@ fn recognise(
     let [n, bytes] = source.matrix(layer, "weight", "two dimensions")?;
     let scheme = weight.needed("qscheme", weight.text("qscheme")?)?;
     if scheme == "per_group" && element.unit == (4, 3) && is_old_packing(source, layer, bytes)? {
-        return Err(fault(
+        return Err(unsupported(
             "Quark's older 6-bit blocks of 25 bytes with signed exponents are not supported; export \
              it again with `pack_method` order"
                 .to_owned(),
@@ -140,7 +140,7 @@ fn recognise(
             e8m0_only(weight)?;
             if element.above.is_empty() {
                 let what = format!("`{}` weights per group are not supported", element.name);
-                return Err(fault(what));
+                return Err(unsupported(what));
             }
             format!("scale: e8m0 per 1x{group} {}", power_rule(weight, element)?)
         }
@@ -176,7 +176,8 @@ fn four_bits(
     settings: Fields<'_>,
     element: &Element,
 ) -> Result<Recognised, CheckpointError> {
-    let fault = |what: &str| CheckpointError::from(LayerError::new(layer, what));
+    let fault = |what: &str| CheckpointError::from(LayerError::inconsistent(layer, what));
+    let unsupported = |what: &str| CheckpointError::from(LayerError::unsupported(layer, what));
     let weight = settings.needed("weight", settings.object("weight")?)?;
     let method = match source.fields.object("export")? {
         Some(export) => export.text("pack_method")?,
@@ -185,7 +186,7 @@ fn four_bits(
     let order = |axis: char| match method {
         None | Some("reorder") => Ok(format!("{axis}/2:4, {axis}:2")),
         Some("order") => Ok(format!("{axis}:8")),
-        Some(other) => Err(fault(&format!("unknown pack_method `{other}`"))),
+        Some(other) => Err(unsupported(&format!("unknown pack_method `{other}`"))),
     };
     let [rows, words] = source.matrix(layer, "weight", "two dimensions")?;
     let tensor = source.needed(layer, "weight_scale")?;
@@ -222,7 +223,7 @@ fn four_bits(
     let zero = match (symmetric, scheme, source.tensor(layer, "weight_zero_point")) {
         (true, ..) => String::new(),
         (false, "per_tensor", _) => {
-            return Err(fault("one zero point for all of a 4-bit weight is not supported"));
+            return Err(unsupported("one zero point for all of a 4-bit weight is not supported"));
         }
         (false, _, None) => return Err(fault("the tensor `weight_zero_point` is missing")),
         (false, _, Some(zero)) if zero.dtype() == safetensors::Dtype::I32 => {
@@ -232,7 +233,9 @@ fn four_bits(
             let number = float_name(layer, "weight_zero_point", zero.dtype())?;
             format!("zero: {number} [n, g] as \"weight_zero_point\",")
         }
-        (false, _, Some(_)) => return Err(fault("float zero points of rows are not supported")),
+        (false, _, Some(_)) => {
+            return Err(unsupported("float zero points of rows are not supported"));
+        }
     };
     let activation = match settings.object("input_tensors")? {
         None => "bf16 | f16".to_owned(),

@@ -438,7 +438,7 @@ fn arrange(weight: &Unpacked) -> (usize, Vec<ExpertColumns>) {
     let orders = |width: usize| -> Vec<ColumnOrder> {
         let groups = if index.is_none() { vec![group as u32] } else { Vec::new() };
         let arrangement =
-            Arrangement { run: width as u32, indexed: index.is_some(), groups, whole: 1 };
+            Arrangement { segment: width as u32, indexed: index.is_some(), groups, whole: 1 };
         let expert = |expert: usize| index.map(|index| &index[expert * k..][..k]);
         let experts = (0..shape.experts as usize).map(expert);
         experts.map(|index| ColumnOrder::new(&arrangement, index, shape.k)).collect()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use quantloom_dsl::experts::ExpertLayerError;
 use quantloom_dsl::reference::ReferenceError;
 
+use super::not_scheduled::ExpertsNotScheduled;
 use super::source::ExpertProduct;
 use crate::op::ProductError;
 use crate::unpacked::UnpackError;
@@ -121,7 +122,7 @@ pub enum ExpertError {
     NoBias,
     /// The device does not compute such layers: why.
     #[error("not scheduled: {0}")]
-    NotScheduled(String),
+    NotScheduled(#[from] ExpertsNotScheduled),
     /// The call needs more workspace than the options allow.
     #[error("the call needs {needed} bytes of workspace, and the options allow {most}")]
     Workspace {
@@ -145,6 +146,15 @@ pub enum ExpertError {
 }
 
 impl ExpertError {
+    /// Whether the device has no kernels for the layer, or for one of its products: another device may.
+    pub fn is_not_scheduled(&self) -> bool {
+        match self {
+            Self::NotScheduled(_) => true,
+            Self::Product(error) => matches!(**error, ProductError::NotScheduled(_)),
+            _ => false,
+        }
+    }
+
     /// The error of a product of the layer.
     pub(crate) fn product(error: impl Into<ProductError>) -> Self {
         Self::Product(Box::new(error.into()))

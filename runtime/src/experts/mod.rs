@@ -10,6 +10,7 @@
 
 mod error;
 mod inputs;
+mod not_scheduled;
 mod op;
 mod options;
 mod order;
@@ -18,6 +19,7 @@ mod source;
 
 pub use error::ExpertError;
 pub use inputs::take_largest;
+pub use not_scheduled::{ExpertsNotScheduled, QuantiserRule};
 pub use op::{ExpertCall, ExpertOp, Routed};
 pub use options::{ExpertMap, ExpertOptions, InputScales};
 pub use order::{order, place};

@@ -40,8 +40,8 @@ impl<E: Executor + 'static> Op for GpuWeight<E> {
             let own = product.element;
             let taken = self.taken(product);
             match self.choice(own, tokens as u64) {
-                Ok(Choice { key, by, meeting, .. }) => {
-                    format!("{taken}: {key} is chosen, {by}; multiplied {meeting}")
+                Ok(Choice { key, by, compute_dtype, .. }) => {
+                    format!("{taken}: {key} is chosen, {by}; multiplied {compute_dtype}")
                 }
                 Err(why) => format!("x in {own}: {why}"),
             }

@@ -83,7 +83,7 @@ pub struct Choice {
     /// cut into such pieces.
     pub tokens: u64,
     /// The type in which it multiplies weights and x, and why not in another: `in bf16`.
-    pub meeting: String,
+    pub compute_dtype: String,
     /// How it adds up.
     pub sums: Sums,
     /// What it decodes codes to.

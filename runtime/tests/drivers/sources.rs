@@ -102,7 +102,7 @@ impl<D: Fake> Products for Sums<D> {
         Ok(Choice {
             key: key(request.target),
             tokens: 1,
-            meeting: "in bf16".to_owned(),
+            compute_dtype: "in bf16".to_owned(),
             sums: quantloom_runtime::accumulation::Sums::Matrix,
             decoded: quantloom_runtime::accumulation::Decoded::default(),
             by: Basis::Model,

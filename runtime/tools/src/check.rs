@@ -20,6 +20,8 @@ use crate::forward::{Input, as_called, forward};
 
 mod experts;
 
+pub use experts::expert_tokens;
+
 /// What was compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {

@@ -8,28 +8,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use quantloom::device::Device;
-use quantloom::dsl::experts::{ExpertLayer, ExpertProduct};
-use quantloom::dsl::format::{FloatFormat, Number};
-use quantloom::dsl::layout::Shape;
-use quantloom::dsl::{Activation, Scheme};
+use quantloom::dsl::experts::ExpertLayer;
 use quantloom::runtime::backend::Backend;
 use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
 use quantloom::runtime::element::ValuesMut;
-use quantloom::runtime::experts::{
-    ExpertCall, ExpertError, ExpertOp, ExpertOptions, ExpertSource, Routed,
-};
+use quantloom::runtime::experts::{ExpertCall, ExpertOp, Routed};
 use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer};
 use quantloom::runtime::op::Workspace;
-use quantloom::runtime::unpacked::Unpacked;
 use quantloom_tools::cuda::ReadFloor;
 use quantloom_tools::cuda::bench::{random_word, time_both};
 use quantloom_tools::measure::{Memory, median, seconds};
 use serde_json::json;
 
+use super::super::random_experts::{RandomExperts, options};
 use super::super::sizes::Tokens;
 use super::super::{print_line, scheme, table};
-use super::{Arguments, RandomX, own_type, random_weight};
+use super::{Arguments, RandomX};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
 
@@ -89,53 +84,6 @@ pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -
     Ok(!cells.is_empty())
 }
 
-/// Random matrices of a layer, the same few for all experts: each expert has a place of its own in a
-/// prepared layer.
-struct RandomExperts {
-    scheme: Scheme,
-    own: FloatFormat,
-    /// Of the first product and the second.
-    matrices: [Unpacked; 2],
-}
-
-impl RandomExperts {
-    fn new(scheme: &Scheme, layer: &ExpertLayer) -> Result<Self> {
-        let own = own_type(scheme);
-        let mut dense = Scheme { experts: None, ..scheme.clone() };
-        // With one type of x, so that the weight is there once.
-        dense.activations.retain(|activation| {
-            *activation == Activation::Float(Number::Float(own)) || scheme.activations.len() == 1
-        });
-        let matrix = |n, k| -> Result<Unpacked> {
-            let shape = Shape::matrix(n, k);
-            let packed = random_weight(&dense, shape)?;
-            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-            Ok(Unpacked::new(&dense, shape, &stored)?)
-        };
-        let (hidden, intermediate) = (layer.hidden, layer.intermediate);
-        let matrices = [matrix(intermediate, hidden)?, matrix(hidden, intermediate)?];
-        Ok(Self { scheme: dense, own, matrices })
-    }
-
-    /// The bytes of an expert, from those of its matrices.
-    fn expert_bytes(&self, layer: &ExpertLayer, bytes: [u64; 2]) -> u64 {
-        bytes[0] * layer.gate.shards() as u64 + bytes[1]
-    }
-}
-
-impl ExpertSource for RandomExperts {
-    fn scheme(&self, _: ExpertProduct) -> &Scheme {
-        &self.scheme
-    }
-
-    fn matrix(&self, product: ExpertProduct, _: u32, _: u32) -> Result<Unpacked, ExpertError> {
-        Ok(match product {
-            ExpertProduct::GateUp => self.matrices[0].clone(),
-            ExpertProduct::Down => self.matrices[1].clone(),
-        })
-    }
-}
-
 /// The ids and router weights of a call.
 struct Choice {
     ids: Vec<i32>,
@@ -192,7 +140,7 @@ fn on_cpu(
         *bytes = device.prepare(&weights.scheme, matrix)?.bytes() as u64;
     }
     let bytes = weights.expert_bytes(layer, bytes) as f64;
-    let op = device.prepare_experts(layer, weights, &ExpertOptions::default())?;
+    let op = device.prepare_experts(layer, weights, &options(layer))?;
     let memory = Memory::beyond_the_caches();
     for &tokens in tokens {
         let (calls, experts) = choices(layer, tokens);
@@ -243,7 +191,7 @@ fn on_cuda(
         *bytes = device.prepare(&weights.scheme, matrix)?.bytes(weights.own);
     }
     let bytes = weights.expert_bytes(layer, bytes) as f64;
-    let op: Box<dyn Any> = device.prepare_experts(layer, weights, &ExpertOptions::default())?;
+    let op: Box<dyn Any> = device.prepare_experts(layer, weights, &options(layer))?;
     let prepared = op
         .downcast::<GpuExpertLayer<Cuda>>()
         .map_err(|_| anyhow!("the device's expert layers are none of a GPU"))?;

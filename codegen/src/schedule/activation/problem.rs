@@ -10,7 +10,7 @@ use super::EXTENTS_OF_A_LANE;
 use super::levels::columns;
 use super::source::VECTOR;
 use crate::plan::{Operand, kernel_name};
-use crate::schedule::Unscheduled;
+use crate::schedule::{Unscheduled, UnscheduledPart};
 use crate::target::{Feature, Target};
 
 /// An operand [M, P] of x [M, K] in the input dtype.
@@ -54,9 +54,9 @@ impl ActivationProblem {
         gathers: bool,
     ) -> Result<Self, Unscheduled> {
         let codes = false;
-        let none = |what: String| Unscheduled::Scheme { target: target.name, what };
+        let none = |part| Unscheduled::Scheme { target: target.name, part };
         let Number::Float(own @ (F32 | F16 | BF16)) = own else {
-            return Err(none(format!("activations in {own}")));
+            return Err(none(UnscheduledPart::Activations(own)));
         };
         let (activation, arithmetic) = (activation.clone(), scheme.arithmetic);
         let scheme = scheme.clone();
@@ -77,13 +77,13 @@ impl ActivationProblem {
         match &this.activation {
             Activation::Float(_) => {
                 if !matches!(operand, Operand::F32 | Operand::F16 | Operand::Bf16) {
-                    return Err(none(format!("{own} activations as operands in {operand}")));
+                    let x = Number::Float(own);
+                    return Err(none(UnscheduledPart::Operand { x, operand }));
                 }
             }
             Activation::Quantised(quantiser) => {
                 if !this.holds(quantiser) {
-                    let what = format!("{} activations as operands in {operand}", quantiser.code);
-                    return Err(none(what));
+                    return Err(none(UnscheduledPart::Operand { x: quantiser.code, operand }));
                 }
                 this.levels_are_taken(quantiser).map_err(none)?;
             }
@@ -123,7 +123,7 @@ impl ActivationProblem {
             }
             _ => Err(Unscheduled::Scheme {
                 target: self.target.name,
-                what: "scales of activations as codes, other than one level of e8m0".to_owned(),
+                part: UnscheduledPart::ScaleCodes,
             }),
         }
     }
@@ -315,22 +315,22 @@ impl ActivationProblem {
     }
 
     /// Refuses levels and zero points that are not supported.
-    fn levels_are_taken(&self, quantiser: &Quantiser) -> Result<(), String> {
+    fn levels_are_taken(&self, quantiser: &Quantiser) -> Result<(), UnscheduledPart> {
         for level in &quantiser.scales {
             if level.stored && level.group != Group::TENSOR {
-                return Err("static scales of a part of x".to_owned());
+                return Err(UnscheduledPart::StaticScales);
             }
             // f32 holds integers of up to 24 bits.
             if let number @ (Number::Int(25..) | Number::Uint(25..)) = self.number(level) {
-                return Err(format!("{number} scales of activations"));
+                return Err(UnscheduledPart::InputScales(number));
             }
         }
         let integers = |number| matches!(number, Number::Int(_) | Number::Uint(_));
         match quantiser.zero {
             Some(zero) if !integers(zero) || !integers(quantiser.code) => {
-                Err(format!("{zero} zero points of {} activations", quantiser.code))
+                Err(UnscheduledPart::InputZeros { zero, code: quantiser.code })
             }
-            Some(_) if quantiser.scales.is_empty() => Err("zero points without scales".to_owned()),
+            Some(_) if quantiser.scales.is_empty() => Err(UnscheduledPart::ZerosAlone),
             _ => Ok(()),
         }
     }

@@ -7,8 +7,9 @@ use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
 use crate::schedule::mapping::MainLoop;
-use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::problem::Problem;
 use crate::schedule::table::Table;
+use crate::schedule::unscheduled::{ChoiceRule, Unscheduled};
 
 choices! {
     /// The free choices of a shader kernel; powers of two.
@@ -89,23 +90,23 @@ impl Schedule for ShaderTile {
         if main.instruction().is_some() {
             return Err(multiplies_otherwise::<Self>(main));
         }
-        let rule = |rule: &str| Err(broken_rule(self, rule));
-        let Some(gpu) = main.problem.target().gpu else { return rule("a shader needs a GPU") };
+        let rule = |rule| Err(broken_rule(self, rule));
+        let Some(gpu) = main.problem.target().gpu else { return rule(ChoiceRule::Gpu) };
         let all = [self.tokens, self.row_tiles, self.groups, self.parts];
         if !all.iter().all(|choice| choice.is_power_of_two() && *choice <= gpu.block_threads) {
-            return rule("choices are powers of two, at most the threads of a block");
+            return rule(ChoiceRule::PowersOfTwo);
         }
         if !(self.row_tiles * self.groups).is_multiple_of(main.problem.together()) {
-            return rule("a block has tiles of all matrices that it multiplies together");
+            return rule(ChoiceRule::Together);
         }
         if self.threads(main) > gpu.block_threads {
-            return rule(&format!("a block has at most {} threads", gpu.block_threads));
+            return rule(ChoiceRule::Threads(gpu.block_threads));
         }
         if self.tokens * self.row_tiles > MOST_SUMS {
-            return rule(&format!("a lane has at most {MOST_SUMS} sums"));
+            return rule(ChoiceRule::Sums(MOST_SUMS));
         }
         if 4 * (self.shared_words(main) + Table::words(main.problem)) > gpu.block_shared {
-            return rule(&format!("the sums of a block have at most {} bytes", gpu.block_shared));
+            return rule(ChoiceRule::SharedSums(gpu.block_shared));
         }
         let exact = main.problem.plan.compute.longest_sum.unwrap_or(u64::MAX);
         if main.problem.plan.scale.segment.is_none() && u64::from(main.problem.k) > exact {

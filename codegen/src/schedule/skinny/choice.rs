@@ -10,8 +10,9 @@ use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
 use crate::schedule::mapping::MainLoop;
-use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::problem::Problem;
 use crate::schedule::table::Table;
+use crate::schedule::unscheduled::{ChoiceRule, Unscheduled};
 use crate::target::Feature;
 
 choices! {
@@ -114,18 +115,12 @@ impl Schedule for SkinnyTile {
         }
         let together = main.problem.together();
         let rules = [
-            (
-                self.row_tiles.is_multiple_of(together),
-                "a block has tiles of all matrices that it multiplies together",
-            ),
-            (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), "tokens are 1, 2, 4, 8 or 16"),
-            ((1..=8).contains(&self.row_tiles), "a block has 1 to 8 tiles of rows"),
-            ((1..=32).contains(&self.warps), "a block has 1 to 32 warps"),
-            ((1..=32).contains(&self.min_blocks), "an SM has 1 to 32 blocks"),
-            (
-                (1..=main.k_iters()).contains(&self.splits),
-                "K has at least as many k-tiles as splits",
-            ),
+            (self.row_tiles.is_multiple_of(together), ChoiceRule::Together),
+            (matches!(self.tokens, 1 | 2 | 4 | 8 | 16), ChoiceRule::SkinnyTokens),
+            ((1..=8).contains(&self.row_tiles), ChoiceRule::RowTiles),
+            ((1..=32).contains(&self.warps), ChoiceRule::Warps),
+            ((1..=32).contains(&self.min_blocks), ChoiceRule::BlocksOfSm),
+            ((1..=main.k_iters()).contains(&self.splits), ChoiceRule::Splits),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(broken_rule(self, rule)),

@@ -10,8 +10,9 @@ use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
 use crate::schedule::mapping::MainLoop;
-use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::problem::Problem;
 use crate::schedule::table::Table;
+use crate::schedule::unscheduled::{ChoiceRule, Unscheduled, UnscheduledPart};
 use crate::target::{Class, Feature};
 
 choices! {
@@ -149,8 +150,8 @@ impl Schedule for TileShape {
         }
         let native = &main.problem.plan.native;
         if !main.problem.input.bytes(main.k_tile()).is_multiple_of(SHARED_BYTES) {
-            let what = format!("k-tiles of {} columns in the tile schedule", main.k_tile());
-            return Err(Unscheduled::Scheme { target: main.problem.target().name, what });
+            let part = UnscheduledPart::KTiles(main.k_tile());
+            return Err(Unscheduled::Scheme { target: main.problem.target().name, part });
         }
         let threads = self.warps * main.problem.target().gpu.map_or(0, |gpu| gpu.warp);
         let apart = ring::swizzle(main).and_then(|swizzle| swizzle.apart(main, threads));
@@ -160,22 +161,13 @@ impl Schedule for TileShape {
             && matches!(self.row_tiles(main), 1 | 2 | 4);
         let tiles = self.warps * self.row_tiles(main);
         let rules = [
-            (
-                tiles.is_multiple_of(main.problem.together()),
-                "a block has tiles of all matrices that it multiplies together",
-            ),
-            (matches!(self.tokens, 16 | 32 | 64 | 128), "tokens are 16, 32, 64 or 128"),
-            (per_warp, "a warp has 16, 32 or 64 rows"),
-            (self.min_blocks > 0, "there is at least a block"),
-            (
-                copies,
-                "the threads copy k-tiles of whole tokens, a divisor of the block's at a time",
-            ),
-            ((2..=16).contains(&self.stages), "stages are 2 to 16"),
-            (
-                (1..=main.k_iters()).contains(&self.splits),
-                "K has at least as many k-tiles as splits",
-            ),
+            (tiles.is_multiple_of(main.problem.together()), ChoiceRule::Together),
+            (matches!(self.tokens, 16 | 32 | 64 | 128), ChoiceRule::TileTokens),
+            (per_warp, ChoiceRule::WarpRows),
+            (self.min_blocks > 0, ChoiceRule::AnyBlock),
+            (copies, ChoiceRule::Copies),
+            ((2..=16).contains(&self.stages), ChoiceRule::Stages),
+            ((1..=main.k_iters()).contains(&self.splits), ChoiceRule::Splits),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
             return Err(broken_rule(self, rule));

@@ -16,6 +16,7 @@ use super::plane::{Contents, Plane, REGISTER, axis};
 use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Mask, Operand, Special, Type, Width, Word,
 };
+use crate::schedule::unscheduled::TransformLimit;
 
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
@@ -147,7 +148,7 @@ impl Gather<'_> {
     ///
     /// # Errors
     /// A packing that cannot be gathered, or only slowly.
-    pub(super) fn write(&self, b: &mut Builder) -> Result<(), &'static str> {
+    pub(super) fn write(&self, b: &mut Builder) -> Result<(), TransformLimit> {
         let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
         let number = b.mad(block, THREADS, thread);
         let (mut first, mut outcome) = (0u32, Ok(()));
@@ -157,7 +158,9 @@ impl Gather<'_> {
             let inside = b.less(number, plane.vectors as u32);
             b.when(inside, |b| {
                 let written = self.plane(b, plane, number);
-                outcome = outcome.and(written);
+                if outcome.is_ok() {
+                    outcome = written;
+                }
             });
             first += (plane.vectors as u32).next_multiple_of(THREADS);
         }
@@ -169,7 +172,7 @@ impl Gather<'_> {
         b: &mut Builder,
         plane: &Plane<'_>,
         number: Operand,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), TransformLimit> {
         let mut moves = Moves::new(self.arrays);
         let number = moves.values.value(number, plane.vectors - 1);
         let vector = self.vector_of(b, &mut moves.values, plane, number);
@@ -179,7 +182,7 @@ impl Gather<'_> {
         }
         let codes = made.iter().flat_map(|made| &made.codes);
         if moved.len() + codes.map(Vec::len).sum::<usize>() > MOST_SLICES {
-            return Err("codes any of whose bits may lie in many words");
+            return Err(TransformLimit::SpreadCodes);
         }
         let words = self.words(b, &mut moves, &moved, &made);
         let above = moves.values.quotient(b, &vector, plane.beside);
@@ -190,7 +193,7 @@ impl Gather<'_> {
         let at = moves.values.operand(b, &index.varying());
         let at = Address::new(self.destination, at).plus(index.constant as u32);
         self.store(b, at, &words);
-        if moves.values.exceeded() { Err("numbers of 2^32 and more") } else { Ok(()) }
+        if moves.values.exceeded() { Err(TransformLimit::Indices) } else { Ok(()) }
     }
 
     /// The number of a thread's vector. Threads write adjacent vectors in the order of the destination;

@@ -281,6 +281,7 @@ impl<'c> Collector<'c, '_> {
             }
         }
         let bias = |name: &String| {
+            let name = name.strip_suffix("_weight").unwrap_or(name);
             let tensor = self.checkpoint.tensors.get(&format!("{name}_bias"))?;
             float_format(tensor.dtype()).map(|_| tensor)
         };

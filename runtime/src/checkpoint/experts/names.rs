@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use super::super::models::{ExpertNames, FAMILIES};
 use super::super::{Checkpoint, tensor_name};
 
-/// The names of stacks of all experts' matrices: the first product, and the second.
-pub(super) const STACKS: [(&str, &str); 2] = [("gate_up_proj", "down_proj"), ("w13", "w2")];
+/// The names of stacks of all experts' matrices: the first product, and the second. The last row is what
+/// vLLM calls its tensors, gate above up.
+pub(super) const STACKS: [(&str, &str); 3] =
+    [("gate_up_proj", "down_proj"), ("w13", "w2"), ("w13_weight", "w2_weight")];
 
 /// The prefix, expert and matrix of a name `PREFIX.EXPERT.MATRIX`, with `experts` as the last part of the
 /// prefix.
@@ -95,6 +97,7 @@ mod tests {
         }
         assert_eq!(of("experts.99999999999.w1"), None);
         assert_eq!(of_stack("experts.gate_up_proj"), Some(("experts", "gate_up_proj")));
+        assert_eq!(of_stack("a.experts.w13_weight"), Some(("a.experts", "w13_weight")));
         assert_eq!(of_stack("mlp.gate_up_proj"), None);
         assert_eq!(beside("a.mlp.experts", "gate.weight"), "a.mlp.gate.weight");
         assert_eq!(beside("experts", "gate.weight"), "gate.weight");

@@ -18,7 +18,8 @@ use super::op::CpuExperts;
 use super::stack::Stack;
 use crate::buffer::{AlignedBuffer, SharedLines};
 use crate::experts::{
-    ExpertError, ExpertOptions, ExpertProduct, ExpertSource, InputScales, check_bias, take_largest,
+    ExpertError, ExpertOptions, ExpertProduct, ExpertSource, ExpertsNotScheduled, InputScales,
+    QuantiserRule, check_bias, take_largest,
 };
 use crate::op::ProductError;
 
@@ -164,9 +165,9 @@ impl Place<'_> {
 
 /// Refuses a quantiser that is not computed expert by expert as the reference computes it.
 fn check_quantisers(scheme: &Scheme, product: ExpertProduct) -> Result<(), ExpertError> {
-    let refused = |why: &str| {
-        let text = format!("{product}: {}: {why}", scheme.name);
-        Err(ExpertError::NotScheduled(text))
+    let refused = |rule| {
+        let scheme = scheme.name.clone();
+        Err(ExpertsNotScheduled::Quantiser { product, scheme, rule }.into())
     };
     for own in INPUT_DTYPES {
         let Some(quantiser) = scheme.activation_for(own).and_then(|choice| choice.quantiser())
@@ -178,12 +179,12 @@ fn check_quantisers(scheme: &Scheme, product: ExpertProduct) -> Result<(), Exper
             quantiser.scales.iter().any(|level| !level.stored && some(level.group.rows))
         };
         if some_rows(quantiser) {
-            return refused("a scale of x over some neighbouring rows; rows of experts have none");
+            return refused(QuantiserRule::NeighbouringRows);
         }
         let given = StaticInput::default();
         let alone = RowQuantiser::new(scheme, quantiser, &given, own).is_none();
         if alone && quantiser.spans_tokens() {
-            return refused("a scale over all rows inside of one of a row");
+            return refused(QuantiserRule::AllRowsInside);
         }
     }
     Ok(())

@@ -12,7 +12,9 @@ use super::tensors::ExpertTensors;
 use crate::accumulation::Sums;
 use crate::buffer::Workspace;
 use crate::element::ValuesMut;
-use crate::experts::{ExpertCall, ExpertError, ExpertOp, Routed, route, same_length};
+use crate::experts::{
+    ExpertCall, ExpertError, ExpertOp, ExpertsNotScheduled, Routed, route, same_length,
+};
 use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::launch::bytes;
@@ -131,8 +133,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         let Uploaded { key, inputs } = self.uploaded(call, call.x.format())?;
         let plan = self.plan(key)?;
         let [(_, chunk)] = &plan.pieces[..] else {
-            let why = format!("{} tokens in one piece", key.tokens);
-            return Err(ExpertError::NotScheduled(why));
+            return Err(ExpertsNotScheduled::Pieces(key.tokens).into());
         };
         let tensors = ExpertTensors::new(&*self.executor, chunk.clone(), inputs);
         tensors.map_err(ExpertError::product)
@@ -164,8 +165,8 @@ where
     /// Those of a call with ids.
     fn kernels(&self, tokens: usize) -> Vec<String> {
         let plan = self.usual(self.first_element(), tokens);
-        let kernels = plan.iter().flat_map(|plan| &plan.kernels);
-        kernels.map(ToString::to_string).collect()
+        let kernels = plan.iter().flat_map(|plan| &plan.steps);
+        kernels.map(|step| step.kernel.to_string()).collect()
     }
 
     fn explain(&self, tokens: usize) -> String {
@@ -192,7 +193,8 @@ where
             let names = ["first product", "second product"];
             for (name, choice) in names.into_iter().zip(&plan.choices) {
                 let (choice, slots) = (&choice.choice, choice.slots);
-                let how = format!("{}, {}; multiplied {}", choice.key, choice.by, choice.meeting);
+                let how =
+                    format!("{}, {}; multiplied {}", choice.key, choice.by, choice.compute_dtype);
                 lines.push(format!("{name}: {how}; token blocks of {slots} slots"));
             }
             if plan.pieces.len() > 1 {
@@ -202,7 +204,7 @@ where
                 ));
             }
             lines.extend(plan.refused.iter().cloned());
-            lines.extend(plan.kernels.iter().map(|kernel| format!("kernel: {kernel}")));
+            lines.extend(plan.steps.iter().map(|step| format!("kernel: {}", step.kernel)));
             lines.join("\n")
         };
         let all = self.products.iter().map(|products| of(products.element));

@@ -3,7 +3,7 @@
 use quantloom_dsl::Scheme;
 use quantloom_dsl::reference::StaticInput;
 
-use crate::experts::{ExpertError, InputScales, take_largest};
+use crate::experts::{ExpertError, ExpertsNotScheduled, InputScales, take_largest};
 use crate::source::BufferRole;
 
 /// The static parameters of the input of a product: one set for all experts.
@@ -25,13 +25,10 @@ impl Inputs {
         let one = given.pop();
         if given.iter().any(|other| Some(other) != one.as_ref()) {
             let why = match rule {
-                InputScales::Each => {
-                    "experts whose inputs have different static parameters; the largest scale of them \
-                     for all is another choice (InputScales::Largest)"
-                }
-                InputScales::Largest => "experts whose inputs have different prescales",
+                InputScales::Each => ExpertsNotScheduled::StaticInputs,
+                InputScales::Largest => ExpertsNotScheduled::Prescales,
             };
-            return Err(ExpertError::NotScheduled(why.to_owned()));
+            return Err(why.into());
         }
         Ok(Self(one))
     }

@@ -15,7 +15,8 @@ use quantloom_dsl::layout::Shape;
 use super::plan::{LayerPlan, PlanKey};
 use super::stack::{Sizes, Stack, Stacks};
 use crate::experts::{
-    ExpertError, ExpertMap, ExpertOptions, ExpertSource, check_bias, same_length,
+    ExpertError, ExpertMap, ExpertOptions, ExpertSource, ExpertsNotScheduled, check_bias,
+    same_length,
 };
 use crate::gpu::executor::Executor;
 use crate::op::NotScheduled;
@@ -71,7 +72,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             }
         };
         if local == 0 {
-            return Err(ExpertError::NotScheduled("no expert is here".to_owned()));
+            return Err(ExpertsNotScheduled::NoExpert.into());
         }
         let (hidden, intermediate) = (layer.hidden, layer.intermediate);
         let shards = layer.gate.shards() as u32;

@@ -10,7 +10,7 @@ use quantloom_dsl::format::{F32, FloatFormat};
 use quantloom_dsl::layout::GroupSize;
 
 use super::layer::{GpuExpertLayer, Products};
-use crate::experts::ExpertError;
+use crate::experts::{ExpertError, ExpertsNotScheduled};
 use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::plan::{Chunk, Step, WorkspaceBytes};
@@ -75,8 +75,8 @@ pub struct LayerPlan<E: Executor> {
     workspace: WorkspaceBytes,
     /// The products' choices, of the first piece.
     pub(super) choices: [StackedChoice; 2],
-    /// The kernels of the first piece.
-    pub(super) kernels: Vec<KernelKey>,
+    /// The launches of the first piece.
+    pub(super) steps: Vec<Step>,
     /// The ways that were rejected, each with its reason.
     pub(super) refused: Vec<String>,
 }
@@ -100,6 +100,17 @@ impl<E: Executor> LayerPlan<E> {
     /// Kernels that a launch of the plan queues.
     pub fn launches(&self) -> usize {
         self.pieces.iter().map(|(_, chunk)| chunk.launches.len()).sum()
+    }
+
+    /// The launches of the first piece, in order; with the rules of their kernels they give a
+    /// [`LaunchPlan`](crate::gpu::LaunchPlan).
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The sizes of the first piece, from which grids and bytes follow; `None` without tokens.
+    pub fn sizes(&self) -> Option<Problem> {
+        self.pieces.first().map(|(_, chunk)| chunk.problem)
     }
 
     /// Bytes of an input for all tokens; 0 if the plan does not read it.
@@ -231,8 +242,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         }
         let executor = self.executor.clone();
         let Launches { steps, choices, refused, .. } = launches;
-        let kernels = steps.into_iter().map(|step| step.kernel).collect();
-        Ok(LayerPlan { executor, key, pieces, workspace, choices, kernels, refused })
+        Ok(LayerPlan { executor, key, pieces, workspace, choices, steps, refused })
     }
 
     /// Whether a scale of x or h is over several tokens.
@@ -394,10 +404,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             quantiser.scales.iter().any(|level| matches!(level.group.rows, GroupSize::Each(2..)))
         };
         match choice.and_then(|choice| choice.quantiser().map(some)) {
-            Some(true) => {
-                let why = "scales of groups of several rows of the second product's input";
-                Err(ExpertError::NotScheduled(why.to_owned()))
-            }
+            Some(true) => Err(ExpertsNotScheduled::RowGroups.into()),
             _ => Ok(()),
         }
     }

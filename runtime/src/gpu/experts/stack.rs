@@ -13,7 +13,7 @@ use quantloom_dsl::{Activation, Scheme};
 
 use super::input::Inputs;
 use crate::column_order::{Arrangement, ColumnOrder};
-use crate::experts::{ExpertError, ExpertSource, InputScales};
+use crate::experts::{ExpertError, ExpertSource, ExpertsNotScheduled, InputScales};
 use crate::gpu::executor::Executor;
 use crate::gpu::native::NativePart;
 use crate::gpu::products::Request;
@@ -226,17 +226,15 @@ impl<'s> Packing<'s> {
     fn add(&mut self, matrix: &Unpacked) -> Result<(), ExpertError> {
         for (arrangement, order) in &self.orders {
             if ColumnOrder::of(arrangement, matrix) != *order {
-                let why = "experts whose columns are in different orders share no x";
-                return Err(ExpertError::NotScheduled(why.to_owned()));
+                return Err(ExpertsNotScheduled::ColumnOrders.into());
             }
         }
         for Packed { order, native, bytes } in &mut self.packed {
             let order = order.map(|at| &self.orders[at].1);
             bytes.extend(native.pack(matrix, order)?);
             if bytes.len() as u64 > MOST_BYTES {
-                let why =
-                    format!("`{}` of all experts has more than {MOST_BYTES} bytes", native.role);
-                return Err(ExpertError::NotScheduled(why));
+                let (buffer, most) = (native.role, MOST_BYTES);
+                return Err(ExpertsNotScheduled::Bytes { buffer, most }.into());
             }
         }
         Ok(())

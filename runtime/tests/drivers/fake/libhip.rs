@@ -8,8 +8,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-#[macro_use]
 mod device;
+#[macro_use]
+mod functions;
+mod kernels;
 use device::*;
 
 const ARCHITECTURES: [&str; 2] = ["gfx942", "gfx1100"];

@@ -18,8 +18,7 @@ use quantloom_runtime::checkpoint::{
     Checkpoint, CheckpointExperts, CheckpointExpertsError, Dtype, ExpertsProblem, StoredExperts,
     Tensor,
 };
-use quantloom_runtime::experts::{ExpertError, ExpertOptions, ExpertProduct, ExpertSource, Routed};
-use quantloom_runtime::op::ProductError;
+use quantloom_runtime::experts::{ExpertOptions, ExpertProduct, ExpertSource, Routed};
 use quantloom_runtime::tensor::reals;
 
 use super::{Finding, Subject, Verdict, failed, relative_norm};
@@ -45,11 +44,7 @@ pub(super) fn check(checkpoint: &Checkpoint, backend: &dyn Backend, findings: &m
     let layers: Vec<_> = checkpoint.expert_layers().collect();
     let alone = layers.len() == 1;
     for (name, experts) in layers {
-        let tensor = |what: &str| {
-            let tensors = checkpoint.tensors();
-            let own = tensors.get(&format!("ref.{name}.{what}"));
-            own.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
-        };
+        let tensor = |what: &str| reference(checkpoint, &name, what, alone);
         let experts = match experts {
             Ok(experts) => experts,
             // A layer of floats may be anything that is named so.
@@ -67,6 +62,25 @@ pub(super) fn check(checkpoint: &Checkpoint, backend: &dyn Backend, findings: &m
             }
         }
     }
+}
+
+/// A reference of an expert layer, which may leave out the name of the only one.
+fn reference<'c>(
+    checkpoint: &'c Checkpoint,
+    name: &str,
+    what: &str,
+    alone: bool,
+) -> Option<&'c Tensor> {
+    let tensors = checkpoint.tensors();
+    let own = tensors.get(&format!("ref.{name}.{what}"));
+    own.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
+}
+
+/// Rows of x in the reference of an expert layer; 1 if there is no reference.
+pub fn expert_tokens(checkpoint: &Checkpoint, experts: &CheckpointExperts<'_>) -> usize {
+    let alone = checkpoint.expert_layers().count() == 1;
+    let x = reference(checkpoint, experts.name(), "x", alone).map(Tensor::shape);
+    x.and_then(|dims| dims.first().copied()).unwrap_or(1)
 }
 
 /// Whether the layer could be one of floats alone: no quantised matrix is named.
@@ -336,7 +350,7 @@ fn on_device(
             prepared.op().sums(x.own, tokens).iter().all(of_cpu)
         });
     let y = prepared.and_then(|prepared| {
-        prepared.forward(x, routed).map_err(|error| match is_not_scheduled(&error) {
+        prepared.forward(x, routed).map_err(|error| match error.is_not_scheduled() {
             true => Verdict::NotChecked(error.to_string()),
             false => fail(error.to_string()),
         })
@@ -345,13 +359,7 @@ fn on_device(
 }
 
 fn refused(error: &CheckpointExpertsError) -> bool {
-    matches!(&*error.problem, ExpertsProblem::Expert(error) if is_not_scheduled(error))
-}
-
-fn is_not_scheduled(error: &ExpertError) -> bool {
-    let product = ExpertError::NotScheduled(String::new());
-    std::mem::discriminant(error) == std::mem::discriminant(&product)
-        || matches!(error, ExpertError::Product(error) if matches!(**error, ProductError::NotScheduled(_)))
+    matches!(&*error.problem, ExpertsProblem::Expert(error) if error.is_not_scheduled())
 }
 
 /// The largest relative norm of a device's y: of float activations in f32, else that of two dense products

@@ -130,7 +130,7 @@ impl Step<'_> {
         let op = match backend.prepare_experts(&self.layer, matrices, &prepared.options) {
             Ok(op) => op,
             Err(ExpertError::NotScheduled(why)) => {
-                self.note(summary, backend, why);
+                self.note(summary, backend, why.to_string());
                 return Ok(());
             }
             Err(error) => {
@@ -168,7 +168,7 @@ impl Step<'_> {
             let y = match self.y(&*op, &numbers, *routing, (own, output), &mut workspace) {
                 Ok(y) => y,
                 Err(ExpertError::NotScheduled(why)) => {
-                    self.note(summary, backend, why);
+                    self.note(summary, backend, why.to_string());
                     continue;
                 }
                 // The host's quantiser refuses h that overflows.

@@ -1,0 +1,299 @@
+//! Why no schedule supports a problem: the part of the scheme, the shape, or the rule of a free choice.
+
+use quantloom_dsl::format::Number;
+use quantloom_dsl::layout::BindError;
+use quantloom_dsl::{BufferRole, Diagnostics};
+
+use crate::plan::{DequantPlan, Operand, Refusal};
+
+/// Why no schedule of this version supports a problem.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unscheduled {
+    /// There is no plan.
+    #[error(transparent)]
+    NoPlan(#[from] Refusal),
+    /// A part of the scheme that no schedule supports.
+    #[error("no schedule on {target} handles {part}")]
+    Scheme {
+        /// The target.
+        target: &'static str,
+        /// The part.
+        part: UnscheduledPart,
+    },
+    /// A shape that no schedule supports.
+    #[error("{what} = {value}: {rule}")]
+    Shape {
+        /// N, K, M.
+        what: &'static str,
+        /// Its value.
+        value: u32,
+        /// What is expected.
+        rule: &'static str,
+    },
+    /// No schedule multiplies on the target.
+    #[error("no schedule has products of {0}")]
+    NoSchedule(&'static str),
+    /// A key names a schedule that does not exist.
+    #[error("there is no schedule {name}, only {}", known.join(", "))]
+    UnknownSchedule {
+        /// The name.
+        name: String,
+        /// The schedules.
+        known: Vec<&'static str>,
+    },
+    /// A key lacks a free choice of its schedule, or has a number that is too large.
+    #[error("schedule {schedule} needs the parameter {name}")]
+    MissingChoice {
+        /// The schedule.
+        schedule: &'static str,
+        /// The free choice.
+        name: &'static str,
+    },
+    /// The schedule has matrix instructions and the product has none, or vice versa.
+    #[error("the schedule {schedule} has no products of {target}")]
+    OtherProducts {
+        /// The schedule.
+        schedule: &'static str,
+        /// The target.
+        target: &'static str,
+    },
+    /// No free choices of the schedule fit the target.
+    #[error("no block of a {schedule} product fits {target}")]
+    NothingFits {
+        /// The schedule.
+        schedule: &'static str,
+        /// The target.
+        target: &'static str,
+    },
+    /// Free choices that break a rule of their schedule.
+    #[error("{choices}: {rule}")]
+    Choices {
+        /// The choices, as `Debug` prints them.
+        choices: String,
+        /// The rule.
+        rule: ChoiceRule,
+    },
+    /// Programmatic dependent launch on a target without that feature.
+    #[error("programmatic dependent launch is not supported on {0}")]
+    DependentLaunch(&'static str),
+}
+
+/// A part of a scheme, or of its product, that no schedule of a target supports.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnscheduledPart {
+    /// A scheme of stacked experts as one weight.
+    #[error("experts")]
+    Experts,
+    /// Products in a type.
+    #[error("products in {0}")]
+    Products(Operand),
+    /// Codes that are dequantised by a sequence with steps that the target does not have.
+    #[error("codes decoded by {0}")]
+    Dequantisation(Box<DequantPlan>),
+    /// y in a type.
+    #[error("results in {0}, only in f32, f16 and bf16")]
+    Results(Number),
+    /// Segments of so many columns.
+    #[error("segments of {0} columns")]
+    Segments(u32),
+    /// Groups of several sizes, in columns.
+    #[error("groups of {0:?} columns")]
+    Groups(Vec<u32>),
+    /// Groups that k-tiles neither divide nor are divided by.
+    #[error("groups of {group} columns in k-tiles of {k_tile}")]
+    GroupsInKTiles {
+        /// Columns of a group.
+        group: u32,
+        /// Columns of a k-tile.
+        k_tile: u32,
+    },
+    /// K-tiles that do not fill the banks of shared memory.
+    #[error("k-tiles of {0} columns in the tile schedule")]
+    KTiles(u32),
+    /// A matrix instruction that takes x from shared memory.
+    #[error("an instruction that takes x from shared memory")]
+    SharedOperand,
+    /// x in a type.
+    #[error("activations in {0}")]
+    Activations(Number),
+    /// x, as it arrives or as codes, that the product's operand does not hold.
+    #[error("{x} activations as operands in {operand}")]
+    Operand {
+        /// The type of x or of its codes.
+        x: Number,
+        /// The type of the operand.
+        operand: Operand,
+    },
+    /// Static scales that change along x.
+    #[error("static scales of a part of x")]
+    StaticScales,
+    /// Scales of x in integers that f32 does not hold.
+    #[error("{0} scales of activations")]
+    InputScales(Number),
+    /// Zero points of x that are no integers, or of codes that are none.
+    #[error("{zero} zero points of {code} activations")]
+    InputZeros {
+        /// The type of zero points.
+        zero: Number,
+        /// The type of codes.
+        code: Number,
+    },
+    /// Zero points of x without scales.
+    #[error("zero points without scales")]
+    ZerosAlone,
+    /// Scales of x, as the instruction reads them, that are not one level of e8m0.
+    #[error("scales of activations as codes, other than one level of e8m0")]
+    ScaleCodes,
+    /// More arrays than a kernel of the target takes.
+    #[error("{count} arrays in a kernel, which takes {most} at most")]
+    Arrays {
+        /// The kernel's arrays.
+        count: usize,
+        /// The most that the target binds.
+        most: u32,
+    },
+    /// A transform between stored tensors and a buffer that products read.
+    #[error("{limit} in a transform of `{buffer}`")]
+    Transform {
+        /// The buffer.
+        buffer: BufferRole,
+        /// What no transform does.
+        limit: TransformLimit,
+    },
+}
+
+/// What no transform between stored tensors and a buffer of products does.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransformLimit {
+    /// Sorted columns whose group parameters have groups of several sizes.
+    #[error("groups of several sizes, sorted")]
+    SortedGroups,
+    /// No stored tensor has the component.
+    #[error("a component in no store")]
+    NotStored,
+    /// Back to the stored order of sorted columns.
+    #[error("the way back from sorted columns")]
+    BackFromSorted,
+    /// Back to a component that no tensor stores, or several.
+    #[error("the way back to none or several stores")]
+    BackToStores,
+    /// Back to a tensor that stores other components too.
+    #[error("the way back to a store that holds more")]
+    BackToShared,
+    /// Back from numbers that were computed of several stored ones.
+    #[error("the way back from computed numbers")]
+    BackFromComputed,
+    /// A packing that does not bind to the shape.
+    #[error("the packing ({0})")]
+    Packing(Box<BindError>),
+    /// A native layout that does not parse: a fault of the schedules.
+    #[error("the native layout ({0})")]
+    NativeText(Box<Diagnostics>),
+    /// A native layout that does not bind to the shape.
+    #[error("the native layout ({0})")]
+    Native(Box<BindError>),
+    /// Places that are no sum of affine runs, or of too many.
+    #[error("swizzled places, or too many of them")]
+    Swizzled,
+    /// Digits of a place that count down.
+    #[error("digits that count down")]
+    Descending,
+    /// The product reads no such buffer.
+    #[error("products without it")]
+    NotRead,
+    /// Numbers that no operation converts to f32.
+    #[error("numbers without a way to f32")]
+    NoFormula,
+    /// Codes that a table maps.
+    #[error("a table of codes")]
+    CodeTable,
+    /// Zero points that are stored as floats.
+    #[error("floats")]
+    FloatZeros,
+    /// Zero points of products that sum integers.
+    #[error("integer products")]
+    IntegerProducts,
+    /// A component without a type of its own.
+    #[error("numbers of no type")]
+    NoType,
+    /// Signed codes of which only a part of the sign's bits is stored.
+    #[error("signs of codes that are cut")]
+    CutSigns,
+    /// A conversion.
+    #[error("{from} to {to}")]
+    Conversion {
+        /// The type that is read.
+        from: Number,
+        /// The type that is written.
+        to: Number,
+    },
+    /// Words of a buffer whose elements differ in their places.
+    #[error("words that are not all alike")]
+    UnevenWords,
+    /// Buffers beyond indices of 32 bits.
+    #[error("2^32 words and more")]
+    Words,
+    /// Codes of which any bit may be in any of many words.
+    #[error("codes any of whose bits may lie in many words")]
+    SpreadCodes,
+    /// Indices beyond 32 bits.
+    #[error("numbers of 2^32 and more")]
+    Indices,
+}
+
+/// A rule for the free choices of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChoiceRule {
+    /// Of every schedule: tiles of a block and the matrices of a stack that it multiplies together.
+    #[error("a block has tiles of all matrices that it multiplies together")]
+    Together,
+    /// Of every schedule that splits K.
+    #[error("K has at least as many k-tiles as splits")]
+    Splits,
+    /// Tokens of a skinny product's block.
+    #[error("tokens are 1, 2, 4, 8 or 16")]
+    SkinnyTokens,
+    /// Row tiles of a skinny product's block.
+    #[error("a block has 1 to 8 tiles of rows")]
+    RowTiles,
+    /// Warps of a skinny product's block.
+    #[error("a block has 1 to 32 warps")]
+    Warps,
+    /// Blocks of a skinny product that an SM has.
+    #[error("an SM has 1 to 32 blocks")]
+    BlocksOfSm,
+    /// Tokens of a tile.
+    #[error("tokens are 16, 32, 64 or 128")]
+    TileTokens,
+    /// Rows of a tile's warp.
+    #[error("a warp has 16, 32 or 64 rows")]
+    WarpRows,
+    /// Blocks of a tile product that an SM has.
+    #[error("there is at least a block")]
+    AnyBlock,
+    /// Copies into shared memory.
+    #[error("the threads copy k-tiles of whole tokens, a divisor of the block's at a time")]
+    Copies,
+    /// Stages of the pipeline.
+    #[error("stages are 2 to 16")]
+    Stages,
+    /// A shader on a target that is no GPU.
+    #[error("a shader needs a GPU")]
+    Gpu,
+    /// All numbers of a shader's choice.
+    #[error("choices are powers of two, at most the threads of a block")]
+    PowersOfTwo,
+    /// Threads of a shader's block, at most.
+    #[error("a block has at most {0} threads")]
+    Threads(u32),
+    /// Sums of a shader's lane, at most.
+    #[error("a lane has at most {0} sums")]
+    Sums(u32),
+    /// Shared memory of a shader's block in bytes, at most.
+    #[error("the sums of a block have at most {0} bytes")]
+    SharedSums(u32),
+}
