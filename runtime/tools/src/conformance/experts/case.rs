@@ -5,7 +5,6 @@ use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::reference::experts::{Pair, route};
 use quantloom_dsl::reference::{ReferenceError, StaticInput};
-use quantloom_runtime::accumulation::Sums;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::element::{OwnedValues, ValuesMut, bf16, f16};
 use quantloom_runtime::experts::{
@@ -16,7 +15,7 @@ use quantloom_runtime::op::Workspace;
 
 use super::super::{draw as plain_draw, error_over_bound};
 use super::draw::{self, Drawn, RoutingKind};
-use super::expected::{Element, Expecting, LayerMagnitudes};
+use super::expected::{Element, Expecting, LayerMagnitudes, Rounding};
 use super::{ExpertCase, ExpertFailure, ExpertSummary};
 
 /// One layer and seed, all its calls.
@@ -74,7 +73,7 @@ impl Step<'_> {
             Ok((prepared.as_ref().map_err(Clone::clone)?, magnitudes))
         };
         // The expected y depends on how a backend adds.
-        let mut known: Vec<(usize, [Sums; 2], Vec<Element>)> = Vec::new();
+        let mut known: Vec<(usize, Rounding, Vec<Element>)> = Vec::new();
         for (backend, result) in backends.iter().zip(results) {
             let Ok(summary) = result else { continue };
             let done = both().and_then(|(prepared, magnitudes)| {
@@ -124,7 +123,7 @@ impl Step<'_> {
         prepared: &Prepared,
         magnitudes: &LayerMagnitudes<'_>,
         summary: &mut ExpertSummary,
-        known: &mut Vec<(usize, [Sums; 2], Vec<Element>)>,
+        known: &mut Vec<(usize, Rounding, Vec<Element>)>,
     ) -> Result<(), ExpertFailure> {
         let Some(matrices) = &prepared.matrices else { return Ok(()) };
         let op = match backend.prepare_experts(&self.layer, matrices, &prepared.options) {
@@ -147,17 +146,18 @@ impl Step<'_> {
             }
             // Rows that are sorted are as many of each expert.
             let rows = numbers.x.len() / self.layer.hidden as usize;
-            let sums = op.sums(prepared.own, rows);
-            let found = known.iter().position(|(of, by, _)| (*of, *by) == (at, sums));
+            let rounding = Rounding::of(&*op, prepared.own, rows);
+            let found = known.iter().position(|(of, by, _)| (*of, *by) == (at, rounding));
             let found = match found {
                 Some(found) => found,
                 None => {
-                    let expected = self.expected(prepared, magnitudes, &numbers, *routing, sums);
+                    let expected =
+                        self.expected(prepared, magnitudes, &numbers, *routing, rounding);
                     let expected = expected.map_err(|error| ExpertFailure::Reference {
                         case: case(),
                         error: Box::new(error),
                     })?;
-                    known.push((at, sums, expected));
+                    known.push((at, rounding, expected));
                     known.len() - 1
                 }
             };
@@ -274,7 +274,7 @@ impl Step<'_> {
         magnitudes: &LayerMagnitudes<'_>,
         numbers: &Numbers,
         routing: RoutingKind,
-        sums: [Sums; 2],
+        rounding: Rounding,
     ) -> Result<Vec<Element>, ReferenceError> {
         let (layer, own) = (&self.layer, prepared.own);
         let (hidden, k) = (layer.hidden as usize, layer.top_k as usize);
@@ -296,7 +296,7 @@ impl Step<'_> {
                     .copied()
                     .collect()
             };
-            let y = self.expecting(prepared, magnitudes, sums).y(
+            let y = self.expecting(prepared, magnitudes, rounding).y(
                 &own(&a),
                 &pairs,
                 &own(&numbers.shared),
@@ -322,14 +322,14 @@ impl Step<'_> {
                 pairs.push(Pair { token, expert, weight });
             }
         }
-        self.expecting(prepared, magnitudes, sums).y(&a, &pairs, &numbers.shared)
+        self.expecting(prepared, magnitudes, rounding).y(&a, &pairs, &numbers.shared)
     }
 
     fn expecting<'a>(
         &'a self,
         prepared: &'a Prepared,
         magnitudes: &'a LayerMagnitudes<'a>,
-        sums: [Sums; 2],
+        rounding: Rounding,
     ) -> Expecting<'a> {
         Expecting {
             scheme: self.scheme,
@@ -337,7 +337,7 @@ impl Step<'_> {
             drawn: &prepared.drawn,
             magnitudes,
             own: prepared.own,
-            sums,
+            rounding,
             inputs: self.inputs(prepared),
         }
     }

@@ -6,6 +6,7 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::reference::experts::{Pair, gate};
 use quantloom_dsl::reference::{ReferenceError, StaticInput, quantise_activation};
 use quantloom_runtime::accumulation::Sums;
+use quantloom_runtime::experts::ExpertOp;
 use rayon::prelude::*;
 
 use super::super::bound::{Inexact, Magnitudes, RoundingCount, UNIT, bound};
@@ -34,6 +35,22 @@ impl Element {
     }
 }
 
+/// Where the two products of a layer round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rounding {
+    /// How they add.
+    pub(super) sums: [Sums; 2],
+    /// The types to which x and h are rounded before they are multiplied.
+    pub(super) inputs: [FloatFormat; 2],
+}
+
+impl Rounding {
+    /// That of an op for M tokens of x of a type.
+    pub(super) fn of(op: &dyn ExpertOp, own: FloatFormat, tokens: usize) -> Self {
+        Self { sums: op.sums(own, tokens), inputs: op.rounds_x(own) }
+    }
+}
+
 /// A layer whose y is expected.
 pub(super) struct Expecting<'a> {
     pub(super) scheme: &'a Scheme,
@@ -42,8 +59,8 @@ pub(super) struct Expecting<'a> {
     pub(super) magnitudes: &'a LayerMagnitudes<'a>,
     /// T.
     pub(super) own: FloatFormat,
-    /// How the two products add.
-    pub(super) sums: [Sums; 2],
+    /// Where the two products round.
+    pub(super) rounding: Rounding,
     /// The static parameters of gate and up, [expert][shard], and of down, `[expert]`.
     pub(super) inputs: [Vec<Vec<StaticInput>>; 2],
 }
@@ -106,7 +123,7 @@ impl Expecting<'_> {
     fn dense(&self, product: usize, k: usize, matrix: &Matrix) -> DenseBound {
         let shape = matrix.plain.shape;
         let apart = (groups(self.scheme, shape), segments(self.scheme, shape));
-        let chain = RoundingCount::of(self.sums[product], k, apart);
+        let chain = RoundingCount::of(self.rounding.sums[product], k, apart);
         DenseBound { chain, offset: stored_offset(self.scheme) }
     }
 
@@ -181,7 +198,7 @@ impl Expecting<'_> {
         if !places.is_empty() {
             for (shard, matrix) in self.drawn.gate_up[expert].iter().enumerate() {
                 let given = &self.inputs[0][expert][shard];
-                let x = self.read(matrix, given, a, &tokens)?;
+                let x = self.read((0, matrix), given, a, &tokens)?;
                 sums.push(product(matrix, &self.magnitudes.gate_up[expert][shard], &x));
                 bounds.push(self.dense(0, hidden, matrix));
             }
@@ -219,7 +236,7 @@ impl Expecting<'_> {
         }
         let matrix = &self.drawn.down[expert];
         let given = &self.inputs[1][expert][0];
-        let mut read = self.read(matrix, given, h, &places)?;
+        let mut read = self.read((1, matrix), given, h, &places)?;
         let spread = self.spread(matrix, given, h, interval, &places)?;
         read.widen(&spread.terms);
         let sizes = product(matrix, &self.magnitudes.down[expert], &read);
@@ -238,16 +255,16 @@ impl Expecting<'_> {
         Ok(OfExpert { places, rows: values, errors })
     }
 
-    /// Some rows as a matrix reads them; a scale over several tokens is over all rows.
+    /// Some rows as a matrix of a product reads them; a scale over several tokens is over all rows.
     fn read(
         &self,
-        matrix: &Matrix,
+        (product, matrix): (usize, &Matrix),
         given: &StaticInput,
         all: &[f64],
         rows: &[usize],
     ) -> Result<TokenMagnitudes, ReferenceError> {
         let k = matrix.plain.shape.k as usize;
-        let types = (self.own, self.own);
+        let types = (self.own, self.rounding.inputs[product]);
         if tokens_share_a_scale(self.scheme, self.own) {
             let whole = TokenMagnitudes::given(self.scheme, given, all, k, types)?;
             return Ok(whole.select(rows, k));
@@ -280,7 +297,14 @@ impl Expecting<'_> {
         let whole = tokens_share_a_scale(self.scheme, self.own);
         let own = |values: &[f64]| gathered(values, rows, k);
         let mine = Interval { low: own(&interval.low), high: own(&interval.high) };
-        let Some(quantiser) = quantiser else { return Ok(mine.spread(&own(&h))) };
+        let Some(quantiser) = quantiser else {
+            // The product rounds both ends and the reference's h to its own type.
+            let rounded = |values: Vec<f64>| -> Vec<f64> {
+                values.into_iter().map(|value| self.rounding.inputs[1].round(value)).collect()
+            };
+            let mine = Interval { low: rounded(mine.low), high: rounded(mine.high) };
+            return Ok(mine.spread(&rounded(own(&h))));
+        };
         let scheme = Scheme { prescale: None, ..self.scheme.clone() };
         let quantised = |values: &[f64]| {
             if !whole {
