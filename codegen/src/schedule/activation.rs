@@ -255,7 +255,8 @@ impl<'p> Writer<'p> {
         let bytes = problem.padded * problem.operand.stored_bits() / 8;
         let shape = [rows, Count::Constant(bytes / word.bytes())];
         let layout = format!("{} [p, m]", problem.operand);
-        let operand = b.buffer_of(BufferRole::Operand, word, Access::WriteOnce, &shape, &layout);
+        let access = problem.rows_access();
+        let operand = b.buffer_of(BufferRole::Operand, word, access, &shape, &layout);
         let levels = given.map(|given| Levels::declare(b, problem, given, rows));
         let group_scales = GroupScales::declare(b, problem, rows);
         let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));

@@ -70,7 +70,7 @@ fn choose(
 ) {
     let source = Source::declare(b, problem, m, false).by_elements();
     let given = Given::declare(b, problem, quantiser);
-    let found = OfGroups::declare(b, problem, quantiser, (rows.count(), Access::WriteOnce));
+    let found = OfGroups::declare(b, problem, quantiser, (rows.count(), problem.rows_access()));
     let levels = Levels::new(problem, given, found.scale);
     let (number, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
     let mut this = Chooser { problem, threads, thread, source, levels, found, number, m };
@@ -332,7 +332,7 @@ impl<'p> GroupScales<'p> {
         let scale = b.buffer_of(
             BufferRole::OperandScale,
             Word::U32,
-            Access::WriteOnce,
+            problem.rows_access(),
             &shape,
             "f32 [g, m]",
         );

@@ -98,7 +98,8 @@ impl<'p> Levels<'p> {
             true => (Word::U8, "e8m0 [g, m]"),
             false => (Word::U32, "f32 [g, m]"),
         };
-        let scale = b.buffer_of(BufferRole::OperandScale, word, Access::WriteOnce, &shape, layout);
+        let access = problem.rows_access();
+        let scale = b.buffer_of(BufferRole::OperandScale, word, access, &shape, layout);
         Self::new(problem, given, scale)
     }
 

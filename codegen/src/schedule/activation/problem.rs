@@ -10,6 +10,7 @@ use super::EXTENTS_OF_A_LANE;
 use super::levels::columns;
 use super::rows::Routed;
 use super::source::VECTOR;
+use crate::ir::Access;
 use crate::plan::{Operand, kernel_name};
 use crate::schedule::Unscheduled;
 use crate::target::{Feature, Target};
@@ -116,6 +117,14 @@ impl ActivationProblem {
     #[must_use]
     pub fn routed(self, routed: Routed) -> Self {
         Self { routed: Some(routed), ..self }
+    }
+
+    /// How rows are written: those of slots without a pair are not.
+    pub(super) fn rows_access(&self) -> Access {
+        match self.routed {
+            None => Access::WriteOnce,
+            Some(_) => Access::WriteSome,
+        }
     }
 
     /// Sets of static scales, zero points, prescales and orders of columns: one, or one a matrix.
