@@ -15,7 +15,8 @@ use quantloom_runtime::op::Workspace;
 
 use super::super::{draw as plain_draw, error_over_bound};
 use super::draw::{self, Drawn, RoutingKind};
-use super::expected::{Element, Expecting, LayerMagnitudes, Rounding};
+use super::expected::{Element, Expecting, LayerMagnitudes, Rounding, routed};
+use super::matrices::Matrix;
 use super::{ExpertCase, ExpertFailure, ExpertSummary};
 
 /// One layer and seed, all its calls.
@@ -63,7 +64,7 @@ impl Step<'_> {
         };
         let prepared = self.prepare(&case);
         let magnitudes = prepared.as_ref().map_err(Clone::clone).and_then(|prepared| {
-            LayerMagnitudes::new(self.scheme, &prepared.drawn).map_err(|error| {
+            LayerMagnitudes::new([self.scheme; 2], &prepared.drawn.matrices).map_err(|error| {
                 let error = Box::new(error);
                 ExpertFailure::Reference { case: case(), error }
             })
@@ -205,7 +206,7 @@ impl Step<'_> {
 
     fn numbers(&self, prepared: &Prepared, routing: RoutingKind, tokens: usize) -> Numbers {
         let (layer, hidden) = (&self.layer, self.layer.hidden as usize);
-        let local = prepared.drawn.down.len();
+        let local = prepared.drawn.matrices.down.len();
         let rows = if routing == RoutingKind::Batched { local * tokens } else { tokens };
         // Products of large sums stay below 65504.
         let narrow = if prepared.own == F16 { 0.25 } else { 1.0 };
@@ -254,9 +255,10 @@ impl Step<'_> {
 
     /// The static parameters that matrices use, by product.
     fn inputs(&self, prepared: &Prepared) -> [Vec<Vec<StaticInput>>; 2] {
-        let of = |matrix: &draw::Matrix| StaticInput::of(self.scheme, &matrix.plain, 0);
-        let first = prepared.drawn.gate_up.iter().map(|shards| shards.iter().map(of).collect());
-        let second = prepared.drawn.down.iter().map(|matrix| vec![of(matrix)]);
+        let of = |matrix: &Matrix| StaticInput::of(self.scheme, &matrix.plain, 0);
+        let first =
+            prepared.drawn.matrices.gate_up.iter().map(|shards| shards.iter().map(of).collect());
+        let second = prepared.drawn.matrices.down.iter().map(|matrix| vec![of(matrix)]);
         let mut inputs = [first.collect::<Vec<Vec<_>>>(), second.collect()];
         if let (InputScales::Largest, Some(quantiser)) =
             (prepared.options.input_scales, self.scheme.quantiser())
@@ -276,10 +278,9 @@ impl Step<'_> {
         routing: RoutingKind,
         rounding: Rounding,
     ) -> Result<Vec<Element>, ReferenceError> {
-        let (layer, own) = (&self.layer, prepared.own);
-        let (hidden, k) = (layer.hidden as usize, layer.top_k as usize);
-        let (mut a, mut pairs) = (numbers.x.clone(), Vec::new());
+        let (layer, hidden) = (&self.layer, self.layer.hidden as usize);
         if routing == RoutingKind::Batched {
+            let (a, mut pairs) = (&numbers.x, Vec::new());
             let most = a.len() / hidden / numbers.counts.len().max(1);
             let mut rows = Vec::new();
             for (expert, count) in numbers.counts.iter().enumerate() {
@@ -297,7 +298,7 @@ impl Step<'_> {
                     .collect()
             };
             let y = self.expecting(prepared, magnitudes, rounding).y(
-                &own(&a),
+                &own(a),
                 &pairs,
                 &own(&numbers.shared),
             )?;
@@ -307,21 +308,8 @@ impl Step<'_> {
             }
             return Ok(all);
         }
-        for (at, (id, weight)) in numbers.ids.iter().zip(&numbers.weights).enumerate() {
-            let (token, weight) = (at / k, f64::from(*weight));
-            let place = usize::try_from(*id).ok().and_then(|id| match &prepared.options.map {
-                None => Some(id),
-                Some(map) => usize::try_from(map.places()[id]).ok(),
-            });
-            if layer.weight_on_input {
-                let row = &mut a[token * hidden..][..hidden];
-                row.iter_mut().for_each(|x| *x = own.round(*x * weight));
-            }
-            if let Some(expert) = place {
-                let weight = if layer.weight_on_input { 1.0 } else { weight };
-                pairs.push(Pair { token, expert, weight });
-            }
-        }
+        let (map, choices) = (prepared.options.map.as_ref(), (&*numbers.ids, &*numbers.weights));
+        let (a, pairs) = routed(layer, (map, prepared.own), &numbers.x, choices);
         self.expecting(prepared, magnitudes, rounding).y(&a, &pairs, &numbers.shared)
     }
 
@@ -332,9 +320,9 @@ impl Step<'_> {
         rounding: Rounding,
     ) -> Expecting<'a> {
         Expecting {
-            scheme: self.scheme,
+            schemes: [self.scheme; 2],
             layer: &self.layer,
-            drawn: &prepared.drawn,
+            matrices: &prepared.drawn.matrices,
             magnitudes,
             own: prepared.own,
             rounding,

@@ -6,7 +6,7 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::reference::experts::{Pair, gate};
 use quantloom_dsl::reference::{ReferenceError, StaticInput, quantise_activation};
 use quantloom_runtime::accumulation::Sums;
-use quantloom_runtime::experts::ExpertOp;
+use quantloom_runtime::experts::{ExpertMap, ExpertOp, place};
 use rayon::prelude::*;
 
 use super::super::bound::{Inexact, Magnitudes, RoundingCount, UNIT, bound};
@@ -15,15 +15,15 @@ use super::super::expected::{
 };
 use super::super::stored_offset;
 use super::bound::{Interval, Spread, carried, rounded};
-use super::draw::{Drawn, Matrix};
+use super::matrices::{LayerMatrices, Matrix};
 
 /// An element of y.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Element {
+pub struct Element {
     /// The reference, not rounded.
-    pub(super) y: f64,
+    pub y: f64,
     /// The largest error before y is rounded to its type.
-    pub(super) error: f64,
+    pub error: f64,
 }
 
 impl Element {
@@ -53,9 +53,10 @@ impl Rounding {
 
 /// A layer whose y is expected.
 pub(super) struct Expecting<'a> {
-    pub(super) scheme: &'a Scheme,
+    /// The schemes of the two products.
+    pub(super) schemes: [&'a Scheme; 2],
     pub(super) layer: &'a ExpertLayer,
-    pub(super) drawn: &'a Drawn,
+    pub(super) matrices: &'a LayerMatrices,
     pub(super) magnitudes: &'a LayerMagnitudes<'a>,
     /// T.
     pub(super) own: FloatFormat,
@@ -65,6 +66,30 @@ pub(super) struct Expecting<'a> {
     pub(super) inputs: [Vec<Vec<StaticInput>>; 2],
 }
 
+/// `a` [M, H] of x [M, H], and the pairs of ids and router weights [M, k]: with the weight on the input, x
+/// times it, rounded to T.
+pub(super) fn routed(
+    layer: &ExpertLayer,
+    (map, own): (Option<&ExpertMap>, FloatFormat),
+    x: &[f64],
+    (ids, weights): (&[i32], &[f32]),
+) -> (Vec<f64>, Vec<Pair>) {
+    let (hidden, k) = (layer.hidden as usize, layer.top_k as usize);
+    let (mut a, mut pairs) = (x.to_vec(), Vec::new());
+    for (at, (id, weight)) in ids.iter().zip(weights).enumerate() {
+        let (token, weight) = (at / k, f64::from(*weight));
+        if layer.weight_on_input {
+            let row = &mut a[token * hidden..][..hidden];
+            row.iter_mut().for_each(|x| *x = own.round(*x * weight));
+        }
+        if let Some(expert) = place(*id, map) {
+            let weight = if layer.weight_on_input { 1.0 } else { weight };
+            pairs.push(Pair { token, expert, weight });
+        }
+    }
+    (a, pairs)
+}
+
 /// The magnitudes of the matrices of a layer: [expert][shard], and `[expert]`.
 pub(super) struct LayerMagnitudes<'a> {
     gate_up: Vec<Vec<WeightMagnitudes<'a>>>,
@@ -72,12 +97,18 @@ pub(super) struct LayerMagnitudes<'a> {
 }
 
 impl<'a> LayerMagnitudes<'a> {
-    pub(super) fn new(scheme: &'a Scheme, drawn: &'a Drawn) -> Result<Self, ReferenceError> {
-        let of = |matrix: &'a Matrix| WeightMagnitudes::new(scheme, &matrix.plain, 0);
-        let shards = |shards: &'a Vec<Matrix>| shards.iter().map(of).collect();
+    pub(super) fn new(
+        [first, second]: [&'a Scheme; 2],
+        LayerMatrices { gate_up, down }: &'a LayerMatrices,
+    ) -> Result<Self, ReferenceError> {
+        let of = |scheme: &'a Scheme, matrix: &'a Matrix| {
+            WeightMagnitudes::new(scheme, &matrix.plain, 0)
+        };
+        let shards = |shards: &'a Vec<Matrix>| shards.iter().map(|own| of(first, own)).collect();
+        let down = down.iter().map(|own| of(second, own));
         Ok(Self {
-            gate_up: drawn.gate_up.iter().map(shards).collect::<Result<_, ReferenceError>>()?,
-            down: drawn.down.iter().map(of).collect::<Result<_, ReferenceError>>()?,
+            gate_up: gate_up.iter().map(shards).collect::<Result<_, ReferenceError>>()?,
+            down: down.collect::<Result<_, ReferenceError>>()?,
         })
     }
 }
@@ -121,10 +152,10 @@ struct OfExpert {
 
 impl Expecting<'_> {
     fn dense(&self, product: usize, k: usize, matrix: &Matrix) -> DenseBound {
-        let shape = matrix.plain.shape;
-        let apart = (groups(self.scheme, shape), segments(self.scheme, shape));
+        let (shape, scheme) = (matrix.plain.shape, self.schemes[product]);
+        let apart = (groups(scheme, shape), segments(scheme, shape));
         let chain = RoundingCount::of(self.rounding.sums[product], k, apart);
-        DenseBound { chain, offset: stored_offset(self.scheme) }
+        DenseBound { chain, offset: stored_offset(scheme) }
     }
 
     /// y [M, H] of a [M, H], the pairs of the call, and the result of shared experts [M, H].
@@ -135,7 +166,7 @@ impl Expecting<'_> {
         shared: &[f64],
     ) -> Result<Vec<Element>, ReferenceError> {
         let (hidden, rows) = (self.layer.hidden as usize, self.layer.intermediate as usize);
-        let experts = 0..self.drawn.down.len();
+        let experts = 0..self.matrices.down.len();
         let places = |expert: usize| -> Vec<usize> {
             (0..pairs.len()).filter(|place| pairs[*place].expert == expert).collect()
         };
@@ -196,7 +227,7 @@ impl Expecting<'_> {
         let mut sums: Vec<Vec<Magnitudes>> = Vec::new();
         let mut bounds = Vec::new();
         if !places.is_empty() {
-            for (shard, matrix) in self.drawn.gate_up[expert].iter().enumerate() {
+            for (shard, matrix) in self.matrices.gate_up[expert].iter().enumerate() {
                 let given = &self.inputs[0][expert][shard];
                 let x = self.read((0, matrix), given, a, &tokens)?;
                 sums.push(product(matrix, &self.magnitudes.gate_up[expert][shard], &x));
@@ -234,7 +265,7 @@ impl Expecting<'_> {
         if places.is_empty() {
             return Ok(OfExpert { places, rows: Vec::new(), errors: Vec::new() });
         }
-        let matrix = &self.drawn.down[expert];
+        let matrix = &self.matrices.down[expert];
         let given = &self.inputs[1][expert][0];
         let mut read = self.read((1, matrix), given, h, &places)?;
         let spread = self.spread(matrix, given, h, interval, &places)?;
@@ -264,12 +295,12 @@ impl Expecting<'_> {
         rows: &[usize],
     ) -> Result<TokenMagnitudes, ReferenceError> {
         let k = matrix.plain.shape.k as usize;
-        let types = (self.own, self.rounding.inputs[product]);
-        if tokens_share_a_scale(self.scheme, self.own) {
-            let whole = TokenMagnitudes::given(self.scheme, given, all, k, types)?;
+        let (scheme, types) = (self.schemes[product], (self.own, self.rounding.inputs[product]));
+        if tokens_share_a_scale(scheme, self.own) {
+            let whole = TokenMagnitudes::given(scheme, given, all, k, types)?;
             return Ok(whole.select(rows, k));
         }
-        TokenMagnitudes::given(self.scheme, given, &gathered(all, rows, k), k, types)
+        TokenMagnitudes::given(scheme, given, &gathered(all, rows, k), k, types)
     }
 
     /// How far rows of h can be from the reference's, as down reads them.
@@ -281,9 +312,9 @@ impl Expecting<'_> {
         interval: &Interval,
         rows: &[usize],
     ) -> Result<Spread, ReferenceError> {
-        let k = matrix.plain.shape.k as usize;
+        let (k, scheme) = (matrix.plain.shape.k as usize, self.schemes[1]);
         let prescaled = |values: &[f64]| -> Result<Vec<f64>, ReferenceError> {
-            Ok(given.prescaled(self.scheme, values, k, self.own)?.into_owned())
+            Ok(given.prescaled(scheme, values, k, self.own)?.into_owned())
         };
         // A prescale is monotone, or turns all intervals of a column round.
         let (low, high) = (prescaled(&interval.low)?, prescaled(&interval.high)?);
@@ -293,8 +324,8 @@ impl Expecting<'_> {
             high: ends().map(|(a, b)| a.max(*b)).collect(),
         };
         let h = prescaled(h)?;
-        let quantiser = self.scheme.activation_for(self.own).and_then(|choice| choice.quantiser());
-        let whole = tokens_share_a_scale(self.scheme, self.own);
+        let quantiser = scheme.activation_for(self.own).and_then(|choice| choice.quantiser());
+        let whole = tokens_share_a_scale(scheme, self.own);
         let own = |values: &[f64]| gathered(values, rows, k);
         let mine = Interval { low: own(&interval.low), high: own(&interval.high) };
         let Some(quantiser) = quantiser else {
@@ -305,7 +336,7 @@ impl Expecting<'_> {
             let mine = Interval { low: rounded(mine.low), high: rounded(mine.high) };
             return Ok(mine.spread(&rounded(own(&h))));
         };
-        let scheme = Scheme { prescale: None, ..self.scheme.clone() };
+        let scheme = Scheme { prescale: None, ..scheme.clone() };
         let quantised = |values: &[f64]| {
             if !whole {
                 return quantise_activation(&scheme, quantiser, &own(values), k, self.own, given);
