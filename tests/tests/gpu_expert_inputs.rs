@@ -52,9 +52,14 @@ fn scheme((name, clauses): (&str, &str)) -> Scheme {
     parse(&format!("{name} {{ {clauses} }}")).unwrap_or_else(|faults| panic!("{name}: {faults:?}"))
 }
 
-/// Each scheme's layers with these targets are computed, and are within their bounds. Of a gate with two
+/// One of `every` calls of each scheme's layers on these targets are computed, and are within their bounds. Of a gate with two
 /// shards both matrices of an expert differ, of one with a single shard the experts do.
-fn conforms(cases: &[(&str, (&str, &str))], gates: &[Gate], calls: (&[usize], &[RoutingKind])) {
+fn conforms(
+    cases: &[(&str, (&str, &str))],
+    gates: &[Gate],
+    calls: (&[usize], &[RoutingKind]),
+    every: usize,
+) {
     let suite = ExpertSuite {
         experts: (4, 2),
         shapes: vec![(64, 96)],
@@ -63,7 +68,7 @@ fn conforms(cases: &[(&str, (&str, &str))], gates: &[Gate], calls: (&[usize], &[
         tokens: calls.0.to_vec(),
         // Even seeds have static scales of each matrix.
         seeds: vec![0],
-        every: 1,
+        every,
     };
     cases.par_iter().for_each(|(target, text)| {
         let scheme = scheme(*text);
@@ -89,10 +94,10 @@ fn conforms(cases: &[(&str, (&str, &str))], gates: &[Gate], calls: (&[usize], &[
 fn experts_read_x_each_in_its_own_way() {
     let cases: Vec<_> =
         SCHEMES.iter().enumerate().map(|(at, text)| (TARGETS[at % TARGETS.len()], *text)).collect();
-    conforms(&cases, &[Gate::Silu], (&[3], &[RoutingKind::Random]));
+    conforms(&cases, &[Gate::Silu], (&[3], &[RoutingKind::Random]), 1);
     // One token: each pair is a token block, and the first product applies the gate.
     let cases: Vec<_> = SCHEMES.iter().map(|text| ("sm_90a", *text)).collect();
-    conforms(&cases[..2], &[Gate::UngatedRelu2], (&[1], &[RoutingKind::Logits]));
+    conforms(&cases[..2], &[Gate::UngatedRelu2], (&[1], &[RoutingKind::Logits]), 1);
 }
 
 #[test]
@@ -103,5 +108,5 @@ fn experts_read_x_each_in_its_own_way_on_every_target() {
         .flat_map(|target| SCHEMES.iter().map(move |text| (*target, *text)))
         .collect();
     let gates = [Gate::Silu, Gate::UngatedRelu2];
-    conforms(&cases, &gates, (&[1, 2, 9, 33], &RoutingKind::ALL));
+    conforms(&cases, &gates, (&[1, 2, 9, 33], &RoutingKind::ALL), 4);
 }

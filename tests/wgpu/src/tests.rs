@@ -14,6 +14,7 @@ use quantloom::codegen::ir::{
 };
 use quantloom::codegen::jit::Jit;
 use quantloom::codegen::target::target;
+use quantloom::runtime::backend::Backend;
 use quantloom::runtime::gpu::{
     Arrangement, Choice, Executor as _, GpuDevice, Launch, NativePart, Products, Request, Slot,
 };
@@ -31,6 +32,7 @@ use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_tests::tools::skip;
 use quantloom_tests::{golden_file, golden_layers};
 use quantloom_tools::check::{Subject, Verdict, check};
+use quantloom_tools::conformance::experts::ExpertSuite;
 use quantloom_tools::conformance::{Failure, Suite, draw};
 
 fn device() -> Option<GpuDevice<Wgpu>> {
@@ -352,8 +354,6 @@ fn checks(every: usize) -> usize {
             products += usize::from(found.subject == Subject::Product);
             match found.verdict {
                 Verdict::Pass => {}
-                // The layer of all experts together, which is not a product.
-                Verdict::NotChecked(_) if name == "gpt_oss_mxfp4" => {}
                 _ => wrong.push(format!("{name}: {found:?}")),
             }
         }
@@ -373,6 +373,56 @@ fn a_device_meets_results_of_other_software() {
 fn a_device_meets_all_results_of_other_software() {
     let products = checks(1);
     assert!(products > 40, "{products} products");
+}
+
+/// One of `every` calls of small layers with each gate is within its bound.
+fn layers_conform(schemes: &[&str], every: usize) {
+    let Some(device) = device() else { return };
+    let suite = ExpertSuite {
+        experts: (4, 2),
+        shapes: vec![(64, 96)],
+        tokens: vec![1, 3, 17],
+        seeds: vec![0],
+        every,
+        ..ExpertSuite::default()
+    };
+    for name in schemes {
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let backends: [&dyn Backend; 1] = [&device];
+        let done = suite.run(scheme, name, &backends, &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(done.not_scheduled.is_empty(), "{name}: {:?}", done.not_scheduled);
+        assert!(done.calls >= suite.gates.len(), "{name}: {} calls", done.calls);
+    }
+}
+
+/// Routed in several ways.
+#[test]
+fn layers_of_experts_conform() {
+    layers_conform(&["ct_w4a16"], 15);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn layers_of_experts_of_several_schemes_conform() {
+    layers_conform(
+        &["ct_w4a16", "gpt_oss_mxfp4_down", "ct_w4a8", "ct_nvfp4", "quark_w8a8_int8_tensor_static"],
+        2,
+    );
+}
+
+/// Whole layers of files, with what their own software computed.
+#[test]
+fn golden_layers_of_experts() {
+    let Some(device) = device() else { return };
+    for name in ["moe_ct_w4a16", "moe_quark_int8", "moe_gptq4_actorder"] {
+        let checkpoint = Checkpoint::open_with(golden_file(name), Options::default()).unwrap();
+        let findings = check(&checkpoint, &device);
+        assert!(findings.iter().any(|found| found.subject == Subject::Product), "{name}");
+        for found in findings {
+            assert_eq!(found.verdict, Verdict::Pass, "{name}: {found:?}");
+        }
+    }
 }
 
 /// An unsupported product is an error with its reason, and does not pass.

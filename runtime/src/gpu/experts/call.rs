@@ -9,7 +9,7 @@ use quantloom_dsl::format::{F32, FloatFormat};
 use super::layer::{GpuExpertLayer, Products};
 use super::plan::{LayerPlan, PlanKey, RoutedBy};
 use super::tensors::ExpertTensors;
-use crate::accumulation::Sums;
+use crate::accumulation::{Decoded, Sums};
 use crate::buffer::Workspace;
 use crate::element::ValuesMut;
 use crate::experts::{ExpertCall, ExpertError, ExpertOp, Routed, route, same_length};
@@ -209,6 +209,11 @@ where
     fn sums(&self, x: FloatFormat, tokens: usize) -> [Sums; 2] {
         let plan = self.usual(x, tokens);
         plan.map_or([Sums::Matrix; 2], |plan| [0, 1].map(|at| plan.choices[at].choice.sums))
+    }
+
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> [Decoded; 2] {
+        let plan = self.usual(x, tokens);
+        plan.map_or_else(Default::default, |plan| [0, 1].map(|at| plan.choices[at].choice.decoded))
     }
 
     fn rounds_x(&self, x: FloatFormat) -> [FloatFormat; 2] {

@@ -2,18 +2,16 @@
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::ExpertLayer;
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{F32, FloatFormat};
 use quantloom_dsl::reference::experts::{Pair, gate};
 use quantloom_dsl::reference::{ReferenceError, StaticInput, quantise_activation};
-use quantloom_runtime::accumulation::Sums;
+use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::experts::{ExpertMap, ExpertOp, place};
 use rayon::prelude::*;
 
-use super::super::bound::{Inexact, Magnitudes, RoundingCount, UNIT, bound};
-use super::super::expected::{
-    TokenMagnitudes, WeightMagnitudes, groups, segments, tokens_share_a_scale,
-};
-use super::super::stored_offset;
+use super::super::Bounds;
+use super::super::bound::{Magnitudes, UNIT};
+use super::super::expected::{TokenMagnitudes, WeightMagnitudes, tokens_share_a_scale};
 use super::bound::{Interval, Spread, carried, rounded};
 use super::matrices::{LayerMatrices, Matrix};
 
@@ -40,6 +38,8 @@ impl Element {
 pub(super) struct Rounding {
     /// How they add.
     pub(super) sums: [Sums; 2],
+    /// What they decode codes to.
+    pub(super) decoded: [Decoded; 2],
     /// The types to which x and h are rounded before they are multiplied.
     pub(super) inputs: [FloatFormat; 2],
 }
@@ -47,7 +47,8 @@ pub(super) struct Rounding {
 impl Rounding {
     /// That of an op for M tokens of x of a type.
     pub(super) fn of(op: &dyn ExpertOp, own: FloatFormat, tokens: usize) -> Self {
-        Self { sums: op.sums(own, tokens), inputs: op.rounds_x(own) }
+        let (sums, decoded) = (op.sums(own, tokens), op.decoded(own, tokens));
+        Self { sums, decoded, inputs: op.rounds_x(own) }
     }
 }
 
@@ -128,19 +129,6 @@ fn product(
     weights.sizes(&rows.flat_map(of).collect::<Vec<_>>(), x)
 }
 
-/// An error of rows of a product, in `f32`.
-struct DenseBound {
-    chain: RoundingCount,
-    offset: f64,
-}
-
-impl DenseBound {
-    fn of(&self, sizes: Magnitudes) -> f64 {
-        let offset = (self.offset, Inexact::default());
-        bound(sizes, self.chain, offset, quantloom_dsl::format::F32)
-    }
-}
-
 /// One expert's rows.
 struct OfExpert {
     /// Places of its pairs.
@@ -151,11 +139,10 @@ struct OfExpert {
 }
 
 impl Expecting<'_> {
-    fn dense(&self, product: usize, k: usize, matrix: &Matrix) -> DenseBound {
-        let (shape, scheme) = (matrix.plain.shape, self.schemes[product]);
-        let apart = (groups(scheme, shape), segments(scheme, shape));
-        let chain = RoundingCount::of(self.rounding.sums[product], k, apart);
-        DenseBound { chain, offset: stored_offset(scheme) }
+    /// The bounds of a product, in `f32`.
+    fn dense(&self, product: usize, matrix: &Matrix) -> Bounds {
+        let Rounding { sums, decoded, .. } = self.rounding;
+        Bounds::of(self.schemes[product], matrix.plain.shape, sums[product], decoded[product])
     }
 
     /// y [M, H] of a [M, H], the pairs of the call, and the result of shared experts [M, H].
@@ -221,7 +208,6 @@ impl Expecting<'_> {
         expert: usize,
         places: Vec<usize>,
     ) -> Result<OfExpert, ReferenceError> {
-        let hidden = self.layer.hidden as usize;
         let tokens: Vec<usize> = places.iter().map(|place| pairs[*place].token).collect();
         // [shard]: [pairs, I].
         let mut sums: Vec<Vec<Magnitudes>> = Vec::new();
@@ -231,7 +217,7 @@ impl Expecting<'_> {
                 let given = &self.inputs[0][expert][shard];
                 let x = self.read((0, matrix), given, a, &tokens)?;
                 sums.push(product(matrix, &self.magnitudes.gate_up[expert][shard], &x));
-                bounds.push(self.dense(0, hidden, matrix));
+                bounds.push(self.dense(0, matrix));
             }
         }
         let rows = self.layer.intermediate as usize;
@@ -240,7 +226,7 @@ impl Expecting<'_> {
             let element = |row: usize| {
                 let of = |shard: usize| {
                     let sizes = sums[shard][at * rows + row];
-                    (sizes.y, bounds[shard].of(sizes))
+                    (sizes.y, bounds[shard].at(sizes, F32))
                 };
                 let (g, e_g) = of(0);
                 let (u, e_u) = if kind.shards() == 2 { of(1) } else { (0.0, 0.0) };
@@ -271,14 +257,14 @@ impl Expecting<'_> {
         let spread = self.spread(matrix, given, h, interval, &places)?;
         read.widen(&spread.terms);
         let sizes = product(matrix, &self.magnitudes.down[expert], &read);
-        let dense = self.dense(1, rows, matrix);
+        let dense = self.dense(1, matrix);
         let of_pair = |at: usize| -> (Vec<f64>, Vec<f64>) {
             let spread = &spread.values[at * rows..][..rows];
             let part = |column: usize| {
                 let sizes = sizes[at * hidden + column];
                 let weights = &matrix.values[column * rows..][..rows];
                 let moved: f64 = weights.iter().zip(spread).map(|(w, d)| w.abs() * d).sum();
-                (sizes.y, dense.of(sizes) + moved)
+                (sizes.y, dense.at(sizes, F32) + moved)
             };
             (0..hidden).map(part).unzip()
         };
