@@ -32,7 +32,7 @@ use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_tests::tools::skip;
 use quantloom_tests::{golden_file, golden_layers};
 use quantloom_tools::check::{Subject, Verdict, check};
-use quantloom_tools::conformance::experts::ExpertSuite;
+use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
 use quantloom_tools::conformance::{Failure, Suite, draw};
 
 fn device() -> Option<GpuDevice<Wgpu>> {
@@ -375,15 +375,16 @@ fn a_device_meets_all_results_of_other_software() {
     assert!(products > 40, "{products} products");
 }
 
-/// One of `every` calls of small layers with each gate is within its bound.
-fn layers_conform(schemes: &[&str], every: usize) {
+/// Small layers with each gate are within their bounds, in calls of so many tokens.
+fn layers_conform(schemes: &[&str], routings: &[RoutingKind], tokens: &[usize]) {
     let Some(device) = device() else { return };
     let suite = ExpertSuite {
         experts: (4, 2),
         shapes: vec![(64, 96)],
-        tokens: vec![1, 3, 17],
+        routings: routings.to_vec(),
+        tokens: tokens.to_vec(),
         seeds: vec![0],
-        every,
+        every: 1,
         ..ExpertSuite::default()
     };
     for name in schemes {
@@ -396,19 +397,17 @@ fn layers_conform(schemes: &[&str], every: usize) {
     }
 }
 
-/// Routed in several ways.
 #[test]
 fn layers_of_experts_conform() {
-    layers_conform(&["ct_w4a16"], 15);
+    layers_conform(&["ct_w4a16"], &[RoutingKind::Random], &[3]);
 }
 
+/// Activations that are quantised, with static scales of each matrix too; experts of each way to route.
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
 fn layers_of_experts_of_several_schemes_conform() {
-    layers_conform(
-        &["ct_w4a16", "gpt_oss_mxfp4_down", "ct_w4a8", "ct_nvfp4", "quark_w8a8_int8_tensor_static"],
-        2,
-    );
+    let schemes = ["gpt_oss_mxfp4_down", "ct_w4a8", "ct_nvfp4", "quark_w8a8_int8_tensor_static"];
+    layers_conform(&schemes, &RoutingKind::ALL, &[1, 17]);
 }
 
 /// Whole layers of files, with what their own software computed.
