@@ -32,7 +32,7 @@ use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_tests::tools::skip;
 use quantloom_tests::{golden_file, golden_layers};
 use quantloom_tools::check::{Subject, Verdict, check};
-use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
+use quantloom_tools::conformance::experts::{ExpertSuite, GATES, RoutingKind};
 use quantloom_tools::conformance::{Failure, Suite, draw};
 
 fn device() -> Option<GpuDevice<Wgpu>> {
@@ -375,12 +375,13 @@ fn a_device_meets_all_results_of_other_software() {
     assert!(products > 40, "{products} products");
 }
 
-/// Small layers with each gate are within their bounds, in calls of so many tokens.
-fn layers_conform(schemes: &[&str], routings: &[RoutingKind], tokens: &[usize]) {
+/// Small layers with the first gates, or with all, are within their bounds, in calls of so many tokens.
+fn layers_conform(schemes: &[&str], gates: usize, routings: &[RoutingKind], tokens: &[usize]) {
     let Some(device) = device() else { return };
     let suite = ExpertSuite {
         experts: (4, 2),
         shapes: vec![(64, 96)],
+        gates: GATES.iter().copied().take(gates).collect(),
         routings: routings.to_vec(),
         tokens: tokens.to_vec(),
         seeds: vec![0],
@@ -399,7 +400,7 @@ fn layers_conform(schemes: &[&str], routings: &[RoutingKind], tokens: &[usize]) 
 
 #[test]
 fn layers_of_experts_conform() {
-    layers_conform(&["ct_w4a16"], &[RoutingKind::Random], &[3]);
+    layers_conform(&["ct_w4a16"], 3, &[RoutingKind::Random], &[3]);
 }
 
 /// Activations that are quantised, with static scales of each matrix too; experts of each way to route.
@@ -407,7 +408,8 @@ fn layers_of_experts_conform() {
 #[ignore = "a long sweep: .ci/run runs it"]
 fn layers_of_experts_of_several_schemes_conform() {
     let schemes = ["gpt_oss_mxfp4_down", "ct_w4a8", "ct_nvfp4", "quark_w8a8_int8_tensor_static"];
-    layers_conform(&schemes, &RoutingKind::ALL, &[1, 17]);
+    layers_conform(&["ct_w4a16"], GATES.len(), &RoutingKind::ALL, &[3]);
+    layers_conform(&schemes, GATES.len(), &RoutingKind::ALL, &[1, 17]);
 }
 
 /// Whole layers of files, with what their own software computed.
