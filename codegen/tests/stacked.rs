@@ -14,7 +14,7 @@ use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
-use quantloom_dsl::experts::{ExpertProduct, Gate};
+use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F32};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::gpu::{Products as _, Stacked};
@@ -69,7 +69,16 @@ const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
         ExpertProduct::GateUp => 2,
         ExpertProduct::Down => 1,
     };
-    Stack { product, experts, shards, top_k, gate: None, direct: false, weighted: false }
+    Stack {
+        product,
+        experts,
+        shards,
+        top_k,
+        gate: None,
+        direct: false,
+        weighted: false,
+        operand: OperandOf::Row,
+    }
 }
 
 /// Small blocks of every schedule that has products of the problem: fewer slots than the tokens of an
@@ -199,10 +208,20 @@ fn keys_of_products_of_experts_give_kernels() {
                 let routing = Routing::Random;
                 let layer =
                     Layer::draw(&scheme, sm, (40, 256), stack, (tokens, routing), 5).unwrap();
-                let Stack { product, experts, shards, top_k, gate, direct, weighted } = stack;
+                let Stack { product, experts, shards, top_k, gate, direct, weighted, operand } =
+                    stack;
                 let [experts, shards, top_k] = [experts, shards, top_k].map(u64::from);
-                let stacked =
-                    Stacked { product, experts, shards, top_k, slots, gate, direct, weighted };
+                let stacked = Stacked {
+                    product,
+                    experts,
+                    shards,
+                    top_k,
+                    slots,
+                    gate,
+                    direct,
+                    weighted,
+                    operand,
+                };
                 let made = Jit.choose_stacked(&layer.request(), &stacked, tokens as u64).unwrap();
                 assert!(slots.is_none_or(|slots| slots == made.slots));
                 slots = Some(made.slots);

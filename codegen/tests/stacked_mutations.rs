@@ -8,7 +8,7 @@ use quantloom_codegen::ir::{Binary, Compare, Kernel, Op, Operand, Ternary, verif
 use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack};
-use quantloom_dsl::experts::{ExpertProduct, Gate};
+use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::parse;
 
 /// A mutation, and what it remembers of the operations before.
@@ -169,8 +169,16 @@ fn layer(product: ExpertProduct) -> Layer {
                    activation: bf16";
     let scheme = parse(&format!("s {{ {clauses} }}")).unwrap();
     let shards = if product == ExpertProduct::GateUp { 2 } else { 1 };
-    let stack =
-        Stack { product, experts: 4, shards, top_k: 3, gate: None, direct: false, weighted: false };
+    let stack = Stack {
+        product,
+        experts: 4,
+        shards,
+        top_k: 3,
+        gate: None,
+        direct: false,
+        weighted: false,
+        operand: OperandOf::Row,
+    };
     let routing = (9, Routing::Random);
     Layer::draw(&scheme, "sm_90a", (64, 384), stack, routing, 21).unwrap()
 }

@@ -45,7 +45,17 @@ fn translated((module, info): &(naga::Module, ModuleInfo)) -> Result<(usize, usi
 }
 
 pub(crate) fn check(text: &str) {
-    let module = parsed(text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
+    check_with(text, Capabilities::empty());
+}
+
+/// As [`check`], of a kernel for a target of [`TARGETS`].
+pub(crate) fn check_on(target: &str, text: &str) {
+    let subgroups = target == "wgsl_subgroups";
+    check_with(text, if subgroups { Capabilities::SUBGROUP } else { Capabilities::empty() });
+}
+
+fn check_with(text: &str, more: Capabilities) {
+    let module = parsed_with(text, more).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
     let (words, letters) = translated(&module).unwrap();
     assert!(words > 100 && letters > 100, "{words} words, {letters} letters");
 }

@@ -66,6 +66,11 @@ impl ColumnOrder {
         Self(order)
     }
 
+    /// Pads the order to so many places, if it has fewer.
+    pub(crate) fn pad(&mut self, places: usize) {
+        self.0.resize(self.0.len().max(places), NO_COLUMN);
+    }
+
     /// One that was kept: a column of w or [`NO_COLUMN`] for each place.
     pub(crate) fn kept(columns: Vec<u32>) -> Self {
         Self(columns)

@@ -15,7 +15,7 @@ use std::fmt;
 use std::ops::{Add, Mul};
 use std::sync::Arc;
 
-use quantloom_dsl::experts::{ExpertProduct, Gate, Routing};
+use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf, Routing};
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 pub use quantloom_dsl::{BufferRole, Dimension, Storage};
@@ -43,6 +43,9 @@ pub enum Work {
         scheme: Arc<Scheme>,
         /// Element type of x.
         own: Number,
+        /// The product of an expert layer whose experts read x in different ways; `None` where all rows
+        /// are read alike. The sizes of the stack are parameters of the schedule.
+        experts: Option<ExpertRole>,
     },
     /// From the scheme's own packing to the native layout of the key's target.
     ToNative(Arc<Scheme>),
@@ -84,16 +87,21 @@ pub struct ExpertRole {
     pub direct: bool,
     /// Whether a row of y, one a pair, is multiplied by the pair's router weight.
     pub weighted: bool,
+    /// Which matrices read the same rows of x.
+    pub operand: OperandOf,
 }
 
 impl fmt::Display for ExpertRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { product, gate, direct, weighted } = self;
+        let Self { product, gate, direct, weighted, operand } = self;
         if *direct {
             f.write_str("direct ")?;
         }
         if *weighted {
             f.write_str("weighted ")?;
+        }
+        if *operand != OperandOf::Row {
+            write!(f, "by {operand} ")?;
         }
         match gate {
             None => write!(f, "{product}"),
@@ -121,7 +129,18 @@ impl Work {
 
     /// What a product of a scheme's weight with an activation reads of x.
     pub fn operand(scheme: &Scheme, activation: &Activation, own: Number) -> Self {
-        Self::Operand { scheme: Arc::new(unpacked(scheme, activation)), own }
+        Self::Operand { scheme: Arc::new(unpacked(scheme, activation)), own, experts: None }
+    }
+
+    /// What a product of an expert layer reads of x, where its experts read x in different ways.
+    pub fn expert_operand(
+        scheme: &Scheme,
+        activation: &Activation,
+        own: Number,
+        role: ExpertRole,
+    ) -> Self {
+        let scheme = Arc::new(unpacked(scheme, activation));
+        Self::Operand { scheme, own, experts: Some(role) }
     }
 
     /// The transform from a scheme's packing to the native layout.
@@ -198,8 +217,9 @@ impl fmt::Display for Work {
                 let experts = experts.map(|role| format!("{role} ")).unwrap_or_default();
                 write!(f, "{experts}product of {}-bit codes to {output}", bits(scheme))
             }
-            Self::Operand { scheme, own } => {
-                write!(f, "x in {own} for products of {}-bit codes", bits(scheme))
+            Self::Operand { scheme, own, experts } => {
+                let experts = experts.map(|role| format!("{role} ")).unwrap_or_default();
+                write!(f, "{experts}x in {own} for products of {}-bit codes", bits(scheme))
             }
             Self::ToNative(scheme) => write!(f, "{}-bit codes to the native layout", bits(scheme)),
             Self::FromNative(scheme) => {

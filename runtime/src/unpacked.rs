@@ -16,6 +16,7 @@ use rayon::prelude::*;
 use crate::float_mode::standard;
 
 mod expert;
+mod plain;
 
 pub(crate) use expert::{expert_bytes, straddling};
 

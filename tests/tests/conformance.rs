@@ -1,15 +1,18 @@
 //! The conformance kit: correct products pass, and each of a list of faults is found.
 
-use quantloom_dsl::layout::Shape;
+use quantloom_dsl::layout::{Component, Shape};
+use quantloom_dsl::reference::dequantise;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::accumulation::Accumulation;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::element::{Values, ValuesMut};
 use quantloom_runtime::op::{Op, ProductError, Workspace};
+use quantloom_runtime::pack::pack;
+use quantloom_runtime::unpacked::Unpacked;
 use quantloom_runtime::weight_data::WeightData;
 use quantloom_tests::sweep::Share;
-use quantloom_tools::conformance::{self, Failure, Suite};
+use quantloom_tools::conformance::{self, Failure, Suite, draw};
 
 /// How a broken kernel changes a correct result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,4 +220,28 @@ fn comparing_nothing_is_no_success() {
     let suite = Suite { shapes: Vec::new(), ..Suite::default() };
     let result = suite.run(&scheme, &[&CpuDevice::portable()], &|_| {}).remove(0);
     assert!(matches!(result, Err(Failure::NoShape(_))), "{result:?}");
+}
+
+/// The codes of an unpacked layer decode to the numbers of those that were packed.
+#[test]
+fn unpacked_layers_have_their_codes() {
+    let schemes = quantloom_kernels::catalogue().iter().filter(|scheme| scheme.experts.is_none());
+    let mut compared = 0;
+    for scheme in schemes {
+        let shape = Shape::matrix(16, 384);
+        if scheme.stores.iter().any(|store| scheme.bind(store, shape).is_err()) {
+            continue;
+        }
+        let plain = draw::layer(scheme, shape, 5);
+        let packed = pack(scheme, &plain).unwrap();
+        let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+        let found = Unpacked::new(scheme, shape, &stored).unwrap().plain();
+        let bits = |plain| -> Vec<u64> {
+            dequantise(scheme, plain).unwrap().into_iter().map(f64::to_bits).collect()
+        };
+        assert_eq!(bits(&found), bits(&plain), "{}", scheme.name);
+        assert_eq!(found.of(Component::Bias), plain.of(Component::Bias), "{}", scheme.name);
+        compared += 1;
+    }
+    assert!(compared > 50, "{compared}");
 }

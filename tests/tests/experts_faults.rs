@@ -6,6 +6,7 @@ use quantloom_dsl::experts::{ExpertLayer, Gate};
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::accumulation::Sums;
 use quantloom_runtime::backend::Backend;
+use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::element::ValuesMut;
 use quantloom_runtime::experts::{
@@ -15,6 +16,7 @@ use quantloom_runtime::experts::{
 use quantloom_runtime::op::{Op, ProductError, Workspace};
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_runtime::weight_data::WeightData;
+use quantloom_tools::check::{Subject, Verdict, check};
 use quantloom_tools::conformance::experts::{ExpertFailure, ExpertSuite, RoutingKind};
 
 /// How a broken layer differs from a correct one.
@@ -272,5 +274,30 @@ fn each_fault_is_found() {
         let gate = format!("--gate '{gate}' --routing {} --m ", routing.name());
         assert!(found.starts_with(&format!("quantloom verify {name} ")), "{found}");
         assert!(found.contains("--experts 6x3 --shape ") && found.contains(&gate), "{found}");
+    }
+}
+
+/// The bound of `check` is derived from the numbers of a file's layer, and finds faults too: in a layer with
+/// static scales of each expert and in one whose activations are floats.
+#[test]
+fn faults_are_found_by_the_check_of_a_file() {
+    for (file, faults) in [
+        ("moe_ct_w4a16", &[Fault::FirstExpert, Fault::Swapped][..]),
+        ("moe_quark_int8", &[Fault::FirstDown, Fault::Largest]),
+        ("moe_qwen2_shared", &[Fault::UpIsGate]),
+    ] {
+        let path = quantloom_tests::golden_file(file);
+        let checkpoint = Checkpoint::open_with(path, Options::default()).unwrap();
+        let product = |backend: &dyn Backend| {
+            let mut found = check(&checkpoint, backend).into_iter();
+            found.find(|found| found.subject == Subject::Product).unwrap()
+        };
+        let right = product(&CpuDevice::best());
+        assert_eq!(right.verdict, Verdict::Pass, "{file}: {right:?}");
+        for fault in faults {
+            let wrong = product(&Breaks(*fault));
+            let found = matches!(wrong.verdict, Verdict::Fail(_)) && wrong.error > wrong.bound;
+            assert!(found, "{file}, {fault:?}: {wrong:?}");
+        }
     }
 }

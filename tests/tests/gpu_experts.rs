@@ -1,10 +1,12 @@
 //! Whole expert layers on simulated GPUs: within derived bounds of the reference, with every routing.
 
 use quantloom::codegen::jit::Simulator;
+use quantloom_dsl::experts::Gate;
+use quantloom_dsl::parse;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tests::sweep::{self, Share};
-use quantloom_tools::conformance::experts::{ExpertFailure, ExpertSuite};
+use quantloom_tools::conformance::experts::{ExpertFailure, ExpertSuite, RoutingKind};
 use rayon::prelude::*;
 
 /// Targets of each kind of kernel source.
@@ -50,4 +52,35 @@ fn layers_conform() {
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// One expert a token with its router weight on the input, which multiplies rows before they are rounded and
+/// quantised; and x in f32, which most GPUs round to 16 bits to multiply it.
+#[test]
+fn a_weight_on_the_input_and_x_in_f32_conform() {
+    let clauses = "weight: u4 - 8, scale: f32 per 1x32, pack: [k, n]";
+    let activations = ["f32", "i8 { scale: f32 per token from amax / 127 }"];
+    let schemes =
+        activations.map(|of| parse(&format!("s {{ {clauses}, activation: {of} }}")).unwrap());
+    TARGETS.into_par_iter().for_each(|target| {
+        for scheme in &schemes {
+            let suite = ExpertSuite {
+                experts: (3, 1),
+                shapes: vec![(64, 96)],
+                gates: vec![Gate::Silu],
+                routings: vec![RoutingKind::Random, RoutingKind::Logits],
+                tokens: vec![1, 5],
+                seeds: vec![0],
+                every: 1,
+            };
+            assert!(suite.descriptions().iter().all(|layer| layer.weight_on_input));
+            let device = GpuDevice::new(Simulator::new(target).unwrap());
+            let backends: [&dyn Backend; 1] = [&device];
+            let done = suite.run(scheme, "s", &backends, &|_| {}).remove(0);
+            let done = done.unwrap_or_else(|failure| panic!("{target}: {failure}"));
+            assert!(done.not_scheduled.is_empty(), "{target}: {:?}", done.not_scheduled);
+            let weighed = done.kernels.iter().any(|kernel| kernel.contains("times router weights"));
+            assert!(weighed, "{target}: {:?}", done.kernels);
+        }
+    });
 }

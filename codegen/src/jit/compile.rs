@@ -17,6 +17,7 @@ use super::{JitError, TRANSFORM, experts, launch_rule, operand};
 use crate::emit;
 use crate::ir::{Kernel, Verified, verify};
 use crate::plan::DequantPlan;
+use crate::schedule::activation::Routed;
 use crate::schedule::transform::{Direction, Part, transform};
 use crate::schedule::{
     Chosen, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model, choose_stacked, measured,
@@ -48,9 +49,9 @@ pub(super) fn choose_experts(
     tokens: u64,
     adjust: &dyn Fn(Chosen) -> Result<(Chosen, Basis), JitError>,
 ) -> Result<StackedChoice, Refusal> {
-    let &Stacked { product, experts, shards, top_k, slots, gate, direct, weighted } = stacked;
+    let &Stacked { experts, shards, top_k, slots, gate, .. } = stacked;
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-    let role = ExpertRole { product, gate, direct, weighted };
+    let role = role(stacked);
     let output = if gate.is_some() { Number::Float(request.own) } else { NUMBER_F32 };
     let problem = problem(request)?.giving(output).map_err(JitError::from)?;
     let problem = problem.stacked(stack(role, (experts, shards, top_k)));
@@ -68,12 +69,18 @@ pub(super) fn choose_experts(
     Ok(StackedChoice { choice, slots: problem.slots(chosen).unwrap_or(1).into() })
 }
 
+/// What a product is to its expert layer.
+pub(super) fn role(stacked: &Stacked) -> ExpertRole {
+    let &Stacked { product, gate, direct, weighted, operand, .. } = stacked;
+    ExpertRole { product, gate, direct, weighted, operand }
+}
+
 /// The stack of a product of an expert layer; sizes beyond 32 bits are refused with the problem.
-fn stack(role: ExpertRole, (experts, shards, top_k): (u64, u64, u64)) -> Stack {
+pub(super) fn stack(role: ExpertRole, (experts, shards, top_k): (u64, u64, u64)) -> Stack {
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let (experts, shards, top_k) = (size(experts), size(shards), size(top_k));
-    let ExpertRole { product, gate, direct, weighted } = role;
-    Stack { product, experts, shards, top_k, gate, direct, weighted }
+    let ExpertRole { product, gate, direct, weighted, operand } = role;
+    Stack { product, experts, shards, top_k, gate, direct, weighted, operand }
 }
 
 /// The text of a key's kernel.
@@ -132,9 +139,18 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
             };
             return Ok(chosen.write(&problem)?);
         }
-        Work::Operand { own, .. } if name == operand::SCHEDULE => {
+        Work::Operand { own, experts, .. } if name == operand::SCHEDULE => {
             let (columns, launch) = (size("x_columns")?, size("launch")?);
-            return operand::written(&problem()?, (scheme, activation, *own), (columns, launch));
+            let routed = match experts {
+                None => None,
+                Some(role) => {
+                    let sizes = (size("experts")?, size("shards")?, size("top_k")?);
+                    let slots = u32::try_from(size("slots")?).map_err(|_| none())?;
+                    Some(Routed { stack: stack(*role, sizes), slots })
+                }
+            };
+            let of = (scheme, activation, *own);
+            return operand::written(&problem()?, of, routed, (columns, launch));
         }
         Work::ToNative(_) if name == TRANSFORM => Direction::ToNative,
         Work::FromNative(_) if name == TRANSFORM => Direction::FromNative,

@@ -29,6 +29,7 @@ pub(super) fn keys(
 ) -> Result<ExpertKernels, Refusal> {
     let &ExpertRequest { layer, experts, local, mapped, top_k, own, output, target, .. } = request;
     let &ExpertRequest { weighted, shared, .. } = request;
+    let of_shared = Number::Float(shared.unwrap_or(own));
     let (own, output) = (Number::Float(own), Number::Float(output));
     let key = |work, sizes: &[(&str, u64)]| {
         let schedule = Schedule::new(SCHEDULE, sizes.iter().copied());
@@ -52,7 +53,7 @@ pub(super) fn keys(
         ("hidden", hidden),
         ("top_k", top_k),
         ("weighted", weighted.into()),
-        ("shared", shared.into()),
+        ("shared", shared.is_some().into()),
     ];
     let widest = hidden.max(intermediate).max(1) * layer.gate.shards() as u64;
     let elements = (1 << 31) / widest;
@@ -66,7 +67,7 @@ pub(super) fn keys(
         order: (0..=u64::from(chunked)).map(order).collect(),
         weigh: key(Work::WeighRows { own }, &[("hidden", hidden)]),
         gate: key(Work::Gate { gate: layer.gate, own }, &sized(&[("intermediate", intermediate)])),
-        combine: key(Work::Combine { own, output }, &sized(&sums)),
+        combine: key(Work::Combine { own: of_shared, output }, &sized(&sums)),
     })
 }
 

@@ -181,6 +181,15 @@ impl Products for Jit {
         Ok(operand::keys(request, &problem(request)?)?)
     }
 
+    fn operand_stacked(
+        &self,
+        request: &Request<'_>,
+        stacked: &Stacked,
+        slots: u64,
+    ) -> Result<Vec<KernelKey>, Refusal> {
+        Ok(operand::keys_stacked(request, &problem(request)?, stacked, slots)?)
+    }
+
     fn expert_kernels(
         &self,
         request: &ExpertRequest<'_>,

@@ -2,12 +2,13 @@
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::gpu::Request;
-use quantloom_runtime::source::{KernelKey, Schedule, Work};
+use quantloom_runtime::gpu::{Request, Stacked};
+use quantloom_runtime::source::{ExpertRole, KernelKey, Schedule, Work};
 
 use super::JitError;
+use super::compile::{role, stack};
 use crate::ir::Kernel;
-use crate::schedule::activation::{ActivationProblem, activation};
+use crate::schedule::activation::{ActivationProblem, Routed, activation};
 use crate::schedule::{InputScale, Problem};
 use crate::target::Feature;
 
@@ -45,7 +46,39 @@ fn posed(
 /// The keys, in the order of the launches.
 pub(super) fn keys(request: &Request<'_>, product: &Problem) -> Result<Vec<KernelKey>, JitError> {
     let Some(problem) = problem(request, product)? else { return Ok(Vec::new()) };
+    let work = Work::operand(request.scheme, request.activation, Number::Float(request.own));
+    Ok(launches(request, &problem, work, &[]))
+}
+
+/// The keys for a product of an expert layer whose experts read x in different ways, with token blocks of
+/// `slots` slots.
+pub(super) fn keys_stacked(
+    request: &Request<'_>,
+    product: &Problem,
+    stacked: &Stacked,
+    slots: u64,
+) -> Result<Vec<KernelKey>, JitError> {
+    let Some(problem) = problem(request, product)? else { return Ok(Vec::new()) };
+    let &Stacked { experts, shards, top_k, .. } = stacked;
+    // What becomes of the sums does not matter here.
+    let role = ExpertRole { gate: None, weighted: false, ..role(stacked) };
+    let routed = Routed {
+        stack: stack(role, (experts, shards, top_k)),
+        slots: u32::try_from(slots).unwrap_or(u32::MAX),
+    };
+    let problem = problem.routed(routed);
     let own = Number::Float(request.own);
+    let work = Work::expert_operand(request.scheme, request.activation, own, role);
+    let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k), ("slots", slots)];
+    Ok(launches(request, &problem, work, &sizes))
+}
+
+fn launches(
+    request: &Request<'_>,
+    problem: &ActivationProblem,
+    work: Work,
+    more: &[(&'static str, u64)],
+) -> Vec<KernelKey> {
     let key = |launch: u64| {
         let sizes = [
             ("n", request.n),
@@ -53,20 +86,24 @@ pub(super) fn keys(request: &Request<'_>, product: &Problem) -> Result<Vec<Kerne
             ("x_columns", request.x_columns),
             ("launch", launch),
         ];
-        let work = Work::operand(request.scheme, request.activation, own);
-        let schedule = Schedule::new(SCHEDULE, sizes);
-        KernelKey { work, schedule, target: request.target.to_owned() }
+        let schedule = Schedule::new(SCHEDULE, sizes.into_iter().chain(more.iter().copied()));
+        KernelKey { work: work.clone(), schedule, target: request.target.to_owned() }
     };
-    Ok((0..u64::from(problem.launches())).map(key).collect())
+    (0..u64::from(problem.launches())).map(key).collect()
 }
 
-/// One of the kernels.
+/// One of the kernels; `routed` is the product of an expert layer whose experts read x in different ways.
 pub(super) fn written(
     product: &Problem,
     of: (&Scheme, &Activation, Number),
+    routed: Option<Routed>,
     (columns, launch): (u64, u64),
 ) -> Result<Kernel, JitError> {
     let problem = posed(product, of, columns)?;
+    let problem = match routed {
+        None => problem,
+        Some(routed) => problem.routed(routed),
+    };
     let kernels = activation(&problem, product.target().has(Feature::GridDependency));
     let kernel = usize::try_from(launch).ok().and_then(|launch| kernels.into_iter().nth(launch));
     kernel.ok_or(JitError::Launch(launch))

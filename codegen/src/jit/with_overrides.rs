@@ -64,6 +64,15 @@ impl Products for JitWithOverrides {
         Jit.operand(request)
     }
 
+    fn operand_stacked(
+        &self,
+        request: &Request<'_>,
+        stacked: &Stacked,
+        slots: u64,
+    ) -> Result<Vec<KernelKey>, Refusal> {
+        Jit.operand_stacked(request, stacked, slots)
+    }
+
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {
         Jit.rounds_x(request)
     }

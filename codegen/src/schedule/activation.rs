@@ -25,7 +25,7 @@
 //! blocks' parts; every warp of the next kernel reads all of them, so that no word has to be reset and the
 //! result does not depend on the order of blocks.
 //!
-//! `problem` describes the operand, `source` loads x, `extent` finds minima and maxima, `rounding` has
+//! `problem` describes the operand, `rows` says which row of x a row of the operand is made of, `source` loads x, `extent` finds minima and maxima, `rounding` has
 //! arithmetic and short floats, `scale` chooses a level's scale, `levels` combines levels, `group_scales`
 //! has groups that the lanes of a warp cannot handle, `quotient` divides, `code` assembles the operand's
 //! words.
@@ -37,12 +37,14 @@ mod levels;
 mod problem;
 mod quotient;
 mod rounding;
+mod rows;
 mod scale;
 mod source;
 
 use self::extent::{Extent, Running};
 use self::group_scales::GroupScales;
 use self::levels::{Given, Levels, OfRow};
+use self::rows::{OperandRows, SlotRow};
 use self::source::{Place, Source, VECTOR};
 use quantloom_dsl::{BufferRole, Dimension};
 
@@ -55,6 +57,7 @@ use crate::target::Feature;
 pub use problem::ActivationProblem;
 pub(in crate::schedule) use problem::common_group;
 pub(in crate::schedule) use rounding::{at_least, at_most};
+pub use rows::Routed;
 
 /// The most threads of a block that handles a whole row.
 const ROW_THREADS: u32 = 512;
@@ -78,11 +81,16 @@ const AHEAD: u32 = 4;
 /// | `prescale` | `f32[K]`, the prescale of each column of x | x has a prescale |
 /// | `input_scale_L` | f32, one | level L (0 = the finest) is static |
 /// | `input_zero` | f32, one | the zero point is static |
+/// | `slots` or `ids` | the order of an expert layer's pairs (`schedule::order`) | rows belong to slots |
 /// | `extents` | f32 [parts, 2], between the kernels | a scale is chosen from all of x |
 /// | `group_scale` | f32 [M, C], between the kernels | a kernel chooses scales of groups |
 /// | `group_zero` | f32 [M, C], between the kernels | and zero points |
 /// | `operand` | [M, P], in bytes, halves or f32 | |
 /// | `x_scale` | f32 or bytes [M, G] | x is quantised |
+///
+/// Where rows belong to slots ([`Routed`]), `operand`, `x_scale` and the buffers of group scales have a row per
+/// slot, or per matrix of an expert and slot, and the first four buffers are those of all experts or matrices;
+/// so is `extents` if prescales differ.
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
     let programmatic = programmatic && problem.target.has(Feature::GridDependency);
     let first = problem.spans_rows().then(|| extents(problem, programmatic));
@@ -106,7 +114,10 @@ fn start(
 
 /// The buffer of extents between the kernels.
 fn extents_buffer(b: &mut Builder, problem: &ActivationProblem, access: Access) -> BufferId {
-    let shape = [problem.parts(), 2].map(Count::Constant);
+    let sets = problem.sets_of_extents();
+    let sets = (sets > 1).then_some(sets);
+    let shape: Vec<Count> =
+        sets.into_iter().chain([problem.parts(), 2]).map(Count::Constant).collect();
     b.buffer_of(
         BufferRole::Extremes,
         Word::U32,
@@ -121,10 +132,17 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let parts = problem.parts();
     let summary = format!("Smallest and largest of {parts} parts of x[m, {}].", problem.k);
     let (mut b, m) = start(problem, ("extents", &summary), THREADS, programmatic);
-    b.grid([parts, 1, 1].map(Count::Constant));
-    let source = Source::declare(&mut b, problem, m, false).into_one_row();
+    let sets = problem.sets_of_extents();
+    b.grid([parts, sets, 1].map(Count::Constant));
+    let mut source = Source::declare(&mut b, problem, m, false).into_one_row();
     let found = extents_buffer(&mut b, problem, Access::WriteOnce);
     let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
+    let mut part = block;
+    if sets > 1 {
+        let matrix = b.special(Special::Block(1));
+        source = source.of_matrix(&mut b, problem, matrix);
+        part = b.mad(matrix, parts, block);
+    }
     let rows = b.argument(m);
     // Vectors of x as one long row.
     let total = b.mul(rows, problem.k);
@@ -149,7 +167,7 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
         }
     });
     let ends = running.extent().of_block(&mut b, THREADS).ends();
-    let (first, at) = (b.equal(thread, 0u32), b.mul(block, 2u32));
+    let (first, at) = (b.equal(thread, 0u32), b.mul(part, 2u32));
     b.store(Address::new(found, at), &ends, Width::B64, Some(first));
     b.finish()
 }
@@ -192,12 +210,13 @@ fn operand(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let blocks = if partition.blocks == 1 { "a block" } else { "several blocks" };
     let summary = format!("x[m, {k}] as {operand} [m, {padded}]; a row is {blocks}'s.");
     let (mut b, m) = start(problem, (what, &summary), partition.threads, programmatic);
-    b.grid([Count::Parameter(m), Count::Constant(partition.blocks), Count::Constant(1)]);
-    let this = Writer::declare(&mut b, problem, partition, m);
+    let rows = OperandRows::declare(&mut b, problem, m);
+    b.grid(rows.grid(partition.blocks));
+    let this = Writer::declare(&mut b, problem, partition, (m, rows));
     if programmatic {
         b.push(Op::GridLaunch);
     }
-    this.write(&mut b, programmatic);
+    this.write(&mut b, rows, programmatic);
     b.finish()
 }
 
@@ -209,9 +228,10 @@ struct Writer<'p> {
     levels: Option<Levels<'p>>,
     group_scales: Option<GroupScales<'p>>,
     operand: BufferId,
-    /// The number of the row, and its first element of x.
+    /// The number of the row, its first element of x, and the matrix whose static parameters it has.
     row: Operand,
     first: Operand,
+    matrix: Operand,
     /// The thread's first column.
     column: Operand,
 }
@@ -221,8 +241,9 @@ impl<'p> Writer<'p> {
         b: &mut Builder,
         problem: &'p ActivationProblem,
         partition: Partition,
-        m: ParameterId,
+        (m, rows): (ParameterId, OperandRows),
     ) -> Self {
+        let rows = rows.count();
         let source = Source::declare(b, problem, m, problem.gathers);
         let own = problem.quantiser().filter(|_| !problem.has_scale_kernel());
         let given = own.map(|quantiser| Given::declare(b, problem, quantiser));
@@ -232,13 +253,19 @@ impl<'p> Writer<'p> {
             _ => Word::U32,
         };
         let bytes = problem.padded * problem.operand.stored_bits() / 8;
-        let shape = [Count::Parameter(m), Count::Constant(bytes / word.bytes())];
+        let shape = [rows, Count::Constant(bytes / word.bytes())];
         let layout = format!("{} [p, m]", problem.operand);
-        let operand = b.buffer_of(BufferRole::Operand, word, Access::WriteOnce, &shape, &layout);
-        let levels = given.map(|given| Levels::declare(b, problem, given, m));
-        let group_scales = GroupScales::declare(b, problem, m);
+        let access = problem.rows_access();
+        let operand = b.buffer_of(BufferRole::Operand, word, access, &shape, &layout);
+        let levels = given.map(|given| Levels::declare(b, problem, given, rows));
+        let group_scales = GroupScales::declare(b, problem, rows);
         let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
-        let first = b.mul(row, problem.k);
+        let first = match problem.routed {
+            None => b.mul(row, problem.k),
+            // Known when the order of pairs is.
+            Some(_) => 0u32.into(),
+        };
+        let matrix = 0u32.into();
         let number = match partition.blocks {
             1 => thread,
             _ => {
@@ -247,7 +274,18 @@ impl<'p> Writer<'p> {
             }
         };
         let column = b.mul(number, VECTOR);
-        Self { problem, partition, source, levels, group_scales, operand, row, first, column }
+        Self {
+            problem,
+            partition,
+            source,
+            levels,
+            group_scales,
+            operand,
+            row,
+            first,
+            matrix,
+            column,
+        }
     }
 
     /// Columns of all vectors of all threads of a row.
@@ -274,9 +312,30 @@ impl<'p> Writer<'p> {
         Some(places.into_iter().map(|place| place.there).collect())
     }
 
-    fn write(&self, b: &mut Builder, programmatic: bool) {
-        let constants = self.levels.as_ref().map(|levels| levels.load_constants(b));
+    /// Writes the row; a row of a slot, if the slot has a pair.
+    fn write(mut self, b: &mut Builder, rows: OperandRows, programmatic: bool) {
+        if self.problem.routed.is_none() {
+            return self.write_row(b, programmatic);
+        }
         if programmatic {
+            b.push(Op::GridWait);
+        }
+        let Some(row) = rows.of_slot(b, self.row) else { return };
+        let SlotRow { number, there, of_x, matrix } = row;
+        b.when(there, |b| {
+            self.row = number;
+            self.source = self.source.of_matrix(b, self.problem, matrix);
+            self.first = b.mul(of_x, self.problem.k);
+            self.matrix = matrix;
+            self.write_row(b, false);
+        });
+    }
+
+    /// Writes the row. With `waits` the kernel waits for those before it as late as possible.
+    fn write_row(&self, b: &mut Builder, waits: bool) {
+        let constants = self.levels.as_ref();
+        let constants = constants.map(|levels| levels.load_constants(b, self.matrix));
+        if waits {
             b.push(Op::GridWait);
         }
         let outer = |b: &mut Builder, row: Option<Extent>| {

@@ -21,7 +21,7 @@ pub struct ProductBuffers {
     /// another.
     pub codes: BufferId,
     /// The activation, [M, columns of the input]: `x`. The second product of an expert layer has a row
-    /// per slot.
+    /// per slot, and so has the first one if experts read x in different ways.
     pub x: BufferId,
     /// The result, [M, N]: `y`. In an expert layer a row per shard and slot, or per pair.
     pub y: BufferId,
@@ -61,15 +61,16 @@ impl ProductBuffers {
             None => (Extent::Parameter(m), vec![Extent::Parameter(m)], Access::WriteOnce),
             Some((stack, order)) => {
                 let (slots, pairs) = (order.all_slots(), Extent::Parameter(order.pairs));
+                let x_rows = match stack.reads_slots() {
+                    true => order.rows_of_slots(stack.x_rows_of_slot()),
+                    false => Extent::Parameter(m),
+                };
                 match (stack.product, stack.gate) {
-                    (ExpertProduct::GateUp, Some(_)) => {
-                        (Extent::Parameter(m), vec![slots], Access::WriteOnce)
-                    }
+                    (ExpertProduct::GateUp, Some(_)) => (x_rows, vec![slots], Access::WriteOnce),
                     (ExpertProduct::GateUp, None) => {
-                        let y_rows = vec![fixed(stack.shards), slots];
-                        (Extent::Parameter(m), y_rows, Access::WriteSome)
+                        (x_rows, vec![fixed(stack.shards), slots], Access::WriteSome)
                     }
-                    (ExpertProduct::Down, _) => (slots, vec![pairs], Access::WriteSome),
+                    (ExpertProduct::Down, _) => (x_rows, vec![pairs], Access::WriteSome),
                 }
             }
         };

@@ -159,7 +159,8 @@ impl Stack {
         let splits = chosen.parameters().into_iter().find(|(name, _)| *name == "splits");
         let sums = splits.map_or(1, |(_, splits)| splits) * u64::from(self.shards);
         let padded = (u64::from(problem.n) + 512) * sums;
-        let widest = padded.max(u64::from(problem.input.columns)).max(4);
+        let of_x = u64::from(problem.input.columns) * u64::from(self.x_rows_of_slot());
+        let widest = padded.max(of_x).max(4);
         // T B is at most R + L (B - 1), and T at most that over B, plus 1.
         let all_slots = u64::from(u32::MAX) / widest;
         let all_slots = match problem.target().class {

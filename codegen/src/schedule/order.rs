@@ -77,7 +77,12 @@ impl OrderArray {
 
     /// The slots of all token blocks.
     pub(super) fn all_slots(self) -> Extent {
-        Extent::times(self.token_blocks, self.slots)
+        self.rows_of_slots(1)
+    }
+
+    /// So many rows for each slot of all token blocks.
+    pub(super) fn rows_of_slots(self, rows: u32) -> Extent {
+        Extent::times(self.token_blocks, self.slots * rows)
     }
 }
 

@@ -7,7 +7,7 @@
 //! [`Problem::input`] is x as the product reads it. The matrix instruction and the lane map are not facts of
 //! the product: a schedule chooses them (`mapping`).
 
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};
 
@@ -164,6 +164,10 @@ impl Problem {
         }
         if stack.weighted && stack.product != ExpertProduct::Down {
             return shape("shards", stack.shards, "only rows of pairs are weighted");
+        }
+        if stack.operand == OperandOf::Matrix && stack.together() > 1 {
+            let rule = "matrices that a block multiplies together read the same rows of x";
+            return shape("shards", stack.shards, rule);
         }
         let matrices = u64::from(stack.experts) * u64::from(stack.shards);
         let words = u64::from(self.row_tiles()) * u64::from(tile_words(&self));

@@ -7,6 +7,8 @@
 //! | product | row of x | row of y |
 //! |---|---|---|
 //! | gate_up | pair / k | shard T B + slot |
+//! | gate_up, experts read x in different ways | slot | shard T B + slot |
+//! | gate_up, matrices do | shard T B + slot | shard T B + slot |
 //! | down | slot | pair |
 //!
 //! A slot without a pair has no row: nothing of it is read or written. With a gate y has a row per slot, which
@@ -14,7 +16,7 @@
 //!
 //! Without an order each pair is a token block with one slot, and both have one number.
 
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 
 use super::order::{NONE, OrderWords};
 use super::stack::Stack;
@@ -131,12 +133,16 @@ impl TokenRows {
         }
     }
 
-    /// The row of x of a token; row 0 if an expert layer's token does not exist.
+    /// The row of x of a token; row 0 if an expert layer's token does not exist and rows are those of
+    /// tokens.
     pub(super) fn x_row(&self, b: &mut Builder, token: Token, exists: Operand) -> Operand {
         match (self.of, token.pair) {
-            (Rows::Routed { stack, .. }, Some(pair)) if stack.product == ExpertProduct::GateUp => {
+            (Rows::Routed { stack, .. }, Some(pair)) if !stack.reads_slots() => {
                 let row = b.div(pair, stack.top_k);
                 b.select(exists, row, 0u32)
+            }
+            (Rows::Routed { stack, shard_rows, .. }, _) if stack.operand == OperandOf::Matrix => {
+                b.add(shard_rows, token.number)
             }
             _ => token.number,
         }

@@ -8,7 +8,7 @@
 //! are tile 0 of gate, tile 0 of up, tile 1 of gate, and so on. So the two sums that a result needs are 16
 //! rows apart in the block, whatever the instruction's lanes hold.
 
-use quantloom_dsl::experts::{ExpertProduct, Gate};
+use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
 
 use crate::ir::{Builder, Extent, Operand};
 
@@ -29,6 +29,9 @@ pub struct Stack {
     pub direct: bool,
     /// Whether a row of y, one a pair, is multiplied by the pair's router weight.
     pub weighted: bool,
+    /// Which matrices read the same rows of x. Beyond [`OperandOf::Row`] x has a row per slot in the first
+    /// product too, or one per shard and slot.
+    pub operand: OperandOf,
 }
 
 impl Stack {
@@ -47,6 +50,17 @@ impl Stack {
         self.shards / self.together()
     }
 
+    /// Whether rows of x are those of slots in the first product too.
+    pub(super) fn reads_slots(self) -> bool {
+        self.product == ExpertProduct::Down || self.operand != OperandOf::Row
+    }
+
+    /// Rows of x per slot, if x has rows of slots.
+    pub(super) const fn x_rows_of_slot(self) -> u32 {
+        let rows = self.operand.of_slot(self.shards);
+        if rows > 1 { rows } else { 1 }
+    }
+
     /// The shape of a constant buffer: that of one matrix, for all of them.
     pub(super) fn shape(stack: Option<Self>, matrix: &[u32]) -> Vec<Extent> {
         let matrices = stack.map(Self::matrices);
@@ -55,11 +69,16 @@ impl Stack {
 
     /// The part of a kernel's name.
     pub(super) fn label(self) -> String {
-        let Self { product, experts, shards, top_k, gate, direct, weighted } = self;
+        let Self { product, experts, shards, top_k, gate, direct, weighted, operand } = self;
         let gate = gate.map_or(String::new(), |gate| format!("_{}", gate_name(gate)));
         let direct = if direct { "d" } else { "" };
         let weighted = if weighted { "w" } else { "" };
-        format!("_{product}_x{experts}s{shards}k{top_k}{direct}{weighted}{gate}")
+        let operand = match operand {
+            OperandOf::Row => "",
+            OperandOf::Expert => "e",
+            OperandOf::Matrix => "m",
+        };
+        format!("_{product}_x{experts}s{shards}k{top_k}{direct}{weighted}{operand}{gate}")
     }
 }
 

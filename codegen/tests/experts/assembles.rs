@@ -2,13 +2,17 @@
 
 use quantloom_codegen::emit;
 use quantloom_codegen::ir::{Kernel, verify};
+use quantloom_codegen::jit::Jit;
 use quantloom_codegen::schedule::experts::{
     CombineProblem, GateProblem, RouteProblem, SortProblem, WeighProblem, activate, combine, route,
     sort, weigh,
 };
 use quantloom_codegen::target::{Target, target};
-use quantloom_dsl::experts::ExpertLayer;
-use quantloom_dsl::format::{BF16, F16, F32};
+use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate, OperandOf};
+use quantloom_dsl::format::{BF16, F16, F32, Number};
+use quantloom_dsl::{Activation, parse};
+use quantloom_runtime::gpu::{ColumnOrder, Products as _, Request, Stacked};
+use quantloom_runtime::source::KernelSource as _;
 use quantloom_tests::tools::{clang, ptxas};
 use rayon::prelude::*;
 
@@ -49,13 +53,73 @@ fn kernels(target: &'static Target) -> Vec<Kernel> {
     all
 }
 
+/// Schemes whose experts may read x in different ways: a static scale, under scales of groups too; a prescale;
+/// columns in the order of an index, also with scales of groups of x.
+const READ: [&str; 4] = [
+    "weight: e2m1, scale: e4m3 per 1x16, scale: f32 per tensor, pack: [k, n], \
+     activation: e2m1 { scale: e4m3 per 1x16, scale: f32 per tensor from amax / 2688 static }",
+    "weight: i8, scale: f32 per channel, prescale: bf16, pack: [k, n], \
+     activation: i8 { scale: f32 per tensor from amax / 127 }",
+    "weight: u4 - 8, scale: f16 per 1x32, index: i32, pack: [k, n], activation: f16",
+    "weight: u4 - 8, scale: f16 per 1x32, index: i32, pack: [k, n], \
+     activation: i8 { scale: f32 per 1x32 from amax / 127 }",
+];
+
+/// The kernels of a product whose experts, or all matrices, read x in different ways: those that make the
+/// operand, and the product.
+fn read_by_slots(target: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for (at, text) in READ.into_iter().enumerate() {
+        let scheme = parse(&format!("s {{ {text} }}")).unwrap();
+        let activation = &scheme.activations[0];
+        let k = 2880;
+        let own = match activation {
+            Activation::Float(Number::Float(listed)) => *listed,
+            _ => BF16,
+        };
+        let request =
+            Request { scheme: &scheme, activation, own, target, n: 2880, k, x_columns: k };
+        let columns = Jit.arrangement(&request).unwrap().map(|arrangement| {
+            let index: Vec<u32> = (0..k as u32).map(|column| column * 7 % 90).collect();
+            ColumnOrder::new(&arrangement, Some(&index), k).columns().len() as u64
+        });
+        let request = Request { k: columns.unwrap_or(k), ..request };
+        // Half of them with a gate, which takes experts whose shards read alike.
+        let (operand, gate) = match at % 2 {
+            0 => (OperandOf::Expert, Some(Gate::Silu)),
+            _ => (OperandOf::Matrix, None),
+        };
+        let stacked = Stacked {
+            product: ExpertProduct::GateUp,
+            experts: 128,
+            shards: 2,
+            top_k: 4,
+            slots: None,
+            gate,
+            direct: false,
+            weighted: false,
+            operand,
+        };
+        let made = Jit.choose_stacked(&request, &stacked, 16).unwrap();
+        let mut keys = Jit.operand_stacked(&request, &stacked, made.slots).unwrap();
+        assert!(!keys.is_empty(), "{text}");
+        keys.push(made.choice.key);
+        all.extend(keys.iter().map(|key| {
+            let text = Jit.text(key).unwrap();
+            (text.entry.into_owned(), text.text.into_owned())
+        }));
+    }
+    all
+}
+
 /// The source of each kernel, with its name.
 fn sources(name: &str) -> Vec<(String, String)> {
     let emitted = |kernel: Kernel| {
         let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
         (kernel.name.clone(), emit::source(&kernel).unwrap())
     };
-    kernels(target(name).unwrap()).into_iter().map(emitted).collect()
+    let own = kernels(target(name).unwrap()).into_iter().map(emitted);
+    own.chain(read_by_slots(name)).collect()
 }
 
 /// No kernel of a target has anything to complain about.
@@ -100,7 +164,7 @@ fn kernels_compile_for_amd_without_spills() {
 fn kernels_are_wgsl() {
     for name in ["wgsl", "wgsl_subgroups"] {
         for (_, source) in sources(name) {
-            crate::wgsl::check(&source);
+            crate::wgsl::check_on(name, &source);
         }
     }
 }

@@ -15,7 +15,7 @@ mod text;
 
 pub use error::ExpertLayerError;
 pub use gate::Gate;
-pub use product::ExpertProduct;
+pub use product::{ExpertProduct, OperandOf};
 pub use routing::{ExpertGroups, Routing, Score};
 
 /// The most experts of a layer.

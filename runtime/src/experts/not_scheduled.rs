@@ -14,18 +14,6 @@ pub enum ExpertsNotScheduled {
     /// The expert map places no expert on the device.
     #[error("no expert is here")]
     NoExpert,
-    /// Static scales or zero points of x differ between experts, whose x is quantised once.
-    #[error(
-        "experts whose inputs have different static parameters; the largest scale of them for all is \
-         another choice (InputScales::Largest)"
-    )]
-    StaticInputs,
-    /// Prescales of x differ between experts, whose x is prepared once.
-    #[error("experts whose inputs have different prescales")]
-    Prescales,
-    /// Orders of columns differ between experts, whose x is gathered once.
-    #[error("experts whose columns are in different orders share no x")]
-    ColumnOrders,
     /// A buffer of all experts is larger than indices of kernels reach.
     #[error("`{buffer}` of all experts has more than {most} bytes")]
     Bytes {
@@ -37,8 +25,11 @@ pub enum ExpertsNotScheduled {
     /// M tokens do not fit the workspace in one piece, and the caller's memory holds one.
     #[error("{0} tokens in one piece")]
     Pieces(u64),
-    /// Scales of h over groups of several rows: the rows of an expert are no neighbours in x.
-    #[error("scales of groups of several rows of the second product's input")]
+    /// Scales of h over groups of several rows.
+    #[error(
+        "scales of groups of several rows of the second product's input: its rows are pairs of a token \
+         and an expert, and no scheme says which pairs share a group"
+    )]
     RowGroups,
     /// A quantiser that is not computed expert by expert as the reference computes it.
     #[error("{product}: {scheme}: {rule}")]

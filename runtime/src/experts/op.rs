@@ -7,7 +7,7 @@ use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::FloatFormat;
 
 use super::error::ExpertError;
-use crate::accumulation::Sums;
+use crate::accumulation::{Decoded, Sums};
 use crate::buffer::Workspace;
 use crate::element::{Values, ValuesMut};
 
@@ -64,6 +64,19 @@ pub trait ExpertOp: Any + Send + Sync {
 
     /// How the two products add with M tokens of x in a type.
     fn sums(&self, x: FloatFormat, tokens: usize) -> [Sums; 2];
+
+    /// What the two products decode codes to, with M tokens of x in a type. See
+    /// [`Accumulation::decoded`](crate::accumulation::Accumulation::decoded).
+    fn decoded(&self, _x: FloatFormat, _tokens: usize) -> [Decoded; 2] {
+        [Decoded::default(); 2]
+    }
+
+    /// The types to which x and h are rounded before the two products multiply them, for x of a type: their
+    /// own, or a narrower float type where the scheme does not list their own or the device has no products
+    /// of it. See [`Accumulation::rounds_x`](crate::accumulation::Accumulation::rounds_x).
+    fn rounds_x(&self, x: FloatFormat) -> [FloatFormat; 2] {
+        [x; 2]
+    }
 
     /// Bytes of workspace for M tokens: of M alone, whatever experts they meet.
     fn workspace_size(&self, tokens: usize) -> usize;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate};
+use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
@@ -45,7 +45,7 @@ pub struct ExpertRequest<'a> {
     pub mapped: bool,
     /// k. 1 where rows are sorted by expert already.
     pub top_k: u64,
-    /// The type of x, h and the result of shared experts.
+    /// The type of x and h.
     pub own: FloatFormat,
     /// The type of y.
     pub output: FloatFormat,
@@ -53,8 +53,8 @@ pub struct ExpertRequest<'a> {
     pub target: &'a str,
     /// Whether the sum of a token's experts has router weights; else each is 1.
     pub weighted: bool,
-    /// Whether the result of shared experts is added to the sum.
-    pub shared: bool,
+    /// The type of the result of shared experts, if one is added to the sum.
+    pub shared: Option<FloatFormat>,
 }
 
 /// The kernels of an expert layer besides its products and their operands, for a number of tokens.
@@ -112,6 +112,9 @@ pub struct Stacked {
     /// Whether a row of y, one a pair, is multiplied by the pair's router weight: that of the order, or of
     /// [`BufferRole::RouterWeights`] if the product is direct.
     pub weighted: bool,
+    /// Which matrices read the same rows of x; beyond [`OperandOf::Row`] rows of x are those of
+    /// [`Products::operand_stacked`].
+    pub operand: OperandOf,
 }
 
 /// A kernel for the product of an expert layer.
@@ -199,7 +202,8 @@ pub trait Products: KernelSource {
     /// constant buffers ([`Products::native`]) are those of the product once for each expert and shard,
     /// `[expert][shard]`. The kernel reads [`BufferRole::Order`], or [`BufferRole::Ids`] if it is direct,
     /// which are then numbers of experts that are here, others for none. x has a row per token in the
-    /// first product and a row per slot in the second. y is f32 and has a row per shard and slot, or per
+    /// first product and a row per slot in the second; a row per slot, or per shard and slot, if experts
+    /// or matrices read x in different ways. y is f32 and has a row per shard and slot, or per
     /// pair; rows without a pair are not written. With a gate y is of the request's own type and has a
     /// row per slot, 0 without a pair.
     ///
@@ -224,6 +228,24 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why no kernel of the source makes it.
     fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal>;
+
+    /// The kernels that make what a product of an expert layer reads of x, where its experts or its matrices
+    /// read x in different ways ([`Stacked::operand`]), for token blocks of `slots` slots: as
+    /// [`Products::operand`], with a row of the operand per slot, or per shard and slot. Static scales, zero
+    /// points, prescales and orders of columns are those of all experts or matrices, one after another. The
+    /// kernels read [`BufferRole::Order`], or [`BufferRole::Ids`] if the product is direct; rows of slots
+    /// without a pair are not written.
+    ///
+    /// # Errors
+    /// Why no kernel of the source makes it.
+    fn operand_stacked(
+        &self,
+        _request: &Request<'_>,
+        _stacked: &Stacked,
+        _slots: u64,
+    ) -> Result<Vec<KernelKey>, Refusal> {
+        Err(Refusal::Reason(Arc::new(NoExperts)))
+    }
 
     /// The launches of a product with a choice's kernel: those that make its operand, if there are
     /// any, then the product, whose x is that operand.

@@ -131,7 +131,8 @@ pub(crate) fn layer<D: Fake>() -> Result<(), DriverError> {
     let device = GpuDevice::new(executor);
     let layer = device.prepare_layer(&of, &matrices, &ExpertOptions::default()).unwrap();
     let (element, output, routed) = (BF16, BF16, RoutedBy::Chosen);
-    let plan = layer.plan(PlanKey { element, output, tokens: 3, routed, shared: true }).unwrap();
+    let plan =
+        layer.plan(PlanKey { element, output, tokens: 3, routed, shared: Some(BF16) }).unwrap();
     println!("{} launches, workspace {:?}", plan.launches(), plan.workspace());
     let words = |first: u32| -> Vec<u32> { (first..first + 3 * 32).collect() };
     let mut x = Buffer::from_host(&stream, &words(5))?;

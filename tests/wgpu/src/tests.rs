@@ -14,6 +14,7 @@ use quantloom::codegen::ir::{
 };
 use quantloom::codegen::jit::Jit;
 use quantloom::codegen::target::target;
+use quantloom::runtime::backend::Backend;
 use quantloom::runtime::gpu::{
     Arrangement, Choice, Executor as _, GpuDevice, Launch, NativePart, Products, Request, Slot,
 };
@@ -32,6 +33,7 @@ use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::skip;
 use quantloom_tests::{golden_file, golden_layers};
 use quantloom_tools::check::{Subject, Verdict, check};
+use quantloom_tools::conformance::experts::{ExpertSuite, GATES, RoutingKind};
 use quantloom_tools::conformance::{Failure, Suite, draw};
 
 fn device() -> Option<GpuDevice<Wgpu>> {
@@ -331,14 +333,63 @@ fn a_device_meets_results_of_other_software() {
             products += usize::from(found.subject == Subject::Product);
             match found.verdict {
                 Verdict::Pass => {}
-                // The layer of all experts together, which is not a product.
-                Verdict::NotChecked(_) if name == "gpt_oss_mxfp4" => {}
                 _ => wrong.push(format!("{name}: {found:?}")),
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(products > 20 / share.parts(), "{products} products");
+}
+
+/// Small layers with the first gates, or with all, are within their bounds, in calls of so many tokens.
+fn layers_conform(schemes: &[&str], gates: usize, routings: &[RoutingKind], tokens: &[usize]) {
+    let Some(device) = device() else { return };
+    let suite = ExpertSuite {
+        experts: (4, 2),
+        shapes: vec![(64, 96)],
+        gates: GATES.iter().copied().take(gates).collect(),
+        routings: routings.to_vec(),
+        tokens: tokens.to_vec(),
+        seeds: vec![0],
+        every: 1,
+        ..ExpertSuite::default()
+    };
+    for name in schemes {
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let backends: [&dyn Backend; 1] = [&device];
+        let done = suite.run(scheme, name, &backends, &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(done.not_scheduled.is_empty(), "{name}: {:?}", done.not_scheduled);
+        assert!(done.calls >= suite.gates.len(), "{name}: {} calls", done.calls);
+    }
+}
+
+#[test]
+fn layers_of_experts_conform() {
+    layers_conform(&["ct_w4a16"], 3, &[RoutingKind::Random], &[3]);
+}
+
+/// Activations that are quantised, with static scales of each matrix too; experts of each way to route.
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn layers_of_experts_of_several_schemes_conform() {
+    let schemes = ["gpt_oss_mxfp4_down", "ct_w4a8", "ct_nvfp4", "quark_w8a8_int8_tensor_static"];
+    layers_conform(&["ct_w4a16"], GATES.len(), &RoutingKind::ALL, &[3]);
+    layers_conform(&schemes, GATES.len(), &RoutingKind::ALL, &[1, 17]);
+}
+
+/// Whole layers of files, with what their own software computed.
+#[test]
+fn golden_layers_of_experts() {
+    let Some(device) = device() else { return };
+    for name in ["moe_ct_w4a16", "moe_quark_int8", "moe_gptq4_actorder"] {
+        let checkpoint = Checkpoint::open_with(golden_file(name), Options::default()).unwrap();
+        let findings = check(&checkpoint, &device);
+        assert!(findings.iter().any(|found| found.subject == Subject::Product), "{name}");
+        for found in findings {
+            assert_eq!(found.verdict, Verdict::Pass, "{name}: {found:?}");
+        }
+    }
 }
 
 /// An unsupported product is an error with its reason, and does not pass.

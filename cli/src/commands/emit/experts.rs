@@ -33,7 +33,7 @@ pub(super) fn layer(
     let weights = RandomExperts::new(scheme, layer)?;
     let prepared = device.prepare_layer(layer, &weights, &options(layer))?;
     let (element, routed) = (weights.own, RoutedBy::Logits);
-    let key = PlanKey { element, output: element, tokens, routed, shared: false };
+    let key = PlanKey { element, output: element, tokens, routed, shared: None };
     let plan = prepared.plan(key)?;
     let texts = plan.steps().iter().map(|step| Jit.text(&step.kernel));
     let texts = texts.collect::<Result<Vec<KernelText<'_>>, _>>()?;

@@ -124,10 +124,21 @@ impl Extent {
         all
     }
 
-    /// The extent of all of x: the lanes of a warp read the parts' extents.
-    pub(super) fn of_parts(b: &mut Builder, parts: BufferId, each: u32, signed: bool) -> Self {
+    /// The extent of all of x: the lanes of a warp read the parts' extents, from part `begin` on.
+    pub(super) fn of_parts(
+        b: &mut Builder,
+        (parts, begin): (BufferId, Operand),
+        each: u32,
+        signed: bool,
+    ) -> Self {
         let lane = b.special(Special::Lane);
-        let first = b.mul(lane, 2 * each);
+        let first = match begin {
+            Operand::U32(0) => b.mul(lane, 2 * each),
+            _ => {
+                let part = b.mad(lane, each, begin);
+                b.mul(part, 2u32)
+            }
+        };
         let mut words = Vec::new();
         for at in (0..2 * each).step_by(4) {
             let from = Address::new(parts, first).plus(at);

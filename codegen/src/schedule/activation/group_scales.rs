@@ -14,6 +14,7 @@ use super::levels::{Constants, Given, Levels, OfRow, columns};
 use super::problem::ActivationProblem;
 use super::quotient::Divisor;
 use super::rounding::Rounding;
+use super::rows::{OperandRows, SlotRow};
 use super::scale::{Factor, Scales};
 use super::source::{Place, Source, VECTOR};
 use super::{ROW_THREADS, masked, start};
@@ -34,9 +35,9 @@ impl OfGroups {
         b: &mut Builder,
         problem: &ActivationProblem,
         quantiser: &Quantiser,
-        (m, access): (ParameterId, Access),
+        (rows, access): (Count, Access),
     ) -> Self {
-        let shape = [Count::Parameter(m), Count::Constant(problem.own_groups())];
+        let shape = [rows, Count::Constant(problem.own_groups())];
         let mut buffer = |role| b.buffer_of(role, Word::U32, access, &shape, "f32 [group, m]");
         let scale = buffer(BufferRole::GroupScale);
         Self { scale, zero: quantiser.zero.map(|_| buffer(BufferRole::GroupZero)) }
@@ -53,8 +54,9 @@ pub(super) fn scales(problem: &ActivationProblem, programmatic: bool) -> Option<
     let threads = wanted.min(ROW_THREADS.min(limit));
     let summary = format!("Scales of {groups} groups of each row of x[m, {}].", problem.k);
     let (mut b, m) = start(problem, ("scales", &summary), threads, programmatic);
-    b.grid([Count::Parameter(m), Count::Constant(1), Count::Constant(1)]);
-    choose(&mut b, problem, quantiser, (m, threads), programmatic);
+    let rows = OperandRows::declare(&mut b, problem, m);
+    b.grid(rows.grid(1));
+    choose(&mut b, problem, quantiser, (m, rows, threads), programmatic);
     Some(b.finish())
 }
 
@@ -63,50 +65,87 @@ fn choose(
     b: &mut Builder,
     problem: &ActivationProblem,
     quantiser: &Quantiser,
-    (m, threads): (ParameterId, u32),
+    (m, rows, threads): (ParameterId, OperandRows, u32),
     programmatic: bool,
 ) {
-    let groups = problem.own_groups();
     let source = Source::declare(b, problem, m, false).by_elements();
     let given = Given::declare(b, problem, quantiser);
-    let found = OfGroups::declare(b, problem, quantiser, (m, Access::WriteOnce));
+    let found = OfGroups::declare(b, problem, quantiser, (rows.count(), problem.rows_access()));
     let levels = Levels::new(problem, given, found.scale);
-    let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
-    let first = b.mul(row, problem.k);
+    let (number, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
+    let mut this = Chooser { problem, threads, thread, source, levels, found, number, m };
+    if problem.routed.is_none() {
+        let first = b.mul(number, problem.k);
+        if programmatic {
+            b.push(Op::GridLaunch);
+        }
+        let constants = this.levels.load_constants(b, 0u32.into());
+        if programmatic {
+            b.push(Op::GridWait);
+        }
+        return this.write(b, constants, (number, first));
+    }
     if programmatic {
         b.push(Op::GridLaunch);
-    }
-    let constants = levels.load_constants(b);
-    if programmatic {
         b.push(Op::GridWait);
     }
-    let row_extent = problem.spans_columns().then(|| {
-        let running = Running::start(b, problem.signed());
-        let own = b.mul(thread, VECTOR);
-        let apart = threads * VECTOR;
-        b.for_each(0u32, problem.k.next_multiple_of(apart), apart, "at", |b, at| {
-            let column = b.add(own, at);
-            let words = source.load(b, first, column, Some(problem.k.into()));
-            let elements = source.elements(b, &words);
-            running.add(b, &elements);
+    let Some(row) = rows.of_slot(b, number) else { return };
+    let SlotRow { number, there, of_x, matrix } = row;
+    b.when(there, |b| {
+        this.number = number;
+        this.source = this.source.of_matrix(b, problem, matrix);
+        let constants = this.levels.load_constants(b, matrix);
+        let first = b.mul(of_x, problem.k);
+        this.write(b, constants, (of_x, first));
+    });
+}
+
+/// A block that chooses the scales of a row of the operand.
+struct Chooser<'p> {
+    problem: &'p ActivationProblem,
+    threads: u32,
+    thread: Operand,
+    source: Source,
+    levels: Levels<'p>,
+    found: OfGroups,
+    /// The number of the row.
+    number: Operand,
+    m: ParameterId,
+}
+
+impl Chooser<'_> {
+    /// Writes the scales of a row that is made of a row of x, given by its number and its first element.
+    fn write(self, b: &mut Builder, constants: Constants, (row, first): (Operand, Operand)) {
+        let Self { problem, threads, thread, source, levels, found, number, m } = self;
+        let groups = problem.own_groups();
+        let row_extent = problem.spans_columns().then(|| {
+            let running = Running::start(b, problem.signed());
+            let own = b.mul(thread, VECTOR);
+            let apart = threads * VECTOR;
+            b.for_each(0u32, problem.k.next_multiple_of(apart), apart, "at", |b, at| {
+                let column = b.add(own, at);
+                let words = source.load(b, first, column, Some(problem.k.into()));
+                let elements = source.elements(b, &words);
+                running.add(b, &elements);
+            });
+            running.extent().of_block(b, threads)
         });
-        running.extent().of_block(b, threads)
-    });
-    let of_row = levels.of_row(b, &constants, row_extent);
-    let to_row = b.mul(row, groups);
-    let this = Unit { problem, source, levels, constants, of_row, row_extent, row, first, m };
-    b.for_each(0u32, groups.next_multiple_of(threads), threads, "group", |b, at| {
-        let unit = b.add(thread, at);
-        let there = b.less(unit, groups);
-        let (factor, zero) = this.chosen(b, unit, there);
-        let to = b.add(to_row, unit);
-        let stored = [(Some(found.scale), factor.map(|of| of.value)), (found.zero, zero)];
-        for (buffer, value) in stored {
-            if let (Some(buffer), Some(value)) = (buffer, value) {
-                b.store(Address::new(buffer, to), &[value], Width::B32, masked(there));
+        let of_row = levels.of_row(b, &constants, row_extent);
+        let to_row = b.mul(number, groups);
+        let this = Unit { problem, source, levels, constants, of_row, row_extent, row, first, m };
+        b.for_each(0u32, groups.next_multiple_of(threads), threads, "group", |b, at| {
+            let unit = b.add(thread, at);
+            let there = b.less(unit, groups);
+            let (factor, zero) = this.chosen(b, unit, there);
+            let to = b.add(to_row, unit);
+            let stored = [(Some(found.scale), factor.map(|of| of.value)), (found.zero, zero)];
+            for (buffer, value) in stored {
+                if let (Some(buffer), Some(value)) = (buffer, value) {
+                    b.store(Address::new(buffer, to), &[value], Width::B32, masked(there));
+                }
             }
-        }
-    });
+        });
+    }
 }
 
 /// The state of a thread that chooses the scale of a unit.
@@ -117,7 +156,7 @@ struct Unit<'p> {
     constants: Constants,
     of_row: OfRow,
     row_extent: Option<Extent>,
-    /// The number of the row, and its first element of x.
+    /// The number of the row of x, and its first element.
     row: Operand,
     first: Operand,
     m: ParameterId,
@@ -285,15 +324,15 @@ impl<'p> GroupScales<'p> {
     pub(super) fn declare(
         b: &mut Builder,
         problem: &'p ActivationProblem,
-        m: ParameterId,
+        rows: Count,
     ) -> Option<Self> {
         let quantiser = problem.quantiser().filter(|_| problem.has_scale_kernel())?;
-        let given = OfGroups::declare(b, problem, quantiser, (m, Access::ReadOnly));
-        let shape = [Count::Parameter(m), Count::Constant(problem.groups())];
+        let given = OfGroups::declare(b, problem, quantiser, (rows, Access::ReadOnly));
+        let shape = [rows, Count::Constant(problem.groups())];
         let scale = b.buffer_of(
             BufferRole::OperandScale,
             Word::U32,
-            Access::WriteOnce,
+            problem.rows_access(),
             &shape,
             "f32 [g, m]",
         );

@@ -12,8 +12,7 @@ use super::scale::{Factor, Scales};
 use super::source::VECTOR;
 use super::{EXTENTS_OF_A_LANE, extents_buffer, masked};
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type, Unary,
-    Width, Word,
+    Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, Type, Unary, Width, Word,
 };
 
 /// The static parameters of a quantiser, and extents from an earlier kernel.
@@ -34,8 +33,8 @@ impl<'p> Given<'p> {
         problem: &ActivationProblem,
         quantiser: &'p Quantiser,
     ) -> Self {
-        let mut constant =
-            |role| b.buffer_of(role, Word::U32, Access::Constant, &[Count::Constant(1)], "f32");
+        let each = [Count::Constant(problem.matrices())];
+        let mut constant = |role| b.buffer_of(role, Word::U32, Access::Constant, &each, "f32");
         let levels = (0u8..).zip(&quantiser.scales);
         let scales = levels
             .map(|(at, level)| level.stored.then(|| constant(BufferRole::InputScale(at))))
@@ -62,6 +61,8 @@ pub(super) struct Levels<'p> {
 pub(super) struct Constants {
     pub(super) scales: Vec<Option<Operand>>,
     pub(super) zero: Option<Operand>,
+    /// The first of the matrix's extents of all of x, in parts.
+    first_part: Operand,
 }
 
 /// The values that are constant along a row.
@@ -90,14 +91,15 @@ impl<'p> Levels<'p> {
         b: &mut Builder,
         problem: &'p ActivationProblem,
         given: Given<'p>,
-        m: ParameterId,
+        rows: Count,
     ) -> Self {
-        let shape = [Count::Parameter(m), Count::Constant(problem.groups())];
+        let shape = [rows, Count::Constant(problem.groups())];
         let (word, layout) = match problem.codes {
             true => (Word::U8, "e8m0 [g, m]"),
             false => (Word::U32, "f32 [g, m]"),
         };
-        let scale = b.buffer_of(BufferRole::OperandScale, word, Access::WriteOnce, &shape, layout);
+        let access = problem.rows_access();
+        let scale = b.buffer_of(BufferRole::OperandScale, word, access, &shape, layout);
         Self::new(problem, given, scale)
     }
 
@@ -108,15 +110,19 @@ impl<'p> Levels<'p> {
         Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale }
     }
 
-    /// Loads the static parameters and the extents of all of x.
-    pub(super) fn load_constants(&self, b: &mut Builder) -> Constants {
+    /// Loads the static parameters of a matrix.
+    pub(super) fn load_constants(&self, b: &mut Builder, matrix: Operand) -> Constants {
         let mut load = |buffer: BufferId| {
-            let from = Address::new(buffer, 0u32);
+            let from = Address::new(buffer, matrix);
             b.load_as(Type::F32, from, Width::B32, None, Cache::Constant)[0].into()
         };
         let scales = self.given.scales.iter().map(|buffer| buffer.map(&mut load)).collect();
         let zero = self.given.zero.map(load);
-        Constants { scales, zero }
+        let first_part = match self.given.extents {
+            Some(_) if self.problem.sets_of_extents() > 1 => b.mul(matrix, self.problem.parts()),
+            _ => 0u32.into(),
+        };
+        Constants { scales, zero, first_part }
     }
 
     /// The coarsest levels that do not change along a row; `extent` is the row's, if a level is chosen
@@ -129,7 +135,9 @@ impl<'p> Levels<'p> {
     ) -> OfRow {
         let signed = self.problem.signed();
         let tensor = self.given.extents;
-        let tensor = tensor.map(|parts| Extent::of_parts(b, parts, EXTENTS_OF_A_LANE, signed));
+        let first = constants.first_part;
+        let tensor =
+            tensor.map(|parts| Extent::of_parts(b, (parts, first), EXTENTS_OF_A_LANE, signed));
         let mut of_row = OfRow { tensor, factor: None, zero: constants.zero, divisor: None };
         let levels = self.given.quantiser.scales.iter().zip(&constants.scales).enumerate();
         for (at, (level, number)) in levels.skip(self.problem.first_of_row()).rev() {

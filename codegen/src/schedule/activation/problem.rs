@@ -8,7 +8,9 @@ use quantloom_dsl::{
 
 use super::EXTENTS_OF_A_LANE;
 use super::levels::columns;
+use super::rows::Routed;
 use super::source::VECTOR;
+use crate::ir::Access;
 use crate::plan::{Operand, kernel_name};
 use crate::schedule::{Unscheduled, UnscheduledPart};
 use crate::target::{Feature, Target};
@@ -35,6 +37,8 @@ pub struct ActivationProblem {
     pub codes: bool,
     pub(super) activation: Activation,
     pub(super) arithmetic: Arithmetic,
+    /// The product of an expert layer whose experts read x in different ways: rows belong to slots.
+    pub(super) routed: Option<Routed>,
     scheme: Scheme,
 }
 
@@ -71,6 +75,7 @@ impl ActivationProblem {
             codes,
             activation,
             arithmetic,
+            routed: None,
             scheme,
         };
         let this = Self { segment: this.group(), ..this };
@@ -106,6 +111,30 @@ impl ActivationProblem {
     #[must_use]
     pub fn in_segments(self, segment: Option<u32>) -> Self {
         Self { segment: segment.filter(|_| self.segment.is_some()).or(self.segment), ..self }
+    }
+
+    /// The same for a product of an expert layer whose experts read x in different ways.
+    #[must_use]
+    pub fn routed(self, routed: Routed) -> Self {
+        Self { routed: Some(routed), ..self }
+    }
+
+    /// How rows are written: those of slots without a pair are not.
+    pub(super) fn rows_access(&self) -> Access {
+        match self.routed {
+            None => Access::WriteOnce,
+            Some(_) => Access::WriteSome,
+        }
+    }
+
+    /// Sets of static scales, zero points, prescales and orders of columns: one, or one a matrix.
+    pub(super) fn matrices(&self) -> u32 {
+        self.routed.map_or(1, Routed::matrices)
+    }
+
+    /// Sets of extents, if a scale is chosen from all of x: one, or one a matrix with a prescale of its own.
+    pub(super) fn sets_of_extents(&self) -> u32 {
+        if self.prescales() { self.matrices() } else { 1 }
     }
 
     /// The same for an instruction that scales: scales are codes of e8m0, `[M, G]` bytes.
@@ -280,8 +309,10 @@ impl ActivationProblem {
             _ => String::new(),
         };
         let (k, padded) = (self.k, self.padded);
-        let tile =
-            format!("{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}");
+        let routed = self.routed.map(Routed::label).unwrap_or_default();
+        let tile = format!(
+            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{routed}"
+        );
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }
 

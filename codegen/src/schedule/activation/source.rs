@@ -26,8 +26,17 @@ pub(super) struct Source {
     /// The input dtype; f32 if `None`.
     half: Option<Half>,
     k: u32,
+    /// The first words of a matrix in the orders and in the prescales, if each matrix has its own.
+    of_matrix: Option<OfMatrix>,
     /// Elements of a load: a power of two that divides K, 16 bytes at most; 1 if columns are reordered.
     unit: u32,
+}
+
+/// The first words of a matrix.
+#[derive(Clone, Copy)]
+struct OfMatrix {
+    order: Operand,
+    prescale: Operand,
 }
 
 /// The source of an element of the operand.
@@ -52,8 +61,12 @@ impl Source {
         let shape = [Count::Parameter(m), Count::Constant(problem.k)];
         let layout = format!("{} [k, m]", problem.own);
         let x = b.buffer_of(BufferRole::X, word, Access::ReadOnly, &shape, &layout);
+        let each = |words: u32| -> Vec<Count> {
+            let matrices = problem.routed.map(|_| problem.matrices());
+            matrices.into_iter().chain([words]).map(Count::Constant).collect()
+        };
         let order = gathers.then(|| {
-            let shape = [Count::Constant(problem.padded)];
+            let shape = each(problem.padded);
             b.buffer_of(
                 BufferRole::ColumnOrder,
                 Word::U32,
@@ -63,17 +76,28 @@ impl Source {
             )
         });
         let prescale = problem.prescales().then(|| {
-            let shape = [Count::Constant(problem.k)];
+            let shape = each(problem.k);
             b.buffer_of(BufferRole::Prescale, Word::U32, Access::Constant, &shape, "f32 [k]")
         });
         let widest = if gathers { 1 } else { 16 / word.bytes() };
         let unit = (1 << problem.k.trailing_zeros().min(3)).min(widest);
-        Self { x, order, prescale, one_row: false, half, k: problem.k, unit }
+        Self { x, order, prescale, one_row: false, half, k: problem.k, of_matrix: None, unit }
     }
 
     /// The same, with all rows of x as one.
     pub(super) fn into_one_row(self) -> Self {
         Self { one_row: true, ..self }
+    }
+
+    /// The same with the order and the prescale of a matrix.
+    pub(super) fn of_matrix(
+        self,
+        b: &mut Builder,
+        problem: &ActivationProblem,
+        matrix: Operand,
+    ) -> Self {
+        let (order, prescale) = (b.mul(matrix, problem.padded), b.mul(matrix, problem.k));
+        Self { of_matrix: Some(OfMatrix { order, prescale }), ..self }
     }
 
     /// The same with loads of single elements: vectors may start at any column.
@@ -135,8 +159,12 @@ impl Source {
         // Orders are padded to whole vectors.
         let inside = limit.map(|limit| b.less(column, limit));
         let mask = inside.map(|condition| Mask { condition, fill: u32::MAX.into() });
+        let first = match self.of_matrix {
+            Some(of_matrix) => b.add(of_matrix.order, column),
+            None => column,
+        };
         for at in (0..VECTOR).step_by(4) {
-            let from = Address::new(order, column).plus(at);
+            let from = Address::new(order, first).plus(at);
             for found in b.load_as(Type::U32, from, Width::B128, mask, Cache::Constant) {
                 let there = b.less(found, self.k);
                 place(b, Place { column: found.into(), there });
@@ -209,13 +237,18 @@ impl Source {
     ) -> Vec<Operand> {
         let words: Vec<Operand> = words.into_iter().map(Operand::from).collect();
         let Some(prescale) = self.prescale else { return words };
-        let from = match self.one_row {
-            false => Address::new(prescale, column).plus(part),
+        let (column, part) = match self.one_row {
+            false => (column, part),
             true => {
                 let column = b.add(column, part);
-                Address::new(prescale, b.rem(column, self.k))
+                (b.rem(column, self.k), 0)
             }
         };
+        let column = match self.of_matrix {
+            Some(of_matrix) => b.add(of_matrix.prescale, column),
+            None => column,
+        };
+        let from = Address::new(prescale, column).plus(part);
         let width = match self.unit {
             1 => Width::B32,
             2 => Width::B64,

@@ -16,7 +16,7 @@ use crate::target::{Feature, Target};
 pub struct CombineProblem {
     /// The target, a GPU.
     pub target: &'static Target,
-    /// T: the type of the result of shared experts.
+    /// The type of the result of shared experts.
     pub own: FloatFormat,
     /// The type of y.
     pub output: FloatFormat,

@@ -6,10 +6,10 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::{F32, FloatFormat};
 
-use super::layer::GpuExpertLayer;
+use super::layer::{GpuExpertLayer, Products};
 use super::plan::{LayerPlan, PlanKey, RoutedBy};
 use super::tensors::ExpertTensors;
-use crate::accumulation::Sums;
+use crate::accumulation::{Decoded, Sums};
 use crate::buffer::Workspace;
 use crate::element::ValuesMut;
 use crate::experts::{
@@ -19,7 +19,7 @@ use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::launch::bytes;
 use crate::gpu::matmul::store;
-use crate::op::{NotScheduled, ProductError};
+use crate::op::ProductError;
 use crate::source::BufferRole;
 
 /// A call as the plan's kernels read it.
@@ -87,14 +87,11 @@ impl<E: Executor> GpuExpertLayer<E> {
         inputs.push((BufferRole::X, x));
         if let Some(shared) = call.shared {
             same_length("the result of shared experts", values, shared.len())?;
-            if shared.format() != element {
-                let (x, known) = (shared.format(), vec![element]);
-                return Err(ExpertError::product(NotScheduled::TypeOfX { x, known }));
-            }
             inputs.push((BufferRole::Shared, bytes(shared)));
         }
         let tokens = tokens as u64;
-        let key = PlanKey { element, output, tokens, routed, shared: call.shared.is_some() };
+        let shared = call.shared.map(|shared| shared.format());
+        let key = PlanKey { element, output, tokens, routed, shared };
         Ok(Uploaded { key, inputs })
     }
 
@@ -142,7 +139,7 @@ impl<E: Executor> GpuExpertLayer<E> {
     /// The plan of a call with ids, if there is one.
     fn usual(&self, element: FloatFormat, tokens: usize) -> Option<std::sync::Arc<LayerPlan<E>>> {
         let (tokens, routed) = (tokens as u64, RoutedBy::Chosen);
-        self.plan(PlanKey { element, output: element, tokens, routed, shared: false }).ok()
+        self.plan(PlanKey { element, output: element, tokens, routed, shared: None }).ok()
     }
 
     fn first_element(&self) -> FloatFormat {
@@ -170,7 +167,7 @@ where
     }
 
     fn explain(&self, tokens: usize) -> String {
-        let (routed, shared) = (RoutedBy::Chosen, false);
+        let (routed, shared) = (RoutedBy::Chosen, None);
         let of = |element: FloatFormat| {
             let tokens = tokens as u64;
             let key = PlanKey { element, output: element, tokens, routed, shared };
@@ -214,6 +211,19 @@ where
     fn sums(&self, x: FloatFormat, tokens: usize) -> [Sums; 2] {
         let plan = self.usual(x, tokens);
         plan.map_or([Sums::Matrix; 2], |plan| [0, 1].map(|at| plan.choices[at].choice.sums))
+    }
+
+    fn decoded(&self, x: FloatFormat, tokens: usize) -> [Decoded; 2] {
+        let plan = self.usual(x, tokens);
+        plan.map_or_else(Default::default, |plan| [0, 1].map(|at| plan.choices[at].choice.decoded))
+    }
+
+    fn rounds_x(&self, x: FloatFormat) -> [FloatFormat; 2] {
+        let rounded = |products: &Products<E::Memory>| {
+            let [first, second] = &products.stacks;
+            [first.rounded, second.rounded]
+        };
+        self.products(x).map_or([x; 2], rounded)
     }
 
     /// Bytes on the device, of which each call makes its own: the caller's workspace is not used.

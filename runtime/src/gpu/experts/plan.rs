@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use quantloom_dsl::Quantiser;
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 use quantloom_dsl::format::{F32, FloatFormat};
 use quantloom_dsl::layout::GroupSize;
 
@@ -32,7 +32,7 @@ pub enum RoutedBy {
 /// What decides the launches of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanKey {
-    /// The type of x, h and the result of shared experts.
+    /// The type of x and h.
     pub element: FloatFormat,
     /// The type of y: that of x, or f32.
     pub output: FloatFormat,
@@ -40,16 +40,15 @@ pub struct PlanKey {
     pub tokens: u64,
     /// Where experts come from.
     pub routed: RoutedBy,
-    /// Whether the result of shared experts is added.
-    pub shared: bool,
+    /// The type of the result of shared experts, if one is added.
+    pub shared: Option<FloatFormat>,
 }
 
 impl PlanKey {
-    fn order(&self) -> ([u8; 4], u64, RoutedBy, bool) {
+    fn order(&self) -> ([[u8; 2]; 2], u64, RoutedBy, Option<[u8; 2]>) {
         let Self { element, output, tokens, routed, shared } = *self;
         let bits = |format: FloatFormat| [format.exponent_bits, format.mantissa_bits];
-        let ([e, m], [output_e, output_m]) = (bits(element), bits(output));
-        ([e, m, output_e, output_m], tokens, routed, shared)
+        ([element, output].map(bits), tokens, routed, shared.map(bits))
     }
 }
 
@@ -283,10 +282,10 @@ impl<E: Executor> GpuExpertLayer<E> {
     fn choices(
         &self,
         requests: &[Request<'_>; 2],
+        operands: [OperandOf; 2],
         way: Way,
-        top_k: u64,
-        tokens: u64,
-    ) -> Result<[StackedChoice; 2], ProductError> {
+        (top_k, tokens): (u64, u64),
+    ) -> Result<[(Stacked, StackedChoice); 2], ProductError> {
         let source = self.executor.source();
         let gate_up = Stacked {
             product: ExpertProduct::GateUp,
@@ -297,12 +296,14 @@ impl<E: Executor> GpuExpertLayer<E> {
             gate: way.fused.then_some(self.layer.gate),
             direct: way.direct,
             weighted: false,
+            operand: operands[0],
         };
         let first = source.choose_stacked(&requests[0], &gate_up, tokens)?;
         let (product, slots) = (ExpertProduct::Down, Some(first.slots));
-        let down = Stacked { product, shards: 1, slots, gate: None, ..gate_up };
+        let down =
+            Stacked { product, shards: 1, slots, gate: None, operand: operands[1], ..gate_up };
         let second = source.choose_stacked(&requests[1], &down, tokens)?;
-        Ok([first, second])
+        Ok([(gate_up, first), (down, second)])
     }
 
     /// The launches of a call with so many tokens: the first way of [`Way::ALL`] that kernels take.
@@ -315,11 +316,18 @@ impl<E: Executor> GpuExpertLayer<E> {
         let (source, target) = (self.executor.source(), self.executor.target());
         let [first, second] = &products.stacks;
         let requests = [first.request(target), second.request(target)];
+        let mut operands = [first.operand, second.operand];
+        for (request, operand) in requests.iter().zip(&mut operands) {
+            // Experts that read x as it is read it alike.
+            if source.operand(request).map_err(ProductError::from)?.is_empty() {
+                *operand = OperandOf::Row;
+            }
+        }
         let (local, top_k) = (u64::from(self.local), self.choices_of(key.routed));
         let unsorted = tokens == 1 && self.map.is_none() && key.routed != RoutedBy::Batched;
         let (mut refused, mut found) = (Vec::new(), None);
         for way in Way::ALL.into_iter().filter(|way| unsorted || !way.direct) {
-            match self.choices(&requests, way, top_k, tokens) {
+            match self.choices(&requests, operands, way, (top_k, tokens)) {
                 Ok(choices) => {
                     found = Some(Ok((way, choices)));
                     break;
@@ -331,7 +339,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             }
         }
         let none = || Err(NotScheduled::NoActivation.into());
-        let (way, [gate_up, down]) = found.unwrap_or_else(none)?;
+        let (way, [(of_gate_up, gate_up), (of_down, down)]) = found.unwrap_or_else(none)?;
         let slots = gate_up.slots;
         let batched = key.routed == RoutedBy::Batched;
         let on_input = self.layer.weight_on_input && !batched;
@@ -380,13 +388,18 @@ impl<E: Executor> GpuExpertLayer<E> {
         let ends = [(x, summed), (BufferRole::Hidden, BufferRole::Parts)];
         let mut between = (!way.fused).then(|| Step::new(kernels.gate));
         for (product, ((from, to), choice)) in ends.into_iter().zip([&gate_up, &down]).enumerate() {
-            let operand = source.operand(&requests[product]).map_err(ProductError::from)?;
+            let (request, stacked) = (&requests[product], [&of_gate_up, &of_down][product]);
+            let operand = match stacked.operand {
+                OperandOf::Row => source.operand(request),
+                _ => source.operand_stacked(request, stacked, slots),
+            };
+            let operand = operand.map_err(ProductError::from)?;
             let read = if operand.is_empty() { from } else { BufferRole::Operand };
             if product == 1 && !operand.is_empty() {
                 self.groups_of_rows(key.element)?;
             }
             for kernel in operand {
-                let step = Step::new(kernel).of_product(product).over(sizes[product].clone());
+                let step = routed(kernel).of_product(product).over(sizes[product].clone());
                 steps.push(step.bound(BufferRole::X, from));
             }
             let step = routed(choice.choice.key.clone()).of_product(product);
@@ -397,7 +410,8 @@ impl<E: Executor> GpuExpertLayer<E> {
         Ok(Launches { steps, choices: [gate_up, down], most, refused })
     }
 
-    /// Refuses scales of groups of some rows of h: its rows are sorted by expert, with empty ones among them.
+    /// Refuses scales of groups of some rows of h. Rows of h belong to pairs, and a scheme does not say which
+    /// pairs are neighbours: by token, by expert, or with the pairs of experts that are elsewhere between them.
     fn groups_of_rows(&self, element: FloatFormat) -> Result<(), ExpertError> {
         let choice = self.schemes[1].activation_for(element);
         let some = |quantiser: &Quantiser| {

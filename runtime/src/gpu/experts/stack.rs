@@ -2,16 +2,17 @@
 //!
 //! In: an [`ExpertSource`]. Out: for each type of x a [`Stack`]: every buffer of the dense product, L s
 //! times, `[expert][shard]`, the expert slowest. The host packs each matrix as the dense native layout
-//! says; each is asked for once.
+//! says; each is asked for once, and once before if columns are sorted by the group index of each matrix:
+//! all orders are padded to the longest.
 
 use std::sync::Arc;
 
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Activation, Scheme};
 
-use super::input::Inputs;
+use super::input::{Inputs, one_each, shared_by};
 use crate::column_order::{Arrangement, ColumnOrder};
 use crate::experts::{ExpertError, ExpertSource, ExpertsNotScheduled, InputScales};
 use crate::gpu::executor::Executor;
@@ -37,6 +38,8 @@ pub(in crate::gpu) struct Stack<M> {
     pub(super) columns: u64,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
+    /// Which matrices read the same rows of x.
+    pub(super) operand: OperandOf,
     constants: Vec<(BufferRole, Arc<M>)>,
 }
 
@@ -78,6 +81,20 @@ pub(super) struct Stacks<M> {
     pub(super) refused: Vec<(FloatFormat, Refusal)>,
 }
 
+/// An order of columns that kernels want.
+struct Arranged {
+    arrangement: Arrangement,
+    /// Of each matrix, `[expert][shard]`; of the first one alone if all are the same.
+    orders: Vec<ColumnOrder>,
+}
+
+impl Arranged {
+    /// That of a matrix.
+    fn of(&self, matrix: usize) -> Option<&ColumnOrder> {
+        self.orders.get(matrix).or_else(|| self.orders.first())
+    }
+}
+
 /// A buffer that is being packed: all types of x for which it is the same share it.
 struct Packed {
     /// Its order of columns, by its place among the orders.
@@ -99,7 +116,9 @@ struct Candidate {
 /// A product's buffers while its matrices are read.
 struct Packing<'s> {
     scheme: &'s Scheme,
-    orders: Vec<(Arrangement, ColumnOrder)>,
+    orders: Vec<Arranged>,
+    /// Matrices that have been packed.
+    matrices: usize,
     packed: Vec<Packed>,
     candidates: Vec<Candidate>,
     refused: Vec<(FloatFormat, Refusal)>,
@@ -109,8 +128,7 @@ impl<M> Stacks<M> {
     /// Packs and uploads all matrices of a product.
     ///
     /// # Errors
-    /// A matrix of another shape or scheme, experts whose inputs cannot be shared, or what the source
-    /// or the device says.
+    /// A matrix of another shape or scheme, or what the source or the device says.
     pub(super) fn new<E: Executor<Memory = M>>(
         executor: &E,
         weights: &dyn ExpertSource,
@@ -118,25 +136,89 @@ impl<M> Stacks<M> {
         input_scales: InputScales,
     ) -> Result<Self, ExpertError> {
         let scheme = weights.scheme(sizes.product).clone();
+        let mut orders = wanted(executor, &scheme, sizes.shape);
+        let matrix = |(expert, shard)| {
+            let matrix = weights.matrix(sizes.product, expert, shard)?;
+            sizes.check(&scheme, (expert, shard), &matrix)?;
+            Ok::<_, ExpertError>(matrix)
+        };
+        if orders.iter().any(|of| of.arrangement.indexed) && scheme.index.is_some() {
+            for place in sizes.matrices() {
+                let matrix = matrix(place)?;
+                orders.iter_mut().for_each(|of| of.add(&matrix));
+            }
+            orders.iter_mut().for_each(Arranged::settle);
+        }
         let mut packing: Option<Packing<'_>> = None;
         let mut given = Vec::new();
-        for expert in 0..sizes.experts {
-            for shard in 0..sizes.shards {
-                let matrix = weights.matrix(sizes.product, expert, shard)?;
-                sizes.check(&scheme, (expert, shard), &matrix)?;
-                given.push(matrix.input(0));
-                let packing = match &mut packing {
-                    Some(packing) => packing,
-                    none => none.insert(Packing::new(executor, &scheme, sizes.shape, &matrix)?),
-                };
-                packing.add(&matrix)?;
-            }
+        for place in sizes.matrices() {
+            let matrix = matrix(place)?;
+            given.push(matrix.input(0));
+            let packing = match &mut packing {
+                Some(packing) => packing,
+                none => {
+                    orders
+                        .iter_mut()
+                        .filter(|of| of.orders.is_empty())
+                        .for_each(|of| of.add(&matrix));
+                    let orders = std::mem::take(&mut orders);
+                    none.insert(Packing::new(executor, (&scheme, orders), sizes.shape)?)
+                }
+            };
+            packing.add(&matrix)?;
         }
         let Some(packing) = packing else {
             return Ok(Self { stacks: Vec::new(), refused: Vec::new() });
         };
-        let given = Inputs::new(&scheme, input_scales, given)?;
-        packing.uploaded(executor, sizes.shape, &given)
+        let given = Inputs::new(&scheme, input_scales, given, sizes.shards as usize);
+        packing.uploaded(executor, sizes, &given)
+    }
+}
+
+/// The orders of columns that kernels want for the types of x, none of a matrix yet.
+fn wanted<E: Executor>(executor: &E, scheme: &Scheme, shape: Shape) -> Vec<Arranged> {
+    let mut wanted: Vec<Arranged> = Vec::new();
+    for (activation, own) in inputs(scheme) {
+        let request = dense(executor, scheme, (&activation, own), shape);
+        let Ok(Some(arrangement)) = executor.source().arrangement(&request) else { continue };
+        if wanted.iter().all(|known| known.arrangement != arrangement) {
+            wanted.push(Arranged { arrangement, orders: Vec::new() });
+        }
+    }
+    wanted
+}
+
+/// What is asked of the source of kernels for a matrix whose columns are as they are stored.
+fn dense<'a, E: Executor>(
+    executor: &'a E,
+    scheme: &'a Scheme,
+    (activation, own): (&'a Activation, FloatFormat),
+    shape: Shape,
+) -> Request<'a> {
+    let (target, x_columns) = (executor.target(), shape.k);
+    Request { scheme, activation, own, target, n: shape.n, k: shape.k, x_columns }
+}
+
+impl Arranged {
+    /// Adds the order of the next matrix.
+    fn add(&mut self, matrix: &Unpacked) {
+        self.orders.push(ColumnOrder::of(&self.arrangement, matrix));
+    }
+
+    /// Pads all orders to the longest, and keeps one if all are the same.
+    fn settle(&mut self) {
+        let longest = self.orders.iter().map(|order| order.columns().len()).max().unwrap_or(0);
+        self.orders.iter_mut().for_each(|order| order.pad(longest));
+        if shared_by(&self.orders, 1) == OperandOf::Row {
+            self.orders.truncate(1);
+        }
+    }
+}
+
+impl Sizes {
+    /// The places of all matrices: expert and shard.
+    fn matrices(self) -> impl Iterator<Item = (u32, u32)> {
+        (0..self.experts).flat_map(move |expert| (0..self.shards).map(move |shard| (expert, shard)))
     }
 }
 
@@ -162,25 +244,20 @@ impl Sizes {
 }
 
 impl<'s> Packing<'s> {
-    /// What kernels read of matrices like the first one, for each type of x.
+    /// What kernels read of the matrices, for each type of x.
     fn new<E: Executor>(
         executor: &E,
-        scheme: &'s Scheme,
+        (scheme, orders): (&'s Scheme, Vec<Arranged>),
         shape: Shape,
-        first: &Unpacked,
     ) -> Result<Self, ExpertError> {
-        let (orders, packed, candidates, refused) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut this = Self { scheme, orders, packed, candidates, refused };
+        let (packed, candidates, refused) = (Vec::new(), Vec::new(), Vec::new());
+        let mut this = Self { scheme, orders, matrices: 0, packed, candidates, refused };
         for (activation, own) in inputs(scheme) {
             if this.candidates.iter().any(|known| known.element == own) {
                 continue;
             }
-            let (target, x_columns) = (executor.target(), shape.k);
-            let activation = &activation;
-            let request =
-                Request { scheme, activation, own, target, n: shape.n, k: shape.k, x_columns };
-            if let Err(refusal) = this.candidate(executor, request, first) {
+            let request = dense(executor, scheme, (&activation, own), shape);
+            if let Err(refusal) = this.candidate(executor, request) {
                 this.refused.push((own, refusal));
             }
         }
@@ -191,18 +268,13 @@ impl<'s> Packing<'s> {
         &mut self,
         executor: &E,
         request: Request<'_>,
-        first: &Unpacked,
     ) -> Result<(), Refusal> {
         let source = executor.source();
-        let order = source.arrangement(&request)?.map(|arrangement| {
-            let known = self.orders.iter().position(|(known, _)| *known == arrangement);
-            known.unwrap_or_else(|| {
-                let order = ColumnOrder::of(&arrangement, first);
-                self.orders.push((arrangement, order));
-                self.orders.len() - 1
-            })
+        let order = source.arrangement(&request)?.and_then(|arrangement| {
+            self.orders.iter().position(|known| known.arrangement == arrangement)
         });
-        let columns = order.map_or(request.k, |at| self.orders[at].1.columns().len() as u64);
+        let first = order.and_then(|at| self.orders[at].of(0));
+        let columns = first.map_or(request.k, |order| order.columns().len() as u64);
         let request = Request { k: columns, ..request };
         let native = source.native(&request)?;
         // What cannot be made of x is refused now.
@@ -224,40 +296,45 @@ impl<'s> Packing<'s> {
 
     /// Packs the next matrix behind those before.
     fn add(&mut self, matrix: &Unpacked) -> Result<(), ExpertError> {
-        for (arrangement, order) in &self.orders {
-            if ColumnOrder::of(arrangement, matrix) != *order {
-                return Err(ExpertsNotScheduled::ColumnOrders.into());
-            }
-        }
         for Packed { order, native, bytes } in &mut self.packed {
-            let order = order.map(|at| &self.orders[at].1);
+            let order = order.and_then(|at| self.orders[at].of(self.matrices));
             bytes.extend(native.pack(matrix, order)?);
             if bytes.len() as u64 > MOST_BYTES {
                 let (buffer, most) = (native.role, MOST_BYTES);
                 return Err(ExpertsNotScheduled::Bytes { buffer, most }.into());
             }
         }
+        self.matrices += 1;
         Ok(())
     }
 
     fn uploaded<E: Executor>(
         self,
         executor: &E,
-        shape: Shape,
+        sizes: Sizes,
         given: &Inputs,
     ) -> Result<Stacks<E::Memory>, ExpertError> {
+        let (shape, shards) = (sizes.shape, sizes.shards as usize);
+        // One kind of operand for all types of x: the one that every order and static parameter allows.
+        let orders = self.orders.iter().map(|of| shared_by(&of.orders, shards));
+        let operand = orders.fold(given.shared_by(), OperandOf::max);
         let upload = |bytes: &[u8]| {
             let memory = executor.upload(bytes);
             memory.map(Arc::new).map_err(ExpertError::product)
         };
-        let orders = self.orders.iter().map(|(_, order)| upload(&order.bytes()));
+        let of_operands = |of: &Arranged| {
+            let all: Vec<&ColumnOrder> = (0..self.matrices).filter_map(|at| of.of(at)).collect();
+            let each = one_each(&all, shards, operand).into_iter();
+            upload(&each.flat_map(|order| order.bytes()).collect::<Vec<u8>>())
+        };
+        let orders = self.orders.iter().map(of_operands);
         let orders: Vec<Arc<E::Memory>> = orders.collect::<Result<_, _>>()?;
         let mut parts = Vec::new();
         for Packed { native, bytes, .. } in self.packed {
             parts.push((native.role, upload(&bytes)?));
         }
         let mut inputs = Vec::new();
-        for (role, bytes) in given.buffers() {
+        for (role, bytes) in given.buffers(operand) {
             inputs.push((role, upload(&bytes)?));
         }
         let scheme = Arc::new(self.scheme.clone());
@@ -267,7 +344,7 @@ impl<'s> Packing<'s> {
             let own = own.into_iter().map(|at| parts[at].clone());
             let constants = own.chain(order).chain(inputs.iter().cloned()).collect();
             let scheme = scheme.clone();
-            Stack { scheme, activation, element, shape, columns, rounded, constants }
+            Stack { scheme, activation, element, shape, columns, rounded, operand, constants }
         };
         let stacks = self.candidates.into_iter().map(stack).collect();
         Ok(Stacks { stacks, refused: self.refused })

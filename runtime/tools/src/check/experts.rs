@@ -12,7 +12,6 @@ use quantloom_dsl::reference::experts::{
     Choices, ExpertWeights, LayerReference, ProductInput, route,
 };
 use quantloom_dsl::{ActivationChoice, Scheme};
-use quantloom_runtime::accumulation::Sums;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::{
     Checkpoint, CheckpointExperts, CheckpointExpertsError, Dtype, ExpertsProblem, StoredExperts,
@@ -21,7 +20,11 @@ use quantloom_runtime::checkpoint::{
 use quantloom_runtime::experts::{ExpertOptions, ExpertProduct, ExpertSource, Routed};
 use quantloom_runtime::tensor::reals;
 
+mod bound;
+
+use self::bound::device_bound;
 use super::{Finding, Subject, Verdict, failed, relative_norm};
+use crate::conformance::experts::Choice;
 use crate::forward::Input;
 use crate::forward::experts::{PreparedExperts, converts, sums};
 
@@ -33,11 +36,6 @@ const IN_F32: f64 = 1e-6;
 /// another order of a sum in f64 crosses a tie: of less than one value in a hundred, by a unit of 2^-8 at
 /// most, 0.1 * 2^-8.
 const ROUNDED: f64 = 4e-4;
-
-/// The same of y on a device, if x is f32 and is not converted: sums in f32 of both products, each at
-/// most some 2^-24 times the root of the number of summands off, and once more what the first makes of
-/// the second.
-const DEVICE_F32: f64 = 2e-6;
 
 /// Compares every expert layer that has references; the backend computes y.
 pub(super) fn check(checkpoint: &Checkpoint, backend: &dyn Backend, findings: &mut Vec<Finding>) {
@@ -123,24 +121,34 @@ fn compare(
     }
     let (choices, logits) = choices(experts, layer, references, &x, findings)?;
 
-    match by_reference(experts, layer, &x, &choices) {
-        Ok(ours) => {
-            let bound = if x.own == F32 { IN_F32 } else { ROUNDED };
-            let error = relative_norm(ours.iter().copied(), &y);
-            findings.push(finding(name, Subject::Reference, error, Some(bound)));
+    let beside = if x.own == F32 { IN_F32 } else { ROUNDED };
+    let ours = match by_reference(experts, layer, &x, &choices) {
+        Ok(ours) => ours,
+        Err(verdict) => {
+            findings.push(finding(name, Subject::Reference, Err(verdict), None));
+            return Ok(());
         }
-        Err(verdict) => findings.push(finding(name, Subject::Reference, Err(verdict), None)),
-    }
+    };
+    let error = relative_norm(ours.iter().copied(), &y);
+    findings.push(finding(name, Subject::Reference, error, Some(beside)));
     if let Some(schemes) = experts.schemes() {
+        let prepared = prepared(experts, schemes, backend, &x)?;
         let weights: Vec<f32> = choices.weights.iter().map(|weight| *weight as f32).collect();
+        let (mut ids, mut weights) = (choices.ids, weights);
+        if let Some(logits) = &logits {
+            // Weights as the device's caller has them.
+            let routed = prepared.op().route(logits, &mut ids, &mut weights);
+            routed.map_err(|error| fail(error.to_string()))?;
+        }
         let routed = match &logits {
             Some(logits) => Routed::Logits(logits),
-            None => Routed::Chosen { ids: &choices.ids, weights: &weights },
+            None => Routed::Chosen { ids: &ids, weights: &weights },
         };
-        let (ours, exact) = on_device(experts, schemes, backend, &x, routed);
-        let bound = device_bound(schemes, x.own, exact);
-        let ours = ours.and_then(|ours| relative_norm(ours.iter().map(|y| f64::from(*y)), &y));
-        findings.push(finding(name, Subject::Product, ours, Some(bound)));
+        let device = on_device(&prepared, &x, routed)?;
+        let choice = Choice { ids: &ids, weights: &weights };
+        let bound = device_bound(experts, &prepared, (&x, choice), (&ours, &y), beside)?;
+        let error = relative_norm(device.iter().map(|y| f64::from(*y)), &y);
+        findings.push(finding(name, Subject::Product, error, Some(bound)));
     }
     Ok(())
 }
@@ -292,13 +300,22 @@ fn by_reference(
             let wide: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
             let weights: Vec<f64> = shared.weights(&wide).into_iter().map(f64::from).collect();
             let choices = Choices { ids: vec![0; weights.len()], weights };
-            with_reference(shared.layer(), x, |reference| sums(reference, x, &choices))?
-                .map_err(told)?
+            by_sums(shared.layer(), x, &choices)?
         }
     };
     let forward = |reference: &LayerReference<'_>| reference.forward(&x.values, choices, &shared);
     debug_assert_eq!(experts.layer().ok(), Some(layer));
     with_reference(experts, x, forward)?.map_err(told)
+}
+
+/// y [M, H] of the reference before it is rounded.
+fn by_sums(
+    experts: &CheckpointExperts<'_>,
+    x: &Input,
+    choices: &Choices,
+) -> Result<Vec<f64>, Verdict> {
+    let y = with_reference(experts, x, |reference| sums(reference, x, choices))?;
+    y.map_err(|error| fail(error.to_string()))
 }
 
 /// What a function makes of the reference of an expert layer.
@@ -322,56 +339,40 @@ fn with_reference<T>(
     }))
 }
 
-/// y [M, H] of the device, and whether x was taken as it is. x in f32 is, if the device has products for
-/// that.
-fn on_device(
-    experts: &CheckpointExperts<'_>,
+/// The layer on a device, for x of a type. x in f32 is taken as it is, if the device has products for that.
+fn prepared<'c>(
+    experts: &CheckpointExperts<'c>,
     schemes: [&Scheme; 2],
     backend: &dyn Backend,
     x: &Input,
-    routed: Routed<'_>,
-) -> (Result<Vec<f32>, Verdict>, bool) {
+) -> Result<PreparedExperts<'c>, Verdict> {
     let options = ExpertOptions::default();
     let prepare = |exact| PreparedExperts::new(experts, backend, &options, exact);
     let converted = converts(schemes, x.own);
-    let (prepared, exact) = match prepare(x.own == F32 && converted) {
-        Err(error) if converted && refused(&error) => (prepare(false), false),
-        prepared => (prepared, x.own == F32 || !converted),
+    let prepared = match prepare(x.own == F32 && converted) {
+        Err(error) if converted && refused(&error) => prepare(false),
+        prepared => prepared,
     };
-    let prepared = prepared.map_err(|error| match refused(&error) {
+    prepared.map_err(|error| match refused(&error) {
         true => Verdict::NotChecked(error.to_string()),
         false => fail(error.to_string()),
-    });
-    // Matrix instructions and the lanes of GPUs multiply x of f32 in fewer bits.
-    let of_cpu = |sums: &Sums| !matches!(sums, Sums::Matrix | Sums::Scaled | Sums::Lanes);
-    let exact = exact
-        && prepared.as_ref().is_ok_and(|prepared| {
-            let tokens = x.values.len() / experts.sizes().hidden.max(1) as usize;
-            prepared.op().sums(x.own, tokens).iter().all(of_cpu)
-        });
-    let y = prepared.and_then(|prepared| {
-        prepared.forward(x, routed).map_err(|error| match error.is_not_scheduled() {
-            true => Verdict::NotChecked(error.to_string()),
-            false => fail(error.to_string()),
-        })
-    });
-    (y, exact)
+    })
+}
+
+/// y [M, H] of the device.
+fn on_device(
+    prepared: &PreparedExperts<'_>,
+    x: &Input,
+    routed: Routed<'_>,
+) -> Result<Vec<f32>, Verdict> {
+    prepared.forward(x, routed).map_err(|error| match error.is_not_scheduled() {
+        true => Verdict::NotChecked(error.to_string()),
+        false => fail(error.to_string()),
+    })
 }
 
 fn refused(error: &CheckpointExpertsError) -> bool {
     matches!(&*error.problem, ExpertsProblem::Expert(error) if error.is_not_scheduled())
-}
-
-/// The largest relative norm of a device's y: of float activations in f32, else that of two dense products
-/// one after the other; the second adds to what the first makes of h.
-fn device_bound(schemes: [&Scheme; 2], own: FloatFormat, exact: bool) -> f64 {
-    let floats = schemes
-        .iter()
-        .all(|scheme| scheme.activation_for(own).is_none_or(|choice| choice.quantiser().is_none()));
-    if floats && exact && own == F32 {
-        return DEVICE_F32;
-    }
-    schemes.iter().map(|scheme| super::product_bound(scheme, own)).fold(0.0, f64::max)
 }
 
 fn finding(

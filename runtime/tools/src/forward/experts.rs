@@ -71,6 +71,14 @@ impl<'c> PreparedExperts<'c> {
         &*self.op
     }
 
+    /// The expert that every token meets; `None` if there is none, or if it is not quantised.
+    pub fn shared_op(&self) -> Option<&dyn ExpertOp> {
+        match &self.shared.as_ref()?.weights {
+            SharedWeights::Op(op) => Some(&**op),
+            SharedWeights::Float(_) => None,
+        }
+    }
+
     /// y [M, H] of x [M, H] in the type of x, widened: with the shared expert's result, if there is one.
     ///
     /// # Errors

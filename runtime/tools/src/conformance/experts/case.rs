@@ -5,7 +5,6 @@ use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::reference::experts::{Pair, route};
 use quantloom_dsl::reference::{ReferenceError, StaticInput};
-use quantloom_runtime::accumulation::Sums;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::element::{OwnedValues, ValuesMut, bf16, f16};
 use quantloom_runtime::experts::{
@@ -16,7 +15,8 @@ use quantloom_runtime::op::Workspace;
 
 use super::super::{draw as plain_draw, error_over_bound};
 use super::draw::{self, Drawn, RoutingKind};
-use super::expected::{Element, Expecting, LayerMagnitudes};
+use super::expected::{Element, Expecting, LayerMagnitudes, Rounding, routed};
+use super::matrices::Matrix;
 use super::{ExpertCase, ExpertFailure, ExpertSummary};
 
 /// One layer and seed, all its calls.
@@ -64,7 +64,7 @@ impl Step<'_> {
         };
         let prepared = self.prepare(&case);
         let magnitudes = prepared.as_ref().map_err(Clone::clone).and_then(|prepared| {
-            LayerMagnitudes::new(self.scheme, &prepared.drawn).map_err(|error| {
+            LayerMagnitudes::new([self.scheme; 2], &prepared.drawn.matrices).map_err(|error| {
                 let error = Box::new(error);
                 ExpertFailure::Reference { case: case(), error }
             })
@@ -74,7 +74,7 @@ impl Step<'_> {
             Ok((prepared.as_ref().map_err(Clone::clone)?, magnitudes))
         };
         // The expected y depends on how a backend adds.
-        let mut known: Vec<(usize, [Sums; 2], Vec<Element>)> = Vec::new();
+        let mut known: Vec<(usize, Rounding, Vec<Element>)> = Vec::new();
         for (backend, result) in backends.iter().zip(results) {
             let Ok(summary) = result else { continue };
             let done = both().and_then(|(prepared, magnitudes)| {
@@ -124,7 +124,7 @@ impl Step<'_> {
         prepared: &Prepared,
         magnitudes: &LayerMagnitudes<'_>,
         summary: &mut ExpertSummary,
-        known: &mut Vec<(usize, [Sums; 2], Vec<Element>)>,
+        known: &mut Vec<(usize, Rounding, Vec<Element>)>,
     ) -> Result<(), ExpertFailure> {
         let Some(matrices) = &prepared.matrices else { return Ok(()) };
         let op = match backend.prepare_experts(&self.layer, matrices, &prepared.options) {
@@ -147,17 +147,18 @@ impl Step<'_> {
             }
             // Rows that are sorted are as many of each expert.
             let rows = numbers.x.len() / self.layer.hidden as usize;
-            let sums = op.sums(prepared.own, rows);
-            let found = known.iter().position(|(of, by, _)| (*of, *by) == (at, sums));
+            let rounding = Rounding::of(&*op, prepared.own, rows);
+            let found = known.iter().position(|(of, by, _)| (*of, *by) == (at, rounding));
             let found = match found {
                 Some(found) => found,
                 None => {
-                    let expected = self.expected(prepared, magnitudes, &numbers, *routing, sums);
+                    let expected =
+                        self.expected(prepared, magnitudes, &numbers, *routing, rounding);
                     let expected = expected.map_err(|error| ExpertFailure::Reference {
                         case: case(),
                         error: Box::new(error),
                     })?;
-                    known.push((at, sums, expected));
+                    known.push((at, rounding, expected));
                     known.len() - 1
                 }
             };
@@ -205,7 +206,7 @@ impl Step<'_> {
 
     fn numbers(&self, prepared: &Prepared, routing: RoutingKind, tokens: usize) -> Numbers {
         let (layer, hidden) = (&self.layer, self.layer.hidden as usize);
-        let local = prepared.drawn.down.len();
+        let local = prepared.drawn.matrices.down.len();
         let rows = if routing == RoutingKind::Batched { local * tokens } else { tokens };
         // Products of large sums stay below 65504.
         let narrow = if prepared.own == F16 { 0.25 } else { 1.0 };
@@ -254,9 +255,10 @@ impl Step<'_> {
 
     /// The static parameters that matrices use, by product.
     fn inputs(&self, prepared: &Prepared) -> [Vec<Vec<StaticInput>>; 2] {
-        let of = |matrix: &draw::Matrix| StaticInput::of(self.scheme, &matrix.plain, 0);
-        let first = prepared.drawn.gate_up.iter().map(|shards| shards.iter().map(of).collect());
-        let second = prepared.drawn.down.iter().map(|matrix| vec![of(matrix)]);
+        let of = |matrix: &Matrix| StaticInput::of(self.scheme, &matrix.plain, 0);
+        let first =
+            prepared.drawn.matrices.gate_up.iter().map(|shards| shards.iter().map(of).collect());
+        let second = prepared.drawn.matrices.down.iter().map(|matrix| vec![of(matrix)]);
         let mut inputs = [first.collect::<Vec<Vec<_>>>(), second.collect()];
         if let (InputScales::Largest, Some(quantiser)) =
             (prepared.options.input_scales, self.scheme.quantiser())
@@ -274,12 +276,11 @@ impl Step<'_> {
         magnitudes: &LayerMagnitudes<'_>,
         numbers: &Numbers,
         routing: RoutingKind,
-        sums: [Sums; 2],
+        rounding: Rounding,
     ) -> Result<Vec<Element>, ReferenceError> {
-        let (layer, own) = (&self.layer, prepared.own);
-        let (hidden, k) = (layer.hidden as usize, layer.top_k as usize);
-        let (mut a, mut pairs) = (numbers.x.clone(), Vec::new());
+        let (layer, hidden) = (&self.layer, self.layer.hidden as usize);
         if routing == RoutingKind::Batched {
+            let (a, mut pairs) = (&numbers.x, Vec::new());
             let most = a.len() / hidden / numbers.counts.len().max(1);
             let mut rows = Vec::new();
             for (expert, count) in numbers.counts.iter().enumerate() {
@@ -296,8 +297,8 @@ impl Step<'_> {
                     .copied()
                     .collect()
             };
-            let y = self.expecting(prepared, magnitudes, sums).y(
-                &own(&a),
+            let y = self.expecting(prepared, magnitudes, rounding).y(
+                &own(a),
                 &pairs,
                 &own(&numbers.shared),
             )?;
@@ -307,37 +308,24 @@ impl Step<'_> {
             }
             return Ok(all);
         }
-        for (at, (id, weight)) in numbers.ids.iter().zip(&numbers.weights).enumerate() {
-            let (token, weight) = (at / k, f64::from(*weight));
-            let place = usize::try_from(*id).ok().and_then(|id| match &prepared.options.map {
-                None => Some(id),
-                Some(map) => usize::try_from(map.places()[id]).ok(),
-            });
-            if layer.weight_on_input {
-                let row = &mut a[token * hidden..][..hidden];
-                row.iter_mut().for_each(|x| *x = own.round(*x * weight));
-            }
-            if let Some(expert) = place {
-                let weight = if layer.weight_on_input { 1.0 } else { weight };
-                pairs.push(Pair { token, expert, weight });
-            }
-        }
-        self.expecting(prepared, magnitudes, sums).y(&a, &pairs, &numbers.shared)
+        let (map, choices) = (prepared.options.map.as_ref(), (&*numbers.ids, &*numbers.weights));
+        let (a, pairs) = routed(layer, (map, prepared.own), &numbers.x, choices);
+        self.expecting(prepared, magnitudes, rounding).y(&a, &pairs, &numbers.shared)
     }
 
     fn expecting<'a>(
         &'a self,
         prepared: &'a Prepared,
         magnitudes: &'a LayerMagnitudes<'a>,
-        sums: [Sums; 2],
+        rounding: Rounding,
     ) -> Expecting<'a> {
         Expecting {
-            scheme: self.scheme,
+            schemes: [self.scheme; 2],
             layer: &self.layer,
-            drawn: &prepared.drawn,
+            matrices: &prepared.drawn.matrices,
             magnitudes,
             own: prepared.own,
-            sums,
+            rounding,
             inputs: self.inputs(prepared),
         }
     }

@@ -14,25 +14,16 @@ use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::{UnpackError, Unpacked};
 
 use super::super::draw::{self, RandomStream, Regime};
+use super::matrices::{LayerMatrices, Matrix};
 
 /// The deviation of the sums of the first product, about.
 const SUMS: f64 = 3.0;
 /// The size of h that belongs to it, a power of two.
 const H: f64 = 4.0;
 
-/// A matrix of a layer.
-pub(super) struct Matrix {
-    pub(super) plain: PlainCodes,
-    /// [N, K].
-    pub(super) values: Vec<f64>,
-}
-
 /// The matrices of a layer with one scheme.
 pub(super) struct Drawn {
-    /// [expert][shard].
-    pub(super) gate_up: Vec<Vec<Matrix>>,
-    /// `[expert]`.
-    pub(super) down: Vec<Matrix>,
+    pub(super) matrices: LayerMatrices,
     /// What multiplies tokens, a power of two.
     pub(super) factor: f64,
 }
@@ -76,13 +67,13 @@ impl Drawn {
         for plain in &mut down {
             scale(scheme, plain, H);
         }
-        let matrix = |plain: PlainCodes| Ok(Matrix { values: values(&plain)?, plain });
+        let matrix = |plain: PlainCodes| Matrix::new(scheme, plain);
         let all = |shards: Vec<PlainCodes>| shards.into_iter().map(matrix).collect();
-        Ok(Self {
+        let matrices = LayerMatrices {
             gate_up: gate_up.into_iter().map(all).collect::<Result<_, ReferenceError>>()?,
             down: down.into_iter().map(matrix).collect::<Result<_, ReferenceError>>()?,
-            factor,
-        })
+        };
+        Ok(Self { matrices, factor })
     }
 
     /// As a device takes them; `None` if there is no expert.
@@ -93,8 +84,9 @@ impl Drawn {
             Ok(weight.expert(0).unwrap_or(weight))
         };
         let shards = |shards: &Vec<Matrix>| shards.iter().map(unpacked).collect();
-        let gate_up = self.gate_up.iter().map(shards).collect::<Result<_, UnpackError>>()?;
-        let down = self.down.iter().map(unpacked).collect::<Result<_, UnpackError>>()?;
+        let LayerMatrices { gate_up, down } = &self.matrices;
+        let gate_up = gate_up.iter().map(shards).collect::<Result<_, UnpackError>>()?;
+        let down = down.iter().map(unpacked).collect::<Result<_, UnpackError>>()?;
         Ok(ExpertMatrices::new(gate_up, down))
     }
 }

@@ -2,27 +2,26 @@
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::ExpertLayer;
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{F32, FloatFormat};
 use quantloom_dsl::reference::experts::{Pair, gate};
 use quantloom_dsl::reference::{ReferenceError, StaticInput, quantise_activation};
-use quantloom_runtime::accumulation::Sums;
+use quantloom_runtime::accumulation::{Decoded, Sums};
+use quantloom_runtime::experts::{ExpertMap, ExpertOp, place};
 use rayon::prelude::*;
 
-use super::super::bound::{Inexact, Magnitudes, RoundingCount, UNIT, bound};
-use super::super::expected::{
-    TokenMagnitudes, WeightMagnitudes, groups, segments, tokens_share_a_scale,
-};
-use super::super::stored_offset;
+use super::super::Bounds;
+use super::super::bound::{Magnitudes, UNIT};
+use super::super::expected::{TokenMagnitudes, WeightMagnitudes, tokens_share_a_scale};
 use super::bound::{Interval, Spread, carried, rounded};
-use super::draw::{Drawn, Matrix};
+use super::matrices::{LayerMatrices, Matrix};
 
 /// An element of y.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Element {
+pub struct Element {
     /// The reference, not rounded.
-    pub(super) y: f64,
+    pub y: f64,
     /// The largest error before y is rounded to its type.
-    pub(super) error: f64,
+    pub error: f64,
 }
 
 impl Element {
@@ -34,18 +33,62 @@ impl Element {
     }
 }
 
+/// Where the two products of a layer round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rounding {
+    /// How they add.
+    pub(super) sums: [Sums; 2],
+    /// What they decode codes to.
+    pub(super) decoded: [Decoded; 2],
+    /// The types to which x and h are rounded before they are multiplied.
+    pub(super) inputs: [FloatFormat; 2],
+}
+
+impl Rounding {
+    /// That of an op for M tokens of x of a type.
+    pub(super) fn of(op: &dyn ExpertOp, own: FloatFormat, tokens: usize) -> Self {
+        let (sums, decoded) = (op.sums(own, tokens), op.decoded(own, tokens));
+        Self { sums, decoded, inputs: op.rounds_x(own) }
+    }
+}
+
 /// A layer whose y is expected.
 pub(super) struct Expecting<'a> {
-    pub(super) scheme: &'a Scheme,
+    /// The schemes of the two products.
+    pub(super) schemes: [&'a Scheme; 2],
     pub(super) layer: &'a ExpertLayer,
-    pub(super) drawn: &'a Drawn,
+    pub(super) matrices: &'a LayerMatrices,
     pub(super) magnitudes: &'a LayerMagnitudes<'a>,
     /// T.
     pub(super) own: FloatFormat,
-    /// How the two products add.
-    pub(super) sums: [Sums; 2],
+    /// Where the two products round.
+    pub(super) rounding: Rounding,
     /// The static parameters of gate and up, [expert][shard], and of down, `[expert]`.
     pub(super) inputs: [Vec<Vec<StaticInput>>; 2],
+}
+
+/// `a` [M, H] of x [M, H], and the pairs of ids and router weights [M, k]: with the weight on the input, x
+/// times it, rounded to T.
+pub(super) fn routed(
+    layer: &ExpertLayer,
+    (map, own): (Option<&ExpertMap>, FloatFormat),
+    x: &[f64],
+    (ids, weights): (&[i32], &[f32]),
+) -> (Vec<f64>, Vec<Pair>) {
+    let (hidden, k) = (layer.hidden as usize, layer.top_k as usize);
+    let (mut a, mut pairs) = (x.to_vec(), Vec::new());
+    for (at, (id, weight)) in ids.iter().zip(weights).enumerate() {
+        let (token, weight) = (at / k, f64::from(*weight));
+        if layer.weight_on_input {
+            let row = &mut a[token * hidden..][..hidden];
+            row.iter_mut().for_each(|x| *x = own.round(*x * weight));
+        }
+        if let Some(expert) = place(*id, map) {
+            let weight = if layer.weight_on_input { 1.0 } else { weight };
+            pairs.push(Pair { token, expert, weight });
+        }
+    }
+    (a, pairs)
 }
 
 /// The magnitudes of the matrices of a layer: [expert][shard], and `[expert]`.
@@ -55,12 +98,18 @@ pub(super) struct LayerMagnitudes<'a> {
 }
 
 impl<'a> LayerMagnitudes<'a> {
-    pub(super) fn new(scheme: &'a Scheme, drawn: &'a Drawn) -> Result<Self, ReferenceError> {
-        let of = |matrix: &'a Matrix| WeightMagnitudes::new(scheme, &matrix.plain, 0);
-        let shards = |shards: &'a Vec<Matrix>| shards.iter().map(of).collect();
+    pub(super) fn new(
+        [first, second]: [&'a Scheme; 2],
+        LayerMatrices { gate_up, down }: &'a LayerMatrices,
+    ) -> Result<Self, ReferenceError> {
+        let of = |scheme: &'a Scheme, matrix: &'a Matrix| {
+            WeightMagnitudes::new(scheme, &matrix.plain, 0)
+        };
+        let shards = |shards: &'a Vec<Matrix>| shards.iter().map(|own| of(first, own)).collect();
+        let down = down.iter().map(|own| of(second, own));
         Ok(Self {
-            gate_up: drawn.gate_up.iter().map(shards).collect::<Result<_, ReferenceError>>()?,
-            down: drawn.down.iter().map(of).collect::<Result<_, ReferenceError>>()?,
+            gate_up: gate_up.iter().map(shards).collect::<Result<_, ReferenceError>>()?,
+            down: down.collect::<Result<_, ReferenceError>>()?,
         })
     }
 }
@@ -80,19 +129,6 @@ fn product(
     weights.sizes(&rows.flat_map(of).collect::<Vec<_>>(), x)
 }
 
-/// An error of rows of a product, in `f32`.
-struct DenseBound {
-    chain: RoundingCount,
-    offset: f64,
-}
-
-impl DenseBound {
-    fn of(&self, sizes: Magnitudes) -> f64 {
-        let offset = (self.offset, Inexact::default());
-        bound(sizes, self.chain, offset, quantloom_dsl::format::F32)
-    }
-}
-
 /// One expert's rows.
 struct OfExpert {
     /// Places of its pairs.
@@ -103,11 +139,10 @@ struct OfExpert {
 }
 
 impl Expecting<'_> {
-    fn dense(&self, product: usize, k: usize, matrix: &Matrix) -> DenseBound {
-        let shape = matrix.plain.shape;
-        let apart = (groups(self.scheme, shape), segments(self.scheme, shape));
-        let chain = RoundingCount::of(self.sums[product], k, apart);
-        DenseBound { chain, offset: stored_offset(self.scheme) }
+    /// The bounds of a product, in `f32`.
+    fn dense(&self, product: usize, matrix: &Matrix) -> Bounds {
+        let Rounding { sums, decoded, .. } = self.rounding;
+        Bounds::of(self.schemes[product], matrix.plain.shape, sums[product], decoded[product])
     }
 
     /// y [M, H] of a [M, H], the pairs of the call, and the result of shared experts [M, H].
@@ -118,7 +153,7 @@ impl Expecting<'_> {
         shared: &[f64],
     ) -> Result<Vec<Element>, ReferenceError> {
         let (hidden, rows) = (self.layer.hidden as usize, self.layer.intermediate as usize);
-        let experts = 0..self.drawn.down.len();
+        let experts = 0..self.matrices.down.len();
         let places = |expert: usize| -> Vec<usize> {
             (0..pairs.len()).filter(|place| pairs[*place].expert == expert).collect()
         };
@@ -173,17 +208,16 @@ impl Expecting<'_> {
         expert: usize,
         places: Vec<usize>,
     ) -> Result<OfExpert, ReferenceError> {
-        let hidden = self.layer.hidden as usize;
         let tokens: Vec<usize> = places.iter().map(|place| pairs[*place].token).collect();
         // [shard]: [pairs, I].
         let mut sums: Vec<Vec<Magnitudes>> = Vec::new();
         let mut bounds = Vec::new();
         if !places.is_empty() {
-            for (shard, matrix) in self.drawn.gate_up[expert].iter().enumerate() {
+            for (shard, matrix) in self.matrices.gate_up[expert].iter().enumerate() {
                 let given = &self.inputs[0][expert][shard];
-                let x = self.read(matrix, given, a, &tokens)?;
+                let x = self.read((0, matrix), given, a, &tokens)?;
                 sums.push(product(matrix, &self.magnitudes.gate_up[expert][shard], &x));
-                bounds.push(self.dense(0, hidden, matrix));
+                bounds.push(self.dense(0, matrix));
             }
         }
         let rows = self.layer.intermediate as usize;
@@ -192,7 +226,7 @@ impl Expecting<'_> {
             let element = |row: usize| {
                 let of = |shard: usize| {
                     let sizes = sums[shard][at * rows + row];
-                    (sizes.y, bounds[shard].of(sizes))
+                    (sizes.y, bounds[shard].at(sizes, F32))
                 };
                 let (g, e_g) = of(0);
                 let (u, e_u) = if kind.shards() == 2 { of(1) } else { (0.0, 0.0) };
@@ -217,20 +251,20 @@ impl Expecting<'_> {
         if places.is_empty() {
             return Ok(OfExpert { places, rows: Vec::new(), errors: Vec::new() });
         }
-        let matrix = &self.drawn.down[expert];
+        let matrix = &self.matrices.down[expert];
         let given = &self.inputs[1][expert][0];
-        let mut read = self.read(matrix, given, h, &places)?;
+        let mut read = self.read((1, matrix), given, h, &places)?;
         let spread = self.spread(matrix, given, h, interval, &places)?;
         read.widen(&spread.terms);
         let sizes = product(matrix, &self.magnitudes.down[expert], &read);
-        let dense = self.dense(1, rows, matrix);
+        let dense = self.dense(1, matrix);
         let of_pair = |at: usize| -> (Vec<f64>, Vec<f64>) {
             let spread = &spread.values[at * rows..][..rows];
             let part = |column: usize| {
                 let sizes = sizes[at * hidden + column];
                 let weights = &matrix.values[column * rows..][..rows];
                 let moved: f64 = weights.iter().zip(spread).map(|(w, d)| w.abs() * d).sum();
-                (sizes.y, dense.of(sizes) + moved)
+                (sizes.y, dense.at(sizes, F32) + moved)
             };
             (0..hidden).map(part).unzip()
         };
@@ -238,21 +272,21 @@ impl Expecting<'_> {
         Ok(OfExpert { places, rows: values, errors })
     }
 
-    /// Some rows as a matrix reads them; a scale over several tokens is over all rows.
+    /// Some rows as a matrix of a product reads them; a scale over several tokens is over all rows.
     fn read(
         &self,
-        matrix: &Matrix,
+        (product, matrix): (usize, &Matrix),
         given: &StaticInput,
         all: &[f64],
         rows: &[usize],
     ) -> Result<TokenMagnitudes, ReferenceError> {
         let k = matrix.plain.shape.k as usize;
-        let types = (self.own, self.own);
-        if tokens_share_a_scale(self.scheme, self.own) {
-            let whole = TokenMagnitudes::given(self.scheme, given, all, k, types)?;
+        let (scheme, types) = (self.schemes[product], (self.own, self.rounding.inputs[product]));
+        if tokens_share_a_scale(scheme, self.own) {
+            let whole = TokenMagnitudes::given(scheme, given, all, k, types)?;
             return Ok(whole.select(rows, k));
         }
-        TokenMagnitudes::given(self.scheme, given, &gathered(all, rows, k), k, types)
+        TokenMagnitudes::given(scheme, given, &gathered(all, rows, k), k, types)
     }
 
     /// How far rows of h can be from the reference's, as down reads them.
@@ -264,9 +298,9 @@ impl Expecting<'_> {
         interval: &Interval,
         rows: &[usize],
     ) -> Result<Spread, ReferenceError> {
-        let k = matrix.plain.shape.k as usize;
+        let (k, scheme) = (matrix.plain.shape.k as usize, self.schemes[1]);
         let prescaled = |values: &[f64]| -> Result<Vec<f64>, ReferenceError> {
-            Ok(given.prescaled(self.scheme, values, k, self.own)?.into_owned())
+            Ok(given.prescaled(scheme, values, k, self.own)?.into_owned())
         };
         // A prescale is monotone, or turns all intervals of a column round.
         let (low, high) = (prescaled(&interval.low)?, prescaled(&interval.high)?);
@@ -276,12 +310,19 @@ impl Expecting<'_> {
             high: ends().map(|(a, b)| a.max(*b)).collect(),
         };
         let h = prescaled(h)?;
-        let quantiser = self.scheme.activation_for(self.own).and_then(|choice| choice.quantiser());
-        let whole = tokens_share_a_scale(self.scheme, self.own);
+        let quantiser = scheme.activation_for(self.own).and_then(|choice| choice.quantiser());
+        let whole = tokens_share_a_scale(scheme, self.own);
         let own = |values: &[f64]| gathered(values, rows, k);
         let mine = Interval { low: own(&interval.low), high: own(&interval.high) };
-        let Some(quantiser) = quantiser else { return Ok(mine.spread(&own(&h))) };
-        let scheme = Scheme { prescale: None, ..self.scheme.clone() };
+        let Some(quantiser) = quantiser else {
+            // The product rounds both ends and the reference's h to its own type.
+            let rounded = |values: Vec<f64>| -> Vec<f64> {
+                values.into_iter().map(|value| self.rounding.inputs[1].round(value)).collect()
+            };
+            let mine = Interval { low: rounded(mine.low), high: rounded(mine.high) };
+            return Ok(mine.spread(&rounded(own(&h))));
+        };
+        let scheme = Scheme { prescale: None, ..scheme.clone() };
         let quantised = |values: &[f64]| {
             if !whole {
                 return quantise_activation(&scheme, quantiser, &own(values), k, self.own, given);

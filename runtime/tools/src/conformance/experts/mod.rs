@@ -9,6 +9,8 @@ mod bound;
 mod case;
 mod draw;
 mod expected;
+mod given;
+mod matrices;
 
 use std::fmt;
 
@@ -22,6 +24,8 @@ use quantloom_runtime::float_mode::standard;
 use quantloom_runtime::unpacked::UnpackError;
 
 pub use draw::RoutingKind;
+pub use expected::Element;
+pub use given::{Choice, GivenLayer};
 
 use case::Step;
 use draw::Drawn;
