@@ -270,33 +270,49 @@ pub(super) fn steps(
     by_row: &mut ByRow,
     mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
 ) {
-    let (plan, of_step) = (&main.problem.plan.dequant, main.lanes().a.registers);
-    let (mut registers, mut step) = (Vec::new(), 0);
+    let mut step = 0;
     for chunk in chunks {
-        let joined = match &plan.stages[..] {
-            [planes, ..] if plan.joins_planes() => {
-                let joined = run(b, (planes, None), chunk, (&mut ByRow::default(), 0));
-                written(b, planes, joined)
+        let first = step;
+        chunk_steps(b, (main, table), chunk, (by_row, first), &mut |b, at, registers| {
+            step = at + 1;
+            each(b, at, registers);
+        });
+    }
+}
+
+/// [`steps`] of one chunk, whose first step of the product has a number.
+pub(super) fn chunk_steps(
+    b: &mut Builder,
+    (main, table): (&MainLoop<'_>, Option<Table>),
+    chunk: &[Reg],
+    (by_row, first): (&mut ByRow, usize),
+    each: &mut dyn FnMut(&mut Builder, usize, Vec<Reg>),
+) {
+    let (plan, of_step) = (&main.problem.plan.dequant, main.lanes().a.registers);
+    let (mut registers, mut step) = (Vec::new(), first);
+    let joined = match &plan.stages[..] {
+        [planes, ..] if plan.joins_planes() => {
+            let joined = run(b, (planes, None), chunk, (&mut ByRow::default(), 0));
+            written(b, planes, joined)
+        }
+        _ => chunk.to_vec(),
+    };
+    let decode = plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code);
+    // The same word of all units is adjacent.
+    let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
+    for unit in 0..units {
+        let words: Vec<Reg> = joined.iter().skip(unit).step_by(units).copied().collect();
+        let before = of_step * step + registers.len();
+        match decode {
+            Some(sequence) => {
+                let decoded = run(b, (sequence, table), &words, (by_row, before));
+                registers.extend(written(b, sequence, decoded));
             }
-            _ => chunk.clone(),
-        };
-        let decode = plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code);
-        // The same word of all units is adjacent.
-        let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
-        for unit in 0..units {
-            let words: Vec<Reg> = joined.iter().skip(unit).step_by(units).copied().collect();
-            let before = of_step * step + registers.len();
-            match decode {
-                Some(sequence) => {
-                    let decoded = run(b, (sequence, table), &words, (by_row, before));
-                    registers.extend(written(b, sequence, decoded));
-                }
-                None => registers.extend(words),
-            }
-            while registers.len() >= of_step {
-                each(b, step, registers.drain(..of_step).collect());
-                step += 1;
-            }
+            None => registers.extend(words),
+        }
+        while registers.len() >= of_step {
+            each(b, step, registers.drain(..of_step).collect());
+            step += 1;
         }
     }
 }
@@ -309,28 +325,27 @@ impl ByRow {
         step: &Step,
         register: usize,
     ) -> Option<Operand> {
-        match (self, step) {
-            (Self { zeros: Some(zeros), .. }, Step::Fma16(_, x, y, Arg::Word(constant))) => {
+        let value = match (&mut self.zeros, step) {
+            (Some(zeros), Step::Fma16(_, x, y, Arg::Word(constant))) => {
                 let constant = zeros.shifted(registers.b, *constant, false, register);
                 let [x, y] = [*x, *y].map(|arg| registers.arg(arg));
                 Some(fused(registers.b, zeros.half, [x, y, constant]))
             }
-            (Self { zeros: Some(zeros), .. }, Step::Sub16(_, x, Arg::Word(constant))) => {
+            (Some(zeros), Step::Sub16(_, x, Arg::Word(constant))) => {
                 let constant = zeros.shifted(registers.b, *constant, true, register);
                 let x = registers.arg(*x);
                 Some(difference(registers.b, zeros.half, [x, constant]))
             }
-            (Self { scales: Some(scales), .. }, Step::Fma16(_, x, y, z)) => {
-                let (scale, half) = (scales.of(register)?, scales.half);
-                let [x, y, z] = [*x, *y, *z].map(|arg| registers.arg(arg));
-                let value = match scales.instead {
-                    true => x,
-                    false => fused(registers.b, half, [x, y, z]),
-                };
-                Some(fused(registers.b, half, [value, scale, NOTHING]))
-            }
             _ => None,
-        }
+        };
+        let Some(scales) = &self.scales else { return value };
+        let (scale, half) = (scales.of(register)?, scales.half);
+        let value = match (value, step) {
+            (Some(value), _) => value,
+            (None, Step::Fma16(_, x, ..)) if scales.instead => registers.arg(*x),
+            (None, step) => step.lower(registers)?,
+        };
+        Some(fused(registers.b, half, [value, scale, NOTHING]))
     }
 }
 
