@@ -19,7 +19,7 @@ fn check((scheme, activation, shape): Case, m: u32, tile: WarpGroupTile) {
     let kernel = tile.build(&problem).unwrap_or_else(|why| panic!("{scheme}: {why}"));
     let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
     let product = Product::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
-    let product = product.with_scaled_weights();
+    let product = if tile.exact { product } else { product.with_scaled_weights() };
     for seed in 0..2 {
         let report = product.simulate(&kernel, 64, seed);
         let report = report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
@@ -51,6 +51,42 @@ fn products_are_right() {
     }
 }
 
+/// Scales of f16 and bf16 on sums: groups as long as a k-tile, and half as long.
+#[test]
+fn exact_products_are_right() {
+    let exact = WarpGroupTile { exact: true, ..WARP_GROUP };
+    let cases = [
+        (("sym", 0, (72, 392)), 17, WarpGroupTile { tokens: 16, ..exact }),
+        (("sym", 1, (40, 264)), 33, WarpGroupTile { groups: 1, stages: 3, batch: 2, ..exact }),
+        (("halves", 0, (136, 328)), 9, WarpGroupTile { tokens: 8, batch: 4, ..exact }),
+        (("bias", 0, (72, 520)), 5, WarpGroupTile { tokens: 8, groups: 1, ..exact }),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, tile);
+    }
+}
+
+/// K in two parts, of as many stages and of one more; stages of half a k-tile.
+#[test]
+fn parts_of_k_are_right() {
+    let split = WarpGroupTile { splits: 2, ..WARP_GROUP };
+    let half = WarpGroupTile { parts: 2, batch: 2, stages: 3, ..WARP_GROUP };
+    let cases = [
+        (("sym", 0, (40, 840)), 33, split),
+        (
+            ("asym", 0, (136, 256)),
+            15,
+            WarpGroupTile { tokens: 16, row_tiles: 2, groups: 1, ..split },
+        ),
+        (("halves", 0, (72, 392)), 40, WarpGroupTile { exact: true, ..split }),
+        (("sym", 0, (72, 392)), 35, half),
+        (("asym", 0, (40, 328)), 20, WarpGroupTile { splits: 2, batch: 1, ..half }),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, tile);
+    }
+}
+
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
 fn products_of_large_tiles_are_right() {
@@ -60,17 +96,22 @@ fn products_of_large_tiles_are_right() {
         check(("sym", 0, (392, 1096)), 300, tile);
         check(("asym", 0, (256, 640)), 130, tile);
     }
+    let large = WarpGroupTile { tokens: 128, stages: 3, batch: 2, ..WARP_GROUP };
+    check(("halves", 0, (392, 1096)), 300, WarpGroupTile { exact: true, ..large });
+    check(("sym", 0, (392, 1096)), 300, WarpGroupTile { splits: 2, ..large });
+    let wide = WarpGroupTile { tokens: 256, parts: 2, batch: 1, stages: 4, ..WARP_GROUP };
+    check(("sym", 0, (392, 1096)), 300, wide);
 }
 
 /// The tiles of a large product: all that tuning measures, or one of so many.
 fn assembles(every: usize) {
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
-    for (of, scheme) in ["sym", "asym", "bias"].into_iter().enumerate() {
+    for (of, scheme) in ["sym", "halves", "asym", "bias"].into_iter().enumerate() {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let all = WarpGroupTile::candidates(&problem, 256);
         assert!(all.len() >= 8, "{scheme}: {} tiles", all.len());
-        for tile in all.into_iter().skip(3 * of % every).step_by(every) {
+        for tile in all.into_iter().skip(7 * of % every).step_by(every) {
             let kernel = verify(tile.build(&problem).unwrap()).unwrap();
             let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), "sm_90a");
             if !assembled.is_clean() {
@@ -83,7 +124,7 @@ fn assembles(every: usize) {
 
 #[test]
 fn some_tiles_assemble() {
-    assembles(12);
+    assembles(29);
 }
 
 #[test]
@@ -226,16 +267,50 @@ fn mutations_are_found() {
     let problem = problem("asym", 0, "sm_90a", (72, 840));
     let product = Product::draw(&problem, 9, 21).with_scaled_weights();
     let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
-    let kernel = tile.build(&problem).unwrap();
-    assert_eq!(wrong(&kernel, &product, None), None);
-    let missed = MUTATIONS.iter().filter_map(|(what, said, mutation)| {
-        match wrong(&kernel, &product, Some(*mutation)) {
+    all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS);
+}
+
+fn all_found(kernel: &Kernel, product: &Product, mutations: &[(&str, &str, Mutation)]) {
+    assert_eq!(wrong(kernel, product, None), None);
+    let missed = mutations.iter().filter_map(|(what, said, mutation)| {
+        match wrong(kernel, product, Some(*mutation)) {
             Some(found) if found.contains(said) && !found.contains("nothing has") => None,
             found => Some(format!("{what}: {found:?}")),
         }
     });
     let missed: Vec<String> = missed.collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+/// Mutations of kernels whose blocks split K.
+const OF_CLUSTER: &[(&str, &str, Mutation)] = &[
+    ("no barriers of the cluster", "unordered", |_, op| {
+        if *op == Op::ClusterBarrier {
+            gone(op);
+        }
+    }),
+    ("the own sums twice", "expected", |_, op| {
+        if let Op::ClusterLoad { block, .. } = op {
+            *block = Operand::U32(0);
+        }
+    }),
+];
+
+#[test]
+fn mutations_of_clusters_are_found() {
+    let problem = problem("sym", 0, "sm_90a", (72, 520));
+    let product = Product::draw(&problem, 9, 22).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 16, groups: 1, stages: 3, splits: 2, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, OF_CLUSTER);
+    // A block that does not wait at its end while the other one may still read.
+    let mut kernel = tile.build(&problem).unwrap();
+    let Some(Statement::Roles(roles)) = kernel.body.last_mut() else { panic!("no roles") };
+    for role in roles {
+        let last = role.body.iter().rposition(|op| *op == Statement::Op(Op::ClusterBarrier));
+        role.body.remove(last.unwrap());
+    }
+    let found = wrong(&kernel, &product, None).unwrap();
+    assert!(found.contains("may end before"), "{found}");
 }
 
 /// Roles that ask for more registers than a block has would wait for each other for ever.

@@ -27,5 +27,14 @@ pub const TILE: TileShape = TileShape {
 };
 
 /// Of a product on warp groups.
-pub const WARP_GROUP: WarpGroupTile =
-    WarpGroupTile { tokens: 32, groups: 2, row_tiles: 1, stages: 2, batch: 4, programmatic: true };
+pub const WARP_GROUP: WarpGroupTile = WarpGroupTile {
+    tokens: 32,
+    groups: 2,
+    row_tiles: 1,
+    stages: 2,
+    parts: 1,
+    batch: 4,
+    splits: 1,
+    exact: false,
+    programmatic: true,
+};

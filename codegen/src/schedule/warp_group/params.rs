@@ -5,7 +5,7 @@
 
 use super::Block;
 use super::stage::{ParamPart, Stages};
-use super::weights::WarpRows;
+use super::weights::{WarpRows, step_of};
 use crate::ir::{Builder, Cache, Operand, Reg, Type, Uniformity};
 use crate::schedule::chunk::{loads, width};
 use crate::schedule::dequantise::{ByRow, Scales, Zeros};
@@ -15,6 +15,8 @@ use crate::schedule::mapping::MainLoop;
 /// A warp's group parameters of a k-tile.
 pub(super) struct Params<'s> {
     kinds: Vec<Param<'s>>,
+    /// Whether scales multiply sums.
+    exact: bool,
 }
 
 struct Param<'s> {
@@ -46,7 +48,7 @@ impl<'s> Params<'s> {
             let at = b.add(first, word);
             Param { part, of, at, shift: of.lane_shift(b, main, rows.lane), words }
         });
-        Self { kinds: kinds.collect() }
+        Self { kinds: kinds.collect(), exact: block.tile.exact }
     }
 
     /// Loads the words of a stage.
@@ -65,6 +67,21 @@ impl<'s> Params<'s> {
         }
     }
 
+    /// Per segment of the k-tile whose words are loaded, the scales of sums of the lane's rows in its first tile;
+    /// none if scales multiply weights.
+    pub(super) fn scales_of_sums(&self, b: &mut Builder, main: &MainLoop<'_>) -> Vec<Vec<Operand>> {
+        let mut kinds = self.kinds.iter().filter(|kind| Some(kind.part.of) == main.problem.scale);
+        let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.exact) else {
+            return Vec::new();
+        };
+        let (rows, segments) = (main.rows(of).len, main.k_tile() / main.segment());
+        let of_segment = |segment| {
+            let group = of.of_segment(main, segment);
+            of.values(b, rows, (&words[0], *shift), group, main.problem.exponent())
+        };
+        (0..segments).map(of_segment).collect()
+    }
+
     /// What dequantisation applies to a tile of rows in the k-tile whose words are loaded.
     pub(super) fn by_row(&self, b: &mut Builder, main: &MainLoop<'_>, tile: u32) -> ByRow {
         let problem = main.problem;
@@ -77,7 +94,7 @@ impl<'s> Params<'s> {
                 let segment = |segment| of.twice(b, rows, words, of.of_segment(main, segment));
                 let segments = (0..segments).map(segment).collect();
                 by_row.zeros = Some(Zeros::new(half, main, segments));
-            } else {
+            } else if !self.exact {
                 by_row.scales = scales(b, main, (part.of, *of), words);
             }
         }
@@ -85,7 +102,7 @@ impl<'s> Params<'s> {
     }
 }
 
-/// The scales of a lane's rows for each step of a k-tile, whose columns are in order.
+/// The scales of a lane's rows for each fragment of a k-tile, whose columns are in order.
 fn scales(
     b: &mut Builder,
     main: &MainLoop<'_>,
@@ -101,7 +118,8 @@ fn scales(
     });
     let groups: Vec<Operand> = groups.collect();
     let steps = 0..main.k_tile() / main.step();
-    let of_step = steps.map(|step| (step * main.step() / of.columns) as usize).collect();
+    let of_step = |number| (step_of(main, number) * main.step() / of.columns) as usize;
+    let of_step = steps.map(of_step).collect();
     let exponent = main.problem.plan.scale.folded.and_then(|folded| folded.exponent);
     Some(Scales::of_halves(b, half, (&groups, rows), (exponent, of_step), main))
 }

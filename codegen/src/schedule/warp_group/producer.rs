@@ -1,45 +1,63 @@
-//! The producer: one thread starts the copies of one k-tile after another.
+//! The producer: one thread starts the copies of one stage after another.
 
-use super::Block;
 use super::ring::{Place, Ring};
 use super::stage::Stages;
+use super::{Block, exchange};
 use crate::ir::{Builder, Op, Operand, Special};
 
-/// K-tiles of weights that are copied before the wait for earlier kernels. More of them delay the first k-tile
-/// of x.
+/// Stages of weights that are copied before the wait for earlier kernels. More of them delay the first stage of
+/// x.
 const AHEAD: u32 = 2;
 
 /// The program of the producer's warps.
-pub(super) fn produce(b: &mut Builder, block: &Block<'_>, of: (&Ring, &Stages)) {
+pub(super) fn produce(
+    b: &mut Builder,
+    block: &Block<'_>,
+    of: (&Ring, &Stages, (Operand, Operand)),
+) {
     let thread = b.special(Special::Thread);
     let first = block.consumer_warps() * b.warp_size();
     let leads = b.equal(thread, first);
     b.when(leads, |b| copy(b, block, of));
+    b.comment("as often as the consumers");
+    exchange::meet(b, block);
+    exchange::meet(b, block);
 }
 
-fn copy(b: &mut Builder, block: &Block<'_>, (ring, stages): (&Ring, &Stages)) {
-    let k_iters = block.main.k_iters();
-    let weights = |b: &mut Builder, k_tile: Operand, place: Place| {
+fn copy(
+    b: &mut Builder,
+    block: &Block<'_>,
+    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+) {
+    let weights = |b: &mut Builder, number: Operand, place: Place| {
         let barrier = ring.expect(b, place, stages.bytes());
-        stages.copy_weights(b, block, (k_tile, place.stage), barrier);
+        stages.copy_weights(b, block, (number, place.stage), barrier);
     };
-    let ahead = AHEAD.min(block.tile.stages).min(k_iters);
-    b.comment("weights of the first k-tiles, which no earlier kernel writes");
+    let fewest = block.tile.k_stages(block.main) / block.tile.splits;
+    let ahead = AHEAD.min(block.tile.stages).min(fewest);
+    b.comment("weights of the first stages, which no earlier kernel writes");
     for number in 0..ahead {
-        weights(b, number.into(), ring.first(number));
+        let place = ring.first(number);
+        let number = b.add(start, number);
+        weights(b, number, place);
     }
+    let first = b.add(start, ahead);
     if block.tile.programmatic {
         b.push(Op::GridWait);
     }
     let cursor = ring.cursor(b);
-    b.for_each(0u32, k_iters, 1u32, "k_tile", |b, k_tile| {
+    b.for_each(start, end, 1u32, "number", |b, number| {
         let place = cursor.place();
-        let later = b.less(ahead - 1, k_tile);
-        b.when(later, |b| {
-            ring.acquire(b, place);
-            weights(b, k_tile, place);
-        });
-        stages.copy_x(b, block, (k_tile, place.stage), ring.arrival(place));
+        let there = b.less(number, first);
+        b.if_else(
+            there,
+            |_| {},
+            |b| {
+                ring.acquire(b, place);
+                weights(b, number, place);
+            },
+        );
+        stages.copy_x(b, block, (number, place.stage), ring.arrival(place));
         let next = ring.after(b, place);
         cursor.move_to(b, next);
     });

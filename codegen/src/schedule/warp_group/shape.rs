@@ -2,7 +2,7 @@
 
 use super::consumer::Batches;
 use super::stage::{kinds, stage_bytes};
-use super::{store, write};
+use super::{exchange, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
@@ -28,8 +28,14 @@ choices! {
         pub row_tiles: u32,
         /// Stages of the ring.
         pub stages: u32,
+        /// Stages of a k-tile, 1 or 2.
+        pub parts: u32,
         /// Fragments that are dequantised and multiplied together.
         pub batch: u32,
+        /// Blocks that split K, 1 or 2: a cluster.
+        pub splits: u32,
+        /// Whether scales of groups multiply sums, exactly, and not weights, which are then rounded.
+        pub exact: bool,
         /// Programmatic dependent launch: the kernel may start before the previous one ends.
         pub programmatic: bool,
     }
@@ -63,8 +69,11 @@ impl Schedule for WarpGroupTile {
         let (schedule, target) = (Self::schedule(), problem.target().name);
         let few = problem.n.div_ceil(2 * ROWS) < SMS / 4;
         let groups = if few { [1, 2] } else { [2, 1] };
-        let all = groups.into_iter().filter_map(|groups| Self::deepest(problem, own, (groups, 1)));
-        all.into_iter().next().ok_or(Unscheduled::NothingFits { schedule, target })
+        let mut all = groups.into_iter().filter_map(|groups| {
+            let all = Self::variants(problem, own, (groups, 1));
+            all.into_iter().find(|tile| tile.splits == 1)
+        });
+        all.next().ok_or(Unscheduled::NothingFits { schedule, target })
     }
 
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
@@ -72,7 +81,7 @@ impl Schedule for WarpGroupTile {
         let tiles = [8, 16, 32, 64, 128, 256].into_iter().filter(|&own| own <= most);
         let blocks = [(1, 1), (2, 1), (2, 2), (3, 1)];
         let all = tiles.flat_map(|own| blocks.map(|block| (own, block)));
-        let all = all.filter_map(|(own, block)| Self::deepest(problem, own, block));
+        let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
         all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
             .filter(|tile| tile.fits(problem))
             .collect()
@@ -84,7 +93,12 @@ impl Schedule for WarpGroupTile {
         }
         supported(main)?;
         let problem = main.problem;
-        let batches = Batches::of(main, self.row_tiles, self.batch).count();
+        let batches = match matches!(self.parts, 1 | 2) {
+            true => Batches::of(main, (self.row_tiles, self.parts), self.batch).count(),
+            false => None,
+        };
+        let one_group = main.segment() == main.k_tile()
+            && kinds(main).all(|of| of.of_k_tile(main.k_tile()) == 1);
         let sums = self.product(main).map_or(u32::MAX, |product| {
             product.registers(problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
         });
@@ -93,17 +107,38 @@ impl Schedule for WarpGroupTile {
             ((1..=3).contains(&self.groups), "one to three warp groups multiply"),
             (matches!(self.row_tiles, 1 | 2), "a warp group has 64 or 128 rows"),
             (
-                sums.saturating_mul(self.row_tiles) <= MOST_SUMS,
+                sums.saturating_mul(self.row_tiles * (1 + u32::from(self.exact))) <= MOST_SUMS,
                 "a thread has at most 128 registers of sums",
             ),
             (self.stages >= 2, "there are at least two stages"),
             (
                 batches.is_some_and(|batches| batches >= 2),
-                "a k-tile is two batches of fragments or more",
+                "a stage is two batches of fragments or more",
             ),
             (
-                self.row_blocks(problem) <= SECOND_AXIS,
-                "the second axis of a grid has room for all blocks of rows",
+                self.parts == 1
+                    || !self.exact && one_group && main.k_tile_chunks().is_multiple_of(2),
+                "a k-tile is two stages only if it has one group, and two chunks",
+            ),
+            (
+                !self.exact || problem.scales_sums() && self.row_tiles == 1,
+                "only scales of groups multiply sums, of one tile of rows a warp group",
+            ),
+            (
+                !self.exact || main.segment_steps().is_multiple_of(self.batch),
+                "a segment whose scale multiplies its sum is whole batches",
+            ),
+            (
+                self.exact || scales_weights(problem),
+                "scales multiply weights in bf16, and have that type; others multiply sums",
+            ),
+            (
+                self.splits == 1
+                    || self.splits == 2
+                        && self.tokens >= 16
+                        && self.k_stages(main) >= 2
+                        && problem.target().has(Feature::Cluster),
+                "two blocks of a cluster split K of two stages or more, and share out 16 tokens or more",
             ),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
@@ -124,7 +159,7 @@ impl Schedule for WarpGroupTile {
     /// Scales that elsewhere multiply sums multiply weights here.
     fn rounds_scaled_weights(&self, problem: &Problem) -> Option<FloatFormat> {
         match problem.plan.dequant.operand.number() {
-            Number::Float(format) if problem.scales_sums() => Some(format),
+            Number::Float(format) if problem.scales_sums() && !self.exact => Some(format),
             _ => None,
         }
     }
@@ -132,8 +167,8 @@ impl Schedule for WarpGroupTile {
     /// The most rows of x, in whole tiles, for which 32-bit lengths of x and y suffice.
     fn most_tokens(&self, problem: &Problem) -> u32 {
         let widest = problem.input.columns.max(problem.n);
-        let most = u32::MAX / widest / self.tokens.max(1) * self.tokens;
-        most.max(self.tokens)
+        let blocks = (u32::MAX / widest / self.tokens.max(1)).clamp(1, SECOND_AXIS);
+        blocks * self.tokens
     }
 
     fn block_tokens(&self) -> u32 {
@@ -152,11 +187,6 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
     let problem = main.problem;
     let target = problem.target();
     let (native, gpu) = (&problem.plan.native, target.gpu);
-    // bf16 has the range of f32: no scaled weight overflows, and what underflows is below f32's numbers.
-    let bf16 = problem.half() == Some(Half::Bf16);
-    let own = |scale: GroupParams| {
-        problem.plan.scale.folded.is_some() || bf16 && scale.number == NUMBER_BF16
-    };
     let by_lanes =
         |of: GroupParams| of.rows == 1 && of.tile_words(problem).is_multiple_of(VECTOR_WORDS);
     let facts = [
@@ -169,10 +199,6 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
             "groups shorter than a chunk of codes by warp groups",
         ),
         (problem.correction.is_none(), "zero-point corrections by warp groups"),
-        (
-            problem.scale.is_none_or(own),
-            "scales of another type than bf16, or of f16 weights, by warp groups",
-        ),
         (kinds(main).all(by_lanes), "numbers of blocks of rows by warp groups"),
         (
             !matches!(problem.input.scale, Some(InputScale::Columns(_))),
@@ -187,19 +213,57 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
     }
 }
 
+/// Whether scales of groups can multiply weights with one rounding: bf16 has the range of f32, so that no
+/// scaled weight overflows, and what underflows is as small as in f32.
+fn scales_weights(problem: &Problem) -> bool {
+    let bf16 = problem.half() == Some(Half::Bf16);
+    !problem.scales_sums() || bf16 && problem.scale.is_none_or(|scale| scale.number == NUMBER_BF16)
+}
+
 impl WarpGroupTile {
+    /// The tiles of this size with each place of scales and each number of blocks that split K, the preferred
+    /// ones first.
+    fn variants(problem: &Problem, tokens: u32, block: (u32, u32)) -> Vec<Self> {
+        let exact = match (scales_weights(problem), problem.scales_sums()) {
+            (true, false) => &[false][..],
+            (true, true) => &[false, true],
+            (false, _) => &[true],
+        };
+        let all = exact.iter().flat_map(|&exact| [1, 2].map(|splits| (exact, splits)));
+        all.filter_map(|of| Self::deepest(problem, tokens, block, of)).collect()
+    }
+
     /// The tile with as many stages as fit; `None` if none do.
-    fn deepest(problem: &Problem, tokens: u32, (groups, row_tiles): (u32, u32)) -> Option<Self> {
+    fn deepest(
+        problem: &Problem,
+        tokens: u32,
+        (groups, row_tiles): (u32, u32),
+        (exact, splits): (bool, u32),
+    ) -> Option<Self> {
         let batch = match tokens {
             ..=64 => 4,
             128 => 2,
             _ => 1,
         };
         let programmatic = problem.target().has(Feature::GridDependency);
-        let tile =
-            |(stages, batch)| Self { tokens, groups, row_tiles, stages, batch, programmatic };
+        // Stages of half a k-tile where x is large.
+        let parts: &[u32] = if tokens > 128 { &[2, 1] } else { &[1] };
+        let tile = |(stages, batch, parts)| Self {
+            tokens,
+            groups,
+            row_tiles,
+            stages,
+            parts,
+            batch,
+            splits,
+            exact,
+            programmatic,
+        };
         let smaller = [batch, 2, 1].into_iter().filter(|&other| other <= batch);
-        let mut all = smaller.flat_map(|batch| (2..=MOST_STAGES).rev().map(move |s| (s, batch)));
+        let depths = || (2..=MOST_STAGES).rev();
+        let all = smaller.flat_map(|batch| parts.iter().map(move |&parts| (batch, parts)));
+        let mut all =
+            all.flat_map(|(batch, parts)| depths().map(move |stages| (stages, batch, parts)));
         all.find_map(|choice| Some(tile(choice)).filter(|tile| tile.fits(problem)))
     }
 
@@ -233,6 +297,11 @@ impl WarpGroupTile {
         self.groups * self.row_tiles * ROWS
     }
 
+    /// Stages of all of K.
+    pub(super) fn k_stages(&self, main: &MainLoop<'_>) -> u32 {
+        main.problem.k.div_ceil(main.k_tile() / self.parts.max(1))
+    }
+
     /// Blocks along the rows.
     pub(super) fn row_blocks(&self, problem: &Problem) -> u32 {
         problem.grid_rows().div_ceil(self.rows())
@@ -252,17 +321,26 @@ impl WarpGroupTile {
     fn shared_bytes(&self, main: &MainLoop<'_>) -> u32 {
         const ALIGN: u32 = 1024;
         let native = self.rows() / main.problem.plan.native.rows;
-        let ring = self.stages * stage_bytes(main, self.tokens, native);
+        let ring = self.stages * stage_bytes(main, (self.tokens, self.parts), native);
         let barriers = (2 * 8 * self.stages).next_multiple_of(ALIGN);
         let inner = barriers + ring + 4 * Table::words(main.problem);
-        inner.next_multiple_of(ALIGN) + 4 * store::words(self.groups, self.tokens)
+        let y = store::words(self.groups, self.tokens / self.splits);
+        let threads = self.threads(main) / (self.groups + 1) * self.groups;
+        let sums = self.product(main).map_or(0, |product| {
+            product.registers(main.problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
+        });
+        let exchange = match self.splits {
+            1 => 0,
+            _ => exchange::words(threads, sums * self.row_tiles),
+        };
+        inner.next_multiple_of(ALIGN) + 4 * (y + exchange)
     }
 
     /// The steps from sums to y.
     pub(super) fn finish(&self, problem: &Problem) -> Vec<EpilogueOp> {
         let mut ops = EpilogueOp::list(problem, true);
         // Elsewhere these scales multiply sums, and have that power of two.
-        if problem.scales_sums() && problem.exponent() != 0 {
+        if problem.scales_sums() && !self.exact && problem.exponent() != 0 {
             ops.insert(0, EpilogueOp::Multiply(2f32.powi(problem.exponent())));
         }
         ops
@@ -270,8 +348,14 @@ impl WarpGroupTile {
 
     /// The shape's part of a kernel's name.
     pub(super) fn label(&self) -> String {
-        let Self { tokens, groups, row_tiles, stages, batch, programmatic } = self;
+        let Self { tokens, groups, row_tiles, stages, parts, batch, splits, exact, programmatic } =
+            self;
+        let half = if *parts > 1 { "h" } else { "" };
+        let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
+        let exact = if *exact { "x" } else { "" };
         let early = if *programmatic { "p" } else { "" };
-        format!("warp_group_m{tokens}g{groups}r{row_tiles}s{stages}b{batch}{early}")
+        format!(
+            "warp_group_m{tokens}g{groups}r{row_tiles}s{stages}{half}b{batch}{split}{exact}{early}"
+        )
     }
 }

@@ -1,6 +1,6 @@
 //! What a stage holds, and the tensor maps from which it is filled.
 //!
-//! A stage is a k-tile of x, of codes and of each group parameter, in a block of shared memory each, one stage
+//! A stage is a k-tile, or half of one, of x and of codes, and a k-tile of each group parameter, in a block of shared memory each, one stage
 //! after another:
 //! - x: for each 64 columns of 16 bits, lines of 128 bytes, one a token, swizzled: operand B;
 //! - codes: the native tiles of the block's rows, lines of 128 bytes, swizzled;
@@ -48,18 +48,19 @@ pub(super) fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = GroupParams> {
     [main.problem.scale, main.problem.zero].into_iter().flatten()
 }
 
-/// 32-bit words of a stage: of x, of codes, and of each group parameter, for so many tokens and native tiles.
-fn words(main: &MainLoop<'_>, tokens: u32, tiles: u32) -> (u32, u32, Vec<u32>) {
-    let x = main.problem.input.bytes(main.k_tile()) / 4 * tokens;
-    let codes = tiles * main.k_tile_chunks() * chunk_words(main.problem);
+/// 32-bit words of a stage: of x, of codes, and of each group parameter, for so many tokens and native tiles;
+/// a k-tile is `parts` stages.
+fn words(main: &MainLoop<'_>, (tokens, parts): (u32, u32), tiles: u32) -> (u32, u32, Vec<u32>) {
+    let x = main.problem.input.bytes(main.k_tile() / parts) / 4 * tokens;
+    let codes = tiles * main.k_tile_chunks() / parts * chunk_words(main.problem);
     // Boxes begin at lines.
     let params = kinds(main).map(|of| (tiles * of.tile_words(main.problem)).next_multiple_of(LINE));
     (x, codes, params.collect())
 }
 
 /// Bytes of a stage.
-pub(super) fn stage_bytes(main: &MainLoop<'_>, tokens: u32, tiles: u32) -> u32 {
-    let (x, codes, params) = words(main, tokens, tiles);
+pub(super) fn stage_bytes(main: &MainLoop<'_>, tile: (u32, u32), tiles: u32) -> u32 {
+    let (x, codes, params) = words(main, tile, tiles);
     4 * (x + codes + params.iter().sum::<u32>())
 }
 
@@ -68,7 +69,7 @@ impl Stages {
         let (main, tile, io) = (block.main, block.tile, block.io);
         let (problem, tiles) = (main.problem, block.native_tiles());
         let fixed = Extent::Constant;
-        let (x_words, code_words, param_words) = words(main, tile.tokens, tiles);
+        let (x_words, code_words, param_words) = words(main, (tile.tokens, tile.parts), tiles);
         let shared = |b: &mut Builder, name: &str, words: u32, layout: &str, align: u32| {
             let layout = format!("{} stages of {layout}", tile.stages);
             b.shared_block(name, Word::U32, tile.stages * words, &layout, align, None)
@@ -97,7 +98,7 @@ impl Stages {
                 fixed(problem.row_tiles()),
             ],
             strides: vec![fixed(1), fixed(LINE), fixed(tile_words(problem))],
-            tile: vec![LINE, main.k_tile_chunks() * lines, tiles],
+            tile: vec![LINE, block.stage_chunks() * lines, tiles],
             swizzle: Swizzle::B128,
         });
         let layout = "codes [word of the line, line, tile of rows], swizzled";
@@ -132,39 +133,40 @@ impl Stages {
         self.x.bytes + self.codes.bytes + params.sum::<u32>()
     }
 
-    /// Starts the copies of the weights of a k-tile.
+    /// Starts the copies of the weights of stage `number` of all of K.
     pub(super) fn copy_weights(
         &self,
         b: &mut Builder,
         block: &Block<'_>,
-        (k_tile, stage): (Operand, Operand),
+        (number, stage): (Operand, Operand),
         barrier: BarrierRef,
     ) {
         let main = block.main;
         let first_tile = b.mul(block.row_block, block.native_tiles());
-        let lines = main.k_tile_chunks() * chunk_words(main.problem) / LINE;
-        let line = b.mul(k_tile, lines);
+        let lines = block.stage_chunks() * chunk_words(main.problem) / LINE;
+        let line = b.mul(number, lines);
         let at = vec![0u32.into(), line, first_tile];
         self.codes.copy(b, (at, stage, 0), barrier);
         for ParamPart { of, part, .. } in &self.params {
-            let group = b.div(k_tile, (of.columns / main.k_tile()).max(1));
+            let group = b.div(number, (of.columns / main.k_tile()).max(1) * block.tile.parts);
             part.copy(b, (vec![0u32.into(), group, first_tile], stage, 0), barrier);
         }
     }
 
-    /// Starts the copies of x of a k-tile.
+    /// Starts the copies of x of stage `number` of all of K.
     pub(super) fn copy_x(
         &self,
         b: &mut Builder,
         block: &Block<'_>,
-        (k_tile, stage): (Operand, Operand),
+        (number, stage): (Operand, Operand),
         barrier: BarrierRef,
     ) {
         let (main, input) = (block.main, &block.main.problem.input);
         let token = b.mul(block.token_block, block.tile.tokens);
-        for line in 0..main.k_tile() / line_columns(main) {
+        let columns = main.k_tile() / block.tile.parts;
+        for line in 0..columns / line_columns(main) {
             let first = input.words(line * line_columns(main));
-            let column = b.mad(k_tile, input.words(main.k_tile()), first);
+            let column = b.mad(number, input.words(columns), first);
             let offset = line * block.tile.tokens * LINE;
             self.x.copy(b, (vec![column, token], stage, offset), barrier);
         }

@@ -8,8 +8,8 @@ use super::Block;
 use super::stage::LINE;
 use super::weights::WarpRows;
 use crate::ir::{
-    Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, Reg, SharedId, Swizzle,
-    TensorMap, Type, Width, Word,
+    Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Swizzle, TensorMap,
+    Type, Width, Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
@@ -30,16 +30,17 @@ pub(super) const fn words(groups: u32, tokens: u32) -> u32 {
     groups * tokens * LINE
 }
 
-/// Writes the sums of a warp group, one list a tile of rows.
-pub(super) fn store(b: &mut Builder, block: &Block<'_>, rows: &WarpRows, sums: &[Vec<Reg>]) {
+/// Writes the sums of a warp group, one list a tile of rows: those of the block's share of the tokens.
+pub(super) fn store(b: &mut Builder, block: &Block<'_>, rows: &WarpRows, sums: &[Vec<Operand>]) {
     let (problem, tile, io) = (block.main.problem, block.tile, block.io);
     let Some(half) = half_of(problem.output) else { return };
     let Some(lanes) = LaneMap::new(block.product) else { return };
-    let m_rows = block.product.shape[0];
+    // Blocks that split K store a part of the tokens each: the first registers of D hold as many.
+    let (m_rows, tokens) = (block.product.shape[0], tile.tokens / tile.splits);
     let buffer = b.shared_block(
         "y_lines",
         Word::U32,
-        words(tile.groups, tile.tokens),
+        words(tile.groups, tokens),
         "y [row, token, warp group], swizzled",
         8 * SHARED_BYTES,
         None,
@@ -49,21 +50,22 @@ pub(super) fn store(b: &mut Builder, block: &Block<'_>, rows: &WarpRows, sums: &
         buffer: io.y,
         extents: vec![Extent::Constant(problem.n), Extent::Parameter(io.m)],
         strides: vec![Extent::Constant(1), Extent::Constant(problem.n)],
-        tile: vec![m_rows, tile.tokens],
+        tile: vec![m_rows, tokens],
         swizzle: Swizzle::B128,
     });
     if tile.programmatic {
         b.push(Op::GridWait);
     }
-    let to = lines(b, block, rows, buffer);
+    let to = lines(b, tokens, rows, buffer);
     let leads = {
         let (lane, warp) = (b.equal(rows.lane, 0u32), b.equal(rows.warp, 0u32));
         b.both(lane, warp)
     };
-    let first_token = b.mul(block.token_block, tile.tokens);
+    let share = b.mad(block.token_block, tile.splits, block.part);
+    let first_token = b.mul(share, tokens);
     let first_group = b.mul(rows.group, tile.row_tiles * m_rows);
     let first_row = b.mad(block.row_block, tile.rows(), first_group);
-    let from = b.mul(rows.group, tile.tokens * LINE);
+    let from = b.mul(rows.group, tokens * LINE);
     let epilogue = Finish::declare(b, block, rows, (&lanes, first_token));
     for (number, sums) in (0..).zip(sums) {
         let first = b.add(first_row, number * m_rows);
@@ -101,13 +103,13 @@ fn meet(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) {
 
 /// Where this lane's row of the first four matrices of `stmatrix` is: two blocks of eight tokens by the two
 /// blocks of eight rows of the warp.
-fn lines(b: &mut Builder, block: &Block<'_>, rows: &WarpRows, buffer: SharedId) -> Address {
+fn lines(b: &mut Builder, of_group: u32, rows: &WarpRows, buffer: SharedId) -> Address {
     let (row, matrix) = (b.rem(rows.lane, 8), b.div(rows.lane, 8));
     let (tokens, half) = (b.div(matrix, 2), b.rem(matrix, 2));
     let token = b.mad(tokens, 8u32, row);
     let vector = b.mad(rows.warp, 2u32, half);
     let vector = b.xor(vector, row);
-    let first = b.mad(rows.group, block.tile.tokens, token);
+    let first = b.mad(rows.group, of_group, token);
     let first = b.mul(first, LINE);
     let word = b.mad(vector, 4u32, first);
     Address::new(buffer, word)
@@ -157,7 +159,7 @@ impl<'p, 'b> Finish<'p, 'b> {
     fn values(
         &self,
         b: &mut Builder,
-        (sums, lanes): (&[Reg], &LaneMap),
+        (sums, lanes): (&[Operand], &LaneMap),
         first_row: Operand,
     ) -> Vec<[[Operand; 2]; 2]> {
         let row = b.add(first_row, self.row);
@@ -176,9 +178,10 @@ impl<'p, 'b> Finish<'p, 'b> {
         let held = &lanes.d.registers;
         let sum = |row: usize, token: usize| -> Operand {
             let at = held.iter().position(|place| *place == [row, token]);
-            at.map_or(0.0f32.into(), |at| sums[at].into())
+            at.and_then(|at| sums.get(at).copied()).unwrap_or(0.0f32.into())
         };
-        let tokens: Vec<usize> = (0..lanes.d.tokens.len()).collect();
+        let tokens: Vec<usize> =
+            (0..lanes.d.tokens.len() / self.block.tile.splits as usize).collect();
         let blocks = tokens.chunks(2).map(|pair| {
             let of_token = |b: &mut Builder, token: usize| -> [Operand; 2] {
                 let values = vec![sum(0, token), sum(1, token)];

@@ -49,7 +49,7 @@ impl<'p, 's> Weights<'p, 's> {
         rows: &WarpRows,
     ) -> Self {
         let main = block.main;
-        let (chunk, chunks) = (chunk_words(main.problem), main.k_tile_chunks());
+        let (chunk, chunks) = (chunk_words(main.problem), block.stage_chunks());
         let words_of_lane = chunk / b.warp_size();
         b.comment("the vector of 16 bytes that this lane gives to ldmatrix");
         let (row, matrix) = (b.rem(rows.lane, 8), b.div(rows.lane, 8));
@@ -86,7 +86,12 @@ impl<'p, 's> Weights<'p, 's> {
         (0..).zip(&self.words).map(|(tile, _)| self.params.by_row(b, self.main, tile)).collect()
     }
 
-    /// Dequantises a chunk of a tile of rows; `each` gets A of one step of the k-tile after another.
+    /// Per segment of the k-tile whose words are loaded, the scales of sums of the lane's rows.
+    pub(super) fn scales_of_sums(&self, b: &mut Builder) -> Vec<Vec<Operand>> {
+        self.params.scales_of_sums(b, self.main)
+    }
+
+    /// Dequantises a chunk of a tile of rows; `each` gets the step and A of one fragment after another.
     pub(super) fn decode(
         &self,
         b: &mut Builder,
@@ -97,9 +102,20 @@ impl<'p, 's> Weights<'p, 's> {
         let words = &self.words[tile as usize][chunk as usize];
         let steps = self.main.problem.plan.native.columns / self.main.step();
         let first = (chunk * steps) as usize;
-        let mut each = |b: &mut Builder, step: usize, a| each(b, step as u32, a);
+        let mut each =
+            |b: &mut Builder, number: usize, a| each(b, step_of(self.main, number as u32), a);
         chunk_steps(b, (self.main, self.table), words, (by_row, first), &mut each);
     }
+}
+
+/// The step of the product of fragment `number` of a stage. A word of a lane with several fragments has columns
+/// that are as many steps apart as a lane has words.
+pub(super) fn step_of(main: &MainLoop<'_>, number: u32) -> u32 {
+    let words = main.problem.lane_words();
+    let steps = main.problem.plan.native.columns / main.step();
+    let of_word = (steps / words).max(1);
+    let (chunk, number) = (number / steps, number % steps);
+    chunk * steps + number / of_word + number % of_word * (steps / of_word)
 }
 
 /// The word of a swizzled line at which the word of a plain one is; both count from a multiple of eight lines.
