@@ -1,5 +1,8 @@
 //! A plan's dequantisation sequences as operations of the kernel.
 
+mod fragments;
+mod steps;
+
 use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{BF16, F16, Number, Overflow};
@@ -8,11 +11,14 @@ use super::group_params::exact_pair;
 use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::{OutputEncoding, Sequence};
+use crate::plan::sequence::Sequence;
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::{Feature, Target};
+
+pub(super) use fragments::fragments;
+pub(super) use steps::{StepOfA, steps};
 
 /// Zero points to subtract from the values of a sequence, by segment.
 pub(super) struct Zeros {
@@ -153,14 +159,8 @@ fn run(
 ) -> Option<Vec<Reg>> {
     let values = words.iter().map(|&word| word.into()).collect();
     let mut registers = Registers { b, values, table };
-    for (at, step) in sequence.steps.iter().enumerate() {
-        let last = output_of(sequence, at)
-            .and_then(|register| by_row.last_step(&mut registers, step, before + register));
-        let value = match last {
-            Some(value) => value,
-            None => step.lower(&mut registers)?,
-        };
-        registers.values.push(value);
+    while registers.values.len() < sequence.inputs.len() + sequence.steps.len() {
+        registers.step(sequence, (by_row, before))?;
     }
     let Registers { b, values, .. } = registers;
     // The first code of an output determines the number of its register.
@@ -175,6 +175,23 @@ struct Registers<'b> {
     b: &'b mut Builder,
     values: Vec<Operand>,
     table: Option<Table>,
+}
+
+impl Registers<'_> {
+    /// Runs the next step of a sequence; `before` registers of the operand precede those of the sequence.
+    /// `None` if the step has no operation here.
+    fn step(&mut self, sequence: &Sequence, (by_row, before): (&mut ByRow, usize)) -> Option<()> {
+        let at = self.values.len() - sequence.inputs.len();
+        let step = sequence.steps.get(at)?;
+        let last = output_of(sequence, at)
+            .and_then(|register| by_row.last_step(self, step, before + register));
+        let value = match last {
+            Some(value) => value,
+            None => step.lower(self)?,
+        };
+        self.values.push(value);
+        Some(())
+    }
 }
 
 const fn half(half: StepHalf) -> Half {
@@ -259,62 +276,6 @@ fn written(b: &mut Builder, sequence: &Sequence, registers: Option<Vec<Reg>>) ->
         b.array("missing", Type::U32, sequence.outputs.len() as u32, Uniformity::Varying)
     };
     registers.unwrap_or_else(|| none(b))
-}
-
-/// Dequantises one lane's codes of a k-tile, chunk by chunk, and passes the registers of A to `each`,
-/// step by step of the product: each A is used as soon as it is complete.
-pub(super) fn steps(
-    b: &mut Builder,
-    (main, table): (&MainLoop<'_>, Option<Table>),
-    chunks: &[Vec<Reg>],
-    by_row: &mut ByRow,
-    mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
-) {
-    let mut step = 0;
-    for chunk in chunks {
-        let first = step;
-        chunk_steps(b, (main, table), chunk, (by_row, first), &mut |b, at, registers| {
-            step = at + 1;
-            each(b, at, registers);
-        });
-    }
-}
-
-/// [`steps`] of one chunk, whose first step of the product has a number.
-pub(super) fn chunk_steps(
-    b: &mut Builder,
-    (main, table): (&MainLoop<'_>, Option<Table>),
-    chunk: &[Reg],
-    (by_row, first): (&mut ByRow, usize),
-    each: &mut dyn FnMut(&mut Builder, usize, Vec<Reg>),
-) {
-    let (plan, of_step) = (&main.problem.plan.dequant, main.lanes().a.registers);
-    let (mut registers, mut step) = (Vec::new(), first);
-    let joined = match &plan.stages[..] {
-        [planes, ..] if plan.joins_planes() => {
-            let joined = run(b, (planes, None), chunk, (&mut ByRow::default(), 0));
-            written(b, planes, joined)
-        }
-        _ => chunk.to_vec(),
-    };
-    let decode = plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code);
-    // The same word of all units is adjacent.
-    let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
-    for unit in 0..units {
-        let words: Vec<Reg> = joined.iter().skip(unit).step_by(units).copied().collect();
-        let before = of_step * step + registers.len();
-        match decode {
-            Some(sequence) => {
-                let decoded = run(b, (sequence, table), &words, (by_row, before));
-                registers.extend(written(b, sequence, decoded));
-            }
-            None => registers.extend(words),
-        }
-        while registers.len() >= of_step {
-            each(b, step, registers.drain(..of_step).collect());
-            step += 1;
-        }
-    }
 }
 
 impl ByRow {

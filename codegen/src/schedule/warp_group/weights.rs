@@ -10,7 +10,7 @@ use super::params::Params;
 use super::stage::{LINE, Part, Stages};
 use crate::ir::{Address, Builder, Op, Operand, Reg, Type, Uniformity};
 use crate::schedule::chunk::chunk_words;
-use crate::schedule::dequantise::{ByRow, chunk_steps};
+use crate::schedule::dequantise::{ByRow, fragments};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
 
@@ -102,9 +102,11 @@ impl<'p, 's> Weights<'p, 's> {
         let words = &self.words[tile as usize][chunk as usize];
         let steps = self.main.problem.plan.native.columns / self.main.step();
         let first = (chunk * steps) as usize;
-        let mut each =
-            |b: &mut Builder, number: usize, a| each(b, step_of(self.main, number as u32), a);
-        chunk_steps(b, (self.main, self.table), words, (by_row, first), &mut each);
+        let mut number = first;
+        fragments(b, (self.main, self.table), words, (by_row, first), |b, a| {
+            each(b, step_of(self.main, number as u32), a);
+            number += 1;
+        });
     }
 }
 
