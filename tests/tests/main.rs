@@ -23,3 +23,4 @@ pub mod scheme_macro;
 mod settings;
 mod transforms;
 mod ui;
+mod warp_group;

@@ -213,7 +213,8 @@ pub(super) fn choice(
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };
-    let decoded = decoded(&problem.plan.dequant);
+    let scaled = chosen.schedule().rounds_scaled_weights(problem);
+    let decoded = Decoded { scaled, ..decoded(&problem.plan.dequant) };
     Ok(Choice { key, tokens: u64::from(tokens), meeting, sums, decoded, by })
 }
 
@@ -224,5 +225,5 @@ fn decoded(plan: &DequantPlan) -> Decoded {
         Number::Float(format) if plan.rounds() => Some((format, exponent)),
         _ => None,
     };
-    Decoded { add, rounded }
+    Decoded { add, rounded, scaled: None }
 }

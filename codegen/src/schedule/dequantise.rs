@@ -1,5 +1,6 @@
 //! A plan's dequantisation sequences as operations of the kernel.
 
+mod fragments;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::{Feature, Target};
 
+pub(super) use fragments::fragments;
 pub(super) use steps::{StepOfA, steps};
 
 /// Zero points to subtract from the values of a sequence, by segment.
@@ -284,28 +286,27 @@ impl ByRow {
         step: &Step,
         register: usize,
     ) -> Option<Operand> {
-        match (self, step) {
-            (Self { zeros: Some(zeros), .. }, Step::Fma16(_, x, y, Arg::Word(constant))) => {
+        let value = match (&mut self.zeros, step) {
+            (Some(zeros), Step::Fma16(_, x, y, Arg::Word(constant))) => {
                 let constant = zeros.shifted(registers.b, *constant, false, register);
                 let [x, y] = [*x, *y].map(|arg| registers.arg(arg));
                 Some(fused(registers.b, zeros.half, [x, y, constant]))
             }
-            (Self { zeros: Some(zeros), .. }, Step::Sub16(_, x, Arg::Word(constant))) => {
+            (Some(zeros), Step::Sub16(_, x, Arg::Word(constant))) => {
                 let constant = zeros.shifted(registers.b, *constant, true, register);
                 let x = registers.arg(*x);
                 Some(difference(registers.b, zeros.half, [x, constant]))
             }
-            (Self { scales: Some(scales), .. }, Step::Fma16(_, x, y, z)) => {
-                let (scale, half) = (scales.of(register)?, scales.half);
-                let [x, y, z] = [*x, *y, *z].map(|arg| registers.arg(arg));
-                let value = match scales.instead {
-                    true => x,
-                    false => fused(registers.b, half, [x, y, z]),
-                };
-                Some(fused(registers.b, half, [value, scale, NOTHING]))
-            }
             _ => None,
-        }
+        };
+        let Some(scales) = &self.scales else { return value };
+        let (scale, half) = (scales.of(register)?, scales.half);
+        let value = match (value, step) {
+            (Some(value), _) => value,
+            (None, Step::Fma16(_, x, ..)) if scales.instead => registers.arg(*x),
+            (None, step) => step.lower(registers)?,
+        };
+        Some(fused(registers.b, half, [value, scale, NOTHING]))
     }
 }
 
