@@ -23,6 +23,8 @@ pub(super) use steps::{StepOfA, steps};
 /// Zero points to subtract from the values of a sequence, by segment.
 pub(super) struct Zeros {
     half: Half,
+    /// Values of the sequence are `2^exponent` too large, and so are the zero points to be.
+    exponent: i32,
     segments: Vec<OfSegment>,
     /// Registers of the operand in a segment.
     registers: usize,
@@ -40,27 +42,24 @@ impl Zeros {
     /// The zero points of a lane's rows, each in both halves, segment by segment.
     pub(super) fn new(half: Half, main: &MainLoop<'_>, segments: Vec<Vec<Operand>>) -> Self {
         let of_segment = |rows| OfSegment { rows, made: BTreeMap::new() };
-        let steps = main.segment_steps() as usize * main.lanes().a.registers;
-        Self { half, segments: segments.into_iter().map(of_segment).collect(), registers: steps }
+        let registers = main.segment_steps() as usize * main.lanes().a.registers;
+        let (_, exponent) = main.problem.plan.dequant.encoding();
+        Self { half, exponent, segments: segments.into_iter().map(of_segment).collect(), registers }
     }
 
     /// constant - zero, or constant + zero, in both halves of a register of the operand, numbered
-    /// from the first segment on. Exact: both are small integers.
+    /// from the first segment on. Exact: both are small integers times a power of two.
     fn shifted(&mut self, b: &mut Builder, constant: u32, plus: bool, register: usize) -> Operand {
         let segment = register / self.registers;
         let Some(OfSegment { rows, made }) = self.segments.get_mut(segment) else {
             return constant.into();
         };
         let row = register % rows.len();
-        let factor = match (self.half, plus) {
-            (Half::Bf16, true) => 0x3f80_3f80u32,
-            (Half::Bf16, false) => 0xbf80_bf80,
-            (Half::F16, true) => 0x3c00_3c00,
-            (Half::F16, false) => 0xbc00_bc00,
-        };
+        let sign = if plus { 1.0 } else { -1.0 };
+        let factor = in_both_halves(self.half, sign * 2f64.powi(self.exponent));
         let (half, zero) = (self.half, rows[row]);
         let made = made.entry((constant, plus, row));
-        *made.or_insert_with(|| multiply_add(b, half, [zero, factor.into(), constant.into()]))
+        *made.or_insert_with(|| multiply_add(b, half, [zero, factor, constant.into()]))
     }
 }
 
@@ -97,15 +96,11 @@ impl Scales {
         (exponent, of_step): (Option<i32>, Vec<usize>),
         main: &MainLoop<'_>,
     ) -> Self {
-        let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
-        let power = |exponent| {
-            let power = number.encode(2f64.powi(exponent), Overflow::Special);
-            Operand::U32(power | power << 16)
-        };
         let of_rows = |&group: &Operand| {
             let mut both = group;
             if let Some(exponent) = exponent {
-                both = fused(b, half, [both, power(exponent), NOTHING]);
+                let power = in_both_halves(half, 2f64.powi(exponent));
+                both = fused(b, half, [both, power, NOTHING]);
             }
             match rows {
                 1 => vec![both],
@@ -308,6 +303,13 @@ impl ByRow {
         };
         Some(fused(registers.b, half, [value, scale, NOTHING]))
     }
+}
+
+/// A number in both halves of a word.
+fn in_both_halves(half: Half, value: f64) -> Operand {
+    let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
+    let bits = number.encode(value, Overflow::Special);
+    Operand::U32(bits | bits << 16)
 }
 
 /// x * y + z in both halves; all values of a dequantisation are numbers of the half's type. If y is 1 or
